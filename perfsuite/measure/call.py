@@ -1,0 +1,84 @@
+"""`call(fn, *args)`: a function with its arguments, ready to run again and again."""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+
+class Call:
+    """A function with its arguments. Make one with `call`.
+
+    A call that carries moves on: after each run its first `carry` arguments are the first `carry` outputs of that run,
+    so that a train state which the function donates is never used twice, and no copy of it is made.
+    """
+
+    def __init__(self, fn: Callable, args: tuple, kwargs: dict[str, Any], carry: int):
+        self.fn = fn
+        self.args = args
+        self.kwargs = kwargs
+        self.carry = carry
+
+    @property
+    def label(self) -> str:
+        """The function's name, as it appears in figures and messages."""
+        return label_of(self.fn)
+
+    def carry_on(self, outputs) -> None:
+        """Feed the first `carry` of `outputs` back as the first arguments of the next run."""
+        if self.carry:
+            self.args = carried(outputs, self.args, self.carry, self.label)
+
+    def run(self):
+        """Run once, without waiting for the device, and return the outputs."""
+        outputs = self.fn(*self.args, **self.kwargs)
+        self.carry_on(outputs)
+        return outputs
+
+    def __repr__(self) -> str:
+        carried = f", carry={self.carry}" if self.carry else ""
+        return f"call({self.label}, {len(self.args)} arguments{carried})"
+
+
+def call(fn: Callable, /, *args, carry: int = 0, **kwargs) -> Call:
+    """A function with its arguments, for `perf.time`, `perf.compare` and the other instruments.
+
+    `carry=n` feeds the first n outputs back as the first n arguments: `call(step, model, opt_state, batch, carry=2)`
+    times a train step that donates `model` and `opt_state`. With `carry=1` and an output that is not a plain
+    tuple or list, the whole output is carried.
+
+    Raises `TypeError` when `fn` is not callable, `ValueError` when `carry` is negative or more than the positional
+    arguments.
+    """
+    if not callable(fn):
+        raise TypeError(
+            f"call(fn, *args): fn must be callable, got {type(fn).__name__}; pass the function itself, not its result"
+        )
+    if isinstance(carry, bool) or not isinstance(carry, int):
+        raise TypeError(f"call({label_of(fn)}, carry=...): carry must be an int, got {carry!r}")
+    if not 0 <= carry <= len(args):
+        raise ValueError(
+            f"call({label_of(fn)}, carry={carry}): carry must be between 0 and the {len(args)} positional arguments"
+        )
+    return Call(fn, args, kwargs, carry)
+
+
+def label_of(fn: Callable) -> str:
+    """The name of a function as a person would say it: `step`, also behind `partial`, `jax.jit` and `filter_jit`."""
+    while isinstance(fn, functools.partial) or (hasattr(fn, "__wrapped__") and not getattr(fn, "__name__", None)):
+        fn = fn.func if isinstance(fn, functools.partial) else fn.__wrapped__
+    name = getattr(fn, "__name__", None) or type(fn).__name__
+    return "lambda" if name == "<lambda>" else name
+
+
+def carried(outputs, args: tuple, carry: int, label: str = "fn") -> tuple:
+    """The arguments of the next run: the first `carry` outputs, then what `args` has after its first `carry`.
+
+    Several outputs are a plain tuple or list. A named tuple is one output, because train states often are one.
+    """
+    if type(outputs) not in (tuple, list):
+        if carry == 1:
+            return (outputs, *args[1:])
+        raise ValueError(f"call({label}, carry={carry}) needs {carry} outputs, got one {type(outputs).__name__}")
+    if len(outputs) < carry:
+        raise ValueError(f"call({label}, carry={carry}) needs {carry} outputs, got {len(outputs)}")
+    return (*outputs[:carry], *args[carry:])

@@ -1,0 +1,28 @@
+"""What an instrument raises. All are `AssertionError`s where a promise of the code under test broke."""
+
+
+class MeasurementError(Exception):
+    """The instrument could not measure what it was asked for: the call or its arguments need to change."""
+
+
+class RecompilationError(AssertionError):
+    """A trace, lowering or backend compile happened where none was allowed.
+
+    `function` is the name that JAX gives the compiled function, `stage` is "trace", "lower" or "compile", `changes`
+    are the causes found, each a readable line such as
+    `args[0]['ids']: shape was (8, 128), is (8, 96)`.
+    """
+
+    def __init__(self, message: str, *, function: str = "", stage: str = "", changes: tuple[str, ...] = ()):
+        super().__init__(message)
+        self.function = function
+        self.stage = stage
+        self.changes = changes
+
+
+class UnwarmedSignatureError(RecompilationError):
+    """A warm function was called with a signature that it was not warmed for.
+
+    `function` is the warm function's name, and `stage` is empty where nothing had begun to compile yet. `changes` are
+    the differences from the nearest signature that was warmed.
+    """

@@ -1,0 +1,71 @@
+"""One named figure, the currency between the rooms: instruments make them, gates judge them, reports show them."""
+
+import dataclasses
+import math
+from typing import Literal
+
+Kind = Literal["count", "size", "ratio", "time", "info"]
+Better = Literal["lower", "higher"]
+
+KINDS: tuple[Kind, ...] = ("count", "size", "ratio", "time", "info")
+
+
+@dataclasses.dataclass(frozen=True)
+class Interval:
+    """A confidence interval, in the unit of the figure that it belongs to."""
+
+    low: float
+    high: float
+
+    def __post_init__(self):
+        if not self.low <= self.high:
+            raise ValueError(f"interval [{self.low}, {self.high}] is empty or not a number")
+
+    @property
+    def half_width(self) -> float:
+        return (self.high - self.low) / 2
+
+
+@dataclasses.dataclass(frozen=True)
+class Measurement:
+    """One figure with its unit and kind.
+
+    `kind` decides how a gate treats the figure (DESIGN: count, size, ratio, time, info). `interval` and `samples` are
+    there where the figure was sampled. `detail` splits a count into its parts (host calls by function), so that a
+    failed gate can say which part grew.
+    """
+
+    name: str
+    value: float
+    unit: str
+    kind: Kind
+    better: Better = "lower"
+    interval: Interval | None = None
+    samples: int | None = None
+    detail: dict[str, int] | None = None
+
+    def __post_init__(self):
+        if not isinstance(self.name, str) or not self.name.strip() or not self.name.isprintable():
+            raise ValueError(f"a measurement needs a name, of one line, got {self.name!r}")
+        if not isinstance(self.unit, str) or not self.unit.isprintable():
+            raise ValueError(f"{self.name}: unit must be a text of one line, got {self.unit!r}")
+        if self.kind not in KINDS:
+            raise ValueError(f"{self.name}: kind must be one of {', '.join(KINDS)}, got {self.kind!r}")
+        if self.better not in ("lower", "higher"):
+            raise ValueError(f"{self.name}: better must be 'lower' or 'higher', got {self.better!r}")
+        if isinstance(self.value, bool) or not isinstance(self.value, int | float):
+            raise TypeError(f"{self.name}: value must be an int or a float, got {type(self.value).__name__}")
+        if not math.isfinite(self.value):
+            raise ValueError(f"{self.name}: value must be finite, got {self.value}")
+        if self.kind == "count" and self.value != int(self.value):
+            raise ValueError(f"{self.name}: a count must be whole, got {self.value}")
+
+    def to_dict(self) -> dict:
+        """Plain values only, as a pytest-xdist worker can send them."""
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_dict(cls, values: dict) -> "Measurement":
+        """The inverse of `to_dict`."""
+        interval = values["interval"]
+        return cls(**{**values, "interval": Interval(**interval) if interval else None})

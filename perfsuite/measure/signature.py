@@ -1,0 +1,208 @@
+"""What JAX keys its cache on, as a description that keeps no array alive, and the differences between two."""
+
+import dataclasses
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, TypeAlias
+
+from perfsuite.measure.description import Item, Leaf, Node, describe, leaves_of
+
+Parts: TypeAlias = dict[str, Item]
+
+_ABSENT = "absent"
+
+
+@dataclasses.dataclass(frozen=True)
+class Signature:
+    """The arguments of one call, as `signature_of` describes them: named parts, `args` and `kwargs` as a rule."""
+
+    parts: tuple[tuple[str, Item], ...]
+
+    @property
+    def leaves(self) -> tuple[tuple[str, Leaf], ...]:
+        """Every leaf with its path, such as `args[0]['ids']`, `args[0].layers[3].weight`, `kwargs['mask']`."""
+        return tuple(found for path, item in self.parts for found in leaves_of(path, item))
+
+    def __str__(self) -> str:
+        leaves = self.leaves
+        shown = ", ".join(f"{path}: {leaf}" for path, leaf in leaves[:4])
+        return f"({shown}, and {len(leaves) - 4} more)" if len(leaves) > 4 else f"({shown})"
+
+
+@dataclasses.dataclass(frozen=True)
+class Change:
+    """One difference: what it is a difference of, at which path, and both sides as text.
+
+    `kind` is "shape", "dtype", "weak type", "static value", "number" (the value of a Python number, which matters
+    only where it is static), "structure", "sharding", "committed" or "device"; and of the call as a whole "function"
+    or "config". `distance` says how far apart the sides are, to find the nearest of several.
+    """
+
+    kind: str
+    path: str
+    was: str
+    now: str
+    distance: float = dataclasses.field(default=1.0, compare=False, repr=False)
+
+    def __str__(self) -> str:
+        what = {"number": "static value "}.get(self.kind, f"{self.kind} ")
+        if self.kind in ("structure", "committed", "function", "config"):
+            what = ""
+        now = f"another {self.now}" if self.was == self.now else self.now
+        return f"{self.path}: {what}was {self.was}, is {now}"
+
+
+def signature_of(args: tuple, kwargs: dict[str, Any] | None = None) -> Signature:
+    """Describe the arguments of a call. Any argument will do, also donated arrays and objects without a text."""
+    return Signature((("args", describe(tuple(args))), ("kwargs", describe(dict(kwargs or {})))))
+
+
+def signature_of_named(arguments: dict[str, Any]) -> Signature:
+    """Describe arguments that are known by the names of the parameters, whose paths then begin with the name."""
+    return Signature(tuple((name, describe(value)) for name, value in arguments.items()))
+
+
+def differences(before: Signature, after: Signature) -> tuple[Change, ...]:
+    """What `after` has different from `before`, in the order of `after`'s arguments. Empty where JAX sees none.
+
+    The differences the other way round are the same with `was` and `now` exchanged.
+    """
+    old, new = dict(before.parts), dict(after.parts)
+    moved, old, new = _moved_to_keywords(old, new)
+    return (*moved, *_part_changes(old, new))
+
+
+def nearest(
+    signature: Signature, known: Iterable[Signature], counts: Callable[[Change], bool] = lambda change: True
+) -> tuple[Signature, tuple[Change, ...]] | None:
+    """The one of `known` that differs least, and the differences from it; the latest of equals, `None` for no `known`.
+
+    `counts` says which differences matter.
+    """
+    found = None
+    for candidate in known:
+        changes = tuple(filter(counts, differences(candidate, signature)))
+        if found is None or distance(changes) <= distance(found[1]):
+            found = candidate, changes
+    return found
+
+
+def distance(changes: Iterable[Change]) -> float:
+    """How far apart two signatures with these differences are; 0 for equals."""
+    return sum(change.distance for change in changes)
+
+
+def _part_changes(old: Parts, new: Parts) -> Iterator[Change]:
+    for path, item in new.items():
+        if path in old:
+            yield from _changes(path, old[path], item)
+        else:
+            yield Change("structure", path, _ABSENT, str(item), 4.0)
+    for path, item in old.items():
+        if path not in new:
+            yield Change("structure", path, str(item), _ABSENT, 4.0)
+
+
+def _changes(path: str, was: Item, now: Item) -> Iterator[Change]:
+    if isinstance(was, Leaf) and isinstance(now, Leaf):
+        yield from _leaf_changes(path, was, now)
+    elif isinstance(was, Leaf) or isinstance(now, Leaf):
+        yield Change("structure", path, str(was), str(now), 4.0)
+    elif was.type != now.type:
+        yield Change("structure", path, was.type.text, now.type.text, 4.0)
+    else:
+        old, new = dict(was.children), dict(now.children)
+        if old.keys() == new.keys() and was.auxiliary != now.auxiliary:
+            yield from _auxiliary_changes(path, was, now)
+        yield from _part_changes(
+            {path + suffix: child for suffix, child in old.items()},
+            {path + suffix: child for suffix, child in new.items()},
+        )
+
+
+def _auxiliary_changes(path: str, was: Node, now: Node) -> Iterator[Change]:
+    old, new = dict(was.attributes), dict(now.attributes)
+    named = False
+    for name in [*new, *(name for name in old if name not in new)]:
+        one, other = old.get(name), new.get(name)
+        if one != other:
+            named = True
+            was_text, now_text = (value.text if value else _ABSENT for value in (one, other))
+            yield Change("static value", f"{path}.{name}", was_text, now_text)
+    if not named and was.auxiliary and now.auxiliary:
+        yield Change("structure", path, was.auxiliary.text, now.auxiliary.text, 4.0)
+
+
+def _leaf_changes(path: str, was: Leaf, now: Leaf) -> Iterator[Change]:
+    if was.kind == "static" or now.kind == "static":
+        if was.kind != now.kind or was.value != now.value:
+            yield Change("static value", path, str(was), str(now))
+        return
+    if was.shape != now.shape:
+        yield Change("shape", path, str(was.shape), str(now.shape), _shape_distance(was.shape, now.shape))
+    if was.dtype != now.dtype:
+        yield Change("dtype", path, was.dtype, now.dtype)
+    if was.weak_type != now.weak_type:
+        yield Change("weak type", path, _weakness(was), _weakness(now))
+    if was.value != now.value:
+        yield Change("number", path, str(was), str(now))
+    if was.committed != now.committed:
+        yield Change("committed", path, _commitment(was), _commitment(now))
+    elif was.sharding != now.sharding or len(was.devices) != len(now.devices):
+        yield Change("sharding", path, was.sharding or "none", now.sharding or "none")
+    elif was.devices != now.devices:
+        yield Change("device", path, _devices(was), _devices(now))
+
+
+def _shape_distance(was: tuple[int, ...], now: tuple[int, ...]) -> float:
+    """From 1 for sizes that are close to 3 for another number of dimensions."""
+    if len(was) != len(now):
+        return 3.0
+    return 1.0 + sum(abs(a - b) / max(a, b, 1) for a, b in zip(was, now, strict=True)) / max(len(was), 1)
+
+
+def _weakness(leaf: Leaf) -> str:
+    return f"{leaf.weak_type} ({leaf.source})"
+
+
+def _commitment(leaf: Leaf) -> str:
+    return f"committed to {_devices(leaf)}" if leaf.committed else "uncommitted"
+
+
+def _devices(leaf: Leaf) -> str:
+    return leaf.devices[0] if len(leaf.devices) == 1 else f"{len(leaf.devices)} devices ({leaf.sharding})"
+
+
+def _moved_to_keywords(
+    old: dict[str, Item], new: dict[str, Item]
+) -> tuple[list[Change], dict[str, Item], dict[str, Item]]:
+    """Arguments that one side passes by position and the other by keyword, and the parts without them."""
+    if not (_is_call(old) and _is_call(new)):
+        return [], old, new
+    (old_args, old_kwargs), (new_args, new_kwargs) = (
+        [_children(side[name]) for name in ("args", "kwargs")] for side in (old, new)
+    )
+    by_position = old_args.keys() ^ new_args.keys()
+    by_keyword = old_kwargs.keys() ^ new_kwargs.keys()
+    forwards = old_args.keys() > new_args.keys() and old_kwargs.keys() < new_kwargs.keys()
+    backwards = old_args.keys() < new_args.keys() and old_kwargs.keys() > new_kwargs.keys()
+    if len(by_position) != len(by_keyword) or not (forwards or backwards):
+        return [], old, new
+    was, now = ("passed by position", "passed by keyword")[:: 1 if forwards else -1]
+    moved = [Change("structure", f"kwargs{name}", was, now, 4.0) for name in sorted(by_keyword)]
+    for name in by_position:
+        old_args.pop(name, None), new_args.pop(name, None)
+    for name in by_keyword:
+        old_kwargs.pop(name, None), new_kwargs.pop(name, None)
+    return moved, _joined(old_args, old_kwargs), _joined(new_args, new_kwargs)
+
+
+def _is_call(parts: Parts) -> bool:
+    return parts.keys() == {"args", "kwargs"} and all(isinstance(part, Node) for part in parts.values())
+
+
+def _children(item: Item) -> Parts:
+    return dict(item.children) if isinstance(item, Node) else {}
+
+
+def _joined(args: Parts, kwargs: Parts) -> Parts:
+    return {f"args{name}": item for name, item in args.items()} | {f"kwargs{name}": x for name, x in kwargs.items()}

@@ -1,0 +1,47 @@
+"""Fixtures for the tests that run pytest inside pytest."""
+
+# A nested session in this process drops the modules that it was the first to import, and numpy's extension modules can
+# be loaded only once. So whatever the nested sessions need is imported here, before any of them.
+import equinox  # noqa: F401
+import flax.nnx  # noqa: F401
+import numpy.fft  # noqa: F401
+import optax  # noqa: F401
+import pytest
+import scipy.special  # noqa: F401
+
+STEP = """
+import jax
+import jax.numpy as jnp
+import numpy as np
+from perfsuite import Budget, call
+
+@jax.jit
+def step(state, batch):
+    return {name: value + batch.sum() for name, value in state.items()}, batch.mean()
+
+def state():
+    return {f"weight{i}": jnp.ones((4, 4)) for i in range(20)}
+
+def batch(n=8):
+    return jnp.ones((n,))
+"""
+"""A train step small enough to compile in a blink; every nested project starts with it as `steps.py`."""
+
+
+@pytest.fixture
+def project(pytester: pytest.Pytester) -> pytest.Pytester:
+    """A user's project with one jitted step in `steps.py`, whose gates sample for a moment only."""
+    pytester.makepyfile(steps=STEP)
+    pytester.makeini("[pytest]\naddopts = --perf-seconds=0.3 -p no:cacheprovider\npythonpath = .\n")
+    return pytester
+
+
+@pytest.fixture
+def perf_test(project: pytest.Pytester):
+    """Write `test_step.py` with one perf test around the lines given."""
+
+    def write(*lines: str, **arguments) -> None:
+        body = "\n".join(f"    {line}" for line in lines)
+        project.makepyfile(test_step=f"from steps import *\n\ndef test_step(perf):\n{body}\n", **arguments)
+
+    return write

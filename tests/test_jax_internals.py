@@ -1,0 +1,101 @@
+"""The private names of JAX that perfsuite uses are still where they were.
+
+A failure here means that a new JAX has moved one: `perfsuite/measure/_jax_internals.py` is the file to change.
+"""
+
+import os
+import sys
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import pytest
+from flax import nnx
+
+from perfsuite.measure import _jax_internals, callsite
+
+STARTS = "/jax/core/compile/"
+X = jnp.ones(3)
+
+
+@pytest.fixture
+def seen():
+    """What the stack says at the start of each stage of a compile."""
+    found = []
+
+    def listener(event, value, **kwargs):
+        if event.startswith(STARTS):
+            found.append(callsite.read(sys._getframe(1)))
+
+    jax.monitoring.register_scalar_listener(listener)
+    yield found
+    jax.monitoring.unregister_scalar_listener(listener)
+
+
+def test_jax_tells_when_each_stage_starts(seen):
+    jax.jit(lambda x: x + 1)(X)
+    assert len(seen) == 3, "jax.monitoring no longer sends a scalar event at the start of a stage"
+
+
+@pytest.mark.parametrize("jit", [jax.jit, nnx.jit])
+def test_the_stack_says_which_function_compiles_and_what_is_static(seen, jit):
+    def step(x, n):
+        return x * n
+
+    jit(step, static_argnums=1)(X, 2)
+    assert callsite.code_of(seen[0].function) == callsite.code_of(step), "cache_miss has no `fun` any more"
+    assert seen[0].statics == callsite.Statics(argnums=(1,), argnames=("n",)), "cache_miss has no `jit_info` any more"
+
+
+def test_the_stack_says_it_ahead_of_time_too(seen):
+    def step(x):
+        return x * 2
+
+    jax.jit(step).lower(X)
+    assert seen[0].function is step, "jit_lower has no `jit_func` any more"
+    assert seen[0].args == (X,)
+
+
+def test_filter_jit_is_seen_through(seen):
+    def step(x):
+        return x * 2
+
+    eqx.filter_jit(step)(X)
+    assert seen[0].function is step
+    assert seen[0].compiled is not step
+    assert seen[0].statics == callsite.Statics(all=True)
+
+
+def test_a_jitted_function_says_what_is_static():
+    step = jax.jit(lambda x, n: x, static_argnames="n")
+    assert _jax_internals.static_arguments(step) == ((1,), ("n",)), "jitted functions have no `_jit_info` any more"
+    assert _jax_internals.static_arguments(nnx.jit(lambda x: x)) == ((), ())
+    assert _jax_internals.static_arguments(lambda x: x) is None
+
+
+def test_jax_defines_its_operations_in_its_own_modules(seen):
+    jax.clear_caches()
+    jnp.zeros((3, 5, 7))
+    assert [site.eager for site in seen] == [True] * len(seen)
+    assert seen
+
+
+def test_the_fast_path_is_found_and_cleared():
+    def step(x):
+        return x * 2
+
+    jitted = jax.jit(step)
+    jitted(X)
+    assert type(jitted).__name__ == "PjitFunction"
+    assert jitted._cache_size() == 1
+    _jax_internals.restore_fast_path([step])
+    assert jitted._cache_size() == 0, "PjitFunction cannot be found, or has no `_clear_cache` any more"
+    _jax_internals.restore_fast_path([])
+
+
+def test_without_any_of_the_names_messages_say_less_and_nothing_fails(seen, monkeypatch):
+    monkeypatch.setattr(_jax_internals, "compiled_function", lambda frames: None)
+    jax.jit(lambda x: x + 1)(X)
+    assert seen[0].function is None
+    assert seen[0].named == {"args": (X,), "kwargs": {}}
+    assert seen[0].location.startswith(f"{os.path.relpath(__file__)}:")
