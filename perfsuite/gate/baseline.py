@@ -1,0 +1,283 @@
+"""The model of a baseline file: its entries, and what becomes of them when new figures are recorded.
+
+`baseline_format` turns the model into text and back, `baseline_file` reads and writes the file.
+"""
+
+import dataclasses
+import math
+from collections.abc import Collection, Mapping
+from typing import Any, Literal
+
+from perfsuite.gate.environment import Environment, incomparable, version_changes
+from perfsuite.measure.measurement import KINDS, Better, Interval, Kind, Measurement
+
+Provenance = Literal["measured", "compiled", "reported"]
+Action = Literal["create", "update", "trim", "keep"]
+Direction = Literal["better", "worse", "same", "not comparable"]
+
+PROVENANCES: tuple[Provenance, ...] = ("measured", "compiled", "reported")
+
+# An info figure (compile seconds) is never gated and rarely has an interval. One that moved by less than this, relative
+# to the recorded one, is left alone, or every save would rewrite it.
+INFO_SLACK = 0.25
+
+_SAMPLED_KINDS = ("ratio", "time", "info")
+_SIGNIFICANT_DIGITS = 6
+
+
+@dataclasses.dataclass(frozen=True)
+class Entry:
+    """One recorded figure.
+
+    `value` and `interval` are in `unit`. `provenance` is "measured" on the device, in `environment`; "compiled" by the
+    device's compiler on a machine without it; or "reported" by the document that `source` names, and then it never
+    gates. `detail` splits a count into its parts.
+
+    Numbers are held as the file writes them: whole counts and sizes exactly, other floats with 6 significant digits. So
+    an entry is equal to itself after saving and loading.
+
+    Raises `TypeError` or `ValueError` naming the field that does not fit.
+    """
+
+    value: float
+    unit: str
+    kind: Kind
+    provenance: Provenance
+    environment: Environment | None = None
+    interval: Interval | None = None
+    samples: int | None = None
+    better: Better = "lower"
+    source: str | None = None
+    detail: Mapping[str, int] | None = None
+
+    def __post_init__(self):
+        _one_of("kind", self.kind, KINDS)
+        _one_of("provenance", self.provenance, PROVENANCES)
+        _one_of("better", self.better, ("lower", "higher"))
+        _typed("unit", self.unit, str)
+        exact = self.kind in ("count", "size")
+        object.__setattr__(self, "value", _number("value", self.value, exact=exact))
+        if self.kind == "count" and self.value != int(self.value):
+            raise ValueError(f"a count must be whole, got {self.value}")
+        if self.interval is not None:
+            _typed("interval", self.interval, Interval)
+            low = _number("low", self.interval.low, exact=exact)
+            object.__setattr__(self, "interval", Interval(low, _number("high", self.interval.high, exact=exact)))
+        if self.samples is not None and _typed("samples", self.samples, int) < 1:
+            raise ValueError(f"samples must be at least 1, got {self.samples}")
+        if self.detail is not None:
+            _typed("detail", self.detail, Mapping)
+            detail = {_typed("a name in detail", name, str): _typed("detail", self.detail[name], int)
+                      for name in sorted(self.detail)}  # fmt: skip
+            object.__setattr__(self, "detail", detail or None)
+        self._check_origin()
+
+    def _check_origin(self):
+        if self.environment is not None:
+            _typed("environment", self.environment, Environment)
+        if self.provenance == "reported":
+            if not isinstance(self.source, str) or not self.source.strip():
+                raise ValueError("a reported figure must name its document in `source`")
+            if self.environment is not None:
+                raise ValueError("a reported figure was not made here: it has no environment")
+            return
+        if self.source is not None:
+            raise ValueError(f"only a reported figure has a `source`, this one is {self.provenance}")
+        if self.provenance == "measured" and self.environment is None:
+            raise ValueError("a measured figure must have the environment that it was measured in")
+
+    @property
+    def noise(self) -> float | None:
+        """Half the interval's width over the value, without unit; None without interval or where the value is 0."""
+        if self.interval is None or not self.value:
+            return None
+        noise = (self.interval.high / 2 - self.interval.low / 2) / abs(self.value)
+        # Two digits tell a quiet figure from a noisy one; more would only lengthen a diff.
+        return float(f"{noise:.2g}") if math.isfinite(noise) else None
+
+    @property
+    def gates(self) -> bool:
+        """Whether the figure may pass or fail anything. One from a document never does, nor one of kind info."""
+        return self.provenance != "reported" and self.kind != "info"
+
+
+@dataclasses.dataclass(frozen=True)
+class Baselines:
+    """The recorded figures of one device: `figures[test id][figure name]`. `device` is the file's name, a slug."""
+
+    device: str
+    figures: Mapping[str, Mapping[str, Entry]] = dataclasses.field(default_factory=dict)
+
+    def get(self, test: str, name: str) -> Entry | None:
+        """The figure that `test` recorded under `name`, None where there is none."""
+        return self.figures.get(test, {}).get(name)
+
+    @property
+    def environments(self) -> dict[str, Environment]:
+        """The environments that an entry refers to, by id."""
+        found = {entry.environment for entries in self.figures.values() for entry in entries.values()}
+        return {environment.id: environment for environment in found if environment is not None}
+
+
+@dataclasses.dataclass(frozen=True)
+class Change:
+    """What a save did to one figure. `old` is None when it was created, `new` when it was trimmed.
+
+    `new` is what the file holds now: for a figure that was kept, the old entry.
+    """
+
+    test: str
+    name: str
+    action: Action
+    old: Entry | None
+    new: Entry | None
+    direction: Direction = "same"
+
+    @property
+    def versions(self) -> list[str]:
+        """The versions that differ between the two entries: `["jax 0.10.2 -> 0.11.0"]`."""
+        if self.old is None or self.new is None:
+            return []
+        return version_changes(self.old.environment, self.new.environment)
+
+
+def entry_of(measurement: Measurement, environment: Environment | None, provenance: Provenance = "measured") -> Entry:
+    """The entry that records `measurement`.
+
+    `environment` may be None for a compiled figure only. An interval that is not bounded on both sides (too few
+    samples) says nothing about later runs and is left out.
+    """
+    interval = measurement.interval
+    if interval is not None and not (math.isfinite(interval.low) and math.isfinite(interval.high)):
+        interval = None
+    return Entry(
+        value=measurement.value,
+        unit=measurement.unit,
+        kind=measurement.kind,
+        provenance=provenance,
+        environment=environment,
+        interval=interval,
+        samples=measurement.samples,
+        better=measurement.better,
+        detail=measurement.detail,
+    )
+
+
+def merge(
+    old: Baselines,
+    new: Mapping[str, Mapping[str, Entry]],
+    *,
+    trim: Collection[str] = (),
+    gone: Collection[str] = (),
+    provenance: Provenance = "measured",
+) -> tuple[Baselines, tuple[Change, ...]]:
+    """What the baselines are after a run that made the figures `new`, and what that did to each of them.
+
+    `trim` are the ids of tests that ran completely: their figures of this run's `provenance` that were not made again
+    go. `gone` are ids of tests that no longer exist: their figures go, but for those reported by a document, whose ids
+    were never tests. Every other figure stays, and is not among the changes unless it is in `new`.
+    """
+    figures = {test: dict(entries) for test, entries in old.figures.items()}
+    changes = []
+    for test in sorted(new):
+        for name in sorted(new[test]):
+            change = _recorded(test, name, old.get(test, name), new[test][name])
+            changes.append(change)
+            if change.new is not None:
+                figures.setdefault(test, {})[name] = change.new
+    vanishing: dict[str, tuple[Provenance, ...]] = dict.fromkeys(trim, (provenance,))
+    vanishing |= dict.fromkeys(gone, ("measured", "compiled"))
+    for test in sorted(vanishing.keys() & figures.keys()):
+        for name in sorted(figures[test].keys() - new.get(test, {}).keys()):
+            entry = figures[test][name]
+            if entry.provenance in vanishing[test]:
+                changes.append(Change(test, name, "trim", entry, None))
+                del figures[test][name]
+    return dataclasses.replace(old, figures={test: kept for test, kept in figures.items() if kept}), tuple(changes)
+
+
+def _recorded(test: str, name: str, old: Entry | None, new: Entry) -> Change:
+    if old is None:
+        return Change(test, name, "create", None, new)
+    if (old.unit, old.kind, old.better) != (new.unit, new.kind, new.better):
+        return Change(test, name, "update", old, new, "not comparable")
+    if _stands(old, new):
+        return Change(test, name, "keep", old, old)
+    return Change(test, name, "update", old, new, _direction(old, new))
+
+
+def _stands(old: Entry, new: Entry) -> bool:
+    """Whether the old entry is left as it is, because the new one adds nothing to it."""
+    if old == new:
+        return True
+    if old.provenance != new.provenance:
+        # A document never displaces what a device or its compiler says, and a compiled figure that agrees with the
+        # measured one adds nothing. Otherwise saves on two machines would swap the provenance for ever.
+        if "reported" in (old.provenance, new.provenance):
+            return new.provenance == "reported"
+        return new.provenance == "compiled" and _same_result(old, new)
+    if old.kind in ("count", "size") or old.provenance == "reported":
+        # The processor or the device count says nothing about a count or a size; the versions do.
+        return _same_result(old, new) and not _other_versions(old, new) and old.source == new.source
+    return old.environment == new.environment and _within_noise(old, new)
+
+
+def _same_result(old: Entry, new: Entry) -> bool:
+    return (old.value, old.interval, old.detail) == (new.value, new.interval, new.detail)
+
+
+def _other_versions(old: Entry, new: Entry) -> bool:
+    if old.environment is None or new.environment is None:
+        return old.environment is not new.environment
+    return bool(version_changes(old.environment, new.environment))
+
+
+def _within_noise(old: Entry, new: Entry) -> bool:
+    if old.value == new.value:
+        return True
+    if old.kind == "info" and abs(new.value - old.value) <= INFO_SLACK * abs(old.value):
+        return True
+    was, is_now = _range(old), _range(new)
+    return was.low <= is_now.high and is_now.low <= was.high
+
+
+def _range(entry: Entry) -> Interval:
+    # A value need not lie in its own interval: a file may have been edited by hand.
+    interval = entry.interval or Interval(entry.value, entry.value)
+    return Interval(min(interval.low, entry.value), max(interval.high, entry.value))
+
+
+def _direction(old: Entry, new: Entry) -> Direction:
+    if old.provenance == "reported" or incomparable(old.kind, old.unit, old.environment, new.environment):
+        return "not comparable"
+    if old.value == new.value or (old.kind in _SAMPLED_KINDS and _within_noise(old, new)):
+        return "same"
+    return "better" if (new.value < old.value) == (old.better == "lower") else "worse"
+
+
+def _one_of(field: str, value: Any, allowed: tuple[str, ...]) -> None:
+    if value not in allowed:
+        raise ValueError(f"{field} must be one of {', '.join(allowed)}, got {value!r}")
+
+
+def _typed(field: str, value: Any, wanted: type) -> Any:
+    if not isinstance(value, wanted) or isinstance(value, bool):
+        raise TypeError(f"{field} must be of type {wanted.__name__}, got {value!r}")
+    return value
+
+
+def _number(field: str, value: Any, *, exact: bool) -> float:
+    """The number as the file writes it: an int where it is whole, so that 133.0 and 133 are the same text."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise TypeError(f"{field} must be a number, got {value!r}")
+    try:
+        finite = math.isfinite(value)
+    except OverflowError:
+        finite = False
+    if not finite:
+        raise ValueError(f"{field} must be finite, got {value if isinstance(value, float) else 'a larger number'}")
+    if isinstance(value, int):
+        return int(value)
+    whole = value if exact and value.is_integer() else float(f"{value:.{_SIGNIFICANT_DIGITS}g}")
+    # Beyond these a float's own notation (2.4e+18) is the shorter, and says how many digits are known.
+    return int(whole) if whole.is_integer() and abs(whole) < (2**63 if exact else 10**15) else float(whole)

@@ -1,0 +1,235 @@
+"""Baseline files on disk: read whole or refused, and written so that no reader or killed writer ever sees half a file.
+
+A save holds a lock beside the file (`.cpu.json.lock`), reads the file again inside it, merges, writes a temporary file
+in the same folder and renames it over the old one. The lock is the operating system's, so that of a killed process is
+gone with it; what it leaves behind is at most a temporary file, which the next save removes.
+"""
+
+import contextlib
+import dataclasses
+import os
+import secrets
+import stat
+import tempfile
+from collections.abc import Collection, Iterator, Mapping
+from pathlib import Path
+
+from perfsuite.gate.baseline import Baselines, Change, Direction, Entry, Provenance, merge
+from perfsuite.gate.baseline_format import encode, parse
+from perfsuite.gate.located_json import LocatedError
+
+LOCK_SECONDS = 30.0
+
+
+class BaselineError(Exception):
+    """A baseline file cannot be used or written; the message names file, line where there is one, and what to do.
+
+    The file is as it was before.
+    """
+
+    def __init__(self, path: str | os.PathLike[str], problem: str, line: int | None = None):
+        super().__init__(f"{os.fspath(path)}{'' if line is None else f':{line}'}: {problem}")
+        self.path = Path(path)
+        self.problem = problem
+        self.line = line
+
+
+@dataclasses.dataclass(frozen=True)
+class SaveResult:
+    """What a save did to the figures of its run. `untouched` counts those that the run said nothing about.
+
+    `written` is False when nothing changed: the file was then not rewritten.
+    """
+
+    path: Path
+    changes: tuple[Change, ...]
+    untouched: int
+    written: bool
+
+    @property
+    def created(self) -> list[Change]:
+        """Figures that were not in the file."""
+        return [change for change in self.changes if change.action == "create"]
+
+    def updated(self, direction: Direction | None = None) -> list[Change]:
+        """Figures that the file held otherwise: all, or those that became "better", "worse" or stayed the "same".
+
+        "same" ones differ within their noise, or in their versions or parts only. "not comparable" ones changed their
+        unit or kind, or were made where the old figure says nothing.
+        """
+        return [
+            change
+            for change in self.changes
+            if change.action == "update" and (direction is None or change.direction == direction)
+        ]
+
+    @property
+    def trimmed(self) -> list[Change]:
+        """Figures that went, because their test no longer makes them."""
+        return [change for change in self.changes if change.action == "trim"]
+
+    @property
+    def kept(self) -> list[Change]:
+        """Figures made again that agree with the file, which was left as it is."""
+        return [change for change in self.changes if change.action == "keep"]
+
+
+def load(path: str | os.PathLike[str]) -> Baselines:
+    """The baselines in `path`; empty ones, named after the file, when there is no such file.
+
+    Raises `BaselineError` when the file cannot be read or is not exactly a baseline file of this schema.
+    """
+    path = Path(path)
+    try:
+        content = path.read_bytes()
+    except FileNotFoundError:
+        return Baselines(path.stem)
+    except IsADirectoryError:
+        raise BaselineError(path, "this is a folder: move it away, or choose another --perf-baselines") from None
+    except OSError as error:
+        raise BaselineError(path, f"cannot be read ({_reason(error)})") from error
+    try:
+        # Some editors put a byte order mark before UTF-8; it does no harm.
+        text = content.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        line = content.count(b"\n", 0, error.start) + 1
+        raise BaselineError(path, "not UTF-8: save it as UTF-8, or `git checkout` the file", line) from None
+    try:
+        return parse(text, path.stem)
+    except LocatedError as error:
+        raise BaselineError(path, error.problem, error.line) from None
+
+
+def save(
+    path: str | os.PathLike[str],
+    new: Mapping[str, Mapping[str, Entry]],
+    *,
+    trim: Collection[str] = (),
+    gone: Collection[str] = (),
+    provenance: Provenance = "measured",
+    lock_seconds: float = LOCK_SECONDS,
+) -> SaveResult:
+    """Record the figures `new` (test id -> figure name -> entry), and say what that changed. See `merge` for the rules.
+
+    `trim` are the tests that ran completely and `gone` those that no longer exist, `provenance` that of this run's
+    figures. Waits `lock_seconds` for another process that is saving. The folder is made when it is missing; the file
+    keeps its permissions.
+
+    Raises `BaselineError` when the file is damaged, locked for too long or cannot be written; it then is as it was.
+    """
+    path = Path(path)
+    if not new and not os.path.exists(path):
+        return SaveResult(path, (), 0, written=False)
+    _make_folder(path.parent)
+    # A link stays a link: what it leads to is replaced.
+    target = Path(os.path.realpath(path))
+    with _locked(target, lock_seconds):
+        _remove_leftovers(target)
+        old = load(path)
+        merged, changes = merge(old, new, trim=trim, gone=gone, provenance=provenance)
+        written = any(change.action != "keep" for change in changes)
+        if written:
+            _replace(target, encode(merged))
+    before = sum(map(len, old.figures.values()))
+    untouched = before - sum(change.old is not None for change in changes)
+    return SaveResult(path, changes, untouched, written)
+
+
+def check_writable(folder: str | os.PathLike[str]) -> None:
+    """Make sure that baselines can be written into `folder`, by writing: before a long run, not after it.
+
+    Makes the folder when it is missing. Raises `BaselineError` when it cannot be made or written to.
+    """
+    folder = Path(folder)
+    _make_folder(folder)
+    try:
+        # Permission bits would say nothing of a read-only or full disk.
+        with tempfile.TemporaryFile(dir=folder) as probe:
+            probe.write(b"perfsuite")
+            probe.flush()
+            os.fsync(probe.fileno())
+    except OSError as error:
+        raise BaselineError(folder, _cannot_write(error)) from error
+
+
+def _make_folder(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise BaselineError(
+            folder, f"the folder cannot be made ({_reason(error)}): make it, or choose another --perf-baselines"
+        ) from error
+
+
+@contextlib.contextmanager
+def _locked(target: Path, seconds: float) -> Iterator[None]:
+    # Here and not above: only a save needs it, and every gating session imports this module.
+    import filelock
+
+    path = target.with_name(f".{target.name}.lock")
+    lock = filelock.FileLock(path, timeout=seconds)
+    try:
+        lock.acquire()
+    except filelock.Timeout:
+        raise BaselineError(
+            path, f"another process has held this lock for {seconds:g} s: wait for its --perf-save to end, or stop it"
+        ) from None
+    except (OSError, NotImplementedError) as error:
+        raise BaselineError(path, f"cannot be locked ({_reason(error)}): make its folder writable") from error
+    try:
+        yield
+    finally:
+        lock.release()
+
+
+def _temporary_prefix(target: Path) -> str:
+    return f".{target.name}."
+
+
+def _remove_leftovers(target: Path) -> None:
+    """Remove what killed processes left. Only the holder of the lock writes such files, so none is in use."""
+    # One that cannot be removed does no harm.
+    with contextlib.suppress(OSError):
+        for path in target.parent.iterdir():
+            if path.name.startswith(_temporary_prefix(target)) and path.name.endswith(".tmp"):
+                path.unlink()
+
+
+def _replace(target: Path, content: bytes) -> None:
+    temporary = target.with_name(f"{_temporary_prefix(target)}{secrets.token_hex(4)}.tmp")
+    try:
+        try:
+            # "x" makes it with the permissions that the user's umask gives, unlike `tempfile`, which keeps others out.
+            with open(temporary, "xb") as file:
+                if target.exists():
+                    os.chmod(temporary, stat.S_IMODE(target.stat().st_mode))
+                file.write(content)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(temporary, target)
+        except BaseException:
+            with contextlib.suppress(OSError):
+                temporary.unlink()
+            raise
+    except OSError as error:
+        raise BaselineError(target, _cannot_write(error)) from error
+    _sync_folder(target.parent)
+
+
+def _sync_folder(folder: Path) -> None:
+    """Make the renaming last through a power cut, where the system can; the file itself is safe either way."""
+    with contextlib.suppress(OSError):
+        handle = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(handle)
+        finally:
+            os.close(handle)
+
+
+def _cannot_write(error: OSError) -> str:
+    advice = "make the folder writable, free some space, or choose another --perf-baselines"
+    return f"cannot be written ({_reason(error)}), nothing was changed: {advice}"
+
+
+def _reason(error: BaseException) -> str:
+    return getattr(error, "strerror", None) or str(error) or type(error).__name__

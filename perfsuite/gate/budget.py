@@ -1,0 +1,72 @@
+"""A budget: limits that a test writes down itself, checked where they are given."""
+
+import dataclasses
+import math
+
+
+class BudgetExceeded(AssertionError):  # noqa: N818  (the public name; it is an assertion, not a fault)
+    """A measurement lies over its budget. The message has the interval, the limit and the likely cause."""
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class Budget:
+    """Upper limits, each optional, each with its unit in its name.
+
+    | field | limits | checked by |
+    |---|---|---|
+    | `ratio` | candidate over reference | `perf.compare` |
+    | `overhead_us` | candidate minus reference, microseconds | `perf.compare` |
+    | `us_per_leaf` | slope of a time over sizes, microseconds a unit | `perf.scaling` |
+    | `compiles` | backend compiles while warming | `perf.warm` |
+    | `host_calls` | Python and C calls of one warm call | `perf.host_calls` |
+    | `p99_us` | 99th percentile of the time to ready, microseconds | `perf.time` |
+    | `peak_bytes` | peak device memory of the program, bytes | `perf.program` |
+
+    Raises `TypeError` or `ValueError` for a limit that is no finite number. An instrument that cannot check a field
+    that is set raises `ValueError` and names the one that can.
+    """
+
+    ratio: float | None = None
+    overhead_us: float | None = None
+    us_per_leaf: float | None = None
+    compiles: int | None = None
+    host_calls: int | None = None
+    p99_us: float | None = None
+    peak_bytes: int | None = None
+
+    def __post_init__(self):
+        for name, limit in self.limits().items():
+            if isinstance(limit, bool) or not isinstance(limit, int | float):
+                raise TypeError(f"Budget({name}=...) must be a number, got {limit!r}")
+            if not math.isfinite(limit) or (limit < 0 and name != "overhead_us"):
+                raise ValueError(f"Budget({name}={limit}): must be finite and not negative")
+        if self.ratio == 0:
+            raise ValueError("Budget(ratio=0): a ratio is above zero; ratio=1.0 allows no slowdown")
+
+    def limits(self) -> dict[str, float]:
+        """The fields that are set, by name."""
+        return {
+            field.name: value for field in dataclasses.fields(self) if (value := getattr(self, field.name)) is not None
+        }
+
+    def only(self, instrument: str, *checked: str) -> dict[str, float]:
+        """The limits that are set, having made sure that `instrument` checks all of them."""
+        limits = self.limits()
+        for name in limits:
+            if name not in checked:
+                raise ValueError(
+                    f"{instrument} does not check Budget({name}=...), {CHECKED_BY[name]} does; "
+                    f"{instrument} checks: {', '.join(checked)}"
+                )
+        return limits
+
+
+CHECKED_BY = {
+    "ratio": "perf.compare",
+    "overhead_us": "perf.compare",
+    "us_per_leaf": "perf.scaling",
+    "compiles": "perf.warm",
+    "host_calls": "perf.host_calls",
+    "p99_us": "perf.time",
+    "peak_bytes": "perf.program",
+}

@@ -1,0 +1,214 @@
+"""Where a figure was made: the device, its host and the versions; and whether two figures can be compared."""
+
+import dataclasses
+import hashlib
+import importlib.metadata
+import json
+import os
+import platform
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from perfsuite.measure.measurement import Kind
+
+# In the order in which messages name them.
+VERSION_FIELDS = ("python", "jax", "jaxlib", "equinox", "flax", "optax")
+OPTIONAL_FIELDS = ("equinox", "flax", "optax")
+
+HOST_CALLS_UNIT = "calls"
+
+# Dumping changes no program, and its argument is a path of one machine; the number of host devices is in
+# `device_count` already, where `jax_num_cpu_devices` puts it too.
+_FLAGS_LEFT_OUT = re.compile(r"--xla_dump_|--xla_force_host_platform_device_count(=|$)")
+
+
+@dataclasses.dataclass(frozen=True)
+class Environment:
+    """The device, the host and the versions that a figure was made with.
+
+    `device_kind` is JAX's name of the device ("cpu", "TPU v5 lite"), `processor` the model of the host's processor,
+    `python` the full version. `equinox`, `flax` and `optax` are None where they are not installed.
+
+    Raises `TypeError` when a field has the wrong type, `ValueError` when `device_count` is not positive.
+    """
+
+    device_kind: str
+    device_count: int
+    processor: str
+    python: str
+    jax: str
+    jaxlib: str
+    equinox: str | None = None
+    flax: str | None = None
+    optax: str | None = None
+    x64: bool = False
+    xla_flags: str = ""
+
+    def __post_init__(self):
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            if value is None and field.name in OPTIONAL_FIELDS:
+                continue
+            wanted = {"device_count": int, "x64": bool}.get(field.name, str)
+            if type(value) is not wanted:
+                raise TypeError(f"{field.name} must be {_noun(wanted)}, got {value!r}")
+        if self.device_count < 1:
+            raise ValueError(f"device_count must be at least 1, got {self.device_count}")
+
+    @property
+    def id(self) -> str:
+        """Eight hexadecimal digits made from the content: the same environment has the same id everywhere."""
+        text = json.dumps(self.as_dict(), sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(text.encode()).hexdigest()[:8]
+
+    def as_dict(self) -> dict[str, Any]:
+        """The fields as they stand in a baseline file."""
+        return dataclasses.asdict(self)
+
+    def fingerprint(self) -> dict[str, Any]:
+        """What has to be equal for two times to be comparable, by the words that a message uses."""
+        return {
+            "device kind": self.device_kind,
+            "host processor": self.processor,
+            "device count": self.device_count,
+            "x64": self.x64,
+            "XLA_FLAGS": self.xla_flags,
+        }
+
+
+def environment_from_dict(fields: Mapping[str, Any]) -> Environment:
+    """The inverse of `Environment.as_dict`. Every field has to be there: raises `ValueError` or `TypeError`."""
+    known = [field.name for field in dataclasses.fields(Environment)]
+    if missing := [name for name in known if name not in fields]:
+        raise ValueError(f"the environment lacks {', '.join(missing)}")
+    if unknown := sorted(set(fields) - set(known)):
+        raise ValueError(f"the environment has unknown keys: {', '.join(unknown)}")
+    return Environment(**fields)
+
+
+def incomparable(kind: Kind, unit: str, then: Environment | None, now: Environment | None) -> str | None:
+    """Why a figure made `then` says nothing about one made `now`, in words; None when the two can be compared.
+
+    Counts and sizes belong to the program and can always be compared, except counts of host calls (`unit` "calls"),
+    which change with Python's minor version. A ratio needs the same device kind, a time the same fingerprint. Figures
+    of kind info are never gated, so the question does not arise and the answer is None. A library upgrade makes nothing
+    incomparable: finding what it costs is what baselines are for.
+    """
+    if kind in ("info", "size") or (kind == "count" and unit != HOST_CALLS_UNIT):
+        return None
+    if then is None or now is None:
+        return f"a {_figure(kind)} can only be compared where the environment of both figures is known"
+    if kind == "count":
+        was, is_now = _minor(then.python), _minor(now.python)
+        return None if was == is_now else f"host calls were counted under Python {was}, this is Python {is_now}"
+    was_all, is_all = then.fingerprint(), now.fingerprint()
+    words = ["device kind"] if kind == "ratio" else list(was_all)
+    changed = [word for word in words if was_all[word] != is_all[word]]
+    return (
+        "; ".join(f"{word} differs ({_shown(was_all[word])}, now {_shown(is_all[word])})" for word in changed) or None
+    )
+
+
+def version_changes(then: Environment | None, now: Environment | None) -> list[str]:
+    """The versions that differ, as a message names them: `["jax 0.10.2 -> 0.11.0"]`. Empty when one is not known."""
+    if then is None or now is None:
+        return []
+    pairs = [(name, getattr(then, name), getattr(now, name)) for name in VERSION_FIELDS]
+    return [f"{name} {was or 'absent'} -> {is_now or 'absent'}" for name, was, is_now in pairs if was != is_now]
+
+
+def device_slug(device_kind: str) -> str:
+    """The name of a device's baseline file, without its ending: "TPU v5 lite" and "TPU v5e" give "tpu-v5e".
+
+    JAX calls the small chips "lite" or "e", the large fifth generation "v5" or "v5p", and drops the "v" from the
+    seventh on. Any other kind is written in lower case with hyphens. Never empty, never with a path separator.
+    """
+    words = device_kind.lower().strip()
+    tpu = re.fullmatch(r"tpu[ -]?v?([0-9]{1,3})[ -]?(lite|[a-z]?)", words, re.ASCII)
+    if tpu:
+        generation, variant = int(tpu[1]), tpu[2]
+        if generation >= 7:
+            return f"tpu{generation}{variant}"
+        if variant == "lite":
+            variant = "i" if generation == 4 else "e"
+        elif generation == 5 and not variant:
+            variant = "p"
+        return f"tpu-v{generation}{variant}"
+    slug = re.sub(r"[^a-z0-9]+", "-", words).strip("-")
+    # A kind without one Latin letter or digit still needs a name of its own.
+    return slug or "device-" + hashlib.sha256(device_kind.encode(errors="backslashreplace")).hexdigest()[:8]
+
+
+def present_environment() -> Environment:
+    """The environment of this process. Imports jax and starts its backend when that has not happened yet.
+
+    Raises what `jax.devices()` raises when no device can be used.
+    """
+    import jax
+    import jaxlib
+
+    devices = jax.devices()
+    return Environment(
+        device_kind=devices[0].device_kind,
+        device_count=len(devices),
+        processor=host_processor(),
+        python=platform.python_version(),
+        jax=jax.__version__,
+        jaxlib=jaxlib.__version__,
+        equinox=_installed("equinox"),
+        flax=_installed("flax"),
+        optax=_installed("optax"),
+        x64=bool(jax.config.jax_enable_x64),  # type: ignore[attr-defined]
+        xla_flags=_present_flags(devices[0].platform),
+    )
+
+
+def host_processor(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
+    """The model of the host's processor; the machine's architecture where the system does not name the model."""
+    try:
+        text = cpuinfo.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        text = ""
+    # "model name" on x86-64, "cpu" on POWER; arm64 lists part numbers only.
+    model = re.search(r"^(?:model name|cpu)[ \t]*:[ \t]*(\S.*?)[ \t]*$", text, re.MULTILINE)
+    return model[1] if model else platform.processor() or platform.machine() or "unknown"
+
+
+def normal_flags(flags: str) -> str:
+    """XLA flags in the order of their names, without those that change neither programs nor times."""
+    kept = [flag for flag in flags.split() if not _FLAGS_LEFT_OUT.match(flag)]
+    # Sorting is stable: of a flag given twice XLA takes the last, which has to stay the last.
+    return " ".join(sorted(kept, key=lambda flag: flag.partition("=")[0]))
+
+
+def _present_flags(platform_name: str) -> str:
+    flags = os.environ.get("XLA_FLAGS", "")
+    if platform_name == "tpu":
+        # The TPU's compiler reads its flags from a variable of its own.
+        flags += " " + os.environ.get("LIBTPU_INIT_ARGS", "")
+    return normal_flags(flags)
+
+
+def _installed(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+def _minor(version: str) -> str:
+    return ".".join(version.split(".")[:2])
+
+
+def _figure(kind: Kind) -> str:
+    return "count of host calls" if kind == "count" else kind
+
+
+def _shown(value: Any) -> str:
+    return "empty" if value == "" else str(value)
+
+
+def _noun(wanted: type) -> str:
+    return {int: "a whole number", bool: "true or false", str: "a text"}[wanted]

@@ -1,0 +1,190 @@
+"""`gate.baseline_format`: a text that can be read as a diff, and that is read exactly or refused with its line."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+import perfsuite
+from perfsuite.gate.baseline import Baselines, Entry
+from perfsuite.gate.baseline_format import encode, parse, render
+from perfsuite.gate.environment import Environment
+from perfsuite.gate.located_json import LocatedError
+from perfsuite.measure.measurement import Interval
+
+OWN_FILES = sorted((Path(perfsuite.__path__[0]).parent / "baselines").glob("*.json"))
+HERE = Environment("cpu", 1, "Xeon", "3.11.7", "0.10.2", "0.10.2", equinox="0.13.8")
+STEP = "tests/perf/test_steps.py::test_flat"
+
+COUNT = Entry(3, "compiles", "count", "measured", HERE)
+RATIO = Entry(1.06, "x", "ratio", "measured", HERE, Interval(1.05, 1.08), 300)
+FIGURES = {
+    STEP: {"flat_step/ratio to ready": RATIO, "compiles": COUNT},
+    "reported/step": {"time": Entry(133.5, "ms", "time", "reported", source="A paper")},
+}
+
+TEXT = f"""\
+{{
+ "schema": 1,
+ "device": "cpu",
+ "environments": {{
+  "{HERE.id}": {{"device_count": 1, "device_kind": "cpu", "equinox": "0.13.8", "flax": null, "jax": "0.10.2", \
+"jaxlib": "0.10.2", "optax": null, "processor": "Xeon", "python": "3.11.7", "x64": false, "xla_flags": ""}}
+ }},
+ "figures": {{
+  "reported/step": {{
+   "time": {{"kind": "time", "provenance": "reported", "source": "A paper", "unit": "ms", "value": 133.5}}
+  }},
+  "tests/perf/test_steps.py::test_flat": {{
+   "compiles": {{"environment": "{HERE.id}", "kind": "count", "provenance": "measured", "unit": "compiles", \
+"value": 3}},
+   "flat_step/ratio to ready": {{"environment": "{HERE.id}", "high": 1.08, "kind": "ratio", "low": 1.05, \
+"noise": 0.014, "provenance": "measured", "samples": 300, "unit": "x", "value": 1.06}}
+  }}
+ }}
+}}
+"""
+
+
+def test_a_file_has_one_figure_a_line_and_sorted_keys():
+    assert render(Baselines("cpu", FIGURES)) == TEXT
+
+
+def test_the_order_in_which_figures_were_made_does_not_show():
+    backwards = {test: dict(reversed(entries.items())) for test, entries in reversed(FIGURES.items())}
+    assert render(Baselines("cpu", backwards)) == TEXT
+
+
+def test_names_are_written_as_they_are_read():
+    assert '"größe of 漢字": {' in render(Baselines("cpu", {"größe of 漢字": {"a": COUNT}}))
+
+
+def test_a_file_without_figures_is_short():
+    assert render(Baselines("cpu")).splitlines()[2:] == [
+        ' "device": "cpu",',
+        ' "environments": {},',
+        ' "figures": {}',
+        "}",
+    ]
+
+
+def test_what_was_rendered_is_parsed():
+    assert parse(TEXT) == Baselines("cpu", FIGURES)
+
+
+def test_every_optional_field_round_trips():
+    entry = Entry(40, "calls", "count", "measured", HERE, Interval(39, 41), 5, "higher", detail={"b 'é'\n": 1, "a": 39})
+    baselines = Baselines("cpu", {"t[\u2028-x::y]\n": {"n\ud800": entry}})
+    assert parse(encode(baselines).decode()) == baselines
+
+
+@pytest.mark.parametrize("layout", [{"indent": 4}, {"separators": (",", ":")}])
+def test_another_layout_of_the_same_json_is_read(layout):
+    text = json.dumps(json.loads(TEXT), **layout).replace("\n", "\r\n")
+    assert parse(text) == Baselines("cpu", FIGURES)
+
+
+@pytest.mark.parametrize("file", OWN_FILES, ids=lambda file: file.name)
+def test_the_projects_own_files_are_as_the_writer_writes_them(file):
+    assert encode(parse(file.read_text(encoding="utf-8"), file.stem)) == file.read_bytes()
+
+
+def test_the_tpu_v5e_file_has_what_the_seed_document_reports():
+    (file,) = (file for file in OWN_FILES if file.name == "tpu-v5e.json")
+    figures = parse(file.read_text(encoding="utf-8"))
+    step = "reported/bert-base-train-step[no dropout]"
+    assert figures.get(step, "filter_jit/step time").value == 133.5
+    assert figures.get(step, "manual_jit/step time").value == 104.7
+    dropout = figures.get("reported/bert-base-train-step[make_train_step, dropout]", "make_train_step/overhead")
+    assert (dropout.value, dropout.unit, dropout.gates) == (31.6, "ms", False)
+    assert "filter_jit Overhead in BERT Training, TPU v5e" in dropout.source
+
+
+# A file that is not as it was written.
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "line", "words"),
+    [
+        (TEXT, "", 1, ["is empty"]),
+        (TEXT, "null", 1, ["no `schema`", "git checkout"]),
+        (TEXT, "[]", 1, ["no `schema`"]),
+        (' "device"', '<<<<<<< HEAD\n "device"', 3, ["unresolved merge conflict", "git checkout"]),
+        ('  "reported/step"', '=======\n  "reported/step"', 8, ["unresolved merge conflict"]),
+        (' "figures"', '=======\r\n "figures"', 7, ["unresolved merge conflict"]),
+        (' "schema": 1', ' "schema": 99', 2, ["newer perfsuite (schema 99, this one reads 1): upgrade perfsuite"]),
+        (' "schema": 1', ' "schema": 99, "new": []', 2, ["upgrade perfsuite"]),
+        (' "schema": 1', ' "schema": 0', 2, ["older perfsuite (schema 0", "pytest --perf-save"]),
+        (' "schema": 1,\n', "", 1, ["no `schema`"]),
+        (' "schema": 1', ' "schema": true', 2, ["must be a whole number, got True"]),
+        (' "schema": 1', ' "schema": "1"', 2, ["must be a whole number, got '1'"]),
+        (' "device": "cpu",\n', "", 1, ["lacks device"]),
+        ('"device": "cpu"', '"device": 3', 3, ["must be the name of a device"]),
+        ('"device": "cpu"', '"device": "gpu"', 3, ["figures of 'gpu'", "rename"]),
+        ('"device": "cpu"', '"device": "cpu", "extra": 1', 3, ["unknown key 'extra'"]),
+        ('"device_count": 1, ', "", 5, [HERE.id, "lacks device_count"]),
+        ('"x64": false', '"x64": "no"', 5, ["x64 must be true or false"]),
+        ('"x64": false', '"x64": false, "x": 1', 5, ["unknown keys: x"]),
+        (f'  "{HERE.id}"', '  "00000000"', 12, ["'compiles' of", STEP, f"environment '{HERE.id}' is not among"]),
+        (f'"environment": "{HERE.id}", "kind"', '"environment": [], "kind"', 12, ["environment [] is not among"]),
+        (f'"environment": "{HERE.id}", "kind"', '"kind"', 12, ["must have the environment"]),
+        ('"value": 133.5', '"value": NaN', 9, ["NaN is not a number that JSON knows"]),
+        ('"value": 133.5', '"value": -Infinity', 9, ["-Infinity is not a number"]),
+        ('"value": 133.5', '"value": 1e999', 9, ["'time' of 'reported/step'", "must be finite"]),
+        ('"value": 133.5', '"value": ' + "9" * 400, 9, ["must be finite"]),
+        ('"value": 133.5', '"value": ' + "9" * 5000, 9, ["digits"]),
+        ('"value": 133.5', '"value": "133.5"', 9, ["must be a number, got '133.5'"]),
+        ('"value": 133.5', '"value": [133.5]', 9, ["must be a number"]),
+        ('"value": 133.5', '"value": 133.5, "value": 134', 9, ["'value' is here a second time, after line 9"]),
+        ('"value": 133.5', '"value": null', 9, ["value is null"]),
+        ('"value": 133.5', '"value": 01', 9, ["expected ',' or '}'"]),
+        (', "value": 133.5', "", 9, ["lacks value"]),
+        ('"unit": "ms"', '"unit": 3', 9, ["unit must be of type str"]),
+        ('"unit": "ms"', '"unit": "m\ts"', 9, ["control character"]),
+        ('"unit": "ms"', '"unit": "m\\x"', 9, ["escape"]),
+        ('"unit": "ms"', '"units": "ms"', 9, ["lacks unit"]),
+        ('"unit": "ms"', '"unit": "ms", "colour": "red"', 9, ["unknown key 'colour'"]),
+        ('"kind": "time"', '"kind": "speed"', 9, ["kind must be one of"]),
+        ('"kind": "time"', '"kind": {"a": {}}', 9, ["kind must be one of"]),
+        ('"provenance": "reported"', '"provenance": "heard"', 9, ["provenance must be one of"]),
+        ('"source": "A paper", ', "", 9, ["must name its document"]),
+        ('"low": 1.05', '"low": 1.09', 13, ["empty or not a number"]),
+        ('"low": 1.05, ', "", 13, ["low and high belong together"]),
+        ('"high": 1.08, "kind": "ratio", "low": 1.05, ', '"kind": "ratio", ', 13, ["noise needs low and high"]),
+        ('"noise": 0.014', '"noise": "small"', 13, ["noise must be a number"]),
+        ('"noise": 0.014', '"noise": 1e999', 13, ["noise must be finite"]),
+        ('"samples": 300', '"samples": 1.5', 13, ["samples must be of type int"]),
+        ('"value": 3}', '"value": 3.5}', 12, ["a count must be whole"]),
+        ('"value": 3}', '"value": 3}}', 16, ["follows the end"]),
+        ('"value": 3},', '"value": 3}', 13, ["expected ',' or '}'"]),
+        ('"value": 3},', '"value": 3},,', 12, ["key in double quotes, found ','"]),
+        ('   "flat_step/ratio to ready"', '   "compiles"', 13, ["'compiles' is here a second time, after line 12"]),
+        (f'"{STEP}"', '"reported/step"', 11, ["'reported/step' is here a second time, after line 8"]),
+        (' "figures": {', ' "figures": 3, "x": {', 7, ["unknown key"]),
+        ('{"kind": "time", "provenance"', '[3], "x": {"kind": "time", "provenance"', 9, ["must be an object, got [3]"]),
+        ("\n}\n", "\n}\n}\n", 17, ["follows the end"]),
+        ('"reported/step": {', '"reported/step": ' + "[" * 100_000, 8, ["nested more than"]),
+        ('"reported/step": {', '"reported/step', 8, ["without its closing quote"]),
+    ],
+)
+def test_a_damaged_text_is_refused_with_its_line_and_what_to_do(old, new, line, words):
+    assert old in TEXT
+    with pytest.raises(LocatedError) as caught:
+        parse(TEXT.replace(old, new, 1), "cpu")
+    assert all(word in caught.value.problem for word in words), caught.value
+    assert caught.value.line == line, caught.value
+
+
+@pytest.mark.parametrize("text", [TEXT, TEXT.replace("\n", "\r\n")], ids=["\\n", "\\r\\n"])
+def test_a_file_cut_anywhere_is_refused_at_the_line_where_it_ends(text):
+    for end in range(1, len(text.rstrip())):
+        with pytest.raises(LocatedError, match=r"cut short or half merged\? repair it, or `git checkout`") as caught:
+            parse(text[:end])
+        assert caught.value.line == text.count("\n", 0, end) + 1, text[:end]
+
+
+def test_the_line_is_right_in_another_layout_too():
+    text = json.dumps(json.loads(TEXT), indent=2).replace('"unit": "x"', '"unit": 3')
+    with pytest.raises(LocatedError, match="unit must be") as caught:
+        parse(text)
+    assert "flat_step/ratio" in text.splitlines()[caught.value.line - 1]

@@ -1,0 +1,89 @@
+"""`gate.budget`: limits that a test writes down itself."""
+
+import dataclasses
+import math
+
+import pytest
+
+from perfsuite.gate.budget import CHECKED_BY, Budget, BudgetExceeded
+
+FIELDS = [field.name for field in dataclasses.fields(Budget)]
+
+
+def test_a_budget_without_a_field_limits_nothing():
+    assert Budget().limits() == {}
+    assert Budget().only("perf.compare", "ratio") == {}
+
+
+def test_limits_are_the_fields_that_are_set():
+    assert Budget(ratio=1.05, host_calls=0, compiles=2).limits() == {"ratio": 1.05, "compiles": 2, "host_calls": 0}
+
+
+def test_fields_are_given_by_name():
+    with pytest.raises(TypeError, match="positional"):
+        Budget(1.05)
+
+
+def test_an_unknown_field_is_refused():
+    with pytest.raises(TypeError, match="ratoi"):
+        Budget(ratoi=1.05)
+
+
+@pytest.mark.parametrize("field", FIELDS)
+@pytest.mark.parametrize("limit", [math.nan, math.inf, -math.inf])
+def test_a_limit_is_finite(field, limit):
+    with pytest.raises(ValueError, match=rf"Budget\({field}=.*must be finite"):
+        Budget(**{field: limit})
+
+
+@pytest.mark.parametrize("field", FIELDS)
+@pytest.mark.parametrize("limit", ["1.05", True, [1.0]])
+def test_a_limit_is_a_number(field, limit):
+    with pytest.raises(TypeError, match=rf"Budget\({field}=\.\.\.\) must be a number"):
+        Budget(**{field: limit})
+
+
+@pytest.mark.parametrize("field", FIELDS)
+def test_no_limit_is_negative_but_that_on_a_difference(field):
+    if field == "overhead_us":
+        assert Budget(overhead_us=-3.0).limits() == {"overhead_us": -3.0}
+    else:
+        with pytest.raises(ValueError, match="not negative"):
+            Budget(**{field: -1})
+
+
+def test_a_ratio_of_zero_is_a_misunderstanding():
+    with pytest.raises(ValueError, match=r"ratio=1\.0 allows no slowdown"):
+        Budget(ratio=0)
+
+
+@pytest.mark.parametrize("field", [field for field in FIELDS if field != "ratio"])
+def test_zero_is_a_limit_like_any_other(field):
+    assert Budget(**{field: 0}).limits() == {field: 0}
+
+
+@pytest.mark.parametrize("field", FIELDS)
+def test_an_instrument_refuses_what_it_cannot_check_and_names_the_one_that_can(field):
+    with pytest.raises(
+        ValueError, match=rf"perf\.other does not check Budget\({field}=\.\.\.\), {CHECKED_BY[field]} does"
+    ):
+        Budget(**{field: 1}).only("perf.other", "something_else")
+
+
+@pytest.mark.parametrize("field", FIELDS)
+def test_every_field_is_checked_by_an_instrument_that_the_docstring_names(field):
+    assert f"| `{field}` |" in Budget.__doc__
+    assert f"`{CHECKED_BY[field]}`" in Budget.__doc__
+
+
+def test_a_set_field_that_the_instrument_checks_is_handed_on():
+    assert Budget(ratio=1.05).only("perf.compare", "ratio", "overhead_us") == {"ratio": 1.05}
+
+
+def test_a_budget_cannot_be_changed_afterwards():
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        Budget(ratio=1.05).ratio = 2.0
+
+
+def test_going_over_a_budget_is_a_failed_assertion():
+    assert issubclass(BudgetExceeded, AssertionError)

@@ -1,0 +1,201 @@
+"""`gate.environment`: where a figure was made, and which figures can be compared."""
+
+import dataclasses
+import subprocess
+import sys
+
+import pytest
+
+from perfsuite.gate.environment import (
+    Environment,
+    device_slug,
+    environment_from_dict,
+    host_processor,
+    incomparable,
+    normal_flags,
+    present_environment,
+    version_changes,
+)
+
+HERE = Environment("cpu", 1, "Xeon", "3.11.7", "0.10.2", "0.10.1", equinox="0.13.8")
+
+
+def changed(**fields):
+    return dataclasses.replace(HERE, **fields)
+
+
+@pytest.mark.parametrize(
+    ("device_kind", "slug"),
+    [
+        ("cpu", "cpu"),
+        ("TPU v2", "tpu-v2"),
+        ("TPU v4", "tpu-v4"),
+        ("TPU v4 lite", "tpu-v4i"),
+        ("TPU v5 lite", "tpu-v5e"),
+        ("TPU v5e", "tpu-v5e"),
+        ("TPU v5", "tpu-v5p"),
+        ("TPU v5p", "tpu-v5p"),
+        ("TPU v6 lite", "tpu-v6e"),
+        ("TPU v6e", "tpu-v6e"),
+        ("TPU7x", "tpu7x"),
+        ("TPU v7x", "tpu7x"),
+        ("NVIDIA H100 80GB HBM3", "nvidia-h100-80gb-hbm3"),
+        ("../../etc/passwd", "etc-passwd"),
+        ("C:\\con", "c-con"),
+    ],
+)
+def test_device_slug_is_the_chips_usual_name(device_kind, slug):
+    assert device_slug(device_kind) == slug
+    assert device_slug(slug) == slug
+
+
+def test_device_slug_without_a_latin_letter_still_tells_kinds_apart():
+    slugs = {device_slug(kind) for kind in ("", "///", "\u8bbe\u5907", "\udcff")}
+    assert len(slugs) == 4
+    assert all(slug.startswith("device-") for slug in slugs)
+
+
+def test_id_depends_on_the_content_alone():
+    # The same on every machine and in every release, or a save would rewrite every line.
+    assert HERE.id == changed().id == "f6124e32"
+    others = {changed(**{field.name: None}).id for field in dataclasses.fields(HERE) if field.name == "equinox"}
+    others |= {changed(device_count=2).id, changed(x64=True).id, changed(xla_flags="--a").id, changed(python="3.12").id}
+    assert len(others | {HERE.id}) == 6
+
+
+def test_dict_round_trips():
+    assert environment_from_dict(HERE.as_dict()) == HERE
+
+
+@pytest.mark.parametrize(
+    ("fields", "error", "match"),
+    [
+        ({"device_count": 0}, ValueError, "device_count must be at least 1, got 0"),
+        ({"device_count": True}, TypeError, "device_count must be a whole number, got True"),
+        ({"x64": 1}, TypeError, "x64 must be true or false, got 1"),
+        ({"jax": None}, TypeError, "jax must be a text, got None"),
+        ({"equinox": 13}, TypeError, "equinox must be a text, got 13"),
+    ],
+)
+def test_a_field_that_does_not_fit_is_named(fields, error, match):
+    with pytest.raises(error, match=match):
+        changed(**fields)
+
+
+def test_a_dict_must_have_every_field_and_no_other():
+    fields = HERE.as_dict()
+    with pytest.raises(ValueError, match="lacks jaxlib"):
+        environment_from_dict({key: value for key, value in fields.items() if key != "jaxlib"})
+    with pytest.raises(ValueError, match="unknown keys: torch"):
+        environment_from_dict(fields | {"torch": "2"})
+
+
+@pytest.mark.parametrize("now", [changed(python="3.12.1"), changed(device_kind="TPU v4", jax="1.0"), None])
+@pytest.mark.parametrize(("kind", "unit"), [("count", "compiles"), ("size", "bytes"), ("info", "s")])
+def test_counts_and_sizes_are_always_comparable(kind, unit, now):
+    assert incomparable(kind, unit, HERE, now) is None
+    assert incomparable(kind, unit, now, HERE) is None
+
+
+def test_host_calls_need_the_same_python_minor_version():
+    assert incomparable("count", "calls", HERE, changed(python="3.11.9", jax="0.11.0")) is None
+    reason = incomparable("count", "calls", HERE, changed(python="3.12.0"))
+    assert reason == "host calls were counted under Python 3.11, this is Python 3.12"
+
+
+def test_a_ratio_needs_the_same_device_kind():
+    other_host = changed(processor="EPYC", python="3.13.0", jax="0.11.0", device_count=8, x64=True, xla_flags="--a")
+    assert incomparable("ratio", "x", HERE, other_host) is None
+    assert incomparable("ratio", "x", HERE, changed(device_kind="TPU v4")) == "device kind differs (cpu, now TPU v4)"
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [
+        ({"device_kind": "TPU v4"}, "device kind differs (cpu, now TPU v4)"),
+        ({"processor": "EPYC"}, "host processor differs (Xeon, now EPYC)"),
+        ({"device_count": 8}, "device count differs (1, now 8)"),
+        ({"x64": True}, "x64 differs (False, now True)"),
+        ({"xla_flags": "--a"}, "XLA_FLAGS differs (empty, now --a)"),
+    ],
+)
+def test_a_time_needs_the_same_fingerprint(fields, reason):
+    assert incomparable("time", "us", HERE, changed(**fields)) == reason
+    assert changed(**fields).fingerprint() != HERE.fingerprint()
+
+
+def test_every_difference_of_a_time_is_named():
+    reason = incomparable("time", "us", HERE, changed(processor="EPYC", device_count=8))
+    assert reason == "host processor differs (Xeon, now EPYC); device count differs (1, now 8)"
+
+
+@pytest.mark.parametrize("kind", ["count", "size", "ratio", "time"])
+def test_a_library_upgrade_makes_nothing_incomparable(kind):
+    now = changed(jax="0.11.0", jaxlib="0.11.0", equinox="0.14.0", flax="0.13.0", optax="0.3.0", python="3.11.8")
+    assert incomparable(kind, "calls", HERE, now) is None
+
+
+@pytest.mark.parametrize(("kind", "unit"), [("ratio", "x"), ("time", "us"), ("count", "calls")])
+def test_an_unknown_environment_is_not_taken_for_the_same(kind, unit):
+    assert "environment of both figures is known" in incomparable(kind, unit, None, HERE)
+
+
+def test_version_changes_name_both_versions():
+    now = changed(jax="0.11.0", equinox=None, optax="0.2.8", processor="EPYC")
+    assert version_changes(HERE, now) == ["jax 0.10.2 -> 0.11.0", "equinox 0.13.8 -> absent", "optax absent -> 0.2.8"]
+    assert version_changes(HERE, HERE) == []
+    assert version_changes(None, HERE) == []
+
+
+def test_flags_that_change_no_program_are_left_out_and_order_does_not_matter():
+    assert normal_flags("") == ""
+    assert normal_flags("  --xla_b=2   --xla_a=1 ") == normal_flags("--xla_a=1 --xla_b=2") == "--xla_a=1 --xla_b=2"
+    assert normal_flags("--xla_dump_to=/home/me --xla_force_host_platform_device_count=8 --xla_a") == "--xla_a"
+    # Of one flag given twice the last counts, so these two differ.
+    assert normal_flags("--xla_a=1 --xla_a=2") != normal_flags("--xla_a=2 --xla_a=1")
+
+
+@pytest.mark.parametrize(
+    ("cpuinfo", "processor"),
+    [
+        ("processor\t: 0\nmodel name\t: Intel(R) Xeon(R) @ 2.2GHz\nflags: a\n", "Intel(R) Xeon(R) @ 2.2GHz"),
+        ("processor\t: 0\ncpu\t\t: POWER9, altivec supported\n", "POWER9, altivec supported"),
+    ],
+)
+def test_host_processor_is_the_model_that_linux_names(tmp_path, cpuinfo, processor):
+    (tmp_path / "cpuinfo").write_text(cpuinfo)
+    assert host_processor(tmp_path / "cpuinfo") == processor
+
+
+def test_host_processor_is_never_empty(tmp_path):
+    (tmp_path / "cpuinfo").write_text("processor\t: 0\nCPU part\t: 0xd0c\n")
+    assert host_processor(tmp_path / "cpuinfo")
+    assert host_processor(tmp_path / "missing")
+
+
+def test_present_environment_describes_this_process(monkeypatch):
+    import jax
+
+    monkeypatch.setenv("XLA_FLAGS", "--xla_dump_to=/nowhere")
+    here = present_environment()
+    assert (here.device_kind, here.device_count) == (jax.devices()[0].device_kind, jax.device_count())
+    assert (here.jax, here.xla_flags) == (jax.__version__, "")
+    assert here.python == ".".join(map(str, sys.version_info[:3]))
+    assert here.x64 is bool(jax.config.jax_enable_x64)
+    assert environment_from_dict(here.as_dict()) == here
+
+
+def test_the_baseline_modules_load_neither_jax_nor_numpy():
+    modules = "baseline", "baseline_file", "baseline_format", "environment", "located_json"
+    imports = "".join(f"import perfsuite.gate.{module}\n" for module in modules)
+    code = (
+        imports + "import sys\nprint([name for name in ('jax', 'numpy', 'filelock', 'pytest') if name in sys.modules])"
+    )
+    found = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=_root())
+    assert found.stdout.strip() == "[]", found.stdout
+
+
+def _root():
+    import perfsuite
+
+    return perfsuite.__path__[0].removesuffix("perfsuite")
