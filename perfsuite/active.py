@@ -1,0 +1,121 @@
+"""The hooks of a session with --perf: judge, collect, save, report. `perfsuite.plugin` loads this only then."""
+
+import contextlib
+from pathlib import Path
+
+import pytest
+
+from perfsuite.fixture import Perf
+from perfsuite.gate.baseline_file import BaselineError, SaveResult
+from perfsuite.measure import compiles
+from perfsuite.options import Options, marker_arguments
+from perfsuite.report import terminal
+from perfsuite.session import PerfSession, TestRecord
+
+_SESSION = pytest.StashKey[PerfSession]()
+_PERF = pytest.StashKey[Perf]()
+
+_PARALLEL = "other processes share the machine under pytest-xdist, so a timing would be wrong; run it with `-n 0`"
+
+
+def start(config: pytest.Config, options: Options) -> None:
+    """Start JAX, read the baselines and register the hooks. Raises `pytest.UsageError` for damaged baselines."""
+    # pytest-xdist gives its workers, and only them, a `workerinput`.
+    is_worker = hasattr(config, "workerinput")
+    try:
+        session = PerfSession(options, timing_refused=_PARALLEL if is_worker else "")
+    except BaselineError as error:
+        raise pytest.UsageError(str(error)) from None
+    config.stash[_SESSION] = session
+    config.pluginmanager.register(ActiveHooks(session, config.rootpath, is_worker), "perfsuite-active")
+    # What compiles from here on is remembered, so that a later recompilation can be told from it.
+    cleanup = contextlib.ExitStack()
+    cleanup.enter_context(compiles.observe())
+    config.add_cleanup(cleanup.close)
+
+
+def perf_of(item: pytest.Item) -> Perf:
+    """The `Perf` of one test."""
+    session = item.config.stash[_SESSION]
+    arguments = marker_arguments(item)
+    item.stash[_PERF] = Perf(
+        session,
+        item,
+        tolerance=arguments.get("tolerance"),
+        seconds=arguments.get("seconds", session.options.seconds),
+    )
+    return item.stash[_PERF]
+
+
+class ActiveHooks:
+    """Registered as a plugin of its own, so that a session without --perf has none of these hooks."""
+
+    def __init__(self, session: PerfSession, rootpath: Path, is_worker: bool):
+        self.session = session
+        self.rootpath = rootpath
+        self.is_worker = is_worker
+        self.saved: SaveResult | None = None
+        self.not_saved = ""
+
+    def pytest_report_header(self) -> list[str]:
+        return terminal.header(self.session, self.rootpath)
+
+    @pytest.hookimpl(tryfirst=True)  # before -k and -m take tests away
+    def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
+        if not any("::" in argument for argument in config.args):
+            self.session.collected = {item.nodeid for item in items}
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_pyfunc_call(self, pyfuncitem: pytest.Function):
+        """Judge every figure against its baseline when the test's body has ended, so that a regression fails it."""
+        try:
+            result = yield
+        except pytest.skip.Exception:
+            # An instrument that refuses (timing under pytest-xdist) must not hide what was measured before it.
+            self._judge(pyfuncitem, ended=False)
+            raise
+        self._judge(pyfuncitem, ended=True)
+        return result
+
+    def _judge(self, item: pytest.Item, *, ended: bool) -> None:
+        measured = item.stash.get(_PERF, None)
+        if measured is None:
+            return
+        measured.ended = ended
+        if failures := self.session.failures(measured.judge_baselines()):
+            pytest.fail("\n".join(gate.reason for gate in failures), pytrace=False)
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_makereport(self, item: pytest.Item, call: pytest.CallInfo):
+        report = yield
+        measured = item.stash.get(_PERF, None)
+        if measured is not None and report.when == "call":
+            record = TestRecord(
+                item.nodeid,
+                report.passed,
+                measured.ended,
+                tuple(measured.gates),
+                tuple(measured.measurements.values()),
+            )
+            report.perfsuite = record.to_dict()  # plain values: pytest-xdist sends them to the main process
+        return report
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if hasattr(report, "perfsuite"):
+            self.session.records.append(TestRecord.from_dict(report.perfsuite))
+
+    def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
+        if self.is_worker or not self.session.options.save:
+            return
+        if exitstatus in (pytest.ExitCode.INTERRUPTED, pytest.ExitCode.INTERNAL_ERROR):
+            self.not_saved = "the session did not end by itself, so no baseline was saved"
+            return
+        try:
+            self.saved = self.session.save()
+        except BaselineError as error:
+            self.not_saved = f"no baseline was saved: {error}"
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        if not self.is_worker:
+            terminal.summary(terminalreporter, self.session, self.rootpath, self.saved, self.not_saved)

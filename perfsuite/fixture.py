@@ -1,0 +1,305 @@
+"""The `perf` fixture: one object a test, which measures, checks budgets at once, and baselines when the test ends."""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+import pytest
+
+from perfsuite.gate.budget import Budget, BudgetExceeded
+from perfsuite.measure.call import Call, label_of
+from perfsuite.measure.measurement import Better, Interval, Kind, Measurement
+
+if TYPE_CHECKING:
+    from perfsuite.gate.verdict import Gate
+    from perfsuite.measure.comparison import Comparison, Estimate, Until
+    from perfsuite.measure.hostcalls import HostCalls
+    from perfsuite.measure.scaling import Figure, MakeCall, Scaling
+    from perfsuite.measure.timing import Timing
+    from perfsuite.measure.warmup import Warm
+    from perfsuite.session import PerfSession
+
+NO_BUDGET = Budget()
+
+
+class Perf:
+    """The instruments, for one test. Get it by asking for the fixture `perf`.
+
+    Every figure is recorded under a name that is unique in the test: the name of the function, or `name=`. A budget is
+    checked where it is given and raises `BudgetExceeded`; baselines are checked when the test's body has ended.
+    """
+
+    def __init__(self, session: "PerfSession", item: pytest.Item, *, tolerance: float | None, seconds: float):
+        self._session = session
+        self._item = item
+        self._test = item.nodeid
+        self._tolerance = tolerance
+        self._seconds = seconds
+        self._causes: dict[str, str] = {}
+        self._tolerances: dict[str, float | None] = {}
+        self.measurements: dict[str, Measurement] = {}
+        self.gates: list[Gate] = []
+        self.ended = False
+
+    @property
+    def size(self) -> str:
+        """The size asked for with --perf-size, "small" or "full": which workload the test should build."""
+        return self._session.options.size
+
+    def warm(
+        self, fn: Callable, over: Sequence[tuple | Call], *, budget: Budget = NO_BUDGET, name: str | None = None
+    ) -> "Warm":
+        """Compile and run every signature in `over`, block, and return the function, warm.
+
+        `over` has tuples of positional arguments, or `call`s. Arrays in tuples are copied first, so that a function
+        that donates them leaves the caller's alone. `Budget(compiles=)` limits the backend compiles that it takes.
+        """
+        __tracebackhide__ = True
+        from perfsuite.measure.warmup import warm
+
+        limits = budget.only("perf.warm", "compiles")
+        warmed = warm(fn, over)
+        name = name or label_of(fn)
+        self._record(
+            Measurement(self._unique(f"{name} compile seconds"), warmed.compile_seconds, "s", "info", samples=1)
+        )
+        if "compiles" in limits:
+            made = Measurement(self._unique(f"{name} compiles to warm"), warmed.compiles, "compiles", "count")
+            cause = f"{len(warmed.signatures)} signatures were declared; look for one that compiles more than once"
+            self._check_budget(made, limits["compiles"], lambda: cause)
+        return warmed
+
+    def no_compiles(self):
+        """Context manager: any trace, lowering or compile inside, in any thread, raises `RecompilationError`."""
+        from perfsuite.measure import compiles
+
+        return compiles.forbid()
+
+    def count_compiles(self):
+        """Context manager giving `traces`, `lowerings`, `compiles`, `cache_hits` and `by_function`; asserts nothing."""
+        from perfsuite.measure import compiles
+
+        return compiles.count()
+
+    def time(
+        self, call: Call, *, budget: Budget = NO_BUDGET, name: str | None = None, tolerance: float | None = None
+    ) -> "Timing":
+        """Time one call in the steady state: `.to_return` and `.to_ready`, each with median, interval and p99.
+
+        The figures are of kind `time`, so they are compared only with a baseline of the same machine. They also appear
+        in pytest-benchmark's table and its --benchmark-json. `Budget(p99_us=)` limits the tail.
+        """
+        __tracebackhide__ = True
+        from perfsuite.benchmark_table import add_to_table
+        from perfsuite.measure.timing import LEAST_FOR_TAIL, LEAST_SAMPLES, time_call
+
+        self._timing_or_skip("perf.time")
+        limits = budget.only("perf.time", "p99_us")
+        least = LEAST_FOR_TAIL if limits else LEAST_SAMPLES
+        timing = time_call(_checked(call, "perf.time"), seconds=self._seconds, least_samples=least)
+        name = self._unique(name or timing.label, *timing.suffixes)
+        made = timing.measurements(name)
+        for measurement in made:
+            self._record(measurement, tolerance)
+        add_to_table(self._item, name, timing)
+        if "p99_us" in limits:
+            cause = f"the median is {timing.to_ready.median_us:.4g} us: single calls stall"
+            self._check_budget(made[-1], limits["p99_us"], lambda: cause)
+        return timing
+
+    def compare(
+        self,
+        candidate: Call,
+        reference: Call,
+        budget: Budget = NO_BUDGET,
+        *,
+        until: "Until" = "ready",
+        name: str | None = None,
+        tolerance: float | None = None,
+    ) -> "Comparison":
+        """Compare two calls, paired and interleaved in random order: `.ratio`, `.overhead_us`, `.verdict`.
+
+        `until="return"` compares what the host pays, `until="ready"` what the user waits. Sampling stops as soon as
+        the intervals lie wholly on one side of every limit: the budget's `ratio` and `overhead_us`, and the baseline.
+        The two calls must not share arrays that either donates.
+        """
+        __tracebackhide__ = True
+        from perfsuite.measure.comparison import compare_calls
+
+        self._timing_or_skip("perf.compare")
+        limits = budget.only("perf.compare", "ratio", "overhead_us")
+        calls = _checked(candidate, "perf.compare"), _checked(reference, "perf.compare")
+        name = self._unique(name or f"{candidate.label}/{reference.label}", f" ratio to {until}")
+        figure = f"{name} ratio to {until}"
+        ratio_limits = [limits["ratio"]] if "ratio" in limits else []
+        ratio_limits += self._session.ratio_limit(self._test, figure, self._tolerance_of(tolerance))
+        overhead_limits = [limits["overhead_us"]] if "overhead_us" in limits else []
+        comparison = compare_calls(
+            *calls,
+            until=until,
+            seconds=self._seconds,
+            settled=_settled_by(ratio_limits, overhead_limits) if ratio_limits or overhead_limits else None,
+        )
+        made = comparison.measurements(name)
+        for measurement in made:
+            self._record(measurement, tolerance)
+        judged = (
+            [self._budget_gate(measurement, limit) for measurement, limit in _pairs(made, limits)]
+            if comparison.bounded
+            else []
+        )
+        against_baseline = self._session.judge(self._test, made[0], self._tolerance_of(tolerance))
+        gates = judged or [against_baseline]
+        verdicts = [gate.verdict for gate in gates]
+        worst = "inconclusive" if limits and not comparison.bounded else min(verdicts, key=_SEVERITY.index)
+        comparison = dataclasses.replace(comparison, verdict=worst)
+        if any(gate.failed for gate in (*judged, against_baseline)):
+            self._causes[figure] = self._compare_cause(comparison, *calls)
+        for gate in judged:
+            if gate.failed:
+                self._fail_budget(gate, self._causes[figure])
+        return comparison
+
+    def host_calls(self, call: Call, *, budget: Budget = NO_BUDGET, name: str | None = None) -> "HostCalls":
+        """Count the Python and C function calls that one warm call makes: exact, repeatable, any increase fails."""
+        __tracebackhide__ = True
+        from perfsuite.measure.hostcalls import host_calls
+
+        limits = budget.only("perf.host_calls", "host_calls")
+        counted = host_calls(_checked(call, "perf.host_calls"))
+        made = counted.measurements(self._unique(name or counted.label, " host calls"))[0]
+        self._record(made)
+        if "host_calls" in limits:
+            busiest = ", ".join(f"{function} ({calls})" for function, calls in list(counted.by_function.items())[:3])
+            self._check_budget(made, limits["host_calls"], lambda: f"busiest: {busiest}")
+        return counted
+
+    def scaling(
+        self,
+        make_call: "MakeCall",
+        sizes: Sequence[int],
+        *,
+        figure: "Figure" = "return",
+        budget: Budget = NO_BUDGET,
+        name: str | None = None,
+        tolerance: float | None = None,
+    ) -> "Scaling":
+        """Fit a figure against size: `.per_unit`, `.intercept`, `.r_squared`.
+
+        `make_call(size)` returns `(call, units)`, for example the call of a model with `size` layers and its number of
+        leaves. `figure` is "return" or "ready" (microseconds) or "host_calls". `Budget(us_per_leaf=)` limits the slope
+        of the first two.
+        """
+        __tracebackhide__ = True
+        from perfsuite.measure.scaling import fit_scaling
+
+        if figure != "host_calls":
+            self._timing_or_skip("perf.scaling")
+        limits = budget.only("perf.scaling", "us_per_leaf")
+        if limits and figure == "host_calls":
+            raise ValueError(
+                'perf.scaling(figure="host_calls") is not a time, so it does not check Budget(us_per_leaf=...)'
+            )
+        scaling = fit_scaling(make_call, sizes, figure=figure, seconds=self._seconds)
+        made = scaling.measurements(self._unique(name or scaling.label, *scaling.suffixes))
+        for measurement in made:
+            self._record(measurement, tolerance)
+        if "us_per_leaf" in limits:
+            cause = f"R^2 of the line is {scaling.r_squared:.3f} over {len(scaling.units)} sizes"
+            self._check_budget(made[0], limits["us_per_leaf"], lambda: cause)
+        return scaling
+
+    def record(
+        self,
+        name: str,
+        value: float,
+        *,
+        unit: str,
+        kind: Kind,
+        better: Better = "lower",
+        interval: "tuple[float, float] | None" = None,
+        tolerance: float | None = None,
+    ) -> None:
+        """Record any other figure, gated like the rest. `interval` is (low, high), for a figure that was sampled."""
+        if name in self.measurements:
+            raise ValueError(f"{self._test} records {name!r} twice; give each figure a name of its own")
+        self._record(Measurement(name, value, unit, kind, better, Interval(*interval) if interval else None), tolerance)
+
+    def judge_baselines(self) -> "list[Gate]":
+        """Every figure of this test against its baseline. The plugin calls it when the test's body has ended."""
+        gates = [
+            self._session.judge(self._test, measurement, self._tolerances[name], cause=self._causes.get(name, ""))
+            for name, measurement in self.measurements.items()
+        ]
+        self.gates += gates
+        return gates
+
+    def _record(self, measurement: Measurement, tolerance: float | None = None) -> None:
+        self.measurements[measurement.name] = measurement
+        self._tolerances[measurement.name] = self._tolerance_of(tolerance)
+
+    def _tolerance_of(self, tolerance: float | None) -> float | None:
+        return self._tolerance if tolerance is None else tolerance
+
+    def _unique(self, name: str, *suffixes: str) -> str:
+        """`name`, or `name #2` and so on, so that a second figure of the same function has a name of its own."""
+        number, candidate = 1, name
+        while any(candidate + suffix in self.measurements for suffix in suffixes or ("",)):
+            number += 1
+            candidate = f"{name} #{number}"
+        return candidate
+
+    def _timing_or_skip(self, instrument: str) -> None:
+        __tracebackhide__ = True
+        if self._session.timing_refused:
+            pytest.skip(f"{instrument}: {self._session.timing_refused}")
+
+    def _budget_gate(self, measurement: Measurement, limit: float) -> "Gate":
+        from perfsuite.gate.verdict import judge_budget
+
+        gate = judge_budget(self._test, measurement, limit)
+        self.gates.append(gate)
+        return gate
+
+    def _check_budget(self, measurement: Measurement, limit: float, cause: Callable[[], str]) -> None:
+        __tracebackhide__ = True  # a failure is shown at the test's own line
+        gate = self._budget_gate(measurement, limit)
+        if gate.failed:
+            self._fail_budget(gate, cause())
+
+    def _fail_budget(self, gate: "Gate", cause: str) -> None:
+        __tracebackhide__ = True
+        raise BudgetExceeded(f"{gate.reason}\nlikely cause: {cause}" if cause else gate.reason)
+
+    def _compare_cause(self, comparison: "Comparison", candidate: Call, reference: Call) -> str:
+        from perfsuite.gate.diagnosis import likely_cause
+        from perfsuite.measure.hostcalls import host_calls
+
+        return likely_cause(comparison, *(host_calls(side, exact=False) for side in (candidate, reference)))
+
+
+_SEVERITY = ("fail", "inconclusive", "not comparable", "new", "improved", "pass", "info")
+
+
+def _pairs(made: list[Measurement], limits: dict[str, float]) -> list[tuple[Measurement, float]]:
+    of = dict(zip(("ratio", "overhead_us"), made, strict=True))
+    return [(of[field], limit) for field, limit in limits.items()]
+
+
+def _settled_by(ratio_limits: list[float], overhead_limits: list[float]) -> "Callable[[Estimate, Estimate], bool]":
+    def settled(ratio, overhead) -> bool:
+        return all(_one_side(ratio.interval, limit) for limit in ratio_limits) and all(
+            _one_side(overhead.interval, limit) for limit in overhead_limits
+        )
+
+    return settled
+
+
+def _one_side(interval: Interval, limit: float) -> bool:
+    return interval.high <= limit or interval.low > limit
+
+
+def _checked(call: Call, instrument: str) -> Call:
+    if not isinstance(call, Call):
+        raise TypeError(f"{instrument} takes call(fn, *args), got {type(call).__name__}: from perfsuite import call")
+    return call

@@ -1,0 +1,106 @@
+"""The command line and ini options, as one frozen value."""
+
+import argparse
+import dataclasses
+import math
+from pathlib import Path
+
+import pytest
+
+SIZES = ("small", "full")
+DEFAULT_SECONDS = 5.0
+SKIP_REASON = "perf test: run it with `pytest --perf`"
+MARKER_ARGUMENTS = ("seconds", "tolerance")
+
+
+@dataclasses.dataclass(frozen=True)
+class Options:
+    """What the user asked for. `active` is true with --perf, --perf-only or --perf-save."""
+
+    active: bool
+    only: bool
+    save: bool
+    strict: bool
+    size: str
+    seconds: float
+    baselines: Path
+
+
+def add_options(parser: pytest.Parser) -> None:
+    """Declare every option. pytest itself rejects those that it does not know."""
+    group = parser.getgroup("perfsuite", "performance gates for JAX")
+    group.addoption("--perf", action="store_true", help="run the perf tests, and fail those that got worse")
+    group.addoption("--perf-only", action="store_true", help="as --perf, and deselect every other test")
+    group.addoption("--perf-save", action="store_true", help="run the perf tests and record their figures as baselines")
+    group.addoption("--perf-strict", action="store_true", help="fail a perf test that has a figure without a baseline")
+    group.addoption(
+        "--perf-size",
+        choices=SIZES,
+        default="small",
+        help="size of the workloads: small for a CPU, full for an accelerator (default: small)",
+    )
+    group.addoption(
+        "--perf-seconds",
+        type=_seconds,
+        default=DEFAULT_SECONDS,
+        metavar="S",
+        help=f"most time that one timing gate may sample for (default: {DEFAULT_SECONDS:g})",
+    )
+    group.addoption(
+        "--perf-baselines", metavar="DIR", help="folder of the baseline files (default: the ini option perf_baselines)"
+    )
+    parser.addini("perf_baselines", "folder of the baseline files, relative to the rootdir", default="baselines")
+    parser.addini("perf_strict", "fail perf tests that have a figure without a baseline", type="bool", default=False)
+
+
+def read_options(config: pytest.Config) -> Options:
+    """The options of this session. Raises `pytest.UsageError` for options that contradict each other."""
+    option = config.option
+    save = option.perf_save
+    if save and option.perf_strict:
+        raise pytest.UsageError(
+            "--perf-save and --perf-strict contradict each other: one records figures without a baseline, the other "
+            "fails on them"
+        )
+    folder = config.invocation_params.dir / option.perf_baselines if option.perf_baselines else None
+    return Options(
+        active=option.perf or option.perf_only or save,
+        only=option.perf_only,
+        save=save,
+        strict=not save and (option.perf_strict or config.getini("perf_strict")),
+        size=option.perf_size,
+        seconds=option.perf_seconds,
+        baselines=folder or config.rootpath / config.getini("perf_baselines"),
+    )
+
+
+def marker_arguments(item: pytest.Item) -> dict[str, float]:
+    """The keyword arguments of `@pytest.mark.perf`, the closest marker first. Raises `pytest.UsageError` if bad."""
+    arguments: dict[str, float] = {}
+    for marker in reversed(list(item.iter_markers("perf"))):
+        if marker.args:
+            raise pytest.UsageError(
+                f"{item.nodeid}: @pytest.mark.perf takes keyword arguments only, got {marker.args!r}"
+            )
+        for name, value in marker.kwargs.items():
+            if name not in MARKER_ARGUMENTS:
+                raise pytest.UsageError(
+                    f"{item.nodeid}: @pytest.mark.perf has no argument {name!r}; it takes {', '.join(MARKER_ARGUMENTS)}"
+                )
+            positive = isinstance(value, int | float) and not isinstance(value, bool) and value > 0
+            if not positive or not math.isfinite(value):
+                raise pytest.UsageError(
+                    f"{item.nodeid}: @pytest.mark.perf({name}=...) must be a number above zero, got {value!r}"
+                )
+            arguments[name] = float(value)
+    return arguments
+
+
+def _seconds(text: str) -> float:
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not (math.isfinite(value) and value > 0):
+        raise argparse.ArgumentTypeError(f"must be a number of seconds above zero, got {text!r}")
+    return value

@@ -1,0 +1,89 @@
+"""pytest's hooks and the fixtures. Imports neither jax nor numpy: an idle plugin must not slow a session down.
+
+What costs anything is imported inside the hooks that run only with --perf, or inside the fixtures.
+Hooks: https://docs.pytest.org/en/stable/reference/reference.html#hooks
+"""
+
+from typing import TYPE_CHECKING
+
+import pytest
+
+from perfsuite.options import SKIP_REASON, Options, add_options, marker_arguments, read_options
+
+if TYPE_CHECKING:
+    from perfsuite.fixture import Perf
+
+_OPTIONS = pytest.StashKey[Options]()
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    add_options(parser)
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    config.addinivalue_line(
+        "markers",
+        "perf(tolerance=..., seconds=...): a performance test, run with --perf. tolerance: how much worse than its "
+        "baseline a ratio or time may be (0.05 is 5 %). seconds: most time for one gate.",
+    )
+    config.stash[_OPTIONS] = read_options(config)
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    config = session.config
+    options = config.stash[_OPTIONS]
+    if options.active and not config.option.collectonly:
+        from perfsuite.active import start
+
+        start(config, options)
+
+
+@pytest.hookimpl(tryfirst=True)  # before -m, which has to see the marker
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    options = config.stash[_OPTIONS]
+    skip = pytest.mark.skip(reason=SKIP_REASON)
+    others = []
+    for item in items:
+        if "perf" in getattr(item, "fixturenames", ()) and item.get_closest_marker("perf") is None:
+            item.add_marker("perf")
+        if item.get_closest_marker("perf") is None:
+            others.append(item)
+            continue
+        marker_arguments(item)
+        if not options.active:
+            item.add_marker(skip)
+    if options.only and others:
+        items[:] = [item for item in items if item.get_closest_marker("perf") is not None]
+        config.hook.pytest_deselected(items=others)
+
+
+@pytest.fixture
+def perf(request: pytest.FixtureRequest) -> "Perf":
+    """Measure JAX code: `perf.warm`, `perf.no_compiles`, `perf.time`, `perf.compare`, `perf.host_calls` and more.
+
+    Using it marks the test `perf`. See `perfsuite.fixture.Perf`.
+    """
+    if not request.config.stash[_OPTIONS].active:
+        pytest.skip(SKIP_REASON)  # the fixture was asked for while the test ran, so that collection could not see it
+    from perfsuite.active import perf_of
+
+    return perf_of(request.node)
+
+
+@pytest.fixture(scope="session")
+def perf_size(request: pytest.FixtureRequest) -> str:
+    """The size asked for with --perf-size, "small" or "full": for fixtures that build workloads."""
+    return request.config.stash[_OPTIONS].size
+
+
+@pytest.fixture
+def compile_counter():
+    """Count or forbid compilations in any test, with or without --perf.
+
+    `with compile_counter.forbid(): ...` raises `RecompilationError` for a trace, lowering or compile inside, and
+    `with compile_counter.count() as counted: ...` counts them.
+    """
+    from perfsuite.measure import compiles
+
+    with compiles.observe():
+        yield compiles

@@ -1,0 +1,1 @@
+"""What is shown. Only this room formats."""

@@ -1,0 +1,152 @@
+"""The terminal: the session's header and the closing summary that lists every gate."""
+
+import collections
+import math
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+import tabulate
+
+from perfsuite.gate.verdict import Gate, Verdict
+from perfsuite.measure.measurement import Interval
+
+if TYPE_CHECKING:
+    from perfsuite.gate.baseline import Change
+    from perfsuite.gate.baseline_file import SaveResult
+    from perfsuite.session import PerfSession
+
+COLORS: dict[Verdict, dict[str, bool]] = {
+    "fail": {"red": True},
+    "inconclusive": {"yellow": True},
+    "improved": {"green": True},
+    "not comparable": {"yellow": True},
+    "new": {"cyan": True},
+}
+EXPLAINED: tuple[Verdict, ...] = ("fail", "inconclusive", "not comparable", "improved")
+"""Verdicts whose reason is written out below the table, in this order."""
+
+
+def header(session: "PerfSession", rootpath: Path) -> list[str]:
+    """Device, versions and baseline file, for the top of the session."""
+    environment = session.environment
+    named = ((name, getattr(environment, name)) for name in ("jax", "jaxlib", "equinox"))
+    versions = [f"{name} {version}" for name, version in named if version]
+    count = sum(map(len, session.baselines.figures.values()))
+    devices = f"{environment.device_count} x {environment.device_kind}"
+    on_file = f"{count} figures" if count else "no figures yet: pytest --perf-save records them"
+    return [
+        f"perfsuite: {devices} ({environment.processor}), {', '.join(versions)}",
+        f"perfsuite: baselines {_relative(session.path, rootpath)} ({on_file}), size {session.options.size}",
+    ]
+
+
+def summary(
+    reporter: pytest.TerminalReporter,
+    session: "PerfSession",
+    rootpath: Path,
+    saved: "SaveResult | None",
+    not_saved: str,
+) -> None:
+    """Every gate of the session in one table, then what needs a look, then what was saved."""
+    gates = [gate for record in session.records for gate in record.gates]
+    if gates:
+        reporter.section("perfsuite", sep="=")
+        _table(reporter, gates)
+        _explanations(reporter, gates)
+        _missing(reporter, session)
+        counts = collections.Counter(gate.verdict for gate in gates)
+        reporter.line(f"{len(gates)} figures: {', '.join(f'{count} {name}' for name, count in counts.most_common())}")
+    if saved is not None:
+        _saved(reporter, saved, rootpath)
+    if not_saved:
+        reporter.line(not_saved, red=True, bold=True)
+
+
+def number(value: float) -> str:
+    """Four significant digits, but whole numbers in full."""
+    return f"{value:,.0f}" if value == int(value) and abs(value) < 1e15 else f"{value:,.4g}"
+
+
+def value_with_interval(value: float, interval: Interval | None) -> str:
+    """`1.062 [1.055, 1.07]`."""
+    if interval is None or not (math.isfinite(interval.low) and math.isfinite(interval.high)):
+        return number(value)
+    return f"{number(value)} [{number(interval.low)}, {number(interval.high)}]"
+
+
+def _table(reporter: pytest.TerminalReporter, gates: list[Gate]) -> None:
+    rows = [
+        (
+            f"  {gate.measurement.name}",
+            value_with_interval(gate.measurement.value, gate.measurement.interval),
+            gate.measurement.unit,
+            "" if gate.limit is None else number(gate.limit),
+            gate.source or "",
+            "" if gate.baseline is None else number(gate.baseline),
+            gate.verdict,
+        )
+        for gate in gates
+    ]
+    columns = ("figure", "value", "unit", "limit", "from", "baseline", "verdict")
+    text = tabulate.tabulate(rows, columns, tablefmt="plain", disable_numparse=True, preserve_whitespace=True)
+    head, *lines = text.splitlines()
+    reporter.line(head, bold=True)
+    test = None
+    for gate, line in zip(gates, lines, strict=True):
+        if gate.test != test:
+            test = gate.test
+            reporter.line(test)
+        reporter.line(line, **COLORS.get(gate.verdict, {}))
+
+
+def _explanations(reporter: pytest.TerminalReporter, gates: list[Gate]) -> None:
+    for verdict in EXPLAINED:
+        for gate in gates:
+            if gate.verdict == verdict and gate.reason:
+                reporter.line(f"{verdict}: {gate.test}: {gate.reason}", **COLORS[verdict])
+    new = [gate for gate in gates if gate.verdict == "new"]
+    if new:
+        reporter.line(f"new: {len(new)} figures have no baseline: pytest --perf-save records them", **COLORS["new"])
+
+
+def _missing(reporter: pytest.TerminalReporter, session: "PerfSession") -> None:
+    if session.options.save:
+        return
+    for test, name in session.missing():
+        reporter.line(
+            f"missing: {test}: {name} is on file but was not measured: pytest --perf-save trims it", yellow=True
+        )
+
+
+def _saved(reporter: pytest.TerminalReporter, saved: "SaveResult", rootpath: Path) -> None:
+    counts = {
+        "created": len(saved.created),
+        "updated": len(saved.updated()),
+        "trimmed": len(saved.trimmed),
+        "kept": len(saved.kept) + saved.untouched,
+    }
+    state = "saved" if saved.written else "unchanged"
+    reporter.line(
+        f"{_relative(saved.path, rootpath)} {state}: {', '.join(f'{n} {what}' for what, n in counts.items())}"
+    )
+    for change in saved.changes:
+        if change.action in ("update", "trim"):
+            reporter.line(f"  {_change(change)}", **_change_color(change))
+
+
+def _change(change: "Change") -> str:
+    where = f"{change.test}: {change.name}"
+    if change.new is None or change.old is None:
+        return f"{change.action} {where}"
+    versions = f" ({', '.join(change.versions)})" if change.versions else ""
+    values = f"{number(change.old.value)} -> {number(change.new.value)} {change.new.unit}"
+    return f"{change.action} {where}: {values}, {change.direction}{versions}"
+
+
+def _change_color(change: "Change") -> dict[str, bool]:
+    return {"better": {"green": True}, "worse": {"red": True}}.get(change.direction, {})
+
+
+def _relative(path: Path, rootpath: Path) -> str:
+    return str(path.relative_to(rootpath)) if path.is_relative_to(rootpath) else str(path)

@@ -1,0 +1,249 @@
+"""The gate end to end: a user's perf test passes, a regression is planted, the build fails and says why.
+
+Every planted regression has its control: the same test without the plant stays green.
+"""
+
+import json
+
+import pytest
+
+HOST_CALLS = "perf.host_calls(call(train, state(), batch(), carry=1))"
+PLAIN = ["def train(state, batch):", "    return step(state, batch)"]
+EXTRA_PASS = [
+    "def train(state, batch):",
+    "    state = jax.tree.map(lambda leaf: leaf, state)",
+    "    return step(state, batch)",
+]
+
+
+def failed(result: pytest.RunResult, *lines: str) -> None:
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(list(lines))
+
+
+def green(result: pytest.RunResult, **outcomes: int) -> None:
+    assert result.ret == pytest.ExitCode.OK
+    result.assert_outcomes(**(outcomes or {"passed": 1}))
+
+
+def test_a_recompilation_fails_and_names_the_argument(project, perf_test):
+    lines = ["warm = perf.warm(step, over=[(state(), batch(8))])", "ragged = batch({})", "with perf.no_compiles():"]
+    lines.append("    warm(state(), ragged)")
+    perf_test(*[line.format(8) for line in lines])
+    green(project.runpytest_inprocess("--perf"))
+    perf_test(*[line.format(6) for line in lines])
+    failed(project.runpytest_inprocess("--perf"), "*UnwarmedSignatureError: *step*", "*shape was (8,), is (6,)*")
+
+
+def test_one_extra_pytree_pass_on_the_host_fails_and_names_the_function(project, perf_test):
+    perf_test(*PLAIN, HOST_CALLS)
+    green(project.runpytest_inprocess("--perf-save"))
+    green(project.runpytest_inprocess("--perf"))
+    perf_test(*EXTRA_PASS, HOST_CALLS)
+    failed(
+        project.runpytest_inprocess("--perf"),
+        "*train host calls is * calls, the baseline is * calls*train.<locals>.<lambda> (+20)*",
+    )
+
+
+def test_ten_percent_of_overhead_fails_its_budget_and_names_the_cause(project, perf_test):
+    lines = [
+        "from time import perf_counter, sleep",
+        "def work(x):",
+        "    end = perf_counter() + 2e-3",
+        "    while perf_counter() < end: pass",
+        "    return x",
+        "def regressed(x):",
+        "    end = perf_counter() + {}",
+        "    while perf_counter() < end: pass",
+        "    return work(x)",
+        "perf.compare(call(regressed, batch()), call(work, batch()), Budget(ratio=1.05))",
+    ]
+    perf_test(*[line.format("0") for line in lines])
+    green(project.runpytest_inprocess("--perf", "--perf-seconds=3"))
+    perf_test(*[line.format("2e-4") for line in lines])
+    failed(
+        project.runpytest_inprocess("--perf", "--perf-seconds=3"),
+        "*BudgetExceeded: regressed/work ratio to ready is * x [[]*, *] against a budget of 1.05 x*",
+        "*likely cause: Python on the host: * host calls against * of work*",
+    )
+
+
+def test_a_ratio_over_its_baseline_fails_when_the_test_ends(project, perf_test):
+    test = [
+        "from time import sleep",
+        "def work(x): sleep(2e-3); return x",
+        "def candidate(x): sleep({}); return x",
+        "perf.compare(call(candidate, batch()), call(work, batch()))",
+    ]
+    perf_test(*[line.format("2e-3") for line in test])
+    green(project.runpytest_inprocess("--perf-save", "--perf-seconds=1"))
+    green(project.runpytest_inprocess("--perf", "--perf-seconds=1"))
+    perf_test(*[line.format("4e-3") for line in test])
+    failed(
+        project.runpytest_inprocess("--perf", "--perf-seconds=1"),
+        "*candidate/work ratio to ready is * x [[]*], the baseline is * x and may be 0.05 of that worse",
+        "*likely cause: not Python on the host*",
+    )
+
+
+def test_a_tolerance_in_the_marker_widens_what_a_baseline_allows(project, perf_test):
+    perf_test("perf.record('ratio', 1.0, unit='x', kind='ratio')")
+    green(project.runpytest_inprocess("--perf-save"))
+    perf_test("perf.record('ratio', 1.2, unit='x', kind='ratio')")
+    failed(project.runpytest_inprocess("--perf"), "*ratio is 1.2 x, the baseline is 1 x*")
+    perf_test("perf.record('ratio', 1.2, unit='x', kind='ratio', tolerance=0.25)")
+    green(project.runpytest_inprocess("--perf"))
+    project.makepyfile(
+        test_step="""
+        import pytest
+        @pytest.mark.perf(tolerance=0.25)
+        def test_step(perf): perf.record('ratio', 1.2, unit='x', kind='ratio')
+        """
+    )
+    green(project.runpytest_inprocess("--perf"))
+
+
+def test_every_figure_that_got_worse_is_in_the_message(project, perf_test):
+    perf_test(
+        "perf.record('fusions', 3, unit='fusions', kind='count')",
+        "perf.record('peak', 1000, unit='bytes', kind='size')",
+    )
+    green(project.runpytest_inprocess("--perf-save"))
+    perf_test(
+        "perf.record('fusions', 4, unit='fusions', kind='count')",
+        "perf.record('peak', 1011, unit='bytes', kind='size')",
+    )
+    failed(
+        project.runpytest_inprocess("--perf"),
+        "*fusions is 4 fusions, the baseline is 3*",
+        "*peak is 1011 bytes, the baseline is 1000*",
+    )
+
+
+def test_an_improvement_passes_and_says_how_to_record_it(project, perf_test):
+    perf_test("perf.record('fusions', 3, unit='fusions', kind='count')")
+    green(project.runpytest_inprocess("--perf-save"))
+    perf_test("perf.record('fusions', 2, unit='fusions', kind='count')")
+    result = project.runpytest_inprocess("--perf")
+    green(result)
+    result.stdout.fnmatch_lines(["improved: *: fusions is 2 fusions, the baseline is 3: pytest --perf-save records it"])
+
+
+def test_a_regression_is_a_failed_test_and_not_an_error_in_its_teardown(project, perf_test):
+    perf_test("perf.record('fusions', 3, unit='fusions', kind='count')")
+    green(project.runpytest_inprocess("--perf-save"))
+    perf_test("perf.record('fusions', 4, unit='fusions', kind='count')")
+    failed(project.runpytest_inprocess("--perf"))
+
+
+def test_a_test_that_fails_by_itself_keeps_its_own_message(project, perf_test):
+    perf_test("perf.record('fusions', 3, unit='fusions', kind='count')", "assert 1 == 2")
+    failed(project.runpytest_inprocess("--perf"), "*assert 1 == 2*")
+
+
+def test_a_time_of_another_machine_is_not_comparable_and_never_fails(project, perf_test):
+    perf_test("perf.record('step', 1.0, unit='us', kind='time')")
+    green(project.runpytest_inprocess("--perf-save"))
+    path = project.path / "baselines/cpu.json"
+    baselines = json.loads(path.read_text())
+    (environment,) = baselines["environments"].values()
+    path.write_text(path.read_text().replace(json.dumps(environment["processor"]), '"Abacus 1"'))
+    perf_test("perf.record('step', 100.0, unit='us', kind='time')")
+    result = project.runpytest_inprocess("--perf")
+    green(result)
+    result.stdout.fnmatch_lines(["not comparable: *host processor differs (Abacus 1, now *"])
+
+
+def test_an_upgrade_is_named_beside_the_regression_that_it_brought(project, perf_test):
+    perf_test("perf.record('fusions', 3, unit='fusions', kind='count')")
+    green(project.runpytest_inprocess("--perf-save"))
+    path = project.path / "baselines/cpu.json"
+    (environment,) = json.loads(path.read_text())["environments"].values()
+    path.write_text(path.read_text().replace(f'"jax": "{environment["jax"]}"', '"jax": "0.9.0"'))
+    perf_test("perf.record('fusions', 4, unit='fusions', kind='count')")
+    failed(project.runpytest_inprocess("--perf"), f"*since the baseline: jax 0.9.0 -> {environment['jax']}*")
+
+
+def test_a_reported_figure_never_gates(project, perf_test):
+    perf_test("perf.record('step', 3, unit='ms', kind='time')")
+    (project.path / "baselines").mkdir()
+    figure = {"kind": "time", "provenance": "reported", "source": "a paper", "unit": "ms", "value": 1}
+    content = {
+        "schema": 1,
+        "device": "cpu",
+        "environments": {},
+        "figures": {"test_step.py::test_step": {"step": figure}},
+    }
+    (project.path / "baselines/cpu.json").write_text(json.dumps(content))
+    result = project.runpytest_inprocess("--perf")
+    green(result)
+    result.stdout.fnmatch_lines(["not comparable: *the figure on file is reported (a paper)*"])
+
+
+def test_a_figure_recorded_twice_under_one_name_is_refused(project, perf_test):
+    perf_test(*["perf.record('fusions', 3, unit='fusions', kind='count')"] * 2)
+    failed(project.runpytest_inprocess("--perf"), "*records 'fusions' twice*")
+
+
+def test_two_calls_of_one_function_have_names_of_their_own(project, perf_test):
+    perf_test(*["perf.host_calls(call(step, state(), batch(), carry=1))"] * 2)
+    result = project.runpytest_inprocess("--perf")
+    green(result)
+    result.stdout.fnmatch_lines(["*step host calls *", "*step #2 host calls *"])
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("perf.time(step)", "*perf.time takes call(fn, [*]args), got *"),
+        (
+            "perf.time(call(step, state(), batch()), budget=Budget(ratio=1.1))",
+            "*perf.time does not check Budget(ratio=...), perf.compare does*",
+        ),
+        ("perf.record('x', float('nan'), unit='us', kind='time')", "*x: value must be finite, got nan*"),
+        ("perf.record('x', 1.5, unit='things', kind='count')", "*x: a count must be whole, got 1.5*"),
+        ("perf.record('x', 1, unit='things', kind='speed')", "*x: kind must be one of count, size, ratio, time, info*"),
+        ("call(step, state(), carry=2)", "*carry must be between 0 and the 1 positional arguments*"),
+        ("perf.host_calls(call(step, state(), batch()), budget=Budget(host_calls=-1))", "*Budget(host_calls=-1)*"),
+    ],
+)
+def test_a_wrong_argument_is_a_clear_error(project, perf_test, line, message):
+    perf_test(line)
+    failed(project.runpytest_inprocess("--perf"), message)
+
+
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        (
+            "perf.host_calls(call(lambda x: [len(x)] * 3, [1]), budget=Budget(host_calls=1))",
+            "*lambda host calls is 2 calls against a budget of 1*",
+        ),
+        (
+            "perf.warm(jax.jit(lambda x: x), over=[(batch(2),), (batch(3),)], budget=Budget(compiles=1))",
+            "*compiles to warm is 2 compiles against a budget of 1*",
+        ),
+        (
+            "perf.time(call(step, state(), batch(), carry=1), budget=Budget(p99_us=0.001))",
+            "*step p99 is * us [[]*] against a budget of 0.001 us*",
+        ),
+        (
+            "perf.scaling(lambda n: (call(jax.jit(lambda x: x), [batch()] * n), n), [10, 50, 200], budget=Budget(us_per_leaf=1e-6))",
+            "*to return per unit is * us/unit [[]*] against a budget of 1e-06 us/unit*",
+        ),
+        (
+            "perf.compare(call(step, state(), batch(), carry=1), call(jax.jit(lambda x: x), batch()), Budget(overhead_us=0.001))",
+            "*overhead to ready is * us [[]*] against a budget of 0.001 us*",
+        ),
+    ],
+)
+def test_every_budget_is_checked_by_its_instrument(project, perf_test, line, message):
+    perf_test(line)
+    failed(project.runpytest_inprocess("--perf"), "*BudgetExceeded*", message)
+    generous = (
+        line.replace("=1e-6)", "=1e9)").replace("=0.001)", "=1e9)").replace("=1)", "=2)").replace("carry=2", "carry=1")
+    )
+    perf_test(generous)
+    green(project.runpytest_inprocess("--perf"))
