@@ -28,6 +28,9 @@ PRECISION = 0.005
 """With nothing else to settle, sampling stops at this half-width of the log ratio's interval."""
 
 
+_COLUMNS: dict[Until, int] = {"return": 0, "ready": 1}
+
+
 @dataclasses.dataclass(frozen=True)
 class Estimate:
     """A figure with its interval, which holds over all looks together with probability 1 - `DECIDING_ERROR`."""
@@ -58,6 +61,16 @@ class Comparison:
     looks: int
     seconds: float
     verdict: str = "new"
+
+    @property
+    def candidate_median_us(self) -> float:
+        """Median of the candidate alone, for people: it drifts, and only the paired figures decide."""
+        return float(np.median(self.candidate_us[:, _COLUMNS[self.until]]))
+
+    @property
+    def reference_median_us(self) -> float:
+        """Median of the reference alone."""
+        return float(np.median(self.reference_us[:, _COLUMNS[self.until]]))
 
     @property
     def pairs(self) -> int:
@@ -112,7 +125,7 @@ def compare_calls(
     settled = settled or _precise
     order = random.Random(seed)
     samples: tuple[list[Sample], list[Sample]] = ([], [])
-    column = 0 if until == "return" else 1
+    column = _COLUMNS[until]
     look, next_look = 0, FIRST_LOOK
     best: tuple[Estimate, Estimate] | None = None
     started = time.monotonic()

@@ -23,7 +23,7 @@ def waiting_for(run: Callable[[], Any]) -> Callable[[Any], None]:
     """Choose how to wait for the outputs of `run`, which is called a few times and must be warm.
 
     The function returned takes the outputs of one run, for the timed part. What it costs on outputs that are ready
-    already is the harness's own doing.
+    already is the harness's own doing. Where it has a `depth`, it waits for one array, so many steps into the outputs.
     """
     outputs = jax.block_until_ready(run())
     if not any(isinstance(leaf, jax.Array) for leaf in jax.tree.leaves(outputs)):
@@ -78,6 +78,7 @@ def _getter(path) -> Callable[[Any], Any]:
             outputs = step(outputs, key)
         return outputs
 
+    get.depth = len(steps)  # type: ignore[attr-defined]
     return get
 
 
@@ -93,6 +94,7 @@ def _waiter(get):
     def wait(outputs):
         get(outputs).block_until_ready()
 
+    wait.depth = get.depth  # type: ignore[attr-defined]
     return wait
 
 

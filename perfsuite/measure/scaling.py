@@ -44,24 +44,26 @@ class Scaling:
     rounds: int
 
     @property
-    def suffixes(self) -> tuple[str, str, str]:
-        """What the names of the figures end in."""
-        what = "host calls" if self.figure == "host_calls" else f"to {self.figure}"
-        return f" {what} per unit", f" {what} intercept", f" {what} R^2"
+    def what(self) -> str:
+        """What the figures are called, after the name of the function."""
+        return "host calls" if self.figure == "host_calls" else f"to {self.figure}"
 
     def measurements(self, name: str) -> list[Measurement]:
-        """The slope, gated; R^2 and intercept as info. A slope in calls has no noise and gates like a ratio."""
-        slope, intercept, r_squared = (name + suffix for suffix in self.suffixes)
+        """Slope, intercept and R^2. Of times the slope is gated; of host calls the exact count at the largest size."""
+        name = f"{name} {self.what}"
         if self.figure == "host_calls":
-            fit = Measurement(slope, self.per_unit.value, "calls/unit", "ratio")
+            unit = "calls"
+            fit = Measurement(f"{name} per unit", self.per_unit.value, "calls/unit", "info")
+            largest = self.units.argmax()
+            exact = [Measurement(f"{name} at {self.units[largest]:g}", int(self.values[largest]), unit, "count")]
         else:
-            fit = Measurement(
-                slope, self.per_unit.value, "us/unit", "time", "lower", self.per_unit.interval, self.rounds
-            )
+            unit, slope, exact = "us", self.per_unit, []
+            fit = Measurement(f"{name} per unit", slope.value, "us/unit", "time", "lower", slope.interval, self.rounds)
         return [
             fit,
-            Measurement(intercept, self.intercept, fit.unit.removesuffix("/unit"), "info"),
-            Measurement(r_squared, self.r_squared, "1", "info", better="higher"),
+            Measurement(f"{name} intercept", self.intercept, unit, "info"),
+            Measurement(f"{name} R^2", self.r_squared, "1", "info", better="higher"),
+            *exact,
         ]
 
 

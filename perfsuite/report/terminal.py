@@ -64,8 +64,11 @@ def summary(
 
 
 def number(value: float) -> str:
-    """Four significant digits, but whole numbers in full."""
-    return f"{value:,.0f}" if value == int(value) and abs(value) < 1e15 else f"{value:,.4g}"
+    """Four significant digits, but whole numbers in full: 1.062, 586,900, 12,345,678."""
+    if value == int(value) and abs(value) < 1e15:
+        return f"{value:,.0f}"
+    rounded = float(f"{value:.4g}")
+    return f"{rounded:,.0f}" if 1e4 <= abs(rounded) < 1e15 else f"{rounded:,.4g}"
 
 
 def value_with_interval(value: float, interval: Interval | None) -> str:

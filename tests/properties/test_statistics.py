@@ -1,0 +1,100 @@
+"""`measure.statistics` over generated samples."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from perfsuite.measure.statistics import line_fit, median_interval, quantile_interval
+
+figures = st.floats(-1e9, 1e9, allow_subnormal=False)
+samples = st.lists(figures, max_size=120).map(np.asarray)
+quantiles = st.floats(0.01, 0.99)
+errors = st.floats(1e-6, 0.5)
+
+
+@given(samples, quantiles, errors, errors)
+def test_a_smaller_error_never_gives_a_narrower_interval(samples, quantile, one, other):
+    strict = quantile_interval(samples, quantile, min(one, other))
+    loose = quantile_interval(samples, quantile, max(one, other))
+    if strict is not None:
+        assert loose is not None
+        assert strict.low <= loose.low
+        assert loose.high <= strict.high
+
+
+@given(samples, quantiles, errors)
+def test_interval_exists_exactly_when_both_ends_can(samples, quantile, error):
+    # The chance that all samples lie on one side of the quantile, which no interval of theirs can then hold.
+    n = len(samples)
+    all_above, all_below = (1 - quantile) ** n, quantile**n
+    if any(chance == pytest.approx(error / 2, rel=1e-9) for chance in (all_above, all_below)):
+        return
+    exists = n > 0 and all_above < error / 2 and all_below < error / 2
+    assert (quantile_interval(samples, quantile, error) is not None) == exists
+
+
+@given(samples, quantiles, errors)
+def test_interval_has_ends_among_the_samples_and_the_sample_quantile_inside(samples, quantile, error):
+    interval = quantile_interval(samples, quantile, error)
+    if interval is not None:
+        assert {interval.low, interval.high} <= set(samples.tolist())
+        slack = 1e-9 * max(1.0, np.abs(samples).max())  # np.quantile interpolates and rounds
+        assert interval.low - slack <= np.quantile(samples, quantile) <= interval.high + slack
+
+
+@given(samples, errors)
+def test_median_interval_contains_the_median(samples, error):
+    interval = median_interval(samples, error)
+    if interval is not None:
+        assert interval.low <= np.median(samples) <= interval.high
+
+
+@given(samples, quantiles, errors, st.sampled_from([np.cbrt, np.arctan, lambda x: 3 * x - 5, np.sign, np.floor]))
+def test_interval_follows_any_transform_that_keeps_the_order(samples, quantile, error, transform):
+    before = quantile_interval(samples, quantile, error)
+    after = quantile_interval(transform(samples), quantile, error)
+    if before is None:
+        assert after is None
+    else:
+        assert (after.low, after.high) == (transform(before.low), transform(before.high))
+
+
+@given(samples, errors)
+def test_median_interval_mirrors_when_the_order_is_turned_around(samples, error):
+    before, after = median_interval(samples, error), median_interval(-samples, error)
+    if before is None:
+        assert after is None
+    else:
+        assert (after.low, after.high) == (-before.high, -before.low)
+
+
+@given(samples, errors, st.randoms(use_true_random=False))
+def test_interval_does_not_depend_on_the_order_of_the_samples(samples, error, random):
+    shuffled = samples.tolist()
+    random.shuffle(shuffled)
+    assert median_interval(np.asarray(shuffled), error) == median_interval(samples, error)
+
+
+@given(
+    st.lists(st.integers(1, 10_000), min_size=2, max_size=12, unique=True).map(lambda sizes: np.asarray(sizes, float)),
+    st.floats(-1e3, 1e3, allow_subnormal=False),
+    st.floats(-1e3, 1e3, allow_subnormal=False),
+)
+def test_line_fit_gives_back_any_line(sizes, slope, intercept):
+    values = slope * sizes + intercept
+    fitted_slope, fitted_intercept, _ = line_fit(sizes, values)
+    scale = 1e-6 * (1 + np.abs(values).max())
+    assert fitted_slope * sizes + fitted_intercept == pytest.approx(values, abs=scale)
+
+
+@given(
+    st.lists(st.tuples(st.integers(1, 100), st.floats(-1e3, 1e3)), min_size=2, max_size=20).filter(
+        lambda points: len({size for size, _ in points}) > 1
+    )
+)
+def test_r_squared_lies_between_nothing_and_everything(points):
+    sizes, values = (np.asarray(column, float) for column in zip(*points, strict=True))
+    if 0 < np.ptp(values) < 1e-6:
+        return  # the rounding of the fit is all that there is to see
+    assert -1e-6 <= line_fit(sizes, values)[2] <= 1 + 1e-12

@@ -1,0 +1,212 @@
+"""`gate.verdict` over generated figures, intervals, limits and baselines."""
+
+import dataclasses
+import json
+import math
+
+from hypothesis import assume, given
+from hypothesis import strategies as st
+
+from perfsuite.gate.baseline import Entry
+from perfsuite.gate.environment import Environment
+from perfsuite.gate.verdict import Gate, against_limit, judge_baseline, judge_budget
+from perfsuite.measure.measurement import Interval, Measurement
+
+HERE = Environment("cpu", 2, "Xeon", "3.11.7", "0.10.2", "0.10.1", equinox="0.13.8")
+UNITS = {"count": "calls", "size": "B", "ratio": "x", "time": "us", "info": "s"}
+SAMPLED = ["ratio", "time"]
+
+finite = st.floats(-1e12, 1e12, allow_subnormal=False).map(lambda x: x + 0.0)  # no minus zero
+positive = st.floats(1e-6, 1e12)
+counts = st.integers(0, 2**40)
+tolerances = st.none() | st.floats(0, 10)
+
+
+@st.composite
+def intervals(draw, numbers=finite):
+    low, high = sorted((draw(numbers), draw(numbers)))
+    return Interval(low, high)
+
+
+@st.composite
+def measurements(draw, kinds=tuple(UNITS)):
+    kind = draw(st.sampled_from(kinds))
+    interval = draw(st.none() | intervals())
+    if kind == "count":
+        value, interval = draw(counts), None
+    elif interval is None:
+        value = draw(finite)
+    else:
+        value = draw(st.floats(interval.low, interval.high))
+    detail = draw(st.none() | st.dictionaries(st.text(min_size=1), counts, max_size=4))
+    better = draw(st.sampled_from(["lower", "higher"]))
+    return Measurement("figure", value, UNITS[kind], kind, better, interval, draw(st.none() | st.just(30)), detail)
+
+
+@st.composite
+def environments(draw):
+    return dataclasses.replace(
+        HERE,
+        device_kind=draw(st.sampled_from(["cpu", "TPU v5e"])),
+        processor=draw(st.sampled_from(["Xeon", "EPYC"])),
+        python=draw(st.sampled_from(["3.11.7", "3.12.1"])),
+        jax=draw(st.sampled_from(["0.10.2", "0.9.0"])),
+    )
+
+
+@st.composite
+def entries(draw, kind, better, environment=None):
+    value = draw(counts) if kind == "count" else draw(finite)
+    provenance = draw(st.sampled_from(["measured", "compiled"]))
+    return Entry(value, UNITS[kind], kind, provenance, environment or draw(environments()), better=better)
+
+
+def entry_for(measurement, **fields):
+    return Entry(**{
+        "value": measurement.value, "unit": measurement.unit, "kind": measurement.kind, "provenance": "measured",
+        "environment": HERE, "better": measurement.better, **fields,
+    })  # fmt: skip
+
+
+def span(measurement):
+    return measurement.interval or Interval(measurement.value, measurement.value)
+
+
+def judged(measurement, entry, tolerance=None):
+    return judge_baseline("test", measurement, entry, now=HERE, tolerance=tolerance)
+
+
+@given(intervals(), finite)
+def test_a_limit_fails_exactly_when_no_part_of_the_interval_is_at_or_under_it(interval, limit):
+    verdict = against_limit(interval, limit)
+    assert (verdict == "fail") == (not interval.low <= limit)
+    assert (verdict == "pass") == (not interval.high > limit)
+
+
+@given(intervals(), finite, finite)
+def test_a_wider_limit_never_turns_a_pass_into_a_failure(interval, one, other):
+    order = ["pass", "inconclusive", "fail"]
+    tight, wide = (against_limit(interval, limit) for limit in sorted((one, other)))
+    assert order.index(wide) <= order.index(tight)
+
+
+@given(measurements(), finite)
+def test_a_budget_fails_exactly_when_the_whole_interval_lies_above_it(measurement, limit):
+    gate = judge_budget("test", measurement, limit)
+    assert gate.failed == (span(measurement).low > limit)
+    assert bool(gate.reason) == (gate.verdict != "pass")
+
+
+@given(st.data(), measurements(), tolerances)
+def test_a_baseline_fails_only_when_the_whole_interval_is_worse_than_it_and_improves_only_when_better(
+    data, measurement, tolerance
+):
+    entry = data.draw(entries(measurement.kind, measurement.better))
+    gate = judged(measurement, entry, tolerance)
+    at = span(measurement)
+    best, worst = (at.low, at.high) if measurement.better == "lower" else (-at.high, -at.low)
+    baseline = entry.value if measurement.better == "lower" else -entry.value
+    if gate.failed:
+        assert best > baseline
+    if gate.verdict == "improved":
+        assert worst < baseline
+    if best <= baseline:
+        assert not gate.failed
+
+
+@given(st.data(), measurements(SAMPLED), tolerances)
+def test_the_limit_that_a_gate_shows_is_the_one_that_it_judged_by(data, measurement, tolerance):
+    entry = data.draw(entries(measurement.kind, measurement.better, HERE))
+    gate = judged(measurement, entry, tolerance)
+    at = span(measurement)
+    beyond = at.low > gate.limit if measurement.better == "lower" else at.high < gate.limit
+    assert gate.failed == beyond
+
+
+@given(st.data(), measurements(SAMPLED), tolerances)
+def test_better_higher_mirrors_better_lower(data, measurement, tolerance):
+    entry = data.draw(entries(measurement.kind, measurement.better, HERE))
+    at = span(measurement)
+    mirrored_measurement = dataclasses.replace(
+        measurement,
+        value=-measurement.value,
+        interval=Interval(-at.high, -at.low),
+        better="higher" if measurement.better == "lower" else "lower",
+    )
+    mirrored_entry = dataclasses.replace(entry, value=-entry.value, better=mirrored_measurement.better)
+    gate = judged(dataclasses.replace(measurement, interval=at), entry, tolerance)
+    mirrored = judged(mirrored_measurement, mirrored_entry, tolerance)
+    assert gate.verdict == mirrored.verdict
+    assert gate.limit == -mirrored.limit
+
+
+@given(counts, counts, tolerances, st.sampled_from(["compiles", "fusions"]))
+def test_a_count_passes_at_its_baseline_and_fails_at_any_increase(value, baseline, tolerance, unit):
+    measurement = Measurement("figure", value, unit, "count")
+    verdict = judged(measurement, entry_for(measurement, value=baseline), tolerance).verdict
+    assert verdict == ("pass" if value == baseline else "fail" if value > baseline else "improved")
+
+
+@given(measurements(), tolerances)
+def test_a_figure_passes_against_itself(measurement, tolerance):
+    assume(measurement.kind != "info")
+    at = Interval(measurement.value, measurement.value)
+    entry = entry_for(measurement)
+    # The file keeps six digits, so the figure on file is the one to repeat.
+    repeated = dataclasses.replace(
+        measurement, value=entry.value, interval=None if measurement.interval is None else at
+    )
+    if repeated.interval is not None:
+        repeated = dataclasses.replace(repeated, interval=Interval(entry.value, entry.value))
+    assert judged(repeated, entry, tolerance).verdict == "pass"
+
+
+@given(st.data(), measurements(), tolerances)
+def test_a_reported_figure_never_gates(data, measurement, tolerance):
+    entry = entry_for(
+        measurement,
+        value=data.draw(counts if measurement.kind == "count" else finite),
+        provenance="reported",
+        environment=None,
+        source="a document",
+    )
+    gate = judged(measurement, entry, tolerance)
+    assert gate.verdict == ("info" if measurement.kind == "info" else "not comparable")
+
+
+@given(st.data(), measurements(["info"]), tolerances)
+def test_an_info_figure_never_gates(data, measurement, tolerance):
+    entry = data.draw(st.none() | entries("info", measurement.better))
+    assert judged(measurement, entry, tolerance).verdict == "info"
+
+
+@given(st.data(), measurements(SAMPLED))
+def test_a_wider_tolerance_never_fails_what_a_tighter_one_lets_pass(data, measurement):
+    entry = data.draw(entries(measurement.kind, measurement.better, HERE))
+    tight, wide = sorted((data.draw(st.floats(0, 10)), data.draw(st.floats(0, 10))))
+    if judged(measurement, entry, wide).failed:
+        assert judged(measurement, entry, tight).failed
+
+
+@given(st.data(), measurements(SAMPLED), tolerances)
+def test_a_wider_interval_never_decides_what_a_narrower_one_left_open(data, measurement, tolerance):
+    entry = data.draw(entries(measurement.kind, measurement.better, HERE))
+    at = span(measurement)
+    wider = Interval(at.low - data.draw(positive), at.high + data.draw(positive))
+    if judged(measurement, entry, tolerance).verdict == "inconclusive":
+        assert judged(dataclasses.replace(measurement, interval=wider), entry, tolerance).verdict == "inconclusive"
+
+
+@given(st.data(), measurements(), tolerances, finite)
+def test_a_gate_survives_the_way_to_another_process(data, measurement, tolerance, limit):
+    entry = data.draw(st.none() | entries(measurement.kind, measurement.better))
+    for gate in (judged(measurement, entry, tolerance), judge_budget("test", measurement, limit)):
+        assert Gate.from_dict(json.loads(json.dumps(gate.to_dict()))) == gate
+
+
+@given(st.data(), measurements(), tolerances)
+def test_every_verdict_but_a_pass_or_info_has_a_reason(data, measurement, tolerance):
+    entry = data.draw(st.none() | entries(measurement.kind, measurement.better))
+    gate = judged(measurement, entry, tolerance)
+    assert bool(gate.reason) == (gate.verdict not in ("pass", "info"))
+    assert math.isfinite(gate.limit or 0)

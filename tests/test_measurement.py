@@ -1,0 +1,88 @@
+"""`measure.measurement`: one named figure."""
+
+import dataclasses
+import json
+import math
+
+import numpy as np
+import pytest
+
+from perfsuite.measure.measurement import KINDS, Interval, Measurement
+
+
+def figure(**fields):
+    return Measurement(**{"name": "step to ready", "value": 12.5, "unit": "us", "kind": "time", **fields})
+
+
+@pytest.mark.parametrize("ends", [(2.0, 1.0), (math.nan, 1.0), (1.0, math.nan), (math.nan, math.nan)])
+def test_an_interval_has_its_ends_in_order(ends):
+    with pytest.raises(ValueError, match="empty or not a number"):
+        Interval(*ends)
+
+
+def test_an_interval_may_be_a_point_or_open_on_a_side():
+    assert Interval(1.5, 1.5).half_width == 0
+    assert Interval(0.0, math.inf).half_width == math.inf
+
+
+def test_half_width_is_half_of_the_width():
+    assert Interval(-1.0, 4.0).half_width == 2.5
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_kind_of_the_design_is_taken(kind):
+    assert figure(value=3, kind=kind).kind == kind
+
+
+@pytest.mark.parametrize("name", ["", " ", None, 3, "two\nlines", "a\ttab"])
+def test_a_figure_needs_a_name_that_fits_a_line_of_a_table(name):
+    with pytest.raises(ValueError, match="needs a name"):
+        figure(name=name)
+
+
+@pytest.mark.parametrize("unit", [None, 3, "us\n"])
+def test_a_unit_is_a_text_of_one_line(unit):
+    with pytest.raises(ValueError, match="step to ready: unit must be a text of one line"):
+        figure(unit=unit)
+
+
+@pytest.mark.parametrize("fields", [{"kind": "speed"}, {"better": "more"}])
+def test_an_unknown_kind_or_direction_is_named_with_those_that_there_are(fields):
+    with pytest.raises(ValueError, match=r"step to ready: .* must be .*lower.*|step to ready: .* one of count, size"):
+        figure(**fields)
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
+def test_a_figure_is_finite(value):
+    with pytest.raises(ValueError, match="step to ready: value must be finite"):
+        figure(value=value)
+
+
+@pytest.mark.parametrize("value", [None, "3", True, 1j, np.arange(3)])
+def test_a_figure_is_a_number(value):
+    with pytest.raises(TypeError, match="step to ready: value must be an int or a float"):
+        figure(value=value)
+
+
+def test_a_count_is_whole():
+    assert figure(value=3.0, kind="count").value == 3
+    with pytest.raises(ValueError, match=r"a count must be whole, got 3\.5"):
+        figure(value=3.5, kind="count")
+
+
+def test_a_figure_cannot_be_changed_afterwards():
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        figure().value = 1
+
+
+@pytest.mark.parametrize(
+    "measured",
+    [
+        figure(),
+        figure(interval=Interval(11.0, 13.0), samples=40, better="higher"),
+        figure(value=133, kind="count", detail={"jax:flatten": 100, "equinox:combine": 33}),
+    ],
+)
+def test_a_figure_survives_the_way_to_another_process(measured):
+    sent = json.loads(json.dumps(measured.to_dict()))
+    assert Measurement.from_dict(sent) == measured
