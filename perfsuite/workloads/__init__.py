@@ -1,0 +1,1 @@
+"""Real workloads to measure. Each module stands alone: nothing here imports perfsuite outside this room."""
