@@ -1,0 +1,1 @@
+"""The suite: what train steps cost, measured and gated by perfsuite itself."""
