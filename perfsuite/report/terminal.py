@@ -27,6 +27,9 @@ EXPLAINED: tuple[Verdict, ...] = ("fail", "inconclusive", "not comparable", "imp
 """Verdicts whose reason is written out below the table, in this order."""
 
 
+LONGEST_NAME = 60
+
+
 def header(session: "PerfSession", rootpath: Path) -> list[str]:
     """Device, versions and baseline file, for the top of the session."""
     environment = session.environment
@@ -81,7 +84,7 @@ def value_with_interval(value: float, interval: Interval | None) -> str:
 def _table(reporter: pytest.TerminalReporter, gates: list[Gate]) -> None:
     rows = [
         (
-            f"  {gate.measurement.name}",
+            f"  {_clipped(gate.measurement.name)}",
             value_with_interval(gate.measurement.value, gate.measurement.interval),
             gate.measurement.unit,
             "" if gate.limit is None else number(gate.limit),
@@ -101,6 +104,11 @@ def _table(reporter: pytest.TerminalReporter, gates: list[Gate]) -> None:
             test = gate.test
             reporter.line(test)
         reporter.line(line, **COLORS.get(gate.verdict, {}))
+
+
+def _clipped(name: str) -> str:
+    """One long name must not push the other columns off the screen; the messages below the table have it whole."""
+    return name if len(name) <= LONGEST_NAME else f"{name[: LONGEST_NAME - 3]}..."
 
 
 def _explanations(reporter: pytest.TerminalReporter, gates: list[Gate]) -> None:

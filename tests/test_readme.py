@@ -1,0 +1,45 @@
+"""What the README shows works as it stands there."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+import perfsuite
+from perfsuite.fixture import Perf
+
+README = (Path(__file__).parent.parent / "README.md").read_text(encoding="utf-8")
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```", README, re.DOTALL | re.MULTILINE)
+
+
+def test_the_example_is_green_when_saved_and_when_gated(project):
+    (example,) = blocks("python")
+    project.makepyfile(test_example=example)
+    project.runpytest_inprocess("--perf-save", "--perf-seconds=2").assert_outcomes(passed=2)
+    project.runpytest_inprocess("--perf", "--perf-seconds=2").assert_outcomes(passed=2)
+    project.runpytest_inprocess().assert_outcomes(skipped=2)
+
+
+def test_there_are_two_commands_and_each_makes_its_own_environment():
+    commands = blocks("sh")
+    assert len(commands) == 2
+    assert all(command.startswith("python3 -m venv .venv && ") for command in commands)
+    assert "pytest --perf" in commands[0]
+
+
+def test_every_option_is_described(pytester: pytest.Pytester):
+    shown = pytester.runpytest_inprocess("--help").stdout.str()
+    options = set(re.findall(r"--perf[a-z-]*", shown))
+    assert {"--perf", "--perf-save"} < options
+    assert options == set(re.findall(r"--perf[a-z-]*", README))
+
+
+def test_every_instrument_and_budget_is_described():
+    methods = [name for name, value in vars(Perf).items() if callable(value) and not name.startswith("_")]
+    for name in set(methods) - {"judge_baselines"}:
+        assert f"`{name}(" in README, name
+    for field in perfsuite.Budget.__dataclass_fields__:
+        assert f"{field}=" in README, field
