@@ -3,11 +3,9 @@
 The tree has Hugging Face's names (`attention.query`, `attention.output.dense`, `intermediate.dense`, `output.dense`)
 and its leaf count, 16 arrays a layer, because host overhead depends on the tree alone.
 
-Modules work on all tokens of a batch at once, `[tokens, hidden]` with tokens = batch x sequence. Under `vmap` the jaxpr
-would be larger; and as `[batch, sequence, hidden]` every use of the residual stream in a matrix product has a reshape
-before it, which lets XLA's CPU compiler compute the whole stream again, from the first layer, for every reduction
-along the way. A train step over 4 narrow layers then had 28 000 instructions and took 8.8 s to compile instead of 8 800
-and 2.7 s.
+Modules work on all tokens of a batch at once, `[tokens, hidden]` with tokens = batch x sequence, rather than one at a
+time under `vmap` or as `[batch, sequence, hidden]`: the program is smaller. A train step over 12 narrow layers then has
+1 680 fusions instead of 1 828, and compiles in 3.6 s of processor time instead of 4.4 (CPU, jax 0.10.2).
 """
 
 import math

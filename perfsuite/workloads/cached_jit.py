@@ -135,6 +135,9 @@ class _CachedFilterJit(eqx.Module):
             warnings.filterwarnings("ignore", message="Some donated buffers were not usable")
             return entry.jitted(donated, kept, self._own).tree()
 
+    def __repr__(self) -> str:
+        return f"cached_filter_jit({self.__wrapped__!r})"
+
     def __get__(self, instance: Any, owner: Any) -> Any:
         return self if instance is None else eqx.Partial(self, instance)
 

@@ -13,6 +13,10 @@ from perfsuite import Budget, call
 VARIANTS = ("filter_jit", "optimizer", "cached_filter_jit", "partition", "flat", "list")
 MODELS = {2: "tiny", 12: "base", 24: "large"}
 
+UNLIKE = 0.3
+"""Tolerance of a ratio between Python and C++ work, which a busy machine slows unequally: `filter_jit` over the flat
+step was 3.8 and 3.9 in quiet runs, 2.8 and 3.0 beside two busy processes (2-core x86-64 machine)."""
+
 
 def test_flat_step_over_the_floor(perf, trivial_steps):
     calls = trivial_steps.call("flat"), trivial_steps.call("list")
@@ -21,7 +25,7 @@ def test_flat_step_over_the_floor(perf, trivial_steps):
 
 def test_partition_once_over_the_floor(perf, trivial_steps):
     calls = trivial_steps.call("partition"), trivial_steps.call("list")
-    perf.compare(*calls, until="return", name="partition/list", tolerance=0.15)
+    perf.compare(*calls, until="return", name="partition/list", tolerance=UNLIKE)
 
 
 def test_cached_filter_jit_over_partition_once(perf, trivial_steps):
@@ -31,7 +35,7 @@ def test_cached_filter_jit_over_partition_once(perf, trivial_steps):
 
 def test_filter_jit_over_the_flat_step(perf, trivial_steps):
     calls = trivial_steps.call("filter_jit"), trivial_steps.call("flat")
-    perf.compare(*calls, until="return", name="filter_jit/flat", tolerance=0.15)
+    perf.compare(*calls, until="return", name="filter_jit/flat", tolerance=UNLIKE)
 
 
 def preprocess(tree):
@@ -46,9 +50,9 @@ def test_preprocess_and_postprocess_of_filter_jit(perf, trivial_steps):
     """The seed's split: 26 % before the call, 74 % after it, where the outputs are combined."""
     tree = trivial_steps.tree
     halves = call(preprocess, tree), call(eqx.combine, *eqx.partition(tree, eqx.is_array))
-    split = perf.compare(*halves, until="return", name="preprocess/postprocess", tolerance=0.25)
+    split = perf.compare(*halves, until="return", name="preprocess/postprocess", tolerance=UNLIKE)
     step, floor = trivial_steps.call("filter_jit"), trivial_steps.call("list")
-    overhead = perf.compare(step, floor, until="return", name="filter_jit/list", tolerance=0.25)
+    overhead = perf.compare(step, floor, until="return", name="filter_jit/list", tolerance=UNLIKE)
     for name, half_us in (("preprocess", split.candidate_median_us), ("postprocess", split.reference_median_us)):
         share = half_us / overhead.overhead_us.value
         perf.record(f"{name} share of the overhead", share, unit="1", kind="info")

@@ -6,7 +6,7 @@ own as far as the device has work to do meanwhile.
 
 import pytest
 
-pytestmark = pytest.mark.perf(seconds=4)
+pytestmark = pytest.mark.perf(seconds=3)
 
 LOOSE = 0.25
 """Tolerance of ratios to ready: their device half runs on a thread pool, and two runs of the same code were 15 % apart."""

@@ -52,7 +52,7 @@ def rearranged(*args, **kwargs):
     return jax.tree.map(double, (kwargs, args[::-1])), described, [leaf for leaf in leaves if eqx.is_array(leaf)][:1]
 
 
-@settings(max_examples=30)
+@settings(max_examples=20)
 @given(
     st.lists(trees(max_leaves=4), max_size=3),
     st.dictionaries(st.sampled_from(["x", "y"]), trees(max_leaves=3), max_size=2),
@@ -69,7 +69,7 @@ def test_cached_filter_jit_agrees_with_filter_jit(args, kwargs, constant):
     assert_same(cached(*copied(args), **copied(kwargs)), expected)
 
 
-@settings(max_examples=15)
+@settings(max_examples=12)
 @given(st.lists(st.tuples(trees(max_leaves=2), statics()), min_size=2, max_size=4))
 def test_cached_filter_jit_never_answers_with_another_arguments_program(calls):
     cached = cached_filter_jit(lambda *args: rearranged(*args))

@@ -1,0 +1,99 @@
+"""The suite itself, as CI runs it, on the real BERT step: green as it is, red with a regression planted in the step.
+
+Each run is a pytest process of its own. The regressions are planted from outside, by a plugin that wraps what
+`make_flat_train_step` returns; nothing in the repository knows of them.
+"""
+
+import os
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parent.parent
+
+RATIO = "tests/perf/test_host_overhead.py::test_flat_step_over_the_floor"
+HOST_CALLS = "tests/perf/test_host_overhead.py::test_host_calls_of_a_step[flat]"
+COMPILES = "tests/perf/test_compiles.py::test_a_steps_own_outputs_do_not_compile_it_again[flat]"
+
+PLUGIN = """
+import functools, itertools, statistics, time
+import jax
+from perfsuite.workloads import training
+
+original = training.make_flat_train_step
+runs = itertools.count()
+seen = []
+
+def wrap(step):
+    @functools.wraps(step)
+    def train_step(state, batch, key):
+        {plant}
+    return train_step
+
+training.make_flat_train_step = lambda *args, **kwargs: wrap(original(*args, **kwargs))
+"""
+
+EXTRA_PASS = "return step(jax.tree.map(lambda leaf: leaf, state), batch, key)"
+
+TEN_PERCENT = """
+        start = time.perf_counter()
+        out = step(state, batch, key)
+        took = time.perf_counter() - start
+        seen.append(took)
+        end = start + took + 0.1 * statistics.median(seen[-20:])
+        while time.perf_counter() < end:
+            pass
+        return out
+"""
+
+RECOMPILATION = """
+        if next(runs) >= 5:
+            batch = jax.device_put(batch, jax.devices()[0])
+        return step(state, batch, key)
+"""
+
+
+@pytest.fixture
+def run_suite(tmp_path):
+    """Run tests of the suite with a regression planted in the flat step, or without: (exit status, output)."""
+
+    def run(*tests: str, plant: str = "") -> tuple[int, str]:
+        (tmp_path / "planted.py").write_text(PLUGIN.format(plant=plant) if plant else "")
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])}
+        command = [sys.executable, "-m", "pytest", "--perf", "-p", "planted", "-p", "no:cacheprovider"]
+        command += ["--perf-seconds=30", *tests]  # a busy machine needs longer to be sure; a quiet one stops at once
+        done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300)
+        return done.returncode, done.stdout + done.stderr
+
+    return run
+
+
+def test_the_suite_is_green_as_it_is(run_suite):
+    status, output = run_suite(RATIO, HOST_CALLS, COMPILES)
+    assert status == pytest.ExitCode.OK, output
+
+
+@pytest.mark.parametrize(
+    ("test", "plant", "message"),
+    [
+        (
+            HOST_CALLS,
+            EXTRA_PASS,
+            r"flat host calls is \d+ calls, the baseline is \d+ calls; more calls of .*<lambda> \(\+6\d\d\)",
+        ),
+        (
+            RATIO,
+            TEN_PERCENT,
+            r"flat/list ratio to return is .* x \[.*\](.|\n)*likely cause: .*host calls against",
+        ),
+        (COMPILES, RECOMPILATION, r"RecompilationError: `train_step` was .*(.|\n)*args\[1\].*uncommitted.*committed"),
+    ],
+    ids=["one extra pytree pass", "ten percent of overhead", "one recompilation"],
+)
+def test_a_planted_regression_turns_the_suite_red_and_is_named(run_suite, test, plant, message):
+    status, output = run_suite(test, plant=plant)
+    assert status == pytest.ExitCode.TESTS_FAILED, output
+    assert re.search(message, output), output
