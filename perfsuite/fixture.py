@@ -151,15 +151,9 @@ class Perf:
         made = comparison.measurements(name)
         for measurement in made:
             self._record(measurement, tolerance)
-        judged = (
-            [self._budget_gate(measurement, limit) for measurement, limit in _pairs(made, limits)]
-            if comparison.bounded
-            else []
-        )
+        judged = [self._compare_gate(comparison, measurement, limit) for measurement, limit in _pairs(made, limits)]
         against_baseline = self._session.judge(self._test, made[0], self._tolerance_of(tolerance))
-        gates = judged or [against_baseline]
-        verdicts = [gate.verdict for gate in gates]
-        worst = "inconclusive" if limits and not comparison.bounded else min(verdicts, key=_SEVERITY.index)
+        worst = min((gate.verdict for gate in judged or [against_baseline]), key=_SEVERITY.index)
         comparison = dataclasses.replace(comparison, verdict=worst)
         if any(gate.failed for gate in (*judged, against_baseline)):
             self._causes[figure] = self._compare_cause(comparison, *calls)
@@ -269,6 +263,14 @@ class Perf:
         self.gates.append(gate)
         return gate
 
+    def _compare_gate(self, comparison: "Comparison", measurement: Measurement, limit: float) -> "Gate":
+        gate = self._budget_gate(measurement, limit)
+        if comparison.bounded:
+            return gate
+        reason = f"{measurement.name}: {comparison.pairs} pairs are too few for an interval; allow more --perf-seconds"
+        self.gates[-1] = dataclasses.replace(gate, verdict="inconclusive", reason=reason)
+        return self.gates[-1]
+
     def _check_budget(self, measurement: Measurement, limit: float, cause: Callable[[], str]) -> None:
         __tracebackhide__ = True  # a failure is shown at the test's own line
         gate = self._budget_gate(measurement, limit)
@@ -283,7 +285,10 @@ class Perf:
         from perfsuite.gate.diagnosis import likely_cause
         from perfsuite.measure.hostcalls import host_calls
 
-        return likely_cause(comparison, *(host_calls(side, exact=False) for side in (candidate, reference)))
+        try:
+            return likely_cause(comparison, *(host_calls(side, exact=False) for side in (candidate, reference)))
+        except Exception as error:  # whatever the code under test raises now must not hide that its gate failed
+            return f"could not be looked for, because counting host calls raised {type(error).__name__}: {error}"
 
 
 _SEVERITY = ("fail", "inconclusive", "not comparable", "new", "improved", "pass", "info")

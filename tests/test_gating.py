@@ -70,6 +70,22 @@ def test_ten_percent_of_overhead_fails_its_budget_and_names_the_cause(project, p
     )
 
 
+def test_a_call_that_raises_while_its_cause_is_looked_for_does_not_hide_the_failure(project, perf_test):
+    perf_test(
+        "import sys, time",
+        "def work(x): time.sleep(1e-4)",
+        "def profiled_out(x):",
+        "    if sys.getprofile(): raise RuntimeError('no profiler, please')",
+        "    time.sleep(1e-3)",
+        "perf.compare(call(profiled_out, batch()), call(work, batch()), Budget(ratio=1.05))",
+    )
+    failed(
+        project.runpytest_inprocess("--perf"),
+        "*BudgetExceeded: profiled_out/work ratio*",
+        "*could not be looked for, because counting host calls raised RuntimeError: no profiler, please*",
+    )
+
+
 def test_a_ratio_over_its_baseline_fails_when_the_test_ends(project, perf_test):
     test = [
         "from time import sleep",

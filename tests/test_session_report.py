@@ -68,4 +68,8 @@ def test_too_few_pairs_for_an_interval_are_inconclusive_and_never_gate(project, 
         "compared = perf.compare(call(slow, batch()), call(slow, batch()), Budget(ratio=0.5))",
         "assert compared.verdict == 'inconclusive' and compared.pairs < 12",
     )
-    project.runpytest_inprocess("--perf", "--perf-seconds=0.01").assert_outcomes(passed=1)
+    result = project.runpytest_inprocess("--perf", "--perf-seconds=0.01")
+    result.assert_outcomes(passed=1)
+    result.stdout.fnmatch_lines(
+        ["  slow/slow ratio to ready * 0.5 * budget * inconclusive", "inconclusive: *too few for an interval*"]
+    )
