@@ -62,7 +62,9 @@ class ActiveHooks:
 
     @pytest.hookimpl(tryfirst=True)  # before -k and -m take tests away
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
-        if not any("::" in argument for argument in config.args):
+        # --last-failed leaves tests out of their file while collecting, so they would look as if they were deleted.
+        whole = not config.getoption("lf", False) and not any("::" in argument for argument in config.args)
+        if whole:
             self.session.collected = {item.nodeid for item in items}
 
     @pytest.hookimpl(wrapper=True)

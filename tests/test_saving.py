@@ -76,6 +76,18 @@ def test_a_test_that_was_deleted_from_its_file_is_trimmed(project):
     assert set(baselines(project)["figures"]) == {"test_many.py::test_a", "test_many.py::test_b"}
 
 
+def test_tests_that_last_failed_leaves_out_keep_their_entries(project):
+    project.makeini("[pytest]\npythonpath = .\n")
+    body = "def test_{}(perf): perf.record('fusions', 3, unit='fusions', kind='count')"
+    project.makepyfile(test_many="\n".join(body.format(name) for name in "ab"))
+    project.runpytest_inprocess("--perf-save")
+    project.makepyfile(test_many=f"{body.format('a')}\ndef test_b(perf): assert False, 'for now'")
+    project.runpytest_inprocess("--perf").assert_outcomes(passed=1, failed=1)
+    project.makepyfile(test_many="\n".join(body.format(name) for name in "ab"))
+    project.runpytest_inprocess("--perf-save", "--lf").assert_outcomes(passed=1)
+    assert set(baselines(project)["figures"]) == {"test_many.py::test_a", "test_many.py::test_b"}
+
+
 def test_a_failed_test_is_not_recorded(project, perf_test):
     perf_test("perf.record('fusions', 3, unit='fusions', kind='count')", "assert False")
     project.runpytest_inprocess("--perf-save").assert_outcomes(failed=1)
