@@ -1,15 +1,21 @@
 """The private names of JAX that perfsuite uses, all of them here.
 
 They are local variables of functions on its stack, because nothing public says which function object is being
-compiled and which of its arguments are static; and one method, to repair what an error does to a fast path. Where a
+compiled and which of its arguments are static; one method, to repair what an error does to a fast path; and the way
+from any wrapper's `.lower` to `jax.stages.Traced.lower`, which alone can lower for a platform that is not here. Where a
 name has moved, messages say less and `tests/test_jax_internals.py` fails and says which.
 """
 
+import contextlib
 import dataclasses
 import gc
-from collections.abc import Iterable
+import sys
+import threading
+from collections.abc import Iterable, Iterator
 from types import FrameType
 from typing import Any
+
+import jax
 
 _AHEAD_OF_TIME = ("jit_lower", "jit_trace", "jit_eval_shape")
 
@@ -68,6 +74,54 @@ def restore_fast_path(functions: Iterable[Any]) -> None:
         clear = getattr(holder, "_clear_cache", None) if type(holder).__name__ == "PjitFunction" else None
         if clear is not None:
             clear()
+
+
+@dataclasses.dataclass
+class Lowering:
+    """What `lowering` saw: the trace that was lowered, and its leaves in the order of `Lowered.args_info`.
+
+    `leaves` is None where they could not be told from static arguments.
+    """
+
+    traced: jax.stages.Traced | None = None
+    leaves: list[Any] | None = None
+
+
+@contextlib.contextmanager
+def lowering(platform: str | None) -> Iterator[Lowering]:
+    """Lower for `platform` whatever is lowered inside, in this thread; None is the platform of the arguments.
+
+    `jax.jit(f).trace(...).lower(lowering_platforms=...)` is public, but `filter_jit`, `nnx.jit` and a project's own
+    wrappers have `.lower` only. All of them end in `Traced.lower`, which is replaced in the meantime.
+    """
+    seen, thread, original = Lowering(), threading.get_ident(), jax.stages.Traced.lower
+
+    def lower(self: jax.stages.Traced, **options: Any) -> jax.stages.Lowered:
+        if threading.get_ident() == thread:
+            seen.traced, seen.leaves = self, _leaves(sys._getframe(1).f_locals)
+            if platform is not None:
+                options["lowering_platforms"] = (platform,)
+        return original(self, **options)
+
+    jax.stages.Traced.lower = lower  # type: ignore[method-assign]
+    try:
+        yield seen
+    finally:
+        jax.stages.Traced.lower = original  # type: ignore[method-assign]
+
+
+def _leaves(held: dict[str, Any]) -> list[Any] | None:
+    """The leaves of the arguments that the caller of `Traced.lower` was given, without the static ones."""
+    if not {"jit_func", "args", "kwargs"} <= held.keys():
+        return None
+    static = static_arguments(held["jit_func"])
+    if static is None:
+        return None
+    numbers, names = static
+    count = len(held["args"])
+    left_out = {number % count for number in numbers if -count <= number < count}
+    args = [arg for i, arg in enumerate(held["args"]) if i not in left_out]
+    return jax.tree.leaves((args, {name: value for name, value in held["kwargs"].items() if name not in names}))
 
 
 def _compiled(function: Any, info: Any, ahead_of_time: bool) -> Compiled:
