@@ -10,7 +10,7 @@ from perfsuite.gate.baseline_file import BaselineError, SaveResult
 from perfsuite.measure import compiles
 from perfsuite.options import Options, marker_arguments
 from perfsuite.report import terminal
-from perfsuite.session import PerfSession, TestRecord
+from perfsuite.session import PerfSession, TestRecord, split_parameters
 
 _SESSION = pytest.StashKey[PerfSession]()
 _PERF = pytest.StashKey[Perf]()
@@ -19,11 +19,14 @@ _PARALLEL = "other processes share the machine under pytest-xdist, so a timing w
 
 
 def start(config: pytest.Config, options: Options) -> None:
-    """Start JAX, read the baselines and register the hooks. Raises `pytest.UsageError` for damaged baselines."""
+    """Start JAX, read the baselines and register the hooks. Raises `pytest.UsageError` for damaged baselines and
+    for a target that is not known.
+    """
+    _check_targets(options)
     # pytest-xdist gives its workers, and only them, a `workerinput`.
     is_worker = hasattr(config, "workerinput")
     try:
-        session = PerfSession(options, timing_refused=_PARALLEL if is_worker else "")
+        session = PerfSession(options, timing_refused=_PARALLEL if is_worker else "", cache=_cache(config))
     except BaselineError as error:
         raise pytest.UsageError(str(error)) from None
     config.stash[_SESSION] = session
@@ -32,6 +35,25 @@ def start(config: pytest.Config, options: Options) -> None:
     cleanup = contextlib.ExitStack()
     cleanup.enter_context(compiles.observe())
     config.add_cleanup(cleanup.close)
+
+
+def _cache(config: pytest.Config) -> Path | None:
+    """Where the facts of programs are kept: with pytest's own cache, which CI systems know how to keep."""
+    try:
+        return Path(config.cache.mkdir("perfsuite")) if getattr(config, "cache", None) is not None else None
+    except OSError:  # read-only: then each session compiles anew
+        return None
+
+
+def _check_targets(options: Options) -> None:
+    if options.targets:
+        from perfsuite.measure.targets import target
+
+        for name in options.targets:
+            try:
+                target(name)
+            except ValueError as error:
+                raise pytest.UsageError(f"{options.targets_from}: {error}") from None
 
 
 def perf_of(item: pytest.Item) -> Perf:
@@ -54,7 +76,7 @@ class ActiveHooks:
         self.session = session
         self.rootpath = rootpath
         self.is_worker = is_worker
-        self.saved: SaveResult | None = None
+        self.saved: list[SaveResult] = []
         self.not_saved = ""
 
     def pytest_report_header(self) -> list[str]:
@@ -66,6 +88,11 @@ class ActiveHooks:
         whole = not config.getoption("lf", False) and not any("::" in argument for argument in config.args)
         if whole:
             self.session.collected = {item.nodeid for item in items}
+            self.session.of_targets = {
+                split_parameters(item.nodeid)[0]
+                for item in items
+                if isinstance(item, pytest.Function) and "perf_target" in item.fixturenames
+            }
 
     @pytest.hookimpl(wrapper=True)
     def pytest_pyfunc_call(self, pyfuncitem: pytest.Function):
@@ -84,7 +111,11 @@ class ActiveHooks:
         if measured is None:
             return
         measured.ended = ended
-        if failures := self.session.failures(measured.judge_baselines()):
+        try:
+            gates = measured.judge_baselines()
+        except BaselineError as error:
+            pytest.fail(str(error), pytrace=False)
+        if failures := self.session.failures(gates):
             pytest.fail("\n".join(gate.reason for gate in failures), pytrace=False)
 
     @pytest.hookimpl(wrapper=True)
@@ -98,6 +129,8 @@ class ActiveHooks:
                 measured.ended,
                 tuple(measured.gates),
                 tuple(measured.measurements.values()),
+                measured.programs.compiled if measured.programs else 0,
+                measured.programs.cached if measured.programs else 0,
             )
             report.perfsuite = record.to_dict()  # plain values: pytest-xdist sends them to the main process
         return report
@@ -112,10 +145,10 @@ class ActiveHooks:
         if exitstatus in (pytest.ExitCode.INTERRUPTED, pytest.ExitCode.INTERNAL_ERROR):
             self.not_saved = "the session did not end by itself, so no baseline was saved"
             return
-        try:
-            self.saved = self.session.save()
-        except BaselineError as error:
-            self.not_saved = f"no baseline was saved: {error}"
+        self.saved, errors = self.session.save()
+        if errors:
+            what = "not" if self.saved else "no baseline was"
+            self.not_saved = "\n".join(f"{what} saved: {error}" for error in errors)
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:

@@ -10,6 +10,8 @@ import pytest
 SIZES = ("small", "full")
 DEFAULT_SECONDS = 5.0
 SKIP_REASON = "perf test: run it with `pytest --perf`"
+HERE = "here"
+"""The id of `perf_target` where no target is named."""
 MARKER_ARGUMENTS = ("seconds", "tolerance")
 
 
@@ -24,6 +26,10 @@ class Options:
     size: str
     seconds: float
     baselines: Path
+    targets: tuple[str, ...]
+    """Devices to compile for, by the names of their baseline files, in the order given. Checked when they are used."""
+    targets_from: str
+    """What named them, for messages: the option or the ini option."""
 
 
 def add_options(parser: pytest.Parser) -> None:
@@ -49,8 +55,17 @@ def add_options(parser: pytest.Parser) -> None:
     group.addoption(
         "--perf-baselines", metavar="DIR", help="folder of the baseline files (default: the ini option perf_baselines)"
     )
+    group.addoption(
+        "--perf-target",
+        action="append",
+        default=[],
+        metavar="NAME",
+        help="compile for this device, which need not be here, instead of those of the ini option perf_targets; "
+        "may be given several times: --perf-target=tpu-v5e",
+    )
     parser.addini("perf_baselines", "folder of the baseline files, relative to the rootdir", default="baselines")
     parser.addini("perf_strict", "fail perf tests that have a figure without a baseline", type="bool", default=False)
+    parser.addini("perf_targets", "devices that the tests using perf_target compile for: tpu-v5e tpu-v6e", type="args")
 
 
 def read_options(config: pytest.Config) -> Options:
@@ -62,6 +77,7 @@ def read_options(config: pytest.Config) -> Options:
             "--perf-save and --perf-strict contradict each other: one records figures without a baseline, the other "
             "fails on them"
         )
+    targets = option.perf_target or config.getini("perf_targets")
     folder = config.invocation_params.dir / option.perf_baselines if option.perf_baselines else None
     return Options(
         active=option.perf or option.perf_only or save,
@@ -71,6 +87,8 @@ def read_options(config: pytest.Config) -> Options:
         size=option.perf_size,
         seconds=option.perf_seconds,
         baselines=folder or config.rootpath / config.getini("perf_baselines"),
+        targets=tuple(dict.fromkeys(targets)),
+        targets_from="--perf-target" if option.perf_target else "the ini option perf_targets",
     )
 
 

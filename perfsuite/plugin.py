@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from perfsuite.options import SKIP_REASON, Options, add_options, marker_arguments, read_options
+from perfsuite.options import HERE, SKIP_REASON, Options, add_options, marker_arguments, read_options
 
 if TYPE_CHECKING:
     from perfsuite.fixture import Perf
@@ -36,6 +36,17 @@ def pytest_sessionstart(session: pytest.Session) -> None:
         from perfsuite.active import start
 
         start(config, options)
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    if "perf_target" not in metafunc.fixturenames:
+        return
+    for marker in metafunc.definition.iter_markers("parametrize"):
+        names = marker.args[0] if marker.args else marker.kwargs.get("argnames", ())
+        if "perf_target" in (names.replace(" ", "").split(",") if isinstance(names, str) else names):
+            return  # the test chose its targets itself
+    targets = metafunc.config.stash[_OPTIONS].targets
+    metafunc.parametrize("perf_target", targets or [None], ids=targets or [HERE], indirect=True)
 
 
 @pytest.hookimpl(tryfirst=True)  # before -m, which has to see the marker
@@ -74,6 +85,17 @@ def perf(request: pytest.FixtureRequest) -> "Perf":
 def perf_size(request: pytest.FixtureRequest) -> str:
     """The size asked for with --perf-size, "small" or "full": for fixtures that build workloads."""
     return request.config.stash[_OPTIONS].size
+
+
+@pytest.fixture
+def perf_target(request: pytest.FixtureRequest) -> str | None:
+    """The device to compile for: each test runs once for every target of the ini option perf_targets.
+
+    None, the present device, where no target is named.
+    """
+    if not hasattr(request, "param"):
+        pytest.fail("perf_target must be an argument of the test or of its fixtures, to be seen while collecting")
+    return request.param
 
 
 @pytest.fixture

@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 
 from perfsuite.gate.baseline import Baselines, Entry, entry_of, merge
-from perfsuite.gate.environment import Environment
+from perfsuite.gate.environment import Environment, target_environment
 from perfsuite.measure.measurement import Interval, Measurement
 
 HERE = Environment("cpu", 1, "Xeon", "3.11.7", "0.10.2", "0.10.2")
@@ -164,6 +164,22 @@ def test_an_equal_count_of_another_host_is_kept():
     assert recorded(count(), count(environment=OTHER_HOST)) == ("keep", "same", count())
 
 
+def test_an_equal_compiled_figure_of_another_host_is_kept_and_one_of_another_compiler_updated():
+    def compiled_on(host, libtpu="0.0.42"):
+        return compiled(environment=target_environment(host, "TPU v5 lite", libtpu=libtpu))
+
+    other_host = dataclasses.replace(OTHER_HOST, python="3.13.1", device_count=8, xla_flags="--a")
+    assert recorded(compiled_on(HERE), compiled_on(other_host)) == ("keep", "same", compiled_on(HERE))
+    newer = compiled_on(HERE, "0.0.43")
+    assert recorded(compiled_on(HERE), newer) == ("update", "same", newer)
+
+
+def test_where_a_part_is_in_the_source_is_not_recorded():
+    # Every edit moves lines.
+    measurement = Measurement("copies", 1, "copies", "count", detail={"step": 1}, places={"step": "model.py:3 in f"})
+    assert entry_of(measurement, HERE) == entry_of(dataclasses.replace(measurement, places=None), HERE)
+
+
 def test_an_equal_count_of_other_parts_is_updated():
     new = count(detail={"f": 1, "g": 2})
     assert recorded(count(detail={"f": 2, "g": 1}), new) == ("update", "same", new)
@@ -272,8 +288,10 @@ def test_a_test_that_ran_completely_loses_its_vanished_figures_of_that_provenanc
     assert [(change.name, change.action, change.old, change.new) for change in changes[1:]] == [
         ("b", "trim", count(), None)
     ]
-    after, _ = merge(OLD, {}, trim={"ran"}, provenance="compiled")
+    after, _ = merge(OLD, {}, trim={"ran"}, provenances=("compiled",))
     assert sorted(after.figures["ran"]) == ["a", "b", "d"]
+    after, _ = merge(OLD, {}, trim={"ran"}, provenances=("measured", "compiled"))
+    assert sorted(after.figures["ran"]) == ["d"]
 
 
 def test_a_test_that_is_gone_loses_all_but_what_a_document_reported():

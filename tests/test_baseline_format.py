@@ -29,7 +29,7 @@ TEXT = f"""\
  "device": "cpu",
  "environments": {{
   "{HERE.id}": {{"device_count": 1, "device_kind": "cpu", "equinox": "0.13.8", "flax": null, "jax": "0.10.2", \
-"jaxlib": "0.10.2", "optax": null, "processor": "Xeon", "python": "3.11.7", "x64": false, "xla_flags": ""}}
+"jaxlib": "0.10.2", "libtpu": null, "optax": null, "processor": "Xeon", "python": "3.11.7", "x64": false, "xla_flags": ""}}
  }},
  "figures": {{
   "reported/step": {{

@@ -3,6 +3,8 @@
 import dataclasses
 import subprocess
 import sys
+from importlib import metadata
+from types import SimpleNamespace
 
 import pytest
 
@@ -12,8 +14,10 @@ from perfsuite.gate.environment import (
     environment_from_dict,
     host_processor,
     incomparable,
+    installed,
     normal_flags,
     present_environment,
+    target_environment,
     version_changes,
 )
 
@@ -57,7 +61,7 @@ def test_device_slug_without_a_latin_letter_still_tells_kinds_apart():
 
 def test_id_depends_on_the_content_alone():
     # The same on every machine and in every release, or a save would rewrite every line.
-    assert HERE.id == changed().id == "f6124e32"
+    assert HERE.id == changed().id == "495ebe11"
     others = {changed(**{field.name: None}).id for field in dataclasses.fields(HERE) if field.name == "equinox"}
     others |= {changed(device_count=2).id, changed(x64=True).id, changed(xla_flags="--a").id, changed(python="3.12").id}
     assert len(others | {HERE.id}) == 6
@@ -147,6 +151,28 @@ def test_version_changes_name_both_versions():
     assert version_changes(None, HERE) == []
 
 
+def test_version_changes_name_the_tpus_compiler_after_jaxlib():
+    assert version_changes(HERE, changed(jaxlib="0.11.0", libtpu="0.0.42", equinox="0.14.0")) == [
+        "jaxlib 0.10.1 -> 0.11.0",
+        "libtpu absent -> 0.0.42",
+        "equinox 0.13.8 -> 0.14.0",
+    ]
+
+
+def test_a_compiled_figure_does_not_depend_on_the_host_that_it_was_compiled_on(monkeypatch):
+    monkeypatch.setenv("XLA_FLAGS", "--xla_a=1")
+    elsewhere = changed(processor="EPYC", python="3.13.1", device_count=8, xla_flags="--xla_a=1")
+    compiled = target_environment(HERE, "TPU v5 lite", libtpu="0.0.42")
+    assert compiled == target_environment(elsewhere, "TPU v5 lite", libtpu="0.0.42")
+    assert environment_from_dict(compiled.as_dict()) == compiled
+    assert (compiled.device_kind, compiled.device_count, compiled.libtpu) == ("TPU v5 lite", 1, "0.0.42")
+    assert (compiled.jax, compiled.jaxlib, compiled.equinox) == (HERE.jax, HERE.jaxlib, HERE.equinox)
+    # Measured later on the device itself, under whatever Python.
+    assert version_changes(compiled, changed(libtpu="0.0.42")) == []
+    monkeypatch.setenv("LIBTPU_INIT_ARGS", "--xla_tpu_b=2 --xla_a=1")
+    assert target_environment(HERE, "TPU v5 lite", 4).xla_flags == "--xla_a=1 --xla_tpu_b=2"
+
+
 def test_flags_that_change_no_program_are_left_out_and_order_does_not_matter():
     assert normal_flags("") == ""
     assert normal_flags("  --xla_b=2   --xla_a=1 ") == normal_flags("--xla_a=1 --xla_b=2") == "--xla_a=1 --xla_b=2"
@@ -183,6 +209,21 @@ def test_present_environment_describes_this_process(monkeypatch):
     assert here.python == ".".join(map(str, sys.version_info[:3]))
     assert here.x64 is bool(jax.config.jax_enable_x64)
     assert environment_from_dict(here.as_dict()) == here
+
+
+@pytest.mark.parametrize(("platform", "libtpu"), [("cpu", None), ("tpu", "0.0.42")])
+def test_libtpu_is_part_of_the_environment_of_a_tpu_alone(monkeypatch, platform, libtpu):
+    # To install it changes nothing on a machine without a TPU, so it must not show there.
+    import jax
+
+    monkeypatch.setattr(metadata, "version", {"libtpu": "0.0.42"}.get)
+    monkeypatch.setattr(jax, "devices", lambda: [SimpleNamespace(device_kind="a device", platform=platform)])
+    assert present_environment().libtpu == libtpu
+
+
+def test_the_version_of_a_package_that_is_not_installed_is_none():
+    assert installed("pytest") == pytest.__version__
+    assert installed("no-such-package-here") is None
 
 
 def test_the_baseline_modules_load_neither_jax_nor_numpy():

@@ -134,7 +134,7 @@ def test_every_figure_that_got_worse_is_in_the_message(project, perf_test):
     failed(
         project.runpytest_inprocess("--perf"),
         "*fusions is 4 fusions, the baseline is 3*",
-        "*peak is 1011 bytes, the baseline is 1000*",
+        "*peak is 1,011 bytes, the baseline is 1,000*",
     )
 
 

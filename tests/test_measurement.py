@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from perfsuite.measure.measurement import KINDS, Interval, Measurement
+from perfsuite.measure.measurement import KINDS, Interval, Measurement, title
 
 
 def figure(**fields):
@@ -70,6 +70,17 @@ def test_a_count_is_whole():
         figure(value=3.5, kind="count")
 
 
+@pytest.mark.parametrize("target", ["", "TPU v5 lite", "../tpu-v5e", "tpu/v5e", "tpu-v5e\n", "-", ".json"])
+def test_a_target_is_the_name_of_a_baseline_file_and_leads_nowhere_else(target):
+    with pytest.raises(ValueError, match="step to ready: target must be a name like 'tpu-v5e'"):
+        figure(target=target)
+
+
+def test_the_title_tells_a_figure_of_a_target_from_the_same_one_made_here():
+    assert figure().title == figure().name == "step to ready"
+    assert figure(target="tpu-v5e").title == title("step to ready", "tpu-v5e") == "step to ready @ tpu-v5e"
+
+
 def test_a_figure_cannot_be_changed_afterwards():
     with pytest.raises(dataclasses.FrozenInstanceError):
         figure().value = 1
@@ -81,6 +92,9 @@ def test_a_figure_cannot_be_changed_afterwards():
         figure(),
         figure(interval=Interval(11.0, 13.0), samples=40, better="higher"),
         figure(value=133, kind="count", detail={"jax:flatten": 100, "equinox:combine": 33}),
+        figure(
+            value=1, kind="count", target="tpu-v5e", detail={"copy": 1}, places={"copy": "model.py:42 in attention"}
+        ),
     ],
 )
 def test_a_figure_survives_the_way_to_another_process(measured):

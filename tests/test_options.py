@@ -124,6 +124,90 @@ def test_a_bad_marker_argument_is_a_usage_error_that_names_the_test(project, mar
     result.stderr.fnmatch_lines([message])
 
 
+@pytest.fixture
+def of_targets(project):
+    project.makeini("[pytest]\npythonpath = .\nperf_targets = tpu-v5e tpu-v6e\n")
+    project.makepyfile("def test_program(perf_target): print(f'for {perf_target}')")
+
+
+@pytest.mark.parametrize("option", [[], ["--perf"]], ids=["idle", "active"])
+def test_a_test_that_asks_for_perf_target_runs_for_each_target_of_the_ini(project, of_targets, option):
+    result = project.runpytest_inprocess("-rP", "-v", *option)
+    result.assert_outcomes(passed=2)
+    result.stdout.fnmatch_lines(["*::test_program[[]tpu-v5e] PASSED*", "*::test_program[[]tpu-v6e] PASSED*"])
+    result.stdout.fnmatch_lines(["for tpu-v5e", "for tpu-v6e"])
+
+
+def test_targets_on_the_command_line_take_the_place_of_those_in_the_ini(project, of_targets):
+    result = project.runpytest_inprocess(
+        "-v", "--perf-target=tpu-v4", "--perf-target", "tpu-v5p", "--perf-target=tpu-v4"
+    )
+    result.assert_outcomes(passed=2)
+    result.stdout.fnmatch_lines(["*::test_program[[]tpu-v4] PASSED*", "*::test_program[[]tpu-v5p] PASSED*"])
+
+
+def test_without_a_target_a_test_that_asks_for_one_runs_for_the_present_device(project):
+    project.makepyfile("def test_program(perf_target): assert perf_target is None")
+    result = project.runpytest_inprocess("-v")
+    result.assert_outcomes(passed=1)
+    result.stdout.fnmatch_lines(["*::test_program[[]here] PASSED*"])
+
+
+def test_a_fixture_may_ask_for_the_target_and_other_parameters_stand_beside_it(project, of_targets):
+    project.makepyfile(
+        """
+        import pytest
+
+        @pytest.fixture
+        def upper(perf_target): return perf_target.upper()
+
+        @pytest.mark.parametrize("dropout", [0, 1])
+        def test_program(upper, dropout): assert upper in ("TPU-V5E", "TPU-V6E")
+        """
+    )
+    project.runpytest_inprocess().assert_outcomes(passed=4)
+
+
+@pytest.mark.parametrize(
+    "names", ["'perf_target, chips'", "['perf_target', 'chips']", "argnames=('perf_target', 'chips')"]
+)
+def test_a_test_may_choose_its_targets_itself(project, of_targets, names):
+    values = "argvalues=" if names.startswith("argnames") else ""
+    project.makepyfile(
+        f"""
+        import pytest
+        @pytest.mark.parametrize({names}, {values}[("tpu-v4", 8)])
+        def test_program(perf_target, chips): assert (perf_target, chips) == ("tpu-v4", 8)
+        """
+    )
+    project.runpytest_inprocess().assert_outcomes(passed=1)
+
+
+def test_perf_target_asked_for_while_the_test_runs_is_refused(project, of_targets):
+    project.makepyfile("def test_late(request): request.getfixturevalue('perf_target')")
+    result = project.runpytest_inprocess()
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["*perf_target must be an argument of the test or of its fixtures*"])
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--perf"], "*ERROR: the ini option perf_targets: *'abacus'*tpu-v5e*"),
+        (["--perf-save"], "*ERROR: the ini option perf_targets: *'abacus'*tpu-v5e*"),
+        (
+            ["--perf", "--perf-target=tpu-v5e", "--perf-target=../sneaky"],
+            "*ERROR: --perf-target: *'../sneaky'*tpu-v5e*",
+        ),
+    ],
+)
+def test_an_unknown_target_is_a_usage_error_that_says_who_named_it(project, counted, arguments, message):
+    project.makeini("[pytest]\npythonpath = .\nperf_targets = tpu-v5e abacus\n")
+    result = project.runpytest_inprocess(*arguments)
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines([message])
+
+
 def test_collect_only_starts_nothing(project, counted):
     result = project.runpytest_inprocess("--perf-save", "--collect-only")
     assert result.ret == 0
@@ -140,6 +224,7 @@ def test_help_lists_every_option(project):
         "--perf-size",
         "--perf-seconds",
         "--perf-baselines",
+        "--perf-target",
     ]
-    for option in [*options, "perf_baselines", "perf_strict"]:
+    for option in [*options, "perf_baselines", "perf_strict", "perf_targets"]:
         assert option in result.stdout.str()

@@ -58,18 +58,21 @@ def gate(
     return Gate(test, Measurement(name, value, unit, kind, interval=interval), verdict, **fields)
 
 
-def session(*gates, missing=(), figures=None, save=False):
+def session(*gates, missing=(), figures=None, save=False, targets=None):
+    files = {None: Baselines("tpu-v5e", figures or {})}
+    files |= {name: Baselines(name, figures) for name, figures in (targets or {}).items()}
     return SimpleNamespace(
-        records=[SimpleNamespace(gates=gates)],
+        records=[SimpleNamespace(gates=gates, compiled=0, cached=0)],
+        cache=None,
         missing=lambda: list(missing),
-        options=SimpleNamespace(save=save, size="small"),
+        options=SimpleNamespace(save=save, size="small", targets=tuple(targets or ())),
         environment=HERE,
-        path=ROOT / "baselines" / "tpu-v5e.json",
-        baselines=Baselines("tpu-v5e", figures or {}),
+        path_of=lambda target: ROOT / "baselines" / f"{target or 'tpu-v5e'}.json",
+        baselines_of=files.__getitem__,
     )
 
 
-def written(reporter, *gates, saved=None, not_saved="", **fields):
+def written(reporter, *gates, saved=(), not_saved="", **fields):
     terminal.summary(reporter, session(*gates, **fields), ROOT, saved, not_saved)
     return reporter
 
@@ -144,6 +147,13 @@ def test_a_figure_keeps_its_digits_in_the_table(reporter):
     written(reporter, gate("flops", 23_600_000), gate("1e3", 2.5))
     assert "23,600,000" in reporter.find("flops")
     assert "1e3" in reporter.find("  1e3")
+
+
+@pytest.mark.parametrize("name", ["step peak bytes", "a" * 100])
+def test_a_figure_of_a_target_says_so_however_long_its_name(reporter, name):
+    measurement = Measurement(name, 12_345_678, "bytes", "size", target="tpu-v5e")
+    written(reporter, Gate("tests/test_a.py::test_step", measurement, "pass"))
+    assert " @ tpu-v5e  " in reporter.find("12,345,678")
 
 
 def test_each_test_is_named_once_above_its_figures(reporter):
@@ -243,7 +253,7 @@ def test_a_save_says_what_it_did_and_what_changed(reporter):
         Change("test_b", "kept", "keep", entry(), entry()),
     )
     saved = SaveResult(ROOT / "baselines" / "tpu-v5e.json", changes, untouched=4, written=True)
-    written(reporter, saved=saved)
+    written(reporter, saved=[saved])
     assert reporter.lines == [
         "baselines/tpu-v5e.json saved: 1 created, 2 updated, 1 trimmed, 5 kept",
         "  update test_a: faster: 1.5 -> 1.2 x, better",
@@ -256,8 +266,18 @@ def test_a_save_says_what_it_did_and_what_changed(reporter):
 
 
 def test_a_save_that_changed_nothing_says_so(reporter):
-    written(reporter, saved=SaveResult(Path("/elsewhere/cpu.json"), (), untouched=2, written=False))
+    written(reporter, saved=[SaveResult(Path("/elsewhere/cpu.json"), (), untouched=2, written=False)])
     assert reporter.lines == ["/elsewhere/cpu.json unchanged: 0 created, 0 updated, 0 trimmed, 2 kept"]
+
+
+def test_every_file_that_was_saved_has_its_line(reporter):
+    created = (Change("test_a", "created", "create", None, entry()),)
+    files = [SaveResult(ROOT / f"baselines/{name}.json", created, 0, written=True) for name in ("cpu", "tpu-v5e")]
+    written(reporter, saved=files)
+    assert [line.split(":")[0] for line in reporter.lines] == [
+        "baselines/cpu.json saved",
+        "baselines/tpu-v5e.json saved",
+    ]
 
 
 def test_a_save_that_failed_is_the_last_thing_that_is_said(reporter):
@@ -278,6 +298,14 @@ def test_the_header_names_device_versions_and_baselines():
 
 def test_the_header_says_how_to_get_baselines_where_there_are_none():
     assert "(no figures yet: pytest --perf-save records them)" in terminal.header(session(), ROOT)[1]
+
+
+def test_the_header_has_a_line_for_each_target_with_its_file():
+    targets = {"tpu-v5e": {"test_a": {"one": entry(), "two": entry()}}, "tpu-v6e": {}}
+    assert terminal.header(session(targets=targets), ROOT)[2:] == [
+        "perfsuite: tpu-v5e: baselines/tpu-v5e.json (2 figures)",
+        "perfsuite: tpu-v6e: baselines/tpu-v6e.json (no figures yet: pytest --perf-save records them)",
+    ]
 
 
 def test_a_baseline_folder_outside_of_the_project_is_named_in_full():

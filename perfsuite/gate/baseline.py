@@ -31,7 +31,7 @@ class Entry:
 
     `value` and `interval` are in `unit`. `provenance` is "measured" on the device, in `environment`; "compiled" by the
     device's compiler on a machine without it; or "reported" by the document that `source` names, and then it never
-    gates. `detail` splits a count into its parts.
+    gates. `detail` splits a count or a size into its parts.
 
     Numbers are held as the file writes them: whole counts and sizes exactly, other floats with 6 significant digits. So
     an entry is equal to itself after saving and loading.
@@ -169,13 +169,14 @@ def merge(
     *,
     trim: Collection[str] = (),
     gone: Collection[str] = (),
-    provenance: Provenance = "measured",
+    provenances: tuple[Provenance, ...] = ("measured",),
 ) -> tuple[Baselines, tuple[Change, ...]]:
     """What the baselines are after a run that made the figures `new`, and what that did to each of them.
 
-    `trim` are the ids of tests that ran completely: their figures of this run's `provenance` that were not made again
-    go. `gone` are ids of tests that no longer exist: their figures go, but for those reported by a document, whose ids
-    were never tests. Every other figure stays, and is not among the changes unless it is in `new`.
+    `trim` are the ids of tests that ran completely: those of their figures that were not made again go, if they are of
+    the `provenances` that this run makes for the device. `gone` are ids of tests that no longer exist: their figures
+    go, but for those reported by a document, whose ids were never tests. Every other figure stays, and is not among the
+    changes unless it is in `new`.
     """
     figures = {test: dict(entries) for test, entries in old.figures.items()}
     changes = []
@@ -185,7 +186,7 @@ def merge(
             changes.append(change)
             if change.new is not None:
                 figures.setdefault(test, {})[name] = change.new
-    vanishing: dict[str, tuple[Provenance, ...]] = dict.fromkeys(trim, (provenance,))
+    vanishing: dict[str, tuple[Provenance, ...]] = dict.fromkeys(trim, provenances)
     vanishing |= dict.fromkeys(gone, ("measured", "compiled"))
     for test in sorted(vanishing.keys() & figures.keys()):
         for name in sorted(figures[test].keys() - new.get(test, {}).keys()):

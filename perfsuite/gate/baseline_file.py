@@ -106,14 +106,14 @@ def save(
     *,
     trim: Collection[str] = (),
     gone: Collection[str] = (),
-    provenance: Provenance = "measured",
+    provenances: tuple[Provenance, ...] = ("measured",),
     lock_seconds: float = LOCK_SECONDS,
 ) -> SaveResult:
     """Record the figures `new` (test id -> figure name -> entry), and say what that changed. See `merge` for the rules.
 
-    `trim` are the tests that ran completely and `gone` those that no longer exist, `provenance` that of this run's
-    figures. Waits `lock_seconds` for another process that is saving. The folder is made when it is missing; the file
-    keeps its permissions.
+    `trim` are the tests that ran completely and `gone` those that no longer exist, `provenances` those of the figures
+    that this run makes for the device. Waits `lock_seconds` for another process that is saving. The folder is made when
+    it is missing; the file keeps its permissions.
 
     Raises `BaselineError` when the file is damaged, locked for too long or cannot be written; it then is as it was.
     """
@@ -126,7 +126,7 @@ def save(
     with _locked(target, lock_seconds):
         _remove_leftovers(target)
         old = load(path)
-        merged, changes = merge(old, new, trim=trim, gone=gone, provenance=provenance)
+        merged, changes = merge(old, new, trim=trim, gone=gone, provenances=provenances)
         written = any(change.action != "keep" for change in changes)
         if written:
             _replace(target, encode(merged))

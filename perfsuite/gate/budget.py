@@ -20,6 +20,7 @@ class Budget:
     | `compiles` | backend compiles while warming | `perf.warm` |
     | `host_calls` | Python and C calls of one warm call | `perf.host_calls` |
     | `p99_us` | 99th percentile of the time to ready, microseconds | `perf.time` |
+    | `peak_bytes` | device memory that the compiled program needs at its peak, bytes | `perf.program` |
 
     Raises `TypeError` or `ValueError` for a limit that is no finite number. An instrument that cannot check a field
     that is set raises `ValueError` and names the one that can.
@@ -31,6 +32,7 @@ class Budget:
     compiles: int | None = None
     host_calls: int | None = None
     p99_us: float | None = None
+    peak_bytes: int | None = None
 
     def __post_init__(self):
         for name, limit in self.limits().items():
@@ -66,4 +68,5 @@ CHECKED_BY = {
     "compiles": "perf.warm",
     "host_calls": "perf.host_calls",
     "p99_us": "perf.time",
+    "peak_bytes": "perf.program",
 }

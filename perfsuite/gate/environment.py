@@ -14,8 +14,8 @@ from typing import Any
 from perfsuite.measure.measurement import Kind
 
 # In the order in which messages name them.
-VERSION_FIELDS = ("python", "jax", "jaxlib", "equinox", "flax", "optax")
-OPTIONAL_FIELDS = ("equinox", "flax", "optax")
+VERSION_FIELDS = ("python", "jax", "jaxlib", "libtpu", "equinox", "flax", "optax")
+OPTIONAL_FIELDS = ("libtpu", "equinox", "flax", "optax")
 
 HOST_CALLS_UNIT = "calls"
 
@@ -29,7 +29,9 @@ class Environment:
     """The device, the host and the versions that a figure was made with.
 
     `device_kind` is JAX's name of the device ("cpu", "TPU v5 lite"), `processor` the model of the host's processor,
-    `python` the full version. `equinox`, `flax` and `optax` are None where they are not installed.
+    `python` the full version; both are "" for a figure that was compiled for a device that is not here, which does not
+    depend on them. `libtpu`, the TPU's compiler, is None for every other device, installed or not. `equinox`, `flax`
+    and `optax` are None where they are not installed.
 
     Raises `TypeError` when a field has the wrong type, `ValueError` when `device_count` is not positive.
     """
@@ -40,6 +42,7 @@ class Environment:
     python: str
     jax: str
     jaxlib: str
+    libtpu: str | None = None
     equinox: str | None = None
     flax: str | None = None
     optax: str | None = None
@@ -116,7 +119,11 @@ def version_changes(then: Environment | None, now: Environment | None) -> list[s
     if then is None or now is None:
         return []
     pairs = [(name, getattr(then, name), getattr(now, name)) for name in VERSION_FIELDS]
-    return [f"{name} {was or 'absent'} -> {is_now or 'absent'}" for name, was, is_now in pairs if was != is_now]
+    return [
+        f"{name} {was or 'absent'} -> {is_now or 'absent'}"
+        for name, was, is_now in pairs
+        if was != is_now and "" not in (was, is_now)  # a compiled figure does not depend on Python
+    ]
 
 
 def device_slug(device_kind: str) -> str:
@@ -157,11 +164,31 @@ def present_environment() -> Environment:
         python=platform.python_version(),
         jax=jax.__version__,
         jaxlib=jaxlib.__version__,
-        equinox=_installed("equinox"),
-        flax=_installed("flax"),
-        optax=_installed("optax"),
+        libtpu=installed("libtpu") if devices[0].platform == "tpu" else None,
+        equinox=installed("equinox"),
+        flax=installed("flax"),
+        optax=installed("optax"),
         x64=bool(jax.config.jax_enable_x64),  # type: ignore[attr-defined]
         xla_flags=_present_flags(devices[0].platform),
+    )
+
+
+def target_environment(
+    present: Environment, device_kind: str, device_count: int = 1, libtpu: str | None = None
+) -> Environment:
+    """The environment of figures that are compiled, in this one, for a device that is not here.
+
+    `libtpu` is the version of the compiler. It is the same on every host and under every Python, so that the figures of
+    a target do not change with the machine that they are saved on.
+    """
+    return dataclasses.replace(
+        present,
+        device_kind=device_kind,
+        device_count=device_count,
+        processor="",
+        python="",
+        libtpu=libtpu,
+        xla_flags=normal_flags(os.environ.get("LIBTPU_INIT_ARGS", "")),
     )
 
 
@@ -183,19 +210,20 @@ def normal_flags(flags: str) -> str:
     return " ".join(sorted(kept, key=lambda flag: flag.partition("=")[0]))
 
 
+def installed(package: str) -> str | None:
+    """The version of an installed package, None where there is none. Imports nothing."""
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
 def _present_flags(platform_name: str) -> str:
     flags = os.environ.get("XLA_FLAGS", "")
     if platform_name == "tpu":
         # The TPU's compiler reads its flags from a variable of its own.
         flags += " " + os.environ.get("LIBTPU_INIT_ARGS", "")
     return normal_flags(flags)
-
-
-def _installed(package: str) -> str | None:
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return None
 
 
 def _minor(version: str) -> str:

@@ -2,10 +2,11 @@
 
 import dataclasses
 import math
+from collections.abc import Mapping
 from typing import Literal
 
 from perfsuite.gate.baseline import Entry
-from perfsuite.gate.environment import Environment, incomparable, version_changes
+from perfsuite.gate.environment import HOST_CALLS_UNIT, Environment, incomparable, version_changes
 from perfsuite.measure.measurement import Interval, Kind, Measurement
 
 Verdict = Literal["pass", "fail", "inconclusive", "improved", "new", "not comparable", "info"]
@@ -18,6 +19,10 @@ A paired ratio repeats to 0.65 % at worst, so 5 % is far outside its noise. A pl
 sequential medians of one and the same program were up to 62 % apart (FACTS of the project, 2-core x86-64), so a plain
 time fails only when it doubles. Compare two calls to hold a time more closely.
 """
+
+
+PARTS_NAMED = 3
+"""How many parts of a figure a message names."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,7 +65,11 @@ def judge_budget(test: str, measurement: Measurement, limit: float) -> Gate:
     """A measurement against a limit of the test's own."""
     interval = measurement.interval or Interval(measurement.value, measurement.value)
     verdict = against_limit(interval, limit)
-    reason = "" if verdict == "pass" else f"{_span(measurement)} against a budget of {limit:.6g} {measurement.unit}"
+    reason = (
+        ""
+        if verdict == "pass"
+        else f"{_span(measurement)} against a budget of {_number(limit, measurement.kind)} {measurement.unit}"
+    )
     return Gate(test, measurement, verdict, "budget", limit, reason=reason)
 
 
@@ -77,10 +86,10 @@ def judge_baseline(
     if measurement.kind == "info":
         return Gate(test, measurement, "info", baseline=entry.value if entry else None)
     if entry is None:
-        return Gate(test, measurement, "new", reason=f"{measurement.name} has no baseline")
+        return Gate(test, measurement, "new", reason=f"{measurement.title} has no baseline")
     if why := _why_not_comparable(measurement, entry, now):
         return Gate(
-            test, measurement, "not comparable", "baseline", baseline=entry.value, reason=f"{measurement.name}: {why}"
+            test, measurement, "not comparable", "baseline", baseline=entry.value, reason=f"{measurement.title}: {why}"
         )
     if tolerance is None or measurement.kind in ("count", "size"):
         tolerance = TOLERANCES[measurement.kind]
@@ -92,7 +101,8 @@ def judge_baseline(
     reason = ""
     if verdict in ("fail", "inconclusive"):
         reason = (
-            f"{_span(measurement)}, the baseline is {entry.value:.6g} {entry.unit}{_allowance(measurement, tolerance)}"
+            f"{_span(measurement)}, the baseline is {_number(entry.value, entry.kind)} {entry.unit}"
+            f"{_allowance(measurement, tolerance)}"
         )
         reason += _growth(measurement, entry)
         if changes := version_changes(entry.environment, now):
@@ -100,7 +110,8 @@ def judge_baseline(
         if cause:
             reason += f"\nlikely cause: {cause}"
     elif verdict == "improved":
-        reason = f"{_span(measurement)}, the baseline is {entry.value:.6g}: pytest --perf-save records it"
+        on_file = _number(entry.value, entry.kind)
+        reason = f"{_span(measurement)}, the baseline is {on_file}: pytest --perf-save records it"
     return Gate(test, measurement, verdict, "baseline", limit, entry.value, reason)
 
 
@@ -136,10 +147,15 @@ def _against_baseline(measurement: Measurement, baseline: float, tolerance: floa
 
 
 def _span(measurement: Measurement) -> str:
-    value = f"{measurement.name} is {measurement.value:.6g} {measurement.unit}"
+    value = f"{measurement.title} is {_number(measurement.value, measurement.kind)} {measurement.unit}"
     if measurement.interval is None:
         return value
     return f"{value} [{measurement.interval.low:.6g}, {measurement.interval.high:.6g}]"
+
+
+def _number(value: float, kind: Kind) -> str:
+    """Counts and sizes are exact, so they are written out."""
+    return f"{value:,.0f}" if kind in ("count", "size") and value == int(value) else f"{value:.6g}"
 
 
 def _allowance(measurement: Measurement, tolerance: float) -> str:
@@ -147,11 +163,41 @@ def _allowance(measurement: Measurement, tolerance: float) -> str:
 
 
 def _growth(measurement: Measurement, entry: Entry) -> str:
-    """Which parts of a count grew: the likely cause of a host-call regression."""
-    if not measurement.detail or not entry.detail:
-        return ""
-    # A function that is not on file made at most as many calls as the least busy one that is.
-    unlisted = min(entry.detail.values()) if len(entry.detail) >= len(measurement.detail) else 0
-    grown = {name: calls - entry.detail.get(name, unlisted) for name, calls in measurement.detail.items()}
-    worst = sorted((name for name in grown if grown[name] > 0), key=lambda name: -grown[name])[:3]
-    return f"; more calls of {', '.join(f'{name} (+{grown[name]})' for name in worst)}" if worst else ""
+    """Which parts of the figure got worse, and where they are now: the likely cause."""
+    now, then = measurement.detail or {}, entry.detail or {}
+    if (measurement.value and not now) or (entry.value and not then):
+        return ""  # not split on both sides; nothing has no parts
+    if measurement.better == "lower":
+        verb, sign = ("more calls of" if measurement.unit == HOST_CALLS_UNIT else "grew:"), "+"
+        parts = _grown(then, entry.value, now)
+    else:
+        verb, sign = "fell:", "-"
+        parts = _grown(now, measurement.value, then)
+    places = measurement.places or {}
+    named = [
+        f"{name} ({sign}{amount})" + (f" at {places[name]}" if name in places else "")
+        for name, amount in parts[:PARTS_NAMED]
+    ]
+    return f"; {verb} {', '.join(named)}" if named else ""
+
+
+def _grown(small: Mapping[str, int], total: float, large: Mapping[str, int]) -> list[tuple[str, str]]:
+    """The parts in `large` that are more than in `small`, whose figure is `total`: their names and by how much.
+
+    Those that grew most come first. Both lists may hold the largest parts only, so of one that is not in `small` only
+    the most that it can have been is known. One that may be new comes last where it need not have grown at all.
+    """
+    # A part that is off the list is no larger than the last on it, nor than what the list leaves of the figure. A list
+    # that is shorter than the other was not cut.
+    left = int(total) - sum(small.values())
+    unlisted = max(0, min([left, *small.values()])) if len(small) >= len(large) else 0
+    grown, perhaps_new = [], []
+    for name, value in large.items():
+        if name in small or unlisted == 0:
+            grown.append((value - small.get(name, 0), name, ""))
+        elif value > unlisted:
+            grown.append((value - unlisted, name, " or more"))
+        elif value > 0:
+            perhaps_new.append((value, name))
+    parts = [(name, f"{by}{more}") for by, name, more in sorted(grown, key=lambda part: -part[0]) if by > 0]
+    return parts + [(name, f"{value} at most") for value, name in sorted(perhaps_new, key=lambda part: -part[0])]

@@ -2,12 +2,16 @@
 
 import dataclasses
 import math
+import re
 from typing import Literal
 
 Kind = Literal["count", "size", "ratio", "time", "info"]
 Better = Literal["lower", "higher"]
 
 KINDS: tuple[Kind, ...] = ("count", "size", "ratio", "time", "info")
+
+# It names a file, so it must not lead out of the folder.
+_TARGET = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,8 +35,10 @@ class Measurement:
     """One figure with its unit and kind.
 
     `kind` decides how a gate treats the figure (DESIGN: count, size, ratio, time, info). `interval` and `samples` are
-    there where the figure was sampled. `detail` splits a count into its parts (host calls by function), so that a
-    failed gate can say which part grew.
+    there where the figure was sampled. `detail` splits a count or a size into its parts (host calls by function), so
+    that a failed gate can say which part grew. `places` says of parts where in the source they are now ("model.py:42 in
+    attention"); no baseline file has it, for every edit moves lines. `target` names the device that the figure was
+    compiled for ("tpu-v5e"), None says that it was made on the present one.
     """
 
     name: str
@@ -43,6 +49,8 @@ class Measurement:
     interval: Interval | None = None
     samples: int | None = None
     detail: dict[str, int] | None = None
+    target: str | None = None
+    places: dict[str, str] | None = None
 
     def __post_init__(self):
         if not isinstance(self.name, str) or not self.name.strip() or not self.name.isprintable():
@@ -59,6 +67,13 @@ class Measurement:
             raise ValueError(f"{self.name}: value must be finite, got {self.value}")
         if self.kind == "count" and self.value != int(self.value):
             raise ValueError(f"{self.name}: a count must be whole, got {self.value}")
+        if self.target is not None and not _TARGET.fullmatch(self.target):
+            raise ValueError(f"{self.name}: target must be a name like 'tpu-v5e', got {self.target!r}")
+
+    @property
+    def title(self) -> str:
+        """The name, with the target where there is one: unique in its test, and what tables and messages show."""
+        return title(self.name, self.target)
 
     def to_dict(self) -> dict:
         """Plain values only, as a pytest-xdist worker can send them."""
@@ -69,3 +84,8 @@ class Measurement:
         """The inverse of `to_dict`."""
         interval = values["interval"]
         return cls(**{**values, "interval": Interval(**interval) if interval else None})
+
+
+def title(name: str, target: str | None) -> str:
+    """`step flops @ tpu-v5e`; the name alone for a figure of the present device."""
+    return name if target is None else f"{name} @ {target}"

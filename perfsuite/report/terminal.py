@@ -2,6 +2,7 @@
 
 import collections
 import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -9,7 +10,7 @@ import pytest
 import tabulate
 
 from perfsuite.gate.verdict import Gate, Verdict
-from perfsuite.measure.measurement import Interval
+from perfsuite.measure.measurement import Interval, title
 
 if TYPE_CHECKING:
     from perfsuite.gate.baseline import Change
@@ -31,16 +32,15 @@ LONGEST_NAME = 60
 
 
 def header(session: "PerfSession", rootpath: Path) -> list[str]:
-    """Device, versions and baseline file, for the top of the session."""
+    """Device, versions and baseline files, for the top of the session: a line for each target that is named."""
     environment = session.environment
     named = ((name, getattr(environment, name)) for name in ("jax", "jaxlib", "equinox"))
     versions = [f"{name} {version}" for name, version in named if version]
-    count = sum(map(len, session.baselines.figures.values()))
     devices = f"{environment.device_count} x {environment.device_kind}"
-    on_file = f"{count} figures" if count else "no figures yet: pytest --perf-save records them"
     return [
         f"perfsuite: {devices} ({environment.processor}), {', '.join(versions)}",
-        f"perfsuite: baselines {_relative(session.path, rootpath)} ({on_file}), size {session.options.size}",
+        f"perfsuite: baselines {_baselines(session, None, rootpath)}, size {session.options.size}",
+        *(f"perfsuite: {name}: {_baselines(session, name, rootpath)}" for name in session.options.targets),
     ]
 
 
@@ -48,7 +48,7 @@ def summary(
     reporter: pytest.TerminalReporter,
     session: "PerfSession",
     rootpath: Path,
-    saved: "SaveResult | None",
+    saved: "Sequence[SaveResult]",
     not_saved: str,
 ) -> None:
     """Every gate of the session in one table, then what needs a look, then what was saved."""
@@ -60,10 +60,19 @@ def summary(
         _missing(reporter, session)
         counts = collections.Counter(gate.verdict for gate in gates)
         reporter.line(f"{len(gates)} figures: {', '.join(f'{count} {name}' for name, count in counts.most_common())}")
-    if saved is not None:
-        _saved(reporter, saved, rootpath)
+    _programs(reporter, session, rootpath)
+    for result in saved:
+        _saved(reporter, result, rootpath)
     if not_saved:
         reporter.line(not_saved, red=True, bold=True)
+
+
+def _programs(reporter: pytest.TerminalReporter, session: "PerfSession", rootpath: Path) -> None:
+    compiled = sum(record.compiled for record in session.records)
+    cached = sum(record.cached for record in session.records)
+    if compiled or cached:
+        where = f"the cache ({_relative(session.cache, rootpath)})" if session.cache else "a cache"
+        reporter.line(f"{compiled + cached} programs: {compiled} compiled, {cached} from {where}")
 
 
 def number(value: float) -> str:
@@ -81,10 +90,16 @@ def value_with_interval(value: float, interval: Interval | None) -> str:
     return f"{number(value)} [{number(interval.low)}, {number(interval.high)}]"
 
 
+def _baselines(session: "PerfSession", target: str | None, rootpath: Path) -> str:
+    count = sum(map(len, session.baselines_of(target).figures.values()))
+    on_file = f"{count} figures" if count else "no figures yet: pytest --perf-save records them"
+    return f"{_relative(session.path_of(target), rootpath)} ({on_file})"
+
+
 def _table(reporter: pytest.TerminalReporter, gates: list[Gate]) -> None:
     rows = [
         (
-            f"  {_clipped(gate.measurement.name)}",
+            f"  {title(_clipped(gate.measurement.name), gate.measurement.target)}",
             value_with_interval(gate.measurement.value, gate.measurement.interval),
             gate.measurement.unit,
             "" if gate.limit is None else number(gate.limit),

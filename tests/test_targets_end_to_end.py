@@ -1,0 +1,223 @@
+"""Figures compiled for a device that is not here, end to end: their file, their gate, and what the terminal says.
+
+The figures are made up; `perf.program` makes real ones. Every planted regression has its control.
+"""
+
+import json
+
+import pytest
+
+COMPILED = """
+from perfsuite.measure.measurement import Measurement
+
+def collectives(perf, target="tpu-v5e", **parts):
+    places = {name.replace("_", "-"): f"model.py:{len(name)} in attention" for name in parts}
+    detail = {name.replace("_", "-"): number for name, number in parts.items()}
+    total = sum(parts.values())
+    made = Measurement("step collectives", total, "collectives", "count", detail=detail, target=target, places=places)
+    perf._record(made)
+"""
+
+
+@pytest.fixture
+def compiled_test(project, perf_test):
+    """Write a perf test of these lines, which can call `collectives(perf, all_gather=2)`."""
+
+    def write(*lines: str) -> None:
+        perf_test("from compiled import collectives", *lines, compiled=COMPILED)
+
+    return write
+
+
+def figures(project, device: str) -> dict:
+    return json.loads((project.path / f"baselines/{device}.json").read_text())["figures"]
+
+
+def test_a_collective_too_many_fails_and_names_its_part_and_place(project, compiled_test):
+    compiled_test("collectives(perf, all_gather=2, all_reduce=1)")
+    project.runpytest_inprocess("--perf-save").assert_outcomes(passed=1)
+    project.runpytest_inprocess("--perf", "--perf-strict").assert_outcomes(passed=1)
+    compiled_test("collectives(perf, all_gather=3, all_reduce=1)")
+    result = project.runpytest_inprocess("--perf")
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(
+        [
+            "step collectives @ tpu-v5e is 4 collectives, the baseline is 3 collectives; "
+            "grew: all-gather (+1) at model.py:10 in attention",
+            "  step collectives @ tpu-v5e * 4 * collectives * 3 * baseline * 3 * fail",
+        ]
+    )
+
+
+def test_a_part_that_only_moved_in_the_source_changes_no_file(project, compiled_test):
+    compiled_test("collectives(perf, all_gather=2)")
+    project.runpytest_inprocess("--perf-save")
+    before = (project.path / "baselines/tpu-v5e.json").read_bytes()
+    assert b"model.py" not in before
+    (project.path / "compiled.py").write_text(COMPILED.replace("model.py:", "model.py:1"))
+    result = project.runpytest_inprocess("--perf-save")
+    result.stdout.fnmatch_lines(["baselines/tpu-v5e.json unchanged: 0 created, 0 updated, 0 trimmed, 1 kept"])
+    assert (project.path / "baselines/tpu-v5e.json").read_bytes() == before
+
+
+def test_one_run_saves_the_files_of_both_devices(project, compiled_test):
+    compiled_test("collectives(perf, all_gather=2)", "collectives(perf, target=None, copy=1)")
+    result = project.runpytest_inprocess("--perf-save")
+    result.assert_outcomes(passed=1)
+    result.stdout.fnmatch_lines(
+        [
+            "  step collectives @ tpu-v5e * 2 *",
+            "  step collectives  * 1 *",
+            "2 figures: 2 new",
+            "baselines/cpu.json saved: 1 created, 0 updated, 0 trimmed, 0 kept",
+            "baselines/tpu-v5e.json saved: 1 created, 0 updated, 0 trimmed, 0 kept",
+        ]
+    )
+    ((test, there),) = figures(project, "tpu-v5e").items()
+    here = figures(project, "cpu")[test]
+    assert {name: (entry["value"], entry["provenance"]) for name, entry in here.items()} == {
+        "step collectives": (1, "measured")
+    }
+    assert there["step collectives"]["provenance"] == "compiled"
+    assert there["step collectives"]["detail"] == {"all-gather": 2}
+
+
+def test_what_became_better_worse_or_vanished_is_said_for_each_file(project, compiled_test):
+    compiled_test("collectives(perf, all_gather=2)", "collectives(perf, target='tpu-v6e', all_gather=2)")
+    project.runpytest_inprocess("--perf-save")
+    compiled_test("collectives(perf, all_gather=1)", "perf.record('copies', 1, unit='copies', kind='count')")
+    result = project.runpytest_inprocess("--perf")
+    result.stdout.fnmatch_lines(
+        [
+            "missing: test_step.py::test_step: step collectives @ tpu-v6e is on file but was not measured: *",
+        ]
+    )
+    result = project.runpytest_inprocess("--perf-save")
+    result.stdout.fnmatch_lines(
+        [
+            "baselines/cpu.json saved: 1 created, 0 updated, 0 trimmed, 0 kept",
+            "baselines/tpu-v5e.json saved: 0 created, 1 updated, 0 trimmed, 0 kept",
+            "  update *step collectives: 2 -> 1 collectives, better",
+            "baselines/tpu-v6e.json saved: 0 created, 0 updated, 1 trimmed, 0 kept",
+            "  trim *step collectives",
+        ]
+    )
+
+
+def test_reported_figures_beside_compiled_ones_are_left_as_they_are(project, compiled_test):
+    reported = {"kind": "time", "provenance": "reported", "source": "a lab note", "unit": "ms", "value": 104.7}
+    on_file = {"reported/step": {"step": reported}, "test_step.py::test_step": {"step 3": reported}}
+    content = {"schema": 1, "device": "tpu-v5e", "environments": {}, "figures": on_file}
+    (project.path / "baselines").mkdir()
+    (project.path / "baselines/tpu-v5e.json").write_text(json.dumps(content))
+    compiled_test("collectives(perf, all_gather=2)")
+    result = project.runpytest_inprocess("--perf-save")
+    result.stdout.fnmatch_lines(["baselines/tpu-v5e.json saved: 1 created, 0 updated, 0 trimmed, 2 kept"])
+    after = figures(project, "tpu-v5e")
+    assert after["reported/step"]["step"] == after["test_step.py::test_step"]["step 3"] == reported
+    result = project.runpytest_inprocess("--perf")
+    result.assert_outcomes(passed=1)
+    result.stdout.no_fnmatch_line("missing:*")
+
+
+def test_a_figure_here_and_one_of_a_target_may_have_the_same_name(project, compiled_test):
+    compiled_test(
+        "collectives(perf, all_gather=2)",
+        "assert perf._unique('step', ' collectives') == 'step'",
+        "assert perf._unique('step', ' collectives', target='tpu-v6e') == 'step'",
+        "assert perf._unique('step', ' collectives', target='tpu-v5e') == 'step #2'",
+    )
+    project.runpytest_inprocess("--perf").assert_outcomes(passed=1)
+
+
+PARAMETRISED = """
+from compiled import collectives
+def test_program(perf, perf_target): collectives(perf, perf_target, all_gather=2)
+"""
+
+
+def test_each_target_has_a_test_a_file_and_a_line_in_the_header(project, compiled_test):
+    project.makepyfile(test_program=PARAMETRISED, compiled=COMPILED)
+    options = ["--perf-target=tpu-v5e", "--perf-target=tpu-v6e"]
+    project.runpytest_inprocess("--perf-save", *options).assert_outcomes(passed=2)
+    for name in ("tpu-v5e", "tpu-v6e"):
+        assert list(figures(project, name)) == [f"test_program.py::test_program[{name}]"]
+    result = project.runpytest_inprocess("--perf", "--perf-strict", *options)
+    result.assert_outcomes(passed=2)
+    result.stdout.fnmatch_lines(
+        [
+            "perfsuite: baselines baselines/cpu.json (no figures yet: *), size small",
+            "perfsuite: tpu-v5e: baselines/tpu-v5e.json (1 figures)",
+            "perfsuite: tpu-v6e: baselines/tpu-v6e.json (1 figures)",
+            "  step collectives @ tpu-v5e * pass",
+            "  step collectives @ tpu-v6e * pass",
+        ]
+    )
+
+
+def test_saving_for_some_targets_keeps_the_entries_of_the_others(project):
+    project.makepyfile(test_program=PARAMETRISED, compiled=COMPILED)
+    project.runpytest_inprocess("--perf-save").assert_outcomes(passed=1)
+    project.runpytest_inprocess("--perf-save", "--perf-target=tpu-v6e").assert_outcomes(passed=1)
+    project.runpytest_inprocess("--perf-save", "--perf-target=tpu-v5e").assert_outcomes(passed=1)
+    for device, name in (("cpu", "here"), ("tpu-v5e", "tpu-v5e"), ("tpu-v6e", "tpu-v6e")):
+        assert list(figures(project, device)) == [f"test_program.py::test_program[{name}]"]
+
+
+def test_a_test_deleted_from_its_file_is_trimmed_from_its_targets_file(project):
+    other = PARAMETRISED.replace("test_program", "test_other")
+    project.makepyfile(test_program=PARAMETRISED + other, compiled=COMPILED)
+    project.runpytest_inprocess("--perf-save", "--perf-target=tpu-v5e").assert_outcomes(passed=2)
+    project.makepyfile(test_program=PARAMETRISED)
+    result = project.runpytest_inprocess("--perf-save", "--perf-target=tpu-v5e")
+    result.stdout.fnmatch_lines(["baselines/tpu-v5e.json saved: 0 created, 0 updated, 1 trimmed, 1 kept"])
+    assert list(figures(project, "tpu-v5e")) == ["test_program.py::test_program[tpu-v5e]"]
+
+
+@pytest.mark.parametrize("option", ["--perf", "--perf-save"])
+def test_a_damaged_file_of_a_target_that_is_named_is_a_usage_error(project, compiled_test, option):
+    compiled_test("collectives(perf, all_gather=2)")
+    project.runpytest_inprocess("--perf-save")
+    path = project.path / "baselines/tpu-v5e.json"
+    path.write_text(path.read_text()[:-20])
+    result = project.runpytest_inprocess(option, "--perf-target=tpu-v5e")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(["ERROR: *tpu-v5e.json:*"])
+
+
+@pytest.mark.parametrize("option", ["--perf", "--perf-save"])
+def test_a_damaged_file_of_another_target_fails_the_test_that_uses_it_and_no_other(project, compiled_test, option):
+    compiled_test("collectives(perf, all_gather=2)")
+    project.runpytest_inprocess("--perf-save")
+    path = project.path / "baselines/tpu-v5e.json"
+    damaged = path.read_text()[:-20]
+    path.write_text(damaged)
+    project.makepyfile(test_other="def test_other(perf): perf.record('copies', 1, unit='copies', kind='count')")
+    result = project.runpytest_inprocess(option)
+    result.assert_outcomes(passed=1, failed=1)
+    result.stdout.fnmatch_lines(["*tpu-v5e.json:*cut short*"])
+    assert path.read_text() == damaged
+    assert (project.path / "baselines/cpu.json").exists() == (option == "--perf-save")
+
+
+def test_a_worker_of_pytest_xdist_sends_figures_with_their_target(project, compiled_test):
+    pytest.importorskip("xdist")
+    compiled_test("collectives(perf, all_gather=2)")
+    project.runpytest_subprocess("--perf-save", "-n1").assert_outcomes(passed=1)
+    assert figures(project, "tpu-v5e")["test_step.py::test_step"]["step collectives"]["value"] == 2
+    compiled_test("collectives(perf, all_gather=3)")
+    result = project.runpytest_subprocess("--perf", "-n1")
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(
+        ["fail: *step collectives @ tpu-v5e is 3*grew: all-gather (+1) at model.py:10 in attention"]
+    )
+
+
+def test_a_test_without_its_targets_compiler_is_skipped_and_fails_under_strict(project, compiled_test):
+    compiled_test("perf._session.unavailable('libtpu is not installed')")
+    result = project.runpytest_inprocess("--perf", "-rs")
+    result.assert_outcomes(skipped=1)
+    result.stdout.fnmatch_lines(["SKIPPED * libtpu is not installed"])
+    result = project.runpytest_inprocess("--perf", "--perf-strict")
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["libtpu is not installed (--perf-strict)"])
