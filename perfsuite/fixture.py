@@ -8,15 +8,17 @@ import pytest
 
 from perfsuite.gate.budget import Budget, BudgetExceeded
 from perfsuite.measure.call import Call, label_of
-from perfsuite.measure.measurement import Better, Interval, Kind, Measurement
+from perfsuite.measure.measurement import Better, Interval, Kind, Measurement, title
 
 if TYPE_CHECKING:
     from perfsuite.gate.verdict import Gate
     from perfsuite.measure.comparison import Comparison, Estimate, Until
     from perfsuite.measure.hostcalls import HostCalls
+    from perfsuite.measure.program import Program
     from perfsuite.measure.scaling import Figure, MakeCall, Scaling
     from perfsuite.measure.timing import Timing
     from perfsuite.measure.warmup import Warm
+    from perfsuite.program_gates import ProgramGates
     from perfsuite.session import PerfSession
 
 NO_BUDGET = Budget()
@@ -40,8 +42,10 @@ class Perf:
         self._tolerance = tolerance
         self._seconds = seconds
         self._causes: dict[str, str] = {}
+        self.programs: ProgramGates | None = None
         self._tolerances: dict[str, float | None] = {}
         self.measurements: dict[str, Measurement] = {}
+        """By title: the same name may stand for the present device and for a target."""
         self.gates: list[Gate] = []
         self.ended = False
 
@@ -211,6 +215,50 @@ class Perf:
             self._check_budget(made[0], limits["us_per_leaf"], lambda: cause)
         return scaling
 
+    def program(
+        self,
+        call: Call,
+        target: str | None = None,
+        *,
+        chips: int | None = None,
+        budget: Budget = NO_BUDGET,
+        name: str | None = None,
+    ) -> "Program":
+        """Compile a call without running it, and record its program's facts: FLOPs, bytes, fusions, collectives.
+
+        `target` names a device that need not be here, such as "tpu-v5e"; None is the present one. A sharded program
+        (its arguments lie on a mesh, or are `jax.ShapeDtypeStruct`s with shardings) is compiled for as many devices of
+        the target as its mesh has, in a slice of `chips` chips or the smallest that has them. The figures of a target
+        are gated by the target's own baseline file. `Budget(peak_bytes=)` limits the memory.
+
+        A program that the compiler refuses, because it needs more memory than there is, fails as a budget does. Where
+        the target's compiler is not installed the test is skipped, and fails under --perf-strict.
+        """
+        __tracebackhide__ = True
+        from perfsuite.measure.lowering import HostCallbackError
+        from perfsuite.measure.program_figures import measurements_of
+        from perfsuite.measure.target_compiler import CompileFailed, TargetUnavailable
+        from perfsuite.program_gates import ProgramGates, refusal
+
+        limits = budget.only("perf.program", "peak_bytes")
+        call = _checked(call, "perf.program")
+        label = self._unique(name or call.label, " flops", target=target)
+        self.programs = self.programs or ProgramGates(self._session, self._test)
+        self._session.baselines_of(target)  # a damaged file is an error before minutes of compiling
+        try:
+            program = self.programs.compile(call, target, chips, label)
+        except TargetUnavailable as error:
+            self._session.unavailable(str(error))
+        except (CompileFailed, HostCallbackError) as error:
+            self.gates.append(refusal(self._test, label, target, error))
+            raise BudgetExceeded(str(error)) from error
+        for made in measurements_of(program):
+            self._record(made)
+        if "peak_bytes" in limits:
+            peak = self.measurements[title(f"{label} peak bytes", target)]
+            self._check_budget(peak, limits["peak_bytes"], lambda: _parts(program.memory_use))
+        return program
+
     def record(
         self,
         name: str,
@@ -230,23 +278,27 @@ class Perf:
     def judge_baselines(self) -> "list[Gate]":
         """Every figure of this test against its baseline. The plugin calls it when the test's body has ended."""
         gates = [
-            self._session.judge(self._test, measurement, self._tolerances[name], cause=self._causes.get(name, ""))
-            for name, measurement in self.measurements.items()
+            self._session.judge(self._test, measurement, self._tolerances[title], cause=self._causes.get(title, ""))
+            for title, measurement in self.measurements.items()
         ]
+        if self.programs is not None:
+            gates = self.programs.explained(gates)
+            if self._session.options.save:
+                self.programs.keep()
         self.gates += gates
         return gates
 
     def _record(self, measurement: Measurement, tolerance: float | None = None) -> None:
-        self.measurements[measurement.name] = measurement
-        self._tolerances[measurement.name] = self._tolerance_of(tolerance)
+        self.measurements[measurement.title] = measurement
+        self._tolerances[measurement.title] = self._tolerance_of(tolerance)
 
     def _tolerance_of(self, tolerance: float | None) -> float | None:
         return self._tolerance if tolerance is None else tolerance
 
-    def _unique(self, name: str, *suffixes: str) -> str:
+    def _unique(self, name: str, *suffixes: str, target: str | None = None) -> str:
         """`name`, or `name #2` and so on, so that a second figure of the same function has a name of its own."""
         number, candidate = 1, name
-        while any(candidate + suffix in self.measurements for suffix in suffixes or ("",)):
+        while any(title(candidate + suffix, target) in self.measurements for suffix in suffixes or ("",)):
             number += 1
             candidate = f"{name} #{number}"
         return candidate
@@ -292,6 +344,10 @@ class Perf:
 
 
 _SEVERITY = ("fail", "inconclusive", "not comparable", "new", "improved", "pass", "info")
+
+
+def _parts(parts: dict[str, int]) -> str:
+    return ", ".join(f"{name} {value:,}" for name, value in sorted(parts.items(), key=lambda part: -part[1]))
 
 
 def _pairs(made: list[Measurement], limits: dict[str, float]) -> list[tuple[Measurement, float]]:

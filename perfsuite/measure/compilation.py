@@ -1,0 +1,165 @@
+"""From a call to the facts of its program: lower here, compile here or for a target, read what the compiler says."""
+
+import dataclasses
+import hashlib
+import json
+import os
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import jax
+import jaxlib
+
+from perfsuite.measure import facts_cache
+from perfsuite.measure.call import Call
+from perfsuite.measure.hlo import Source, parse
+from perfsuite.measure.locations import Stack, number_locations, restore_locations
+from perfsuite.measure.lowering import Donation, LoweredCall, lower_call
+from perfsuite.measure.program import Program
+from perfsuite.measure.program_reader import Origin, read_program
+from perfsuite.measure.target_compiler import compile_for
+from perfsuite.measure.targets import Target, peak_rates
+from perfsuite.measure.targets import target as target_of
+
+_FORMAT = 1
+"""Of the entries in the cache."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Compilation:
+    """What a compiler said of a call: enough to read its program again, also in another session.
+
+    `hlo` is the optimised program, `cost` and `memory` are XLA's analyses, `stacks` what numbers in the program's
+    metadata stand for (see `locations`).
+    """
+
+    origin: Origin
+    hlo: str
+    cost: Mapping[str, float]
+    memory: Mapping[str, int]
+    donations: tuple[Donation, ...]
+    stacks: Mapping[int, Stack]
+
+    def program(self) -> Program:
+        """The facts."""
+        module = restore_locations(parse(self.hlo), self.stacks)
+        return read_program(self.origin, module, self.cost, self.memory, self.donations)
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values only, without the device's published rates."""
+        return dataclasses.asdict(dataclasses.replace(self, origin=dataclasses.replace(self.origin, rates=None)))
+
+    @classmethod
+    def from_dict(cls, values: Mapping[str, Any]) -> "Compilation":
+        """The inverse of `to_dict`, also after a way through JSON. Raises `KeyError` or `TypeError` for others."""
+        donations = (Donation(**{**donation, "shape": tuple(donation["shape"])}) for donation in values["donations"])
+        stacks = {
+            int(number): tuple(Source(**frame) for frame in frames) for number, frames in values["stacks"].items()
+        }
+        origin = Origin(**values["origin"])
+        return cls(origin, values["hlo"], values["cost"], values["memory"], tuple(donations), stacks)
+
+
+def program_of(
+    call: Call, target: str | None = None, *, chips: int | None = None, cache: Path | None = None
+) -> Program:
+    """Compile a call without running it, and read the facts of its program. See `compile_call`."""
+    return compile_call(call, target, chips=chips, cache=cache).program()
+
+
+def compile_call(
+    call: Call, target: str | None = None, *, chips: int | None = None, cache: Path | None = None
+) -> Compilation:
+    """Compile a call without running it.
+
+    `target` names a device that need not be here ("tpu-v5e"), None is the present one. `chips` asks for a slice of that
+    many; otherwise it is the smallest that has a device for each partition of the program. `cache` is a folder where
+    what the compiler said is kept, under the program's text, the compiler's version and its flags.
+
+    Raises `ValueError` for an unknown target or too few chips, `TargetUnavailable` when the target's compiler cannot be
+    used here, `CompileFailed` when it refuses the program, `HostCallbackError` or `MeasurementError` when the call
+    cannot be lowered.
+    """
+    if target is not None:
+        return _for_target(call, target_of(target), chips, cache)
+    if chips is not None:
+        raise ValueError("perf.program(chips=...) is for a target; the present device is what it is")
+    return _here(call, cache)
+
+
+def _for_target(call: Call, target: Target, chips: int | None, cache: Path | None) -> Compilation:
+    lowered = lower_call(call, "tpu")
+    located = number_locations(lowered.text)
+    text = located.text.encode()
+    compiled = compile_for(target, text, partitions=lowered.partitions, chips=chips, cache=cache)
+    origin = Origin(
+        label=call.label,
+        target=target.name,
+        device_kind=target.device_kind,
+        partitions=lowered.partitions,
+        compiler=compiled.compiler,
+        cached=compiled.cached,
+        lower_seconds=lowered.lower_seconds,
+        compile_seconds=compiled.compile_seconds,
+        memory_bytes=target.memory_bytes,
+        rates=target.rates,
+    )
+    return Compilation(origin, compiled.hlo, compiled.cost, compiled.memory, lowered.donations, located.stacks)
+
+
+def _here(call: Call, cache: Path | None) -> Compilation:
+    lowered = lower_call(call)
+    device = jax.devices()[0]
+    version = device.client.platform_version
+    key = _key(lowered.text, device.device_kind, version)
+    entry = facts_cache.read(cache, key)
+    cached = entry is not None
+    if entry is None:
+        entry = _compiled(lowered)
+        facts_cache.write(cache, key, entry)
+    origin = Origin(
+        label=call.label,
+        target=None,
+        device_kind=device.device_kind,
+        partitions=lowered.partitions,
+        compiler=f"jaxlib {jaxlib.__version__}, {version}",
+        cached=cached,
+        lower_seconds=lowered.lower_seconds,
+        compile_seconds=entry["compile_seconds"],
+        memory_bytes=(device.memory_stats() or {}).get("bytes_limit"),
+        rates=peak_rates(device.device_kind),
+    )
+    return Compilation(origin, entry["hlo"], entry["cost"], entry["memory"], lowered.donations, {})
+
+
+def _compiled(lowered: LoweredCall) -> dict[str, Any]:
+    started = time.perf_counter()
+    compiled = lowered.lowered.compile()
+    seconds = time.perf_counter() - started
+    stats = compiled.memory_analysis()
+    return {
+        "hlo": compiled.as_text(),
+        "cost": {name: float(value) for name, value in _cost(compiled.cost_analysis()).items()},
+        "memory": {name: getattr(stats, name) for name in dir(stats) if name.endswith("_in_bytes")},
+        "compile_seconds": seconds,
+    }
+
+
+def _cost(analysis: Any) -> Mapping[str, float]:
+    # A list with one entry a module in some versions of jax.
+    return (analysis[0] if isinstance(analysis, list) else analysis) or {}
+
+
+def _key(text: str, device_kind: str, version: str) -> str:
+    """What the program depends on. XLA's CPU compiler cuts loops into as many parts as the process may use cores."""
+    parts = {
+        "format": _FORMAT,
+        "device_kind": device_kind,
+        "version": version,
+        "jaxlib": jaxlib.__version__,
+        "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
+        "flags": [os.environ.get(name, "") for name in ("XLA_FLAGS", "LIBTPU_INIT_ARGS")],
+    }
+    return hashlib.sha256(f"{json.dumps(parts, sort_keys=True)}\n{text}".encode()).hexdigest()
