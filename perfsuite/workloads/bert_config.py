@@ -11,6 +11,8 @@ class BertConfig:
     `attention` is `"fused"` (`jax.nn.dot_product_attention`) or `"eager"` (QK^T, mask, softmax, dropout, V). The fused
     kernel has no dropout on attention weights, so `dropout` then applies to embeddings and residual branches alone.
     `activation_dtype` is what layers compute in; parameters, normalisation, softmax and loss stay float32.
+    `remat` keeps each layer's input alone for the backward pass, which computes the layer once more: less memory on an
+    accelerator, more FLOPs, the same gradients.
 
     Raises `ValueError` on sizes that cannot make a model.
     """
@@ -27,6 +29,7 @@ class BertConfig:
     activation_dtype: Literal["float32", "bfloat16", "float16"] = "float32"
     norm_epsilon: float = 1e-12
     initializer_std: float = 0.02
+    remat: bool = False
 
     def __post_init__(self) -> None:
         sizes = ("vocab_size", "hidden_size", "num_heads", "intermediate_size", "max_positions", "num_token_types")

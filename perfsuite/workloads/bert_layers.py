@@ -149,7 +149,8 @@ class Attention(eqx.Module):
         )
         visible = mask[:, None, None, :]
         if self.kind == "fused":
-            mixed = jax.nn.dot_product_attention(query, key, value, mask=visible)
+            # As a flash kernel does: the backward pass computes the scores again, and none are kept.
+            mixed = jax.checkpoint(jax.nn.dot_product_attention)(query, key, value, mask=visible)
         else:
             mixed = self._eager(query, key, value, visible, weights_key)
         return self.output(mixed.reshape(x.shape[0], -1), x, output_key)
