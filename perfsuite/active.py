@@ -8,6 +8,7 @@ import pytest
 from perfsuite.fixture import Perf
 from perfsuite.gate.baseline_file import BaselineError, SaveResult
 from perfsuite.measure import compiles
+from perfsuite.measure.quiet import libtpu_silenced
 from perfsuite.options import Options, marker_arguments
 from perfsuite.report import terminal
 from perfsuite.session import PerfSession, TestRecord, split_parameters
@@ -26,7 +27,8 @@ def start(config: pytest.Config, options: Options) -> None:
     # pytest-xdist gives its workers, and only them, a `workerinput`.
     is_worker = hasattr(config, "workerinput")
     try:
-        session = PerfSession(options, timing_refused=_PARALLEL if is_worker else "", cache=_cache(config))
+        with libtpu_silenced():  # it starts JAX's backend
+            session = PerfSession(options, timing_refused=_PARALLEL if is_worker else "", cache=_cache(config))
     except BaselineError as error:
         raise pytest.UsageError(str(error)) from None
     config.stash[_SESSION] = session

@@ -93,6 +93,12 @@ def test_the_fast_path_is_found_and_cleared():
     _jax_internals.restore_fast_path([])
 
 
+def test_a_lowered_function_says_what_compiler_options_it_was_given():
+    options = {"xla_cpu_enable_fast_math": True}
+    assert _jax_internals.compiler_options(jax.jit(jnp.sin, compiler_options=options).lower(X)) == options
+    assert _jax_internals.compiler_options(jax.jit(jnp.sin).lower(X)) == {}
+
+
 def test_without_any_of_the_names_messages_say_less_and_nothing_fails(seen, monkeypatch):
     monkeypatch.setattr(_jax_internals, "compiled_function", lambda frames: None)
     jax.jit(lambda x: x + 1)(X)

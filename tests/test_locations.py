@@ -8,7 +8,7 @@ import pytest
 
 from perfsuite import call
 from perfsuite.measure.hlo import Source, parse
-from perfsuite.measure.locations import number_locations, restore_locations
+from perfsuite.measure.locations import number_locations, restoring
 from perfsuite.measure.lowering import lower_call
 
 X = jnp.ones((8, 8))
@@ -81,13 +81,13 @@ def test_lines_come_back_into_the_compiled_program():
     stacks = {1: (Source("model.py", 42, "attention"), Source("train.py", 7, "step"))}
     hlo = re.sub(r'^(\d+) ".*"$', r'\1 "-"', text, flags=re.MULTILINE)
     hlo = re.sub(r"\bline=\d+", "line=1", hlo)
-    ops = every_op(restore_locations(parse(hlo), stacks))
+    ops = every_op(parse(hlo, restored=restoring(stacks)))
     assert {op.stack for op in ops} == {(), stacks[1]}
 
 
 def test_frames_that_are_no_numbers_stay():
-    module = parse(lower_call(call(jax.jit(step), X)).lowered.compile().as_text())
-    assert restore_locations(module, {}) == module
+    text = lower_call(call(jax.jit(step), X)).lowered.compile().as_text()
+    assert parse(text, restored=restoring({})) == parse(text)
 
 
 @pytest.mark.parametrize(

@@ -110,6 +110,11 @@ def lowering(platform: str | None) -> Iterator[Lowering]:
         jax.stages.Traced.lower = original  # type: ignore[method-assign]
 
 
+def compiler_options(lowered: jax.stages.Lowered) -> dict[str, Any]:
+    """The `compiler_options` that the function was given to `jax.jit` with, which are not in its text."""
+    return dict(getattr(lowered._lowering, "_compiler_options_kvs", None) or ())
+
+
 def _leaves(held: dict[str, Any]) -> list[Any] | None:
     """The leaves of the arguments that the caller of `Traced.lower` was given, without the static ones."""
     if not {"jit_func", "args", "kwargs"} <= held.keys():

@@ -2,6 +2,7 @@
 
 import dataclasses
 import hashlib
+import itertools
 import json
 import os
 import time
@@ -12,19 +13,24 @@ from typing import Any
 import jax
 import jaxlib
 
-from perfsuite.measure import facts_cache
+from perfsuite.measure import _jax_internals, facts_cache
 from perfsuite.measure.call import Call
 from perfsuite.measure.hlo import Source, parse
-from perfsuite.measure.locations import Stack, number_locations, restore_locations
+from perfsuite.measure.hlo_stacks import Stack
+from perfsuite.measure.locations import number_locations, restoring
 from perfsuite.measure.lowering import Donation, LoweredCall, lower_call
 from perfsuite.measure.program import Program
-from perfsuite.measure.program_reader import Origin, read_program
-from perfsuite.measure.target_compiler import compile_for
+from perfsuite.measure.program_reader import Origin, read_program, source_of
+from perfsuite.measure.target_compiler import compile_for, configuration
 from perfsuite.measure.targets import Target, peak_rates
 from perfsuite.measure.targets import target as target_of
 
 _FORMAT = 1
 """Of the entries in the cache."""
+
+_ENTRY = {"hlo", "cost", "memory", "compile_seconds"}
+
+_INSTRUMENTS = os.path.dirname(__file__) + os.sep
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,12 +50,15 @@ class Compilation:
 
     def program(self) -> Program:
         """The facts."""
-        module = restore_locations(parse(self.hlo), self.stacks)
+        module = parse(self.hlo, restored=restoring(self.stacks))
         return read_program(self.origin, module, self.cost, self.memory, self.donations)
 
     def to_dict(self) -> dict[str, Any]:
-        """Plain values only, without the device's published rates."""
-        return dataclasses.asdict(dataclasses.replace(self, origin=dataclasses.replace(self.origin, rates=None)))
+        """Plain values only, without the device's published rates, and of each stack the frame that messages name."""
+        frames = {number: source_of(stack) for number, stack in self.stacks.items()}
+        stacks = {number: [dataclasses.asdict(frame)] for number, frame in frames.items() if frame is not None}
+        origin = dataclasses.replace(self.origin, rates=None)
+        return dataclasses.asdict(dataclasses.replace(self, origin=origin, stacks={})) | {"stacks": stacks}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "Compilation":
@@ -93,7 +102,8 @@ def _for_target(call: Call, target: Target, chips: int | None, cache: Path | Non
     lowered = lower_call(call, "tpu")
     located = number_locations(lowered.text)
     text = located.text.encode()
-    compiled = compile_for(target, text, partitions=lowered.partitions, chips=chips, cache=cache)
+    options = _jax_internals.compiler_options(lowered.lowered)
+    compiled = compile_for(target, text, partitions=lowered.partitions, chips=chips, cache=cache, options=options)
     origin = Origin(
         label=call.label,
         target=target.name,
@@ -113,10 +123,10 @@ def _here(call: Call, cache: Path | None) -> Compilation:
     lowered = lower_call(call)
     device = jax.devices()[0]
     version = device.client.platform_version
-    key = _key(lowered.text, device.device_kind, version)
+    key = _key(lowered, device.device_kind, version)
     entry = facts_cache.read(cache, key)
-    cached = entry is not None
-    if entry is None:
+    cached = entry is not None and _ENTRY.issubset(entry)
+    if entry is None or not cached:
         entry = _compiled(lowered)
         facts_cache.write(cache, key, entry)
     origin = Origin(
@@ -152,7 +162,20 @@ def _cost(analysis: Any) -> Mapping[str, float]:
     return (analysis[0] if isinstance(analysis, list) else analysis) or {}
 
 
-def _key(text: str, device_kind: str, version: str) -> str:
+def _with_lines(text: str) -> str:
+    """The program with the source lines that it was compiled from, which are in its metadata; not with those that led
+    to the compiling, which change with every edit of a test.
+    """
+    located = number_locations(text)
+    lines = (
+        f"{frame.file}:{frame.line}:{frame.function}"
+        for stack in located.stacks.values()
+        for frame in itertools.takewhile(lambda frame: not frame.file.startswith(_INSTRUMENTS), stack)
+    )
+    return "\n".join((located.text, *lines))
+
+
+def _key(lowered: LoweredCall, device_kind: str, version: str) -> str:
     """What the program depends on. XLA's CPU compiler cuts loops into as many parts as the process may use cores."""
     parts = {
         "format": _FORMAT,
@@ -161,5 +184,7 @@ def _key(text: str, device_kind: str, version: str) -> str:
         "jaxlib": jaxlib.__version__,
         "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
         "flags": [os.environ.get(name, "") for name in ("XLA_FLAGS", "LIBTPU_INIT_ARGS")],
+        "config": configuration(),
+        "options": _jax_internals.compiler_options(lowered.lowered),
     }
-    return hashlib.sha256(f"{json.dumps(parts, sort_keys=True)}\n{text}".encode()).hexdigest()
+    return hashlib.sha256(f"{json.dumps(parts, sort_keys=True)}\n{_with_lines(lowered.text)}".encode()).hexdigest()

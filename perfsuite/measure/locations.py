@@ -8,9 +8,10 @@ the lines as they are now. Grammar: https://mlir.llvm.org/docs/Dialects/Builtin/
 import dataclasses
 import functools
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 
-from perfsuite.measure.hlo import Computation, Instruction, Module, Source
+from perfsuite.measure.hlo_module import Source
+from perfsuite.measure.hlo_stacks import Stack
 
 _DEFINITION = re.compile(r"^#(loc\d*) = loc\((.*)\)\n?", re.MULTILINE)
 _STRING = r'"(?:[^"\\]|\\.)*"'
@@ -23,8 +24,6 @@ _FILE = re.compile(r'"((?:[^"\\]|\\.)*)":(\d+):')
 _FUSED = re.compile(r"fused(?:<.*?>)?\[(.*?)(?:, .*)?\]\Z", re.DOTALL)
 
 _FILE_OF_NUMBERS = "-"
-
-Stack = tuple[Source, ...]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,8 +72,8 @@ def number_locations(text: str) -> Located:
     return Located(located, dict(enumerate(stacks, start=1)))
 
 
-def restore_locations(module: Module, stacks: Mapping[int, Stack]) -> Module:
-    """Give the instructions of a compiled program the stacks that the numbers in their metadata stand for."""
+def restoring(stacks: Mapping[int, Stack]) -> Callable[[Stack], Stack]:
+    """What makes of the stacks in a compiled program's metadata those that their numbers stand for."""
 
     @functools.cache
     def restored(stack: Stack) -> Stack:
@@ -86,15 +85,7 @@ def restore_locations(module: Module, stacks: Mapping[int, Stack]) -> Module:
         # An inlined function brings the frames of its first caller, and the compiler adds those of this one.
         return tuple(dict.fromkeys(frames))
 
-    computations = {
-        name: Computation(name, tuple(_with_stack(op, restored(op.stack)) for op in computation.instructions))
-        for name, computation in module.computations.items()
-    }
-    return dataclasses.replace(module, computations=computations)
-
-
-def _with_stack(op: Instruction, stack: Stack) -> Instruction:
-    return op if op.stack is stack else dataclasses.replace(op, stack=stack)
+    return restored
 
 
 def _stack(expression: str, reference) -> Stack:

@@ -16,8 +16,11 @@ from perfsuite.measure.targets import Rates
 
 Bound = Literal["compute", "memory"]
 
-NAME = re.compile(r"[^\s/()]+")
-"""The names in JAX's path to an operation; "jit(f)/transpose(jvp(g))/mul" has jit, f, transpose, jvp, g and mul."""
+NAME = re.compile(r"[^\s/();]+")
+"""The names in JAX's path to an operation; "jit(f)/transpose(jvp(g))/mul" has jit, f, transpose, jvp, g and mul.
+
+An operation that the compiler made of several may have the paths of all, "jit(f)/mul;jit(f)/add".
+"""
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,12 +1,16 @@
 """What is different between two programs, in lines that a person can act on: facts, operations, kernels that split."""
 
 import collections
-from collections.abc import Iterator, Mapping
+import re
+from collections.abc import Iterable, Iterator, Mapping
 
 from perfsuite.measure.program import NAME, Operation, Program
 from perfsuite.measure.program_figures import figures_of
 
 _MOST = 8
+
+_WHOLE = re.compile(r"\Ajit\([^()]*\)/")
+"""What every path in a program starts with: the name of its function, which may be another one in a variant."""
 
 
 def differences(before: Program, after: Program) -> str:
@@ -45,17 +49,21 @@ def _unfused(before: Program, after: Program) -> Iterator[str]:
     """Kernels of `before` whose operations are all in `after`, but no longer in one kernel."""
     kernels: dict[str, set[int]] = collections.defaultdict(set)
     for number, fusion in enumerate(after.fusions):
-        for name in fusion.op_names:
+        for name in _paths(fusion.op_names):
             kernels[name].add(number)
-    alone = {operation.op_name for operation in after.operations}
+    alone = _paths(operation.op_name for operation in after.operations)
     told: set[tuple[str, str]] = set()
     for fusion in before.fusions:
-        names = sorted(name for name in fusion.op_names if name in kernels or name in alone)
+        names = sorted(name for name in _paths(fusion.op_names) if name in kernels or name in alone)
         split = _split(names, kernels)
         if split and split not in told and len(told) < _MOST:
             told.add(split)
             one, other = split
             yield f"unfused: {one} and {other} were in one kernel: {fusion.where}"
+
+
+def _paths(op_names: Iterable[str]) -> set[str]:
+    return {_WHOLE.sub("", name) for name in op_names}
 
 
 def _split(names: list[str], kernels: Mapping[str, set[int]]) -> tuple[str, str] | None:

@@ -9,6 +9,9 @@ from perfsuite.measure.program import Operation, Program
 PARTS = 24
 """At most so many parts of a figure are kept, the largest: a baseline is to be read by people."""
 
+OTHERS = "all others"
+"""The part that stands for those that are not kept."""
+
 
 def measurements_of(program: Program) -> list[Measurement]:
     """Every fact of the program as a figure named after its label."""
@@ -80,13 +83,13 @@ def _measurements(program: Program) -> Iterator[Measurement]:
     )
     yield count("resharding", program.resharding, "collectives")
     yield count("host transfers", program.host_transfers, "transfers")
-    lost = {f"{donation.path} ({donation.reason})": 1 for donation in program.lost_donations}
+    lost = collections.Counter(f"{donation.path} ({donation.reason})" for donation in program.lost_donations)
     yield Measurement(
         f"{program.label} lost donations",
-        len(lost),
+        len(program.lost_donations),
         "buffers",
         "count",
-        detail=lost or None,
+        detail=_largest(lost) or None,
         target=program.target,
     )
     if program.estimated_cycles:
@@ -107,6 +110,15 @@ def _detail(parts: Iterable[tuple[Operation, int]]) -> tuple[dict[str, int] | No
         sums[part] += amount
         if operation.source is not None and amount > largest.get(part, (-1, ""))[0]:
             largest[part] = amount, operation.where
-    kept = dict(sums.most_common(PARTS))
+    kept = _largest(sums)
     places = {part: largest[part][1] for part in kept if part in largest}
     return kept or None, places or None
+
+
+def _largest(sums: collections.Counter[str]) -> dict[str, int]:
+    """At most `PARTS`, the largest first; equal ones by name, because a compiler may change their order."""
+    parts = sorted(sums.items(), key=lambda part: (-part[1], part[0]))
+    kept = dict(parts[:PARTS])
+    if len(parts) > PARTS:
+        kept[OTHERS] = sum(amount for _, amount in parts[PARTS:])
+    return kept

@@ -1,7 +1,6 @@
 """Reads a `Program` off what a compiler gives: the optimised program, its cost analysis, its memory statistics."""
 
 import dataclasses
-import math
 import re
 import site
 import sysconfig
@@ -9,13 +8,16 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from perfsuite.measure.hlo import Computation, Instruction, Module, Shape, Source
 from perfsuite.measure.lowering import Donation
+from perfsuite.measure.product_flops import product_flops
 from perfsuite.measure.program import NAME, Fusion, LostDonation, Operation, Product, Program
 from perfsuite.measure.targets import Rates
 
 _CONTROL = frozenset(("while", "conditional", "call", "async-start"))
 """What runs the computations that it calls, instruction by instruction."""
 
-_NO_WORK = frozenset(("after-all", "bitcast", "constant", "get-tuple-element", "parameter", "tuple")) | _CONTROL
+_NO_WORK = _CONTROL | {
+    *("after-all", "async-update", "bitcast", "constant", "get-tuple-element", "parameter", "tuple"),
+}
 
 _PRODUCTS = ("dot", "convolution")
 _COLLECTIVES = (
@@ -35,9 +37,10 @@ _ASKED_FOR = {
 """Primitives with which a program asks for data to move; the partitioner puts in the rest by itself."""
 
 _MOVES = ("MoveToHost", "MoveToDevice")
-_BOOKKEEPING = frozenset(
-    ("AllocateBuffer", "AssumeGatherIndicesInBound", "AsyncCollectiveDone", "AsyncCollectiveStart", "X64Combine")
-)
+_BOOKKEEPING = {
+    *("AllocateBuffer", "AssumeGatherIndicesInBound", "AsyncCollectiveDone", "AsyncCollectiveStart", "ConcatBitcast"),
+    *("GatherScatterIndicesBitpacked", "X64Combine", "X64SplitHigh", "X64SplitLow"),
+}
 """Custom calls by which the TPU's compiler tells itself something."""
 
 _CHAIN = re.compile(r'chain_id="?(\d+)')
@@ -81,7 +84,7 @@ def read_program(
 
     def operation(computation: Computation, op: Instruction, what: str, bytes_: int | None = None) -> Operation:
         size = _bytes(op.shapes) + _operand_bytes(op, shapes[computation.name]) if bytes_ is None else bytes_
-        return Operation(what, op.op_name, _source(op.stack), size)
+        return Operation(what, op.op_name, source_of(op.stack), size)
 
     fusions = [_fusion(module, computation, op, shapes) for computation, op in kernels if op.opcode == "fusion"]
     collectives = [
@@ -99,7 +102,7 @@ def read_program(
         alias_bytes=memory["alias_size_in_bytes"],
         code_bytes=memory["generated_code_size_in_bytes"],
         donations_asked=len(donations),
-        lost_donations=tuple(_lost(donations, {alias.parameter for alias in module.aliases})),
+        lost_donations=tuple(_lost(donations, _reused(module))),
         fusions=tuple(fusions),
         operations=tuple(
             operation(computation, op, op.opcode)
@@ -118,7 +121,7 @@ def read_program(
             for computation, op in everything
             if op.opcode == "custom-call" and op.custom_call_target not in _BOOKKEEPING
         ),
-        copies=tuple(operation(computation, op, "copy") for computation, op in kernels if op.opcode == "copy"),
+        copies=tuple(operation(computation, op, "copy") for computation, op in kernels if _only_copies(module, op)),
         transposes=tuple(
             operation(computation, op, "transpose") for computation, op in everything if op.opcode == "transpose"
         ),
@@ -156,22 +159,14 @@ def _walk(module: Module, calls: Callable[[Instruction], Iterable[str]]) -> list
 def _fusion(
     module: Module, computation: Computation, op: Instruction, shapes: Mapping[str, Mapping[str, tuple[Shape, ...]]]
 ) -> Fusion:
-    inside = [
-        part
-        for name in op.calls
-        for part in module.computations[name].instructions
-        if part.opcode not in ("parameter", "constant")
-    ]
-    # A fusion may hold another one, and a reduction its own small function.
-    nested = [part for outer in inside for name in outer.calls for part in module.computations[name].instructions]
-    parts = inside + [part for part in nested if part.opcode not in ("parameter", "constant")]
+    parts = [part for part in _inside(module, op) if part.opcode not in ("parameter", "constant")]
     op_names = frozenset(part.op_name for part in parts if part.op_name)
     names = {name for op_name in op_names for name in NAME.findall(op_name)} | {part.opcode for part in parts}
-    sources = dict.fromkeys(source for part in parts if (source := _source(part.stack)))
+    sources = dict.fromkeys(source for part in parts if (source := source_of(part.stack)))
     return Fusion(
         f"{op.fusion_kind or 'fusion'} fusion",
         op.op_name,
-        _source(op.stack) or next(iter(sources), None),
+        source_of(op.stack) or next(iter(sources), None),
         _bytes(op.shapes) + _operand_bytes(op, shapes[computation.name]),
         frozenset(names),
         op_names,
@@ -181,17 +176,24 @@ def _fusion(
     )
 
 
+def _inside(module: Module, op: Instruction) -> Iterator[Instruction]:
+    """What a fusion holds, also in fusions inside it and in the small functions of its reductions."""
+    for name in op.calls:
+        for part in module.computations[name].instructions:
+            yield part
+            yield from _inside(module, part)
+
+
+def _only_copies(module: Module, op: Instruction) -> bool:
+    """A kernel that does nothing but copy: XLA's CPU compiler wraps most operations that are alone in a fusion."""
+    if op.opcode != "fusion":
+        return op.opcode == "copy"
+    work = {part.opcode for part in _inside(module, op)} - _NO_WORK - {"fusion"}
+    return work == {"copy"}
+
+
 def _product(op: Instruction, operation: Operation, shapes: Mapping[str, tuple[Shape, ...]]) -> Product:
     left, right = (shapes[operand][0] for operand in op.operands[:2])
-    outputs = math.prod(op.shapes[0].dims)
-    if op.opcode == "dot":
-        contracted = [int(i) for i in re.findall(r"\d+", op.attributes.get("lhs_contracting_dims", ""))]
-        terms = math.prod(left.dims[i] for i in contracted)
-    else:
-        # `bf_io->bf`: each output is a sum over all of the kernel but its output features.
-        kernel = op.attributes.get("dim_labels", "").partition("_")[2].partition("->")[0]
-        features = right.dims[kernel.index("o")] if "o" in kernel else 1
-        terms = math.prod(right.dims) // max(features, 1)
     fields = {field.name: getattr(operation, field.name) for field in dataclasses.fields(operation)}
     precision = max(re.findall(r"high\w*", op.attributes.get("operand_precision", "")), key=len, default="default")
     what = f"{left.dtype} x {right.dtype} {op.opcode}{'' if precision == 'default' else f' at {precision} precision'}"
@@ -199,7 +201,7 @@ def _product(op: Instruction, operation: Operation, shapes: Mapping[str, tuple[S
         **{**fields, "what": what},
         dtypes=(left.dtype, right.dtype),
         precision=precision,
-        flops=2 * outputs * terms,
+        flops=product_flops(op, left, right),
     )
 
 
@@ -213,7 +215,7 @@ def _collectives(
             continue
         # The TPU's compiler cuts one collective into the parts of a chain, each in a fusion of its own.
         if chain := _CHAIN.search(op.attributes.get("frontend_attributes", "")):
-            part = op.opcode, chain[1]
+            part = op.opcode, chain[1], op.attributes.get("channel_id")
             if part in chains:
                 continue
             chains.add(part)
@@ -222,9 +224,12 @@ def _collectives(
 
 def _moved_bytes(op: Instruction, shapes: Mapping[str, tuple[Shape, ...]]) -> int:
     """The larger of what goes in and what comes out: the whole array for a gather and for a scatter."""
-    into, out = _operand_bytes(op, shapes), _bytes(op.shapes)
-    # An asynchronous start gives back its operands beside its results.
-    return max(into, out - into if op.opcode.endswith("-start") and out > into else out)
+    into = _operand_bytes(op, shapes)
+    if not op.opcode.endswith("-start"):
+        return max(into, _bytes(op.shapes))
+    # An asynchronous start gives back its operands beside its results, and scalars that tell how far it is.
+    out = sum(shape.bytes for shape in op.shapes if shape.dims or shape.dtype not in ("s32", "u32"))
+    return max(into, out - into if out > into else out)
 
 
 def _asked_for(op_name: str) -> bool:
@@ -238,6 +243,12 @@ def _host_transfer(op: Instruction) -> str | None:
     if "callback" in target.lower():
         return "callback"
     return target if target in _MOVES else None
+
+
+def _reused(module: Module) -> set[int]:
+    """The numbers of the arguments whose memory an output takes."""
+    # A TPU's program with many arguments has one parameter, a tuple of them all.
+    return {alias.parameter_index[0] if alias.parameter_index else alias.parameter for alias in module.aliases}
 
 
 def _lost(donations: Sequence[Donation], reused: set[int]) -> Iterator[LostDonation]:
@@ -257,7 +268,7 @@ def _operand_bytes(op: Instruction, shapes: Mapping[str, tuple[Shape, ...]]) -> 
     return sum(_bytes(shapes[name]) for name in op.operands)
 
 
-def _source(stack: Sequence[Source]) -> Source | None:
+def source_of(stack: Sequence[Source]) -> Source | None:
     """The innermost frame outside installed libraries; failing that, the innermost."""
     for frame in stack:
         if not frame.file.startswith(_LIBRARIES):

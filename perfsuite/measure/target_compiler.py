@@ -7,24 +7,45 @@ all of it the import of jax (2 cores, jax 0.10.2).
 
 import dataclasses
 import hashlib
-import importlib.metadata
 import json
 import os
-import platform
 import re
-import shlex
 import signal
 import subprocess
 import sys
 import tempfile
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from perfsuite.measure import facts_cache
 from perfsuite.measure.errors import MeasurementError
+from perfsuite.measure.quiet import NOISE
+from perfsuite.measure.target_available import (
+    TargetError,
+    TargetUnavailable,
+    check_available,
+    unavailable_reason,
+    version,
+)
+from perfsuite.measure.target_flags import parsed_flags, worker_environment
 from perfsuite.measure.target_worker import HLO, PROGRAM, REQUEST, RESULT
 from perfsuite.measure.targets import Target, topology_name
+
+__all__ = [
+    "CONFIG",
+    "CompileFailed",
+    "Compiled",
+    "CompilerCrashed",
+    "TargetError",
+    "TargetUnavailable",
+    "check_available",
+    "compile_for",
+    "configuration",
+    "meaningful_lines",
+    "unavailable_reason",
+    "worker_environment",
+]
 
 FORMAT = 1
 """Part of every key: raised when what the worker does or what an entry holds changes."""
@@ -38,12 +59,6 @@ CONFIG = (
     "jax_memory_fitting_level",
     "jax_compiler_enable_remat_pass",
 )
-
-# Flags that say something of this machine or of another backend. They would only spoil the key.
-_HOST_FLAGS = ("--xla_force_host_platform_device_count", "--xla_cpu_", "--xla_gpu_")
-
-# JAX_* arrives through CONFIG; a TPU machine's TPU_* describes that machine; the others would only slow or break it.
-_DROPPED_PREFIXES = ("JAX_", "TPU_", "PJRT_", "PYTHONWARNINGS", "PYTHONDEVMODE", "PYTHONINSPECT", "PYTHONPROFILE")
 
 # Failures that another attempt need not repeat; all others are the compiler's last word on the program.
 _PASSING = ("UNAVAILABLE", "DEADLINE_EXCEEDED", "CANCELLED", "ABORTED", "UNKNOWN")
@@ -69,14 +84,6 @@ class Compiled:
     cached: bool
 
 
-class TargetError(MeasurementError):
-    """Programs cannot be compiled for a target here."""
-
-
-class TargetUnavailable(TargetError):  # noqa: N818 - a state of this machine, as `BudgetExceeded` is of a figure
-    """What compiling for a target needs is not installed, or cannot be: the message says what to do."""
-
-
 class CompileFailed(MeasurementError):  # noqa: N818
     """The target's compiler refused the program.
 
@@ -99,36 +106,6 @@ class CompilerCrashed(CompileFailed):
         super().__init__(target, reason, details=details)
         said = f"; it wrote:\n{details}" if details else ""
         self.args = (f"the compiler for {target} crashed: {reason}{said}",)
-
-
-def check_available() -> None:
-    """Raise `TargetUnavailable` where programs cannot be compiled for a TPU. Imports neither jax nor libtpu."""
-    reason = unavailable_reason(
-        system=platform.system(),
-        machine=platform.machine(),
-        libtpu=_version("libtpu"),
-        jax=_version("jax"),
-        requirements=_requirements("jax"),
-    )
-    if reason is not None:
-        raise TargetUnavailable(reason)
-
-
-def unavailable_reason(
-    *, system: str, machine: str, libtpu: str | None, jax: str | None, requirements: Iterable[str]
-) -> str | None:
-    """Why programs cannot be compiled for a TPU; `None` where they can.
-
-    `libtpu` and `jax` are the installed versions, `requirements` what jax's metadata asks for.
-    """
-    if (system, machine.lower()) not in (("Linux", "x86_64"), ("Linux", "amd64")):
-        return f"libtpu, the compiler for TPUs, exists for x86-64 Linux only, and this is {machine} {system}"
-    if libtpu is None:
-        return 'libtpu, the compiler for TPUs, is not installed: pip install "perfsuite[tpu]"'
-    wanted = _pinned("libtpu", requirements)
-    if wanted is not None and not wanted.contains(libtpu, prereleases=True):
-        return f'jax {jax} needs libtpu{wanted}, and libtpu {libtpu} is installed: pip install "jax[tpu]=={jax}"'
-    return None
 
 
 def compile_for(
@@ -158,7 +135,7 @@ def compile_for(
         "topology": topology,
         "arguments": {"chip_config_name": target.chip_config},
         "partitions": partitions,
-        "config": _config(),
+        "config": configuration(),
         "options": dict(options or {}),
     }
     environment = worker_environment(os.environ)
@@ -182,29 +159,8 @@ def compile_for(
     return result
 
 
-def worker_environment(environment: Mapping[str, str]) -> dict[str, str]:
-    """The environment variables of the worker, from those of this process."""
-    kept = {name: value for name, value in environment.items() if not name.startswith(_DROPPED_PREFIXES)}
-    flags = _flags(_xla_flags(kept.pop("XLA_FLAGS", "")))
-    flags = {name: value for name, value in flags.items() if not name.startswith(_HOST_FLAGS)}
-    if flags:
-        kept["XLA_FLAGS"] = _joined(flags)
-    root = Path(__file__).parents[2]
-    if root.name not in ("site-packages", "dist-packages"):
-        # This perfsuite may be known by a `pythonpath` of pytest's only.
-        kept["PYTHONPATH"] = os.pathsep.join([*filter(None, [kept.get("PYTHONPATH")]), str(root)])
-    return kept | {
-        "JAX_PLATFORMS": "cpu",
-        # Else it asks Google Cloud's metadata server what machine this is, and waits for an answer.
-        "TPU_SKIP_MDS_QUERY": "1",
-        # Else a second process that loads libtpu ends with an error about /tmp/libtpu_lockfile.
-        "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
-        # Else it writes log files to /tmp/tpu_logs.
-        "TPU_LOG_DIR": "disabled",
-    }
-
-
-def _config() -> dict[str, Any]:
+def configuration() -> dict[str, Any]:
+    """The values of `jax.config` that a compile depends on, by name."""
     import jax
 
     found = {name: getattr(jax.config, name, None) for name in CONFIG}
@@ -216,10 +172,10 @@ def _key(target: Target, stablehlo: bytes, request: Mapping[str, Any], environme
     about = {
         "format": FORMAT,
         "target": target.name,
-        "libtpu": _version("libtpu"),
-        "jaxlib": _version("jaxlib"),
-        "libtpu flags": _flags(environment.get("LIBTPU_INIT_ARGS", "")),
-        "xla flags": _flags(environment.get("XLA_FLAGS", "")),
+        "libtpu": version("libtpu"),
+        "jaxlib": version("jaxlib"),
+        "libtpu flags": parsed_flags(environment.get("LIBTPU_INIT_ARGS", "")),
+        "xla flags": parsed_flags(environment.get("XLA_FLAGS", "")),
         **request,
     }
     digest = hashlib.sha256(json.dumps(about, sort_keys=True).encode())
@@ -327,76 +283,17 @@ def _death(code: int) -> str:
     return f"its process was ended by {name}{hint}"
 
 
-# What libtpu writes on a machine without a TPU, and the frames of stack traces, which name no functions.
-_NOISE = re.compile(
-    r"Failed to find host bounds for accelerator type"
-    r"|Logging before InitGoogle\(\)|log messages before absl::InitializeLog"
-    r"|unexpected worker hostname"
-    r"|^=== Source Location Trace|^learning/\S+:\d+$"
-    r"|^\s*@ +0x|^PC: @|^\*\*\* Check failure stack trace|symbolize\.|^\s*$"
-)
+# The frames of stack traces, which name no functions.
+_FRAMES = re.compile(r"^\s*@ +0x|^PC: @|^\*\*\* Check failure stack trace|symbolize\.|^\s*$")
 _FATAL = re.compile(r"F\d{4} ")
 
 
 def meaningful_lines(log: str, count: int = 5) -> list[str]:
     """The lines of a worker's output that may say why it died: from the first fatal one on, or else the last."""
-    lines = [line.rstrip()[:_REASON_CHARACTERS] for line in log.splitlines() if not _NOISE.search(line)]
+    lines = [
+        line.rstrip()[:_REASON_CHARACTERS]
+        for line in log.splitlines()
+        if not (NOISE.search(line) or _FRAMES.search(line))
+    ]
     fatal = next((number for number, line in enumerate(lines) if _FATAL.match(line)), None)
     return lines[-count:] if fatal is None else lines[fatal : fatal + count]
-
-
-def _xla_flags(value: str) -> str:
-    """The flags in XLA_FLAGS, which may also be the name of a file that holds them."""
-    if not value.strip() or value.lstrip().startswith("-"):
-        return value
-    try:
-        return Path(value.strip()).read_text(encoding="utf-8")
-    except OSError:
-        return ""
-
-
-def _flags(text: str) -> dict[str, str | None]:
-    """The flags in a text by name, sorted; of one given twice the last counts."""
-    try:
-        words = shlex.split(text)
-    except ValueError:
-        # A quote that is not closed: what it means is for the compiler to say.
-        words = text.split()
-    flags: dict[str, str | None] = {}
-    for word in words:
-        name, equals, value = word.partition("=")
-        flags[name] = value if equals else None
-    return dict(sorted(flags.items()))
-
-
-def _joined(flags: Mapping[str, str | None]) -> str:
-    return " ".join(name if value is None else f"{name}={shlex.quote(value)}" for name, value in flags.items())
-
-
-def _version(package: str) -> str | None:
-    try:
-        return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return None
-
-
-def _requirements(package: str) -> Sequence[str]:
-    try:
-        return importlib.metadata.requires(package) or ()
-    except importlib.metadata.PackageNotFoundError:
-        return ()
-
-
-def _pinned(package: str, requirements: Iterable[str]) -> Any:
-    """The versions of `package` that requirements allow, as a `packaging` specifier set; `None` where none names it."""
-    # Here and not above: only the compiling for a target needs it.
-    from packaging.requirements import InvalidRequirement, Requirement
-
-    for text in requirements:
-        try:
-            requirement = Requirement(text)
-        except InvalidRequirement:
-            continue
-        if requirement.name == package:
-            return requirement.specifier
-    return None

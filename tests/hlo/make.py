@@ -1,6 +1,7 @@
 """Compiles programs.py for the CPU and for a TPU, and writes each text beside this file: `python tests/hlo/make.py`.
 
-Runs on x86-64 Linux with libtpu, which only one process at a time can load. File names are written below `/project/`, so that the texts do not say where they were made.
+Runs on x86-64 Linux with libtpu. File names are written below `/project/`, so that the texts do not say where they were
+made.
 """
 
 import gzip
@@ -10,11 +11,10 @@ import pathlib
 import jax
 import numpy as np
 import programs
-from jax._src import compiler
-from jax._src.interpreters import mlir as jmlir
 from jax.experimental import topologies
-from jax.extend.mlir import ir
-from jaxlib import _jax
+
+from perfsuite.measure.target_compiler import compile_for
+from perfsuite.measure.targets import target
 
 HERE = pathlib.Path(__file__).resolve().parent
 
@@ -26,17 +26,7 @@ def write(name: str, text: str) -> None:
 
 
 def tpu_text(lowered: jax.stages.Lowered, partitions: int) -> str:
-    topology = topologies.get_topology_desc(platform="tpu", topology_name="v5e:2x2")
-    devices = topology.devices[:partitions]
-    options = compiler.get_compile_options(
-        num_replicas=1, num_partitions=partitions, device_assignment=np.array(devices).reshape(1, partitions)
-    )
-    with jmlir.make_ir_context():
-        module = ir.Module.parse(lowered.as_text(debug_info=True))
-        executable = devices[0].client.compile(
-            module, executable_devices=_jax.DeviceList(tuple(devices)), compile_options=options
-        )
-    return executable.hlo_modules()[0].to_string()
+    return compile_for(target("tpu-v5e"), lowered.as_text(debug_info=True).encode(), partitions=partitions).hlo
 
 
 def main() -> None:
@@ -54,6 +44,7 @@ def main() -> None:
         traced = function.trace(*arguments)
         write(f"{name}_cpu", traced.lower().compile().as_text())
         write(f"{name}_v5e", tpu_text(traced.lower(lowering_platforms=("tpu",)), partitions))
+    # JAX lowers calls of the host only for devices that it has, so this one needs libtpu in this process.
     arguments = programs.called_back_arguments()
     write("called_back_cpu", jax.jit(programs.called_back).lower(*arguments).compile().as_text())
     device = topologies.get_topology_desc(platform="tpu", topology_name="v5e:2x2").devices[0]
