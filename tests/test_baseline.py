@@ -303,3 +303,18 @@ def test_merging_leaves_the_old_baselines_as_they_were():
     before = {test: dict(entries) for test, entries in OLD.figures.items()}
     merge(OLD, {"ran": {"a": count(9), "new": count()}}, trim={"ran"}, gone={"not run"})
     assert before == OLD.figures
+
+
+def test_seconds_to_compile_for_a_target_are_left_as_they_are_until_a_version_changes():
+    """They belong to the machine that compiled, so each would write its own into the file."""
+
+    def info(seconds, libtpu, unit="s"):
+        environment = dataclasses.replace(HERE, libtpu=libtpu)
+        return Entry(seconds, unit, "info", "compiled", environment)
+
+    old = Baselines("tpu-v5e", {"test": {"compile": info(10, "0.1"), "intensity": info(10, "0.1", "FLOP/byte")}})
+    new = {"compile": info(99, "0.1"), "intensity": info(99, "0.1", "FLOP/byte")}
+    merged, _ = merge(old, {"test": new}, provenances=("compiled",))
+    assert {name: entry.value for name, entry in merged.figures["test"].items()} == {"compile": 10, "intensity": 99}
+    merged, _ = merge(old, {"test": {"compile": info(99, "0.2")}}, provenances=("compiled",))
+    assert merged.figures["test"]["compile"].value == 99

@@ -217,6 +217,8 @@ def _stands(old: Entry, new: Entry) -> bool:
         if "reported" in (old.provenance, new.provenance):
             return new.provenance == "reported"
         return new.provenance == "compiled" and _same_result(old, new)
+    if old.provenance == "compiled" and old.kind == "info" and old.unit == new.unit == "s":
+        return not _other_versions(old, new)  # seconds of whichever machine compiled it
     if old.kind in ("count", "size") or old.provenance == "reported":
         # The processor or the device count says nothing about a count or a size; the versions do.
         return _same_result(old, new) and not _other_versions(old, new) and old.source == new.source
