@@ -251,7 +251,8 @@ class Perf:
             self._session.unavailable(str(error))
         except (CompileFailed, HostCallbackError) as error:
             self.gates.append(refusal(self._test, label, target, error))
-            raise BudgetExceeded(str(error)) from error
+            # Not `from error`: that would print the source of perfsuite and of jax above the reason.
+            raise BudgetExceeded(str(error)) from None
         for made in measurements_of(program):
             self._record(made)
         if "peak_bytes" in limits:
@@ -269,11 +270,17 @@ class Perf:
         better: Better = "lower",
         interval: "tuple[float, float] | None" = None,
         tolerance: float | None = None,
+        target: str | None = None,
     ) -> None:
-        """Record any other figure, gated like the rest. `interval` is (low, high), for a figure that was sampled."""
-        if name in self.measurements:
-            raise ValueError(f"{self._test} records {name!r} twice; give each figure a name of its own")
-        self._record(Measurement(name, value, unit, kind, better, Interval(*interval) if interval else None), tolerance)
+        """Record any other figure, gated like the rest.
+
+        `interval` is (low, high), for a figure that was sampled. `target` names the device that it was compiled for,
+        None says that it was made on the present one.
+        """
+        made = Measurement(name, value, unit, kind, better, Interval(*interval) if interval else None, target=target)
+        if made.title in self.measurements:
+            raise ValueError(f"{self._test} records {made.title!r} twice; give each figure a name of its own")
+        self._record(made, tolerance)
 
     def judge_baselines(self) -> "list[Gate]":
         """Every figure of this test against its baseline. The plugin calls it when the test's body has ended."""

@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import equinox as eqx
@@ -61,14 +62,20 @@ def workload(name: str, size: str, **changes: Any) -> Workload:
 class Steps:
     """Every variant of one workload's train step. Each variant compiles once, however many calls are made of it."""
 
-    def __init__(self, made: Workload, loss: Callable = masked_lm_loss, tx: optax.GradientTransformation = ADAMW):
+    def __init__(
+        self,
+        made: Workload,
+        loss: Callable = masked_lm_loss,
+        tx: optax.GradientTransformation = ADAMW,
+        model: BertForMaskedLM | None = None,
+    ):
         self.workload = made
         self.tx = tx
         self.loss = loss
         self.key = jax.random.key(1)
         self.batch = made.batch()
         self.compile_seconds: dict[str, float] = {}
-        self._model = BertForMaskedLM(made.config, key=jax.random.key(0))
+        self._model = BertForMaskedLM(made.config, key=jax.random.key(0)) if model is None else model
         self._makers: dict[str, Callable[[], Call]] = {}
         self._reference: list[np.ndarray] | None = None
 
@@ -90,6 +97,10 @@ class Steps:
             self.compile_seconds[variant] = warm(first.fn, over=[first]).compile_seconds
             self._check(make())
         return self._makers[variant]()
+
+    def cold_call(self, variant: str) -> Call:
+        """A call that was neither compiled nor checked."""
+        return self._maker(variant)()
 
     def _maker(self, variant: str) -> Callable[[], Call]:
         batch, key, tx, loss = self.batch, self.key, self.tx, self.loss
@@ -143,6 +154,13 @@ class Steps:
 
 def _arrays(tree: Any) -> list[jax.Array]:
     return [leaf for leaf in jax.tree.leaves(tree) if eqx.is_array(leaf)]
+
+
+@pytest.fixture(scope="session")
+def program_cache(request: pytest.FixtureRequest) -> Path | None:
+    """Where perfsuite keeps the facts of programs, for programs that are planted here and belong in no baseline."""
+    cache = getattr(request.config, "cache", None)
+    return None if cache is None else Path(cache.mkdir("perfsuite"))
 
 
 @pytest.fixture(scope="session")

@@ -1,0 +1,30 @@
+"""All train steps are one program: what they differ in is paid by the host, on every step."""
+
+from perfsuite.measure.program_diff import differences
+from perfsuite.measure.program_figures import figures_of
+
+from .abstract_steps import TARGET, shapes, zeros
+from .conftest import DROPOUT, Steps, Workload
+
+SAME = ("list", "partition", "cached_filter_jit")
+"""As the flat step."""
+MARKED = {"bytes accessed", "code bytes", "copies", "output bytes", "peak bytes", "temp bytes"}
+"""What the marker of `filter_jit` may change: an output that says when the step is done."""
+
+
+def test_train_steps_compile_to_the_same_program(perf):
+    made = shapes(perf.size, **DROPOUT["no-dropout"])
+    steps = Steps(Workload(made.config, made.batch_size, made.sequence), model=zeros(made))
+
+    def program(variant):
+        return perf.program(steps.cold_call(variant), TARGET, name=variant)
+
+    flat = program("flat")
+    for variant in SAME:
+        assert differences(flat, program(variant)) == ""
+    filtered = program("filter_jit")
+    # The `tree_at` in the call of `Optimizer` leaves nothing in the program.
+    assert differences(filtered, program("optimizer")) == ""
+    mine, theirs = figures_of(flat), figures_of(filtered)
+    assert {name for name in mine if mine[name] != theirs[name]} <= MARKED
+    assert 0 < theirs["output bytes"] - mine["output bytes"] <= 1024, "one number, in the least that a TPU allots"
