@@ -18,9 +18,9 @@ def blocks(language: str) -> list[str]:
 def test_the_example_is_green_when_saved_and_when_gated(project):
     (example,) = blocks("python")
     project.makepyfile(test_example=example)
-    project.runpytest_inprocess("--perf-save", "--perf-seconds=2").assert_outcomes(passed=2)
-    project.runpytest_inprocess("--perf", "--perf-seconds=2").assert_outcomes(passed=2)
-    project.runpytest_inprocess().assert_outcomes(skipped=2)
+    project.runpytest_inprocess("--perf-save", "--perf-seconds=2").assert_outcomes(passed=3)
+    project.runpytest_inprocess("--perf", "--perf-seconds=2").assert_outcomes(passed=3)
+    project.runpytest_inprocess().assert_outcomes(skipped=3)
 
 
 def test_there_are_two_commands_and_each_makes_its_own_environment():
