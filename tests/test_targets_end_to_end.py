@@ -137,11 +137,11 @@ def test_program(perf, perf_target): collectives(perf, perf_target, all_gather=2
 
 
 def test_each_target_has_a_test_a_file_and_a_line_in_the_header(project, compiled_test):
-    project.makepyfile(test_program=PARAMETRISED, compiled=COMPILED)
+    project.makepyfile(test_inner=PARAMETRISED, compiled=COMPILED)
     options = ["--perf-target=tpu-v5e", "--perf-target=tpu-v6e"]
     project.runpytest_inprocess("--perf-save", *options).assert_outcomes(passed=2)
     for name in ("tpu-v5e", "tpu-v6e"):
-        assert list(figures(project, name)) == [f"test_program.py::test_program[{name}]"]
+        assert list(figures(project, name)) == [f"test_inner.py::test_program[{name}]"]
     result = project.runpytest_inprocess("--perf", "--perf-strict", *options)
     result.assert_outcomes(passed=2)
     result.stdout.fnmatch_lines(
@@ -156,22 +156,22 @@ def test_each_target_has_a_test_a_file_and_a_line_in_the_header(project, compile
 
 
 def test_saving_for_some_targets_keeps_the_entries_of_the_others(project):
-    project.makepyfile(test_program=PARAMETRISED, compiled=COMPILED)
+    project.makepyfile(test_inner=PARAMETRISED, compiled=COMPILED)
     project.runpytest_inprocess("--perf-save").assert_outcomes(passed=1)
     project.runpytest_inprocess("--perf-save", "--perf-target=tpu-v6e").assert_outcomes(passed=1)
     project.runpytest_inprocess("--perf-save", "--perf-target=tpu-v5e").assert_outcomes(passed=1)
     for device, name in (("cpu", "here"), ("tpu-v5e", "tpu-v5e"), ("tpu-v6e", "tpu-v6e")):
-        assert list(figures(project, device)) == [f"test_program.py::test_program[{name}]"]
+        assert list(figures(project, device)) == [f"test_inner.py::test_program[{name}]"]
 
 
 def test_a_test_deleted_from_its_file_is_trimmed_from_its_targets_file(project):
     other = PARAMETRISED.replace("test_program", "test_other")
-    project.makepyfile(test_program=PARAMETRISED + other, compiled=COMPILED)
+    project.makepyfile(test_inner=PARAMETRISED + other, compiled=COMPILED)
     project.runpytest_inprocess("--perf-save", "--perf-target=tpu-v5e").assert_outcomes(passed=2)
-    project.makepyfile(test_program=PARAMETRISED)
+    project.makepyfile(test_inner=PARAMETRISED)
     result = project.runpytest_inprocess("--perf-save", "--perf-target=tpu-v5e")
     result.stdout.fnmatch_lines(["baselines/tpu-v5e.json saved: 0 created, 0 updated, 1 trimmed, 1 kept"])
-    assert list(figures(project, "tpu-v5e")) == ["test_program.py::test_program[tpu-v5e]"]
+    assert list(figures(project, "tpu-v5e")) == ["test_inner.py::test_program[tpu-v5e]"]
 
 
 @pytest.mark.parametrize("option", ["--perf", "--perf-save"])

@@ -3,8 +3,10 @@
 Lowering happens in the user's process, where the function and its arguments are; it needs no TPU library.
 """
 
+import contextlib
 import dataclasses
 import functools
+import gc
 import math
 import re
 import time
@@ -67,7 +69,7 @@ def lower_call(call: Call, platform: str | None = None) -> LoweredCall:
     """
     fn, args, kwargs = _unwrapped(call.fn, call.args, call.kwargs)
     started = time.perf_counter()
-    with warnings.catch_warnings(), _jax_internals.lowering(platform) as seen:
+    with warnings.catch_warnings(), _no_collection(), _jax_internals.lowering(platform) as seen:
         warnings.filterwarnings("ignore", message=_NOT_USABLE)  # a fact of the program, which `lost_donations` has
         try:
             lowered = fn.lower(*args, **kwargs)
@@ -87,6 +89,18 @@ def lower_call(call: Call, platform: str | None = None) -> LoweredCall:
         seconds,
         lowered,
     )
+
+
+@contextlib.contextmanager
+def _no_collection() -> Iterator[None]:
+    """Tracing makes many objects that stay; looking for garbage among them takes a tenth of its time."""
+    enabled = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if enabled:
+            gc.enable()
 
 
 def _unwrapped(fn: Any, args: tuple, kwargs: dict[str, Any]) -> tuple[Any, tuple, dict[str, Any]]:

@@ -14,7 +14,6 @@ CHANGES = {
     "bfloat16": {},
     "float32": {"activation_dtype": "float32"},
     "remat": {"remat": True},
-    "float32 remat": {"activation_dtype": "float32", "remat": True},
 }
 BATCHES = range(64, 257, 16)
 
