@@ -12,7 +12,7 @@ from perfsuite.measure.measurement import Better, Interval, Kind, Measurement, t
 
 if TYPE_CHECKING:
     from perfsuite.gate.verdict import Gate
-    from perfsuite.measure.comparison import Comparison, Estimate, Until
+    from perfsuite.measure.comparison import Comparison, Until
     from perfsuite.measure.hostcalls import HostCalls
     from perfsuite.measure.program import Program
     from perfsuite.measure.scaling import Figure, MakeCall, Scaling
@@ -134,6 +134,7 @@ class Perf:
         The two calls must not share arrays that either donates.
         """
         __tracebackhide__ = True
+        from perfsuite.comparison_gates import cause_of, limited, settled_by, worst
         from perfsuite.measure.comparison import compare_calls
 
         self._timing_or_skip("perf.compare")
@@ -144,23 +145,24 @@ class Perf:
         ratio_limits = [limits["ratio"]] if "ratio" in limits else []
         ratio_limits += self._session.ratio_limit(self._test, figure, self._tolerance_of(tolerance))
         overhead_limits = [limits["overhead_us"]] if "overhead_us" in limits else []
-        limited = bool(ratio_limits or overhead_limits)
+        has_limits = bool(ratio_limits or overhead_limits)
         comparison = compare_calls(
             *calls,
             until=until,
             seconds=self._seconds,
             # A figure that becomes a baseline is worth the time to know it well.
-            settled=_settled_by(ratio_limits, overhead_limits) if limited and not self._session.options.save else None,
+            settled=settled_by(ratio_limits, overhead_limits)
+            if has_limits and not self._session.options.save
+            else None,
         )
         made = comparison.measurements(name)
         for measurement in made:
             self._record(measurement, tolerance)
-        judged = [self._compare_gate(comparison, measurement, limit) for measurement, limit in _pairs(made, limits)]
+        judged = [self._compare_gate(comparison, measurement, limit) for measurement, limit in limited(made, limits)]
         against_baseline = self._session.judge(self._test, made[0], self._tolerance_of(tolerance))
-        worst = min((gate.verdict for gate in judged or [against_baseline]), key=_SEVERITY.index)
-        comparison = dataclasses.replace(comparison, verdict=worst)
+        comparison = dataclasses.replace(comparison, verdict=worst(judged or [against_baseline]))
         if any(gate.failed for gate in (*judged, against_baseline)):
-            self._causes[figure] = self._compare_cause(comparison, *calls)
+            self._causes[figure] = cause_of(comparison, *calls)
         for gate in judged:
             if gate.failed:
                 self._fail_budget(gate, self._causes[figure])
@@ -340,38 +342,9 @@ class Perf:
         __tracebackhide__ = True
         raise BudgetExceeded(f"{gate.reason}\nlikely cause: {cause}" if cause else gate.reason)
 
-    def _compare_cause(self, comparison: "Comparison", candidate: Call, reference: Call) -> str:
-        from perfsuite.gate.diagnosis import likely_cause
-        from perfsuite.measure.hostcalls import host_calls
-
-        try:
-            return likely_cause(comparison, *(host_calls(side, exact=False) for side in (candidate, reference)))
-        except Exception as error:  # whatever the code under test raises now must not hide that its gate failed
-            return f"could not be looked for, because counting host calls raised {type(error).__name__}: {error}"
-
-
-_SEVERITY = ("fail", "inconclusive", "not comparable", "new", "improved", "pass", "info")
-
 
 def _parts(parts: dict[str, int]) -> str:
     return ", ".join(f"{name} {value:,}" for name, value in sorted(parts.items(), key=lambda part: -part[1]))
-
-
-def _pairs(made: list[Measurement], limits: dict[str, float]) -> list[tuple[Measurement, float]]:
-    of = dict(zip(("ratio", "overhead_us"), made, strict=True))
-    return [(of[field], limit) for field, limit in limits.items()]
-
-
-def _settled_by(ratio_limits: list[float], overhead_limits: list[float]) -> "Callable[[Estimate, Estimate], bool]":
-    """Stop once one limit is broken for certain, or all are kept for certain."""
-
-    def settled(ratio: "Estimate", overhead: "Estimate") -> bool:
-        held = [(ratio.interval, limit) for limit in ratio_limits]
-        held += [(overhead.interval, limit) for limit in overhead_limits]
-        broken = any(interval.low > limit for interval, limit in held)
-        return broken or all(interval.high <= limit for interval, limit in held)
-
-    return settled
 
 
 def _checked(call: Call, instrument: str) -> Call:

@@ -6,14 +6,13 @@ import sys
 
 import jax
 import jax.numpy as jnp
-import pytest
+from libtpu_needed import skip_without_libtpu
 
 from perfsuite.measure import hlo
 from perfsuite.measure.call import Call, call
 from perfsuite.measure.compilation import program_of
-from perfsuite.measure.program import Program
-from perfsuite.measure.program_reader import Origin, read_program
-from perfsuite.measure.target_compiler import TargetUnavailable, check_available
+from perfsuite.measure.program import Origin, Program
+from perfsuite.measure.program_reader import read_program
 
 FOLDER = pathlib.Path(__file__).parent / "hlo"
 sys.path.insert(0, str(FOLDER))
@@ -77,8 +76,5 @@ def jitted(function, *arguments, **options) -> Call:
 def compile_here_or_for(target, function, *arguments) -> Program:
     """The facts of a function under `jax.jit`; skips the test where there is no compiler for the target."""
     if target is not None:
-        try:
-            check_available()
-        except TargetUnavailable as error:
-            pytest.skip(str(error))
+        skip_without_libtpu()
     return program_of(jitted(function, *arguments), target)

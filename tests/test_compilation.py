@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 from compiled_texts import jitted, spec
+from libtpu_needed import UNAVAILABLE, needs_libtpu
 
 import perfsuite
 from perfsuite.measure import compilation, facts_cache, target_compiler
@@ -19,18 +20,11 @@ from perfsuite.measure.call import call
 from perfsuite.measure.compilation import Compilation, compile_call, program_of
 from perfsuite.measure.program_diff import differences
 from perfsuite.measure.program_figures import figures_of
-from perfsuite.measure.target_compiler import CompileFailed, TargetUnavailable, check_available
+from perfsuite.measure.target_compiler import CompileFailed
 from perfsuite.measure.targets import target
 
 ROOT = Path(perfsuite.__path__[0]).parent
 
-try:
-    check_available()
-    UNAVAILABLE = ""
-except TargetUnavailable as error:
-    UNAVAILABLE = str(error)
-
-needs_libtpu = pytest.mark.skipif(bool(UNAVAILABLE), reason=UNAVAILABLE)
 BACKENDS = pytest.mark.parametrize("backend", [None, pytest.param("tpu-v5e", marks=needs_libtpu)])
 
 

@@ -8,13 +8,9 @@ import dataclasses
 import re
 
 import pytest
+from libtpu_needed import needs_libtpu
 
-from perfsuite.measure.target_compiler import TargetUnavailable, check_available
-
-try:
-    check_available()
-except TargetUnavailable as error:
-    pytest.skip(str(error), allow_module_level=True)
+pytestmark = needs_libtpu
 
 MODEL = """
 import jax

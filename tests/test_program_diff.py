@@ -7,18 +7,12 @@ import jax
 import jax.numpy as jnp
 import pytest
 from compiled_texts import TEXTS, computation, jitted, module, read, spec
+from libtpu_needed import needs_libtpu
 
 from perfsuite.measure.compilation import program_of
 from perfsuite.measure.program_diff import differences
-from perfsuite.measure.target_compiler import TargetUnavailable, check_available
 
 FACTS = {name: read(text) for name, text in TEXTS.items()}
-
-try:
-    check_available()
-    UNAVAILABLE = ""
-except TargetUnavailable as error:
-    UNAVAILABLE = str(error)
 
 
 @pytest.mark.parametrize("name", sorted(TEXTS))
@@ -93,7 +87,7 @@ def test_an_operation_that_runs_alone_now_did_split():
     assert "unfused: exp and tanh were in one kernel: m.py:3" in differences(read(TOGETHER), changed)
 
 
-@pytest.mark.skipif(bool(UNAVAILABLE), reason=UNAVAILABLE)
+@needs_libtpu
 def test_a_barrier_splits_the_kernel_around_it():
     def plain(x, w):
         return jnp.tanh(jnp.exp(x @ w))

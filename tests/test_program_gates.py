@@ -3,13 +3,11 @@
 import json
 
 import pytest
+from libtpu_needed import needs_libtpu
 
-from perfsuite.measure.target_compiler import TargetUnavailable, check_available
+from perfsuite.measure.target_compiler import TargetUnavailable
 
-try:
-    check_available()
-except TargetUnavailable as error:
-    pytest.skip(str(error), allow_module_level=True)
+pytestmark = needs_libtpu
 
 HEAD = """
 import jax

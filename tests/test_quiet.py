@@ -5,9 +5,9 @@ import subprocess
 import sys
 
 import pytest
+from libtpu_needed import needs_libtpu
 
 from perfsuite.measure.quiet import libtpu_silenced, meaningful
-from perfsuite.measure.target_compiler import TargetUnavailable, check_available
 
 NOISE = b"""Failed to find host bounds for accelerator type: WARNING: could not determine TPU accelerator type
 WARNING: Logging before InitGoogle() is written to STDERR
@@ -48,11 +48,8 @@ def test_a_closed_descriptor_is_left_alone():
     assert ran.stdout == "done\n"
 
 
+@needs_libtpu
 def test_a_session_that_looks_for_a_tpu_says_nothing_of_it(pytester, monkeypatch):
-    try:
-        check_available()
-    except TargetUnavailable as error:
-        pytest.skip(str(error))
     monkeypatch.delenv("JAX_PLATFORMS")
     pytester.makepyfile(test_it="def test_it(perf):\n    perf.record('x', 1, unit='things', kind='count')")
     result = pytester.runpytest_subprocess("--perf")

@@ -16,6 +16,7 @@ from pathlib import Path
 import jax
 import jax.numpy as jnp
 import pytest
+from libtpu_needed import needs_libtpu
 
 import perfsuite
 from perfsuite.measure import facts_cache, target_available, target_compiler
@@ -24,7 +25,6 @@ from perfsuite.measure.target_compiler import (
     CompilerCrashed,
     TargetError,
     TargetUnavailable,
-    check_available,
     compile_for,
     meaningful_lines,
     unavailable_reason,
@@ -34,14 +34,6 @@ from perfsuite.measure.targets import TARGETS, target
 
 ROOT = Path(perfsuite.__path__[0]).parent
 V5E = target("tpu-v5e")
-
-try:
-    check_available()
-    UNAVAILABLE = ""
-except TargetUnavailable as error:
-    UNAVAILABLE = str(error)
-
-needs_libtpu = pytest.mark.skipif(bool(UNAVAILABLE), reason=UNAVAILABLE)
 
 
 def stablehlo(function, *shapes) -> bytes:

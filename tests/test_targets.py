@@ -9,17 +9,10 @@ import textwrap
 
 import pytest
 from jax.experimental.pallas import tpu as pltpu
+from libtpu_needed import needs_libtpu
 
-from perfsuite.measure.target_compiler import TargetUnavailable, check_available, worker_environment
+from perfsuite.measure.target_compiler import worker_environment
 from perfsuite.measure.targets import TARGETS, peak_rates, target, topology_name
-
-try:
-    check_available()
-    UNAVAILABLE = ""
-except TargetUnavailable as error:
-    UNAVAILABLE = str(error)
-
-needs_libtpu = pytest.mark.skipif(bool(UNAVAILABLE), reason=UNAVAILABLE)
 
 V5E, V4, V7 = TARGETS["tpu-v5e"], TARGETS["tpu-v4"], TARGETS["tpu7x"]
 

@@ -19,8 +19,8 @@ from perfsuite.measure.hlo import Source, parse
 from perfsuite.measure.hlo_stacks import Stack
 from perfsuite.measure.locations import number_locations, restoring
 from perfsuite.measure.lowering import Donation, LoweredCall, lower_call
-from perfsuite.measure.program import Program
-from perfsuite.measure.program_reader import Origin, read_program, source_of
+from perfsuite.measure.program import Origin, Program
+from perfsuite.measure.program_reader import read_program, source_of
 from perfsuite.measure.target_compiler import compile_for, configuration
 from perfsuite.measure.targets import Target, peak_rates
 from perfsuite.measure.targets import target as target_of

@@ -120,14 +120,12 @@ class LostDonation:
     reason: str
 
 
-@dataclasses.dataclass(frozen=True, repr=False)
-class Program:
-    """The facts of one compiled program, for each device that it runs on.
+@dataclasses.dataclass(frozen=True)
+class Origin:
+    """Where a program comes from and what it runs on: what its text does not say.
 
     `target` is the name of the device it was compiled for, None for the present one. `memory_bytes` is the memory that
-    a program may use there, None where it is not known. `estimated_cycles` are the compiler's own and mean something
-    only beside those of another program for the same device. `bytes_accessed` is the compiler's count, in which one
-    array read by two operations counts twice.
+    a program may use there, None where it is not known, as `rates` are.
     """
 
     label: str
@@ -138,6 +136,18 @@ class Program:
     cached: bool
     lower_seconds: float
     compile_seconds: float
+    memory_bytes: int | None
+    rates: Rates | None
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class Program(Origin):
+    """The facts of one compiled program, for each device that it runs on.
+
+    `estimated_cycles` are the compiler's own and mean something only beside those of another program for the same
+    device. `bytes_accessed` is the compiler's count, in which one array read by two operations counts twice, and one
+    that stays on the chip counts too.
+    """
 
     flops: float
     bytes_accessed: float
@@ -147,8 +157,6 @@ class Program:
     temp_bytes: int
     alias_bytes: int
     code_bytes: int
-    memory_bytes: int | None
-    rates: Rates | None
 
     donations_asked: int
     lost_donations: tuple[LostDonation, ...]

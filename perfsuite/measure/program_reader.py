@@ -9,8 +9,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from perfsuite.measure.hlo import Computation, Instruction, Module, Shape, Source
 from perfsuite.measure.lowering import Donation
 from perfsuite.measure.product_flops import product_flops
-from perfsuite.measure.program import NAME, Fusion, LostDonation, Operation, Product, Program
-from perfsuite.measure.targets import Rates
+from perfsuite.measure.program import NAME, Fusion, LostDonation, Operation, Origin, Product, Program
 
 _CONTROL = frozenset(("while", "conditional", "call", "async-start"))
 """What runs the computations that it calls, instruction by instruction."""
@@ -48,22 +47,6 @@ _LIBRARIES = tuple(
     {*site.getsitepackages(), site.getusersitepackages()}
     | {sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")}
 )
-
-
-@dataclasses.dataclass(frozen=True)
-class Origin:
-    """Where a program comes from and what it runs on: what its text does not say."""
-
-    label: str
-    target: str | None
-    device_kind: str
-    partitions: int
-    compiler: str
-    cached: bool
-    lower_seconds: float
-    compile_seconds: float
-    memory_bytes: int | None
-    rates: Rates | None
 
 
 def read_program(

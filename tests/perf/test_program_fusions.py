@@ -8,6 +8,7 @@ import math
 import jax
 import jax.numpy as jnp
 import pytest
+from libtpu_needed import needs_libtpu
 
 from perfsuite.measure.compilation import program_of
 from perfsuite.measure.program_diff import differences
@@ -69,6 +70,7 @@ def test_operations_share_a_kernel(perf):
         perf.record(f"kernels with {kernel}", len(found), unit="kernels", kind="count", better="higher", target=TARGET)
 
 
+@needs_libtpu
 @pytest.mark.parametrize("kernel", KERNELS)
 def test_a_barrier_tears_the_kernel_apart_and_is_seen(perf, kernel, monkeypatch, program_cache):
     monkeypatch.setattr(*PLANTS[kernel])
@@ -76,6 +78,7 @@ def test_a_barrier_tears_the_kernel_apart_and_is_seen(perf, kernel, monkeypatch,
     assert not planted.fuses(*KERNELS[kernel])
 
 
+@needs_libtpu
 def test_the_layers_with_nothing_in_between_are_those_of_bert(perf, monkeypatch, program_cache):
     """So that the barriers above are the only change that they plant."""
     whole = program_of(flat_step(shapes(perf.size, **DROPOUT["dropout"])), TARGET, cache=program_cache)

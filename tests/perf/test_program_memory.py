@@ -3,6 +3,7 @@
 import dataclasses
 
 import pytest
+from libtpu_needed import needs_libtpu
 
 from perfsuite.measure.compilation import program_of
 from perfsuite.measure.target_compiler import CompileFailed
@@ -29,6 +30,7 @@ def test_memory(perf, change):
     assert in_float32 > 0.5 if made.config.activation_dtype == "float32" else in_float32 < 0.2
 
 
+@needs_libtpu
 def test_remat_keeps_less_and_computes_more(perf, program_cache):
     if perf.size == "small":
         pytest.skip("the small model's activations fit the cores' own memory; run it with --perf-size=full")
@@ -40,6 +42,7 @@ def test_remat_keeps_less_and_computes_more(perf, program_cache):
     assert remat.flops > plain.flops
 
 
+@needs_libtpu
 def test_largest_batch_that_fits(perf, program_cache):
     """Half of what is known not to fit and what is known to, again and again."""
     if perf.size == "small":

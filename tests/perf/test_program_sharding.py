@@ -5,6 +5,7 @@ import collections
 import jax
 import pytest
 from jax.sharding import NamedSharding, PartitionSpec
+from libtpu_needed import needs_libtpu
 
 from perfsuite.measure.compilation import program_of
 from perfsuite.workloads import bert_layers
@@ -39,6 +40,7 @@ def test_collectives_of_a_parallel_step(perf, parallel):
     assert not program.lost_donations
 
 
+@needs_libtpu
 def test_a_replicated_activation_is_resharding_that_nobody_asked_for(perf, monkeypatch, program_cache):
     """The control: hold one activation whole on every chip, and weights and activations begin to travel."""
     call_of = bert_layers.Intermediate.__call__

@@ -5,9 +5,10 @@ from hypothesis import strategies as st
 
 from perfsuite.measure.hlo import parse
 from perfsuite.measure.lowering import Donation
+from perfsuite.measure.program import Origin
 from perfsuite.measure.program_diff import differences
 from perfsuite.measure.program_figures import measurements_of
-from perfsuite.measure.program_reader import Origin, read_program
+from perfsuite.measure.program_reader import read_program
 from properties.hlo_texts import written_modules
 
 ORIGIN = Origin("step", None, "a device", 1, "a compiler", False, 0.0, 0.0, None, None)

@@ -1,0 +1,48 @@
+"""What `perf.compare` needs of gates: when to stop sampling, which verdict counts, what a failure is likely due to."""
+
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+from perfsuite.gate.diagnosis import likely_cause
+from perfsuite.measure.call import Call
+from perfsuite.measure.hostcalls import host_calls
+from perfsuite.measure.measurement import Measurement
+
+if TYPE_CHECKING:
+    from perfsuite.gate.verdict import Gate, Verdict
+    from perfsuite.measure.comparison import Comparison, Estimate
+
+_SEVERITY = ("fail", "inconclusive", "not comparable", "new", "improved", "pass", "info")
+
+
+def worst(gates: "Sequence[Gate]") -> "Verdict":
+    """The verdict that says most against the code under test."""
+    return min((gate.verdict for gate in gates), key=_SEVERITY.index)
+
+
+def limited(made: Sequence[Measurement], limits: dict[str, float]) -> list[tuple[Measurement, float]]:
+    """The figures of a comparison, ratio and overhead, that a budget limits."""
+    of = dict(zip(("ratio", "overhead_us"), made, strict=True))
+    return [(of[field], limit) for field, limit in limits.items()]
+
+
+def settled_by(
+    ratio_limits: Sequence[float], overhead_limits: Sequence[float]
+) -> "Callable[[Estimate, Estimate], bool]":
+    """Stop once one limit is broken for certain, or all are kept for certain."""
+
+    def settled(ratio: "Estimate", overhead: "Estimate") -> bool:
+        held = [(ratio.interval, limit) for limit in ratio_limits]
+        held += [(overhead.interval, limit) for limit in overhead_limits]
+        broken = any(interval.low > limit for interval, limit in held)
+        return broken or all(interval.high <= limit for interval, limit in held)
+
+    return settled
+
+
+def cause_of(comparison: "Comparison", candidate: Call, reference: Call) -> str:
+    """The likely cause of a ratio over its limit, in words."""
+    try:
+        return likely_cause(comparison, *(host_calls(side, exact=False) for side in (candidate, reference)))
+    except Exception as error:  # whatever the code under test raises now must not hide that its gate failed
+        return f"could not be looked for, because counting host calls raised {type(error).__name__}: {error}"
