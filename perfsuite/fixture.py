@@ -240,11 +240,12 @@ class Perf:
         from perfsuite.measure.lowering import HostCallbackError
         from perfsuite.measure.program_figures import measurements_of
         from perfsuite.measure.target_compiler import CompileFailed, TargetUnavailable
-        from perfsuite.program_gates import ProgramGates, refusal
+        from perfsuite.program_gates import ProgramGates, in_words, refusal
 
         limits = budget.only("perf.program", "peak_bytes")
         call = _checked(call, "perf.program")
-        label = self._unique(name or call.label, " flops", target=target)
+        # perf.warm has compile seconds of the function, too.
+        label = self._unique(name or call.label, " flops", " compile seconds", target=target)
         self.programs = self.programs or ProgramGates(self._session, self._test)
         self._session.baselines_of(target)  # a damaged file is an error before minutes of compiling
         try:
@@ -256,10 +257,10 @@ class Perf:
             # Not `from error`: that would print the source of perfsuite and of jax above the reason.
             raise BudgetExceeded(str(error)) from None
         for made in measurements_of(program):
-            self._record(made)
+            self._record_once(made)
         if "peak_bytes" in limits:
             peak = self.measurements[title(f"{label} peak bytes", target)]
-            self._check_budget(peak, limits["peak_bytes"], lambda: _parts(program.memory_use))
+            self._check_budget(peak, limits["peak_bytes"], lambda: in_words(program.memory_use))
         return program
 
     def record(
@@ -280,9 +281,7 @@ class Perf:
         None says that it was made on the present one.
         """
         made = Measurement(name, value, unit, kind, better, Interval(*interval) if interval else None, target=target)
-        if made.title in self.measurements:
-            raise ValueError(f"{self._test} records {made.title!r} twice; give each figure a name of its own")
-        self._record(made, tolerance)
+        self._record_once(made, tolerance)
 
     def judge_baselines(self) -> "list[Gate]":
         """Every figure of this test against its baseline. The plugin calls it when the test's body has ended."""
@@ -296,6 +295,11 @@ class Perf:
                 self.programs.keep()
         self.gates += gates
         return gates
+
+    def _record_once(self, measurement: Measurement, tolerance: float | None = None) -> None:
+        if measurement.title in self.measurements:
+            raise ValueError(f"{self._test} records {measurement.title!r} twice; give each figure a name of its own")
+        self._record(measurement, tolerance)
 
     def _record(self, measurement: Measurement, tolerance: float | None = None) -> None:
         self.measurements[measurement.title] = measurement
@@ -341,10 +345,6 @@ class Perf:
     def _fail_budget(self, gate: "Gate", cause: str) -> None:
         __tracebackhide__ = True
         raise BudgetExceeded(f"{gate.reason}\nlikely cause: {cause}" if cause else gate.reason)
-
-
-def _parts(parts: dict[str, int]) -> str:
-    return ", ".join(f"{name} {value:,}" for name, value in sorted(parts.items(), key=lambda part: -part[1]))
 
 
 def _checked(call: Call, instrument: str) -> Call:

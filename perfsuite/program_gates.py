@@ -95,3 +95,8 @@ def refusal(test: str, label: str, target: str | None, error: CompileFailed | Ho
     else:
         measurement = Measurement(f"{label} refused", 1, "programs", "count", target=target)
     return Gate(test, measurement, "fail", "budget", limit=0, reason=str(error))
+
+
+def in_words(parts: dict[str, int]) -> str:
+    """The parts of a figure, the largest first."""
+    return ", ".join(f"{name} {value:,}" for name, value in sorted(parts.items(), key=lambda part: -part[1]))

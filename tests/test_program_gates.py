@@ -99,6 +99,15 @@ def test_figures_of_the_same_function_and_of_two_devices_stand_side_by_side(run)
     )
 
 
+def test_a_program_takes_no_figure_of_the_same_name_from_warm_or_from_the_test(run):
+    result = run("perf.warm(step, over=[(X,)], name='step')\nperf.program(call(step, X), name='step')")
+    result.assert_outcomes(passed=1)
+    result.stdout.fnmatch_lines_random(["  step compile seconds *", "  step #2 compile seconds *"])
+    result = run("perf.record('step copies', 7, unit='copies', kind='count')\nperf.program(call(step, X), name='step')")
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["E *ValueError: * records 'step copies' twice; give each figure a name of its own"])
+
+
 def test_without_the_compiler_a_test_is_skipped_and_fails_under_strict(project, run, monkeypatch):
     from perfsuite.measure import target_compiler
 

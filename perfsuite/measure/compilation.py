@@ -63,7 +63,16 @@ class Compilation:
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "Compilation":
         """The inverse of `to_dict`, also after a way through JSON. Raises `KeyError` or `TypeError` for others."""
-        donations = (Donation(**{**donation, "shape": tuple(donation["shape"])}) for donation in values["donations"])
+        donations = (
+            Donation(
+                **{
+                    **donation,
+                    "shape": tuple(donation["shape"]),
+                    "function": Source(**donation["function"]) if donation["function"] else None,
+                }
+            )
+            for donation in values["donations"]
+        )
         stacks = {
             int(number): tuple(Source(**frame) for frame in frames) for number, frames in values["stacks"].items()
         }

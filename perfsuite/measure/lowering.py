@@ -7,6 +7,7 @@ import contextlib
 import dataclasses
 import functools
 import gc
+import inspect
 import math
 import re
 import time
@@ -19,6 +20,7 @@ import jax
 from perfsuite.measure import _jax_internals
 from perfsuite.measure.call import Call
 from perfsuite.measure.errors import MeasurementError
+from perfsuite.measure.hlo_module import Source
 
 _NOT_USABLE = "Some donated buffers were not usable"
 _ARGUMENT_NAME = re.compile(r'loc\("(.*)"(?:\(.*\))?\)\Z', re.DOTALL)
@@ -39,7 +41,8 @@ class HostCallbackError(MeasurementError, AssertionError):
 class Donation:
     """An argument that the caller gives away. `parameter` is its number in the program, None if the program drops it.
 
-    `path` leads to it from the call: `args[0]['w']`.
+    `path` leads to it from the call: `args[0]['w']`. `function` is where the function is defined that it is given to,
+    None where that is not known.
     """
 
     path: str
@@ -47,6 +50,7 @@ class Donation:
     dtype: str
     bytes: int
     parameter: int | None
+    function: Source | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -127,11 +131,20 @@ def _donations(
         return
     paths = _paths(seen.leaves, call) if seen.leaves is not None and len(seen.leaves) == len(infos) else {}
     parameters = _parameters(seen, module, len(infos))
+    function = _definition(call.fn)
     for number, (path, info) in enumerate(infos):
         if info.donated:
             name = paths.get(number) or f"args{jax.tree_util.keystr(path[1:])}"
             bytes_ = math.prod(info.shape) * info.dtype.itemsize
-            yield Donation(name, tuple(info.shape), str(info.dtype), bytes_, parameters.get(number))
+            shape = tuple(info.shape)
+            yield Donation(name, shape, str(info.dtype), bytes_, parameters.get(number), function)
+
+
+def _definition(fn: Any) -> Source | None:
+    while isinstance(fn, functools.partial):
+        fn = fn.func
+    code = getattr(inspect.unwrap(fn), "__code__", None)
+    return None if code is None else Source(code.co_filename, code.co_firstlineno, code.co_qualname)
 
 
 def _paths(leaves: list[Any], call: Call) -> dict[int, str]:

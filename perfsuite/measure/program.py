@@ -41,8 +41,7 @@ class Operation:
         """`model.py:42 in attention`, the path from the working directory; the op's name where no line is known."""
         if self.source is None:
             return self.op_name or "the compiler's own"
-        function = f" in {self.source.function}" if self.source.function else ""
-        return f"{_shown_file(self.source.file)}:{self.source.line}{function}"
+        return place_of(self.source)
 
     @property
     def part(self) -> str:
@@ -113,11 +112,15 @@ class Product(Operation):
 
 @dataclasses.dataclass(frozen=True)
 class LostDonation:
-    """A donated argument whose memory no output reuses. `path` leads to it from the call; `bytes` of all of it."""
+    """A donated argument whose memory no output reuses.
+
+    `path` leads to it from the call; `bytes` of all of it; `function` is where the one is defined that it was given to.
+    """
 
     path: str
     bytes: int
     reason: str
+    function: Source | None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -247,6 +250,8 @@ class Program(Origin):
         return f"<program of {self.label} {device}: {len(self.fusions)} fusions, {self.flops:.3g} FLOP>"
 
 
-def _shown_file(path: str) -> str:
+def place_of(source: Source) -> str:
+    """`model.py:42 in attention`, the path from the working directory."""
     here = os.getcwd() + os.sep
-    return path.removeprefix(here)
+    function = f" in {source.function}" if source.function else ""
+    return f"{source.file.removeprefix(here)}:{source.line}{function}"

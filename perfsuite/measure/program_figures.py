@@ -4,7 +4,7 @@ import collections
 from collections.abc import Iterable, Iterator, Sequence
 
 from perfsuite.measure.measurement import Better, Kind, Measurement
-from perfsuite.measure.program import Operation, Program
+from perfsuite.measure.program import Operation, Program, place_of
 
 PARTS = 24
 """At most so many parts of a figure are kept, the largest: a baseline is to be read by people."""
@@ -83,14 +83,16 @@ def _measurements(program: Program) -> Iterator[Measurement]:
     )
     yield count("resharding", program.resharding, "collectives")
     yield count("host transfers", program.host_transfers, "transfers")
-    lost = collections.Counter(f"{donation.path} ({donation.reason})" for donation in program.lost_donations)
+    named = [(f"{donation.path} ({donation.reason})", donation.function) for donation in program.lost_donations]
+    lost = _largest(collections.Counter(name for name, _ in named))
     yield Measurement(
         f"{program.label} lost donations",
         len(program.lost_donations),
         "buffers",
         "count",
-        detail=_largest(lost) or None,
+        detail=lost or None,
         target=program.target,
+        places={name: place_of(function) for name, function in named if function and name in lost} or None,
     )
     if program.estimated_cycles:
         yield figure("estimated cycles", program.estimated_cycles, "cycles, relative", "info")

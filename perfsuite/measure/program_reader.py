@@ -237,10 +237,14 @@ def _reused(module: Module) -> set[int]:
 def _lost(donations: Sequence[Donation], reused: set[int]) -> Iterator[LostDonation]:
     for donation in donations:
         if donation.parameter is None:
-            yield LostDonation(donation.path, donation.bytes, "the program does not use it")
+            yield _lost_donation(donation, "the program does not use it")
         elif donation.parameter not in reused:
             shape = f"{donation.dtype}[{','.join(map(str, donation.shape))}]"
-            yield LostDonation(donation.path, donation.bytes, f"{shape}: no output took its memory")
+            yield _lost_donation(donation, f"{shape}: no output took its memory")
+
+
+def _lost_donation(donation: Donation, reason: str) -> LostDonation:
+    return LostDonation(donation.path, donation.bytes, reason, donation.function)
 
 
 def _bytes(shapes: Iterable[Shape]) -> int:
