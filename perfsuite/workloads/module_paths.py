@@ -1,0 +1,71 @@
+"""Where the sub-modules of a model are: `iter_module`, and the paths behind it.
+
+A sub-module is an Equinox module or any other dataclass that is a pytree node. The way to one leads through whatever
+JAX can take apart: modules, lists, tuples, dicts, dataclasses, nodes that a library has registered. It does not lead
+through static fields, nor through a dataclass that was not registered: to JAX that is a leaf.
+
+A path is a `jax.tree_util.KeyPath`, its name what `jax.tree_util.keystr` makes of it: `layers.0.attention.query`. The
+model itself has the name "".
+"""
+
+import dataclasses
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+from jax.tree_util import DictKey, GetAttrKey, KeyPath, SequenceKey, is_tree_node, keystr, tree_leaves_with_path
+
+
+class Place(NamedTuple):
+    """One path at which a sub-module is."""
+
+    path: KeyPath
+    name: str
+    module: Any
+
+
+def iter_module(module: Any) -> Iterator[tuple[str, Any]]:
+    """The name and the value of every sub-module, `module` first, parents before children, in the order of the leaves.
+
+    One that is in there several times comes once, under its first name.
+    """
+    seen: dict[int, Any] = {}  # by id, and the modules too, so that none is freed and its id given to another
+    for _, name, sub_module in places(module):
+        if id(sub_module) not in seen:
+            seen[id(sub_module)] = sub_module
+            yield name, sub_module
+
+
+def places(module: Any) -> Iterator[Place]:
+    """Every path to every sub-module, in the order of `iter_module`: a shared one has several."""
+    waiting = [Place((), "", module)] if is_tree_node(type(module)) else []
+    while waiting:
+        place = waiting.pop()
+        path, name, node = place
+        if dataclasses.is_dataclass(node):
+            yield place
+        prefix = f"{name}." if name else ""
+        waiting += [
+            Place((*path, key), prefix + keystr((key,), simple=True), child)
+            for key, child in reversed(children_of(node))
+            if child is not None and is_tree_node(type(child))
+        ]
+
+
+def at_path(tree: Any, path: KeyPath) -> Any:
+    """What is in `tree` at `path`."""
+    for key in path:
+        match key:
+            case GetAttrKey():
+                tree = getattr(tree, key.name)
+            case SequenceKey():
+                tree = tree[key.idx]
+            case DictKey():
+                tree = tree[key.key]
+            case _:
+                tree = dict(children_of(tree))[key]
+    return tree
+
+
+def children_of(node: Any) -> list[tuple[Any, Any]]:
+    """The key and the value of every child of a pytree node, in the order of the leaves."""
+    return [(path[0], child) for path, child in tree_leaves_with_path(node, is_leaf=lambda part: part is not node)]
