@@ -10,7 +10,8 @@ import pytest
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from perfsuite.workloads.bert import BertConfig, BertForMaskedLM, masked_lm_loss
-from perfsuite.workloads.sharding import batch_shardings, bert_shardings, keep_shardings, shard
+from perfsuite.workloads.sharding import batch_shardings, keep_shardings, module_shardings, shard
+from perfsuite.workloads.surgery import apply_transforms, bert_tensor_parallel_plan, column_parallel
 from perfsuite.workloads.training import (
     TrainState,
     make_flat_train_step,
@@ -22,19 +23,40 @@ CONFIG = BertConfig.tiny(dropout=0.1, attention="eager", num_layers=1).narrowed(
 QUIET = BertConfig.tiny(dropout=0.0).narrowed(num_heads=4)
 """Without random bits to draw: they cross no device, and take half of the time to compile."""
 MESHES = [(4, 1), (1, 4), (2, 2)]
+STEPS = 3
 # AdamW divides a gradient by its own size. A key's bias has none (softmax does not see it), and what is left there is
 # rounding, of either sign; an epsilon above it keeps it from becoming a whole step.
 TX = optax.adamw(1e-2, eps=1e-4)
 
-pytestmark = pytest.mark.skipif(jax.device_count() < 4, reason="needs four devices")
+pytestmark = pytest.mark.skipif(jax.device_count() < 8, reason="needs eight devices")
 
 
 def mesh_of(data, model, axis_type=AxisType.Auto):
     return jax.make_mesh((data, model), ("data", "model"), axis_types=(axis_type,) * 2)
 
 
-def model(config=CONFIG):
+def plain_model(config=CONFIG):
     return BertForMaskedLM(config, key=jax.random.key(0))
+
+
+def parallel_model(config=CONFIG, axis="model"):
+    return apply_transforms(plain_model(config), bert_tensor_parallel_plan(config, axis=axis), strict=True)
+
+
+def by_name(tree):
+    """The arrays of `tree` by the names that they have in a model without `Partitioned` layers."""
+    arrays = jax.tree.leaves_with_path(eqx.filter(tree, eqx.is_array))
+    names = [jax.tree_util.keystr(path, simple=True, separator=".").replace(".layer.", ".") for path, _ in arrays]
+    found = dict(zip(names, (leaf for _, leaf in arrays), strict=True))
+    assert len(found) == len(arrays)
+    return found
+
+
+def assert_close(mine, expected, rtol, atol):
+    mine, expected = by_name(mine), by_name(expected)
+    assert mine.keys() == expected.keys()
+    for name, value in expected.items():
+        np.testing.assert_allclose(mine[name], value, rtol=rtol, atol=atol, err_msg=name)
 
 
 @pytest.fixture(scope="module")
@@ -48,32 +70,41 @@ KEY = jax.random.key(3)
 
 @pytest.fixture(scope="module")
 def single(batch):
-    """State, loss and counts after two steps on one device."""
-    step, state = make_flat_train_step(masked_lm_loss, TX), TrainState.create(TX, model())
-    for _ in range(2):
+    """State, loss and counts after all steps of the model that no plan has changed, on one device."""
+    step, state = make_flat_train_step(masked_lm_loss, TX), TrainState.create(TX, plain_model())
+    for _ in range(STEPS):
         state, out = step(state, batch, KEY)
     return jax.device_get(((state.model, state.opt_state), out))
 
 
+def value_and_grad(model, batch):
+    return eqx.filter_jit(eqx.filter_value_and_grad(masked_lm_loss, has_aux=True))(model, batch, KEY)
+
+
+@pytest.fixture(scope="module")
+def single_gradients(batch):
+    return jax.device_get(value_and_grad(plain_model(), batch))
+
+
 def flat_training(mesh):
-    state = TrainState.create(TX, model())
-    shardings = bert_shardings(state, mesh)
+    state = TrainState.create(TX, parallel_model())
+    shardings = module_shardings(state, mesh)
     step = keep_shardings(make_flat_train_step(masked_lm_loss, TX), shardings)
     return step, (shard(state, shardings),)
 
 
 def partitioned_training(mesh):
-    made = make_train_step_with_partition(masked_lm_loss, TX, model())
+    made = make_train_step_with_partition(masked_lm_loss, TX, parallel_model())
     carried = made.params, made.opt_state
-    shardings = bert_shardings(carried, mesh)
+    shardings = module_shardings(carried, mesh)
     return keep_shardings(made.step, *shardings), shard(carried, shardings)
 
 
 def abstract_training(mesh, batch, config=CONFIG):
     """The flat step and arguments for it that hold no numbers."""
-    state = eqx.filter_eval_shape(lambda: TrainState.create(TX, model(config)))
+    state = eqx.filter_eval_shape(lambda: TrainState.create(TX, parallel_model(config)))
     batch, key = jax.eval_shape(lambda: (batch, KEY))
-    shardings = bert_shardings(state, mesh)
+    shardings = module_shardings(state, mesh)
     step = keep_shardings(make_flat_train_step(masked_lm_loss, TX), shardings)
     return step, (
         shard(state, shardings),
@@ -97,56 +128,98 @@ def test_sharded_step_computes_what_one_device_does_and_compiles_once(batch, sin
     assert all(leaf.is_deleted() for leaf in jax.tree.leaves(carried))
     assert [leaf.sharding for leaf in jax.tree.leaves(after)] == shardings
     with compile_counter.forbid():
-        *after, out = step(*after, batch, KEY)
+        for _ in range(STEPS - 1):
+            before = after
+            *after, out = step(*before, batch, KEY)
+            assert all(leaf.is_deleted() for leaf in jax.tree.leaves(before))
 
-    trees = (after[0].model, after[0].opt_state) if training is flat_training else tuple(after)
+    trees = tuple(after) if training is partitioned_training else (after[0].model, after[0].opt_state)
     # Not bit for bit: sums over the batch and over a layer's width are added up in another order. The dropout masks
     # are the same, or nothing would be close.
-    jax.tree.map(
-        lambda mine, expected: np.testing.assert_allclose(mine, expected, rtol=2e-4, atol=2e-6),
-        (trees, out),
-        single,
-    )
+    assert_close((trees, out), single, rtol=2e-4, atol=2e-6)
+
+
+@pytest.mark.parametrize("shape", [*MESHES, (2, 4)], ids="{0[0]}x{0[1]}".format)
+def test_sharded_loss_and_gradients_are_those_of_one_device(batch, single_gradients, shape):
+    mesh = mesh_of(*shape)
+    model = parallel_model()
+    placed = shard(model, module_shardings(model, mesh)), shard(batch, batch_shardings(batch, mesh))
+    # Gradients are up to 0.1 in size; what adds up to nothing, as a key's bias does, is rounding.
+    assert_close(value_and_grad(*placed), single_gradients, rtol=1e-4, atol=1e-7)
 
 
 def test_split_arrays_are_those_of_megatron_in_parameters_and_optimizer_state():
-    params = eqx.filter_eval_shape(model)
+    params = eqx.filter_eval_shape(parallel_model)
     tree = params, jax.eval_shape(TX.init, params)
-    shardings = bert_shardings(tree, mesh_of(1, 4))
-    split = collections.defaultdict(set)
+    shardings = module_shardings(tree, mesh_of(1, 4))
+    split = collections.defaultdict(list)
     for path, leaf in jax.tree.leaves_with_path(shardings):
         match = re.fullmatch(
             r"(?:0|1\.0\.(?:mu|nu))\.layers\.0\.(.+)", jax.tree_util.keystr(path, simple=True, separator=".")
         )
         if match:
-            split[match[1]].add(leaf.spec)
+            split[match[1]].append(leaf.spec)
         else:
             assert leaf.spec == PartitionSpec(), path
-    rows, columns, everywhere = {PartitionSpec("model")}, {PartitionSpec(None, "model")}, {PartitionSpec()}
+    # Once in the model, once in each moment of the optimizer.
+    rows, columns, everywhere = [PartitionSpec("model")] * 3, [PartitionSpec(None, "model")] * 3, [PartitionSpec()] * 3
     assert split == {
-        "attention.query.weight": rows,
-        "attention.query.bias": rows,
-        "attention.key.weight": rows,
-        "attention.key.bias": rows,
-        "attention.value.weight": rows,
-        "attention.value.bias": rows,
-        "attention.output.dense.weight": columns,
-        "attention.output.dense.bias": everywhere,
+        "attention.query.layer.weight": rows,
+        "attention.query.layer.bias": rows,
+        "attention.key.layer.weight": rows,
+        "attention.key.layer.bias": rows,
+        "attention.value.layer.weight": rows,
+        "attention.value.layer.bias": rows,
+        "attention.output.dense.layer.weight": columns,
+        "attention.output.dense.layer.bias": everywhere,
         "attention.output.norm.weight": everywhere,
         "attention.output.norm.bias": everywhere,
-        "intermediate.dense.weight": rows,
-        "intermediate.dense.bias": rows,
-        "output.dense.weight": columns,
-        "output.dense.bias": everywhere,
+        "intermediate.dense.layer.weight": rows,
+        "intermediate.dense.layer.bias": rows,
+        "output.dense.layer.weight": columns,
+        "output.dense.layer.bias": everywhere,
         "output.norm.weight": everywhere,
         "output.norm.bias": everywhere,
     }
 
 
+def test_without_a_plan_everything_is_on_all_devices():
+    shardings = jax.tree.leaves(module_shardings(eqx.filter_eval_shape(plain_model), mesh_of(1, 4)))
+    assert {sharding.spec for sharding in shardings} == {PartitionSpec()}
+
+
+def test_shardings_of_a_train_state_are_those_of_its_parts_however_it_was_made():
+    mesh = mesh_of(2, 2)
+
+    def parts():
+        model = parallel_model()
+        return model, TX.init(model)
+
+    model, opt_state = eqx.filter_eval_shape(parts)
+    expected = jax.tree.leaves(module_shardings((model, opt_state), mesh))
+    created = eqx.filter_eval_shape(lambda: TrainState.create(TX, parallel_model()))
+    put_together = eqx.filter_eval_shape(lambda: TrainState.of(*parts()))
+    for state in created, put_together:
+        shardings = module_shardings(state, mesh)
+        assert list(shardings.arrays) == expected
+        assert jax.tree.structure(shardings) == jax.tree.structure(state)
+
+
+def test_state_of_parts_that_share_an_array_can_be_donated():
+    shared = jnp.ones(3)
+    state = TrainState.of({"a": shared, "b": shared}, {"c": shared})
+    halved = jax.jit(lambda state: jax.tree.map(lambda leaf: leaf / 2, state), donate_argnums=0)(state)
+    np.testing.assert_array_equal(halved.arrays, np.full((3, 3), 0.5))
+
+
 def test_names_of_mesh_axes_are_the_callers():
     mesh = jax.make_mesh((2, 2), ("dp", "tp"), axis_types=(AxisType.Auto,) * 2)
-    shardings = bert_shardings(eqx.filter_eval_shape(model), mesh, data="dp", model="tp")
-    assert shardings.layers[0].output.dense.weight.spec == PartitionSpec(None, "tp")
+    shardings = module_shardings(eqx.filter_eval_shape(parallel_model, axis="tp"), mesh)
+    layer = shardings.layers[0]
+    assert layer.attention.query.layer.bias.spec == PartitionSpec("tp")
+    assert layer.intermediate.dense.layer.weight.spec == PartitionSpec("tp")
+    assert layer.output.dense.layer.weight.spec == PartitionSpec(None, "tp")
+    assert layer.attention.output.dense.layer.weight.spec == PartitionSpec(None, "tp")
     assert batch_shardings(jax.ShapeDtypeStruct((4, 16), jnp.int32), mesh, data="dp").spec == PartitionSpec("dp")
 
 
@@ -176,7 +249,7 @@ def test_data_parallel_step_reduces_every_gradient_the_loss_and_two_counts_once(
     counts, arrays = collectives(step.lower(*arguments).compile())
     assert {kind for _, kind in counts} == {"all-reduce"}
     # The embedding table has two gradients, from the lookup and from the head.
-    gradients = len(jax.tree.leaves(eqx.filter_eval_shape(model, QUIET))) + 1
+    gradients = len(jax.tree.leaves(eqx.filter_eval_shape(parallel_model, QUIET))) + 1
     assert arrays.total() == gradients + 3
 
 
@@ -209,31 +282,92 @@ def test_kept_shardings_hold_where_xla_would_choose_another():
     assert keep_shardings(step, sharding)(state, 1.0, 2.0)[0].sharding == sharding
 
 
+def test_leaf_without_a_sharding_stays_as_it_is():
+    mesh = mesh_of(1, 4)
+    tree = {"weight": jnp.ones(8), "activation": jax.nn.gelu, "scale": 0.5, "name": "tree"}
+    shardings = module_shardings(tree, mesh)
+    everywhere = NamedSharding(mesh, PartitionSpec())
+    assert shardings == {"weight": everywhere, "activation": None, "scale": None, "name": None}
+    placed = shard(tree, shardings)
+    assert placed.pop("weight").sharding == everywhere
+    assert placed == {"activation": jax.nn.gelu, "scale": 0.5, "name": "tree"}
+
+
+def test_arrays_made_in_a_trace_get_their_shardings():
+    sharding = NamedSharding(mesh_of(1, 4), PartitionSpec(None, "model"))
+    made = jax.jit(lambda: shard({"a": jnp.zeros((3, 8))}, {"a": sharding}))()
+    assert made["a"].sharding == sharding
+    assert {part.data.shape for part in made["a"].addressable_shards} == {(3, 2)}
+
+
 def test_step_rejects_a_state_that_is_placed_otherwise(batch):
     step, _ = flat_training(mesh_of(1, 4))
-    elsewhere = jax.device_put(TrainState.create(TX, model()), jax.devices()[5])
+    elsewhere = jax.device_put(TrainState.create(TX, parallel_model()), jax.devices()[5])
     with pytest.raises(ValueError, match="does not match the sharding on the respective arg"):
         step(elsewhere, batch, KEY)
 
 
+NARROW = BertConfig.tiny(num_heads=4, intermediate_size=6)
+
+
 @pytest.mark.parametrize(
-    ("shape", "names", "config", "message"),
+    ("config", "axis", "path", "pattern", "message"),
     [
-        ((2, 2), {"model": "tensor"}, CONFIG, "no axis 'tensor', only"),
-        ((2, 2), {"data": "batch"}, CONFIG, "no axis 'batch', only"),
-        ((1, 4), {}, BertConfig.tiny(), "2 heads cannot be divided over 4 devices"),
         (
-            (1, 4),
-            {},
-            BertConfig.tiny(num_heads=4, intermediate_size=6),
-            r"intermediate.dense.weight, of shape \(6, 128\)",
+            CONFIG,
+            "tensor",
+            "layers.0.attention.query.layer.weight",
+            "*.attention.query",
+            "the mesh has no axis 'tensor', only ('data', 'model')",
+        ),
+        (
+            BertConfig.tiny(),
+            "model",
+            "layers.0.attention.query.layer.weight",
+            "*.attention.query",
+            "2 heads or other groups of features cannot be divided over 4 devices (mesh axis 'model')",
+        ),
+        (
+            NARROW,
+            "model",
+            "layers.0.intermediate.dense.layer.weight",
+            "*.intermediate.dense",
+            "an array of shape (6, 128) cannot be divided over 4 devices (mesh axis 'model') in dimension 0",
         ),
     ],
+    ids=["no such axis", "heads", "width"],
 )
-def test_model_that_the_mesh_cannot_divide_is_an_error(shape, names, config, message):
-    tree = eqx.filter_eval_shape(BertForMaskedLM, config, key=jax.random.key(0))
+def test_model_that_the_mesh_cannot_divide_is_an_error_naming_path_and_pattern(config, axis, path, pattern, message):
+    plan = bert_tensor_parallel_plan(config, axis=axis)
+    tree = eqx.filter_eval_shape(parallel_model, config, axis)
+    for patterns, culprit in [((), path), (plan, f"{path} (chosen by pattern {pattern!r})")]:
+        with pytest.raises(ValueError) as raised:  # noqa: PT011
+            module_shardings(tree, mesh_of(1, 4), plan=patterns)
+        assert str(raised.value) == f"{culprit}: {message}"
+
+
+def test_state_that_the_mesh_cannot_divide_is_an_error_naming_path_and_pattern():
+    state = eqx.filter_eval_shape(lambda: TrainState.create(TX, parallel_model(NARROW)))
+    message = (
+        r"^0\.layers\.0\.intermediate\.dense\.layer\.weight \(chosen by pattern '\*\.intermediate\.dense'\): .*\(6, "
+    )
     with pytest.raises(ValueError, match=message):
-        bert_shardings(tree, mesh_of(*shape), **names)
+        module_shardings(state, mesh_of(1, 4), plan=bert_tensor_parallel_plan(NARROW))
+
+
+def test_error_names_the_array_that_cannot_be_divided_where_another_one_can():
+    tree = apply_transforms(
+        {"good": eqx.nn.Linear(3, 8, key=KEY), "bad": [eqx.nn.Linear(3, 6, key=KEY)]}, {"*": column_parallel}
+    )
+    with pytest.raises(
+        ValueError, match=r"^bad\.0\.layer\.weight \(chosen by pattern '\*'\): an array of shape \(6, 3\)"
+    ):
+        module_shardings(tree, mesh_of(1, 4), plan=["good", "*"])
+
+
+def test_axis_that_the_batch_is_not_split_over_is_an_error(batch):
+    with pytest.raises(ValueError, match=r"no axis 'batch', only \('data', 'model'\)"):
+        batch_shardings(batch, mesh_of(2, 2), data="batch")
 
 
 def test_batch_that_the_mesh_cannot_divide_is_an_error(batch):
@@ -241,6 +375,10 @@ def test_batch_that_the_mesh_cannot_divide_is_an_error(batch):
         batch_shardings(jax.tree.map(lambda leaf: leaf[:3], batch), mesh_of(2, 2))
 
 
-def test_mesh_with_explicit_axes_is_an_error_naming_the_remedy():
+def test_mesh_with_explicit_axes_is_an_error_naming_the_remedy(batch):
+    mesh = mesh_of(2, 2, AxisType.Explicit)
+    message = r"^layers\.0\.attention\.query\.layer\.weight: .*'model' is of type Explicit.*AxisType\.Auto"
+    with pytest.raises(ValueError, match=message):
+        module_shardings(eqx.filter_eval_shape(parallel_model), mesh)
     with pytest.raises(ValueError, match=r"'data' is of type Explicit.*AxisType\.Auto"):
-        bert_shardings(eqx.filter_eval_shape(model), mesh_of(2, 2, AxisType.Explicit))
+        batch_shardings(batch, mesh)

@@ -1,74 +1,50 @@
-"""BERT train steps over a mesh of devices: parallel over the batch ("data"), each layer's width ("model"), or both.
+"""Models and their train steps over a mesh of devices: which array lies where, and steps that leave it there.
 
-A layer is split as in Megatron-LM (Shoeybi et al. 2019, arXiv:1909.08053): query, key, value and the wide feed-forward
-product by output features, so that each device has whole heads; the products that end both residual branches by input
-features, so that one all-reduce adds up what the devices computed. Every other array is on all devices: norms and
-row-parallel biases because they work on the sum; the head's dense product for it is small; and the embeddings, which
-Megatron splits by vocabulary, because BERT's 30 522 rows are no multiple of four. Optimizer state is placed like the
-parameters it belongs to.
-
-    state = TrainState.create(tx, model)
-    shardings = bert_shardings(state, mesh)
-    step = keep_shardings(make_flat_train_step(masked_lm_loss, tx), shardings)
-    state, (loss, aux) = step(shard(state, shardings), shard(batch, batch_shardings(batch, mesh)), key)
+    module, optimizer = make_module_opt(lambda key: BertForMaskedLM(config, key=key), tx, mesh, plan, key=key)
+    state = TrainState.of(module, optimizer.opt_state)
+    step = keep_shardings(make_flat_train_step(masked_lm_loss, tx), module_shardings(state, mesh))
+    state, (loss, aux) = step(state, shard(batch, batch_shardings(batch, mesh)), key)
 
 All of it works on `jax.ShapeDtypeStruct`s too: then nothing is allocated and the step can be lowered, not run.
 """
 
 import fnmatch
 import inspect
+from collections.abc import Iterable
 from typing import Any
 
 import jax
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
-from perfsuite.workloads.bert_layers import Attention
+from perfsuite.workloads.tensor_parallel import Split, splits_of
 from perfsuite.workloads.train_state import TrainState
 
-_SPLIT_DIMENSIONS = {
-    "*attention.query.weight": 0,
-    "*attention.query.bias": 0,
-    "*attention.key.weight": 0,
-    "*attention.key.bias": 0,
-    "*attention.value.weight": 0,
-    "*attention.value.bias": 0,
-    "*intermediate.dense.weight": 0,
-    "*intermediate.dense.bias": 0,
-    "*output.dense.weight": 1,
-}
-"""Which dimension of the arrays at these paths is split over "model". Weights are `[out, in]`; the last pattern is the
-end of either residual branch."""
 
+def module_shardings(tree: Any, mesh: Mesh, *, plan: Iterable[str] = ()) -> Any:
+    """`tree` with a `NamedSharding` in place of every array and `None` in place of every other leaf.
 
-def bert_shardings(tree: Any, mesh: Mesh, *, data: str = "data", model: str = "model") -> Any:
-    """`tree` with a `NamedSharding` in place of every array.
+    `tree` has `Partitioned` layers in it, which say how they are split: a model, its optimizer's state, a tuple of
+    both, a `TrainState`. Arrays outside of them are on all devices. Arrays may be `jax.ShapeDtypeStruct`s. `plan` are
+    the patterns that chose the layers; errors then name the one at fault.
 
-    `tree` is a `BertForMaskedLM`, or anything with such modules inside and no leaves but arrays: an optimizer's state,
-    a tuple of both, a `TrainState`. Its arrays may be `jax.ShapeDtypeStruct`s. `data` and `model` name axes of `mesh`,
-    which may have size 1; nothing here is split over `data`.
-
-    Raises `ValueError` if an axis is missing or not of type Auto, or if a layer's width or its heads cannot be divided.
+    Raises `ValueError` if the mesh lacks an axis or has it of another type than Auto, or if it does not divide a
+    dimension or its groups.
     """
-    _check_axes(mesh, data, model)
     if isinstance(tree, TrainState):
-        trees = bert_shardings((tree.model, tree.opt_state), mesh, data=data, model=model)
-        return TrainState(jax.tree.leaves(trees), tree.structure)
-    size = mesh.shape[model]
-    for module in jax.tree.leaves(tree, is_leaf=lambda node: isinstance(node, Attention)):
-        if isinstance(module, Attention) and module.num_heads % size:
-            raise ValueError(f"{module.num_heads} heads cannot be divided over {size} devices (mesh axis {model!r})")
+        shardings = module_shardings((tree.model, tree.opt_state), mesh, plan=plan)
+        return TrainState(jax.tree.leaves(shardings), tree.structure)
+    splits = splits_of(tree)
 
-    def sharding(path: Any, leaf: Any) -> NamedSharding:
-        name = jax.tree_util.keystr(path, simple=True, separator=".")
-        for pattern, dimension in _SPLIT_DIMENSIONS.items():
-            if fnmatch.fnmatchcase(name, pattern):
-                if leaf.shape[dimension] % size:
-                    raise ValueError(
-                        f"{name}, of shape {leaf.shape}, cannot be divided over {size} devices (mesh axis {model!r}) "
-                        f"in dimension {dimension}"
-                    )
-                return NamedSharding(mesh, PartitionSpec(*[None] * dimension, model))
-        return NamedSharding(mesh, PartitionSpec())
+    def sharding(path: Any, leaf: Any) -> NamedSharding | None:
+        if getattr(leaf, "shape", None) is None:
+            return None
+        if path not in splits:
+            return NamedSharding(mesh, PartitionSpec())
+        try:
+            _check_split(splits[path], mesh)
+        except ValueError as error:
+            raise ValueError(f"{_culprit(path, plan)}: {error}") from None
+        return NamedSharding(mesh, splits[path].spec)
 
     return jax.tree.map_with_path(sharding, tree)
 
@@ -78,7 +54,7 @@ def batch_shardings(batch: Any, mesh: Mesh, *, data: str = "data") -> Any:
 
     Raises `ValueError` if an array's first dimension cannot be divided.
     """
-    _check_axes(mesh, data)
+    _check_axis(mesh, data)
     size = mesh.shape[data]
 
     def sharding(leaf: Any) -> NamedSharding:
@@ -94,14 +70,19 @@ def batch_shardings(batch: Any, mesh: Mesh, *, data: str = "data") -> Any:
 def shard(tree: Any, shardings: Any) -> Any:
     """`tree` with its arrays placed as `shardings` says, a tree of the same structure or a single sharding.
 
-    A `jax.ShapeDtypeStruct` stays one and gets the sharding. The result takes over the arrays of `tree`: what is in
-    place already is not copied (`jax.device_put` with `may_alias=False` does not either, jax 0.10.2), so a step that
-    donates the result deletes the original too.
+    A leaf whose sharding is `None` stays as it is. A `jax.ShapeDtypeStruct` stays one and gets the sharding. In a trace
+    arrays are constrained to their shardings. Otherwise the result takes over the arrays of `tree`: what is in place
+    already is not copied (`jax.device_put` with `may_alias=False` does not either, jax 0.10.2), so a step that donates
+    the result deletes the original too.
     """
 
     def place(leaf: Any, sharding: Any) -> Any:
+        if sharding is None:
+            return leaf
         if isinstance(leaf, jax.ShapeDtypeStruct):
             return jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding)
+        if isinstance(leaf, jax.core.Tracer):
+            return jax.lax.with_sharding_constraint(leaf, sharding)
         return jax.device_put(leaf, sharding)
 
     if isinstance(shardings, jax.sharding.Sharding):
@@ -127,13 +108,36 @@ def keep_shardings(step: Any, *carried: Any) -> Any:
     )
 
 
-def _check_axes(mesh: Mesh, *names: str) -> None:
+def _check_split(split: Split, mesh: Mesh) -> None:
+    for dimension, names in enumerate(split.spec):
+        if names is None:
+            continue
+        size = 1
+        for name in (names,) if isinstance(names, str) else names:
+            _check_axis(mesh, name)
+            size *= mesh.shape[name]
+        where = f"over {size} devices (mesh axis {names!r})"
+        if split.groups is not None and split.groups % size:
+            raise ValueError(f"{split.groups} heads or other groups of features cannot be divided {where}")
+        if split.shape[dimension] % size:
+            raise ValueError(f"an array of shape {split.shape} cannot be divided {where} in dimension {dimension}")
+
+
+def _check_axis(mesh: Mesh, name: str) -> None:
     types = dict(zip(mesh.axis_names, mesh.axis_types, strict=True))
-    for name in names:
-        if name not in types:
-            raise ValueError(f"the mesh has no axis {name!r}, only {mesh.axis_names}")
-        if types[name] is not AxisType.Auto:
-            raise ValueError(
-                f"mesh axis {name!r} is of type {types[name].name}, but the model leaves activations to XLA, which "
-                f"takes Auto: jax.make_mesh(..., axis_types=(AxisType.Auto, ...))"
-            )
+    if name not in types:
+        raise ValueError(f"the mesh has no axis {name!r}, only {mesh.axis_names}")
+    if types[name] is not AxisType.Auto:
+        raise ValueError(
+            f"mesh axis {name!r} is of type {types[name].name}, but the model leaves activations to XLA, which "
+            f"takes Auto: jax.make_mesh(..., axis_types=(AxisType.Auto, ...))"
+        )
+
+
+def _culprit(path: Any, plan: Iterable[str]) -> str:
+    """The name of the array at `path`, with the pattern that chose the sub-module around it."""
+    names = [jax.tree_util.keystr(path[:length], simple=True, separator=".") for length in range(len(path) + 1)]
+    for pattern in plan:
+        if any(fnmatch.fnmatchcase(name, pattern) for name in names):
+            return f"{names[-1]} (chosen by pattern {pattern!r})"
+    return names[-1]

@@ -69,7 +69,12 @@ class TrainState:
         the model twice is copied, because a buffer can only be donated once; weakly typed arrays become strongly
         typed and NumPy's become JAX's, because that is what a step gives back and would compile again for.
         """
-        arrays, structure = Structure.split((model, tx.init(trainable(model, wrt))))
+        return cls.of(model, tx.init(trainable(model, wrt)))
+
+    @classmethod
+    def of(cls, model: Any, opt_state: Any) -> Self:
+        """A state of a model and an optimizer's state that are there already. It takes over their arrays, too."""
+        arrays, structure = Structure.split((model, opt_state))
         return cls(_donatable(arrays), structure)
 
     @property

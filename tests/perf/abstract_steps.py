@@ -14,7 +14,8 @@ from jax.sharding import AxisType
 from perfsuite import call
 from perfsuite.measure.call import Call
 from perfsuite.workloads.bert import BertConfig, BertForMaskedLM, masked_lm_loss
-from perfsuite.workloads.sharding import batch_shardings, bert_shardings, keep_shardings, shard
+from perfsuite.workloads.sharding import batch_shardings, keep_shardings, module_shardings, shard
+from perfsuite.workloads.surgery import apply_transforms, bert_tensor_parallel_plan
 from perfsuite.workloads.training import TrainState, make_flat_train_step
 
 TARGET = "tpu-v5e"
@@ -45,9 +46,9 @@ def shapes(size: str, **changes: Any) -> Shapes:
     return Shapes(dataclasses.replace(small, **changes), 8, 64)
 
 
-def zeros(made: Shapes) -> BertForMaskedLM:
+def zeros(config: BertConfig) -> BertForMaskedLM:
     """A model with arrays and no initialisation to wait for: `filter_jit` takes no shapes in place of arrays."""
-    shapes = eqx.filter_eval_shape(BertForMaskedLM, made.config, key=jax.random.key(0))
+    shapes = eqx.filter_eval_shape(BertForMaskedLM, config, key=jax.random.key(0))
     return jax.tree.map(lambda leaf: jnp.asarray(np.zeros(leaf.shape, leaf.dtype)), shapes)
 
 
@@ -58,13 +59,19 @@ def flat_step(made: Shapes, mesh: tuple[int, int] | None = None) -> Call:
     The same for the same shapes, so that it is traced once for all targets. `flat_step.__wrapped__` is always a new one.
     """
     step = make_flat_train_step(masked_lm_loss, ADAMW)
-    state = eqx.filter_eval_shape(lambda: TrainState.create(ADAMW, BertForMaskedLM(made.config, key=jax.random.key(0))))
+    plan = {} if mesh is None else bert_tensor_parallel_plan(made.config)
+
+    def start():
+        model = apply_transforms(BertForMaskedLM(made.config, key=jax.random.key(0)), plan, strict=True)
+        return TrainState.create(ADAMW, model)
+
+    state = eqx.filter_eval_shape(start)
     ids = jax.ShapeDtypeStruct((made.batch_size, made.sequence), jnp.int32)
     batch = {"input_ids": ids, "attention_mask": ids, "labels": ids}
     key = jax.eval_shape(lambda: jax.random.key(1))
     if mesh is not None:
         devices = jax.make_mesh(mesh, ("data", "model"), axis_types=(AxisType.Auto,) * 2)
-        shardings = bert_shardings(state, devices)
+        shardings = module_shardings(state, devices)
         step = keep_shardings(step, shardings)
         state, batch = shard(state, shardings), shard(batch, batch_shardings(batch, devices))
     return call(step, state, batch, key, carry=1)

@@ -37,5 +37,5 @@ def test_step_elsewhere(perf, target):
 def test_compile_seconds_of_filter_jit_with_dropout(perf):
     """Beside those of the flat step above. Without dropout they are in test_program_variants.py."""
     made = shapes(perf.size, **DROPOUT["dropout"])
-    steps = Steps(Workload(made.config, made.batch_size, made.sequence), model=zeros(made))
+    steps = Steps(Workload(made.config, made.batch_size, made.sequence), model=zeros(made.config))
     perf.program(steps.cold_call("filter_jit"), TARGET, name="filter_jit")

@@ -14,7 +14,7 @@ MARKED = {"bytes accessed", "code bytes", "copies", "output bytes", "peak bytes"
 
 def test_train_steps_compile_to_the_same_program(perf):
     made = shapes(perf.size, **DROPOUT["no-dropout"])
-    steps = Steps(Workload(made.config, made.batch_size, made.sequence), model=zeros(made))
+    steps = Steps(Workload(made.config, made.batch_size, made.sequence), model=zeros(made.config))
 
     def program(variant):
         return perf.program(steps.cold_call(variant), TARGET, name=variant)
