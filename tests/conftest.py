@@ -1,5 +1,10 @@
 """Fixtures for the tests that run pytest inside pytest."""
 
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 # A nested session in this process drops the modules that it was the first to import, and numpy's extension modules can
 # be loaded only once. So whatever the nested sessions need is imported here, before any of them.
 import equinox  # noqa: F401
@@ -45,3 +50,20 @@ def perf_test(project: pytest.Pytester):
         project.makepyfile(test_step=f"from steps import *\n\ndef test_step(perf):\n{body}\n", **arguments)
 
     return write
+
+
+@pytest.fixture
+def run_suite(tmp_path: Path):
+    """Run tests of the suite in a process of their own, with `plugin` loaded first: (exit status, output)."""
+
+    def run(*tests: str, plugin: str = "") -> tuple[int, str]:
+        (tmp_path / "planted.py").write_text(plugin)
+        environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])}
+        command = [sys.executable, "-m", "pytest", "--perf", "-p", "planted", "-p", "no:cacheprovider"]
+        command += ["--perf-seconds=30", *tests]  # a busy machine needs longer to be sure; a quiet one stops at once
+        done = subprocess.run(
+            command, cwd=Path(__file__).parent.parent, env=environment, capture_output=True, text=True, timeout=300
+        )
+        return done.returncode, done.stdout + done.stderr
+
+    return run

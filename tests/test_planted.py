@@ -4,15 +4,9 @@ Each run is a pytest process of its own. The regressions are planted from outsid
 `make_flat_train_step` returns; nothing in the repository knows of them.
 """
 
-import os
 import re
-import subprocess
-import sys
-from pathlib import Path
 
 import pytest
-
-ROOT = Path(__file__).parent.parent
 
 RATIO = "tests/perf/test_host_overhead.py::test_flat_step_over_the_floor"
 HOST_CALLS = "tests/perf/test_host_overhead.py::test_host_calls_of_a_step[flat]"
@@ -56,21 +50,6 @@ RECOMPILATION = """
 """
 
 
-@pytest.fixture
-def run_suite(tmp_path):
-    """Run tests of the suite with a regression planted in the flat step, or without: (exit status, output)."""
-
-    def run(*tests: str, plant: str = "") -> tuple[int, str]:
-        (tmp_path / "planted.py").write_text(PLUGIN.format(plant=plant) if plant else "")
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])}
-        command = [sys.executable, "-m", "pytest", "--perf", "-p", "planted", "-p", "no:cacheprovider"]
-        command += ["--perf-seconds=30", *tests]  # a busy machine needs longer to be sure; a quiet one stops at once
-        done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, timeout=300)
-        return done.returncode, done.stdout + done.stderr
-
-    return run
-
-
 def test_the_suite_is_green_as_it_is(run_suite):
     status, output = run_suite(RATIO, HOST_CALLS, COMPILES)
     assert status == pytest.ExitCode.OK, output
@@ -94,6 +73,6 @@ def test_the_suite_is_green_as_it_is(run_suite):
     ids=["one extra pytree pass", "ten percent of overhead", "one recompilation"],
 )
 def test_a_planted_regression_turns_the_suite_red_and_is_named(run_suite, test, plant, message):
-    status, output = run_suite(test, plant=plant)
+    status, output = run_suite(test, plugin=PLUGIN.format(plant=plant))
     assert status == pytest.ExitCode.TESTS_FAILED, output
     assert re.search(message, output), output

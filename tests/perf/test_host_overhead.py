@@ -10,12 +10,10 @@ import pytest
 
 from perfsuite import Budget, call
 
+from .conftest import UNLIKE
+
 VARIANTS = ("filter_jit", "optimizer", "cached_filter_jit", "partition", "flat", "list")
 MODELS = {2: "tiny", 12: "base", 24: "large"}
-
-UNLIKE = 0.3
-"""Tolerance of a ratio between Python and C++ work, which a busy machine slows unequally: `filter_jit` over the flat
-step was 3.8 and 3.9 in quiet runs, 2.8 and 3.0 beside two busy processes (2-core x86-64 machine)."""
 
 
 def test_flat_step_over_the_floor(perf, trivial_steps):
