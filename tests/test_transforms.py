@@ -274,7 +274,7 @@ def test_every_pattern_that_matches_nothing_warns(apply):
 @ways
 def test_pattern_that_matches_nothing_is_an_error_if_strict(apply):
     message = raised(apply, model(), {"layers.*.qery": negated, "head": negated}, strict=True)
-    assert message.startswith("pattern 'layers.*.qery' matches no sub-module; names that come close: 'layers.1.query'")
+    assert message.startswith("pattern 'layers.*.qery' matches no sub-module; names that come close: 'layers.0.query'")
 
 
 @ways
@@ -506,3 +506,39 @@ def test_warnings_of_a_transform_are_let_through(apply):
 
     with pytest.warns(UserWarning, match=r"^look$"):
         apply(model(), {"head": warning})
+
+
+class Block(eqx.Module):
+    bias: Any
+    inner: Any = None
+
+
+@ways
+def test_an_array_taken_out_is_not_taken_for_one_of_the_same_name_further_in(apply):
+    tree = Block(np.zeros(4), Block(np.zeros(8)))
+    new = apply(tree, {"": lambda block: Block(None, block.inner)})
+    assert new.bias is None
+    assert new.inner.bias is tree.inner.bias
+
+
+class Swapped(eqx.Module):
+    inner: Any
+    bias: Any
+
+
+@ways
+def test_shapes_that_change_places_are_an_error_too(apply):
+    tree = Block(np.zeros(2), np.zeros(3))
+    message = raised(apply, tree, {"": lambda block: Swapped(np.zeros(2), np.zeros(3))})
+    assert "makes bias of shape (2,) one of shape (3,)" in message
+
+
+@ways
+def test_a_class_or_a_dtype_is_no_array(apply):
+    assert apply(Block(np.float32), {"": lambda block: Block(np.dtype("float32"))}).bias == np.dtype("float32")
+
+
+@ways
+def test_names_that_come_close_are_those_with_a_like_last_part(apply):
+    message = raised(apply, model(), {"*.attention.querry": negated}, strict=True)
+    assert "names that come close: 'layers.0.query'" in message

@@ -2,10 +2,12 @@
 
 A sub-module is an Equinox module or any other dataclass that is a pytree node. The way to one leads through whatever
 JAX can take apart: modules, lists, tuples, dicts, dataclasses, nodes that a library has registered. It does not lead
-through static fields, nor through a dataclass that was not registered: to JAX that is a leaf.
+through static fields, nor through a dataclass that was not registered (to JAX that is a leaf), nor into a function that
+`equinox.filter_jit` has wrapped.
 
 A path is a `jax.tree_util.KeyPath`, its name what `jax.tree_util.keystr` makes of it: `layers.0.attention.query`. The
-model itself has the name "".
+model itself has the name "". Keys of dicts may make two places of one name, `{"a.b": ..., "a": {"b": ...}}`: a pattern
+chooses both.
 """
 
 import dataclasses

@@ -8,7 +8,7 @@
 
 `replacements` maps paths (see `module_paths`) to what to put there; no path may lead through another. The tree itself
 stays as it is; the result shares with it every leaf that was not replaced. As in `equinox.tree_at`, no `__init__` and
-no `__check_init__` runs.
+no `__check_init__` of an Equinox module runs.
 """
 
 from collections.abc import Mapping
@@ -59,10 +59,11 @@ class _Branches(dict[Any, Any]):
 def _rebuilt(node: Any, branches: _Branches) -> Any:
     kind = type(node)
     fields = _fields(kind)  # type: ignore[arg-type]  # mypy takes a class for unhashable
-    if fields is not None:
+    # With a cached value or a wrapper's `__name__` there is more than fields, and Equinox knows what to keep of it.
+    if fields is not None and vars(node).keys() <= fields:
         new = object.__new__(kind)  # what unflattening does, too
         values = vars(new)
-        values.update(_kept(vars(node), fields))
+        values.update(vars(node))
         for key, branch in branches.items():
             name = key.name
             values[name] = _rebuilt(values[name], branch) if type(branch) is _Branches else branch
@@ -78,13 +79,6 @@ def _rebuilt(node: Any, branches: _Branches) -> Any:
         children[key] = _rebuilt(children[key], branch) if type(branch) is _Branches else branch
     structure = jax.tree.structure(node, is_leaf=lambda part: part is not node)
     return jax.tree.unflatten(structure, children.values())
-
-
-def _kept(values: Mapping[str, Any], fields: frozenset[str]) -> Mapping[str, Any]:
-    """What flattening and unflattening keeps: fields, and a wrapper's `__name__` and the like, but nothing cached."""
-    if values.keys() <= fields:
-        return values
-    return {name: value for name, value in values.items() if name in fields or name.startswith("__")}
 
 
 @cache

@@ -16,6 +16,7 @@ from typing import Any
 import jax
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
+from perfsuite.workloads.structure import is_array_or_struct
 from perfsuite.workloads.tensor_parallel import Split, splits_of
 from perfsuite.workloads.train_state import TrainState
 
@@ -36,7 +37,7 @@ def module_shardings(tree: Any, mesh: Mesh, *, plan: Iterable[str] = ()) -> Any:
     splits = splits_of(tree)
 
     def sharding(path: Any, leaf: Any) -> NamedSharding | None:
-        if getattr(leaf, "shape", None) is None:
+        if not is_array_or_struct(leaf):
             return None
         if path not in splits:
             return NamedSharding(mesh, PartitionSpec())

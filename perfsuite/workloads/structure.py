@@ -53,6 +53,11 @@ def _nothing(_: Sequence[Any]) -> Sequence[Any]:
     return ()
 
 
+def is_array_or_struct(leaf: Any) -> bool:
+    """Whether a leaf is an array, or the `jax.ShapeDtypeStruct` that stands for one."""
+    return eqx.is_array(leaf) or isinstance(leaf, jax.ShapeDtypeStruct)
+
+
 class Structure:
     """A pytree without its arrays: tree definition, which leaves are arrays, and the leaves that are not.
 

@@ -19,6 +19,7 @@ import jax
 from jax.sharding import PartitionSpec
 
 from perfsuite.workloads.bert_config import BertConfig
+from perfsuite.workloads.structure import is_array_or_struct
 from perfsuite.workloads.transforms import Transform
 
 
@@ -115,7 +116,7 @@ def partition_specs(tree: Any) -> Any:
     splits = splits_of(tree)
 
     def spec(path: Any, leaf: Any) -> PartitionSpec | None:
-        if getattr(leaf, "shape", None) is None:
+        if not is_array_or_struct(leaf):
             return None
         return splits[path].spec if path in splits else PartitionSpec()
 

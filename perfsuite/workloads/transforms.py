@@ -28,6 +28,7 @@ from jax.tree_util import KeyPath
 
 from perfsuite.workloads.module_paths import Place, places
 from perfsuite.workloads.replacing import replace_at_once, replace_on_paths, replace_one_by_one
+from perfsuite.workloads.structure import is_array_or_struct
 
 Transform = Callable[[Any], Any]
 """Takes a sub-module and returns what is to be in its place."""
@@ -45,7 +46,8 @@ def apply_transforms(module: Any, plan: Plan, *, strict: bool = False, same_shap
 
     `module` itself is left as it is, and the result shares with it whatever was not replaced. A pattern chooses places:
     a sub-module that is in the tree several times is replaced where its names match, and is transformed once for a
-    pattern, so that the places go on sharing. No `__init__` and no `__check_init__` of the modules around it runs.
+    pattern, so that the places go on sharing. No `__init__` and no `__check_init__` of the Equinox modules around it
+    runs.
 
     A pattern that matches nothing is a warning, or, if `strict`, a `PlanError`. So are two patterns that match the same
     path, a match inside of another match, a transform that returns `None`, and one that gives an array another shape:
@@ -123,11 +125,12 @@ def _transformed(place: Place, pattern: str, transform: Transform, same_shapes: 
 
 def _check_shapes(place: Place, pattern: str, new: Any) -> None:
     before, after = _shapes(place.module), _shapes(new)
-    if list(before.values()) == list(after.values()):
-        return
+    made = {path: shape for path, shape in after.items() if before.get(path) != shape}
     for path, shape in before.items():
+        if after.get(path) == shape:
+            continue
         # Wrapped in another module, an array has a longer path that ends in the old one.
-        same = [other for longer, other in after.items() if longer[len(longer) - len(path) :] == path]
+        same = [other for longer, other in made.items() if longer[len(longer) - len(path) :] == path]
         if same and shape not in same:
             array = jax.tree_util.keystr(path, simple=True, separator=".") or "the array"
             raise PlanError(
@@ -137,7 +140,7 @@ def _check_shapes(place: Place, pattern: str, new: Any) -> None:
 
 
 def _shapes(tree: Any) -> dict[KeyPath, tuple[int, ...]]:
-    return {path: leaf.shape for path, leaf in jax.tree.leaves_with_path(tree) if hasattr(leaf, "shape")}
+    return {path: leaf.shape for path, leaf in jax.tree.leaves_with_path(tree) if is_array_or_struct(leaf)}
 
 
 def _shown(name: str) -> str:
@@ -145,5 +148,7 @@ def _shown(name: str) -> str:
 
 
 def _close(pattern: str, names: list[str]) -> str:
-    close = difflib.get_close_matches(pattern, set(names), n=3, cutoff=0.0)
-    return ", ".join(map(_shown, close)) or "there is none"
+    # By what stands after the last dot: most patterns begin with a wildcard.
+    first_with = {name.rpartition(".")[2]: name for name in reversed(names)}
+    close = difflib.get_close_matches(pattern.rpartition(".")[2], first_with, n=3, cutoff=0.0)
+    return ", ".join(_shown(first_with[tail]) for tail in close) or "there is none"
