@@ -11,7 +11,7 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from perfsuite.workloads.bert import BertConfig, BertForMaskedLM, masked_lm_loss
 from perfsuite.workloads.sharding import batch_shardings, keep_shardings, module_shardings, shard
-from perfsuite.workloads.surgery import apply_transforms, bert_tensor_parallel_plan, column_parallel
+from perfsuite.workloads.surgery import apply_transforms, bert_tensor_parallel_plan, column_parallel, partitioned
 from perfsuite.workloads.training import (
     TrainState,
     make_flat_train_step,
@@ -78,7 +78,8 @@ def single(batch):
 
 
 def value_and_grad(model, batch):
-    return eqx.filter_jit(eqx.filter_value_and_grad(masked_lm_loss, has_aux=True))(model, batch, KEY)
+    """Without dropout, which takes half of the time to compile; the steps have it."""
+    return eqx.filter_jit(eqx.filter_value_and_grad(masked_lm_loss, has_aux=True))(model, batch, None)
 
 
 @pytest.fixture(scope="module")
@@ -382,3 +383,27 @@ def test_mesh_with_explicit_axes_is_an_error_naming_the_remedy(batch):
         module_shardings(eqx.filter_eval_shape(parallel_model), mesh)
     with pytest.raises(ValueError, match=r"'data' is of type Explicit.*AxisType\.Auto"):
         batch_shardings(batch, mesh)
+
+
+def test_pattern_is_named_for_an_optimizers_state_too():
+    tree = eqx.filter_eval_shape(eqx.nn.MLP, 4, 4, 6, 1, key=KEY)
+    plan = {"layers.0": column_parallel}
+    state = jax.eval_shape(TX.init, eqx.filter(apply_transforms(tree, plan), lambda leaf: hasattr(leaf, "shape")))
+    with pytest.raises(
+        ValueError, match=r"mu\.layers\.0\.layer\.weight \(chosen by pattern 'layers\.0'\): an array of shape"
+    ):
+        module_shardings(state, mesh_of(1, 4), plan=plan)
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        (PartitionSpec("model", "model"), r"layers\.0\.layer\.weight: .* has mesh axis 'model' twice"),
+        (PartitionSpec(PartitionSpec.UNCONSTRAINED, "model"), r"layers\.0\.layer\.weight: .* leaves dimension 0 open"),
+    ],
+)
+def test_spec_that_no_mesh_can_follow_is_an_error_naming_the_array(spec, message):
+    tree = eqx.filter_eval_shape(eqx.nn.MLP, 4, 4, 8, 1, key=KEY)
+    split = apply_transforms(tree, {"layers.0": lambda layer: partitioned(layer, weight=spec)})
+    with pytest.raises(ValueError, match=message):
+        module_shardings(split, mesh_of(1, 4))

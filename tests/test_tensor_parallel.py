@@ -226,6 +226,12 @@ def test_parallel_layer_of_anything_but_a_linear_is_an_error_naming_the_way_out(
         transform(layer)
 
 
+def test_layer_that_is_split_already_cannot_be_split_again():
+    layer = column_parallel(equinox_linear())
+    with pytest.raises(TypeError, match="this Linear is split already"):
+        partitioned(layer, weight=PartitionSpec(None, "data"))
+
+
 @pytest.mark.parametrize("second", [column_parallel, row_parallel])
 @pytest.mark.parametrize("first", [column_parallel, row_parallel])
 def test_linear_that_is_parallel_already_is_an_error(first, second):

@@ -110,12 +110,18 @@ def keep_shardings(step: Any, *carried: Any) -> Any:
 
 
 def _check_split(split: Split, mesh: Mesh) -> None:
+    used: set[str] = set()
     for dimension, names in enumerate(split.spec):
         if names is None:
             continue
+        if names is PartitionSpec.UNCONSTRAINED:
+            raise ValueError(f"{split.spec} leaves dimension {dimension} open; say how it lies")
         size = 1
         for name in (names,) if isinstance(names, str) else names:
             _check_axis(mesh, name)
+            if name in used:
+                raise ValueError(f"{split.spec} has mesh axis {name!r} twice")
+            used.add(name)
             size *= mesh.shape[name]
         where = f"over {size} devices (mesh axis {names!r})"
         if split.groups is not None and split.groups % size:
@@ -137,8 +143,11 @@ def _check_axis(mesh: Mesh, name: str) -> None:
 
 def _culprit(path: Any, plan: Iterable[str]) -> str:
     """The name of the array at `path`, with the pattern that chose the sub-module around it."""
-    names = [jax.tree_util.keystr(path[:length], simple=True, separator=".") for length in range(len(path) + 1)]
+    steps = range(len(path) + 1)
+    # In an optimizer's state the model's names have something before them.
+    parts = {jax.tree_util.keystr(path[i:j], simple=True, separator=".") for i in steps for j in steps if i <= j}
+    name = jax.tree_util.keystr(path, simple=True, separator=".")
     for pattern in plan:
-        if any(fnmatch.fnmatchcase(name, pattern) for name in names):
-            return f"{names[-1]} (chosen by pattern {pattern!r})"
-    return names[-1]
+        if any(fnmatch.fnmatchcase(part, pattern) for part in parts):
+            return f"{name} (chosen by pattern {pattern!r})"
+    return name

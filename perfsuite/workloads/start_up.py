@@ -85,10 +85,10 @@ def make_module_opt(
 
     Every device computes its own part of the arrays, so that none ever holds the whole model. What `Partitioned` layers
     do not split is on all devices; the optimizer's state lies like the parameters that it belongs to. The numbers are
-    those that `module_fn(key)` gives on one device, where `jax_threefry_partitionable` is on (the default).
+    those that `jax.jit(module_fn)(key)` gives on one device, where `jax_threefry_partitionable` is on (the default).
 
-    Called again with the same functions, `tx`, mesh and transforms, it does not compile again. `wrt` says which
-    floating-point arrays are trained, `strict` is that of `apply_transforms`.
+    Called again with equal functions, `tx`, mesh and transforms, it does not compile again; a lambda or a partial made
+    anew is not equal. `wrt` says which floating-point arrays are trained, `strict` is that of `apply_transforms`.
 
     Raises what `apply_transforms` and `module_shardings` raise, with pattern and path.
     """

@@ -61,9 +61,12 @@ class Partitioned(eqx.Module):
 def partitioned(layer: Any, *, groups: int | None = None, **specs: PartitionSpec) -> Partitioned:
     """`layer` with specs for arrays of its own: `partitioned(embedding, weight=PartitionSpec("model"))`.
 
-    The others are on all devices. `groups`: see `Split`. Raises `TypeError` for a name that is no array of the layer,
-    `ValueError` for a spec with more dimensions than its array.
+    The others are on all devices. `groups`: see `Split`. A stack of layers made under `equinox.filter_vmap` is split as
+    a whole, after that: inside, its arrays have other shapes. Raises `TypeError` for a name that is no array of the
+    layer and for a layer that is split already, `ValueError` for a spec with more dimensions than its array.
     """
+    if isinstance(layer, Partitioned):
+        raise TypeError(f"this {type(layer.layer).__name__} is split already")
     splits = []
     for name, spec in specs.items():
         shape = getattr(getattr(layer, name, None), "shape", None)
