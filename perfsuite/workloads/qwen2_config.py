@@ -1,0 +1,97 @@
+"""Sizes and choices of a Qwen2 language model."""
+
+import dataclasses
+from typing import Any, Literal, Self
+
+_DTYPES = ("float32", "bfloat16", "float16")
+
+
+@dataclasses.dataclass(frozen=True)
+class Qwen2Config:
+    """Sizes and choices of a Qwen2 language model. Hashable, so that it can be a module's field.
+
+    `num_key_value_heads` heads of keys and values serve `num_heads` heads of queries, in equal groups. With `tied_head`
+    the word embedding is the output layer too. `activation_dtype` is what layers compute in and caches hold;
+    normalisation, rotary embedding and softmax are computed in float32. `parameter_dtype` is what parameters are kept
+    in.
+
+    Published sizes are those of the Qwen2 report (Yang et al. 2024, arXiv:2407.10671, table 1), with the vocabulary as
+    padded in the published weights.
+
+    Raises `ValueError` on sizes that cannot make a model.
+    """
+
+    vocab_size: int
+    hidden_size: int
+    num_layers: int
+    num_heads: int
+    num_key_value_heads: int
+    intermediate_size: int
+    tied_head: bool
+    max_positions: int = 131072
+    rope_theta: float = 1e6
+    norm_epsilon: float = 1e-6
+    initializer_std: float = 0.02
+    activation_dtype: Literal["float32", "bfloat16", "float16"] = "float32"
+    parameter_dtype: Literal["float32", "bfloat16", "float16"] = "float32"
+
+    def __post_init__(self) -> None:
+        sizes = ("vocab_size", "hidden_size", "num_layers", "num_heads", "num_key_value_heads", "intermediate_size")
+        for name in (*sizes, "max_positions"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"Qwen2Config.{name} must be at least 1, got {getattr(self, name)}")
+        # Rotary embedding turns pairs of numbers, so a head needs an even size.
+        if self.hidden_size % (2 * self.num_heads):
+            raise ValueError(
+                f"Qwen2Config.hidden_size ({self.hidden_size}) must be a multiple of twice num_heads ({self.num_heads})"
+            )
+        if self.num_heads % self.num_key_value_heads:
+            raise ValueError(
+                f"Qwen2Config.num_heads ({self.num_heads}) must be a multiple of num_key_value_heads "
+                f"({self.num_key_value_heads})"
+            )
+        for name in ("rope_theta", "norm_epsilon"):
+            if not getattr(self, name) > 0:
+                raise ValueError(f"Qwen2Config.{name} must be positive, got {getattr(self, name)}")
+        for name in ("activation_dtype", "parameter_dtype"):
+            if getattr(self, name) not in _DTYPES:
+                raise ValueError(
+                    f"Qwen2Config.{name} must be 'float32', 'bfloat16' or 'float16', got {getattr(self, name)!r}"
+                )
+
+    @property
+    def head_size(self) -> int:
+        """Numbers in one head."""
+        return self.hidden_size // self.num_heads
+
+    @classmethod
+    def qwen2_0_5b(cls, **changes: Any) -> Self:
+        """Qwen2-0.5B: 24 layers, 896 wide, 14 heads on 2, tied head, 494 M parameters. `changes` replace fields."""
+        return cls(**{**_sizes(151936, 896, 24, 14, 2, 4864, True), **changes})
+
+    @classmethod
+    def qwen2_1_5b(cls, **changes: Any) -> Self:
+        """Qwen2-1.5B: 28 layers, 1536 wide, 12 heads on 2, tied head, 1.54 G parameters. `changes` replace fields."""
+        return cls(**{**_sizes(151936, 1536, 28, 12, 2, 8960, True), **changes})
+
+    @classmethod
+    def qwen2_7b(cls, **changes: Any) -> Self:
+        """Qwen2-7B: 28 layers, 3584 wide, 28 heads on 4, untied head, 7.62 G parameters. `changes` replace fields."""
+        return cls(**{**_sizes(152064, 3584, 28, 28, 4, 18944, False), **changes})
+
+    @classmethod
+    def tiny(cls, **changes: Any) -> Self:
+        """Four layers, 64 wide, 4 heads on 2, tied head: for tests, no published size. `changes` replace fields."""
+        return cls(**{**_sizes(256, 64, 4, 4, 2, 128, True), "max_positions": 128, **changes})
+
+
+def _sizes(
+    vocab_size: int,
+    hidden_size: int,
+    num_layers: int,
+    num_heads: int,
+    num_key_value_heads: int,
+    intermediate_size: int,
+    tied_head: bool,
+) -> dict[str, Any]:
+    return locals()

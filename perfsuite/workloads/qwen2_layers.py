@@ -1,0 +1,113 @@
+"""The parts of Qwen2 (Yang et al. 2024, arXiv:2407.10671) as Flax modules. The names are Hugging Face's."""
+
+import flax.linen as nn
+import jax
+import jax.numpy as jnp
+from jax import Array
+
+from perfsuite.workloads.qwen2_config import Qwen2Config
+
+
+class RMSNorm(nn.Module):
+    """Scale to unit root mean square over the last axis, in float32 (Zhang and Sennrich 2019, arXiv:1910.07467)."""
+
+    config: Qwen2Config
+
+    @nn.compact
+    def __call__(self, x: Array) -> Array:
+        """`[..., hidden]` to the same shape and dtype."""
+        scale = self.param("scale", nn.initializers.ones, (x.shape[-1],), self.config.parameter_dtype)
+        wide = x.astype(jnp.float32)
+        wide = wide * jax.lax.rsqrt(jnp.mean(jnp.square(wide), axis=-1, keepdims=True) + self.config.norm_epsilon)
+        return scale.astype(x.dtype) * wide.astype(x.dtype)
+
+
+class Attention(nn.Module):
+    """Grouped-query self-attention with rotary positions and biases on queries, keys and values."""
+
+    config: Qwen2Config
+
+    @nn.compact
+    def __call__(
+        self, x: Array, positions: Array, visible: Array, memory: tuple[Array, Array] | None
+    ) -> tuple[Array, tuple[Array, Array]]:
+        """`[batch, queries, hidden]` to the same shape, and the keys and values that were attended to.
+
+        `positions` is `[batch, queries]`, `visible` boolean `[batch, 1, queries, keys]`. With `memory`, keys and values
+        of a cache, the new ones are put into its slots `positions`, and positions that it lacks are dropped.
+        """
+        config, groups = self.config, self.config.num_key_value_heads
+
+        def heads(name: str, count: int) -> Array:
+            return dense(config, name, count * config.head_size, bias=True)(x).reshape(*x.shape[:2], count, -1)
+
+        query = _rotated(heads("q_proj", config.num_heads), positions, config.rope_theta)
+        key = _rotated(heads("k_proj", groups), positions, config.rope_theta)
+        value = heads("v_proj", groups)
+        if memory is not None:
+            rows = jnp.arange(x.shape[0])[:, None]
+            key, value = (
+                old.at[rows, positions].set(new.astype(old.dtype), mode="drop", unique_indices=True)
+                for old, new in zip(memory, (key, value), strict=True)
+            )
+        # Masked scores are large and negative, not infinite: a query that sees nothing gets a mean, and no NaN.
+        mixed = jax.nn.dot_product_attention(query, key, value, mask=visible)
+        return dense(config, "o_proj", x.shape[-1])(mixed.reshape(*x.shape[:2], -1)), (key, value)
+
+
+class MLP(nn.Module):
+    """SwiGLU (Shazeer 2020, arXiv:2002.05202)."""
+
+    config: Qwen2Config
+
+    @nn.compact
+    def __call__(self, x: Array) -> Array:
+        """`[..., hidden]` to the same shape."""
+        gate = dense(self.config, "gate_proj", self.config.intermediate_size)(x)
+        up = dense(self.config, "up_proj", self.config.intermediate_size)(x)
+        return dense(self.config, "down_proj", x.shape[-1])(jax.nn.silu(gate) * up)
+
+
+class Layer(nn.Module):
+    """Attention, then SwiGLU, each on a normalised copy of the residual stream."""
+
+    config: Qwen2Config
+
+    def setup(self) -> None:
+        """Hugging Face's names."""
+        self.input_layernorm = RMSNorm(self.config)
+        self.self_attn = Attention(self.config)
+        self.post_attention_layernorm = RMSNorm(self.config)
+        self.mlp = MLP(self.config)
+
+    def __call__(
+        self, x: Array, positions: Array, visible: Array, memory: tuple[Array, Array] | None = None
+    ) -> tuple[Array, tuple[Array, Array]]:
+        """As `Attention`."""
+        mixed, memory = self.self_attn(self.input_layernorm(x), positions, visible, memory)
+        x = x + mixed
+        return x + self.mlp(self.post_attention_layernorm(x)), memory
+
+
+def dense(config: Qwen2Config, name: str | None, features: int, *, bias: bool = False) -> nn.Dense:
+    """A linear layer, computing in the activation dtype."""
+    return nn.Dense(
+        features,
+        use_bias=bias,
+        dtype=config.activation_dtype,
+        param_dtype=config.parameter_dtype,
+        kernel_init=nn.initializers.normal(config.initializer_std),
+        name=name,
+    )
+
+
+def _rotated(x: Array, positions: Array, theta: float) -> Array:
+    """Rotary embedding (Su et al. 2021, arXiv:2104.09864) of `[batch, sequence, heads, size]`.
+
+    Number `i` of a head is paired with number `i + size / 2`, as in the published weights, and not with its neighbour.
+    """
+    half = x.shape[-1] // 2
+    angles = positions[..., None, None] * theta ** (-jnp.arange(half, dtype=jnp.float32) / half)
+    first, second = x[..., :half].astype(jnp.float32), x[..., half:].astype(jnp.float32)
+    cos, sin = jnp.cos(angles), jnp.sin(angles)
+    return jnp.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1).astype(x.dtype)

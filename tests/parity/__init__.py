@@ -1,0 +1,1 @@
+"""Comparisons with the implementations that published the models, where those are installed."""

@@ -1,0 +1,146 @@
+"""Extraction in a pipeline gives what the plain ways give, whatever the batches; and a cache changes nothing."""
+
+import functools
+
+import jax
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from qwen2_numpy import numpy_qwen2, random_state_dict
+
+from perfsuite.workloads.batching import fixed_size_batches
+from perfsuite.workloads.extraction import extract, extract_naive, make_extractor
+from perfsuite.workloads.qwen2 import Qwen2, Qwen2Config, initialize_cache
+from perfsuite.workloads.qwen2_weights import from_state_dict, weight_table
+
+CONFIG = Qwen2Config.tiny(vocab_size=30, hidden_size=32, num_layers=2, intermediate_size=48, max_positions=16)
+MODEL = Qwen2(CONFIG)
+WEIGHTS = random_state_dict(CONFIG, weight_table(CONFIG))
+LENGTHS = (2, 5)
+CAPACITY = 8
+
+
+@functools.cache
+def params():
+    return from_state_dict(CONFIG, WEIGHTS)
+
+
+@functools.cache
+def extractor(layers):
+    """One for all examples: its programs are compiled once."""
+    return make_extractor(MODEL, layers)
+
+
+@functools.partial(jax.jit, static_argnames="method")
+def apply(params, *args, method):
+    return MODEL.apply(params, *args, method=method)
+
+
+def extracted(layers, batches, **kwargs):
+    return [sample for done in extract(extractor(layers), params(), batches, **kwargs) for sample in done.samples()]
+
+
+def tokens(lengths):
+    return lengths.flatmap(lambda n: st.lists(st.integers(0, CONFIG.vocab_size - 1), min_size=n, max_size=n))
+
+
+def texts(lengths, max_size=7):
+    return st.lists(tokens(lengths), max_size=max_size)
+
+
+def choices_of_layers():
+    return st.sampled_from([(0,), (1,), (1, 0)])
+
+
+def pad_ids():
+    return st.integers(0, CONFIG.vocab_size - 1)
+
+
+def assert_close(actual, expected, tolerance=1e-4):
+    np.testing.assert_allclose(np.asarray(actual), np.asarray(expected), rtol=tolerance, atol=tolerance)
+
+
+# Few shapes, and few examples: without jit every shape costs a second, and every call a tenth.
+@settings(max_examples=12)
+@given(texts(st.sampled_from(LENGTHS), max_size=4), st.integers(1, 2), choices_of_layers(), pad_ids())
+def test_the_pipeline_gives_what_the_naive_way_gives(sequences, batch_size, layers, pad_id):
+    batches = fixed_size_batches(sequences, batch_size, length=LENGTHS, pad_id=pad_id)
+    fast = extracted(layers, batches)
+    slow = list(extract_naive(MODEL, params(), sequences, batch_size, layers))
+    assert [index for index, _ in fast] == [index for index, _ in slow]
+    for (_, mine), (_, reference) in zip(fast, slow, strict=True):
+        assert_close(mine, reference, 1e-5)
+
+
+@settings(max_examples=50)
+@given(
+    texts(st.integers(1, 6)),
+    st.integers(1, 3),
+    st.sampled_from([6, (2, 6), (1, 3, 6)]),
+    choices_of_layers(),
+    pad_ids(),
+    st.integers(0, 3),
+)
+def test_the_pipeline_gives_every_sample_the_reports_activations(sequences, batch_size, length, layers, pad_id, ahead):
+    batches = fixed_size_batches(sequences, batch_size, length=length, pad_id=pad_id)
+    found = extracted(layers, batches, ahead=ahead)
+    assert [index for index, _ in found] == list(range(len(sequences)))
+    for (_, mine), sequence in zip(found, sequences, strict=True):
+        assert_close(mine, numpy_qwen2(CONFIG, WEIGHTS, sequence)[1][list(layers)])
+
+
+@given(tokens(st.integers(1, 6)), texts(st.integers(1, 6), max_size=2), texts(st.integers(1, 6), max_size=2), st.data())
+def test_neither_padding_nor_the_rest_of_the_batch_changes_a_sample(sequence, some, others, data):
+    """Bit for bit at one length, because it is the same program; up to rounding at another."""
+
+    def activations(rest, length):
+        place = data.draw(st.integers(0, len(rest)))
+        rows = [*rest[:place], sequence, *rest[place:]]
+        pad_id = data.draw(pad_ids())
+        return dict(extracted((1, 0), fixed_size_batches(rows, 3, length=length, pad_id=pad_id)))[place]
+
+    mine = activations(some, 6)
+    assert np.array_equal(mine, activations(others, 6))
+    assert_close(mine, activations(others, 12), 1e-5)
+
+
+@settings(max_examples=50)
+@given(st.lists(tokens(st.integers(2, CAPACITY)), min_size=3, max_size=3), pad_ids(), st.data())
+def test_decoding_with_a_cache_gives_the_logits_without_one(sequences, pad_id, data):
+    """Of each sequence a part of its own length is the prompt, and the rest is decoded in one batch with the others."""
+    prompts = np.array([data.draw(st.integers(1, min(6, len(sequence) - 1))) for sequence in sequences], np.int32)
+    (batch,) = fixed_size_batches(
+        [sequence[:prompt] for sequence, prompt in zip(sequences, prompts, strict=True)], 3, length=6, pad_id=pad_id
+    )
+    full = [numpy_qwen2(CONFIG, WEIGHTS, sequence)[0] for sequence in sequences]
+    logits, _, cache = apply(
+        params(), batch.ids, batch.lengths, initialize_cache(CONFIG, 3, CAPACITY), method="prefill"
+    )
+    for row, prompt in enumerate(prompts):
+        assert_close(logits[row], full[row][prompt - 1])
+    for step in range(max(len(sequence) - prompt for sequence, prompt in zip(sequences, prompts, strict=True))):
+        at = prompts + step
+        # A sequence that has come to its end goes on with padding, which must not disturb the others.
+        fed = [sequence[i] if i < len(sequence) else pad_id for sequence, i in zip(sequences, at, strict=True)]
+        logits, _, cache = apply(params(), np.array(fed, np.int32), cache, method="decode")
+        for row, i in enumerate(at):
+            if i < len(sequences[row]):
+                assert_close(logits[row], full[row][i])
+
+
+@given(
+    texts(st.integers(1, 9), max_size=20), st.integers(1, 6), st.sampled_from([9, (4, 9), (2, 3, 12), None]), pad_ids()
+)
+def test_batches_hold_every_token_of_every_sequence_once_and_in_order(sequences, batch_size, length, pad_id):
+    batches = list(fixed_size_batches(sequences, batch_size, length=length, pad_id=pad_id))
+    assert len(batches) == -(-len(sequences) // batch_size)
+    found = [
+        (batch.indices[row], batch.ids[row, : batch.lengths[row]].tolist())
+        for batch in batches
+        for row in np.flatnonzero(batch.rows)
+    ]
+    assert found == list(enumerate(sequences))
+    for batch in batches:
+        assert np.all(batch.ids[~batch.mask] == pad_id)
+        assert np.array_equal(batch.mask.sum(1), batch.lengths)
+        assert not batch.lengths[~batch.rows].any()
