@@ -16,11 +16,19 @@ def blocks(language: str) -> list[str]:
 
 
 def test_the_example_is_green_when_saved_and_when_gated(project):
-    (example,) = blocks("python")
+    example, _ = blocks("python")
     project.makepyfile(test_example=example)
     project.runpytest_inprocess("--perf-save", "--perf-seconds=2").assert_outcomes(passed=3)
     project.runpytest_inprocess("--perf", "--perf-seconds=2").assert_outcomes(passed=3)
     project.runpytest_inprocess().assert_outcomes(skipped=3)
+
+
+def test_the_surgery_of_another_model_prints_what_it_says(capsys):
+    _, example = blocks("python")
+    exec(compile(example, "README.md", "exec"), {})
+    said = re.findall(r"^print\(.*?\)  # (.*?)(?: where .*)?$", example, re.MULTILINE)
+    assert len(said) == 2
+    assert capsys.readouterr().out.splitlines() == said
 
 
 def test_there_are_two_commands_and_each_makes_its_own_environment():

@@ -95,7 +95,8 @@ def _chosen(module: Any, plan: Plan, strict: bool) -> dict[KeyPath, tuple[Place,
                 outer, pattern = chosen[place.path[:length]]
                 raise PlanError(
                     f"pattern {matching[0]!r} matches {_shown(place.name)}, which is inside of {_shown(outer.name)}, "
-                    f"which pattern {pattern!r} matches; transform the inner one in a call before"
+                    f"which pattern {pattern!r} matches; choose one of them (`*` stands for dots too), or the inner "
+                    f"one in a call before"
                 )
     used = {pattern for _, pattern in chosen.values()}
     for pattern in plan:

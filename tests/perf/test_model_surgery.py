@@ -169,7 +169,7 @@ def test_program_of_a_start_up_is_the_same_however_transformed(perf, layers):
         texts[how], ms[how] = lowered(config, apply)
         perf.record(f"{how} while tracing", ms[how], unit="ms", kind="info")
     assert texts["paths"] == texts["batched"] == texts["one by one"]
-    assert ms["paths"] < ms["batched"] < ms["one by one"]
+    assert max(ms["paths"], ms["batched"]) < ms["one by one"]
 
 
 def test_compiled_start_up(perf):
