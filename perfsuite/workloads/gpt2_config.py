@@ -1,0 +1,78 @@
+"""Sizes and choices of a GPT-2."""
+
+import dataclasses
+from typing import Any, Literal, Self
+
+
+@dataclasses.dataclass(frozen=True)
+class GPT2Config:
+    """Sizes and choices of a GPT-2 (Radford et al. 2019). Hashable, so that it can be a static argument.
+
+    `activation_dtype` is what layers and the cache compute in; normalisation, softmax and logits are always float32.
+    The feed-forward block is four times as wide as the model, as in all published sizes.
+
+    Raises `ValueError` on sizes that cannot make a model.
+    """
+
+    vocab_size: int = 50257
+    max_positions: int = 1024
+    hidden_size: int = 768
+    num_layers: int = 12
+    num_heads: int = 12
+    activation_dtype: Literal["float32", "bfloat16", "float16"] = "float32"
+    norm_epsilon: float = 1e-5
+    initializer_std: float = 0.02
+
+    def __post_init__(self) -> None:
+        for name in ("vocab_size", "max_positions", "hidden_size", "num_heads"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"GPT2Config.{name} must be at least 1, got {getattr(self, name)}")
+        if self.num_layers < 0:
+            raise ValueError(f"GPT2Config.num_layers must not be negative, got {self.num_layers}")
+        if self.hidden_size % self.num_heads:
+            raise ValueError(
+                f"GPT2Config.hidden_size ({self.hidden_size}) must be a multiple of num_heads ({self.num_heads})"
+            )
+        if self.activation_dtype not in ("float32", "bfloat16", "float16"):
+            raise ValueError(
+                f"GPT2Config.activation_dtype must be 'float32', 'bfloat16' or 'float16', got {self.activation_dtype!r}"
+            )
+        for name in ("norm_epsilon", "initializer_std"):
+            if not getattr(self, name) > 0:
+                raise ValueError(f"GPT2Config.{name} must be above 0, got {getattr(self, name)}")
+
+    @property
+    def head_size(self) -> int:
+        """Width of one attention head."""
+        return self.hidden_size // self.num_heads
+
+    @property
+    def intermediate_size(self) -> int:
+        """Width of the feed-forward block."""
+        return 4 * self.hidden_size
+
+    @classmethod
+    def small(cls, **changes: Any) -> Self:
+        """GPT-2: 12 layers, 768 wide, 12 heads, 124 439 808 parameters. `changes` replace fields."""
+        return cls(**changes)
+
+    @classmethod
+    def medium(cls, **changes: Any) -> Self:
+        """GPT-2 medium: 24 layers, 1024 wide, 16 heads, 354 823 168 parameters."""
+        return cls(**{"hidden_size": 1024, "num_layers": 24, "num_heads": 16, **changes})
+
+    @classmethod
+    def large(cls, **changes: Any) -> Self:
+        """GPT-2 large: 36 layers, 1280 wide, 20 heads, 774 030 080 parameters."""
+        return cls(**{"hidden_size": 1280, "num_layers": 36, "num_heads": 20, **changes})
+
+    @classmethod
+    def xl(cls, **changes: Any) -> Self:
+        """GPT-2 XL: 48 layers, 1600 wide, 25 heads, 1 557 611 200 parameters."""
+        return cls(**{"hidden_size": 1600, "num_layers": 48, "num_heads": 25, **changes})
+
+    @classmethod
+    def tiny(cls, **changes: Any) -> Self:
+        """Two layers, 32 wide, 4 heads, 97 tokens and 64 positions, for tests: no published size."""
+        sizes = {"vocab_size": 97, "max_positions": 64, "hidden_size": 32, "num_layers": 2, "num_heads": 4}
+        return cls(**{**sizes, **changes})

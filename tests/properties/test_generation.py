@@ -1,0 +1,62 @@
+"""Whatever the prompts, their padding and the buckets: the same tokens, and a program a bucket."""
+
+import jax
+import numpy as np
+from gpt2_numpy import numpy_greedy, randomised
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from perfsuite.workloads.generation import generate, generate_stepwise, generate_uncached
+from perfsuite.workloads.gpt2 import GPT2Config
+
+TINY = GPT2Config.tiny(num_layers=1, max_positions=24)
+PARAMS = randomised(TINY)
+BUCKETS = ((4, 8, 16, 24), (6, 24), (24,), ())
+FEW = settings(max_examples=10, deadline=None)
+
+
+@st.composite
+def batches(draw, max_batch=3, max_length=6):
+    """Ids and lengths, with up to three columns of padding beyond the longest prompt."""
+    lengths = draw(st.lists(st.integers(1, max_length), min_size=1, max_size=max_batch))
+    width = max(lengths) + draw(st.integers(0, 3))
+    rng = np.random.default_rng(draw(st.integers(0, 1000)))
+    return rng.integers(0, TINY.vocab_size, (len(lengths), width)), np.array(lengths)
+
+
+@FEW
+@given(batches(max_batch=2), st.sampled_from(BUCKETS))
+def test_cached_and_uncached_greedy_tokens_are_equal(batch, buckets):
+    count = 4
+    expected = np.asarray(generate_uncached(PARAMS, TINY, *batch, count))
+    assert np.array_equal(generate(PARAMS, TINY, *batch, count, buckets=buckets), expected)
+    assert np.array_equal(generate_stepwise(PARAMS, TINY, *batch, count, buckets=buckets), expected)
+
+
+@FEW
+@given(batches())
+def test_a_batch_gives_each_prompt_the_tokens_it_has_alone(batch):
+    tokens = generate(PARAMS, TINY, *batch, 4)
+    for row, length, mine in zip(*batch, tokens, strict=True):
+        assert mine.tolist() == numpy_greedy(PARAMS, TINY, row[:length], 4)
+
+
+@FEW
+@given(batches(), st.integers(-1000, 1000), st.integers(0, 5), st.sampled_from([None, 12, 24]))
+def test_neither_padding_nor_cache_length_changes_tokens(batch, filler, columns, cache_length):
+    ids, lengths = batch
+    other = np.pad(ids, ((0, 0), (0, columns)))
+    other[np.arange(other.shape[1]) >= lengths[:, None]] = filler
+    tokens = generate(PARAMS, TINY, ids, lengths, 4)
+    assert np.array_equal(generate(PARAMS, TINY, other, lengths, 4, cache_length=cache_length), tokens)
+
+
+@settings(max_examples=4, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(st.lists(st.integers(5, 8), min_size=2, max_size=4), st.sampled_from([3, 7]), st.booleans())
+def test_a_bucket_is_one_program_for_every_prompt_length_in_it(compile_counter, lengths, count, stop):
+    jax.clear_caches()
+    with compile_counter.count() as counted:
+        for length in lengths:
+            ids = np.ones((1, length), int)
+            generate(PARAMS, TINY, ids, [length], count, buckets=(4, 8, 16), stop_token=96 if stop else None)
+    assert counted.compiles == 1

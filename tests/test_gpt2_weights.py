@@ -1,0 +1,89 @@
+import sys
+
+import jax
+import numpy as np
+import pytest
+from gpt2_numpy import randomised
+
+from perfsuite.workloads.gpt2 import GPT2Config
+from perfsuite.workloads.gpt2_int8 import quantize
+from perfsuite.workloads.gpt2_weights import from_state_dict, load_safetensors, to_state_dict
+
+TINY = GPT2Config.tiny()
+PREFIXES = pytest.mark.parametrize("prefix", ["", "transformer."])
+
+
+@pytest.fixture(scope="module")
+def params():
+    return randomised(TINY)
+
+
+def assert_same(actual, expected):
+    assert jax.tree.structure(actual) == jax.tree.structure(expected)
+    for mine, theirs in zip(jax.tree.leaves(actual), jax.tree.leaves(expected), strict=True):
+        assert np.array_equal(mine, theirs)
+
+
+@PREFIXES
+def test_there_and_back_is_the_same_parameters(params, prefix):
+    assert_same(from_state_dict(to_state_dict(params, prefix), TINY), params)
+
+
+def test_names_and_shapes_are_hugging_faces(params):
+    shapes = {name: array.shape for name, array in to_state_dict(params).items()}
+    assert len(shapes) == 4 + 12 * TINY.num_layers
+    assert shapes["wte.weight"] == (97, 32)
+    assert shapes["wpe.weight"] == (64, 32)
+    assert shapes["h.1.attn.c_attn.weight"] == (32, 96)
+    assert shapes["h.1.attn.c_proj.weight"] == (32, 32)
+    assert shapes["h.1.mlp.c_fc.weight"] == (32, 128)
+    assert shapes["h.1.mlp.c_proj.weight"] == (128, 32)
+    assert shapes["h.0.mlp.c_fc.bias"] == (128,)
+    assert shapes["h.0.ln_2.bias"] == shapes["ln_f.weight"] == (32,)
+    assert np.array_equal(to_state_dict(params)["h.1.mlp.c_fc.weight"], params["h"][1]["mlp"]["c_fc"]["weight"].T)
+
+
+@PREFIXES
+def test_masks_and_the_tied_head_of_checkpoints_are_left_out(params, prefix):
+    state = to_state_dict(params, prefix)
+    state[f"{prefix}h.0.attn.bias"] = np.tril(np.ones((1, 1, 64, 64)))
+    state[f"{prefix}h.1.attn.masked_bias"] = np.float32(-1e4)
+    state["lm_head.weight"] = state[f"{prefix}wte.weight"]
+    assert_same(from_state_dict(state, TINY), params)
+
+
+def test_a_head_of_its_own_is_an_error(params):
+    state = to_state_dict(params)
+    with pytest.raises(ValueError, match=r"lm_head.weight differs from wte.weight"):
+        from_state_dict({**state, "lm_head.weight": state["wte.weight"] + 1}, TINY)
+
+
+def test_missing_extra_and_misshapen_weights_are_errors_naming_them(params):
+    state = to_state_dict(params)
+    lacking = {name: array for name, array in state.items() if name != "h.1.ln_1.bias"}
+    with pytest.raises(ValueError, match=r"lacks 1 weights: h\.1\.ln_1\.bias"):
+        from_state_dict(lacking, TINY)
+    with pytest.raises(ValueError, match=r"1 weights that GPT2Config has no place for: h\.2\.ln_1\.bias"):
+        from_state_dict({**state, "h.2.ln_1.bias": state["h.1.ln_1.bias"]}, TINY)
+    turned = {**state, "h.0.mlp.c_fc.weight": state["h.0.mlp.c_fc.weight"].T}
+    with pytest.raises(ValueError, match=r"h\.0\.mlp\.c_fc\.weight has shape \(128, 32\), .* asks for \(32, 128\)"):
+        from_state_dict(turned, TINY)
+    with pytest.raises(ValueError, match=r"lacks 12 weights: h\.2\..*, \.\.\.$"):
+        from_state_dict(state, GPT2Config.tiny(num_layers=3))
+
+
+def test_quantised_parameters_have_no_state_dict(params):
+    with pytest.raises(ValueError, match="quantised"):
+        to_state_dict(quantize(params))
+
+
+def test_a_safetensors_file_is_read(params, tmp_path):
+    files = pytest.importorskip("safetensors.numpy", reason="the package safetensors is not installed")
+    files.save_file(to_state_dict(params), tmp_path / "model.safetensors")
+    assert_same(load_safetensors(tmp_path / "model.safetensors", TINY), params)
+
+
+def test_without_safetensors_the_error_says_what_to_install(tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "safetensors.numpy", None)
+    with pytest.raises(ImportError, match="pip install safetensors"):
+        load_safetensors(tmp_path / "model.safetensors", TINY)
