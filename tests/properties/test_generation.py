@@ -24,10 +24,11 @@ def batches(draw, max_batch=3, max_length=6):
     return rng.integers(0, TINY.vocab_size, (len(lengths), width)), np.array(lengths)
 
 
-@FEW
-@given(batches(max_batch=2), st.sampled_from(BUCKETS))
+# Without a cache every length is another six programs: short prompts, and few.
+@settings(max_examples=8, deadline=None)
+@given(batches(max_batch=2, max_length=4), st.sampled_from(BUCKETS))
 def test_cached_and_uncached_greedy_tokens_are_equal(batch, buckets):
-    count = 4
+    count = 3
     expected = np.asarray(generate_uncached(PARAMS, TINY, *batch, count))
     assert np.array_equal(generate(PARAMS, TINY, *batch, count, buckets=buckets), expected)
     assert np.array_equal(generate_stepwise(PARAMS, TINY, *batch, count, buckets=buckets), expected)
