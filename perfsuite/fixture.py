@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from perfsuite.gate.budget import Budget, BudgetExceeded
-from perfsuite.measure.call import Call, label_of
+from perfsuite.measure.call import Call, checked, label_of
 from perfsuite.measure.measurement import Better, Interval, Kind, Measurement, title
 
 if TYPE_CHECKING:
@@ -104,7 +104,7 @@ class Perf:
         self._timing_or_skip("perf.time")
         limits = budget.only("perf.time", "p99_us")
         least = LEAST_FOR_TAIL if limits else LEAST_SAMPLES
-        timing = time_call(_checked(call, "perf.time"), seconds=self._seconds, least_samples=least)
+        timing = time_call(checked(call, "perf.time"), seconds=self._seconds, least_samples=least)
         name = self._unique(name or timing.label, *timing.suffixes)
         made = timing.measurements(name)
         for measurement in made[:-1]:
@@ -139,7 +139,7 @@ class Perf:
 
         self._timing_or_skip("perf.compare")
         limits = budget.only("perf.compare", "ratio", "overhead_us")
-        calls = _checked(candidate, "perf.compare"), _checked(reference, "perf.compare")
+        calls = checked(candidate, "perf.compare"), checked(reference, "perf.compare")
         name = self._unique(name or f"{candidate.label}/{reference.label}", f" ratio to {until}")
         figure = f"{name} ratio to {until}"
         ratio_limits = [limits["ratio"]] if "ratio" in limits else []
@@ -174,7 +174,7 @@ class Perf:
         from perfsuite.measure.hostcalls import host_calls
 
         limits = budget.only("perf.host_calls", "host_calls")
-        counted = host_calls(_checked(call, "perf.host_calls"))
+        counted = host_calls(checked(call, "perf.host_calls"))
         made = counted.measurements(self._unique(name or counted.label, " host calls"))[0]
         self._record(made)
         if "host_calls" in limits:
@@ -243,7 +243,7 @@ class Perf:
         from perfsuite.program_gates import ProgramGates, in_words, refusal
 
         limits = budget.only("perf.program", "peak_bytes")
-        call = _checked(call, "perf.program")
+        call = checked(call, "perf.program")
         # perf.warm has compile seconds of the function, too.
         label = self._unique(name or call.label, " flops", " compile seconds", target=target)
         self.programs = self.programs or ProgramGates(self._session, self._test)
@@ -345,9 +345,3 @@ class Perf:
     def _fail_budget(self, gate: "Gate", cause: str) -> None:
         __tracebackhide__ = True
         raise BudgetExceeded(f"{gate.reason}\nlikely cause: {cause}" if cause else gate.reason)
-
-
-def _checked(call: Call, instrument: str) -> Call:
-    if not isinstance(call, Call):
-        raise TypeError(f"{instrument} takes call(fn, *args), got {type(call).__name__}: from perfsuite import call")
-    return call

@@ -62,6 +62,13 @@ def call(fn: Callable, /, *args, carry: int = 0, **kwargs) -> Call:
     return Call(fn, args, kwargs, carry)
 
 
+def checked(made: Call, instrument: str) -> Call:
+    """`made`. Raises `TypeError`, naming the instrument, for anything but a `call(...)`."""
+    if not isinstance(made, Call):
+        raise TypeError(f"{instrument} takes call(fn, *args), got {type(made).__name__}: from perfsuite import call")
+    return made
+
+
 def label_of(fn: Callable) -> str:
     """The name of a function as a person would say it: `step`, also behind `partial`, `jax.jit` and `filter_jit`."""
     while isinstance(fn, functools.partial) or (hasattr(fn, "__wrapped__") and not getattr(fn, "__name__", None)):
