@@ -1,28 +1,18 @@
 import dataclasses
-from typing import Any, NamedTuple
+from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import pytest
 from jax.tree_util import DictKey, FlattenedIndexKey, GetAttrKey, SequenceKey
+from pytree_nodes import Keyless, Pair, Result
 
 from perfsuite.workloads.module_paths import at_path, iter_module, places
 
 
 class Leafless(eqx.Module):
     pass
-
-
-class Pair(eqx.Module):
-    left: Any
-    right: Any = None
-    note: Any = eqx.field(static=True, default=None)
-
-
-class Result(NamedTuple):
-    loss: Any
-    model: Any
 
 
 @jax.tree_util.register_dataclass
@@ -34,14 +24,6 @@ class Record:
 @dataclasses.dataclass
 class Unregistered:
     inner: Any
-
-
-class Keyless:
-    def __init__(self, *children):
-        self.children = children
-
-
-jax.tree_util.register_pytree_node(Keyless, lambda node: (node.children, None), lambda _, children: Keyless(*children))
 
 
 class Keyed:

@@ -1,37 +1,19 @@
 import collections
 import functools
-from typing import Any, NamedTuple
+from typing import Any
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import pytest
 from jax.tree_util import DictKey, GetAttrKey, SequenceKey
+from pytree_nodes import Keyless, Pair, Result
 
 from perfsuite.workloads.replacing import replace_at_once, replace_on_paths, replace_one_by_one
 
 REPLACE = [replace_on_paths, replace_at_once, replace_one_by_one]
 LEFT, RIGHT, X = GetAttrKey("left"), GetAttrKey("right"), GetAttrKey("x")
 ways = pytest.mark.parametrize("replace", REPLACE)
-
-
-class Pair(eqx.Module):
-    left: Any
-    right: Any = None
-    note: Any = eqx.field(static=True, default=None)
-
-
-class Result(NamedTuple):
-    loss: Any
-    model: Any
-
-
-class Keyless:
-    def __init__(self, *children):
-        self.children = children
-
-
-jax.tree_util.register_pytree_node(Keyless, lambda node: (node.children, None), lambda _, children: Keyless(*children))
 
 
 class Cached(eqx.Module):

@@ -15,6 +15,7 @@ from jax.sharding import AxisType, Mesh
 
 from perfsuite.workloads.bert import BertConfig, BertForMaskedLM
 from perfsuite.workloads.sharding import shard
+from perfsuite.workloads.structure import is_array_or_struct
 from perfsuite.workloads.surgery import StartUp, apply_transforms, bert_tensor_parallel_plan, module_shardings
 from perfsuite.workloads.training import Optimizer
 
@@ -63,7 +64,7 @@ def shard_bytes(config: BertConfig) -> int:
         module = apply_transforms(BertForMaskedLM(config, key=KEY), bert_tensor_parallel_plan(config), strict=True)
         return module, Optimizer.create(ADAMW, module)
 
-    made = eqx.filter(eqx.filter_eval_shape(start), lambda leaf: hasattr(leaf, "shape"))
+    made = eqx.filter(eqx.filter_eval_shape(start), is_array_or_struct)
     shardings = module_shardings(made, mesh_of_all_devices())
     parts = jax.tree.map(lambda leaf, at: np.prod(at.shard_shape(leaf.shape)) * leaf.dtype.itemsize, made, shardings)
     return int(sum(jax.tree.leaves(parts)))
