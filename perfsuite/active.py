@@ -8,9 +8,11 @@ import pytest
 from perfsuite.fixture import Perf
 from perfsuite.gate.baseline_file import BaselineError, SaveResult
 from perfsuite.measure import compiles
+from perfsuite.measure.errors import MeasurementError
 from perfsuite.measure.quiet import libtpu_silenced
+from perfsuite.measure.trace_recording import writable
 from perfsuite.options import Options, marker_arguments
-from perfsuite.report import terminal
+from perfsuite.report import terminal, terminal_traces
 from perfsuite.session import PerfSession, TestRecord, split_parameters
 
 _SESSION = pytest.StashKey[PerfSession]()
@@ -21,9 +23,14 @@ _PARALLEL = "other processes share the machine under pytest-xdist, so a timing w
 
 def start(config: pytest.Config, options: Options) -> None:
     """Start JAX, read the baselines and register the hooks. Raises `pytest.UsageError` for damaged baselines and
-    for a target that is not known.
+    for a target that is not known, and where --perf-trace names no folder that can be written.
     """
     _check_targets(options)
+    if options.traces is not None:
+        try:
+            writable(options.traces)
+        except MeasurementError as error:
+            raise pytest.UsageError(f"--perf-trace: {error}") from None
     # pytest-xdist gives its workers, and only them, a `workerinput`.
     is_worker = hasattr(config, "workerinput")
     try:
@@ -129,10 +136,11 @@ class ActiveHooks:
                 item.nodeid,
                 report.passed,
                 measured.ended,
-                tuple(measured.gates),
-                tuple(measured.measurements.values()),
+                tuple(measured.figures.gates),
+                tuple(measured.figures.measurements.values()),
                 measured.programs.compiled if measured.programs else 0,
                 measured.programs.cached if measured.programs else 0,
+                tuple(measured.traces.records),
             )
             report.perfsuite = record.to_dict()  # plain values: pytest-xdist sends them to the main process
         return report
@@ -155,4 +163,5 @@ class ActiveHooks:
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         if not self.is_worker:
+            terminal_traces.summary(terminalreporter, self.session, self.rootpath)
             terminal.summary(terminalreporter, self.session, self.rootpath, self.saved, self.not_saved)

@@ -9,6 +9,7 @@ from perfsuite.measure.hostcalls import host_calls
 from perfsuite.measure.measurement import Measurement
 
 if TYPE_CHECKING:
+    from perfsuite.figures import Figures
     from perfsuite.gate.verdict import Gate, Verdict
     from perfsuite.measure.comparison import Comparison, Estimate
 
@@ -20,10 +21,19 @@ def worst(gates: "Sequence[Gate]") -> "Verdict":
     return min((gate.verdict for gate in gates), key=_SEVERITY.index)
 
 
-def limited(made: Sequence[Measurement], limits: dict[str, float]) -> list[tuple[Measurement, float]]:
-    """The figures of a comparison, ratio and overhead, that a budget limits."""
+def judge_budgets(
+    figures: "Figures", comparison: "Comparison", made: Sequence[Measurement], limits: dict[str, float]
+) -> "list[Gate]":
+    """The figures of a comparison, ratio and overhead, against the limits of a budget."""
     of = dict(zip(("ratio", "overhead_us"), made, strict=True))
-    return [(of[field], limit) for field, limit in limits.items()]
+    gates = []
+    for field, limit in limits.items():
+        gate = figures.budget_gate(of[field], limit)
+        if not comparison.bounded:
+            pairs = f"{comparison.pairs} pairs are too few for an interval"
+            gate = figures.leave_open(gate, f"{of[field].name}: {pairs}; allow more --perf-seconds")
+        gates.append(gate)
+    return gates
 
 
 def settled_by(

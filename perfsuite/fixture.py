@@ -1,14 +1,18 @@
 """The `perf` fixture: one object a test, which measures, checks budgets at once, and baselines when the test ends."""
 
+import contextlib
 import dataclasses
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING
 
 import pytest
 
+from perfsuite.figures import Figures, fail_budget
 from perfsuite.gate.budget import Budget, BudgetExceeded
 from perfsuite.measure.call import Call, checked, label_of
 from perfsuite.measure.measurement import Better, Interval, Kind, Measurement, title
+from perfsuite.measure.trace_recording import RUNS
+from perfsuite.trace_gates import TraceGates
 
 if TYPE_CHECKING:
     from perfsuite.gate.verdict import Gate
@@ -17,6 +21,8 @@ if TYPE_CHECKING:
     from perfsuite.measure.program import Program
     from perfsuite.measure.scaling import Figure, MakeCall, Scaling
     from perfsuite.measure.timing import Timing
+    from perfsuite.measure.trace_recording import Traced
+    from perfsuite.measure.traces import Trace
     from perfsuite.measure.warmup import Warm
     from perfsuite.program_gates import ProgramGates
     from perfsuite.session import PerfSession
@@ -39,14 +45,10 @@ class Perf:
         self._session = session
         self._item = item
         self._test = item.nodeid
-        self._tolerance = tolerance
         self._seconds = seconds
-        self._causes: dict[str, str] = {}
+        self.figures = Figures(session, item.nodeid, tolerance)
         self.programs: ProgramGates | None = None
-        self._tolerances: dict[str, float | None] = {}
-        self.measurements: dict[str, Measurement] = {}
-        """By title: the same name may stand for the present device and for a target."""
-        self.gates: list[Gate] = []
+        self.traces = TraceGates(session, item.nodeid)
         self.ended = False
 
     @property
@@ -66,15 +68,17 @@ class Perf:
         from perfsuite.measure.warmup import warm
 
         limits = budget.only("perf.warm", "compiles")
-        warmed = warm(fn, over)
         name = name or label_of(fn)
-        self._record(
-            Measurement(self._unique(f"{name} compile seconds"), warmed.compile_seconds, "s", "info", samples=1)
+        # Nothing that is measured here gates as a time, so it may run under the profiler, and it compiles only once.
+        with self.traces.keeping_block(self.figures.unique(f"warming {name}")):
+            warmed = warm(fn, over)
+        self.figures.record(
+            Measurement(self.figures.unique(f"{name} compile seconds"), warmed.compile_seconds, "s", "info", samples=1)
         )
         if "compiles" in limits:
-            made = Measurement(self._unique(f"{name} compiles to warm"), warmed.compiles, "compiles", "count")
+            made = Measurement(self.figures.unique(f"{name} compiles to warm"), warmed.compiles, "compiles", "count")
             cause = f"{len(warmed.signatures)} signatures were declared; look for one that compiles more than once"
-            self._check_budget(made, limits["compiles"], lambda: cause)
+            self.figures.check_budget(made, limits["compiles"], lambda: cause)
         return warmed
 
     def no_compiles(self):
@@ -101,19 +105,27 @@ class Perf:
         from perfsuite.benchmark_table import add_to_table
         from perfsuite.measure.timing import LEAST_FOR_TAIL, LEAST_SAMPLES, time_call
 
-        self._timing_or_skip("perf.time")
+        self._session.check_timing("perf.time")
         limits = budget.only("perf.time", "p99_us")
+        call = checked(call, "perf.time")
         least = LEAST_FOR_TAIL if limits else LEAST_SAMPLES
-        timing = time_call(checked(call, "perf.time"), seconds=self._seconds, least_samples=least)
-        name = self._unique(name or timing.label, *timing.suffixes)
+        timing = time_call(call, seconds=self._seconds, least_samples=least)
+        name = self.figures.unique(name or timing.label, *timing.suffixes)
         made = timing.measurements(name)
         for measurement in made[:-1]:
-            self._record(measurement, tolerance)
-        self._record(made[-1], TAIL_TOLERANCE if tolerance is None else tolerance)
+            self.figures.record(measurement, tolerance)
+        self.figures.record(made[-1], TAIL_TOLERANCE if tolerance is None else tolerance)
         add_to_table(self._item, name, timing)
+        us = timing.to_ready.median_us
+        self.traces.keep_trace(call, name, us=us)
+        self.traces.remember(call, us, *made)
+        for measurement in made:
+            if self.figures.failing([self.figures.against_baseline(measurement)]):
+                self.figures.causes[measurement.title] = self.traces.since_baseline(call, us, measurement)
+                break  # the others fail for the same reason
         if "p99_us" in limits:
-            cause = f"the median is {timing.to_ready.median_us:.4g} us: single calls stall"
-            self._check_budget(made[-1], limits["p99_us"], lambda: cause)
+            cause = f"the median is {us:.4g} us: single calls stall"
+            self.figures.check_budget(made[-1], limits["p99_us"], lambda: f"{cause}\n{self.traces.longest(call, us)}")
         return timing
 
     def compare(
@@ -134,16 +146,16 @@ class Perf:
         The two calls must not share arrays that either donates.
         """
         __tracebackhide__ = True
-        from perfsuite.comparison_gates import cause_of, limited, settled_by, worst
+        from perfsuite.comparison_gates import cause_of, judge_budgets, settled_by, worst
         from perfsuite.measure.comparison import compare_calls
 
-        self._timing_or_skip("perf.compare")
+        self._session.check_timing("perf.compare")
         limits = budget.only("perf.compare", "ratio", "overhead_us")
         calls = checked(candidate, "perf.compare"), checked(reference, "perf.compare")
-        name = self._unique(name or f"{candidate.label}/{reference.label}", f" ratio to {until}")
+        name = self.figures.unique(name or f"{candidate.label}/{reference.label}", f" ratio to {until}")
         figure = f"{name} ratio to {until}"
         ratio_limits = [limits["ratio"]] if "ratio" in limits else []
-        ratio_limits += self._session.ratio_limit(self._test, figure, self._tolerance_of(tolerance))
+        ratio_limits += self._session.ratio_limit(self._test, figure, self.figures.tolerance_of(tolerance))
         overhead_limits = [limits["overhead_us"]] if "overhead_us" in limits else []
         has_limits = bool(ratio_limits or overhead_limits)
         comparison = compare_calls(
@@ -157,15 +169,20 @@ class Perf:
         )
         made = comparison.measurements(name)
         for measurement in made:
-            self._record(measurement, tolerance)
-        judged = [self._compare_gate(comparison, measurement, limit) for measurement, limit in limited(made, limits)]
-        against_baseline = self._session.judge(self._test, made[0], self._tolerance_of(tolerance))
+            self.figures.record(measurement, tolerance)
+        us = max(comparison.candidate_median_us, comparison.reference_median_us)
+        for side, each in zip(("candidate", "reference"), calls, strict=True):
+            self.traces.keep_trace(each, name, side, us=us)
+        self.traces.remember(calls[0], us, made[0])
+        judged = judge_budgets(self.figures, comparison, made, limits)
+        against_baseline = self.figures.against_baseline(made[0])
         comparison = dataclasses.replace(comparison, verdict=worst(judged or [against_baseline]))
-        if any(gate.failed for gate in (*judged, against_baseline)):
-            self._causes[figure] = cause_of(comparison, *calls)
+        if failing := self.figures.failing([*judged, against_baseline]):
+            grown = self.traces.compared(*calls, us, made[0], by_budget=failing[0].source == "budget")
+            self.figures.causes[figure] = "\n".join(filter(None, [cause_of(comparison, *calls), grown]))
         for gate in judged:
             if gate.failed:
-                self._fail_budget(gate, self._causes[figure])
+                fail_budget(gate, self.figures.causes[figure])
         return comparison
 
     def host_calls(self, call: Call, *, budget: Budget = NO_BUDGET, name: str | None = None) -> "HostCalls":
@@ -175,12 +192,36 @@ class Perf:
 
         limits = budget.only("perf.host_calls", "host_calls")
         counted = host_calls(checked(call, "perf.host_calls"))
-        made = counted.measurements(self._unique(name or counted.label, " host calls"))[0]
-        self._record(made)
+        name = self.figures.unique(name or counted.label, " host calls")
+        made = counted.measurements(name)[0]
+        self.figures.record(made)
+        self.traces.keep_trace(call, name)
         if "host_calls" in limits:
             busiest = ", ".join(f"{function} ({calls})" for function, calls in list(counted.by_function.items())[:3])
-            self._check_budget(made, limits["host_calls"], lambda: f"busiest: {busiest}")
+            self.figures.check_budget(made, limits["host_calls"], lambda: f"busiest: {busiest}")
         return counted
+
+    def trace(self, call: Call, *, runs: int = RUNS, name: str | None = None) -> "Trace":
+        """Trace `runs` warm runs of a call: where its time goes, on the host and on the devices. Never gates by itself.
+
+        The files are kept under --perf-trace. Raises `MeasurementError` where a trace is being recorded already and
+        where no device ran anything, and `RecompilationError` when a run compiles.
+        """
+        trace = self.traces.trace(checked(call, "perf.trace"), name or call.label, runs)
+        for measurement in trace.measurements(self.figures.unique(name or call.label, *trace.suffixes)):
+            self.figures.record(measurement)
+        return trace
+
+    @contextlib.contextmanager
+    def trace_block(self, name: str) -> Iterator["Traced"]:
+        """Context manager: trace what the block does, compilations included. `.trace` is there once it has ended.
+
+        For what is no single call: a loop, a pipeline. Nothing that gates should be timed in the block.
+        """
+        with self.traces.block(name) as traced:
+            yield traced
+        for measurement in traced.trace.measurements(self.figures.unique(name, *traced.trace.suffixes)):
+            self.figures.record(measurement)
 
     def scaling(
         self,
@@ -202,19 +243,21 @@ class Perf:
         from perfsuite.measure.scaling import fit_scaling
 
         if figure != "host_calls":
-            self._timing_or_skip("perf.scaling")
+            self._session.check_timing("perf.scaling")
         limits = budget.only("perf.scaling", "us_per_leaf")
         if limits and figure == "host_calls":
             raise ValueError(
                 'perf.scaling(figure="host_calls") is not a time, so it does not check Budget(us_per_leaf=...)'
             )
         scaling = fit_scaling(make_call, sizes, figure=figure, seconds=self._seconds)
-        made = scaling.measurements(self._unique(name or scaling.label, f" {scaling.what} per unit"))
+        name = self.figures.unique(name or scaling.label, f" {scaling.what} per unit")
+        made = scaling.measurements(name)
         for measurement in made:
-            self._record(measurement, tolerance)
+            self.figures.record(measurement, tolerance)
+        self.traces.keep_made_trace(make_call, max(sizes), name)
         if "us_per_leaf" in limits:
             cause = f"R^2 of the line is {scaling.r_squared:.3f} over {len(scaling.units)} sizes"
-            self._check_budget(made[0], limits["us_per_leaf"], lambda: cause)
+            self.figures.check_budget(made[0], limits["us_per_leaf"], lambda: cause)
         return scaling
 
     def program(
@@ -245,7 +288,7 @@ class Perf:
         limits = budget.only("perf.program", "peak_bytes")
         call = checked(call, "perf.program")
         # perf.warm has compile seconds of the function, too.
-        label = self._unique(name or call.label, " flops", " compile seconds", target=target)
+        label = self.figures.unique(name or call.label, " flops", " compile seconds", target=target)
         self.programs = self.programs or ProgramGates(self._session, self._test)
         self._session.baselines_of(target)  # a damaged file is an error before minutes of compiling
         try:
@@ -253,14 +296,14 @@ class Perf:
         except TargetUnavailable as error:
             self._session.unavailable(str(error))
         except (CompileFailed, HostCallbackError) as error:
-            self.gates.append(refusal(self._test, label, target, error))
+            self.figures.gates.append(refusal(self._test, label, target, error))
             # Not `from error`: that would print the source of perfsuite and of jax above the reason.
             raise BudgetExceeded(str(error)) from None
         for made in measurements_of(program):
-            self._record_once(made)
+            self.figures.record_once(made)
         if "peak_bytes" in limits:
-            peak = self.measurements[title(f"{label} peak bytes", target)]
-            self._check_budget(peak, limits["peak_bytes"], lambda: in_words(program.memory_use))
+            peak = self.figures.measurements[title(f"{label} peak bytes", target)]
+            self.figures.check_budget(peak, limits["peak_bytes"], lambda: in_words(program.memory_use))
         return program
 
     def record(
@@ -281,67 +324,16 @@ class Perf:
         None says that it was made on the present one.
         """
         made = Measurement(name, value, unit, kind, better, Interval(*interval) if interval else None, target=target)
-        self._record_once(made, tolerance)
+        self.figures.record_once(made, tolerance)
 
     def judge_baselines(self) -> "list[Gate]":
         """Every figure of this test against its baseline. The plugin calls it when the test's body has ended."""
-        gates = [
-            self._session.judge(self._test, measurement, self._tolerances[title], cause=self._causes.get(title, ""))
-            for title, measurement in self.measurements.items()
-        ]
+        gates = self.figures.judge_baselines()
         if self.programs is not None:
             gates = self.programs.explained(gates)
-            if self._session.options.save:
+        if self._session.options.save:
+            self.traces.keep()
+            if self.programs is not None:
                 self.programs.keep()
-        self.gates += gates
+        self.figures.gates += gates
         return gates
-
-    def _record_once(self, measurement: Measurement, tolerance: float | None = None) -> None:
-        if measurement.title in self.measurements:
-            raise ValueError(f"{self._test} records {measurement.title!r} twice; give each figure a name of its own")
-        self._record(measurement, tolerance)
-
-    def _record(self, measurement: Measurement, tolerance: float | None = None) -> None:
-        self.measurements[measurement.title] = measurement
-        self._tolerances[measurement.title] = self._tolerance_of(tolerance)
-
-    def _tolerance_of(self, tolerance: float | None) -> float | None:
-        return self._tolerance if tolerance is None else tolerance
-
-    def _unique(self, name: str, *suffixes: str, target: str | None = None) -> str:
-        """`name`, or `name #2` and so on, so that a second figure of the same function has a name of its own."""
-        number, candidate = 1, name
-        while any(title(candidate + suffix, target) in self.measurements for suffix in suffixes or ("",)):
-            number += 1
-            candidate = f"{name} #{number}"
-        return candidate
-
-    def _timing_or_skip(self, instrument: str) -> None:
-        __tracebackhide__ = True
-        if self._session.timing_refused:
-            pytest.skip(f"{instrument}: {self._session.timing_refused}")
-
-    def _budget_gate(self, measurement: Measurement, limit: float) -> "Gate":
-        from perfsuite.gate.verdict import judge_budget
-
-        gate = judge_budget(self._test, measurement, limit)
-        self.gates.append(gate)
-        return gate
-
-    def _compare_gate(self, comparison: "Comparison", measurement: Measurement, limit: float) -> "Gate":
-        gate = self._budget_gate(measurement, limit)
-        if comparison.bounded:
-            return gate
-        reason = f"{measurement.name}: {comparison.pairs} pairs are too few for an interval; allow more --perf-seconds"
-        self.gates[-1] = dataclasses.replace(gate, verdict="inconclusive", reason=reason)
-        return self.gates[-1]
-
-    def _check_budget(self, measurement: Measurement, limit: float, cause: Callable[[], str]) -> None:
-        __tracebackhide__ = True  # a failure is shown at the test's own line
-        gate = self._budget_gate(measurement, limit)
-        if gate.failed:
-            self._fail_budget(gate, cause())
-
-    def _fail_budget(self, gate: "Gate", cause: str) -> None:
-        __tracebackhide__ = True
-        raise BudgetExceeded(f"{gate.reason}\nlikely cause: {cause}" if cause else gate.reason)

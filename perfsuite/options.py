@@ -30,6 +30,8 @@ class Options:
     """Devices to compile for, by the names of their baseline files, in the order given. Checked when they are used."""
     targets_from: str
     """What named them, for messages: the option or the ini option."""
+    traces: Path | None = None
+    """Where the profiler's traces of perf tests go; None records none."""
 
 
 def add_options(parser: pytest.Parser) -> None:
@@ -63,6 +65,13 @@ def add_options(parser: pytest.Parser) -> None:
         help="compile for this device, which need not be here, instead of those of the ini option perf_targets; "
         "may be given several times: --perf-target=tpu-v5e",
     )
+    group.addoption(
+        "--perf-trace",
+        type=_folder,
+        metavar="DIR",
+        help="trace the calls of each perf test with JAX's profiler, after they were measured, and keep the traces "
+        "(Perfetto and XPlane) below this folder",
+    )
     parser.addini("perf_baselines", "folder of the baseline files, relative to the rootdir", default="baselines")
     parser.addini("perf_strict", "fail perf tests that have a figure without a baseline", type="bool", default=False)
     parser.addini("perf_targets", "devices that the tests using perf_target compile for: tpu-v5e tpu-v6e", type="args")
@@ -89,6 +98,7 @@ def read_options(config: pytest.Config) -> Options:
         baselines=folder or config.rootpath / config.getini("perf_baselines"),
         targets=tuple(dict.fromkeys(targets)),
         targets_from="--perf-target" if option.perf_target else "the ini option perf_targets",
+        traces=config.invocation_params.dir / option.perf_trace if option.perf_trace else None,
     )
 
 
@@ -112,6 +122,12 @@ def marker_arguments(item: pytest.Item) -> dict[str, float]:
                 )
             arguments[name] = float(value)
     return arguments
+
+
+def _folder(text: str) -> str:
+    if not text.strip():
+        raise argparse.ArgumentTypeError("must be a folder, got an empty name")
+    return text
 
 
 def _seconds(text: str) -> float:

@@ -27,6 +27,7 @@ from perfsuite.gate.environment import (
 from perfsuite.gate.verdict import Gate
 from perfsuite.measure.measurement import Measurement, title
 from perfsuite.options import HERE, Options
+from perfsuite.trace_record import TraceRecord
 
 _SIZE = " --perf-size="
 
@@ -47,6 +48,8 @@ class TestRecord:
     """Programs that a compiler was run for."""
     cached: int = 0
     """Programs whose facts were known from before."""
+    traces: tuple[TraceRecord, ...] = ()
+    """The profiler's traces, which are kept with --perf-trace. Their figures are in no baseline file."""
 
     def to_dict(self) -> dict:
         """Plain values only."""
@@ -58,6 +61,7 @@ class TestRecord:
             "measurements": [measurement.to_dict() for measurement in self.measurements],
             "compiled": self.compiled,
             "cached": self.cached,
+            "traces": [trace.to_dict() for trace in self.traces],
         }
 
     @classmethod
@@ -71,6 +75,7 @@ class TestRecord:
             tuple(Measurement.from_dict(measurement) for measurement in values["measurements"]),
             values["compiled"],
             values["cached"],
+            tuple(TraceRecord.from_dict(trace) for trace in values["traces"]),
         )
 
 
@@ -138,6 +143,12 @@ class PerfSession:
         if self.options.strict:
             pytest.fail(f"{reason} (--perf-strict)", pytrace=False)
         pytest.skip(reason)
+
+    def check_timing(self, instrument: str) -> None:
+        """End the test, as skipped, where nothing can be timed."""
+        __tracebackhide__ = True
+        if self.timing_refused:
+            pytest.skip(f"{instrument}: {self.timing_refused}")
 
     def test_key(self, test: str) -> str:
         """A test's name in the baseline file. Figures of the full size stand beside those of the small one."""

@@ -97,6 +97,9 @@ def test_size_reaches_the_test_and_its_fixtures_and_has_baselines_of_its_own(pro
         (["--perf", "--perf-seconds=0"], "*--perf-seconds*must be a number of seconds above zero, got '0'*"),
         (["--perf", "--perf-seconds=nan"], "*--perf-seconds*must be a number of seconds above zero, got 'nan'*"),
         (["--perf", "--perf-seconds=soon"], "*--perf-seconds*must be a number of seconds above zero, got 'soon'*"),
+        (["--perf", "--perf-trace="], "*--perf-trace*must be a folder, got an empty name*"),
+        (["--perf", "--perf-trace"], "*--perf-trace*expected one argument*"),
+        (["--perf", "--perf-trace=test_step.py"], "*ERROR: --perf-trace: *test_step.py: no trace can be written here*"),
         (["--perf-sieze=small"], "*unrecognized arguments: --perf-sieze=small*"),
     ],
 )
@@ -225,6 +228,7 @@ def test_help_lists_every_option(project):
         "--perf-seconds",
         "--perf-baselines",
         "--perf-target",
+        "--perf-trace",
     ]
     for option in [*options, "perf_baselines", "perf_strict", "perf_targets"]:
         assert option in result.stdout.str()

@@ -17,11 +17,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from perfsuite.measure import trace_recording
 from perfsuite.measure.call import call
 from perfsuite.measure.errors import MeasurementError, RecompilationError
-from perfsuite.measure.trace_recording import record, trace_call
+from perfsuite.measure.trace_growth import Profile, grew, in_words, profile_of
+from perfsuite.measure.trace_recording import profiles, record, trace_call
 from perfsuite.measure.trace_times import idle_share, merged, without
-from perfsuite.measure.traces import grew, read_trace
+from perfsuite.measure.traces import read_trace
 from perfsuite.measure.warmup import warm
 
 
@@ -124,6 +126,8 @@ def test_compiles_in_two_threads_at_once_are_both_named(trace_of):
     def second(x):
         return x[::5] - 1
 
+    ordered(LONG).block_until_ready()
+
     def both():
         ordered(LONG).block_until_ready()
         threads = [threading.Thread(target=jax.jit(fn), args=(LONG,)) for fn in (first, second)]
@@ -186,18 +190,15 @@ def test_what_is_in_flight_when_the_block_ends_belongs_to_it_and_not_to_the_next
 
 
 def test_a_second_product_in_the_step_is_what_grew():
-    @jax.jit
-    def step(x):
-        return jnp.tanh(x @ x)
+    def make(body):
+        def step(x):
+            return body(jnp.tanh(x @ x), x)
 
-    before = trace_call(call(step, SQUARE))
+        return call(jax.jit(step), SQUARE)
 
-    @jax.jit
-    def step(x):
-        return jnp.tanh(x @ x) @ x @ x
-
-    lines = grew(before, trace_call(call(step, SQUARE)))
-    assert re.fullmatch(r"jit_step: \w+: [\d.e+]+ -> [\d.e+]+ us a run \(\+[\d.e+]+\), 1 -> 3 times", lines[0])
+    before, after = profiles(make(lambda y, x: y), make(lambda y, x: y @ x @ x), us=1e4)
+    line = grew(before, after)[0]
+    assert re.fullmatch(r"jit_step: \w+: [\d.e+]+ -> [\d.e+]+ us a run \(\+[\d.e+]+\), 1 -> 3 times", line)
 
 
 # Recording.
@@ -593,10 +594,10 @@ def test_a_tpus_operations_are_named_and_belong_to_their_modules(write_trace):
 def steps(write_trace):
     """A trace of two runs that each ran these operations for as many microseconds."""
 
-    def trace(**us):
+    def trace(module="jit_step", **us):
         events, now = [], 0
         for name, each in [*us.items()] * 2:
-            events.append(on_cpu(name.replace("_", "."), now, each))
+            events.append(on_cpu(name.replace("_", "."), now, each, module=module))
             now += each
         runs = [("perfsuite: run", 0, 1, {}), ("perfsuite: run", 2, 1, {})]
         return read_trace(write_trace({"/host:CPU": {"python": runs, "x": events}}))
@@ -607,7 +608,7 @@ def steps(write_trace):
 def test_what_grew_is_said_a_run_and_the_most_grown_first(steps):
     before = steps(dot_1=100, tanh_2=50, exp_3=10, add_4=20)
     after = steps(dot_7=60, dot_8=60, tanh_2=90, exp_3=10, sort_5=30)
-    assert grew(before, after) == [
+    assert grew(profile_of(before), profile_of(after)) == [
         "jit_step: tanh: 50 -> 90 us a run (+40), 1 times",
         "jit_step: sort: 0 -> 30 us a run (+30), 0 -> 1 times",
         "jit_step: dot: 100 -> 120 us a run (+20), 1 -> 2 times",
@@ -615,7 +616,56 @@ def test_what_grew_is_said_a_run_and_the_most_grown_first(steps):
 
 
 def test_operations_that_are_only_numbered_anew_or_hardly_slower_did_not_grow(steps):
-    assert grew(steps(dot_1=100, tanh=50), steps(dot_9=101, tanh_3=51)) == []
+    assert grew(profile_of(steps(dot_1=100, tanh=50)), profile_of(steps(dot_9=101, tanh_3=51))) == []
+
+
+def test_functions_of_two_names_are_held_against_each_other_by_their_operations(steps):
+    before, after = steps(module="jit_plain", dot=100, tanh=50), steps(module="jit_slow", dot=100, tanh=90)
+    assert grew(profile_of(before), profile_of(after)) == ["jit_slow: tanh: 50 -> 90 us a run (+40), 1 times"]
+
+
+def test_what_one_trace_alone_says_did_not_grow_unless_it_runs_more_often(steps):
+    before = profile_of(*(steps(dot=us, exp=20) for us in (100, 130, 105)))
+    assert grew(before, profile_of(*(steps(dot=us, exp=20) for us in (140, 120, 135)))) == []
+    assert grew(before, profile_of(*(steps(dot=us, exp=20) for us in (140, 131, 135)))) == [
+        "jit_step: dot: 105 -> 135 us a run (+30), 1 times"
+    ]
+    twice = profile_of(*(steps(dot_1=us / 2, dot_2=us / 2, exp=20) for us in (140, 120, 135)))
+    assert grew(before, twice) == ["jit_step: dot: 105 -> 135 us a run (+30), 1 -> 2 times"]
+
+
+def test_the_message_has_the_sums_the_ten_most_grown_and_what_takes_less(steps):
+    before = profile_of(steps(dot=100, **{f"exp{n}": 10 + n for n in range(12)}))
+    after = profile_of(steps(dot=40, **{f"exp{n}": 20 + 2 * n for n in range(12)}))
+    lines = in_words(before, after, "old -> new").splitlines()
+    assert lines[0] == ("traced, a run (old -> new): host 0 -> 0 us, device 286 -> 412 us, idle share 0.000 -> 0.000")
+    assert lines[1] == "  grew: jit_step: exp11: 21 -> 42 us a run (+21), 1 times"
+    assert len(lines) == 1 + 10 + 1
+    assert lines[-1] == "  less: jit_step: dot (-60)"
+    assert in_words(after, after).splitlines()[1:] == ["  no operation on the device grew"]
+
+
+def test_of_one_profile_alone_the_ten_longest_operations_are_said(steps):
+    lines = in_words(None, profile_of(steps(**{f"exp{n}": 10 + n for n in range(12)}))).splitlines()
+    assert lines[0] == "traced, a run: host 0 us, device 186 us, idle share 0.000; the longest operations:"
+    assert lines[1] == "  jit_step: exp11: 21 us, 1 times"
+    assert len(lines) == 1 + 10
+
+
+def test_a_profile_survives_being_kept(steps):
+    profile = profile_of(steps(dot=100, tanh=3), steps(dot=110, exp=1))
+    assert Profile.from_dict(json.loads(json.dumps(profile.to_dict()))) == profile
+
+
+@pytest.mark.parametrize(
+    ("us", "taken", "runs"), [(10, 3, 10), (2e4, 3, 10), (1e5, 3, 3), (0.9e6, 3, 1), (2e6, 1, 1), (0.0, 3, 10)]
+)
+def test_a_long_call_is_traced_in_fewer_runs(us, taken, runs, steps, monkeypatch):
+    seen = []
+    trace = steps(dot=1)
+    monkeypatch.setattr(trace_recording, "trace_call", lambda call, runs: seen.append((call, runs)) or trace)
+    assert len(profiles("a", "b", us=us)) == 2
+    assert seen == [("a", runs), ("b", runs)] * taken, "in turns"
 
 
 # The figures.

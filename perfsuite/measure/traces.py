@@ -7,7 +7,6 @@ renaming. `measure.trace_recording` records.
 
 import dataclasses
 import os
-import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -26,8 +25,10 @@ from perfsuite.measure.trace_events import (
 from perfsuite.measure.trace_times import Span, idle_share, length, merged, own_times, without
 
 LONGEST = 10
-LEAST_GROWTH = 0.01
-"""An operation that grew by less, as a share of all operations' time, explains nothing."""
+
+
+class NothingRanError(MeasurementError):
+    """A trace in which no device ran an operation."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -136,12 +137,13 @@ class Trace:
 def read_trace(path: str | os.PathLike) -> Trace:
     """Read an `.xplane.pb` file, or the newest one below a directory.
 
-    Raises `MeasurementError`, naming the path, where there is none, it is damaged, or no device ran an operation in it.
+    Raises `MeasurementError`, naming the path, where there is none or it is damaged, and its kind `NothingRanError`
+    where no device ran an operation in it.
     """
     file = _newest(Path(path))
     events = read_events(file)
     if not events.operations:
-        raise MeasurementError(
+        raise NothingRanError(
             f"{file}: no device ran an operation in this trace. The block may have run nothing on a device, or have "
             "ended before its work was done; on a GPU, the driver may keep its counters from this user"
         )
@@ -164,25 +166,6 @@ def read_trace(path: str | os.PathLike) -> Trace:
         transfers=_transfers(asked),
         copies=_transfers((copy.name, copy.end - copy.start, copy.bytes) for copy in events.copies),
     )
-
-
-def grew(before: Trace, after: Trace) -> list[str]:
-    """The operations that take longer in `after`, a run, the most grown first, one line each; for a gate's message.
-
-    Operations are held against each other by module and name without its number, because the compiler numbers anew
-    whenever a program changes. Left out is what grew by less than 1 % of the time of all operations of `before`.
-    """
-    then, now = _by_kind(before), _by_kind(after)
-    least = LEAST_GROWTH * sum(us for us, _ in then.values())
-    growth = {kind: us - then.get(kind, (0.0, 0.0))[0] for kind, (us, _) in now.items()}
-    lines = []
-    for kind in sorted(growth, key=lambda kind: (-growth[kind], kind)):
-        if growth[kind] > least:
-            us, count = now[kind]
-            us_then, count_then = then.get(kind, (0.0, 0.0))
-            times = f"{count:g} times" if count == count_then else f"{count_then:g} -> {count:g} times"
-            lines.append(f"{kind}: {us_then:.4g} -> {us:.4g} us a run (+{growth[kind]:.4g}), {times}")
-    return lines
 
 
 def _newest(path: Path) -> Path:
@@ -237,13 +220,3 @@ def _transfers(found: Iterable[tuple[str, float, int | None]]) -> tuple[Transfer
 def _sum_known(sizes: list[int | None]) -> int | None:
     known = [size for size in sizes if size is not None]
     return sum(known) if len(known) == len(sizes) else None
-
-
-def _by_kind(trace: Trace) -> dict[str, tuple[float, float]]:
-    """Microseconds and times a run, by module and unnumbered name."""
-    kinds: dict[str, tuple[float, float]] = {}
-    for operation in trace.operations:
-        kind = str(dataclasses.replace(operation, name=re.sub(r"(\.\d+)+$", "", operation.name)))
-        us, count = kinds.get(kind, (0.0, 0.0))
-        kinds[kind] = (us + operation.us / trace.runs, count + operation.count / trace.runs)
-    return kinds

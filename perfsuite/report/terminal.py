@@ -71,7 +71,7 @@ def _programs(reporter: pytest.TerminalReporter, session: "PerfSession", rootpat
     compiled = sum(record.compiled for record in session.records)
     cached = sum(record.cached for record in session.records)
     if compiled or cached:
-        where = f"the cache ({_relative(session.cache, rootpath)})" if session.cache else "a cache"
+        where = f"the cache ({relative(session.cache, rootpath)})" if session.cache else "a cache"
         reporter.line(f"{compiled + cached} programs: {compiled} compiled, {cached} from {where}")
 
 
@@ -93,7 +93,7 @@ def value_with_interval(value: float, interval: Interval | None) -> str:
 def _baselines(session: "PerfSession", target: str | None, rootpath: Path) -> str:
     count = sum(map(len, session.baselines_of(target).figures.values()))
     on_file = f"{count} figures" if count else "no figures yet: pytest --perf-save records them"
-    return f"{_relative(session.path_of(target), rootpath)} ({on_file})"
+    return f"{relative(session.path_of(target), rootpath)} ({on_file})"
 
 
 def _table(reporter: pytest.TerminalReporter, gates: list[Gate]) -> None:
@@ -153,9 +153,7 @@ def _saved(reporter: pytest.TerminalReporter, saved: "SaveResult", rootpath: Pat
         "kept": len(saved.kept) + saved.untouched,
     }
     state = "saved" if saved.written else "unchanged"
-    reporter.line(
-        f"{_relative(saved.path, rootpath)} {state}: {', '.join(f'{n} {what}' for what, n in counts.items())}"
-    )
+    reporter.line(f"{relative(saved.path, rootpath)} {state}: {', '.join(f'{n} {what}' for what, n in counts.items())}")
     for change in saved.changes:
         if change.action in ("update", "trim"):
             reporter.line(f"  {_change(change)}", **_change_color(change))
@@ -174,5 +172,6 @@ def _change_color(change: "Change") -> dict[str, bool]:
     return {"better": {"green": True}, "worse": {"red": True}}.get(change.direction, {})
 
 
-def _relative(path: Path, rootpath: Path) -> str:
+def relative(path: Path, rootpath: Path) -> str:
+    """A path as it is seen from `rootpath`, in full where it lies elsewhere."""
     return str(path.relative_to(rootpath)) if path.is_relative_to(rootpath) else str(path)
