@@ -2,7 +2,7 @@
 
 import dataclasses
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 
 import numpy as np
 
@@ -27,6 +27,19 @@ class Batch:
     rows: np.ndarray
 
 
+@dataclasses.dataclass(frozen=True)
+class BatchActivations:
+    """A batch's activations on the host: `values` is `[batch, layers, sequence, hidden]`, and not to be written to."""
+
+    batch: Batch
+    values: np.ndarray
+
+    def samples(self) -> Iterator[tuple[int, np.ndarray]]:
+        """Each sample's index and its activations `[layers, tokens, hidden]`, a view, without any padding."""
+        for row in np.flatnonzero(self.batch.rows):
+            yield int(self.batch.indices[row]), self.values[row, :, : self.batch.lengths[row]]
+
+
 def fixed_size_batches(
     sequences: Iterable[Sequence[int] | np.ndarray],
     batch_size: int,
@@ -43,17 +56,42 @@ def fixed_size_batches(
     Raises `ValueError` at once for arguments that make no sense, and on reaching it for a sequence that is empty,
     longer than the longest length, or not of int32 token ids.
     """
+    _check_sizes(batch_size, pad_id)
+    if length is None:
+        arrays = [checked_sequence(i, sequence) for i, sequence in enumerate(sequences)]
+        return _batches(arrays, batch_size, (max(map(len, arrays), default=1),), pad_id)
+    return _batches(sequences, batch_size, checked_lengths(length), pad_id)
+
+
+def chosen_batches(
+    sequences: Sequence[Sequence[int] | np.ndarray],
+    batch_size: int,
+    chosen: Callable[[slice], bool],
+    *,
+    length: int | Sequence[int],
+    pad_id: int,
+) -> Iterator[Batch]:
+    """Of the batches that `fixed_size_batches` makes those whose samples, a slice of `sequences`, are `chosen`.
+
+    Sequences of other batches are not looked at. Raises as `fixed_size_batches` does.
+    """
+    _check_sizes(batch_size, pad_id)
+    return _chosen_batches(sequences, batch_size, chosen, checked_lengths(length), pad_id)
+
+
+def checked_lengths(length: int | Sequence[int]) -> tuple[int, ...]:
+    """The lengths that batches can have. Raises `ValueError` where there are none, or they do not increase."""
+    lengths = (length,) if isinstance(length, int | np.integer) else tuple(length)
+    if not lengths or lengths[0] < 1 or any(a >= b for a, b in itertools.pairwise(lengths)):
+        raise ValueError(f"length must be one or more increasing numbers of tokens, at least 1, got {length}")
+    return lengths
+
+
+def _check_sizes(batch_size: int, pad_id: int) -> None:
     if batch_size < 1:
         raise ValueError(f"batch_size must be at least 1, got {batch_size}")
     if not _INT32.min <= pad_id <= _INT32.max:
         raise ValueError(f"pad_id must be an int32, got {pad_id}")
-    if length is None:
-        arrays = [_checked(i, sequence) for i, sequence in enumerate(sequences)]
-        return _batches(arrays, batch_size, (max(map(len, arrays), default=1),), pad_id)
-    buckets = (length,) if isinstance(length, int | np.integer) else tuple(length)
-    if not buckets or buckets[0] < 1 or any(a >= b for a, b in itertools.pairwise(buckets)):
-        raise ValueError(f"length must be one or more increasing numbers of tokens, at least 1, got {length}")
-    return _batches(sequences, batch_size, buckets, pad_id)
 
 
 def _batches(
@@ -61,19 +99,39 @@ def _batches(
 ) -> Iterator[Batch]:
     stream = enumerate(sequences)
     while chunk := list(itertools.islice(stream, batch_size)):
-        arrays = [_checked(i, sequence, buckets[-1]) for i, sequence in chunk]
-        lengths = np.zeros(batch_size, np.int32)
-        lengths[: len(arrays)] = [len(array) for array in arrays]
-        length = next(bucket for bucket in buckets if lengths.max() <= bucket)
-        ids = np.full((batch_size, length), pad_id, np.int32)
-        for row, array in zip(ids, arrays, strict=False):
-            row[: len(array)] = array
-        indices = np.full(batch_size, -1, np.int64)
-        indices[: len(chunk)] = [i for i, _ in chunk]
-        yield Batch(ids, np.arange(length) < lengths[:, None], lengths, indices, indices >= 0)
+        yield _padded(chunk, batch_size, buckets, pad_id)
 
 
-def _checked(index: int, sequence: Sequence[int] | np.ndarray, longest: int | None = None) -> np.ndarray:
+def _chosen_batches(
+    sequences: Sequence[Sequence[int] | np.ndarray],
+    batch_size: int,
+    chosen: Callable[[slice], bool],
+    buckets: tuple[int, ...],
+    pad_id: int,
+) -> Iterator[Batch]:
+    for start in range(0, len(sequences), batch_size):
+        stop = min(start + batch_size, len(sequences))
+        if chosen(slice(start, stop)):
+            yield _padded([(i, sequences[i]) for i in range(start, stop)], batch_size, buckets, pad_id)
+
+
+def _padded(
+    chunk: Sequence[tuple[int, Sequence[int] | np.ndarray]], batch_size: int, buckets: tuple[int, ...], pad_id: int
+) -> Batch:
+    arrays = [checked_sequence(i, sequence, buckets[-1]) for i, sequence in chunk]
+    lengths = np.zeros(batch_size, np.int32)
+    lengths[: len(arrays)] = [len(array) for array in arrays]
+    length = next(bucket for bucket in buckets if lengths.max() <= bucket)
+    ids = np.full((batch_size, length), pad_id, np.int32)
+    for row, array in zip(ids, arrays, strict=False):
+        row[: len(array)] = array
+    indices = np.full(batch_size, -1, np.int64)
+    indices[: len(chunk)] = [i for i, _ in chunk]
+    return Batch(ids, np.arange(length) < lengths[:, None], lengths, indices, indices >= 0)
+
+
+def checked_sequence(index: int, sequence: Sequence[int] | np.ndarray, longest: int | None = None) -> np.ndarray:
+    """`sequence`, the `index`-th of its stream, as an array. Raises `ValueError` as `fixed_size_batches` says."""
     array = np.asarray(sequence)
     if array.size == 0:
         raise ValueError(f"sequence {index} is empty")

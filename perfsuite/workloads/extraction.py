@@ -1,13 +1,21 @@
-"""Activations of chosen layers for a stream of batches, on the host.
+"""Activations of chosen layers for a stream of batches, on the host and in a store.
 
 `extract` is the pipeline: one compiled program a batch shape, one transfer a batch, and the device on the next batch
-while this one is copied and used. `extract_naive` is where the seed document (001) started from, and the reference:
+while this one is copied and used. `extract_to` puts what comes out of it in an `ActivationStore`, and goes on where an
+earlier run was cut short:
+
+    identity = StoreIdentity.of(config, layers, params, sequences, samples_per_chunk=32)
+    store = ActivationStore.create_or_open("gs://bucket/activations", identity)
+    extract_to(store, make_extractor(model, layers), params, sequences, batch_size=32, pad_id=0)
+
+`extract_naive` is where the seed document (001) started from, and the reference:
 both give every sample the same activations, up to rounding, because they are not the same programs.
 
 What an activation is, says `perfsuite.workloads.qwen2`.
 """
 
 import collections
+import contextlib
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
@@ -17,8 +25,25 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from perfsuite.workloads.batching import Batch
+from perfsuite.workloads.activation_store import ActivationStore, StoreError
+from perfsuite.workloads.batching import Batch, BatchActivations, checked_lengths, chosen_batches, fixed_size_batches
+from perfsuite.workloads.prefetch import prefetched
 from perfsuite.workloads.qwen2 import Qwen2, check_ids, check_layers
+from perfsuite.workloads.store_identity import StoreIdentity
+
+__all__ = [
+    "ActivationStore",
+    "BatchActivations",
+    "Extracted",
+    "Extractor",
+    "StoreError",
+    "StoreIdentity",
+    "extract",
+    "extract_naive",
+    "extract_to",
+    "fixed_size_batches",
+    "make_extractor",
+]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,19 +66,6 @@ class Extractor:
         if isinstance(ids, np.ndarray):
             check_ids("ids", ids, self.model.config)
         return self.step(params, ids, mask)
-
-
-@dataclasses.dataclass(frozen=True)
-class BatchActivations:
-    """A batch's activations on the host: `values` is `[batch, layers, sequence, hidden]`, and not to be written to."""
-
-    batch: Batch
-    values: np.ndarray
-
-    def samples(self) -> Iterator[tuple[int, np.ndarray]]:
-        """Each sample's index and its activations `[layers, tokens, hidden]`, a view, without any padding."""
-        for row in np.flatnonzero(self.batch.rows):
-            yield int(self.batch.indices[row]), self.values[row, :, : self.batch.lengths[row]]
 
 
 def make_extractor(model: Qwen2, layers: Sequence[int]) -> Extractor:
@@ -109,6 +121,71 @@ def _extract(
 
 def _on_host(batch: Batch, values: Array) -> BatchActivations:
     return BatchActivations(batch, np.asarray(values))
+
+
+@dataclasses.dataclass(frozen=True)
+class Extracted:
+    """What an `extract_to` did: samples that it computed and stored, and samples that were there already."""
+
+    computed: int
+    skipped: int
+
+
+def extract_to(
+    store: ActivationStore,
+    extractor: Extractor,
+    params: Any,
+    sequences: Sequence[Sequence[int] | np.ndarray],
+    batch_size: int,
+    *,
+    length: int | Sequence[int] | None = None,
+    pad_id: int,
+    ahead: int = 1,
+    prefetch: int = 2,
+) -> Extracted:
+    """Store the activations of all `sequences` that `store` lacks, and wait until they are there.
+
+    Batches are those of `fixed_size_batches`, with the store's `length` by default, in order; one whose samples the
+    store has is neither made nor computed. So after a run that was cut short the same call ends it, with the same
+    batches, and hence bit for bit the same activations as of a run in one go. Another `batch_size` or `length` than
+    before is allowed, and gives the rest of the samples the same activations up to rounding.
+
+    A batch is computed while the one before is copied to the host and those before it are compressed and written; up to
+    `prefetch` batches are prepared in a thread before they are needed. However this ends, the threads are gone, and
+    what was computed and handed over is in the store.
+
+    Raises `ValueError` before anything is computed where extractor, number of sequences or sizes are not the store's,
+    `StoreError` if something cannot be written, and what `extract` and `fixed_size_batches` raise.
+    """
+    _check_fits(store.identity, extractor, len(sequences))
+    if batch_size < 1 or batch_size % store.identity.samples_per_chunk:
+        raise ValueError(
+            f"batch_size must be a multiple of the samples in a chunk of the store, "
+            f"{store.identity.samples_per_chunk}, got {batch_size}"
+        )
+    lengths = checked_lengths(store.identity.length if length is None else length)
+    if lengths[-1] > store.identity.length:
+        raise ValueError(f"length must be at most that of the store, {store.identity.length}, got {lengths[-1]}")
+    there = store.tokens() > 0
+    batches = chosen_batches(sequences, batch_size, lambda rows: not there[rows].all(), length=lengths, pad_id=pad_id)
+    computed = 0
+    with store, contextlib.closing(prefetched(batches, prefetch)) as prepared:
+        for done in extract(extractor, params, prepared, ahead=ahead):
+            store.write(done)
+            computed += int(done.batch.rows.sum())
+            # Else it would live until the next one is there.
+            del done
+    return Extracted(computed, len(sequences) - computed)
+
+
+def _check_fits(identity: StoreIdentity, extractor: Extractor, samples: int) -> None:
+    for name, expected, got in (
+        ("layers", identity.layers, extractor.layers),
+        ("model's config", identity.config, extractor.model.config),
+        ("number of sequences", identity.samples, samples),
+    ):
+        if got != expected:
+            raise ValueError(f"the {name} must be that of the store, {expected}, got {got}")
 
 
 def extract_naive(
