@@ -55,7 +55,7 @@ def batch_shardings(batch: Any, mesh: Mesh, *, data: str = "data") -> Any:
 
     Raises `ValueError` if an array's first dimension cannot be divided.
     """
-    _check_axis(mesh, data)
+    check_axis(mesh, data)
     size = mesh.shape[data]
 
     def sharding(leaf: Any) -> NamedSharding:
@@ -118,7 +118,7 @@ def _check_split(split: Split, mesh: Mesh) -> None:
             raise ValueError(f"{split.spec} leaves dimension {dimension} open; say how it lies")
         size = 1
         for name in (names,) if isinstance(names, str) else names:
-            _check_axis(mesh, name)
+            check_axis(mesh, name)
             if name in used:
                 raise ValueError(f"{split.spec} has mesh axis {name!r} twice")
             used.add(name)
@@ -130,14 +130,15 @@ def _check_split(split: Split, mesh: Mesh) -> None:
             raise ValueError(f"an array of shape {split.shape} cannot be divided {where} in dimension {dimension}")
 
 
-def _check_axis(mesh: Mesh, name: str) -> None:
+def check_axis(mesh: Mesh, name: str) -> None:
+    """Raise `ValueError` unless the mesh has the axis, of type Auto: the models leave their activations to XLA."""
     types = dict(zip(mesh.axis_names, mesh.axis_types, strict=True))
     if name not in types:
         raise ValueError(f"the mesh has no axis {name!r}, only {mesh.axis_names}")
     if types[name] is not AxisType.Auto:
         raise ValueError(
-            f"mesh axis {name!r} is of type {types[name].name}, but the model leaves activations to XLA, which "
-            f"takes Auto: jax.make_mesh(..., axis_types=(AxisType.Auto, ...))"
+            f"mesh axis {name!r} is of type {types[name].name}, and must be Auto: "
+            f"jax.make_mesh(..., axis_types=(AxisType.Auto, ...))"
         )
 
 
