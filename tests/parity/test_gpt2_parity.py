@@ -1,65 +1,98 @@
-"""Our GPT-2 against Hugging Face's, on random weights."""
+"""Our GPT-2 against Hugging Face's, at random weights: the same logits, hidden states, tokens and files."""
 
+import functools
+
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from perfsuite.workloads.generation import generate, generate_uncached
-from perfsuite.workloads.gpt2 import GPT2Config, logits
-from perfsuite.workloads.gpt2_weights import from_state_dict, load_safetensors
+from perfsuite.workloads.generation import generate, generate_stepwise, generate_uncached
+from perfsuite.workloads.gpt2 import GPT2Config, apply_layer, causal_attention, embed, logits, normalise
+from perfsuite.workloads.gpt2_weights import from_state_dict, load_safetensors, to_state_dict
 
-torch = pytest.importorskip("torch", reason="compares with PyTorch, which is not installed")
-transformers = pytest.importorskip("transformers", reason="compares with Hugging Face transformers, not installed")
+from .hugging_face import assert_within, gpt2, randomise, state_of, tensor, torch
 
-TINY = GPT2Config.tiny()
+CONFIGS = {
+    "tiny": GPT2Config.tiny(),
+    # Heads of another width, and an epsilon that makes a difference.
+    "deeper": GPT2Config.tiny(num_layers=4, num_heads=2, vocab_size=80, norm_epsilon=1e-2),
+}
+LENGTHS = np.array([10, 6, 1])
+
+
+@pytest.fixture(scope="module", params=CONFIGS.values(), ids=CONFIGS)
+def config(request):
+    return request.param
+
+
+@pytest.fixture(scope="module", params=range(3), ids="seed {}".format)
+def seed(request):
+    return request.param
 
 
 @pytest.fixture(scope="module")
-def reference():
-    torch.manual_seed(0)
-    config = transformers.GPT2Config(
-        vocab_size=TINY.vocab_size,
-        n_positions=TINY.max_positions,
-        n_embd=TINY.hidden_size,
-        n_layer=TINY.num_layers,
-        n_head=TINY.num_heads,
-        bos_token_id=None,
-        eos_token_id=None,
-    )
-    model = transformers.GPT2LMHeadModel(config).eval()
-    with torch.no_grad():
-        for parameter in model.parameters():
-            parameter.copy_(0.3 * torch.randn_like(parameter))
+def theirs(config, seed):
+    model = gpt2(config)
+    randomise(model, seed, std=0.3)
     return model
 
 
 @pytest.fixture(scope="module")
-def params(reference):
-    return from_state_dict({name: tensor.numpy() for name, tensor in reference.state_dict().items()}, TINY)
+def params(theirs, config):
+    return from_state_dict(state_of(theirs), config)
 
 
 @pytest.fixture(scope="module")
-def ids():
-    return np.random.default_rng(0).integers(0, TINY.vocab_size, (3, 10))
+def ids(config, seed):
+    return np.random.default_rng(seed).integers(0, config.vocab_size, (3, 10))
 
 
-def test_logits_are_hugging_faces(reference, params, ids):
-    with torch.no_grad():
-        expected = reference(torch.tensor(ids)).logits.numpy()
-    assert np.abs(logits(params, TINY, ids) - expected).max() < 1e-4
-    assert np.std(expected) > 0.5
+@functools.partial(jax.jit, static_argnums=1)
+def logits_and_hidden_states(params, config, ids):
+    """Logits, and what goes into each layer and out of the last, each `[batch, sequence, hidden]`, before any norm."""
+    x = embed(params, config, ids, jnp.arange(ids.shape[1]))
+    hidden = [x]
+    for layer in params["h"]:
+        x = apply_layer(layer, config, x, causal_attention)
+        hidden.append(x)
+    return logits(params, config, ids), hidden
 
 
-@pytest.mark.parametrize("how", [generate, generate_uncached])
-def test_greedy_tokens_are_hugging_faces(reference, params, ids, how):
-    prompt = torch.tensor(ids)
-    with torch.no_grad():
-        whole = reference.generate(
-            prompt, attention_mask=torch.ones_like(prompt), max_new_tokens=12, do_sample=False, pad_token_id=0
+@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+def test_logits_and_hidden_states_are_theirs(config, theirs, params, ids, attention):
+    theirs.set_attn_implementation(attention)
+    with torch.inference_mode():
+        expected = theirs(tensor(ids), output_hidden_states=True)
+    mine, hidden = logits_and_hidden_states(params, config, ids)
+    assert_within(mine, expected.logits)
+    assert len(hidden) == len(expected.hidden_states) == config.num_layers + 1
+    for own, other in zip(hidden[:-1], expected.hidden_states[:-1], strict=True):
+        assert_within(own, other)
+    # Their last hidden state is the normalised one.
+    assert_within(normalise(params["ln_f"], config, hidden[-1]), expected.hidden_states[-1])
+
+
+# The uncached reference compiles anew for every length.
+@pytest.mark.parametrize(("how", "new"), [(generate, 12), (generate_stepwise, 12), (generate_uncached, 3)])
+def test_greedy_tokens_of_prompts_of_different_length_are_theirs(config, theirs, params, ids, how, new):
+    left = np.stack([np.roll(row, 10 - length) for row, length in zip(ids, LENGTHS, strict=True)])
+    mask = np.arange(10) >= 10 - LENGTHS[:, None]
+    with torch.inference_mode():
+        expected = theirs.generate(
+            tensor(left), attention_mask=tensor(mask), max_new_tokens=new, do_sample=False, pad_token_id=0
         )
-    assert np.array_equal(how(params, TINY, ids, np.full(3, 10), 12), whole[:, 10:].numpy())
+    assert how(params, config, ids, LENGTHS, new).tolist() == expected[:, 10:].tolist()
 
 
-def test_a_saved_model_is_read_from_its_safetensors_file(reference, params, ids, tmp_path):
-    reference.save_pretrained(tmp_path)
-    loaded = load_safetensors(tmp_path / "model.safetensors", TINY)
-    assert np.array_equal(logits(loaded, TINY, ids), logits(params, TINY, ids))
+def test_a_saved_model_is_read_from_its_safetensors_file(config, theirs, params, tmp_path):
+    theirs.save_pretrained(tmp_path)
+    loaded = to_state_dict(load_safetensors(tmp_path / "model.safetensors", config))
+    for name, array in to_state_dict(params).items():
+        assert np.array_equal(loaded[name], array), name
+
+
+def test_a_model_with_a_head_of_its_own_is_refused(config, theirs):
+    head = state_of(theirs)["lm_head.weight"] + 1
+    with pytest.raises(ValueError, match=r"lm_head\.weight differs from transformer\.wte\.weight"):
+        from_state_dict({**state_of(theirs), "lm_head.weight": head}, config)
