@@ -1,5 +1,4 @@
 import dataclasses
-import sys
 
 import jax
 import jax.numpy as jnp
@@ -8,14 +7,7 @@ import pytest
 from qwen2_numpy import random_state_dict
 
 from perfsuite.workloads.qwen2 import Qwen2, Qwen2Config
-from perfsuite.workloads.qwen2_weights import (
-    EMBEDDING,
-    HEAD,
-    from_state_dict,
-    load_safetensors,
-    to_state_dict,
-    weight_table,
-)
+from perfsuite.workloads.qwen2_weights import EMBEDDING, HEAD, from_state_dict, to_state_dict, weight_table
 
 TIED = Qwen2Config.tiny(vocab_size=40, num_layers=2)
 UNTIED = dataclasses.replace(TIED, tied_head=False)
@@ -25,11 +17,6 @@ UP = "model.layers.1.mlp.up_proj.weight"
 @pytest.fixture
 def weights():
     return random_state_dict(TIED, weight_table(TIED))
-
-
-@pytest.fixture
-def safetensors_numpy():
-    return pytest.importorskip("safetensors.numpy", reason="reads .safetensors files: pip install safetensors")
 
 
 def assert_same_weights(actual, expected):
@@ -67,17 +54,6 @@ def test_parameters_are_in_the_parameter_dtype(weights):
     assert {leaf.dtype for leaf in jax.tree.leaves(params)} == {jnp.dtype("bfloat16")}
 
 
-def test_parameters_are_copies_and_do_not_follow_the_arrays_they_came_from(weights):
-    # An array that begins at a multiple of 64 bytes is one that JAX on a CPU would share.
-    memory = np.empty(TIED.hidden_size + 16, np.float32)
-    start = -memory.ctypes.data % 64 // 4
-    scale = memory[start : start + TIED.hidden_size]
-    scale[:] = 3
-    params = from_state_dict(TIED, {**weights, "model.norm.weight": scale})
-    scale[:] = 0
-    assert np.all(params["params"]["norm"]["scale"] == 3)
-
-
 def test_bfloat16_weights_are_read(weights):
     half = {name: array.astype(jnp.bfloat16) for name, array in weights.items()}
     assert_same_weights(to_state_dict(TIED, from_state_dict(TIED, half)), half)
@@ -90,49 +66,6 @@ def test_a_tied_head_may_be_there_twice_when_it_is_the_same(weights):
         from_state_dict(TIED, {**weights, HEAD: weights[EMBEDDING] + 1})
 
 
-def test_every_weight_that_does_not_fit_is_named_with_its_shapes(weights):
-    del weights["model.norm.weight"]
-    weights["model.layers.2.mlp.up_proj.weight"] = np.zeros((2, 3))
-    weights[UP] = weights[UP].T
-    weights[EMBEDDING] = weights[EMBEDDING].astype(np.int32)
-    with pytest.raises(ValueError, match="weights do not fit the configuration") as raised:
-        from_state_dict(TIED, weights)
-    for message in (
-        "model.norm.weight is missing, shape (64,)",
-        "model.layers.2.mlp.up_proj.weight is not known, shape (2, 3)",
-        f"{UP} has shape (64, 128), not (128, 64)",
-        f"{EMBEDDING} is int32, not floating-point",
-    ):
-        assert message in str(raised.value)
-
-
-def test_an_untied_model_needs_its_head_and_a_long_list_is_cut(weights):
+def test_an_untied_model_needs_its_head(weights):
     with pytest.raises(ValueError, match=r"lm_head\.weight is missing, shape \(40, 64\)"):
         from_state_dict(UNTIED, weights)
-    with pytest.raises(ValueError, match=r"and 18 more$"):
-        from_state_dict(TIED, {})
-
-
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
-def test_a_checkpoint_in_several_safetensors_files_is_read(tmp_path, weights, safetensors_numpy, dtype):
-    weights = {name: array.astype(dtype) for name, array in weights.items()}
-    parts = tmp_path / "model-1.safetensors", tmp_path / "model-2.safetensors"
-    first = {name: array for name, array in weights.items() if "layers.0" in name}
-    safetensors_numpy.save_file(first, parts[0])
-    safetensors_numpy.save_file({name: array for name, array in weights.items() if name not in first}, parts[1])
-    assert_same_weights(to_state_dict(TIED, load_safetensors(TIED, *parts)), weights)
-    with pytest.raises(ValueError, match=r"model\.embed_tokens\.weight is missing"):
-        load_safetensors(TIED, parts[0])
-    with pytest.raises(ValueError, match=r"is both in .*model-1\.safetensors and in .*model-1\.safetensors"):
-        load_safetensors(TIED, parts[0], parts[0])
-
-
-def test_no_file_is_an_error(safetensors_numpy):
-    with pytest.raises(ValueError, match="at least one file"):
-        load_safetensors(TIED)
-
-
-def test_without_the_package_the_error_says_what_to_install(monkeypatch):
-    monkeypatch.setitem(sys.modules, "safetensors", None)
-    with pytest.raises(ImportError, match="pip install safetensors"):
-        load_safetensors(TIED, "model.safetensors")

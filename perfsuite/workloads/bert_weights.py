@@ -3,7 +3,6 @@
 Every weight has one line in an explicit table. Layouts are the same on both sides: a product's weight is `[out, in]`.
 """
 
-import importlib
 import os
 from collections.abc import Iterator, Mapping
 from typing import NamedTuple
@@ -18,6 +17,7 @@ from perfsuite.workloads.bert import BertForMaskedLM
 from perfsuite.workloads.bert_config import BertConfig
 from perfsuite.workloads.module_paths import at_path
 from perfsuite.workloads.replacing import replace_on_paths
+from perfsuite.workloads.state_dicts import check_weights, read_safetensors
 
 EMBEDDING, BIAS = "bert.embeddings.word_embeddings.weight", "cls.predictions.bias"
 # What checkpoints hold twice, because the head shares it, with where it is read from.
@@ -62,21 +62,12 @@ def from_state_dict(config: BertConfig, weights: Mapping[str, np.ndarray]) -> Be
     The pooler and the next-sentence head are left out, and so is the decoder, whose weight must equal the word
     embedding. Norms may have `gamma` and `beta`, as in the first published checkpoints.
 
-    Raises one `ValueError` that names every weight that is missing, not known, misshapen (with both shapes) or not of
-    floating-point numbers.
+    Raises `ValueError` as `check_weights` does.
     """
     weights = {_present_name(name): array for name, array in weights.items() if not name.startswith(_LEFT_OUT)}
     table = weight_table(config)
-    problems = [f"{name} is missing, shape {weight.shape}" for name, weight in table.items() if name not in weights]
-    problems += _unknown(weights, table)
-    for name in table.keys() & weights.keys():
-        array = weights[name]
-        if array.shape != table[name].shape:
-            problems.append(f"{name} has shape {array.shape}, not {table[name].shape}")
-        if not jnp.issubdtype(array.dtype, jnp.floating):
-            problems.append(f"{name} is {array.dtype}, not floating-point")
-    if problems:
-        raise ValueError(_listed(sorted(problems)))
+    shapes = {name: weight.shape for name, weight in table.items()}
+    check_weights(weights, shapes, _SHARED, because="BertForMaskedLM's decoder has no weights of its own")
     # Copies: on a CPU `jnp.asarray` may share memory with an array that its owner goes on to change.
     arrays = {weight.path: jnp.array(weights[name], jnp.float32) for name, weight in table.items()}
     return replace_on_paths(_shapes(config), arrays)
@@ -90,25 +81,9 @@ def to_state_dict(model: BertForMaskedLM) -> dict[str, np.ndarray]:
 def load_safetensors(config: BertConfig, *files: str | os.PathLike[str]) -> BertForMaskedLM:
     """`from_state_dict` of the weights in `files`, all parts of one checkpoint.
 
-    Needs the package `safetensors`, and raises `ImportError` where it is not installed. Raises `ValueError` as
-    `from_state_dict` does, without a file, and for a weight that two files have.
+    Raises as `from_state_dict` and `read_safetensors` do.
     """
-    try:
-        safe_open = importlib.import_module("safetensors").safe_open
-    except ImportError as error:
-        raise ImportError("load_safetensors needs the package safetensors: pip install safetensors") from error
-    if not files:
-        raise ValueError("load_safetensors needs at least one file")
-    weights: dict[str, np.ndarray] = {}
-    origin: dict[str, str | os.PathLike[str]] = {}
-    for file in files:
-        # "flax", because "numpy" knows no bfloat16 in older releases.
-        with safe_open(file, framework="flax") as opened:
-            for name in opened.keys():  # noqa: SIM118 - no mapping
-                if name in weights:
-                    raise ValueError(f"{name} is both in {origin[name]} and in {file}")
-                weights[name], origin[name] = np.asarray(opened.get_tensor(name)), file
-    return from_state_dict(config, weights)
+    return from_state_dict(config, read_safetensors(*files))
 
 
 def _names(num_layers: int) -> Iterator[tuple[str, str]]:
@@ -139,17 +114,3 @@ def _present_name(name: str) -> str:
         if name.endswith(old):
             return name.removesuffix(old) + new
     return name
-
-
-def _unknown(weights: Mapping[str, np.ndarray], table: Mapping[str, Weight]) -> Iterator[str]:
-    for name in weights.keys() - table.keys():
-        source = _SHARED.get(name)
-        if source is None:
-            yield f"{name} is not known, shape {weights[name].shape}"
-        elif source in weights and not np.array_equal(weights[name], weights[source]):
-            yield f"{name} differs from {source}, which is BertForMaskedLM's decoder"
-
-
-def _listed(problems: list[str], shown: int = 8) -> str:
-    more = [f"and {len(problems) - shown} more"] if len(problems) > shown else []
-    return "weights do not fit the configuration: " + "; ".join(problems[:shown] + more)

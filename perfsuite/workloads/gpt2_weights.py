@@ -3,7 +3,6 @@
 There the weights of products in layers are `[in, out]` (`Conv1D`), here `[out, in]`; all else is the same.
 """
 
-import importlib
 import os
 from collections.abc import Iterator, Mapping
 
@@ -12,6 +11,7 @@ import numpy as np
 
 from perfsuite.workloads.gpt2 import Params
 from perfsuite.workloads.gpt2_config import GPT2Config
+from perfsuite.workloads.state_dicts import check_weights, read_safetensors
 
 _TOP = (("wte", "weight"), ("wpe", "weight"), ("ln_f", "weight"), ("ln_f", "bias"))
 _LAYER = tuple(
@@ -30,26 +30,22 @@ def from_state_dict(state: Mapping[str, np.ndarray], config: GPT2Config) -> Para
 
     Causal masks in it are left out, and so is `lm_head.weight`, which must equal the embedding.
 
-    Raises `ValueError` that names weights which are missing, not known, or of another shape, with both shapes.
+    Raises `ValueError` as `check_weights` does.
     """
     prefix = _PREFIX if any(name.startswith(_PREFIX) for name in state) else ""
     wanted = {prefix + name: (path, shape) for name, path, shape in _weights(config)}
-    ignored = {f"{prefix}h.{i}.{mask}" for i in range(config.num_layers) for mask in _MASKS} | {_HEAD}
-    if missing := [name for name in wanted if name not in state]:
-        raise ValueError(f"state lacks {len(missing)} weights: {_listed(missing)}")
-    if extra := sorted(state.keys() - wanted.keys() - ignored):
-        raise ValueError(f"state has {len(extra)} weights that GPT2Config has no place for: {_listed(extra)}")
+    masks = {f"{prefix}h.{i}.{mask}" for i in range(config.num_layers) for mask in _MASKS}
+    state = {name: array for name, array in state.items() if name not in masks}
+    shapes = {name: shape for name, (_, shape) in wanted.items()}
+    check_weights(state, shapes, {_HEAD: f"{prefix}wte.weight"}, because="GPT-2's LM head is its embedding")
     params: Params = {"h": [{} for _ in range(config.num_layers)]}
-    for name, (path, shape) in wanted.items():
+    for name, (path, _) in wanted.items():
         array = np.asarray(state[name])
-        if array.shape != shape:
-            raise ValueError(f"{name} has shape {array.shape}, GPT2Config asks for {shape}")
         node = params["h"][int(path[1])] if path[0] == "h" else params
         for step in path[2:-1] if path[0] == "h" else path[:-1]:
             node = node.setdefault(step, {})
-        node[path[-1]] = jnp.asarray(array.T if _is_transposed(path) else array, jnp.float32)
-    if _HEAD in state and not np.array_equal(state[_HEAD], state[f"{prefix}wte.weight"]):
-        raise ValueError(f"{_HEAD} differs from {prefix}wte.weight; GPT-2's LM head is its embedding")
+        # A copy: on a CPU `jnp.asarray` may share memory with an array that its owner goes on to change.
+        node[path[-1]] = jnp.array(array.T if _is_transposed(path) else array, jnp.float32)
     return params
 
 
@@ -72,15 +68,11 @@ def to_state_dict(params: Params, prefix: str = "") -> dict[str, np.ndarray]:
 
 
 def load_safetensors(path: str | os.PathLike[str], config: GPT2Config) -> Params:
-    """Parameters from a `.safetensors` file, as `from_state_dict`.
+    """`from_state_dict` of the weights in the `.safetensors` file at `path`.
 
-    Raises `ImportError` where the package safetensors is missing.
+    Raises as `from_state_dict` and `read_safetensors` do.
     """
-    try:
-        load_file = importlib.import_module("safetensors.numpy").load_file
-    except ImportError as error:
-        raise ImportError("load_safetensors needs the package safetensors: pip install safetensors") from error
-    return from_state_dict(load_file(path), config)
+    return from_state_dict(read_safetensors(path), config)
 
 
 def _weights(config: GPT2Config) -> Iterator[tuple[str, tuple[str, ...], tuple[int, ...]]]:
@@ -106,7 +98,3 @@ def _weights(config: GPT2Config) -> Iterator[tuple[str, tuple[str, ...], tuple[i
 
 def _is_transposed(path: tuple[str, ...]) -> bool:
     return path[0] == "h" and path[2] in ("attn", "mlp") and path[-1] == "weight"
-
-
-def _listed(names: list[str]) -> str:
-    return ", ".join(names[:4]) + (", ..." if len(names) > 4 else "")

@@ -4,15 +4,15 @@ Every weight has one line in an explicit table; nothing is guessed from names. H
 `[out, in]`, Flax its kernel `[in, out]`.
 """
 
-import importlib
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import jax.numpy as jnp
 import numpy as np
 
 from perfsuite.workloads.qwen2_config import Qwen2Config
+from perfsuite.workloads.state_dicts import check_weights, read_safetensors
 
 EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
 
@@ -56,20 +56,12 @@ def from_state_dict(config: Qwen2Config, weights: Mapping[str, np.ndarray]) -> d
 
     A model with a tied head may come with a `lm_head.weight` that equals its embedding, as PyTorch saves it.
 
-    Raises one `ValueError` that names every weight that is missing, not known, misshapen (with both shapes) or not of
-    floating-point numbers.
+    Raises `ValueError` as `check_weights` does.
     """
     table = weight_table(config)
-    problems = [f"{name} is missing, shape {weight.shape}" for name, weight in table.items() if name not in weights]
-    problems += _unknown(config, weights, table)
-    for name in table.keys() & weights.keys():
-        array = weights[name]
-        if array.shape != table[name].shape:
-            problems.append(f"{name} has shape {array.shape}, not {table[name].shape}")
-        if not jnp.issubdtype(array.dtype, jnp.floating):
-            problems.append(f"{name} is {array.dtype}, not floating-point")
-    if problems:
-        raise ValueError(_listed(sorted(problems)))
+    shapes = {name: weight.shape for name, weight in table.items()}
+    repeats = {HEAD: EMBEDDING} if config.tied_head else {}
+    check_weights(weights, shapes, repeats, because="Qwen2Config.tied_head is true")
     params: dict[str, Any] = {}
     for name, weight in table.items():
         array = weights[name].T if weight.transposed else weights[name]
@@ -97,35 +89,6 @@ def to_state_dict(config: Qwen2Config, params: Mapping[str, Any]) -> dict[str, n
 def load_safetensors(config: Qwen2Config, *files: str | os.PathLike[str]) -> dict[str, Any]:
     """`from_state_dict` of the weights in `files`, all parts of one checkpoint.
 
-    Needs the package `safetensors`, and raises `ImportError` where it is not installed. Raises `ValueError` as
-    `from_state_dict` does, without a file, and for a weight that two files have.
+    Raises as `from_state_dict` and `read_safetensors` do.
     """
-    try:
-        safe_open = importlib.import_module("safetensors").safe_open
-    except ImportError as error:
-        raise ImportError("load_safetensors needs the package safetensors: pip install safetensors") from error
-    if not files:
-        raise ValueError("load_safetensors needs at least one file")
-    weights: dict[str, np.ndarray] = {}
-    origin: dict[str, str | os.PathLike[str]] = {}
-    for file in files:
-        # "flax", because "numpy" knows no bfloat16 in older releases, and that is how Qwen2 is published.
-        with safe_open(file, framework="flax") as opened:
-            for name in opened.keys():  # noqa: SIM118 - no mapping
-                if name in weights:
-                    raise ValueError(f"{name} is both in {origin[name]} and in {file}")
-                weights[name], origin[name] = np.asarray(opened.get_tensor(name)), file
-    return from_state_dict(config, weights)
-
-
-def _unknown(config: Qwen2Config, weights: Mapping[str, np.ndarray], table: Mapping[str, Weight]) -> Iterator[str]:
-    for name in weights.keys() - table.keys():
-        if not (config.tied_head and name == HEAD):
-            yield f"{name} is not known, shape {weights[name].shape}"
-        elif EMBEDDING in weights and not np.array_equal(weights[HEAD], weights[EMBEDDING]):
-            yield f"{HEAD} differs from {EMBEDDING}, but Qwen2Config.tied_head is true"
-
-
-def _listed(problems: list[str], shown: int = 8) -> str:
-    more = [f"and {len(problems) - shown} more"] if len(problems) > shown else []
-    return "weights do not fit the configuration: " + "; ".join(problems[:shown] + more)
+    return from_state_dict(config, read_safetensors(*files))
