@@ -1,6 +1,9 @@
-"""Fixtures for the tests that run pytest inside pytest."""
+"""Fixtures for the tests that run pytest inside pytest, and what keeps many tests in one process cheap."""
 
+import gc
+import importlib
 import os
+import pkgutil
 import subprocess
 import sys
 from pathlib import Path
@@ -13,6 +16,26 @@ import numpy.fft  # noqa: F401
 import optax  # noqa: F401
 import pytest
 import scipy.special  # noqa: F401
+import tabulate  # noqa: F401
+
+import perfsuite
+
+# The plugin's own modules too: what it imports only with --perf would be loaded anew by every nested session.
+for _module in pkgutil.walk_packages(perfsuite.__path__, "perfsuite."):
+    if not _module.name.startswith("perfsuite.workloads."):
+        importlib.import_module(_module.name)
+
+
+def pytest_collection_finish() -> None:
+    """Take what the imports made out of the collector's sight: it is never garbage.
+
+    Every timing begins with a full collection. Over the modules of jax, flax, optax and the tests one took 0.14 s, as
+    often as not longer than the timing; over what the tests themselves make it takes next to nothing (2-core x86-64
+    machine, Python 3.11, jax 0.10.2).
+    """
+    gc.collect()
+    gc.freeze()
+
 
 STEP = """
 import jax

@@ -25,20 +25,34 @@ ANOTHER_PROGRAM = """
 import jax
 from perfsuite.workloads import transforms
 original = transforms.replace_on_paths
-transforms.replace_on_paths = lambda *args: jax.tree.map(lambda leaf: leaf + 1, original(*args))
+changed = lambda *args: jax.tree.map(lambda leaf: leaf + 1, original(*args))
+monkeypatch.setattr(transforms, "replace_on_paths", changed)
 """
 
 OPTIMIZER_ON_ALL_DEVICES = """
 from perfsuite.workloads import start_up
 original = start_up.shard
-start_up.shard = lambda tree, at: tree if isinstance(tree, start_up.Optimizer) else original(tree, at)
+whole = lambda tree, at: tree if isinstance(tree, start_up.Optimizer) else original(tree, at)
+monkeypatch.setattr(start_up, "shard", whole)
 """
 
 WRONG_SPLIT = """
 from perfsuite.workloads import tensor_parallel
-tensor_parallel.row_parallel = tensor_parallel.column_parallel
+monkeypatch.setattr(tensor_parallel, "row_parallel", tensor_parallel.column_parallel)
 """
 """The end of a residual branch split by output features: every device needs the others' features."""
+
+EACH_FOR_ITS_TEST = """
+import pytest
+
+PLANTS = {plants!r}
+
+@pytest.fixture(autouse=True)
+def plant(request, monkeypatch):
+    exec(PLANTS[request.node.nodeid], {{"monkeypatch": monkeypatch}})
+"""
+"""Regressions in one process, each planted for the length of one test. What a test module takes by name when it is
+imported cannot be planted so."""
 
 
 def test_the_suite_is_green_as_it_is(run_suite):
@@ -46,26 +60,28 @@ def test_the_suite_is_green_as_it_is(run_suite):
     assert status == pytest.ExitCode.OK, output
 
 
-@pytest.mark.parametrize(
-    ("plugin", "caught"),
-    [
-        (
-            WHOLE_TREE,
-            {
-                HOST_CALLS: r"paths host calls is [\d,]+ calls, the baseline is [\d,]+ calls",
-                AGAINST_ONE_BY_ONE: r"paths/one by one ratio to return is .* x \[.*\]",
-                ONE_REPLACEMENT: r"paths to return per unit is .* us/unit",
-            },
-        ),
-        (ANOTHER_PROGRAM, {SAME_PROGRAM: r'assert texts\["paths"\] == texts\["batched"\]'}),
-        (OPTIMIZER_ON_ALL_DEVICES, {MEMORY: r"assert program.peak_bytes <= 1.1 \* held"}),
-        (WRONG_SPLIT, {COLLECTIVES: r'assert {each.what for each in program.collectives} <= {"all-reduce"}'}),
-    ],
-    ids=["whole tree", "another program", "optimizer not sharded", "split the wrong way"],
-)
-def test_a_planted_regression_turns_the_suite_red(run_suite, plugin, caught):
+def assert_caught(run_suite, plugin, caught):
     status, output = run_suite(*caught, plugin=plugin)
     assert status == pytest.ExitCode.TESTS_FAILED, output
     for test, message in caught.items():
         assert f"FAILED {test}" in output
         assert re.search(message, output), output
+
+
+def test_building_the_whole_tree_again_turns_the_suite_red(run_suite):
+    caught = {
+        HOST_CALLS: r"paths host calls is [\d,]+ calls, the baseline is [\d,]+ calls",
+        AGAINST_ONE_BY_ONE: r"paths/one by one ratio to return is .* x \[.*\]",
+        ONE_REPLACEMENT: r"paths to return per unit is .* us/unit",
+    }
+    assert_caught(run_suite, WHOLE_TREE, caught)
+
+
+def test_another_program_and_needless_memory_and_a_wrong_split_turn_the_suite_red(run_suite):
+    plants = {SAME_PROGRAM: ANOTHER_PROGRAM, MEMORY: OPTIMIZER_ON_ALL_DEVICES, COLLECTIVES: WRONG_SPLIT}
+    caught = {
+        SAME_PROGRAM: r'assert texts\["paths"\] == texts\["batched"\]',
+        MEMORY: r"assert program.peak_bytes <= 1.1 \* held",
+        COLLECTIVES: r'assert {each.what for each in program.collectives} <= {"all-reduce"}',
+    }
+    assert_caught(run_suite, EACH_FOR_ITS_TEST.format(plants=plants), caught)

@@ -14,6 +14,9 @@ from steps import *
 def test_host_calls(perf, calls):
     perf.record("calls", calls, unit="calls", kind="count")
 
+def test_count(perf):
+    perf.record("counted", {counted}, unit="calls", kind="count")
+
 def test_compiles(perf):
     warm = perf.warm(step, over=[(state(), batch())])
     more = state(), batch()
@@ -29,22 +32,16 @@ def test_compare(perf):
 """
 
 
-def test_counts_gate_and_timings_refuse_with_a_reason(project):
-    project.makepyfile(test_all=TESTS.format(calls=7))
+def test_counts_gate_and_fail_in_a_worker_and_timings_refuse_with_a_reason(project):
+    project.makepyfile(test_all=TESTS.format(calls=7, counted=7))
     result = project.runpytest_subprocess("--perf-save", "-n2", "-rs")
-    result.assert_outcomes(passed=2, skipped=2)
+    result.assert_outcomes(passed=3, skipped=2)
     result.stdout.fnmatch_lines(
         ["*perf.time: other processes share the machine under pytest-xdist*run it with `-n 0`*"]
     )
     figures = json.loads((project.path / "baselines/cpu.json").read_text())["figures"]
     assert figures["test_all.py::test_host_calls[7]"]["calls"]["value"] == 7
-    project.runpytest_subprocess("--perf", "-n2").assert_outcomes(passed=2, skipped=2)
-
-
-def test_a_regression_fails_in_a_worker(project):
-    project.makepyfile(test_all="def test_count(perf): perf.record('calls', 7, unit='calls', kind='count')")
-    project.runpytest_subprocess("--perf-save", "-n1").assert_outcomes(passed=1)
-    project.makepyfile(test_all="def test_count(perf): perf.record('calls', 8, unit='calls', kind='count')")
-    result = project.runpytest_subprocess("--perf", "-n1")
-    result.assert_outcomes(failed=1)
-    result.stdout.fnmatch_lines(["*calls is 8 calls, the baseline is 7 calls*", "1 figures: 1 fail"])
+    project.makepyfile(test_all=TESTS.format(calls=7, counted=8))
+    result = project.runpytest_subprocess("--perf", "-n2")
+    result.assert_outcomes(passed=2, failed=1, skipped=2)
+    result.stdout.fnmatch_lines(["*counted is 8 calls, the baseline is 7 calls*", "4 figures: 1 pass, 1 fail, *"])

@@ -25,6 +25,14 @@ LADDER = {4: 768, 12: 1024, 24: 2048, 36: 2048, 48: 2048, 60: 2048}
 """Layers and width of the six models of seed document 002: 24 to 360 transforms, 0.1 to 3.1 billion parameters."""
 
 
+def rung(layers: int, size: str) -> BertConfig:
+    """One model of the ladder. The small size keeps a quarter of its depth, but two layers: 2 to 15, still six models.
+
+    A compiler's work is what grows with the depth there, and as linearly over a quarter of it.
+    """
+    return bert(layers if size == "full" else max(2, layers // 4), size, LADDER[layers])
+
+
 def bert(layers: int, size: str, width: int = 768) -> BertConfig:
     """A BERT with so many layers. The small size keeps its tree and narrows its arrays."""
     config = BertConfig.base(
