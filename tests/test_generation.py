@@ -162,3 +162,11 @@ def test_the_uncached_baseline_compiles_all_its_pieces_anew_for_every_length(par
     # Two lengths more. The other five pieces are lambdas around functions of gpt2.
     assert counted.by_function["causal_attention"].compiles == 2
     assert counted.by_function["<lambda>"].compiles == 2 * 5
+
+
+@pytest.mark.parametrize("length", [5, 32])
+def test_step_by_step_another_prompt_or_number_of_tokens_compiles_nothing(params, compile_counter, length):
+    assert isinstance(generate_stepwise(params, TINY, *prompts(TINY, (3,)), COUNT), jax.Array)
+    with compile_counter.forbid():
+        tokens = generate_stepwise(params, TINY, *prompts(TINY, (length,)), COUNT - 2)
+    assert tokens.shape == (1, COUNT - 2)

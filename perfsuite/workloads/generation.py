@@ -16,7 +16,7 @@ from jax import Array
 from perfsuite.workloads import gpt2
 from perfsuite.workloads.gpt2 import Cache, GPT2Config, Params
 
-__all__ = ["BUCKETS", "generate", "generate_stepwise", "generate_uncached"]
+__all__ = ["BUCKETS", "first_token", "generate", "generate_stepwise", "generate_uncached", "next_token"]
 
 BUCKETS = (32, 64, 128, 256, 512, 1024)
 """Lengths to which prompts and caches are rounded up; what is longer gets `config.max_positions`."""
@@ -71,20 +71,22 @@ def generate_stepwise(
 ) -> Array:
     """As `generate`, by a program for the prompts and one for each token, driven from Python.
 
-    The cache is donated from step to step. With a `stop_token`, Python waits for every token to see whether to go on.
+    The two, `first_token` and `next_token`, serve any `max_new_tokens` that the cache has room for. The cache is
+    donated from step to step. With a `stop_token`, Python waits for every token to see whether to go on.
     """
     ids, lengths, slots = _prepare(config, ids, lengths, max_new_tokens, cache_length, buckets)
     key, temperature_, stop = _sampling(config, temperature, top_k, key, stop_token)
     static = {"config": config, "top_k": top_k}
-    token, cache = _first(params, ids, lengths, key, temperature_, slots=slots, **static)
+    token, cache = first_token(params, ids, lengths, key, temperature_, slots=slots, **static)
     tokens = [token]
     for step in range(1, max_new_tokens):
         if stop_token is not None and np.all(np.asarray(token) == stop_token):
             break
-        token, cache = _next(params, token, cache, key, np.int32(step), temperature_, stop, **static)
+        token, cache = next_token(params, token, cache, key, np.int32(step), temperature_, stop, **static)
         tokens.append(token)
     tokens += [token] * (max_new_tokens - len(tokens))
-    return jnp.stack(tokens, axis=1)
+    # By NumPy, and no `jnp.asarray` either: both would compile a program for every number of tokens.
+    return jax.device_put(np.stack(jax.device_get(tokens), axis=1))
 
 
 def generate_uncached(params: Params, config: GPT2Config, ids: Any, lengths: Any, max_new_tokens: int) -> Array:
@@ -107,7 +109,7 @@ def generate_uncached(params: Params, config: GPT2Config, ids: Any, lengths: Any
         ids[rows, lengths] = token
         lengths = lengths + 1
     tokens = np.stack([row[start : start + max_new_tokens] for row, start in zip(ids, first, strict=True)])
-    return jnp.asarray(tokens.astype(np.int32))
+    return jax.device_put(tokens.astype(np.int32))
 
 
 @functools.partial(jax.jit, static_argnames=("config", "count", "slots", "top_k"))
@@ -125,7 +127,7 @@ def _generate(
     top_k: int | None,
 ) -> Array:
     batch = len(ids)
-    token, cache = _first(params, ids, lengths, key, temperature, config=config, slots=slots, top_k=top_k)
+    token, cache = first_token(params, ids, lengths, key, temperature, config=config, slots=slots, top_k=top_k)
     # Filled with the stop token, so that whatever the loop does not reach is right already.
     tokens = jnp.full((batch, count), stop, jnp.int32).at[:, 0].set(token)
     in_place = batch == 1 and "scale" in params["wte"]
@@ -142,14 +144,14 @@ def _generate(
             # read four times as many bytes a step: 28 tokens/s, not 45 (GPT-2 small, 32 tokens, jax 0.10.2, 2 cores).
             # With more rows it converts them in every step, which costs more than reading float32 does.
             weights, token = jax.lax.optimization_barrier((params, token))
-        token, cache = _next(weights, token, cache, key, step, temperature, stop, config=config, top_k=top_k)
+        token, cache = next_token(weights, token, cache, key, step, temperature, stop, config=config, top_k=top_k)
         return step + 1, token, tokens.at[:, step].set(token), cache
 
     return jax.lax.while_loop(unfinished, body, (jnp.int32(1), token, tokens, cache))[2]
 
 
 @functools.partial(jax.jit, static_argnames=("config", "slots", "top_k"))
-def _first(
+def first_token(
     params: Params,
     ids: Array,
     lengths: Array,
@@ -160,14 +162,17 @@ def _first(
     slots: int,
     top_k: int | None,
 ) -> tuple[Array, Cache]:
-    """Read the prompts and choose the first new token."""
+    """Read the prompts into a cache of `slots` and choose the first new token: int32 `[batch]`, and the cache.
+
+    A `key` of None takes the likeliest. Nothing is checked: `generate_stepwise` does that.
+    """
     cache = gpt2.initialize_cache(config, len(ids), slots)
     scores, cache = gpt2.prefill(params, config, ids, lengths, cache)
     return _choose(scores, key, 0, temperature, top_k), cache
 
 
 @functools.partial(jax.jit, static_argnames=("config", "top_k"), donate_argnames="cache")
-def _next(
+def next_token(
     params: Params,
     token: Array,
     cache: Cache,
@@ -179,7 +184,10 @@ def _next(
     config: GPT2Config,
     top_k: int | None,
 ) -> tuple[Array, Cache]:
-    """Read a token of every row and choose the next; rows that have stopped stay so."""
+    """Read a token of every row and choose the next, int32 `[batch]`; rows whose token is `stop` stay so.
+
+    The cache is donated. `step` is how many new tokens there are, and makes the `key` another one.
+    """
     scores, cache = gpt2.decode_step(params, config, token, cache)
     return jnp.where(token == stop, stop, _choose(scores, key, step, temperature, top_k)), cache
 
