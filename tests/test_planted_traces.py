@@ -14,7 +14,7 @@ import jax.numpy as jnp
 import pytest
 from perfsuite import Budget, call
 
-X = jnp.arange(200 * 200.0).reshape(200, 200)
+X = jnp.arange(64 * 64.0).reshape(64, 64)
 
 @jax.jit
 def step(x):
@@ -29,7 +29,7 @@ def train(state, x):
     return {"w": state["w"] + 1.0}, jnp.tanh(x @ x).sum()
 """
 
-PLANTED = HEAD.replace("jnp.tanh(x @ x)", "jnp.sort(jnp.concatenate([x] * 10), axis=0)[:200] + jnp.tanh(x @ x)", 1)
+PLANTED = HEAD.replace("jnp.tanh(x @ x)", "jnp.sort(jnp.concatenate([x] * 10), axis=0)[:64] + jnp.tanh(x @ x)", 1)
 COMPARE = "perf.compare(call(step, X), call(reference, X), Budget(ratio=2))"
 TRACED = "*traced, a run*"
 UNKNOWN = "*(of the baseline no trace is kept here): host * us, *; the longest operations:"
@@ -70,7 +70,7 @@ def test_an_operation_planted_in_the_candidate_is_named_and_no_file_is_left(run,
 def test_the_call_moves_on_while_it_is_traced(run):
     compare = [
         "step = jax.jit(train, donate_argnums=0)",
-        "slow = jax.jit(lambda state, x: train(state, jnp.sort(jnp.concatenate([x] * 3), axis=0)[:200]), donate_argnums=0)",
+        "slow = jax.jit(lambda state, x: train(state, jnp.sort(jnp.concatenate([x] * 3), axis=0)[:64]), donate_argnums=0)",
         "training = call(slow, {'w': jnp.ones(3)}, X, carry=1)",
         "with pytest.raises(AssertionError, match='grew: .*sort'):",
         "    perf.compare(training, call(step, {'w': jnp.ones(3)}, X, carry=1), Budget(ratio=2))",

@@ -330,8 +330,8 @@ def test_pattern_that_matches_nothing_is_an_error_if_strict_and_else_a_warning()
         ),
         (
             {"axis_type": AxisType.Explicit},
-            "layers.0.layer.weight (chosen by pattern 'layers.0'): mesh axis 'model' is of type Explicit, but the "
-            "model leaves activations to XLA, which takes Auto: jax.make_mesh(..., axis_types=(AxisType.Auto, ...))",
+            "layers.0.layer.weight (chosen by pattern 'layers.0'): mesh axis 'model' is of type Explicit, and "
+            "must be Auto: jax.make_mesh(..., axis_types=(AxisType.Auto, ...))",
         ),
         (
             {"module_fn": bert, "plan": PLAN, "mesh_shape": (1, 8)},

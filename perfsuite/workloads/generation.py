@@ -18,7 +18,7 @@ from perfsuite.workloads.gpt2 import Cache, GPT2Config, Params
 
 __all__ = ["BUCKETS", "first_token", "generate", "generate_stepwise", "generate_uncached", "next_token"]
 
-BUCKETS = (32, 64, 128, 256, 512, 1024)
+BUCKETS = (32, 64, 128, 256, 512, 768, 1024)
 """Lengths to which prompts and caches are rounded up; what is longer gets `config.max_positions`."""
 
 _NO_STOP = -1
