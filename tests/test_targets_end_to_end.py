@@ -123,9 +123,9 @@ def test_reported_figures_beside_compiled_ones_are_left_as_they_are(project, com
 def test_a_figure_here_and_one_of_a_target_may_have_the_same_name(project, compiled_test):
     compiled_test(
         "collectives(perf, all_gather=2)",
-        "assert perf._unique('step', ' collectives') == 'step'",
-        "assert perf._unique('step', ' collectives', target='tpu-v6e') == 'step'",
-        "assert perf._unique('step', ' collectives', target='tpu-v5e') == 'step #2'",
+        "assert perf.figures.unique('step', ' collectives') == 'step'",
+        "assert perf.figures.unique('step', ' collectives', target='tpu-v6e') == 'step'",
+        "assert perf.figures.unique('step', ' collectives', target='tpu-v5e') == 'step #2'",
     )
     project.runpytest_inprocess("--perf").assert_outcomes(passed=1)
 
