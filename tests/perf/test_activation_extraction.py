@@ -225,7 +225,7 @@ def test_memory_of_a_long_extraction_is_flat(perf, tmp_path):
     made = work(perf.size)
     if perf.size == "small":
         config = dataclasses.replace(made.config, num_layers=2, hidden_size=128)
-        made = work("small", config=config, layers=(0, 1), samples=4000)
+        made = work("small", config=config, layers=(0, 1), samples=4000, batch_size=100)
     extractor, params = make_extractor(Qwen2(made.config), made.layers), made.params()
     resident = []
 
