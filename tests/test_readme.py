@@ -16,18 +16,21 @@ def blocks(language: str) -> list[str]:
 
 
 def test_the_example_is_green_when_saved_and_when_gated(project):
-    example, _ = blocks("python")
+    example, *_ = blocks("python")
     project.makepyfile(test_example=example)
     project.runpytest_inprocess("--perf-save", "--perf-seconds=2").assert_outcomes(passed=3)
     project.runpytest_inprocess("--perf", "--perf-seconds=2").assert_outcomes(passed=3)
     project.runpytest_inprocess().assert_outcomes(skipped=3)
 
 
-def test_the_surgery_of_another_model_prints_what_it_says(capsys):
-    _, example = blocks("python")
+EXAMPLES = dict(zip(("surgery", "generation", "extraction"), blocks("python")[1:], strict=True))
+
+
+@pytest.mark.parametrize("example", EXAMPLES.values(), ids=EXAMPLES)
+def test_the_other_examples_print_what_they_say(example, capsys):
     exec(compile(example, "README.md", "exec"), {})
-    said = re.findall(r"^print\(.*?\)  # (.*?)(?: where .*)?$", example, re.MULTILINE)
-    assert len(said) == 2
+    said = re.findall(r"^print\(.*\)  # (.*?)(?: where .*)?$", example, re.MULTILINE)
+    assert len(said) == example.count("print(")
     assert capsys.readouterr().out.splitlines() == said
 
 

@@ -23,7 +23,7 @@ import numpy as np
 from jax import Array
 
 from perfsuite.workloads.qwen2_config import Qwen2Config
-from perfsuite.workloads.qwen2_layers import Layer, RMSNorm, dense
+from perfsuite.workloads.qwen2_layers import Layer, RMSNorm, dense, rotations
 
 __all__ = ["KeyValueCache", "Qwen2", "Qwen2Config", "check_ids", "check_layers", "initialize_cache"]
 
@@ -188,11 +188,12 @@ class Qwen2(nn.Module):
                 f"the cache holds {cache.capacity} tokens a sample and is full: {np.asarray(cache.lengths)}"
             )
         positions = cache.lengths[:, None]
+        rotation = rotations(self.config, positions)
         visible = (jnp.arange(cache.capacity) <= positions)[:, None, None, :]
         x = jnp.where(positions[..., None] < cache.capacity, self._embedded(token_ids[:, None]), jnp.nan)
         hidden, keys, values = [], [], []
         for layer, old_key, old_value in zip(self.layers, cache.keys, cache.values, strict=True):
-            x, (key, value) = layer(x, positions, visible, (old_key, old_value))
+            x, (key, value) = layer(x, positions, rotation, visible, (old_key, old_value))
             hidden.append(x[:, 0])
             keys.append(key)
             values.append(value)
@@ -210,17 +211,19 @@ class Qwen2(nn.Module):
         for name, array in (("mask", mask), ("positions", positions)):
             if array is not None and array.shape != input_ids.shape:
                 raise ValueError(f"{name} must have input_ids' shape, {input_ids.shape}, got {array.shape}")
-        length, limit = input_ids.shape[1], self.config.max_positions
-        if length > limit:
-            raise ValueError(f"input_ids are {length} tokens long, but Qwen2Config.max_positions is {limit}")
+        length, longest = input_ids.shape[1], self.config.max_positions
+        if length > longest:
+            raise ValueError(f"input_ids are {length} tokens long, but Qwen2Config.max_positions is {longest}")
         real = jnp.ones(input_ids.shape, bool) if mask is None else jnp.asarray(mask).astype(bool)
+        limit = None
         if positions is None:
-            positions = jnp.maximum(jnp.cumsum(real, axis=1, dtype=jnp.int32) - 1, 0)
+            positions, limit = jnp.maximum(jnp.cumsum(real, axis=1, dtype=jnp.int32) - 1, 0), length
+        rotation = rotations(self.config, positions, limit)
         visible = jnp.tril(jnp.ones((length, length), bool)) & real[:, None, None, :]
         x = self._embedded(input_ids)
         hidden, memory = [], []
         for layer in self.layers[:run]:
-            x, kept = layer(x, positions, visible)
+            x, kept = layer(x, positions, rotation, visible)
             hidden.append(x)
             memory.append(kept)
         return x, tuple(hidden[layer] for layer in layers), memory

@@ -29,20 +29,26 @@ class Attention(nn.Module):
 
     @nn.compact
     def __call__(
-        self, x: Array, positions: Array, visible: Array, memory: tuple[Array, Array] | None
+        self,
+        x: Array,
+        positions: Array,
+        rotation: tuple[Array, Array],
+        visible: Array,
+        memory: tuple[Array, Array] | None,
     ) -> tuple[Array, tuple[Array, Array]]:
         """`[batch, queries, hidden]` to the same shape, and the keys and values that were attended to.
 
-        `positions` is `[batch, queries]`, `visible` boolean `[batch, 1, queries, keys]`. With `memory`, keys and values
-        of a cache, the new ones are put into its slots `positions`, and positions that it lacks are dropped.
+        `positions` is `[batch, queries]`, `rotation` what `rotations` gives for them, `visible` boolean
+        `[batch, 1, queries, keys]`. With `memory`, keys and values of a cache, the new ones are put into its slots
+        `positions`, and positions that it lacks are dropped.
         """
         config, groups = self.config, self.config.num_key_value_heads
 
         def heads(name: str, count: int) -> Array:
             return dense(config, name, count * config.head_size, bias=True)(x).reshape(*x.shape[:2], count, -1)
 
-        query = _rotated(heads("q_proj", config.num_heads), positions, config.rope_theta)
-        key = _rotated(heads("k_proj", groups), positions, config.rope_theta)
+        query = _rotated(heads("q_proj", config.num_heads), rotation)
+        key = _rotated(heads("k_proj", groups), rotation)
         value = heads("v_proj", groups)
         if memory is not None:
             rows = jnp.arange(x.shape[0])[:, None]
@@ -81,10 +87,15 @@ class Layer(nn.Module):
         self.mlp = MLP(self.config)
 
     def __call__(
-        self, x: Array, positions: Array, visible: Array, memory: tuple[Array, Array] | None = None
+        self,
+        x: Array,
+        positions: Array,
+        rotation: tuple[Array, Array],
+        visible: Array,
+        memory: tuple[Array, Array] | None = None,
     ) -> tuple[Array, tuple[Array, Array]]:
         """As `Attention`."""
-        mixed, memory = self.self_attn(self.input_layernorm(x), positions, visible, memory)
+        mixed, memory = self.self_attn(self.input_layernorm(x), positions, rotation, visible, memory)
         x = x + mixed
         return x + self.mlp(self.post_attention_layernorm(x)), memory
 
@@ -101,13 +112,24 @@ def dense(config: Qwen2Config, name: str | None, features: int, *, bias: bool = 
     )
 
 
-def _rotated(x: Array, positions: Array, theta: float) -> Array:
-    """Rotary embedding (Su et al. 2021, arXiv:2104.09864) of `[batch, sequence, heads, size]`.
+def rotations(config: Qwen2Config, positions: Array, limit: int | None = None) -> tuple[Array, Array]:
+    """Cosine and sine of rotary angles (Su et al. 2021, arXiv:2104.09864), float32 `[batch, sequence, 1, size / 2]`.
+
+    `positions` is `[batch, sequence]`. With `limit` they must be from 0 to `limit - 1`, and are looked up in a table.
+    """
+    half = config.head_size // 2
+    # XLA on a CPU fuses sines into every layer and head that use them, but not a look-up.
+    counted = positions if limit is None else jnp.arange(limit)
+    angles = counted[..., None, None] * config.rope_theta ** (-jnp.arange(half, dtype=jnp.float32) / half)
+    cos, sin = jnp.cos(angles), jnp.sin(angles)
+    return (cos, sin) if limit is None else (cos[positions], sin[positions])
+
+
+def _rotated(x: Array, rotation: tuple[Array, Array]) -> Array:
+    """Rotary embedding of `[batch, sequence, heads, size]`.
 
     Number `i` of a head is paired with number `i + size / 2`, as in the published weights, and not with its neighbour.
     """
-    half = x.shape[-1] // 2
-    angles = positions[..., None, None] * theta ** (-jnp.arange(half, dtype=jnp.float32) / half)
+    half, (cos, sin) = x.shape[-1] // 2, rotation
     first, second = x[..., :half].astype(jnp.float32), x[..., half:].astype(jnp.float32)
-    cos, sin = jnp.cos(angles), jnp.sin(angles)
     return jnp.concatenate([first * cos - second * sin, second * cos + first * sin], axis=-1).astype(x.dtype)

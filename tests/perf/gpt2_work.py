@@ -3,7 +3,6 @@
 import dataclasses
 import functools
 import math
-import random
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -23,6 +22,9 @@ from perfsuite.workloads.gpt2_int8 import size_bytes
 
 COUNTS = {"small": (4, 8, 15, 24), "full": (15, 64, 256, 512)}
 """Numbers of new tokens. The uncached baseline compiles six pieces for each length, so the small size ends early."""
+
+STRIDE = {"small": 1, "full": 16}
+"""Of the lengths at which an uncached token is timed."""
 
 PROMPT = (0, 1, 2, 3)
 """As long as the seed's, whose first shape is [1, 4]."""
@@ -70,35 +72,43 @@ def bytes_read(model: Model, slots: int) -> int:
     return size_bytes((model.params, cache)) - positions + positions // model.config.max_positions
 
 
-def rounds(model: Model, counts: Sequence[int], number: int) -> tuple[np.ndarray, np.ndarray]:
-    """Seconds of generating `counts` tokens, uncached and cached, each `[number, len(counts)]`; all must be warm.
+def seconds(run: Callable) -> float:
+    """Seconds until what `run()` gives is ready."""
+    began = time.perf_counter()
+    jax.block_until_ready(run())
+    return time.perf_counter() - began
 
-    A round has one uncached generation, of the most tokens, with stops at the others: whoever generates fewer does
-    what it did so far. The cached generation of as many tokens is timed beside each part.
+
+def rounds(model: Model, counts: Sequence[int], number: int, stride: int) -> tuple[np.ndarray, np.ndarray]:
+    """Seconds of generating `counts` tokens, uncached and cached, each `[number, len(counts)]`.
+
+    What an uncached token takes depends on the length of what is read again, and on nothing else. So in every round one
+    token is timed at every `stride`-th length, and the seconds of a generation are the sum over all of its lengths, of
+    straight lines in between: with a stride of 1, of the lengths themselves. Cached generations are timed whole, each
+    between uncached tokens.
     """
+    first = len(PROMPT)
+    lengths = np.unique([*range(first, first + counts[-1], stride), *(first + count - 1 for count in counts)])
+    text = np.resize(model.prompt, (1, first + counts[-1]))
+
+    def token(length: int) -> Callable:
+        ids = text[:, :length]
+        return lambda: generate_uncached(model.params, model.config, ids, np.asarray([length]), 1)
+
+    tokens = {int(length): token(length) for length in lengths}
+    generations = {first + count - 1: model.call(generate, count).run for count in counts}
+    for run in (*tokens.values(), *generations.values()):
+        run()  # compiles
     uncached, cached = np.zeros((2, number, len(counts)))
-
-    def read_on(ids: np.ndarray, count: int) -> np.ndarray:
-        tokens = generate_uncached(model.params, model.config, ids, np.asarray([ids.shape[1]]), count)
-        return np.concatenate([ids, np.asarray(tokens)], axis=1)
-
     with compiles.forbid():
         for row in range(number):
-            ids, past, so_far = model.prompt, 0, 0.0
-            for column, count in enumerate(counts):
-                parts = {
-                    "cached": model.call(generate, count).run,
-                    "uncached": functools.partial(read_on, ids, count - past),
-                }
-                took = {}
-                for part in random.sample(list(parts), 2):
-                    began = time.perf_counter()
-                    made = jax.block_until_ready(parts[part]())
-                    took[part] = time.perf_counter() - began
-                    ids = made if part == "uncached" else ids
-                so_far += took["uncached"]
-                uncached[row, column], cached[row, column] = so_far, took["cached"]
-                past = count
+            took = {}
+            for length, run in tokens.items():
+                took[length] = seconds(run)
+                if length in generations:
+                    cached[row, list(generations).index(length)] = seconds(generations[length])
+            each = np.interp(np.arange(first, first + counts[-1]), list(took), list(took.values()))
+            uncached[row] = np.cumsum(each)[np.asarray(counts) - 1]
     return uncached, cached
 
 

@@ -4,37 +4,40 @@ Theirs is run as it is fastest here without its compiler: under `inference_mode`
 cache, in a plain loop of greedy steps, which was a few per cent faster than their `generate` (41.8 and 39.0 tokens/s;
 eager attention 40.5, a static cache 39.2; GPT-2 124M, 64 tokens, torch 2.13.0, transformers 5.23.0, 2 cores).
 
-Both sides run in one process, each with its threads. Those of PyTorch spin a few milliseconds after work before they
-sleep, and so do XLA's: next to nothing beside calls of seconds, and the same for both.
+Both sides run in one process, each with its threads.
+
+Generation of the same float32 weights cannot be much faster than theirs where memory limits both: a token reads 499 MB,
+and theirs makes 40 tokens/s of the 51 to 60 that two cores of that machine can read (25 to 30 GB/s).
 """
 
 import dataclasses
+import math
 import os
 from typing import Any
 
 import jax
 import numpy as np
 import pytest
+from jax.sharding import Mesh
 from parity.hugging_face import gpt2, qwen2, state_of, tensor, torch
 
 from perfsuite import Budget, call
 from perfsuite.measure.call import Call
 from perfsuite.workloads.batching import Batch, fixed_size_batches
-from perfsuite.workloads.extraction import extract, make_extractor
 from perfsuite.workloads.generation import generate
 from perfsuite.workloads.gpt2 import GPT2Config, Params
 from perfsuite.workloads.gpt2_int8 import logit_error, quantize, size_bytes
 from perfsuite.workloads.gpt2_weights import from_state_dict as gpt2_params
 from perfsuite.workloads.qwen2 import Qwen2, Qwen2Config
 from perfsuite.workloads.qwen2_weights import from_state_dict as qwen2_params
+from perfsuite.workloads.sharded_extraction import extract_own_rows, make_sharded_extractor
 
 PROMPT, NEW = 16, 64
 LAYERS = (5, 11, 17, 22)  # not the last, of which theirs is the normalised state and ours the one before
 FASTER = Budget(ratio=1.0)
 
 LOOSE = 0.3
-"""Tolerance of ratios of one program to many: other processes slow PyTorch's threads, which meet after every operation,
-more than XLA's."""
+"""Tolerance of ratios of one program to many, of which other processes slow the one more than the others."""
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -91,7 +94,7 @@ def record_speeds(perf, made, **names: str) -> None:
         perf.record(f"{names[side]} speed", speed, unit="tokens/s", kind="info", better="higher")
 
 
-# Twelve pairs are the fewest with an interval; one of theirs and ours took 3 s.
+# Twelve pairs are the fewest with an interval, and a pair takes 3 s.
 @pytest.mark.perf(seconds=45, tolerance=LOOSE)
 def test_generation_is_faster(perf, pair):
     """With the cache, batch 1, greedy."""
@@ -129,7 +132,11 @@ def their_activations(model: Any, batches: list[Batch]) -> list[np.ndarray]:
 
 @pytest.mark.perf(seconds=12, tolerance=LOOSE)
 def test_extraction_is_faster(perf):
-    """Qwen2-0.5B's depth, narrowed; texts of 8 to 64 tokens, in batches of 64."""
+    """Qwen2-0.5B's depth, narrowed; texts of 8 to 64 tokens, in batches of 32.
+
+    Over as many CPU devices as PyTorch has threads, each of which computes its rows of every batch: operations as small
+    as these are run by XLA in one thread a device. On an accelerator over all that there are.
+    """
     config = Qwen2Config.qwen2_0_5b(
         vocab_size=1024, hidden_size=64, num_heads=4, num_key_value_heads=2, intermediate_size=256
     )
@@ -139,11 +146,14 @@ def test_extraction_is_faster(perf):
     random = np.random.default_rng(0)
     texts = [random.integers(0, config.vocab_size, length) for length in random.integers(8, 65, 96)]
     # A multiple of the batch: rows of padding alone have no softmax in theirs.
-    batches = list(fixed_size_batches(texts, 16, length=64, pad_id=0))
-    extractor = make_extractor(Qwen2(config), LAYERS)
+    batches = list(fixed_size_batches(texts, 32, length=64, pad_id=0))
+    devices = math.gcd(32, torch.get_num_threads() if jax.default_backend() == "cpu" else jax.device_count())
+    mesh = Mesh(np.array(jax.devices()[:devices]).reshape(-1, 1), ("data", "model"))
+    extractor = make_sharded_extractor(Qwen2(config), LAYERS, mesh)
+    placed = extractor.place(params)
 
     def extraction() -> list[np.ndarray]:
-        return [made.values for made in extract(extractor, params, batches)]
+        return [made.values for made in extract_own_rows(extractor, placed, batches)]
 
     for batch, mine, other in zip(batches, extraction(), their_activations(theirs, batches), strict=True):
         real = np.broadcast_to(batch.mask[:, None], mine.shape[:3])
