@@ -33,7 +33,7 @@ class Work:
     config: Qwen2Config
     layers: tuple[int, ...] = (5, 11, 17, 23)
     samples: int = 2000
-    batch_size: int = 200
+    batch_size: int = 250
     median: int = 20
     """Tokens of a text in the middle."""
     longest: int = 48

@@ -130,7 +130,8 @@ def their_activations(model: Any, batches: list[Batch]) -> list[np.ndarray]:
     return values
 
 
-@pytest.mark.perf(seconds=12, tolerance=LOOSE)
+# Theirs took 0.21 to 0.27 s in different processes on the same machine, ours 0.20 s: ratios of 0.74 to 0.95.
+@pytest.mark.perf(seconds=12, tolerance=0.5)
 def test_extraction_is_faster(perf):
     """Qwen2-0.5B's depth, narrowed; texts of 8 to 64 tokens, in batches of 32.
 
