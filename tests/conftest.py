@@ -37,12 +37,6 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
-def pytest_runtest_teardown(item: pytest.Item, nextitem: pytest.Item | None) -> None:
-    """And what a file of tests leaves: compiled programs and what JAX remembers of them, which live as long."""
-    if nextitem is None or nextitem.path != item.path:
-        gc.freeze()
-
-
 STEP = """
 import jax
 import jax.numpy as jnp

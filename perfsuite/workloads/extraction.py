@@ -8,8 +8,8 @@ earlier run was cut short:
     store = ActivationStore.create_or_open("gs://bucket/activations", identity)
     extract_to(store, make_extractor(model, layers), params, sequences, batch_size=32, pad_id=0)
 
-`extract_naive` is where the seed document (001) started from, and the reference:
-both give every sample the same activations, up to rounding, because they are not the same programs.
+`extract_naive` is where the seed document (001) started from, and the reference: both give every sample the same
+activations, up to rounding, because they are not the same programs.
 
 What an activation is, says `perfsuite.workloads.qwen2`.
 """
@@ -18,7 +18,7 @@ import collections
 import contextlib
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any
+from typing import Any, Protocol
 
 import jax
 import jax.numpy as jnp
@@ -88,7 +88,7 @@ def make_extractor(model: Qwen2, layers: Sequence[int]) -> Extractor:
 
 
 def extract(
-    extractor: Callable[[Any, np.ndarray, np.ndarray], Array], params: Any, batches: Iterable[Batch], *, ahead: int = 1
+    extractor: Callable[[Any, np.ndarray, np.ndarray], Any], params: Any, batches: Iterable[Batch], *, ahead: int = 1
 ) -> Iterator[BatchActivations]:
     """Activations of each batch, in order.
 
@@ -103,7 +103,7 @@ def extract(
 
 
 def _extract(
-    extractor: Callable[[Any, np.ndarray, np.ndarray], Array], params: Any, batches: Iterable[Batch], ahead: int
+    extractor: Callable[[Any, np.ndarray, np.ndarray], Any], params: Any, batches: Iterable[Batch], ahead: int
 ) -> Iterator[BatchActivations]:
     under_way: collections.deque[tuple[Batch, Array]] = collections.deque()
     for batch in batches:
@@ -123,6 +123,39 @@ def _on_host(batch: Batch, values: Array) -> BatchActivations:
     return BatchActivations(batch, np.asarray(values))
 
 
+class AnyExtractor(Protocol):
+    """What `extract_to` needs of an extractor. What it gives has `copy_to_host_async()` and `__array__()`."""
+
+    @property
+    def model(self) -> Qwen2:
+        """Whose activations they are."""
+
+    @property
+    def layers(self) -> tuple[int, ...]:
+        """The layers, in the order of the activations."""
+
+    def __call__(self, params: Any, ids: np.ndarray, mask: np.ndarray) -> Any:
+        """The activations of a batch, which need not be there yet."""
+
+
+class AnyStore(Protocol):
+    """What `extract_to` needs of a store."""
+
+    @property
+    def identity(self) -> StoreIdentity:
+        """What is to be stored."""
+
+    def tokens(self) -> np.ndarray:
+        """Each sample's tokens, 0 where it is not there yet. Asked once, before the first batch."""
+
+    def write(self, done: BatchActivations, /) -> None:
+        """Take a whole batch, with the values that the extractor gave."""
+
+    def __enter__(self) -> Any: ...
+
+    def __exit__(self, *error: Any) -> None: ...
+
+
 @dataclasses.dataclass(frozen=True)
 class Extracted:
     """What an `extract_to` did: samples that it computed and stored, and samples that were there already."""
@@ -132,8 +165,8 @@ class Extracted:
 
 
 def extract_to(
-    store: ActivationStore,
-    extractor: Extractor,
+    store: AnyStore,
+    extractor: AnyExtractor,
     params: Any,
     sequences: Sequence[Sequence[int] | np.ndarray],
     batch_size: int,
@@ -178,7 +211,7 @@ def extract_to(
     return Extracted(computed, len(sequences) - computed)
 
 
-def _check_fits(identity: StoreIdentity, extractor: Extractor, samples: int) -> None:
+def _check_fits(identity: StoreIdentity, extractor: AnyExtractor, samples: int) -> None:
     for name, expected, got in (
         ("layers", identity.layers, extractor.layers),
         ("model's config", identity.config, extractor.model.config),

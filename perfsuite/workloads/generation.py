@@ -72,7 +72,7 @@ def generate_stepwise(
     """As `generate`, by a program for the prompts and one for each token, driven from Python.
 
     The two, `first_token` and `next_token`, serve any `max_new_tokens` that the cache has room for. The cache is
-    donated from step to step. With a `stop_token`, Python waits for every token to see whether to go on.
+    donated from step to step. Waits for the last token; with a `stop_token` for every one, to see whether to go on.
     """
     ids, lengths, slots = _prepare(config, ids, lengths, max_new_tokens, cache_length, buckets)
     key, temperature_, stop = _sampling(config, temperature, top_k, key, stop_token)

@@ -22,7 +22,7 @@ import inspect
 import itertools
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Self, cast
+from typing import Any, Self
 
 import jax
 import numpy as np
@@ -32,7 +32,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from perfsuite.workloads.activation_store import ActivationStore
 from perfsuite.workloads.batching import Batch, BatchActivations
-from perfsuite.workloads.extraction import Extracted, Extractor, extract, extract_to, make_extractor
+from perfsuite.workloads.extraction import Extracted, extract, extract_to, make_extractor
 from perfsuite.workloads.qwen2 import Qwen2, check_ids
 from perfsuite.workloads.qwen2_sharding import check_parameters, path_name, qwen2_shardings
 from perfsuite.workloads.sharding import batch_shardings, check_axis
@@ -166,7 +166,7 @@ def extract_own_rows(
 
     All processes must go through the same batches, to the end: they compute them together.
     """
-    for done in extract(cast(Any, _OwnRowsExtractor(extractor)), params, batches, ahead=ahead):
+    for done in extract(_OwnRowsExtractor(extractor), params, batches, ahead=ahead):
         yield BatchActivations(extractor.own_rows(done.batch), done.values)
 
 
@@ -199,8 +199,8 @@ def extract_to_shared(
         | {"sequences": len(sequences), "batch_size": batch_size, "length": length, "pad_id": pad_id}
     )
     done = extract_to(
-        cast(ActivationStore, _SharedStore(store, extractor)),
-        cast(Extractor, _OwnRowsExtractor(extractor)),
+        _SharedStore(store, extractor),
+        _OwnRowsExtractor(extractor),
         params,
         sequences,
         batch_size,

@@ -7,7 +7,7 @@ eager attention 40.5, a static cache 39.2; GPT-2 124M, 64 tokens, torch 2.13.0, 
 Both sides run in one process, each with its threads.
 
 Generation of the same float32 weights cannot be much faster than theirs where memory limits both: a token reads 499 MB,
-and theirs makes 40 tokens/s of the 51 to 60 that two cores of that machine can read (25 to 30 GB/s).
+and theirs makes 40 tokens/s of the 56 that the 28 GB/s which two cores of that machine read allow.
 """
 
 import dataclasses

@@ -94,7 +94,7 @@ def test_cached_generation_over_the_uncached_baseline(perf, model):
         perf.record(f"{name} R^2", fit, unit="1", kind="info", better="higher")
     assert min(fits.values()) >= 0.98, fits
     if perf.size == "full":
-        # Three rounds, of minutes each: no interval at the confidence of perf.compare, and no need of one.
+        # Three rounds, of half a minute each: no interval at the confidence of perf.compare, and no need of one.
         perf.record(figure, float(np.median(ratios)), unit="x", kind="ratio", interval=(min(ratios), max(ratios)))
         assert max(ratios) <= 1 / SEED, ratios
     else:
