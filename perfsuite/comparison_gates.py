@@ -1,5 +1,6 @@
 """What `perf.compare` needs of gates: when to stop sampling, which verdict counts, what a failure is likely due to."""
 
+import dataclasses
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING
 
@@ -11,7 +12,7 @@ from perfsuite.measure.measurement import Measurement
 if TYPE_CHECKING:
     from perfsuite.figures import Figures
     from perfsuite.gate.verdict import Gate, Verdict
-    from perfsuite.measure.comparison import Comparison, Estimate
+    from perfsuite.measure.comparison import Comparison, Estimate, Field
 
 _SEVERITY = ("fail", "inconclusive", "not comparable", "new", "improved", "pass", "info")
 
@@ -25,13 +26,19 @@ def judge_budgets(
     figures: "Figures", comparison: "Comparison", made: Sequence[Measurement], limits: dict[str, float]
 ) -> "list[Gate]":
     """The figures of a comparison, ratio and overhead, against the limits of a budget."""
-    of = dict(zip(("ratio", "overhead_us"), made, strict=True))
+    fields: tuple[Field, ...] = ("ratio", "overhead_us")
     gates = []
-    for field, limit in limits.items():
-        gate = figures.budget_gate(of[field], limit)
+    for field, measurement in zip(fields, made, strict=True):
+        if field not in limits:
+            continue
+        limit = limits[field]
+        gate = figures.budget_gate(measurement, limit)
         if not comparison.bounded:
-            pairs = f"{comparison.pairs} pairs are too few for an interval"
-            gate = figures.leave_open(gate, f"{of[field].name}: {pairs}; allow more --perf-seconds")
+            gate = figures.leave_open(gate, f"{measurement.name}: {comparison.to_settle(limit, field)}")
+        elif gate.verdict == "inconclusive" and comparison.processes == 1:
+            gate = figures.leave_open(gate, f"{gate.reason}\nto settle it: {comparison.to_settle(limit, field)}")
+        elif gate.failed and comparison.unsettled:
+            gate = figures.gates[-1] = dataclasses.replace(gate, reason=f"{gate.reason}; {comparison.unsettled}")
         gates.append(gate)
     return gates
 

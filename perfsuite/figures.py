@@ -27,6 +27,9 @@ class Figures:
         """By title: the same name may stand for the present device and for a target."""
         self.gates: list[Gate] = []
         self.causes: dict[str, str] = {}
+        self._numbers: dict[tuple[str | None, ...], int] = {}
+        self.settling: dict[str, Callable[[float], str]] = {}
+        """By title: says what would settle whether a figure lies above a limit, where its interval holds the limit."""
 
     def record(self, measurement: Measurement, tolerance: float | None = None) -> None:
         """Record a figure. `tolerance` is the test's own where it is None."""
@@ -41,10 +44,14 @@ class Figures:
 
     def unique(self, name: str, *suffixes: str, target: str | None = None) -> str:
         """`name`, or `name #2` and so on, so that a second figure of the same function has a name of its own."""
-        number, candidate = 1, name
+        # A name that is taken stays taken: thousands of figures of one function do not begin to count anew each time.
+        key = (name, target, *suffixes)
+        number = self._numbers.get(key, 1)
+        candidate = name if number == 1 else f"{name} #{number}"
         while any(title(candidate + suffix, target) in self.measurements for suffix in suffixes or ("",)):
             number += 1
             candidate = f"{name} #{number}"
+        self._numbers[key] = number
         return candidate
 
     def tolerance_of(self, tolerance: float | None) -> float | None:
@@ -55,7 +62,11 @@ class Figures:
         """A recorded figure against its baseline, before the test's body has ended."""
         tolerance = self._tolerances[measurement.title]
         cause = self.causes.get(measurement.title, "")
-        return self._session.judge(self._test, measurement, tolerance, cause=cause)
+        gate = self._session.judge(self._test, measurement, tolerance, cause=cause)
+        to_settle = self.settling.get(measurement.title)
+        if gate.verdict == "inconclusive" and gate.limit is not None and to_settle:
+            return dataclasses.replace(gate, reason=f"{gate.reason}\nto settle it: {to_settle(gate.limit)}")
+        return gate
 
     def judge_baselines(self) -> "list[Gate]":
         """Every figure against its baseline."""

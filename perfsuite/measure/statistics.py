@@ -14,6 +14,9 @@ from perfsuite.measure.measurement import Interval
 DECIDING_ERROR = 0.001
 """Chance that a comparison's interval misses the truth, over all of its looks together: these fail builds."""
 
+SESSION_ERROR = 0.01
+"""Chance that any comparison of a session does, over all of its gates together, however many they turn out to be."""
+
 INFORMING_ERROR = 0.05
 """Chance that a plain timing's interval misses the truth: these inform, their gates have wide tolerances."""
 
@@ -59,6 +62,20 @@ def error_of_look(look: int, error: float) -> float:
     spending after K. K. G. Lan and D. L. DeMets, Biometrika 70, 1983, with the series of 1 / n^2.)
     """
     return error * 6 / (math.pi * look) ** 2
+
+
+def error_of_gate(gate: int, expected: int) -> float:
+    """The error of the n-th gate (from 1) of a session that is thought to have `expected` gates.
+
+    Half of `SESSION_ERROR` is shared out equally among those that are expected, the other half goes to those beyond
+    them as a series that never ends (`error_of_look`), and none gets more than `DECIDING_ERROR`. So the shares of any
+    number of gates sum to `SESSION_ERROR` at most, which by the union bound is the most that the chance of any false
+    alarm can be, however the gates depend on each other (O. J. Dunn, Multiple comparisons among means, Journal of the
+    American Statistical Association 56, 1961; the shares need not be equal).
+    """
+    if gate <= expected:
+        return min(DECIDING_ERROR, SESSION_ERROR / 2 / expected)
+    return min(DECIDING_ERROR, error_of_look(gate - expected, SESSION_ERROR / 2))
 
 
 def line_fit(sizes: np.ndarray, values: np.ndarray) -> tuple[float, float, float]:

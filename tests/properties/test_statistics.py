@@ -5,7 +5,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfsuite.measure.statistics import line_fit, median_interval, quantile_interval
+from perfsuite.measure.rank_sum import shift, shift_interval
+from perfsuite.measure.statistics import (
+    DECIDING_ERROR,
+    SESSION_ERROR,
+    error_of_gate,
+    line_fit,
+    median_interval,
+    quantile_interval,
+)
 
 figures = st.floats(-1e9, 1e9, allow_subnormal=False)
 samples = st.lists(figures, max_size=120).map(np.asarray)
@@ -74,6 +82,73 @@ def test_interval_does_not_depend_on_the_order_of_the_samples(samples, error, ra
     shuffled = samples.tolist()
     random.shuffle(shuffled)
     assert median_interval(np.asarray(shuffled), error) == median_interval(samples, error)
+
+
+@st.composite
+def windows_of_sides(draw, figures=figures):
+    """Two sides of 0 to 12 windows of one size, each of shape (windows, m)."""
+    m, number = draw(st.integers(1, 5)), draw(st.integers(1, 12))
+    side = st.lists(figures, min_size=m * number, max_size=m * number)
+    return tuple(np.asarray(draw(side), dtype=np.float64).reshape(number, m) for _ in range(2))
+
+
+grid = st.integers(-1000, 1000).map(float)
+"""So that sums are exact, and many samples are ties."""
+
+
+@given(windows_of_sides(), errors, errors)
+def test_the_shifts_interval_holds_the_shift_and_a_smaller_error_never_narrows_it(windows, one, other):
+    strict, loose = (shift_interval([windows], error) for error in sorted((one, other)))
+    if strict is not None:
+        assert strict.low <= loose.low <= shift([windows]) <= loose.high <= strict.high
+
+
+@given(windows_of_sides(grid), errors, st.integers(-50, 50))
+def test_a_side_that_is_later_by_a_constant_shifts_the_interval_by_as_much(windows, error, by):
+    a, b = windows
+    before, after = shift_interval([(a, b)], error), shift_interval([(a + by, b)], error)
+    if before is None:
+        assert after is None
+    else:
+        assert (after.low, after.high) == (before.low + by, before.high + by)
+
+
+@given(windows_of_sides(grid), errors)
+def test_exchanging_the_sides_mirrors_the_interval(windows, error):
+    a, b = windows
+    before, after = shift_interval([(a, b)], error), shift_interval([(b, a)], error)
+    if before is None:
+        assert after is None
+    else:
+        assert (after.low, after.high) == (-before.high, -before.low)
+
+
+@given(windows_of_sides(grid), errors, st.data())
+def test_what_a_whole_window_has_in_common_does_not_count(windows, error, data):
+    """Drift: an offset to all blocks of a window, a different one for each."""
+    a, b = windows
+    drift = np.asarray(data.draw(st.lists(grid, min_size=len(a), max_size=len(a))))[:, None]
+    assert shift_interval([(a, b)], error) == shift_interval([(a + drift, b + drift)], error)
+
+
+@given(windows_of_sides(grid), errors, st.randoms(use_true_random=False))
+def test_the_order_inside_and_of_windows_does_not_matter(windows, error, random):
+    a, b = windows
+    order = list(range(len(a)))
+    random.shuffle(order)
+    inside = list(range(a.shape[1]))
+    random.shuffle(inside)
+    assert shift_interval([(a, b)], error) == shift_interval([(a[order][:, inside], b[order])], error)
+    cut = len(a) // 2
+    if cut:
+        assert shift_interval([(a, b)], error) == shift_interval([(a[:cut], b[:cut]), (a[cut:], b[cut:])], error)
+
+
+@given(st.integers(0, 10_000), st.lists(st.integers(1, 20_000), unique=True, max_size=300))
+def test_the_errors_of_any_gates_of_a_session_sum_to_less_than_the_sessions(expected, gates):
+    shares = [error_of_gate(gate, expected) for gate in gates]
+    assert sum(shares) <= SESSION_ERROR
+    assert all(0 < share <= DECIDING_ERROR for share in shares)
 
 
 @given(
