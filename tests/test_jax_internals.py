@@ -5,6 +5,7 @@ A failure here means that a new JAX has moved one: `perfsuite/measure/_jax_inter
 
 import os
 import sys
+import types
 
 import equinox as eqx
 import jax
@@ -91,6 +92,65 @@ def test_the_fast_path_is_found_and_cleared():
     _jax_internals.restore_fast_path([step])
     assert jitted._cache_size() == 0, "PjitFunction cannot be found, or has no `_clear_cache` any more"
     _jax_internals.restore_fast_path([])
+
+
+@pytest.mark.parametrize("how", ["jitted", "ahead of time"])
+def test_the_slow_path_is_seen_with_its_function_and_reason(how):
+    def step(x):
+        jax.debug.callback(lambda y: None, x)
+        return x
+
+    called = jax.jit(step) if how == "jitted" else jax.jit(step).lower(X).compile()
+    called(X)
+    found = []
+
+    def profile(frame, event, argument):
+        if event == "return" and _jax_internals.misses_fast_path(frame):
+            found.append((_jax_internals.missed_function(frame), _jax_internals.why_missed(frame, argument)))
+
+    before = sys.getprofile()
+    sys.setprofile(profile)
+    try:
+        called(X)
+    finally:
+        sys.setprofile(before)
+    assert len(found) == 1, "cache_miss, or stages.Compiled.call, is called otherwise"
+    ((function, reason),) = found
+    if how == "jitted":
+        assert function is step, "cache_miss has no `fun` any more"
+        assert "DebugEffect" in reason, "cache_miss has no `jaxpr` with effects any more"
+    else:
+        assert "step" in function, "an executable has no `unsafe_call.name` any more"
+
+
+def test_a_function_that_has_no_truth_value_is_still_the_one_that_missed():
+    class Step:
+        def __call__(self, x):
+            pass
+
+        def __bool__(self):
+            raise ValueError("ambiguous")
+
+    step = Step()
+    frame = types.SimpleNamespace(f_locals={"fun": step, "name": "other"})
+    assert _jax_internals.missed_function(frame) is step
+    assert _jax_internals.missed_function(types.SimpleNamespace(f_locals={"name": "step"})) == "step"
+    assert _jax_internals.missed_function(types.SimpleNamespace(f_locals={})) == "?"
+
+
+def test_an_argument_that_jax_moves_in_each_call_is_seen():
+    mesh = jax.make_mesh((2,), ("a",), devices=jax.devices()[:2], axis_types=(jax.sharding.AxisType.Auto,))
+    step = jax.jit(lambda x: x, in_shardings=jax.sharding.NamedSharding(mesh, jax.P("a")))
+    x = jnp.ones(4)
+    step(x)
+    found = []
+    before = sys.getprofile()
+    sys.setprofile(lambda frame, event, argument: found.append(_jax_internals.places_argument(frame)))
+    try:
+        step(x)
+    finally:
+        sys.setprofile(before)
+    assert any(found), "cc_shard_arg is named otherwise"
 
 
 def test_a_lowered_function_says_what_compiler_options_it_was_given():

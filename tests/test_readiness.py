@@ -1,6 +1,7 @@
 """`measure.readiness`: waiting for the device without the host's own work getting into the figure."""
 
 import dataclasses
+import warnings
 from typing import NamedTuple
 
 import equinox as eqx
@@ -9,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from fakes import MS, US, FakeArray, FakeDevice
+from flax import nnx
 
 from perfsuite.measure import readiness
 from perfsuite.measure.readiness import SLOW_NS, waiting_for
@@ -180,6 +182,25 @@ def test_an_array_that_a_name_reaches_does_not_speak_for_a_later_one_that_none_d
 
 
 # With arrays of JAX.
+
+
+def test_an_attribute_whose_reading_warns_is_left_alone():
+    class Warns:
+        def __init__(self, *leaves):
+            self.leaves = leaves
+
+        @property
+        def value(self):
+            warnings.warn("use another", DeprecationWarning, stacklevel=2)
+            return self.leaves[0]
+
+    key = jax.tree_util.GetAttrKey("value")
+    jax.tree_util.register_pytree_with_keys(
+        Warns, lambda node: (((key, node.leaves[0]),), None), lambda _, leaves: Warns(*leaves)
+    )
+    model = nnx.Linear(2, 2, rngs=nnx.Rngs(0))
+    for run in (lambda: Warns(jnp.ones(3)), lambda: nnx.state(model)):
+        waiting_for(run)(run())
 
 
 def test_outputs_that_the_next_run_donates_are_not_touched_again():

@@ -1,9 +1,10 @@
 """The private names of JAX that perfsuite uses, all of them here.
 
 They are local variables of functions on its stack, because nothing public says which function object is being
-compiled and which of its arguments are static; one method, to repair what an error does to a fast path; and the way
-from any wrapper's `.lower` to `jax.stages.Traced.lower`, which alone can lower for a platform that is not here. Where a
-name has moved, messages say less and `tests/test_jax_internals.py` fails and says which.
+compiled and which of its arguments are static, nor that a call takes the slow path; one method, to repair what an error
+does to a fast path; and the way from any wrapper's `.lower` to `jax.stages.Traced.lower`, which alone can lower for a
+platform that is not here. Where a name has moved, messages say less and `tests/test_jax_internals.py` fails and says
+which.
 """
 
 import contextlib
@@ -74,6 +75,49 @@ def restore_fast_path(functions: Iterable[Any]) -> None:
         clear = getattr(holder, "_clear_cache", None) if type(holder).__name__ == "PjitFunction" else None
         if clear is not None:
             clear()
+
+
+_MISSES = {
+    ("jax._src.pjit", "cache_miss"),
+    ("jax._src.pjit", "call_impl_cache_miss"),
+    ("jax._src.stages", "call"),  # of what was compiled ahead of time
+}
+_PLACING = ("jax._src.interpreters.pxla", "cc_shard_arg")
+
+
+def misses_fast_path(frame: FrameType) -> bool:
+    """Whether this frame is what JAX's C++ calls where it has no fast path for a call."""
+    return (frame.f_globals.get("__name__"), frame.f_code.co_name) in _MISSES
+
+
+def places_argument(frame: FrameType) -> bool:
+    """Whether this frame is what JAX's C++ calls for an argument that does not lie where the program wants it."""
+    return (frame.f_globals.get("__name__"), frame.f_code.co_name) == _PLACING
+
+
+def missed_function(frame: FrameType) -> Any:
+    """The function whose call missed, of a frame that `misses_fast_path`; its name where that is all there is."""
+    held = frame.f_locals
+    compiled = getattr(getattr(held.get("params"), "executable", None), "unsafe_call", None)
+    if (function := held.get("fun")) is not None:  # a user's callable may be false, or have no truth value
+        return function
+    return held.get("name") or getattr(compiled, "name", None) or "?"
+
+
+def why_missed(frame: FrameType, returned: Any) -> str:
+    """Why JAX has no fast path, from a frame that `misses_fast_path` and what it is returning; "" where it has one."""
+    held = frame.f_locals
+    if any(isinstance(arg, jax.core.Tracer) for arg in held.get("args_flat") or held.get("args") or ()):
+        return "called with tracers: a transformation such as jax.grad or jax.vmap is around it, outside of any jit"
+    effects = getattr(held.get("jaxpr"), "effects", ())
+    if effects:
+        kinds = ", ".join(sorted({type(effect).__name__ for effect in effects}))
+        return f"it has effects ({kinds}): jax.debug.print, jax.debug.callback, io_callback or a mutable reference"
+    if "params" in held:
+        return "it was compiled ahead of time and has effects or callbacks"
+    if isinstance(returned, tuple) and len(returned) == 3 and returned[1] is None:
+        return "JAX keeps no fast path for it"
+    return ""
 
 
 @dataclasses.dataclass

@@ -26,3 +26,18 @@ class UnwarmedSignatureError(RecompilationError):
     `function` is the warm function's name, and `stage` is empty where nothing had begun to compile yet. `changes` are
     the differences from the nearest signature that was warmed.
     """
+
+
+class TransferError(AssertionError):
+    """An array moved between host and device, or a program called Python, where that was not allowed.
+
+    `direction` is "host_to_device", "device_to_host" or "callback", `what` shape and dtype such as "float32[8,128]",
+    and of a callback the function. `cause` says in words what did it, `location` is the user's `file:line`.
+    """
+
+    def __init__(self, message: str, *, direction: str = "", what: str = "", cause: str = "", location: str = ""):
+        super().__init__(message)
+        self.direction = direction
+        self.what = what
+        self.cause = cause
+        self.location = location

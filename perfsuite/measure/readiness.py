@@ -6,6 +6,7 @@ that is reached by attribute and index, and the rest is waited for outside the t
 for all is checked first.
 """
 
+import warnings
 from collections.abc import Callable
 from typing import Any
 
@@ -53,10 +54,12 @@ def _array_getters(outputs) -> list[Callable[[Any], jax.Array]]:
         if isinstance(leaf, jax.Array):
             get = _getter(path)
             try:
-                if get(outputs) is leaf:
-                    getters.append(get)
-            except (AttributeError, KeyError, IndexError, TypeError):
-                pass  # a custom node whose keys are not its attributes
+                with warnings.catch_warnings():
+                    warnings.simplefilter("error")  # it would be given again for every block: `nnx.State` warns so
+                    if get(outputs) is leaf:
+                        getters.append(get)
+            except (AttributeError, KeyError, IndexError, TypeError, Warning):
+                pass  # a custom node whose keys are not its attributes, or not to be used
     return [getters[-1], getters[0]] if len(getters) > 1 else getters
 
 

@@ -1,5 +1,6 @@
 """`warm(fn, over=[...])`: compile and run a function for every signature that it will be called with."""
 
+import contextlib
 import dataclasses
 import sys
 from collections.abc import Callable, Iterable, Iterator
@@ -114,6 +115,20 @@ def warm(fn: Callable, over: Iterable[tuple | Call]) -> Warm:
         else:
             _warm_call(warmed, entry, where)
     return Warm(fn, tuple(warmed.signatures), warmed.seconds, warmed.compiles, config_now())
+
+
+@contextlib.contextmanager
+def borrowed(call: Call) -> Iterator[Call]:
+    """A call to run in the place of `call`: of its function itself where that is `Warm`, with the same arguments.
+
+    `call` gets the arguments that were carried last when the context closes, however it does.
+    """
+    fn = call.fn.fn if isinstance(call.fn, Warm) else call.fn
+    subject = Call(fn, call.args, call.kwargs, call.carry)
+    try:
+        yield subject
+    finally:
+        call.args = subject.args
 
 
 class _Warmed:

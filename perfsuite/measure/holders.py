@@ -1,0 +1,77 @@
+"""Who keeps an object alive, in words, one or two levels up: "a list of length 12, module global `train.history`"."""
+
+import collections
+import gc
+import sys
+import types
+from collections.abc import Collection, Iterator
+from typing import Any
+
+_CONTAINERS = (list, tuple, dict, set, frozenset, collections.deque)
+_MOST_REFERRERS = 50
+
+
+def holders_of(value: Any, ignored: Collection[int] = ()) -> list[str]:
+    """What refers to `value`, as phrases. Objects whose `id` is in `ignored`, and frames, are left out.
+
+    What `gc.freeze()` took out of the collector's sight is not found.
+    """
+    modules = _module_names()
+    found = []
+    for holder in _referrers(value, ignored):
+        if (phrase := _phrase(holder, value, modules, {*ignored, id(holder)})) and phrase not in found:
+            found.append(phrase)
+    return found
+
+
+def _phrase(holder: Any, value: Any, modules: dict[int, str], ignored: set[int]) -> str:
+    if name := _named(holder, value, modules):
+        return name
+    if not isinstance(holder, _CONTAINERS):
+        return f"an object of type {type(holder).__qualname__}"
+    container = f"a {type(holder).__name__} of length {len(holder)}"
+    above = _referrers(holder, ignored)
+    for one in above:
+        if name := _named(one, holder, modules):
+            return f"{container}, {name}"
+    owners = [type(one).__qualname__ for one in above if not isinstance(one, _CONTAINERS)]
+    return f"{container}, held by an object of type {owners[0]}" if owners else container
+
+
+def _named(holder: Any, value: Any, modules: dict[int, str]) -> str:
+    """Where a name leads from `holder` to `value`: a module global, a closure, an attribute; "" otherwise."""
+    if isinstance(holder, types.CellType):
+        for function in _closures_with(holder):
+            cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=False)
+            name = next(name for name, cell in cells if cell is holder)
+            return f"`{name}` in the closure of {function.__qualname__}"
+        return "a variable of a function that is still running"
+    if isinstance(holder, dict):
+        key = next((key for key, held in holder.items() if held is value), None)
+        if id(holder) in modules:
+            return f"module global `{modules[id(holder)]}.{key}`"
+        owner = next((o for o in gc.get_referrers(holder) if getattr(o, "__dict__", None) is holder), None)
+        return f"attribute `{key}` of {type(owner).__qualname__}" if owner is not None else ""
+    # Instances keep their attributes in themselves until somebody asks for their `__dict__`.
+    if not isinstance(holder, _CONTAINERS) and isinstance(attributes := getattr(holder, "__dict__", None), dict):
+        key = next((key for key, held in attributes.items() if held is value), None)
+        return f"attribute `{key}` of {type(holder).__qualname__}" if key is not None else ""
+    return ""
+
+
+def _closures_with(cell: types.CellType) -> Iterator[types.FunctionType]:
+    for closure in gc.get_referrers(cell):
+        if isinstance(closure, tuple):
+            for function in gc.get_referrers(closure):
+                if isinstance(function, types.FunctionType) and function.__closure__ is closure:
+                    yield function
+
+
+def _referrers(value: Any, ignored: Collection[int]) -> list[Any]:
+    found = gc.get_referrers(value)
+    mine = (types.FrameType, types.GeneratorType)
+    return [one for one in found if not isinstance(one, mine) and id(one) not in ignored][:_MOST_REFERRERS]
+
+
+def _module_names() -> dict[int, str]:
+    return {id(vars(module)): name for name, module in list(sys.modules.items()) if hasattr(module, "__dict__")}
