@@ -82,7 +82,7 @@ def test_an_array_that_becomes_a_python_number_is_named(jit):
         assert "Pass it as an array if it changes" in str(error)
     else:
         assert error.changes == ("args[1]: weak type was False (an array), is True (a Python float)",)
-        assert "Wrap Python numbers in jnp.asarray(x, dtype)" in str(error)
+        assert "Pass jnp.float32(x) in every call, not a Python number" in str(error)
 
 
 @each_jit
@@ -221,7 +221,8 @@ def test_a_function_made_anew_in_a_loop_is_named(jit):
     silent(first, x)
     error = refusal(second, x)
     line = make.__code__.co_firstlineno + 1
-    assert error.changes == (f"function: was an earlier object, is another of the same code ({HERE}:{line})",)
+    made = f"another of the same code ({HERE}:{line}), a lambda made anew"
+    assert error.changes == (f"function: was an earlier object, is {made}",)
     assert "Create the jitted function once, outside the loop" in str(error)
 
 
@@ -454,7 +455,7 @@ def test_many_differences_are_cut_short():
     error = refusal(step, after)
     assert len(error.changes) == 20
     assert "  and 14 more\n" in str(error)
-    assert len(str(error).splitlines()) == 9
+    assert len(str(error).splitlines()) == 10
 
 
 def test_nothing_found_is_said_with_what_was_compared():
@@ -527,3 +528,99 @@ def test_an_argument_that_cannot_be_described_does_not_fail_the_compile():
     before, after = jnp.ones(3), jnp.ones(4)
     step(before, Hostile())
     assert refusal(step, after, Hostile()).changes == ("args[0]: shape was (3,), is (4,)",)
+
+
+@pytest.mark.parametrize("jit", [jax.jit, nnx.jit, eqx.filter_jit])
+def test_the_value_of_a_numpy_number_that_is_not_static_is_not_blamed(jit):
+    step = jit(lambda x, rate: x * rate)
+    before, after = np.ones(3, np.float32), np.ones(4, np.float32)
+    step(before, np.float32(1))
+    silent(step, before, np.float32(2))
+    assert refusal(step, after, np.float32(3)).changes == ("args[0]: shape was (3,), is (4,)",)
+
+
+def test_a_positional_number_is_not_blamed_where_a_later_static_argument_is_passed_by_keyword():
+    step = jax.jit(lambda scale, x, n: x * scale, static_argnums=2)
+    x, more = np.ones(3, np.float32), np.ones(4, np.float32)
+    step(1, x, n=2)
+    assert refusal(step, 5, more, n=2).changes == ("args[1]: shape was (3,), is (4,)",)
+
+
+def test_of_several_partials_the_nearest_is_chosen_and_what_differs_is_named():
+    def step(x, scale, mode):
+        return x * scale
+
+    x = np.ones(3, np.float32)
+    jax.jit(functools.partial(step, scale=2.0, mode="train"))(x)
+    jax.jit(functools.partial(step, scale=3.0, mode="eval"))(x)
+    error = refusal(jax.jit(functools.partial(step, scale=2.0, mode="test")), x)
+    assert error.changes[1:] == ("partial's mode: static value was 'eval', is 'test'",) or error.changes[1:] == (
+        "partial's mode: static value was 'train', is 'test'",
+    )
+
+
+def test_what_a_closure_holds_is_named_and_not_kept_alive():
+    import gc
+    import weakref
+
+    def make(weight, layers):
+        return jax.jit(lambda x: x + weight.sum() + len(layers))
+
+    x, weight = np.ones(3, np.float32), jnp.ones((3, 5))
+    reference = weakref.ref(weight)
+    make(weight, [weight])(x)
+    error = refusal(make(jnp.ones((3, 6)), [x, x]), x)
+    assert error.changes[1:] == (
+        "closed-over layers[0]: shape was (3, 5), is (3,)",
+        "closed-over layers[1]: was absent, is float32[3]",
+        "closed-over weight: shape was (3, 5), is (3, 6)",
+    )
+    jax.clear_caches()
+    del weight
+    gc.collect()
+    assert reference() is None
+
+
+def test_a_closure_over_what_is_not_bound_yet_or_has_a_slow_text_is_no_obstacle():
+    class Slow:
+        def __repr__(self):
+            raise AssertionError("a text that reads arrays")
+
+    def make(slow):
+        def step(x):
+            return x if slow is None else later(x)
+
+        jitted = jax.jit(step)
+        with pytest.raises(NameError):
+            jitted(x)
+        later = jnp.negative
+        return jitted, later
+
+    x = np.ones(3, np.float32)
+    make(Slow())
+    with pytest.raises(RecompilationError, match="another of the same code") as raised, compiles.forbid():
+        make(Slow())
+    assert "Slow" not in str(raised.value)
+
+
+def test_static_arguments_that_the_function_is_jitted_again_with_are_named():
+    def step(x, n):
+        return x * n
+
+    x = np.ones(3, np.float32)
+    jax.jit(step)(x, 2)
+    error = refusal(jax.jit(step, static_argnums=1), x, 2)
+    assert error.changes[0].startswith("static arguments: was none, is args[1]")
+    assert "Jit it once, with the same static_argnums" in str(error)
+    assert refusal(jax.jit(step, static_argnums=1), x, 3).changes == ("args[1]: static value was 2, is 3",)
+
+
+def test_of_two_ways_in_which_a_function_is_jitted_a_call_is_compared_with_its_own():
+    def step(x, n):
+        return x * n
+
+    x = np.ones(3, np.float32)
+    jax.jit(step)(x, 2)
+    jax.jit(step, static_argnames="n")(x, n=2)
+    (change,) = refusal(jax.jit(step), x, n=2).changes
+    assert change == "kwargs['n']: was passed by position, is passed by keyword"

@@ -405,7 +405,6 @@ def test_building_inputs_excuses_its_own_thread_only():
         (lambda x: jnp.linalg.norm(x), "norm", ""),
         (lambda x: x[::2], "slice", " (in `__getitem__`)"),
         (lambda x: x.astype(jnp.float16), "convert_element_type", " (in `_astype`)"),
-        (lambda x: jax.lax.scan(lambda carry, y: (carry + y, y), 0.0, x), "scan", ""),
     ],
 )
 def test_an_eager_operation_is_called_one_and_inputs_are_to_be_built_before(operation, name, through):

@@ -3,10 +3,12 @@
 import numpy as np
 import pytest
 
-from perfsuite.gate.diagnosis import likely_cause
+from perfsuite.gate.advice import advice_on, waits
+from perfsuite.gate.diagnosis import busiest, likely_cause
 from perfsuite.measure.comparison import Comparison, Estimate
 from perfsuite.measure.hostcalls import HostCalls
 from perfsuite.measure.measurement import Interval
+from perfsuite.measure.origins import Origin
 
 ASYNCHRONOUS = (100.0, 1000.0)
 """Microseconds until a call returns and until its outputs are ready."""
@@ -65,4 +67,47 @@ def test_c_calls_count_as_host_calls():
 
 def test_two_causes_are_both_named():
     cause = likely_cause(comparison(WAITING, ASYNCHRONOUS), calls(f=20), calls(f=10))
-    assert "something in it waits; Python on the host: 20 host calls" in cause
+    assert "something in it waits" in cause
+    assert "; Python on the host: 20 host calls" in cause
+
+
+def from_origins(**by_origin):
+    """Host calls made in functions of libraries, named as `tree__map` for "jax._src.tree:map"."""
+    origins = {
+        Origin(f"jax._src.{name.replace('__', ':')}", f"{name}.py:7 in step"): n for name, n in by_origin.items()
+    }
+    return HostCalls("step", sum(origins.values()), 0, {}, origins)
+
+
+def test_what_the_users_code_calls_is_named_with_its_line_and_what_to_do():
+    candidate, reference = from_origins(tree__map=90, api__device_put=40, numpy__sum=3), from_origins(tree__map=20)
+    cause = likely_cause(comparison(ASYNCHRONOUS, ASYNCHRONOUS), candidate, reference)
+    head, *advice = cause.splitlines()
+    assert head.endswith(
+        "133 host calls against 20 of reference, above all jax._src.tree:map at tree__map.py:7 in step (+70), "
+        "jax._src.api:device_put at api__device_put.py:7 in step (+40)"
+    )
+    assert [line.strip() for line in advice] == [advice_on("jax._src.tree:map"), advice_on("jax._src.api:device_put")]
+    assert all(advice)
+
+
+def test_the_same_call_at_another_line_is_no_more_calls():
+    candidate = HostCalls("step", 30, 0, {}, {Origin("optax:update", "new.py:3"): 20, Origin("mine:f", "new.py:4"): 10})
+    reference = HostCalls("step", 20, 0, {}, {Origin("optax:update", "old.py:9"): 20})
+    cause = likely_cause(comparison(ASYNCHRONOUS, ASYNCHRONOUS), candidate, reference)
+    assert cause.endswith("above all mine:f at new.py:4 (+10)")
+
+
+def test_what_waits_is_named_where_it_is_a_host_call():
+    candidate = from_origins(api__block_until_ready=20)
+    cause = likely_cause(comparison(WAITING, ASYNCHRONOUS), candidate, from_origins())
+    assert ": jax._src.api:block_until_ready at api__block_until_ready.py:7 in step waits. Return the array" in cause
+
+
+def test_a_function_that_nothing_is_known_of_gets_no_advice():
+    assert advice_on("mine:step") == ""
+    assert not waits("mine:step")
+
+
+def test_a_count_without_origins_names_its_busiest_functions():
+    assert busiest(calls(f=10, g=3)) == "busiest: f (10), g (3)"

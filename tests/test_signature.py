@@ -38,6 +38,18 @@ class Hostile:
         raise RuntimeError("no text")
 
 
+class Unreadable(Hostile):
+    """One that can be called, and whose attributes raise."""
+
+    def __call__(self):
+        pass
+
+    def __getattribute__(self, name):
+        if name in ("__module__", "__qualname__"):
+            raise RuntimeError(f"no {name}")
+        return super().__getattribute__(name)
+
+
 class Mode(enum.Enum):
     TRAIN = 1
     EVAL = 2
@@ -151,7 +163,7 @@ def test_arrays_of_one_kind_are_equal_whatever_their_numbers():
     assert same(X, np.ones((8, 128), np.float32))
     assert same(X, jax.ShapeDtypeStruct((8, 128), jnp.float32))
     assert same(jax.random.key(0), jax.random.key(1))
-    assert same(jnp.float32(1.0), np.float32(2.0))
+    assert same(jnp.float32(1.0), np.ones((), np.float32))
 
 
 def test_each_kind_of_difference_has_its_words():
@@ -314,3 +326,41 @@ def test_texts_are_short_and_read_no_array():
     assert text_of(Hostile()) == "<Hostile, whose repr raises RuntimeError>"
     assert text_of("a\nb") == repr("a\nb")
     assert value_of(Hostile()) != value_of(Hostile())
+    assert value_of(Unreadable()).text == "<Unreadable, whose repr raises RuntimeError>"
+    assert value_of(Unreadable()).module == ""
+
+
+def test_the_values_of_numpy_numbers_are_told_apart_as_they_may_be_static():
+    found = change(np.float32(1.0), np.float32(2.0))
+    assert str(found) == "args[0]: static value was np.float32(1.0), is np.float32(2.0)"
+    assert (found.kind, found.variant) == ("number", "numpy")
+    assert same(np.float32(1.0), np.float32(1.0))
+
+
+def test_addresses_are_left_out_of_texts():
+    class Model:
+        pass
+
+    assert text_of(Model()).endswith("<locals>.Model object>")
+    assert " at 0x" not in text_of(functools.partial(test_addresses_are_left_out_of_texts))
+    assert text_of("kept at 0x12") == "'kept at 0x12'"
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "variant"),
+    [
+        (jnp.ones((4, 3)), jnp.ones((2, 3)), "ragged"),
+        (jnp.ones((4, 3)), jnp.ones((4, 5)), "grows"),
+        (jnp.ones((4, 3)), jnp.ones((4, 2)), ""),
+        (jnp.ones((4, 3)), jnp.ones((2, 2)), ""),
+        (jnp.ones((4, 3)), jnp.ones(4), ""),
+        ("train", "eval", "mode"),
+        (Mode.TRAIN, Mode.EVAL, "mode"),
+        (sorted, len, "mode"),
+        (lambda: 1, lambda: 2, "function"),
+        (object(), object(), "identity"),
+    ],
+)
+def test_variants_tell_apart_what_users_would_do_different_things_about(before, after, variant):
+    (found,) = differences(signature_of((before,)), signature_of((after,)))
+    assert found.variant == variant

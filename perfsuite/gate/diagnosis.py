@@ -1,9 +1,13 @@
 """The likely cause of a ratio over its limit, in words: what a person would look at first."""
 
+import collections
+
 import numpy as np
 
+from perfsuite.gate.advice import advice_on, waits
 from perfsuite.measure.comparison import Comparison
 from perfsuite.measure.hostcalls import HostCalls
+from perfsuite.measure.origins import Origin
 
 WAITS = 0.8
 """A call whose time to return is above this share of its time to ready is said to wait for the device."""
@@ -12,8 +16,14 @@ HOST_CALL_US = 0.1
 """About what one Python or C call costs: the 27 500 calls of a `filter_jit` step over 607 arrays take it 4.5 ms longer
 than the 2 calls of a flat one (2-core x86-64 machine, Python 3.11)."""
 
+NAMED = 3
+"""How many functions a message names."""
+
 NOTICEABLE = 0.1
 """More host calls are named as the cause when they account for this share of the overhead."""
+
+TELLING = 0.1
+"""What the user's code calls is named and advised on when this share of the host calls in question are made by it."""
 
 ASYNCHRONOUS = 0.5
 """A call whose time to return is below this share returns before the device is done."""
@@ -26,7 +36,8 @@ def likely_cause(comparison: Comparison, candidate: HostCalls, reference: HostCa
         causes.append(
             f"{comparison.candidate} returns only when the device is done "
             f"({_return_share(comparison.candidate_us):.0%} of its time has passed by then, "
-            f"{_return_share(comparison.reference_us):.0%} for {comparison.reference}): something in it waits"
+            f"{_return_share(comparison.reference_us):.0%} for {comparison.reference}): "
+            f"{_what_waits(candidate, reference)}. Return the array, and read it some steps later"
         )
     causes.append(_host_cause(comparison, candidate, reference))
     return "; ".join(causes)
@@ -45,6 +56,51 @@ def _host_cause(comparison: Comparison, candidate: HostCalls, reference: HostCal
             f"not Python on the host ({counts}): the compiled program, dispatch in C++, a sleep, "
             "or work in another thread or in native code"
         )
-    extra = {name: calls - reference.by_function.get(name, 0) for name, calls in candidate.by_function.items()}
-    worst = sorted((name for name in extra if extra[name] > 0), key=lambda name: (-extra[name], name))[:3]
-    return f"Python on the host: {counts}, above all {', '.join(f'{name} (+{extra[name]})' for name in worst)}"
+    intro = f"Python on the host: {counts}, above all"
+    if not candidate.by_origin:
+        extra = {name: calls - reference.by_function.get(name, 0) for name, calls in candidate.by_function.items()}
+        worst = sorted((name for name in extra if extra[name] > 0), key=lambda name: (-extra[name], name))[:NAMED]
+        return f"{intro} {', '.join(f'{name} (+{extra[name]})' for name in worst)}"
+    named = _telling(_extra(candidate, reference))
+    return f"{intro} {', '.join(f'{origin} (+{calls})' for origin, calls in named.items())}{_advised(named)}"
+
+
+def busiest(counted: HostCalls) -> str:
+    """Where most of the host calls of a call that makes too many come from, and what to do about it."""
+    if not counted.by_origin:
+        return "busiest: " + ", ".join(f"{name} ({calls})" for name, calls in list(counted.by_function.items())[:NAMED])
+    named = _telling(counted.by_origin)
+    return f"busiest: {', '.join(f'{origin} ({calls})' for origin, calls in named.items())}{_advised(named)}"
+
+
+def _extra(candidate: HostCalls, reference: HostCalls) -> dict[Origin, int]:
+    """What the candidate's code calls that makes more host calls than the same does for the reference, at any line."""
+    then: collections.Counter[str] = collections.Counter()
+    for origin, calls in reference.by_origin.items():
+        then[origin.function] += calls
+    extra: dict[Origin, int] = {}
+    for origin, calls in candidate.by_origin.items():
+        allowed = min(calls, then[origin.function])
+        then[origin.function] -= allowed
+        if calls > allowed:
+            extra[origin] = calls - allowed
+    return dict(sorted(extra.items(), key=lambda item: (-item[1], str(item[0]))))
+
+
+def _telling(calls: dict[Origin, int]) -> dict[Origin, int]:
+    """The few that make most of the calls; `calls` has the busiest first."""
+    least = TELLING * sum(calls.values())
+    return {origin: made for origin, made in list(calls.items())[:NAMED] if made >= least}
+
+
+def _advised(named: dict[Origin, int]) -> str:
+    advice = list(dict.fromkeys(advice_on(origin.function) for origin in named))
+    return "".join(f"\n  {text}" for text in advice if text)
+
+
+def _what_waits(candidate: HostCalls, reference: HostCalls) -> str:
+    known = [origin for origin in _extra(candidate, reference) if waits(origin.function)]
+    if known:
+        return f"{known[0]} waits"
+    # Most of what waits is C++, which no host call shows.
+    return "something in it waits, such as block_until_ready, float(), np.asarray, print of an array, or filter_jit"

@@ -5,6 +5,7 @@ import math
 from collections.abc import Mapping
 from typing import Literal
 
+from perfsuite.gate.advice import advice_on
 from perfsuite.gate.baseline import Entry
 from perfsuite.gate.environment import HOST_CALLS_UNIT, Environment, incomparable, version_changes
 from perfsuite.measure.measurement import Interval, Kind, Measurement
@@ -173,12 +174,23 @@ def _growth(measurement: Measurement, entry: Entry) -> str:
     else:
         verb, sign = "fell:", "-"
         parts = _grown(now, measurement.value, then)
-    places = measurement.places or {}
-    named = [
-        f"{name} ({sign}{amount})" + (f" at {places[name]}" if name in places else "")
-        for name, amount in parts[:PARTS_NAMED]
-    ]
-    return f"; {verb} {', '.join(named)}" if named else ""
+    parts, places = parts[:PARTS_NAMED], measurement.places or {}
+    if not parts:
+        return ""
+    if measurement.unit == HOST_CALLS_UNIT:
+        named = ", ".join(f"{name} ({sign}{amount})" for name, amount in parts)
+        return f"; {verb} {named}{_made_in([places[name] for name, _ in parts if name in places])}"
+    named = ", ".join(
+        f"{name} ({sign}{amount})" + (f" at {places[name]}" if name in places else "") for name, amount in parts
+    )
+    return f"; {verb} {named}"
+
+
+def _made_in(places: list[str]) -> str:
+    """What the user's code calls that makes these host calls, and what to do about it."""
+    known = list(dict.fromkeys(place for place in places if " at " in place or advice_on(place)))
+    advice = list(dict.fromkeys(filter(None, map(advice_on, known))))
+    return (f", made in {', '.join(known)}" if known else "") + "".join(f"\n  {text}" for text in advice)
 
 
 def _grown(small: Mapping[str, int], total: float, large: Mapping[str, int]) -> list[tuple[str, str]]:

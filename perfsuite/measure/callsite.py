@@ -11,7 +11,7 @@ import inspect
 import os
 import sysconfig
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any
 
@@ -20,10 +20,10 @@ import jax
 from perfsuite.measure import _jax_internals
 from perfsuite.measure.frameworks import as_passed_on, is_filter_jit, wraps_jit
 
-_LIBRARIES = frozenset({"jax", "jaxlib", "equinox", "flax", "optax", "haiku", "chex", "distrax", "diffrax", "orbax"})
+LIBRARIES = frozenset({"jax", "jaxlib", "equinox", "flax", "optax", "haiku", "chex", "distrax", "diffrax", "orbax"})
 """Their frames belong to the call, as do those of objects around a jitted function, whoever made them."""
 
-_TRANSPARENT = ("jaxtyping", "beartype", "typeguard", "perfsuite.measure", "perfsuite.fixture")
+_TRANSPARENT = ("jaxtyping", "beartype", "typeguard")
 """Their frames pass arguments on as they are."""
 
 _STANDARD_LIBRARY = tuple(
@@ -53,7 +53,8 @@ class CallSite:
     library's function `through` which the compile came instead, such as `zeros`. `function` is what the user jitted,
     `compared` whether JAX compares it by equality rather than identity, and `compiled` what JAX compiles for it, a
     function of the library's own for `filter_jit`. `statics` is `None` where nobody can tell. `frame` is the identity
-    of the library's outermost frame, the same for every stage of one call.
+    of the library's outermost frame, the same for every stage of one call. `caller` is the user's function whose
+    line is named: its name, and its place as `code_of` gives it.
     """
 
     location: str
@@ -67,6 +68,7 @@ class CallSite:
     statics: Statics | None = None
     compiled: Any = None
     frame: int = 0
+    caller: tuple[str, str] = ("", "")
 
     @property
     def mark(self) -> int:
@@ -86,7 +88,9 @@ def read(frame: FrameType) -> CallSite:
         eager = _jax_internals.belongs_to_jax(function)
         site = CallSite(where, named=named, through=through, function=function, eager=eager)
     outermost = id(library[-1]) if library else 0
-    return dataclasses.replace(site or CallSite(where), compiled=function, frame=outermost)
+    code = user and user.f_code
+    caller = (code.co_name, f"{_shortened(code.co_filename)}:{code.co_firstlineno}") if code else ("", "")
+    return dataclasses.replace(site or CallSite(where), compiled=function, frame=outermost, caller=caller)
 
 
 def location(frame: FrameType) -> str:
@@ -106,17 +110,30 @@ def of_function(fn: Callable, args: tuple, kwargs: dict[str, Any]) -> CallSite:
 
 def code_of(function: Any) -> str:
     """Where a function was defined, as `file:line`, also behind partials and wrappers; its type's name otherwise."""
+    *_, function = innermost(function)
+    code = getattr(function, "__code__", None)
+    if code is None and callable(function):
+        code = getattr(type(function).__call__, "__code__", None)
+    return type(function).__qualname__ if code is None else f"{_shortened(code.co_filename)}:{code.co_firstlineno}"
+
+
+def innermost(function: Any) -> Iterator[Any]:
+    """A function, and what is behind it where it is a partial or a wrapper, the function with the code last."""
+    yield function
     for _ in range(100):  # A wrapper that wraps itself must not hang a user's compile.
         if isinstance(function, functools.partial):
             function = function.func
         elif (inner := getattr(function, "__wrapped__", None)) is not None:
             function = inner
         else:
-            break
-    code = getattr(function, "__code__", None)
-    if code is None and callable(function):
-        code = getattr(type(function).__call__, "__code__", None)
-    return type(function).__qualname__ if code is None else f"{_shortened(code.co_filename)}:{code.co_firstlineno}"
+            return
+        yield function
+
+
+def is_harness(module: str) -> bool:
+    """Whether a module is of what measures; the workloads of this package are measured as a user's code is."""
+    packages = module.split(".", 2)[:2]
+    return packages[0] == "perfsuite" and packages[1:] != ["workloads"]
 
 
 def _split(frame: FrameType) -> tuple[list[FrameType], FrameType | None]:
@@ -127,7 +144,7 @@ def _split(frame: FrameType) -> tuple[list[FrameType], FrameType | None]:
         module = found.f_globals.get("__name__") or ""
         if _is_transparent(module, found.f_code.co_filename):
             continue
-        if not called and (module.partition(".")[0] in _LIBRARIES or _wrapper_of(found) is not None):
+        if not called and (module.partition(".")[0] in LIBRARIES or _wrapper_of(found) is not None):
             library.append(found)
             continue
         called = True
@@ -138,8 +155,8 @@ def _split(frame: FrameType) -> tuple[list[FrameType], FrameType | None]:
 
 
 def _is_transparent(module: str, filename: str) -> bool:
-    if module.startswith(_TRANSPARENT):
-        return any(module == name or module.startswith(f"{name}.") for name in _TRANSPARENT)
+    if is_harness(module) or module.partition(".")[0] in _TRANSPARENT:
+        return True
     return filename.startswith("<frozen") or (filename.startswith(_STANDARD_LIBRARY) and "-packages" not in filename)
 
 
@@ -208,7 +225,7 @@ def _statics(known: tuple[tuple[int, ...], tuple[str, ...]] | None, args: tuple)
     if known is None:
         return None
     argnums, argnames = known
-    return Statics(argnums=tuple(n % len(args) if args else n for n in argnums), argnames=argnames)
+    return Statics(argnums=tuple(n + len(args) if n < 0 else n for n in argnums), argnames=argnames)
 
 
 def _wrapped(wrapper: Any) -> Any:

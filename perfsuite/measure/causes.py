@@ -6,13 +6,18 @@ speaks after the trace, and must be configured for the whole process.
 """
 
 import collections
+import contextlib
 import dataclasses
+import functools
 import threading
+import types
 from collections.abc import Iterable
+from typing import Any
 
 import jax
+import numpy as np
 
-from perfsuite.measure.callsite import CallSite, Statics, code_of
+from perfsuite.measure.callsite import CallSite, Statics, code_of, innermost
 from perfsuite.measure.description import Item, Leaf, Node, describe
 from perfsuite.measure.signature import Change, Signature, differences, distance, signature_of, signature_of_named
 from perfsuite.measure.values import Value, identity_of, text_of
@@ -29,11 +34,17 @@ _UNRELATED = ("log", "explain", "persistent", "compilation_cache", "traceback", 
 
 @dataclasses.dataclass(frozen=True)
 class Sighting:
-    """A call seen compiling: its signature, the function object and the configuration that it compiled under."""
+    """A call seen compiling: its signature, the function object and the configuration that it compiled under.
+
+    `held` is what the function object brings with it, for one that JAX compares by identity. `statics` are the
+    arguments that `jax.jit` was told are static.
+    """
 
     signature: Signature
     function: Value | Item | None
     config: tuple[tuple[str, str], ...] = dataclasses.field(repr=False)
+    held: Signature | None = dataclasses.field(default=None, compare=False, repr=False)
+    statics: Statics | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,6 +77,11 @@ class History:
         with self._lock:
             return tuple(self._calls.get(key, ()))
 
+    def has(self, code: str) -> bool:
+        """Whether a function whose code is there was seen compiling."""
+        with self._lock:
+            return any(key[0] == code for key in self._calls)
+
     def forget(self) -> None:
         with self._lock:
             self._calls.clear()
@@ -87,7 +103,8 @@ def sighting_of(site: CallSite) -> Sighting:
     function: Value | Item | None = None
     if site.function is not None:
         function = describe(site.function) if site.compared else identity_of(site.function)
-    return Sighting(signature, function, config_now())
+    held = None if site.function is None or site.compared or site.eager else signature_of_named(_held(site.function))
+    return Sighting(signature, function, config_now(), held, site.statics)
 
 
 def cause_of(sighting: Sighting, known: Iterable[Sighting], site: CallSite) -> Cause:
@@ -96,9 +113,12 @@ def cause_of(sighting: Sighting, known: Iterable[Sighting], site: CallSite) -> C
     if not known:
         return Cause((), 0)
     same = [other for other in known if other.function == sighting.function]
-    if not same and isinstance(sighting.function, Value):
-        # JAX compiles every new function object, whatever its arguments.
-        return Cause((_another_function(site),), len(known))
+    if not same and isinstance(sighting.function, Value) and not site.eager:
+        # JAX compiles every new function object, whatever its arguments. What it holds is built into its program.
+        held = min((_held_changes(other, sighting) for other in reversed(known)), key=distance)
+        return Cause((_another_function(site, held), *held), len(known))
+    # The same function may be jitted in several ways.
+    same = [other for other in same if other.statics == sighting.statics] or same
     nearest = min(reversed(same or known), key=lambda other: distance(_changes(other, sighting, site)))
     return Cause(_changes(nearest, sighting, site), len(known))
 
@@ -124,6 +144,9 @@ def relevant(changes: Iterable[Change], statics: Statics | None) -> tuple[Change
     Where nobody can tell whether it is (`statics` is `None`), it counts if nothing else differs.
     """
     changes = tuple(changes)
+    if statics is None or statics.all:
+        # A NumPy number is an array for `filter_jit`, and most often where nobody can tell.
+        changes = tuple(change for change in changes if (change.kind, change.variant) != ("number", "numpy"))
     numbers = {change.path for change in changes if change.kind == "number"}
     if statics is None:
         return tuple(change for change in changes if change.kind != "number") or changes
@@ -147,10 +170,73 @@ def _changes(before: Sighting, after: Sighting, site: CallSite) -> tuple[Change,
     if isinstance(before.function, Leaf | Node) and isinstance(after.function, Leaf | Node):
         old, new = Signature((("fn", before.function),)), Signature((("fn", after.function),))
         found += (_another_function(site) if change.path == "fn" else change for change in differences(old, new))
+    if before.statics != after.statics and not site.eager:
+        found.append(Change("options", "static arguments", _listing(before.statics), _listing(after.statics)))
     found += relevant(differences(before.signature, after.signature), site.statics)
     found += config_changes(before.config, after.config)
     return tuple(found)
 
 
-def _another_function(site: CallSite) -> Change:
-    return Change("function", "function", "an earlier object", f"another of the same code ({code_of(site.function)})")
+def _held_changes(before: Sighting, after: Sighting) -> tuple[Change, ...]:
+    if before.held is None or after.held is None:
+        return ()
+    return relevant(differences(before.held, after.held), Statics(all=True))
+
+
+def _listing(statics: Statics | None) -> str:
+    if statics is None:
+        return "unknown"
+    paths = [*(f"args[{n}]" for n in statics.argnums), *(f"kwargs[{name!r}]" for name in statics.argnames)]
+    return ", ".join(paths) or "none"
+
+
+def _another_function(site: CallSite, held: tuple[Change, ...] = ()) -> Change:
+    made = _made(site.function)
+    now = f"another of the same code ({code_of(site.function)}){made and f', a {made} made anew'}"
+    variant, hint = ("held", held[0].path.rpartition(" ")[2]) if held and not _is_object(held[0]) else (made, "")
+    return Change("function", "function", "an earlier object", now, variant=variant, hint=hint)
+
+
+def _is_object(change: Change) -> bool:
+    """Whether a change is of something that no argument could stand for."""
+    return change.variant in ("function", "optimizer", "class", "identity", "equality")
+
+
+def _made(function: Any) -> str:
+    """What kind of function object it is, for those that are made anew without a `def`."""
+    if not isinstance(function, types.FunctionType | types.MethodType | functools.partial):
+        *_, function = innermost(function)  # Behind an object of nnx.jit's.
+    if isinstance(function, functools.partial):
+        return "functools.partial"
+    if isinstance(function, types.MethodType):
+        return "bound method"
+    if hasattr(function, "__wrapped__"):
+        return "wrapped function"
+    return "lambda" if getattr(function, "__name__", "") == "<lambda>" else ""
+
+
+def _held(function: Any) -> dict[str, Any]:
+    """What a function object brings with it, by the words for a message."""
+    found: dict[str, Any] = {}
+    for part in innermost(function):
+        if isinstance(part, functools.partial):
+            found |= {"partial's args": part.args} if part.args else {}
+            found |= {f"partial's {name}": value for name, value in part.keywords.items()}
+        if isinstance(part, types.MethodType):
+            found["method's self"] = part.__self__
+            part = part.__func__
+    if isinstance(part, types.FunctionType):
+        code, defaults = part.__code__, part.__defaults__ or ()
+        for name, cell in zip(code.co_freevars, part.__closure__ or (), strict=True):
+            with contextlib.suppress(ValueError):  # A name that is bound later.
+                found[f"closed-over {name}"] = cell.cell_contents
+        names = code.co_varnames[code.co_argcount - len(defaults) : code.co_argcount]
+        found |= {f"default {name}": value for name, value in zip(names, defaults, strict=True)}
+        found |= {f"default {name}": value for name, value in (part.__kwdefaults__ or {}).items()}
+    return {name: value for name, value in found.items() if _has_short_text(value)}
+
+
+def _has_short_text(value: Any) -> bool:
+    """Whether a message can show it without a `__repr__` that may read arrays."""
+    shown = (bool, int, float, complex, str, bytes, np.generic, jax.Array, np.ndarray, tuple, list, dict, type(None))
+    return isinstance(value, shown) or callable(value) or type(value).__repr__ is object.__repr__

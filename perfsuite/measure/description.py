@@ -23,7 +23,8 @@ _CONTAINERS = (tuple, list, dict, type(None))
 class Leaf:
     """An argument without children.
 
-    `kind` is "array", "scalar" (a Python number: an array for `jax.jit`, static for `filter_jit`) or "static".
+    `kind` is "array", "scalar" (a Python number: an array for `jax.jit`, static for `filter_jit`) or "static". `value`
+    is of all but arrays that have no hash, and `source` says what the argument is.
     `sharding` and `devices` are of arrays that are committed to their devices; JAX moves others as it needs them.
     """
 
@@ -125,6 +126,8 @@ def _describe_leaf(value: Any) -> Leaf:
         return Leaf("static", value=value_of(value), source=source)
     if isinstance(value, _SCALARS) and not isinstance(value, np.generic):
         return Leaf("scalar", shape, dtype, weak_type, value=value_of(value), source=f"a Python {source}")
+    if isinstance(value, np.generic):  # The only arrays that can be static: the others have no hash.
+        return Leaf("array", shape, dtype, weak_type, value=value_of(value), source=f"a NumPy {source}")
     sharding, devices = _placement(value)
     return Leaf("array", shape, dtype, weak_type, sharding, devices, source="an array")
 

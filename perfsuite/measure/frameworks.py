@@ -3,9 +3,11 @@
 A library that the process has not imported cannot have made any of the objects asked about.
 """
 
+import dataclasses
 import inspect
 import sys
 import types
+from collections.abc import Iterator
 from typing import Any
 
 import jax
@@ -45,6 +47,38 @@ def graph_children(value: Any) -> dict[str, Any] | None:
     if nnx is None or not isinstance(value, nnx.Module):
         return None
     return {name: child for name, child in sorted(vars(value).items()) if not name.startswith("_pytree__")}
+
+
+def record_fields(value: Any) -> dict[str, Any]:
+    """What a static value that is compared as a whole consists of, by name; empty where it is no record.
+
+    The attributes of a dataclass, so of a Linen module; of a named tuple, so of an Optax optimizer; and the static ones
+    of the modules in an NNX graph, by path.
+    """
+    nnx = sys.modules.get("flax.nnx")
+    if nnx is not None and isinstance(value, nnx.GraphDef):
+        return dict(_graph_statics(iter(value.nodes), iter(value.attributes), ""))
+    if isinstance(value, tuple) and hasattr(value, "_fields"):
+        return dict(zip(value._fields, value, strict=True))
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {field.name: getattr(value, field.name, None) for field in dataclasses.fields(value) if field.compare}
+    return {}
+
+
+def _graph_statics(nodes: Iterator[Any], attributes: Iterator[Any], path: str) -> Iterator[tuple[str, Any]]:
+    """The type of the next node, its static attributes and those of the nodes below it: both lists go depth first."""
+    node = next(nodes)
+    yield f"{path}(type)", getattr(node, "type", "a reference to a node that is named before")
+    for _ in range(getattr(node, "num_attributes", 0)):
+        name, attribute = next(attributes)
+        below = f"{path}.{name}" if path else str(name)
+        if str(name).startswith("_pytree__"):  # NNX's own: which attributes are data
+            if not hasattr(attribute, "value"):
+                next(nodes)
+        elif hasattr(attribute, "value"):
+            yield below, attribute.value
+        else:
+            yield from _graph_statics(nodes, attributes, below)
 
 
 def copy_arrays(args: tuple) -> tuple:

@@ -14,6 +14,14 @@ KINDS: tuple[Kind, ...] = ("count", "size", "ratio", "time", "info")
 _TARGET = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 
 
+def is_finite(value: float) -> bool:
+    """Whether a number is one that a float can hold: of an int of 400 digits `math.isfinite` raises instead."""
+    try:
+        return math.isfinite(value)
+    except OverflowError:
+        return False
+
+
 @dataclasses.dataclass(frozen=True)
 class Interval:
     """A confidence interval, in the unit of the figure that it belongs to."""
@@ -63,8 +71,9 @@ class Measurement:
             raise ValueError(f"{self.name}: better must be 'lower' or 'higher', got {self.better!r}")
         if isinstance(self.value, bool) or not isinstance(self.value, int | float):
             raise TypeError(f"{self.name}: value must be an int or a float, got {type(self.value).__name__}")
-        if not math.isfinite(self.value):
-            raise ValueError(f"{self.name}: value must be finite, got {self.value}")
+        if not is_finite(self.value):
+            got = self.value if isinstance(self.value, float) else "a larger number"
+            raise ValueError(f"{self.name}: value must be finite, got {got}")
         if self.kind == "count" and self.value != int(self.value):
             raise ValueError(f"{self.name}: a count must be whole, got {self.value}")
         if self.target is not None and not _TARGET.fullmatch(self.target):

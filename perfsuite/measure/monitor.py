@@ -198,6 +198,7 @@ class _CompilingCall:
     mark: int = 0
     order: int = 0
     eager: bool = False
+    inside: str = ""
     problem: str = ""
     compiled: "weakref.ref[Any] | None" = None
 
@@ -210,7 +211,7 @@ class _CompilingCall:
 
     def message(self, function: str, stage: str) -> str:
         if self.eager:
-            return explanation.eager_operation(function, stage, self.location, self.key[-1])
+            return explanation.eager_operation(function, stage, self.location, self.key[-1], self.cause, self.inside)
         if self.problem:
             return f"`{function}` {explanation.VERBS[stage]} at {self.location}\n  {self.problem}"
         return explanation.recompilation(function, stage, self.location, self.cause)
@@ -231,7 +232,8 @@ def _call_that_compiles(stage: str, function: str, *, explain: bool) -> _Compili
         sighting = sighting_of(site)
         cause = cause_of(sighting, HISTORY.known(key), site) if explain else _UNEXPLAINED
         compiled = None if site.compiled is None else weakref.ref(site.compiled)
-        return _CompilingCall(location, cause, sighting, key, mark, order, site.eager, compiled=compiled)
+        inside = site.caller[0] if site.eager and HISTORY.has(site.caller[1]) else ""
+        return _CompilingCall(location, cause, sighting, key, mark, order, site.eager, inside, compiled=compiled)
     except Exception as problem:
         # A user's object that cannot be described must not fail the user's compile.
         return _CompilingCall(location, problem=f"perfsuite could not describe the call: {problem!r}")

@@ -1,14 +1,20 @@
 """What JAX keys its cache on, as a description that keeps no array alive, and the differences between two."""
 
 import dataclasses
+import re
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeAlias
 
+import jax.numpy as jnp
+
 from perfsuite.measure.description import Item, Leaf, Node, describe, leaves_of
+from perfsuite.measure.values import Value, nature_of
 
 Parts: TypeAlias = dict[str, Item]
 
 _ABSENT = "absent"
+_WHOLE_ARGUMENT = re.compile(r"args\[\d+\]|kwargs\[[^\]]*\]")
+_DEVICES_SHOWN = 8
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,8 +39,10 @@ class Change:
     """One difference: what it is a difference of, at which path, and both sides as text.
 
     `kind` is "shape", "dtype", "weak type", "static value", "number" (the value of a Python number, which matters
-    only where it is static), "structure", "sharding", "committed" or "device"; and of the call as a whole "function"
-    or "config". `distance` says how far apart the sides are, to find the nearest of several.
+    only where it is static), "structure", "sharding", "committed" or "device"; and of the call as a whole "function",
+    "options" or "config". `distance` says how far apart the sides are, to find the nearest of several. `variant` tells
+    apart what a user would do different things about, such as a "ragged" shape from one that "grows", and `hint` is
+    for that.
     """
 
     kind: str
@@ -42,10 +50,12 @@ class Change:
     was: str
     now: str
     distance: float = dataclasses.field(default=1.0, compare=False, repr=False)
+    variant: str = dataclasses.field(default="", compare=False, repr=False)
+    hint: str = dataclasses.field(default="", compare=False, repr=False)
 
     def __str__(self) -> str:
         what = {"number": "static value "}.get(self.kind, f"{self.kind} ")
-        if self.kind in ("structure", "committed", "function", "config"):
+        if self.kind in ("structure", "committed", "function", "options", "config"):
             what = ""
         now = f"another {self.now}" if self.was == self.now else self.now
         return f"{self.path}: {what}was {self.was}, is {now}"
@@ -96,19 +106,24 @@ def _part_changes(old: Parts, new: Parts) -> Iterator[Change]:
         if path in old:
             yield from _changes(path, old[path], item)
         else:
-            yield Change("structure", path, _ABSENT, str(item), 4.0)
+            yield Change("structure", path, _ABSENT, str(item), 4.0, _presence(path))
     for path, item in old.items():
         if path not in new:
-            yield Change("structure", path, str(item), _ABSENT, 4.0)
+            yield Change("structure", path, str(item), _ABSENT, 4.0, _presence(path))
+
+
+def _presence(path: str) -> str:
+    return "argument" if _WHOLE_ARGUMENT.fullmatch(path) else ""
 
 
 def _changes(path: str, was: Item, now: Item) -> Iterator[Change]:
     if isinstance(was, Leaf) and isinstance(now, Leaf):
         yield from _leaf_changes(path, was, now)
     elif isinstance(was, Leaf) or isinstance(now, Leaf):
-        yield Change("structure", path, str(was), str(now), 4.0)
+        yield Change("structure", path, str(was), str(now), 4.0, "None" if "None" in (str(was), str(now)) else "")
     elif was.type != now.type:
-        yield Change("structure", path, was.type.text, now.type.text, 4.0)
+        again = "class" if was.type.text == now.type.text else ""
+        yield Change("structure", path, was.type.text, now.type.text, 4.0, again)
     else:
         old, new = dict(was.children), dict(now.children)
         if old.keys() == new.keys() and was.auxiliary != now.auxiliary:
@@ -126,31 +141,66 @@ def _auxiliary_changes(path: str, was: Node, now: Node) -> Iterator[Change]:
         one, other = old.get(name), new.get(name)
         if one != other:
             named = True
-            was_text, now_text = (value.text if value else _ABSENT for value in (one, other))
-            yield Change("static value", f"{path}.{name}", was_text, now_text)
+            yield from _value_changes(f"{path}.{name}", one, other)
     if not named and was.auxiliary and now.auxiliary:
-        yield Change("structure", path, was.auxiliary.text, now.auxiliary.text, 4.0)
+        if fields := list(_field_changes(path, was.auxiliary, now.auxiliary)):
+            yield from fields
+            return
+        nature = nature_of(was.auxiliary, now.auxiliary)
+        far = 4.0 * _looks_apart(was.auxiliary.text, now.auxiliary.text)
+        yield Change("structure", path, was.auxiliary.text, now.auxiliary.text, far, nature)
+
+
+def _value_changes(path: str, was: Value | None, now: Value | None) -> Iterator[Change]:
+    fields = list(_field_changes(path, was, now)) if was and now else []
+    was_text, now_text = (value.text if value else _ABSENT for value in (was, now))
+    far = _looks_apart(was_text, now_text)
+    yield from fields or [Change("static value", path, was_text, now_text, far, nature_of(was, now))]
+
+
+def _field_changes(path: str, was: Value, now: Value) -> Iterator[Change]:
+    """The fields that two records of one type differ in; none where they have no fields, or none differs."""
+    if was.type != now.type:
+        return
+    old, new = dict(was.fields), dict(now.fields)
+    for name in [*new, *(name for name in old if name not in new)]:
+        if old.get(name) != new.get(name):
+            yield from _value_changes(f"{path}.{name}", old.get(name), new.get(name))
 
 
 def _leaf_changes(path: str, was: Leaf, now: Leaf) -> Iterator[Change]:
     if was.kind == "static" or now.kind == "static":
         if was.kind != now.kind or was.value != now.value:
-            yield Change("static value", path, str(was), str(now))
+            if was.value and now.value and (fields := list(_field_changes(path, was.value, now.value))):
+                yield from fields
+                return
+            nature = nature_of(was.value, now.value)
+            yield Change("static value", path, str(was), str(now), _looks_apart(str(was), str(now)), nature)
         return
+    key = "key" if "key<" in was.dtype + now.dtype else ""
+    python = "number" if "scalar" in (was.kind, now.kind) else ""
     if was.shape != now.shape:
-        yield Change("shape", path, str(was.shape), str(now.shape), _shape_distance(was.shape, now.shape))
+        far, variant = _shape_distance(was.shape, now.shape), key or _shape_variant(was.shape, now.shape)
+        yield Change("shape", path, str(was.shape), str(now.shape), far, variant)
     if was.dtype != now.dtype:
-        yield Change("dtype", path, was.dtype, now.dtype)
+        before, after = (f"{leaf.dtype} ({leaf.source})" if python else leaf.dtype for leaf in (was, now))
+        hint = _constructor(was, now) if python else ""
+        yield Change("dtype", path, before, after, variant=key or python, hint=hint)
     if was.weak_type != now.weak_type:
-        yield Change("weak type", path, _weakness(was), _weakness(now))
+        yield Change("weak type", path, _weakness(was), _weakness(now), 1.0, python, _constructor(was, now))
     if was.value != now.value:
-        yield Change("number", path, str(was), str(now))
+        flags = all(leaf.value is not None and isinstance(leaf.value.plain, bool) for leaf in (was, now))
+        variant = "mode" if flags else "" if python else "numpy"
+        yield Change("number", path, _number(was), _number(now), 0.5 if was.kind == now.kind else 1.0, variant)
     if was.committed != now.committed:
-        yield Change("committed", path, _commitment(was), _commitment(now))
+        many = "many" if len(was.devices or now.devices) > 1 else ""
+        yield Change("committed", path, _commitment(was), _commitment(now), 1.0, many)
     elif was.sharding != now.sharding or len(was.devices) != len(now.devices):
-        yield Change("sharding", path, was.sharding or "none", now.sharding or "none")
+        meshes = {leaf.sharding.partition(", spec=")[0] for leaf in (was, now) if ", spec=" in leaf.sharding}
+        mesh = "mesh" if len(meshes) > 1 else ""
+        yield Change("sharding", path, was.sharding or "none", now.sharding or "none", 1.0, mesh)
     elif was.devices != now.devices:
-        yield Change("device", path, _devices(was), _devices(now))
+        yield Change("device", path, _device_list(was), _device_list(now))
 
 
 def _shape_distance(was: tuple[int, ...], now: tuple[int, ...]) -> float:
@@ -158,6 +208,33 @@ def _shape_distance(was: tuple[int, ...], now: tuple[int, ...]) -> float:
     if len(was) != len(now):
         return 3.0
     return 1.0 + sum(abs(a - b) / max(a, b, 1) for a, b in zip(was, now, strict=True)) / max(len(was), 1)
+
+
+def _shape_variant(was: tuple[int, ...], now: tuple[int, ...]) -> str:
+    """Say "ragged" where the first axis alone is smaller than before, "grows" where one axis alone is larger."""
+    if len(was) != len(now):
+        return ""
+    other = [axis for axis in range(len(was)) if was[axis] != now[axis]]
+    if len(other) != 1:
+        return ""
+    if now[other[0]] > was[other[0]]:
+        return "grows"
+    return "ragged" if other == [0] else ""
+
+
+def _looks_apart(was: str, now: str) -> float:
+    """Objects of one look, such as those of the same lambda, are more likely meant to be one."""
+    return 0.5 if was == now else 1.0
+
+
+def _constructor(was: Leaf, now: Leaf) -> str:
+    """What gives a Python number a dtype that both sides fit in, such as `jnp.float32`."""
+    name = str(jnp.promote_types(was.dtype, now.dtype)) if was.dtype != now.dtype else now.dtype
+    return f"jnp.{name}{'_' if name == 'bool' else ''}"
+
+
+def _number(leaf: Leaf) -> str:
+    return leaf.value.text if leaf.value else str(leaf)
 
 
 def _weakness(leaf: Leaf) -> str:
@@ -170,6 +247,11 @@ def _commitment(leaf: Leaf) -> str:
 
 def _devices(leaf: Leaf) -> str:
     return leaf.devices[0] if len(leaf.devices) == 1 else f"{len(leaf.devices)} devices ({leaf.sharding})"
+
+
+def _device_list(leaf: Leaf) -> str:
+    more = f" and {len(leaf.devices) - _DEVICES_SHOWN} more" if len(leaf.devices) > _DEVICES_SHOWN else ""
+    return ", ".join(leaf.devices[:_DEVICES_SHOWN]) + more
 
 
 def _moved_to_keywords(
@@ -188,7 +270,7 @@ def _moved_to_keywords(
     if len(by_position) != len(by_keyword) or not (forwards or backwards):
         return [], old, new
     was, now = ("passed by position", "passed by keyword")[:: 1 if forwards else -1]
-    moved = [Change("structure", f"kwargs{name}", was, now, 4.0) for name in sorted(by_keyword)]
+    moved = [Change("structure", f"kwargs{name}", was, now, 4.0, "keyword") for name in sorted(by_keyword)]
     for name in by_position:
         old_args.pop(name, None), new_args.pop(name, None)
     for name in by_keyword:

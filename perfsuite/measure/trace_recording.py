@@ -27,7 +27,7 @@ from perfsuite.measure.errors import MeasurementError
 from perfsuite.measure.trace_events import BLOCK_MARK, RUN_MARK
 from perfsuite.measure.trace_growth import Profile, profile_of
 from perfsuite.measure.traces import Trace, read_trace
-from perfsuite.measure.warmup import Warm, warm
+from perfsuite.measure.warmup import borrowed, warm
 
 RUNS = 10
 ROUNDS = 3
@@ -82,20 +82,16 @@ def trace_call(call: Call, *, runs: int = RUNS, directory: str | os.PathLike | N
     """
     if runs < 1:
         raise ValueError(f"trace_call({call.label}, runs=...): runs must be 1 or more, got {runs}")
-    fn = call.fn.fn if isinstance(call.fn, Warm) else call.fn
-    subject = Call(fn, call.args, call.kwargs, call.carry)
     with contextlib.ExitStack() as cleanup:
         into = directory or cleanup.enter_context(tempfile.TemporaryDirectory(prefix="perfsuite-trace-"))
-        try:
-            warm(fn, over=[subject])
+        with borrowed(call) as subject:
+            warm(subject.fn, over=[subject])
             with compiles.forbid(), collector_off(), record(into, perfetto=directory is not None) as recording:
                 for _ in range(runs):
                     with jax.profiler.TraceAnnotation(RUN_MARK):
                         outputs = subject.run()
                 # `record` waits too, but for the default backend alone, and keeps quiet about what failed there.
                 jax.block_until_ready(outputs)
-        finally:
-            call.args = subject.args
         assert recording.path is not None
         trace = read_trace(recording.path)
     return trace if directory is not None else dataclasses.replace(trace, path=None)

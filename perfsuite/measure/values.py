@@ -6,15 +6,27 @@ fields can hold arrays. Numbers, strings and the like hold nothing and are kept 
 
 import dataclasses
 import enum
+import functools
 import math
+import re
+import types
 import weakref
 from typing import Any
 
 import jax
 import numpy as np
 
+from perfsuite.measure.frameworks import record_fields
+
 _PLAIN = (bool, int, float, complex, str, bytes, type(None), type(...))
 _LONGEST = 80
+_DEEPEST = 4
+_ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
+
+_FUNCTIONS = tuple(
+    f"{kind.__module__}.{kind.__qualname__}"
+    for kind in (types.FunctionType, types.MethodType, types.BuiltinFunctionType, functools.partial)
+)
 
 
 @dataclasses.dataclass(frozen=True, eq=False, slots=True)
@@ -22,7 +34,7 @@ class Value:
     """One static value. Two are equal where JAX would take the values as equal.
 
     `plain` is the value itself where it can hold nothing else. Of any other value there are its hash, its text and a
-    weak reference: they decide once the value is gone.
+    weak reference: they decide once the value is gone. `fields` are those of a record, to name the one that differs.
     """
 
     type: str
@@ -32,6 +44,8 @@ class Value:
     by_identity: bool = False
     hash: int | None = None
     reference: "weakref.ref[Any] | None" = None
+    fields: "tuple[tuple[str, Value], ...]" = ()
+    module: str = ""
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Value):
@@ -55,7 +69,28 @@ class Value:
         return hash(self.type)
 
 
-def value_of(value: Any) -> Value:
+def nature_of(one: Value | None, other: Value | None) -> str:
+    """Why two values of one look are not equal: "function", "optimizer" (Optax's), "identity" or "equality".
+
+    Of values that look different it is "mode" where no array can stand for them, such as strings; "" for others.
+    """
+    if one is None or other is None:
+        return ""
+    plain = [value.plain for value in (one, other) if value.is_plain]
+    if any(isinstance(value, str | bytes | bool | None) for value in plain):
+        return "mode"
+    if one.type != other.type:
+        return ""
+    if one.text != other.text:
+        return "mode" if one.by_identity or one.type in _FUNCTIONS else ""
+    if one.type in _FUNCTIONS:
+        return "optimizer" if one.module.startswith("optax.") else "function"
+    if one.by_identity:
+        return "identity"
+    return "" if plain else "equality"
+
+
+def value_of(value: Any, _depth: int = 0) -> Value:
     """Describe a static value. Works for any object, also where its `__eq__`, `__hash__` or `__repr__` raise."""
     kind = type(value)
     name = f"{kind.__module__}.{kind.__qualname__}"
@@ -71,7 +106,18 @@ def value_of(value: Any) -> Value:
         by_identity=kind.__eq__ is object.__eq__,
         hash=_hash(value),
         reference=reference,
+        fields=_fields(value, _depth),
+        module=_attribute(value, "__module__"),
     )
+
+
+def _fields(value: Any, depth: int) -> tuple[tuple[str, Value], ...]:
+    if depth >= _DEEPEST:
+        return ()
+    try:
+        return tuple((name, value_of(field, depth + 1)) for name, field in record_fields(value).items())
+    except Exception:  # A record of the user's whose fields raise: it is compared as a whole.
+        return ()
 
 
 def identity_of(value: Any) -> Value:
@@ -87,15 +133,25 @@ def text_of(value: Any) -> str:
         return value.__qualname__
     if isinstance(value, enum.Enum):
         return f"{type(value).__qualname__}.{value.name}"
-    if name := getattr(value, "__qualname__", None) if callable(value) else None:
-        return str(name)
+    if name := _attribute(value, "__qualname__") if callable(value) else "":
+        return name
     if isinstance(value, float) and math.isnan(value):
         return "nan"
     try:
         text = " ".join(repr(value).split())
+        text = text if isinstance(value, str | bytes) else _ADDRESS.sub("", text)
     except Exception as problem:  # A repr may raise anything; the text is for a message about something else.
         return f"<{type(value).__qualname__}, whose repr raises {type(problem).__name__}>"
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."
+
+
+def _attribute(value: Any, name: str) -> str:
+    """A text among the attributes of any object; "" where it has none, or raises."""
+    try:
+        found = getattr(value, name, "")
+    except Exception:  # A __getattr__ or a property of the user's that fails.
+        return ""
+    return found if isinstance(found, str) else ""
 
 
 def _hash(value: Any) -> int | None:

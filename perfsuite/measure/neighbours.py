@@ -1,0 +1,63 @@
+"""`busy_neighbours`: a process on each core that does nothing but compute, as on a shared machine."""
+
+import contextlib
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+
+from perfsuite.measure.errors import MeasurementError
+
+# Ends by itself, too, once its parent is gone: then it has another one. That is looked at every few milliseconds.
+_BUSY = """
+import os, sys
+parent = int(sys.argv[1])
+print("busy", flush=True)
+while os.getppid() == parent:
+    for _ in range(100_000):
+        pass
+"""
+
+
+def cores() -> int:
+    """The cores that this process may run on."""
+    try:
+        return len(os.sched_getaffinity(0))
+    except AttributeError:  # macOS and Windows
+        return os.cpu_count() or 1
+
+
+@contextlib.contextmanager
+def busy_neighbours(count: int | None = None) -> Iterator[list[int]]:
+    """Keep `count` cores busy, every core that this process may run on where it is None, and give the process ids.
+
+    All of them are busy when the body begins. They are killed when it ends, whatever it raises; where this process is
+    killed itself, they end within moments. Raises `MeasurementError` when one cannot be started.
+    """
+    with contextlib.ExitStack() as cleanup:
+        processes = [_start(cleanup) for _ in range(cores() if count is None else count)]
+        for process in processes:
+            assert process.stdout is not None
+            if process.stdout.readline().strip() != b"busy":
+                raise MeasurementError(f"a busy process could not be started with {sys.executable}")
+        yield [process.pid for process in processes]
+
+
+def _start(cleanup: contextlib.ExitStack) -> subprocess.Popen:
+    process = subprocess.Popen(
+        # Without site-packages it starts in a moment.
+        [sys.executable, "-I", "-S", "-c", _BUSY, str(os.getpid())],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        start_new_session=True,  # Ctrl-C at the terminal is for this process to handle
+    )
+    cleanup.callback(_end, process)
+    return process
+
+
+def _end(process: subprocess.Popen) -> None:
+    process.kill()
+    process.wait()
+    if process.stdout is not None:
+        process.stdout.close()
