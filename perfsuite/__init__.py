@@ -2,6 +2,6 @@
 
 from perfsuite.gate.budget import Budget, BudgetExceeded
 from perfsuite.measure.call import call
-from perfsuite.measure.errors import MeasurementError, RecompilationError
+from perfsuite.measure.errors import MeasurementError, RecompilationError, TransferError
 
-__all__ = ["Budget", "BudgetExceeded", "MeasurementError", "RecompilationError", "call"]
+__all__ = ["Budget", "BudgetExceeded", "MeasurementError", "RecompilationError", "TransferError", "call"]

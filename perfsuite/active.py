@@ -36,10 +36,16 @@ def start(config: pytest.Config, options: Options) -> None:
     try:
         with libtpu_silenced():  # it starts JAX's backend
             session = PerfSession(options, timing_refused=_PARALLEL if is_worker else "", cache=_cache(config))
+        hooks: object = ActiveHooks(session, config.rootpath, is_worker)
+        if options.calibrate is not None:
+            from perfsuite import calibration
+
+            session.calibration = calibration.start(session, options.calibrate)
+            hooks = calibration.CalibrationHooks(session.calibration, config.rootpath)
     except BaselineError as error:
         raise pytest.UsageError(str(error)) from None
     config.stash[_SESSION] = session
-    config.pluginmanager.register(ActiveHooks(session, config.rootpath, is_worker), "perfsuite-active")
+    config.pluginmanager.register(hooks, "perfsuite-active")
     # What compiles from here on is remembered, so that a later recompilation can be told from it.
     cleanup = contextlib.ExitStack()
     cleanup.enter_context(compiles.observe())
@@ -75,6 +81,8 @@ def perf_of(item: pytest.Item) -> Perf:
         tolerance=arguments.get("tolerance"),
         seconds=arguments.get("seconds", session.options.seconds),
     )
+    if session.calibration is not None:
+        item.stash[_PERF].figures = session.calibration.figures(item.nodeid)
     return item.stash[_PERF]
 
 

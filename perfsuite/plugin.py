@@ -4,10 +4,12 @@ What costs anything is imported inside the hooks that run only with --perf, or i
 Hooks: https://docs.pytest.org/en/stable/reference/reference.html#hooks
 """
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
+from perfsuite.launch import LAUNCH, Launch
 from perfsuite.options import HERE, SKIP_REASON, Options, add_options, marker_arguments, read_options
 
 if TYPE_CHECKING:
@@ -20,6 +22,19 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     add_options(parser)
 
 
+@pytest.hookimpl(tryfirst=True)  # before any conftest is imported
+def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
+    early_config.stash[LAUNCH] = Launch.of(early_config)
+
+
+@pytest.hookimpl(tryfirst=True)  # before any plugin is configured
+def pytest_cmdline_main(config: pytest.Config) -> None:
+    if config.option.perf_again:
+        from perfsuite.process_child import prepare
+
+        prepare(config, Path(config.option.perf_again))
+
+
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "markers",
@@ -27,6 +42,8 @@ def pytest_configure(config: pytest.Config) -> None:
         "baseline a ratio or time may be (0.05 is 5 %). seconds: most time for one gate.",
     )
     config.stash[_OPTIONS] = read_options(config)
+    if LAUNCH not in config.stash:  # a conftest named this plugin, too late for the hook above
+        config.stash[LAUNCH] = Launch.of(config)
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:

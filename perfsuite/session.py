@@ -10,7 +10,7 @@ import dataclasses
 import re
 from collections.abc import Iterable
 from pathlib import Path
-from typing import NoReturn
+from typing import TYPE_CHECKING, NoReturn
 
 import pytest
 
@@ -25,9 +25,14 @@ from perfsuite.gate.environment import (
     target_environment,
 )
 from perfsuite.gate.verdict import Gate
+from perfsuite.handover import read_request
 from perfsuite.measure.measurement import Measurement, title
-from perfsuite.options import HERE, Options
+from perfsuite.measure.statistics import error_of_gate
+from perfsuite.options import HERE, SIZES, Options
 from perfsuite.trace_record import TraceRecord
+
+if TYPE_CHECKING:
+    from perfsuite.calibration import Calibration
 
 _SIZE = " --perf-size="
 
@@ -93,6 +98,10 @@ class PerfSession:
         self.options = options
         self.timing_refused = timing_refused
         self.cache = cache
+        if options.again is not None:
+            # Its own cache is an empty one, so that it leaves pytest's alone; but programs take minutes to compile.
+            kept = read_request(options.again).cache
+            self.cache = None if kept is None else Path(kept)
         self.environment: Environment = present_environment()
         self.device = device_slug(self.environment.device_kind)
         """The name of the present device's baseline file."""
@@ -104,6 +113,10 @@ class PerfSession:
         for target in options.targets:
             self.environment_of(target)
             self.baselines_of(target)
+        self.calibration: Calibration | None = None
+        """What the session calibrates, with --perf-calibrate; then nothing is gated."""
+        self._gates_expected: int | None = None
+        self._gates_made = 0
         self.records: list[TestRecord] = []
         self.collected: set[str] = set()
         """Every test of the files that were collected, where they were collected whole."""
@@ -160,6 +173,20 @@ class PerfSession:
             return []
         limit = verdict.ratio_limit(self._entry(test, figure, target), self.environment_of(target), tolerance)
         return [] if limit is None else [limit]
+
+    def error_of_next_gate(self, item: pytest.Item) -> float:
+        """The share of the session's error that the next comparison may spend. `item` is the test that makes it.
+
+        Expected are as many comparisons as the perf tests of the session have ratios on file, and one of each test that
+        has no figure on file.
+        """
+        if self._gates_expected is None:
+            perf_tests = {each.nodeid for each in item.session.items if "perf" in getattr(each, "fixturenames", ())}
+            on_file = [self.baselines.figures.get(self.test_key(test)) for test in perf_tests | {item.nodeid}]
+            known = (entry.kind == "ratio" for entries in on_file if entries for entry in entries.values())
+            self._gates_expected = on_file.count(None) + sum(known)
+        self._gates_made += 1
+        return error_of_gate(self._gates_made, self._gates_expected)
 
     def judge(self, test: str, measurement: Measurement, tolerance: float | None, *, cause: str = "") -> Gate:
         """A measurement against its baseline. Raises `BaselineError` when the file of its target cannot be read."""
@@ -261,9 +288,9 @@ class PerfSession:
         """Those of the recorded tests that are not in their file any more."""
         files = {test.partition("::")[0] for test in self.collected}
         keys = {self.test_key(test) for test in self.collected}
-        of_this_size = {key for key in figures if key == self.test_key(key.partition(_SIZE)[0])}
+        of_this_size = {key for key in figures if key == self.test_key(_test_of(key))}
         absent = {key for key in of_this_size if key.partition("::")[0] in files and key not in keys}
-        return {key for key in absent if not self._is_of_another_target(key.partition(_SIZE)[0])}
+        return {key for key in absent if not self._is_of_another_target(_test_of(key))}
 
     def _is_of_another_target(self, test: str) -> bool:
         """Whether a test was not collected because this session compiles for other targets, or for none."""
@@ -275,6 +302,13 @@ class PerfSession:
 
     def _entry(self, test: str, figure: str, target: str | None) -> Entry | None:
         return self.baselines_of(target).get(self.test_key(test), figure)
+
+
+def _test_of(key: str) -> str:
+    """The inverse of `PerfSession.test_key`. A test's parameters may hold the same words as the end of a key."""
+    for size in SIZES:
+        key = key.removesuffix(f"{_SIZE}{size}")
+    return key
 
 
 def split_parameters(test: str) -> tuple[str, str]:

@@ -4,6 +4,8 @@ import json
 
 import pytest
 
+pytestmark = pytest.mark.alone
+
 TIMED = """
 from steps import *
 

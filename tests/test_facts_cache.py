@@ -168,7 +168,7 @@ def test_the_entries_used_longest_ago_go_first(folder):
 def test_a_write_keeps_within_the_limit(folder):
     keys = fill(folder, 5)
     size = max(path.stat().st_size for path in folder.iterdir())
-    write(folder, KEY, {"noise": os.urandom(500).hex()}, limit_bytes=2 * size)
+    write(folder, KEY, {"noise": os.urandom(500).hex()}, limit_bytes=5 * size // 2)
     assert read(folder, KEY)
     assert [key for key in keys if read(folder, key)] == [keys[4]]
 

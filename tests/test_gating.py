@@ -7,6 +7,8 @@ import json
 
 import pytest
 
+pytestmark = pytest.mark.alone
+
 HOST_CALLS = "perf.host_calls(call(train, state(), batch(), carry=1))"
 PLAIN = ["def train(state, batch):", "    return step(state, batch)"]
 EXTRA_PASS = [

@@ -8,6 +8,8 @@ import json
 
 import pytest
 
+pytestmark = pytest.mark.alone
+
 HEAD = """
 import jax
 import jax.numpy as jnp

@@ -16,6 +16,8 @@ from perfsuite.measure.errors import MeasurementError, RecompilationError
 from perfsuite.measure.measurement import Interval
 from perfsuite.measure.scaling import LEAST_ROUNDS, MOST_ROUNDS, fit_scaling
 
+pytestmark = pytest.mark.alone
+
 
 @pytest.fixture
 def blocks(monkeypatch):

@@ -1,6 +1,9 @@
 """What the terminal shows around the tests: the header and the summary of every gate."""
 
 import jax
+import pytest
+
+pytestmark = pytest.mark.alone
 
 
 def test_the_header_names_device_versions_and_baseline_file(project, perf_test):

@@ -1,7 +1,8 @@
 """A budget: limits that a test writes down itself, checked where they are given."""
 
 import dataclasses
-import math
+
+from perfsuite.measure.measurement import is_finite
 
 
 class BudgetExceeded(AssertionError):  # noqa: N818  (the public name; it is an assertion, not a fault)
@@ -19,8 +20,15 @@ class Budget:
     | `us_per_leaf` | slope of a time over sizes, microseconds a unit | `perf.scaling` |
     | `compiles` | backend compiles while warming | `perf.warm` |
     | `host_calls` | Python and C calls of one warm call | `perf.host_calls` |
+    | `fast_path_misses` | calls of jitted functions in one warm call that take JAX's slow path | `perf.fast_path` |
+    | `stall_us` | how much longer than the median single calls may take, microseconds | `perf.stalls` |
     | `p99_us` | 99th percentile of the time to ready, microseconds | `perf.time` |
     | `peak_bytes` | device memory that the compiled program needs at its peak, bytes | `perf.program` |
+    | `transfers` | implicit transfers and callbacks of one warm call | `perf.transfers` |
+    | `leaked_arrays` | live arrays that a step adds and nothing frees | `perf.memory` |
+    | `leaked_bytes` | device bytes that a step adds and nothing frees | `perf.memory` |
+    | `host_growth_bytes` | growth of the process's resident memory a step, bytes | `perf.memory` |
+    | `undonated` | arrays of the carried state that a step keeps in memory twice | `perf.donation` |
 
     Raises `TypeError` or `ValueError` for a limit that is no finite number. An instrument that cannot check a field
     that is set raises `ValueError` and names the one that can.
@@ -31,15 +39,23 @@ class Budget:
     us_per_leaf: float | None = None
     compiles: int | None = None
     host_calls: int | None = None
+    fast_path_misses: int | None = None
+    stall_us: float | None = None
     p99_us: float | None = None
     peak_bytes: int | None = None
+    transfers: int | None = None
+    leaked_arrays: int | None = None
+    leaked_bytes: int | None = None
+    host_growth_bytes: float | None = None
+    undonated: int | None = None
 
     def __post_init__(self):
         for name, limit in self.limits().items():
             if isinstance(limit, bool) or not isinstance(limit, int | float):
                 raise TypeError(f"Budget({name}=...) must be a number, got {limit!r}")
-            if not math.isfinite(limit) or (limit < 0 and name != "overhead_us"):
-                raise ValueError(f"Budget({name}={limit}): must be finite and not negative")
+            if not is_finite(limit) or (limit < 0 and name != "overhead_us"):
+                got = limit if isinstance(limit, float) or is_finite(limit) else "a larger number"
+                raise ValueError(f"Budget({name}={got}): must be finite and not negative")
         if self.ratio == 0:
             raise ValueError("Budget(ratio=0): a ratio is above zero; ratio=1.0 allows no slowdown")
 
@@ -67,6 +83,13 @@ CHECKED_BY = {
     "us_per_leaf": "perf.scaling",
     "compiles": "perf.warm",
     "host_calls": "perf.host_calls",
+    "fast_path_misses": "perf.fast_path",
+    "stall_us": "perf.stalls",
     "p99_us": "perf.time",
     "peak_bytes": "perf.program",
+    "transfers": "perf.transfers",
+    "leaked_arrays": "perf.memory",
+    "leaked_bytes": "perf.memory",
+    "host_growth_bytes": "perf.memory",
+    "undonated": "perf.donation",
 }

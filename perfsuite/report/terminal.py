@@ -77,6 +77,8 @@ def _programs(reporter: pytest.TerminalReporter, session: "PerfSession", rootpat
 
 def number(value: float) -> str:
     """Four significant digits, but whole numbers in full: 1.062, 586,900, 12,345,678."""
+    if not math.isfinite(value):  # a limit of more than a float can hold
+        return str(value)
     if value == int(value) and abs(value) < 1e15:
         return f"{value:,.0f}"
     rounded = float(f"{value:.4g}")

@@ -200,3 +200,12 @@ def plain_steps(make_steps) -> Steps:
 def trivial_steps(make_steps) -> Steps:
     """The arrays of BERT-base and of its AdamW state, with nothing to compute: host time is all there is."""
     return make_steps("base", trivial=True)
+
+
+def pytest_collection_modifyitems(items):
+    """Run what is marked `first` first.
+
+    Building some nodes of a tree over again takes 60 us, and 0.0034 of the reference in a new process. After the tests
+    of host overhead, which leave their models and programs behind, it was 0.0038 to 0.0044 (2-core x86-64 machine).
+    """
+    items.sort(key=lambda item: item.get_closest_marker("first") is None)

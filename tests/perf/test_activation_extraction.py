@@ -105,7 +105,7 @@ def test_steady_state_of_the_eager_paths(perf, checksums):
         with pytest.raises(RecompilationError), perf.no_compiles():
             made.run()
     took = {name: [] for name in variants}
-    for _ in range(5):
+    for _ in range(3):
         for name, made in zip(variants, calls, strict=True):
             began = time.perf_counter()
             made.run()

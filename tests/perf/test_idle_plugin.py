@@ -11,7 +11,9 @@ from perfsuite import Budget, call
 SESSIONS = """
 import os, sys, pytest
 
-pytest.main(["--version", "-p", "no:perfsuite"])  # imports all that pytest itself needs
+# Imports all that a session itself needs, and leaves nothing of it behind but that.
+pytest.main(["-q", "-p", "no:perfsuite", "-p", "no:cacheprovider"])
+del sys.modules["test_nothing"]
 print("ready", flush=True)
 for plugin in sys.stdin:
     child = os.fork()

@@ -1,0 +1,125 @@
+"""What `pytest --perf-calibrate` found, in `calibration-<device>.json` beside the baselines.
+
+It is a file of the baselines' own format and goes the same way to the disk: one figure a line, under a lock, atomic,
+the figures of other tests kept, damage refused with file and line. Nothing in it gates.
+"""
+
+import dataclasses
+import os
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from perfsuite.gate.baseline import Entry
+from perfsuite.gate.baseline_file import BaselineError, SaveResult, load, save
+from perfsuite.gate.environment import Environment
+from perfsuite.measure.calibrating import Found
+
+_FIGURE = re.compile(
+    r"(?P<workload>.+), (?P<condition>quiet|busy): "
+    r"(?:(?P<alarms>false alarms)|\+(?P<size>[0-9.]+) % caught|(?P<effect>caught 99 in 100))"
+)
+_EFFECT = "caught 99 in 100"
+_OF = "of"
+"""How many gates a count is of."""
+_PERCENT = 100
+
+
+@dataclasses.dataclass(frozen=True)
+class Calibrated:
+    """The gates of one workload, of a test, on a quiet machine or beside a busy process on each core."""
+
+    test: str
+    workload: str
+    busy: bool
+    found: Found
+    environment: Environment
+
+
+def calibration_path(baselines: Path, device: str) -> Path:
+    """The calibration file of a device, by the name of its baseline file."""
+    return baselines / f"calibration-{device}.json"
+
+
+def save_calibration(path: str | os.PathLike[str], calibrated: Iterable[Calibrated]) -> SaveResult:
+    """Record these in place of what the file has of their tests, and keep the rest. Raises `BaselineError`."""
+    figures: dict[str, dict[str, Entry]] = {}
+    for each in calibrated:
+        figures.setdefault(each.test, {}).update(_entries(each))
+    return save(path, figures, trim=set(figures))
+
+
+def load_calibration(path: str | os.PathLike[str]) -> list[Calibrated]:
+    """What the file has, sorted by test and workload; nothing where there is no file.
+
+    Raises `BaselineError` for a file that is damaged, or that has figures which are none of a calibration.
+    """
+    path = Path(path)
+    return [
+        _calibrated(path, test, workload, condition == "busy", entries)
+        for test, of_test in sorted(load(path).figures.items())
+        for (workload, condition), entries in sorted(_grouped(path, test, of_test).items(), key=_quiet_first)
+    ]
+
+
+def _entries(each: Calibrated) -> dict[str, Entry]:
+    name = f"{each.workload}, {'busy' if each.busy else 'quiet'}"
+    found = each.found
+    entries = {}
+    if found.gates:
+        entries["false alarms"] = _count(each, found.alarms, found.gates)
+    for size, (caught, tried) in found.caught.items():
+        entries[f"+{size * _PERCENT:g} % caught"] = _count(each, caught, tried)
+    if found.effect is not None:
+        entries[_EFFECT] = Entry(found.effect * _PERCENT, "%", "ratio", "measured", each.environment)
+    return {f"{name}: {figure}": entry for figure, entry in entries.items()}
+
+
+def _count(each: Calibrated, value: int, gates: int) -> Entry:
+    # In the detail, and not as samples: an entry is left as it is where another run differs in these alone.
+    return Entry(value, "gates", "count", "measured", each.environment, detail={_OF: gates})
+
+
+def _quiet_first(group: tuple[tuple[str, str], Any]) -> tuple[str, bool]:
+    (workload, condition), _ = group
+    return workload, condition != "quiet"
+
+
+def _grouped(path: Path, test: str, entries: Mapping[str, Entry]) -> dict[tuple[str, str], dict[str, Entry]]:
+    groups: dict[tuple[str, str], dict[str, Entry]] = {}
+    for name, entry in entries.items():
+        match = _FIGURE.fullmatch(name)
+        if match is None or entry.environment is None or (not match["effect"] and _OF not in (entry.detail or {})):
+            raise BaselineError(
+                path,
+                f"{name!r} of {test!r} is no figure of a calibration: delete the file and run pytest --perf-calibrate",
+            )
+        groups.setdefault((match["workload"], match["condition"]), {})[name] = entry
+    return groups
+
+
+def _calibrated(path: Path, test: str, workload: str, busy: bool, entries: Mapping[str, Entry]) -> Calibrated:
+    gates = alarms = 0
+    caught: dict[float, tuple[int, int]] = {}
+    effect = None
+    for name, entry in entries.items():
+        match = _FIGURE.fullmatch(name)
+        assert match is not None
+        if match["effect"]:
+            effect = entry.value / _PERCENT
+            continue
+        of = (entry.detail or {})[_OF]
+        if not 0 <= entry.value <= of:
+            raise BaselineError(
+                path,
+                f"{name!r} of {test!r}: {entry.value} of {of} gates cannot be: delete the file and run "
+                "pytest --perf-calibrate",
+            )
+        if match["alarms"]:
+            alarms, gates = int(entry.value), of
+        else:
+            caught[float(match["size"]) / _PERCENT] = int(entry.value), of
+    (environment,) = {entry.environment for entry in list(entries.values())[:1]}
+    assert environment is not None
+    return Calibrated(test, workload, busy, Found(gates, alarms, dict(sorted(caught.items())), effect), environment)

@@ -1,0 +1,45 @@
+"""How this pytest session was started, so that others like it can be. Imports nothing heavy: idle sessions load it."""
+
+import dataclasses
+import os
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+
+import pytest
+
+
+@dataclasses.dataclass(frozen=True)
+class Launch:
+    """What a process needs to be given to become a session like this one.
+
+    Taken before any conftest was imported, for what they change (XLA_FLAGS, `sys.path`) they change again.
+    """
+
+    arguments: tuple[str, ...]
+    """As on the command line. Those of the ini option `addopts` and of PYTEST_ADDOPTS come by themselves."""
+    directory: Path
+    """Where pytest was started: the paths among the arguments are relative to it."""
+    environment: Mapping[str, str]
+    flags: tuple[str, ...]
+    """Flags of the interpreter."""
+    started: float
+    """Seconds of `time.monotonic`."""
+
+    @classmethod
+    def of(cls, config: pytest.Config) -> "Launch":
+        """The launch of this session."""
+        directory = config.invocation_params.dir
+        # `python -m pytest` puts its folder on the path, `pytest` does not.
+        on_path = "" in sys.path or str(directory) in sys.path
+        return cls(
+            arguments=tuple(str(argument) for argument in config.invocation_params.args),
+            directory=directory,
+            environment=dict(os.environ),
+            flags=() if on_path else ("-P",),
+            started=time.monotonic(),
+        )
+
+
+LAUNCH = pytest.StashKey[Launch]()

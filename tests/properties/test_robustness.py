@@ -1,0 +1,352 @@
+"""Whatever is given from outside: files, marker arguments, option values, names. Accepted, or refused in clear words."""
+
+import argparse
+import functools
+import json
+import tempfile
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from perfsuite.gate.baseline import Baselines, Entry
+from perfsuite.gate.baseline_file import BaselineError, load, save
+from perfsuite.gate.baseline_format import encode, parse
+from perfsuite.gate.budget import Budget
+from perfsuite.gate.environment import Environment
+from perfsuite.gate.verdict import judge_baseline
+from perfsuite.measure.measurement import Interval, Measurement
+from perfsuite.measure.targets import target
+from perfsuite.options import MARKER_ARGUMENTS, add_options, marker_arguments
+from perfsuite.report import terminal
+from perfsuite.session import split_parameters
+
+HERE = Environment("cpu", 1, "Xeon", "3.11.7", "0.10.2", "0.10.2", equinox="0.13.8")
+SAMPLE = Baselines(
+    "cpu",
+    {
+        "test_a.py::test_b[x::y]": {
+            "ratio": Entry(1.06, "x", "ratio", "measured", HERE, Interval(1.05, 1.08), 300),
+            "calls": Entry(300, "calls", "count", "measured", HERE, detail={"jax:f": 200}),
+        },
+        "reported/step": {"time": Entry(133.5, "ms", "time", "reported", source="A paper")},
+    },
+)
+REAL = Path(__file__).parents[2] / "baselines" / "cpu.json"
+
+# Numbers that no float can hold, and texts that no terminal can show, are JSON as well as any.
+scalars = st.one_of(
+    st.none(),
+    st.booleans(),
+    st.integers(),
+    st.sampled_from([0, -1, 1, 2, 10**400, -(10**400), 1e308, -1e308, 5e-324, 0.5, -0.0]),
+    st.text(max_size=8),
+    st.sampled_from(["cpu", "count", "measured", "reported", "lower", "", "\ud800", "a\nb", "x" * 5000]),
+)
+json_values = st.recursive(
+    scalars, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3)
+)
+
+
+def places(value, path=()):
+    """The paths to every value inside a JSON value, its own first."""
+    yield path
+    if isinstance(value, dict):
+        for key in value:
+            yield from places(value[key], (*path, key))
+
+
+def replaced(value, path, new):
+    """A JSON value with another in the place that `path` leads to."""
+    return new if not path else {**value, path[0]: replaced(value[path[0]], path[1:], new)}
+
+
+def outcome(refusals, function, *args):
+    """What a function returns and None, or None and the exception, one of `refusals`, that it raises."""
+    try:
+        return function(*args), None
+    except refusals as error:
+        return None, error
+
+
+def refusal_of(content: bytes) -> BaselineError | None:
+    """How a file with this content is refused, with its name and line, and never overwritten; None if it is read."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "cpu.json")
+        path.write_bytes(content)
+        loaded, refusal = outcome(BaselineError, load, path)
+        if refusal is None:
+            assert parse(encode(loaded).decode(), "cpu") == loaded
+            return None
+        assert str(refusal).startswith(f"{path}:{refusal.line}: ")
+        assert 1 <= refusal.line <= content.count(b"\n") + 1
+        assert len(str(refusal)) < 1000 + 6 * len(content)
+        with pytest.raises(BaselineError, match=r"cpu\.json"):
+            save(path, {"t": {"f": Entry(1, "x", "size", "compiled")}})
+        assert path.read_bytes() == content
+        return refusal
+
+
+TREE = json.loads(encode(SAMPLE))
+
+
+@given(st.sampled_from(sorted(places(TREE), key=len)), json_values)
+@example(("figures", "test_a.py::test_b[x::y]", "ratio", "value"), 10**400)
+@example(("figures", "test_a.py::test_b[x::y]", "ratio", "high"), 10**400)
+@example(("figures", "test_a.py::test_b[x::y]", "calls", "detail", "jax:f"), 10**400)
+@settings(max_examples=150)
+def test_a_file_with_any_value_in_any_place_is_read_or_refused(path, value):
+    refusal_of(json.dumps(replaced(TREE, path, value), indent=1).encode())
+
+
+@given(json_values)
+@settings(max_examples=40)
+def test_any_json_but_a_baseline_file_is_refused(value):
+    assert refusal_of(json.dumps(value).encode()) is not None
+
+
+@given(st.binary(max_size=40))
+@settings(max_examples=40)
+def test_any_bytes_are_refused(content):
+    assert refusal_of(content) is not None
+
+
+@functools.cache
+def real_content() -> bytes:
+    """The head of the file that this repository is gated by, closed so that it is whole: some tests are enough."""
+    baselines = parse(REAL.read_text(encoding="utf-8"))
+    some = sorted(baselines.figures)[:3]
+    return encode(Baselines("cpu", {test: baselines.figures[test] for test in some}))
+
+
+@given(st.integers(0, 10**6))
+@settings(max_examples=25)
+def test_a_file_of_this_repository_that_was_cut_anywhere_is_refused(at):
+    content = real_content()
+    cut = content[: at % len(content)]
+    # What is missing may be the last line break alone.
+    assert (refusal_of(cut) is None) == (cut.rstrip() == content.rstrip())
+
+
+# Gating by whatever a file has.
+
+finite = st.floats(allow_nan=False, allow_infinity=False) | st.integers(-(10**300), 10**300)
+test_ids = st.text(max_size=30) | st.sampled_from(
+    [
+        "a.py::t[é-ø]",
+        "a.py::C::t[x::y]",
+        "a.py::t[[]]",
+        "a.py::t[a\nb]",
+        "a.py::t[\ud800]",
+        "a.py::t[ --perf-size=full]",
+        f"a.py::t[{'x' * 5000}]",
+    ]
+)
+figure_names = st.text(min_size=1, max_size=30).filter(lambda name: name.strip() and name.isprintable()) | st.just(
+    "f" * 5000
+)
+
+
+class Reporter:
+    """Takes the place of pytest's terminal reporter: keeps the lines."""
+
+    def __init__(self):
+        self.lines = []
+
+    def section(self, title, sep):
+        pass
+
+    def line(self, text, **markup):
+        self.lines.append(text)
+
+
+def summary(session, saved=()):
+    reporter = Reporter()
+    terminal.summary(reporter, session, Path("/project"), saved, "")
+    return reporter.lines
+
+
+def session_of(*records):
+    options = SimpleNamespace(save=False, size="small", targets=())
+    return SimpleNamespace(records=records, cache=None, missing=list, options=options)
+
+
+@given(
+    st.dictionaries(test_ids, st.dictionaries(figure_names, finite, min_size=1, max_size=2), min_size=1, max_size=3),
+    st.sampled_from(["time", "size", "ratio"]),
+    finite,
+)
+@example({"a.py::t": {"f": 1.7e308}}, "time", 1.0)  # twice that is more than a float can hold
+@settings(max_examples=80)
+def test_figures_of_any_name_and_size_are_saved_loaded_gated_and_shown(figures, kind, now):
+    entries = {
+        test: {name: Entry(value, "us", kind, "measured", HERE) for name, value in each.items()}
+        for test, each in figures.items()
+    }
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "cpu.json")
+        result = save(path, entries)
+        loaded = load(path)
+    assert loaded.figures == entries
+    gates = [
+        judge_baseline(test, Measurement(name, now, "us", kind), loaded.get(test, name), now=HERE)
+        for test, each in figures.items()
+        for name in each
+    ]
+    assert {gate.verdict for gate in gates} <= {"pass", "fail", "improved"}
+    assert all((gate.verdict == "fail") <= (gate.measurement.name in gate.reason) for gate in gates)
+    record = SimpleNamespace(gates=gates, compiled=0, cached=0)
+    lines = summary(session_of(record), [result])
+    # The head, a line for every test and figure, those that are explained, the count, and what was saved.
+    explained = sum(bool(gate.reason) for gate in gates)
+    assert len(lines) == 1 + len(figures) + len(gates) + explained + 1 + 1
+    assert set(figures) <= set(lines)
+
+
+@given(st.builds("a.py::{}".format, st.text(max_size=30)))
+@example("a.py::C::t[x::y[z]")
+@settings(max_examples=50)
+def test_a_tests_id_is_its_function_and_its_parameters(test):
+    function, parameters = split_parameters(test)
+    assert test in (f"{function}[{parameters}", function)
+
+
+# Marker arguments.
+
+
+class Unshowable:
+    """An object of a user's that cannot even be shown."""
+
+    def __repr__(self):
+        raise RuntimeError("no repr")
+
+
+arguments = st.one_of(
+    scalars,
+    st.floats(),
+    st.floats(min_value=0, exclude_min=True, allow_infinity=False),
+    json_values,
+    st.binary(),
+    st.decimals(),
+    st.fractions(),
+    st.complex_numbers(),
+    st.sampled_from([np.float32(0.5), np.int64(1), np.array([1.0, 2.0]), len, int]),
+)
+
+
+@given(st.dictionaries(st.sampled_from([*MARKER_ARGUMENTS, "tolerence"]), arguments, max_size=2))
+@example({"seconds": 10**400})
+@example({"tolerance": ["x"] * 10**5})
+def test_any_argument_of_the_marker_is_taken_or_refused_with_its_name(given_arguments):
+    marker = pytest.mark.perf(**given_arguments).mark
+    item = SimpleNamespace(nodeid="test_a.py::test_marked", iter_markers=lambda name: [marker])
+    taken, refusal = outcome(pytest.UsageError, marker_arguments, item)
+    if refusal is not None:
+        said = str(refusal)
+        assert said.startswith("test_a.py::test_marked: @pytest.mark.perf")
+        assert any(f"({name}=...)" in said or f"no argument {name!r}" in said for name in given_arguments)
+        assert len(said) < 500
+    else:
+        assert taken.keys() == given_arguments.keys() <= set(MARKER_ARGUMENTS)
+        assert all(type(value) is float and 0 < value < float("inf") for value in taken.values())
+
+
+@pytest.mark.parametrize("value", [Unshowable(), 10**5000], ids=["unshowable", "too long to be shown"])
+def test_an_argument_of_the_marker_that_cannot_be_shown_is_refused_all_the_same(value):
+    marker = pytest.mark.perf(tolerance=value).mark
+    item = SimpleNamespace(nodeid="test_a.py::test_marked", iter_markers=lambda name: [marker])
+    with pytest.raises(pytest.UsageError, match=r"perf\(tolerance=\.\.\.\) must be a number above zero, got .{3,99}$"):
+        marker_arguments(item)
+
+
+@given(st.lists(arguments, min_size=1, max_size=2))
+def test_any_positional_argument_of_the_marker_is_refused(positional):
+    marker = pytest.mark.perf.with_args(*positional).mark
+    item = SimpleNamespace(nodeid="test_a.py::test_marked", iter_markers=lambda name: [marker])
+    with pytest.raises(pytest.UsageError, match=r"test_a.py::test_marked: .*takes keyword arguments only, got"):
+        marker_arguments(item)
+
+
+@given(finite | st.floats() | st.sampled_from([10**400, True, "1", None]))
+@example(10**400)
+def test_any_figure_and_any_budget_is_taken_or_refused_with_its_name(value):
+    for make, words in (
+        (lambda: Measurement("the figure", value, "us", "time"), "the figure: "),
+        (lambda: Budget(p99_us=value), "Budget(p99_us="),
+    ):
+        _, refusal = outcome((TypeError, ValueError), make)
+        said = str(refusal)
+        assert refusal is None or (said.startswith(words) and len(said) < 500)
+
+
+# Option values.
+
+
+class Parser(argparse.ArgumentParser):
+    """Says what pytest's own parser says, as an exception."""
+
+    def getgroup(self, *_):
+        return self
+
+    def addoption(self, *names, **how):
+        self.add_argument(*names, **how)
+
+    def addini(self, *_, **__):
+        pass
+
+    def error(self, message):
+        raise pytest.UsageError(message)
+
+
+PARSER = Parser(prog="pytest", allow_abbrev=False)
+add_options(PARSER)
+
+option_values = st.text(max_size=12) | st.sampled_from(
+    [
+        "1",
+        "0",
+        "-1",
+        "1.5",
+        "1e-300",
+        "1e400",
+        "nan",
+        "inf",
+        "-inf",
+        "9" * 5000,
+        "1_0",
+        "\uff11",
+        "0x10",
+        "",
+        "small",
+        "%s",
+    ]
+)
+
+
+@given(
+    st.sampled_from(["--perf-seconds", "--perf-processes", "--perf-calibrate-minutes", "--perf-size", "--perf-trace"]),
+    option_values,
+)
+@settings(max_examples=200)
+def test_any_value_of_an_option_is_taken_or_refused_with_the_options_name(option, text):
+    taken, refusal = outcome(pytest.UsageError, PARSER.parse_args, [f"{option}={text}"])
+    if refusal is not None:
+        assert f"argument {option}: " in str(refusal)
+        return
+    value = getattr(taken, option.strip("-").replace("-", "_"))
+    if option in ("--perf-seconds", "--perf-calibrate-minutes"):
+        assert 0 < value < float("inf")
+    elif option == "--perf-processes":
+        assert value >= 1
+    else:
+        assert value == text
+
+
+@given(option_values)
+def test_any_name_of_a_target_is_known_or_refused_with_those_that_are(name):
+    with pytest.raises(ValueError, match="tpu-v5e") as refused:
+        target(name)
+    assert repr(name) in str(refused.value)
