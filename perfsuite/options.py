@@ -4,6 +4,7 @@ import argparse
 import dataclasses
 import math
 import reprlib
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -58,7 +59,7 @@ def add_options(parser: pytest.Parser) -> None:
     )
     group.addoption(
         "--perf-seconds",
-        type=_seconds,
+        type=_above_zero("seconds"),
         default=DEFAULT_SECONDS,
         metavar="S",
         help=f"most time that one timing gate may sample for (default: {DEFAULT_SECONDS:g})",
@@ -79,7 +80,7 @@ def add_options(parser: pytest.Parser) -> None:
     )
     group.addoption(
         "--perf-calibrate-minutes",
-        type=_minutes,
+        type=_above_zero("minutes"),
         default=DEFAULT_MINUTES,
         metavar="M",
         help="about how long --perf-calibrate measures in all; a gate takes --perf-seconds at most "
@@ -209,21 +210,14 @@ def _check_calibrating(config: pytest.Config) -> None:
         )
 
 
-def _minutes(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not (math.isfinite(value) and value > 0):
-        raise argparse.ArgumentTypeError(f"must be a number of minutes above zero, got {text!r}")
-    return value
+def _above_zero(unit: str) -> Callable[[str], float]:
+    def number(text: str) -> float:
+        try:
+            value = float(text)
+        except ValueError:
+            value = math.nan
+        if not (math.isfinite(value) and value > 0):
+            raise argparse.ArgumentTypeError(f"must be a number of {unit} above zero, got {text!r}")
+        return value
 
-
-def _seconds(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not (math.isfinite(value) and value > 0):
-        raise argparse.ArgumentTypeError(f"must be a number of seconds above zero, got {text!r}")
-    return value
+    return number

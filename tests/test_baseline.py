@@ -210,6 +210,15 @@ def test_a_sampled_figure_within_noise_but_of_other_versions_is_updated():
     assert recorded(ratio(1.06, 1.05, 1.08), new) == ("update", "same", new)
 
 
+def test_a_comparison_of_too_few_pairs_leaves_the_ratio_that_gates_and_a_figure_made_info_replaces_it():
+    old = ratio(1.06, 1.05, 1.08)
+    few = dataclasses.replace(old, value=1.4, kind="info", interval=None, samples=7)
+    assert recorded(old, few) == ("keep", "same", old)
+    meant = dataclasses.replace(few, samples=None)
+    assert recorded(old, meant) == ("update", "not comparable", meant)
+    assert recorded(few, old) == ("update", "not comparable", old)
+
+
 def test_small_steps_do_not_carry_the_baseline_away():
     baselines = Baselines("cpu", {"t": {"figure": ratio(1.0, 0.98, 1.02)}})
     actions = []

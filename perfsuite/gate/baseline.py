@@ -200,6 +200,9 @@ def merge(
 def _recorded(test: str, name: str, old: Entry | None, new: Entry) -> Change:
     if old is None:
         return Change(test, name, "create", None, new)
+    if old.kind == "ratio" and new.kind == "info" and new.samples and old.unit == new.unit:
+        # A comparison of too few pairs for an interval: it must not take the place of a figure that gates.
+        return Change(test, name, "keep", old, old)
     if (old.unit, old.kind, old.better) != (new.unit, new.kind, new.better):
         return Change(test, name, "update", old, new, "not comparable")
     if _stands(old, new):
