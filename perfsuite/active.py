@@ -1,19 +1,28 @@
 """The hooks of a session with --perf: judge, collect, save, report. `perfsuite.plugin` loads this only then."""
 
 import contextlib
+import time
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
+from perfsuite import distributed_hooks
+from perfsuite.distributed import join
 from perfsuite.fixture import Perf
 from perfsuite.gate.baseline_file import BaselineError, SaveResult
-from perfsuite.measure import compiles
+from perfsuite.launch import LAUNCH
+from perfsuite.measure import compiles, peers
 from perfsuite.measure.errors import MeasurementError
 from perfsuite.measure.quiet import libtpu_silenced
 from perfsuite.measure.trace_recording import writable
 from perfsuite.options import Options, marker_arguments
-from perfsuite.report import terminal, terminal_traces
+from perfsuite.outcomes import facts_of
+from perfsuite.report import github, junit, progress, terminal, terminal_traces
 from perfsuite.session import PerfSession, TestRecord, split_parameters
+
+if TYPE_CHECKING:
+    from perfsuite.report.model import Report
 
 _SESSION = pytest.StashKey[PerfSession]()
 _PERF = pytest.StashKey[Perf]()
@@ -23,8 +32,11 @@ _PARALLEL = "other processes share the machine under pytest-xdist, so a timing w
 
 def start(config: pytest.Config, options: Options) -> None:
     """Start JAX, read the baselines and register the hooks. Raises `pytest.UsageError` for damaged baselines and
-    for a target that is not known, and where --perf-trace names no folder that can be written.
+    for a target that is not known, and where --perf-trace or --perf-report names no folder that can be written.
     """
+    group = join()
+    if group is not None:
+        options = distributed_hooks.begin(group, config, options)
     _check_targets(options)
     if options.traces is not None:
         try:
@@ -33,10 +45,18 @@ def start(config: pytest.Config, options: Options) -> None:
             raise pytest.UsageError(f"--perf-trace: {error}") from None
     # pytest-xdist gives its workers, and only them, a `workerinput`.
     is_worker = hasattr(config, "workerinput")
+    if options.report is not None and not is_worker:
+        from perfsuite.report import files
+
+        try:
+            files.check(options.report)
+        except files.ReportError as error:
+            raise pytest.UsageError(f"--perf-report: {error}") from None
     try:
         with libtpu_silenced():  # it starts JAX's backend
-            session = PerfSession(options, timing_refused=_PARALLEL if is_worker else "", cache=_cache(config))
-        hooks: object = ActiveHooks(session, config.rootpath, is_worker)
+            refused = _PARALLEL if is_worker else ""
+            session = PerfSession(options, timing_refused=refused, cache=_cache(config), group=group)
+        hooks: object = ActiveHooks(session, config.rootpath, is_worker or (group is not None and not group.writes))
         if options.calibrate is not None:
             from perfsuite import calibration
 
@@ -44,12 +64,26 @@ def start(config: pytest.Config, options: Options) -> None:
             hooks = calibration.CalibrationHooks(session.calibration, config.rootpath)
     except BaselineError as error:
         raise pytest.UsageError(str(error)) from None
+    if group is not None:
+        distributed_hooks.check_alike(group, session)
     config.stash[_SESSION] = session
     config.pluginmanager.register(hooks, "perfsuite-active")
+    if isinstance(hooks, ActiveHooks) and not hooks.is_worker and options.again is None:
+        github.start(config, hooks.report)
     # What compiles from here on is remembered, so that a later recompilation can be told from it.
     cleanup = contextlib.ExitStack()
     cleanup.enter_context(compiles.observe())
+    if group is not None:
+        cleanup.enter_context(peers.together(group))
+    if group is None or group.writes:
+        cleanup.enter_context(progress.shown(config, lambda: _part_of(session)))
     config.add_cleanup(cleanup.close)
+
+
+def _part_of(session: PerfSession) -> str:
+    """What all of a session's long waits are part of, in front of what each of them is."""
+    made = session.calibration
+    return "" if made is None else f"calibrating, {made.spent / 60:.0f} of {made.minutes:g} min: "
 
 
 def _cache(config: pytest.Config) -> Path | None:
@@ -75,14 +109,10 @@ def perf_of(item: pytest.Item) -> Perf:
     """The `Perf` of one test."""
     session = item.config.stash[_SESSION]
     arguments = marker_arguments(item)
-    item.stash[_PERF] = Perf(
-        session,
-        item,
-        tolerance=arguments.get("tolerance"),
-        seconds=arguments.get("seconds", session.options.seconds),
-    )
-    if session.calibration is not None:
-        item.stash[_PERF].figures = session.calibration.figures(item.nodeid)
+    seconds = arguments.get("seconds", session.options.seconds) if session.upgrade is None else session.upgrade.seconds
+    item.stash[_PERF] = Perf(session, item, tolerance=arguments.get("tolerance"), seconds=seconds)
+    if elsewhere := session.calibration or session.upgrade:
+        item.stash[_PERF].figures = elsewhere.figures(item.nodeid)
     return item.stash[_PERF]
 
 
@@ -95,6 +125,12 @@ class ActiveHooks:
         self.is_worker = is_worker
         self.saved: list[SaveResult] = []
         self.not_saved = ""
+        self.page: Path | None = None
+        """The page of --perf-report, once it is written."""
+        self.no_page = ""
+        self.history: Path | None = None
+        """The page of the baselines' history beside it, where there is one."""
+        self.history_said = ""
 
     def pytest_report_header(self) -> list[str]:
         return terminal.header(self.session, self.rootpath)
@@ -128,17 +164,21 @@ class ActiveHooks:
         if measured is None:
             return
         measured.ended = ended
+        if self.session.group is not None:
+            distributed_hooks.slowest_speaks(self.session.group, item.nodeid, measured.figures)
         try:
             gates = measured.judge_baselines()
         except BaselineError as error:
             pytest.fail(str(error), pytrace=False)
         if failures := self.session.failures(gates):
-            pytest.fail("\n".join(gate.reason for gate in failures), pytrace=False)
+            pytest.fail(terminal.failure(failures), pytrace=False)
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(self, item: pytest.Item, call: pytest.CallInfo):
-        report = yield
         measured = item.stash.get(_PERF, None)
+        if measured is not None and call.when == "call":
+            junit.add_properties(item, measured.figures.gates)
+        report = yield
         if measured is not None and report.when == "call":
             record = TestRecord(
                 item.nodeid,
@@ -149,17 +189,32 @@ class ActiveHooks:
                 measured.programs.compiled if measured.programs else 0,
                 measured.programs.cached if measured.programs else 0,
                 tuple(measured.traces.records),
+                **facts_of(report, call),
+                distributions=tuple(measured.figures.distributions),
+                lines=tuple(measured.figures.lines),
+                programs=tuple(measured.programs.records()) if measured.programs else (),
             )
             report.perfsuite = record.to_dict()  # plain values: pytest-xdist sends them to the main process
+        elif not report.passed and item.get_closest_marker("perf") is not None:
+            record = TestRecord(item.nodeid, False, False, (), (), **facts_of(report, call))
+            report.perfsuite_unmeasured = record.to_dict()
         return report
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if hasattr(report, "perfsuite"):
             self.session.records.append(TestRecord.from_dict(report.perfsuite))
+        if hasattr(report, "perfsuite_unmeasured"):
+            self.session.unmeasured.append(TestRecord.from_dict(report.perfsuite_unmeasured))
 
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
-        if self.is_worker or not self.session.options.save:
+        if self.is_worker:
             return
+        if self.session.options.save:
+            self._save(session, exitstatus)
+        if self.session.options.report is not None:
+            self._write_report(session, self.session.options.report)
+
+    def _save(self, session: pytest.Session, exitstatus: int) -> None:
         if exitstatus in (pytest.ExitCode.INTERRUPTED, pytest.ExitCode.INTERNAL_ERROR):
             self.not_saved = "the session did not end by itself, so no baseline was saved"
             return
@@ -169,7 +224,41 @@ class ActiveHooks:
             self.not_saved = "\n".join(f"{what} saved: {error}" for error in errors)
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
+    def report(self, session: pytest.Session, folder: Path | None = None) -> "Report":
+        """What every report is made of, once the tests have ended; paths of traces are seen from `folder`."""
+        from perfsuite.report.of_session import report_of
+
+        return report_of(
+            self.session,
+            self.rootpath,
+            folder=folder,
+            saved=self.saved,
+            not_saved=self.not_saved,
+            exit_status=session.exitstatus,
+            seconds=time.monotonic() - session.config.stash[LAUNCH].started,
+        )
+
+    def _write_report(self, session: pytest.Session, folder: Path) -> None:
+        from perfsuite.report import files
+        from perfsuite.report.history_page import history_beside
+
+        try:
+            self.history, self.history_said = history_beside(folder, self.session.options.baselines, self.rootpath)
+            history = "" if self.history is None else self.history.name
+            self.page = files.write(self.report(session, folder), folder, history)
+        except files.ReportError as error:
+            self.no_page = f"--perf-report: {error}"
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         if not self.is_worker:
             terminal_traces.summary(terminalreporter, self.session, self.rootpath)
             terminal.summary(terminalreporter, self.session, self.rootpath, self.saved, self.not_saved)
+            if self.page is not None:
+                terminalreporter.line(f"report: {terminal.relative(self.page, self.rootpath)}")
+                of_history = self.history_said
+                if self.history is not None:
+                    of_history = f"history: {terminal.relative(self.history, self.rootpath)} ({self.history_said})"
+                terminalreporter.line(of_history)
+            if self.no_page:
+                terminalreporter.line(self.no_page, red=True, bold=True)

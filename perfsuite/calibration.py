@@ -77,10 +77,13 @@ class Calibration:
         self.cores = cores()
         self._seen = 0
         self._in_this_test = 0
+        self._item: pytest.Item  # set when a test begins
+        self._errors: dict[Key, float] = {}
         self._names: Counter[Key] = Counter()
 
-    def begin_test(self) -> None:
+    def begin_test(self, item: "pytest.Item") -> None:
         """Called before each test that may have workloads."""
+        self._item = item
         self.tests_begun += 1
         self._in_this_test = 0
 
@@ -92,6 +95,8 @@ class Calibration:
         self._seen += 1
         self._in_this_test += 1
         key = self._key(test, f"{name} to {until}")
+        # That of the gate which this comparison is in a session that gates the same tests.
+        self._errors[key] = self.session.error_of_next_gate(self._item)
         started = time.monotonic()
         try:
             # A test may have more workloads than those before it, whose share was not kept: then each gets one gate.
@@ -113,7 +118,7 @@ class Calibration:
         effects = {busy: smallest_caught(of_workloads) for busy, of_workloads in self.trials.items()}
         keys = dict.fromkeys([*self.trials[False], *self.trials[True]])
         return [
-            Calibrated(*key, busy, found(trials, effects[busy][key]), environment)
+            Calibrated(*key, busy, found(trials, effects[busy][key]), environment, round(1 / self._errors[key]))
             for key in keys
             for busy in (False, True)
             if (trials := self.trials[busy].get(key))
@@ -124,7 +129,17 @@ class Calibration:
         """Whether false alarms were more often than the statistics promise."""
         all_trials = [trial for of in self.trials.values() for trials in of.values() for trial in trials]
         gates = [trial for trial in all_trials if not trial.planted]
-        return too_many_alarms(sum(trial.alarmed for trial in gates), len(gates), DECIDING_ERROR)
+        return too_many_alarms(sum(trial.alarmed for trial in gates), len(gates), self.promised)
+
+    @property
+    def promised(self) -> float:
+        """The rate of false alarms that none of the gates is to exceed."""
+        return max(self._errors.values(), default=DECIDING_ERROR)
+
+    @property
+    def least_promised(self) -> float:
+        """The rate of the gates that may err least often."""
+        return min(self._errors.values(), default=DECIDING_ERROR)
 
     def _share(self) -> float:
         """Seconds for the next workload: that much each, if the tests to come have as many as those so far."""
@@ -144,7 +159,7 @@ class Calibration:
                 with busy_neighbours(self.cores) if busy else contextlib.nullcontext():
                     trials = self.trials[busy].setdefault(key, [])
                     while True:
-                        trials.append(workload.trial(self._next(busy), seconds=seconds))
+                        trials.append(workload.trial(self._next(busy), seconds=seconds, error=self._errors[key]))
                         # The one that goes past the end half of the time keeps to it on average.
                         if time.monotonic() + _typical(trials) / 2 > stop:
                             break
@@ -204,8 +219,8 @@ class CalibrationHooks:
         self.calibration.tests = len(items)
 
     @pytest.hookimpl(wrapper=True)
-    def pytest_runtest_protocol(self) -> Iterator[None]:
-        self.calibration.begin_test()
+    def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:
+        self.calibration.begin_test(item)
         return (yield)
 
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:

@@ -13,6 +13,7 @@ import pytest
 
 from perfsuite.comparison_gates import settled_by
 from perfsuite.handover import Request, read_request, write_samples
+from perfsuite.measure import progress
 from perfsuite.measure.comparison import pooled
 from perfsuite.processes import ProcessFailed, argument_of, compare_again
 
@@ -96,7 +97,8 @@ class Processes:
         most = self._session.options.processes
         while len(parts) < most and not limits.decided(now) and not limits.contradiction(parts):
             try:
-                parts.append(self._again(figures[0], comparison))
+                with progress.waiting(f"comparing {name} in process {len(parts) + 1} of {most} at most"):
+                    parts.append(self._again(figures[0], comparison))
             except ProcessFailed as error:
                 failure = f"; a further process gave no samples: {error}"
                 break

@@ -9,6 +9,7 @@ from perfsuite.measure.measurement import Measurement, title
 
 if TYPE_CHECKING:
     from perfsuite.gate.verdict import Gate
+    from perfsuite.picture_record import Distribution, Line
     from perfsuite.session import PerfSession
 
 
@@ -30,6 +31,9 @@ class Figures:
         self._numbers: dict[tuple[str | None, ...], int] = {}
         self.settling: dict[str, Callable[[float], str]] = {}
         """By title: says what would settle whether a figure lies above a limit, where its interval holds the limit."""
+        self.distributions: list[Distribution] = []
+        """What the pictures of a report are made of, like `lines`: empty without --perf-report."""
+        self.lines: list[Line] = []
 
     def record(self, measurement: Measurement, tolerance: float | None = None) -> None:
         """Record a figure. `tolerance` is the test's own where it is None."""

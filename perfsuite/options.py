@@ -42,6 +42,8 @@ class Options:
     """The folder with a request, in a process that was started to make one comparison again; None in any other."""
     calibrate: float | None = None
     """Minutes, with --perf-calibrate: then nothing is gated. None without."""
+    report: Path | None = None
+    """Where the report goes, with --perf-report; None writes none."""
 
 
 def add_options(parser: pytest.Parser) -> None:
@@ -105,6 +107,13 @@ def add_options(parser: pytest.Parser) -> None:
         help="trace the calls of each perf test with JAX's profiler, after they were measured, and keep the traces "
         "(Perfetto and XPlane) below this folder",
     )
+    group.addoption(
+        "--perf-report",
+        type=_folder,
+        metavar="DIR",
+        help="write a report of the perf tests into this folder: report.html (one page, complete in itself), "
+        "report.json and report.md",
+    )
     parser.addini("perf_baselines", "folder of the baseline files, relative to the rootdir", default="baselines")
     parser.addini("perf_strict", "fail perf tests that have a figure without a baseline", type="bool", default=False)
     parser.addini("perf_targets", "devices that the tests using perf_target compile for: tpu-v5e tpu-v6e", type="args")
@@ -138,6 +147,7 @@ def read_options(config: pytest.Config) -> Options:
         processes=option.perf_processes,
         again=Path(option.perf_again) if option.perf_again else None,
         calibrate=calibrate,
+        report=config.invocation_params.dir / option.perf_report if option.perf_report else None,
     )
 
 
@@ -202,6 +212,11 @@ def _check_calibrating(config: pytest.Config) -> None:
         raise pytest.UsageError(
             f"--perf-calibrate and {other} contradict each other: while calibrating no figure is recorded or gated; "
             "run them one after the other"
+        )
+    if option.perf_report:
+        raise pytest.UsageError(
+            "--perf-calibrate and --perf-report contradict each other: while calibrating nothing is gated, so there is "
+            "nothing to report; the next report shows what was calibrated"
         )
     # pytest-xdist sets it, from -n too; its workers get the main process's options, but never this far.
     if getattr(option, "dist", "no") != "no":

@@ -17,6 +17,10 @@ if TYPE_CHECKING:
 
 _OPTIONS = pytest.StashKey[Options]()
 
+_ERRORS = "perfsuite.measure.errors"
+_LIBRARIES = {"jax", "jaxlib", "equinox", "flax", "optax", "perfsuite"}
+"""Their frames are left out where perfsuite raises from inside JAX: the message has all that they would say."""
+
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     add_options(parser)
@@ -83,6 +87,25 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     if options.only and others:
         items[:] = [item for item in items if item.get_closest_marker("perf") is not None]
         config.hook.pytest_deselected(items=others)
+
+
+@pytest.hookimpl(tryfirst=True)  # before pytest makes its report of it
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo) -> None:
+    """Leave the libraries' frames out of the traceback of a recompilation or a transfer; --full-trace has them."""
+    error = call.excinfo
+    if error is not None and type(error.value).__module__ == _ERRORS and not item.config.option.fulltrace:
+        # Not by `ExceptionInfo.traceback`, which pytest makes anew of these when it cuts its own frames off.
+        entry = error.tb
+        while entry.tb_next is not None:
+            if _is_of_library(entry.tb_next.tb_frame.f_globals):
+                entry.tb_next = entry.tb_next.tb_next
+            else:
+                entry = entry.tb_next
+
+
+def _is_of_library(names: dict) -> bool:
+    module = str(names.get("__name__", ""))
+    return module.partition(".")[0] in _LIBRARIES and not module.startswith("perfsuite.workloads.")
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from perfsuite.handover import Request, read_request, write_reason
 
 _LONGEST_REASON = 500
 
-_TURNED_OFF: dict[str, object] = {
+TURNED_OFF: dict[str, object] = {
     # perfsuite
     "perf": True,
     "perf_save": False,
@@ -60,7 +60,7 @@ def prepare(config: pytest.Config, folder: Path) -> None:
         request = read_request(folder)
     except (OSError, ValueError, TypeError) as error:
         raise pytest.UsageError(f"perfsuite: no request in {folder} ({error}); the option is for its own use") from None
-    for name, value in _TURNED_OFF.items():
+    for name, value in TURNED_OFF.items():
         if hasattr(config.option, name):
             setattr(config.option, name, value)
     # What was given is emptied when it is first used.

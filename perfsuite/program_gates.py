@@ -16,6 +16,7 @@ from perfsuite.measure.program import Program
 from perfsuite.measure.program_diff import differences
 from perfsuite.measure.program_figures import figures_of, measurements_of
 from perfsuite.measure.target_compiler import CompileFailed
+from perfsuite.picture_record import ProgramRecord
 
 if TYPE_CHECKING:
     from perfsuite.session import PerfSession
@@ -32,6 +33,7 @@ class ProgramGates:
         self._session = session
         self._test = test
         self._made: list[tuple[Compilation, Program]] = []
+        self._records: list[ProgramRecord] | None = None
 
     @property
     def compiled(self) -> int:
@@ -53,8 +55,32 @@ class ProgramGates:
 
     def keep(self) -> None:
         """Keep the programs as those of the baselines that are being saved."""
+        self.records()  # against the baselines as they were
         for compilation, program in self._made:
             facts_cache.write(self._session.cache, self._key(program), compilation.to_dict())
+
+    def records(self) -> list[ProgramRecord]:
+        """What a report shows of the programs; nothing without --perf-report."""
+        if self._records is None:
+            wanted = self._session.options.report is not None
+            self._records = [self._record(program) for _, program in self._made] if wanted else []
+        return self._records
+
+    def _record(self, program: Program) -> ProgramRecord:
+        recorded, now = self._recorded(program), figures_of(program)
+        same = all(recorded.get(f"{program.label} {figure}") == value for figure, value in now.items())
+        lines = "" if same else self._against_baseline(program)
+        return ProgramRecord(
+            program.label,
+            program.target,
+            program.device_kind,
+            program.compiler,
+            program.partitions,
+            program.cached,
+            tuple(made.title for made in measurements_of(program)),
+            compared=same or bool(lines),
+            differences=tuple(line.strip() for line in lines.splitlines()),
+        )
 
     def explained(self, gates: Sequence[Gate]) -> list[Gate]:
         """The same gates; the first failed one of each program says how the program differs from the baseline's."""
@@ -76,12 +102,15 @@ class ProgramGates:
             before = Compilation.from_dict(entry).program()
         except (KeyError, TypeError, ValueError):  # of another version of perfsuite
             return ""
-        entries = self._session.baselines_of(program.target).figures.get(self._session.test_key(self._test), {})
-        recorded = {name: entry.value for name, entry in entries.items()}
+        recorded = self._recorded(program)
         for figure, value in figures_of(before).items():
             if recorded.get(f"{program.label} {figure}") != value:
                 return ""  # the baseline was saved elsewhere since
         return "\n".join(f"  {line}" for line in differences(before, program).splitlines())
+
+    def _recorded(self, program: Program) -> dict[str, float]:
+        entries = self._session.baselines_of(program.target).figures.get(self._session.test_key(self._test), {})
+        return {name: entry.value for name, entry in entries.items()}
 
     def _key(self, program: Program) -> str:
         named = json.dumps([self._session.test_key(self._test), program.label, program.target, self._session.device])

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, NoReturn
 
 import pytest
 
+from perfsuite.distributed_hooks import shared_baselines
 from perfsuite.gate import baseline, verdict
 from perfsuite.gate.baseline import Baselines, Entry
 from perfsuite.gate.baseline_file import BaselineError, SaveResult, check_writable, load, save
@@ -29,10 +30,13 @@ from perfsuite.handover import read_request
 from perfsuite.measure.measurement import Measurement, title
 from perfsuite.measure.statistics import error_of_gate
 from perfsuite.options import HERE, SIZES, Options
+from perfsuite.picture_record import Distribution, Line, ProgramRecord
 from perfsuite.trace_record import TraceRecord
 
 if TYPE_CHECKING:
     from perfsuite.calibration import Calibration
+    from perfsuite.distributed import Group
+    from perfsuite.upgrade.child import Times
 
 _SIZE = " --perf-size="
 
@@ -55,6 +59,19 @@ class TestRecord:
     """Programs whose facts were known from before."""
     traces: tuple[TraceRecord, ...] = ()
     """The profiler's traces, which are kept with --perf-trace. Their figures are in no baseline file."""
+    outcome: str = "passed"
+    """passed, failed, skipped or error (where it failed before or after its body)."""
+    message: str = ""
+    """Why it failed or was skipped."""
+    file: str = ""
+    line: int = 0
+    """Of the test, from 1; 0 where it is not known. The file is seen from the root."""
+    seconds: float = 0.0
+    """That the body took."""
+    distributions: tuple[Distribution, ...] = ()
+    """Like the lines and the programs, of sessions with --perf-report only."""
+    lines: tuple[Line, ...] = ()
+    programs: tuple[ProgramRecord, ...] = ()
 
     def to_dict(self) -> dict:
         """Plain values only."""
@@ -67,6 +84,14 @@ class TestRecord:
             "compiled": self.compiled,
             "cached": self.cached,
             "traces": [trace.to_dict() for trace in self.traces],
+            "outcome": self.outcome,
+            "message": self.message,
+            "file": self.file,
+            "line": self.line,
+            "seconds": self.seconds,
+            "distributions": [each.to_dict() for each in self.distributions],
+            "lines": [each.to_dict() for each in self.lines],
+            "programs": [each.to_dict() for each in self.programs],
         }
 
     @classmethod
@@ -81,6 +106,14 @@ class TestRecord:
             values["compiled"],
             values["cached"],
             tuple(TraceRecord.from_dict(trace) for trace in values["traces"]),
+            values["outcome"],
+            values["message"],
+            values["file"],
+            values["line"],
+            values["seconds"],
+            tuple(Distribution.from_dict(each) for each in values["distributions"]),
+            tuple(Line.from_dict(each) for each in values["lines"]),
+            tuple(ProgramRecord.from_dict(each) for each in values["programs"]),
         )
 
 
@@ -91,13 +124,18 @@ class PerfSession:
     present device or of the targets named in the options cannot be read, or cannot be written although they are to be
     saved; `ValueError` for a target that is not known.
 
-    `cache` is the folder where the facts of programs are kept, None keeps none.
+    `cache` is the folder where the facts of programs are kept, None keeps none. `group` are the processes that measure
+    together, None where this one is alone; all of them have the baselines of process 0, and keep no facts.
     """
 
-    def __init__(self, options: Options, *, timing_refused: str, cache: Path | None = None):
+    def __init__(
+        self, options: Options, *, timing_refused: str, cache: Path | None = None, group: "Group | None" = None
+    ):
         self.options = options
         self.timing_refused = timing_refused
-        self.cache = cache
+        self.group = group
+        # What processes find in their caches differs, and with it what they would run.
+        self.cache = cache if group is None else None
         if options.again is not None:
             # Its own cache is an empty one, so that it leaves pytest's alone; but programs take minutes to compile.
             kept = read_request(options.again).cache
@@ -105,9 +143,12 @@ class PerfSession:
         self.environment: Environment = present_environment()
         self.device = device_slug(self.environment.device_kind)
         """The name of the present device's baseline file."""
-        if options.save:
-            check_writable(options.baselines)
         self._files: dict[str, Baselines] = {}
+        if group is not None:
+            paths = [self.path_of(target) for target in (None, *options.targets)]
+            self._files = shared_baselines(group, paths, save=options.save)
+        elif options.save:
+            check_writable(options.baselines)
         self._environments: dict[str, Environment] = {}
         self.baselines = self.baselines_of(None)
         for target in options.targets:
@@ -115,9 +156,13 @@ class PerfSession:
             self.baselines_of(target)
         self.calibration: Calibration | None = None
         """What the session calibrates, with --perf-calibrate; then nothing is gated."""
+        self.upgrade: Times | None = None
+        """Where the times go, in a process that `perfsuite upgrade-check` started for them; then nothing is gated."""
         self._gates_expected: int | None = None
         self._gates_made = 0
         self.records: list[TestRecord] = []
+        self.unmeasured: list[TestRecord] = []
+        """Perf tests that failed or were skipped before their body, or failed after it: for reports alone."""
         self.collected: set[str] = set()
         """Every test of the files that were collected, where they were collected whole."""
         self.of_targets: set[str] = set()
@@ -162,6 +207,12 @@ class PerfSession:
         __tracebackhide__ = True
         if self.timing_refused:
             pytest.skip(f"{instrument}: {self.timing_refused}")
+
+    def check_alone(self, instrument: str) -> None:
+        """End the test where several processes measure together: in each the instrument would stop by its own clock."""
+        __tracebackhide__ = True
+        if self.group is not None:
+            self.unavailable(f"{instrument} measures one process alone, and {self.group.count} measure together here")
 
     def test_key(self, test: str) -> str:
         """A test's name in the baseline file. Figures of the full size stand beside those of the small one."""

@@ -9,6 +9,7 @@ from perfsuite.figures import fail_budget
 from perfsuite.gate.budget import Budget
 from perfsuite.instruments import NO_BUDGET, Instruments
 from perfsuite.measure.call import Call, checked
+from perfsuite.picture_record import distribution_of, line_of
 
 if TYPE_CHECKING:
     from perfsuite.measure.asynchrony import Asynchrony
@@ -85,9 +86,9 @@ class TimedInstruments(Instruments):
         self._session.check_timing("perf.compare")
         limits = budget.only("perf.compare", "ratio", "overhead_us")
         calls = checked(candidate, "perf.compare"), checked(reference, "perf.compare")
-        if self._session.calibration is not None:
+        if elsewhere := self._session.calibration or self._session.upgrade:
             name = name or f"{candidate.label}/{reference.label}"
-            return self._session.calibration.compare(self._test, name, *calls, until=until, seconds=self._seconds)
+            return elsewhere.compare(self._test, name, *calls, until=until, seconds=self._seconds)
         name = self.figures.unique(name or f"{candidate.label}/{reference.label}", f" ratio to {until}")
         figure = f"{name} ratio to {until}"
         ratio_limits = [limits["ratio"]] if "ratio" in limits else []
@@ -104,6 +105,8 @@ class TimedInstruments(Instruments):
         made = comparison.measurements(name)
         for measurement in made:
             self.figures.record(measurement, tolerance)
+        if self._session.options.report is not None:
+            self.figures.distributions.append(distribution_of(made[0].title, comparison))
         us = max(comparison.candidate_median_us, comparison.reference_median_us)
         for side, each in zip(("candidate", "reference"), calls, strict=True):
             self.traces.keep_trace(each, name, side, us=us)
@@ -116,7 +119,9 @@ class TimedInstruments(Instruments):
         comparison = dataclasses.replace(comparison, verdict=worst(judged or [against_baseline]))
         if failing := self.figures.failing([*judged, against_baseline]):
             grown = self.traces.compared(*calls, us, made[0], by_budget=failing[0].source == "budget")
-            self.figures.causes[figure] = "\n".join(filter(None, [cause_of(comparison, *calls), grown]))
+            group = self._session.group
+            last = "" if group is None else group.last_to_return[0]  # of the candidate's samples
+            self.figures.causes[figure] = "\n".join(filter(None, [cause_of(comparison, *calls), last, grown]))
         for gate in judged:
             if gate.failed:
                 fail_budget(gate, self.figures.causes[figure])
@@ -143,6 +148,7 @@ class TimedInstruments(Instruments):
 
         if figure != "host_calls":
             self._session.check_timing("perf.scaling")
+            self._session.check_alone("perf.scaling of times")
         limits = budget.only("perf.scaling", "us_per_leaf")
         if limits and figure == "host_calls":
             raise ValueError(
@@ -153,6 +159,8 @@ class TimedInstruments(Instruments):
         made = scaling.measurements(name)
         for measurement in made:
             self.figures.record(measurement, tolerance)
+        if self._session.options.report is not None:
+            self.figures.lines.append(line_of(made[0].title, scaling))
         self.traces.keep_made_trace(make_call, max(sizes), name)
         if "us_per_leaf" in limits:
             cause = f"R^2 of the line is {scaling.r_squared:.3f} over {len(scaling.units)} sizes"
@@ -171,6 +179,7 @@ class TimedInstruments(Instruments):
         from perfsuite.wait_gates import judge_asynchrony
 
         self._session.check_timing("perf.stays_async")
+        self._session.check_alone("perf.stays_async")
         made = asynchrony(checked(call, "perf.stays_async"), seconds=self._seconds)
         judge_asynchrony(self.figures, self.figures.unique(name or made.label, " returns at"), made)
         return made
@@ -187,6 +196,7 @@ class TimedInstruments(Instruments):
         from perfsuite.wait_gates import judge_stalls
 
         self._session.check_timing("perf.stalls")
+        self._session.check_alone("perf.stalls")
         over_us = budget.only("perf.stalls", "stall_us").get("stall_us")
         made = count_stalls(checked(call, "perf.stalls"), seconds=self._seconds, over_us=over_us)
         judge_stalls(self.figures, self.figures.unique(name or made.label, " longest"), made)

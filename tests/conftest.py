@@ -12,6 +12,7 @@ from pathlib import Path
 # be loaded only once. So whatever the nested sessions need is imported here, before any of them.
 import equinox  # noqa: F401
 import flax.nnx  # noqa: F401
+import jax
 import numpy.fft  # noqa: F401
 import optax  # noqa: F401
 import pytest
@@ -37,6 +38,42 @@ def pytest_collection_finish() -> None:
     gc.freeze()
 
 
+LONGEST = (
+    "test_planted_surgery.py",
+    "test_planted_generation.py",
+    "test_sharding_workload.py",
+    "test_bert.py",
+    "test_start_up.py",
+    "test_generation.py",
+    "test_program_gates.py",
+    "test_target_compiler.py",
+    "test_training.py",
+)
+"""The files that take longest, of 60 to 29 seconds of processor time each, and two of processes of their own."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with the files that take longest: a worker that came to one last would leave the other idle.
+
+    With `--dist loadfile` it does so only with `--no-loadscope-reorder`: xdist sorts files by the number of tests.
+    """
+    ranks = {name: rank for rank, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: ranks.get(item.path.name, len(ranks)))
+
+
+@pytest.fixture(scope="module")
+def quick_to_compile():
+    """Programs that XLA makes as ever, and LLVM optimises less.
+
+    A train step of `test_sharding_workload.py` takes 2.2 s of the processor to compile, not 5.3 (jax 0.10.2). Not for
+    `test_bert.py`, one of whose tests then fails.
+    """
+    before = jax.config.read("jax_disable_most_optimizations")
+    jax.config.update("jax_disable_most_optimizations", True)
+    yield
+    jax.config.update("jax_disable_most_optimizations", before)
+
+
 STEP = """
 import jax
 import jax.numpy as jnp
@@ -54,6 +91,13 @@ def batch(n=8):
     return jnp.ones((n,))
 """
 """A train step small enough to compile in a blink; every nested project starts with it as `steps.py`."""
+
+
+@pytest.fixture(autouse=True)
+def _no_step_of_actions(monkeypatch: pytest.MonkeyPatch):
+    """Sessions inside tests must not annotate a real run, nor write its summary."""
+    for name in ("GITHUB_ACTIONS", "GITHUB_STEP_SUMMARY"):
+        monkeypatch.delenv(name, raising=False)
 
 
 @pytest.fixture

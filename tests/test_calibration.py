@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import itertools
 import os
 import types
 from pathlib import Path
@@ -68,6 +69,7 @@ def test_the_table_is_printed_the_file_written_and_no_budget_matters(project, pe
             "  s/s to ready * busy *",
             "in all * quiet *",
             "in all * busy *",
+            "error: a gate may raise a false alarm once in 1000, its share of *",
             "busy: beside 2 processes*",
             "* false alarms in * A/A gates (*): the rate is below * (95 %, Clopper and Pearson)",
             "written: baselines/calibration-cpu.json",
@@ -291,11 +293,15 @@ def planned(monkeypatch, tmp_path):
     clock = SimpleNamespace(now=0.0, neighbours=0)
     monkeypatch.setattr(calibration.time, "monotonic", lambda: clock.now)
 
+    made, given = itertools.count(), []
+
     class Workload:
         def __init__(self, call, until):
             self.given_back = 0
+            self.number = next(made)
 
-        def trial(self, planted=0.0, *, seconds):
+        def trial(self, planted=0.0, *, seconds, error):
+            given.append((self.number, error))
             clock.now += seconds
             return Trial(planted, Interval(0.99, 1.01), (0.01, 0.01), 100, seconds)
 
@@ -313,15 +319,18 @@ def planned(monkeypatch, tmp_path):
     monkeypatch.setattr(calibration, "busy_neighbours", busy)
     monkeypatch.setattr(calibration, "compare_calls", lambda *calls, until, seconds: None)
     options = SimpleNamespace(baselines=tmp_path)
+    shares = itertools.chain([0.0005], itertools.repeat(0.00025))
     session = SimpleNamespace(options=options, device="cpu", environment=None, test_key=lambda test: test)
+    session.error_of_next_gate = lambda item: next(shares)
 
     def run(*workloads, minutes=10.0, seconds=5.0):
         planned = Calibration(session, minutes)
         planned.tests = len(workloads)
         for place, count in enumerate(workloads):
-            planned.begin_test()
+            planned.begin_test(None)
             for _ in range(count):
                 planned.compare(f"test_{place}", "a/b", None, None, until="ready", seconds=seconds)
+        planned.given = given
         return planned, clock.now
 
     return run
@@ -353,6 +362,16 @@ def test_several_workloads_of_a_test_have_names_and_shares_of_their_own(planned)
     plan, _ = planned(2, 2, 2)
     assert [key[1] for key in plan.trials[False]][:2] == ["a/b to ready", "a/b to ready #2"]
     assert len(plan.trials[False]) == 6
+
+
+def test_every_gate_errs_as_seldom_as_the_one_that_it_stands_for(planned):
+    """A session shares its error out over its gates, so one of many has wider intervals than one that is alone."""
+    plan, _ = planned(2, 1)
+    assert plan.promised == 0.0005
+    assert plan.least_promised == 0.00025
+    assert {error for _, error in plan.given} == {0.0005, 0.00025}
+    assert [each.errs_once_in for each in plan.results() if not each.busy] == [2000, 4000, 4000]
+    assert {key for key, error in plan.given if error == 0.0005} == {0}
 
 
 def test_more_workloads_than_there_is_time_for_get_a_gate_each_and_then_none(planned):

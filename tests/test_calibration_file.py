@@ -18,6 +18,7 @@ CAUGHT = {size: (place, place + 3) for place, size in enumerate(LADDER)}
 FOUND = [
     Calibrated(STEP, NAME, False, Found(12, 0, CAUGHT, 0.0123), HERE),
     Calibrated(STEP, NAME, True, Found(11, 2, {0.03: (2, 4)}, None), HERE),
+    Calibrated(STEP, "share of a session to ready", True, Found(7, 0, {0.03: (2, 4)}, 0.02), HERE, errs_once_in=12_000),
     Calibrated("tests/test_steps.py::test_other", "step to return", True, Found(0, 0, {0.1: (1, 1)}, None), HERE),
 ]
 
@@ -45,7 +46,7 @@ def test_every_figure_is_on_a_line_of_its_own_with_its_numbers_and_provenance(pa
     figures = json.loads(path.read_text())["figures"][STEP]
     assert figures[f"{NAME}, quiet: caught 99 in 100"]["value"] == 1.23
     assert figures[f"{NAME}, quiet: +0.5 % caught"]["detail"] == {"of": 3}
-    assert len(figures) == 1 + len(LADDER) + 1 + 2
+    assert len(figures) == 1 + len(LADDER) + 1 + 2 + 3
 
 
 def test_a_new_calibration_of_a_test_takes_the_place_of_the_old_one_whole_and_others_stay(path):
@@ -53,7 +54,7 @@ def test_a_new_calibration_of_a_test_takes_the_place_of_the_old_one_whole_and_ot
     # Figures that differ by little, too: those of two runs must not stand side by side.
     again = dataclasses.replace(FOUND[0], found=Found(13, 0, {0.03: (3, 4)}, 0.0124))
     save_calibration(path, [again])
-    assert load_calibration(path) == [again, FOUND[2]]
+    assert load_calibration(path) == [again, FOUND[-1]]
 
 
 @pytest.mark.parametrize(

@@ -16,8 +16,9 @@ from flax import nnx
 from jax.sharding import NamedSharding, PartitionSpec
 from jits import each_jit
 
-from perfsuite.measure import compiles
+from perfsuite.measure import callsite, compiles
 from perfsuite.measure.causes import HISTORY
+from perfsuite.measure.description import describe
 from perfsuite.measure.errors import RecompilationError
 
 HERE = os.path.relpath(__file__)
@@ -624,3 +625,37 @@ def test_of_two_ways_in_which_a_function_is_jitted_a_call_is_compared_with_its_o
     jax.jit(step, static_argnames="n")(x, n=2)
     (change,) = refusal(jax.jit(step), x, n=2).changes
     assert change == "kwargs['n']: was passed by position, is passed by keyword"
+
+
+def test_an_array_of_another_dtype_is_nearer_than_a_python_number():
+    step = eqx.filter_jit(lambda x: x * 2)
+    step(jnp.ones(3))
+    step(1.0)  # the latest of equals would be named
+    assert refusal(step, jnp.ones(3, jnp.bfloat16)).changes == ("args[0]: dtype was float32, is bfloat16",)
+
+
+def in_a_checkout(path):
+    """The module `diffrax._solve` at a path, whose `solve` runs an operation outside jit."""
+    source = "import jax.numpy as jnp\ndef solve(x):\n    return jnp.cbrt(x) * 3\n"
+    names = {"__name__": "diffrax._solve"}
+    exec(compile(source, path, "exec"), names)
+    return names["solve"]
+
+
+@pytest.mark.parametrize(
+    ("path", "named"),
+    [("/elsewhere/diffrax/_solve.py", "/elsewhere/diffrax/_solve.py:3"), ("/x/site-packages/diffrax/_solve.py", HERE)],
+)
+def test_a_project_built_on_jax_is_the_users_own_where_it_is_no_installed_package(path, named):
+    solve = in_a_checkout(path)
+    with pytest.raises(RecompilationError) as raised, compiles.forbid():
+        solve(np.ones(len(path), np.float32))
+    assert f" at {named}" in str(raised.value)
+
+
+def test_an_iterator_among_a_librarys_arguments_is_a_leaf_and_warned_of_nowhere():
+    """Pytest makes errors of warnings here, and JAX's goes to whoever takes the iterator apart."""
+    numbers = (number for number in range(3))
+    assert callsite.CallSite("here", args=(numbers,)).mark == callsite.CallSite("here", args=(numbers,)).mark
+    assert describe(numbers) == describe(numbers)
+    assert list(numbers) == [0, 1, 2]

@@ -3,11 +3,16 @@
 import dataclasses
 from typing import Any, NamedTuple
 
+import equinox as eqx
+import jax
 import jax.numpy as jnp
 import optax
 import pytest
 from flax import linen, nnx
 
+from perfsuite.measure import callsite
+from perfsuite.measure.causes import sighting_of
+from perfsuite.measure.description import shared_places
 from perfsuite.measure.frameworks import record_fields
 from perfsuite.measure.signature import differences, signature_of
 
@@ -64,6 +69,33 @@ def test_a_graph_has_the_static_attributes_of_its_modules_by_path():
         0.1,
         0.2,
     ]
+
+
+class Selfish(nnx.Module, pytree=False):
+    """A module that holds itself, and is no pytree."""
+
+    def __init__(self):
+        self.me = self
+
+
+def test_the_places_of_one_object_are_known_by_path_and_equal_arrays_are_not_one():
+    array = jnp.ones(2)
+    variable, module, selfish = nnx.Param(array), Outer(0.2), Selfish()
+    arguments = {"args": ([variable, nnx.Param(array), array, array], module), "kwargs": {"x": variable, "y": selfish}}
+    assert shared_places(arguments) == {
+        "args[1].tied": "args[1].first",
+        "kwargs['x']": "args[0][0]",
+        "kwargs['y'].me": "kwargs['y']",
+    }
+
+
+@pytest.mark.parametrize(("wrap", "counts"), [(nnx.jit, True), (jax.jit, False), (eqx.filter_jit, False)])
+def test_sharing_counts_where_it_makes_another_program(wrap, counts):
+    step = wrap(lambda module: module.scale[...] * 2)
+    shared = Inner(0.1)
+    shared.again = shared.scale
+    sighting = sighting_of(callsite.of_function(step, (shared,), {}))
+    assert sighting.shared == ((("args[0].scale", "args[0].again"),) if counts else ())
 
 
 @pytest.mark.parametrize("value", [None, 3, "text", (1, 2), [1], Config, Point, len, object()])

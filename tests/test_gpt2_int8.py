@@ -8,6 +8,8 @@ from perfsuite.workloads.generation import generate, generate_stepwise, generate
 from perfsuite.workloads.gpt2 import GPT2Config, init_params
 from perfsuite.workloads.gpt2_int8 import logit_error, quantize, size_bytes
 
+pytestmark = pytest.mark.usefixtures("quick_to_compile")
+
 TINY = GPT2Config.tiny()
 
 

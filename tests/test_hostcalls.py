@@ -413,3 +413,13 @@ def test_a_compile_while_counting_is_an_error_and_no_count():
         host_calls(call(body))
     assert sys.getprofile() is before
     assert not compiles.forbidden()
+
+
+def test_an_error_of_the_function_is_shown_without_the_frames_that_ran_it():
+    def fails(x):
+        raise ZeroDivisionError("the user's own")
+
+    with pytest.raises(ZeroDivisionError) as raised:
+        host_calls(call(fails, 1))
+    shown = [entry.name for entry in raised.traceback.filter(raised)]
+    assert shown == ["test_an_error_of_the_function_is_shown_without_the_frames_that_ran_it", "fails"]

@@ -153,6 +153,31 @@ def test_an_argument_that_jax_moves_in_each_call_is_seen():
     assert any(found), "cc_shard_arg is named otherwise"
 
 
+def profiled(run, ask):
+    """What `ask` says of every Python frame that `run` enters."""
+    found = []
+    before = sys.getprofile()
+    sys.setprofile(lambda frame, event, argument: found.append(ask(frame)) if event == "call" else None)
+    try:
+        run()
+    finally:
+        sys.setprofile(before)
+    return found
+
+
+def test_the_frame_that_shortens_tracebacks_says_what_it_calls():
+    found = profiled(lambda: jax.jit(lambda x: x * 5)(X), _jax_internals.behind_filter)
+    assert any(name.endswith("cache_miss") for name in found), "jax._src.traceback_util has no `fun` any more"
+    assert _jax_internals.behind_filter(sys._getframe()) == ""
+
+
+@pytest.mark.parametrize("wait", [float, jax.device_get, jax.block_until_ready, lambda _: jax.effects_barrier()])
+def test_what_waits_for_the_device_is_known_by_name(wait):
+    fresh = jax.jit(lambda x: x + 1)(jnp.float32(1))  # an array that was read keeps its value
+    found = profiled(lambda: wait(fresh), lambda frame: _jax_internals.waits_for_device(frame.f_code))
+    assert any(found), "a function of JAX's that waits is named otherwise"
+
+
 def test_a_lowered_function_says_what_compiler_options_it_was_given():
     options = {"xla_cpu_enable_fast_math": True}
     assert _jax_internals.compiler_options(jax.jit(jnp.sin, compiler_options=options).lower(X)) == options

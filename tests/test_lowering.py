@@ -1,6 +1,7 @@
 """A call lowered for the present device and for a TPU that is not here: donations, paths, host calls, wrappers."""
 
 import functools
+import re
 import threading
 
 import equinox as eqx
@@ -10,6 +11,7 @@ import numpy as np
 import optax
 import pytest
 from flax import nnx
+from jax.interpreters.mlir import ModuleContext
 
 from perfsuite import MeasurementError, call
 from perfsuite.measure.lowering import HostCallbackError, lower_call
@@ -131,12 +133,33 @@ def ask(c):
     return jax.pure_callback(np.sin, jax.ShapeDtypeStruct((), jnp.float32), c)
 
 
-def test_host_calls_cannot_be_lowered_for_a_tpu_and_are_named():
+def shout_from_each_device(x):
+    for _ in range(2):
+        jax.debug.callback(print, x, partitioned=True)
+    return ask(x.sum())
+
+
+def test_host_calls_are_lowered_for_a_tpu_that_is_not_here():
+    lowered = lower_call(call(jax.jit(shout), X), "tpu")
+    # What debug.print sends, and its answer; what pure_callback sends, and its answer.
+    assert lowered.text.count('"stablehlo.send"') == 2
+    assert lowered.text.count('"stablehlo.recv"') == 2
+
+
+def test_the_error_checks_of_equinox_are_lowered_for_a_tpu_that_is_not_here():
+    def checked(x):
+        return eqx.error_if(x, x.sum() < 0, "the sum must be positive")
+
+    assert '"stablehlo.recv"' in lower_call(call(eqx.filter_jit(checked), X), "tpu").text
+
+
+def test_host_calls_that_a_tpu_cannot_make_are_named():
     with pytest.raises(HostCallbackError) as error:
-        lower_call(call(jax.jit(shout), X), "tpu")
+        lower_call(call(jax.jit(shout_from_each_device), X), "tpu")
     message = str(error.value)
-    assert "shout calls the host 2 times a step" in message
-    assert f"debug_print at {__file__}:{shout.__code__.co_firstlineno + 1}:" in message
+    assert "shout_from_each_device calls the host 3 times a step in a way that JAX does not lower for tpu" in message
+    line = shout_from_each_device.__code__.co_firstlineno + 2
+    assert re.search(rf"debug_callback at {re.escape(__file__)}:{line}:.*\(2 times\)\n", message)
     assert f"pure_callback at {__file__}:{ask.__code__.co_firstlineno + 1}:" in message
 
 
@@ -169,7 +192,26 @@ def test_lowering_elsewhere_is_left_alone():
 
 
 def test_a_failure_puts_everything_back():
-    original = jax.stages.Traced.lower
+    original = jax.stages.Traced.lower, ModuleContext.get_backend
     with pytest.raises(HostCallbackError):
-        lower_call(call(jax.jit(shout), X), "tpu")
-    assert jax.stages.Traced.lower is original
+        lower_call(call(jax.jit(shout_from_each_device), X), "tpu")
+    assert (jax.stages.Traced.lower, ModuleContext.get_backend) == original
+
+
+def test_another_thread_is_refused_what_it_would_be_by_itself():
+    refused = []
+
+    def other_thread():
+        try:
+            jax.jit(lambda x: shout(x)).trace(X).lower(lowering_platforms=("tpu",))  # JAX has that of `shout` cached
+        except ValueError as error:
+            refused.append(str(error))
+
+    def while_lowering(x):
+        thread = threading.Thread(target=other_thread)
+        thread.start()
+        thread.join()
+        return x
+
+    lower_call(call(jax.jit(while_lowering), X), "tpu")
+    assert "platform" in refused[0]

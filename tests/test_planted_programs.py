@@ -278,12 +278,12 @@ PRINT = (
 )
 
 
-def test_a_print_left_in_cannot_be_compiled_for_the_target_and_fails_with_its_line(planted):
+def test_a_print_left_in_raises_the_host_transfers_of_the_target(planted):
     outcome = planted(*PRINT)
     assert outcome.status == pytest.ExitCode.TESTS_FAILED
-    assert "train_step calls the host 1 time a step" in outcome.text
-    assert re.search(rf"debug_print at \S*{outcome.line}\b", outcome.text)
-    assert re.search(r"train_step host transfers @ tpu-v5e +1 +transfers +0 +budget +fail", outcome.text)
+    message = outcome.message("host transfers")
+    assert f"send in block (model.py) (+1) at {outcome.line} in block" in message
+    assert re.search(r"train_step host transfers @ tpu-v5e +2 +transfers +0 +baseline +0 +fail", outcome.text)
 
 
 def test_a_print_left_in_raises_the_host_transfers_of_the_present_device(planted):

@@ -9,7 +9,7 @@ from simulation import MODELS, sides
 
 from perfsuite.measure import rank_sum
 from perfsuite.measure.measurement import Interval
-from perfsuite.measure.rank_sum import centred_statistics, differences, shift, shift_interval
+from perfsuite.measure.rank_sum import centred_statistics, differences, least_windows, shift, shift_interval
 from perfsuite.measure.statistics import median_interval
 
 
@@ -62,6 +62,15 @@ def test_too_few_windows_give_no_interval(m, least):
     rng = np.random.default_rng(0)
     assert shift_interval([windows(rng, least - 1, m)], 0.001) is None
     assert shift_interval([windows(rng, least, m)], 0.001) is not None
+
+
+@pytest.mark.parametrize("error", [0.05, 0.001, 8e-5, 1e-6])
+@pytest.mark.parametrize("m", [1, 2, 3, 4, 5])
+def test_the_least_windows_for_an_interval_are_known_before(m, error):
+    least = least_windows(m, error)
+    rng = np.random.default_rng(0)
+    assert shift_interval([windows(rng, least, m)], error) is not None
+    assert least == 1 or shift_interval([windows(rng, least - 1, m)], error) is None
 
 
 @pytest.mark.parametrize("fault", [math.nan, math.inf])

@@ -106,12 +106,14 @@ FAULTS = [
     "jumps back",
     "no number now and then",
 ]
+SECONDS = 0.5
+"""Enough to come to the broken readings on a busy machine, too. The error ends it at once."""
 TIMED = {
-    "time": lambda: time_call(call(step, X), seconds=0.05),
-    "compare": lambda: compare_calls(call(step, X), call(step, X), seconds=0.05),
-    "scaling": lambda: fit_scaling(lambda size: (call(step, X), size), [1, 2], seconds=0.05),
-    "stalls": lambda: count_stalls(call(step, X), seconds=0.05),
-    "stays_async": lambda: stays_async(call(step, X), seconds=0.05),
+    "time": lambda: time_call(call(step, X), seconds=SECONDS),
+    "compare": lambda: compare_calls(call(step, X), call(step, X), seconds=SECONDS),
+    "scaling": lambda: fit_scaling(lambda size: (call(step, X), size), [1, 2], seconds=SECONDS),
+    "stalls": lambda: count_stalls(call(step, X), seconds=SECONDS),
+    "stays_async": lambda: stays_async(call(step, X), seconds=SECONDS),
 }
 
 
@@ -129,7 +131,7 @@ def break_clock(monkeypatch):
     clock.resolution_ns.cache_clear()
 
 
-@pytest.mark.parametrize("right", [0, 2_500], ids=["from the start", "later"])
+@pytest.mark.parametrize("right", [0, 1_500], ids=["from the start", "later"])
 @pytest.mark.parametrize("fault", FAULTS)
 @pytest.mark.parametrize("instrument", TIMED)
 def test_a_broken_clock_is_a_clear_error_and_never_a_figure(break_clock, instrument, fault, right):

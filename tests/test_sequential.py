@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from perfsuite.measure.measurement import Interval
-from perfsuite.measure.rank_sum import shift_interval
-from perfsuite.measure.sequential import Sequential, in_windows, window_of
+from perfsuite.measure.rank_sum import least_windows, shift_interval
+from perfsuite.measure.sequential import Sequential, fewest_pairs, in_windows, window_of
 
 
 def two_sides(pairs, seed=0):
@@ -68,8 +68,41 @@ def test_a_ratio_of_constant_times_is_known_exactly():
     assert (seen.overhead.value, seen.overhead.interval) == (100, Interval(100, 100))
 
 
+@pytest.mark.parametrize("error", [0.001, 1e-6])
+@pytest.mark.parametrize(("pairs", "window"), [(20, 2), (29, 2), (35, 3), (49, 4), (50, 5), (1e6, 5), (math.inf, 5)])
+def test_a_window_is_a_tenth_of_the_time_at_most(pairs, window, error):
+    assert window_of(pairs, error) == window
+
+
 @pytest.mark.parametrize(
-    ("pairs", "window"), [(0, 1), (3, 1), (19, 1), (20, 2), (35, 3), (50, 5), (1e6, 5), (math.inf, 5)]
+    ("pairs", "error", "window"),
+    [
+        (19.9, 0.001, 2),
+        (11, 0.001, 2),
+        (10.9, 0.001, 5),
+        (8, 0.001, 5),
+        (7.9, 0.001, 1),
+        (19.9, 8e-5, 2),
+        (13, 8e-5, 2),
+        (12.9, 8e-5, 5),
+        (7.9, 8e-5, 1),
+        (0, 8e-5, 1),
+    ],
 )
-def test_a_window_is_a_tenth_of_the_time_at_most(pairs, window):
-    assert window_of(pairs) == window
+def test_a_window_of_few_pairs_is_as_large_as_an_interval_needs(pairs, error, window):
+    assert window_of(pairs, error) == window
+
+
+@pytest.mark.parametrize("error", [0.05, 0.001, 8e-5, 2e-5])
+@pytest.mark.parametrize("slower", [1.0, 1.15])
+def test_there_is_an_interval_wherever_a_window_was_chosen_for_one(error, slower):
+    """Also where all pairs but the first take somewhat longer than it did. With single pairs there often was none."""
+    smallest = min(fewest_pairs(error), 5 * (least_windows(5, error) - 1) + 3)
+    alone = 0
+    for time in np.arange(smallest, 20, 0.5):  # in pairs as long as the first
+        window = window_of(time, error)
+        taken = window * math.ceil((time - 1) / (slower * window) + 1e-9)
+        sides = two_sides(taken)
+        assert Sequential(error).look(*sides, window, 1.01) is not None, (time, window, taken)
+        alone += Sequential(error).look(*sides, 1, 1.01) is None
+    assert alone > 0 or error == 0.05

@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from perfsuite.measure.signature import Change, differences, nearest, signature_of
+from perfsuite.measure.signature import Change, differences, nearest, signature_of, with_parameters
 from perfsuite.measure.values import text_of, value_of
 
 X = jnp.ones((8, 128))
@@ -364,3 +364,66 @@ def test_addresses_are_left_out_of_texts():
 def test_variants_tell_apart_what_users_would_do_different_things_about(before, after, variant):
     (found,) = differences(signature_of((before,)), signature_of((after,)))
     assert found.variant == variant
+
+
+def scaled(rate, tree=None):
+    return lambda x: (x * rate, tree)
+
+
+def test_a_function_says_what_is_different_of_what_it_closes_over():
+    function, rate = differences(signature_of((scaled(0.1, [X]),)), signature_of((scaled(0.2, [X]),)))
+    assert (function.kind, function.variant, function.hint) == ("static value", "closure", "rate")
+    assert str(rate) == "args[0], closed-over rate: static value was 0.1, is 0.2"
+
+
+def test_a_function_that_closes_over_the_same_names_all_of_it():
+    only = change(scaled(0.1, [X]), scaled(0.1, [X]))
+    assert (only.variant, only.hint) == ("closure", "rate, tree")
+
+
+def test_a_function_that_holds_nothing_is_only_another():
+    assert change(lambda: 1, lambda: 1).variant == "function"
+
+
+def test_what_a_function_holds_is_described_without_reading_or_keeping_it():
+    held = jnp.ones(3)
+    kept = weakref.ref(held)
+    value = value_of(scaled(Hostile(), held))
+    assert dict(value.holds) == {"closed-over rate": "Hostile", "closed-over tree": "ArrayImpl of float32[3]"}
+    del held
+    gc.collect()
+    assert kept() is None
+
+
+def test_methods_of_two_objects():
+    class Model:
+        def loss(self):
+            pass
+
+    assert change(Model().loss, Model().loss).variant == "method"
+
+
+def solve(terms, solver, t0, t1, dt0=None, **options):
+    pass
+
+
+def test_the_parameters_of_a_function_with_many_are_named():
+    before = signature_of(({"k": 1.0}, "Euler", 0.0, 1.0), {"throw": True})
+    after = signature_of(({"k": 2.0}, "Euler", 0.0, 2.0), {"throw": False})
+    named = [str(each) for each in with_parameters(differences(before, after), solve)]
+    assert named == [
+        "args[0]['k'] (of terms): static value was 1.0, is 2.0",
+        "args[3] (t1): static value was 1.0, is 2.0",
+        "kwargs['throw']: static value was True, is False",
+    ]
+
+
+@pytest.mark.parametrize("function", [lambda a, b, c: None, lambda *args: None, print, Hostile()])
+def test_few_parameters_and_those_without_names_are_left_to_be_counted(function):
+    changes = differences(signature_of((1.0, 1.0)), signature_of((1.0, 2.0)))
+    assert [str(each) for each in with_parameters(changes, function)] == ["args[1]: static value was 1.0, is 2.0"]
+
+
+def test_a_function_that_closes_over_something_in_place_of_another():
+    only = change(solve, scaled(0.1))
+    assert (only.variant, only.hint) == ("closure", "rate, tree")

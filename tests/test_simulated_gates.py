@@ -53,6 +53,22 @@ def test_gates_that_may_err_more_often_err_as_often_as_they_say_and_no_more(wind
     assert binom.ppf(1e-3, gates, 0.015) <= alarms <= binom.isf(1e-3, gates, 0.05)
 
 
+@pytest.mark.parametrize(("window", "pairs"), [(2, 12), (2, 18), (5, 10)])
+def test_gates_of_slow_calls_raise_no_more_alarms_than_others(window, pairs):
+    """Few pairs, and one look or two."""
+    assert sum(made.alarm for made in of_the_same_code(pairs=pairs, window=window)) <= 1
+    alarms = sum(made.alarm for made in of_the_same_code(400, pairs, window=window, error=0.05))
+    assert alarms <= binom.isf(1e-3, 400, 0.05)
+
+
+@pytest.mark.parametrize(("window", "pairs", "least"), [(2, 12, 30), (5, 10, 30), (1, 12, 0)])
+def test_a_slow_call_that_takes_a_fifth_longer_is_caught_at_a_sessions_share_of_the_error(window, pairs, least):
+    """Of single pairs 12 are too few at that error: then nothing was ever caught."""
+    rng = np.random.default_rng(10)
+    gates = (gate(rng, quiet(rng, 2 * pairs), 1.2, window=window, error=8e-5) for _ in range(30))
+    assert sum(made.slower for made in gates) == least
+
+
 def test_looks_that_are_not_paid_for_raise_more_alarms_than_they_say():
     gates = 400
     alarms = sum(made.alarm for made in of_the_same_code(gates, 200, error=0.05, rule=Unpaid))

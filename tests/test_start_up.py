@@ -38,7 +38,10 @@ MLP_PLAN = {"layers.0": column_parallel, "layers.1": row_parallel}
 ADAMW = optax.adamw(1e-2, eps=1e-4)
 KEY = jax.random.key(3)
 
-pytestmark = pytest.mark.skipif(jax.device_count() < 8, reason="needs eight devices")
+pytestmark = [
+    pytest.mark.skipif(jax.device_count() < 8, reason="needs eight devices"),
+    pytest.mark.usefixtures("quick_to_compile"),
+]
 
 
 def mesh_of(data, model, axis_type=AxisType.Auto):

@@ -24,6 +24,8 @@ from perfsuite.workloads.surgery import (
     row_parallel,
 )
 
+pytestmark = pytest.mark.usefixtures("quick_to_compile")
+
 KEY = jax.random.key(0)
 ROWS, COLUMNS, EVERYWHERE = PartitionSpec("model"), PartitionSpec(None, "model"), PartitionSpec()
 

@@ -134,6 +134,13 @@ def test_one_call_fewer_is_an_improvement_that_the_user_is_told_to_record():
     assert gate.reason == "step is 99 calls, the baseline is 100: pytest --perf-save records it"
 
 
+def test_a_time_of_less_than_half_is_an_improvement_where_twice_the_time_fails():
+    def verdict(value):
+        return against(figure(value, "time", value, value), entry(100.0, "time")).verdict
+
+    assert [verdict(value) for value in (49.0, 51.0, 199.0, 201.0)] == ["improved", "pass", "pass", "fail"]
+
+
 def test_a_size_within_its_tolerance_is_no_improvement():
     recorded = entry(1000, "size")
     assert against(figure(990, "size"), recorded).verdict == "pass"

@@ -17,6 +17,7 @@ from pathlib import Path
 from perfsuite.gate.baseline import Baselines, Change, Direction, Entry, Provenance, merge
 from perfsuite.gate.baseline_format import encode, parse
 from perfsuite.gate.located_json import LocatedError
+from perfsuite.measure import progress
 
 LOCK_SECONDS = 30.0
 
@@ -169,7 +170,8 @@ def _locked(target: Path, seconds: float) -> Iterator[None]:
     path = target.with_name(f".{target.name}.lock")
     lock = filelock.FileLock(path, timeout=seconds)
     try:
-        lock.acquire()
+        with progress.waiting(f"waiting for another process that saves {target.name}"):
+            lock.acquire()
     except filelock.Timeout:
         raise BaselineError(
             path, f"another process has held this lock for {seconds:g} s: wait for its --perf-save to end, or stop it"

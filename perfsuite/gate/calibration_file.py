@@ -15,6 +15,7 @@ from perfsuite.gate.baseline import Entry
 from perfsuite.gate.baseline_file import BaselineError, SaveResult, load, save
 from perfsuite.gate.environment import Environment
 from perfsuite.measure.calibrating import Found
+from perfsuite.measure.statistics import DECIDING_ERROR
 
 _FIGURE = re.compile(
     r"(?P<workload>.+), (?P<condition>quiet|busy): "
@@ -23,18 +24,24 @@ _FIGURE = re.compile(
 _EFFECT = "caught 99 in 100"
 _OF = "of"
 """How many gates a count is of."""
+_ONCE_IN = "errs once in"
+"""The gates of which one may raise a false alarm, where that is not `DECIDING_ERROR`."""
 _PERCENT = 100
 
 
 @dataclasses.dataclass(frozen=True)
 class Calibrated:
-    """The gates of one workload, of a test, on a quiet machine or beside a busy process on each core."""
+    """The gates of one workload, of a test, on a quiet machine or beside a busy process on each core.
+
+    Of `errs_once_in` of them, one may raise a false alarm: the share of the session's error that the gate would have.
+    """
 
     test: str
     workload: str
     busy: bool
     found: Found
     environment: Environment
+    errs_once_in: int = round(1 / DECIDING_ERROR)
 
 
 def calibration_path(baselines: Path, device: str) -> Path:
@@ -78,7 +85,10 @@ def _entries(each: Calibrated) -> dict[str, Entry]:
 
 def _count(each: Calibrated, value: int, gates: int) -> Entry:
     # In the detail, and not as samples: an entry is left as it is where another run differs in these alone.
-    return Entry(value, "gates", "count", "measured", each.environment, detail={_OF: gates})
+    detail = {_OF: gates}
+    if each.errs_once_in != Calibrated.errs_once_in:
+        detail[_ONCE_IN] = each.errs_once_in
+    return Entry(value, "gates", "count", "measured", each.environment, detail=detail)
 
 
 def _quiet_first(group: tuple[tuple[str, str], Any]) -> tuple[str, bool]:
@@ -103,13 +113,15 @@ def _calibrated(path: Path, test: str, workload: str, busy: bool, entries: Mappi
     gates = alarms = 0
     caught: dict[float, tuple[int, int]] = {}
     effect = None
+    once_in = Calibrated.errs_once_in
     for name, entry in entries.items():
         match = _FIGURE.fullmatch(name)
         assert match is not None
         if match["effect"]:
             effect = entry.value / _PERCENT
             continue
-        of = (entry.detail or {})[_OF]
+        detail = entry.detail or {}
+        of, once_in = detail[_OF], detail.get(_ONCE_IN, once_in)
         if not 0 <= entry.value <= of:
             raise BaselineError(
                 path,
@@ -122,4 +134,5 @@ def _calibrated(path: Path, test: str, workload: str, busy: bool, entries: Mappi
             caught[float(match["size"]) / _PERCENT] = int(entry.value), of
     (environment,) = {entry.environment for entry in list(entries.values())[:1]}
     assert environment is not None
-    return Calibrated(test, workload, busy, Found(gates, alarms, dict(sorted(caught.items())), effect), environment)
+    found = Found(gates, alarms, dict(sorted(caught.items())), effect)
+    return Calibrated(test, workload, busy, found, environment, once_in)

@@ -25,6 +25,9 @@ NOTICEABLE = 0.1
 TELLING = 0.1
 """What the user's code calls is named and advised on when this share of the host calls in question are made by it."""
 
+_NOT_PYTHON = "not Python on the host"
+_TRACE = "first: pytest --perf --perf-trace=DIR, which shows where its time goes"
+
 ASYNCHRONOUS = 0.5
 """A call whose time to return is below this share returns before the device is done."""
 
@@ -39,8 +42,10 @@ def likely_cause(comparison: Comparison, candidate: HostCalls, reference: HostCa
             f"{_return_share(comparison.reference_us):.0%} for {comparison.reference}): "
             f"{_what_waits(candidate, reference)}. Return the array, and read it some steps later"
         )
-    causes.append(_host_cause(comparison, candidate, reference))
-    return "; ".join(causes)
+    host = _host_cause(comparison, candidate, reference)
+    if not causes and host.startswith(_NOT_PYTHON):
+        host += f".\n{_TRACE}"
+    return "; ".join([*causes, host])
 
 
 def _return_share(samples_us: np.ndarray) -> float:
@@ -53,7 +58,7 @@ def _host_cause(comparison: Comparison, candidate: HostCalls, reference: HostCal
     counts = f"{candidate.total} host calls against {reference.total} of {comparison.reference}"
     if more * HOST_CALL_US < NOTICEABLE * comparison.overhead_us.value or more <= 0:
         return (
-            f"not Python on the host ({counts}): the compiled program, dispatch in C++, a sleep, "
+            f"{_NOT_PYTHON} ({counts}): the compiled program, dispatch in C++, a sleep, "
             "or work in another thread or in native code"
         )
     intro = f"Python on the host: {counts}, above all"

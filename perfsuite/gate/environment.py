@@ -7,7 +7,7 @@ import json
 import os
 import platform
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +21,18 @@ HOST_CALLS_UNIT = "calls"
 
 # Dumping changes no program, and its argument is a path of one machine; the number of host devices is in
 # `device_count` already, where `jax_num_cpu_devices` puts it too.
+_TPU = re.compile(r"tpu[ -]?v?([0-9]{1,3})[ -]?(lite|[a-z]?)", re.ASCII)
+_NEWEST_TPU = 8
+# As the driver has called its devices: "NVIDIA H200", "Tesla T4", "GeForce RTX 3090", "A100-SXM4-40GB" (CUDA's
+# properties, XLA's `device_kind`).
+_NVIDIA = re.compile(r"(NVIDIA|Tesla|Quadro|GeForce|GRID) |[ABH][0-9]{2,3}-")
+
+# Letters, digits, and one space or hyphen between them: what becomes of it is told apart by anybody.
+_PLAIN = re.compile(r"[A-Za-z0-9]+(?:[ -][A-Za-z0-9]+)*", re.ASCII)
+_LONGEST_SLUG = 64
+# Windows has no files of these names, whatever their ending.
+_RESERVED = {"con", "prn", "aux", "nul", *(f"{port}{number}" for port in ("com", "lpt") for number in range(10))}
+
 _FLAGS_LEFT_OUT = re.compile(r"--xla_dump_|--xla_force_host_platform_device_count(=|$)")
 
 
@@ -31,9 +43,10 @@ class Environment:
     `device_kind` is JAX's name of the device ("cpu", "TPU v5 lite"), `processor` the model of the host's processor,
     `python` the full version; both are "" for a figure that was compiled for a device that is not here, which does not
     depend on them. `libtpu`, the TPU's compiler, is None for every other device, installed or not. `equinox`, `flax`
-    and `optax` are None where they are not installed.
+    and `optax` are None where they are not installed. `device_count` counts the devices of all `process_count`
+    processes of the session.
 
-    Raises `TypeError` when a field has the wrong type, `ValueError` when `device_count` is not positive.
+    Raises `TypeError` when a field has the wrong type, `ValueError` when a count is not positive.
     """
 
     device_kind: str
@@ -48,17 +61,19 @@ class Environment:
     optax: str | None = None
     x64: bool = False
     xla_flags: str = ""
+    process_count: int = 1
 
     def __post_init__(self):
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
             if value is None and field.name in OPTIONAL_FIELDS:
                 continue
-            wanted = {"device_count": int, "x64": bool}.get(field.name, str)
+            wanted = {"device_count": int, "process_count": int, "x64": bool}.get(field.name, str)
             if type(value) is not wanted:
                 raise TypeError(f"{field.name} must be {_noun(wanted)}, got {value!r}")
-        if self.device_count < 1:
-            raise ValueError(f"device_count must be at least 1, got {self.device_count}")
+        for name in ("device_count", "process_count"):
+            if getattr(self, name) < 1:
+                raise ValueError(f"{name} must be at least 1, got {getattr(self, name)}")
 
     @property
     def id(self) -> str:
@@ -67,8 +82,11 @@ class Environment:
         return hashlib.sha256(text.encode()).hexdigest()[:8]
 
     def as_dict(self) -> dict[str, Any]:
-        """The fields as they stand in a baseline file."""
-        return dataclasses.asdict(self)
+        """The fields as they stand in a baseline file. One process is not worth a word, and files had none before."""
+        fields = dataclasses.asdict(self)
+        if self.process_count == 1:
+            del fields["process_count"]
+        return fields
 
     def fingerprint(self) -> dict[str, Any]:
         """What has to be equal for two times to be comparable, by the words that a message uses."""
@@ -76,6 +94,7 @@ class Environment:
             "device kind": self.device_kind,
             "host processor": self.processor,
             "device count": self.device_count,
+            "process count": self.process_count,
             "x64": self.x64,
             "XLA_FLAGS": self.xla_flags,
         }
@@ -84,7 +103,7 @@ class Environment:
 def environment_from_dict(fields: Mapping[str, Any]) -> Environment:
     """The inverse of `Environment.as_dict`. Every field has to be there: raises `ValueError` or `TypeError`."""
     known = [field.name for field in dataclasses.fields(Environment)]
-    if missing := [name for name in known if name not in fields]:
+    if missing := [name for name in known if name not in fields and name != "process_count"]:
         raise ValueError(f"the environment lacks {', '.join(missing)}")
     if unknown := sorted(set(fields) - set(known)):
         raise ValueError(f"the environment has unknown keys: {', '.join(unknown)}")
@@ -95,9 +114,10 @@ def incomparable(kind: Kind, unit: str, then: Environment | None, now: Environme
     """Why a figure made `then` says nothing about one made `now`, in words; None when the two can be compared.
 
     Counts and sizes belong to the program and can always be compared, except counts of host calls (`unit` "calls"),
-    which change with Python's minor version. A ratio needs the same device kind, a time the same fingerprint. Figures
-    of kind info are never gated, so the question does not arise and the answer is None. A library upgrade makes nothing
-    incomparable: finding what it costs is what baselines are for.
+    which change with Python's minor version. A ratio needs the same device kind and as many processes, the slowest of
+    which makes its samples; a time the same fingerprint. Figures of kind info are never gated, so the question does not
+    arise and the answer is None. A library upgrade makes nothing incomparable: finding what it costs is what baselines
+    are for.
     """
     if kind in ("info", "size") or (kind == "count" and unit != HOST_CALLS_UNIT):
         return None
@@ -107,7 +127,7 @@ def incomparable(kind: Kind, unit: str, then: Environment | None, now: Environme
         was, is_now = _minor(then.python), _minor(now.python)
         return None if was == is_now else f"host calls were counted under Python {was}, this is Python {is_now}"
     was_all, is_all = then.fingerprint(), now.fingerprint()
-    words = ["device kind"] if kind == "ratio" else list(was_all)
+    words = ["device kind", "process count"] if kind == "ratio" else list(was_all)
     changed = [word for word in words if was_all[word] != is_all[word]]
     return (
         "; ".join(f"{word} differs ({_shown(was_all[word])}, now {_shown(is_all[word])})" for word in changed) or None
@@ -130,11 +150,12 @@ def device_slug(device_kind: str) -> str:
     """The name of a device's baseline file, without its ending: "TPU v5 lite" and "TPU v5e" give "tpu-v5e".
 
     JAX calls the small chips "lite" or "e", the large fifth generation "v5" or "v5p", and drops the "v" from the
-    seventh on. Any other kind is written in lower case with hyphens. Never empty, never with a path separator.
+    seventh on. Any other kind is written in lower case with hyphens: "nvidia-h100-80gb-hbm3". Where that leaves out
+    what tells kinds apart ("gfx950:sramecc+:xnack-"), or is no name for a file, eight hexadecimal digits made from the
+    kind follow. Never empty, never with a path separator.
     """
     words = device_kind.lower().strip()
-    tpu = re.fullmatch(r"tpu[ -]?v?([0-9]{1,3})[ -]?(lite|[a-z]?)", words, re.ASCII)
-    if tpu:
+    if tpu := _TPU.fullmatch(words):
         generation, variant = int(tpu[1]), tpu[2]
         if generation >= 7:
             return f"tpu{generation}{variant}"
@@ -144,8 +165,29 @@ def device_slug(device_kind: str) -> str:
             variant = "p"
         return f"tpu-v{generation}{variant}"
     slug = re.sub(r"[^a-z0-9]+", "-", words).strip("-")
-    # A kind without one Latin letter or digit still needs a name of its own.
-    return slug or "device-" + hashlib.sha256(device_kind.encode(errors="backslashreplace")).hexdigest()[:8]
+    if slug and _PLAIN.fullmatch(device_kind) and len(slug) <= _LONGEST_SLUG and slug not in _RESERVED:
+        return slug
+    digits = hashlib.sha256(device_kind.encode(errors="backslashreplace")).hexdigest()[:8]
+    return f"{slug[:_LONGEST_SLUG].strip('-') or 'device'}-{digits}"
+
+
+def is_known_kind(device_kind: str) -> bool:
+    """Whether the file of this kind of device has a name that is the same in every project: CPUs, TPUs, NVIDIA's GPUs.
+
+    The TPUs are those that jax 0.10.2 itself tells apart, up to "TPU7x" and "TPU8i".
+    """
+    if tpu := _TPU.fullmatch(device_kind.lower().strip()):
+        return int(tpu[1]) <= _NEWEST_TPU
+    return device_kind == "cpu" or _NVIDIA.match(device_kind) is not None
+
+
+def namesakes(device_kind: str, environments: Iterable[Environment]) -> list[str]:
+    """Other kinds among `environments` whose file has the same name. Of a TPU's kinds they are the same thing."""
+    slug = device_slug(device_kind)
+    if _TPU.fullmatch(device_kind.lower().strip()):
+        return []
+    others = {each.device_kind for each in environments} - {device_kind}
+    return sorted(repr(kind) for kind in others if device_slug(kind) == slug)
 
 
 def present_environment() -> Environment:
@@ -170,6 +212,7 @@ def present_environment() -> Environment:
         optax=installed("optax"),
         x64=bool(jax.config.jax_enable_x64),  # type: ignore[attr-defined]
         xla_flags=_present_flags(devices[0].platform),
+        process_count=jax.process_count(),
     )
 
 
@@ -188,6 +231,7 @@ def target_environment(
         processor="",
         python="",
         libtpu=libtpu,
+        process_count=1,
         xla_flags=normal_flags(os.environ.get("LIBTPU_INIT_ARGS", "")),
     )
 

@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
 from perfsuite.gate.advice import advice_on
@@ -30,7 +30,8 @@ PARTS_NAMED = 3
 class Gate:
     """One measurement of one test, with what was allowed and what became of it.
 
-    `limit` is in the figure's unit. `reason` says in words why the verdict is not a plain pass.
+    `limit` is in the figure's unit. `reason` says in words why the verdict is not a plain pass, and `first` what to do
+    first where it failed and the reason does not say that itself.
     """
 
     test: str
@@ -40,6 +41,7 @@ class Gate:
     limit: float | None = None
     baseline: float | None = None
     reason: str = ""
+    first: str = ""
 
     @property
     def failed(self) -> bool:
@@ -99,7 +101,7 @@ def judge_baseline(
         # The 99th percentile of a few hundred samples has no upper end. It can be seen to be too high, but not to be
         # low enough; saying "inconclusive" of every such tail would teach people not to read the word.
         return Gate(test, measurement, "info", baseline=entry.value)
-    reason = ""
+    reason = first = ""
     if verdict in ("fail", "inconclusive"):
         reason = (
             f"{_span(measurement)}, the baseline is {_number(entry.value, entry.kind)} {entry.unit}"
@@ -110,10 +112,12 @@ def judge_baseline(
             reason += f"; since the baseline: {', '.join(changes)}"
         if cause:
             reason += f"\nlikely cause: {cause}"
+        elif verdict == "fail":
+            first = _first(measurement, entry, changes)
     elif verdict == "improved":
         on_file = _number(entry.value, entry.kind)
         reason = f"{_span(measurement)}, the baseline is {on_file}: pytest --perf-save records it"
-    return Gate(test, measurement, verdict, "baseline", limit, entry.value, reason)
+    return Gate(test, measurement, verdict, "baseline", limit, entry.value, reason, first)
 
 
 def ratio_limit(entry: Entry | None, now: Environment, tolerance: float | None) -> float | None:
@@ -142,7 +146,9 @@ def _against_baseline(measurement: Measurement, baseline: float, tolerance: floa
         interval, baseline = Interval(-interval.high, -interval.low), -baseline
     limit = baseline + allowed
     verdict = against_limit(interval, limit)
-    if interval.high < baseline - allowed:
+    # No time lies 100 % below another: where twice as long is worse, half as long is better.
+    better = baseline / (1 + tolerance) if measurement.kind == "time" and baseline > 0 else baseline - allowed
+    if interval.high < better:
         verdict = "improved"
     return (0 - limit if measurement.better == "higher" else limit), verdict  # 0 - limit: never minus zero
 
@@ -163,20 +169,38 @@ def _allowance(measurement: Measurement, tolerance: float) -> str:
     return "" if measurement.kind == "count" else f" and may be {tolerance:.3g} of that worse"
 
 
-def _growth(measurement: Measurement, entry: Entry) -> str:
-    """Which parts of the figure got worse, and where they are now: the likely cause."""
+def _first(measurement: Measurement, entry: Entry, changes: Sequence[str]) -> str:
+    """The one thing to do first about a figure that failed; empty where its reason has advice."""
+    places = measurement.places or {}
+    named = [places[part] for part, _ in _parts(measurement, entry) if part in places]
+    if any(map(advice_on, named)):
+        return ""
+    if changes:
+        return f"run it with the versions of the baseline, too ({', '.join(changes)}): is it the upgrade, or the code?"
+    if named:
+        return f"look at {named[0]}"
+    return "if that is meant, record it: pytest --perf-save"
+
+
+def _parts(measurement: Measurement, entry: Entry) -> list[tuple[str, str]]:
+    """The parts of the figure that got worse, by how much, the most important ones first."""
     now, then = measurement.detail or {}, entry.detail or {}
     if (measurement.value and not now) or (entry.value and not then):
-        return ""  # not split on both sides; nothing has no parts
+        return []  # not split on both sides; nothing has no parts
     if measurement.better == "lower":
-        verb, sign = ("more calls of" if measurement.unit == HOST_CALLS_UNIT else "grew:"), "+"
-        parts = _grown(then, entry.value, now)
-    else:
-        verb, sign = "fell:", "-"
-        parts = _grown(now, measurement.value, then)
-    parts, places = parts[:PARTS_NAMED], measurement.places or {}
+        return _grown(then, entry.value, now)[:PARTS_NAMED]
+    return _grown(now, measurement.value, then)[:PARTS_NAMED]
+
+
+def _growth(measurement: Measurement, entry: Entry) -> str:
+    """Which parts of the figure got worse, and where they are now: the likely cause."""
+    parts, places = _parts(measurement, entry), measurement.places or {}
     if not parts:
         return ""
+    if measurement.better == "lower":
+        verb, sign = ("more calls of" if measurement.unit == HOST_CALLS_UNIT else "grew:"), "+"
+    else:
+        verb, sign = "fell:", "-"
     if measurement.unit == HOST_CALLS_UNIT:
         named = ", ".join(f"{name} ({sign}{amount})" for name, amount in parts)
         return f"; {verb} {named}{_made_in([places[name] for name, _ in parts if name in places])}"

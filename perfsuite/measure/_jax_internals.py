@@ -13,12 +13,15 @@ import gc
 import sys
 import threading
 from collections.abc import Iterable, Iterator
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any
 
 import jax
 
 _AHEAD_OF_TIME = ("jit_lower", "jit_trace", "jit_eval_shape")
+
+_WAITING = ("_value", "block_until_ready", "device_get", "effects_barrier")
+"""Functions that wait for the device: `_value` is what float(x) and jax.device_get(x) end in."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -52,6 +55,20 @@ def static_arguments(jitted: Any) -> tuple[tuple[int, ...], tuple[str, ...]] | N
     info = getattr(getattr(jitted, "jitted_fn", jitted), "_jit_info", None)
     found = None if info is None else _compiled(None, info, False)
     return None if found is None else (found.static_argnums, found.static_argnames)
+
+
+def behind_filter(frame: FrameType) -> str:
+    """The function that a frame of JAX's which only shortens tracebacks is about to call; empty for other frames."""
+    if frame.f_globals.get("__name__") != "jax._src.traceback_util":
+        return ""
+    function = frame.f_locals.get("fun")
+    code, module = getattr(function, "__code__", None), getattr(function, "__globals__", {}).get("__name__", "?")
+    return "" if code is None else f"{module}:{code.co_qualname}"
+
+
+def waits_for_device(code: CodeType) -> bool:
+    """Whether a function of JAX's, of this code, waits for the device."""
+    return code.co_name in _WAITING
 
 
 def belongs_to_jax(function: Any) -> bool:
@@ -161,7 +178,7 @@ def compiler_options(lowered: jax.stages.Lowered) -> dict[str, Any]:
 
 def _leaves(held: dict[str, Any]) -> list[Any] | None:
     """The leaves of the arguments that the caller of `Traced.lower` was given, without the static ones."""
-    if not {"jit_func", "args", "kwargs"} <= held.keys():
+    if not {"jit_func", "args", "kwargs"} <= set(held):  # of a frame of Python 3.13 `keys()` is a list
         return None
     static = static_arguments(held["jit_func"])
     if static is None:

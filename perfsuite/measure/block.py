@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 import jax
 
-from perfsuite.measure import compiles
+from perfsuite.measure import compiles, peers
 from perfsuite.measure.call import Call, carried
 from perfsuite.measure.clock import calls_per_block, now_ns
 from perfsuite.measure.errors import MeasurementError
@@ -46,13 +46,14 @@ class Subject:
             self.give_back()
 
     def _calibrate(self) -> None:
-        self.wait = waiting_for(self.call.run)
+        # How often `waiting_for` runs the call is decided by what it sees, which differs between processes.
+        self.wait = waiting_for(self.call.run) if peers.alone() else jax.block_until_ready
         self.calls = 1
         self.harness = Sample(0.0, 0.0)
         # Twice, so that one stall of the machine does not make a short call pass for a slow one.
-        self.call_ns = min(run_block(self).to_ready for _ in range(2))
+        self.call_ns = peers.agreed(min(run_block(self).to_ready for _ in range(2)))
         if self.call_ns < SLOW_NS:
-            self.calls = calls_per_block(min(run_block(self).to_return for _ in range(5)))
+            self.calls = peers.agreed(calls_per_block(min(run_block(self).to_return for _ in range(5))))
             self.harness = harness_cost(self)
 
     def give_back(self) -> None:

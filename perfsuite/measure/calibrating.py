@@ -20,6 +20,7 @@ from perfsuite.measure.comparison import compare_calls
 from perfsuite.measure.measurement import Interval
 from perfsuite.measure.readiness import waiting_for
 from perfsuite.measure.sequential import Estimate
+from perfsuite.measure.statistics import DECIDING_ERROR
 from perfsuite.measure.timing import Until
 from perfsuite.measure.warmup import borrowed, warm
 
@@ -112,11 +113,13 @@ class Workload:
         """Leave the caller's call able to run. No trial may follow."""
         self._borrowing.close()
 
-    def trial(self, planted: float = 0.0, *, seconds: float, seed: int | None = None) -> Trial:
+    def trial(
+        self, planted: float = 0.0, *, seconds: float, seed: int | None = None, error: float = DECIDING_ERROR
+    ) -> Trial:
         """One gate, the reference against itself with `planted`, for at most `seconds` of sampling.
 
-        It stops as soon as the interval excludes 1, as a gate with the budget `ratio=1` does. Raises what
-        `compare_calls` raises.
+        It stops as soon as the interval excludes 1, as a gate with the budget `ratio=1` does; `error` is the chance
+        that it does so where nothing is planted. Raises what `compare_calls` raises.
         """
         looks: list[Interval] = []
 
@@ -125,7 +128,9 @@ class Workload:
             return ratio.interval.low > 1 or ratio.interval.high < 1
 
         candidate, reference = (Call(Planted(self.inner, self.wait, size), (), {}, 0) for size in (planted, 0.0))
-        compared = compare_calls(candidate, reference, until=self.until, seconds=seconds, settled=settled, seed=seed)
+        compared = compare_calls(
+            candidate, reference, until=self.until, seconds=seconds, settled=settled, seed=seed, error=error
+        )
         looks.append(compared.ratio.interval)
         return Trial(planted, compared.ratio.interval, _thresholds(looks), compared.pairs, compared.seconds)
 

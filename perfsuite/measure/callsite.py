@@ -20,8 +20,11 @@ import jax
 from perfsuite.measure import _jax_internals
 from perfsuite.measure.frameworks import as_passed_on, is_filter_jit, wraps_jit
 
-LIBRARIES = frozenset({"jax", "jaxlib", "equinox", "flax", "optax", "haiku", "chex", "distrax", "diffrax", "orbax"})
-"""Their frames belong to the call, as do those of objects around a jitted function, whoever made them."""
+_FRAMEWORKS = frozenset({"jax", "jaxlib", "equinox", "flax", "optax", "haiku", "chex"})
+_BUILT_ON_THEM = frozenset({"diffrax", "distrax", "lineax", "optimistix", "orbax", "quax"})
+LIBRARIES = _FRAMEWORKS | _BUILT_ON_THEM
+"""Their frames belong to the call, as do those of objects around a jitted function, whoever made them. Of what is built
+on the frameworks that is so where it is installed: in a checkout of diffrax, its code is the user's own."""
 
 _TRANSPARENT = ("jaxtyping", "beartype", "typeguard")
 """Their frames pass arguments on as they are."""
@@ -54,7 +57,8 @@ class CallSite:
     `compared` whether JAX compares it by equality rather than identity, and `compiled` what JAX compiles for it, a
     function of the library's own for `filter_jit`. `statics` is `None` where nobody can tell. `frame` is the identity
     of the library's outermost frame, the same for every stage of one call. `caller` is the user's function whose
-    line is named: its name, and its place as `code_of` gives it.
+    line is named: its name, and its place as `code_of` gives it. `maker` is the library that made `function` and had
+    JAX take it, such as "flax"; "" where the user did.
     """
 
     location: str
@@ -69,11 +73,15 @@ class CallSite:
     compiled: Any = None
     frame: int = 0
     caller: tuple[str, str] = ("", "")
+    maker: str = ""
 
     @property
     def mark(self) -> int:
         """Tells this call from another, as long as its arguments live; much cheaper than a description."""
-        return hash((self.frame, *map(id, jax.tree.leaves((self.args, self.kwargs, self.named)))))
+        values = self.args, self.kwargs, self.named
+        # JAX warns of an iterator that it is not told to take for a leaf.
+        leaves = jax.tree.leaves(values, is_leaf=lambda node: isinstance(node, Iterator))
+        return hash((self.frame, *map(id, leaves)))
 
 
 def read(frame: FrameType) -> CallSite:
@@ -90,7 +98,9 @@ def read(frame: FrameType) -> CallSite:
     outermost = id(library[-1]) if library else 0
     code = user and user.f_code
     caller = (code.co_name, f"{_shortened(code.co_filename)}:{code.co_firstlineno}") if code else ("", "")
-    return dataclasses.replace(site or CallSite(where), compiled=function, frame=outermost, caller=caller)
+    # `filter_jit` and `nnx.jit` give JAX a function of their own, around the user's.
+    maker = _maker(library, function) if site is None or site.function is function else ""
+    return dataclasses.replace(site or CallSite(where), compiled=function, frame=outermost, caller=caller, maker=maker)
 
 
 def location(frame: FrameType) -> str:
@@ -130,6 +140,18 @@ def innermost(function: Any) -> Iterator[Any]:
         yield function
 
 
+def belongs_to_library(module: str, filename: str) -> bool:
+    """Whether code is a library's rather than the user's, by its module and its file."""
+    package = module.partition(".")[0]
+    return package in _FRAMEWORKS or (package in _BUILT_ON_THEM and "-packages" in filename)
+
+
+def wraps_call(frame: FrameType) -> bool:
+    """Whether a frame of a library hands a call of the user's on to what was jitted, as those of `filter_jit` do."""
+    module = frame.f_globals.get("__name__") or ""
+    return _wrapper_of(frame) is not None or module.startswith(("equinox._jit", "flax.nnx.transforms"))
+
+
 def is_harness(module: str) -> bool:
     """Whether a module is of what measures; the workloads of this package are measured as a user's code is."""
     packages = module.split(".", 2)[:2]
@@ -144,7 +166,8 @@ def _split(frame: FrameType) -> tuple[list[FrameType], FrameType | None]:
         module = found.f_globals.get("__name__") or ""
         if _is_transparent(module, found.f_code.co_filename):
             continue
-        if not called and (module.partition(".")[0] in LIBRARIES or _wrapper_of(found) is not None):
+        of_library = belongs_to_library(module, found.f_code.co_filename)
+        if not called and (of_library or _wrapper_of(found) is not None):
             library.append(found)
             continue
         called = True
@@ -152,6 +175,19 @@ def _split(frame: FrameType) -> tuple[list[FrameType], FrameType | None]:
         if "__tracebackhide__" not in found.f_code.co_varnames:
             return library, found
     return library, None
+
+
+def _maker(library: list[FrameType], function: Any) -> str:
+    """The library whose own function JAX was given, by a line of that library's."""
+    code = getattr(function, "__code__", None)
+    package = str(getattr(function, "__module__", None) or "").partition(".")[0]
+    if code is None or package in ("jax", "jaxlib") or not belongs_to_library(package, code.co_filename):
+        return ""
+    for frame in library:
+        called_by = str(frame.f_globals.get("__name__") or "").partition(".")[0]
+        if called_by not in ("jax", "jaxlib"):
+            return package if called_by == package else ""
+    return ""
 
 
 def _is_transparent(module: str, filename: str) -> bool:

@@ -6,21 +6,29 @@ speaks after the trace, and must be configured for the whole process.
 """
 
 import collections
-import contextlib
 import dataclasses
 import functools
 import threading
 import types
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import jax
 import numpy as np
 
 from perfsuite.measure.callsite import CallSite, Statics, code_of, innermost
-from perfsuite.measure.description import Item, Leaf, Node, describe
-from perfsuite.measure.signature import Change, Signature, differences, distance, signature_of, signature_of_named
-from perfsuite.measure.values import Value, identity_of, text_of
+from perfsuite.measure.description import Item, Leaf, Node, describe, shared_places
+from perfsuite.measure.frameworks import looks_at_identity
+from perfsuite.measure.signature import (
+    Change,
+    Signature,
+    differences,
+    distance,
+    signature_of,
+    signature_of_named,
+    with_parameters,
+)
+from perfsuite.measure.values import Value, held_by, identity_of, text_of
 
 STAGES = ("trace", "lower", "compile")
 
@@ -31,13 +39,16 @@ _CALLS_EACH = 32
 _UNRELATED = ("log", "explain", "persistent", "compilation_cache", "traceback", "dump", "leak", "pgle", "distributed")
 """Parts of the names of options that no program depends on."""
 
+_OWN = "an object of its own"
+
 
 @dataclasses.dataclass(frozen=True)
 class Sighting:
     """A call seen compiling: its signature, the function object and the configuration that it compiled under.
 
     `held` is what the function object brings with it, for one that JAX compares by identity. `statics` are the
-    arguments that `jax.jit` was told are static.
+    arguments that `jax.jit` was told are static. `shared` are the places of one and the same NNX object, where the
+    function makes another program of them (`shared_places`).
     """
 
     signature: Signature
@@ -45,6 +56,7 @@ class Sighting:
     config: tuple[tuple[str, str], ...] = dataclasses.field(repr=False)
     held: Signature | None = dataclasses.field(default=None, compare=False, repr=False)
     statics: Statics | None = None
+    shared: tuple[tuple[str, str], ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -104,7 +116,10 @@ def sighting_of(site: CallSite) -> Sighting:
     if site.function is not None:
         function = describe(site.function) if site.compared else identity_of(site.function)
     held = None if site.function is None or site.compared or site.eager else signature_of_named(_held(site.function))
-    return Sighting(signature, function, config_now(), held, site.statics)
+    shared: dict[str, str] = {}
+    if looks_at_identity(site.function):
+        shared = shared_places({"args": site.args, "kwargs": site.kwargs})
+    return Sighting(signature, function, config_now(), held, site.statics, tuple(shared.items()))
 
 
 def cause_of(sighting: Sighting, known: Iterable[Sighting], site: CallSite) -> Cause:
@@ -120,7 +135,8 @@ def cause_of(sighting: Sighting, known: Iterable[Sighting], site: CallSite) -> C
     # The same function may be jitted in several ways.
     same = [other for other in same if other.statics == sighting.statics] or same
     nearest = min(reversed(same or known), key=lambda other: distance(_changes(other, sighting, site)))
-    return Cause(_changes(nearest, sighting, site), len(known))
+    changes = _changes(nearest, sighting, site)
+    return Cause(changes if site.named else with_parameters(changes, site.function), len(known))
 
 
 def config_now() -> tuple[tuple[str, str], ...]:
@@ -173,6 +189,8 @@ def _changes(before: Sighting, after: Sighting, site: CallSite) -> tuple[Change,
     if before.statics != after.statics and not site.eager:
         found.append(Change("options", "static arguments", _listing(before.statics), _listing(after.statics)))
     found += relevant(differences(before.signature, after.signature), site.statics)
+    if all(change.kind != "structure" for change in found):
+        found += _sharing_changes(dict(before.shared), dict(after.shared))
     found += config_changes(before.config, after.config)
     return tuple(found)
 
@@ -181,6 +199,14 @@ def _held_changes(before: Sighting, after: Sighting) -> tuple[Change, ...]:
     if before.held is None or after.held is None:
         return ()
     return relevant(differences(before.held, after.held), Statics(all=True))
+
+
+def _sharing_changes(before: dict[str, str], after: dict[str, str]) -> Iterator[Change]:
+    """The places that have come to hold the object of another, or no longer do."""
+    for path in sorted({*before, *after}):
+        was, now = (f"the same object as {first[path]}" if path in first else _OWN for first in (before, after))
+        if was != now:
+            yield Change("structure", path, was, now, variant="shared")
 
 
 def _listing(statics: Statics | None) -> str:
@@ -194,12 +220,14 @@ def _another_function(site: CallSite, held: tuple[Change, ...] = ()) -> Change:
     made = _made(site.function)
     now = f"another of the same code ({code_of(site.function)}){made and f', a {made} made anew'}"
     variant, hint = ("held", held[0].path.rpartition(" ")[2]) if held and not _is_object(held[0]) else (made, "")
+    if site.maker:
+        variant, hint = "library", site.maker
     return Change("function", "function", "an earlier object", now, variant=variant, hint=hint)
 
 
 def _is_object(change: Change) -> bool:
     """Whether a change is of something that no argument could stand for."""
-    return change.variant in ("function", "optimizer", "class", "identity", "equality")
+    return change.variant in ("function", "closure", "method", "optimizer", "class", "identity", "equality")
 
 
 def _made(function: Any) -> str:
@@ -216,24 +244,8 @@ def _made(function: Any) -> str:
 
 
 def _held(function: Any) -> dict[str, Any]:
-    """What a function object brings with it, by the words for a message."""
-    found: dict[str, Any] = {}
-    for part in innermost(function):
-        if isinstance(part, functools.partial):
-            found |= {"partial's args": part.args} if part.args else {}
-            found |= {f"partial's {name}": value for name, value in part.keywords.items()}
-        if isinstance(part, types.MethodType):
-            found["method's self"] = part.__self__
-            part = part.__func__
-    if isinstance(part, types.FunctionType):
-        code, defaults = part.__code__, part.__defaults__ or ()
-        for name, cell in zip(code.co_freevars, part.__closure__ or (), strict=True):
-            with contextlib.suppress(ValueError):  # A name that is bound later.
-                found[f"closed-over {name}"] = cell.cell_contents
-        names = code.co_varnames[code.co_argcount - len(defaults) : code.co_argcount]
-        found |= {f"default {name}": value for name, value in zip(names, defaults, strict=True)}
-        found |= {f"default {name}": value for name, value in (part.__kwdefaults__ or {}).items()}
-    return {name: value for name, value in found.items() if _has_short_text(value)}
+    """What a function object brings with it, as far as a message can show it."""
+    return {name: value for name, value in held_by(function).items() if _has_short_text(value)}
 
 
 def _has_short_text(value: Any) -> bool:

@@ -15,18 +15,25 @@ from typing import Literal
 
 import numpy as np
 
-from perfsuite.measure import compiles
+from perfsuite.measure import compiles, peers, progress
 from perfsuite.measure.block import Sample, Subject, collector_off, run_block, subjects_alike
 from perfsuite.measure.call import Call
 from perfsuite.measure.measurement import Interval, Measurement
-from perfsuite.measure.sequential import Estimate, Look, Sequential, estimates, in_windows, unbounded, window_of
+from perfsuite.measure.sequential import (
+    Estimate,
+    Look,
+    Sequential,
+    estimates,
+    fewest_pairs,
+    in_windows,
+    unbounded,
+    window_of,
+)
 from perfsuite.measure.statistics import DECIDING_ERROR, error_of_look
 from perfsuite.measure.timing import Until, columns_us
 
 LEAST_PAIRS = 3
-"""Taken even when time is up. Below 12 pairs there is no interval at this confidence, so the figure stays open."""
-FEWEST_PAIRS = 12
-"""With these there is an interval at the confidence of a single gate."""
+"""Taken even when time is up. So few have no interval, and the figure stays open."""
 HOPELESS = 0.001
 """Two sides of the same code may differ by about as much, for reasons that are none of theirs (where memory lies)."""
 MARGIN = 1.35
@@ -115,7 +122,7 @@ class Comparison:
         if not self.bounded:
             return (
                 f"{self.pairs} pairs are too few for an interval: allow more time "
-                f"({_seconds(self.seconds * FEWEST_PAIRS / self.pairs)})"
+                f"({_seconds(self.seconds * fewest_pairs(self.error) / self.pairs)})"
             )
         value, low, high, limit_at = estimate.value, estimate.interval.low, estimate.interval.high, limit
         if figure == "ratio" and limit > 0:
@@ -162,33 +169,36 @@ def compare_calls(
         raise ValueError(f"compare_calls(error={error!r}): must lie between 0 and 1")
     sides = subjects_alike(candidate, reference)
     settled = settled or _precise
-    order = random.Random(seed)
+    order = random.Random(seed if peers.alone() else peers.agreed(random.getrandbits(53) if seed is None else seed))
     column = COLUMNS[until]
     rule = Sequential(error)
     best: Look | None = None
+    what = f"comparing {candidate.label} with {reference.label}"
     started = time.monotonic()
     try:
-        with collector_off(), compiles.forbid():
+        with collector_off(), compiles.forbid(), progress.sampling(what, seconds) as told:
             samples = _run_window(sides, 1, order)
-            window = window_of(seconds / max(time.monotonic() - started, 1e-9))
+            window = peers.agreed(window_of(seconds / max(time.monotonic() - started, 1e-9), error))
             if window > 1:  # that pair was no window, and there is time for others
                 samples = ([], [])
             while True:
-                time_passed = (time.monotonic() - started) / seconds if seconds else math.inf
+                time_passed = peers.agreed((time.monotonic() - started) / seconds if seconds else math.inf)
                 pairs = len(samples[0])
                 if pairs >= LEAST_PAIRS and rule.due(pairs, time_passed):
-                    a, b = (np.asarray(side)[:, column] / 1e3 for side in samples)
+                    a, b = (np.asarray(peers.slowest(side))[:, column] / 1e3 for side in samples)
                     now = rule.look(a, b, window, time_passed)
                     best = now or best
-                    if time_passed > 1 or (now and settled(now.ratio, now.overhead)):
+                    if peers.agreed(time_passed > 1 or bool(now and settled(now.ratio, now.overhead))):
                         break
+                if told is not None:  # between windows, whose order is random: what it costs falls on either side alike
+                    told()
                 for side, taken in zip(samples, _run_window(sides, window, order), strict=True):
                     side += taken
     finally:
         for subject in sides:
             subject.give_back()
-    candidate_us = columns_us(samples[0], candidate.label)
-    reference_us = columns_us(samples[1], reference.label)
+    candidate_us = columns_us(peers.slowest(samples[0]), candidate.label)
+    reference_us = columns_us(peers.slowest(samples[1]), reference.label)
     if best is None:
         best = unbounded([in_windows(candidate_us[:, column], reference_us[:, column], window)])
     return Comparison(

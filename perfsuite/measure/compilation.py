@@ -7,13 +7,14 @@ import json
 import os
 import time
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
 import jax
 import jaxlib
 
-from perfsuite.measure import _jax_internals, facts_cache
+from perfsuite.measure import _jax_internals, facts_cache, progress
 from perfsuite.measure.call import Call
 from perfsuite.measure.hlo import Source, parse
 from perfsuite.measure.hlo_stacks import Stack
@@ -31,6 +32,9 @@ _FORMAT = 1
 _ENTRY = {"hlo", "cost", "memory", "compile_seconds"}
 
 _INSTRUMENTS = os.path.dirname(__file__) + os.sep
+
+REMEMBERED_SECONDS = 5.0
+"""How long a compile takes at least for its seconds to be kept, so that a person who waits for the next one knows."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -101,10 +105,13 @@ def compile_call(
     cannot be lowered.
     """
     if target is not None:
-        return _for_target(call, target_of(target), chips, cache)
+        of_target = target_of(target)
+        with _told(call, of_target.name, cache):
+            return _for_target(call, of_target, chips, cache)
     if chips is not None:
         raise ValueError("perf.program(chips=...) is for a target; the present device is what it is")
-    return _here(call, cache)
+    with _told(call, None, cache):
+        return _here(call, cache)
 
 
 def _for_target(call: Call, target: Target, chips: int | None, cache: Path | None) -> Compilation:
@@ -113,6 +120,8 @@ def _for_target(call: Call, target: Target, chips: int | None, cache: Path | Non
     text = located.text.encode()
     options = _jax_internals.compiler_options(lowered.lowered)
     compiled = compile_for(target, text, partitions=lowered.partitions, chips=chips, cache=cache, options=options)
+    if not compiled.cached:
+        _remember_seconds(call, target.name, cache, compiled.compile_seconds)
     origin = Origin(
         label=call.label,
         target=target.name,
@@ -130,7 +139,7 @@ def _for_target(call: Call, target: Target, chips: int | None, cache: Path | Non
 
 def _here(call: Call, cache: Path | None) -> Compilation:
     lowered = lower_call(call)
-    device = jax.devices()[0]
+    device = jax.local_devices()[0]  # another process's says nothing of its memory
     version = device.client.platform_version
     key = _key(lowered, device.device_kind, version)
     entry = facts_cache.read(cache, key)
@@ -138,6 +147,7 @@ def _here(call: Call, cache: Path | None) -> Compilation:
     if entry is None or not cached:
         entry = _compiled(lowered)
         facts_cache.write(cache, key, entry)
+        _remember_seconds(call, None, cache, entry["compile_seconds"])
     origin = Origin(
         label=call.label,
         target=None,
@@ -151,6 +161,29 @@ def _here(call: Call, cache: Path | None) -> Compilation:
         rates=peak_rates(device.device_kind),
     )
     return Compilation(origin, entry["hlo"], entry["cost"], entry["memory"], lowered.donations, {})
+
+
+def _told(call: Call, target: str | None, cache: Path | None) -> AbstractContextManager[None]:
+    """Tell of a compile while it lasts, and of what that of the call took the last time, when its code was another."""
+
+    def usual() -> float | None:
+        seconds = (facts_cache.read(cache, _seconds_key(call, target)) or {}).get("seconds")
+        return seconds if isinstance(seconds, float) else None
+
+    return progress.waiting(f"compiling {call.label}{f' for {target}' if target else ''}", usual=usual)
+
+
+def _remember_seconds(call: Call, target: str | None, cache: Path | None, seconds: float) -> None:
+    if seconds >= REMEMBERED_SECONDS:
+        facts_cache.write(cache, _seconds_key(call, target), {"seconds": float(seconds)})
+
+
+def _seconds_key(call: Call, target: str | None) -> str:
+    """Of a function and the shapes of its arguments, whatever its code: what took long will take about as long."""
+    leaves = jax.tree.leaves((call.args, call.kwargs))
+    shapes = [[list(getattr(leaf, "shape", ())), str(getattr(leaf, "dtype", ""))] for leaf in leaves]
+    module = getattr(call.fn, "__module__", None)
+    return hashlib.sha256(json.dumps(["seconds", call.label, str(module), target, shapes]).encode()).hexdigest()
 
 
 def _compiled(lowered: LoweredCall) -> dict[str, Any]:

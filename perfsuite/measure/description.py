@@ -11,7 +11,7 @@ from typing import Any, Literal, TypeAlias
 import jax
 import numpy as np
 
-from perfsuite.measure.frameworks import graph_children
+from perfsuite.measure.frameworks import graph_children, is_graph_node
 from perfsuite.measure.values import Value, value_of
 
 _SCALARS = (bool, int, float, complex)
@@ -43,7 +43,7 @@ class Leaf:
 
     def __str__(self) -> str:
         if self.kind == "array":
-            return f"{self.dtype}[{','.join(map(str, self.shape))}]"
+            return text_of_array(self)
         return self.value.text if self.value else self.source
 
 
@@ -84,6 +84,11 @@ def describe(value: Any, _above: tuple[int, ...] = ()) -> Item:
     return Node(value_of(type(value)), named, value_of(auxiliary), attributes)
 
 
+def text_of_array(value: Any) -> str:
+    """Shape and dtype of an array or of its description: "float32[8,128]"."""
+    return f"{value.dtype}[{','.join(map(str, value.shape))}]"
+
+
 def leaves_of(path: str, item: Item) -> Iterator[tuple[str, Leaf]]:
     """Every leaf below `item`, which is at `path`, with its own path."""
     if isinstance(item, Leaf):
@@ -93,8 +98,30 @@ def leaves_of(path: str, item: Item) -> Iterator[tuple[str, Leaf]]:
             yield from leaves_of(path + suffix, child)
 
 
+def shared_places(arguments: dict[str, Any]) -> dict[str, str]:
+    """The paths at which an NNX variable or module is met again, each with the path at which it was met first."""
+    first: dict[int, str] = {}
+    again: dict[str, str] = {}
+
+    def visit(path: str, value: Any, above: tuple[int, ...]) -> None:
+        if is_graph_node(value):
+            if id(value) in first:
+                again[path] = first[id(value)]
+                return
+            first[id(value)] = path
+        if not isinstance(value, _LEAVES) and id(value) not in above:
+            for suffix, child in _one_level(value)[0] or ():
+                visit(path + suffix, child, (*above, id(value)))
+
+    for name, value in arguments.items():
+        visit(name, value, ())
+    return again
+
+
 def _one_level(value: Any) -> tuple[list[tuple[str, Any]] | None, Any]:
     """The children of a node with their part of the path, and its auxiliary data; `None` for a leaf."""
+    if isinstance(value, Iterator):
+        return None, None  # JAX would warn that it takes it for a leaf
     # Only the first node that JAX asks about, the value itself, is taken apart. Not `node is not value`: a node that
     # holds itself would be taken apart for ever.
     taken_apart = iter([False])

@@ -12,9 +12,9 @@ from typing import Any
 import jax
 
 from perfsuite.measure.call import Call
+from perfsuite.measure.description import text_of_array
 from perfsuite.measure.errors import MeasurementError
 from perfsuite.measure.measurement import Measurement
-from perfsuite.measure.transfer_causes import what
 from perfsuite.measure.warmup import borrowed, warm
 
 NAMED = 12
@@ -89,10 +89,8 @@ def donation_of(call: Call) -> Donation:
     alive = {path: leaf for path, leaf in moved.items() if not leaf.is_deleted()}
     asked = _donated(subject.fn, args, kwargs) if alive else None
     none = len(alive) == len(moved)
-    found = [
-        Undonated(path, what(leaf), leaf.nbytes, _reason(path, leaf, after.get(path), asked, none_deleted=none))
-        for path, leaf in alive.items()
-    ]
+    reasons = {path: _reason(path, leaf, after.get(path), asked, none_deleted=none) for path, leaf in alive.items()}
+    found = [Undonated(path, text_of_array(leaf), leaf.nbytes, reasons[path]) for path, leaf in alive.items()]
     return Donation(call.label, len(moved), sum(leaf.nbytes for leaf in moved.values()), tuple(found))
 
 
@@ -121,8 +119,8 @@ def _reason(
         return f"not donated; jit the step with donate_argnums for argument {number}"
     if successor is None:
         change = "the step does not return it"
-    elif what(successor) != what(leaf):
-        change = f"the step returns {what(successor)} in its place"
+    elif text_of_array(successor) != text_of_array(leaf):
+        change = f"the step returns {text_of_array(successor)} in its place"
     elif successor.sharding != leaf.sharding:
         change = "the step returns it with another sharding"
     else:

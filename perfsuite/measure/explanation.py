@@ -27,6 +27,9 @@ _REMEDIES = {
 
 _OBJECTS = {
     "function": "Make the function once, at module level: JAX compares it by identity, and a new one compiles.",
+    "closure": "Make the function once, at module level: JAX compares it by identity, and a new one compiles. What it "
+    "has built in ({hint}) can be an argument.",
+    "method": "Take the method of one object: a method of another one is equal only where the objects are.",
     "optimizer": "Make the optimizer or schedule once, outside the loop: every call such as optax.adam(...) makes new "
     "functions, which JAX compares by identity.",
     "class": "Define the class once, at module level: one that is defined again is another class.",
@@ -43,6 +46,8 @@ _FINER = {
     "Or warm this one too: {warm}",
     ("structure", "None"): "None is part of the tree, not an array. Pass the same tree in the same way in every call, "
     "or warm this one too: {warm}",
+    ("structure", "shared"): "NNX makes another program where other places of a model hold one variable or module: tie "
+    "or untie them before the first call, or warm this one too: {warm}",
     ("dtype", "key"): "Make keys in one way, with jax.random.key(seed) and one impl: not also with "
     "jax.random.PRNGKey. Or warm this one too: {warm}",
     ("dtype", "number"): "Pass {hint}(x) in every call, not a Python number, or warm this one too: {warm}",
@@ -53,6 +58,8 @@ _FINER = {
     "or warm this one too: {warm}",
     ("committed", "many"): "Place it before the first call as the step returns it, with jax.device_put(x, sharding), "
     "or warm both: {warm}",
+    ("function", "library"): "{hint} makes it anew whenever its code runs outside jit, and JAX traces it anew each "
+    "time: jax.jit the function that calls it.",
     **{(kind, variant): text for kind in ("static value", "structure") for variant, text in _OBJECTS.items()},
 }
 """By kind and variant, where there is more to be said than of the kind."""

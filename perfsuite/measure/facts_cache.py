@@ -16,6 +16,8 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
+from perfsuite.measure import progress
+
 LIMIT_BYTES = 512 * 2**20
 """A train step of BERT-base takes 0.5 MB (and 25 ms to read), so this is room for a thousand programs of that size."""
 
@@ -107,7 +109,11 @@ def locked(folder: Path | None, key: str, *, seconds: float = LOCK_SECONDS) -> I
         try:
             folder.mkdir(parents=True, exist_ok=True)
             lock = filelock.FileLock(path, timeout=seconds)
-            lock.acquire()
+            try:
+                lock.acquire(timeout=0)
+            except filelock.Timeout:
+                with progress.waiting("waiting for another process that compiles the same program"):
+                    lock.acquire()
         except (OSError, NotImplementedError):
             # `filelock.Timeout` is an `OSError`, too.
             lock = None

@@ -49,6 +49,17 @@ def graph_children(value: Any) -> dict[str, Any] | None:
     return {name: child for name, child in sorted(vars(value).items()) if not name.startswith("_pytree__")}
 
 
+def looks_at_identity(wrapper: Any) -> bool:
+    """Whether `wrapper` makes another program where two places of its arguments hold one NNX object: as `nnx.jit`."""
+    return wraps_jit(wrapper) and type(wrapper).__module__.startswith("flax.nnx.")
+
+
+def is_graph_node(value: Any) -> bool:
+    """Whether `value` is an NNX variable or module: what NNX knows by identity."""
+    nnx = sys.modules.get("flax.nnx")
+    return nnx is not None and isinstance(value, nnx.Pytree | nnx.Variable)
+
+
 def record_fields(value: Any) -> dict[str, Any]:
     """What a static value that is compared as a whole consists of, by name; empty where it is no record.
 
@@ -88,18 +99,19 @@ def copy_arrays(args: tuple) -> tuple:
     place would be another graph and so another program.
     """
     nnx = sys.modules.get("flax.nnx")
-    if nnx is not None and _has_nnx(nnx, args):
+    if nnx is not None and _has_nnx(args):
         structure, state = nnx.split(args)
         return nnx.merge(structure, jax.tree.map(_copy, state))
     return jax.tree.map(_copy, args)
 
 
 def _copy(leaf: Any) -> Any:
-    # `device_put` keeps the weak type, committedness and sharding, so the copy compiles the same program.
-    return jax.device_put(leaf, may_alias=False) if isinstance(leaf, jax.Array) else leaf
+    if not isinstance(leaf, jax.Array):
+        return leaf
+    # `device_put` keeps the weak type, committedness and sharding, so the copy compiles the same program. An array that
+    # other processes have parts of is always committed, and has to be told where it goes.
+    return jax.device_put(leaf, None if leaf.is_fully_addressable else leaf.sharding, may_alias=False)
 
 
-def _has_nnx(nnx: Any, args: tuple) -> bool:
-    kinds = (nnx.Pytree, nnx.Variable)
-    leaves = jax.tree.leaves(args, is_leaf=lambda node: isinstance(node, kinds))
-    return any(isinstance(leaf, kinds) for leaf in leaves)
+def _has_nnx(args: tuple) -> bool:
+    return any(map(is_graph_node, jax.tree.leaves(args, is_leaf=is_graph_node)))

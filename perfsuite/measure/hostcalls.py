@@ -56,6 +56,7 @@ def host_calls(call: Call, *, exact: bool = True) -> HostCalls:
     test then does something else each time; `exact=False` takes the least all the same, which names a cause but must
     not gate. A profiler that is set already is put back afterwards.
     """
+    __tracebackhide__ = True
     with borrowed(call) as subject:
         warm(subject.fn, over=[subject])
         with compiles.forbid():

@@ -3,6 +3,7 @@
 Lowering happens in the user's process, where the function and its arguments are; it needs no TPU library.
 """
 
+import collections
 import contextlib
 import dataclasses
 import functools
@@ -10,12 +11,14 @@ import gc
 import inspect
 import math
 import re
+import threading
 import time
 import warnings
 from collections.abc import Iterator
 from typing import Any
 
 import jax
+from jax.interpreters.mlir import ModuleContext
 
 from perfsuite.measure import _jax_internals
 from perfsuite.measure.call import Call
@@ -27,7 +30,7 @@ _ARGUMENT_NAME = re.compile(r'loc\("(.*)"(?:\(.*\))?\)\Z', re.DOTALL)
 
 
 class HostCallbackError(MeasurementError, AssertionError):
-    """A program for a device that is not here calls the host, and JAX lowers such calls only where the device is.
+    """A program for a device that is not here calls the host in a way that JAX does not lower for that device.
 
     The message names each call with its source line. `calls` is how many there are.
     """
@@ -69,17 +72,20 @@ def lower_call(call: Call, platform: str | None = None) -> LoweredCall:
     """Lower a call without running it, for `platform` ("tpu"), or for the device that its arguments are on.
 
     Arguments may be `jax.ShapeDtypeStruct`s wherever the function takes them. Raises `MeasurementError` for a function
-    without `.lower`, and `HostCallbackError` for one that calls the host, when `platform` is not the present one.
+    without `.lower`, and `HostCallbackError` for one that calls the host as `platform` cannot. Calls of the host that
+    it can make, such as those of `jax.debug.print` and `equinox.error_if`, are in the text as sends and receives.
     """
     fn, args, kwargs = _unwrapped(call.fn, call.args, call.kwargs)
     started = time.perf_counter()
-    with warnings.catch_warnings(), _no_collection(), _jax_internals.lowering(platform) as seen:
+    elsewhere = _without_device(platform) if platform is not None else contextlib.nullcontext()
+    with warnings.catch_warnings(), _no_collection(), elsewhere, _jax_internals.lowering(platform) as seen:
         warnings.filterwarnings("ignore", message=_NOT_USABLE)  # a fact of the program, which `lost_donations` has
         try:
             lowered = fn.lower(*args, **kwargs)
         except (ValueError, NotImplementedError) as error:
             if platform is not None and seen.traced is not None and (calls := _host_calls(seen.traced.jaxpr.jaxpr)):
-                raise HostCallbackError(_callback_message(call.label, platform, calls), len(calls)) from error
+                message = _callback_message(call.label, platform, calls, error)
+                raise HostCallbackError(message, len(calls)) from error
             raise
     seconds = time.perf_counter() - started
     while not isinstance(lowered, jax.stages.Lowered):  # those of Equinox and NNX hold JAX's
@@ -93,6 +99,39 @@ def lower_call(call: Call, platform: str | None = None) -> LoweredCall:
         seconds,
         lowered,
     )
+
+
+class _NoDevice:
+    """In the place of the runtime of a device that is not here, which JAX asks to keep the functions to call back.
+
+    They are no part of the program's text, and the program is not going to run.
+    """
+
+    def make_python_callback_from_host_send_and_recv(self, *_: Any) -> None:
+        return None
+
+
+@contextlib.contextmanager
+def _without_device(platform: str) -> Iterator[None]:
+    """Let calls of the host be lowered for a platform without its runtime, in this thread.
+
+    JAX asks for the runtime where a program calls the host, and for nothing else that a TPU's program has in it.
+    """
+    thread, original = threading.get_ident(), ModuleContext.get_backend
+
+    def get_backend(self: ModuleContext, optional: bool = False) -> Any:
+        try:
+            return original(self, optional)
+        except (ValueError, RuntimeError):  # of another platform, or not installed
+            if threading.get_ident() != thread or tuple(self.platforms) != (platform,):
+                raise
+            return _NoDevice()
+
+    ModuleContext.get_backend = get_backend  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        ModuleContext.get_backend = original  # type: ignore[method-assign]
 
 
 @contextlib.contextmanager
@@ -194,10 +233,10 @@ def _host_calls(jaxpr: Any) -> list[tuple[str, str]]:
     return found
 
 
-def _callback_message(label: str, platform: str, calls: list[tuple[str, str]]) -> str:
-    named = "\n".join(f"  {primitive} at {line}" for primitive, line in calls)
+def _callback_message(label: str, platform: str, calls: list[tuple[str, str]], error: Exception) -> str:
+    times = {1: "", **{n: f" ({n} times)" for n in range(2, len(calls) + 1)}}
+    named = "\n".join(f"  {call} at {line}{times[n]}" for (call, line), n in collections.Counter(calls).items())
     return (
-        f"{label} calls the host {len(calls)} time{'s' * (len(calls) > 1)} a step, so it cannot be compiled for "
-        f"{platform} here (JAX lowers host calls only where the device is):\n{named}\n"
-        "take the call out of the step, or ask for the program of the present device"
+        f"{label} calls the host {len(calls)} time{'s' * (len(calls) > 1)} a step in a way that JAX does not lower for "
+        f"{platform}: {error}\n{named}\ntake the call out of the step, or ask for the program of the present device"
     )

@@ -19,9 +19,9 @@ import numpy as np
 import scipy.stats
 
 from perfsuite.measure.call import Call
+from perfsuite.measure.description import text_of_array
 from perfsuite.measure.holders import holders_of
 from perfsuite.measure.measurement import Interval, Measurement
-from perfsuite.measure.transfer_causes import what
 from perfsuite.measure.warmup import borrowed
 
 STEPS = 30
@@ -136,8 +136,8 @@ def _alive(strangers: frozenset[int]) -> dict[str, tuple[int, int]]:
     found: dict[str, tuple[int, int]] = {}
     for array in jax.live_arrays():
         if id(array) not in strangers:
-            number, size = found.get(what(array), (0, 0))
-            found[what(array)] = (number + 1, size + _device_bytes(array))
+            number, size = found.get(text_of_array(array), (0, 0))
+            found[text_of_array(array)] = (number + 1, size + _device_bytes(array))
     return found
 
 
@@ -174,7 +174,7 @@ def _grown(
 
 
 def _held(kind: str, strangers: frozenset[int], call: Call) -> str:
-    arrays = [array for array in jax.live_arrays() if id(array) not in strangers and what(array) == kind]
+    arrays = [array for array in jax.live_arrays() if id(array) not in strangers and text_of_array(array) == kind]
     carried = _paths(call)
     inputs = {id(array): carried[id(array)] for array in arrays if id(array) in carried}
     free = [array for array in arrays if id(array) not in inputs]

@@ -11,6 +11,7 @@ import sys
 from types import FrameType
 from typing import Any
 
+from perfsuite.measure import _jax_internals
 from perfsuite.measure.callsite import LIBRARIES
 
 _ELSEWHERE = LIBRARIES | {"jaxlib", "numpy", "scipy", "ml_dtypes"} | sys.stdlib_module_names
@@ -55,7 +56,7 @@ class Profile:
             if self._depth:
                 self._depth += 1
             else:
-                self._origin = _behind_filter(frame) or name, *_caller(frame.f_back)
+                self._origin = _jax_internals.behind_filter(frame) or name, *_caller(frame.f_back)
                 self._depth = int(_is_elsewhere(frame))
             self.made[name, self._origin] += 1
         elif event == "c_call":
@@ -109,15 +110,6 @@ def _caller(frame: FrameType | None) -> tuple[str, str, int]:
     if frame is None or module == _HARNESS or module.startswith(f"{_HARNESS}."):
         return "", "", 0
     return frame.f_code.co_filename, frame.f_code.co_name, frame.f_lineno
-
-
-def _behind_filter(frame: FrameType) -> str:
-    """The function of JAX's that a frame which only shortens tracebacks is about to call; empty for other frames."""
-    if frame.f_globals.get("__name__") != "jax._src.traceback_util":
-        return ""
-    function = frame.f_locals.get("fun")
-    code, module = getattr(function, "__code__", None), getattr(function, "__globals__", {}).get("__name__", "?")
-    return "" if code is None else f"{module}:{code.co_qualname}"
 
 
 def _is_elsewhere(frame: FrameType) -> bool:

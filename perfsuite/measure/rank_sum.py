@@ -56,6 +56,14 @@ def shift_interval(windows: Sequence[Windows], error: float) -> Interval | None:
     return Interval(float(ordered[rank]), float(ordered[-1 - rank]))
 
 
+def least_windows(m: int, error: float) -> int:
+    """The fewest windows of m pairs for which `shift_interval` is an interval with this error, between 0 and 1.
+
+    Two of the (2m over m) orders of each window are the most extreme ones.
+    """
+    return math.ceil(math.log(2 / error) / math.log(math.comb(2 * m, m)))
+
+
 def centred_statistics(candidate: np.ndarray, reference: np.ndarray, by: float) -> tuple[np.ndarray, float]:
     """Of each window the Mann-Whitney statistic of the sides, the candidate shifted back by `by`, less its mean.
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from perfsuite.measure.drift import trend
 from perfsuite.measure.measurement import Interval
-from perfsuite.measure.rank_sum import Windows, shift, shift_interval
+from perfsuite.measure.rank_sum import Windows, least_windows, shift, shift_interval
 from perfsuite.measure.statistics import DECIDING_ERROR
 
 FIRST_LOOK = 20
@@ -20,6 +20,13 @@ sign test); ever larger windows win 18 % at most, and more of the machine's drif
 
 LEAST_WINDOWS = 10
 """A window must be small against the time that there is, for sampling ends with a whole one."""
+
+SMALL = 2
+"""Pairs in a window where there is time for fewer than 20."""
+
+LEAD = 3
+"""Pairs for which there must be time before the last window begins: the first is no sample, and later ones may take
+longer than the first has."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,9 +49,23 @@ class Look:
     unsettled: str | None
 
 
-def window_of(pairs: float) -> int:
-    """Pairs in a window, where about `pairs` fit into the time."""
-    return int(min(WINDOW, max(1, pairs / LEAST_WINDOWS)))
+def window_of(pairs: float, error: float = DECIDING_ERROR) -> int:
+    """Pairs in a window, where about `pairs` fit into the time, so that there is an interval with this error.
+
+    Of slow calls there are few pairs, and the more of them share a window, the fewer are needed: at an error of 1e-4
+    that is 15 windows of one pair, 6 of two, and 2 of five, the last of which may begin when time is nearly up.
+    """
+    usual = int(min(WINDOW, pairs / LEAST_WINDOWS))
+    if usual >= SMALL:
+        return usual
+    if pairs >= fewest_pairs(error):
+        return SMALL
+    return WINDOW if pairs >= WINDOW * (least_windows(WINDOW, error) - 1) + LEAD else 1
+
+
+def fewest_pairs(error: float) -> int:
+    """The pairs for which there must be time, if there is to be an interval with this error."""
+    return SMALL * (least_windows(SMALL, error) - 1) + LEAD
 
 
 class Sequential:

@@ -1,6 +1,7 @@
 """What JAX keys its cache on, as a description that keeps no array alive, and the differences between two."""
 
 import dataclasses
+import inspect
 import re
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, TypeAlias
@@ -14,6 +15,8 @@ Parts: TypeAlias = dict[str, Item]
 
 _ABSENT = "absent"
 _WHOLE_ARGUMENT = re.compile(r"args\[\d+\]|kwargs\[[^\]]*\]")
+_POSITION = re.compile(r"args\[(\d+)\]")
+_COUNTED_AT_A_GLANCE = 3
 _DEVICES_SHOWN = 8
 
 
@@ -42,7 +45,7 @@ class Change:
     only where it is static), "structure", "sharding", "committed" or "device"; and of the call as a whole "function",
     "options" or "config". `distance` says how far apart the sides are, to find the nearest of several. `variant` tells
     apart what a user would do different things about, such as a "ragged" shape from one that "grows", and `hint` is
-    for that.
+    for that. `parameter` is the name of the argument, where a message should say it.
     """
 
     kind: str
@@ -52,13 +55,38 @@ class Change:
     distance: float = dataclasses.field(default=1.0, compare=False, repr=False)
     variant: str = dataclasses.field(default="", compare=False, repr=False)
     hint: str = dataclasses.field(default="", compare=False, repr=False)
+    parameter: str = dataclasses.field(default="", compare=False, repr=False)
 
     def __str__(self) -> str:
         what = {"number": "static value "}.get(self.kind, f"{self.kind} ")
         if self.kind in ("structure", "committed", "function", "options", "config"):
             what = ""
         now = f"another {self.now}" if self.was == self.now else self.now
-        return f"{self.path}: {what}was {self.was}, is {now}"
+        parameter = f" ({self.parameter})" if self.parameter else ""
+        return f"{self.path}{parameter}: {what}was {self.was}, is {now}"
+
+
+def with_parameters(changes: Iterable[Change], function: Any) -> tuple[Change, ...]:
+    """The changes with the names of the function's parameters, where there are too many of these to count.
+
+    `filter_jit` makes keywords positional, so that a user who wrote `t1=2.0` would be told of `args[3]`.
+    """
+    changes = tuple(changes)
+    try:
+        parameters = list(inspect.signature(function).parameters.values())
+    except Exception:  # A callable without a signature, or one of the user's that raises.
+        return changes
+    positional = [each.name for each in parameters if each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD)]
+    if len(positional) <= _COUNTED_AT_A_GLANCE:
+        return changes
+    return tuple(dataclasses.replace(change, parameter=_parameter(change.path, positional)) for change in changes)
+
+
+def _parameter(path: str, positional: list[str]) -> str:
+    match = _POSITION.match(path)
+    if match is None or int(match[1]) >= len(positional):
+        return ""
+    return f"{'' if match.end() == len(path) else 'of '}{positional[int(match[1])]}"
 
 
 def signature_of(args: tuple, kwargs: dict[str, Any] | None = None) -> Signature:
@@ -154,8 +182,21 @@ def _auxiliary_changes(path: str, was: Node, now: Node) -> Iterator[Change]:
 def _value_changes(path: str, was: Value | None, now: Value | None) -> Iterator[Change]:
     fields = list(_field_changes(path, was, now)) if was and now else []
     was_text, now_text = (value.text if value else _ABSENT for value in (was, now))
-    far = _looks_apart(was_text, now_text)
-    yield from fields or [Change("static value", path, was_text, now_text, far, nature_of(was, now))]
+    yield from fields or _static_changes(path, was, now, was_text, now_text)
+
+
+def _static_changes(path: str, was: Value | None, now: Value | None, was_text: str, now_text: str) -> Iterator[Change]:
+    """A static value that is another, and where both are functions, what is different of what they have built in."""
+    nature, far = nature_of(was, now), _looks_apart(was_text, now_text)
+    held, differ = {}, {}
+    if was and now and nature in ("function", "mode"):  # of a mode, such as a string, nothing is held
+        old, held = dict(was.holds), dict(now.holds)
+        differ = {name: text for name, text in held.items() if old.get(name, text) != text}
+    variant = "closure" if held else nature
+    hint = ", ".join(name.rpartition(" ")[2] for name in differ or held)
+    yield Change("static value", path, was_text, now_text, far, variant, hint)
+    for name, text in differ.items():
+        yield Change("static value", f"{path}, {name}", old[name], text, 0.5)
 
 
 def _field_changes(path: str, was: Value, now: Value) -> Iterator[Change]:
@@ -174,8 +215,7 @@ def _leaf_changes(path: str, was: Leaf, now: Leaf) -> Iterator[Change]:
             if was.value and now.value and (fields := list(_field_changes(path, was.value, now.value))):
                 yield from fields
                 return
-            nature = nature_of(was.value, now.value)
-            yield Change("static value", path, str(was), str(now), _looks_apart(str(was), str(now)), nature)
+            yield from _static_changes(path, was.value, now.value, str(was), str(now))
         return
     key = "key" if "key<" in was.dtype + now.dtype else ""
     python = "number" if "scalar" in (was.kind, now.kind) else ""
@@ -191,7 +231,8 @@ def _leaf_changes(path: str, was: Leaf, now: Leaf) -> Iterator[Change]:
     if was.value != now.value:
         flags = all(leaf.value is not None and isinstance(leaf.value.plain, bool) for leaf in (was, now))
         variant = "mode" if flags else "" if python else "numpy"
-        yield Change("number", path, _number(was), _number(now), 0.5 if was.kind == now.kind else 1.0, variant)
+        # A Python number is further from an array than an array of another dtype.
+        yield Change("number", path, _number(was), _number(now), 0.5 if was.kind == now.kind else 2.0, variant)
     if was.committed != now.committed:
         many = "many" if len(was.devices or now.devices) > 1 else ""
         yield Change("committed", path, _commitment(was), _commitment(now), 1.0, many)

@@ -13,7 +13,7 @@ import dataclasses
 import statistics
 import time
 
-from perfsuite.measure import compiles
+from perfsuite.measure import compiles, progress
 from perfsuite.measure.block import Sample, Subject, collector_off, run_block
 from perfsuite.measure.call import Call
 from perfsuite.measure.clock import now_ns
@@ -121,12 +121,19 @@ def count_stalls(call: Call, *, seconds: float = 5.0, over_us: float | None = No
     median_us = subject.call_ns / 1e3
     started = time.monotonic()
     try:
-        with collector_off(), compiles.forbid(), Watch(_every_s(median_us, over_us)) as watch:
+        with (
+            collector_off(),
+            compiles.forbid(),
+            progress.sampling(f"looking for stalls of {call.label}", seconds) as told,
+            Watch(_every_s(median_us, over_us)) as watch,
+        ):
             watch.after_s = _limit_us(median_us, over_us) / 2e6
             delay, read_at = process_delay_ns(without=watch.native_id), now_ns()
             while len(samples) < CALLS and (len(samples) < 3 or time.monotonic() - started < seconds):
                 if now_ns() - read_at > _SNAPSHOT_NS:
                     delay, read_at = process_delay_ns(without=watch.native_id), now_ns()
+                if told is not None:
+                    told()
                 watch.begin()
                 try:
                     sample = run_block(subject)

@@ -7,7 +7,7 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
-from perfsuite.measure import compiles
+from perfsuite.measure import compiles, peers, progress
 from perfsuite.measure.block import Sample, Subject, collector_off, run_block
 from perfsuite.measure.call import Call
 from perfsuite.measure.errors import MeasurementError
@@ -81,17 +81,20 @@ def time_call(call: Call, *, seconds: float = 5.0, least_samples: int = LEAST_SA
     samples: list[Sample] = []
     look = least_samples
     try:
-        with collector_off(), compiles.forbid():
+        with collector_off(), compiles.forbid(), progress.sampling(f"timing {call.label}", seconds) as told:
             deadline = time.monotonic() + seconds
-            while len(samples) < 3 or time.monotonic() < deadline:
+            decided = peers.Sparing(every=1 if peers.alone() else _blocks_between_agreements(subject, seconds))
+            while len(samples) < 3 or decided.going_on(lambda: time.monotonic() < deadline):
+                if told is not None:
+                    told()
                 samples.append(run_block(subject))
                 if len(samples) == look:
                     look *= 2
-                    if _precise(samples):
+                    if peers.agreed(_precise(peers.slowest(samples))):
                         break
     finally:
         subject.give_back()
-    to_return, to_ready = columns_us(samples, call.label).T
+    to_return, to_ready = columns_us(peers.slowest(samples), call.label).T
     return Timing(
         label=call.label,
         to_return=duration(to_return),
@@ -100,6 +103,11 @@ def time_call(call: Call, *, seconds: float = 5.0, least_samples: int = LEAST_SA
         calls_per_block=subject.calls,
         harness_us=sum(subject.harness) / 1e3,
     )
+
+
+def _blocks_between_agreements(subject: Subject, seconds: float) -> int:
+    """Blocks that take a hundredth of the time together, 10 at most."""
+    return int(min(10, max(1, seconds * 1e7 / max(subject.call_ns * subject.calls, 1))))
 
 
 def duration(samples_us: np.ndarray) -> Duration:

@@ -14,6 +14,7 @@ and TPUs are from XLA's sources (`xla/tsl/profiler/utils/xplane_schema.cc`,
 import bisect
 import dataclasses
 import re
+import warnings
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -42,6 +43,13 @@ _BETWEEN = "CopyToMemorySpace"
 _CPU_COPY = "H2D Dispatch"
 _WAIT = "ThunkExecutor::Execute (wait for completion)"
 _OVER = "end: "
+# XLA names an instruction after its opcode, or after the JAX primitive that it comes from: "all-reduce.1" and
+# "psum_invariant.7" are the same thing (jax 0.10.2, a sum over a mesh under jit and under shard_map).
+_COLLECTIVE = re.compile(
+    r"(?:all-reduce|all-gather|all-to-all|ragged-all-to-all|reduce-scatter|collective-(?:permute|broadcast)"
+    r"|async-collective|(?:psum|pmax|pmin)(?:_invariant|_scatter)?|ppermute|all_gather(?:_\w+)?|(?:ragged_)?all_to_all"
+    r"|reduce_scatter)(?:-start|-done|[-_]fusion)?(?:\.\d+)*"
+)
 _ALLOCATIONS = ("memalloc_details", "MemFree_details", "MemoryResidency_details")
 
 
@@ -107,8 +115,20 @@ def read_events(path: Path) -> Events:
         raise MeasurementError(f"{path}: the trace is damaged, or is no XPlane file ({error})") from None
     if not planes:
         raise MeasurementError(f"{path}: the trace is empty")
-    events, lines = Events(), 0
+    events = Events()
     on_cpu: list[Ran] = []
+    # From Python 3.12 on, jaxlib's type of an event's stats draws a DeprecationWarning when it is first made. Where
+    # warnings are errors that ends the process (jaxlib 0.12.0, `nb_type_new("event_stats")`).
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        _read_planes(planes, events, on_cpu)
+    # Beside an accelerator, what XLA runs on the host is the host's work.
+    events.operations = events.operations or on_cpu
+    return events
+
+
+def _read_planes(planes: list[Any], events: Events, on_cpu: list[Ran]) -> None:
+    lines = 0
     for plane in planes:
         device = _DEVICE.fullmatch(plane.name)
         numbered = list(enumerate(plane.lines, lines))
@@ -117,9 +137,11 @@ def read_events(path: Path) -> Events:
             _read_device(numbered, " ".join(device.groups()), events)
         elif plane.name == _HOST:
             _read_host(numbered, events, on_cpu)
-    # Beside an accelerator, what XLA runs on the host is the host's work.
-    events.operations = events.operations or on_cpu
-    return events
+
+
+def is_collective(name: str) -> bool:
+    """Whether the operation of this name moves data between devices, as far as its name says so."""
+    return _COLLECTIVE.fullmatch(name) is not None
 
 
 def module_of(compile_: Event, events: Events, taken: dict[int, float]) -> str:

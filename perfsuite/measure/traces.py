@@ -18,6 +18,7 @@ from perfsuite.measure.trace_events import (
     TO_HOST_STARTED,
     Events,
     Ran,
+    is_collective,
     module_of,
     read_events,
     requested,
@@ -88,7 +89,8 @@ class Trace:
 
     `device_us`: at least one device ran an operation; copies to and from the host are no operations. `idle_share`: the
     part of the time between the first operation's start and the last one's end in which none ran. Where there is an
-    accelerator, the CPU is no device.
+    accelerator, the CPU is no device. `collective_us`: at least one device was in a collective, which includes the time
+    that it waited there for the other devices to come; as part of `device_us`, what other work hid of it too.
 
     `transfers` are those that the host asked for, the same on every platform, except that NumPy reads an array of the
     CPU in place, unseen. `copies` are those that devices made, by the profiler's names.
@@ -106,10 +108,16 @@ class Trace:
     compilations: tuple[Compilation, ...]
     transfers: tuple[Transfer, ...]
     copies: tuple[Transfer, ...]
+    collective_us: float = 0.0
 
     suffixes: ClassVar = tuple(
         f" trace {figure}" for figure in ("host", "device", "wall", "idle share", "compilations", "transfers")
     )
+
+    @property
+    def collective_share(self) -> float:
+        """The part of the time in which a device ran something that a device was in a collective."""
+        return self.collective_us / self.device_us if self.device_us else 0.0
 
     @property
     def longest(self) -> tuple[Operation, ...]:
@@ -117,7 +125,10 @@ class Trace:
         return self.operations[:LONGEST]
 
     def measurements(self, name: str) -> list[Measurement]:
-        """Times (us a run), the idle share, and the counts of the whole block. All are of the kind info: see above."""
+        """Times (us a run), the idle share, and the counts of the whole block. All are of the kind info: see above.
+
+        The time in collectives is among them where a collective ran.
+        """
         compiled = Counter(compilation.module for compilation in self.compilations)
         moved = {transfer.name: transfer.count for transfer in self.transfers if transfer.name != TO_HOST_STARTED}
         figures: list[tuple[float, str, dict[str, int] | None]] = [
@@ -128,10 +139,13 @@ class Trace:
             (len(self.compilations), "compiles", dict(compiled)),
             (sum(moved.values()), "transfers", moved),
         ]
-        return [
+        made = [
             Measurement(name + suffix, value, unit, "info", detail=detail or None)
             for suffix, (value, unit, detail) in zip(self.suffixes, figures, strict=True)
         ]
+        if self.collective_us:
+            made.append(Measurement(f"{name} trace collectives", self.collective_us / self.runs, "us", "info"))
+        return made
 
 
 def read_trace(path: str | os.PathLike) -> Trace:
@@ -165,6 +179,8 @@ def read_trace(path: str | os.PathLike) -> Trace:
         ),
         transfers=_transfers(asked),
         copies=_transfers((copy.name, copy.end - copy.start, copy.bytes) for copy in events.copies),
+        collective_us=length(merged((ran.start, ran.until) for ran in events.operations if is_collective(ran.name)))
+        / 1e3,
     )
 
 

@@ -10,6 +10,7 @@ import numpy as np
 
 from perfsuite.measure import _jax_internals, callsite
 from perfsuite.measure.call import label_of
+from perfsuite.measure.description import text_of_array
 
 Words = tuple[str, str]
 """Cause and advice."""
@@ -55,17 +56,28 @@ def said(words: Callable[[], Words]) -> Words:
         return UNKNOWN
 
 
-def what(value: Any) -> str:
-    """Shape and dtype of an array or of its description: "float32[8,128]"."""
-    return f"{value.dtype}[{','.join(map(str, value.shape))}]"
-
-
 def line(frame: FrameType) -> str:
     """The user's `file:line`, behind JAX and NumPy."""
     found: FrameType | None = frame
     while found is not None and found.f_back is not None and _module(found) in _BEHIND:
         found = found.f_back
     return callsite.location(found or frame)
+
+
+def library_line(frame: FrameType) -> str:
+    """The `file:line` of an installed library, such as "flax/nnx/nn/attention.py:660", whose operation it was.
+
+    "" where JAX and NumPy alone lie between the transfer and the user's line, or a wrapper of a jitted function does.
+    """
+    found: FrameType | None = frame
+    while found is not None and _module(found) in _BEHIND:
+        found = found.f_back
+    if found is None or callsite.wraps_call(found):
+        return ""
+    name, filename = found.f_globals.get("__name__") or "", found.f_code.co_filename
+    if "-packages" not in filename or not callsite.belongs_to_library(name, filename):
+        return ""
+    return f"{filename.rpartition('-packages')[2][1:]}:{found.f_lineno}"
 
 
 def of_read(frame: FrameType, *, explicit: bool) -> Words:
@@ -92,7 +104,7 @@ def of_put(moved: str, frame: FrameType, *, explicit: bool) -> Words:
         return f"a host value in the operation `{_operation(frame, label)}` outside jit", _EAGER_ADVICE
     # Which of several that are alike moves now cannot be told.
     leaves = [(path, leaf) for path, leaf in _leaves_with_paths(site.args, site.kwargs) if _is_of_host(leaf)]
-    alike = [(path, leaf) for path, leaf in leaves if what(jax.typeof(leaf)) == moved]
+    alike = [(path, leaf) for path, leaf in leaves if text_of_array(jax.typeof(leaf)) == moved]
     if not alike:
         return f"`{label}` was called with a host value", _PUT_ADVICE
     return _of_argument(label, " or ".join(path for path, _ in alike), alike[0][1])
@@ -104,8 +116,10 @@ def of_call(jitted: Any, args: tuple, kwargs: dict[str, Any], frame: FrameType) 
     if not moved:
         return
     used = _used(jitted, args, kwargs)
-    eager = _jax_internals.belongs_to_jax(getattr(jitted, "__wrapped__", jitted))
-    label = label_of(jitted)
+    # JAX makes one without a name where a transformation such as jax.vmap runs an operation outside jit.
+    nameless = not getattr(jitted, "__name__", "")
+    eager = nameless or _jax_internals.belongs_to_jax(getattr(jitted, "__wrapped__", jitted))
+    label = "jit" if nameless else label_of(jitted)
     for place, path, leaf in moved:
         if used is not None and place < len(used) and not used[place]:
             continue
@@ -113,7 +127,7 @@ def of_call(jitted: Any, args: tuple, kwargs: dict[str, Any], frame: FrameType) 
             words = f"{_kind(leaf)} in the operation `{_operation(frame, label)}` outside jit", _EAGER_ADVICE
         else:
             words = said(lambda path=path, leaf=leaf: _of_passed(label, path, leaf, frame))  # type: ignore[misc]
-        yield what(jax.typeof(leaf)), words
+        yield text_of_array(jax.typeof(leaf)), words
 
 
 def _of_passed(label: str, path: str, leaf: Any, frame: FrameType) -> Words:
@@ -142,7 +156,7 @@ def _operation(frame: FrameType, otherwise: str) -> str:
     found: FrameType | None = frame
     while found is not None and _module(found) == "jax":
         name = found.f_code.co_name
-        if hasattr(jnp, name) or hasattr(jax.random, name):
+        if any(hasattr(module, name) for module in (jnp, jax.random, jax.nn)):
             operation = name
         found = found.f_back
     return operation

@@ -23,6 +23,7 @@ import jax
 from perfsuite.measure import callsite, transfer_causes
 from perfsuite.measure._transfer_internals import callback_function, fetched, observing
 from perfsuite.measure.call import Call, label_of
+from perfsuite.measure.description import text_of_array
 from perfsuite.measure.errors import TransferError
 from perfsuite.measure.measurement import Measurement
 from perfsuite.measure.transfer_causes import Words, said
@@ -49,7 +50,8 @@ class Transfer:
 
     `direction` is "host_to_device", "device_to_host" or "callback". `what` is shape and dtype such as "float32[8,128]",
     and of a callback the function. `cause` says in words what did it, and `advice` what to do. `location` is the user's
-    `file:line`: of a callback where the function was defined, "" where nobody knows.
+    `file:line`: of a callback where the function was defined, "" where nobody knows. `inside` is the `file:line` of the
+    library that the user's line called and that did it, "" where none was between.
     """
 
     direction: Direction
@@ -58,10 +60,12 @@ class Transfer:
     advice: str
     location: str
     explicit: bool = False
+    inside: str = ""
 
     def __str__(self) -> str:
         moved = "callback" if self.direction == "callback" else f"{self.direction.replace('_', ' ')} transfer"
         at = f" at {self.location}" if self.location else ""
+        at += f" (in {self.inside})" if self.inside else ""
         advice = f": {self.advice}" if self.advice else ""
         return f"{'explicit ' if self.explicit else ''}{moved} of {self.what}{at}: {self.cause}{advice}"
 
@@ -285,9 +289,10 @@ class _Tell:
 
     def moved_to_device(self, value: Any, frame: FrameType, *, explicit: bool) -> None:
         __tracebackhide__ = True
-        what = transfer_causes.what(value)
+        what = text_of_array(value)
         words = said(lambda: transfer_causes.of_put(what, frame, explicit=explicit))
-        _tell(Transfer("host_to_device", what, *words, transfer_causes.line(frame), explicit))
+        line, inside = transfer_causes.line(frame), transfer_causes.library_line(frame)
+        _tell(Transfer("host_to_device", what, *words, line, explicit, inside))
 
     def called(self, jitted: Any, args: tuple, kwargs: dict[str, Any], frame: FrameType) -> None:
         __tracebackhide__ = True
@@ -296,8 +301,9 @@ class _Tell:
         except Exception:  # a tree or a leaf that cannot be described: the user's call has gone well all the same
             of_host = transfer_causes.any_of_host(jitted, args, kwargs)
             moved = [("a host value", transfer_causes.UNKNOWN)] if of_host else []
+        line, inside = (transfer_causes.line(frame), transfer_causes.library_line(frame)) if moved else ("", "")
         for what, words in moved:
-            _tell(Transfer("host_to_device", what, *words, transfer_causes.line(frame)))
+            _tell(Transfer("host_to_device", what, *words, line, inside=inside))
 
     def moved_to_host(self, value: jax.Array, frame: FrameType, *, explicit: bool) -> None:
         __tracebackhide__ = True
@@ -306,8 +312,8 @@ class _Tell:
         told = tuple(watch for watch in _open if watch._first_read(value))
         if told:
             words = said(lambda: transfer_causes.of_read(frame, explicit=explicit))
-            line = transfer_causes.line(frame)
-            _tell(Transfer("device_to_host", transfer_causes.what(value), *words, line, explicit), told)
+            line, inside = transfer_causes.line(frame), transfer_causes.library_line(frame)
+            _tell(Transfer("device_to_host", text_of_array(value), *words, line, explicit, inside), told)
 
     def called_back(self, kind: str, function: Any) -> None:
         text, inner = callback_function(function)

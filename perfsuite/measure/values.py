@@ -4,6 +4,7 @@ A description outlives the call that it was made for, so it may not hold the val
 fields can hold arrays. Numbers, strings and the like hold nothing and are kept as they are.
 """
 
+import contextlib
 import dataclasses
 import enum
 import functools
@@ -16,6 +17,7 @@ from typing import Any
 import jax
 import numpy as np
 
+from perfsuite.measure.callsite import innermost
 from perfsuite.measure.frameworks import record_fields
 
 _PLAIN = (bool, int, float, complex, str, bytes, type(None), type(...))
@@ -23,6 +25,7 @@ _LONGEST = 80
 _DEEPEST = 4
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 
+_METHOD = f"{types.MethodType.__module__}.{types.MethodType.__qualname__}"
 _FUNCTIONS = tuple(
     f"{kind.__module__}.{kind.__qualname__}"
     for kind in (types.FunctionType, types.MethodType, types.BuiltinFunctionType, functools.partial)
@@ -34,7 +37,8 @@ class Value:
     """One static value. Two are equal where JAX would take the values as equal.
 
     `plain` is the value itself where it can hold nothing else. Of any other value there are its hash, its text and a
-    weak reference: they decide once the value is gone. `fields` are those of a record, to name the one that differs.
+    weak reference: they decide once the value is gone. `fields` are those of a record, to name the one that differs,
+    and `holds` is what a function has built in, each with its name and a text: it decides nothing.
     """
 
     type: str
@@ -46,6 +50,7 @@ class Value:
     reference: "weakref.ref[Any] | None" = None
     fields: "tuple[tuple[str, Value], ...]" = ()
     module: str = ""
+    holds: tuple[tuple[str, str], ...] = ()
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Value):
@@ -70,7 +75,7 @@ class Value:
 
 
 def nature_of(one: Value | None, other: Value | None) -> str:
-    """Why two values of one look are not equal: "function", "optimizer" (Optax's), "identity" or "equality".
+    """Why two values of one look are not equal: "function", "optimizer" (Optax's), "method", "identity", "equality".
 
     Of values that look different it is "mode" where no array can stand for them, such as strings; "" for others.
     """
@@ -84,7 +89,9 @@ def nature_of(one: Value | None, other: Value | None) -> str:
     if one.text != other.text:
         return "mode" if one.by_identity or one.type in _FUNCTIONS else ""
     if one.type in _FUNCTIONS:
-        return "optimizer" if one.module.startswith("optax.") else "function"
+        if one.module.startswith("optax."):
+            return "optimizer"
+        return "method" if one.type == _METHOD else "function"
     if one.by_identity:
         return "identity"
     return "" if plain else "equality"
@@ -108,7 +115,39 @@ def value_of(value: Any, _depth: int = 0) -> Value:
         reference=reference,
         fields=_fields(value, _depth),
         module=_attribute(value, "__module__"),
+        holds=_holds(value) if kind is types.FunctionType else (),
     )
+
+
+def held_by(function: Any) -> dict[str, Any]:
+    """What a function object brings with it, by the words for a message."""
+    found: dict[str, Any] = {}
+    for part in innermost(function):
+        if isinstance(part, functools.partial):
+            found |= {"partial's args": part.args} if part.args else {}
+            found |= {f"partial's {name}": value for name, value in part.keywords.items()}
+        if isinstance(part, types.MethodType):
+            found["method's self"] = part.__self__
+            part = part.__func__
+    if isinstance(part, types.FunctionType):
+        code, defaults = part.__code__, part.__defaults__ or ()
+        for name, cell in zip(code.co_freevars, part.__closure__ or (), strict=True):
+            with contextlib.suppress(ValueError):  # A name that is bound later.
+                found[f"closed-over {name}"] = cell.cell_contents
+        names = code.co_varnames[code.co_argcount - len(defaults) : code.co_argcount]
+        found |= {f"default {name}": value for name, value in zip(names, defaults, strict=True)}
+        found |= {f"default {name}": value for name, value in (part.__kwdefaults__ or {}).items()}
+    return found
+
+
+def _holds(function: types.FunctionType) -> tuple[tuple[str, str], ...]:
+    """What could be an argument of the function instead. No text of it reads an array or runs a user's `__repr__`."""
+    try:
+        held = {name: value for name, value in held_by(function).items() if not callable(value)}
+    except Exception:  # A wrapper of the user's that fails.
+        return ()
+    shown = (*_PLAIN, np.generic, np.ndarray, jax.Array)
+    return tuple((name, text_of(x) if isinstance(x, shown) else type(x).__qualname__) for name, x in held.items())
 
 
 def _fields(value: Any, depth: int) -> tuple[tuple[str, Value], ...]:

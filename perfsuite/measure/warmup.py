@@ -8,7 +8,7 @@ from typing import Any
 
 import jax
 
-from perfsuite.measure import callsite, compiles, explanation
+from perfsuite.measure import callsite, compiles, explanation, progress
 from perfsuite.measure.call import Call, label_of
 from perfsuite.measure.causes import (
     HISTORY,
@@ -21,7 +21,7 @@ from perfsuite.measure.causes import (
 )
 from perfsuite.measure.errors import MeasurementError, RecompilationError, UnwarmedSignatureError
 from perfsuite.measure.frameworks import copy_arrays
-from perfsuite.measure.signature import Change, Signature, differences, distance, signature_of
+from perfsuite.measure.signature import Change, Signature, differences, distance, signature_of, with_parameters
 
 _MOST_RUNS = 3
 
@@ -87,6 +87,7 @@ class Warm:
             stage = cause.stage
             compiled = cause.function
         name, warmed = self.__name__, len(self.signatures)
+        found = with_parameters(found, site.function)
         message = explanation.unwarmed(name, signature, found, warmed, where=where, compiled=compiled)
         return UnwarmedSignatureError(message, function=name, stage=stage, changes=tuple(map(str, found)))
 
@@ -101,6 +102,7 @@ def warm(fn: Callable, over: Iterable[tuple | Call]) -> Warm:
     Raises `TypeError` or `ValueError` for an `over` that is empty or holds something else, and `MeasurementError` for
     arguments that were donated before and for a carrying call that compiles in every run.
     """
+    __tracebackhide__ = True
     if isinstance(fn, Warm):
         fn = fn.fn
     if not callable(fn):
@@ -142,9 +144,11 @@ class _Warmed:
 
     def run(self, args: tuple, kwargs: dict[str, Any]) -> tuple[Any, bool]:
         """Run once and wait. Gives the outputs, and whether anything was traced, lowered or compiled."""
+        __tracebackhide__ = True
         site = callsite.of_function(self.fn, args, kwargs)
         sighting: Sighting = sighting_of(site)
-        with compiles.count() as counted:
+        # Nothing is timed here, and on a device of its own the first run may compile for minutes.
+        with progress.waiting(f"warming {label_of(self.fn)}"), compiles.count() as counted:
             outputs = self.fn(*args, **kwargs)
             _wait((outputs, args, kwargs))
         # Also where nothing compiled, because it had before perfsuite watched.
@@ -156,6 +160,7 @@ class _Warmed:
 
 
 def _warm_call(warmed: _Warmed, entry: Call, where: str) -> None:
+    __tracebackhide__ = True
     _check_alive(entry.args, entry.kwargs, where)
     if not entry.carry:
         warmed.run(entry.args, entry.kwargs)

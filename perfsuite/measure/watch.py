@@ -11,14 +11,11 @@ from collections.abc import Iterator
 from types import FrameType, TracebackType
 from typing import NamedTuple
 
-from perfsuite.measure import callsite
+from perfsuite.measure import _jax_internals, callsite
 
 _PACKAGES = f"{os.sep}site-packages{os.sep}"
 _WAITS = ("block_until_ready", "device_get", "effects_barrier")
 """Names that say of a line that it waits for the device."""
-
-_READS = ("_value", "block_until_ready", "device_get", "effects_barrier")
-"""Functions of JAX's own that wait for the device: `_value` is what float(x), x.item() and np.asarray(x) end in."""
 
 _SWITCH_SECONDS = 1e-4
 
@@ -121,7 +118,7 @@ def _place_of(frame: FrameType | None) -> Place | None:
     code, number = frame.f_code, frame.f_lineno
     text = linecache.getline(code.co_filename, number)
     is_jax = module.partition(".")[0] in ("jax", "jaxlib")
-    waits = any(name in text for name in _WAITS) or (is_jax and code.co_name in _READS)
+    waits = any(name in text for name in _WAITS) or (is_jax and _jax_internals.waits_for_device(code))
     return Place(line, f"{_short(code.co_filename)}:{number} in {code.co_qualname}", waits)
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import pytest
 import tabulate
 
+from perfsuite.gate.environment import is_known_kind, namesakes
 from perfsuite.gate.verdict import Gate, Verdict
 from perfsuite.measure.measurement import Interval, title
 
@@ -30,6 +31,11 @@ EXPLAINED: tuple[Verdict, ...] = ("fail", "inconclusive", "not comparable", "imp
 
 LONGEST_NAME = 60
 
+OTHERS_NAMED = 4
+"""How many figures that failed beside the first a test's message names."""
+
+_PROGRAM = "the program against that of the baseline:"
+
 
 def header(session: "PerfSession", rootpath: Path) -> list[str]:
     """Device, versions and baseline files, for the top of the session: a line for each target that is named."""
@@ -37,11 +43,27 @@ def header(session: "PerfSession", rootpath: Path) -> list[str]:
     named = ((name, getattr(environment, name)) for name in ("jax", "jaxlib", "equinox"))
     versions = [f"{name} {version}" for name, version in named if version]
     devices = f"{environment.device_count} x {environment.device_kind}"
+    if environment.process_count > 1:
+        devices += f" in {environment.process_count} processes"
     return [
         f"perfsuite: {devices} ({environment.processor}), {', '.join(versions)}",
+        *_naming(session, rootpath),
         f"perfsuite: baselines {_baselines(session, None, rootpath)}, size {session.options.size}",
         *(f"perfsuite: {name}: {_baselines(session, name, rootpath)}" for name in session.options.targets),
     ]
+
+
+def _naming(session: "PerfSession", rootpath: Path) -> list[str]:
+    """How the baseline file came by its name, where that needs a word."""
+    kind, path = session.environment.device_kind, relative(session.path_of(None), rootpath)
+    lines = []
+    if not is_known_kind(kind):
+        lines.append(f"perfsuite: no device of the kind {kind!r} is known here: its file, {path}, is named after that")
+    if others := namesakes(kind, session.baselines_of(None).environments.values()):
+        lines.append(
+            f"perfsuite: {path} has figures of another kind, too, which has the same name: {', '.join(others)}"
+        )
+    return lines
 
 
 def summary(
@@ -73,6 +95,39 @@ def _programs(reporter: pytest.TerminalReporter, session: "PerfSession", rootpat
     if compiled or cached:
         where = f"the cache ({relative(session.cache, rootpath)})" if session.cache else "a cache"
         reporter.line(f"{compiled + cached} programs: {compiled} compiled, {cached} from {where}")
+
+
+def failure(gates: Sequence[Gate]) -> str:
+    """Why a test failed, short: its first failed gate, the one thing to do first, and which others failed.
+
+    The closing summary has every reason in full.
+    """
+    unrecorded = [gate for gate in gates if gate.source is None]
+    judged = [gate for gate in gates if gate.source is not None]
+    if not judged:
+        first, others = unrecorded[0].reason, unrecorded[1:]
+        names = ", ".join(gate.measurement.title for gate in others[:OTHERS_NAMED])
+        return f"{first}\nnor have: {names}{_and_more(others)}" if others else first
+    worst, others = judged[0], judged[1:]
+    reason, left_out, _ = worst.reason.partition(_PROGRAM)
+    lines = [reason.rstrip("\n"), *([f"first: {worst.first}"] if worst.first else [])]
+    if others:
+        lines.append(f"also worse: {'; '.join(map(_in_short, others[:OTHERS_NAMED]))}{_and_more(others)}")
+    if unrecorded:
+        lines.append(f"without a baseline (--perf-strict): {len(unrecorded)}: pytest --perf-save records them")
+    if left_out or others[OTHERS_NAMED:]:
+        lines.append("in full: in the section perfsuite at the end")
+    return "\n".join(lines)
+
+
+def _in_short(gate: Gate) -> str:
+    made = gate.measurement
+    before = "" if gate.baseline is None else f"{number(gate.baseline)} -> "
+    return f"{made.title} {before}{number(made.value)} {made.unit}"
+
+
+def _and_more(gates: Sequence[Gate]) -> str:
+    return f" and {len(gates) - OTHERS_NAMED} more" if len(gates) > OTHERS_NAMED else ""
 
 
 def number(value: float) -> str:

@@ -101,6 +101,9 @@ def _legend(reporter: pytest.TerminalReporter, results: "Sequence[Calibrated]", 
         "derived: the slowdown that the next gate catches 99 times in 100, from how far the A/A gates were from an "
         "alarm; in all: on every workload"
     )
+    most, least = (round(1 / error) for error in (calibration.promised, calibration.least_promised))
+    between = f"{most}" if most == least else f"{most} to {least}"
+    reporter.line(f"error: a gate may raise a false alarm once in {between}, its share of what a session of these may")
     reporter.line(f"busy: beside {calibration.cores} processes that compute all the time, one a core")
     if any(result.found.effect is None for result in results):
         reporter.line(
@@ -119,7 +122,8 @@ def _alarms(reporter: pytest.TerminalReporter, results: "Sequence[Calibrated]", 
     reporter.line(f"{alarms} false alarms in {gates} A/A gates{rate}: {bound}", **color)
     if calibration.alarms_too_often:
         reporter.line(
-            "that is more often than 1 in 1000, as promised: do not trust this machine's gates before it is known why",
+            f"that is more often than 1 in {round(1 / calibration.promised)}, as promised: "
+            "do not trust this machine's gates before it is known why",
             red=True,
             bold=True,
         )

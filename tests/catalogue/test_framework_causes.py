@@ -31,6 +31,7 @@ ZERO = jnp.zeros(())
 
 AS_AN_ARRAY = "Pass it as an array if it changes"
 FUNCTION_ONCE = "Make the function once, at module level: JAX compares it by identity"
+METHOD_OF_ONE = "Take the method of one object"
 OPTIMIZER_ONCE = "Make the optimizer or schedule once, outside the loop"
 JIT_ONCE = "Create the jitted function once, outside the loop"
 SAME_TREE = "Pass the same tree in the same way in every call"
@@ -156,7 +157,7 @@ def a_lambda_in_a_sequential():
 @entry(
     "measured: a method of a module is a pytree, that of another class a new object each time it is taken",
     "args[0]: static value was Plain.scaled, is another Plain.scaled",
-    FUNCTION_ONCE,
+    METHOD_OF_ONE,
 )
 def a_bound_method_of_a_new_object():
     step = eqx.filter_jit(lambda fn, x: fn(x))
@@ -164,6 +165,35 @@ def a_bound_method_of_a_new_object():
     step(Layer(X).scaled, X)
     other = Layer(X * 2)
     return Case(lambda: step(Plain().scaled, X), lambda: step(other.scaled, X))
+
+
+@entry(
+    "measured with diffrax and optimistix: a vector field or residual is a static value",
+    "args[0]: static value was a_function_that_closes_over_a_number.<locals>.made.<locals>.<lambda>, is another",
+    "args[0], closed-over rate: static value was 0.1, is 0.2",
+    FUNCTION_ONCE,
+    "What it has built in (rate) can be an argument.",
+)
+def a_function_that_closes_over_a_number():
+    step = eqx.filter_jit(lambda fn, x: fn(x))
+
+    def made(rate):
+        return lambda x: x * rate
+
+    one = made(0.1)
+    step(one, X)
+    return Case(lambda: step(made(0.2), X), lambda: step(one, X))
+
+
+@eqx.filter_jit
+def solve(term, solver, t0, t1, y0):
+    return y0 + (t1 - t0)
+
+
+@entry("measured with diffrax: t1 of diffeqsolve", "args[3] (t1): static value was 1.0, is 2.0", AS_AN_ARRAY)
+def a_python_number_that_is_passed_by_keyword():
+    solve(None, None, 0.0, t1=1.0, y0=X)
+    return Case(lambda: solve(None, None, 0.0, t1=2.0, y0=X), lambda: solve(None, None, 0.0, 1.0, X))
 
 
 @entry("FACTS: a function made in the loop", "function: was an earlier object, is another of the same code", JIT_ONCE)
@@ -345,7 +375,8 @@ def jit_of_model_apply_in_the_loop():
     "measured: outside jit a module looks at the shape of every parameter with a new function",
     "function: was an earlier object",
     "flax/core/scope.py",
-    JIT_ONCE,
+    "flax makes it anew whenever its code runs outside jit",
+    "jax.jit the function that calls it",
 )
 def model_apply_outside_jit():
     NET.apply(VARIABLES, X)
@@ -433,7 +464,7 @@ def a_train_state_with_a_new_optimizer():
 @entry(
     "measured: apply_fn is a static field",
     "args[0].apply_fn: static value was Module.apply, is another Module.apply",
-    FUNCTION_ONCE,
+    METHOD_OF_ONE,
 )
 def a_train_state_of_a_new_module():
     step = jax.jit(lambda state: state.apply_gradients(grads=state.params))
@@ -546,6 +577,58 @@ def intermediates_that_are_never_popped():
     nnx.pop(popped, nnx.Intermediate)
     popped.sow(nnx.Intermediate, "hidden", ZERO)
     return Case(lambda: step(sown(2), X), lambda: step(popped, X))
+
+
+class Tied(nnx.Module):
+    """Two weights, or one that is met twice."""
+
+    def __init__(self, tied):
+        self.decoder = nnx.Param(X)
+        self.encoder = self.decoder if tied else nnx.Param(X)
+
+    def __call__(self, x):
+        return self.encoder[...] * self.decoder[...] * x
+
+
+@entry(
+    "measured: nnx.jit makes a program of its own where two places hold one variable",
+    "args[0].encoder: was an object of its own, is the same object as args[0].decoder",
+    "tie or untie them before the first call",
+)
+def weights_that_are_tied_later():
+    step = nnx.jit(forward)
+    model = Tied(False)
+    step(model, X)
+
+    def tied():
+        changed = nnx.clone(model)
+        changed.encoder = changed.decoder
+        return step(changed, X)
+
+    return Case(lambda: tied(), lambda: step(Tied(False), X))
+
+
+class Holder(nnx.Module):
+    """A module around one that others may hold as well."""
+
+    def __init__(self, layer):
+        self.layer = layer
+
+
+@entry(
+    "measured: nnx.jit makes a program of its own where two places hold one variable",
+    "args[0][1].layer: was the same object as args[0][0].layer, is an object of its own",
+    "tie or untie them before the first call",
+)
+def a_shared_module_that_is_copied():
+    step = nnx.jit(lambda models, x: [model.layer(x) for model in models])
+
+    def models(*layers):
+        return [Holder(layer) for layer in layers]
+
+    one, other = Tied(False), Tied(False)
+    step(models(one, one), X)
+    return Case(lambda: step(models(one, other), X), lambda: step(models(other, other), X))
 
 
 @entry("FACTS: tree structure", "args[0].accuracy: was absent, is Average", SAME_TREE)

@@ -1,0 +1,141 @@
+"""A baseline file that the user names: one on disk, or `REVISION:PATH` as git has it."""
+
+import dataclasses
+import os
+from collections.abc import Callable
+from pathlib import Path, PurePosixPath
+
+from perfsuite.gate.baseline import Baselines
+from perfsuite.gate.baseline_file import BaselineError, load
+from perfsuite.gate.baseline_format import parse
+from perfsuite.gate.located_json import LocatedError
+from perfsuite.history.git import Commit, GitError, Repository
+
+CALIBRATION = "calibration-"
+"""How the names of files begin that record no baselines, but what `pytest --perf-calibrate` found."""
+
+
+class SourceError(Exception):
+    """There is no such baseline file, or it cannot be read: the message names it, and says what to do."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Source:
+    """Baselines, and where they are from: `name` as the user would write it."""
+
+    name: str
+    baselines: Baselines
+
+
+def decode(content: bytes, path: str) -> Baselines:
+    """What a file of that path holds, its content given. Raises `SourceError` naming the line, not the file."""
+    try:
+        return parse(content.decode("utf-8-sig"), PurePosixPath(path).stem)
+    except UnicodeDecodeError:
+        raise SourceError("not UTF-8") from None
+    except LocatedError as error:
+        raise SourceError(f"line {error.line}: {error.problem}") from None
+
+
+def on_disk(path: Path) -> Source:
+    """The baselines in a file. Raises `SourceError` where there is none, or it is damaged."""
+    if not path.exists():
+        raise SourceError(f"{path}: no such file{_files_near(path)}")
+    if path.is_dir():
+        raise SourceError(f"{path} is a folder: name a file in it{_files_near(path / 'any')}")
+    try:
+        return Source(os.fspath(path), load(path))
+    except BaselineError as error:
+        raise SourceError(str(error)) from None
+
+
+def at_revision(repository: Repository, revision: str, path: str) -> Source:
+    """The baselines that a file held in a commit. `path` is from the root, or from here where it begins with a dot.
+
+    Raises `SourceError` where there is no such revision, no such file in it, or it is damaged.
+    """
+    name = f"{revision}:{path}"
+    try:
+        commit = repository.commit_id(revision)
+        if commit is None:
+            raise SourceError(f"{name}: git knows no revision {revision!r}")
+        (found,) = repository.contents([f"{commit}:{path}"])
+    except GitError as error:
+        raise SourceError(f"{name}: {error}") from None
+    if found is None:
+        inside = "" if path.startswith(".") or not repository.prefix else f" (from here it may be {revision}:./{path})"
+        raise SourceError(f"{name}: there was no such file in {revision!r}{inside}")
+    try:
+        return Source(name, decode(found[1], path))
+    except SourceError as error:
+        raise SourceError(f"{name}: {error}") from None
+
+
+def named(text: str, default: Callable[[], Path] | None = None) -> Source:
+    """The baselines that `text` names: a file, `REVISION:PATH`, or a revision alone, of the file that `default` gives.
+
+    What exists as a file is that file. Raises `SourceError`.
+    """
+    path = Path(text)
+    if path.is_file():
+        return on_disk(path)
+    revision, colon, inside = text.partition(":")
+    if colon and revision and inside:
+        return at_revision(_repository(text, Path()), revision, inside)
+    if not colon and default is not None and not path.exists():
+        of = default()
+        repository = _repository(text, of.parent)
+        if repository.commit_id(text) is not None:
+            return at_revision(repository, text, repository.prefix + of.name)
+        raise SourceError(f"{text}: neither a file nor a revision that git knows{_files_near(path)}")
+    return on_disk(path)
+
+
+def files_at(revision: str, folder: Path) -> dict[str, Source]:
+    """The baseline files that a folder held in a commit, by their names. Raises `SourceError`."""
+    repository = _repository(revision, folder)
+    commit = repository.commit_id(revision)
+    if commit is None:
+        raise SourceError(f"{revision}: neither a file nor a revision that git knows")
+    paths = [path for path in repository.files(commit, repository.prefix) if _is_baselines(PurePosixPath(path).name)]
+    return {PurePosixPath(path).name: at_revision(repository, revision, path) for path in paths}
+
+
+def gating(source: Source) -> Source:
+    """The same, if it holds baselines. Raises `SourceError` for a calibration, which only `perfsuite show` takes."""
+    if source.baselines.device.startswith(CALIBRATION):
+        raise SourceError(f"{source.name}: a calibration, and no baselines: `perfsuite show` prints it")
+    return source
+
+
+def nothing(name: str, device: str) -> Source:
+    """What stands for a file that is not there."""
+    return Source(name, Baselines(device))
+
+
+def baseline_files(folder: Path) -> list[Path]:
+    """The baseline files in a folder, sorted by name; calibrations are none."""
+    return sorted(path for path in folder.glob("*.json") if _is_baselines(path.name))
+
+
+def title_of(commit: Commit) -> str:
+    """How a message names a commit: `1a2b3c4 (2026-11-21, its subject)`."""
+    about = ", ".join(filter(None, (commit.day, commit.subject)))
+    return f"{commit.short} ({about})" if about else commit.short
+
+
+def _is_baselines(name: str) -> bool:
+    return name.endswith(".json") and not name.startswith((CALIBRATION, "."))
+
+
+def _repository(text: str, folder: Path) -> Repository:
+    try:
+        return Repository(folder)
+    except GitError as error:
+        raise SourceError(f"{text}: no such file, and as a revision: {error}") from None
+
+
+def _files_near(path: Path) -> str:
+    """Baseline files that may have been meant, for a message."""
+    near = baseline_files(path.parent) or baseline_files(Path("baselines"))
+    return f"; there is {', '.join(map(str, near))}" if near else ""

@@ -1,0 +1,73 @@
+"""The other processes that measure the same call at the same time, and what all of them have to decide alike.
+
+A program over the devices of several processes (`jax.distributed`) runs only where every process calls it. So all of
+them must make the same calls in the same order, and whatever a clock decides (another pair or the end, how many calls
+make a block) has to be decided once. A process alone decides by itself, and nothing here costs it anything.
+"""
+
+import contextlib
+from collections.abc import Callable, Iterator
+from typing import Any, Protocol, TypeVar
+
+Value = TypeVar("Value")
+Times = TypeVar("Times", bound=tuple)
+
+
+class Peers(Protocol):
+    """What the instruments need of the processes that measure together."""
+
+    def agreed(self, value: Any) -> Any:
+        """The value that process 0 has: plain values, as JSON knows them."""
+
+    def slowest(self, times: list[list[float]]) -> list[list[float]]:
+        """The largest of all processes, number by number. All give as many."""
+
+
+_now: Peers | None = None
+
+
+@contextlib.contextmanager
+def together(peers: Peers) -> Iterator[None]:
+    """Within, the instruments measure together with `peers`."""
+    global _now
+    _now = peers
+    try:
+        yield
+    finally:
+        _now = None
+
+
+def alone() -> bool:
+    """Whether this process measures for itself."""
+    return _now is None
+
+
+def agreed(value: Value) -> Value:
+    """A decision: what process 0 decides, in all processes."""
+    return value if _now is None else _now.agreed(value)
+
+
+def slowest(samples: list[Times]) -> list[Times]:
+    """Named tuples of times, each time as the slowest process has it: a step is over when it is over everywhere."""
+    if _now is None or not samples:
+        return samples
+    make: Callable[..., Times] = type(samples[0])
+    return [make(*each) for each in _now.slowest([list(sample) for sample in samples])]
+
+
+class Sparing:
+    """A decision that is made anew at every question where a process is alone, and else once in `every` questions.
+
+    To agree takes a fraction of a millisecond, which short calls should not spend between all blocks.
+    """
+
+    def __init__(self, every: int):
+        self._every = every
+        self._asked = 0
+
+    def going_on(self, decide: Callable[[], bool]) -> bool:
+        """Whether to go on: what `decide` says in process 0."""
+        if _now is None:
+            return decide()
+        self._asked += 1
+        return bool(self._asked % self._every) or agreed(decide())

@@ -1,0 +1,125 @@
+"""What takes long, on one line of the terminal that is rewritten and erased, below the line where pytest writes.
+
+Nothing is written unless a person looks at a terminal: not into a file or a pipe, not by pytest-xdist's workers, not
+where CI is set, or TERM is dumb or not set, and not on Windows. Nor with -s or --capture=tee-sys, when what tests print
+stands on the same lines, nor with -qq.
+
+pytest captures what is written to the standard output while a test runs. So the line goes to a duplicate of it that is
+made before the first test, by one write of the operating system, which no lock or buffer of Python is part of.
+"""
+
+import contextlib
+import os
+import shutil
+import sys
+from collections.abc import Callable, Iterator, Mapping
+
+import pytest
+
+from perfsuite.measure import progress
+from perfsuite.measure.progress import Progress
+
+# Of the VT100: one line down and up again, so that there is a line below (the screen may have to scroll); remember the
+# place; to the line below. When it is written: erase what follows, and back to the place.
+_BELOW = "\x1bD\x1b[A\x1b7\r\n"
+_BACK = "\x1b[K\x1b8"
+_ERASE = "\x1b[J"
+
+_NARROWEST = 20
+
+
+def wanted(config: pytest.Config, environment: Mapping[str, str], *, is_terminal: bool) -> bool:
+    """Whether anybody would see a line that is rewritten, and be glad of it."""
+    return (
+        is_terminal
+        and os.name == "posix"
+        and not hasattr(config, "workerinput")
+        and environment.get("TERM", "dumb") not in ("", "dumb")
+        and not environment.get("CI")
+        and config.option.capture in ("fd", "sys")
+        and config.option.verbose > -2
+    )
+
+
+class ProgressLine:
+    """A listener that writes on the terminal that `descriptor` is. `session_words` says what all of it is part of."""
+
+    def __init__(
+        self,
+        descriptor: int,
+        *,
+        session_words: Callable[[], str] = lambda: "",
+        columns: Callable[[], int] = lambda: shutil.get_terminal_size().columns,
+    ):
+        self._descriptor = descriptor
+        self._session_words = session_words
+        self._columns = columns
+        self._shown = False
+        self._paused = False
+
+    def __call__(self, now: Progress | None) -> None:
+        if now is None:
+            self.erase()
+        elif not self._paused:
+            columns = self._columns()
+            if columns >= _NARROWEST:
+                self._shown = True
+                self._write(f"{_BELOW}{_clipped(self._session_words() + in_words(now), columns - 1)}{_BACK}")
+
+    def erase(self) -> None:
+        """Leave nothing on the screen."""
+        if self._shown:
+            self._shown = False
+            self._write(_ERASE)
+
+    def pytest_enter_pdb(self) -> None:
+        self._paused = True
+        self.erase()
+
+    def pytest_leave_pdb(self) -> None:
+        self._paused = False
+
+    def _write(self, text: str) -> None:
+        # A terminal that is gone must not fail the run.
+        with contextlib.suppress(OSError):
+            os.write(self._descriptor, text.encode("ascii", "backslashreplace"))
+
+
+def in_words(now: Progress) -> str:
+    """`comparing step with plain: 12 of 30 s at most`, `compiling step for tpu-v5e: 34 s (209 s last time)`."""
+    if now.most_seconds is not None:
+        # The least number of pairs is taken even when time is up.
+        part = f" ({now.seconds / now.most_seconds:.0%})" if now.most_seconds > now.seconds else ""
+        return f"{now.what}: {now.seconds:.0f} of {now.most_seconds:.0f} s at most{part}"
+    usual = f" ({now.usual_seconds:.0f} s last time)" if now.usual_seconds else ""
+    return f"{now.what}: {now.seconds:.0f} s{usual}"
+
+
+@contextlib.contextmanager
+def shown(config: pytest.Config, session_words: Callable[[], str] = lambda: "") -> Iterator[ProgressLine | None]:
+    """Show what takes long inside, if anybody would see it. To be opened while pytest is not capturing."""
+    if not wanted(config, os.environ, is_terminal=_is_terminal()):
+        yield None
+        return
+    descriptor = os.dup(sys.stdout.fileno())
+    line = ProgressLine(descriptor, session_words=session_words)
+    config.pluginmanager.register(line, "perfsuite-progress")
+    try:
+        with progress.listening(line):
+            yield line
+    finally:
+        line.erase()
+        os.close(descriptor)
+
+
+def _is_terminal() -> bool:
+    try:
+        return os.isatty(sys.stdout.fileno())
+    except (OSError, ValueError, AttributeError):  # a stream of Python's own, closed, or none
+        return False
+
+
+def _clipped(text: str, columns: int) -> str:
+    text = text.encode("ascii", "backslashreplace").decode()
+    text = "".join(character if character.isprintable() else "?" for character in text)
+    return text if len(text) <= columns else f"{text[: columns - 3]}..."

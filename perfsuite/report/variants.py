@@ -1,0 +1,90 @@
+"""The tests that one function makes with different parameters, as one table: the same figure of each beside the others.
+
+Figures are the same where their titles are, but for the parameters in them: "filter_jit/list ratio" of
+test_tax[filter_jit] and "dict/list ratio" of test_tax[dict] are both ".../list ratio".
+"""
+
+import collections
+import dataclasses
+import re
+from collections.abc import Iterable, Sequence
+
+from perfsuite.report.model import VERDICTS, Figure, Test
+
+PARAMETER = "\N{HORIZONTAL ELLIPSIS}"
+"""What stands for the parameter in the name of a figure."""
+
+_SAYS_NOTHING = re.compile(r"|None|True|False")
+_NUMBER = re.compile(r"[\d.e+-]+")
+
+
+@dataclasses.dataclass(frozen=True)
+class FigureOfVariants:
+    """One figure: `cells` has that of each variant, None for those that have none."""
+
+    name: str
+    unit: str
+    kind: str
+    cells: tuple[Figure | None, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Variants:
+    """The tests of one function, in order, and the figures that two of them at least have."""
+
+    function: str
+    tests: tuple[Test, ...]
+    figures: tuple[FigureOfVariants, ...]
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        """The parameters of each test."""
+        return tuple(test.parameters for test in self.tests)
+
+
+def variants_of(tests: Iterable[Test]) -> list[Variants]:
+    """The functions that made several tests with figures, in the order of the session."""
+    by_function: dict[str, list[Test]] = {}
+    for test in tests:
+        if test.figures and test.parameters:
+            by_function.setdefault(test.function, []).append(test)
+    made = [Variants(name, tuple(each), _figures(each)) for name, each in by_function.items() if len(each) > 1]
+    return [each for each in made if each.figures]
+
+
+def _figures(tests: Sequence[Test]) -> tuple[FigureOfVariants, ...]:
+    having: collections.Counter[tuple[str, str]] = collections.Counter()
+    for test in tests:
+        having.update({(name, figure.unit) for figure in test.figures for name in _names(figure, test.parameters)})
+    found: dict[tuple[str, str], dict[str, Figure]] = {}
+    for test in tests:
+        for figure in test.figures:
+            # That which most tests have; of several, that in which least was replaced.
+            name = max(_names(figure, test.parameters), key=lambda name: having[name, figure.unit])
+            of_test = found.setdefault((name, figure.unit), {})
+            of_test[test.id] = worse(of_test.get(test.id), figure)
+    return tuple(
+        FigureOfVariants(name, unit, next(iter(of.values())).kind, tuple(of.get(test.id) for test in tests))
+        for (name, unit), of in found.items()
+        if len(of) > 1
+    )
+
+
+def worse(one: Figure | None, other: Figure) -> Figure:
+    """Of two gates of one figure, the one that a reader wants first."""
+    if one is None or VERDICTS.index(other.verdict) < VERDICTS.index(one.verdict):
+        return other
+    return one
+
+
+def _names(figure: Figure, parameters: str) -> list[str]:
+    """What a figure may be called in a table: as it is, without its words among the parameters, without its numbers."""
+    name = figure.name if figure.target and figure.target in parameters else figure.title
+    parts = sorted({parameters, *parameters.split("-")}, key=len, reverse=True)
+    names = [name]
+    for numbers in (False, True):
+        for part in parts:
+            if not _SAYS_NOTHING.fullmatch(part) and bool(_NUMBER.fullmatch(part)) == numbers:
+                name = re.sub(rf"(?<![\w.]){re.escape(part)}(?![\w.])", PARAMETER, name)
+        names.append(name)
+    return names

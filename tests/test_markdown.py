@@ -1,0 +1,277 @@
+"""`report.markdown`: what it says first, and that nothing of a user's is Markdown or HTML; read by a Markdown parser."""
+
+import dataclasses
+import html.parser
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+from markdown_it import MarkdownIt
+
+from perfsuite.measure.measurement import Interval
+from perfsuite.report.markdown import LONG_LINES, block, code, markdown, plain
+from perfsuite.report.model import Figure, Header, Missing, Report, SavedChange, SavedFile, Test
+
+HEADER = Header(
+    project="project",
+    date="2026-01-01T00:00:00+00:00",
+    seconds=1.0,
+    exit_status=1,
+    device="cpu",
+    device_kind="cpu",
+    device_count=1,
+    processor="Xeon",
+    versions={"python": "3.11.7", "jax": "0.10.2"},
+    x64=False,
+    xla_flags="",
+    size="small",
+    options=("--perf",),
+    baselines=(),
+)
+HOSTILE = [
+    "a | b",
+    "`tick`",
+    "``two`` ticks",
+    "`",
+    "<script>alert(1)</script>",
+    "</details>",
+    "&lt; &amp;",
+    "*bold* _it_ ~~no~~",
+    "[link](http://a.example) ![i](x)",
+    "back\\slash \\| pipe",
+    "# heading",
+    "- item",
+    "1. item",
+    "@someone #12 $x$",
+    "weights é \N{GRINNING FACE}",
+]
+
+
+def figure(name="step ratio", verdict="pass", value=1.5, **fields):
+    return Figure(name, name, None, value, fields.pop("unit", "x"), "ratio", "lower", verdict, **fields)
+
+
+def a_test(id="tests/test_a.py::test_step", outcome="passed", message="", figures=(), line=7):
+    function, _, parameters = id.partition("[")
+    return Test(id, function, parameters.removesuffix("]"), "tests/test_a.py", line, outcome, message, 0.1, figures)
+
+
+def report(*tests, **fields):
+    return Report(HEADER, tests, **fields)
+
+
+class Reader(html.parser.HTMLParser):
+    """What a reader sees: headings, list items, code, summaries of foldings and the cells of the table."""
+
+    def __init__(self, text):
+        super().__init__()
+        self.open = []
+        self.seen = [["", ""]]
+        self.feed(MarkdownIt("commonmark").enable(["table", "strikethrough"]).render(text))
+        self.close()
+        assert self.open == []
+
+    def handle_starttag(self, tag, attributes):
+        self.seen.append([tag, ""])
+        if tag not in ("br", "img", "hr"):
+            self.open.append(len(self.seen) - 1)
+
+    def handle_endtag(self, tag):
+        assert self.seen[self.open.pop()][0] == tag
+
+    def handle_data(self, text):
+        self.seen[self.open[-1] if self.open else 0][1] += text
+
+    def all(self, tag):
+        return [text for name, text in self.seen if name == tag]
+
+
+def read(*tests, **fields):
+    return Reader(markdown(report(*tests, **fields)))
+
+
+# What is said, and in which order.
+
+
+def test_the_first_line_counts_the_tests_that_failed():
+    assert markdown(report(a_test(), a_test("b", "failed"))).startswith("## perfsuite: 1 of 2 tests failed\n")
+    assert markdown(report(a_test(outcome="failed"))).startswith("## perfsuite: 1 of 1 test failed\n")
+    assert markdown(report(a_test())).startswith("## perfsuite: 1 test, none failed\n")
+    assert markdown(report()).startswith("## perfsuite: 0 tests, none failed\n")
+
+
+def test_the_second_line_counts_verdicts_and_says_where():
+    text = markdown(report(a_test(figures=(figure(), figure("b"), figure("c", "improved", baseline=2.0)))))
+    assert text.split("\n\n")[1] == (
+        "3 figures: 1 improved, 2 pass. 1 x cpu (Xeon); python 3.11.7, jax 0.10.2; size small."
+    )
+
+
+def test_failures_come_first_then_what_is_undecided_then_the_rest():
+    figures = (
+        figure("e", "new"),
+        figure("d", "improved", 1.0, baseline=1.5),
+        figure("c", "not comparable", reason="c: other device"),
+        figure("b", "inconclusive", reason="b is 1.5\nto settle it: about 3 more seconds of sampling"),
+    )
+    seen = read(
+        a_test("t::ok", figures=figures), a_test("t::bad", "failed", "a is 2 x"), missing=(Missing("t", "gone"),)
+    )
+    headings = seen.all("h3")
+    assert [heading.split(":")[0] for heading in map(str.strip, headings)] == [
+        "Failed",
+        "Inconclusive",
+        "Not comparable with what is on file",
+        "Improved",
+        "New",
+        "On file, but not measured",
+    ]
+    assert "a is 2 x\n" in seen.all("code")
+    assert "to settle it: about 3 more seconds of sampling" in " ".join(text for _, text in seen.seen)
+
+
+def test_what_improved_and_what_is_new_names_the_command_that_records_it():
+    text = markdown(report(a_test("t::a", figures=(figure("d", "improved", 1.0, baseline=1.25), figure("e", "new")))))
+    assert "### Improved: `pytest --perf-save` records it" in text
+    assert "- `t::a`: `d` 1.25 → 1 x (-20.00%)" in text
+    assert "### New: `pytest --perf-save` records it" in text
+    assert "- `t::a`: 1 figure without a baseline" in text
+
+
+def test_a_report_of_passes_has_no_section_but_the_table():
+    seen = read(a_test(figures=(figure(),)))
+    assert seen.all("h3") == []
+    assert seen.all("summary") == ["all 1 figure"]
+
+
+def test_a_failed_test_is_shown_with_its_line_and_its_message():
+    text = markdown(report(a_test("tests/test_a.py::test_x", "failed", "one\ntwo")))
+    assert "`tests/test_a.py::test_x` (`tests/test_a.py:7`)\n\n```text\none\ntwo\n```" in text
+    assert "<summary>" not in text
+
+
+def test_a_long_message_is_folded_after_its_first_line():
+    lines = [f"line {number}" for number in range(LONG_LINES + 1)]
+    text = markdown(report(a_test(outcome="failed", message="\n".join(lines))))
+    assert "```text\nline 0\n```" in text
+    assert f"<summary>all {len(lines)} lines</summary>" in text
+    assert "line 8\n```" in text
+    assert "<summary>" not in markdown(report(a_test(outcome="failed", message="\n".join(lines[:-1]))))
+
+
+def test_a_failed_figure_that_its_tests_message_does_not_explain_is_explained_in_full_below():
+    gates = (figure("a", "fail", reason="a is 2"), figure("b", "fail", reason="b is 3; grew: dot at x.py:4"))
+    text = markdown(report(a_test(outcome="failed", message="a is 2\nalso worse: b", figures=gates)))
+    assert "<summary>every figure that failed</summary>" in text
+    assert "b is 3; grew: dot at x.py:4" in text
+    whole = markdown(report(a_test(outcome="failed", message="a is 2", figures=gates[:1])))
+    assert "every figure that failed" not in whole
+
+
+def test_the_table_has_every_figure_in_the_order_of_the_session():
+    figures = (
+        figure("a", interval=Interval(1.4, 1.6), limit=1.7, source="budget"),
+        figure("b", "fail", 3.0, limit=2.1, source="baseline", baseline=2.0),
+        figure("c", "info", 0.5, baseline=0.01),
+    )
+    text = markdown(report(a_test(figures=figures), a_test("other", figures=(figure("z"),))))
+    rows = [line for line in text.splitlines() if line.startswith("| ")]
+    assert rows[2:] == [
+        "| `tests/test_a.py::test_step` | `a` | 1.5 \\[1.4, 1.6\\] | x | 1.7 | budget |  |  | pass |",
+        "|  | `b` | 3 | x | 2.1 | baseline | 2 | +50.00% | **fail** |",
+        "|  | `c` | 0.5 | x |  |  | 0.01 | x 50 | info |",
+        "| `other` | `z` | 1.5 | x |  |  |  |  | pass |",
+    ]
+
+
+def test_what_was_saved_is_told_with_its_changes():
+    changes = (
+        SavedChange("t::a", "made", "create", None, 1.0, "x", "same", ()),
+        SavedChange("t::a", "slower", "update", 1.2, 1.5, "x", "worse", ("jax 0.9 -> 0.10",)),
+        SavedChange("t::b", "gone", "trim", 1.0, None, "x", "same", ()),
+    )
+    saved = SavedFile("baselines/cpu.json", True, 1, 1, 1, 4, changes)
+    text = markdown(report(a_test(), saved=(saved,)))
+    assert "### `baselines/cpu.json` saved: 1 created, 1 updated, 1 trimmed, 4 kept" in text
+    assert "| `t::a` | `slower` | 1.2 | 1.5 | x | worse | jax 0.9 -\\> 0.10 |" in text
+    assert "| `t::b` | `gone` | 1 | trimmed | x |  |  |" in text
+    assert "`made`" not in text
+
+
+def test_skipped_tests_are_counted_by_their_reason_and_notes_are_said():
+    skipped = (
+        a_test("a", "skipped", "no TPU"),
+        a_test("b", "skipped", "no TPU"),
+        a_test("c", "skipped", "xdist\nmore"),
+    )
+    text = markdown(report(*skipped, notes=("baselines/x.json is damaged",)))
+    assert "- 2 tests: no TPU\n- 1 test: xdist" in text
+    assert "**baselines/x.json is damaged**" in text
+
+
+# What comes from users.
+
+
+@pytest.mark.parametrize("text", HOSTILE)
+def test_a_hostile_name_is_shown_as_it_is_and_leaves_the_page_as_it_was(text):
+    def page(name):
+        figures = (
+            figure(name, "inconclusive", reason=name, unit=name),
+            figure(name, "improved", baseline=2.0, unit=name),
+            figure(name, "new", unit=name),
+            figure(name, "fail", reason=f"{name}\n{name}", unit=name),
+        )
+        tests = (a_test(name, "failed", f"{name}\n{name}", figures), a_test(f"{name}2", "skipped", name))
+        return read(*tests, missing=(Missing(name, name),), notes=(name,))
+
+    hostile, tame = page(text), page("tame")
+    assert [tag for tag, _ in hostile.seen] == [tag for tag, _ in tame.seen]
+    shown = " ".join(text.split())
+    assert [said.replace(shown, "tame") for _, said in hostile.seen] == [said for _, said in tame.seen]
+
+
+TEXTS = st.text(st.characters(codec="utf-8"), max_size=40) | st.text("`|\\<>&*_[]()!$@# \n-~", max_size=20)
+
+
+def visible(text):
+    return "".join(character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in text)
+
+
+@settings(max_examples=200)
+@given(TEXTS)
+@example("a\\|b")
+@example("`")
+def test_a_code_span_in_a_table_reads_as_its_text(text):
+    table = f"| a | b |\n| --- | --- |\n| {code(text, in_table=True)} | end |"
+    cells = Reader(table)
+    assert len(cells.all("td")) == 2
+    (shown,) = cells.all("code")
+    assert shown == (visible(" ".join(text.split())) or " ")
+
+
+@settings(max_examples=200)
+@given(TEXTS)
+@example("a\\|b")
+@example("~~a~~")
+def test_plain_text_in_a_table_reads_as_its_text(text):
+    cells = Reader(f"| a | b |\n| --- | --- |\n| {plain(text)} | end |")
+    assert [said.strip() for said in cells.all("td")] == [visible(" ".join(text.split())), "end"]
+    assert {tag for tag, _ in cells.seen} == {"", "table", "thead", "tbody", "tr", "th", "td"}
+
+
+@settings(max_examples=200)
+@given(st.lists(TEXTS, max_size=5).map("\n".join))
+@example("before\n```\nafter\n`````")
+def test_a_block_reads_as_its_text_and_ends_where_it_ends(text):
+    seen = Reader(f"{block(text)}\n\nafter")
+    assert seen.all("p") == ["after"]
+    lines = [visible(line.expandtabs(4)) for line in text.splitlines()]
+    assert seen.all("code") == ["".join(f"{line}\n" for line in lines)]
+
+
+def test_it_is_made_without_the_extra_report(monkeypatch):
+    import sys
+
+    for name in ("jinja2", "matplotlib", "ruptures"):
+        monkeypatch.setitem(sys.modules, name, None)
+    assert markdown(dataclasses.replace(report(a_test()), notes=("a note",)))
