@@ -155,7 +155,6 @@ def test_files_that_pages_show_are_python(page):
             compile(block.text, block.file, "exec")
 
 
-@alone
 @pytest.mark.parametrize("page", SCRIPTS, ids=lambda page: page.stem)
 def test_other_examples_print_what_they_say(page, capsys):
     code = SCRIPTS[page]

@@ -10,8 +10,6 @@ from perfsuite.report import files
 from perfsuite.report.files import HTML, JSON, MARKDOWN, ReportError, write
 from perfsuite.report.model import Report
 
-pytestmark = pytest.mark.alone
-
 NAMES = {HTML, JSON, MARKDOWN}
 
 ALL = """
