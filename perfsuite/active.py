@@ -18,8 +18,9 @@ from perfsuite.measure.quiet import libtpu_silenced
 from perfsuite.measure.trace_recording import writable
 from perfsuite.options import Options, marker_arguments
 from perfsuite.outcomes import facts_of
+from perfsuite.records import TestRecord
 from perfsuite.report import github, junit, progress, terminal, terminal_traces
-from perfsuite.session import PerfSession, TestRecord, split_parameters
+from perfsuite.session import PerfSession, split_parameters
 
 if TYPE_CHECKING:
     from perfsuite.report.model import Report

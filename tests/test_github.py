@@ -14,8 +14,8 @@ from perfsuite.report import github
 from perfsuite.report.github import Actions, annotations, append_summary, command, cut
 from perfsuite.report.markdown import markdown
 
-ROOT = Path("/work/repository/project")
-WORKSPACE = Path("/work/repository")
+ROOT = Path("/checkout/repository/project")
+WORKSPACE = Path("/checkout/repository")
 
 
 def understood(line):
@@ -86,7 +86,7 @@ def test_more_failures_than_are_shown_are_named_in_the_last():
 @pytest.mark.parametrize("workspace", [None, Path("/elsewhere")])
 def test_a_file_outside_of_the_repository_is_named_in_full(workspace):
     ((_, named, _),) = annotated(a_test(outcome="failed", message="m"), workspace=workspace)
-    assert named["file"] == "/work/repository/project/tests/test_a.py"
+    assert named["file"] == "/checkout/repository/project/tests/test_a.py"
 
 
 def test_a_workspace_that_is_a_link_is_the_folder_that_it_leads_to(tmp_path):

@@ -32,8 +32,9 @@ from perfsuite.measure.timing import time_call
 from perfsuite.measure.trace_recording import trace_block, trace_call
 from perfsuite.measure.transfers import transfers_of
 from perfsuite.options import Options
+from perfsuite.records import TestRecord
 from perfsuite.report import terminal
-from perfsuite.session import PerfSession, TestRecord
+from perfsuite.session import PerfSession
 
 step = jax.jit(lambda x: x + 1)
 donating = jax.jit(lambda state: state + 1, donate_argnums=0)

@@ -11,7 +11,8 @@ from perfsuite.gate.baseline_file import BaselineError, load, save
 from perfsuite.gate.environment import Environment, target_environment
 from perfsuite.measure.measurement import Measurement
 from perfsuite.options import Options
-from perfsuite.session import PerfSession, TestRecord, split_parameters
+from perfsuite.records import TestRecord
+from perfsuite.session import PerfSession, split_parameters
 
 CPU = Environment("cpu", 8, "Xeon", "3.11.7", "0.10.2", "0.10.2")
 TPU = Environment("TPU v5 lite", 4, "Xeon", "3.11.7", "0.10.2", "0.10.2", libtpu="0.0.42")

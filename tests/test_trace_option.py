@@ -10,7 +10,7 @@ from hypothesis import assume, example, given
 
 from perfsuite.measure.measurement import Measurement
 from perfsuite.measure.traces import read_trace
-from perfsuite.session import TestRecord
+from perfsuite.records import TestRecord
 from perfsuite.trace_record import LONGEST_PART, TraceRecord, trace_folder
 
 INSTRUMENTS = """

@@ -15,6 +15,7 @@ from perfsuite.gate.environment import VERSION_FIELDS, version_changes
 from perfsuite.gate.verdict import Gate
 from perfsuite.measure.measurement import Measurement
 from perfsuite.options import DEFAULT_SECONDS
+from perfsuite.records import TestRecord
 from perfsuite.report.model import (
     BaselineFile,
     Beside,
@@ -30,7 +31,7 @@ from perfsuite.report.model import (
     Trace,
 )
 from perfsuite.report.terminal import relative
-from perfsuite.session import TestRecord, split_parameters
+from perfsuite.session import split_parameters
 from perfsuite.trace_record import TraceRecord
 
 if TYPE_CHECKING:
