@@ -9,11 +9,11 @@ from perfsuite.measure.call import Call, checked, label_of
 from perfsuite.measure.measurement import Measurement
 
 if TYPE_CHECKING:
+    from perfsuite.measure.call_transfers import CallTransfers
     from perfsuite.measure.donation import Donation
     from perfsuite.measure.fastpath import FastPath
     from perfsuite.measure.hostcalls import HostCalls
     from perfsuite.measure.memory import Memory
-    from perfsuite.measure.transfers import CallTransfers
     from perfsuite.measure.warmup import Warm
 
 

@@ -4,8 +4,8 @@ from typing import TYPE_CHECKING
 
 from perfsuite.gate.budget import Budget
 from perfsuite.measure.call import Call
+from perfsuite.measure.call_transfers import EXPLICIT, SUFFIXES, CallTransfers, transfers_of
 from perfsuite.measure.measurement import Measurement
-from perfsuite.measure.transfers import EXPLICIT, SUFFIXES, CallTransfers, transfers_of
 
 if TYPE_CHECKING:
     from perfsuite.figures import Figures

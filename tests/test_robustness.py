@@ -20,6 +20,7 @@ from perfsuite.figures import Figures
 from perfsuite.measure import asynchrony, block, clock, compiles, monitor, readiness, stalls, transfers
 from perfsuite.measure.asynchrony import asynchrony as stays_async
 from perfsuite.measure.call import call
+from perfsuite.measure.call_transfers import transfers_of
 from perfsuite.measure.comparison import compare_calls
 from perfsuite.measure.errors import MeasurementError, RecompilationError, TransferError
 from perfsuite.measure.fastpath import fast_path
@@ -30,7 +31,6 @@ from perfsuite.measure.scaling import fit_scaling
 from perfsuite.measure.stalls import count_stalls
 from perfsuite.measure.timing import time_call
 from perfsuite.measure.trace_recording import trace_block, trace_call
-from perfsuite.measure.transfers import transfers_of
 from perfsuite.options import Options
 from perfsuite.records import TestRecord
 from perfsuite.report import terminal

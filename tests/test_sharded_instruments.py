@@ -11,6 +11,7 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec
 from perfsuite import call
 from perfsuite.measure import compiles, transfers
 from perfsuite.measure.asynchrony import asynchrony
+from perfsuite.measure.call_transfers import transfers_of
 from perfsuite.measure.comparison import compare_calls
 from perfsuite.measure.compilation import program_of
 from perfsuite.measure.donation import donation_of
@@ -21,7 +22,6 @@ from perfsuite.measure.memory import memory_of
 from perfsuite.measure.timing import time_call
 from perfsuite.measure.trace_events import is_collective
 from perfsuite.measure.trace_recording import trace_call
-from perfsuite.measure.transfers import transfers_of
 from perfsuite.measure.warmup import warm
 
 MESH = jax.make_mesh((8,), ("data",), axis_types=(AxisType.Auto,))

@@ -17,8 +17,9 @@ from jax.experimental import io_callback
 
 from perfsuite.measure import compiles, transfers
 from perfsuite.measure.call import call
+from perfsuite.measure.call_transfers import transfers_of
 from perfsuite.measure.errors import TransferError
-from perfsuite.measure.transfers import count, forbid, transfers_of
+from perfsuite.measure.transfers import count, forbid
 
 HERE = os.path.relpath(__file__)
 X = jnp.arange(4.0)
