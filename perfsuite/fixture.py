@@ -4,19 +4,19 @@ import contextlib
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from perfsuite.counted_instruments import CountedInstruments
 from perfsuite.gate.budget import Budget, BudgetExceeded
-from perfsuite.instruments import NO_BUDGET
+from perfsuite.instruments.base import NO_BUDGET
+from perfsuite.instruments.counted import CountedInstruments
+from perfsuite.instruments.timed import TimedInstruments
 from perfsuite.measure.call import Call, checked
 from perfsuite.measure.measurement import Better, Interval, Kind, Measurement, title
-from perfsuite.measure.trace_recording import RUNS
-from perfsuite.timed_instruments import TimedInstruments
+from perfsuite.measure.profiler.trace_recording import RUNS
 
 if TYPE_CHECKING:
     from perfsuite.gate.verdict import Gate
-    from perfsuite.measure.program import Program
-    from perfsuite.measure.trace_recording import Traced
-    from perfsuite.measure.traces import Trace
+    from perfsuite.measure.profiler.trace_recording import Traced
+    from perfsuite.measure.profiler.traces import Trace
+    from perfsuite.measure.program.program import Program
 
 
 class Perf(TimedInstruments, CountedInstruments):
@@ -68,10 +68,10 @@ class Perf(TimedInstruments, CountedInstruments):
         the target's compiler is not installed the test is skipped, and fails under --perf-strict.
         """
         __tracebackhide__ = True
-        from perfsuite.measure.lowering import HostCallbackError
-        from perfsuite.measure.program_figures import measurements_of
-        from perfsuite.measure.target_compiler import CompileFailed, TargetUnavailable
-        from perfsuite.program_gates import ProgramGates, in_words, refusal
+        from perfsuite.instruments.program_gates import ProgramGates, in_words, refusal
+        from perfsuite.measure.program.lowering import HostCallbackError
+        from perfsuite.measure.program.program_figures import measurements_of
+        from perfsuite.measure.targets.target_compiler import CompileFailed, TargetUnavailable
 
         limits = budget.only("perf.program", "peak_bytes")
         call = checked(call, "perf.program")

@@ -88,7 +88,7 @@ def add_options(parser: pytest.Parser) -> None:
         help="about how long --perf-calibrate measures in all; a gate takes --perf-seconds at most "
         f"(default: {DEFAULT_MINUTES:g})",
     )
-    group.addoption("--perf-again", metavar="DIR", help=argparse.SUPPRESS)  # see perfsuite.processes
+    group.addoption("--perf-again", metavar="DIR", help=argparse.SUPPRESS)  # see perfsuite.processes.rerun
     group.addoption(
         "--perf-baselines", metavar="DIR", help="folder of the baseline files (default: the ini option perf_baselines)"
     )

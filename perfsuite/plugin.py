@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from perfsuite.launch import LAUNCH, Launch
 from perfsuite.options import HERE, SKIP_REASON, Options, add_options, marker_arguments, read_options
+from perfsuite.processes.launch import LAUNCH, Launch
 
 if TYPE_CHECKING:
     from perfsuite.fixture import Perf
@@ -34,7 +34,7 @@ def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
 @pytest.hookimpl(tryfirst=True)  # before any plugin is configured
 def pytest_cmdline_main(config: pytest.Config) -> None:
     if config.option.perf_again:
-        from perfsuite.process_child import prepare
+        from perfsuite.hooks.rerun_child import prepare
 
         prepare(config, Path(config.option.perf_again))
 
@@ -54,7 +54,7 @@ def pytest_sessionstart(session: pytest.Session) -> None:
     config = session.config
     options = config.stash[_OPTIONS]
     if options.active and not config.option.collectonly:
-        from perfsuite.active import start
+        from perfsuite.hooks.gating import start
 
         start(config, options)
 
@@ -116,7 +116,7 @@ def perf(request: pytest.FixtureRequest) -> "Perf":
     """
     if not request.config.stash[_OPTIONS].active:
         pytest.skip(SKIP_REASON)  # the fixture was asked for while the test ran, so that collection could not see it
-    from perfsuite.active import perf_of
+    from perfsuite.hooks.gating import perf_of
 
     return perf_of(request.node)
 
@@ -145,7 +145,7 @@ def compile_counter():
     `with compile_counter.forbid(): ...` raises `RecompilationError` for a trace, lowering or compile inside, and
     `with compile_counter.count() as counted: ...` counts them.
     """
-    from perfsuite.measure import compiles
+    from perfsuite.measure.compiles import compiles
 
     with compiles.observe():
         yield compiles

@@ -39,15 +39,15 @@ def pytest_collection_finish() -> None:
 
 
 LONGEST = (
-    "test_planted_surgery.py",
-    "test_planted_generation.py",
-    "test_sharding_workload.py",
-    "test_bert.py",
-    "test_start_up.py",
-    "test_generation.py",
-    "test_program_gates.py",
-    "test_target_compiler.py",
-    "test_training.py",
+    "planted/test_surgery.py",
+    "planted/test_generation.py",
+    "workloads/surgery/test_sharding.py",
+    "workloads/bert/test_bert.py",
+    "workloads/surgery/test_start_up.py",
+    "workloads/gpt2/test_generation.py",
+    "integration/test_program_gates.py",
+    "measure/targets/test_target_compiler.py",
+    "workloads/training/test_training.py",
 )
 """The files that take longest, of 60 to 29 seconds of processor time each, and two of processes of their own."""
 
@@ -58,15 +58,16 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     With `--dist loadfile` it does so only with `--no-loadscope-reorder`: xdist sorts files by the number of tests.
     """
     ranks = {name: rank for rank, name in enumerate(LONGEST)}
-    items.sort(key=lambda item: ranks.get(item.path.name, len(ranks)))
+    here = Path(__file__).parent
+    items.sort(key=lambda item: ranks.get(os.path.relpath(item.path, here), len(ranks)))
 
 
 @pytest.fixture(scope="module")
 def quick_to_compile():
     """Programs that XLA makes as ever, and LLVM optimises less.
 
-    A train step of `test_sharding_workload.py` takes 2.2 s of the processor to compile, not 5.3 (jax 0.10.2). Not for
-    `test_bert.py`, one of whose tests then fails.
+    A train step of `workloads/surgery/test_sharding.py` takes 2.2 s of the processor to compile, not 5.3 (jax 0.10.2). Not for
+    `workloads/bert/test_bert.py`, one of whose tests then fails.
     """
     before = jax.config.read("jax_disable_most_optimizations")
     jax.config.update("jax_disable_most_optimizations", True)

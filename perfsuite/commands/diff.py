@@ -46,11 +46,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Print the differences; 1 with --fail-on-worse where a figure is worse, 0 else."""
     from perfsuite.commands import CommandError
-    from perfsuite.commands.output import style
     from perfsuite.history.comparing import compare
     from perfsuite.history.selecting import select
     from perfsuite.history.source import SourceError
-    from perfsuite.report.terminal_baselines import differences
+    from perfsuite.report.terminal.baselines import differences
+    from perfsuite.report.terminal.output import style
 
     worse = False
     try:

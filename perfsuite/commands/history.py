@@ -55,11 +55,11 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Print the history, and write the page."""
     from perfsuite.commands import CommandError
-    from perfsuite.commands.output import can_write, style
     from perfsuite.history.following import GATING, follow
     from perfsuite.history.reading import HistoryError, read_history
     from perfsuite.history.source import baseline_files
-    from perfsuite.report.terminal_history import BLOCKS, LETTERS, history_lines
+    from perfsuite.report.terminal.history import BLOCKS, LETTERS, history_lines
+    from perfsuite.report.terminal.output import can_write, style
 
     path = Path(arguments.file)
     paths = baseline_files(path) if path.is_dir() else [path]

@@ -44,10 +44,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Print the file."""
     from perfsuite.commands import CommandError
-    from perfsuite.commands.output import style
     from perfsuite.history.selecting import select
     from perfsuite.history.source import SourceError, named
-    from perfsuite.report.terminal_baselines import shown
+    from perfsuite.report.terminal.baselines import shown
+    from perfsuite.report.terminal.output import style
 
     try:
         source = named(arguments.file)

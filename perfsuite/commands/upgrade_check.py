@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from perfsuite.commands import CommandError
-from perfsuite.commands.output import style
+from perfsuite.report.terminal.output import style
 
 SUMMARY = "run the perf tests with other versions of packages, and say what got worse and where"
 
@@ -85,7 +85,7 @@ def _split_at_dashes(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Make the environments, run the tests, print what changed; 1 where something is worse."""
-    from perfsuite.report.terminal_upgrade import render
+    from perfsuite.report.terminal.upgrade import render
     from perfsuite.upgrade.check import CheckFailed, check
     from perfsuite.upgrade.environments import EnvironmentFailed, check_specs
 

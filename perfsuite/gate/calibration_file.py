@@ -14,8 +14,8 @@ from typing import Any
 from perfsuite.gate.baseline import Entry
 from perfsuite.gate.baseline_file import BaselineError, SaveResult, load, save
 from perfsuite.gate.environment import Environment
-from perfsuite.measure.calibrating import Found
-from perfsuite.measure.statistics import DECIDING_ERROR
+from perfsuite.measure.stats.intervals import DECIDING_ERROR
+from perfsuite.measure.timing.calibrating import Found
 
 _FIGURE = re.compile(
     r"(?P<workload>.+), (?P<condition>quiet|busy): "

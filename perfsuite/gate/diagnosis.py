@@ -5,9 +5,9 @@ import collections
 import numpy as np
 
 from perfsuite.gate.advice import advice_on, waits
-from perfsuite.measure.comparison import Comparison
-from perfsuite.measure.hostcalls import HostCalls
-from perfsuite.measure.origins import Origin
+from perfsuite.measure.runtime.hostcalls import HostCalls
+from perfsuite.measure.runtime.origins import Origin
+from perfsuite.measure.timing.comparison import Comparison
 
 WAITS = 0.8
 """A call whose time to return is above this share of its time to ready is said to wait for the device."""

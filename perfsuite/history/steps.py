@@ -42,8 +42,9 @@ PENALTY = 18.0
 
 Chosen by simulation of series without a step: from 6 to 200 observations the best single split gained more than 16 in
 one series of a hundred, whether the noise was normal, of Student's distribution with 4 degrees of freedom, or normal
-with one value in twenty five times as far off (1500 series of each). `tests/test_history.py` holds it to that. A step
-of 8 % in 20 observations with 2 % of noise was found in 198 of 200 series, in 183 at its very place, in 14 one beside.
+with one value in twenty five times as far off (1500 series of each). `tests/history/test_history.py` holds it to that.
+A step of 8 % in 20 observations with 2 % of noise was found in 198 of 200 series, in 183 at its very place, in 14 one
+beside.
 """
 
 CLIP = 2.0

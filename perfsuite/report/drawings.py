@@ -8,9 +8,9 @@ from markupsafe import Markup
 from matplotlib.axes import Axes
 
 from perfsuite.measure.measurement import Interval
-from perfsuite.picture_record import Distribution, Line
 from perfsuite.report.pictures import ACCENT, FAIL, FAINT, INK, RULE, WIDTH, blank, plain, quiet, svg, themed
-from perfsuite.report.terminal import number
+from perfsuite.report.terminal.terminal import number
+from perfsuite.session.plots import Distribution, Line
 
 if TYPE_CHECKING:
     from perfsuite.report.model import Figure

@@ -5,12 +5,12 @@ from collections.abc import Iterable, Sequence
 
 from markupsafe import Markup
 
-from perfsuite.picture_record import Distribution, Line, ProgramRecord
 from perfsuite.report import drawings
 from perfsuite.report.model import VERDICTS, Figure, Report, Reported, Test
 from perfsuite.report.page import render
-from perfsuite.report.terminal import number
+from perfsuite.report.terminal.terminal import number
 from perfsuite.report.variants import Variants, variants_of, worse
+from perfsuite.session.plots import Distribution, Line, ProgramRecord
 
 _EXPLAINED = ("inconclusive", "not comparable", "improved")
 """Verdicts whose reasons are listed."""

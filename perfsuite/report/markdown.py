@@ -8,7 +8,7 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 
 from perfsuite.report.model import Figure, Report, Test
-from perfsuite.report.terminal import number, value_with_interval
+from perfsuite.report.terminal.terminal import number, value_with_interval
 
 LONG_LINES = 8
 """A message of more lines than this is folded after its first line."""

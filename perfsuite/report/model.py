@@ -13,7 +13,7 @@ from typing import Any, Literal
 
 from perfsuite.gate.verdict import Source
 from perfsuite.measure.measurement import Better, Interval, Kind
-from perfsuite.picture_record import Distribution, Line, ProgramRecord
+from perfsuite.session.plots import Distribution, Line, ProgramRecord
 
 SCHEMA = 1
 

@@ -15,7 +15,6 @@ from perfsuite.gate.environment import VERSION_FIELDS, version_changes
 from perfsuite.gate.verdict import Gate
 from perfsuite.measure.measurement import Measurement
 from perfsuite.options import DEFAULT_SECONDS
-from perfsuite.records import TestRecord
 from perfsuite.report.model import (
     BaselineFile,
     Beside,
@@ -30,14 +29,15 @@ from perfsuite.report.model import (
     Test,
     Trace,
 )
-from perfsuite.report.terminal import relative
-from perfsuite.session import split_parameters
-from perfsuite.trace_record import TraceRecord
+from perfsuite.report.terminal.terminal import relative
+from perfsuite.session.records import TestRecord
+from perfsuite.session.session import split_parameters
+from perfsuite.session.trace_record import TraceRecord
 
 if TYPE_CHECKING:
     from perfsuite.gate.baseline_file import SaveResult
     from perfsuite.options import Options
-    from perfsuite.session import PerfSession
+    from perfsuite.session.session import PerfSession
 
 _CAUSE = "\nlikely cause: "
 

@@ -18,9 +18,9 @@ import numpy as np
 from perfsuite.gate.baseline import Baselines, Entry
 from perfsuite.gate.environment import HOST_CALLS_UNIT, Environment, environment_from_dict
 from perfsuite.gate.verdict import judge_baseline
+from perfsuite.hooks.upgrade_child import Notes
 from perfsuite.measure.measurement import Interval, Measurement, title
-from perfsuite.measure.rank_sum import Windows, shift, shift_interval
-from perfsuite.upgrade.child import Notes
+from perfsuite.measure.stats.rank_sum import Windows, shift, shift_interval
 from perfsuite.upgrade.found import ERROR, PLACES, Called, Change, TestChange, Where
 from perfsuite.upgrade.runs import Figures, Window, sizes
 

@@ -10,8 +10,8 @@ from pathlib import Path
 
 from perfsuite.gate.baseline import Baselines
 from perfsuite.gate.baseline_file import BaselineError, load
-from perfsuite.processes import run_bounded
-from perfsuite.upgrade.child import NOTES, OPTION, REQUEST, Mode, Notes, Request
+from perfsuite.hooks.upgrade_child import NOTES, OPTION, REQUEST, Mode, Notes, Request
+from perfsuite.processes.rerun import run_bounded
 from perfsuite.upgrade.environments import Made
 
 WINDOW = 5
@@ -120,7 +120,7 @@ class Tests:
 
     def _arguments(self, folder: Path, baselines: Path, seconds: float | None) -> list[str]:
         # Those that must hold come last, for argparse takes the last.
-        first = ["-p", "perfsuite.upgrade.child", f"{OPTION}={folder}"]
+        first = ["-p", "perfsuite.hooks.upgrade_child", f"{OPTION}={folder}"]
         last = ["--perf-only", f"--perf-baselines={baselines}", "--override-ini=perf_strict=false", "--capture=no"]
         if seconds is not None:
             last.append(f"--perf-seconds={seconds:g}")

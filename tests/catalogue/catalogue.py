@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from perfsuite import RecompilationError
-from perfsuite.measure.causes import HISTORY
+from perfsuite.measure.compiles.causes import HISTORY
 
 
 @dataclasses.dataclass(frozen=True)

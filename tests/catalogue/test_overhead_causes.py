@@ -24,9 +24,9 @@ from perfsuite.gate.diagnosis import HOST_CALL_US, busiest, likely_cause
 from perfsuite.gate.environment import Environment
 from perfsuite.gate.verdict import judge_baseline
 from perfsuite.measure.call import Call
-from perfsuite.measure.comparison import Comparison, Estimate
-from perfsuite.measure.hostcalls import host_calls
 from perfsuite.measure.measurement import Interval
+from perfsuite.measure.runtime.hostcalls import host_calls
+from perfsuite.measure.timing.comparison import Comparison, Estimate
 
 HERE = Environment("cpu", 2, "Xeon", "3.11.7", "0.10.2", "0.10.1")
 RIGHT_US = (100.0, 1000.0)

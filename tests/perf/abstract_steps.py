@@ -14,8 +14,8 @@ from jax.sharding import AxisType
 from perfsuite import call
 from perfsuite.measure.call import Call
 from perfsuite.workloads.bert import BertConfig, BertForMaskedLM, masked_lm_loss
-from perfsuite.workloads.sharding import batch_shardings, keep_shardings, module_shardings, shard
 from perfsuite.workloads.surgery import apply_transforms, bert_tensor_parallel_plan
+from perfsuite.workloads.surgery.sharding import batch_shardings, keep_shardings, module_shardings, shard
 from perfsuite.workloads.training import TrainState, make_flat_train_step
 
 TARGET = "tpu-v5e"

@@ -14,10 +14,10 @@ import pytest
 
 from perfsuite import call
 from perfsuite.measure.call import Call
-from perfsuite.measure.warmup import warm
+from perfsuite.measure.compiles.warmup import warm
 from perfsuite.workloads import training
 from perfsuite.workloads.bert import BertConfig, BertForMaskedLM, masked_lm_loss
-from perfsuite.workloads.cached_jit import cached_filter_jit
+from perfsuite.workloads.training.cached_jit import cached_filter_jit
 
 DROPOUT = {
     "no-dropout": {"dropout": 0.0, "attention": "fused"},

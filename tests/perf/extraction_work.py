@@ -17,9 +17,9 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from perfsuite.measure import compiles
-from perfsuite.workloads.batching import Batch, fixed_size_batches
+from perfsuite.measure.compiles import compiles
 from perfsuite.workloads.extraction import extract, extract_naive, make_extractor
+from perfsuite.workloads.extraction.batching import Batch, fixed_size_batches
 from perfsuite.workloads.qwen2 import Qwen2, Qwen2Config
 
 Run = Callable[[Any, Sequence[np.ndarray]], Iterator[tuple[int, np.ndarray]]]

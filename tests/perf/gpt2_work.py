@@ -10,15 +10,15 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from gpt2_numpy import randomised
+from support.gpt2_numpy import randomised
 
 from perfsuite import call
-from perfsuite.measure import compiles
 from perfsuite.measure.call import Call
+from perfsuite.measure.compiles import compiles
 from perfsuite.workloads import gpt2
-from perfsuite.workloads.generation import generate, generate_uncached
 from perfsuite.workloads.gpt2 import GPT2Config, Params
-from perfsuite.workloads.gpt2_int8 import size_bytes
+from perfsuite.workloads.gpt2.generation import generate, generate_uncached
+from perfsuite.workloads.gpt2.int8 import size_bytes
 
 COUNTS = {"small": (4, 8, 12, 15), "full": (15, 64, 256, 512)}
 """Numbers of new tokens. The uncached baseline compiles six pieces for each length, so the small size ends early."""

@@ -15,9 +15,9 @@ import optax
 from jax.sharding import AxisType, Mesh
 
 from perfsuite.workloads.bert import BertConfig, BertForMaskedLM
-from perfsuite.workloads.sharding import shard
 from perfsuite.workloads.structure import is_array_or_struct
 from perfsuite.workloads.surgery import StartUp, apply_transforms, bert_tensor_parallel_plan, module_shardings
+from perfsuite.workloads.surgery.sharding import shard
 from perfsuite.workloads.training import Optimizer
 
 ADAMW = optax.adamw(1e-4)

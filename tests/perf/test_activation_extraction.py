@@ -20,14 +20,14 @@ import numpy as np
 import pytest
 
 from perfsuite import Budget, RecompilationError, call
-from perfsuite.measure.trace_events import TO_HOST_STARTED
-from perfsuite.measure.trace_recording import record
-from perfsuite.measure.traces import read_trace
-from perfsuite.workloads.activation_store import ActivationStore
-from perfsuite.workloads.batching import fixed_size_batches
+from perfsuite.measure.profiler.trace_events import TO_HOST_STARTED
+from perfsuite.measure.profiler.trace_recording import record
+from perfsuite.measure.profiler.traces import read_trace
 from perfsuite.workloads.extraction import extract, extract_to, make_extractor
+from perfsuite.workloads.extraction.activation_store import ActivationStore
+from perfsuite.workloads.extraction.batching import fixed_size_batches
+from perfsuite.workloads.extraction.store_identity import StoreIdentity
 from perfsuite.workloads.qwen2 import Qwen2
-from perfsuite.workloads.store_identity import StoreIdentity
 
 from . import extraction_work
 from .abstract_steps import TARGET

@@ -11,9 +11,9 @@ import optax
 import pytest
 
 from perfsuite import call
-from perfsuite.measure.asynchrony import asynchrony
+from perfsuite.measure.timing.asynchrony import asynchrony
 from perfsuite.workloads import training
-from perfsuite.workloads.cached_jit import cached_filter_jit
+from perfsuite.workloads.training.cached_jit import cached_filter_jit
 
 PRODUCTS = 8
 WIDTH = {"small": 500, "full": 8000}

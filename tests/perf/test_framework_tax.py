@@ -1,6 +1,6 @@
 """One model and one train step in the ways of Equinox and Flax, beside the same arrays in a list: what the host pays.
 
-`workloads/framework_tax.py` says what each is, and `tests/test_framework_tax.py` holds that they compute the same.
+`workloads/framework_tax.py` says what each is, and `tests/workloads/training/test_framework_tax.py` holds that they compute the same.
 """
 
 import functools
@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from perfsuite import call
-from perfsuite.workloads.framework_tax import FLOOR, VARIANTS, leaves_of, random_weights
+from perfsuite.workloads.training.framework_tax import FLOOR, VARIANTS, leaves_of, random_weights
 
 from .conftest import UNLIKE
 

@@ -10,12 +10,13 @@ import numpy as np
 import pytest
 
 from perfsuite import Budget, RecompilationError, call
-from perfsuite.measure.comparison import compare_calls
 from perfsuite.measure.errors import MeasurementError
-from perfsuite.measure.statistics import line_fit
-from perfsuite.workloads import generation, gpt2
-from perfsuite.workloads.generation import generate, generate_stepwise, generate_uncached
-from perfsuite.workloads.gpt2_int8 import logit_error, quantize, size_bytes
+from perfsuite.measure.stats.intervals import line_fit
+from perfsuite.measure.timing.comparison import compare_calls
+from perfsuite.workloads import gpt2
+from perfsuite.workloads.gpt2 import generation
+from perfsuite.workloads.gpt2.generation import generate, generate_stepwise, generate_uncached
+from perfsuite.workloads.gpt2.int8 import logit_error, quantize, size_bytes
 
 from .abstract_steps import TARGET
 from .gpt2_work import (

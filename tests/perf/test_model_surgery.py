@@ -13,16 +13,16 @@ import numpy as np
 import pytest
 
 from perfsuite import Budget, call
-from perfsuite.measure.program_diff import differences
-from perfsuite.measure.statistics import line_fit
-from perfsuite.workloads.replacing import replace_at_once, replace_on_paths, replace_one_by_one
+from perfsuite.measure.program.program_diff import differences
+from perfsuite.measure.stats.intervals import line_fit
 from perfsuite.workloads.surgery import (
     apply_transforms,
     apply_transforms_batched,
     apply_transforms_one_by_one,
     bert_tensor_parallel_plan,
 )
-from perfsuite.workloads.transforms import find_replacements
+from perfsuite.workloads.surgery.replacing import replace_at_once, replace_on_paths, replace_one_by_one
+from perfsuite.workloads.surgery.transforms import find_replacements
 
 from .abstract_steps import TARGET, flat_step, shapes, zeros
 from .conftest import DROPOUT, UNLIKE

@@ -8,11 +8,11 @@ import math
 import jax
 import jax.numpy as jnp
 import pytest
-from libtpu_needed import needs_libtpu
+from support.libtpu_needed import needs_libtpu
 
-from perfsuite.measure.compilation import program_of
-from perfsuite.measure.program_diff import differences
-from perfsuite.workloads import bert_layers
+from perfsuite.measure.program.compilation import program_of
+from perfsuite.measure.program.program_diff import differences
+from perfsuite.workloads.bert import layers as bert_layers
 
 from .abstract_steps import TARGET, flat_step, shapes
 from .conftest import DROPOUT

@@ -3,10 +3,10 @@
 import dataclasses
 
 import pytest
-from libtpu_needed import needs_libtpu
+from support.libtpu_needed import needs_libtpu
 
-from perfsuite.measure.compilation import program_of
-from perfsuite.measure.target_compiler import CompileFailed
+from perfsuite.measure.program.compilation import program_of
+from perfsuite.measure.targets.target_compiler import CompileFailed
 
 from .abstract_steps import TARGET, flat_step, shapes
 from .conftest import DROPOUT

@@ -5,10 +5,10 @@ import collections
 import jax
 import pytest
 from jax.sharding import NamedSharding, PartitionSpec
-from libtpu_needed import needs_libtpu
+from support.libtpu_needed import needs_libtpu
 
-from perfsuite.measure.compilation import program_of
-from perfsuite.workloads import bert_layers
+from perfsuite.measure.program.compilation import program_of
+from perfsuite.workloads.bert import layers as bert_layers
 
 from .abstract_steps import TARGET, flat_step, shapes
 from .conftest import DROPOUT

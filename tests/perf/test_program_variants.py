@@ -1,7 +1,7 @@
 """All train steps are one program: what they differ in is paid by the host, on every step."""
 
-from perfsuite.measure.program_diff import differences
-from perfsuite.measure.program_figures import figures_of
+from perfsuite.measure.program.program_diff import differences
+from perfsuite.measure.program.program_figures import figures_of
 
 from .abstract_steps import TARGET, shapes, zeros
 from .conftest import DROPOUT, Steps, Workload

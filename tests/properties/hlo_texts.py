@@ -5,7 +5,7 @@ import string
 
 from hypothesis import strategies as st
 
-from perfsuite.measure.hlo import Alias, Computation, Instruction, Module, Shape, Source
+from perfsuite.measure.hlo.reader import Alias, Computation, Instruction, Module, Shape, Source
 
 NAMES = st.text(string.ascii_letters + string.digits + "_.-", min_size=1, max_size=8).map(lambda rest: "n" + rest)
 ANYTHING = st.text(st.characters(exclude_categories=["Cs"]) | st.sampled_from('{}[]()"\\,=% \n\t'), max_size=12)

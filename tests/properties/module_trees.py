@@ -12,7 +12,7 @@ import jax
 import numpy as np
 from hypothesis import strategies as st
 
-from perfsuite.workloads.module_paths import places
+from perfsuite.workloads.surgery.module_paths import places
 
 from .strategies import Branch, Leafless, Named, Tagged, arrays, statics
 

@@ -7,10 +7,10 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfsuite.workloads.activation_store import ActivationStore
-from perfsuite.workloads.batching import Batch, BatchActivations
-from perfsuite.workloads.qwen2_config import Qwen2Config
-from perfsuite.workloads.store_identity import StoreIdentity, inputs_fingerprint
+from perfsuite.workloads.extraction.activation_store import ActivationStore
+from perfsuite.workloads.extraction.batching import Batch, BatchActivations
+from perfsuite.workloads.extraction.store_identity import StoreIdentity, inputs_fingerprint
+from perfsuite.workloads.qwen2.config import Qwen2Config
 
 DTYPES = ("float32", "bfloat16", "float16")
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from qwen2_numpy import numpy_qwen2, random_state_dict
+from support.qwen2_numpy import numpy_qwen2, random_state_dict
 
 from perfsuite.workloads.extraction import (
     ActivationStore,
@@ -23,7 +23,7 @@ from perfsuite.workloads.extraction import (
     make_extractor,
 )
 from perfsuite.workloads.qwen2 import Qwen2, Qwen2Config, initialize_cache
-from perfsuite.workloads.qwen2_weights import from_state_dict, weight_table
+from perfsuite.workloads.qwen2.weights import from_state_dict, weight_table
 
 CONFIG = Qwen2Config.tiny(vocab_size=30, hidden_size=32, num_layers=2, intermediate_size=48, max_positions=16)
 MODEL = Qwen2(CONFIG)

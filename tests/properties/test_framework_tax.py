@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from perfsuite import call
-from perfsuite.workloads.framework_tax import FLOOR, VARIANTS, WIDTH
+from perfsuite.workloads.training.framework_tax import FLOOR, VARIANTS, WIDTH
 
 NUMBERS = st.floats(-2, 2, width=32)
 LAYERS = 2

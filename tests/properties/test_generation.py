@@ -3,12 +3,12 @@
 import dataclasses
 
 import numpy as np
-from gpt2_numpy import numpy_greedy, randomised
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from support.gpt2_numpy import numpy_greedy, randomised
 
-from perfsuite.workloads.generation import generate, generate_stepwise, generate_uncached
 from perfsuite.workloads.gpt2 import GPT2Config
+from perfsuite.workloads.gpt2.generation import generate, generate_stepwise, generate_uncached
 
 TINY = GPT2Config.tiny(num_layers=1, max_positions=24)
 PARAMS = randomised(TINY)
@@ -26,7 +26,7 @@ def batches(draw, lengths=st.lists(st.integers(1, 6), min_size=1, max_size=3)): 
 
 
 # Without a cache every length is another six programs, and so is every batch size: always two prompts, the longest of
-# three tokens. One alone, which is other products, is held against NumPy in tests/test_gpt2_int8.py, all three ways.
+# three tokens. One alone, which is other products, is held against NumPy in tests/workloads/gpt2/test_int8.py, all three ways.
 @settings(max_examples=8, deadline=None)
 @given(batches(st.sampled_from([[3, 1], [3, 2], [3, 3], [1, 3], [2, 3]])), st.sampled_from(BUCKETS))
 def test_cached_and_uncached_greedy_tokens_are_equal(batch, buckets):

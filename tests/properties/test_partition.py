@@ -6,8 +6,8 @@ import jax.numpy as jnp
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from perfsuite.workloads.cached_jit import cached_filter_jit
 from perfsuite.workloads.structure import Structure
+from perfsuite.workloads.training.cached_jit import cached_filter_jit
 
 from .strategies import assert_same, copied, identity, statics, trees
 

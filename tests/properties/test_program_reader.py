@@ -3,12 +3,12 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from perfsuite.measure.hlo import parse
-from perfsuite.measure.lowering import Donation
-from perfsuite.measure.program import Origin
-from perfsuite.measure.program_diff import differences
-from perfsuite.measure.program_figures import measurements_of
-from perfsuite.measure.program_reader import read_program
+from perfsuite.measure.hlo.reader import parse
+from perfsuite.measure.program.lowering import Donation
+from perfsuite.measure.program.program import Origin
+from perfsuite.measure.program.program_diff import differences
+from perfsuite.measure.program.program_figures import measurements_of
+from perfsuite.measure.program.program_reader import read_program
 from properties.hlo_texts import written_modules
 
 ORIGIN = Origin("step", None, "a device", 1, "a compiler", False, 0.0, 0.0, None, None)

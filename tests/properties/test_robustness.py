@@ -19,10 +19,10 @@ from perfsuite.gate.budget import Budget
 from perfsuite.gate.environment import Environment
 from perfsuite.gate.verdict import judge_baseline
 from perfsuite.measure.measurement import Interval, Measurement
-from perfsuite.measure.targets import target
+from perfsuite.measure.targets.targets import target
 from perfsuite.options import MARKER_ARGUMENTS, add_options, marker_arguments
-from perfsuite.report import terminal
-from perfsuite.session import split_parameters
+from perfsuite.report.terminal import terminal
+from perfsuite.session.session import split_parameters
 
 HERE = Environment("cpu", 1, "Xeon", "3.11.7", "0.10.2", "0.10.2", equinox="0.13.8")
 SAMPLE = Baselines(

@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfsuite.measure.signature import Signature, differences, nearest, signature_of
+from perfsuite.measure.compiles.signature import Signature, differences, nearest, signature_of
 
 ARRAYS = {
     (shape, dtype): np.zeros(shape, dtype)

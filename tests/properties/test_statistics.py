@@ -5,8 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfsuite.measure.rank_sum import shift, shift_interval
-from perfsuite.measure.statistics import (
+from perfsuite.measure.stats.intervals import (
     DECIDING_ERROR,
     SESSION_ERROR,
     error_of_gate,
@@ -14,6 +13,7 @@ from perfsuite.measure.statistics import (
     median_interval,
     quantile_interval,
 )
+from perfsuite.measure.stats.rank_sum import shift, shift_interval
 
 figures = st.floats(-1e9, 1e9, allow_subnormal=False)
 samples = st.lists(figures, max_size=120).map(np.asarray)

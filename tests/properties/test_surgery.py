@@ -8,9 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jax.tree_util import keystr
 
-from perfsuite.workloads.module_paths import at_path, iter_module, places
-from perfsuite.workloads.replacing import replace_at_once, replace_on_paths, replace_one_by_one
-from perfsuite.workloads.transforms import (
+from perfsuite.workloads.surgery.module_paths import at_path, iter_module, places
+from perfsuite.workloads.surgery.replacing import replace_at_once, replace_on_paths, replace_one_by_one
+from perfsuite.workloads.surgery.transforms import (
     PlanError,
     apply_transforms,
     apply_transforms_batched,

@@ -7,7 +7,6 @@ import optax
 import pytest
 from hypothesis import given, settings
 
-from perfsuite.workloads.cached_jit import cached_filter_jit
 from perfsuite.workloads.training import (
     Optimizer,
     TrainState,
@@ -17,6 +16,7 @@ from perfsuite.workloads.training import (
     make_train_step,
     make_train_step_with_partition,
 )
+from perfsuite.workloads.training.cached_jit import cached_filter_jit
 
 from .strategies import assert_same, copied, shares_arrays, trees
 

@@ -1,0 +1,202 @@
+"""pytest's hooks in a session of several processes: the same tests, the same outcomes, the same figures in all."""
+
+import dataclasses
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from perfsuite.gate.baseline import Baselines
+from perfsuite.gate.baseline_file import check_writable, load
+from perfsuite.gate.baseline_format import parse, render
+from perfsuite.measure.measurement import Measurement
+from perfsuite.processes.group import Group, ProcessesDifferError
+
+if TYPE_CHECKING:
+    from perfsuite.options import Options
+    from perfsuite.session.recorder import Figures
+    from perfsuite.session.session import PerfSession
+
+_OWN = ("processor", "python")
+"""What may differ between the hosts of one session."""
+
+
+def begin(group: Group, config: pytest.Config, options: "Options") -> "Options":
+    """Register the hooks. Gives the options of this process: process 0 alone writes a report.
+
+    Raises `pytest.UsageError` for what one process alone can do.
+    """
+    config.pluginmanager.register(DistributedHooks(group), "perfsuite-distributed")
+    for given, name in ((options.processes > 1, "--perf-processes"), (options.calibrate, "--perf-calibrate")):
+        if given:
+            group.end()  # the others were started alike, or see that this one is gone
+            raise pytest.UsageError(
+                f"{name} and jax.distributed contradict each other: it makes measurements of a process alone"
+            )
+    return options if group.writes else dataclasses.replace(options, report=None)
+
+
+def shared_baselines(group: Group, paths: list[Path], *, save: bool) -> dict[str, Baselines]:
+    """The baseline files of process 0, by device, in all processes: the others need not have them.
+
+    Raises `BaselineError` in process 0 where one cannot be read, or written although it is to be saved. That ends the
+    session in the others.
+    """
+
+    def texts() -> dict[str, str]:
+        if save:
+            check_writable(paths[0].parent)
+        return {path.stem: render(load(path)) for path in paths}
+
+    return {device: parse(text, device) for device, text in group.only_writer(texts).items()}
+
+
+def check_alike(group: Group, session: "PerfSession") -> None:
+    """Raise `pytest.UsageError`, in every process, that names an option or a version which is not the same in all."""
+    options = session.options
+    mine = {
+        "--perf-save": options.save,
+        "--perf-strict": options.strict,
+        "--perf-only": options.only,
+        "--perf-size": options.size,
+        "--perf-seconds": options.seconds,
+        "--perf-trace": options.traces is not None,
+        "the targets": list(options.targets),
+    } | {name: value for name, value in session.environment.as_dict().items() if name not in _OWN}
+    of_all = group.exchange("the options of the session", mine)
+    for name in of_all[0]:
+        if len({str(each[name]) for each in of_all}) > 1:
+            seen = ", ".join(f"{each[name]} in process {process}" for process, each in enumerate(of_all))
+            group.end()
+            raise pytest.UsageError(f"the processes of a session must be started alike, but {name} is {seen}")
+
+
+def slowest_speaks(group: Group, test: str, figures: "Figures") -> None:
+    """Make of every figure of a test the worst that a process has, in all processes.
+
+    Figures of the kind info are process 0's. Where counts or sizes differ, that is noted.
+    """
+    of_all = group.exchange(f"the figures of {test}", [each.to_dict() for each in figures.measurements.values()])
+    made = [{each.title: each for each in map(Measurement.from_dict, given)} for given in of_all]
+    for process, each in enumerate(made):
+        if each.keys() != made[0].keys():
+            titles = ", ".join(sorted(each.keys() ^ made[0].keys()))
+            pytest.fail(f"process 0 and process {process} made other figures: {titles}", pytrace=False)
+    for title in list(figures.measurements):
+        versions = [each[title] for each in made]
+        figures.measurements[title] = _worst(versions)
+        if versions[0].kind in ("count", "size") and len({each.value for each in versions}) > 1:
+            seen = ", ".join(f"{each.value:,.6g} in process {process}" for process, each in enumerate(versions))
+            group.differences.append(f"{test}: {title} differs: {seen}; the worst one counts")
+
+
+def _worst(versions: list[Measurement]) -> Measurement:
+    if versions[0].kind == "info":
+        return versions[0]
+    sign = -1 if versions[0].better == "higher" else 1
+    return max(versions, key=lambda each: sign * each.value)
+
+
+class DistributedHooks:
+    """Registered only where there are several processes, and before the hooks that see what it makes of outcomes."""
+
+    def __init__(self, group: Group):
+        self.group = group
+        self._session: pytest.Session | None = None
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
+        mine = [item.nodeid for item in session.items]
+        of_all = self.group.exchange("the collected tests", [mine, session.testsfailed])
+        for process, (theirs, failed) in enumerate(of_all):
+            if theirs != of_all[0][0] or bool(failed) != bool(of_all[0][1]):
+                self.group.end()
+                raise pytest.UsageError(_other_tests(of_all, process))
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_protocol(self, item: pytest.Item):
+        self.group.doing = item.nodeid
+        return (yield)
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_makereport(self, item: pytest.Item, call: pytest.CallInfo):
+        """Exchange what became of a test, before its body, in it and after it: what failed in one failed in all."""
+        report = yield
+        if call.excinfo is not None and isinstance(call.excinfo.value, ProcessesDifferError):
+            report.longrepr = str(call.excinfo.value)  # what this process was at in the harness explains nothing
+        why = "" if report.passed else _in_a_line(report, call)
+        of_all = self._outcomes(report, why)
+        others = [(process, *each) for process, each in enumerate(of_all) if process != self.group.process]
+        failed = [f"process {process}: {why}" for process, outcome, why in others if outcome == "failed"]
+        if failed and report.failed:
+            report.sections.append(("perfsuite", "failed in other processes too:\n" + "\n".join(failed)))
+        elif failed:
+            _fail(report, f"{report.outcome} in this process, failed in {'; '.join(failed)}")
+        elif not report.failed and len({outcome for outcome, _ in of_all}) > 1:
+            seen = "; ".join(f"{outcome} in process {process}" for process, (outcome, _) in enumerate(of_all))
+            _fail(report, f"the processes do not agree: {seen}")
+        return report
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
+        # Before the baselines are saved.
+        self._session = session
+        regular = (pytest.ExitCode.OK, pytest.ExitCode.TESTS_FAILED, pytest.ExitCode.NO_TESTS_COLLECTED)
+        if exitstatus not in regular:
+            self.group.leave(f"exit status {int(exitstatus)}")
+            return
+        self.group.doing = "the end of the session"
+        statuses = self.group.exchange("the end of the session", int(exitstatus), last=True)
+        if len(set(statuses)) > 1:
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        group = self.group
+        if not group.writes:
+            terminalreporter.line(f"perfsuite: process {group.process} of {group.count}: the report is process 0's")
+            return
+        for line in group.differences:
+            terminalreporter.line(line, yellow=True)
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_unconfigure(self, config: pytest.Config) -> None:
+        self.group.leave("it ended early")
+        self.group.go(0 if self._session is None else int(self._session.exitstatus))
+        self.group.close()
+
+    def _outcomes(self, report: pytest.TestReport, why: str) -> list[tuple[str, str]]:
+        what = f"the end of {report.nodeid} ({report.when})"
+        if report.passed:
+            return self._exchanged(what, report.outcome, why)
+        with self.group.ending_where_stuck(f"{report.outcome} {report.nodeid} ({why})"):
+            return self._exchanged(what, report.outcome, why)
+
+    def _exchanged(self, what: str, outcome: str, why: str) -> list[tuple[str, str]]:
+        while True:
+            try:
+                return [tuple(each) for each in self.group.exchange(what, [outcome, why], note=why)]
+            except ProcessesDifferError:
+                continue  # the others were measuring, and are told now that this process is at the end of the test
+
+
+def _fail(report: pytest.TestReport, why: str) -> None:
+    report.outcome = "failed"
+    report.longrepr = why
+    if hasattr(report, "wasxfail"):
+        del report.wasxfail
+
+
+def _in_a_line(report: pytest.TestReport, call: pytest.CallInfo) -> str:
+    text = call.excinfo.exconly(tryshort=True) if call.excinfo is not None else report.longreprtext
+    return " ".join(text.split())[:500]
+
+
+def _other_tests(of_all: list, process: int) -> str:
+    (first, _), (theirs, _) = of_all[0], of_all[process]
+    if set(first) != set(theirs):
+        only = [f"{test} in process 0 only" for test in first if test not in set(theirs)]
+        only += [f"{test} in process {process} only" for test in theirs if test not in set(first)]
+        what = "; ".join(only[:3])
+    else:
+        what = "the same ones in another order, or not all of them could be collected"
+    return f"the processes of a session must collect the same tests in the same order, but there are {what}"

@@ -1,0 +1,268 @@
+"""The hooks of a session with --perf: judge, collect, save, report. `perfsuite.plugin` loads this only then."""
+
+import contextlib
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+
+from perfsuite.fixture import Perf
+from perfsuite.gate.baseline_file import BaselineError, SaveResult
+from perfsuite.hooks import distributed as distributed_hooks
+from perfsuite.hooks import github, junit, progress
+from perfsuite.measure import peers
+from perfsuite.measure.compat.libtpu_stderr import libtpu_silenced
+from perfsuite.measure.compiles import compiles
+from perfsuite.measure.errors import MeasurementError
+from perfsuite.measure.profiler.trace_recording import writable
+from perfsuite.options import Options, marker_arguments
+from perfsuite.processes.group import join
+from perfsuite.processes.launch import LAUNCH
+from perfsuite.report.terminal import terminal
+from perfsuite.report.terminal import traces as terminal_traces
+from perfsuite.session.outcomes import facts_of
+from perfsuite.session.records import TestRecord
+from perfsuite.session.session import PerfSession, split_parameters
+
+if TYPE_CHECKING:
+    from perfsuite.report.model import Report
+
+_SESSION = pytest.StashKey[PerfSession]()
+_PERF = pytest.StashKey[Perf]()
+
+_PARALLEL = "other processes share the machine under pytest-xdist, so a timing would be wrong; run it with `-n 0`"
+
+
+def start(config: pytest.Config, options: Options) -> None:
+    """Start JAX, read the baselines and register the hooks. Raises `pytest.UsageError` for damaged baselines and
+    for a target that is not known, and where --perf-trace or --perf-report names no folder that can be written.
+    """
+    group = join()
+    if group is not None:
+        options = distributed_hooks.begin(group, config, options)
+    _check_targets(options)
+    if options.traces is not None:
+        try:
+            writable(options.traces)
+        except MeasurementError as error:
+            raise pytest.UsageError(f"--perf-trace: {error}") from None
+    # pytest-xdist gives its workers, and only them, a `workerinput`.
+    is_worker = hasattr(config, "workerinput")
+    if options.report is not None and not is_worker:
+        from perfsuite.report import files
+
+        try:
+            files.check(options.report)
+        except files.ReportError as error:
+            raise pytest.UsageError(f"--perf-report: {error}") from None
+    try:
+        with libtpu_silenced():  # it starts JAX's backend
+            refused = _PARALLEL if is_worker else ""
+            session = PerfSession(options, timing_refused=refused, cache=_cache(config), group=group)
+        hooks: object = ActiveHooks(session, config.rootpath, is_worker or (group is not None and not group.writes))
+        if options.calibrate is not None:
+            from perfsuite.hooks import calibration
+
+            session.calibration = calibration.start(session, options.calibrate)
+            hooks = calibration.CalibrationHooks(session.calibration, config.rootpath)
+    except BaselineError as error:
+        raise pytest.UsageError(str(error)) from None
+    if group is not None:
+        distributed_hooks.check_alike(group, session)
+    config.stash[_SESSION] = session
+    config.pluginmanager.register(hooks, "perfsuite-active")
+    if isinstance(hooks, ActiveHooks) and not hooks.is_worker and options.again is None:
+        github.start(config, hooks.report)
+    # What compiles from here on is remembered, so that a later recompilation can be told from it.
+    cleanup = contextlib.ExitStack()
+    cleanup.enter_context(compiles.observe())
+    if group is not None:
+        cleanup.enter_context(peers.together(group))
+    if group is None or group.writes:
+        cleanup.enter_context(progress.shown(config, lambda: _part_of(session)))
+    config.add_cleanup(cleanup.close)
+
+
+def _part_of(session: PerfSession) -> str:
+    """What all of a session's long waits are part of, in front of what each of them is."""
+    made = session.calibration
+    return "" if made is None else f"calibrating, {made.spent / 60:.0f} of {made.minutes:g} min: "
+
+
+def _cache(config: pytest.Config) -> Path | None:
+    """Where the facts of programs are kept: with pytest's own cache, which CI systems know how to keep."""
+    try:
+        return Path(config.cache.mkdir("perfsuite")) if getattr(config, "cache", None) is not None else None
+    except OSError:  # read-only: then each session compiles anew
+        return None
+
+
+def _check_targets(options: Options) -> None:
+    if options.targets:
+        from perfsuite.measure.targets.targets import target
+
+        for name in options.targets:
+            try:
+                target(name)
+            except ValueError as error:
+                raise pytest.UsageError(f"{options.targets_from}: {error}") from None
+
+
+def perf_of(item: pytest.Item) -> Perf:
+    """The `Perf` of one test."""
+    session = item.config.stash[_SESSION]
+    arguments = marker_arguments(item)
+    seconds = arguments.get("seconds", session.options.seconds) if session.upgrade is None else session.upgrade.seconds
+    item.stash[_PERF] = Perf(session, item, tolerance=arguments.get("tolerance"), seconds=seconds)
+    if elsewhere := session.calibration or session.upgrade:
+        item.stash[_PERF].figures = elsewhere.figures(item.nodeid)
+    return item.stash[_PERF]
+
+
+class ActiveHooks:
+    """Registered as a plugin of its own, so that a session without --perf has none of these hooks."""
+
+    def __init__(self, session: PerfSession, rootpath: Path, is_worker: bool):
+        self.session = session
+        self.rootpath = rootpath
+        self.is_worker = is_worker
+        self.saved: list[SaveResult] = []
+        self.not_saved = ""
+        self.page: Path | None = None
+        """The page of --perf-report, once it is written."""
+        self.no_page = ""
+        self.history: Path | None = None
+        """The page of the baselines' history beside it, where there is one."""
+        self.history_said = ""
+
+    def pytest_report_header(self) -> list[str]:
+        return terminal.header(self.session, self.rootpath)
+
+    @pytest.hookimpl(tryfirst=True)  # before -k and -m take tests away
+    def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
+        # --last-failed leaves tests out of their file while collecting, so they would look as if they were deleted.
+        whole = not config.getoption("lf", False) and not any("::" in argument for argument in config.args)
+        if whole:
+            self.session.collected = {item.nodeid for item in items}
+            self.session.of_targets = {
+                split_parameters(item.nodeid)[0]
+                for item in items
+                if isinstance(item, pytest.Function) and "perf_target" in item.fixturenames
+            }
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_pyfunc_call(self, pyfuncitem: pytest.Function):
+        """Judge every figure against its baseline when the test's body has ended, so that a regression fails it."""
+        try:
+            result = yield
+        except pytest.skip.Exception:
+            # An instrument that refuses (timing under pytest-xdist) must not hide what was measured before it.
+            self._judge(pyfuncitem, ended=False)
+            raise
+        self._judge(pyfuncitem, ended=True)
+        return result
+
+    def _judge(self, item: pytest.Item, *, ended: bool) -> None:
+        measured = item.stash.get(_PERF, None)
+        if measured is None:
+            return
+        measured.ended = ended
+        if self.session.group is not None:
+            distributed_hooks.slowest_speaks(self.session.group, item.nodeid, measured.figures)
+        try:
+            gates = measured.judge_baselines()
+        except BaselineError as error:
+            pytest.fail(str(error), pytrace=False)
+        if failures := self.session.failures(gates):
+            pytest.fail(terminal.failure(failures), pytrace=False)
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_makereport(self, item: pytest.Item, call: pytest.CallInfo):
+        measured = item.stash.get(_PERF, None)
+        if measured is not None and call.when == "call":
+            junit.add_properties(item, measured.figures.gates)
+        report = yield
+        if measured is not None and report.when == "call":
+            record = TestRecord(
+                item.nodeid,
+                report.passed,
+                measured.ended,
+                tuple(measured.figures.gates),
+                tuple(measured.figures.measurements.values()),
+                measured.programs.compiled if measured.programs else 0,
+                measured.programs.cached if measured.programs else 0,
+                tuple(measured.traces.records),
+                **facts_of(report, call),
+                distributions=tuple(measured.figures.distributions),
+                lines=tuple(measured.figures.lines),
+                programs=tuple(measured.programs.records()) if measured.programs else (),
+            )
+            report.perfsuite = record.to_dict()  # plain values: pytest-xdist sends them to the main process
+        elif not report.passed and item.get_closest_marker("perf") is not None:
+            record = TestRecord(item.nodeid, False, False, (), (), **facts_of(report, call))
+            report.perfsuite_unmeasured = record.to_dict()
+        return report
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if hasattr(report, "perfsuite"):
+            self.session.records.append(TestRecord.from_dict(report.perfsuite))
+        if hasattr(report, "perfsuite_unmeasured"):
+            self.session.unmeasured.append(TestRecord.from_dict(report.perfsuite_unmeasured))
+
+    def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
+        if self.is_worker:
+            return
+        if self.session.options.save:
+            self._save(session, exitstatus)
+        if self.session.options.report is not None:
+            self._write_report(session, self.session.options.report)
+
+    def _save(self, session: pytest.Session, exitstatus: int) -> None:
+        if exitstatus in (pytest.ExitCode.INTERRUPTED, pytest.ExitCode.INTERNAL_ERROR):
+            self.not_saved = "the session did not end by itself, so no baseline was saved"
+            return
+        self.saved, errors = self.session.save()
+        if errors:
+            what = "not" if self.saved else "no baseline was"
+            self.not_saved = "\n".join(f"{what} saved: {error}" for error in errors)
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+    def report(self, session: pytest.Session, folder: Path | None = None) -> "Report":
+        """What every report is made of, once the tests have ended; paths of traces are seen from `folder`."""
+        from perfsuite.report.of_session import report_of
+
+        return report_of(
+            self.session,
+            self.rootpath,
+            folder=folder,
+            saved=self.saved,
+            not_saved=self.not_saved,
+            exit_status=session.exitstatus,
+            seconds=time.monotonic() - session.config.stash[LAUNCH].started,
+        )
+
+    def _write_report(self, session: pytest.Session, folder: Path) -> None:
+        from perfsuite.report import files
+        from perfsuite.report.history_page import history_beside
+
+        try:
+            self.history, self.history_said = history_beside(folder, self.session.options.baselines, self.rootpath)
+            history = "" if self.history is None else self.history.name
+            self.page = files.write(self.report(session, folder), folder, history)
+        except files.ReportError as error:
+            self.no_page = f"--perf-report: {error}"
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        if not self.is_worker:
+            terminal_traces.summary(terminalreporter, self.session, self.rootpath)
+            terminal.summary(terminalreporter, self.session, self.rootpath, self.saved, self.not_saved)
+            if self.page is not None:
+                terminalreporter.line(f"report: {terminal.relative(self.page, self.rootpath)}")
+                of_history = self.history_said
+                if self.history is not None:
+                    of_history = f"history: {terminal.relative(self.history, self.rootpath)} ({self.history_said})"
+                terminalreporter.line(of_history)
+            if self.no_page:
+                terminalreporter.line(self.no_page, red=True, bold=True)

@@ -1,0 +1,122 @@
+"""A session that was started to make one comparison again: what it leaves undone, and what it says when it fails.
+
+It has the command line of the session that started it, so everything that writes (reports, baselines, pytest's cache)
+or waits for a person is turned off here, before any plugin is configured.
+"""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from perfsuite.processes.handover import Request, read_request, write_reason
+
+_LONGEST_REASON = 500
+
+TURNED_OFF: dict[str, object] = {
+    # perfsuite
+    "perf": True,
+    "perf_save": False,
+    "perf_strict": False,
+    "perf_calibrate": False,
+    "perf_processes": 1,
+    "perf_trace": None,
+    "perf_report": None,
+    # pytest
+    "pyargs": False,  # the test is named by its path
+    "usepdb": False,
+    "trace": False,
+    "lf": False,
+    "failedfirst": False,
+    "newfirst": False,
+    "stepwise": False,
+    "stepwise_skip": False,
+    "cacheclear": False,
+    "xmlpath": None,
+    "pastebin": None,
+    "log_file": os.devnull,  # which also stands above the ini option
+    # pytest-xdist
+    "numprocesses": 0,
+    "distload": False,
+    "dist": "no",
+    "tx": [],
+    # pytest-benchmark
+    "benchmark_json": None,
+    "benchmark_save": None,
+    "benchmark_autosave": None,
+    "benchmark_histogram": None,
+    # pytest-html, pytest-json-report, pytest-reportlog, allure-pytest
+    "htmlpath": None,
+    "json_report": False,
+    "report_log": None,
+    "allure_report_dir": None,
+}
+"""Values of options, by pytest's names for them, where the session has them."""
+
+
+def prepare(config: pytest.Config, folder: Path) -> None:
+    """Make the session that of one test. Raises `pytest.UsageError` where `folder` has no request."""
+    try:
+        request = read_request(folder)
+    except (OSError, ValueError, TypeError) as error:
+        raise pytest.UsageError(f"perfsuite: no request in {folder} ({error}); the option is for its own use") from None
+    for name, value in TURNED_OFF.items():
+        if hasattr(config.option, name):
+            setattr(config.option, name, value)
+    # What was given is emptied when it is first used.
+    config.option.basetemp = str(folder / "basetemp")
+    config.args = [request.argument]
+    config.pluginmanager.register(ChildHooks(folder, request), "perfsuite-again")
+
+
+class ChildHooks:
+    """Leaves the one test only, and writes down why it did not come to its comparison."""
+
+    def __init__(self, folder: Path, request: Request):
+        self.folder = folder
+        self.request = request
+        self.found = False
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)  # whatever other plugins take away: some choose tests by their number
+    def pytest_collection_modifyitems(self, items: list[pytest.Item]):
+        named = [item for item in items if item.nodeid == self.request.test]
+        result = yield
+        items[:] = named[:1]
+        self.found = bool(named)
+        return result
+
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        if report.failed:
+            self._say(f"{report.nodeid or 'the test'} could not be collected there ({_line(report.longreprtext)})")
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_makereport(self, item: pytest.Item, call: pytest.CallInfo):
+        report = yield
+        what = {"setup": "the test's set-up", "call": "the test"}.get(call.when)
+        if what is None or call.excinfo is None:
+            return report
+        error = call.excinfo.value
+        if isinstance(error, pytest.skip.Exception):
+            self._say(f"the test was skipped there ({_line(str(error))})")
+        elif isinstance(error, pytest.FixtureLookupError):
+            self._say(f"{what} failed there (no fixture {error.argname!r})")
+        else:
+            self._say(f"{what} failed there ({_line(call.excinfo.exconly(tryshort=True))})")
+        return report
+
+    def pytest_keyboard_interrupt(self, excinfo: pytest.ExceptionInfo) -> None:
+        self._say(f"its session was ended there ({_line(excinfo.exconly(tryshort=True))})")
+
+    def pytest_sessionfinish(self) -> None:
+        made = f"the test ended there without making the comparison {self.request.comparison!r}"
+        self._say(made if self.found else "the test was not found there")
+
+    def _say(self, reason: str) -> None:
+        """The first reason is the one that counts."""
+        if not (self.folder / "reason.json").exists():
+            write_reason(self.folder, reason)
+
+
+def _line(text: str) -> str:
+    words = " ".join(text.split())
+    return words if len(words) <= _LONGEST_REASON else f"...{words[-_LONGEST_REASON:]}"

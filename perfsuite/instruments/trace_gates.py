@@ -1,0 +1,183 @@
+"""The profiler's traces of one perf test: kept for people where --perf-trace asks, and asked when a time gate failed.
+
+A figure that gates is never measured under the profiler, which makes small calls a third slower. So a call is traced
+after it was measured, in runs of its own, and what goes wrong in them is a note and never the test's failure.
+"""
+
+import contextlib
+import hashlib
+import json
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from perfsuite.gate.environment import environment_from_dict, incomparable
+from perfsuite.gate.verdict import TOLERANCES
+from perfsuite.measure.call import Call
+from perfsuite.measure.measurement import Measurement
+from perfsuite.measure.profiler.trace_growth import Profile, in_words
+from perfsuite.measure.profiler.trace_recording import Traced, affordable_runs, profiles, trace_block, trace_call
+from perfsuite.measure.profiler.traces import NothingRanError, Trace
+from perfsuite.measure.targets import cache as facts_cache
+from perfsuite.session.trace_record import TraceRecord, record_of, trace_folder
+
+if TYPE_CHECKING:
+    from perfsuite.measure.timing.scaling import MakeCall
+    from perfsuite.session.session import PerfSession
+
+
+class TraceGates:
+    """Traces the calls of one test.
+
+    When baselines are saved, what a run of a timed call spent where goes into the cache, as the programs' facts do, so
+    that a later failure on the same machine can name what grew since.
+    """
+
+    def __init__(self, session: "PerfSession", test: str):
+        self._session = session
+        self._test = session.test_key(test)
+        self._kept: list[tuple[str, dict[str, Any]]] = []
+        self.records: list[TraceRecord] = []
+        """What was kept with --perf-trace, in its order."""
+
+    def keep_trace(self, call: Call, *names: str, us: float = 0.0) -> None:
+        """With --perf-trace, trace a call that was measured, one run of which takes about `us`."""
+        if (folder := self._folder(*names)) is None:
+            return
+        name = ", ".join(names)
+        with self._noting(name, folder):
+            trace = trace_call(call, runs=affordable_runs(us), directory=folder)
+            self.records.append(record_of(name, folder, trace))
+
+    def keep_made_trace(self, make_call: "MakeCall", size: int, name: str) -> None:
+        """With --perf-trace, trace the call of one size of a `perf.scaling`, which is made anew."""
+        if (folder := self._folder(name, str(size))) is not None:
+            with self._noting(name, folder):
+                self.keep_trace(make_call(size)[0], name, str(size))
+
+    @contextlib.contextmanager
+    def keeping_block(self, name: str) -> Iterator[None]:
+        """With --perf-trace, trace what the block does. It must not measure anything that gates."""
+        if (folder := self._folder(name)) is None:
+            yield
+            return
+        block = contextlib.ExitStack()
+        traced = None
+        with self._noting(name, folder):
+            traced = block.enter_context(trace_block(folder))
+        # The exception of the block itself is none of the profiler's.
+        try:
+            yield
+        except BaseException:
+            with contextlib.suppress(Exception):
+                block.close()
+            raise
+        if traced is not None:
+            with self._noting(name, folder):
+                block.close()
+                self.records.append(record_of(name, folder, traced.trace))
+
+    def trace(self, call: Call, name: str, runs: int) -> Trace:
+        """The trace of a call. Raises what `trace_call` raises."""
+        folder = self._folder(name)
+        return self._recorded(name, folder, trace_call(call, runs=runs, directory=folder))
+
+    @contextlib.contextmanager
+    def block(self, name: str) -> Iterator[Traced]:
+        """The trace of a block. Raises what `trace_block` raises."""
+        folder = self._folder(name)
+        with trace_block(folder) as traced:
+            yield traced
+        self._recorded(name, folder, traced.trace)
+
+    def since_baseline(self, call: Call, us: float, figure: Measurement) -> str:
+        """What grew in a call since `figure` was recorded; the longest operations where that is not known."""
+        before = self._baseline(figure)
+        of = "since the baseline" if before else "of the baseline no trace is kept here"
+        return _said(lambda: in_words(before, profiles(call, us=us)[0], of))
+
+    def against(self, candidate: Call, reference: Call, us: float) -> str:
+        """What the candidate spends more on than the reference. A run of the longer one takes about `us`."""
+
+        def words() -> str:
+            now, before = profiles(candidate, reference, us=us)
+            return in_words(before, now, f"{reference.label} -> {candidate.label}")
+
+        return _said(words)
+
+    def compared(self, candidate: Call, reference: Call, us: float, figure: Measurement, *, by_budget: bool) -> str:
+        """What grew where `figure`, a ratio, failed: since the baseline where that failed and is known."""
+        if by_budget or self._baseline(figure) is None:
+            return self.against(candidate, reference, us)
+        return self.since_baseline(candidate, us, figure)
+
+    def longest(self, call: Call, us: float) -> str:
+        """What a call spends its time on."""
+        return _said(lambda: in_words(None, profiles(call, us=us)[0]))
+
+    def remember(self, call: Call, us: float, *figures: Measurement) -> None:
+        """While baselines are saved: what the call spends now is to be known when one of `figures` fails later."""
+        if not self._session.options.save or self._session.cache is None:
+            return
+        with contextlib.suppress(Exception):  # without it a later failure only says less
+            profile = profiles(call, us=us)[0].to_dict()
+            environment = self._session.environment.as_dict()
+            for figure in figures:
+                entry = {"value": figure.value, "environment": environment, "profile": profile}
+                self._kept.append((figure.name, entry))
+
+    def keep(self) -> None:
+        """Keep the profiles as those of the baselines that are being saved."""
+        for name, entry in self._kept:
+            facts_cache.write(self._session.cache, self._key(name), entry)
+
+    def _recorded(self, name: str, folder: Path | None, trace: Trace) -> Trace:
+        if folder is not None:
+            self.records.append(record_of(name, folder, trace))
+        return trace
+
+    def _folder(self, *names: str) -> Path | None:
+        root = self._session.options.traces
+        return None if root is None else trace_folder(root, self._test, *names)
+
+    @contextlib.contextmanager
+    def _noting(self, name: str, folder: Path) -> Iterator[None]:
+        try:
+            yield
+        except NothingRanError:
+            self.records.append(TraceRecord(name, str(folder), note="no device ran an operation"))
+        except Exception as error:  # of the profiler, or of the code under test in a run that it need not make
+            self.records.append(TraceRecord(name, str(folder), note=_in_a_line(error)))
+
+    def _baseline(self, figure: Measurement) -> Profile | None:
+        entry = facts_cache.read(self._session.cache, self._key(figure.name))
+        recorded = self._session.baselines_of(None).get(self._test, figure.name)
+        if entry is None or recorded is None:
+            return None
+        try:
+            value, then = float(entry["value"]), environment_from_dict(entry["environment"])
+            profile = Profile.from_dict(entry["profile"])
+        except (KeyError, IndexError, TypeError, ValueError):  # of another version of perfsuite
+            return None
+        if abs(value - recorded.value) > TOLERANCES[recorded.kind] * abs(recorded.value):
+            return None  # the baseline was saved elsewhere since
+        return None if incomparable("time", "us", then, self._session.environment) else profile
+
+    def _key(self, figure: str) -> str:
+        named = json.dumps([self._test, figure, self._session.device])
+        return hashlib.sha256(f"profile {named}".encode()).hexdigest()
+
+
+def _said(words: Callable[[], str]) -> str:
+    """The words, or why there are none: an error here must not hide that a gate failed."""
+    try:
+        return words()
+    except NothingRanError:
+        return ""  # host calls are the cause that can be named
+    except Exception as error:
+        return f"what grew could not be traced: {_in_a_line(error)}"
+
+
+def _in_a_line(error: Exception) -> str:
+    text = " ".join(str(error).split())
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__

@@ -1,0 +1,254 @@
+"""Why a compile happened: what the call has different from the nearest one that compiled before.
+
+Compiles are remembered for as long as somebody counts, forbids or observes them, as descriptions that keep no array
+alive. JAX's own `jax.explain_cache_misses` is not asked: it is silent where only committedness or the device differ,
+speaks after the trace, and must be configured for the whole process.
+"""
+
+import collections
+import dataclasses
+import functools
+import threading
+import types
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import jax
+import numpy as np
+
+from perfsuite.measure.compat.frameworks import looks_at_identity
+from perfsuite.measure.compiles.callsite import CallSite, Statics, code_of, innermost
+from perfsuite.measure.compiles.description import Item, Leaf, Node, describe, shared_places
+from perfsuite.measure.compiles.signature import (
+    Change,
+    Signature,
+    differences,
+    distance,
+    signature_of,
+    signature_of_named,
+    with_parameters,
+)
+from perfsuite.measure.compiles.values import Value, held_by, identity_of, text_of
+
+STAGES = ("trace", "lower", "compile")
+
+_FUNCTIONS = 512
+_CALLS_EACH = 32
+"""What is remembered at most. The signature of 600 arrays takes 0.6 MB, and most functions are seen once."""
+
+_UNRELATED = ("log", "explain", "persistent", "compilation_cache", "traceback", "dump", "leak", "pgle", "distributed")
+"""Parts of the names of options that no program depends on."""
+
+_OWN = "an object of its own"
+
+
+@dataclasses.dataclass(frozen=True)
+class Sighting:
+    """A call seen compiling: its signature, the function object and the configuration that it compiled under.
+
+    `held` is what the function object brings with it, for one that JAX compares by identity. `statics` are the
+    arguments that `jax.jit` was told are static. `shared` are the places of one and the same NNX object, where the
+    function makes another program of them (`shared_places`).
+    """
+
+    signature: Signature
+    function: Value | Item | None
+    config: tuple[tuple[str, str], ...] = dataclasses.field(repr=False)
+    held: Signature | None = dataclasses.field(default=None, compare=False, repr=False)
+    statics: Statics | None = None
+    shared: tuple[tuple[str, str], ...] = ()
+
+
+@dataclasses.dataclass(frozen=True)
+class Cause:
+    """Why a call compiled. `changes` are from the nearest of `known` calls, and empty where none was found."""
+
+    changes: tuple[Change, ...]
+    known: int
+
+
+class History:
+    """The calls seen compiling, a bounded number of them by function. Safe to use from several threads."""
+
+    def __init__(self) -> None:
+        self._calls: collections.OrderedDict[tuple[str, ...], list[Sighting]] = collections.OrderedDict()
+        self._lock = threading.Lock()
+
+    def remember(self, key: tuple[str, ...], sighting: Sighting) -> None:
+        with self._lock:
+            calls = self._calls.setdefault(key, [])
+            self._calls.move_to_end(key)
+            if sighting in calls:
+                calls.remove(sighting)
+            calls.append(sighting)
+            del calls[:-_CALLS_EACH]
+            while len(self._calls) > _FUNCTIONS:
+                self._calls.popitem(last=False)
+
+    def known(self, key: tuple[str, ...]) -> tuple[Sighting, ...]:
+        with self._lock:
+            return tuple(self._calls.get(key, ()))
+
+    def has(self, code: str) -> bool:
+        """Whether a function whose code is there was seen compiling."""
+        with self._lock:
+            return any(key[0] == code for key in self._calls)
+
+    def forget(self) -> None:
+        with self._lock:
+            self._calls.clear()
+
+
+HISTORY = History()
+
+
+def key_of(site: CallSite, name: str = "") -> tuple[str, ...]:
+    """What calls have in common that may be compared: the function's code or `name`, and how it was reached."""
+    code = name if site.function is None else code_of(site.function)
+    return code, "by equality" if site.compared else "by identity", site.through
+
+
+def sighting_of(site: CallSite) -> Sighting:
+    """Describe a call that is compiling, or about to."""
+    named = site.named
+    signature = signature_of(site.args, site.kwargs) if named is None else signature_of_named(named)
+    function: Value | Item | None = None
+    if site.function is not None:
+        function = describe(site.function) if site.compared else identity_of(site.function)
+    held = None if site.function is None or site.compared or site.eager else signature_of_named(_held(site.function))
+    shared: dict[str, str] = {}
+    if looks_at_identity(site.function):
+        shared = shared_places({"args": site.args, "kwargs": site.kwargs})
+    return Sighting(signature, function, config_now(), held, site.statics, tuple(shared.items()))
+
+
+def cause_of(sighting: Sighting, known: Iterable[Sighting], site: CallSite) -> Cause:
+    """What `sighting` has different from the nearest of the calls in `known`; the latest of equals."""
+    known = tuple(known)
+    if not known:
+        return Cause((), 0)
+    same = [other for other in known if other.function == sighting.function]
+    if not same and isinstance(sighting.function, Value) and not site.eager:
+        # JAX compiles every new function object, whatever its arguments. What it holds is built into its program.
+        held = min((_held_changes(other, sighting) for other in reversed(known)), key=distance)
+        return Cause((_another_function(site, held), *held), len(known))
+    # The same function may be jitted in several ways.
+    same = [other for other in same if other.statics == sighting.statics] or same
+    nearest = min(reversed(same or known), key=lambda other: distance(_changes(other, sighting, site)))
+    changes = _changes(nearest, sighting, site)
+    return Cause(changes if site.named else with_parameters(changes, site.function), len(known))
+
+
+def config_now() -> tuple[tuple[str, str], ...]:
+    """The options and contexts in force in this thread that a program may depend on, with their values as text."""
+    found = {
+        name: text_of(value)
+        for name, value in jax.config.values.items()
+        if not any(part in name for part in _UNRELATED)
+    }
+    for name, context in (("mesh", jax.sharding.get_mesh), ("abstract mesh", jax.sharding.get_abstract_mesh)):
+        try:
+            found[name] = text_of(context())
+        except Exception:  # Not to be asked while JAX is tracing.
+            found[name] = "unknown while tracing"
+    return tuple(found.items())
+
+
+def relevant(changes: Iterable[Change], statics: Statics | None) -> tuple[Change, ...]:
+    """The changes that make JAX compile. A Python number's value does where it is static.
+
+    Where nobody can tell whether it is (`statics` is `None`), it counts if nothing else differs.
+    """
+    changes = tuple(changes)
+    if statics is None or statics.all:
+        # A NumPy number is an array for `filter_jit`, and most often where nobody can tell.
+        changes = tuple(change for change in changes if (change.kind, change.variant) != ("number", "numpy"))
+    numbers = {change.path for change in changes if change.kind == "number"}
+    if statics is None:
+        return tuple(change for change in changes if change.kind != "number") or changes
+    # Of a static number the value says it all; of another the dtype and weak type do.
+    return tuple(
+        change
+        for change in changes
+        if (change.path not in numbers) or ((change.kind == "number") == (change.path in statics))
+    )
+
+
+def config_changes(before: tuple[tuple[str, str], ...], after: tuple[tuple[str, str], ...]) -> tuple[Change, ...]:
+    """The options and contexts whose values differ."""
+    old, new = dict(before), dict(after)
+    names = [name for name in new if name in old and old[name] != new[name]]
+    return tuple(Change("config", name, old[name], new[name]) for name in names)
+
+
+def _changes(before: Sighting, after: Sighting, site: CallSite) -> tuple[Change, ...]:
+    found: list[Change] = []
+    if isinstance(before.function, Leaf | Node) and isinstance(after.function, Leaf | Node):
+        old, new = Signature((("fn", before.function),)), Signature((("fn", after.function),))
+        found += (_another_function(site) if change.path == "fn" else change for change in differences(old, new))
+    if before.statics != after.statics and not site.eager:
+        found.append(Change("options", "static arguments", _listing(before.statics), _listing(after.statics)))
+    found += relevant(differences(before.signature, after.signature), site.statics)
+    if all(change.kind != "structure" for change in found):
+        found += _sharing_changes(dict(before.shared), dict(after.shared))
+    found += config_changes(before.config, after.config)
+    return tuple(found)
+
+
+def _held_changes(before: Sighting, after: Sighting) -> tuple[Change, ...]:
+    if before.held is None or after.held is None:
+        return ()
+    return relevant(differences(before.held, after.held), Statics(all=True))
+
+
+def _sharing_changes(before: dict[str, str], after: dict[str, str]) -> Iterator[Change]:
+    """The places that have come to hold the object of another, or no longer do."""
+    for path in sorted({*before, *after}):
+        was, now = (f"the same object as {first[path]}" if path in first else _OWN for first in (before, after))
+        if was != now:
+            yield Change("structure", path, was, now, variant="shared")
+
+
+def _listing(statics: Statics | None) -> str:
+    if statics is None:
+        return "unknown"
+    paths = [*(f"args[{n}]" for n in statics.argnums), *(f"kwargs[{name!r}]" for name in statics.argnames)]
+    return ", ".join(paths) or "none"
+
+
+def _another_function(site: CallSite, held: tuple[Change, ...] = ()) -> Change:
+    made = _made(site.function)
+    now = f"another of the same code ({code_of(site.function)}){made and f', a {made} made anew'}"
+    variant, hint = ("held", held[0].path.rpartition(" ")[2]) if held and not _is_object(held[0]) else (made, "")
+    if site.maker:
+        variant, hint = "library", site.maker
+    return Change("function", "function", "an earlier object", now, variant=variant, hint=hint)
+
+
+def _is_object(change: Change) -> bool:
+    """Whether a change is of something that no argument could stand for."""
+    return change.variant in ("function", "closure", "method", "optimizer", "class", "identity", "equality")
+
+
+def _made(function: Any) -> str:
+    """What kind of function object it is, for those that are made anew without a `def`."""
+    if not isinstance(function, types.FunctionType | types.MethodType | functools.partial):
+        *_, function = innermost(function)  # Behind an object of nnx.jit's.
+    if isinstance(function, functools.partial):
+        return "functools.partial"
+    if isinstance(function, types.MethodType):
+        return "bound method"
+    if hasattr(function, "__wrapped__"):
+        return "wrapped function"
+    return "lambda" if getattr(function, "__name__", "") == "<lambda>" else ""
+
+
+def _held(function: Any) -> dict[str, Any]:
+    """What a function object brings with it, as far as a message can show it."""
+    return {name: value for name, value in held_by(function).items() if _has_short_text(value)}
+
+
+def _has_short_text(value: Any) -> bool:
+    """Whether a message can show it without a `__repr__` that may read arrays."""
+    shown = (bool, int, float, complex, str, bytes, np.generic, jax.Array, np.ndarray, tuple, list, dict, type(None))
+    return isinstance(value, shown) or callable(value) or type(value).__repr__ is object.__repr__

@@ -1,0 +1,207 @@
+"""What JAX compares by equality, described without keeping it alive: static values, classes and functions.
+
+A description outlives the call that it was made for, so it may not hold the value: a function's closure or an object's
+fields can hold arrays. Numbers, strings and the like hold nothing and are kept as they are.
+"""
+
+import contextlib
+import dataclasses
+import enum
+import functools
+import math
+import re
+import types
+import weakref
+from typing import Any
+
+import jax
+import numpy as np
+
+from perfsuite.measure.compat.frameworks import record_fields
+from perfsuite.measure.compiles.callsite import innermost
+
+_PLAIN = (bool, int, float, complex, str, bytes, type(None), type(...))
+_LONGEST = 80
+_DEEPEST = 4
+_ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
+
+_METHOD = f"{types.MethodType.__module__}.{types.MethodType.__qualname__}"
+_FUNCTIONS = tuple(
+    f"{kind.__module__}.{kind.__qualname__}"
+    for kind in (types.FunctionType, types.MethodType, types.BuiltinFunctionType, functools.partial)
+)
+
+
+@dataclasses.dataclass(frozen=True, eq=False, slots=True)
+class Value:
+    """One static value. Two are equal where JAX would take the values as equal.
+
+    `plain` is the value itself where it can hold nothing else. Of any other value there are its hash, its text and a
+    weak reference: they decide once the value is gone. `fields` are those of a record, to name the one that differs,
+    and `holds` is what a function has built in, each with its name and a text: it decides nothing.
+    """
+
+    type: str
+    text: str
+    plain: Any = None
+    is_plain: bool = False
+    by_identity: bool = False
+    hash: int | None = None
+    reference: "weakref.ref[Any] | None" = None
+    fields: "tuple[tuple[str, Value], ...]" = ()
+    module: str = ""
+    holds: tuple[tuple[str, str], ...] = ()
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Value):
+            return NotImplemented
+        if self.type != other.type or self.is_plain != other.is_plain:
+            return False
+        if self.is_plain:
+            # A not-a-number equals itself for JAX only where it is the same object.
+            return self.plain is other.plain or bool(self.plain == other.plain)
+        if self.reference is not None and self.reference is other.reference:
+            return True
+        mine = None if self.reference is None else self.reference()
+        theirs = None if other.reference is None else other.reference()
+        if mine is not None and theirs is not None:
+            return mine is theirs or (not self.by_identity and _equal(mine, theirs))
+        if self.by_identity and (self.reference is not None or other.reference is not None):
+            return False  # One is gone, and no other object is equal to it.
+        return self.hash == other.hash and self.text == other.text
+
+    def __hash__(self) -> int:
+        return hash(self.type)
+
+
+def nature_of(one: Value | None, other: Value | None) -> str:
+    """Why two values of one look are not equal: "function", "optimizer" (Optax's), "method", "identity", "equality".
+
+    Of values that look different it is "mode" where no array can stand for them, such as strings; "" for others.
+    """
+    if one is None or other is None:
+        return ""
+    plain = [value.plain for value in (one, other) if value.is_plain]
+    if any(isinstance(value, str | bytes | bool | None) for value in plain):
+        return "mode"
+    if one.type != other.type:
+        return ""
+    if one.text != other.text:
+        return "mode" if one.by_identity or one.type in _FUNCTIONS else ""
+    if one.type in _FUNCTIONS:
+        if one.module.startswith("optax."):
+            return "optimizer"
+        return "method" if one.type == _METHOD else "function"
+    if one.by_identity:
+        return "identity"
+    return "" if plain else "equality"
+
+
+def value_of(value: Any, _depth: int = 0) -> Value:
+    """Describe a static value. Works for any object, also where its `__eq__`, `__hash__` or `__repr__` raise."""
+    kind = type(value)
+    name = f"{kind.__module__}.{kind.__qualname__}"
+    if kind in _PLAIN:
+        return Value(name, text_of(value), plain=value, is_plain=True)
+    try:
+        reference = weakref.ref(value)
+    except TypeError:
+        reference = None
+    return Value(
+        name,
+        text_of(value),
+        by_identity=kind.__eq__ is object.__eq__,
+        hash=_hash(value),
+        reference=reference,
+        fields=_fields(value, _depth),
+        module=_attribute(value, "__module__"),
+        holds=_holds(value) if kind is types.FunctionType else (),
+    )
+
+
+def held_by(function: Any) -> dict[str, Any]:
+    """What a function object brings with it, by the words for a message."""
+    found: dict[str, Any] = {}
+    for part in innermost(function):
+        if isinstance(part, functools.partial):
+            found |= {"partial's args": part.args} if part.args else {}
+            found |= {f"partial's {name}": value for name, value in part.keywords.items()}
+        if isinstance(part, types.MethodType):
+            found["method's self"] = part.__self__
+            part = part.__func__
+    if isinstance(part, types.FunctionType):
+        code, defaults = part.__code__, part.__defaults__ or ()
+        for name, cell in zip(code.co_freevars, part.__closure__ or (), strict=True):
+            with contextlib.suppress(ValueError):  # A name that is bound later.
+                found[f"closed-over {name}"] = cell.cell_contents
+        names = code.co_varnames[code.co_argcount - len(defaults) : code.co_argcount]
+        found |= {f"default {name}": value for name, value in zip(names, defaults, strict=True)}
+        found |= {f"default {name}": value for name, value in (part.__kwdefaults__ or {}).items()}
+    return found
+
+
+def _holds(function: types.FunctionType) -> tuple[tuple[str, str], ...]:
+    """What could be an argument of the function instead. No text of it reads an array or runs a user's `__repr__`."""
+    try:
+        held = {name: value for name, value in held_by(function).items() if not callable(value)}
+    except Exception:  # A wrapper of the user's that fails.
+        return ()
+    shown = (*_PLAIN, np.generic, np.ndarray, jax.Array)
+    return tuple((name, text_of(x) if isinstance(x, shown) else type(x).__qualname__) for name, x in held.items())
+
+
+def _fields(value: Any, depth: int) -> tuple[tuple[str, Value], ...]:
+    if depth >= _DEEPEST:
+        return ()
+    try:
+        return tuple((name, value_of(field, depth + 1)) for name, field in record_fields(value).items())
+    except Exception:  # A record of the user's whose fields raise: it is compared as a whole.
+        return ()
+
+
+def identity_of(value: Any) -> Value:
+    """Describe a value that only itself is equal to, such as the function object that `jax.jit` was given."""
+    return dataclasses.replace(value_of(value), plain=None, is_plain=False, by_identity=True, hash=id(value))
+
+
+def text_of(value: Any) -> str:
+    """A short readable text of any object, on one line. Never reads an array's numbers: that would wait for them."""
+    if isinstance(value, jax.Array | np.ndarray):
+        return f"{type(value).__name__} of {value.dtype}{list(value.shape)}"
+    if isinstance(value, type):
+        return value.__qualname__
+    if isinstance(value, enum.Enum):
+        return f"{type(value).__qualname__}.{value.name}"
+    if name := _attribute(value, "__qualname__") if callable(value) else "":
+        return name
+    if isinstance(value, float) and math.isnan(value):
+        return "nan"
+    try:
+        text = " ".join(repr(value).split())
+        text = text if isinstance(value, str | bytes) else _ADDRESS.sub("", text)
+    except Exception as problem:  # A repr may raise anything; the text is for a message about something else.
+        return f"<{type(value).__qualname__}, whose repr raises {type(problem).__name__}>"
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."
+
+
+def _attribute(value: Any, name: str) -> str:
+    """A text among the attributes of any object; "" where it has none, or raises."""
+    try:
+        found = getattr(value, name, "")
+    except Exception:  # A __getattr__ or a property of the user's that fails.
+        return ""
+    return found if isinstance(found, str) else ""
+
+
+def _hash(value: Any) -> int | None:
+    try:
+        return hash(value)
+    except Exception:  # Unhashable, or a __hash__ of the user's that fails.
+        return None
+
+
+def _equal(one: Any, other: Any) -> bool:
+    try:
+        return bool(one == other)
+    except Exception:  # Arrays with many elements, or an __eq__ of the user's that fails.
+        return False

@@ -1,0 +1,257 @@
+"""A compiled program's own facts: what the compiler says, without running anything and without noise.
+
+All figures are for one device; of a sharded program, for each of its devices. `program_reader` makes a `Program` from
+what a compiler gives, `program_figures` turns one into figures for baselines.
+"""
+
+import collections
+import dataclasses
+import os
+import re
+from collections.abc import Iterable, Mapping
+from typing import Literal
+
+from perfsuite.measure.hlo.reader import Source
+from perfsuite.measure.targets.targets import Rates
+
+Bound = Literal["compute", "memory"]
+
+NAME = re.compile(r"[^\s/();]+")
+"""The names in JAX's path to an operation; "jit(f)/transpose(jvp(g))/mul" has jit, f, transpose, jvp, g and mul.
+
+An operation that the compiler made of several may have the paths of all, "jit(f)/mul;jit(f)/add".
+"""
+
+
+@dataclasses.dataclass(frozen=True)
+class Operation:
+    """One thing that the program does. `what` says it in a word: an opcode, a custom call's target, a fusion's kind.
+
+    `bytes` are those of its operands and results. `op_name` is JAX's path to it, `source` the innermost line of it that
+    belongs to no installed library, None where the compiler made it up.
+    """
+
+    what: str
+    op_name: str
+    source: Source | None
+    bytes: int
+
+    @property
+    def where(self) -> str:
+        """`model.py:42 in attention`, the path from the working directory; the op's name where no line is known."""
+        if self.source is None:
+            return self.op_name or "the compiler's own"
+        return place_of(self.source)
+
+    @property
+    def part(self) -> str:
+        """What and where, without the line, so that a line that moves is no change."""
+        if self.source is None:
+            names = NAME.findall(self.op_name)
+            return f"{self.what} of {names[-1]}" if names else self.what
+        function = self.source.function.rpartition(".<locals>.")[2]
+        place = f"{function} ({os.path.basename(self.source.file)})" if function else os.path.basename(self.source.file)
+        return f"{self.what} in {place}"
+
+
+@dataclasses.dataclass(frozen=True)
+class Fusion(Operation):
+    """Operations in one kernel. `names` are JAX's for them, from primitives out to jitted functions, and the opcodes.
+
+    `op_names` are the paths, `operations` how many there are, `sources` the lines they came from.
+    """
+
+    names: frozenset[str]
+    op_names: frozenset[str]
+    operations: int
+    sources: tuple[Source, ...]
+    estimated_cycles: int | None
+
+
+class Fused(tuple):
+    """The fusions that hold operations of all of some names.
+
+    A failed `assert program.fuses(...)` shows its `repr`, which says where each operation is instead.
+    """
+
+    _apart: str
+
+    def __new__(cls, names: tuple[str, ...], fusions: Iterable[Fusion]) -> "Fused":
+        """Those of `fusions` that have all names."""
+        fusions = tuple(fusions)
+        made = super().__new__(cls, (fusion for fusion in fusions if fusion.names.issuperset(names)))
+        made._apart = _apart(names, fusions)
+        return made
+
+    def __repr__(self) -> str:
+        if self:
+            return f"<{len(self)} kernels: {', '.join(fusion.where for fusion in self[:3])}>"
+        return f"<no kernel has all of them; {self._apart}>"
+
+
+def _apart(names: Iterable[str], fusions: tuple[Fusion, ...]) -> str:
+    """Where the operations of each name are: up to three kernels of each."""
+    found = []
+    for name in names:
+        holders = [fusion.where for fusion in fusions if name in fusion.names]
+        found.append(f"{name}: {', '.join(dict.fromkeys(holders[:3])) or 'in none'}")
+    return "; ".join(found)
+
+
+@dataclasses.dataclass(frozen=True)
+class Product(Operation):
+    """A matrix product or convolution. `dtypes` are those of its two operands, `flops` two for each multiply-add.
+
+    `precision` is "default", "high" or "highest", which take a TPU several passes in bfloat16.
+    """
+
+    dtypes: tuple[str, str]
+    precision: str
+    flops: int
+
+
+@dataclasses.dataclass(frozen=True)
+class LostDonation:
+    """A donated argument whose memory no output reuses.
+
+    `path` leads to it from the call; `bytes` of all of it; `function` is where the one is defined that it was given to.
+    """
+
+    path: str
+    bytes: int
+    reason: str
+    function: Source | None
+
+
+@dataclasses.dataclass(frozen=True)
+class Origin:
+    """Where a program comes from and what it runs on: what its text does not say.
+
+    `target` is the name of the device it was compiled for, None for the present one. `memory_bytes` is the memory that
+    a program may use there, None where it is not known, as `rates` are.
+    """
+
+    label: str
+    target: str | None
+    device_kind: str
+    partitions: int
+    compiler: str
+    cached: bool
+    lower_seconds: float
+    compile_seconds: float
+    memory_bytes: int | None
+    rates: Rates | None
+
+
+@dataclasses.dataclass(frozen=True, repr=False)
+class Program(Origin):
+    """The facts of one compiled program, for each device that it runs on.
+
+    `estimated_cycles` are the compiler's own and mean something only beside those of another program for the same
+    device. `bytes_accessed` is the compiler's count, in which one array read by two operations counts twice, and one
+    that stays on the chip counts too.
+    """
+
+    flops: float
+    bytes_accessed: float
+    transcendentals: float
+    argument_bytes: int
+    output_bytes: int
+    temp_bytes: int
+    alias_bytes: int
+    code_bytes: int
+
+    donations_asked: int
+    lost_donations: tuple[LostDonation, ...]
+    fusions: tuple[Fusion, ...]
+    operations: tuple[Operation, ...]
+    products: tuple[Product, ...]
+    collectives: tuple[Operation, ...]
+    resharding: tuple[Operation, ...]
+    custom_calls: tuple[Operation, ...]
+    copies: tuple[Operation, ...]
+    transposes: tuple[Operation, ...]
+    host_transfers: tuple[Operation, ...]
+    estimated_cycles: int
+
+    @property
+    def peak_bytes(self) -> int:
+        """Arguments, outputs that are no arguments, temporaries, and the program itself, which lies there too."""
+        return sum(self.memory_use.values())
+
+    @property
+    def memory_use(self) -> dict[str, int]:
+        """What makes up the peak, in bytes."""
+        return {
+            "arguments": self.argument_bytes,
+            "outputs that reuse no argument": self.output_bytes - self.alias_bytes,
+            "temporaries": self.temp_bytes,
+            "code": self.code_bytes,
+        }
+
+    @property
+    def fits(self) -> bool | None:
+        """Whether the device has room for it; None where its memory is not known."""
+        return None if self.memory_bytes is None else self.peak_bytes <= self.memory_bytes
+
+    @property
+    def margin_bytes(self) -> int | None:
+        """Memory that is left over at the peak."""
+        return None if self.memory_bytes is None else self.memory_bytes - self.peak_bytes
+
+    @property
+    def arithmetic_intensity(self) -> float:
+        """FLOP for each byte accessed; 0 for a program that accesses none."""
+        return self.flops / self.bytes_accessed if self.bytes_accessed else 0.0
+
+    @property
+    def bound(self) -> Bound | None:
+        """What limits the program at the device's published bfloat16 rate and bandwidth, if all else were perfect."""
+        if self.rates is None or not self.bytes_accessed:
+            return None
+        ridge = self.rates.peak_flops["bf16"] / self.rates.memory_bandwidth
+        return "compute" if self.arithmetic_intensity > ridge else "memory"
+
+    @property
+    def donations_reused(self) -> int:
+        return self.donations_asked - len(self.lost_donations)
+
+    @property
+    def fusion_kinds(self) -> Mapping[str, int]:
+        """How many fusions there are of each kind, "kLoop" and so on."""
+        return collections.Counter(fusion.what.partition(" ")[0] for fusion in self.fusions)
+
+    @property
+    def float32_products(self) -> tuple[Product, ...]:
+        """Products with an operand in float32: where bfloat16 was meant, a silent loss of speed."""
+        return tuple(product for product in self.products if "f32" in product.dtypes)
+
+    @property
+    def high_precision_products(self) -> tuple[Product, ...]:
+        """Products that a precision above the default was asked for."""
+        return tuple(product for product in self.products if product.precision != "default")
+
+    @property
+    def collective_bytes(self) -> int:
+        return sum(collective.bytes for collective in self.collectives)
+
+    def fuses(self, *names: str) -> "Fused":
+        """The kernels that hold an operation of every name: true if there are any, and a tuple of them.
+
+        A name is that of a JAX primitive ("dot_general", "select_n"), of a jitted function or scope that the operation
+        is in ("_bernoulli"), or an opcode of the compiled program ("convolution"). Raises `ValueError` without one.
+        """
+        if not names:
+            raise ValueError('name at least one operation: program.fuses("dot_general", "select_n")')
+        return Fused(names, self.fusions)
+
+    def __repr__(self) -> str:
+        device = f"for {self.target}" if self.target else f"on {self.device_kind}"
+        return f"<program of {self.label} {device}: {len(self.fusions)} fusions, {self.flops:.3g} FLOP>"
+
+
+def place_of(source: Source) -> str:
+    """`model.py:42 in attention`, the path from the working directory."""
+    here = os.getcwd() + os.sep
+    function = f" in {source.function}" if source.function else ""
+    return f"{source.file.removeprefix(here)}:{source.line}{function}"

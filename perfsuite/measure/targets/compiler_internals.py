@@ -1,0 +1,83 @@
+"""The private names of jax and jaxlib that the compiling of StableHLO needs, all of them here.
+
+Public JAX compiles for devices that are not present only what it has lowered for them, which needs libtpu in the
+process that lowers. Only `target_worker` imports this module. Where a name has moved,
+`tests/measure/targets/test_compiler_internals.py` fails and says which.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+from jax._src import compiler
+from jax._src.interpreters import mlir
+from jax.extend.mlir import ir
+from jaxlib import _jax
+
+# The number of arguments from which jax packs those of a TPU program into one tuple (`dispatch.should_tuple_args`).
+MOST_PLAIN_ARGUMENTS = 2000
+
+
+def parse(stablehlo: bytes) -> ir.Module:
+    """The module of a StableHLO text."""
+    with mlir.make_ir_context():
+        return ir.Module.parse(stablehlo)
+
+
+def compile_module(module: ir.Module, devices: Sequence[Any], options: Mapping[str, Any]) -> Any:
+    """Compile a module for as many partitions as there are devices, with the options that `jax.jit` would set.
+
+    `options` are those of `jax.jit(compiler_options=...)`. Returns the executable, which need not be able to run.
+    """
+    parameters, outputs = propagation(module)
+    compile_options = compiler.get_compile_options(
+        num_replicas=1,
+        num_partitions=len(devices),
+        device_assignment=np.array(devices, dtype=object).reshape(1, len(devices)),
+        env_options_overrides=dict(options),
+    )
+    compile_options.parameter_is_tupled_arguments = len(parameters) > MOST_PLAIN_ARGUMENTS
+    build = compile_options.executable_build_options
+    build.allow_spmd_sharding_propagation_to_parameters = parameters
+    build.allow_spmd_sharding_propagation_to_output = outputs
+    with module.context:
+        return devices[0].client.compile(
+            module, executable_devices=_jax.DeviceList(tuple(devices)), compile_options=compile_options
+        )
+
+
+def propagation(module: ir.Module) -> tuple[list[bool], list[bool]]:
+    """Whether the compiler may choose the sharding, for each argument and each output of the main function.
+
+    As `pxla.get_prop_to_input_output` has it: it may where no sharding was given, and where an output's leaves a
+    dimension open (`PartitionSpec.UNCONSTRAINED`). Tokens have none to choose.
+    """
+    main: Any = next(operation for operation in module.body.operations if _name(operation) == "main")
+    arguments, results = main.type.inputs, main.type.results
+    given = [_sharding(attributes) for attributes in _attributes(main, "arg_attrs", len(arguments))]
+    left = [_sharding(attributes) for attributes in _attributes(main, "res_attrs", len(results))]
+    return (
+        [text is None and not _is_token(kind) for text, kind in zip(given, arguments, strict=True)],
+        [(text is None or "?" in text) and not _is_token(kind) for text, kind in zip(left, results, strict=True)],
+    )
+
+
+def _name(operation: Any) -> str | None:
+    attributes = operation.attributes
+    return ir.StringAttr(attributes["sym_name"]).value if "sym_name" in attributes else None
+
+
+def _attributes(function: Any, which: str, count: int) -> list[Any]:
+    # MLIR leaves the list out where all are empty.
+    return list(ir.ArrayAttr(function.attributes[which])) if which in function.attributes else [{}] * count
+
+
+def _sharding(attributes: Any) -> str | None:
+    for name in ("sdy.sharding", "mhlo.sharding"):
+        if name in attributes:
+            return str(attributes[name])
+    return None
+
+
+def _is_token(kind: Any) -> bool:
+    return str(kind) == "!stablehlo.token"

@@ -1,0 +1,299 @@
+"""Compiles StableHLO for a device that is not here, in another process, and remembers what came of it.
+
+The other process is `target_worker`: a compiler that crashes takes only that process with it, what libtpu writes to the
+terminal is caught there, and the process that runs the tests never loads libtpu. That costs 0.6 s a compile, nearly
+all of it the import of jax (2 cores, jax 0.10.2).
+"""
+
+import dataclasses
+import hashlib
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from perfsuite.measure.compat.libtpu_stderr import NOISE
+from perfsuite.measure.errors import MeasurementError
+from perfsuite.measure.targets import cache as facts_cache
+from perfsuite.measure.targets.target_available import (
+    TargetError,
+    TargetUnavailable,
+    check_available,
+    unavailable_reason,
+    version,
+)
+from perfsuite.measure.targets.target_flags import parsed_flags, worker_environment
+from perfsuite.measure.targets.target_worker import HLO, PROGRAM, REQUEST, RESULT
+from perfsuite.measure.targets.targets import Target, topology_name
+
+__all__ = [
+    "CONFIG",
+    "CompileFailed",
+    "Compiled",
+    "CompilerCrashed",
+    "TargetError",
+    "TargetUnavailable",
+    "check_available",
+    "compile_for",
+    "configuration",
+    "meaningful_lines",
+    "unavailable_reason",
+    "worker_environment",
+]
+
+FORMAT = 1
+"""Part of every key: raised when what the worker does or what an entry holds changes."""
+
+# What of `jax.config` ends up in the options of a compile (`compiler.get_compile_options`).
+CONFIG = (
+    "jax_use_shardy_partitioner",
+    "jax_exec_time_optimization_effort",
+    "jax_memory_fitting_effort",
+    "jax_optimization_level",
+    "jax_memory_fitting_level",
+    "jax_compiler_enable_remat_pass",
+)
+
+# Failures that another attempt need not repeat; all others are the compiler's last word on the program.
+_PASSING = ("UNAVAILABLE", "DEADLINE_EXCEEDED", "CANCELLED", "ABORTED", "UNKNOWN")
+
+_CODE = re.compile(r"^([A-Z]+(?:_[A-Z]+)*): ")
+_REASON_CHARACTERS = 300
+
+
+@dataclasses.dataclass(frozen=True)
+class Compiled:
+    """A program as a target's compiler made it.
+
+    `hlo` is the optimised module's text. `cost` is XLA's cost analysis ("flops", "bytes accessed", ...), `memory` its
+    memory statistics ("temp_size_in_bytes", ..., "peak_memory_in_bytes"), both of one device's share. `compiler` names
+    the build of libtpu. `compile_seconds` is what the compile took when it happened, which `cached` says was earlier.
+    """
+
+    hlo: str
+    cost: dict[str, float]
+    memory: dict[str, int]
+    compile_seconds: float
+    compiler: str
+    cached: bool
+
+
+class CompileFailed(MeasurementError):  # noqa: N818
+    """The target's compiler refused the program.
+
+    `reason` is the first sentence or two of what it said, `details` all of it. `out_of_memory` is true where the
+    program needs more of some memory than one device has.
+    """
+
+    def __init__(self, target: str, reason: str, *, out_of_memory: bool = False, details: str = ""):
+        super().__init__(f"the compiler for {target} refused the program: {reason}")
+        self.target = target
+        self.reason = reason
+        self.out_of_memory = out_of_memory
+        self.details = details
+
+
+class CompilerCrashed(CompileFailed):
+    """The target's compiler died over the program. `details` are the last lines that it wrote."""
+
+    def __init__(self, target: str, reason: str, *, details: str = ""):
+        super().__init__(target, reason, details=details)
+        said = f"; it wrote:\n{details}" if details else ""
+        self.args = (f"the compiler for {target} crashed: {reason}{said}",)
+
+
+def compile_for(
+    target: Target,
+    stablehlo: bytes,
+    *,
+    partitions: int = 1,
+    chips: int | None = None,
+    cache: Path | None = None,
+    options: Mapping[str, str | bool | int | float] | None = None,
+) -> Compiled:
+    """Compile a StableHLO text (with debug locations, for sources in the result) for `partitions` devices of a target.
+
+    The devices are the first of the smallest slice that has them and `chips` chips. `options` are those of
+    `jax.jit(compiler_options=...)`. With the folder `cache`, neither this process nor another compiles the same program
+    with the same compiler and flags again; what the compiler refuses is remembered as well.
+
+    Raises `ValueError` where no slice is that large or `chips` are too few, `TargetUnavailable` where there is no
+    compiler, `CompileFailed` where it refuses the program, and `CompilerCrashed` where it dies.
+    """
+    if chips is not None and chips * target.devices_per_chip < partitions:
+        have = chips * target.devices_per_chip
+        raise ValueError(f"the program needs {partitions} devices, and {chips} chips of {target.name} have {have}")
+    topology = topology_name(target, max(partitions, (chips or 0) * target.devices_per_chip))
+    check_available()
+    request = {
+        "topology": topology,
+        "arguments": {"chip_config_name": target.chip_config},
+        "partitions": partitions,
+        "config": configuration(),
+        "options": dict(options or {}),
+    }
+    environment = worker_environment(os.environ)
+    key = _key(target, stablehlo, request, environment)
+    entry = facts_cache.read(cache, key)
+    result = None if entry is None else _result(target, entry, cached=True)
+    if result is None:
+        with facts_cache.locked(cache, key):
+            # Another process may have compiled it meanwhile.
+            entry = facts_cache.read(cache, key)
+            result = None if entry is None else _result(target, entry, cached=True)
+            if result is None:
+                entry = _run(target, stablehlo, request, environment)
+                result = _result(target, entry, cached=False)
+                if result is None:
+                    raise TargetError(f"the compiler's process gave a result that cannot be read: {_short(str(entry))}")
+                if not (isinstance(result, CompileFailed) and _code(result.details) in _PASSING):
+                    facts_cache.write(cache, key, entry)
+    if isinstance(result, CompileFailed):
+        raise result
+    return result
+
+
+def configuration() -> dict[str, Any]:
+    """The values of `jax.config` that a compile depends on, by name."""
+    import jax
+
+    found = {name: getattr(jax.config, name, None) for name in CONFIG}
+    return {name: value for name, value in found.items() if value is not None}
+
+
+def _key(target: Target, stablehlo: bytes, request: Mapping[str, Any], environment: Mapping[str, str]) -> str:
+    """Of all that the result depends on."""
+    about = {
+        "format": FORMAT,
+        "target": target.name,
+        "libtpu": version("libtpu"),
+        "jaxlib": version("jaxlib"),
+        "libtpu flags": parsed_flags(environment.get("LIBTPU_INIT_ARGS", "")),
+        "xla flags": parsed_flags(environment.get("XLA_FLAGS", "")),
+        **request,
+    }
+    digest = hashlib.sha256(json.dumps(about, sort_keys=True).encode())
+    digest.update(b"\0")
+    digest.update(stablehlo)
+    return digest.hexdigest()
+
+
+def _run(
+    target: Target, stablehlo: bytes, request: Mapping[str, Any], environment: Mapping[str, str]
+) -> dict[str, Any]:
+    """Let a worker compile the program, and return what the cache is to hold of it."""
+    with tempfile.TemporaryDirectory(prefix="perfsuite-") as name:
+        folder = Path(name)
+        (folder / PROGRAM).write_bytes(stablehlo)
+        (folder / REQUEST).write_text(json.dumps({**request, "parent": os.getpid()}), encoding="utf-8")
+        log = folder / "log"
+        with log.open("wb") as output:
+            process = subprocess.Popen(
+                _command(folder),
+                env=environment,
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                # An interrupt from the terminal is for this process, which then ends the worker.
+                start_new_session=True,
+            )
+            try:
+                code = process.wait()
+            except BaseException:
+                process.kill()
+                process.wait()
+                raise
+        try:
+            result = json.loads((folder / RESULT).read_text(encoding="utf-8"))
+        except FileNotFoundError:
+            lines = meaningful_lines(log.read_text(encoding="utf-8", errors="replace"))
+            raise CompilerCrashed(target.name, _death(code), details="\n".join(lines)) from None
+        error = result.get("error")
+        if error is None:
+            return {**result, "hlo": (folder / HLO).read_text(encoding="utf-8")}
+        if error["stage"] == "compile":
+            return result
+        said = f"{error['type']}: {_short(error['message'])}"
+        if error["stage"] == "start":
+            raise TargetUnavailable(f"the compiler for {target.name} did not start: {said}")
+        raise TargetError(f"the compiler for {target.name} could not {error['stage']} the program: {said}")
+
+
+def _command(folder: Path) -> list[str]:
+    # -P: a `jax` or `json.py` in the current folder is not meant.
+    return [sys.executable, "-P", "-m", "perfsuite.measure.targets.target_worker", str(folder)]
+
+
+def _result(target: Target, entry: Mapping[str, Any], *, cached: bool) -> Compiled | CompileFailed | None:
+    """What an entry says; `None` where it says nothing."""
+    try:
+        if "error" in entry:
+            message = entry["error"]["message"]
+            reason = _reason(message) or entry["error"]["type"]
+            out_of_memory = _code(message) == "RESOURCE_EXHAUSTED"
+            return CompileFailed(target.name, reason, out_of_memory=out_of_memory, details=message)
+        return Compiled(
+            hlo=entry["hlo"],
+            cost=entry["cost"],
+            memory=entry["memory"],
+            compile_seconds=entry["compile_seconds"],
+            compiler=entry["compiler"],
+            cached=cached,
+        )
+    except (KeyError, TypeError):
+        return None
+
+
+def _code(message: str) -> str | None:
+    found = _CODE.match(message)
+    return None if found is None else found[1]
+
+
+def _reason(message: str) -> str:
+    """The first sentences of a compiler's message, without its status code."""
+    message = message.strip()
+    while (found := _CODE.match(message)) is not None:
+        message = message[found.end() :]
+    return _short(message.partition("\n")[0])
+
+
+def _short(text: str) -> str:
+    text = " ".join(text.split())
+    if len(text) <= _REASON_CHARACTERS:
+        return text
+    cut = text[:_REASON_CHARACTERS]
+    end = cut.rfind(". ")
+    return cut[: end + 1] if end > 0 else f"{cut} ..."
+
+
+def _death(code: int) -> str:
+    if code >= 0:
+        return f"its process ended with exit code {code} and no result"
+    try:
+        name = signal.Signals(-code).name
+    except ValueError:
+        name = f"signal {-code}"
+    hint = " (most often: the machine ran out of memory)" if name == "SIGKILL" else ""
+    return f"its process was ended by {name}{hint}"
+
+
+# The frames of stack traces, which name no functions.
+_FRAMES = re.compile(r"^\s*@ +0x|^PC: @|^\*\*\* Check failure stack trace|symbolize\.|^\s*$")
+_FATAL = re.compile(r"F\d{4} ")
+
+
+def meaningful_lines(log: str, count: int = 5) -> list[str]:
+    """The lines of a worker's output that may say why it died: from the first fatal one on, or else the last."""
+    lines = [
+        line.rstrip()[:_REASON_CHARACTERS]
+        for line in log.splitlines()
+        if not (NOISE.search(line) or _FRAMES.search(line))
+    ]
+    fatal = next((number for number, line in enumerate(lines) if _FATAL.match(line)), None)
+    return lines[-count:] if fatal is None else lines[fatal : fatal + count]

@@ -1,0 +1,62 @@
+"""The environment of the process that compiles for a target, and the flags in it."""
+
+import os
+import shlex
+from collections.abc import Mapping
+from pathlib import Path
+
+# Flags that say something of this machine or of another backend. They would only spoil the key.
+_HOST_FLAGS = ("--xla_force_host_platform_device_count", "--xla_cpu_", "--xla_gpu_")
+
+# JAX_* arrives through CONFIG; a TPU machine's TPU_* describes that machine; the others would only slow or break it.
+_DROPPED_PREFIXES = ("JAX_", "TPU_", "PJRT_", "PYTHONWARNINGS", "PYTHONDEVMODE", "PYTHONINSPECT", "PYTHONPROFILE")
+
+
+def worker_environment(environment: Mapping[str, str]) -> dict[str, str]:
+    """The environment variables of the worker, from those of this process."""
+    kept = {name: value for name, value in environment.items() if not name.startswith(_DROPPED_PREFIXES)}
+    flags = parsed_flags(_xla_flags(kept.pop("XLA_FLAGS", "")))
+    flags = {name: value for name, value in flags.items() if not name.startswith(_HOST_FLAGS)}
+    if flags:
+        kept["XLA_FLAGS"] = _joined(flags)
+    root = Path(__file__).parents[3]
+    if root.name not in ("site-packages", "dist-packages"):
+        # This perfsuite may be known by a `pythonpath` of pytest's only.
+        kept["PYTHONPATH"] = os.pathsep.join([*filter(None, [kept.get("PYTHONPATH")]), str(root)])
+    return kept | {
+        "JAX_PLATFORMS": "cpu",
+        # Else it asks Google Cloud's metadata server what machine this is, and waits for an answer.
+        "TPU_SKIP_MDS_QUERY": "1",
+        # Else a second process that loads libtpu ends with an error about /tmp/libtpu_lockfile.
+        "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
+        # Else it writes log files to /tmp/tpu_logs.
+        "TPU_LOG_DIR": "disabled",
+    }
+
+
+def _xla_flags(value: str) -> str:
+    """The flags in XLA_FLAGS, which may also be the name of a file that holds them."""
+    if not value.strip() or value.lstrip().startswith("-"):
+        return value
+    try:
+        return Path(value.strip()).read_text(encoding="utf-8")
+    except OSError:
+        return ""
+
+
+def parsed_flags(text: str) -> dict[str, str | None]:
+    """The flags in a text by name, sorted; of one given twice the last counts."""
+    try:
+        words = shlex.split(text)
+    except ValueError:
+        # A quote that is not closed: what it means is for the compiler to say.
+        words = text.split()
+    flags: dict[str, str | None] = {}
+    for word in words:
+        name, equals, value = word.partition("=")
+        flags[name] = value if equals else None
+    return dict(sorted(flags.items()))
+
+
+def _joined(flags: Mapping[str, str | None]) -> str:
+    return " ".join(name if value is None else f"{name}={shlex.quote(value)}" for name, value in flags.items())

@@ -1,0 +1,296 @@
+"""`compare_calls`: two calls, paired in one run, in random order, until their ratio is known well enough.
+
+Timings on shared machines drift far more than the effects to be caught: sequential medians of the same code differed by
+8 % (standard deviation) and by up to 62 %, paired ones by 0.26 % (2-core x86-64 machine, 0.36 ms jitted step). So the
+sides take turns in random order in windows of a few blocks, and the figure is the median of candidate / reference over
+all pairs of blocks of the same window.
+"""
+
+import dataclasses
+import math
+import random
+import time
+from collections.abc import Callable, Sequence
+from typing import Literal
+
+import numpy as np
+
+from perfsuite.measure import peers, progress
+from perfsuite.measure.call import Call
+from perfsuite.measure.compiles import compiles
+from perfsuite.measure.measurement import Interval, Measurement
+from perfsuite.measure.stats.intervals import DECIDING_ERROR, error_of_look
+from perfsuite.measure.stats.sequential import (
+    Estimate,
+    Look,
+    Sequential,
+    estimates,
+    fewest_pairs,
+    in_windows,
+    unbounded,
+    window_of,
+)
+from perfsuite.measure.timing.block import Sample, Subject, collector_off, run_block, subjects_alike
+from perfsuite.measure.timing.timing import Until, columns_us
+
+LEAST_PAIRS = 3
+"""Taken even when time is up. So few have no interval, and the figure stays open."""
+HOPELESS = 0.001
+"""Two sides of the same code may differ by about as much, for reasons that are none of theirs (where memory lies)."""
+MARGIN = 1.35
+"""The estimate itself will move: the interval must be so much narrower than its distance from the limit to be settled
+nine times in ten (its half-width is 3.6 standard errors, and 1.28 more are kept free)."""
+MOST_SECONDS = 600
+PRECISION = 0.005
+"""With nothing else to settle, sampling stops at this half-width of the log ratio's interval."""
+
+Field = Literal["ratio", "overhead_us"]
+
+COLUMNS: dict[Until, int] = {"return": 0, "ready": 1}
+
+
+@dataclasses.dataclass(frozen=True)
+class Comparison:
+    """Candidate against reference, `until` they return or are ready.
+
+    `ratio` is the median of candidate / reference over the pairs that share a window, `overhead_us` the median of
+    candidate - reference in microseconds. `verdict` is set by whoever holds the budget. `candidate_us` and
+    `reference_us` are the samples, shape (pairs, 2), the columns to return and to ready, in the order in which they
+    were taken, `window` of them in each window. `unsettled` is a sentence where the ratio moved while it was sampled;
+    the intervals then hold both ends. `error` is the chance that an interval misses the truth at any look. `processes`
+    is the number of those whose samples these are.
+    """
+
+    candidate: str
+    reference: str
+    until: Until
+    ratio: Estimate
+    overhead_us: Estimate
+    candidate_us: np.ndarray
+    reference_us: np.ndarray
+    looks: int
+    seconds: float
+    verdict: str = "new"
+    window: int = 1
+    unsettled: str | None = None
+    error: float = DECIDING_ERROR
+    processes: int = 1
+
+    @property
+    def candidate_median_us(self) -> float:
+        """Median of the candidate alone, for people: it drifts, and only the paired figures decide."""
+        return float(np.median(self.candidate_us[:, COLUMNS[self.until]]))
+
+    @property
+    def reference_median_us(self) -> float:
+        """Median of the reference alone."""
+        return float(np.median(self.reference_us[:, COLUMNS[self.until]]))
+
+    @property
+    def pairs(self) -> int:
+        return len(self.candidate_us)
+
+    def measurements(self, name: str) -> list[Measurement]:
+        """The figures that a gate takes. The overhead is info: the ratio gates the same thing without its drift.
+
+        Where the pairs were too few for an interval, the ratio is info as well.
+        """
+        ratio, overhead = self.ratio, self.overhead_us
+        if not self.bounded:
+            return [
+                Measurement(f"{name} ratio to {self.until}", ratio.value, "x", "info", samples=self.pairs),
+                Measurement(f"{name} overhead to {self.until}", overhead.value, "us", "info", samples=self.pairs),
+            ]
+        return [
+            Measurement(
+                f"{name} ratio to {self.until}", ratio.value, "x", "ratio", "lower", ratio.interval, self.pairs
+            ),
+            Measurement(
+                f"{name} overhead to {self.until}", overhead.value, "us", "info", "lower", overhead.interval, self.pairs
+            ),
+        ]
+
+    @property
+    def bounded(self) -> bool:
+        """Whether there were pairs enough for an interval at all."""
+        return math.isfinite(self.ratio.interval.high)
+
+    def to_settle(self, limit: float, figure: Field = "ratio") -> str:
+        """What would settle a comparison that left `limit` inside the interval of `figure`, in words."""
+        if self.unsettled:
+            return f"{self.unsettled}; more sampling does not settle that"
+        estimate = getattr(self, figure)
+        if not self.bounded:
+            return (
+                f"{self.pairs} pairs are too few for an interval: allow more time "
+                f"({_seconds(self.seconds * fewest_pairs(self.error) / self.pairs)})"
+            )
+        value, low, high, limit_at = estimate.value, estimate.interval.low, estimate.interval.high, limit
+        if figure == "ratio" and limit > 0:
+            value, low, high, limit_at = (math.log(each) for each in (value, low, high, limit))
+        distance = abs(limit_at - value)
+        # A share of the time of the reference, so that both figures are held to the same.
+        relative = distance if figure == "ratio" else distance / self.reference_median_us
+        if relative < HOPELESS:
+            return (
+                f"its estimate lies within {HOPELESS:.1%} of the limit, where no amount of sampling is sure to tell "
+                "on which side: move the limit"
+            )
+        side = high - value if value <= limit_at else value - low
+        # An interval narrows with the square root of the number of pairs.
+        needed = self.seconds * max(1.0, side * MARGIN / distance) ** 2
+        if needed > MOST_SECONDS:
+            return f"more than {MOST_SECONDS / 60:g} minutes of sampling: move the limit, or take a quieter machine"
+        more = max(1, math.ceil(needed - self.seconds))
+        return f"about {more} more second{'s' * (more > 1)} of sampling ({_seconds(needed)})"
+
+
+Settled = Callable[[Estimate, Estimate], bool]
+"""Says of the ratio and of the overhead whether they are known well enough to stop."""
+
+
+def compare_calls(
+    candidate: Call,
+    reference: Call,
+    *,
+    until: Until = "ready",
+    seconds: float = 5.0,
+    settled: Settled | None = None,
+    seed: int | None = None,
+    error: float = DECIDING_ERROR,
+) -> Comparison:
+    """Compare two calls in windows of up to 5 pairs, each window in random order, for at most `seconds` of sampling.
+
+    Both are warmed first; a compile while sampling raises `RecompilationError`. After 20 pairs and then after every
+    40 % more, the intervals are looked at, each look paid for (`Sequential`), and sampling stops when `settled` says
+    so. Without `settled` it stops once the ratio is known to 0.5 %. `error` is the chance that the interval of the
+    ratio, or that of the overhead, misses the truth at any look.
+    """
+    if not 0 < error < 1:
+        raise ValueError(f"compare_calls(error={error!r}): must lie between 0 and 1")
+    sides = subjects_alike(candidate, reference)
+    settled = settled or _precise
+    order = random.Random(seed if peers.alone() else peers.agreed(random.getrandbits(53) if seed is None else seed))
+    column = COLUMNS[until]
+    rule = Sequential(error)
+    best: Look | None = None
+    what = f"comparing {candidate.label} with {reference.label}"
+    started = time.monotonic()
+    try:
+        with collector_off(), compiles.forbid(), progress.sampling(what, seconds) as told:
+            samples = _run_window(sides, 1, order)
+            window = peers.agreed(window_of(seconds / max(time.monotonic() - started, 1e-9), error))
+            if window > 1:  # that pair was no window, and there is time for others
+                samples = ([], [])
+            while True:
+                time_passed = peers.agreed((time.monotonic() - started) / seconds if seconds else math.inf)
+                pairs = len(samples[0])
+                if pairs >= LEAST_PAIRS and rule.due(pairs, time_passed):
+                    a, b = (np.asarray(peers.slowest(side))[:, column] / 1e3 for side in samples)
+                    now = rule.look(a, b, window, time_passed)
+                    best = now or best
+                    if peers.agreed(time_passed > 1 or bool(now and settled(now.ratio, now.overhead))):
+                        break
+                if told is not None:  # between windows, whose order is random: what it costs falls on either side alike
+                    told()
+                for side, taken in zip(samples, _run_window(sides, window, order), strict=True):
+                    side += taken
+    finally:
+        for subject in sides:
+            subject.give_back()
+    candidate_us = columns_us(peers.slowest(samples[0]), candidate.label)
+    reference_us = columns_us(peers.slowest(samples[1]), reference.label)
+    if best is None:
+        best = unbounded([in_windows(candidate_us[:, column], reference_us[:, column], window)])
+    return Comparison(
+        candidate=candidate.label,
+        reference=reference.label,
+        until=until,
+        ratio=best.ratio,
+        overhead_us=best.overhead,
+        candidate_us=candidate_us,
+        reference_us=reference_us,
+        looks=rule.looks,
+        seconds=time.monotonic() - started,
+        window=window,
+        unsettled=best.unsettled,
+        error=error,
+    )
+
+
+def pooled(parts: Sequence[Comparison], error: float | None = None) -> Comparison:
+    """One comparison over all pairs of `parts`, each of which was made in a process of its own, in that order.
+
+    The pairs stay in their windows, so the interval holds whatever differs between the processes' machines. But the
+    ratio itself differs between processes (where arrays and code lie in memory), and no number of pairs in one process
+    shows by how much. So the interval also holds the estimate of every process: only what the pairs together and every
+    single process say counts as decided.
+
+    It may be called after each new process: with n parts it spends the (n - 1)-th share of `error`, and the intervals
+    of all those calls hold at once with probability 1 - `error`. What the first comparison has spent comes on top of
+    it; where nothing is said, `error` is as much again.
+
+    Raises `ValueError` where there are no parts, or where they are not of the same two calls until the same moment.
+    """
+    if not parts:
+        raise ValueError("pooled() needs at least one comparison")
+    if len(kinds := {(part.candidate, part.reference, part.until) for part in parts}) > 1:
+        named = ", ".join(sorted(f"{a}/{b} to {until}" for a, b, until in kinds))
+        raise ValueError(f"pooled() takes comparisons of the same two calls, got {named}")
+    if len(parts) == 1:
+        return parts[0]
+    error = parts[0].error if error is None else error
+    column = COLUMNS[parts[0].until]
+    windows = [in_windows(part.candidate_us[:, column], part.reference_us[:, column], part.window) for part in parts]
+    look = estimates(windows, error_of_look(len(parts) - 1, error))
+    if look is None:
+        look = unbounded(windows)
+    alone = [unbounded([times]) for times in windows]
+    ratio, overhead = (
+        _holding(estimate, [one.value for one in each])
+        for estimate, each in ((look.ratio, [a.ratio for a in alone]), (look.overhead, [a.overhead for a in alone]))
+    )
+    said = [look.unsettled] if look.unsettled else []
+    if ratio != look.ratio:
+        values = ", ".join(f"{each.ratio.value:.4g}" for each in alone)
+        said.append(f"the processes contradict each other: the ratios of each are {values}")
+    sizes = {part.window for part in parts}
+    return Comparison(
+        candidate=parts[0].candidate,
+        reference=parts[0].reference,
+        until=parts[0].until,
+        ratio=ratio,
+        overhead_us=overhead,
+        candidate_us=np.concatenate([part.candidate_us for part in parts]),
+        reference_us=np.concatenate([part.reference_us for part in parts]),
+        looks=sum(part.looks for part in parts),
+        seconds=sum(part.seconds for part in parts),
+        window=sizes.pop() if len(sizes) == 1 else 1,
+        unsettled="; ".join(said) or None,
+        error=error,
+        processes=len(parts),
+    )
+
+
+def _holding(estimate: Estimate, values: list[float]) -> Estimate:
+    """The estimate, its interval wide enough for all the values."""
+    interval = estimate.interval
+    return Estimate(estimate.value, Interval(min(interval.low, *values), max(interval.high, *values)))
+
+
+def _run_window(sides: list[Subject], pairs: int, order: random.Random) -> tuple[list[Sample], list[Sample]]:
+    """Run each side so many times, every order of the blocks as likely as any other."""
+    turns = [0, 1] * pairs
+    order.shuffle(turns)
+    samples: tuple[list[Sample], list[Sample]] = ([], [])
+    for side in turns:
+        samples[side].append(run_block(sides[side]))
+    return samples
+
+
+def _seconds(needed: float) -> str:
+    return f"--perf-seconds={math.ceil(needed)}"
+
+
+def _precise(ratio: Estimate, overhead: Estimate) -> bool:
+    return math.log(ratio.interval.high / ratio.interval.low) / 2 <= PRECISION

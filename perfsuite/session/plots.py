@@ -1,0 +1,151 @@
+"""What of a test's samples is kept for the pictures of a report: with --perf-report only, for it is much."""
+
+import dataclasses
+from typing import TYPE_CHECKING
+
+from perfsuite.measure.measurement import Interval
+
+if TYPE_CHECKING:
+    from perfsuite.measure.timing.comparison import Comparison
+    from perfsuite.measure.timing.scaling import Scaling
+
+MOST_RATIOS = 1000
+"""Of a comparison of more pairs, so many are kept, evenly spaced in the order in which they were taken."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Distribution:
+    """The paired ratios of one `perf.compare`, in the order in which they were taken.
+
+    `title` is that of the figure of the ratio. `ratios` are candidate over reference, one a pair, of which there were
+    `pairs`; the medians are those of each side alone.
+    """
+
+    title: str
+    candidate: str
+    reference: str
+    until: str
+    ratios: tuple[float, ...]
+    pairs: int
+    processes: int
+    ratio: float
+    interval: Interval | None
+    candidate_median_us: float
+    reference_median_us: float
+    unsettled: str = ""
+
+    def to_dict(self) -> dict:
+        """Plain values only, as a pytest-xdist worker can send them."""
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_dict(cls, values: dict) -> "Distribution":
+        """The inverse of `to_dict`."""
+        interval = Interval(**values["interval"]) if values["interval"] else None
+        return cls(**{**values, "ratios": tuple(values["ratios"]), "interval": interval})
+
+
+@dataclasses.dataclass(frozen=True)
+class Line:
+    """The points of one `perf.scaling`, and the line through them: `values` in `unit`, over `units`.
+
+    `title` is that of the figure of the slope, `per_unit`. `interval` is that of the slope, None where it is exact.
+    """
+
+    title: str
+    label: str
+    what: str
+    unit: str
+    units: tuple[float, ...]
+    values: tuple[float, ...]
+    per_unit: float
+    interval: Interval | None
+    intercept: float
+    r_squared: float
+    rounds: int
+
+    def to_dict(self) -> dict:
+        """Plain values only, as a pytest-xdist worker can send them."""
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_dict(cls, values: dict) -> "Line":
+        """The inverse of `to_dict`."""
+        interval = Interval(**values["interval"]) if values["interval"] else None
+        points = {"units": tuple(values["units"]), "values": tuple(values["values"])}
+        return cls(**{**values, **points, "interval": interval})
+
+
+@dataclasses.dataclass(frozen=True)
+class ProgramRecord:
+    """One program that a test compiled: what its figures are called, and how it differs from the baseline's.
+
+    `titles` are those of its figures. `differences` are lines; empty where nothing is different, or where the program
+    of the baseline is not in the cache of this machine (`compared` is False).
+    """
+
+    label: str
+    target: str | None
+    device_kind: str
+    compiler: str
+    partitions: int
+    cached: bool
+    titles: tuple[str, ...]
+    compared: bool = False
+    differences: tuple[str, ...] = ()
+
+    def to_dict(self) -> dict:
+        """Plain values only, as a pytest-xdist worker can send them."""
+        return dataclasses.asdict(self)
+
+    @classmethod
+    def from_dict(cls, values: dict) -> "ProgramRecord":
+        """The inverse of `to_dict`."""
+        return cls(**{**values, "titles": tuple(values["titles"]), "differences": tuple(values["differences"])})
+
+
+def distribution_of(title: str, comparison: "Comparison") -> Distribution:
+    """The distribution behind the figure `title`."""
+    from perfsuite.measure.timing.comparison import COLUMNS
+
+    column = COLUMNS[comparison.until]
+    ratios = comparison.candidate_us[:, column] / comparison.reference_us[:, column]
+    pairs = len(ratios)
+    kept = ratios if pairs <= MOST_RATIOS else ratios[[i * pairs // MOST_RATIOS for i in range(MOST_RATIOS)]]
+    return Distribution(
+        title,
+        comparison.candidate,
+        comparison.reference,
+        comparison.until,
+        tuple(_rounded(ratio) for ratio in kept),
+        pairs,
+        comparison.processes,
+        comparison.ratio.value,
+        comparison.ratio.interval if comparison.bounded else None,
+        _rounded(comparison.candidate_median_us),
+        _rounded(comparison.reference_median_us),
+        comparison.unsettled or "",
+    )
+
+
+def line_of(title: str, scaling: "Scaling") -> Line:
+    """The line behind the figure `title`."""
+    exact = scaling.figure == "host_calls"
+    return Line(
+        title,
+        scaling.label,
+        scaling.what,
+        "calls" if exact else "us",
+        tuple(_rounded(unit) for unit in scaling.units),
+        tuple(_rounded(value) for value in scaling.values),
+        float(scaling.per_unit.value),
+        None if exact else scaling.per_unit.interval,
+        float(scaling.intercept),
+        float(scaling.r_squared),
+        int(scaling.rounds),
+    )
+
+
+def _rounded(value: float) -> float:
+    """Six significant digits: what is drawn needs no more, and every digit is sent and written."""
+    return float(f"{float(value):.6g}")

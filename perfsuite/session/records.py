@@ -1,0 +1,84 @@
+"""What one test measured, in plain values: it travels between processes, and is saved, judged and reported."""
+
+import dataclasses
+
+from perfsuite.gate.verdict import Gate
+from perfsuite.measure.measurement import Measurement
+from perfsuite.session.plots import Distribution, Line, ProgramRecord
+from perfsuite.session.trace_record import TraceRecord
+
+
+@dataclasses.dataclass(frozen=True)
+class TestRecord:
+    """What one test measured, as it travels from a pytest-xdist worker to the process that saves and reports."""
+
+    __test__ = False  # no test class, whatever its name
+
+    test: str
+    passed: bool
+    ended: bool
+    """Whether the test's body came to its end, so that a figure it did not measure is really gone."""
+    gates: tuple[Gate, ...]
+    measurements: tuple[Measurement, ...]
+    compiled: int = 0
+    """Programs that a compiler was run for."""
+    cached: int = 0
+    """Programs whose facts were known from before."""
+    traces: tuple[TraceRecord, ...] = ()
+    """The profiler's traces, which are kept with --perf-trace. Their figures are in no baseline file."""
+    outcome: str = "passed"
+    """passed, failed, skipped or error (where it failed before or after its body)."""
+    message: str = ""
+    """Why it failed or was skipped."""
+    file: str = ""
+    line: int = 0
+    """Of the test, from 1; 0 where it is not known. The file is seen from the root."""
+    seconds: float = 0.0
+    """That the body took."""
+    distributions: tuple[Distribution, ...] = ()
+    """Like the lines and the programs, of sessions with --perf-report only."""
+    lines: tuple[Line, ...] = ()
+    programs: tuple[ProgramRecord, ...] = ()
+
+    def to_dict(self) -> dict:
+        """Plain values only."""
+        return {
+            "test": self.test,
+            "passed": self.passed,
+            "ended": self.ended,
+            "gates": [gate.to_dict() for gate in self.gates],
+            "measurements": [measurement.to_dict() for measurement in self.measurements],
+            "compiled": self.compiled,
+            "cached": self.cached,
+            "traces": [trace.to_dict() for trace in self.traces],
+            "outcome": self.outcome,
+            "message": self.message,
+            "file": self.file,
+            "line": self.line,
+            "seconds": self.seconds,
+            "distributions": [each.to_dict() for each in self.distributions],
+            "lines": [each.to_dict() for each in self.lines],
+            "programs": [each.to_dict() for each in self.programs],
+        }
+
+    @classmethod
+    def from_dict(cls, values: dict) -> "TestRecord":
+        """The inverse of `to_dict`."""
+        return cls(
+            values["test"],
+            values["passed"],
+            values["ended"],
+            tuple(Gate.from_dict(gate) for gate in values["gates"]),
+            tuple(Measurement.from_dict(measurement) for measurement in values["measurements"]),
+            values["compiled"],
+            values["cached"],
+            tuple(TraceRecord.from_dict(trace) for trace in values["traces"]),
+            values["outcome"],
+            values["message"],
+            values["file"],
+            values["line"],
+            values["seconds"],
+            tuple(Distribution.from_dict(each) for each in values["distributions"]),
+            tuple(Line.from_dict(each) for each in values["lines"]),
+            tuple(ProgramRecord.from_dict(each) for each in values["programs"]),
+        )

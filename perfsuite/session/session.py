@@ -1,0 +1,292 @@
+"""One pytest session with --perf: its options, devices and baselines, and the gates of all its tests.
+
+A figure of the present device is *measured*, one of a target is *compiled*, and each goes to the file of its device.
+Where the present device is the target, both are of one file, and figures of the same test and name are one entry: both
+are judged against it, and what was measured is recorded.
+"""
+
+import contextlib
+import dataclasses
+import re
+from collections.abc import Iterable
+from pathlib import Path
+from typing import TYPE_CHECKING, NoReturn
+
+import pytest
+
+from perfsuite.gate import baseline, verdict
+from perfsuite.gate.baseline import Baselines, Entry
+from perfsuite.gate.baseline_file import BaselineError, SaveResult, check_writable, load, save
+from perfsuite.gate.environment import (
+    Environment,
+    device_slug,
+    installed,
+    present_environment,
+    target_environment,
+)
+from perfsuite.gate.verdict import Gate
+from perfsuite.hooks.distributed import shared_baselines
+from perfsuite.measure.measurement import Measurement, title
+from perfsuite.measure.stats.intervals import error_of_gate
+from perfsuite.options import HERE, SIZES, Options
+from perfsuite.processes.handover import read_request
+from perfsuite.session.records import TestRecord
+
+if TYPE_CHECKING:
+    from perfsuite.hooks.calibration import Calibration
+    from perfsuite.hooks.upgrade_child import Times
+    from perfsuite.processes.group import Group
+
+_SIZE = " --perf-size="
+
+
+class PerfSession:
+    """Made once a session, when --perf is given; it starts JAX's backend.
+
+    `timing_refused` says why nothing can be timed here, or is empty. Raises `BaselineError` when the baselines of the
+    present device or of the targets named in the options cannot be read, or cannot be written although they are to be
+    saved; `ValueError` for a target that is not known.
+
+    `cache` is the folder where the facts of programs are kept, None keeps none. `group` are the processes that measure
+    together, None where this one is alone; all of them have the baselines of process 0, and keep no facts.
+    """
+
+    def __init__(
+        self, options: Options, *, timing_refused: str, cache: Path | None = None, group: "Group | None" = None
+    ):
+        self.options = options
+        self.timing_refused = timing_refused
+        self.group = group
+        # What processes find in their caches differs, and with it what they would run.
+        self.cache = cache if group is None else None
+        if options.again is not None:
+            # Its own cache is an empty one, so that it leaves pytest's alone; but programs take minutes to compile.
+            kept = read_request(options.again).cache
+            self.cache = None if kept is None else Path(kept)
+        self.environment: Environment = present_environment()
+        self.device = device_slug(self.environment.device_kind)
+        """The name of the present device's baseline file."""
+        self._files: dict[str, Baselines] = {}
+        if group is not None:
+            paths = [self.path_of(target) for target in (None, *options.targets)]
+            self._files = shared_baselines(group, paths, save=options.save)
+        elif options.save:
+            check_writable(options.baselines)
+        self._environments: dict[str, Environment] = {}
+        self.baselines = self.baselines_of(None)
+        for target in options.targets:
+            self.environment_of(target)
+            self.baselines_of(target)
+        self.calibration: Calibration | None = None
+        """What the session calibrates, with --perf-calibrate; then nothing is gated."""
+        self.upgrade: Times | None = None
+        """Where the times go, in a process that `perfsuite upgrade-check` started for them; then nothing is gated."""
+        self._gates_expected: int | None = None
+        self._gates_made = 0
+        self.records: list[TestRecord] = []
+        self.unmeasured: list[TestRecord] = []
+        """Perf tests that failed or were skipped before their body, or failed after it: for reports alone."""
+        self.collected: set[str] = set()
+        """Every test of the files that were collected, where they were collected whole."""
+        self.of_targets: set[str] = set()
+        """The test functions among them, without parameters, that run once for every target."""
+
+    @property
+    def path(self) -> Path:
+        """The present device's baseline file."""
+        return self.path_of(None)
+
+    def path_of(self, target: str | None) -> Path:
+        """The baseline file of a target, or of the present device."""
+        return self.options.baselines / f"{target or self.device}.json"
+
+    def baselines_of(self, target: str | None) -> Baselines:
+        """The baselines of a target, or of the present device; read when first asked for. Raises `BaselineError`."""
+        device = target or self.device
+        if device not in self._files:
+            self._files[device] = load(self.path_of(device))
+        return self._files[device]
+
+    def environment_of(self, target: str | None) -> Environment:
+        """Where this session makes the figures of a target. Raises `ValueError` for one that is not known."""
+        if target is None:
+            return self.environment
+        if target not in self._environments:
+            from perfsuite.measure.targets import targets
+
+            kind = targets.target(target).device_kind
+            self._environments[target] = target_environment(self.environment, kind, libtpu=installed("libtpu"))
+        return self._environments[target]
+
+    def unavailable(self, reason: str) -> NoReturn:
+        """End the test, for something that this machine lacks: skipped, but failed under --perf-strict."""
+        __tracebackhide__ = True
+        if self.options.strict:
+            pytest.fail(f"{reason} (--perf-strict)", pytrace=False)
+        pytest.skip(reason)
+
+    def check_timing(self, instrument: str) -> None:
+        """End the test, as skipped, where nothing can be timed."""
+        __tracebackhide__ = True
+        if self.timing_refused:
+            pytest.skip(f"{instrument}: {self.timing_refused}")
+
+    def check_alone(self, instrument: str) -> None:
+        """End the test where several processes measure together: in each the instrument would stop by its own clock."""
+        __tracebackhide__ = True
+        if self.group is not None:
+            self.unavailable(f"{instrument} measures one process alone, and {self.group.count} measure together here")
+
+    def test_key(self, test: str) -> str:
+        """A test's name in the baseline file. Figures of the full size stand beside those of the small one."""
+        return test if self.options.size == "small" else f"{test}{_SIZE}{self.options.size}"
+
+    def ratio_limit(self, test: str, figure: str, tolerance: float | None, *, target: str | None = None) -> list[float]:
+        """The limit that the baseline puts on a ratio, as a list of one; empty where there is none."""
+        if self.options.save:
+            return []
+        limit = verdict.ratio_limit(self._entry(test, figure, target), self.environment_of(target), tolerance)
+        return [] if limit is None else [limit]
+
+    def error_of_next_gate(self, item: pytest.Item) -> float:
+        """The share of the session's error that the next comparison may spend. `item` is the test that makes it.
+
+        Expected are as many comparisons as the perf tests of the session have ratios on file, and one of each test that
+        has no figure on file.
+        """
+        if self._gates_expected is None:
+            perf_tests = {each.nodeid for each in item.session.items if "perf" in getattr(each, "fixturenames", ())}
+            on_file = [self.baselines.figures.get(self.test_key(test)) for test in perf_tests | {item.nodeid}]
+            known = (entry.kind == "ratio" for entries in on_file if entries for entry in entries.values())
+            self._gates_expected = on_file.count(None) + sum(known)
+        self._gates_made += 1
+        return error_of_gate(self._gates_made, self._gates_expected)
+
+    def judge(self, test: str, measurement: Measurement, tolerance: float | None, *, cause: str = "") -> Gate:
+        """A measurement against its baseline. Raises `BaselineError` when the file of its target cannot be read."""
+        entry = self._entry(test, measurement.name, measurement.target)
+        now = self.environment_of(measurement.target)
+        gate = verdict.judge_baseline(test, measurement, entry, now=now, tolerance=tolerance, cause=cause)
+        if gate.verdict == "new" and self.options.strict:
+            return dataclasses.replace(
+                gate,
+                verdict="fail",
+                reason=f"{measurement.title} has no baseline (--perf-strict): pytest --perf-save records it",
+            )
+        return gate
+
+    def failures(self, gates: list[Gate]) -> list[Gate]:
+        """Those that fail the test. While baselines are being saved, only budgets do."""
+        return [gate for gate in gates if gate.failed and not (self.options.save and gate.source != "budget")]
+
+    def missing(self) -> list[tuple[str, str]]:
+        """Recorded figures that their tests, which ran to their end, did not make: (test, title of the figure)."""
+        lost = []
+        ended = [record for record in self.records if record.ended]
+        for device in (self.device, *self._target_files()):
+            target = None if device == self.device else device
+            try:
+                figures = self.baselines_of(device).figures
+            except BaselineError:
+                continue  # the tests that make its figures have failed with it
+            for record in ended:
+                made = {measurement.name for measurement in record.measurements if self._is_of(device, measurement)}
+                lost += [
+                    (record.test, title(name, target))
+                    for name, entry in figures.get(self.test_key(record.test), {}).items()
+                    # What was measured on a target cannot be made here.
+                    if name not in made and entry.gates and (target is None or entry.provenance == "compiled")
+                ]
+        return lost
+
+    def save(self) -> tuple[list[SaveResult], list[BaselineError]]:
+        """Record the figures of the tests that passed: what became of each file, and the files that are as they were.
+
+        Written are the present device's file, and those of targets that this run made figures for, or whose tests ran
+        and no longer make them.
+        """
+        passed = [record for record in self.records if record.passed]
+        ran = {self.test_key(record.test) for record in passed}
+        saved, errors = [], []
+        for device in (self.device, *self._target_files()):
+            new = self._new(device, passed)
+            try:
+                if device == self.device:
+                    gone = self._gone(self.baselines.figures)
+                    # Its compiled figures come from here too, if it is a target.
+                    result = save(self.path, new, trim=ran, gone=gone, provenances=("measured", "compiled"))
+                else:
+                    # A test that this machine does not know may exist where there is such a device, so only what was
+                    # compiled goes.
+                    trim = ran | self._gone(self.baselines_of(device).figures)
+                    result = save(self.path_of(device), new, trim=trim, provenances=("compiled",))
+            except BaselineError as error:
+                errors.append(error)
+                continue
+            saved.append(result)
+        # Of files that are not there and have nothing to hold there is nothing to say.
+        return [result for result in saved if result.changes or result.untouched] or saved[:1], errors
+
+    def _new(self, device: str, records: Iterable[TestRecord]) -> dict[str, dict[str, Entry]]:
+        """The entries that these tests make for the file of `device`."""
+        new: dict[str, dict[str, Entry]] = {}
+        for record in records:
+            # What was measured comes last, and takes the place of what was compiled under the same name.
+            for measurement in sorted(record.measurements, key=lambda measurement: measurement.target is None):
+                if self._is_of(device, measurement):
+                    provenance: baseline.Provenance = "compiled" if measurement.target else "measured"
+                    entry = baseline.entry_of(measurement, self.environment_of(measurement.target), provenance)
+                    new.setdefault(self.test_key(record.test), {})[measurement.name] = entry
+        return new
+
+    def _is_of(self, device: str, measurement: Measurement) -> bool:
+        return (measurement.target or self.device) == device
+
+    def _target_files(self) -> list[str]:
+        """The targets of this session, and those that a test once made figures for: names of files, without ending."""
+        made = {measurement.target for record in self.records for measurement in record.measurements}
+        names = {*self.options.targets, *made} - {None, self.device}
+        ran = {self.test_key(record.test) for record in self.records}
+        for path in self.options.baselines.glob("*.json"):
+            # The file of a device that this run has nothing to do with may be damaged: that is left to who uses it.
+            with contextlib.suppress(BaselineError):
+                if path.stem not in {self.device, *names}:
+                    figures = self.baselines_of(path.stem).figures
+                    known = ran | self._gone(figures)
+                    entries = (entry for test in known & figures.keys() for entry in figures[test].values())
+                    if any(entry.provenance == "compiled" for entry in entries):
+                        names.add(path.stem)
+        return sorted(name for name in names if name)
+
+    def _gone(self, figures: Iterable[str]) -> set[str]:
+        """Those of the recorded tests that are not in their file any more."""
+        files = {test.partition("::")[0] for test in self.collected}
+        keys = {self.test_key(test) for test in self.collected}
+        of_this_size = {key for key in figures if key == self.test_key(_test_of(key))}
+        absent = {key for key in of_this_size if key.partition("::")[0] in files and key not in keys}
+        return {key for key in absent if not self._is_of_another_target(_test_of(key))}
+
+    def _is_of_another_target(self, test: str) -> bool:
+        """Whether a test was not collected because this session compiles for other targets, or for none."""
+        function, parameters = split_parameters(test)
+        if function not in self.of_targets:
+            return False
+        ids = "|".join(map(re.escape, self.options.targets or (HERE,)))
+        return not re.search(rf"(?<![a-z0-9])(?:{ids})(?![a-z0-9])", parameters)
+
+    def _entry(self, test: str, figure: str, target: str | None) -> Entry | None:
+        return self.baselines_of(target).get(self.test_key(test), figure)
+
+
+def _test_of(key: str) -> str:
+    """The inverse of `PerfSession.test_key`. A test's parameters may hold the same words as the end of a key."""
+    for size in SIZES:
+        key = key.removesuffix(f"{_SIZE}{size}")
+    return key
+
+
+def split_parameters(test: str) -> tuple[str, str]:
+    """A test's id without its parameters, and the parameters: ("test_a.py::test_step", "tpu-v5e]")."""
+    file, colons, name = test.partition("::")
+    function, _, parameters = name.partition("[")
+    return f"{file}{colons}{function}", parameters

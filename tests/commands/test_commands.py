@@ -1,0 +1,105 @@
+"""The command line beside pytest's: what each command says of itself, and that none is slow to start."""
+
+import subprocess
+import sys
+
+import pytest
+from support.git_project import ISOLATED, GitProject, count
+
+from perfsuite import commands
+from perfsuite.commands import COMMANDS, CommandError, main
+
+HEAVY = ("jax", "numpy", "scipy", "equinox", "matplotlib", "jinja2", "ruptures", "filelock")
+
+
+def help_of(capsys, *arguments):
+    """What is printed with --help."""
+    with pytest.raises(SystemExit) as stopped:
+        main([*arguments, "--help"])
+    assert stopped.value.code == 0
+    return capsys.readouterr().out
+
+
+def test_help_names_every_command_with_its_summary(capsys):
+    text = help_of(capsys)
+    for name in COMMANDS:
+        assert f"\n    {name}" in text
+    assert "print a baseline file for people" in text
+
+
+@pytest.mark.parametrize("command", ["show", "diff", "history"])
+def test_help_of_a_command_fits_a_terminal_and_has_examples(capsys, monkeypatch, command):
+    monkeypatch.setenv("COLUMNS", "80")
+    text = help_of(capsys, command)
+    assert f"usage: perfsuite {command} " in text
+    assert f"\n  perfsuite {command} " in text
+    assert max(map(len, text.splitlines())) <= 80
+
+
+@pytest.mark.parametrize("arguments", [[], ["nope"], ["show"], ["show", "a", "b", "c"]], ids=str)
+def test_what_is_no_command_is_refused_with_the_usage(capsys, arguments):
+    with pytest.raises(SystemExit) as stopped:
+        main(arguments)
+    assert stopped.value.code == 2
+    assert "usage: perfsuite" in capsys.readouterr().err
+
+
+def test_an_error_of_a_command_is_one_line_and_status_2(capsys, monkeypatch):
+    def broken(arguments):
+        raise CommandError("file.json: what is wrong, and what to do")
+
+    monkeypatch.setattr("perfsuite.commands.show.run", broken)
+    assert main(["show", "file.json"]) == 2
+    assert capsys.readouterr().err == "perfsuite show: file.json: what is wrong, and what to do\n"
+
+
+def test_an_interrupt_is_no_traceback(monkeypatch):
+    def interrupted(arguments):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("perfsuite.commands.show.run", interrupted)
+    assert main(["show", "file.json"]) == 130
+
+
+def test_reading_commands_import_no_heavy_package(tmp_path):
+    """A history of exact figures needs no change points either."""
+    project = GitProject(tmp_path)
+    for value in range(8):
+        project.save({"compiles": count(value)})
+    runs = [["show", "baselines/cpu.json"], ["diff", "HEAD~3"], ["history"], ["history", "--since", "HEAD~1"]]
+    code = (
+        "import sys\nfrom perfsuite.commands import main\n"
+        f"for run in {runs!r}:\n    assert main(run) == 0\n"
+        f"sys.exit(str(sorted({{*{HEAVY}}} & {{*sys.modules}}) or ''))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stderr) == (1, "\n"), done.stderr
+
+
+def test_the_module_runs_as_the_command_does(tmp_path):
+    command = [sys.executable, "-m", "perfsuite", "history", "nowhere.json"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stderr.startswith("perfsuite history: nowhere.json: ")
+
+
+@pytest.mark.parametrize(
+    ("terminal", "environment", "colors"),
+    [(True, {}, True), (False, {}, False), (True, {"NO_COLOR": "1"}, False), (True, {"TERM": "dumb"}, False)],
+)
+def test_colours_are_for_terminals_that_want_them(tmp_path, monkeypatch, capsys, terminal, environment, colors):
+    for name in ("NO_COLOR", "TERM"):
+        monkeypatch.delenv(name, raising=False)
+    for name, value in {**ISOLATED, **environment}.items():
+        monkeypatch.setenv(name, value)
+    GitProject(tmp_path).write({"compiles": count(2)})
+    monkeypatch.setattr(sys.stdout, "isatty", lambda: terminal)
+    main(["show", str(tmp_path / "baselines" / "cpu.json")])
+    assert ("\x1b[1m" in capsys.readouterr().out) == colors
+
+
+def test_of_a_named_command_no_other_is_loaded(monkeypatch, capsys):
+    monkeypatch.setattr(commands, "COMMANDS", ("show", "no-such-module"))
+    help_of(capsys, "show")
+    with pytest.raises(ModuleNotFoundError):
+        main([])

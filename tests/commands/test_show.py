@@ -1,0 +1,168 @@
+"""`perfsuite show`: a baseline file as people read it."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from support.git_project import HERE, ISOLATED, TEST, GitProject, count, ratio, with_versions
+
+from perfsuite.commands import main
+from perfsuite.gate.baseline import Baselines, Entry
+from perfsuite.gate.baseline_format import encode
+from perfsuite.measure.measurement import Interval
+
+FIGURES = {
+    TEST: {
+        "ratio": Entry(1.06, "x", "ratio", "measured", HERE, Interval(1.05, 1.08), 300),
+        "flops": Entry(12_345_678, "FLOP", "size", "compiled"),
+    },
+    "tests/test_steps.py::test_other[a-b]": {
+        "speed": Entry(42.0333, "tokens/s", "info", "measured", HERE, better="higher")
+    },
+    "reported/step": {"time": Entry(133.5, "ms", "time", "reported", source="A paper, table 2")},
+}
+
+
+@pytest.fixture
+def file(tmp_path, monkeypatch):
+    """`baselines/cpu.json` with `FIGURES`, below the current folder."""
+    monkeypatch.chdir(tmp_path)
+    file = tmp_path / "baselines" / "cpu.json"
+    file.parent.mkdir()
+    file.write_bytes(encode(Baselines("cpu", FIGURES)))
+    return file
+
+
+def show(capsys, *arguments):
+    """The lines that the command prints."""
+    assert main(["show", *arguments]) == 0
+    return capsys.readouterr().out.splitlines()
+
+
+def refused(capsys, *arguments):
+    """What the command says, having refused."""
+    assert main(["show", *arguments]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    return captured.err
+
+
+def test_a_file_is_shown_test_by_test_under_where_it_was_made(file, capsys):
+    assert show(capsys, "baselines/cpu.json") == [
+        "baselines/cpu.json: cpu, 4 figures of 3 tests",
+        "  1 x cpu (Xeon), python 3.11.7, jax 0.10.2, jaxlib 0.10.2, equinox 0.13.8: 2 figures",
+        "  no environment: 2 figures",
+        "",
+        "figure   value              unit      kind                    provenance",
+        "reported/step",
+        "  time   133.5              ms        time                    reported: A paper, table 2",
+        "tests/test_steps.py::test_flat",
+        "  flops  12,345,678         FLOP      size                    compiled",
+        "  ratio  1.06 [1.05, 1.08]  x         ratio                   measured",
+        "tests/test_steps.py::test_other[a-b]",
+        "  speed  42.03              tokens/s  info, higher is better  measured",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "shown"),
+    [
+        (["flop"], ["flops"]),
+        (["FLOPS"], ["flops"]),
+        (["test_other[a-b]"], ["speed"]),
+        (["*::test_flat"], ["flops", "ratio"]),
+        (["--kind", "ratio", "--kind", "time"], ["ratio", "time"]),
+        (["--provenance", "reported"], ["time"]),
+        (["test", "--kind", "size"], ["flops"]),
+    ],
+    ids=str,
+)
+def test_figures_are_chosen_by_name_kind_and_provenance(file, capsys, arguments, shown):
+    lines = show(capsys, "baselines/cpu.json", *arguments)
+    assert lines[0].startswith(f"baselines/cpu.json: cpu, {len(shown)} of 4 figures of ")
+    assert sorted(line.split()[0] for line in lines[5:] if line.startswith("  ")) == shown
+
+
+def test_nothing_chosen_is_said(file, capsys):
+    assert "none of its figures is of this name, kind and provenance" in refused(capsys, "baselines/cpu.json", "nope")
+    assert "4 figures" in show(capsys, "baselines/cpu.json")[0]
+
+
+def test_every_environment_is_shown_with_the_number_of_its_figures(file, capsys):
+    other = with_versions(jax="0.11.0", x64=True, xla_flags="--xla_a=1")
+    file.write_bytes(encode(Baselines("cpu", {TEST: {"a": count(1), "b": count(2), "c": count(3, other)}})))
+    assert show(capsys, "baselines/cpu.json")[1:3] == [
+        "  1 x cpu (Xeon), python 3.11.7, jax 0.10.2, jaxlib 0.10.2, equinox 0.13.8: 2 figures",
+        "  1 x cpu (Xeon), python 3.11.7, jax 0.11.0, jaxlib 0.10.2, equinox 0.13.8, x64, XLA_FLAGS=--xla_a=1: 1 figure",
+    ]
+
+
+def test_a_calibration_is_a_row_for_each_workload(file, capsys):
+    def gates(value, of):
+        return Entry(value, "gates", "count", "measured", HERE, detail={"of": of})
+
+    name = "flat/list to return, quiet"
+    figures = {
+        f"{name}: +10 % caught": gates(1, 1),
+        f"{name}: +2 % caught": gates(0, 1),
+        f"{name}: false alarms": gates(0, 4),
+        f"{name}: caught 99 in 100": Entry(1.9, "%", "ratio", "measured", HERE),
+    }
+    calibration = file.parent / "calibration-cpu.json"
+    calibration.write_bytes(encode(Baselines("calibration-cpu", {TEST: figures})))
+    lines = show(capsys, str(calibration))
+    assert lines[-3:] == [
+        "workload                      false alarms  +2 % caught  +10 % caught  caught 99 in 100",
+        TEST,
+        "  flat/list to return, quiet  0 of 4        0 of 1       1 of 1        1.9 %",
+    ]
+
+
+def test_a_file_of_a_revision_is_shown(file, capsys, monkeypatch):
+    for name, value in ISOLATED.items():
+        monkeypatch.setenv(name, value)
+    project = GitProject(file.parent.parent)
+    project.commit()
+    file.write_bytes(b"damaged since")
+    assert show(capsys, "HEAD:baselines/cpu.json")[0] == "HEAD:baselines/cpu.json: cpu, 4 figures of 3 tests"
+    monkeypatch.chdir(file.parent)
+    assert show(capsys, "HEAD:./cpu.json")[0] == "HEAD:./cpu.json: cpu, 4 figures of 3 tests"
+    assert "(from here it may be HEAD:./cpu.json)" in refused(capsys, "HEAD:cpu.json")
+    assert "git knows no revision 'nope'" in refused(capsys, "nope:baselines/cpu.json")
+    assert "cpu.json:1: " in refused(capsys, "cpu.json")
+
+
+def test_what_cannot_be_shown_is_named_with_what_can(file, capsys):
+    assert "nope.json: no such file; there is baselines/cpu.json" in refused(capsys, "nope.json")
+    assert "baselines is a folder: name a file in it; there is baselines/cpu.json" in refused(capsys, "baselines")
+    file.write_text("{}")
+    assert "baselines/cpu.json:1: no `schema`" in refused(capsys, "baselines/cpu.json")
+    with pytest.raises(SystemExit):
+        main(["show", "baselines/cpu.json", "--kind", "nope"])
+
+
+def test_a_long_name_does_not_push_the_columns_off_the_screen(file, capsys):
+    file.write_bytes(encode(Baselines("cpu", {TEST: {f"begins{'x' * 200}ends": count(1)}})))
+    assert max(map(len, show(capsys, "baselines/cpu.json"))) < 130
+    assert "begins" in show(capsys, "baselines/cpu.json")[-1]
+    assert "ends " in show(capsys, "baselines/cpu.json")[-1]
+
+
+def test_a_reader_that_goes_away_gets_no_traceback(file):
+    figures = {f"figure {number}": ratio(1.0 + number) for number in range(1500)}  # more than a pipe holds
+    file.write_bytes(encode(Baselines("cpu", {TEST: figures})))
+    command = [sys.executable, "-m", "perfsuite", "show", "baselines/cpu.json"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        assert process.stderr is not None
+        first = process.stdout.readline()
+        process.stdout.close()
+        said = process.stderr.read()
+    assert first.startswith(b"baselines/cpu.json: cpu, 1,500 figures")
+    assert (process.returncode, said) == (141, b"")
+
+
+def test_this_projects_own_files_are_shown(capsys):
+    for path in sorted((Path(__file__).parents[2] / "baselines").glob("*.json")):
+        assert len(show(capsys, str(path))) > 5

@@ -1,0 +1,227 @@
+"""What the documentation shows works as it stands there, and what there is to document is documented."""
+
+import itertools
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from promise.calibration_table import BETWEEN, table
+from support.markdown_blocks import DOCS, ROOT, anchors, blocks, difference, links, pages
+
+import perfsuite
+import perfsuite.plugin
+from perfsuite.commands import COMMANDS, main
+from perfsuite.fixture import Perf
+
+try:
+    import chex  # noqa: F401  # before any nested session, which would drop what it is the first to import
+except ImportError:
+    WITHOUT_CHEX = {DOCS / "migrating.md"}
+else:
+    WITHOUT_CHEX = set()
+
+ALL = sorted(DOCS.rglob("*.md"))
+GATE_FAILED = DOCS / "a_gate_failed.md"
+IN_A_TEST_OF_THEIR_OWN = {DOCS / "tutorial.md", GATE_FAILED}
+alone = pytest.mark.alone
+
+
+def read(page: Path) -> str:
+    return page.read_text(encoding="utf-8")
+
+
+def python_of(page: Path) -> str:
+    """The Python blocks of a page, as one module, but for those that are files of their own."""
+    return "\n\n".join(block.text for block in blocks(read(page)) if block.language == "python" and not block.file)
+
+
+LEFT_OUT = IN_A_TEST_OF_THEIR_OWN | WITHOUT_CHEX
+MODULES = {page: code for page in ALL if page not in LEFT_OUT and (code := python_of(page))}
+PERF_TESTS = {page: code for page, code in MODULES.items() if "def test_" in code}
+SCRIPTS = {page: code for page, code in MODULES.items() if page not in PERF_TESTS}
+
+
+def failures(page: Path) -> dict[str, str]:
+    """Of the tests of a page those that are to fail, and what they are to say.
+
+    The last test of a Python block that has a block of text right below it fails with that.
+    """
+    found = blocks(read(page))
+    return {
+        re.findall(r"^def (test_\w+)", block.text, re.MULTILINE)[-1]: below.text
+        for block, below in itertools.pairwise(found)
+        if (block.language, below.language) == ("python", "text")
+    }
+
+
+class Seen:
+    """A plugin of a nested session: the tests that passed, and the message of each that failed."""
+
+    def __init__(self) -> None:
+        self.failed: dict[tuple[str, str], str] = {}
+        self.passed: set[tuple[str, str]] = set()
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_makereport(self, item: pytest.Item, call: pytest.CallInfo):
+        report = yield
+        key = item.path.stem.removeprefix("test_"), item.name.partition("[")[0]
+        if report.failed and call.excinfo is not None:
+            self.failed[key] = f"{call.excinfo.typename}: {call.excinfo.value}"
+        elif report.passed and report.when == "call":
+            self.passed.add(key)
+        return report
+
+
+@alone
+def test_perf_tests_pass_and_fail_as_their_pages_say(project, monkeypatch):
+    modules = {f"test_{page.stem}": code for page, code in PERF_TESTS.items()}
+    for name in modules:  # modules of these tests have some of the names, too
+        monkeypatch.delitem(sys.modules, name, raising=False)
+    project.makepyfile(**modules)
+    seen = Seen()
+    project.inline_run("--perf", "--perf-seconds=0.5", "--benchmark-max-time=0.05", "-q", plugins=[seen])
+    fails = {(page.stem, test): text for page in PERF_TESTS for test, text in failures(page).items()}
+    wrong = [f"{page}: {test} failed:\n{seen.failed[page, test]}" for page, test in seen.failed.keys() - fails.keys()]
+    for (page, test), text in fails.items():
+        said = seen.failed.get((page, test), "nothing, for it passed")
+        if missing := difference(text, said):
+            wrong.append(f"{page}: {test}: {missing}\nIt said:\n{said}")
+    assert not wrong, "\n\n".join(wrong)
+    tests = {
+        (page.stem, test) for page, code in PERF_TESTS.items() for test in re.findall(r"^def (test_\w+)", code, re.M)
+    }
+    assert seen.passed | seen.failed.keys() == tests
+
+
+@pytest.mark.skipif(bool(WITHOUT_CHEX), reason="chex is not installed, which docs/migrating.md is run with")
+def test_no_page_is_left_out_for_want_of_chex():
+    assert DOCS / "migrating.md" in PERF_TESTS
+
+
+@alone
+def test_a_gate_that_failed_and_the_history_of_its_baselines_print_what_their_pages_say(pytester, monkeypatch, capsys):
+    pytester.makeini(
+        "[pytest]\naddopts = --perf-seconds=0.5\n"
+    )  # with pytest's cache: it has the programs that were saved
+    found = blocks(read(GATE_FAILED))
+    saved, gated = (block.text for block in found if block.language == "python")
+    for name in ("GIT_CONFIG_GLOBAL", "GIT_CONFIG_SYSTEM"):
+        monkeypatch.setenv(name, os.devnull)
+    git("init", "--quiet", "--initial-branch=main")
+    pytester.makepyfile(test_train=saved)
+    pytester.runpytest_inprocess("--perf-save").assert_outcomes(passed=3)
+    commit("The first baselines")
+
+    pytester.makepyfile(test_train=gated)
+    printed = pytester.runpytest_inprocess("--perf")
+    printed.assert_outcomes(failed=3)
+    texts = [block.text for block in found if block.language == "text"]
+    assert len(texts) > 5
+    missing = [said for text in texts if (said := difference(text, printed.stdout.str()))]
+    assert not missing, "\n".join(missing)
+
+    pytester.runpytest_inprocess("--perf-save").assert_outcomes(passed=3)
+    history = blocks(read(DOCS / "history.md"))
+    commands = [(each, below) for each, below in itertools.pairwise(history) if each.language == "sh"]
+    assert len(commands) == 3
+    for command, below in commands:
+        if "history" in command.text:
+            commit("An average of the weights")
+        capsys.readouterr()
+        program, *arguments = shlex.split(command.text)
+        assert (program, main(arguments)) == ("perfsuite", 0)
+        out = capsys.readouterr().out
+        assert (missing := difference(below.text, out)) is None, f"{command.text}{missing}\n{out}"
+
+
+def git(*arguments: str) -> None:
+    author = ("-c", "user.name=A", "-c", "user.email=a@example.org", "-c", "commit.gpgsign=false")
+    subprocess.run(["git", *author, *arguments], check=True, capture_output=True)
+
+
+def commit(subject: str) -> None:
+    git("add", "baselines/cpu.json")
+    git("commit", "--quiet", f"--message={subject}")
+
+
+@pytest.mark.parametrize("page", ALL, ids=lambda page: str(page.relative_to(DOCS)))
+def test_files_that_pages_show_are_python(page):
+    for block in blocks(read(page)):
+        if block.file and block.file.endswith(".py"):
+            compile(block.text, block.file, "exec")
+
+
+@pytest.mark.parametrize("page", SCRIPTS, ids=lambda page: page.stem)
+def test_other_examples_print_what_they_say(page, capsys):
+    code = SCRIPTS[page]
+    exec(compile(code, str(page), "exec"), {})
+    said = re.findall(r"^print\(.*\)  # (.*?)(?: where .*)?$", code, re.MULTILINE)
+    assert len(said) == code.count("print(")
+    assert capsys.readouterr().out.splitlines() == said
+
+
+def test_the_calibration_is_the_one_on_file():
+    shown = BETWEEN.search(read(DOCS / "verdicts.md"))
+    assert shown is not None
+    assert shown[0] == shown[1] + table() + shown[2], "run `python tests/promise/calibration_table.py`"
+
+
+@pytest.mark.parametrize("page", pages(), ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_lead_somewhere(page):
+    for link in links(read(page)):
+        if link.startswith(("https://", "http://")):
+            continue
+        target, _, anchor = link.partition("#")
+        file = (page.parent / target).resolve() if target else page
+        assert file.exists(), link
+        assert not anchor or anchor in anchors(read(file)), link
+
+
+def test_the_table_of_contents_has_every_page():
+    listed = {(DOCS / link).resolve() for link in links(read(DOCS / "README.md")) if "//" not in link}
+    assert listed >= {page.resolve() for page in ALL} - {DOCS / "README.md"}
+
+
+def test_every_instrument_has_a_page():
+    own = [each for each in Perf.__mro__ if each.__module__.startswith("perfsuite.")]
+    methods = {name for each in own for name, value in vars(each).items() if callable(value) and name[0] != "_"}
+    assert {"time", "warm", "program"} <= methods
+    headings = "\n".join(read(page).partition("\n")[0] for page in (DOCS / "instruments").glob("*.md"))
+    for name in methods - {"judge_baselines"}:
+        assert f"`perf.{name}`" in headings, name
+        assert re.search(rf"perf\.{name}\(", "\n".join(map(read, (DOCS / "instruments").glob("*.md")))), name
+
+
+def test_every_instrument_page_says_what_it_should():
+    for page in (DOCS / "instruments").glob("*.md"):
+        sections = re.findall(r"^## (.*)$", read(page), re.MULTILINE)
+        asked = ["What it returns", "What it gates", "What it costs", "What it cannot see", "A failure", "Options"]
+        assert sections == asked, page.name
+        assert failures(page), page.name
+
+
+def test_every_option_fixture_and_budget_is_described(pytester: pytest.Pytester):
+    page = read(DOCS / "options.md")
+    shown = pytester.runpytest_inprocess("--help").stdout.str()
+    options = set(re.findall(r"--perf[a-z-]*", shown))
+    assert {"--perf", "--perf-save"} < options
+    assert options == set(re.findall(r"^\| `(--perf[a-z-]*)", page, re.MULTILINE))
+    inis = set(re.findall(r"^ +(perf_\w+) \(", shown, re.MULTILINE))
+    assert "perf_targets" in inis
+    assert inis <= set(re.findall(r"`(perf_\w+)`", page))
+    fixture = type(pytest.fixture(lambda: None))
+    fixtures = {name for name, value in vars(perfsuite.plugin).items() if isinstance(value, fixture)}
+    assert {"perf", "compile_counter"} < fixtures
+    assert fixtures <= set(re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE))
+    for field in perfsuite.Budget.__dataclass_fields__:
+        assert f"| `{field}=` |" in page, field
+
+
+def test_every_command_is_described():
+    every = "\n".join(map(read, ALL))
+    for command in COMMANDS:
+        assert f"perfsuite {command}" in every, command

@@ -1,0 +1,140 @@
+"""The workflows in `.github`: they are read as GitHub reads them, and their commands take options that exist."""
+
+import re
+import shlex
+import tomllib
+from pathlib import Path
+
+import pytest
+import yaml
+from packaging.requirements import Requirement
+
+ROOT = Path(__file__).parents[2]
+WORKFLOWS = sorted((ROOT / ".github").glob("*/*.yml"))
+PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+NAMES = [path.stem for path in WORKFLOWS]
+
+
+def jobs(path):
+    return yaml.safe_load(path.read_text(encoding="utf-8"))["jobs"]
+
+
+def steps(path):
+    return [step for job in jobs(path).values() for step in job["steps"]]
+
+
+def commands(path, program):
+    """The arguments of each call of a program in the workflow's scripts."""
+    found = []
+    for script in (step.get("run", "") for step in steps(path)):
+        for line in script.replace("\\\n", " ").splitlines():
+            for part in re.split(r"&&|;|\|", line):
+                words = shlex.split(part, comments=True)
+                if words and Path(words[0]).name == program:
+                    found.append(words[1:])
+    return found
+
+
+def uses(path, action):
+    return [step for step in steps(path) if step.get("uses", "").startswith(f"{action}@")]
+
+
+def test_there_are_the_workflows_that_the_documentation_names():
+    assert {"ci", "perf", "perf-nightly-tpu", "perf-baselines"} <= set(NAMES)
+
+
+@pytest.mark.parametrize("path", WORKFLOWS, ids=NAMES)
+def test_a_workflow_is_one_that_github_takes(path):
+    workflow = yaml.safe_load(path.read_text(encoding="utf-8"))
+    # YAML 1.1 takes a bare `on` for a truth value.
+    assert set(workflow) <= {"name", True, "permissions", "concurrency", "env", "jobs"}
+    assert workflow["permissions"], "no more rights than are needed"
+    for job in workflow["jobs"].values():
+        assert 0 < job["timeout-minutes"] <= 300
+        assert job["runs-on"]
+        for step in job["steps"]:
+            assert ("uses" in step) != ("run" in step)
+            assert set(step) <= {"uses", "with", "run", "env", "if", "name", "id"}
+            assert re.fullmatch(r"actions/[a-z-]+(/[a-z]+)?@v\d+", step.get("uses", "actions/none@v1"))
+    for said in re.findall(r"\$\{\{(.*?)\}\}", path.read_text(encoding="utf-8")):
+        context = re.match(r" !?(\w+)", said)[1]
+        assert context in ("matrix", "github", "runner", "inputs", "cancelled"), said
+
+
+@pytest.mark.parametrize("path", WORKFLOWS, ids=NAMES)
+def test_what_others_wrote_is_no_part_of_a_script(path):
+    # What stands in ${{ }} is put into the script's text before a shell reads it.
+    for step in steps(path):
+        found = re.findall(r"\$\{\{ *(\S+)", step.get("run", ""))
+        assert all(name.startswith("matrix.") for name in found)
+
+
+@pytest.mark.parametrize("path", WORKFLOWS, ids=NAMES)
+def test_its_pytest_commands_have_options_that_exist(path, pytester):
+    for arguments in commands(path, "pytest"):
+        concrete = [re.sub(r"\$\w+|\$\{\{.*?\}\}", "small", argument) for argument in arguments]
+        config = pytester.parseconfig(*concrete)
+        assert config.args == [str(pytester.path)], "no word was taken for a file"
+
+
+def test_an_option_that_does_not_exist_would_be_seen(pytester):
+    with pytest.raises(pytest.UsageError, match="--perf-nothing"):
+        pytester.parseconfig("--perf-nothing")
+
+
+@pytest.mark.parametrize("path", WORKFLOWS, ids=NAMES)
+def test_what_it_installs_can_be_installed(path):
+    extras = set(PROJECT["optional-dependencies"])
+    for _, *arguments in (each for each in commands(path, "pip") if each[0] == "install"):
+        for argument in arguments:
+            if argument.startswith("perfsuite["):
+                assert Requirement(argument).extras <= extras
+            if argument.startswith(".["):
+                assert Requirement(f"perfsuite{argument[1:]}").extras <= extras
+
+
+@pytest.mark.parametrize("name", ["perf", "perf-nightly-tpu", "perf-baselines"])
+def test_an_example_writes_a_report_and_uploads_it_also_where_a_gate_failed(name):
+    path = ROOT / ".github/examples" / f"{name}.yml"
+    (arguments,) = commands(path, "pytest")
+    (upload,) = uses(path, "actions/upload-artifact")
+    assert f"--perf-report={upload['with']['path']}" in arguments
+    if name != "perf-baselines":
+        assert upload["if"] == "${{ !cancelled() }}"
+    assert any("perfsuite[report,tpu]" in " ".join(words) for words in commands(path, "pip"))
+
+
+def test_the_gate_keeps_what_compilers_said_also_of_a_run_that_failed():
+    path = ROOT / ".github/examples/perf.yml"
+    (restore,), (save,) = uses(path, "actions/cache/restore"), uses(path, "actions/cache/save")
+    assert save["if"] == "${{ !cancelled() }}"
+    assert save["with"]["key"] == restore["with"]["key"]
+    assert save["with"]["path"] == restore["with"]["path"] == ".pytest_cache"
+    assert restore["with"]["key"].startswith(restore["with"]["restore-keys"])
+
+
+def test_the_nightly_run_is_on_a_tpu_and_in_full_size():
+    path = ROOT / ".github/examples/perf-nightly-tpu.yml"
+    (arguments,) = commands(path, "pytest")
+    assert "--perf-size=full" in arguments
+    (job,) = jobs(path).values()
+    assert "self-hosted" in job["runs-on"]
+    assert {"JAX_PLATFORMS": "tpu"} in [step.get("env") for step in job["steps"]]
+
+
+def test_baselines_are_recorded_by_a_pull_request():
+    path = ROOT / ".github/examples/perf-baselines.yml"
+    (arguments,) = commands(path, "pytest")
+    assert "--perf-save" in arguments
+    assert ["pr", "create"] in [words[:2] for words in commands(path, "gh")]
+
+
+def test_the_matrix_of_this_repository_has_every_python_and_every_jax_that_is_promised():
+    matrix = {name: job["strategy"]["matrix"] for name, job in jobs(ROOT / ".github/workflows/ci.yml").items()}
+    pythons = ["3.11", "3.12", "3.13"]
+    assert PROJECT["requires-python"] == f">={pythons[0]}"
+    assert matrix["check"] == {"python": pythons}
+    assert matrix["older-jax"] == {"python": pythons, "jax": ["0.10.0", "0.10.1"]}
+    (jax,) = (Requirement(each) for each in PROJECT["dependencies"] if each.startswith("jax"))
+    assert "0.10.0" in jax.specifier
+    assert "0.9.2" not in jax.specifier

@@ -1,0 +1,85 @@
+"""`gate.calibration_file`: what a calibration found, on the disk and back."""
+
+import dataclasses
+import json
+
+import pytest
+
+from perfsuite.gate.baseline import Entry
+from perfsuite.gate.baseline_file import BaselineError, save
+from perfsuite.gate.calibration_file import Calibrated, calibration_path, load_calibration, save_calibration
+from perfsuite.gate.environment import Environment
+from perfsuite.measure.timing.calibrating import LADDER, Found
+
+HERE = Environment("cpu", 2, "Xeon", "3.11.7", "0.10.2", "0.10.2")
+STEP = "tests/test_steps.py::test_flat[tiny]"
+NAME = "flat, list: a/b to ready"
+CAUGHT = {size: (place, place + 3) for place, size in enumerate(LADDER)}
+FOUND = [
+    Calibrated(STEP, NAME, False, Found(12, 0, CAUGHT, 0.0123), HERE),
+    Calibrated(STEP, NAME, True, Found(11, 2, {0.03: (2, 4)}, None), HERE),
+    Calibrated(STEP, "share of a session to ready", True, Found(7, 0, {0.03: (2, 4)}, 0.02), HERE, errs_once_in=12_000),
+    Calibrated("tests/test_steps.py::test_other", "step to return", True, Found(0, 0, {0.1: (1, 1)}, None), HERE),
+]
+
+
+@pytest.fixture
+def path(tmp_path):
+    return calibration_path(tmp_path, "tpu-v5e")
+
+
+def test_it_lies_beside_the_baselines_of_its_device(path, tmp_path):
+    assert path == tmp_path / "calibration-tpu-v5e.json"
+
+
+def test_what_was_saved_is_loaded(path):
+    assert load_calibration(path) == []
+    save_calibration(path, FOUND)
+    assert load_calibration(path) == FOUND
+
+
+def test_every_figure_is_on_a_line_of_its_own_with_its_numbers_and_provenance(path):
+    save_calibration(path, FOUND)
+    (line,) = [line for line in path.read_text().splitlines() if f"{NAME}, busy: false alarms" in line]
+    figure = json.loads("{" + line.rstrip(",") + "}")[f"{NAME}, busy: false alarms"]
+    assert (figure["value"], figure["detail"], figure["provenance"]) == (2, {"of": 11}, "measured")
+    figures = json.loads(path.read_text())["figures"][STEP]
+    assert figures[f"{NAME}, quiet: caught 99 in 100"]["value"] == 1.23
+    assert figures[f"{NAME}, quiet: +0.5 % caught"]["detail"] == {"of": 3}
+    assert len(figures) == 1 + len(LADDER) + 1 + 2 + 3
+
+
+def test_a_new_calibration_of_a_test_takes_the_place_of_the_old_one_whole_and_others_stay(path):
+    save_calibration(path, FOUND)
+    # Figures that differ by little, too: those of two runs must not stand side by side.
+    again = dataclasses.replace(FOUND[0], found=Found(13, 0, {0.03: (3, 4)}, 0.0124))
+    save_calibration(path, [again])
+    assert load_calibration(path) == [again, FOUND[-1]]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "words"),
+    [
+        ('"schema": 1', '"schema": 1,,', ":2: expected"),
+        ('"schema": 1', '"schema": 2', "newer perfsuite"),
+        ("false alarms", "false alrams", "is no figure of a calibration: delete the file and run pytest --perf-calibrate"),
+        (", busy:", ", lazy:", "is no figure of a calibration"),
+        ('"detail": {"of": 11}, ', "", "is no figure of a calibration"),
+        ('{"of": 11}', '{"of": 1}', "2 of 1 gates cannot be"),
+    ],
+)  # fmt: skip
+def test_a_damaged_file_is_refused_and_says_what_to_do(path, old, new, words):
+    save_calibration(path, FOUND)
+    text = path.read_text()
+    assert old in text
+    path.write_text(text.replace(old, new))
+    with pytest.raises(BaselineError) as caught:
+        load_calibration(path)
+    assert words in str(caught.value)
+    assert str(path) in str(caught.value)
+
+
+def test_a_file_of_baselines_is_none_of_a_calibration(path):
+    save(path, {STEP: {"compiles": Entry(3, "compiles", "count", "measured", HERE)}})
+    with pytest.raises(BaselineError, match=r"'compiles' of .* is no figure of a calibration"):
+        load_calibration(path)

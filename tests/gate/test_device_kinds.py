@@ -1,0 +1,112 @@
+"""Which file the figures of a device go to, for the kinds that JAX names and for any other."""
+
+import re
+
+import pytest
+from hypothesis import example, given
+from hypothesis import strategies as st
+
+from perfsuite.gate.baseline import Baselines, Entry
+from perfsuite.gate.environment import Environment, device_slug, is_known_kind, namesakes
+from perfsuite.measure.targets.targets import TARGETS
+from perfsuite.report.terminal.terminal import header
+
+NVIDIA = ("NVIDIA H100 80GB HBM3", "NVIDIA H200", "NVIDIA A100-SXM4-40GB", "NVIDIA GeForce RTX 4090", "Tesla T4")
+TPUS = (
+    *("TPU v4", "TPU v5 lite", "TPU v5e", "TPU v5", "TPU v5p", "TPU v6 lite", "TPU v6e"),
+    *("TPU7", "TPU7x", "TPU v7x", "TPU8i"),
+)
+"""As jax 0.10.2 has them in its `mesh_utils` and pallas' `tpu_info`, and as libtpu's topologies say."""
+UNKNOWN = ("AMD Instinct MI350X", "gfx950:sramecc+:xnack-", "Apple M3 Max", "TPU9x", "CPU", "interpreter", "", "nul")
+
+
+def environment(device_kind):
+    return Environment(device_kind, 1, "Xeon", "3.11.7", "0.10.2", "0.10.2")
+
+
+@pytest.mark.parametrize("kind", ["cpu", *TPUS, *NVIDIA, *(target.device_kind for target in TARGETS.values())])
+def test_cpus_tpus_and_nvidias_gpus_are_known(kind):
+    assert is_known_kind(kind)
+
+
+@pytest.mark.parametrize("kind", UNKNOWN)
+def test_any_other_kind_is_not(kind):
+    assert not is_known_kind(kind)
+
+
+def test_every_target_has_the_file_of_its_device():
+    assert {device_slug(target.device_kind) for target in TARGETS.values()} == set(TARGETS)
+
+
+@pytest.mark.parametrize(
+    ("kind", "slug"),
+    [
+        ("AMD Instinct MI350X", "amd-instinct-mi350x"),
+        ("gfx950:sramecc+:xnack-", "gfx950-sramecc-xnack-66043141"),
+        ("gfx950:sramecc-:xnack+", "gfx950-sramecc-xnack-a8424046"),
+        ("../../etc/passwd", "etc-passwd-3754d6cb"),
+        ("nul", "nul-99e62427"),
+        ("", "device-e3b0c442"),
+        ("\u8bbe\u5907", "device-e1506406"),
+        ("x" * 500, "x" * 64 + "-c38c2bf3"),
+    ],
+)
+def test_another_kind_has_a_file_of_its_own(kind, slug):
+    assert device_slug(kind) == slug
+
+
+KINDS = st.one_of(st.text(), st.text("aA1 -_:+./\\", max_size=12), st.sampled_from([*TPUS, *NVIDIA, *UNKNOWN]))
+
+
+@given(KINDS)
+@example("\udcff")
+@example("a" * 5000)
+def test_any_kind_gives_a_name_that_every_file_system_takes(kind):
+    slug = device_slug(kind)
+    assert re.fullmatch(r"[a-z0-9]+(-[a-z0-9]+)*", slug)
+    assert len(slug) < 80
+    assert slug not in ("con", "nul", "aux", "prn", "com1", "lpt1")
+    assert device_slug(kind) == slug
+
+
+@given(KINDS, KINDS)
+@example("gfx950:sramecc+:xnack-", "gfx950:sramecc-:xnack+")
+@example("Foo Bar", "foo-bar")
+def test_two_kinds_share_a_file_only_where_that_is_said(one, other):
+    if one != other and device_slug(one) == device_slug(other) and "tpu" not in device_slug(one):
+        assert namesakes(one, [environment(one), environment(other)]) == [repr(other)]
+
+
+def test_the_names_of_one_tpu_are_no_strangers_to_each_other():
+    assert namesakes("TPU v5 lite", [environment("TPU v5e")]) == []
+
+
+class Session:
+    """As much of a session as its header needs."""
+
+    def __init__(self, folder, kind, on_file=()):
+        self.environment = environment(kind)
+        self._path = folder / f"{device_slug(kind)}.json"
+        entries = {each: Entry(1.0, "x", "ratio", "measured", environment=environment(each)) for each in on_file}
+        self._baselines = Baselines(device_slug(kind), {"test": entries} if entries else {})
+        self.options = type("Options", (), {"size": "small", "targets": ()})
+
+    def path_of(self, target):
+        return self._path
+
+    def baselines_of(self, target):
+        return self._baselines
+
+
+def test_the_header_says_how_the_file_of_an_unknown_kind_is_named(tmp_path):
+    assert header(Session(tmp_path, "gfx950:sramecc+:xnack-"), tmp_path)[1] == (
+        "perfsuite: no device of the kind 'gfx950:sramecc+:xnack-' is known here: its file, "
+        "gfx950-sramecc-xnack-66043141.json, is named after that"
+    )
+    assert len(header(Session(tmp_path, "TPU v5 lite"), tmp_path)) == 2
+
+
+def test_the_header_says_that_two_kinds_share_a_file(tmp_path):
+    assert header(Session(tmp_path, "Foo Bar", on_file=["Foo Bar", "foo-bar"]), tmp_path)[2] == (
+        "perfsuite: foo-bar.json has figures of another kind, too, which has the same name: 'foo-bar'"
+    )

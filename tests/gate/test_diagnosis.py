@@ -1,0 +1,113 @@
+"""`gate.diagnosis`: the likely cause of a slow candidate, in words."""
+
+import numpy as np
+import pytest
+
+from perfsuite.gate.advice import advice_on, waits
+from perfsuite.gate.diagnosis import busiest, likely_cause
+from perfsuite.measure.measurement import Interval
+from perfsuite.measure.runtime.hostcalls import HostCalls
+from perfsuite.measure.runtime.origins import Origin
+from perfsuite.measure.timing.comparison import Comparison, Estimate
+
+ASYNCHRONOUS = (100.0, 1000.0)
+"""Microseconds until a call returns and until its outputs are ready."""
+WAITING = (990.0, 1000.0)
+
+
+def comparison(candidate_us, reference_us, pairs=5):
+    unknown = Estimate(1.0, Interval(0.0, 2.0))
+    columns = [np.tile(side, (pairs, 1)) for side in (candidate_us, reference_us)]
+    return Comparison("candidate", "reference", "ready", unknown, unknown, *columns, looks=1, seconds=1.0)
+
+
+def calls(**by_function):
+    return HostCalls("step", sum(by_function.values()), 0, by_function)
+
+
+def test_a_candidate_that_waits_for_the_device_where_the_reference_does_not_is_said_to_wait():
+    cause = likely_cause(comparison(WAITING, ASYNCHRONOUS), calls(f=10), calls(f=10))
+    assert "candidate returns only when the device is done" in cause
+    assert "99% of its time has passed by then, 10% for reference" in cause
+    assert "something in it waits" in cause
+
+
+@pytest.mark.parametrize(
+    ("candidate_us", "reference_us"), [(ASYNCHRONOUS, ASYNCHRONOUS), (WAITING, WAITING), (ASYNCHRONOUS, WAITING)]
+)
+def test_a_candidate_that_waits_no_more_than_the_reference_is_not_said_to_wait(candidate_us, reference_us):
+    assert "waits" not in likely_cause(comparison(candidate_us, reference_us), calls(f=10), calls(f=10))
+
+
+def test_one_stalled_sample_does_not_make_a_call_one_that_waits():
+    measured = comparison(ASYNCHRONOUS, ASYNCHRONOUS)
+    measured.candidate_us[0] = (1e6, 1e6)
+    assert "waits" not in likely_cause(measured, calls(f=10), calls(f=10))
+
+
+def test_more_host_calls_blame_python_and_name_the_three_functions_that_grew_most():
+    candidate = calls(combine=90, flatten=50, hash=12, partition=11, same=7)
+    reference = calls(flatten=10, hash=10, same=7, gone=40)
+    cause = likely_cause(comparison(ASYNCHRONOUS, ASYNCHRONOUS), candidate, reference)
+    assert cause.startswith("Python on the host: 170 host calls against 67 of reference")
+    assert cause.endswith("above all combine (+90), flatten (+40), partition (+11)")
+
+
+@pytest.mark.parametrize("candidate", [calls(f=10), calls(f=3)])
+def test_no_more_host_calls_look_elsewhere(candidate):
+    cause = likely_cause(comparison(ASYNCHRONOUS, ASYNCHRONOUS), candidate, calls(f=10))
+    assert cause.startswith(f"not Python on the host ({candidate.total} host calls against 10 of reference)")
+    assert "the compiled program" in cause
+
+
+def test_c_calls_count_as_host_calls():
+    candidate = HostCalls("step", 5, 10, {"list:append": 10, "f": 5})
+    assert "15 host calls against 5" in likely_cause(comparison(WAITING, WAITING), candidate, calls(f=5))
+
+
+def test_two_causes_are_both_named():
+    cause = likely_cause(comparison(WAITING, ASYNCHRONOUS), calls(f=20), calls(f=10))
+    assert "something in it waits" in cause
+    assert "; Python on the host: 20 host calls" in cause
+
+
+def from_origins(**by_origin):
+    """Host calls made in functions of libraries, named as `tree__map` for "jax._src.tree:map"."""
+    origins = {
+        Origin(f"jax._src.{name.replace('__', ':')}", f"{name}.py:7 in step"): n for name, n in by_origin.items()
+    }
+    return HostCalls("step", sum(origins.values()), 0, {}, origins)
+
+
+def test_what_the_users_code_calls_is_named_with_its_line_and_what_to_do():
+    candidate, reference = from_origins(tree__map=90, api__device_put=40, numpy__sum=3), from_origins(tree__map=20)
+    cause = likely_cause(comparison(ASYNCHRONOUS, ASYNCHRONOUS), candidate, reference)
+    head, *advice = cause.splitlines()
+    assert head.endswith(
+        "133 host calls against 20 of reference, above all jax._src.tree:map at tree__map.py:7 in step (+70), "
+        "jax._src.api:device_put at api__device_put.py:7 in step (+40)"
+    )
+    assert [line.strip() for line in advice] == [advice_on("jax._src.tree:map"), advice_on("jax._src.api:device_put")]
+    assert all(advice)
+
+
+def test_the_same_call_at_another_line_is_no_more_calls():
+    candidate = HostCalls("step", 30, 0, {}, {Origin("optax:update", "new.py:3"): 20, Origin("mine:f", "new.py:4"): 10})
+    reference = HostCalls("step", 20, 0, {}, {Origin("optax:update", "old.py:9"): 20})
+    cause = likely_cause(comparison(ASYNCHRONOUS, ASYNCHRONOUS), candidate, reference)
+    assert cause.endswith("above all mine:f at new.py:4 (+10)")
+
+
+def test_what_waits_is_named_where_it_is_a_host_call():
+    candidate = from_origins(api__block_until_ready=20)
+    cause = likely_cause(comparison(WAITING, ASYNCHRONOUS), candidate, from_origins())
+    assert ": jax._src.api:block_until_ready at api__block_until_ready.py:7 in step waits. Return the array" in cause
+
+
+def test_a_function_that_nothing_is_known_of_gets_no_advice():
+    assert advice_on("mine:step") == ""
+    assert not waits("mine:step")
+
+
+def test_a_count_without_origins_names_its_busiest_functions():
+    assert busiest(calls(f=10, g=3)) == "busiest: f (10), g (3)"

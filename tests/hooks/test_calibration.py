@@ -1,0 +1,387 @@
+"""--perf-calibrate: what it runs, what it says, what it writes; and that it can fail."""
+
+import contextlib
+import functools
+import itertools
+import os
+import types
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from perfsuite.gate.calibration_file import load_calibration
+from perfsuite.hooks import calibration
+from perfsuite.hooks.calibration import Calibration, names_compare
+from perfsuite.measure.measurement import Interval
+from perfsuite.measure.timing import calibrating
+from perfsuite.measure.timing import load as neighbours
+from perfsuite.measure.timing.calibrating import LADDER, Planted, Trial
+from perfsuite.report.terminal import calibration as terminal_calibration
+
+pytestmark = pytest.mark.alone
+
+CALIBRATE = ("--perf-calibrate", "--perf-calibrate-minutes=0.03", "--perf-seconds=0.05")
+COMPARE = "perf.compare(call(step, state(), batch(), carry=1), mine, Budget(ratio=1e-9), name='s/s')"
+BODY = [
+    "mine = call(step, state(), batch(), carry=1)",
+    "perf.host_calls(call(lambda *args: step(*args), state(), batch(), carry=1), budget=Budget(host_calls=0))",
+    f"ratio = {COMPARE}.ratio.value",
+    "assert ratio > 0",
+    "mine.run()",
+]
+"""The reference donates its state, and no budget could be kept."""
+
+
+@pytest.fixture
+def started(monkeypatch):
+    """The busy processes that were started in this process."""
+    made = []
+
+    class Popen(neighbours.subprocess.Popen):
+        def __init__(self, *args, **kwargs):
+            super().__init__(*args, **kwargs)
+            made.append(self)
+
+    monkeypatch.setattr(neighbours, "subprocess", SimpleNamespace(**{**vars(neighbours.subprocess), "Popen": Popen}))
+    return made
+
+
+@pytest.fixture
+def two_neighbours(monkeypatch):
+    """Whatever the machine has: a core more is a process more to start."""
+    monkeypatch.setattr(calibration, "cores", lambda: 2)
+
+
+def of(project):
+    return load_calibration(project.path / "baselines/calibration-cpu.json")
+
+
+def test_the_table_is_printed_the_file_written_and_no_budget_matters(project, perf_test, started, two_neighbours):
+    perf_test(*BODY, test_other="def test_other(): raise RuntimeError('no perf test')")
+    result = project.runpytest_inprocess(*CALIBRATE)
+    result.assert_outcomes(passed=1, deselected=1)
+    result.stdout.fnmatch_lines(
+        [
+            "perfsuite: calibrating for about 0.03 minutes, into baselines/calibration-cpu.json; nothing is gated",
+            "workload * machine * A/A gates * false alarms * 99 in 100",
+            "test_step.py::test_step",
+            "  s/s to ready * quiet *",
+            "  s/s to ready * busy *",
+            "in all * quiet *",
+            "in all * busy *",
+            "error: a gate may raise a false alarm once in 1000, its share of *",
+            "busy: beside 2 processes*",
+            "* false alarms in * A/A gates (*): the rate is below * (95 %, Clopper and Pearson)",
+            "written: baselines/calibration-cpu.json",
+        ]
+    )
+    quiet, busy = of(project)
+    assert (quiet.busy, busy.busy) == (False, True)
+    for each in (quiet, busy):
+        assert each.found.gates >= 1
+        assert each.workload == "s/s to ready"
+    assert started
+    assert all(process.poll() is not None for process in started)
+    # A session that saves takes no notice of it.
+    perf_test("perf.record('figure', 3, unit='things', kind='count')", test_other="")
+    project.runpytest_inprocess("--perf-save").assert_outcomes(passed=1)
+    assert {path.name for path in (project.path / "baselines").glob("*.json")} == {"calibration-cpu.json", "cpu.json"}
+    assert of(project) == [quiet, busy]
+
+
+def test_a_side_that_is_always_slower_is_shown_as_false_alarms_and_fails(
+    project, perf_test, monkeypatch, two_neighbours
+):
+    first = []
+
+    def biased(inner, wait, slowdown):
+        first.append(1)
+        return Planted(inner, wait, slowdown + 2.0 * (len(first) % 2))
+
+    monkeypatch.setattr(calibrating, "Planted", biased)
+    perf_test(*BODY)
+    result = project.runpytest_inprocess("--perf-calibrate", "--perf-calibrate-minutes=0.02", "--perf-seconds=2")
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    result.assert_outcomes(passed=1)
+    result.stdout.fnmatch_lines(["that is more often than 1 in 1000, as promised: do not trust this machine's gates*"])
+    assert sum(each.found.alarms for each in of(project)) >= 2
+
+
+INTERRUPTED = """
+import os
+from perfsuite.hooks import calibration
+from perfsuite.measure.timing import calibrating, load as neighbours
+
+trial, alone = calibrating.Workload.trial, neighbours.busy_neighbours
+calibration.cores = lambda: 2
+
+def noted(count):
+    found = alone(count)
+    class Noted:
+        def __enter__(self):
+            with open("pids", "w") as file:
+                print(*(pids := found.__enter__()), file=file)
+            return pids
+        def __exit__(self, *error):
+            return found.__exit__(*error)
+    return Noted()
+
+def interrupted(self, *args, **kwargs):
+    if os.path.exists("pids"):
+        raise KeyboardInterrupt
+    return trial(self, *args, **kwargs)
+
+calibration.busy_neighbours = noted
+calibrating.Workload.trial = interrupted
+"""
+
+
+def test_an_interrupted_calibration_writes_nothing_and_leaves_no_process(project, perf_test):
+    perf_test(*BODY, conftest=INTERRUPTED)
+    result = project.runpytest_subprocess(*CALIBRATE)
+    assert result.ret == pytest.ExitCode.INTERRUPTED
+    result.stdout.fnmatch_lines(["*the session did not end by itself, so no calibration was saved*"])
+    assert not list((project.path / "baselines").glob("*.json"))
+    pids = list(map(int, (project.path / "pids").read_text().split()))
+    assert len(pids) == 2
+    for pid in pids:
+        with contextlib.suppress(FileNotFoundError, ProcessLookupError):  # as it should be, unless it was taken anew
+            assert b"busy" not in Path(f"/proc/{pid}/cmdline").read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--perf-calibrate", "--perf-save"], "*--perf-calibrate and --perf-save contradict each other*"),
+        (["--perf-calibrate", "--perf-strict"], "*--perf-calibrate and --perf-strict contradict each other*"),
+        (["--perf-calibrate", "-n2"], "*--perf-calibrate*pytest-xdist*add `-n 0`*"),
+        (["--perf-calibrate-minutes=0"], "*--perf-calibrate-minutes*must be a number of minutes above zero, got '0'*"),
+        (["--perf-calibrate-minutes=inf"], "*must be a number of minutes above zero, got 'inf'*"),
+    ],
+)
+def test_what_contradicts_it_is_refused(project, perf_test, arguments, message):
+    if "-n2" in arguments:
+        pytest.importorskip("xdist")
+    perf_test(*BODY)
+    result = project.runpytest_inprocess(*arguments)
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines([message])
+    assert not (project.path / "baselines").exists()
+
+
+def test_a_damaged_calibration_is_an_error_at_once_and_is_left_alone(project, perf_test):
+    perf_test("raise RuntimeError(perf.compare)")
+    (project.path / "baselines").mkdir()
+    path = project.path / "baselines/calibration-cpu.json"
+    path.write_text("{half")
+    result = project.runpytest_inprocess(*CALIBRATE)
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(["ERROR: *calibration-cpu.json:1: *"])
+    assert path.read_text() == "{half"
+
+
+@pytest.mark.parametrize(
+    ("line", "outcomes", "message"),
+    [
+        ("perf.record('a', 1, unit='x', kind='count')", {"deselected": 1}, "(1 test that does not name it was left out)"),
+        ("perf.compare", {"passed": 1}, "nothing to calibrate: no test of this session called perf.compare"),
+    ],
+)  # fmt: skip
+def test_a_session_without_a_comparison_says_so(project, perf_test, line, outcomes, message):
+    perf_test(line)
+    result = project.runpytest_inprocess(*CALIBRATE)
+    assert result.ret == pytest.ExitCode.NO_TESTS_COLLECTED
+    result.assert_outcomes(**outcomes)
+    assert message in result.stdout.str()
+    assert not list((project.path / "baselines").glob("*.json"))
+
+
+# Which tests run.
+
+
+def through_a_helper(perf):
+    named_inside(perf)
+
+
+def named_inside(perf):
+    def body():
+        return perf.compare(1, 2)
+
+    return body()
+
+
+def recursive(perf):
+    recursive(perf)
+
+
+def without(perf):
+    perf.time(os.getpid)
+
+
+def wrapping(function):
+    @functools.wraps(function)
+    def wrapped(*args):
+        return function(*args)
+
+    return wrapped
+
+
+decorated = wrapping(named_inside)
+
+
+def through_a_decorator(perf):
+    decorated(perf)
+
+
+nameless = [].append  # its `__module__` is None
+
+
+def without_a_module(perf):
+    nameless(perf)
+
+
+class InAClass:
+    """A test class whose helper compares."""
+
+    def check(self, perf):
+        perf.compare(1, 2)
+
+    def test(self, perf):
+        self.check(perf)
+
+
+@pytest.mark.parametrize(
+    ("function", "cls", "expected"),
+    [
+        (named_inside, None, True),
+        (through_a_helper, None, True),
+        (InAClass.test, InAClass, True),
+        (through_a_decorator, None, True),
+        (without_a_module, None, False),
+        (recursive, None, False),
+        (without, None, False),
+        (None, None, False),
+    ],
+)
+def test_tests_that_reach_compare_by_name_are_the_ones_that_run(function, cls, expected):
+    assert names_compare(SimpleNamespace(function=function, cls=cls)) is expected
+
+
+def test_a_function_of_a_module_that_is_named_is_looked_into():
+    module = types.ModuleType("helpers")
+    module.check = named_inside
+    function = types.FunctionType((lambda perf: helpers.check(perf)).__code__, {"helpers": module})  # noqa: F821
+    assert names_compare(SimpleNamespace(function=function, cls=None))
+
+
+def test_tests_that_are_left_out_are_counted_as_one_counts():
+    assert terminal_calibration.nothing(0).endswith("called perf.compare")
+    assert terminal_calibration.nothing(1).endswith(" (1 test that does not name it was left out)")
+    assert terminal_calibration.nothing(2).endswith(" (2 tests that do not name it were left out)")
+
+
+# Sharing out the time.
+
+
+def test_every_slowdown_of_the_ladder_is_planted():
+    assert sorted(calibration._ORDER) == sorted(LADDER)
+
+
+@pytest.fixture
+def planned(monkeypatch, tmp_path):
+    """Calibrations on a clock of their own, whose gates take as long as they may."""
+    clock = SimpleNamespace(now=0.0, neighbours=0)
+    monkeypatch.setattr(calibration.time, "monotonic", lambda: clock.now)
+
+    made, given = itertools.count(), []
+
+    class Workload:
+        def __init__(self, call, until):
+            self.given_back = 0
+            self.number = next(made)
+
+        def trial(self, planted=0.0, *, seconds, error):
+            given.append((self.number, error))
+            clock.now += seconds
+            return Trial(planted, Interval(0.99, 1.01), (0.01, 0.01), 100, seconds)
+
+        def give_back(self):
+            self.given_back += 1
+
+    @contextlib.contextmanager
+    def busy(count):
+        clock.neighbours += 1
+        yield
+        clock.neighbours -= 1
+
+    monkeypatch.setattr(calibration, "time", SimpleNamespace(monotonic=lambda: clock.now))
+    monkeypatch.setattr(calibration, "Workload", Workload)
+    monkeypatch.setattr(calibration, "busy_neighbours", busy)
+    monkeypatch.setattr(calibration, "compare_calls", lambda *calls, until, seconds: None)
+    options = SimpleNamespace(baselines=tmp_path)
+    shares = itertools.chain([0.0005], itertools.repeat(0.00025))
+    session = SimpleNamespace(options=options, device="cpu", environment=None, test_key=lambda test: test)
+    session.error_of_next_gate = lambda item: next(shares)
+
+    def run(*workloads, minutes=10.0, seconds=5.0):
+        planned = Calibration(session, minutes)
+        planned.tests = len(workloads)
+        for place, count in enumerate(workloads):
+            planned.begin_test(None)
+            for _ in range(count):
+                planned.compare(f"test_{place}", "a/b", None, None, until="ready", seconds=seconds)
+        planned.given = given
+        return planned, clock.now
+
+    return run
+
+
+def gates(planned, busy):
+    return {key: len(trials) for key, trials in planned.trials[busy].items()}
+
+
+def test_every_workload_gets_the_same_share_half_of_it_beside_busy_processes(planned):
+    plan, seconds = planned(1, 1, 1, 1)
+    assert seconds == pytest.approx(600, abs=20)
+    for busy in (False, True):
+        assert set(gates(plan, busy).values()) <= {14, 15, 16}
+        trials = [trial.planted for of_one in plan.trials[busy].values() for trial in of_one]
+        assert trials.count(0.0) == pytest.approx(len(trials) / 2, abs=1)
+        assert {trials.count(size) for size in LADDER} <= {4, 5, 6}
+
+
+def test_tests_without_a_workload_leave_their_share_to_the_others(planned):
+    plan, seconds = planned(0, 0, 1, 0)
+    # It was not known that the last would have none.
+    assert seconds == pytest.approx(300, abs=10)
+    plan, seconds = planned(0, 0, 0, 1)
+    assert len(plan.trials[False]) == 1
+
+
+def test_several_workloads_of_a_test_have_names_and_shares_of_their_own(planned):
+    plan, _ = planned(2, 2, 2)
+    assert [key[1] for key in plan.trials[False]][:2] == ["a/b to ready", "a/b to ready #2"]
+    assert len(plan.trials[False]) == 6
+
+
+def test_every_gate_errs_as_seldom_as_the_one_that_it_stands_for(planned):
+    """A session shares its error out over its gates, so one of many has wider intervals than one that is alone."""
+    plan, _ = planned(2, 1)
+    assert plan.promised == 0.0005
+    assert plan.least_promised == 0.00025
+    assert {error for _, error in plan.given} == {0.0005, 0.00025}
+    assert [each.errs_once_in for each in plan.results() if not each.busy] == [2000, 4000, 4000]
+    assert {key for key, error in plan.given if error == 0.0005} == {0}
+
+
+def test_more_workloads_than_there_is_time_for_get_a_gate_each_and_then_none(planned):
+    plan, seconds = planned(*[1] * 100, minutes=5)
+    assert seconds <= 1.25 * 300 + 10
+    measured = {*plan.trials[False], *plan.trials[True]}
+    assert len(measured) + plan.unreached == 100
+    assert plan.unreached > 0
+    totals = [sum(gates(plan, busy).values()) for busy in (False, True)]
+    assert abs(totals[0] - totals[1]) <= 1, "both conditions get as many gates, over all workloads"
+    planted = [trial.planted for of_all in plan.trials.values() for of_one in of_all.values() for trial in of_one]
+    assert planted.count(0.0) == pytest.approx(len(planted) / 2, abs=2)

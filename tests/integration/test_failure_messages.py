@@ -1,0 +1,165 @@
+"""What a failed test prints: what and where, then the one thing to do first, and no frames of libraries."""
+
+import dataclasses
+
+import pytest
+
+from perfsuite.gate.baseline import Entry
+from perfsuite.gate.environment import Environment
+from perfsuite.gate.verdict import Gate, judge_baseline
+from perfsuite.measure.measurement import Measurement
+from perfsuite.report.terminal.terminal import failure
+
+HERE = Environment("cpu", 1, "Xeon", "3.11.7", "0.10.2", "0.10.2")
+OLDER = dataclasses.replace(HERE, jax="0.10.1")
+
+
+def gate(name, value=8, *, baseline=7.0, source="baseline", reason="", first=""):
+    made = Measurement(name, value, "calls", "count")
+    return Gate("t", made, "fail", source, 7, baseline, reason or f"{name} is {value}", first)
+
+
+def first(detail=None, places=None, then=None, environment=HERE, unit="fusions"):
+    made = Measurement("step fusions", 3, unit, "count", detail=detail, places=places)
+    entry = Entry(1, unit, "count", "measured", environment, detail=then)
+    return judge_baseline("t", made, entry, now=HERE).first
+
+
+# The one thing to do first.
+
+
+def test_first_is_the_place_of_the_part_that_grew_most():
+    detail, places = {"dot in f": 2, "copy": 1}, {"dot in f": "model.py:4 in f", "copy": "model.py:9 in g"}
+    assert first(detail, places, {"dot in f": 0, "copy": 1}) == "look at model.py:4 in f"
+
+
+def test_first_is_the_upgrade_where_there_was_one():
+    detail, places = {"dot in f": 3}, {"dot in f": "model.py:4 in f"}
+    said = first(detail, places, {"dot in f": 1}, OLDER)
+    assert (
+        said == "run it with the versions of the baseline, too (jax 0.10.1 -> 0.10.2): is it the upgrade, or the code?"
+    )
+
+
+def test_first_is_to_record_it_where_nothing_else_is_known():
+    assert first() == "if that is meant, record it: pytest --perf-save"
+
+
+def test_nothing_is_added_where_the_reason_has_advice():
+    place = "jax._src.tree:map at test_a.py:27 in train"
+    assert first({"f:g": 3}, {"f:g": place}, {"f:g": 1}, unit="calls") == ""
+
+
+@pytest.mark.parametrize("value", [1, 0])
+def test_what_did_not_fail_has_nothing_to_do_first(value):
+    entry = Entry(1, "calls", "count", "measured", HERE)
+    assert judge_baseline("t", Measurement("calls", value, "calls", "count"), entry, now=HERE).first == ""
+
+
+def test_a_likely_cause_is_what_to_look_at_first():
+    entry = Entry(1, "calls", "count", "measured", HERE)
+    judged = judge_baseline("t", Measurement("calls", 3, "calls", "count"), entry, now=HERE, cause="a sleep")
+    assert judged.reason.endswith("\nlikely cause: a sleep")
+    assert judged.first == ""
+
+
+def test_a_gate_keeps_it_on_its_way_between_processes():
+    made = gate("a", first="look at x.py:3")
+    assert Gate.from_dict(made.to_dict()) == made
+
+
+# The message of a test.
+
+
+def test_one_figure_is_its_reason_and_what_to_do_first():
+    assert failure([gate("a", first="look at x.py:3")]) == "a is 8\nfirst: look at x.py:3"
+    assert failure([gate("a", reason="a is 8\nlikely cause: b")]) == "a is 8\nlikely cause: b"
+
+
+def test_what_differs_in_a_program_is_left_to_the_closing_section():
+    reason = "flops is 8\nthe program against that of the baseline:\n  flops: 7 -> 8\n  + 1 x dot"
+    assert failure([gate("flops", reason=reason, first="look at x.py:3")]).splitlines() == [
+        "flops is 8",
+        "first: look at x.py:3",
+        "in full: in the section perfsuite at the end",
+    ]
+
+
+def test_other_figures_are_named_in_one_line():
+    said = failure([gate("a"), gate("b", 9), gate("c", baseline=None, source="budget")])
+    assert said.splitlines() == ["a is 8", "also worse: b 7 -> 9 calls; c 8 calls"]
+
+
+def test_many_figures_do_not_make_a_long_message():
+    said = failure([gate(f"figure {number}", first="look at x.py:3") for number in range(30)])
+    assert len(said.splitlines()) == 4
+    assert said.splitlines()[2].endswith("; figure 4 7 -> 8 calls and 25 more")
+
+
+def test_figures_without_a_baseline_are_counted():
+    new = [gate(name, source=None, reason=f"{name} has no baseline (--perf-strict)") for name in "abcdef"]
+    assert failure(new[:1]) == "a has no baseline (--perf-strict)"
+    assert failure(new).splitlines()[1] == "nor have: b, c, d, e and 1 more"
+    assert failure([*new[:2], gate("z")]).splitlines() == [
+        "z is 8",
+        "without a baseline (--perf-strict): 2: pytest --perf-save records them",
+    ]
+
+
+def test_the_closing_section_has_what_the_message_left_out(project, perf_test):
+    records = [f"perf.record('figure {number}', {{}}, unit='x', kind='count')" for number in range(7)]
+    perf_test(*[line.format(7) for line in records])
+    project.runpytest_inprocess("--perf-save").assert_outcomes(passed=1)
+    perf_test(*[line.format(8) for line in records])
+    result = project.runpytest_inprocess("--perf")
+    result.assert_outcomes(failed=1)
+    message, _, closing = result.stdout.str().partition("= FAILURES =")[2].partition("= perfsuite =")
+    assert "figure 6" not in message
+    assert "figure 6 is 8 x, the baseline is 7 x" in closing
+
+
+# Tracebacks.
+
+RECOMPILES = """
+from steps import *
+
+def helper(size):
+    step(state(), batch(size))
+
+def test_step(compile_counter):
+    step(state(), batch(8))
+    batch(9)
+    with compile_counter.forbid():
+        helper(9)
+"""
+
+
+def test_a_recompilation_is_shown_at_the_users_line_without_the_frames_of_jax(project):
+    project.makepyfile(test_step=RECOMPILES)
+    result = project.runpytest_inprocess()
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines([">*helper(9)", ">*step(state(), batch(size))", "test_step.py:4: RecompilationError"])
+    assert "monitoring.py" not in result.stdout.str()
+    assert "record_scalar" not in result.stdout.str()
+
+
+def test_full_trace_has_them(project):
+    project.makepyfile(test_step=RECOMPILES)
+    result = project.runpytest_inprocess("--full-trace")
+    result.assert_outcomes(failed=1)
+    assert "monitoring.py" in result.stdout.str()
+
+
+def test_a_transfer_is_shown_at_the_users_line(project, perf_test):
+    perf_test("loss = jnp.ones(())", "with perf.no_transfers():", "    float(loss)")
+    result = project.runpytest_inprocess("--perf")
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines([">           float(loss)", "test_step.py:6: TransferError"])
+    assert "array.py" not in result.stdout.str()
+
+
+def test_of_other_errors_every_frame_is_shown(project, perf_test):
+    perf_test("import equinox", "equinox.filter_jit(None)(1)")
+    result = project.runpytest_inprocess("--perf")
+    result.assert_outcomes(failed=1)
+    assert "site-packages/equinox" in result.stdout.str()

@@ -1,0 +1,49 @@
+"""An idle plugin must cost a session next to nothing. The milliseconds are in tests/perf/test_idle_plugin.py."""
+
+import sys
+
+import pytest
+
+from perfsuite import plugin
+from perfsuite.processes.launch import Launch
+
+HEAVY = ("jax", "numpy", "scipy", "equinox", "filelock", "tabulate")
+
+
+def test_a_session_without_perf_imports_no_heavy_package(pytester, monkeypatch):
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")  # other plugins import numpy and jax
+    pytester.makepyfile(f"import sys\ndef test_idle(): assert not {{*{HEAVY}}} & {{*sys.modules}}")
+    result = pytester.runpytest_subprocess("-p", "perfsuite.plugin")
+    result.assert_outcomes(passed=1)
+
+
+def test_the_public_names_import_no_heavy_package(pytester):
+    code = f"import sys, perfsuite; assert not {{*{HEAVY}}} & {{*sys.modules}}, sys.modules"
+    assert pytester.run(sys.executable, "-c", code).ret == 0
+
+
+@pytest.mark.parametrize("named_by", ["-p", "a conftest"])
+def test_a_session_copies_its_environment_once(pytester, monkeypatch, named_by):
+    launches = []
+
+    class Counting(Launch):
+        @classmethod
+        def of(cls, config):
+            launches.append(config)
+            return Launch.of(config)
+
+    monkeypatch.setattr(plugin, "Launch", Counting)
+    monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
+    pytester.makepyfile("def test_it(): pass")
+    if named_by == "a conftest":
+        pytester.makeconftest("pytest_plugins = 'perfsuite.plugin'")
+    arguments = ("-p", "perfsuite.plugin") if named_by == "-p" else ()
+    pytester.runpytest_inprocess(*arguments).assert_outcomes(passed=1)
+    assert len(launches) == 1
+
+
+def test_the_plugin_can_be_switched_off(pytester):
+    pytester.makepyfile("def test_it(): pass")
+    result = pytester.runpytest_subprocess("-p", "no:perfsuite", "--perf")
+    assert result.ret == 4
+    result.stderr.fnmatch_lines(["*unrecognized arguments: --perf*"])

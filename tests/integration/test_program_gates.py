@@ -1,0 +1,179 @@
+"""`perf.program` in a user's session: refusals, budgets, names, the cache, and what a failure says of the program."""
+
+import json
+
+import pytest
+from support.libtpu_needed import needs_libtpu
+
+from perfsuite.measure.targets.target_compiler import TargetUnavailable
+
+pytestmark = needs_libtpu
+
+HEAD = """
+import jax
+import jax.numpy as jnp
+from perfsuite import Budget, call
+
+X = jnp.ones((64, 64))
+step = jax.jit(lambda x: x @ x + 1)
+"""
+
+
+@pytest.fixture
+def project(pytester):
+    """A project that has pytest's cache, unlike the other tests' ones."""
+    pytester.makeini("[pytest]\naddopts = --perf-seconds=0.3\n")
+    return pytester
+
+
+@pytest.fixture
+def run(project):
+    def run(body, *arguments, target="tpu-v5e"):
+        lines = "\n".join(f"    {line}" for line in body.splitlines())
+        project.makepyfile(test_it=f"{HEAD}\n\ndef test_it(perf, perf_target):\n{lines}\n")
+        return project.runpytest_inprocess("--perf", f"--perf-target={target}", *arguments)
+
+    return run
+
+
+STEP = "perf.program(call(step, X), perf_target)"
+
+
+def test_a_program_that_needs_more_memory_than_there_is_fails_with_the_compilers_reason(project, run):
+    result = run(
+        "big = jax.ShapeDtypeStruct((200_000, 200_000), jnp.float32)\nperf.program(call(step, big), perf_target)"
+    )
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(
+        [
+            "*BudgetExceeded: the compiler for tpu-v5e refused the program: Ran out of memory*",
+            "*lambda refused @ tpu-v5e *1 *fail",
+        ]
+    )
+
+
+def test_a_compiler_that_crashes_fails_the_test_and_not_the_session(project, run, monkeypatch):
+    monkeypatch.setenv("LIBTPU_INIT_ARGS", "--no_such_flag_of_libtpu=1")
+    result = run(STEP)
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["*the compiler for tpu-v5e crashed: *"])
+    monkeypatch.delenv("LIBTPU_INIT_ARGS")
+    run(STEP).assert_outcomes(passed=1)
+
+
+@pytest.mark.parametrize(("limit", "outcome"), [(10**6, "passed"), (10**4, "failed")])
+def test_a_budget_on_memory(run, limit, outcome):
+    result = run(f"perf.program(call(step, X), perf_target, budget=Budget(peak_bytes={limit}))")
+    result.assert_outcomes(**{outcome: 1})
+    if outcome == "failed":
+        result.stdout.fnmatch_lines(
+            ["*peak bytes @ tpu-v5e is * bytes against a budget of 10,000 bytes", "*likely cause: *arguments *"]
+        )
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ("perf.program(call(step, X), 'tpu-v99')", "no target 'tpu-v99': there are tpu-v4*"),
+        (
+            "perf.program(call(step, X), perf_target, budget=Budget(ratio=1))",
+            "perf.program does not check Budget(ratio=*",
+        ),
+        ("perf.program(step, perf_target)", "perf.program takes call(fn, *args)*"),
+        ("perf.program(call(lambda x: x, X), perf_target)", "*wrap it in jax.jit"),
+        ("perf.program(call(step, X), chips=4)", "*present device is what it is"),
+        ("perf.program(call(step, X), perf_target, chips=0)", "*chips*"),
+    ],
+)
+def test_bad_arguments_are_errors_that_say_what_to_do(run, body, message):
+    result = run(body)
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines([f"E *{message.replace('[', '[[]')}"])
+
+
+def test_figures_of_the_same_function_and_of_two_devices_stand_side_by_side(run):
+    result = run(f"{STEP}\n{STEP}\nperf.program(call(step, X))")
+    result.assert_outcomes(passed=1)
+    result.stdout.fnmatch_lines_random(
+        ["  lambda flops @ tpu-v5e *", "  lambda #2 flops @ tpu-v5e *", "  lambda flops *"]
+    )
+
+
+def test_a_program_takes_no_figure_of_the_same_name_from_warm_or_from_the_test(run):
+    result = run("perf.warm(step, over=[(X,)], name='step')\nperf.program(call(step, X), name='step')")
+    result.assert_outcomes(passed=1)
+    result.stdout.fnmatch_lines_random(["  step compile seconds *", "  step #2 compile seconds *"])
+    result = run("perf.record('step copies', 7, unit='copies', kind='count')\nperf.program(call(step, X), name='step')")
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["E *ValueError: * records 'step copies' twice; give each figure a name of its own"])
+
+
+def test_without_the_compiler_a_test_is_skipped_and_fails_under_strict(project, run, monkeypatch):
+    from perfsuite.measure.targets import target_compiler
+
+    def unavailable():
+        raise TargetUnavailable('libtpu is not installed: pip install "perfsuite[tpu]"')
+
+    monkeypatch.setattr(target_compiler, "check_available", unavailable)
+    run(STEP).assert_outcomes(skipped=1)
+    result = run(STEP, "--perf-strict")
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(['*pip install "perfsuite*"*--perf-strict*'])
+
+
+SECTION = "*the program against that of the baseline:"
+PLANTED = STEP.replace("step", "jax.jit(lambda x: jnp.sort(x @ x) + 1)")
+
+
+def test_the_cache_is_used_and_said_to_be(run):
+    run(STEP).stdout.fnmatch_lines(["1 programs: 1 compiled, 0 from the cache (.pytest_cache/d/perfsuite)"])
+    run(STEP).stdout.fnmatch_lines(["1 programs: 0 compiled, 1 from the cache (.pytest_cache/d/perfsuite)"])
+    run(STEP, "-p", "no:cacheprovider").stdout.fnmatch_lines(["1 programs: 1 compiled, 0 from a cache"])
+
+
+def test_a_failure_shows_the_programs_difference_as_long_as_that_of_the_baseline_is_known(project, run):
+    run(STEP, "--perf-save").assert_outcomes(passed=1)
+    result = run(PLANTED)
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines([SECTION, "  fusions: *", "  + 1 x *"])
+    without = run(PLANTED, "-p", "no:cacheprovider")
+    without.assert_outcomes(failed=1)
+    without.stdout.no_fnmatch_line(SECTION)
+    path = project.path / "baselines" / "tpu-v5e.json"
+    baselines = json.loads(path.read_text())
+    (figures,) = baselines["figures"].values()
+    figures["lambda flops"]["value"] -= 1  # saved elsewhere since
+    path.write_text(json.dumps(baselines))
+    stale = run(PLANTED)
+    stale.assert_outcomes(failed=1)
+    stale.stdout.no_fnmatch_line(SECTION)
+
+
+def test_parallel_workers_compile_each_program_once(project, run):
+    tests = "\n".join(f"def test_{i}(perf):\n    perf.program(call(step, X), 'tpu-v5e')" for i in range(4))
+    project.makepyfile(test_many=f"{HEAD}\n{tests}\n")
+    result = project.runpytest_subprocess("--perf-save", "-n", "2", "test_many.py")
+    result.assert_outcomes(passed=4)
+    result.stdout.fnmatch_lines(["4 programs: 1 compiled, 3 from the cache *"])
+
+
+@pytest.mark.parametrize(
+    "fn",
+    [
+        "jax.jit(lambda: ())",
+        "jax.jit(lambda: jnp.full(3, jnp.nan))",
+        "jax.jit(lambda tree: tree), {}",
+        "jax.jit(lambda tree: tree, donate_argnums=0), {'x': X, 'none': None, 'empty': jnp.zeros((0, 3))}",
+        "jax.jit(lambda n, x: x * n, static_argnames='n'), 3, X",
+        "jax.jit(lambda key: jax.random.normal(key)), jax.random.key(0)",
+    ],
+)
+def test_odd_programs(run, fn):
+    result = run(f"perf.program(call({fn}), perf_target)\nperf.program(call({fn}))")
+    result.assert_outcomes(passed=1)
+
+
+@pytest.mark.parametrize("name", ["a::b[c]", "ünï", "x" * 300])
+def test_odd_names(run, name):
+    run(f"perf.program(call(step, X), perf_target, name={name!r})", "--perf-save").assert_outcomes(passed=1)
+    run(f"perf.program(call(step, X), perf_target, name={name!r})", "--perf-strict").assert_outcomes(passed=1)

@@ -1,0 +1,312 @@
+"""`--perf-report=DIR`: what is written where, when, and what is said of it."""
+
+import json
+import os
+
+import pytest
+from support.git_project import GitProject
+
+from perfsuite.report import files
+from perfsuite.report.files import HTML, JSON, MARKDOWN, ReportError, write
+from perfsuite.report.model import Report
+
+NAMES = {HTML, JSON, MARKDOWN}
+
+ALL = """
+import pytest
+from steps import *
+
+def test_counts(perf):
+    perf.record("fusions", {fusions}, unit="fusions", kind="count")
+    perf.record("gone{fusions}", 1, unit="things", kind="count")
+
+@pytest.mark.parametrize("sizes", [(1, 2, 4)], ids=["small"])
+def test_scaling(perf, sizes):
+    perf.scaling(lambda size: (call(lambda x: [len(x) for _ in range(size)], [1]), size), sizes, figure="host_calls")
+
+def test_ratio(perf):
+    def count(x): return [len(x) for _ in range(300)]
+    perf.compare(call(count, [1]), call(count, [2]), Budget(ratio=50.0), name="pair")
+
+def test_program(perf):
+    perf.program(call(jax.jit(lambda x: {program}), batch()), name="program")
+
+def test_budget(perf):
+    perf.host_calls(call(lambda x: [len(x)] * 3, [1]), budget=Budget(host_calls=7 - {fusions}), name="lengths")
+
+def test_assertion(perf):
+    perf.record("before", 1, unit="things", kind="info")
+    assert {fusions} == 5, "not five"
+
+@pytest.fixture
+def broken():
+    raise RuntimeError("no data")
+
+def test_error(perf, broken): pass
+
+@pytest.mark.skip(reason="not today")
+def test_skipped(perf): pass
+
+def test_ordinary(): pass
+"""
+
+
+def report_in(folder) -> Report:
+    """The report as it was written, with its three files and nothing beside them."""
+    assert set(os.listdir(folder)) == NAMES
+    return Report.from_dict(json.loads((folder / JSON).read_text()))
+
+
+def test_a_session_that_saves_and_one_with_regressions(project):
+    project.makepyfile(test_all=ALL.format(fusions=5, program="x * 2"))
+    project.makeini("[pytest]\naddopts = --perf-seconds=0.05\npythonpath = .\n")  # with a cache, for the program
+    result = project.runpytest_inprocess("--perf-save", "--perf-report=out/report")
+    result.assert_outcomes(passed=7, errors=1, skipped=1)
+    result.stdout.fnmatch_lines(["report: out/report/report.html", "no history: *"])
+    report = report_in(project.path / "out/report")
+    (saved,) = report.saved
+    assert (saved.path, saved.written, saved.created) == (
+        "baselines/cpu.json",
+        True,
+        sum(map(len, saved_figures(project))),
+    )
+    assert report.header.options == ("--perf-save", "--perf-seconds=0.05")
+    assert (report.missing, report.header.exit_status) == ((), 1)
+
+    project.makepyfile(test_all=ALL.format(fusions=6, program="(x * 2).sum()"))
+    project.makefile(".json", **{"baselines/calibration-cpu": "{"})
+    result = project.runpytest_inprocess("--perf", "--perf-report=out/report")
+    report = report_in(project.path / "out/report")
+    tests = {test.id.partition("::")[2]: test for test in report.tests}
+    assert {name: test.outcome for name, test in tests.items()} == {
+        "test_counts": "failed",
+        "test_scaling[small]": "passed",
+        "test_ratio": "passed",
+        "test_program": "failed",
+        "test_budget": "failed",
+        "test_assertion": "failed",
+        "test_error": "error",
+        "test_skipped": "skipped",
+    }
+    assert [(each.test, each.title) for each in report.missing] == [("test_all.py::test_counts", "gone5")]
+    assert [note.partition("calibration-cpu.json:1")[1] for note in report.notes] == ["calibration-cpu.json:1"]
+    fusions, new = tests["test_counts"].figures
+    assert (fusions.verdict, fusions.value, fusions.baseline, fusions.limit) == ("fail", 6, 5, 5)
+    assert (new.verdict, new.baseline) == ("new", None)
+    assert tests["test_counts"].message.startswith("fusions is 6 fusions, the baseline is 5 fusions")
+    assert (tests["test_counts"].file, tests["test_counts"].line) == ("test_all.py", 4)
+    assert tests["test_scaling[small]"].parameters == "small"
+    (line,) = tests["test_scaling[small]"].lines
+    assert (line.units, line.per_unit, line.interval) == ((1, 2, 4), 1, None)
+    (ratios,) = tests["test_ratio"].distributions
+    assert len(ratios.ratios) == ratios.pairs >= 3
+    assert (ratios.title, ratios.candidate) == ("pair ratio to ready", "count")
+    (program,) = tests["test_program"].programs
+    assert program.compared
+    assert program.differences[0].startswith("flops: ")
+    assert set(program.titles) == {figure.title for figure in tests["test_program"].figures}
+    (over,) = tests["test_budget"].figures
+    assert (over.source, over.verdict, over.limit) == ("budget", "fail", 1)
+    assert over.cause
+    assert tests["test_budget"].message == f"{over.reason}\nlikely cause: {over.cause}"
+    assert [figure.verdict for figure in tests["test_assertion"].figures] == ["not judged"]
+    assert tests["test_assertion"].message.startswith("AssertionError: not five")
+    assert tests["test_error"].message == "RuntimeError: no data"
+    assert tests["test_skipped"].message == "not today"
+    page, text = ((project.path / "out/report" / name).read_text() for name in (HTML, MARKDOWN))
+    for name in tests:
+        assert name in page
+    assert "test_counts" in text
+
+
+def saved_figures(project) -> list[dict]:
+    return list(json.loads((project.path / "baselines/cpu.json").read_text())["figures"].values())
+
+
+def test_without_the_option_nothing_is_kept_for_pictures(project, monkeypatch):
+    for name in ("distribution_of", "line_of"):
+        monkeypatch.setattr(f"perfsuite.instruments.timed.{name}", None)
+    monkeypatch.setattr("perfsuite.instruments.program_gates.ProgramRecord", None)
+    project.makepyfile(test_all=ALL.format(fusions=5, program="x * 2"))
+    result = project.runpytest_inprocess("--perf", "--perf-seconds=0.05")
+    result.assert_outcomes(passed=7, errors=1, skipped=1)
+    result.stdout.no_fnmatch_line("report: *")
+
+
+def test_a_session_without_perf_tests_has_a_report(project):
+    project.makepyfile("def test_it(): pass")
+    result = project.runpytest_inprocess("--perf", "--perf-report=out")
+    result.assert_outcomes(passed=1)
+    report = report_in(project.path / "out")
+    assert (report.tests, report.header.exit_status) == ((), 0)
+    assert "No perf test ran" in (project.path / "out" / HTML).read_text()
+
+
+def test_the_folder_is_seen_from_where_pytest_was_started(project, perf_test, monkeypatch):
+    perf_test("perf.record('fusions', 3, unit='fusions', kind='count')")
+    (project.path / "below").mkdir()
+    monkeypatch.chdir(project.path / "below")
+    result = project.runpytest_inprocess("--perf", "--perf-report=out", "..")
+    report = report_in(project.path / "below/out")
+    assert report.tests[0].id == "test_step.py::test_step"
+    result.stdout.fnmatch_lines(["report: below/out/report.html"])
+
+
+def test_without_perf_the_option_does_nothing(project, perf_test):
+    perf_test("perf.record('fusions', 3, unit='fusions', kind='count')")
+    project.runpytest_inprocess("--perf-report=out").assert_outcomes(skipped=1)
+    assert not (project.path / "out").exists()
+
+
+@pytest.mark.parametrize("name", ["a file", "a file/below"])
+def test_a_folder_that_cannot_be_made_is_an_error_before_any_test(project, perf_test, name):
+    perf_test("raise SystemExit('it ran')")
+    (project.path / "a file").write_text("kept")
+    result = project.runpytest_inprocess("--perf", f"--perf-report={name}")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines([f"ERROR: --perf-report: *{name}: no report can be written here (*): *another folder"])
+    assert (project.path / "a file").read_text() == "kept"
+
+
+def test_a_folder_in_the_place_of_the_page_is_an_error(tmp_path):
+    (tmp_path / HTML).mkdir()
+    with pytest.raises(ReportError, match=r"report\.html is a folder: move it away"):
+        files.check(tmp_path)
+
+
+def test_what_is_not_installed_is_named_with_the_extra(project, perf_test, monkeypatch):
+    perf_test("raise SystemExit('it ran')")
+    monkeypatch.setattr(files, "_NEEDED", ("jinja2", "not_there"))
+    result = project.runpytest_inprocess("--perf", "--perf-report=out")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(['ERROR: --perf-report: not_there not installed: pip install "perfsuite[[]report[]]"'])
+
+
+def test_calibrating_has_no_report(project):
+    result = project.runpytest_inprocess("--perf-calibrate", "--perf-report=out")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(["ERROR: --perf-calibrate and --perf-report contradict each other*"])
+
+
+def test_a_folder_that_goes_away_fails_the_session_and_loses_no_baseline(project, perf_test):
+    perf_test(
+        "import pathlib, shutil",
+        "shutil.rmtree('out'), pathlib.Path('out').write_text('in the way')",
+        "perf.record('fusions', 3, unit='fusions', kind='count')",
+    )
+    result = project.runpytest_inprocess("--perf-save", "--perf-report=out")
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    result.assert_outcomes(passed=1)
+    result.stdout.fnmatch_lines(["--perf-report: *out: no report can be written here (*"])
+    assert (project.path / "baselines/cpu.json").exists()
+
+
+def test_a_report_that_cannot_be_written_leaves_the_one_before(tmp_path, monkeypatch):
+    from support.report_samples import HEADER
+
+    write(Report(HEADER), tmp_path)
+    before = {name: (tmp_path / name).read_bytes() for name in NAMES}
+
+    def full(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(files.os, "replace", full)
+    with pytest.raises(ReportError, match=r"no report can be written here \(No space left on device\)"):
+        write(Report(HEADER, notes=("new",)), tmp_path)
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
+
+
+def test_half_a_surrogate_pair_in_a_name_can_be_written(tmp_path):
+    from support.report_samples import HEADER, figure, perf_test
+
+    write(Report(HEADER, (perf_test("test_\ud800", figure("\udfff")),)), tmp_path)
+    assert "test_?" in (tmp_path / HTML).read_text()
+    assert Report.from_dict(json.loads((tmp_path / JSON).read_text())).tests[0].figures[0].title == "\udfff"
+
+
+def test_the_workers_of_xdist_send_what_the_pictures_are_made_of(project):
+    pytest.importorskip("xdist")
+    project.makepyfile(
+        """
+        from perfsuite import call
+
+        def test_scaling(perf):
+            perf.scaling(lambda size: (call(sorted, [1] * size), size), [1, 2, 4], figure="host_calls")
+
+        def test_time(perf):
+            perf.time(call(sorted, [1]))
+        """
+    )
+    result = project.runpytest_inprocess("--perf", "--perf-report=out", "-n1")
+    result.assert_outcomes(passed=1, skipped=1)
+    scaling, time = report_in(project.path / "out").tests
+    assert scaling.lines
+    assert "run it with `-n 0`" in time.message
+
+
+def test_what_a_worker_would_send_can_be_sent(project):
+    execnet = pytest.importorskip("execnet")
+    project.makepyfile(test_all=ALL.format(fusions=5, program="x * 2"))
+    run = project.inline_run("--perf", "--perf-report=out", "--perf-seconds=0.05")
+    records = [
+        report.perfsuite for report in run.getreports("pytest_runtest_logreport") if hasattr(report, "perfsuite")
+    ]
+    assert {name for record in records for name in ("distributions", "lines", "programs") if record[name]} == {
+        "distributions",
+        "lines",
+        "programs",
+    }
+    for record in records:
+        execnet.loads(execnet.dumps(record))
+
+
+def test_a_trace_is_linked_from_the_report(project, perf_test):
+    perf_test("perf.host_calls(call(jax.jit(lambda x: x + 1), batch()), name='add')")
+    project.runpytest_inprocess("--perf", "--perf-report=out/report", "--perf-trace=out/traces").assert_outcomes(
+        passed=1
+    )
+    folder = project.path / "out/report"
+    (trace,) = report_in(folder).tests[0].traces
+    assert trace.folder == "../traces/test_step.py/test_step/add"
+    assert (folder / trace.perfetto).is_file()
+    assert f'href="{trace.perfetto}"' in (folder / HTML).read_text()
+
+
+def test_baselines_under_git_have_their_history_beside_the_report(project, perf_test):
+    perf_test("perf.record('lines', 2, unit='lines', kind='count')")
+    project.runpytest_inprocess("--perf-save").assert_outcomes(passed=1)
+    git = GitProject(project.path)
+    git.git("add", "baselines")
+    git.git("commit", "--quiet", "-m", "Two lines")
+    result = project.runpytest_inprocess("--perf", "--perf-report=out")
+    result.stdout.fnmatch_lines(["report: out/report.html", "history: out/history.html (0 figures moved in *"])
+    assert 'href="history.html"' in (project.path / "out" / HTML).read_text()
+    assert "baselines/cpu.json" in (project.path / "out" / "history.html").read_text()
+
+
+def test_a_test_that_fails_in_its_body_and_after_it_is_one_test(project):
+    project.makepyfile(
+        """
+        import pytest
+
+        @pytest.fixture
+        def broken():
+            yield
+            raise RuntimeError("after")
+
+        def test_it(perf, broken):
+            perf.record("figure", 1, unit="things", kind="count")
+            raise ValueError("within")
+        """
+    )
+    project.runpytest_inprocess("--perf", "--perf-report=out")
+    (test,) = report_in(project.path / "out").tests
+    assert (test.outcome, test.message) == ("failed", "ValueError: within\nRuntimeError: after")
+    assert len(test.figures) == 1
+
+
+def test_the_templates_are_in_the_package():
+    from importlib.resources import files as resources
+
+    names = {path.name for path in resources("perfsuite.report").joinpath("templates").iterdir()}
+    assert {"base.html", "report.html", "figures.html", "style.css", "page.js"} <= names

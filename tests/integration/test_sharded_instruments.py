@@ -1,0 +1,211 @@
+"""Every instrument with a step over a mesh of eight devices: sharded, donated, with a sum over the mesh in it."""
+
+import functools
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
+
+from perfsuite import call
+from perfsuite.measure.compiles import compiles
+from perfsuite.measure.compiles.fastpath import fast_path
+from perfsuite.measure.compiles.warmup import warm
+from perfsuite.measure.errors import RecompilationError, UnwarmedSignatureError
+from perfsuite.measure.profiler.trace_events import is_collective
+from perfsuite.measure.profiler.trace_recording import trace_call
+from perfsuite.measure.program.compilation import program_of
+from perfsuite.measure.runtime import transfers
+from perfsuite.measure.runtime.call_transfers import transfers_of
+from perfsuite.measure.runtime.donation import donation_of
+from perfsuite.measure.runtime.hostcalls import host_calls
+from perfsuite.measure.runtime.memory import memory_of
+from perfsuite.measure.timing.asynchrony import asynchrony
+from perfsuite.measure.timing.comparison import compare_calls
+from perfsuite.measure.timing.timing import time_call
+
+MESH = jax.make_mesh((8,), ("data",), axis_types=(AxisType.Auto,))
+ROWS = NamedSharding(MESH, PartitionSpec("data"))
+WHOLE = NamedSharding(MESH, PartitionSpec())
+
+
+def state():
+    return {"kernel": jax.device_put(jnp.ones((8, 4)), ROWS), "bias": jax.device_put(jnp.ones(4), WHOLE)}
+
+
+def batch(rows=8):
+    return jax.device_put(np.ones((rows, 4), np.float32), ROWS)
+
+
+def summed(x):
+    """The sum over all devices, written out."""
+    return jax.lax.psum(x.sum(0), "data")
+
+
+across = jax.shard_map(summed, mesh=MESH, in_specs=PartitionSpec("data"), out_specs=PartitionSpec())
+
+
+@functools.partial(jax.jit, donate_argnums=0, out_shardings=({"kernel": ROWS, "bias": WHOLE}, WHOLE))
+def step(state, x):
+    total = across(x)
+    return {"kernel": state["kernel"] + x.mean(), "bias": state["bias"] + total}, total.sum()
+
+
+@jax.jit
+def without(state, x):
+    return {"kernel": state["kernel"] + 1, "bias": state["bias"] + 1}
+
+
+def trained():
+    return call(step, state(), batch(), carry=1)
+
+
+def test_it_is_warm_once_for_a_sharding_and_another_sharding_compiles():
+    warmed = warm(step, over=[trained()])
+    assert len(warmed.signatures) == 1
+    with compiles.forbid():
+        now, _ = warmed(state(), batch())
+        jax.block_until_ready(warmed(now, batch()))
+    other = jax.device_put(np.ones((8, 4), np.float32), WHOLE)
+    with (
+        pytest.raises(UnwarmedSignatureError, match=r"args\[1\]: sharding was NamedSharding") as raised,
+        compiles.forbid(),
+    ):
+        warmed(state(), other)
+    (change,) = raised.value.changes
+    assert "'data'" in change.partition(", is ")[0]
+    assert "'data'" not in change.partition(", is ")[2].partition("spec=")[2]
+
+
+def test_warming_leaves_the_callers_sharded_arrays_alone():
+    mine = state()
+    warmed = warm(step, over=[(mine, batch())])
+    with compiles.forbid():
+        jax.block_until_ready(warmed(mine, batch()))  # as it lies: the copy that was warmed was the same
+    assert mine["kernel"].is_deleted()
+
+
+def test_a_state_that_comes_back_with_another_sharding_recompiles_and_is_named():
+    @jax.jit
+    def drifting(x):
+        return jax.lax.with_sharding_constraint(x + 1, WHOLE)
+
+    jax.block_until_ready(drifting(batch()))
+    with pytest.raises(RecompilationError, match="drifting"), compiles.forbid():
+        drifting(drifting(batch()))
+
+
+def test_host_calls_and_fast_path_are_those_of_one_call_however_many_devices():
+    counted = host_calls(trained())
+    assert counted.total == host_calls(trained()).total
+    assert fast_path(trained()).misses == 0
+    # The batch lies on one device: Python moves it to the mesh in each call.
+    on_one = jax.device_put(np.ones((8, 4), np.float32), jax.devices()[0])
+    moved = jax.jit(without, in_shardings=({"kernel": ROWS, "bias": WHOLE}, ROWS))
+    elsewhere = call(lambda s: moved(s, jax.device_put(on_one, ROWS)), state())
+    assert host_calls(elsewhere).total > host_calls(call(moved, state(), batch())).total
+
+
+def test_transfers_to_a_mesh_are_counted():
+    assert transfers_of(trained()).events == ()
+    host = np.ones((8, 4), np.float32)
+    fed = jax.jit(lambda x: x + 1, in_shardings=ROWS)
+    counted = transfers_of(call(fed, host))
+    assert len(counted.events) == 1
+    with transfers.forbid(explicit=True):
+        jax.block_until_ready(step(state_before, batch_before))
+
+
+state_before, batch_before = state(), batch()
+
+
+def test_memory_counts_each_devices_part_and_finds_what_leaks():
+    made = memory_of(trained(), steps=9)
+    assert made.leaked_arrays == 0
+    # Kernel and batch lie once over all devices, the bias once on each of the eight.
+    assert made.live_bytes == 2 * (8 * 4 * 4) + 8 * (4 * 4)
+    kept = []
+
+    def leaking(state, x):
+        state, loss = step(state, x)
+        kept.append(jax.device_put(x, ROWS, may_alias=False))
+        return state, loss
+
+    leaked = memory_of(call(leaking, state(), batch(), carry=1), steps=9)
+    assert leaked.leaked_arrays == pytest.approx(1, abs=0.5)
+    assert leaked.leaked_bytes == pytest.approx(8 * 4 * 4, rel=0.5)
+
+
+def test_a_sharded_state_that_is_not_donated_is_named_with_its_bytes_on_all_devices():
+    assert donation_of(trained()).undonated == ()
+
+    (lost,) = donation_of(call(jax.jit(lambda x: x + 1), batch(), carry=1)).undonated
+    assert (lost.path, lost.bytes) == ("args[0]", 8 * 4 * 4)
+    assert "not donated" in lost.reason
+
+
+def test_its_program_has_the_collectives_with_their_bytes():
+    program = program_of(trained())
+    assert [each.what for each in program.collectives].count("all-reduce") >= 1
+    assert program.collective_bytes > 0
+    assert program.lost_donations == ()
+    assert program_of(call(without, state(), batch())).collectives == ()
+
+
+def test_collectives_are_told_from_other_operations_in_a_trace():
+    trace = trace_call(trained(), runs=3)
+    assert len(trace.devices) == 8
+    named = {operation.name for operation in trace.operations if is_collective(operation.name)}
+    assert len(named) == 1, trace.operations
+    assert 0 < trace.collective_us <= trace.device_us
+    assert 0 < trace.collective_share <= 1
+    figures = {figure.name: figure.value for figure in trace.measurements("step")}
+    assert figures["step trace collectives"] == trace.collective_us / 3
+    alone = trace_call(call(without, state(), batch()), runs=3)
+    assert alone.collective_us == 0
+    assert "step trace collectives" not in {figure.name for figure in alone.measurements("step")}
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("all-reduce", "all-reduce.1", "all-gather-start.2", "all-reduce-done", "reduce-scatter.3.1", "all-to-all"),
+        *("collective-permute-done.1", "psum_invariant.7", "psum.3", "all_gather.7", "ppermute.3", "reduce_scatter.7"),
+        *("all_to_all", "ragged-all-to-all.1", "pmax", "all-reduce_fusion.4", "async-collective-start"),
+    ],
+)
+def test_a_collective_is_known_by_the_names_that_xla_and_jax_give_it(name):
+    assert is_collective(name)
+
+
+@pytest.mark.parametrize(
+    "name", ["dot.4", "wrapped_reduce", "reduce.1", "fusion", "gather.2", "broadcast.1", "psummed"]
+)
+def test_other_operations_are_no_collectives(name):
+    assert not is_collective(name)
+
+
+@pytest.mark.alone
+def test_it_is_timed_compared_and_seen_to_return_early():
+    timed = time_call(trained(), seconds=0.3)
+    assert 0 < timed.to_return.median_us <= timed.to_ready.median_us
+    # What the collective costs: the step against the same one without it.
+    compared = compare_calls(
+        trained(), call(without, state(), batch()), seconds=1.0, settled=lambda ratio, _: ratio.interval.low > 1
+    )
+    assert compared.ratio.interval.low > 1, compared.ratio
+    # On a CPU JAX itself waits; that is not laid at the step's door.
+    assert asynchrony(trained(), seconds=0.3).waits is not True
+
+
+@pytest.mark.alone
+def test_a_sharded_step_that_waits_for_its_sum_is_found():
+    def waiting(state, x):
+        state, loss = step(state, x)
+        float(loss)
+        return state, loss
+
+    made = asynchrony(call(waiting, state(), jax.device_put(np.ones((8, 4), np.float32), ROWS), carry=1), seconds=1.0)
+    assert made.waits is True
+    assert "float(loss)" in made.where[0] or "test_sharded_instruments.py" in made.where[0]

@@ -1,0 +1,258 @@
+"""`--perf-trace`: which traces are kept, where, what is shown of them, and what they leave alone."""
+
+import json
+import tempfile
+from pathlib import Path
+
+import hypothesis.strategies as st
+import pytest
+from hypothesis import assume, example, given
+
+from perfsuite.measure.measurement import Measurement
+from perfsuite.measure.profiler.traces import read_trace
+from perfsuite.session.records import TestRecord
+from perfsuite.session.trace_record import LONGEST_PART, TraceRecord, trace_folder
+
+INSTRUMENTS = """
+import pytest
+from steps import *
+
+twice = jax.jit(lambda x: x @ x)
+square = jnp.ones((8, 8))
+
+def test_time(perf):
+    perf.time(call(twice, square), name="product")
+
+@pytest.mark.parametrize("side", ["a/b", "c"])
+def test_compare(perf, side):
+    training = call(step, state(), batch(), carry=1)
+    perf.compare(training, call(step, state(), batch(), carry=1), name="pair")
+    jax.block_until_ready(training.run())
+
+def test_host_calls(perf):
+    perf.host_calls(call(twice, square), name="product")
+
+def test_warm(perf):
+    warm = perf.warm(twice, over=[(square,), (jnp.ones((5, 5)),)], name="product")
+    with perf.no_compiles():
+        warm(square)
+
+def test_scaling(perf):
+    perf.scaling(lambda size: (call(twice, square), size), [1, 2, 4], figure="host_calls", name="rows")
+
+def test_nothing(perf):
+    perf.record("figure", 3, unit="things", kind="count")
+"""
+
+
+def test_every_instrument_that_runs_something_leaves_its_trace_with_figures_and_changes_no_baseline(project):
+    project.makepyfile(test_all=INSTRUMENTS)
+    result = project.runpytest_inprocess("--perf-save", "--perf-seconds=0.05", "--perf-trace=out/traces")
+    result.assert_outcomes(passed=7)
+    result.stdout.fnmatch_lines(
+        [
+            "*= perfsuite traces =*",
+            "test_all.py::test_time",
+            "  product: host * us, device * us, wall * us, idle share *, compilations 0, transfers 0 (10 runs): *",
+            "    * us      1 x  jit__lambda: *",
+            "  pair, candidate: *",
+            "  pair, reference: *",
+            "test_all.py::test_warm",
+            "  warming product: *, compilations 1 (jit__lambda 1), *(1 run): *",
+            "    * us      1 x  jit__lambda: *",
+            "test_all.py::test_scaling",
+            "  rows, 4: *",
+            "no trace of test_all.py::test_nothing: perf.trace and perf.trace_block *",
+            "8 traces below out/traces: open a perfetto_trace.json.gz with https://ui.perfetto.dev, or *",
+        ]
+    )
+    root = project.path / "out/traces/test_all.py"
+    folders = ["test_time/product", "test_host_calls/product", "test_warm/warming_product-*", "test_scaling/rows/4"]
+    folders += [f"test_compare{side}/pair/{part}" for side in ("_a_b-*", "-c") for part in ("candidate", "reference")]
+    for folder in folders:
+        (found,) = root.glob(folder)
+        assert len(list(found.glob("plugins/profile/*/perfetto_trace.json.gz"))) == 1
+        read_trace(found)
+    figures = json.loads((project.path / "baselines/cpu.json").read_text())["figures"]
+    names = {name for test in figures.values() for name in test}
+    assert "product to ready" in names
+    assert not {name for name in names if " trace " in name}
+
+
+def test_without_the_option_nothing_is_traced_or_shown(project, perf_test, monkeypatch):
+    perf_test(
+        "import perfsuite.instruments.trace_gates as traced",
+        "traced.trace_call = traced.trace_block = traced.profiles = None",
+        "x = batch()",
+        "double = jax.jit(lambda x: x * 2)",
+        "perf.time(call(double, x))",
+        "perf.compare(call(double, x), call(double, x))",
+        "perf.host_calls(call(double, x))",
+        "perf.warm(double, over=[(x,)])",
+    )
+    for name in ("trace_call", "trace_block", "profiles"):  # put back what the nested session sets
+        monkeypatch.setattr(f"perfsuite.instruments.trace_gates.{name}", None)
+    result = project.runpytest_inprocess("--perf", "--perf-seconds=0.05")
+    result.assert_outcomes(passed=1)
+    result.stdout.no_fnmatch_line("*traces*")
+
+
+def test_a_call_that_runs_nothing_on_a_device_is_noted_and_passes(project, perf_test):
+    perf_test("perf.host_calls(call(len, [1]))")
+    result = project.runpytest_inprocess("--perf", "--perf-trace=traces")
+    result.assert_outcomes(passed=1)
+    result.stdout.fnmatch_lines(["  len: no figures (no device ran an operation): test_step.py/test_step/len"])
+
+
+@pytest.mark.parametrize(
+    "body", ["perf.host_calls(call(jax.jit(lambda x: x + 1), batch()))", "perf.warm(step, [(state(), batch())])"]
+)
+def test_a_test_with_a_trace_of_its_own_is_left_alone(project, perf_test, body):
+    perf_test("with jax.profiler.trace('own'):", f"    {body}")
+    result = project.runpytest_inprocess("--perf", "--perf-trace=traces")
+    result.assert_outcomes(passed=1)
+    result.stdout.fnmatch_lines(["  *: no figures (MeasurementError: * a trace is being recorded already*"])
+    assert read_trace(project.path / "own").operations
+
+
+def test_an_error_in_a_traced_run_is_a_note(project, perf_test):
+    perf_test(
+        "ran = []",
+        "def sometimes(x):",
+        "    ran.append(x)",
+        "    if len(ran) > {}: raise RuntimeError('too\\n often')",
+        "    return x + 1",
+        "counted = perf.host_calls(call(sometimes, batch()))",
+        "print('RAN', len(ran))",
+    )
+    source = project.path / "test_step.py"
+    text = source.read_text()
+    source.write_text(text.format(10**6))
+    (ran,) = [line.split()[-1] for line in project.runpytest_inprocess("--perf", "-s").outlines if "RAN" in line]
+    source.write_text(text.format(ran))
+    result = project.runpytest_inprocess("--perf", "--perf-trace=traces")
+    result.assert_outcomes(passed=1)
+    result.stdout.fnmatch_lines(["  sometimes: no figures (RuntimeError: too often): *"])
+
+
+def test_a_failure_while_warming_is_the_tests_own_and_the_profiler_is_free_again(project, perf_test):
+    perf_test(
+        "with pytest.raises(TypeError, match='must be') as kept:",
+        "    perf.warm(step, over=[[1]])",
+        "perf.warm(step, over=[(state(), batch())])",
+    )
+    source = project.path / "test_step.py"
+    source.write_text("import pytest\n" + source.read_text())
+    result = project.runpytest_inprocess("--perf", "--perf-trace=traces")
+    result.assert_outcomes(passed=1)
+    result.stdout.fnmatch_lines(["  warming step: host *"])
+
+
+# perf.trace and perf.trace_block.
+
+EXPLICIT = [
+    "double = jax.jit(lambda x: x * 2)",
+    "double(batch()).block_until_ready()",
+    "trace = perf.trace(call(double, batch()), runs=3, name='call')",
+    "assert trace.operations[0].count == 3",
+    "with perf.trace_block('loop') as traced:",
+    "    with pytest.raises(Exception, match='only when the block has ended'): traced.trace",
+    "    for _ in range(4): y = double(batch())",
+    "assert traced.trace.operations[0].count == 4",
+    "perf.record('idle share', traced.trace.idle_share, unit='share', kind='ratio')",
+]
+
+
+def test_traces_that_the_test_asks_for_are_figures_without_a_gate_and_leave_no_file(project, perf_test, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(project.mkdir("temporary")))
+    perf_test("import pytest", *EXPLICIT)
+    result = project.runpytest_inprocess("--perf")
+    result.assert_outcomes(passed=1)
+    result.stdout.fnmatch_lines(
+        ["  call trace device * us * info", "  call trace idle share * share * info", "  loop trace transfers * info"]
+    )
+    result.stdout.no_fnmatch_line("*perfsuite traces*")
+    assert not list(project.path.rglob("*.xplane.pb"))
+
+
+def test_they_are_kept_with_the_option(project, perf_test):
+    perf_test("import pytest", *EXPLICIT)
+    result = project.runpytest_inprocess("--perf", "--perf-trace=traces")
+    result.assert_outcomes(passed=1)
+    result.stdout.fnmatch_lines(["  call: * (3 runs): *", "  loop: * (1 run): *", "2 traces below traces: *"])
+    assert read_trace(project.path / "traces/test_step.py/test_step/loop").operations[0].count == 4
+
+
+@pytest.mark.parametrize(
+    ("lines", "message"),
+    [
+        (["perf.trace(step)"], "*perf.trace takes call(fn, [*]args), got *"),
+        (["perf.trace(call(step, state(), batch(), carry=1), runs=0)"], "*runs must be 1 or more, got 0*"),
+        (["perf.trace(call(len, []))"], "*no device ran an operation*"),
+        (["with perf.trace_block('b'): assert 1 == 2"], "*assert 1 == 2*"),
+        (
+            ["with jax.profiler.trace('own'):", "    with perf.trace_block('b'): pass"],
+            "*MeasurementError: * a trace is being recorded already*",
+        ),
+    ],
+)
+def test_a_trace_that_cannot_be_is_a_clear_error(project, perf_test, lines, message):
+    perf_test(*lines)
+    result = project.runpytest_inprocess("--perf")
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines([message])
+
+
+# Folders and records.
+
+
+@pytest.mark.parametrize(
+    ("test", "folder"),
+    [
+        ("tests/test_a.py::test_step", "tests/test_a.py/test_step/step"),
+        ("test_a.py::TestStep::test_step[tiny-2.5]", "test_a.py/TestStep/test_step-tiny-2.5/step"),
+        ("test_a.py::test_step --perf-size=full", "test_a.py/test_step_--perf-size=full-58b46ef8/step"),
+        ("test_a.py::test_step[../../x]", "test_a.py/test_step_x-495ee57d/step"),
+    ],
+)
+def test_a_folder_is_readable(test, folder):
+    assert trace_folder(Path("/t"), test, "step") == Path("/t") / folder
+
+
+IDS = st.tuples(
+    st.sampled_from(["test_a.py", "../b/test_a.py", "c[d]/test_a.py"]),
+    st.text(st.characters(exclude_categories=["Cs"]), max_size=300),
+).map("::".join)
+
+
+@given(IDS, IDS)
+@example("test_a.py::test[a]b]", "test_a.py::test-a]b")
+@example("test_a.py::test[a-b]", "test_a.py::test[a/b]")
+@example("test_a.py::" + "x" * 300, "test_a.py::" + "x" * 299)
+@example("test_a.py::test[..]", "test_a.py::test[.]")
+def test_folders_stay_below_the_root_fit_a_file_system_and_differ(one, other):
+    paths = [trace_folder(Path("/t"), test, "step") for test in (one, other)]
+    for path in paths:
+        below = path.relative_to("/t").parts
+        assert all(part.isascii() and part.strip(".") and len(part) <= LONGEST_PART for part in below)
+        assert not set("".join(below)) & set('/\\:*?"<>|[]\0\n ')
+    # An identifier has no hyphen, so `test[a]` may take the name `test-a`.
+    assume("-" not in one + other or "[" not in one + other)
+    assume(_parts(one) != _parts(other))
+    assert paths[0] != paths[1]
+
+
+def _parts(test):
+    path, _, inside = test.partition("::")
+    function, bracket, rest = inside.partition("[")
+    parts = [*path.replace("\\", "/").split("/"), *function.split("::")]
+    parts[-1] += bracket + rest
+    return [part for part in parts if part]
+
+
+def test_a_record_survives_the_way_to_the_main_process():
+    figure = Measurement("step trace device", 1.5, "us", "info", detail={"a": 1})
+    record = TraceRecord("step", "/t/a", 3, (figure,), (("jit_step: dot.1", 2.5, 1.0),), "note")
+    test = TestRecord("test_a.py::test_step", True, True, (), (figure,), traces=(record,))
+    # pytest-xdist sends plain values alone, as JSON has them.
+    assert TestRecord.from_dict(json.loads(json.dumps(test.to_dict()))) == test

@@ -1,0 +1,193 @@
+"""The private names of JAX that perfsuite uses are still where they were.
+
+A failure here means that a new JAX has moved one: `perfsuite/measure/compat/jax_stack.py` is the file to change.
+"""
+
+import os
+import sys
+import types
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import pytest
+from flax import nnx
+
+from perfsuite.measure.compat import jax_stack as _jax_internals
+from perfsuite.measure.compiles import callsite
+
+STARTS = "/jax/core/compile/"
+X = jnp.ones(3)
+
+
+@pytest.fixture
+def seen():
+    """What the stack says at the start of each stage of a compile."""
+    found = []
+
+    def listener(event, value, **kwargs):
+        if event.startswith(STARTS):
+            found.append(callsite.read(sys._getframe(1)))
+
+    jax.monitoring.register_scalar_listener(listener)
+    yield found
+    jax.monitoring.unregister_scalar_listener(listener)
+
+
+def test_jax_tells_when_each_stage_starts(seen):
+    jax.jit(lambda x: x + 1)(X)
+    assert len(seen) == 3, "jax.monitoring no longer sends a scalar event at the start of a stage"
+
+
+@pytest.mark.parametrize("jit", [jax.jit, nnx.jit])
+def test_the_stack_says_which_function_compiles_and_what_is_static(seen, jit):
+    def step(x, n):
+        return x * n
+
+    jit(step, static_argnums=1)(X, 2)
+    assert callsite.code_of(seen[0].function) == callsite.code_of(step), "cache_miss has no `fun` any more"
+    assert seen[0].statics == callsite.Statics(argnums=(1,), argnames=("n",)), "cache_miss has no `jit_info` any more"
+
+
+def test_the_stack_says_it_ahead_of_time_too(seen):
+    def step(x):
+        return x * 2
+
+    jax.jit(step).lower(X)
+    assert seen[0].function is step, "jit_lower has no `jit_func` any more"
+    assert seen[0].args == (X,)
+
+
+def test_filter_jit_is_seen_through(seen):
+    def step(x):
+        return x * 2
+
+    eqx.filter_jit(step)(X)
+    assert seen[0].function is step
+    assert seen[0].compiled is not step
+    assert seen[0].statics == callsite.Statics(all=True)
+
+
+def test_a_jitted_function_says_what_is_static():
+    step = jax.jit(lambda x, n: x, static_argnames="n")
+    assert _jax_internals.static_arguments(step) == ((1,), ("n",)), "jitted functions have no `_jit_info` any more"
+    assert _jax_internals.static_arguments(nnx.jit(lambda x: x)) == ((), ())
+    assert _jax_internals.static_arguments(lambda x: x) is None
+
+
+def test_jax_defines_its_operations_in_its_own_modules(seen):
+    jax.clear_caches()
+    jnp.zeros((3, 5, 7))
+    assert [site.eager for site in seen] == [True] * len(seen)
+    assert seen
+
+
+def test_the_fast_path_is_found_and_cleared():
+    def step(x):
+        return x * 2
+
+    jitted = jax.jit(step)
+    jitted(X)
+    assert type(jitted).__name__ == "PjitFunction"
+    assert jitted._cache_size() == 1
+    _jax_internals.restore_fast_path([step])
+    assert jitted._cache_size() == 0, "PjitFunction cannot be found, or has no `_clear_cache` any more"
+    _jax_internals.restore_fast_path([])
+
+
+@pytest.mark.parametrize("how", ["jitted", "ahead of time"])
+def test_the_slow_path_is_seen_with_its_function_and_reason(how):
+    def step(x):
+        jax.debug.callback(lambda y: None, x)
+        return x
+
+    called = jax.jit(step) if how == "jitted" else jax.jit(step).lower(X).compile()
+    called(X)
+    found = []
+
+    def profile(frame, event, argument):
+        if event == "return" and _jax_internals.misses_fast_path(frame):
+            found.append((_jax_internals.missed_function(frame), _jax_internals.why_missed(frame, argument)))
+
+    before = sys.getprofile()
+    sys.setprofile(profile)
+    try:
+        called(X)
+    finally:
+        sys.setprofile(before)
+    assert len(found) == 1, "cache_miss, or stages.Compiled.call, is called otherwise"
+    ((function, reason),) = found
+    if how == "jitted":
+        assert function is step, "cache_miss has no `fun` any more"
+        assert "DebugEffect" in reason, "cache_miss has no `jaxpr` with effects any more"
+    else:
+        assert "step" in function, "an executable has no `unsafe_call.name` any more"
+
+
+def test_a_function_that_has_no_truth_value_is_still_the_one_that_missed():
+    class Step:
+        def __call__(self, x):
+            pass
+
+        def __bool__(self):
+            raise ValueError("ambiguous")
+
+    step = Step()
+    frame = types.SimpleNamespace(f_locals={"fun": step, "name": "other"})
+    assert _jax_internals.missed_function(frame) is step
+    assert _jax_internals.missed_function(types.SimpleNamespace(f_locals={"name": "step"})) == "step"
+    assert _jax_internals.missed_function(types.SimpleNamespace(f_locals={})) == "?"
+
+
+def test_an_argument_that_jax_moves_in_each_call_is_seen():
+    mesh = jax.make_mesh((2,), ("a",), devices=jax.devices()[:2], axis_types=(jax.sharding.AxisType.Auto,))
+    step = jax.jit(lambda x: x, in_shardings=jax.sharding.NamedSharding(mesh, jax.P("a")))
+    x = jnp.ones(4)
+    step(x)
+    found = []
+    before = sys.getprofile()
+    sys.setprofile(lambda frame, event, argument: found.append(_jax_internals.places_argument(frame)))
+    try:
+        step(x)
+    finally:
+        sys.setprofile(before)
+    assert any(found), "cc_shard_arg is named otherwise"
+
+
+def profiled(run, ask):
+    """What `ask` says of every Python frame that `run` enters."""
+    found = []
+    before = sys.getprofile()
+    sys.setprofile(lambda frame, event, argument: found.append(ask(frame)) if event == "call" else None)
+    try:
+        run()
+    finally:
+        sys.setprofile(before)
+    return found
+
+
+def test_the_frame_that_shortens_tracebacks_says_what_it_calls():
+    found = profiled(lambda: jax.jit(lambda x: x * 5)(X), _jax_internals.behind_filter)
+    assert any(name.endswith("cache_miss") for name in found), "jax._src.traceback_util has no `fun` any more"
+    assert _jax_internals.behind_filter(sys._getframe()) == ""
+
+
+@pytest.mark.parametrize("wait", [float, jax.device_get, jax.block_until_ready, lambda _: jax.effects_barrier()])
+def test_what_waits_for_the_device_is_known_by_name(wait):
+    fresh = jax.jit(lambda x: x + 1)(jnp.float32(1))  # an array that was read keeps its value
+    found = profiled(lambda: wait(fresh), lambda frame: _jax_internals.waits_for_device(frame.f_code))
+    assert any(found), "a function of JAX's that waits is named otherwise"
+
+
+def test_a_lowered_function_says_what_compiler_options_it_was_given():
+    options = {"xla_cpu_enable_fast_math": True}
+    assert _jax_internals.compiler_options(jax.jit(jnp.sin, compiler_options=options).lower(X)) == options
+    assert _jax_internals.compiler_options(jax.jit(jnp.sin).lower(X)) == {}
+
+
+def test_without_any_of_the_names_messages_say_less_and_nothing_fails(seen, monkeypatch):
+    monkeypatch.setattr(_jax_internals, "compiled_function", lambda frames: None)
+    jax.jit(lambda x: x + 1)(X)
+    assert seen[0].function is None
+    assert seen[0].named == {"args": (X,), "kwargs": {}}
+    assert seen[0].location.startswith(f"{os.path.relpath(__file__)}:")

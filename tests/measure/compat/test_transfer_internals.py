@@ -1,0 +1,113 @@
+"""The private names of JAX, and the place in CPython's types, that the observing of transfers needs.
+
+A failure here means that a new JAX or Python has moved one: `perfsuite/measure/compat/transfer_internals.py` is the file to
+change.
+"""
+
+import inspect
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from perfsuite.measure.compat import transfer_internals as internals
+
+X = jnp.arange(4.0)
+
+
+class Seen:
+    """An observer that writes down what it was told."""
+
+    def __init__(self):
+        self.told = []
+
+    def moved_to_device(self, value, frame, *, explicit):
+        self.told.append(("to device", explicit))
+
+    def called(self, jitted, args, kwargs, frame):
+        self.told.append(("called", jitted.__name__, args, kwargs))
+
+    def moved_to_host(self, value, frame, *, explicit):
+        self.told.append(("to host", explicit))
+
+    def called_back(self, kind, function):
+        self.told.append((kind, internals.callback_function(function)))
+
+
+@pytest.fixture
+def told():
+    seen = Seen()
+    with internals.observing(seen):
+        yield seen.told
+
+
+def test_arrays_are_of_the_class_that_is_observed():
+    assert type(X) is internals.array.ArrayImpl, "arrays are not `ArrayImpl`s any more"
+    assert isinstance(vars(type(X)).get("_value"), property), "`ArrayImpl._value` is no property any more"
+    assert hasattr(X, "_npy_value"), "arrays have no `_npy_value` any more"
+
+
+def test_an_array_that_was_fetched_to_stay_says_so():
+    assert not internals.fetched(X + 1)
+
+
+def test_the_buffer_protocol_is_found_and_taken_away(told):
+    for of, has_it in ((bytes, True), (bytearray, True), (np.ndarray, True), (int, False), (dict, False)):
+        found = internals._buffer_procedures(of)
+        assert (found is not None) is has_it, "`tp_as_buffer` is not at its place in this Python's types"
+    with pytest.raises(TypeError, match="bytes-like"):
+        memoryview(X)
+
+
+def test_a_read_by_numpy_is_told(told):
+    np.asarray(X)
+    assert told == [("to host", False)], "NumPy reads arrays past `_value`"
+
+
+def test_explicit_scopes_are_told(told):
+    jax.device_put(np.ones(3))
+    jax.device_get(X)
+    said = "guard_lib.thread_local_state() has no `explicit_device_put` or `explicit_device_get` any more"
+    assert {entry for entry in told if entry[0] != "called"} == {("to device", True), ("to host", True)}, said
+
+
+def test_the_fast_path_tells_of_calls(told):
+    def step(x, n):
+        return x * n
+
+    jitted = jax.jit(step)
+    jitted(X, 2.0)
+    assert told == [("to device", False)], "`xla_client.batched_device_put` is not what moves arguments any more"
+    told.clear()
+    jitted(X, 2.0)
+    assert [entry[:2] for entry in told] == [("called", "step")], "`api._post_hook_state` is not called any more"
+    assert told[0][2] == (X, 2.0)
+
+
+def test_callbacks_lead_to_the_users_function(told, capfd):
+    def mine(x):
+        return np.asarray(x)
+
+    @jax.jit
+    def step(x):
+        jax.debug.callback(mine, x)
+        jax.debug.print("x {}", x)
+        return jax.pure_callback(mine, x, x)
+
+    jax.block_until_ready(step(X))
+    jax.effects_barrier()
+    found = [entry for entry in told if entry[0].startswith("jax.")]
+    assert len(found) == 3, "the functions that run callbacks have moved"
+    assert ("jax.pure_callback", ("", mine)) in found
+    assert ("jax.debug", ("", mine)) in found
+    assert ("jax.debug", ("x {}", None)) in found, "`debugging._format_print_callback` has moved"
+
+
+def test_an_unknown_callback_has_no_function():
+    assert internals.callback_function(len) == ("", None)
+
+
+def test_what_is_replaced_has_the_arguments_that_are_used():
+    assert next(iter(inspect.signature(internals.callback.pure_callback_impl).parameters)) == "args"
+    assert "callback" in inspect.signature(internals.callback.io_callback_impl).parameters

@@ -1,0 +1,209 @@
+"""`measure.fastpath`: calls of jitted functions that take JAX's slow path, though nothing compiles."""
+
+import sys
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax.experimental import io_callback
+from jax.sharding import AxisType, NamedSharding, PartitionSpec
+
+from perfsuite.measure.call import call
+from perfsuite.measure.compat import jax_stack as _jax_internals
+from perfsuite.measure.compiles import compiles
+from perfsuite.measure.compiles.fastpath import ERROR_BEFORE, MOVED, PLACED, fast_path
+from perfsuite.measure.errors import MeasurementError, RecompilationError
+
+HERE = "tests/measure/compiles/test_fastpath.py"
+X = jnp.ones(8)
+MESH = jax.make_mesh((8,), ("a",), axis_types=(AxisType.Auto,))
+SPLIT = NamedSharding(MESH, PartitionSpec("a"))
+
+
+@jax.jit
+def double(x):
+    return x * 2
+
+
+@jax.jit
+def left_in(x):
+    jax.debug.callback(lambda y: None, x)
+    return x * 2
+
+
+def line(fn):
+    return f"{HERE}:{fn.__wrapped__.__code__.co_firstlineno}"
+
+
+# What hits.
+
+HITS = {
+    "an array": call(double, X),
+    "a NumPy array": call(double, np.ones(8, np.float32)),
+    "a Python number": call(double, 2.0),
+    "eager operations": call(lambda x: (x + 1)[0] * jnp.sin(x).sum(), X),
+    "filter_jit": call(eqx.filter_jit(lambda x: x * 2), X),
+    "compiled ahead of time": call(double.lower(X).compile(), X),
+    "a carried, donated state": call(jax.jit(lambda x: x + 1, donate_argnums=0), jnp.ones(3), carry=1),
+    "jitted anew in each call": call(lambda x: jax.jit(double.__wrapped__)(x), X),
+    "a config context in each call": call(lambda x: in_a_context(x), X),
+    "nothing of JAX": call(lambda: None),
+}
+
+
+def in_a_context(x):
+    with jax.default_matmul_precision("float32"):
+        return double(x)
+
+
+@pytest.mark.parametrize("subject", HITS.values(), ids=HITS.keys())
+def test_a_warm_call_misses_nothing(subject):
+    made = fast_path(subject)
+    assert (made.misses, made.by_function, made.reasons, str(made)) == (0, {}, {}, "")
+    subject.run()
+
+
+# What misses: the real causes, each with what would hit instead.
+
+
+def test_a_debug_print_left_in_misses_in_each_call():
+    made = fast_path(call(left_in, X))
+    assert made.by_function == {"left_in": 1}
+    assert made.places == {"left_in": line(left_in)}
+    assert "DebugEffect" in made.reasons["left_in"]
+    assert "jax.debug.print" in made.reasons["left_in"]
+
+
+def test_misses_are_counted_by_function_and_call():
+    def steps(x):
+        return left_in(left_in(double(x))), other(x)
+
+    other = jax.jit(lambda x: io_callback(lambda y: np.asarray(y), x, x))
+    made = fast_path(call(steps, X))
+    assert (made.misses, made.by_function) == (3, {"left_in": 2, "lambda": 1})
+    assert list(made.by_function) == ["left_in", "lambda"]
+    assert "IOEffect" in made.reasons["lambda"]
+
+
+def test_an_argument_that_lies_elsewhere_is_moved_in_each_call():
+    split = jax.jit(lambda x: x * 2, in_shardings=SPLIT)
+
+    def train(x):
+        return split(x)
+
+    made = fast_path(call(train, X))
+    assert (made.by_function, made.reasons) == ({MOVED: 1}, {MOVED: PLACED})
+    assert made.places == {MOVED: f"{HERE}:{train.__code__.co_firstlineno + 1}"}
+    assert fast_path(call(train, jax.device_put(X, SPLIT))).misses == 0
+
+
+def test_a_gradient_outside_of_jit_misses_in_each_call():
+    def gradient(x):
+        return jax.grad(lambda y: double(y)[0])(x)
+
+    made = fast_path(call(gradient, X))
+    assert made.by_function["double"] == 1
+    assert "jax.grad" in made.reasons["double"]
+    assert fast_path(call(jax.jit(gradient), X)).misses == 0
+
+
+def test_a_signature_whose_first_call_raised_misses_for_ever():
+    failing = [True]
+
+    @jax.jit
+    def step(x):
+        if failing:
+            raise ValueError("no batch yet")
+        return x + 1
+
+    with pytest.raises(ValueError, match="no batch yet"):
+        step(X)
+    failing.clear()
+    made = fast_path(call(step, X))
+    assert (made.by_function, made.reasons) == ({"step": 1}, {"step": ERROR_BEFORE})
+    step.clear_cache()
+    assert fast_path(call(step, X)).misses == 0
+
+
+def test_what_was_compiled_ahead_of_time_misses_with_effects():
+    made = fast_path(call(left_in.lower(X).compile(), X))
+    assert made.misses == 1
+    assert "ahead of time" in next(iter(made.reasons.values()))
+
+
+def test_filter_jit_is_named_after_what_it_was_given():
+    made = fast_path(call(eqx.filter_jit(left_in.__wrapped__), X))
+    assert made.by_function == {"left_in": 1}
+    assert made.places["left_in"].startswith(HERE)  # not Equinox's own function
+
+
+def test_misses_of_the_first_runs_only_are_none():
+    runs = []
+
+    def settles(x):
+        runs.append(1)
+        return left_in(x) if len(runs) <= 3 else double(x)
+
+    double(X)
+    left_in(X)
+    assert fast_path(call(settles, X)).misses == 0
+
+
+def test_a_miss_in_every_other_run_is_one():
+    runs = []
+
+    def alternates(x):
+        runs.append(1)
+        return left_in(x) if len(runs) % 2 else double(x)
+
+    assert fast_path(call(alternates, X)).misses == 1
+
+
+# The figure, and what goes wrong.
+
+
+def test_the_figure_is_a_count_with_functions_and_places():
+    (figure,) = fast_path(call(left_in, X)).measurements("train")
+    assert (figure.name, figure.value, figure.unit, figure.kind) == ("train fast-path misses", 1, "misses", "count")
+    assert figure.detail == {"left_in": 1}
+    assert figure.places == {"left_in": line(left_in)}
+
+
+def test_a_compile_meanwhile_is_an_error_of_its_own():
+    def compiles_always(x):
+        return jax.jit(lambda y: y + 1)(x)
+
+    before = sys.getprofile()
+    with pytest.raises(RecompilationError):
+        fast_path(call(compiles_always, X))
+    assert sys.getprofile() is before
+    assert not compiles.forbidden()
+
+
+@pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
+@pytest.mark.parametrize("run", range(1, 7))
+def test_an_exception_in_the_middle_gives_everything_back(error, run):
+    donating = jax.jit(lambda x: x + 1, donate_argnums=0)
+    runs = []
+
+    def sometimes(x):
+        runs.append(1)
+        if len(runs) == run:
+            raise error("stop")
+        return donating(x)
+
+    train = call(sometimes, jnp.ones(3), carry=1)
+    before = sys.getprofile()
+    with pytest.raises(error, match="stop"):
+        fast_path(train)
+    assert sys.getprofile() is before
+    train.run()
+
+
+def test_a_miss_that_jax_knows_of_and_perfsuite_does_not_see_is_an_error_and_no_zero(monkeypatch):
+    monkeypatch.setattr(_jax_internals, "misses_fast_path", lambda frame: False)
+    with pytest.raises(MeasurementError, match=r"left_in: JAX .* takes its slow path .*_jax_internals"):
+        fast_path(call(left_in, X))
+    assert fast_path(call(double, X)).misses == 0

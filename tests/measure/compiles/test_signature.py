@@ -1,0 +1,429 @@
+"""A signature describes any argument, by readable paths, and holds no array; differences say what JAX would see."""
+
+import collections
+import enum
+import functools
+import gc
+import weakref
+from typing import NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from perfsuite.measure.compiles.signature import Change, differences, nearest, signature_of, with_parameters
+from perfsuite.measure.compiles.values import text_of, value_of
+
+X = jnp.ones((8, 128))
+
+
+class Pair(NamedTuple):
+    first: object
+    second: object
+
+
+class Hostile:
+    """Equal to nothing that can be asked, and without a text."""
+
+    def __eq__(self, other):
+        raise RuntimeError("no equality")
+
+    def __hash__(self):
+        raise RuntimeError("no hash")
+
+    def __repr__(self):
+        raise RuntimeError("no text")
+
+
+class Unreadable(Hostile):
+    """One that can be called, and whose attributes raise."""
+
+    def __call__(self):
+        pass
+
+    def __getattribute__(self, name):
+        if name in ("__module__", "__qualname__"):
+            raise RuntimeError(f"no {name}")
+        return super().__getattribute__(name)
+
+
+class Mode(enum.Enum):
+    TRAIN = 1
+    EVAL = 2
+
+
+def change(before, after) -> Change:
+    (only,) = differences(signature_of((before,)), signature_of((after,)))
+    (mirrored,) = differences(signature_of((after,)), signature_of((before,)))
+    assert (mirrored.kind, mirrored.path, mirrored.was, mirrored.now) == (only.kind, only.path, only.now, only.was)
+    return only
+
+
+def same(before, after) -> bool:
+    one, other = signature_of((before,)), signature_of((after,))
+    found = differences(one, other)
+    assert (found == ()) == (one == other)
+    if one == other:
+        assert hash(one) == hash(other)
+    return not found
+
+
+def test_paths_read_as_the_expression_that_reaches_the_leaf():
+    class Layer(eqx.Module):
+        weight: jax.Array
+
+    class Model(eqx.Module):
+        layers: list[Layer]
+
+    state = {"ids": X, "pair": Pair(X, (X, None))}
+    signature = signature_of((state, Model([Layer(X)])), {"mask": X})
+    assert [path for path, _ in signature.leaves] == [
+        "args[0]['ids']",
+        "args[0]['pair'].first",
+        "args[0]['pair'].second[0]",
+        "args[1].layers[0].weight",
+        "kwargs['mask']",
+    ]
+    assert str(signature_of((X, 3))) == "(args[0]: float32[8,128], args[1]: 3)"
+    assert str(signature_of(([X] * 6,))).endswith("args[0][3]: float32[8,128], and 2 more)")
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        X,
+        np.ones(3),
+        np.float32(1.5),
+        np.bool_(True),
+        1,
+        1.5,
+        True,
+        2j,
+        None,
+        (),
+        {},
+        [],
+        "text",
+        b"bytes",
+        2**70,
+        float("nan"),
+        float("inf"),
+        ...,
+        jnp.float32,
+        np.dtype("int8"),
+        Mode.TRAIN,
+        jax.random.key(0),
+        jax.random.PRNGKey(0),
+        jax.ShapeDtypeStruct((3,), jnp.float32),
+        jax.P("x"),
+        len,
+        functools.partial(len, ()),
+        lambda: None,
+        X.sum,
+        object(),
+        Hostile(),
+        [Hostile()],
+        range(3),
+        slice(1, 2),
+        {1: X, 2: None},
+        collections.OrderedDict(b=1, a=2),
+        collections.defaultdict(list, a=X),
+        {"b": 1, 2: "keys that cannot be sorted"},
+        {3, 4},
+        Pair(1, 2),
+        np.array(["text"], dtype=object),
+        jax.tree_util.Partial(len, X),
+        nnx.Param(jnp.ones(3)),
+    ],
+    ids=lambda value: type(value).__name__,
+)
+def test_any_argument_can_be_described_and_equals_itself(value):
+    assert same(value, value)
+    assert str(signature_of((value,), {"x": value}))
+
+
+def test_a_donated_array_is_still_described():
+    x = jnp.ones((2, 3)) + 0
+    before = signature_of((x,))
+    x.delete()
+    assert signature_of((x,)) == before
+
+
+def test_tracers_are_described_while_they_live():
+    seen = []
+    jax.jit(lambda x: seen.append(signature_of((x,))) or x)(X)
+    assert seen == [signature_of((X,))]
+
+
+def test_arrays_of_one_kind_are_equal_whatever_their_numbers():
+    assert same(X, X + 1)
+    assert same(X, np.ones((8, 128), np.float32))
+    assert same(X, jax.ShapeDtypeStruct((8, 128), jnp.float32))
+    assert same(jax.random.key(0), jax.random.key(1))
+    assert same(jnp.float32(1.0), np.ones((), np.float32))
+
+
+def test_each_kind_of_difference_has_its_words():
+    on = [jax.device_put(X, device) for device in jax.devices()[:2]]
+    mesh = jax.make_mesh((8,), ("x",))
+    split = jax.device_put(X, jax.NamedSharding(mesh, jax.P("x")))
+    lines = {
+        str(change(before, after))
+        for before, after in [
+            (X, X[:, :96]),
+            (X, X[0]),
+            (X, X.astype(jnp.int32)),
+            (jnp.float32(1), jnp.asarray(1.0)),
+            ("train", "eval"),
+            (Mode.TRAIN, Mode.EVAL),
+            (X, "text"),
+            (X, None),
+            ((X,), [X]),
+            (X, on[0]),
+            (on[0], on[1]),
+            (X, split),
+            ({"a": X}, {"a": X, "b": X}),
+            (jax.random.key(0), jax.random.key(0, impl="rbg")),
+        ]
+    }
+    assert lines >= {
+        "args[0]: shape was (8, 128), is (8, 96)",
+        "args[0]: shape was (8, 128), is (128,)",
+        "args[0]: dtype was float32, is int32",
+        "args[0]: weak type was False (an array), is True (an array)",
+        "args[0]: static value was 'train', is 'eval'",
+        "args[0]: static value was Mode.TRAIN, is Mode.EVAL",
+        "args[0]: static value was float32[8,128], is 'text'",
+        "args[0]: was float32[8,128], is None",
+        "args[0]: was tuple, is list",
+        "args[0]: was uncommitted, is committed to cpu:0",
+        "args[0]: device was cpu:0, is cpu:1",
+        "args[0]['b']: was absent, is float32[8,128]",
+        "args[0]: dtype was key<fry>, is key<rbg>",
+    }
+    assert any(line.startswith("args[0]: was uncommitted, is committed to 8 devices (NamedSharding(") for line in lines)
+
+
+def test_the_same_sharding_over_other_devices_differs():
+    devices = np.array(jax.devices())
+    forwards, backwards = (jax.sharding.Mesh(order, "x") for order in (devices, devices[::-1]))
+    one, other = (jax.device_put(X, jax.NamedSharding(mesh, jax.P("x"))) for mesh in (forwards, backwards))
+    assert change(one, other).kind == "device"
+    assert change(one, jax.device_put(X, jax.NamedSharding(forwards, jax.P(None, "x")))).kind == "sharding"
+
+
+def test_a_python_number_is_told_by_type_and_value():
+    assert same(1, 1)
+    assert change(1, 2).kind == "number"
+    assert change(0.0, 1.5).kind == "number"
+    assert same(0.0, -0.0)  # as `==` says, which is what JAX asks
+    assert [c.kind for c in differences(signature_of((1,)), signature_of((1.0,)))] == ["dtype", "number"]
+    assert [c.kind for c in differences(signature_of((1,)), signature_of((True,)))][:2] == ["dtype", "weak type"]
+    nan = float("nan")
+    assert same(nan, nan)
+    assert str(change(nan, float("nan"))) == "args[0]: static value was nan, is another nan"
+
+
+def test_functions_are_compared_by_identity_also_once_they_are_gone():
+    def make():
+        return lambda: None
+
+    one, other = make(), make()
+    before = signature_of((one,))
+    assert before == signature_of((one,))
+    (found,) = differences(before, signature_of((other,)))
+    assert "is another " in str(found)
+    del one
+    gc.collect()
+    assert before == before
+    assert before != signature_of((make(),))
+
+
+def test_objects_are_compared_by_equality_also_once_they_are_gone():
+    class Config:
+        def __init__(self, size):
+            self.size = size
+
+        def __eq__(self, other):
+            return self.size == other.size
+
+        def __hash__(self):
+            return hash(self.size)
+
+        def __repr__(self):
+            return f"Config({self.size})"
+
+    before = signature_of((Config(3),))
+    gc.collect()
+    assert before == signature_of((Config(3),))
+    (found,) = differences(before, signature_of((Config(4),)))
+    assert str(found) == "args[0]: static value was Config(3), is Config(4)"
+
+
+def test_a_class_defined_again_is_another_class():
+    def define():
+        class Model(eqx.Module):
+            weight: jax.Array
+
+        return Model(X)
+
+    assert str(change(define(), define())).startswith("args[0]: was ")
+
+
+def test_keyword_and_position_are_told_apart_in_both_directions():
+    by_position, by_keyword = signature_of((X, X)), signature_of((X,), {"mask": X})
+    (found,) = differences(by_position, by_keyword)
+    assert str(found) == "kwargs['mask']: was passed by position, is passed by keyword"
+    (found,) = differences(by_keyword, by_position)
+    assert str(found) == "kwargs['mask']: was passed by keyword, is passed by position"
+    assert len(differences(signature_of((X, X)), signature_of((X,)))) == 1
+    changes = differences(signature_of((X, X)), signature_of((X[:4],), {"mask": X}))
+    assert {c.kind for c in changes} == {"structure", "shape"}
+
+
+def test_the_nearest_shares_the_structure_and_comes_closest_in_size():
+    known = [signature_of(({"a": jnp.ones(n)},)) for n in (4, 8, 100)] + [signature_of(([jnp.ones(9)],))]
+    found = nearest(signature_of(({"a": jnp.ones(9)},)), known)
+    assert found is not None
+    closest, changes = found
+    assert closest == known[1]
+    assert [str(c) for c in changes] == ["args[0]['a']: shape was (8,), is (9,)"]
+    assert nearest(known[0], []) is None
+    assert nearest(known[2], known) == (known[2], ())
+
+
+def test_a_node_that_holds_itself_does_not_hang():
+    module = nnx.Module()
+    module.me = nnx.data(module)
+    assert str(signature_of((module,)))
+
+
+def test_a_signature_keeps_nothing_alive():
+    class Static:
+        pass
+
+    def closing_over(array):
+        return lambda: array
+
+    static = Static()
+    static.array = jnp.ones(3)
+    array = jnp.ones((3, 4))
+    closure = closing_over(array)
+    references = [weakref.ref(x) for x in (array, static, static.array, closure)]
+    signature = signature_of((array, static, {"f": closure}))
+    del array, static, closure
+    gc.collect()
+    assert [reference() for reference in references] == [None] * 4
+    assert str(signature)
+
+
+def test_texts_are_short_and_read_no_array():
+    assert text_of(X) == "ArrayImpl of float32[8, 128]"
+    assert len(text_of("x" * 1000)) == 80
+    assert text_of(Hostile()) == "<Hostile, whose repr raises RuntimeError>"
+    assert text_of("a\nb") == repr("a\nb")
+    assert value_of(Hostile()) != value_of(Hostile())
+    assert value_of(Unreadable()).text == "<Unreadable, whose repr raises RuntimeError>"
+    assert value_of(Unreadable()).module == ""
+
+
+def test_the_values_of_numpy_numbers_are_told_apart_as_they_may_be_static():
+    found = change(np.float32(1.0), np.float32(2.0))
+    assert str(found) == "args[0]: static value was np.float32(1.0), is np.float32(2.0)"
+    assert (found.kind, found.variant) == ("number", "numpy")
+    assert same(np.float32(1.0), np.float32(1.0))
+
+
+def test_addresses_are_left_out_of_texts():
+    class Model:
+        pass
+
+    assert text_of(Model()).endswith("<locals>.Model object>")
+    assert " at 0x" not in text_of(functools.partial(test_addresses_are_left_out_of_texts))
+    assert text_of("kept at 0x12") == "'kept at 0x12'"
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "variant"),
+    [
+        (jnp.ones((4, 3)), jnp.ones((2, 3)), "ragged"),
+        (jnp.ones((4, 3)), jnp.ones((4, 5)), "grows"),
+        (jnp.ones((4, 3)), jnp.ones((4, 2)), ""),
+        (jnp.ones((4, 3)), jnp.ones((2, 2)), ""),
+        (jnp.ones((4, 3)), jnp.ones(4), ""),
+        ("train", "eval", "mode"),
+        (Mode.TRAIN, Mode.EVAL, "mode"),
+        (sorted, len, "mode"),
+        (lambda: 1, lambda: 2, "function"),
+        (object(), object(), "identity"),
+    ],
+)
+def test_variants_tell_apart_what_users_would_do_different_things_about(before, after, variant):
+    (found,) = differences(signature_of((before,)), signature_of((after,)))
+    assert found.variant == variant
+
+
+def scaled(rate, tree=None):
+    return lambda x: (x * rate, tree)
+
+
+def test_a_function_says_what_is_different_of_what_it_closes_over():
+    function, rate = differences(signature_of((scaled(0.1, [X]),)), signature_of((scaled(0.2, [X]),)))
+    assert (function.kind, function.variant, function.hint) == ("static value", "closure", "rate")
+    assert str(rate) == "args[0], closed-over rate: static value was 0.1, is 0.2"
+
+
+def test_a_function_that_closes_over_the_same_names_all_of_it():
+    only = change(scaled(0.1, [X]), scaled(0.1, [X]))
+    assert (only.variant, only.hint) == ("closure", "rate, tree")
+
+
+def test_a_function_that_holds_nothing_is_only_another():
+    assert change(lambda: 1, lambda: 1).variant == "function"
+
+
+def test_what_a_function_holds_is_described_without_reading_or_keeping_it():
+    held = jnp.ones(3)
+    kept = weakref.ref(held)
+    value = value_of(scaled(Hostile(), held))
+    assert dict(value.holds) == {"closed-over rate": "Hostile", "closed-over tree": "ArrayImpl of float32[3]"}
+    del held
+    gc.collect()
+    assert kept() is None
+
+
+def test_methods_of_two_objects():
+    class Model:
+        def loss(self):
+            pass
+
+    assert change(Model().loss, Model().loss).variant == "method"
+
+
+def solve(terms, solver, t0, t1, dt0=None, **options):
+    pass
+
+
+def test_the_parameters_of_a_function_with_many_are_named():
+    before = signature_of(({"k": 1.0}, "Euler", 0.0, 1.0), {"throw": True})
+    after = signature_of(({"k": 2.0}, "Euler", 0.0, 2.0), {"throw": False})
+    named = [str(each) for each in with_parameters(differences(before, after), solve)]
+    assert named == [
+        "args[0]['k'] (of terms): static value was 1.0, is 2.0",
+        "args[3] (t1): static value was 1.0, is 2.0",
+        "kwargs['throw']: static value was True, is False",
+    ]
+
+
+@pytest.mark.parametrize("function", [lambda a, b, c: None, lambda *args: None, print, Hostile()])
+def test_few_parameters_and_those_without_names_are_left_to_be_counted(function):
+    changes = differences(signature_of((1.0, 1.0)), signature_of((1.0, 2.0)))
+    assert [str(each) for each in with_parameters(changes, function)] == ["args[1]: static value was 1.0, is 2.0"]
+
+
+def test_a_function_that_closes_over_something_in_place_of_another():
+    only = change(solve, scaled(0.1))
+    assert (only.variant, only.hint) == ("closure", "rate, tree")

@@ -1,0 +1,400 @@
+"""`warm` compiles every signature, leaves the caller's arrays alone, and knows what it has not warmed."""
+
+import contextlib
+import copy
+import os
+import time
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import optax
+import pytest
+from flax import nnx
+from support.jits import each_jit
+
+from perfsuite.measure.call import call, label_of
+from perfsuite.measure.compiles import compiles
+from perfsuite.measure.compiles.causes import HISTORY
+from perfsuite.measure.compiles.warmup import warm
+from perfsuite.measure.errors import MeasurementError, RecompilationError, UnwarmedSignatureError
+
+HERE = os.path.relpath(__file__)
+SHORT, LONG = jnp.ones(3), jnp.ones(4)
+
+
+@pytest.fixture(autouse=True)
+def no_history():
+    HISTORY.forget()
+
+
+def doubling(jit):
+    return jit(lambda x: x * 2)
+
+
+@each_jit
+def test_every_warmed_signature_compiles_nothing_afterwards(jit):
+    step = warm(doubling(jit), over=[(SHORT,), (LONG,)])
+    assert step.compiles == 2
+    assert step.compile_seconds > 0
+    assert len(step.signatures) == 2
+    with compiles.forbid():
+        outputs = step(SHORT)
+        step(LONG)
+        step.fn(LONG)
+    assert outputs.tolist() == [2.0, 2.0, 2.0]
+
+
+@each_jit
+def test_a_signature_that_was_not_warmed_is_named_before_anything_compiles(jit):
+    traced = []
+
+    def grow(x):
+        traced.append(x.shape)
+        return x * 2
+
+    step = warm(jit(grow), over=[(SHORT,), (LONG,)])
+    traced.clear()
+    argument = jnp.ones(5)
+    with pytest.raises(UnwarmedSignatureError) as raised, compiles.forbid():
+        step(argument)
+    assert traced == []
+    assert raised.value.changes == ("args[0]: shape was (4,), is (5,)",)
+    message = str(raised.value)
+    name = step.__name__
+    line = test_a_signature_that_was_not_warmed_is_named_before_anything_compiles.__code__.co_firstlineno
+    assert message.startswith(f"`{name}` was called at {HERE}:{line + 12} with a signature that was not warmed")
+    inner = " (it compiled `grow`)" if name != "grow" else ""
+    assert f"not warmed{inner}: (args[0]: float32[5])" in message
+    assert (
+        f"nearest of 2 warmed. Pad to a declared shape, or warm this one too: perf.warm({name}, over=[...])" in message
+    )
+    with pytest.raises(UnwarmedSignatureError):
+        step.check((argument,))
+    assert step(argument).shape == (5,)  # outside, it is an ordinary function
+
+
+@each_jit
+def test_check_compares_without_calling(jit):
+    calls = []
+    step = warm(jit(lambda x: calls.append(x) or x), over=[(SHORT,)])
+    calls.clear()
+    step.check((SHORT,))
+    step.check((SHORT + 1,))
+    with pytest.raises(UnwarmedSignatureError, match=r"args\[0\]: dtype was float32, is int32") as raised:
+        step.check((jnp.ones(3, jnp.int32),))
+    assert isinstance(raised.value, RecompilationError)
+    assert raised.value.stage == ""
+    if jit is eqx.filter_jit:  # which binds the arguments to the parameters first
+        step.check((), {"x": SHORT})
+    else:
+        with pytest.raises(UnwarmedSignatureError, match=r"kwargs\['x'\]: was passed by position"):
+            step.check((), {"x": SHORT})
+    assert calls == []
+
+
+def test_check_knows_which_python_numbers_are_static():
+    scale = jax.jit(lambda x, n: x * n)
+    warm(scale, over=[(SHORT, 2)]).check((SHORT, 3))
+    static = jax.jit(lambda x, n: x * n, static_argnums=1)
+    with pytest.raises(UnwarmedSignatureError, match=r"args\[1\]: static value was 2, is 3"):
+        warm(static, over=[(SHORT, 2)]).check((SHORT, 3))
+    with pytest.raises(UnwarmedSignatureError, match=r"args\[1\]: static value was 2, is 3"):
+        warm(eqx.filter_jit(lambda x, n: x * n), over=[(SHORT, 2)]).check((SHORT, 3))
+    static = nnx.jit(lambda x, n: x * n, static_argnums=1)
+    with pytest.raises(UnwarmedSignatureError, match=r"args\[1\]: static value was 2, is 3"):
+        warm(static, over=[(SHORT, 2)]).check((SHORT, 3))
+
+
+def test_check_sees_committedness_device_and_configuration():
+    first, second = (jax.device_put(SHORT, device) for device in jax.devices()[:2])
+    step = warm(doubling(jax.jit), over=[(first,)])
+    step.check((first,))
+    with pytest.raises(UnwarmedSignatureError, match=r"args\[0\]: was committed to cpu:0, is uncommitted"):
+        step.check((SHORT,))
+    with pytest.raises(UnwarmedSignatureError, match=r"args\[0\]: device was cpu:0, is cpu:1"):
+        step.check((second,))
+    with pytest.raises(UnwarmedSignatureError, match="jax_enable_x64: was False, is True"), jax.enable_x64(True):
+        step.check((first,))
+
+
+def test_a_difference_that_compiles_nothing_is_not_refused():
+    """JAX decides, not the signature: here a Python number only chooses what the plain function returns."""
+    padded = jax.jit(lambda x: x.sum())
+
+    def step(tokens, length):
+        return padded(tokens), length
+
+    warmed = warm(step, over=[(LONG, 4)])
+    with compiles.forbid():
+        warmed(LONG, 3)
+
+
+def swallow(fn, argument):
+    with contextlib.suppress(UnwarmedSignatureError):
+        fn(argument)
+
+
+def test_an_unwarmed_call_that_the_user_swallows_is_raised_when_the_context_closes():
+    step = warm(doubling(jax.jit), over=[(SHORT,)])
+    with pytest.raises(RecompilationError, match="something caught it"), compiles.forbid():
+        swallow(step, LONG)
+
+
+def test_a_warmed_call_of_a_function_that_compiles_inside_says_what_compiled():
+    def step(x):
+        return jax.jit(lambda x: x + 1)(x)
+
+    warmed = warm(step, over=[(SHORT,)])
+    with pytest.raises(RecompilationError, match="another of the same code") as raised, compiles.forbid():
+        warmed(SHORT)
+    assert not isinstance(raised.value, UnwarmedSignatureError)
+
+
+class TestGrowingGeneration:
+    """Seed 004: tokens are appended, so every step has a new length; 5 of 15 lengths were warmed."""
+
+    PROMPT, WARMED, STEPS = 4, 5, 15
+
+    @pytest.fixture
+    def next_token(self):
+        @jax.jit
+        def next_token(tokens):
+            scores = jnp.cumsum(jax.nn.one_hot(tokens, 16), axis=1)
+            return jnp.argmax(scores[:, -1], axis=-1, keepdims=True)
+
+        return next_token
+
+    @pytest.fixture
+    def inputs(self):
+        return [jnp.ones((1, self.PROMPT + step), jnp.int32) for step in range(self.STEPS)]
+
+    def test_the_naive_clock_reports_compiles_as_generation(self, next_token, inputs):
+        for tokens in inputs[: self.WARMED]:
+            next_token(tokens).block_until_ready()
+
+        def seconds():
+            start = time.perf_counter()
+            for tokens in inputs:
+                next_token(tokens).block_until_ready()
+            return time.perf_counter() - start
+
+        with compiles.count() as counted:
+            naive = seconds()
+        assert counted.by_function["next_token"].compiles == self.STEPS - self.WARMED
+        true = min(seconds() for _ in range(3))
+        assert naive > 5 * true
+
+    def test_forbidding_names_the_first_length_that_was_not_warmed(self, next_token, inputs):
+        with compiles.observe():
+            for tokens in inputs[: self.WARMED]:
+                next_token(tokens)
+        generated = []
+        with pytest.raises(RecompilationError) as raised, compiles.forbid():
+            generated.extend(map(next_token, inputs))
+        assert len(generated) == self.WARMED
+        assert raised.value.changes == ("args[0]: shape was (1, 8), is (1, 9)",)
+        assert "nearest of 5 known signatures. Pad to a declared shape" in str(raised.value)
+
+    def test_a_warm_function_names_it_too_and_a_full_warm_up_is_silent(self, next_token, inputs):
+        step = warm(next_token, over=[(tokens,) for tokens in inputs[: self.WARMED]])
+        with pytest.raises(UnwarmedSignatureError, match=r"args\[0\]: shape was \(1, 8\), is \(1, 9\)"):
+            step.check((inputs[self.WARMED],))
+        with pytest.raises(UnwarmedSignatureError, match="nearest of 5 warmed"), compiles.forbid():
+            list(map(step, inputs))
+        step = warm(next_token, over=[(tokens,) for tokens in inputs])
+        with compiles.forbid():
+            for tokens in inputs:
+                step(tokens)
+
+
+@pytest.mark.parametrize("donate", ["jax.jit", "filter_jit", "nnx.jit"])
+def test_a_function_that_donates_leaves_the_callers_arrays_alone(donate):
+    def step(state, x):
+        return jax.tree.map(lambda leaf: leaf * 2, state), x + 1
+
+    jitted = {
+        "jax.jit": lambda: jax.jit(step, donate_argnums=0),
+        "filter_jit": lambda: eqx.filter_jit(step, donate="all"),
+        "nnx.jit": lambda: nnx.jit(step, donate_argnums=0),
+    }[donate]()
+    state = {"w": jnp.zeros(3), "b": jax.device_put(jnp.zeros(3), jax.devices()[0])}
+    state["weak"] = jnp.asarray(1.0)
+    warmed = warm(jitted, over=[(state, SHORT)])
+    assert not any(leaf.is_deleted() for leaf in jax.tree.leaves((state, SHORT)))
+    with compiles.forbid():  # so the copies had the same weak types and committedness
+        warmed(state, jax.device_put(SHORT, may_alias=False))
+
+
+def test_nnx_modules_are_left_as_they_were_also_where_they_share_variables():
+    class Model(nnx.Module):
+        def __init__(self, rngs):
+            self.linear = nnx.Linear(2, 2, rngs=rngs)
+            self.tied = self.linear
+            self.dropout = nnx.Dropout(0.5, rngs=rngs)
+
+        def __call__(self, x):
+            return self.tied(self.dropout(self.linear(x)))
+
+    model = Model(nnx.Rngs(0))
+    optimizer = nnx.Optimizer(model, optax.sgd(1e-1), wrt=nnx.Param)
+    x = jnp.ones((1, 2))
+
+    @nnx.jit
+    def step(model, optimizer, x):
+        gradients = nnx.grad(lambda model: model(x).sum())(model)
+        optimizer.update(model, gradients)
+
+    before = jax.tree.map(lambda leaf: leaf.copy(), nnx.state((model, optimizer), nnx.Param))
+    warmed = warm(step, over=[(model, optimizer, x)])
+    after = nnx.state((model, optimizer), nnx.Param)
+    assert all((one == other).all() for one, other in zip(*map(jax.tree.leaves, (before, after)), strict=True))
+    assert model.dropout.rngs.count[...] == 0
+    assert model.linear is model.tied
+    with compiles.forbid():
+        warmed(model, optimizer, x)
+    assert model.dropout.rngs.count[...] == 1
+
+
+def test_a_sharded_argument_is_copied_with_its_sharding():
+    mesh = jax.make_mesh((8,), ("x",))
+    split = jax.device_put(jnp.ones((8, 2)), jax.NamedSharding(mesh, jax.P("x")))
+    warmed = warm(jax.jit(lambda x: x * 2, donate_argnums=0), over=[(split,)])
+    assert not split.is_deleted()
+    with compiles.forbid():
+        warmed(split)
+
+
+def test_static_arguments_in_tuples_stay_what_they_are():
+    step = jax.jit(lambda x, mode: x if mode == "train" else -x, static_argnums=1)
+    warmed = warm(step, over=[(SHORT, "train"), (SHORT, "eval")])
+    assert warmed.compiles == 2
+    warmed.check((SHORT, "eval"))
+    with pytest.raises(UnwarmedSignatureError, match="is 'test'"):
+        warmed.check((SHORT, "test"))
+
+
+def test_a_call_runs_as_it_is_with_its_keywords():
+    step = jax.jit(lambda x, *, scale: x * scale)
+    warmed = warm(step, over=[call(step, SHORT, scale=LONG[0])])
+    with compiles.forbid():
+        warmed(SHORT, scale=LONG[0])
+    with pytest.raises(UnwarmedSignatureError, match=r"kwargs\['scale'\]: shape was \(\), is \(3,\)"):
+        warmed.check((SHORT,), {"scale": SHORT})
+
+
+def test_a_carrying_call_runs_on_until_nothing_compiles():
+    step = jax.jit(lambda state, x: (state + x, x.sum()), donate_argnums=0)
+    carrying = call(step, jnp.zeros(3), SHORT, carry=1)
+    warmed = warm(step, over=[carrying])
+    assert carrying.args[0].tolist() == [2.0, 2.0, 2.0]
+    assert warmed.compiles == 1
+    with compiles.forbid():
+        carrying.run()
+
+
+def test_a_state_that_settles_after_one_run_is_warmed_in_both_forms():
+    step = jax.jit(lambda count: count + jnp.float32(1))
+    carrying = call(step, 0.0, carry=1)
+    warmed = warm(step, over=[carrying])
+    assert warmed.compiles == 2
+    assert len(warmed.signatures) == 2
+    warmed.check((0.0,))
+    warmed.check((jnp.float32(0.0),))
+    assert carrying.args[0] == 3.0
+
+
+def test_a_state_that_never_settles_is_named():
+    step = jax.jit(lambda cache, x: (jnp.concatenate([cache, x]), x))
+    with pytest.raises(MeasurementError) as raised:
+        warm(step, over=[call(step, jnp.ones(5), SHORT, carry=1)])
+    message = str(raised.value)
+    assert "entry 0: lambda compiled in each of 3 runs" in message
+    assert "args[0]: shape was (11,), is (14,)" in message
+    assert "Return every carried output with the shape, dtype, weak type and sharding of its argument" in message
+
+
+def test_a_call_that_makes_a_new_function_in_every_run_is_named():
+    def step(state):
+        return jax.jit(lambda state: state + 1)(state)
+
+    with pytest.raises(MeasurementError, match="it makes a new jitted function in every run"):
+        warm(step, over=[call(step, SHORT, carry=1)])
+
+
+def test_arguments_that_were_donated_before_are_named():
+    step = jax.jit(lambda state, x: (state["w"] + x, x), donate_argnums=0)
+    state = {"w": jnp.zeros(3) + 0}
+    step(state, SHORT)
+    for over in ([(state, SHORT)], [call(step, state, SHORT, carry=1)]):
+        with pytest.raises(MeasurementError, match=r"args\[0\]\['w'\] was deleted, because an earlier call donated it"):
+            warm(step, over=over)
+
+
+def test_a_call_that_donates_what_it_does_not_carry_is_named():
+    step = jax.jit(lambda state, x: (state + x, x + 1), donate_argnums=(0, 1))
+    with pytest.raises(MeasurementError, match=r"donates args\[0\].*carry=n"):
+        warm(step, over=[call(step, jnp.zeros(3) + 0, SHORT.copy())])
+    with pytest.raises(MeasurementError, match=r"donates args\[1\], which carry=1 does not replace"):
+        warm(step, over=[call(step, jnp.zeros(3) + 0, SHORT.copy(), carry=1)])
+
+
+def test_inputs_that_make_no_sense_are_refused_with_what_is_wanted():
+    step = doubling(jax.jit)
+    wanted = r"over must be a list of argument tuples or call\(...\)s"
+    with pytest.raises(ValueError, match=f"{wanted}; it is empty"):
+        warm(step, over=[])
+    with pytest.raises(TypeError, match=f"{wanted}; entry 0 is ArrayImpl: one argument alone is"):
+        warm(step, over=[SHORT])
+    with pytest.raises(TypeError, match=f"{wanted}; entry 1 is list: make the list a tuple"):
+        warm(step, over=[(SHORT,), [SHORT]])
+    for over, name in ((SHORT, "ArrayImpl"), ("abc", "str"), ({"x": SHORT}, "dict"), (None, "NoneType")):
+        with pytest.raises(TypeError, match=f"{wanted}; got {name}"):
+            warm(step, over=over)
+    with pytest.raises(TypeError, match=r"got one call: over=\[call\(...\)\]"):
+        warm(step, over=call(step, SHORT))
+    with pytest.raises(ValueError, match="entry 0 is a call of another function, other"):
+        warm(step, over=[call(other, SHORT)])
+    with pytest.raises(TypeError, match="fn must be callable, got int"):
+        warm(3, over=[(SHORT,)])
+
+
+def other(x):
+    return x
+
+
+def test_an_error_of_the_functions_own_passes_through():
+    with pytest.raises(TypeError, match="missing 1 required positional argument"):
+        warm(jax.jit(lambda x, y: x), over=[(SHORT,)])
+
+
+def test_a_warm_function_passes_for_the_function():
+    def step(x):
+        return x * 2
+
+    jitted = jax.jit(step)
+    warmed = warm(jitted, over=[(SHORT,)])
+    assert warmed.fn is jitted
+    assert warmed.__name__ == "step"
+    assert label_of(warmed) == "step"
+    assert warmed.lower(SHORT).as_text().startswith("module @jit_step")
+    assert copy.copy(warmed).fn is jitted
+    with pytest.raises(AttributeError):
+        warmed.nonsense
+    again = warm(warmed, over=[call(warmed, SHORT), (SHORT,)])
+    assert again.fn is jitted
+    assert again.compiles == 0
+
+
+def test_what_was_warmed_is_known_also_where_it_had_compiled_unseen():
+    step = doubling(jax.jit)
+    step(SHORT)
+    warm(step, over=[(SHORT,)])
+    with pytest.raises(RecompilationError) as raised, compiles.forbid():
+        step(LONG)
+    assert raised.value.changes == ("args[0]: shape was (3,), is (4,)",)
+
+
+def test_warming_while_compiles_are_forbidden_is_refused():
+    with pytest.raises(RecompilationError), compiles.forbid():
+        warm(doubling(jax.jit), over=[(SHORT,)])

@@ -1,0 +1,130 @@
+"""Source locations leave a StableHLO text as numbers, and come back into the compiled program as lines."""
+
+import re
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from perfsuite import call
+from perfsuite.measure.hlo.locations import number_locations, restoring
+from perfsuite.measure.hlo.reader import Source, parse
+from perfsuite.measure.program.lowering import lower_call
+
+X = jnp.ones((8, 8))
+
+
+def product(x):
+    return x @ x
+
+
+def step(x):
+    doubled = product(x) * 2
+    return jnp.sort(doubled).sum(), jax.lax.cumsum(doubled)
+
+
+def lines_of(function):
+    first = function.__code__.co_firstlineno
+    return range(first, first + 10)
+
+
+def text_of(fn, *args, platform="tpu"):
+    return lower_call(call(jax.jit(fn), *args), platform).text
+
+
+def test_no_file_and_no_alias_is_left():
+    located = number_locations(text_of(step, X))
+    assert __file__ not in located.text
+    assert "#loc" not in located.text
+    assert located.stacks
+
+
+def test_names_of_operations_stay():
+    text = text_of(step, X)
+    names = {'loc("jit(step)/mul"', 'loc("x")'}
+    for name in names:
+        assert name in number_locations(text).text
+
+
+def test_innermost_frames_come_first():
+    located = number_locations(text_of(step, X))
+    stacks = [stack for stack in located.stacks.values() if stack[0].function == "product"]
+    assert stacks
+    for stack in stacks:
+        assert stack[0].file == __file__
+        assert stack[0].line in lines_of(product)
+        assert stack[1].function == "step"
+        assert stack[1].line in lines_of(step)
+
+
+def test_another_caller_another_line_and_another_file_make_the_same_text():
+    def called_from_elsewhere():
+        return text_of(step, X)
+
+    code = "import jax\nimport jax.numpy as jnp\n{}def f(x):\n    return jnp.sin(x @ x).sum()\n"
+    texts = set()
+    for blank, name in (("", "one.py"), ("\n\n\n", "two.py")):
+        namespace: dict = {}
+        exec(compile(code.format(blank), name, "exec"), namespace)
+        texts.add(number_locations(text_of(namespace["f"], X)).text)
+    assert len(texts) == 1
+    assert number_locations(text_of(step, X)).text == number_locations(called_from_elsewhere()).text
+
+
+def test_another_program_makes_another_text():
+    assert number_locations(text_of(step, X)).text != number_locations(text_of(lambda x: step(x + 1), X)).text
+
+
+def test_lines_come_back_into_the_compiled_program():
+    """Of a program whose metadata has numbers, as a compiler leaves them there."""
+    text = lower_call(call(jax.jit(step), X)).lowered.compile().as_text()
+    stacks = {1: (Source("model.py", 42, "attention"), Source("train.py", 7, "step"))}
+    hlo = re.sub(r'^(\d+) ".*"$', r'\1 "-"', text, flags=re.MULTILINE)
+    hlo = re.sub(r"\bline=\d+", "line=1", hlo)
+    ops = every_op(parse(hlo, restored=restoring(stacks)))
+    assert {op.stack for op in ops} == {(), stacks[1]}
+
+
+def test_frames_that_are_no_numbers_stay():
+    text = lower_call(call(jax.jit(step), X)).lowered.compile().as_text()
+    assert parse(text, restored=restoring({})) == parse(text)
+
+
+@pytest.mark.parametrize(
+    ("location", "stack"),
+    [
+        ("loc(unknown)", ()),
+        ('loc("x")', ()),
+        ('loc("f"("a.py":3:4))', (Source("a.py", 3, "f"),)),
+        ('loc("f"("a.py":3:4 to :9))', (Source("a.py", 3, "f"),)),
+        (
+            'loc("op"(callsite("f"("a.py":3:4) at "g"("b \\"c\\".py":5:6))))',
+            (Source("a.py", 3, "f"), Source('b "c".py', 5, "g")),
+        ),
+        ('loc(callsite("f"("a.py":3:4) at "g"("b.py":5:6)))', (Source("a.py", 3, "f"), Source("b.py", 5, "g"))),
+        ('loc(fused["f"("a.py":3:4), "g"("b.py":5:6)])', (Source("a.py", 3, "f"),)),
+        ('loc("outer"("inner"))', ()),
+    ],
+)
+def test_every_form_of_a_location(location, stack):
+    text = f"op loc(#loc7)\n#loc7 = {location}\n"
+    located = number_locations(text)
+    assert list(located.stacks.values()) == ([stack] if stack else [])
+    assert "#" not in located.text
+
+
+def test_aliases_inside_of_inline_locations():
+    text = (
+        'f(%a: t loc("reduce:"(#loc1)), %b: t loc(callsite(#loc1 at #loc2)), %c: t loc("a(b)c"))\n'
+        '#loc1 = loc("f"("a.py":1:1))\n#loc2 = loc("g"("b.py":2:2))\n'
+    )
+    located = number_locations(text)
+    assert list(located.stacks.values()) == [
+        (Source("a.py", 1, "f"),),
+        (Source("a.py", 1, "f"), Source("b.py", 2, "g")),
+    ]
+    assert located.text == 'f(%a: t loc("reduce:"("-"("-":1:0))), %b: t loc("-"("-":2:0)), %c: t loc("a(b)c"))\n'
+
+
+def every_op(module):
+    return [op for computation in module.computations.values() for op in computation.instructions]

@@ -1,0 +1,264 @@
+"""From a call to its facts: the same in every process, kept on disk, and for the present device or another."""
+
+import dataclasses
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import pytest
+from support import compiled_texts
+from support.compiled_texts import jitted, spec
+from support.libtpu_needed import UNAVAILABLE, needs_libtpu
+
+import perfsuite
+from perfsuite.measure.call import call
+from perfsuite.measure.program import compilation
+from perfsuite.measure.program.compilation import Compilation, compile_call, program_of
+from perfsuite.measure.program.program_diff import differences
+from perfsuite.measure.program.program_figures import figures_of
+from perfsuite.measure.targets import cache as facts_cache
+from perfsuite.measure.targets import target_compiler
+from perfsuite.measure.targets.target_compiler import CompileFailed
+from perfsuite.measure.targets.targets import target
+
+ROOT = Path(perfsuite.__path__[0]).parent
+
+BACKENDS = pytest.mark.parametrize("backend", [None, pytest.param("tpu-v5e", marks=needs_libtpu)])
+
+
+def step(params, x):
+    hidden = jax.nn.gelu(x @ params["in"])
+    return {name: value * 0.9 for name, value in params.items()}, jnp.sum(hidden @ params["out"])
+
+
+def train(**options):
+    params = {"in": spec(128, 256), "out": spec(256, 128)}
+    return jitted(step, params, spec(64, 128), donate_argnums=0, **options)
+
+
+@BACKENDS
+def test_the_facts_of_a_step(backend):
+    program = program_of(train(), backend)
+    assert (program.label, program.target, program.partitions, program.cached) == ("step", backend, 1, False)
+    assert program.flops == pytest.approx(2 * 2 * 64 * 128 * 256, rel=0.2)
+    assert sum(product.flops for product in program.products) == 2 * 2 * 64 * 128 * 256
+    assert {product.source.function for product in program.products} == {"step"}
+    assert (program.donations_asked, program.donations_reused, program.alias_bytes) == (2, 2, 2 * 128 * 256 * 4)
+    assert program.argument_bytes == 2 * 128 * 256 * 4 + 64 * 128 * 4
+    assert program.compile_seconds > 0
+    assert program.lower_seconds > 0
+
+
+def test_the_device_is_the_present_one_or_the_targets():
+    here = program_of(train())
+    assert here.device_kind == jax.devices()[0].device_kind
+    assert (here.memory_bytes, here.rates, here.bound, here.fits) == (None,) * 4, "nothing is published of a CPU"
+    assert here.compiler.startswith("jaxlib ")
+
+
+@needs_libtpu
+def test_a_target_brings_its_memory_and_rates():
+    there, known = program_of(train(), "tpu-v5e"), target("tpu-v5e")
+    assert (there.device_kind, there.memory_bytes, there.rates) == (known.device_kind, known.memory_bytes, known.rates)
+    assert there.fits
+    assert there.bound == "memory"
+    assert known.device_kind in there.compiler
+
+
+@BACKENDS
+def test_what_a_compiler_said_survives_json(backend):
+    made = compile_call(train(), backend)
+    read = Compilation.from_dict(json.loads(json.dumps(made.to_dict())))
+    assert dataclasses.replace(read, stacks={}) == dataclasses.replace(
+        made, origin=dataclasses.replace(made.origin, rates=None), stacks={}
+    )
+    before, after = made.program(), read.program()
+    assert differences(before, after) == ""
+    assert [fusion.where for fusion in after.fusions] == [fusion.where for fusion in before.fusions] != []
+
+
+@pytest.mark.parametrize("missing", ["origin", "hlo", "donations", "stacks"])
+def test_values_of_something_else_are_refused(missing):
+    values = compile_call(train()).to_dict()
+    del values[missing]
+    with pytest.raises((KeyError, TypeError)):
+        Compilation.from_dict(values)
+
+
+# The cache of the present device (that of targets is target_compiler's) ----------------------------------------------
+
+
+def test_a_program_of_the_present_device_is_compiled_once(tmp_path):
+    first, again = (compile_call(train(), cache=tmp_path) for _ in range(2))
+    assert (first.origin.cached, again.origin.cached) == (False, True)
+    assert again.origin.compile_seconds == first.origin.compile_seconds
+    assert dataclasses.replace(again, origin=first.origin) == first
+    assert len(list(tmp_path.glob("*.gz"))) == 1
+
+
+def change_nothing(patch):
+    return train()
+
+
+def change_text(patch):
+    return jitted(step, {"in": spec(128, 256), "out": spec(256, 64)}, spec(64, 128), donate_argnums=0)
+
+
+def change_donation(patch):
+    return jitted(step, {"in": spec(128, 256), "out": spec(256, 128)}, spec(64, 128))
+
+
+def change_options(patch):
+    return train(compiler_options={"xla_cpu_enable_fast_math": True})
+
+
+def change_flags(patch):
+    patch.setenv("XLA_FLAGS", f"{os.environ.get('XLA_FLAGS', '')} --xla_cpu_enable_fast_math=true")
+    return train()
+
+
+def change_config(patch):
+    patch.setattr(target_compiler, "CONFIG", (*target_compiler.CONFIG, "jax_enable_x64"))
+    return train()
+
+
+def change_cores(patch):
+    patch.setattr(os, "sched_getaffinity", lambda process: set(range(1000)), raising=False)
+    return train()
+
+
+def change_format(patch):
+    patch.setattr(compilation, "_FORMAT", 1000)
+    return train()
+
+
+@pytest.mark.parametrize(
+    ("change", "cached"),
+    [
+        (change_nothing, True),
+        (change_text, False),
+        (change_donation, False),
+        (change_options, False),
+        (change_flags, False),
+        (change_config, False),
+        (change_cores, False),
+        (change_format, False),
+    ],
+)
+def test_whatever_the_facts_depend_on_is_in_the_key(tmp_path, monkeypatch, change, cached):
+    compile_call(train(), cache=tmp_path)
+    assert compile_call(change(monkeypatch), cache=tmp_path).origin.cached is cached
+
+
+def test_an_entry_without_what_belongs_there_is_compiled_again(tmp_path):
+    compile_call(train(), cache=tmp_path)
+    (path,) = tmp_path.glob("*.gz")
+    facts_cache.write(tmp_path, path.name.partition(".")[0], {"hlo": "HloModule m"})
+    assert program_of(train(), cache=tmp_path).cached is False
+    assert program_of(train(), cache=tmp_path).cached is True
+
+
+# Targets -------------------------------------------------------------------------------------------------------------
+
+
+def test_chips_are_for_a_target():
+    with pytest.raises(ValueError, match=r"chips=\.\.\.\) is for a target; the present device is what it is"):
+        compile_call(train(), chips=4)
+
+
+def test_an_unknown_target_is_refused_by_name():
+    with pytest.raises(ValueError, match="tpu-v5e"):
+        compile_call(train(), "tpu-v99")
+
+
+AT_LINE = """
+import jax
+{lines}
+@jax.jit
+def moved(x, w):
+    return jax.numpy.tanh(x @ w)
+"""
+
+
+def moved(lines, path):
+    names: dict = {}
+    path.write_text(AT_LINE.format(lines="\n" * lines))
+    exec(compile(path.read_text(), str(path), "exec"), names)
+    return call(names["moved"], spec(64, 128), spec(128, 256))
+
+
+@needs_libtpu
+def test_a_line_that_moved_is_no_other_program_and_is_told_as_it_is_now(tmp_path):
+    before, after = (
+        program_of(moved(lines, tmp_path / f"{name}.py"), "tpu-v5e", cache=tmp_path / "cache")
+        for lines, name in ((0, "one"), (7, "two"))
+    )
+    assert (before.cached, after.cached) == (False, True)
+    assert before.products[0].where == f"{tmp_path}/one.py:6 in moved"
+    assert after.products[0].where == f"{tmp_path}/two.py:13 in moved"
+    assert figures_of(before) == figures_of(after)
+
+
+@needs_libtpu
+def test_compiler_options_of_the_function_reach_the_targets_compiler():
+    with pytest.raises(CompileFailed, match="no_such_option"):
+        compile_call(train(compiler_options={"no_such_option": "1"}), "tpu-v5e")
+
+
+# The same everywhere -------------------------------------------------------------------------------------------------
+
+FIGURES = """
+import json, os, sys
+if sys.argv[1] == "one core":
+    os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
+sys.path.insert(0, sys.argv[2])
+import programs
+import jax
+from perfsuite.measure.call import call
+from perfsuite.measure.program.compilation import program_of
+from perfsuite.measure.program.program_figures import measurements_of
+
+made = {}
+for backend in json.loads(sys.argv[3]):
+    calls = [
+        call(jax.jit(programs.control), *programs.control_arguments()),
+        call(jax.jit(programs.train_step, donate_argnums=(0, 1)), *programs.train_arguments()),
+    ]
+    for one in calls:
+        for figure in measurements_of(program_of(one, backend)):
+            if not figure.name.endswith(" seconds"):
+                made[f"{backend} {figure.name}"] = [figure.value, figure.detail, figure.places]
+print(json.dumps(made))
+"""
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="the cores of a process cannot be set here")
+def test_the_facts_are_those_of_every_process_and_of_one_core():
+    backends = [None] if UNAVAILABLE else [None, "tpu-v5e"]
+    command = [sys.executable, "-c", FIGURES]
+    environment = {**os.environ, "JAX_PLATFORMS": "cpu", "PYTHONPATH": str(ROOT)}
+    running = [
+        subprocess.Popen(
+            [*command, cores, str(compiled_texts.FOLDER), json.dumps(backends)],
+            cwd=ROOT,
+            env={**environment, "PYTHONHASHSEED": seed},
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        for cores, seed in (("all cores", "1"), ("one core", "2"))
+    ]
+    every, one = (json.loads(process.communicate()[0]) for process in running)
+    assert len(every) > 30 * len(backends)
+    assert every == one
+    assert every["None control products"][0] == 4
+
+
+def test_the_facts_are_those_of_every_run():
+    first, again = (program_of(train()) for _ in range(2))
+    assert dataclasses.replace(again, lower_seconds=0, compile_seconds=0) == dataclasses.replace(
+        first, lower_seconds=0, compile_seconds=0
+    )

@@ -1,0 +1,86 @@
+"""What a program's facts come to: memory, what limits it, and which operations one kernel holds."""
+
+import dataclasses
+
+import pytest
+from support.compiled_texts import ORIGIN, TEXTS, read
+
+from perfsuite.measure.hlo.reader import Source
+from perfsuite.measure.program.program import Operation
+from perfsuite.measure.targets.targets import Rates
+
+TRAIN = read(TEXTS["train_v5e"])
+RATES = Rates(peak_flops={"bf16": 100.0}, memory_bandwidth=10.0, source="https://example.org")
+
+
+def known(memory_bytes=None, **changes):
+    origin = dataclasses.replace(ORIGIN, memory_bytes=memory_bytes, rates=RATES)
+    return dataclasses.replace(read(TEXTS["sharded_cpu"], origin=origin), **changes)
+
+
+def test_the_peak_has_each_byte_once():
+    program = known()
+    assert program.peak_bytes == 1000 + (300 - 200) + 50 + 7 == sum(program.memory_use.values())
+    assert len(program.memory_use) == 4
+
+
+@pytest.mark.parametrize(
+    ("memory", "fits", "margin"), [(1157, True, 0), (1156, False, -1), (2000, True, 843), (None, None, None)]
+)
+def test_a_program_fits_where_its_peak_does(memory, fits, margin):
+    assert (known(memory).fits, known(memory).margin_bytes) == (fits, margin)
+
+
+@pytest.mark.parametrize(("flops", "bound"), [(1001, "compute"), (1000, "memory"), (0, "memory")])
+def test_the_bound_is_which_side_of_the_ridge_it_is_on(flops, bound):
+    program = known(flops=float(flops), bytes_accessed=100.0)
+    assert program.arithmetic_intensity == flops / 100
+    assert program.bound == bound
+
+
+def test_without_rates_or_bytes_there_is_no_bound():
+    assert dataclasses.replace(known(), rates=None).bound is None
+    assert known(bytes_accessed=0.0).bound is None
+    assert known(bytes_accessed=0.0).arithmetic_intensity == 0
+
+
+def test_fuses_gives_the_kernels_that_hold_all_names():
+    both = TRAIN.fuses("dot_general", "select_n")
+    assert both
+    assert set(both) == {one for one in TRAIN.fusions if {"dot_general", "select_n"} <= one.names}
+    assert 0 < len(both) < len(TRAIN.fuses("dot_general"))
+    assert repr(both).startswith(f"<{len(both)} kernels: /project/programs.py:")
+
+
+def test_fuses_says_where_the_operations_are_instead():
+    none = TRAIN.fuses("dot_general", "no_such_primitive")
+    assert not none
+    first = TRAIN.fuses("dot_general")[0].where
+    assert repr(none).startswith(f"<no kernel has all of them; dot_general: {first}")
+    assert repr(none).endswith("no_such_primitive: in none>")
+
+
+def test_fuses_without_a_name_is_refused():
+    with pytest.raises(ValueError, match="name at least one operation"):
+        TRAIN.fuses()
+
+
+def test_a_place_is_shown_from_the_working_directory(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    inside = Operation("copy", "", Source(str(tmp_path / "models" / "bert.py"), 42, "attention"), 8)
+    assert inside.where == "models/bert.py:42 in attention"
+    beside = Operation("copy", "", Source(f"{tmp_path}2/bert.py", 42, ""), 8)
+    assert (beside.where, beside.part) == (f"{tmp_path}2/bert.py:42", "copy in bert.py")
+
+
+def test_a_line_that_moves_is_the_same_part():
+    def at(line, function="Model.__call__.<locals>.attention", file="/a/bert.py"):
+        return Operation("copy", "jit(f)/copy", Source(file, line, function), 8).part
+
+    assert at(1) == at(2) == at(1, file="/b/bert.py") == "copy in attention (bert.py)"
+    assert len({at(1), at(1, function="mlp"), at(1, file="/a/gpt.py")}) == 3
+
+
+def test_a_program_is_shown_by_its_device_and_its_size():
+    assert repr(TRAIN) == "<program of step on a device: 27 fusions, 6e+03 FLOP>"
+    assert repr(dataclasses.replace(TRAIN, target="tpu-v5e")).startswith("<program of step for tpu-v5e: ")

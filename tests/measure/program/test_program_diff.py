@@ -1,0 +1,121 @@
+"""What changed between two programs, in lines."""
+
+import dataclasses
+import re
+
+import jax
+import jax.numpy as jnp
+import pytest
+from support.compiled_texts import TEXTS, computation, jitted, module, read, spec
+from support.libtpu_needed import needs_libtpu
+
+from perfsuite.measure.program.compilation import program_of
+from perfsuite.measure.program.program_diff import differences
+
+FACTS = {name: read(text) for name, text in TEXTS.items()}
+
+
+@pytest.mark.parametrize("name", sorted(TEXTS))
+def test_equal_programs_have_no_differences(name):
+    assert differences(FACTS[name], read(TEXTS[name])) == ""
+    # Neither where it runs nor how long its compiler took is a difference of the program.
+    other = dataclasses.replace(FACTS[name], label="other", compiler="another", compile_seconds=9.0, cached=True)
+    assert differences(FACTS[name], other) == ""
+
+
+@pytest.mark.parametrize("other", ["train_cpu", "control_v5e", "sharded_v5e"])
+def test_the_other_way_around_the_same_is_taken_away(other):
+    there = differences(FACTS["train_v5e"], FACTS[other]).splitlines()
+    back = differences(FACTS[other], FACTS["train_v5e"]).splitlines()
+
+    def moves(lines, sign):
+        # The line that is told is the later program's, where both have the part.
+        return sorted(line[2:].partition(": ")[0] for line in lines if line.startswith(f"{sign} "))
+
+    assert moves(there, "+") == moves(back, "-") != []
+    assert moves(there, "-") == moves(back, "+")
+    facts = [re.match(r"([a-z\d ]+): (\S+) -> (\S+)", line) for line in there]
+    turned = [re.match(r"([a-z\d ]+): (\S+) -> (\S+)", line) for line in back]
+    assert [fact.groups() for fact in facts if fact] == [(fact[1], fact[3], fact[2]) for fact in turned if fact] != []
+
+
+KERNEL = computation(
+    "kernel",
+    "%p = f32[8,16]{1,0} parameter(0)",
+    '%x = f32[8,16]{1,0} exponential(%p), metadata={op_name="jit(f)/exp" source_file="m.py" source_line=3}',
+    '%y = f32[8,16]{1,0} tanh(%x), metadata={op_name="jit(f)/tanh" source_file="m.py" source_line=4}',
+)
+ALONE = [
+    computation(
+        name,
+        f"%{name}p = f32[8,16]{{1,0}} parameter(0)",
+        f'%{name}x = f32[8,16]{{1,0}} {opcode}(%{name}p), metadata={{op_name="jit(g)/{primitive}" source_file="m.py" source_line={line}}}',
+    )
+    for name, opcode, primitive, line in (("one", "exponential", "exp", 13), ("two", "tanh", "tanh", 14))
+]
+TOGETHER = module('%k = f32[8,16]{1,0} fusion(%a), kind=kLoop, calls=%kernel, metadata={op_name="jit(f)/tanh"}', KERNEL)
+APART = module(
+    """
+    %k = f32[8,16]{1,0} fusion(%a), kind=kLoop, calls=%one, metadata={op_name="jit(g)/exp"}
+    %l = f32[8,16]{1,0} fusion(%k), kind=kLoop, calls=%two, metadata={op_name="jit(g)/tanh"}
+    """,
+    *ALONE,
+)
+
+
+def test_a_kernel_that_split_is_told_with_its_place_whatever_the_function_is_called():
+    assert differences(read(TOGETHER), read(APART)).splitlines() == [
+        "fusions: 1 -> 2 (+100.00%)",
+        "+ 1 x kLoop fusion in m.py: m.py:14",
+        "unfused: exp and tanh were in one kernel: m.py:3",
+    ]
+    assert "unfused" not in differences(read(APART), read(TOGETHER))
+
+
+def test_an_operation_that_is_gone_did_not_split():
+    gone = module('%k = f32[8,16]{1,0} fusion(%a), kind=kInput, calls=%one, metadata={op_name="jit(g)/exp"}', ALONE[0])
+    changed = dataclasses.replace(read(gone), flops=1.0)
+    assert "unfused" not in differences(read(TOGETHER), changed)
+
+
+def test_an_operation_that_runs_alone_now_did_split():
+    lines = """
+    %k = f32[8,16]{1,0} fusion(%a), kind=kLoop, calls=%one, metadata={op_name="jit(g)/exp"}
+    %l = f32[8,16]{1,0} tanh(%k), metadata={op_name="jit(g)/tanh"}
+    """
+    changed = dataclasses.replace(read(module(lines, ALONE[0])), flops=1.0)
+    assert "unfused: exp and tanh were in one kernel: m.py:3" in differences(read(TOGETHER), changed)
+
+
+@needs_libtpu
+def test_a_barrier_splits_the_kernel_around_it():
+    def plain(x, w):
+        return jnp.tanh(jnp.exp(x @ w))
+
+    def barred(x, w):
+        return jnp.tanh(jax.lax.optimization_barrier(jnp.exp(x @ w)))
+
+    shapes = spec(256, 512), spec(512, 256)
+    before, after = (program_of(jitted(function, *shapes), "tpu-v5e") for function in (plain, barred))
+    assert before.fuses("exp", "tanh")
+    assert not after.fuses("exp", "tanh")
+    split = [line for line in differences(before, after).splitlines() if line.startswith("unfused: ")]
+    assert len(split) == 1
+    assert re.match(r"unfused: \w+ and tanh were in one kernel: \S+test_program_diff.py:\d+ in ", split[0])
+    assert "unfused" not in differences(after, before)
+
+
+def test_the_parts_that_grew_are_told_with_their_lines():
+    before, after = (
+        read(
+            module(
+                "\n".join(
+                    f'%x{i} = f32[8,16]{{1,0}} copy(%a), metadata={{op_name="f" source_file="m.py" source_line={i + 5}}}'
+                    for i in range(count)
+                )
+            )
+        )
+        for count in (1, 3)
+    )
+    assert differences(before, after).splitlines() == ["copies: 1 -> 3 (+200.00%)", "+ 2 x copy in m.py: m.py:7"]
+    assert differences(after, before).splitlines() == ["copies: 3 -> 1 (-66.67%)", "- 2 x copy in m.py: m.py:5"]

@@ -1,0 +1,425 @@
+"""`measure.hostcalls`: the Python and C function calls of one warm call."""
+
+import gc
+import itertools
+import os
+import subprocess
+import sys
+import threading
+from typing import NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from perfsuite.measure.call import call
+from perfsuite.measure.compiles import compiles
+from perfsuite.measure.compiles.warmup import warm
+from perfsuite.measure.errors import MeasurementError, RecompilationError
+from perfsuite.measure.runtime.hostcalls import FUNCTIONS_KEPT, REPEATS, HostCalls, host_calls
+
+HERE = __name__
+
+
+def leaf():
+    pass
+
+
+def three_leaves_and_a_length():
+    leaf()
+    leaf()
+    leaf()
+    return len("abc")
+
+
+# What is counted.
+
+
+def test_a_function_that_calls_nothing_is_one_call():
+    counted = host_calls(call(leaf))
+    assert (counted.python_calls, counted.c_calls, counted.total) == (1, 0, 1)
+
+
+def test_python_and_c_calls_are_told_apart_and_named():
+    counted = host_calls(call(three_leaves_and_a_length))
+    assert (counted.python_calls, counted.c_calls, counted.total) == (4, 1, 5)
+    assert counted.by_function == {f"{HERE}:leaf": 3, f"{HERE}:three_leaves_and_a_length": 1, "builtins:len": 1}
+    assert counted.label == "three_leaves_and_a_length"
+
+
+def test_the_busiest_functions_come_first_and_ties_are_in_order_of_their_names():
+    class Zebra:
+        def run(self):
+            leaf()
+
+    def body():
+        for _ in range(2):
+            Zebra().run()
+        [].append(len(""))
+
+    counted = host_calls(call(body))
+    names = list(counted.by_function)
+    assert list(counted.by_function.values()) == sorted(counted.by_function.values(), reverse=True)
+    twice = [name for name in names if counted.by_function[name] == 2]
+    assert twice == sorted(twice)
+    assert f"{HERE}:{Zebra.run.__qualname__}" in twice
+    assert {"builtins:len", "list:list.append"} <= set(names)
+
+
+def test_every_call_has_a_name():
+    counted = host_calls(
+        call(jax.jit(lambda tree: jax.tree.map(jnp.sin, tree)), {"a": jnp.ones(3), "b": [jnp.ones(2)]})
+    )
+    assert sum(counted.by_function.values()) == counted.total
+    assert min(counted.by_function.values(), default=1) > 0
+
+
+def test_the_counting_itself_is_not_counted():
+    assert "sys:setprofile" not in host_calls(call(three_leaves_and_a_length)).by_function
+
+
+def test_tracing_and_compiling_are_not_counted():
+    counted = host_calls(call(jax.jit(lambda x: jnp.sin(x) + 1), jnp.ones(3)))
+    assert counted.total <= 5
+
+
+def test_a_call_in_another_thread_is_not_counted():
+    started, done = threading.Event(), threading.Event()
+
+    def elsewhere():
+        started.wait()
+        for _ in range(1000):
+            leaf()
+        done.set()
+
+    def body():
+        started.set()
+        done.wait()
+
+    threading.Thread(target=elsewhere, daemon=True).start()
+    assert f"{HERE}:leaf" not in host_calls(call(body)).by_function
+
+
+def test_what_a_call_fills_a_cache_with_does_not_count():
+    cache = {}
+    runs = itertools.count()
+
+    def sometimes_cached():
+        key = min(next(runs), 1)
+        if key not in cache:
+            leaf()
+            cache[key] = True
+
+    # The warming run fills the first place, the first that is counted the second, and the others find it full.
+    assert host_calls(call(sometimes_cached)).by_function.get(f"{HERE}:leaf", 0) == 0
+
+
+def test_the_waiting_for_the_device_is_not_counted():
+    class Output:
+        def block_until_ready(self):
+            leaf()
+            leaf()
+            return self
+
+    def body():
+        return output
+
+    output = Output()
+    assert host_calls(call(body)).total == 1
+
+
+def test_a_finalizer_that_happens_to_run_is_not_counted():
+    class Node:
+        def __init__(self):
+            self.itself = self
+
+        def __del__(self):
+            leaf()
+
+    def body():
+        for _ in range(50):
+            Node()
+
+    before = gc.get_threshold()
+    gc.set_threshold(7)
+    try:
+        counted = host_calls(call(body))
+    finally:
+        gc.set_threshold(*before)
+    assert f"{HERE}:leaf" not in counted.by_function
+
+
+def test_one_more_call_a_step_is_one_more_in_the_count():
+    step = jax.jit(lambda x: x + 1)
+
+    def one_more(x):
+        leaf()
+        return step(x)
+
+    def plain(x):
+        return step(x)
+
+    x = jnp.ones(3)
+    assert host_calls(call(one_more, x)).total == host_calls(call(plain, x)).total + 1
+
+
+# The same each time.
+
+
+class Layer(eqx.Module):
+    weight: jax.Array
+    bias: jax.Array
+    name: str = eqx.field(static=True, default="layer")
+
+
+def model(layers):
+    return [Layer(jnp.ones(2), jnp.ones(2)) for _ in range(layers)]
+
+
+def test_repeats_agree_exactly():
+    step = eqx.filter_jit(lambda layers, x: (layers, x + 1))
+    counted = [host_calls(call(step, model(4), jnp.ones(2))) for _ in range(3)]
+    assert counted[0] == counted[1] == counted[2]
+    assert counted[0].total > 50
+
+
+def test_the_count_is_exactly_linear_in_the_leaves():
+    step = eqx.filter_jit(lambda layers: [layer.weight for layer in layers])
+    totals = [host_calls(call(step, model(layers))).total for layers in (1, 2, 5, 9)]
+    per_layer = totals[1] - totals[0]
+    assert per_layer > 10
+    assert totals == [totals[0] + per_layer * (layers - 1) for layers in (1, 2, 5, 9)]
+
+
+SCRIPT = """
+import equinox as eqx, jax, jax.numpy as jnp
+from perfsuite.measure.call import call
+from perfsuite.measure.runtime.hostcalls import host_calls
+
+step = eqx.filter_jit(lambda linear, x: linear(x))
+counted = host_calls(call(step, eqx.nn.MLP(2, 2, 4, 2, key=jax.random.key(0)), jnp.ones(2)))
+text = f"{counted.total} {sorted(counted.by_function.items())}"
+"""
+
+
+def test_another_process_with_another_hash_seed_counts_the_same():
+    here = {"__name__": "__main__"}
+    exec(SCRIPT, here)
+    elsewhere = subprocess.run(
+        [sys.executable, "-c", f"{SCRIPT}\nprint(text)"],
+        env={**os.environ, "PYTHONHASHSEED": "1234"},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert elsewhere.stdout.strip() == here["text"]
+
+
+def test_a_count_that_differs_from_run_to_run_is_refused():
+    runs = itertools.count()
+
+    def different():
+        for _ in range(next(runs)):
+            leaf()
+
+    with pytest.raises(MeasurementError, match=r"different: the host calls differ from run to run \(\d+, \d+, \d+\)"):
+        host_calls(call(different))
+
+
+def test_where_a_cause_is_looked_for_the_least_of_differing_counts_is_taken():
+    runs = itertools.count()
+
+    def different():
+        for _ in range(next(runs)):
+            leaf()
+
+    counted = host_calls(call(different), exact=False)
+    assert counted.by_function[f"{HERE}:leaf"] == 1
+    assert sum(counted.by_function.values()) == counted.total
+
+
+def test_the_repeats_are_enough_to_tell_which_two_agree():
+    assert REPEATS >= 3
+
+
+# The figure.
+
+
+def test_the_figure_is_a_count_with_the_busiest_functions_as_its_detail():
+    counted = HostCalls("step", 100, 20, {f"module:function{i}": 40 - i for i in range(30)})
+    (figure,) = counted.measurements("train step")
+    assert (figure.name, figure.value, figure.unit, figure.kind) == ("train step host calls", 120, "calls", "count")
+    assert figure.detail == {f"module:function{i}": 40 - i for i in range(FUNCTIONS_KEPT)}
+
+
+# Arguments and outputs.
+
+
+class Pair(NamedTuple):
+    first: object
+    last: object
+
+
+@pytest.mark.parametrize(
+    "outputs", [None, (), [], {"loss": 1.5}, float("nan"), np.full(3, np.nan), Pair(1, None), eqx.nn.Identity()]
+)
+def test_outputs_of_any_kind_are_taken(outputs):
+    assert host_calls(call(lambda: outputs)).total == 1
+
+
+def test_keywords_reach_the_function():
+    def body(*, times):
+        for _ in range(times):
+            leaf()
+
+    assert host_calls(call(body, times=7)).by_function[f"{HERE}:leaf"] == 7
+
+
+def test_a_module_without_leaves_can_be_an_argument():
+    identity = eqx.filter_jit(lambda module, x: module(x))
+    assert host_calls(call(identity, eqx.nn.Identity(), jnp.ones(2))).total > 0
+
+
+@pytest.mark.parametrize(
+    "state",
+    [
+        (jnp.ones(3),),
+        [jnp.ones(3)],
+        Pair(jnp.ones(3), jnp.zeros(2)),
+        {"w": jnp.ones(3)},
+        Layer(jnp.ones(3), jnp.ones(3)),
+    ],
+    ids=["tuple", "list", "named tuple", "dict", "module"],
+)
+def test_a_donated_state_is_carried_and_given_back(state):
+    def step(state):
+        arrays, static = eqx.partition(state, eqx.is_array)
+        return eqx.combine(jax.tree.map(lambda x: x + 1, arrays), static), 0.0
+
+    training = call(eqx.filter_jit(step, donate="all"), state, carry=1)
+    first = jax.tree.leaves(state)[0]
+    counts = {host_calls(training).total for _ in range(2)}
+    assert first.is_deleted(), "CPU donates: without that this test shows nothing"
+    assert len(counts) == 1
+    jax.block_until_ready(training.run())
+
+
+def test_a_warmed_function_is_counted_without_its_wrapper():
+    step = jax.jit(lambda x: x + 1)
+    x = jnp.ones(3)
+    assert host_calls(call(warm(step, over=[(x,)]), x)).total == host_calls(call(step, x)).total
+
+
+# What goes wrong in the middle.
+
+
+def raising_at(run, error):
+    """A donating step that raises in its n-th run from now, before it has donated anything."""
+    step = jax.jit(lambda state: state + 1, donate_argnums=0)
+    runs = itertools.count(1)
+
+    def sometimes(state):
+        if next(runs) == run:
+            raise error("stop")
+        return step(state)
+
+    return sometimes
+
+
+@pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
+@pytest.mark.parametrize("run", range(1, 6))
+def test_an_exception_in_the_middle_gives_everything_back(error, run):
+    def profiler(frame, event, argument):
+        pass
+
+    training = call(raising_at(run, error), jnp.zeros(3), carry=1)
+    before = sys.getprofile()
+    sys.setprofile(profiler)
+    try:
+        with pytest.raises(error, match="stop"):
+            host_calls(training)
+        assert sys.getprofile() is profiler
+    finally:
+        sys.setprofile(before)
+    assert gc.isenabled()
+    training.run().block_until_ready()
+
+
+def test_an_interruption_while_waiting_does_not_lose_the_state():
+    step = jax.jit(lambda state: state + 1, donate_argnums=0)
+
+    class Interrupting:
+        waits = 0
+
+        def block_until_ready(self):
+            Interrupting.waits += 1
+            if counting:
+                raise KeyboardInterrupt
+            return self
+
+    def body(state):
+        nonlocal counting
+        counting = sys.getprofile() is not before
+        return step(state), Interrupting()
+
+    counting, before = False, sys.getprofile()
+    training = call(body, jnp.zeros(3), carry=1)
+    with pytest.raises(KeyboardInterrupt):
+        host_calls(training)
+    assert not training.args[0].is_deleted()
+
+
+def test_a_profiler_that_is_set_is_put_back_and_does_not_disturb_the_count():
+    seen = []
+
+    def profiler(frame, event, argument):
+        seen.append(event)
+
+    alone = host_calls(call(three_leaves_and_a_length))
+    before = sys.getprofile()
+    sys.setprofile(profiler)
+    try:
+        observed = host_calls(call(three_leaves_and_a_length))
+        assert sys.getprofile() is profiler
+    finally:
+        sys.setprofile(before)
+    assert observed == alone
+    assert seen
+
+
+def test_a_collector_that_was_off_stays_off():
+    gc.disable()
+    try:
+        host_calls(call(leaf))
+        assert not gc.isenabled()
+    finally:
+        gc.enable()
+    host_calls(call(leaf))
+    assert gc.isenabled()
+
+
+def test_a_compile_while_counting_is_an_error_and_no_count():
+    runs = itertools.count(1)
+
+    def body():
+        run = next(runs)
+        if run >= 3:  # the first is the warming
+            jax.jit(lambda x: x + 1)(np.ones(run))
+
+    before = sys.getprofile()
+    with pytest.raises(RecompilationError):
+        host_calls(call(body))
+    assert sys.getprofile() is before
+    assert not compiles.forbidden()
+
+
+def test_an_error_of_the_function_is_shown_without_the_frames_that_ran_it():
+    def fails(x):
+        raise ZeroDivisionError("the user's own")
+
+    with pytest.raises(ZeroDivisionError) as raised:
+        host_calls(call(fails, 1))
+    shown = [entry.name for entry in raised.traceback.filter(raised)]
+    assert shown == ["test_an_error_of_the_function_is_shown_without_the_frames_that_ran_it", "fails"]

@@ -1,0 +1,531 @@
+"""`measure.transfers`: what moves between host and device, what calls back, and where that is forbidden."""
+
+import contextlib
+import operator
+import os
+import pickle
+import threading
+from collections.abc import Callable
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+from jax.experimental import io_callback
+
+from perfsuite.measure.call import call
+from perfsuite.measure.compiles import compiles
+from perfsuite.measure.errors import TransferError
+from perfsuite.measure.runtime import transfers
+from perfsuite.measure.runtime.call_transfers import transfers_of
+from perfsuite.measure.runtime.transfers import count, forbid
+
+HERE = os.path.relpath(__file__)
+X = jnp.arange(4.0)
+ONE = jnp.float32(1)
+INTEGER = jnp.int32(1)
+HOST = np.ones(4, np.float32)
+
+
+@jax.jit
+def step(state, batch, rate=1.0):
+    return jax.tree.map(lambda leaf: leaf + batch.sum() * rate, state)
+
+
+@jax.jit
+def ignoring(x, unused):
+    return x + 1
+
+
+def doubled(x):
+    return np.asarray(x) * 2
+
+
+def look(x):
+    pass
+
+
+@jax.jit
+def with_pure_callback(x):
+    return jax.pure_callback(doubled, jax.ShapeDtypeStruct(x.shape, x.dtype), x)
+
+
+@jax.jit
+def with_io_callback(x):
+    return io_callback(doubled, jax.ShapeDtypeStruct(x.shape, x.dtype), x)
+
+
+@jax.jit
+def with_debug_print(x):
+    jax.debug.print("mean {}", x.mean())
+    return x + 1
+
+
+@jax.jit
+def with_debug_callback(x):
+    jax.debug.callback(look, x)
+    return x + 1
+
+
+@jax.jit
+def without_callback(x):
+    return x + 1
+
+
+def fresh():
+    """An array that nobody has read, and its scalar."""
+    return without_callback(X)
+
+
+def fresh_scalar():
+    return without_callback(ONE)
+
+
+TO_DEVICE = {
+    "a NumPy array": (lambda: step(X, HOST), "`step` was called with a NumPy array at args[1]"),
+    "a NumPy scalar": (lambda: step(X, X, np.float32(2)), "`step` was called with a NumPy array at args[2]"),
+    "a Python float": (lambda: step(X, X, 0.5), "`step` was called with a Python float at args[2]"),
+    "a Python int by name": (lambda: step(X, X, rate=2), "`step` was called with a Python int at kwargs['rate']"),
+    "in a tree": (lambda: step({"a": X, "b": HOST}, X), "`step` was called with a NumPy array at args[0]['b']"),
+    "a number in an operation": (lambda: X * 2.5, "in the operation `multiply` outside jit"),
+    "a NumPy array in an operation": (lambda: X + HOST, "in the operation `add` outside jit"),
+    "jnp.asarray": (lambda: jnp.asarray(HOST), "in the operation `asarray` outside jit"),
+    "jnp.ones": (lambda: jnp.ones(4), "in the operation `ones` outside jit"),
+    "an index": (lambda: X[1], "outside jit"),
+}
+
+TO_HOST = {
+    "float": (lambda: float(fresh_scalar()), "float(x)"),
+    "int": (lambda: int(fresh_scalar()), "int(x)"),
+    "complex": (lambda: complex(fresh_scalar()), "complex(x)"),
+    "bool": (lambda: bool(fresh_scalar()), "bool(x)"),
+    "if": (lambda: 1 if fresh_scalar() < ONE else 0, "bool(x), as in `if x:`"),
+    "range": (lambda: operator.index(without_callback(INTEGER)), "an index, or range(x)"),
+    "item": (lambda: fresh_scalar().item(), "x.item()"),
+    "tolist": (lambda: fresh().tolist(), "x.tolist()"),
+    "np.asarray": (lambda: np.asarray(fresh()), "np.asarray(x)"),
+    "np.array": (lambda: np.array(fresh()), "np.asarray(x), or a NumPy function"),
+    "np.stack": (lambda: np.stack([fresh()]), "np.stack(x)"),
+    "print": (lambda: print(fresh()), "print(x) or str(x)"),
+    "repr": (lambda: repr(fresh()), "print(x) or repr(x)"),
+    "an f-string": (lambda: f"{fresh_scalar():.2f}", "an f-string"),
+    "pickle": (lambda: pickle.dumps(fresh()), "pickle"),
+}
+
+CALLBACKS = {
+    "pure_callback": (with_pure_callback, "jax.pure_callback `doubled`", doubled),
+    "io_callback": (with_io_callback, "io_callback `doubled`", doubled),
+    "debug.callback": (with_debug_callback, "jax.debug.callback `look`", look),
+    "debug.print": (with_debug_print, "jax.debug.print 'mean {}'", None),
+}
+
+SILENT = {
+    "arrays only": lambda: step(X, X, ONE),
+    "an argument that the program does not read": lambda: ignoring(X, 3.0),
+    "an attribute": lambda: (X.shape, X.dtype, X.nbytes, len(X), X.sharding),
+    "waiting": lambda: jax.block_until_ready(fresh()),
+    "the same operation on arrays": lambda: X * ONE,
+    "iteration on one device": lambda: list(X),
+    "a method": lambda: X.mean(),
+    "a comparison without if": lambda: ONE < ONE,
+    "a program without callbacks": lambda: without_callback(X),
+    "a static number": lambda: STATIC(X, 2),
+    "filter_jit, whose numbers are static": lambda: FILTERED(X, 2),
+}
+STATIC = jax.jit(operator.mul, static_argnums=1)
+FILTERED = eqx.filter_jit(lambda x, n: x * n)
+
+parametrized = pytest.mark.parametrize
+
+
+def cases(found: dict) -> pytest.MarkDecorator:
+    values = [value if isinstance(value, tuple) else (value,) for value in found.values()]
+    names = {1: ("go",), 2: ("go", "cause"), 3: ("program", "said", "function")}[len(values[0])]
+    return parametrized(names, values, ids=found.keys())
+
+
+# Host to device.
+
+
+@cases(TO_DEVICE)
+def test_what_moves_to_the_device_raises_with_its_cause_and_line(go, cause):
+    go()
+    line = f"{HERE}:{go.__code__.co_firstlineno}"
+    with pytest.raises(TransferError) as caught, forbid():
+        go()
+    error = caught.value
+    assert str(error).startswith(f"host to device transfer of {error.what} at {line}: ")
+    assert cause in error.cause
+    assert (error.direction, error.location) == ("host_to_device", line)
+
+
+@cases(TO_DEVICE)
+def test_what_moves_to_the_device_counts_once_whether_jax_knows_the_call_or_not(go, cause):
+    for _ in range(2):
+        with count() as counted:
+            go()
+        assert (counted.host_to_device, counted.device_to_host, counted.callbacks, counted.explicit) == (1, 0, 0, 0)
+
+
+@cases(TO_DEVICE)
+def test_jax_forbids_the_same_transfers_to_the_device(go, cause):
+    go()
+    with pytest.raises(Exception, match="Disallowed host-to-device"), jax.transfer_guard_host_to_device("disallow"):
+        go()
+
+
+def test_the_message_says_what_to_do():
+    with pytest.raises(TransferError, match=r"float32\[4\] .* put it on the device before the step"), forbid():
+        step(X, HOST)
+    with pytest.raises(TransferError, match="or make it static if it never changes"), forbid():
+        step(X, X, 0.5)
+
+
+def test_every_argument_of_the_host_counts():
+    with count() as counted:
+        step({"a": HOST, "b": HOST}, X, 0.5)
+    assert counted.host_to_device == 3
+    assert "NumPy array at args[0]['a'] or args[0]['b']" in counted.events[0].cause  # JAX's first sight of the call
+    with count() as counted:
+        step({"a": HOST, "b": HOST}, X, 0.5)
+    assert sorted(event.cause.rpartition(" at ")[2] for event in counted.events) == [
+        "args[0]['a']",
+        "args[0]['b']",
+        "args[2]",
+    ]
+
+
+@eqx.filter_jit
+def filtered(model, batch):
+    return jax.tree.map(lambda leaf: leaf + batch["ids"].sum(), model)
+
+
+def test_the_arguments_of_filter_jit_are_named_as_they_were_passed():
+    for _ in range(2):  # off JAX's fast path, and on it
+        with pytest.raises(TransferError, match=r"`filtered` was called with a NumPy array at args\[1\]\['ids'\]"):
+            under(forbid(), lambda: filtered(X, {"ids": HOST}))
+        filtered(X, {"ids": HOST})
+
+
+def under(context, go):
+    with context:
+        return go()
+
+
+def sharded(of):
+    mesh = jax.make_mesh((2,), ("x",), devices=jax.devices()[:2])
+    return jax.device_put(of, jax.sharding.NamedSharding(mesh, jax.P("x")))
+
+
+def test_an_argument_that_goes_to_several_devices_counts_once():
+    spread = sharded(X)
+    for _ in range(3):
+        with count() as counted:
+            step(spread, HOST)
+        assert [event.cause for event in counted.events] == ["`step` was called with a NumPy array at args[1]"]
+
+
+# Device to host.
+
+
+@cases(TO_HOST)
+def test_what_is_read_by_the_host_raises_with_its_cause_and_line(go, cause, capsys):
+    go()
+    line = f"{HERE}:{go.__code__.co_firstlineno}"
+    with pytest.raises(TransferError) as caught, forbid():
+        go()
+    assert str(caught.value).startswith(f"device to host transfer of {caught.value.what} at {line}: {cause}")
+    assert "keep it on the device" in str(caught.value)
+    assert caught.value.direction == "device_to_host"
+
+
+def test_iteration_over_an_array_on_several_devices_reads_it():
+    # jax 0.12 reads it in compiled code, which leaves NumPy's read to be seen.
+    cause = (
+        "iteration over an array that lies on several devices" if jax.__version_info__ < (0, 11) else "NumPy function"
+    )
+    with pytest.raises(TransferError, match=cause), forbid():
+        list(sharded(X))
+
+
+def test_an_array_that_is_read_twice_moves_once():
+    value = fresh_scalar()
+    with count() as counted:
+        assert [float(value), float(value)] == [2.0, 2.0]
+        assert float(fresh_scalar()) == 2.0
+    assert counted.device_to_host == 2
+
+
+def test_numpy_reads_an_array_right_while_it_is_watched_and_afterwards():
+    with count():
+        np.testing.assert_array_equal(np.asarray(X), [0, 1, 2, 3])
+        with pytest.raises(TypeError, match="bytes-like"):
+            memoryview(X)
+    assert memoryview(X).nbytes == 16
+
+
+# Neither.
+
+
+@cases(SILENT)
+def test_what_moves_nothing_is_silent(go):
+    go()
+    with forbid(), count() as counted:
+        go()
+    assert counted.events == ()
+
+
+# Explicit.
+
+EXPLICIT = {
+    "device_put": (lambda: jax.device_put(HOST), "host_to_device", "jax.device_put"),
+    "device_get": (lambda: jax.device_get(fresh()), "device_to_host", "jax.device_get"),
+    "copy_to_host_async": (lambda: fetch_later(fresh()), "device_to_host", "x.copy_to_host_async()"),
+}
+
+
+def fetch_later(x):
+    x.copy_to_host_async()
+    return np.asarray(x)
+
+
+@parametrized(("go", "direction", "cause"), EXPLICIT.values(), ids=EXPLICIT.keys())
+def test_an_explicit_transfer_is_allowed_and_counted_apart(go, direction, cause):
+    go()
+    with forbid(), count() as counted:
+        go()
+    assert (counted.host_to_device, counted.device_to_host, counted.explicit) == (0, 0, 1)
+    assert (counted.events[0].direction, counted.events[0].cause) == (direction, cause)
+    assert not any(counted.by_line.values())
+    with pytest.raises(TransferError, match=f"^explicit {direction.replace('_', ' ')} transfer"), forbid(explicit=True):
+        go()
+
+
+# Callbacks.
+
+
+@cases(CALLBACKS)
+def test_a_callback_that_runs_is_forbidden_and_named(program, said, function, capfd):
+    jax.block_until_ready(program(X))
+    jax.effects_barrier()
+    with pytest.raises(TransferError) as caught, forbid():
+        program(X)
+    where = f" at {HERE}:{function.__code__.co_firstlineno}" if function else ""
+    assert str(caught.value).startswith(f"callback of {said}{where}: the program calls Python in each run: take it out")
+    assert caught.value.direction == "callback"
+
+
+@cases(CALLBACKS)
+def test_callbacks_count_once_a_run_and_what_they_read_does_not(program, said, function, capfd):
+    program(X)
+    with count() as counted:
+        program(X)
+        program(X)
+    assert (counted.callbacks, counted.device_to_host, counted.host_to_device, counted.explicit) == (2, 0, 0, 0)
+
+
+# The contexts.
+
+
+def run(thread: threading.Thread) -> None:
+    thread.start()
+    thread.join()
+
+
+def test_lines_are_counted():
+    with count() as counted:
+        for _ in range(3):
+            step(X, HOST)
+        float(fresh_scalar())
+    first = test_lines_are_counted.__code__.co_firstlineno
+    assert counted.by_line == {
+        "host_to_device": {f"{HERE}:{first + 3}": 3},
+        "device_to_host": {f"{HERE}:{first + 4}": 1},
+        "callback": {},
+    }
+
+
+def test_another_thread_is_watched_too_and_named_when_the_context_closes():
+    value = fresh_scalar()
+    failed: list[TransferError] = []
+
+    def read() -> None:
+        try:
+            float(value)
+        except TransferError as error:
+            failed.append(error)
+
+    thread = threading.Thread(target=read, name="reader")
+    with pytest.raises(TransferError, match=r"float\(x\)(.|\n)*In thread 'reader'"), forbid():
+        run(thread)
+    assert len(failed) == 1
+
+
+def test_an_error_that_was_caught_is_raised_again():
+    with pytest.raises(TransferError, match="something caught it"), forbid(), contextlib.suppress(Exception):
+        float(fresh_scalar())
+
+
+def test_contexts_nest_and_each_is_told():
+    with count() as outer:
+        with count() as inner:
+            float(fresh_scalar())
+        float(fresh_scalar())
+        with pytest.raises(TransferError), forbid():
+            float(fresh_scalar())
+    assert (outer.device_to_host, inner.device_to_host) == (3, 1)
+
+
+def everything_that_is_replaced() -> list:
+    from perfsuite.measure.compat import transfer_internals as internals
+
+    return [
+        vars(internals.array.ArrayImpl)["_value"],
+        vars(internals.array.ArrayImpl)["copy_to_host_async"],
+        internals._buffer_procedures(internals.array.ArrayImpl).value,
+        internals.xla_client.batched_device_put,
+        internals.api._post_hook_state.get_global(),
+        internals.callback.pure_callback_impl,
+        internals.callback.io_callback_impl,
+        internals.debugging.debug_callback_p.impl,
+    ]
+
+
+@parametrized("error", [None, ZeroDivisionError, KeyboardInterrupt])
+@parametrized("context", [count, forbid])
+def test_everything_is_as_it_was_afterwards(context: Callable, error):
+    before = everything_that_is_replaced()
+    caught = contextlib.nullcontext() if error is None else pytest.raises(error)
+    with caught, context(), context():
+        assert not any(old is new for old, new in zip(before, everything_that_is_replaced(), strict=True))
+        if error is not None:
+            raise error
+    assert everything_that_is_replaced() == before
+
+
+def test_the_hook_of_jax_debug_nans_goes_on_working():
+    with jax.debug_nans(True), count(), pytest.raises(FloatingPointError):
+        jnp.log(-ONE)
+
+
+def test_a_thread_that_was_in_debug_nans_is_watched_all_the_same():
+    with jax.debug_nans(True):
+        step(X, HOST)
+    with count() as counted:
+        step(X, HOST)
+    assert counted.host_to_device == 1
+
+
+def test_watching_compiles_nothing_and_traces_nothing():
+    step(X, HOST, 0.5)
+    with compiles.forbid(), count() as counted:
+        step(X, HOST, 0.5)
+    assert counted.host_to_device == 2
+
+
+def test_where_the_stack_cannot_be_read_a_transfer_still_counts(monkeypatch):
+    def unreadable(*_args, **_kwargs):
+        raise KeyError("moved")
+
+    monkeypatch.setattr(transfers.transfer_causes, "of_read", unreadable)
+    with count() as counted:
+        float(fresh_scalar())
+    assert [event.cause for event in counted.events] == ["no cause known"]
+
+
+@jax.tree_util.register_pytree_with_keys_class
+class Odd:
+    """A tree whose paths cannot be told once `broken` is true."""
+
+    broken = False
+
+    def __init__(self, leaf):
+        self.leaf = leaf
+
+    def tree_flatten_with_keys(self):
+        if Odd.broken:
+            raise KeyError("no path")
+        return [(jax.tree_util.GetAttrKey("leaf"), self.leaf)], None
+
+    def tree_flatten(self):
+        return [self.leaf], None
+
+    @classmethod
+    def tree_unflatten(cls, _, leaves):
+        return cls(*leaves)
+
+
+@parametrized(("leaf", "transfers"), [(HOST, 1), (X, 0)])
+def test_a_tree_that_cannot_be_described_does_not_raise_out_of_the_users_call(monkeypatch, leaf, transfers):
+    summed = jax.jit(lambda odd, times: odd.leaf.sum() * times, static_argnums=1)
+    summed(Odd(leaf), 1)
+    monkeypatch.setattr(Odd, "broken", True)
+    with count() as counted:
+        total = summed(Odd(leaf), 1)
+    assert total == leaf.sum()
+    told = [(event.direction, event.cause) for event in counted.events if event.direction == "host_to_device"]
+    assert told == [("host_to_device", "no cause known")] * transfers
+    with contextlib.ExitStack() as stack:
+        if transfers:
+            stack.enter_context(pytest.raises(TransferError, match=r"a host value at .*no cause known"))
+        stack.enter_context(forbid())
+        summed(Odd(leaf), 1)
+
+
+# One call.
+
+
+def noisy(state, batch):
+    state = step(state, batch)
+    loss = state.sum()
+    if loss > ONE:
+        pass
+    return state, loss
+
+
+def test_the_transfers_of_a_call():
+    counted = transfers_of(call(noisy, X, HOST, carry=1))
+    assert (counted.host_to_device, counted.device_to_host, counted.callbacks, counted.explicit) == (1, 1, 0, 0)
+    assert counted.total == 2
+    to_device, to_host, back, explicit = counted.measurements("noisy")
+    assert (to_device.name, to_device.value, to_device.kind) == ("noisy host to device transfers", 1, "count")
+    assert to_device.detail == {"float32[4]: `step` was called with a NumPy array at args[1]": 1}
+    assert to_host.places == {
+        "bool[]: bool(x), as in `if x:` or `while x < y:`": f"{HERE}:{noisy.__code__.co_firstlineno + 3}"
+    }
+    assert (back.value, back.detail, explicit.value) == (0, None, 0)
+
+
+def test_a_quiet_call_has_none():
+    counted = transfers_of(call(step, X, X, ONE, carry=1))
+    assert (counted.total, counted.explicit, counted.in_words()) == (0, 0, "")
+
+
+def test_counting_the_transfers_of_a_call_moves_it_on():
+    donating = jax.jit(lambda state: state + 1, donate_argnums=0)
+    made = call(donating, jnp.zeros(3), carry=1)
+    transfers_of(made)
+    assert not made.args[0].is_deleted()
+
+
+def test_an_operation_inside_a_library_is_named_with_the_librarys_line_too():
+    attention = nnx.MultiHeadAttention(num_heads=1, in_features=2, decode=True, rngs=nnx.Rngs(0))
+    attention.init_cache((1, 4, 2))
+    token = jnp.ones((1, 1, 2))
+    attention(token)  # compiled, so that JAX takes the fast path
+    with count() as counted:
+        attention(token)
+    line = test_an_operation_inside_a_library_is_named_with_the_librarys_line_too.__code__.co_firstlineno + 6
+    assert {event.location for event in counted.events} == {f"{HERE}:{line}"}
+    assert {event.inside.rpartition(":")[0] for event in counted.events} == {"flax/nnx/nn/attention.py"}
+    assert f"at {HERE}:{line} (in flax/nnx/nn/attention.py:" in str(counted.events[0])
+    assert not any("PjitFunction" in event.cause for event in counted.events), "JAX's own, inside of jax.vmap"
+
+
+@pytest.mark.parametrize("jit", [jax.jit, eqx.filter_jit, nnx.jit])
+def test_an_argument_of_the_users_call_is_at_the_users_line_alone(jit):
+    with count() as counted:
+        jit(lambda x: x + 1)(HOST)
+    assert [event.inside for event in counted.events] == [""]

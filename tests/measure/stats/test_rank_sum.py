@@ -1,0 +1,138 @@
+"""`measure.rank_sum`: the shift between two sides of windows in random order, with an interval that holds."""
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+from promise.simulation import MODELS, sides
+
+from perfsuite.measure.measurement import Interval
+from perfsuite.measure.stats import rank_sum
+from perfsuite.measure.stats.intervals import median_interval
+from perfsuite.measure.stats.rank_sum import centred_statistics, differences, least_windows, shift, shift_interval
+
+
+def windows(rng, number, m, noise=np.random.Generator.normal):
+    return noise(rng, size=(number, m)), noise(rng, size=(number, m))
+
+
+def test_the_shift_is_the_median_of_the_differences_inside_windows_alone():
+    # Between the windows lies a jump of 100 that both sides have in common.
+    a, b = np.array([[1.0, 2], [103, 107]]), np.array([[0.0, 0], [100, 101]])
+    np.testing.assert_allclose(differences([(a, b)]), [1, 1, 2, 2, 2, 3, 6, 7])
+    assert shift([(a, b)]) == 2
+
+
+@pytest.mark.parametrize("number", [11, 12, 20, 41, 63, 200])
+def test_windows_of_one_pair_give_the_interval_of_the_sign_test(number):
+    a, b = windows(np.random.default_rng(number), number, 1)
+    assert shift_interval([(a, b)], 0.001) == median_interval((a - b).ravel(), 0.001)
+
+
+@pytest.mark.parametrize("m", [1, 2, 3])
+def test_the_distribution_is_that_of_every_order_being_as_likely(m):
+    def above(turns):
+        return sum(turns[i] > turns[j] for i in range(2 * m) for j in range(i + 1, 2 * m))
+
+    orders = set(itertools.permutations([0] * m + [1] * m))
+    counts = np.bincount([above(order) for order in orders], minlength=m * m + 1)
+    once = counts / len(orders)
+    np.testing.assert_allclose(rank_sum._sum_of_statistics(m, 1), once)
+    np.testing.assert_allclose(rank_sum._sum_of_statistics(m, 3), np.convolve(once, np.convolve(once, once)))
+
+
+@pytest.mark.parametrize("m", [1, 2, 5])
+@pytest.mark.parametrize("tail", [0.005, 5e-4, 5e-6, 5e-8])
+def test_the_normal_rank_is_no_higher_than_the_exact_one_and_hardly_lower(monkeypatch, m, tail):
+    sizes = [(m, rank_sum.EXACT + 1)]
+    normal = rank_sum._rank(sizes, tail)
+    monkeypatch.setattr(rank_sum, "EXACT", 1000)
+    assert 0 <= rank_sum._rank(sizes, tail) - normal <= 1
+
+
+@pytest.mark.parametrize(("m", "least"), [(1, 11), (2, 5), (3, 3), (5, 2)])
+def test_no_error_to_spend_gives_no_interval(m, least):
+    assert shift_interval([windows(np.random.default_rng(0), 2 * rank_sum.EXACT, m)], 0.0) is None
+    assert shift_interval([windows(np.random.default_rng(0), least, m)], 0.0) is None
+
+
+@pytest.mark.parametrize(("m", "least"), [(1, 11), (2, 5), (3, 3), (5, 2)])
+def test_too_few_windows_give_no_interval(m, least):
+    rng = np.random.default_rng(0)
+    assert shift_interval([windows(rng, least - 1, m)], 0.001) is None
+    assert shift_interval([windows(rng, least, m)], 0.001) is not None
+
+
+@pytest.mark.parametrize("error", [0.05, 0.001, 8e-5, 1e-6])
+@pytest.mark.parametrize("m", [1, 2, 3, 4, 5])
+def test_the_least_windows_for_an_interval_are_known_before(m, error):
+    least = least_windows(m, error)
+    rng = np.random.default_rng(0)
+    assert shift_interval([windows(rng, least, m)], error) is not None
+    assert least == 1 or shift_interval([windows(rng, least - 1, m)], error) is None
+
+
+@pytest.mark.parametrize("fault", [math.nan, math.inf])
+def test_samples_that_are_no_numbers_give_no_interval(fault):
+    a, b = windows(np.random.default_rng(0), 40, 5)
+    a[7, 3] = fault
+    assert shift_interval([(a, b)], 0.05) is None
+
+
+def test_windows_of_several_sizes_are_weighed_together():
+    rng = np.random.default_rng(2)
+    missed = 0
+    for _ in range(1500):
+        small, large = windows(rng, 15, 1), windows(rng, 6, 5)
+        interval = shift_interval([small, large], 0.05)
+        missed += not interval.low <= 0 <= interval.high
+    assert 0.02 * 1500 <= missed <= 0.05 * 1500 + 3 * math.sqrt(0.05 * 1500)
+
+
+@pytest.mark.parametrize("model", MODELS, ids=lambda model: model.__name__)
+def test_the_interval_misses_the_shift_as_seldom_as_it_says_whatever_the_noise(model):
+    rng = np.random.default_rng(4)
+    missed = 0
+    for _ in range(600):
+        a, b = (np.log(side).reshape(-1, 5) for side in sides(rng, model(rng, 200), slowdown=math.exp(0.1)))
+        interval = shift_interval([(a, b)], 0.05)
+        missed += not interval.low <= 0.1 <= interval.high
+    assert 0.01 * 600 <= missed <= 0.05 * 600 + 3 * math.sqrt(0.05 * 600), "never missing would be far too wide"
+
+
+def test_it_is_narrower_than_the_interval_of_the_sign_test():
+    rng = np.random.default_rng(5)
+    narrower = []
+    for _ in range(40):
+        a, b = windows(rng, 100, 5)
+        pairs = median_interval((a - b).ravel(), 0.001)
+        narrower.append(shift_interval([(a, b)], 0.001).half_width / pairs.half_width)
+    assert 0.8 < np.mean(narrower) < 0.92  # sqrt(11 / 15) = 0.856
+
+
+def test_a_side_with_heavier_tails_does_not_count_as_slower():
+    rng = np.random.default_rng(6)
+    a, b = windows(rng, 200, 5)
+    b[rng.random(b.shape) < 0.05] += 1000
+    a[rng.random(a.shape) < 0.05] += 1000
+    assert abs(shift([(a, b)])) < 0.2
+
+
+def test_ties_widen_nothing_and_cover():
+    """A clock of few ticks."""
+    constant = np.full((20, 5), 3.0)
+    assert shift_interval([(constant + 2, constant)], 0.001) == Interval(2, 2)
+    rng = np.random.default_rng(7)
+    intervals = [
+        shift_interval([windows(rng, 30, 5, lambda rng, size: rng.integers(0, 4, size).astype(float))], 0.05)
+        for _ in range(500)
+    ]
+    assert sum(not interval.low <= 0 <= interval.high for interval in intervals) <= 0.05 * 500
+
+
+def test_the_centred_statistics_have_the_variance_that_is_said():
+    a, b = windows(np.random.default_rng(8), 20_000, 5)
+    statistics, variance = centred_statistics(a + 7, b, 7)
+    assert statistics.mean() == pytest.approx(0, abs=4 * math.sqrt(variance / 20_000))
+    assert statistics.var() == pytest.approx(variance, rel=0.05)

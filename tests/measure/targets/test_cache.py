@@ -1,0 +1,273 @@
+"""`measure.facts_cache`: what is kept is found again, and nothing that goes wrong with it fails a run."""
+
+import gzip
+import json
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import textwrap
+import time
+from pathlib import Path
+
+import filelock
+import pytest
+
+import perfsuite
+from perfsuite.measure.targets import cache as facts_cache
+from perfsuite.measure.targets.cache import locked, prune, read, write
+
+ROOT = Path(perfsuite.__path__[0]).parent
+KEY, OTHER = "ab" * 32, "cd" * 32
+ENTRY = {"hlo": "HloModule é", "cost": {"flops": 3.0}}
+
+
+@pytest.fixture
+def folder(tmp_path):
+    return tmp_path / "made" / "cache"
+
+
+@pytest.fixture
+def closed_folder():
+    """A folder that this process may read and not write, whoever runs it; an entry is in it."""
+    # pytest's own folders are hidden from other users, so a refusal there would not be about this folder.
+    folder = Path(tempfile.mkdtemp())
+    write(folder, KEY, ENTRY)
+    for path in folder.iterdir():
+        path.chmod(0o644)
+    folder.chmod(0o555)
+    root = os.geteuid() == 0
+    if root:
+        # Root may write anywhere, whatever the permissions say.
+        os.seteuid(65534)
+    try:
+        yield folder
+    finally:
+        if root:
+            os.seteuid(0)
+        folder.chmod(0o755)
+        shutil.rmtree(folder)
+
+
+def entry_file(folder: Path, key: str = KEY) -> Path:
+    return folder / f"{key}.json.gz"
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_an_entry_is_found_under_its_key_only(folder):
+    assert read(folder, KEY) is None
+    assert write(folder, KEY, ENTRY)
+    assert read(folder, KEY) == ENTRY
+    assert read(folder, OTHER) is None
+    assert names(folder) == [f"{KEY}.json.gz"]
+    assert gzip.decompress(entry_file(folder).read_bytes()), "one gzip'd file an entry"
+
+
+def test_a_second_write_replaces_the_first(folder):
+    write(folder, KEY, ENTRY)
+    write(folder, KEY, {"hlo": "new"})
+    assert read(folder, KEY) == {"hlo": "new"}
+
+
+def test_without_a_folder_there_is_no_cache():
+    assert read(None, KEY) is None
+    assert not write(None, KEY, ENTRY)
+    with locked(None, KEY):
+        pass
+
+
+def flip(content: bytes) -> bytes:
+    middle = len(content) // 2
+    return content[:middle] + bytes([content[middle] ^ 1]) + content[middle + 1 :]
+
+
+@pytest.mark.parametrize(
+    "damage",
+    [
+        lambda content: b"",
+        lambda content: content[:-1],
+        lambda content: content[: len(content) // 2],
+        flip,
+        lambda content: b"\0" * len(content),
+        lambda content: b"not gzip",
+        lambda content: gzip.compress(b"{"),
+        lambda content: gzip.compress(b"[]"),
+        lambda content: gzip.compress(b"\xff"),
+        lambda content: gzip.compress(b"[" * 100_000),
+        lambda content: gzip.compress(json.dumps({**ENTRY, "key": OTHER}).encode()),
+    ],
+    ids=["empty", "short", "half", "flipped", "zeros", "text", "json", "list", "utf-8", "deep", "other key"],
+)
+def test_a_damaged_entry_is_absent_and_replaced(folder, damage):
+    write(folder, KEY, ENTRY)
+    path = entry_file(folder)
+    path.write_bytes(damage(path.read_bytes()))
+    assert read(folder, KEY) is None
+    assert write(folder, KEY, ENTRY)
+    assert read(folder, KEY) == ENTRY
+
+
+def test_a_read_only_folder_is_read_and_otherwise_left_alone(closed_folder):
+    assert read(closed_folder, KEY) == ENTRY
+    assert not write(closed_folder, OTHER, ENTRY)
+    with locked(closed_folder, OTHER):
+        assert read(closed_folder, OTHER) is None
+    assert not write(closed_folder / "new", OTHER, ENTRY)
+    prune(closed_folder, 0)
+    assert read(closed_folder, KEY) == ENTRY
+
+
+def test_a_folder_that_cannot_be_one_disables_the_cache(tmp_path):
+    in_the_way = tmp_path / "file"
+    in_the_way.write_text("")
+    for folder in (in_the_way, in_the_way / "cache"):
+        assert read(folder, KEY) is None
+        assert not write(folder, KEY, ENTRY)
+        prune(folder)
+        with locked(folder, KEY):
+            pass
+    assert in_the_way.read_text() == ""
+
+
+@pytest.mark.parametrize("function", ["write_bytes", "replace"])
+def test_a_full_disk_leaves_what_was_there(folder, monkeypatch, function):
+    write(folder, KEY, ENTRY)
+
+    def fail(*args, **kwargs):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(*((Path, "write_bytes") if function == "write_bytes" else (os, "replace")), fail)
+    assert not write(folder, KEY, {"hlo": "new"})
+    assert read(folder, KEY) == ENTRY
+    assert names(folder) == [f"{KEY}.json.gz"]
+
+
+def fill(folder: Path, count: int) -> list[str]:
+    """Write entries of about 1 KB, the first used longest ago."""
+    keys = [f"{number:064x}" for number in range(count)]
+    for number, key in enumerate(keys):
+        write(folder, key, {"noise": os.urandom(500).hex()})
+        used = time.time() - 1000 + number
+        os.utime(entry_file(folder, key), (used, used))
+    return keys
+
+
+def test_the_entries_used_longest_ago_go_first(folder):
+    keys = fill(folder, 5)
+    size = max(path.stat().st_size for path in folder.iterdir())
+    assert read(folder, keys[0]), "this use makes it the newest"
+    prune(folder, 3 * size)
+    assert [key for key in keys if read(folder, key)] == [keys[0], keys[3], keys[4]]
+
+
+def test_a_write_keeps_within_the_limit(folder):
+    keys = fill(folder, 5)
+    size = max(path.stat().st_size for path in folder.iterdir())
+    write(folder, KEY, {"noise": os.urandom(500).hex()}, limit_bytes=5 * size // 2)
+    assert read(folder, KEY)
+    assert [key for key in keys if read(folder, key)] == [keys[4]]
+
+
+def test_pruning_keeps_what_is_not_its_own(folder):
+    fill(folder, 2)
+    (folder / "notes.txt").write_text("mine")
+    prune(folder, 0)
+    assert names(folder) == ["notes.txt"]
+
+
+PRELUDE = f"""
+import sys, time
+from pathlib import Path
+from perfsuite.measure.targets import cache as facts_cache
+from perfsuite.measure.targets.cache import locked, read, write
+
+folder, KEY, ENTRY = Path(sys.argv[1]), {KEY!r}, {ENTRY!r}
+
+def hang(*args, **kwargs):
+    print("here", flush=True)
+    time.sleep(60)
+"""
+
+
+@pytest.fixture
+def start(folder):
+    """Start another Python process, with the cache's functions imported."""
+    started = []
+
+    def run(code):
+        command = [sys.executable, "-c", PRELUDE + textwrap.dedent(code), str(folder)]
+        process = subprocess.Popen(command, cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
+        started.append(process)
+        return process
+
+    yield run
+    for process in started:
+        process.kill()
+        process.wait()
+        process.stdout.close()
+
+
+def kill_when_here(process):
+    assert process.stdout.readline() == "here\n", process.stdout.read()
+    process.send_signal(signal.SIGKILL)
+    process.wait()
+
+
+def test_a_killed_writer_leaves_no_entry_and_its_rest_is_removed_later(start, folder):
+    kill_when_here(start("facts_cache.os.replace = hang; write(folder, KEY, ENTRY)"))
+    assert read(folder, KEY) is None
+    (left,) = names(folder)
+    assert left.endswith(".tmp")
+    prune(folder)
+    assert names(folder) == [left], "it may belong to a writer that is at work"
+    old = time.time() - 2 * facts_cache._ABANDONED_SECONDS
+    os.utime(folder / left, (old, old))
+    assert write(folder, KEY, ENTRY)
+    assert names(folder) == [f"{KEY}.json.gz"]
+
+
+def test_a_killed_holder_leaves_the_lock_free(start, folder):
+    kill_when_here(start("with locked(folder, KEY): hang()"))
+    with locked(folder, KEY):
+        assert lock_is_held(folder)
+    assert not lock_is_held(folder)
+
+
+def lock_is_held(folder: Path) -> bool:
+    (path,) = folder.glob(".*.lock")
+    lock = filelock.FileLock(path, timeout=0)
+    try:
+        lock.acquire()
+    except filelock.Timeout:
+        return True
+    lock.release()
+    return False
+
+
+def test_another_process_waits_for_the_lock_and_then_goes_on_without_it(start, folder):
+    holder = start("with locked(folder, KEY): hang()")
+    assert holder.stdout.readline() == "here\n"
+    begin = time.monotonic()
+    with locked(folder, KEY, seconds=0.3):
+        assert time.monotonic() - begin >= 0.3
+    with locked(folder, OTHER, seconds=60):
+        assert time.monotonic() - begin < 60, "another key has another lock"
+
+
+def test_processes_that_write_and_read_at_once_never_see_half_an_entry(start, folder):
+    code = """
+    import os
+    for turn in range(150):
+        write(folder, KEY, {"text": os.urandom(50_000).hex()})
+        entry = read(folder, KEY)
+        assert entry is not None and len(entry["text"]) == 100_000, entry
+    print("done")
+    """
+    for process in [start(code), start(code)]:
+        assert process.communicate(timeout=60)[0] == "done\n"
+    assert names(folder) == [f"{KEY}.json.gz"]

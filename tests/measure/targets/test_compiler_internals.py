@@ -1,0 +1,100 @@
+"""The private names that compiling for a target uses are still where they were.
+
+A failure here means that a new jax or jaxlib has moved one: `perfsuite/measure/targets/compiler_internals.py` is the file to
+change. None of these tests needs libtpu.
+"""
+
+import inspect
+
+import jax
+import jax.numpy as jnp
+import pytest
+from jax.experimental.topologies import get_topology_desc
+from jax.sharding import AbstractMesh, NamedSharding
+from jax.sharding import PartitionSpec as P
+
+from perfsuite.measure.targets import compiler_internals as internals
+from perfsuite.measure.targets.target_compiler import CONFIG
+
+
+def stablehlo(function, *shapes, shardings=None, **jit) -> bytes:
+    specs = [
+        jax.ShapeDtypeStruct(shape, jnp.float32, sharding=sharding)
+        for shape, sharding in zip(shapes, shardings or [None] * len(shapes), strict=True)
+    ]
+    lowered = jax.jit(function, **jit).trace(*specs).lower(lowering_platforms=("tpu",))
+    return lowered.as_text(debug_info=True).encode()
+
+
+def test_a_text_with_locations_is_parsed():
+    module = internals.parse(stablehlo(lambda x: jnp.sin(x), (4,)))
+    assert "stablehlo.sine" in str(module), "`mlir.make_ir_context` does not know StableHLO any more"
+
+
+def test_the_compile_options_have_what_is_set():
+    options = internals.compiler.get_compile_options(
+        num_replicas=1, num_partitions=1, device_assignment=None, env_options_overrides={"xla_flag": "1"}
+    )
+    assert options.parameter_is_tupled_arguments is False
+    build = options.executable_build_options
+    assert list(build.allow_spmd_sharding_propagation_to_parameters) == [False]
+    assert list(build.allow_spmd_sharding_propagation_to_output) == [False]
+    assert build.use_spmd_partitioning
+    assert options.env_option_overrides == [("xla_flag", "1")]
+
+
+def test_a_compile_takes_devices_and_options():
+    assert inspect.isclass(internals._jax.DeviceList)
+    text = internals._jax.CompileOnlyPyClient.compile.__doc__
+    for argument in ("executable_devices: ", "compile_options: "):
+        assert argument in text, f"the compile-only client's `compile` takes other arguments: {text}"
+    assert "kwargs" in inspect.signature(get_topology_desc).parameters
+
+
+def test_jax_packs_arguments_from_the_same_number_on():
+    from jax._src.dispatch import should_tuple_args
+
+    assert not should_tuple_args(internals.MOST_PLAIN_ARGUMENTS, "tpu")
+    assert should_tuple_args(internals.MOST_PLAIN_ARGUMENTS + 1, "tpu")
+
+
+@pytest.mark.parametrize("name", CONFIG)
+def test_the_configuration_that_options_are_made_of_has_the_same_names(name):
+    if name.endswith("_effort") and not hasattr(jax.config, name) and jax.__version_info__ >= (0, 11):
+        pytest.skip("gone from jax, as 0.12.0.1 has it")
+    assert hasattr(jax.config, name)
+    assert name in jax.config.values
+
+
+def test_a_sharding_that_was_not_given_is_the_compilers_to_choose():
+    rows = NamedSharding(AbstractMesh((4,), ("data",)), P("data"))
+    module = internals.parse(
+        stablehlo(lambda x, y: (x + 1, y + 1), *((8,), (8,)), shardings=[rows, None], out_shardings=(rows, None))
+    )
+    assert internals.propagation(module) == ([False, True], [False, True])
+
+
+def test_an_output_with_an_open_dimension_is_the_compilers_to_choose():
+    text = b"""module {
+      sdy.mesh @mesh = <["data"=4]>
+      func.func public @main(%a: tensor<8x8xf32> {sdy.sharding = #sdy.sharding<@mesh, [{?}, {"data"}]>})
+          -> (tensor<8x8xf32> {sdy.sharding = #sdy.sharding<@mesh, [{?}, {"data"}]>}) {
+        return %a : tensor<8x8xf32>
+      }
+    }"""
+    assert internals.propagation(internals.parse(text)) == ([False], [True])
+
+
+def test_without_shardings_all_are_the_compilers_to_choose():
+    module = internals.parse(stablehlo(lambda x, y: x + y, (8,), (8,)))
+    assert internals.propagation(module) == ([True, True], [True])
+
+
+def test_a_token_has_no_sharding_to_choose():
+    text = b"""module {
+      func.func private @helper(%a: tensor<f32>) -> tensor<f32> { return %a : tensor<f32> }
+      func.func public @main(%t: !stablehlo.token, %a: tensor<f32>) -> (!stablehlo.token, tensor<f32>) {
+        return %t, %a : !stablehlo.token, tensor<f32>
+      }
+    }"""
+    assert internals.propagation(internals.parse(text)) == ([False, True], [False, True])

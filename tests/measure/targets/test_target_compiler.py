@@ -1,0 +1,646 @@
+"""`measure.target_compiler`: what JAX itself would compile for a TPU, once, whatever happens to the process that does."""
+
+import contextlib
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import textwrap
+import threading
+import time
+from collections import Counter
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import pytest
+from support.libtpu_needed import needs_libtpu
+
+import perfsuite
+from perfsuite.measure.targets import cache as facts_cache
+from perfsuite.measure.targets import target_available, target_compiler
+from perfsuite.measure.targets.target_compiler import (
+    CompileFailed,
+    CompilerCrashed,
+    TargetError,
+    TargetUnavailable,
+    compile_for,
+    meaningful_lines,
+    unavailable_reason,
+    worker_environment,
+)
+from perfsuite.measure.targets.targets import TARGETS, target
+
+ROOT = Path(perfsuite.__path__[0]).parent
+V5E = target("tpu-v5e")
+
+
+def stablehlo(function, *shapes) -> bytes:
+    specs = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in shapes]
+    lowered = jax.jit(function).trace(*specs).lower(lowering_platforms=("tpu",))
+    return lowered.as_text(debug_info=True).encode()
+
+
+SMALL = stablehlo(lambda x, y: jnp.tanh(x @ y).sum(axis=0), (256, 512), (512, 128))
+HUGE = stablehlo(lambda x: x + 1, (400, 1024, 1024, 128))
+"""200 GiB, more than any device has."""
+
+
+def opcodes(hlo: str) -> Counter[str]:
+    return Counter(re.findall(r"^\s+(?:ROOT )?%?[\w.\-]+ = .*?\s([a-z][a-z\-]*)\(", hlo, re.MULTILINE))
+
+
+def without_names(hlo: str) -> str:
+    """Reading the StableHLO from its text loses nothing, but completes the `op_name` of some parameters."""
+    return re.sub(r", metadata=\{[^}]*\}", "", hlo)
+
+
+# The same program as JAX compiles it ---------------------------------------------------------------------------------
+
+REFERENCE = """
+import json, sys
+import jax, jax.numpy as jnp, numpy as np
+from jax.experimental import topologies
+from jax.sharding import Mesh, NamedSharding, PartitionSpec as P, SingleDeviceSharding
+
+
+def step(weights, batch):
+    def loss(weights):
+        return jnp.sum(jnp.tanh(batch @ weights["in"]) @ weights["out"])
+
+    grads = jax.grad(loss)(weights)
+    return jax.tree.map(lambda weight, grad: weight - 0.1 * grad, weights, grads), batch.mean(axis=0)
+
+
+def facts(lowered):
+    compiled = lowered.compile()
+    memory = compiled.memory_analysis()
+    return {
+        "stablehlo": lowered.as_text(debug_info=True),
+        "hlo": compiled.as_text(),
+        "cost": compiled.cost_analysis(),
+        "memory": {name: getattr(memory, name) for name in dir(memory) if name.endswith("_in_bytes")},
+    }
+
+
+def lowered(weights, batch, **jit):
+    spec = lambda shape, sharding: jax.ShapeDtypeStruct(shape, jnp.float32, sharding=sharding)
+    return jax.jit(step, donate_argnums=0, **jit).lower(
+        {"in": spec((256, 512), weights), "out": spec((512, 128), weights)}, spec((64, 256), batch)
+    )
+
+
+devices = topologies.get_topology_desc(platform="tpu", topology_name="v5e:2x2").devices
+mesh = Mesh(np.array(devices[:4]), ("data",))
+one = SingleDeviceSharding(devices[0])
+whole, rows = NamedSharding(mesh, P()), NamedSharding(mesh, P("data"))
+print(json.dumps({
+    "one device": facts(lowered(one, one)),
+    "four devices": facts(lowered(whole, rows)),
+    "four devices, one output given": facts(lowered(whole, rows, out_shardings=(None, rows))),
+}))
+"""
+
+
+@pytest.fixture(scope="module")
+def reference():
+    """What `jax.jit(...).lower(...).compile()` gives for devices of a topology, in a process that loads libtpu."""
+    found = subprocess.run(
+        [sys.executable, "-c", REFERENCE], env=worker_environment(os.environ), capture_output=True, text=True
+    )
+    assert found.returncode == 0, found.stderr
+    return json.loads(found.stdout)
+
+
+@needs_libtpu
+@pytest.mark.parametrize(
+    ("which", "partitions"), [("one device", 1), ("four devices", 4), ("four devices, one output given", 4)]
+)
+def test_the_program_is_the_one_that_jax_compiles(reference, which, partitions):
+    expected = reference[which]
+    compiled = compile_for(V5E, expected["stablehlo"].encode(), partitions=partitions)
+    assert compiled.cost == expected["cost"]
+    assert compiled.memory == expected["memory"]
+    assert compiled.memory["alias_size_in_bytes"] > 0, "a donation was asked for"
+    assert opcodes(compiled.hlo) == opcodes(expected["hlo"])
+    assert opcodes(compiled.hlo).total() > 5
+    assert ("all-reduce" in opcodes(compiled.hlo)) == (partitions > 1)
+    assert without_names(compiled.hlo) == without_names(expected["hlo"])
+    assert re.fullmatch(r"TFRT TPU v5 lite, Built on .* cl/\d+", compiled.compiler)
+    assert compiled.compile_seconds > 0
+    assert not compiled.cached
+
+
+@needs_libtpu
+def test_two_partitions_take_two_devices_of_a_slice_of_four():
+    text = REFERENCE.partition("devices = ")[0] + textwrap.dedent("""
+        mesh = jax.sharding.AbstractMesh((2,), ("data",))
+        whole, rows = NamedSharding(mesh, P()), NamedSharding(mesh, P("data"))
+        spec = lambda shape, sharding: jax.ShapeDtypeStruct(shape, jnp.float32, sharding=sharding)
+        arguments = {"in": spec((256, 512), whole), "out": spec((512, 128), whole)}, spec((64, 256), rows)
+        text = jax.jit(step).trace(*arguments).lower(lowering_platforms=("tpu",)).as_text(debug_info=True)
+    """)
+    names: dict = {}
+    exec(text, names)
+    compiled = compile_for(V5E, names["text"].encode(), partitions=2)
+    assert "num_partitions=2" in compiled.hlo.partition("\n")[0]
+    assert "all-reduce" in opcodes(compiled.hlo)
+
+
+@needs_libtpu
+@pytest.mark.parametrize("name", TARGETS)
+def test_every_target_compiles_and_says_how_much_memory_it_has(name, tmp_path):
+    known = target(name)
+    compiled = compile_for(known, SMALL)
+    assert compiled.cost["flops"] > 2 * 256 * 512 * 128
+    assert known.device_kind in compiled.compiler
+    with pytest.raises(CompileFailed) as failure:
+        compile_for(known, HUGE)
+    assert failure.value.out_of_memory
+    assert not isinstance(failure.value, CompilerCrashed)
+    assert failure.value.details.startswith("RESOURCE_EXHAUSTED: Ran out of memory on HBM")
+    assert failure.value.reason.startswith("Ran out of memory on HBM")
+    (available,) = re.findall(r"available HBM \(([\d.]+)G\)", failure.value.reason)
+    assert float(available) == round(known.memory_bytes / 2**30, 2)
+    assert str(failure.value) == f"the compiler for {name} refused the program: {failure.value.reason}"
+
+
+@needs_libtpu
+def test_compile_options_reach_the_compiler():
+    with pytest.raises(CompileFailed, match="no_such_option") as failure:
+        compile_for(V5E, SMALL, options={"no_such_option": "1"})
+    assert not failure.value.out_of_memory
+    assert compile_for(V5E, SMALL, options={"xla_tpu_scoped_vmem_limit_kib": "16384"}).cost["flops"] > 0
+
+
+@needs_libtpu
+def test_a_text_that_is_none_is_told_apart_from_a_refusal():
+    with pytest.raises(TargetError, match=r"could not parse the program: MLIRError: .*nonsense"):
+        compile_for(V5E, b"nonsense")
+
+
+# The cache -----------------------------------------------------------------------------------------------------------
+
+ENTRY = {"hlo": "HloModule m", "cost": {"flops": 1.0}, "memory": {}, "compile_seconds": 2.0, "compiler": "TFRT"}
+
+
+@pytest.fixture
+def runs(monkeypatch):
+    """Stands in for the worker, and is the list of its runs; `runs.entry` is what it gives."""
+
+    class Runs(list):
+        entry = ENTRY
+
+        def run(self, target, stablehlo, request, environment):
+            self.append(request)
+            return self.entry
+
+    runs = Runs()
+    monkeypatch.setattr(target_compiler, "_run", runs.run)
+    monkeypatch.setattr(target_compiler, "check_available", lambda: None)
+    return runs
+
+
+def failing(message):
+    return {"error": {"stage": "compile", "type": "JaxRuntimeError", "message": message}}
+
+
+def test_a_program_is_compiled_once(runs, tmp_path):
+    first = compile_for(V5E, SMALL, cache=tmp_path)
+    again = compile_for(V5E, SMALL, cache=tmp_path)
+    assert (first.cached, again.cached, len(runs)) == (False, True, 1)
+    assert again.compile_seconds == first.compile_seconds == 2.0
+    assert (again.hlo, again.cost, again.compiler) == (first.hlo, first.cost, first.compiler)
+
+
+def test_without_a_folder_it_is_compiled_each_time(runs):
+    assert not compile_for(V5E, SMALL).cached
+    assert not compile_for(V5E, SMALL).cached
+    assert len(runs) == 2
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        lambda patch: {"target": target("tpu-v6e")},
+        lambda patch: {"stablehlo": SMALL.replace(b"tanh", b"sine")},
+        lambda patch: {"partitions": 4},
+        lambda patch: {"chips": 8},
+        lambda patch: {"options": {"xla_tpu_scoped_vmem_limit_kib": "16384"}},
+        lambda patch: patch.setenv("LIBTPU_INIT_ARGS", "--xla_tpu_flag=true"),
+        lambda patch: patch.setenv("XLA_FLAGS", "--xla_flag=true"),
+        lambda patch: patch.setattr(target_compiler, "version", lambda package: "9.9"),
+        lambda patch: patch.setattr(target_compiler, "FORMAT", 2),
+        lambda patch: patch.setattr(target_compiler, "CONFIG", ("jax_enable_x64",)),
+    ],
+    ids=["target", "text", "partitions", "chips", "options", "libtpu flag", "xla flag", "version", "format", "config"],
+)
+def test_whatever_the_result_depends_on_is_in_the_key(runs, tmp_path, monkeypatch, change):
+    arguments = {"target": V5E, "stablehlo": SMALL, "cache": tmp_path}
+    compile_for(**arguments)
+    assert not compile_for(**{**arguments, **(change(monkeypatch) or {})}).cached
+    assert len(runs) == 2
+
+
+def test_flags_that_say_nothing_are_not_in_the_key(runs, tmp_path, monkeypatch):
+    monkeypatch.setenv("XLA_FLAGS", "--xla_a=1 --xla_b")
+    monkeypatch.setenv("LIBTPU_INIT_ARGS", "--c=1 --d=2")
+    compile_for(V5E, SMALL, cache=tmp_path)
+    monkeypatch.setenv("XLA_FLAGS", " --xla_b --xla_force_host_platform_device_count=8 --xla_a=0  --xla_a=1 ")
+    monkeypatch.setenv("LIBTPU_INIT_ARGS", "--d=2 --c=1")
+    monkeypatch.setenv("JAX_LOG_COMPILES", "1")
+    assert compile_for(V5E, SMALL, cache=tmp_path).cached
+
+
+def test_a_refusal_is_remembered(runs, tmp_path):
+    runs.entry = failing("RESOURCE_EXHAUSTED: Ran out of memory.\n\nLargest allocations:\n 1. big")
+    for _ in range(2):
+        with pytest.raises(CompileFailed) as failure:
+            compile_for(V5E, SMALL, cache=tmp_path)
+        assert failure.value.out_of_memory
+        assert failure.value.reason == "Ran out of memory."
+        assert failure.value.details.endswith("1. big")
+    assert len(runs) == 1
+
+
+def test_a_failure_that_may_pass_is_not_remembered(runs, tmp_path):
+    runs.entry = failing("UNAVAILABLE: try again")
+    with pytest.raises(CompileFailed, match="try again"):
+        compile_for(V5E, SMALL, cache=tmp_path)
+    runs.entry = ENTRY
+    assert not compile_for(V5E, SMALL, cache=tmp_path).cached
+
+
+def test_a_crash_is_not_remembered(tmp_path, monkeypatch):
+    monkeypatch.setattr(target_compiler, "check_available", lambda: None)
+    worker_is(monkeypatch, "import os; os.kill(os.getpid(), 6)")
+    with pytest.raises(CompilerCrashed):
+        compile_for(V5E, SMALL, cache=tmp_path)
+    assert list(tmp_path.glob("*.gz")) == []
+
+
+@pytest.mark.parametrize("damage", [lambda entry: b"\0" * 40, lambda entry: entry[:-9]], ids=["zeros", "short"])
+def test_a_damaged_entry_is_compiled_again(runs, tmp_path, damage):
+    compile_for(V5E, SMALL, cache=tmp_path)
+    (path,) = tmp_path.glob("*.gz")
+    path.write_bytes(damage(path.read_bytes()))
+    assert not compile_for(V5E, SMALL, cache=tmp_path).cached
+    assert compile_for(V5E, SMALL, cache=tmp_path).cached
+
+
+def test_an_entry_without_what_belongs_there_is_compiled_again(runs, tmp_path):
+    compile_for(V5E, SMALL, cache=tmp_path)
+    (path,) = tmp_path.glob("*.gz")
+    facts_cache.write(tmp_path, path.name.partition(".")[0], {"hlo": "HloModule m"})
+    assert not compile_for(V5E, SMALL, cache=tmp_path).cached
+
+
+def test_a_folder_that_cannot_be_made_disables_the_cache(runs, tmp_path):
+    (tmp_path / "file").write_text("")
+    for _ in range(2):
+        assert not compile_for(V5E, SMALL, cache=tmp_path / "file" / "cache").cached
+
+
+ONCE = f"""
+import sys
+from pathlib import Path
+from perfsuite.measure.targets.target_compiler import compile_for
+from perfsuite.measure.targets.targets import target
+import jax
+
+text, cache = Path(sys.argv[1]).read_bytes(), Path(sys.argv[2])
+print("ready", flush=True)
+sys.stdin.readline()
+compiled = compile_for(target({V5E.name!r}), text, cache=cache)
+loaded = "libtpu" in Path("/proc/self/maps").read_text()
+print(compiled.cached, compiled.compile_seconds, compiled.cost["flops"], loaded)
+"""
+
+
+@needs_libtpu
+def test_two_processes_that_want_the_same_program_at_once_compile_it_once(tmp_path):
+    (tmp_path / "program").write_bytes(SMALL)
+    command = [sys.executable, "-c", ONCE, str(tmp_path / "program"), str(tmp_path / "cache")]
+    with contextlib.ExitStack() as stack:
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+        both = [stack.enter_context(subprocess.Popen(command, cwd=ROOT, **pipes)) for _ in range(2)]
+        for process in both:
+            stack.callback(process.kill)
+            assert process.stdout.readline() == "ready\n"
+        for process in both:
+            process.stdin.write("go\n")
+            process.stdin.flush()
+        (one, *facts), (other, *same) = (process.communicate(timeout=60)[0].split() for process in both)
+    assert {one, other} == {"True", "False"}
+    assert facts == same
+    assert facts[-1] == "False", "a process that asks for a compile has loaded libtpu itself"
+
+
+@needs_libtpu
+def test_two_processes_compile_different_programs_at_once(tmp_path):
+    """Libtpu by itself lets one process at a time load it."""
+    results = {}
+    texts = {"a": SMALL, "b": stablehlo(lambda x: jnp.sin(x).sum(), (512, 512))}
+    threads = [
+        threading.Thread(target=lambda name=name: results.update({name: compile_for(V5E, texts[name], cache=tmp_path)}))
+        for name in texts
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert {name: result.cached for name, result in results.items()} == {"a": False, "b": False}
+
+
+# The worker's end ----------------------------------------------------------------------------------------------------
+
+
+def worker_is(monkeypatch, code):
+    """Let a script be the worker; its folder is `folder`."""
+    prelude = "import sys, os, time; from pathlib import Path; folder = Path(sys.argv[1])\n"
+    monkeypatch.setattr(
+        target_compiler, "_command", lambda folder: [sys.executable, "-c", prelude + textwrap.dedent(code), str(folder)]
+    )
+
+
+def workers(parent: int) -> list[int]:
+    """The processes that `parent` started, by their `/proc/<pid>/stat`; zombies are not counted."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            state, of = path.read_text().rpartition(")")[2].split()[:2]
+            if int(of) == parent and state != "Z":
+                found.append(int(path.parent.name))
+    return found
+
+
+def wait_for(condition, seconds=30.0):
+    end = time.monotonic() + seconds
+    while not (found := condition()):
+        assert time.monotonic() < end, "nothing happened"
+        time.sleep(0.005)
+    return found
+
+
+def compiling(pid: int) -> bool:
+    with contextlib.suppress(OSError):
+        return "libtpu.so" in Path(f"/proc/{pid}/maps").read_text()
+    return False
+
+
+@contextlib.contextmanager
+def once_it_compiles(action):
+    """Do `action(pid)` as soon as the worker that this process starts has loaded libtpu."""
+    before = set(workers(os.getpid()))
+    failed = []
+
+    def watch():
+        try:
+            pid = wait_for(lambda: next(filter(compiling, set(workers(os.getpid())) - before), None))
+            action(pid)
+        except BaseException as error:
+            failed.append(error)
+
+    thread = threading.Thread(target=watch)
+    thread.start()
+    try:
+        yield
+    finally:
+        thread.join()
+        assert failed == []
+
+
+@needs_libtpu
+def test_nothing_of_libtpu_reaches_the_terminal_or_the_disk(capfd):
+    pids = []
+    with once_it_compiles(pids.append):
+        compile_for(V5E, SMALL)
+    assert capfd.readouterr() == ("", "")
+    assert list(Path("/tmp").glob(f"tpu_logs/*.{pids[0]}")) == []
+
+
+@needs_libtpu
+def test_a_worker_that_is_killed_costs_only_its_own_program(tmp_path):
+    with (
+        once_it_compiles(lambda pid: os.kill(pid, signal.SIGKILL)),
+        pytest.raises(CompilerCrashed, match="the compiler for tpu-v5e crashed: its process was ended by SIGKILL"),
+    ):
+        compile_for(V5E, SMALL, cache=tmp_path)
+    assert compile_for(V5E, SMALL, cache=tmp_path).cost["flops"] > 0
+
+
+@needs_libtpu
+def test_a_worker_that_crashes_says_its_signal_and_nothing_harmless(tmp_path):
+    with once_it_compiles(lambda pid: os.kill(pid, signal.SIGSEGV)), pytest.raises(CompilerCrashed) as crash:
+        compile_for(V5E, SMALL, cache=tmp_path)
+    assert crash.value.reason == "its process was ended by SIGSEGV"
+    assert not crash.value.out_of_memory
+    assert "TPU_WORKER_HOSTNAMES" not in str(crash.value)
+    assert "@ 0x" not in str(crash.value)
+
+
+@needs_libtpu
+def test_an_interrupt_ends_the_worker():
+    seen = []
+
+    def interrupt(pid):
+        seen.append(pid)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    with pytest.raises(KeyboardInterrupt), once_it_compiles(interrupt):
+        compile_for(V5E, SMALL)
+    assert not Path(f"/proc/{seen[0]}").exists()
+
+
+@needs_libtpu
+def test_the_worker_ends_with_a_session_that_is_killed(tmp_path):
+    (tmp_path / "program").write_bytes(SMALL)
+    command = [sys.executable, "-c", ONCE, str(tmp_path / "program"), str(tmp_path / "cache")]
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    with subprocess.Popen(
+        command, cwd=ROOT, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+    ) as session:
+        assert session.stdout.readline() == "ready\n"
+        session.stdin.write("go\n")
+        session.stdin.flush()
+        worker = wait_for(lambda: next(filter(compiling, workers(session.pid)), None))
+        # Stopped, it would not end by itself.
+        os.kill(worker, signal.SIGSTOP)
+        session.kill()
+        try:
+            wait_for(lambda: not compiling(worker), seconds=10)
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(worker, signal.SIGKILL)
+        session.communicate()
+    assert list((tmp_path / "cache").glob("*.gz")) == []
+    assert not compile_for(V5E, SMALL, cache=tmp_path / "cache").cached
+
+
+@needs_libtpu
+def test_an_unknown_flag_is_named(monkeypatch):
+    monkeypatch.setenv("LIBTPU_INIT_ARGS", "--no_such_flag=1")
+    with pytest.raises(CompilerCrashed, match=r"exit code 1 and no result; it wrote:\n.*flag 'no_such_flag'"):
+        compile_for(V5E, SMALL)
+
+
+def test_what_a_dying_worker_wrote_is_told(monkeypatch):
+    monkeypatch.setattr(target_compiler, "check_available", lambda: None)
+    worker_is(
+        monkeypatch,
+        """
+        print("line on stdout", flush=True)
+        print("W1121 04:00:00.1 1 unexpected worker hostname 'x'", file=sys.stderr)
+        print("F1121 04:00:00.2 1 layout.cc:12] Check failed: rank == 2", file=sys.stderr, flush=True)
+        print("    @     0x7f0000000000  (unknown)", file=sys.stderr, flush=True)
+        os.kill(os.getpid(), 6)
+        """,
+    )
+    with pytest.raises(CompilerCrashed) as crash:
+        compile_for(V5E, SMALL)
+    assert crash.value.reason == "its process was ended by SIGABRT"
+    assert crash.value.details == "F1121 04:00:00.2 1 layout.cc:12] Check failed: rank == 2"
+    assert str(crash.value).endswith(crash.value.details)
+
+
+def test_a_worker_that_cannot_start_its_compiler_says_why(monkeypatch):
+    monkeypatch.setattr(target_compiler, "check_available", lambda: None)
+    worker_is(
+        monkeypatch,
+        """
+        error = {"stage": "start", "type": "ImportError", "message": "no libtpu.so"}
+        (folder / "result.json").write_text('{"error": ' + repr(error).replace("'", '"') + "}")
+        """,
+    )
+    with pytest.raises(TargetUnavailable, match=r"tpu-v5e did not start: ImportError: no libtpu\.so"):
+        compile_for(V5E, SMALL)
+
+
+def test_the_last_lines_are_told_where_none_is_fatal():
+    assert meaningful_lines("one\n\ntwo\n=== Source Location Trace: ===\nlearning/45eac/a.cc:327\nthree\n", 2) == [
+        "two",
+        "three",
+    ]
+    assert meaningful_lines("") == []
+    assert meaningful_lines("x" * 1000) == ["x" * 300]
+
+
+# What a compile needs ------------------------------------------------------------------------------------------------
+
+HERE = {
+    "system": "Linux",
+    "machine": "x86_64",
+    "libtpu": "0.0.42.1",
+    "jax": "0.10.2",
+    "requirements": ["numpy>=2.0", 'jaxlib<=0.10.2,>=0.10.2; extra == "tpu"', 'libtpu==0.0.42.*; extra == "tpu"'],
+}
+
+
+@pytest.mark.parametrize(
+    ("found", "parts"),
+    [
+        ({}, None),
+        ({"libtpu": "0.0.42.dev20260101"}, None),
+        ({"requirements": []}, None),
+        ({"libtpu": None}, ["not installed", 'pip install "perfsuite[tpu]"']),
+        (
+            {"libtpu": "0.0.41"},
+            ["jax 0.10.2 needs libtpu==0.0.42.*", "libtpu 0.0.41 is installed", 'pip install "jax[tpu]==0.10.2"'],
+        ),
+        ({"system": "Darwin", "machine": "arm64"}, ["x86-64 Linux only", "arm64 Darwin"]),
+        ({"machine": "aarch64"}, ["x86-64 Linux only", "aarch64 Linux"]),
+        ({"system": "Windows", "machine": "AMD64"}, ["x86-64 Linux only"]),
+    ],
+)
+def test_what_is_missing_is_said_with_what_to_do(found, parts):
+    reason = unavailable_reason(**{**HERE, **found})
+    if parts is None:
+        assert reason is None
+    else:
+        for part in parts:
+            assert part in reason
+
+
+def test_what_is_missing_is_said_before_anything_is_compiled(monkeypatch):
+    monkeypatch.setattr(target_available, "version", lambda package: None)
+    monkeypatch.setattr(target_compiler, "_command", lambda folder: pytest.fail("a worker was started"))
+    monkeypatch.setattr(target_available.platform, "system", lambda: "Linux")
+    monkeypatch.setattr(target_available.platform, "machine", lambda: "x86_64")
+    with pytest.raises(TargetUnavailable, match="not installed"):
+        compile_for(V5E, SMALL)
+
+
+def test_the_check_imports_neither_jax_nor_libtpu():
+    code = """
+    import sys
+    from perfsuite.measure.targets.target_compiler import TargetUnavailable, check_available
+    try:
+        check_available()
+    except TargetUnavailable:
+        pass
+    print({"jax", "libtpu", "numpy", "pytest"} & set(sys.modules))
+    """
+    command = [sys.executable, "-c", textwrap.dedent(code)]
+    assert subprocess.run(command, cwd=ROOT, capture_output=True, text=True).stdout == "set()\n"
+
+
+def test_the_worker_does_not_need_pytest():
+    code = """
+    import sys
+    sys.modules["pytest"] = None
+    import perfsuite.measure.targets.target_worker
+    import perfsuite.measure.targets.compiler_internals
+    """
+    command = [sys.executable, "-c", textwrap.dedent(code)]
+    subprocess.run(command, cwd=ROOT, check=True, env={**os.environ, "JAX_PLATFORMS": "cpu"})
+
+
+def test_too_few_chips_are_refused(runs):
+    with pytest.raises(ValueError, match="the program needs 4 devices, and 1 chips of tpu-v5e have 1"):
+        compile_for(V5E, SMALL, partitions=4, chips=1)
+    with pytest.raises(ValueError, match="up to 256 devices, not 1000"):
+        compile_for(V5E, SMALL, chips=1000)
+    compile_for(target("tpu7x"), SMALL, partitions=2, chips=1)
+    assert [request["topology"] for request in runs] == ["tpu7x:2x2x1"]
+
+
+def test_the_worker_sees_the_environment_without_what_belongs_to_this_process():
+    environment = worker_environment(
+        {
+            "HOME": "/home/user",
+            "PYTHONPATH": "/code",
+            "PYTHONWARNINGS": "error",
+            "JAX_PLATFORMS": "cuda",
+            "JAX_COMPILATION_CACHE_DIR": "/cache",
+            "JAX_TRACEBACK_FILTERING": "off",
+            "TPU_WORKER_HOSTNAMES": "a,b",
+            "TPU_LIBRARY_PATH": "/other/libtpu.so",
+            "LIBTPU_INIT_ARGS": "--flag=1",
+            "XLA_FLAGS": "--xla_force_host_platform_device_count=8 --xla_cpu_x=1 --xla_gpu_x --xla_dump_to='/a b'",
+        }
+    )
+    assert environment["HOME"] == "/home/user"
+    assert environment["PYTHONPATH"].split(os.pathsep)[0] == "/code"
+    assert environment["LIBTPU_INIT_ARGS"] == "--flag=1"
+    assert environment["XLA_FLAGS"] == "--xla_dump_to='/a b'"
+    assert environment["JAX_PLATFORMS"] == "cpu"
+    dropped = {"PYTHONWARNINGS", "JAX_COMPILATION_CACHE_DIR", "JAX_TRACEBACK_FILTERING", "TPU_WORKER_HOSTNAMES"}
+    assert not (dropped | {"TPU_LIBRARY_PATH"}) & set(environment)
+
+
+def test_flags_of_the_host_alone_leave_none():
+    assert "XLA_FLAGS" not in worker_environment({"XLA_FLAGS": "--xla_force_host_platform_device_count=8"})
+
+
+def test_a_flag_with_an_open_quote_is_left_to_the_compiler():
+    flags = worker_environment({"XLA_FLAGS": "--xla_a='1 --xla_force_host_platform_device_count=8"})["XLA_FLAGS"]
+    assert flags.startswith("--xla_a=")
+    assert "device_count" not in flags
+
+
+def test_flags_may_be_in_a_file(tmp_path):
+    (tmp_path / "flags").write_text("--xla_a=1\n--xla_force_host_platform_device_count=8\n")
+    assert worker_environment({"XLA_FLAGS": str(tmp_path / "flags")})["XLA_FLAGS"] == "--xla_a=1"
+    assert "XLA_FLAGS" not in worker_environment({"XLA_FLAGS": str(tmp_path / "none")})

@@ -1,0 +1,312 @@
+"""`measure.asynchrony`: whether a call waits for the device before it returns, and where."""
+
+import collections
+import inspect
+import itertools
+import math
+import os
+import subprocess
+import sys
+import threading
+import time
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from perfsuite.measure.call import call
+from perfsuite.measure.errors import MeasurementError
+from perfsuite.measure.measurement import Interval
+from perfsuite.measure.timing import asynchrony as module
+from perfsuite.measure.timing import scheduling
+from perfsuite.measure.timing.asynchrony import EARLY, MOST_SAMPLES, WAITED, asynchrony
+from perfsuite.measure.timing.block import Sample
+
+pytestmark = pytest.mark.alone
+
+
+def work(x):
+    for _ in range(8):
+        x = x @ x
+    return x
+
+
+# The device's work is some milliseconds, the host's some tens of microseconds.
+X = jnp.eye(400)
+SMALL = jnp.eye(4)
+step = jax.jit(work)
+filter_step = eqx.filter_jit(work)
+
+
+def reads_the_loss(x):
+    return float(step(x)[0, 0])
+
+
+def waits_half_way(x):
+    y = step(x).block_until_ready()
+    return step(y)
+
+
+def sleeps(x):
+    y = step(x)
+    time.sleep(0.05)
+    return y
+
+
+def line_of(fn, text):
+    lines = inspect.getsource(fn).splitlines()
+    return fn.__code__.co_firstlineno + next(i for i, line in enumerate(lines) if text in line)
+
+
+# With functions of JAX.
+
+
+def test_a_jitted_call_returns_before_the_device_is_done():
+    made = asynchrony(call(step, X))
+    assert made.waits is False
+    assert made.share < EARLY
+    assert made.share_interval.low <= made.share <= made.share_interval.high
+    assert made.to_return_us == pytest.approx(made.share * made.to_ready_us, rel=0.9)
+    assert (made.label, made.where, made.reason) == ("work", (), "")
+
+
+def test_filter_jit_waits_in_a_line_of_equinox():
+    made = asynchrony(call(filter_step, X), seconds=1)
+    assert made.waits is True
+    assert made.share > 0.9
+    assert "equinox/_jit.py:" in made.where[0]
+    assert made.where[0].startswith("tests/measure/timing/test_asynchrony.py:")
+
+
+def test_filter_jit_without_work_to_speak_of_is_no_pass():
+    assert asynchrony(call(filter_step, SMALL), seconds=0.3).waits is not False
+
+
+def test_a_loss_that_is_read_is_named_with_its_line():
+    made = asynchrony(call(reads_the_loss, X), seconds=1)
+    assert made.waits is True
+    assert made.where[0].startswith(
+        f"tests/measure/timing/test_asynchrony.py:{line_of(reads_the_loss, 'float')}, in jax/_src/array.py:"
+    )
+
+
+def test_a_wait_in_the_middle_is_found_though_half_of_the_work_is_left():
+    made = asynchrony(call(waits_half_way, X), seconds=2)
+    assert made.waits is True
+    assert WAITED < made.share < 0.95
+    assert made.where[0] == f"tests/measure/timing/test_asynchrony.py:{line_of(waits_half_way, 'block_until_ready')}"
+
+
+def test_a_call_that_sleeps_keeps_the_host_as_waiting_does():
+    made = asynchrony(call(sleeps, X), seconds=1)
+    assert made.waits is True
+    assert made.asleep > 0.5
+    assert made.where[0] == f"tests/measure/timing/test_asynchrony.py:{line_of(sleeps, 'time.sleep')}"
+
+
+def test_work_too_small_to_tell_from_dispatch_is_no_pass_by_luck():
+    def busy(x):
+        end = time.perf_counter() + 2e-3
+        while time.perf_counter() < end:
+            pass
+        return step(x)
+
+    made = asynchrony(call(busy, SMALL), seconds=2)
+    assert made.waits is None
+    assert "larger input" in made.reason
+
+
+def test_a_program_that_calls_back_into_python_is_no_pass():
+    def callback(x):
+        return work(jax.pure_callback(lambda y: np.asarray(y), x, x))
+
+    made = asynchrony(call(jax.jit(callback), X), seconds=0.5)
+    assert made.waits is not False
+    if made.waits is None:  # on CPU the program runs in the calling thread
+        assert made.reason
+
+
+def test_a_donated_state_is_carried_and_given_back():
+    train = call(jax.jit(work, donate_argnums=0), jnp.eye(400), carry=1)
+    assert asynchrony(train).waits is False
+    train.run()
+
+
+@pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
+def test_an_exception_in_the_middle_gives_everything_back(error):
+    runs = itertools.count()
+    donating = jax.jit(lambda x: x + 1, donate_argnums=0)
+
+    def sometimes(x):
+        if next(runs) == 30:
+            raise error("stop")
+        return donating(x)
+
+    train = call(sometimes, jnp.ones(3), carry=1)
+    with pytest.raises(error, match="stop"):
+        asynchrony(train)
+    assert train.fn is sometimes
+    train.run()
+
+
+SYNCHRONOUS = """
+import jax, jax.numpy as jnp
+from perfsuite.measure.timing.asynchrony import asynchrony
+from perfsuite.measure.call import call
+jax.config.update("jax_cpu_enable_async_dispatch", False)
+asynchrony(call(jax.jit(lambda x: x @ x @ x @ x), jnp.eye(400)), seconds=0.3)
+"""
+
+
+def test_where_every_call_waits_there_is_nothing_to_find_out():
+    environment = {**os.environ, "JAX_PLATFORMS": "cpu"}
+    done = subprocess.run([sys.executable, "-c", SYNCHRONOUS], env=environment, capture_output=True, text=True)
+    assert done.returncode == 1
+    assert "MeasurementError: lambda: JAX's asynchronous dispatch is off here" in done.stderr
+
+
+# The decision, without any timing.
+
+
+@pytest.fixture
+def taking(monkeypatch):
+    """`taking(to_return, to_ready, asleep)`: what each call takes, in microseconds, and how long it sleeps."""
+
+    def set_up(to_return, to_ready, asleep=0.0, watched=()):
+        returns, sleeps = itertools.cycle(np.atleast_1d(to_return)), itertools.cycle(np.atleast_1d(asleep))
+
+        def run_block(subject):
+            slept[0].ns = next(sleeps) * 1e3
+            return Sample(next(returns) * 1e3, to_ready * 1e3)
+
+        slept = []
+        kept = module._Slept
+
+        def keep(fn):
+            slept.append(kept(fn))
+            return slept[-1]
+
+        monkeypatch.setattr(module, "_Slept", keep)
+        monkeypatch.setattr(module, "run_block", run_block)
+        places = collections.Counter(dict(watched))
+        monkeypatch.setattr(module, "_watched", lambda subject, seconds: (places, sum(places.values())))
+        return asynchrony(call(step, SMALL), seconds=60)
+
+    return set_up
+
+
+def test_early_and_awake_is_asynchronous(taking):
+    made = taking(100, 1000)
+    assert (made.waits, made.share, made.share_interval) == (False, pytest.approx(0.1), Interval(0.1, 0.1))
+
+
+def test_late_and_asleep_waits(taking):
+    assert taking(990, 1000, 900).waits is True
+
+
+def test_early_but_asleep_waits_too(taking):
+    assert taking(300, 1000, 250).waits is True
+
+
+def test_where_the_system_does_not_say_what_it_took_away_only_what_was_seen_to_wait_waits(taking, monkeypatch):
+    monkeypatch.setattr(module, "is_known", lambda: False)
+    assert taking(990, 1000, 900).waits is None
+    seen = module.Place("train.py:3", "equinox/_jit.py:271 in _call", True)
+    assert taking(990, 1000, 900, watched={seen: 20}).waits is True
+    assert taking(100, 1000).waits is False
+
+
+def test_late_and_awake_cannot_be_told(taking):
+    made = taking(990, 1000)
+    assert (made.waits, made.samples) == (None, MOST_SAMPLES)
+    assert "too little to do" in made.reason
+
+
+def test_late_awake_and_seen_at_a_line_that_waits_waits(taking):
+    seen = module.Place("train.py:3", "equinox/_jit.py:271 in _call", True)
+    other = module.Place("train.py:3", "equinox/_jit.py:100 in _call", False)
+    made = taking(990, 1000, watched={seen: 2, other: 8})
+    assert (made.waits, made.where) == (
+        True,
+        ("train.py:3, in equinox/_jit.py:271 in _call", "train.py:3, in equinox/_jit.py:100 in _call"),
+    )
+    assert taking(990, 1000, watched={other: 1000, seen: 1}).waits is None
+
+
+def test_what_is_too_near_to_call_says_so(taking):
+    made = taking([450, 550] * 200, 1000)
+    assert made.waits is None
+    assert "too near to call" in made.reason
+
+
+def test_neighbours_that_hold_some_calls_up_change_nothing(taking):
+    late = [100] * 9 + [990]
+    assert taking(late, 1000, [0] * 9 + [800]).waits is False
+
+
+@pytest.mark.parametrize("fault", [0.0, -1.0, math.nan])
+def test_a_clock_that_does_not_work_is_an_error_and_no_verdict(taking, fault):
+    with pytest.raises(MeasurementError, match="not positive"):
+        taking(fault, 1000)
+
+
+# What the operating system took away.
+
+
+def test_time_asleep_is_neither_work_nor_time_that_was_taken_away(monkeypatch):
+    taken = itertools.count(0, 30_000_000)
+    monkeypatch.setattr(module, "thread_delay_ns", lambda: next(taken))
+
+    def works_and_sleeps(seconds):
+        end = time.thread_time() + 0.02
+        while time.thread_time() < end:
+            pass
+        time.sleep(seconds)
+
+    slept = module._Slept(works_and_sleeps)
+    slept.around(works_and_sleeps)(0.05)
+    without = slept.ns
+    assert without > 15e6  # 50 ms asleep, of which 30 ms are said to have been taken away
+    monkeypatch.setattr(module, "thread_delay_ns", lambda: 0)
+    slept.around(works_and_sleeps)(0.05)
+    assert slept.ns > 45e6
+
+
+def test_a_thread_that_is_kept_from_running_is_known_to_the_operating_system():
+    if not os.path.exists("/proc/thread-self/schedstat"):
+        pytest.skip("needs Linux's schedstat")
+    affinity = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(affinity)})  # both on one processor
+    try:
+        code = "import time; end = time.time() + 20\nwhile time.time() < end: pass"
+        neighbour = subprocess.Popen([sys.executable, "-c", code])
+        try:
+            time.sleep(0.1)
+            mine, all_of_us = scheduling.thread_delay_ns(), scheduling.process_delay_ns()
+            without = scheduling.process_delay_ns(without=threading.get_native_id())
+            end = time.monotonic() + 0.3
+            while time.monotonic() < end:
+                pass
+        finally:
+            neighbour.kill()
+            neighbour.wait()
+    finally:
+        os.sched_setaffinity(0, affinity)
+    assert scheduling.thread_delay_ns() - mine > 20e6
+    assert scheduling.process_delay_ns() - all_of_us > 20e6
+    assert without < all_of_us
+
+
+def test_a_thread_that_waits_for_nothing_loses_nothing_and_sleep_is_no_loss():
+    before = scheduling.thread_delay_ns()
+    time.sleep(0.05)
+    assert 0 <= scheduling.thread_delay_ns() - before < 45e6
+
+
+def test_a_system_that_says_nothing_is_taken_at_its_word(monkeypatch):
+    monkeypatch.setattr(scheduling.os, "listdir", lambda path: ["1", "2"])
+    monkeypatch.setattr("builtins.open", lambda *_: (_ for _ in ()).throw(FileNotFoundError()))
+    assert scheduling.thread_delay_ns() == 0
+    assert scheduling.process_delay_ns() == 0

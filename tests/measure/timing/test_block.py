@@ -1,0 +1,354 @@
+"""`measure.block`: one timed block of calls, on a clock that the tests move themselves."""
+
+import gc
+import weakref
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from support.fakes import MS, US, FakeDevice
+
+from perfsuite.measure.call import call, carried
+from perfsuite.measure.compiles.warmup import warm
+from perfsuite.measure.errors import RecompilationError
+from perfsuite.measure.timing import block
+from perfsuite.measure.timing.block import Sample, Subject, collector_off, harness_cost, run_block, subjects_alike
+from perfsuite.measure.timing.readiness import SLOW_NS
+
+
+@pytest.fixture
+def device(monkeypatch):
+    return FakeDevice(reading_ns=30, waiting_ns=200).install(monkeypatch)
+
+
+@pytest.fixture
+def real_step():
+    return jax.jit(lambda state, batch: (state + batch, state.sum()), donate_argnums=0)
+
+
+def near(to_return_us, to_ready_us):
+    """What a block should say, in nanoseconds, but for the reading of the clock while the device works."""
+    return pytest.approx((to_return_us * US, to_ready_us * US), abs=35)
+
+
+# What a block says.
+
+
+def test_to_return_is_the_hosts_time_and_to_ready_the_devices_too(device):
+    subject = Subject(call(device.run, 100 * US, 700 * US))
+    assert subject.calls == 1
+    assert run_block(subject) == near(100, 800)
+
+
+def test_a_call_that_waits_for_the_device_itself_returns_when_it_is_ready(device):
+    subject = Subject(call(lambda: device.run(100 * US, 700 * US).block_until_ready()))
+    sample = run_block(subject)
+    assert sample.to_return == sample.to_ready == 800 * US + device.waiting_ns
+
+
+def test_a_call_too_short_for_the_clock_runs_many_times_a_block(device):
+    subject = Subject(call(device.run, 1 * US))
+    # A block is to last 50 us, and the clock's own reading of 30 ns takes part of it.
+    assert subject.calls == 49
+    assert run_block(subject) == near(1, 1)
+
+
+def test_the_time_to_ready_of_many_calls_is_shared_out(device):
+    subject = Subject(call(device.run, 10 * US, 30 * US))
+    assert subject.calls == 5
+    # The first call waits for nobody, and the device then works without a pause: 10 + 5 * 30 over 5 calls.
+    assert run_block(subject) == near(10, 32)
+
+
+@pytest.mark.parametrize("reading_ns", [0, 30, 400])
+@pytest.mark.parametrize("waiting_ns", [0, 200, 5000])
+@pytest.mark.parametrize("host_us", [7, 300])
+def test_the_harness_takes_its_own_cost_off(monkeypatch, reading_ns, waiting_ns, host_us):
+    device = FakeDevice(reading_ns, waiting_ns).install(monkeypatch)
+    subject = Subject(call(device.run, host_us * US, 0))
+    assert run_block(subject) == near(host_us, host_us)
+
+
+def test_the_cost_of_carrying_is_the_harnesss_own(device, monkeypatch):
+    def dear_carried(*args):
+        device.now += 2 * US
+        return carried(*args)
+
+    monkeypatch.setattr(block, "carried", dear_carried)
+    subject = Subject(call(lambda state: device.run(10 * US), None, carry=1))
+    assert run_block(subject) == near(10, 10)
+
+
+def test_the_harnesss_cost_is_the_least_of_many_so_that_no_stall_is_taken_off(device):
+    subject = Subject(call(device.run, 100 * US))
+    costs = iter([0, 500 * US, 900 * US, *[0] * 1000])  # the first reading ends before its block starts
+    steady = device.now_ns
+
+    def stalling():
+        device.now += next(costs)
+        return steady()
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(block, "now_ns", stalling)
+        assert harness_cost(subject) == subject.harness
+
+
+@pytest.mark.parametrize("stalled", range(1, 17))
+@pytest.mark.parametrize("host_us", [10, 300])
+def test_one_stall_of_the_machine_while_getting_ready_does_not_change_the_figure(device, host_us, stalled):
+    runs = iter(range(1, 1_000_000))
+
+    def step():
+        return device.run(host_us * US + (200 * MS if next(runs) == stalled else 0))
+
+    subject = Subject(call(step))
+    assert next(runs) > stalled, "the stall must have been while getting ready"
+    assert subject.calls == (1 if host_us == 300 else 5)
+    assert run_block(subject) == near(host_us, host_us)
+
+
+def test_a_slow_call_is_run_once_a_block_and_a_few_times_to_get_ready(device):
+    runs = []
+
+    def step():
+        runs.append(1)
+        return device.run(1 * US, 2 * SLOW_NS)
+
+    subject = Subject(call(step))
+    assert subject.calls == 1
+    assert len(runs) <= 5
+    assert subject.call_ns == pytest.approx(2 * SLOW_NS, rel=0.001)
+
+
+def test_waiting_never_takes_less_than_nothing(device):
+    subject = Subject(call(device.run, 100 * US))
+    subject.harness = Sample(0.0, 10_000.0)
+    sample = run_block(subject)
+    assert sample.to_ready == sample.to_return
+
+
+def test_donated_arguments_are_freed_after_the_clock_was_read(device):
+    class State:
+        def __del__(self):
+            device.now += 900 * US
+
+    def step(state, scale):
+        return State(), device.run(100 * US)
+
+    subject = Subject(call(step, State(), 1, carry=1))
+    run_block(subject)  # the caller's call still has the state of this one
+    before = device.now
+    assert run_block(subject) == near(100, 100)
+    assert device.now - before >= 1000 * US, "the state was kept for longer than its block"
+
+
+def test_the_next_block_starts_with_an_idle_device(device):
+    def step():
+        return device.run(50 * US), device.run(50 * US, 5 * MS)
+
+    subject = Subject(call(step))
+    subject.wait = lambda outputs: outputs[0].block_until_ready()
+    assert run_block(subject).to_ready < 1 * MS
+    assert device.now >= device.idle_at
+
+
+# The arguments.
+
+
+def test_a_call_is_warm_before_it_is_timed(real_step):
+    subject = Subject(call(real_step, jnp.ones(3), jnp.ones(3), carry=1))
+    assert real_step._cache_size() == 1
+    run_block(subject)
+    assert real_step._cache_size() == 1
+
+
+def test_a_donated_state_is_given_back_usable(real_step):
+    training = call(real_step, jnp.zeros(3), jnp.ones(3), carry=1)
+    first = training.args[0]
+    subject = Subject(training)
+    assert first.is_deleted(), "CPU donates: without that this test shows nothing"
+    for _ in range(3):
+        run_block(subject)
+    subject.give_back()
+    state, _ = training.run()
+    assert np.isfinite(state).all()
+
+
+def test_the_carried_state_is_not_copied():
+    class Node:
+        pass
+
+    training = call(lambda state, batch: (state, sum(range(100))), Node(), 1, carry=1)
+    node = training.args[0]
+    subject = Subject(training)
+    run_block(subject)
+    subject.give_back()
+    assert training.args[0] is node
+    assert subject.call.args[0] is node
+
+
+def test_the_callers_call_does_not_move_while_blocks_run(real_step):
+    training = call(real_step, jnp.zeros(3), jnp.ones(3), carry=1)
+    subject = Subject(training)
+    given_back = training.args
+    run_block(subject)
+    assert training.args is given_back
+    assert subject.call.args is not given_back
+
+
+@pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
+@pytest.mark.parametrize("after", [0, 1, 4])
+def test_arguments_survive_a_call_that_raises_in_the_middle_of_a_block(real_step, error, after):
+    runs = []
+
+    def step(state, batch):
+        runs.append(1)
+        if armed and len(runs) > after:
+            raise error("in the middle")
+        return real_step(state, batch)
+
+    armed = False
+    training = call(step, jnp.zeros(3), jnp.ones(3), carry=1)
+    subject = Subject(training)
+    subject.calls = 6
+    runs.clear()
+    armed = True
+    with pytest.raises(error, match="in the middle"):
+        run_block(subject)
+    assert len(runs) == after + 1
+    subject.give_back()
+    assert not training.args[0].is_deleted()
+
+
+@pytest.mark.parametrize("failing_run", range(1, 12))
+def test_arguments_survive_a_call_that_raises_while_it_is_made_ready(real_step, failing_run):
+    runs = []
+
+    def step(state, batch):
+        runs.append(1)
+        if len(runs) == failing_run:
+            raise RuntimeError("in the middle")
+        return real_step(state, batch)
+
+    training = call(step, jnp.zeros(3), jnp.ones(3), carry=1)
+    with pytest.raises(RuntimeError, match="in the middle"):
+        Subject(training)
+    assert not training.args[0].is_deleted()
+
+
+def test_a_call_that_compiles_although_it_is_warm_is_refused_before_it_is_timed(real_step):
+    runs = []
+
+    def step(state, batch):
+        runs.append(1)
+        if len(runs) >= 4:
+            jax.jit(lambda x: x + 1)(np.ones(len(runs)))
+        return real_step(state, batch)
+
+    training = call(step, jnp.zeros(3), jnp.ones(3), carry=1)
+    with pytest.raises(RecompilationError):
+        Subject(training)
+    assert not training.args[0].is_deleted()
+
+
+def test_too_few_outputs_to_carry_name_the_function():
+    def train_step(model, optimizer):
+        return (model,)
+
+    with pytest.raises(ValueError, match=r"call\(train_step, carry=2\) needs 2 outputs, got 1"):
+        Subject(call(train_step, 1, 2, carry=2))
+
+
+def test_keyword_arguments_reach_the_function(device):
+    subject = Subject(call(device.run, host_ns=100 * US, device_ns=50 * US))
+    assert run_block(subject) == near(100, 150)
+
+
+def test_a_warmed_function_is_timed_without_its_wrapper(real_step):
+    warmed = warm(real_step, over=[(jnp.zeros(3), jnp.ones(3))])
+    subject = Subject(call(warmed, jnp.zeros(3), jnp.ones(3), carry=1))
+    assert subject.call.fn is real_step
+
+
+# Several subjects.
+
+
+def test_calls_held_against_each_other_have_blocks_of_the_same_size(device):
+    subjects = subjects_alike(
+        call(device.run, 10 * US, 30 * US), call(device.run, 20 * US, 30 * US), call(device.run, 1 * MS)
+    )
+    assert [subject.calls for subject in subjects] == [5, 5, 5]
+    assert run_block(subjects[1]) == near(20, 34)
+    assert run_block(subjects[2]) == near(1000, 1000), "the harness's cost is that of the new size"
+
+
+def test_the_same_program_has_the_same_time_on_both_sides_whatever_each_would_need_alone(device):
+    runs = iter([*[12.4] * 30, *[12.6] * 10_000])  # a machine that changes its pace in between
+
+    def step():
+        return device.run(next(runs) * US, 100 * US)
+
+    one, other = subjects_alike(call(step), call(step))
+    assert one.calls == other.calls
+    assert run_block(one) == pytest.approx(tuple(run_block(other)))
+
+
+@pytest.mark.parametrize(("slow_us", "calls"), [(1_000, 49), (10_000, 5), (26_000, 1), (200_000, 1)])
+def test_a_slow_call_is_not_repeated_for_the_sake_of_a_short_one(device, slow_us, calls):
+    short, slow = subjects_alike(call(device.run, 1 * US), call(device.run, slow_us * US))
+    assert short.calls == slow.calls == pytest.approx(calls, abs=1)
+    assert run_block(short).to_return == pytest.approx(1 * US)
+    assert run_block(slow).to_return == pytest.approx(slow_us * US, rel=1e-4)
+
+
+def test_making_blocks_alike_gives_donated_states_back(device, real_step, monkeypatch):
+    short, long = call(real_step, jnp.zeros(3), jnp.ones(3), carry=1), call(device.run, 1 * MS)
+    sizes = iter([1, 40])
+    monkeypatch.setattr(block, "calls_per_block", lambda call_ns: next(sizes))
+    subjects = subjects_alike(short, long)
+    assert [subject.calls for subject in subjects] == [40, 40]
+    assert not short.args[0].is_deleted()
+    short.run()
+
+
+# The garbage collector.
+
+
+@pytest.fixture
+def collecting():
+    assert gc.isenabled()
+    yield
+    gc.enable()
+
+
+def test_the_collector_is_off_inside_and_on_again_afterwards(collecting):
+    with collector_off():
+        assert not gc.isenabled()
+    assert gc.isenabled()
+
+
+def test_a_collector_that_was_off_stays_off(collecting):
+    gc.disable()
+    with collector_off():
+        assert not gc.isenabled()
+    assert not gc.isenabled()
+
+
+@pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
+def test_the_collector_is_on_again_after_an_exception(collecting, error):
+    with pytest.raises(error), collector_off():
+        raise error
+    assert gc.isenabled()
+
+
+def test_old_garbage_is_collected_first(collecting):
+    class Node:
+        pass
+
+    node = Node()
+    node.itself = node
+    gone = weakref.ref(node)
+    del node
+    with collector_off():
+        assert gone() is None

@@ -1,0 +1,236 @@
+"""`measure.readiness`: waiting for the device without the host's own work getting into the figure."""
+
+import dataclasses
+import warnings
+from typing import NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+from support.fakes import MS, US, FakeArray, FakeDevice
+
+from perfsuite.measure.timing import readiness
+from perfsuite.measure.timing.readiness import SLOW_NS, waiting_for
+
+
+@pytest.fixture
+def device(monkeypatch):
+    return FakeDevice(reading_ns=30, waiting_ns=200).install(monkeypatch)
+
+
+@pytest.fixture
+def waited(monkeypatch):
+    """The fake arrays that were waited for, one by one, in order."""
+    arrays = []
+    one = FakeArray.block_until_ready
+
+    def recording(array):
+        arrays.append(array)
+        return one(array)
+
+    monkeypatch.setattr(FakeArray, "block_until_ready", recording)
+    return arrays
+
+
+@jax.tree_util.register_pytree_node_class
+class Sealed:
+    """A node that tells no names of its children, as those of many older libraries."""
+
+    def __init__(self, *children):
+        self.hidden = children
+
+    def tree_flatten(self):
+        return self.hidden, None
+
+    @classmethod
+    def tree_unflatten(cls, _, children):
+        return cls(*children)
+
+
+@jax.tree_util.register_pytree_with_keys_class
+class Misnamed(Sealed):
+    """A node whose keys are not its attributes."""
+
+    def tree_flatten_with_keys(self):
+        return [(jax.tree_util.GetAttrKey(f"wrong{i}"), child) for i, child in enumerate(self.hidden)], None
+
+
+@jax.tree_util.register_dataclass
+@dataclasses.dataclass
+class State:
+    weights: object
+    count: object
+
+
+class Pair(NamedTuple):
+    first: object
+    last: object
+
+
+class Model(eqx.Module):
+    first: object
+    last: object
+
+
+def waits_for(wait, device, outputs, waited):
+    """What `wait` waits for in `outputs`."""
+    waited.clear()
+    wait(outputs)
+    return list(waited)
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda array: array(),
+        lambda array: (array(), array()),
+        lambda array: [array(), array()],
+        lambda array: {"a": array(), "b": array()},
+        lambda array: {1: array(), 2: [array(), {"c": array()}]},
+        lambda array: Pair(array(), array()),
+        lambda array: State(array(), array()),
+        lambda array: Model(array(), Model("static", array())),
+        lambda array: (array(), None, "loss", 3.5),
+    ],
+)
+def test_one_array_speaks_for_all_outputs_of_one_program(device, waited, make):
+    def run():
+        ready = device.run(10 * US, 500 * US)
+        return make(lambda: FakeArray(device, ready.ready_at))
+
+    wait = waiting_for(run)
+    outputs = run()
+    assert (
+        waits_for(wait, device, outputs, waited)
+        == [array for array in jax.tree.leaves(outputs) if type(array) is FakeArray][-1:]
+    )
+    assert device.now >= device.idle_at
+
+
+def test_where_the_first_output_is_the_last_to_be_ready_it_is_waited_for(device, waited):
+    def run():
+        now = device.run(10 * US)
+        later = device.run(0, 500 * US)
+        return {"a": later, "b": now, "c": now}
+
+    wait = waiting_for(run)
+    outputs = run()
+    assert waits_for(wait, device, outputs, waited) == [outputs["a"]]
+
+
+def test_where_neither_end_speaks_for_the_middle_all_are_waited_for(device, waited):
+    def run():
+        now = device.run(10 * US)
+        return now, device.run(0, 500 * US), now
+
+    outputs = run()
+    assert waits_for(waiting_for(run), device, outputs, waited) == list(outputs)
+
+
+def test_a_neighbour_that_holds_up_one_try_does_not_make_the_wait_dear(device, waited):
+    stalls = iter([0, 0, 0, 700 * US, *[0] * 100])
+
+    def run():
+        array = device.run(10 * US)
+        return FakeArray(device, device.now + next(stalls)), array
+
+    wait = waiting_for(run)
+    outputs = run()
+    assert waits_for(wait, device, outputs, waited) == [outputs[1]], "the last output, which was tried first"
+
+
+def test_a_slow_call_is_run_twice_only(device, waited):
+    runs = []
+
+    def run():
+        runs.append(1)
+        return device.run(10 * US, 2 * SLOW_NS), device.run(10 * US)
+
+    outputs = device.run(0), device.run(0)
+    assert waits_for(waiting_for(run), device, outputs, waited) == list(outputs)
+    assert len(runs) == 2
+
+
+@pytest.mark.parametrize(
+    "outputs", [None, (), 3.5, "loss", {"a": None}, np.ones(3), [np.float32(1)], Model("static", None)]
+)
+def test_outputs_without_arrays_are_not_waited_for(device, outputs):
+    wait = waiting_for(lambda: outputs)
+    before = device.now
+    assert wait(outputs) is None
+    assert device.now == before
+
+
+@pytest.mark.parametrize("node", [Sealed, Misnamed])
+def test_arrays_that_no_name_reaches_are_still_waited_for(device, waited, node):
+    def run():
+        return node(device.run(10 * US, 5 * MS), 3)
+
+    outputs = run()
+    assert waits_for(waiting_for(run), device, outputs, waited) == [outputs.hidden[0]]
+
+
+def test_an_array_that_a_name_reaches_does_not_speak_for_a_later_one_that_none_does(device, waited):
+    def run():
+        return device.run(10 * US), Sealed(device.run(10 * US, 5 * MS))
+
+    outputs = run()
+    assert outputs[1].hidden[0] in waits_for(waiting_for(run), device, outputs, waited)
+
+
+# With arrays of JAX.
+
+
+def test_an_attribute_whose_reading_warns_is_left_alone():
+    class Warns:
+        def __init__(self, *leaves):
+            self.leaves = leaves
+
+        @property
+        def value(self):
+            warnings.warn("use another", DeprecationWarning, stacklevel=2)
+            return self.leaves[0]
+
+    key = jax.tree_util.GetAttrKey("value")
+    jax.tree_util.register_pytree_with_keys(
+        Warns, lambda node: (((key, node.leaves[0]),), None), lambda _, leaves: Warns(*leaves)
+    )
+    model = nnx.Linear(2, 2, rngs=nnx.Rngs(0))
+    for run in (lambda: Warns(jnp.ones(3)), lambda: nnx.state(model)):
+        waiting_for(run)(run())
+
+
+def test_outputs_that_the_next_run_donates_are_not_touched_again():
+    step = jax.jit(lambda state: {"first": state["first"] + 1, "last": state["last"] * 2}, donate_argnums=0)
+    state = {"first": jnp.ones(3), "last": jnp.ones(3)}
+
+    def run():
+        nonlocal state
+        before, state = state, step(state)
+        assert before["last"].is_deleted(), "CPU donates: without that this test shows nothing"
+        return state
+
+    waiting_for(run)(run())
+
+
+def test_outputs_of_zero_size_and_random_keys_and_numbers_that_are_none_can_be_waited_for():
+    outputs = jnp.zeros((0, 3)), jax.random.key(0), jnp.full(3, jnp.nan)
+    waiting_for(lambda: outputs)(outputs)
+
+
+def test_sharded_outputs_can_be_waited_for():
+    mesh = jax.make_mesh((len(jax.devices()),), ("x",))
+    sharding = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("x"))
+    array = jax.device_put(jnp.arange(8 * len(jax.devices())), sharding)
+    wait = waiting_for(lambda: (array + 1, array + 2))
+    wait((array, array))
+
+
+def test_the_arrays_are_reached_without_flattening(monkeypatch):
+    outputs = {"layers": [Pair(jnp.ones(3), jnp.ones(3))]}
+    wait = waiting_for(lambda: outputs)
+    monkeypatch.setattr(readiness, "jax", None)
+    wait(outputs)

@@ -1,0 +1,296 @@
+"""`measure.scaling`: how a figure grows with size."""
+
+import gc
+import math
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from support.fakes import FakeBlocks, takes
+
+from perfsuite.measure.call import call
+from perfsuite.measure.errors import MeasurementError, RecompilationError
+from perfsuite.measure.measurement import Interval
+from perfsuite.measure.timing import scaling
+from perfsuite.measure.timing.block import Sample
+from perfsuite.measure.timing.scaling import LEAST_ROUNDS, MOST_ROUNDS, fit_scaling
+
+pytestmark = pytest.mark.alone
+
+
+@pytest.fixture
+def blocks(monkeypatch):
+    return FakeBlocks().install(monkeypatch, scaling)
+
+
+def line(per_unit=3.0, intercept=50.0, *, to_return=1.0):
+    """`make_call` whose time to ready lies on a line, and that to return on a share of it."""
+
+    def make_call(size):
+        ready = intercept + per_unit * size
+        return call(takes((to_return * ready, ready), name=f"step{size}")), size
+
+    return make_call
+
+
+def leaf():
+    pass
+
+
+def repeated(size):
+    def body():
+        for _ in range(size):
+            leaf()
+
+    return call(body), size
+
+
+# The figures.
+
+
+@pytest.mark.parametrize(("figure", "share"), [("return", 0.5), ("ready", 1.0)])
+def test_the_slope_and_intercept_are_those_of_the_line(blocks, figure, share):
+    fitted = fit_scaling(line(to_return=0.5), [10, 20, 40], figure=figure)
+    assert fitted.per_unit.value == pytest.approx(3 * share)
+    assert fitted.intercept == pytest.approx(50 * share)
+    assert fitted.r_squared == pytest.approx(1)
+    assert fitted.units == pytest.approx([10, 20, 40])
+    assert fitted.values == pytest.approx(np.array([80, 110, 170]) * share)
+    assert (fitted.label, fitted.figure) == ("step10", figure)
+
+
+def test_the_time_to_return_is_fitted_where_nothing_else_is_said(blocks):
+    assert fit_scaling(line(to_return=0.5), [10, 20]).per_unit.value == pytest.approx(1.5)
+
+
+def test_units_and_not_sizes_are_what_the_figure_grows_with(blocks):
+    def layers(size):
+        return line(per_unit=8.0)(16 * size)
+
+    assert fit_scaling(layers, [1, 2, 4]).per_unit.value == pytest.approx(8)
+
+
+def test_a_curve_is_told_from_a_line(blocks):
+    def curve(size):
+        return call(takes(float(size**4))), size
+
+    assert fit_scaling(curve, [1, 2, 4, 8]).r_squared < 0.9
+
+
+def test_a_figure_that_does_not_grow_has_no_slope(blocks):
+    fitted = fit_scaling(line(per_unit=0.0), [1, 2, 3], seconds=0.01)
+    assert (fitted.per_unit.value, fitted.intercept, fitted.r_squared) == (
+        pytest.approx(0, abs=1e-9),
+        pytest.approx(50),
+        1,
+    )
+
+
+def test_drift_between_the_rounds_does_not_reach_the_slope(blocks):
+    """The machine slows down all the while, to ten times its pace: only the sizes of one round are near each other."""
+
+    def fitted():
+        moment = iter(range(100_000))
+
+        def make_call(size):
+            return call(lambda: Sample(*[1e3 * (100 + 3 * size + 20 * next(moment))] * 2)), size
+
+        return fit_scaling(make_call, [10, 20, 40], seconds=0.1)
+
+    several = [fitted() for _ in range(20)]
+    assert min(each.rounds for each in several) > 20
+    assert min(each.values[0] for each in several) > 500
+    assert [each.per_unit.value for each in several] == pytest.approx([3] * 20, abs=1)
+    # Orders are drawn by lot, and an interval misses once in 20: seven in 20 would be one chance in 30,000.
+    assert sum(each.per_unit.interval.low <= 3 <= each.per_unit.interval.high for each in several) > 13
+
+
+def test_one_stalled_round_in_ten_does_not_reach_the_slope(blocks):
+    def make_call(size):
+        usual = 50.0 + 3 * size
+        return call(takes(*[usual] * 9, usual * size)), size
+
+    fitted = fit_scaling(make_call, [10, 20, 40])
+    assert fitted.values == pytest.approx([80, 110, 170])
+    assert fitted.per_unit.value == pytest.approx(3)
+    assert fitted.per_unit.interval.high == pytest.approx(3)
+
+
+def test_the_interval_of_the_slope_covers_it_as_often_as_it_says(monkeypatch):
+    FakeBlocks().install(monkeypatch, scaling, bare=True)
+    rng = np.random.default_rng(5)
+    covered = 0
+    for _ in range(300):
+        noise = iter((10 * rng.standard_t(2, size=200)).tolist())
+
+        def make_call(size, noise=noise):
+            return call(lambda: Sample(*[1e3 * (1000 + 3 * size + next(noise))] * 2)), size
+
+        interval = fit_scaling(make_call, [10, 20, 40], seconds=0.04).per_unit.interval
+        covered += interval.low <= 3 <= interval.high
+    assert covered >= 0.93 * 300
+
+
+def test_the_figures_of_a_fit_gate_the_slope_alone(blocks):
+    fitted = fit_scaling(line(), [10, 20, 40])
+    slope, intercept, r_squared = fitted.measurements("step")
+    assert (slope.name, slope.unit, slope.kind) == ("step to return per unit", "us/unit", "time")
+    assert (slope.interval, slope.samples) == (fitted.per_unit.interval, fitted.rounds)
+    assert (intercept.name, intercept.unit, intercept.kind) == ("step to return intercept", "us", "info")
+    assert (r_squared.name, r_squared.unit, r_squared.kind, r_squared.better) == (
+        "step to return R^2",
+        "1",
+        "info",
+        "higher",
+    )
+
+
+# Host calls.
+
+
+def test_host_calls_are_fitted_exactly():
+    fitted = fit_scaling(repeated, [1, 2, 5, 100], figure="host_calls")
+    assert fitted.per_unit.value == pytest.approx(1)
+    assert fitted.per_unit.interval == Interval(fitted.per_unit.value, fitted.per_unit.value)
+    assert fitted.intercept == pytest.approx(1)
+    assert fitted.values == pytest.approx([2, 3, 6, 101])
+    assert fitted.rounds == 1
+
+
+def test_the_figures_of_host_calls_have_their_own_units():
+    slope, intercept, _, largest = fit_scaling(repeated, [1, 2], figure="host_calls").measurements("step")
+    assert (slope.name, slope.unit, slope.kind) == ("step host calls per unit", "calls/unit", "info")
+    assert (intercept.name, intercept.unit) == ("step host calls intercept", "calls")
+    assert (largest.name, largest.value, largest.unit, largest.kind) == ("step host calls at 2", 3, "calls", "count")
+
+
+# The rounds.
+
+
+def test_every_round_runs_each_size_once_in_random_order(blocks):
+    def make_call(size):
+        noisy = np.random.default_rng(size).uniform(50, 100, size=1000)
+        return call(takes(*noisy, name=f"step{size}")), size
+
+    fitted = fit_scaling(make_call, [1, 2, 3], seconds=0.05)
+    rounds = list(zip(*[iter(blocks.order)] * 3, strict=True))
+    assert len(rounds) == fitted.rounds > 100
+    assert all(sorted(each) == ["step1", "step2", "step3"] for each in rounds)
+    assert len(set(rounds)) == 6
+    firsts = [each[0] for each in rounds]
+    assert min(firsts.count(name) for name in set(firsts)) > len(rounds) / 6
+
+
+def test_an_exact_line_is_known_after_the_least_number_of_rounds(blocks):
+    assert fit_scaling(line(), [10, 20, 40], seconds=1e9).rounds == LEAST_ROUNDS
+
+
+def test_a_noisy_line_takes_more_rounds_until_it_is_known_to_one_percent(blocks):
+    def make_call(size):
+        noise = np.random.default_rng(size).uniform(0, 200, size=5000)
+        return call(takes(*(1000 + 3 * size + noise))), size
+
+    fitted = fit_scaling(make_call, [10, 200, 400], seconds=1e9)
+    assert LEAST_ROUNDS < fitted.rounds < MOST_ROUNDS
+    assert fitted.per_unit.interval.half_width <= 0.01 * fitted.per_unit.value
+
+
+def test_no_more_rounds_than_the_most_are_taken(blocks):
+    def make_call(size):
+        return call(takes(*np.random.default_rng(size).uniform(50, 100, size=5000))), size
+
+    assert fit_scaling(make_call, [1, 2], seconds=1e9).rounds == MOST_ROUNDS
+
+
+@pytest.mark.parametrize("seconds", [0, 1, 10])
+def test_slow_calls_still_make_three_rounds(blocks, seconds):
+    fitted = fit_scaling(line(intercept=2e6), [10, 20], seconds=seconds)
+    assert fitted.rounds == 3
+
+
+def test_few_rounds_have_their_range_as_interval(blocks):
+    def make_call(size):
+        return call(takes(*(1e6 * size * slope for slope in (1, 2, 3)))), size
+
+    fitted = fit_scaling(make_call, [1, 2], seconds=0)
+    interval = fitted.per_unit.interval
+    assert (interval.low, interval.high) == pytest.approx((1e6, 3e6))
+    assert fitted.per_unit.value == pytest.approx(2e6)
+
+
+# What goes wrong.
+
+
+@pytest.mark.parametrize("sizes", [[], [3], [3, 3, 3]])
+def test_a_line_needs_two_sizes(sizes):
+    with pytest.raises(ValueError, match="at least two different sizes"):
+        fit_scaling(line(), sizes)
+
+
+def test_a_line_needs_two_different_units():
+    with pytest.raises(MeasurementError, match="make_call gives 7 units for every size"):
+        fit_scaling(lambda size: (call(leaf), 7), [1, 2])
+
+
+def test_make_call_gives_a_call():
+    with pytest.raises(TypeError, match=r"make_call\(1\) must return \(call\(\.\.\.\), units\), got function first"):
+        fit_scaling(lambda size: (leaf, size), [1, 2])
+
+
+@pytest.mark.parametrize("fault", [0.0, -5.0, math.nan])
+def test_a_clock_that_stands_still_or_runs_backwards_is_an_error_and_no_line(blocks, fault):
+    def make_call(size):
+        return call(takes(100.0, fault if size == 2 else 100.0, name=f"step{size}")), size
+
+    with pytest.raises(MeasurementError, match="step2: the clock gave times that are not positive"):
+        fit_scaling(make_call, [1, 2, 3], seconds=0.01)
+
+
+@pytest.mark.parametrize("error", [RuntimeError("stop"), KeyboardInterrupt("stop")])
+def test_an_exception_in_the_middle_gives_everything_back(blocks, error):
+    def make_call(size):
+        return call(takes(*[100.0 * size] * 5, error if size == 2 else 100.0)), size
+
+    with pytest.raises(type(error), match="stop"):
+        fit_scaling(make_call, [1, 2, 3])
+    assert gc.isenabled()
+    assert [subject.given_back for subject in blocks.subjects] == [1, 1, 1]
+
+
+def test_the_collector_is_off_in_every_block_and_on_afterwards(blocks):
+    fit_scaling(line(), [1, 2])
+    assert not any(blocks.collecting)
+    assert gc.isenabled()
+
+
+def test_a_compile_in_the_middle_is_an_error_and_no_sample(blocks):
+    def make_call(size):
+        one_sample = takes(100.0 * size)
+        runs = iter(range(1000))
+
+        def step():
+            if next(runs) == 5:
+                jax.jit(lambda x: x + 1)(np.ones(size))
+            return one_sample()
+
+        return call(step), size
+
+    with pytest.raises(RecompilationError):
+        fit_scaling(make_call, [1, 2])
+
+
+def test_donated_states_are_usable_afterwards():
+    step = jax.jit(lambda state: [x + 1 for x in state], donate_argnums=0)
+    made = []
+
+    def make_call(size):
+        made.append(call(lambda state: (step(state),), [jnp.zeros(2) for _ in range(size)], carry=1))
+        return made[-1], size
+
+    for figure in ("return", "host_calls"):
+        made.clear()
+        fitted = fit_scaling(make_call, [1, 30], figure=figure, seconds=0.05)
+        assert len(fitted.values) == 2
+        for each in made:
+            jax.block_until_ready(each.run())

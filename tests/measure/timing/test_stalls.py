@@ -1,0 +1,236 @@
+"""`measure.stalls`: the calls of a thousand that take far longer than the others."""
+
+import gc
+import itertools
+import math
+import os
+import subprocess
+import sys
+import threading
+import time
+from types import SimpleNamespace
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from scipy.special import bdtr
+
+from perfsuite.measure.call import call
+from perfsuite.measure.errors import MeasurementError, RecompilationError
+from perfsuite.measure.timing import stalls as module
+from perfsuite.measure.timing.block import Sample
+from perfsuite.measure.timing.stalls import CALLS, ENOUGH, LEAST_US, REPEATED, TIMES, count_stalls
+
+pytestmark = pytest.mark.alone
+
+step = jax.jit(lambda x: x + 1)
+X = jnp.ones(3)
+
+
+@pytest.fixture
+def taking(monkeypatch):
+    """`taking(us, taken)`: what each call takes, and what of it the operating system took, in microseconds, in turn."""
+
+    def set_up(us, taken=0.0, seconds=1e9, over_us=None):
+        times, lost = itertools.cycle(np.atleast_1d(us)), itertools.cycle(np.atleast_1d(taken))
+        state = SimpleNamespace(seconds=0.0, lost=0.0)
+
+        def run_block(subject):
+            sample = next(times)
+            state.seconds += abs(sample) / 1e6
+            state.lost += next(lost) * 1e3
+            return Sample(sample * 1e3, sample * 1e3)
+
+        monkeypatch.setattr(module, "run_block", run_block)
+        monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: state.seconds))
+        monkeypatch.setattr(module, "now_ns", lambda: state.seconds * 1e9)
+        monkeypatch.setattr(module, "process_delay_ns", lambda without: state.lost)
+        return count_stalls(call(step, X), seconds=seconds, over_us=over_us)
+
+    return set_up
+
+
+def once_in(every, us, usual=1000.0):
+    return [*[usual] * (every - 1), us]
+
+
+# What is a stall.
+
+
+def test_a_steady_call_is_run_a_thousand_times_and_has_none(taking):
+    made = taking(1000)
+    assert (made.calls, made.count, made.machine, made.repeats, made.enough) == (CALLS, 0, 0, False, True)
+    assert (made.median_us, made.longest_us, made.label) == (1000, 1000, "lambda")
+
+
+@pytest.mark.parametrize("us", [1e6, 1e5])
+def test_one_stall_in_a_hundred_calls_is_found_at_once(taking, us):
+    made = taking(once_in(100, us))
+    assert made.count == 3
+    assert made.repeats
+    assert made.calls == 300
+    assert [stall.us for stall in made.stalls] == [us] * 3
+    assert (
+        str(made)
+        == f"3 of 300 calls stalled, for {us / 1e3:.4g} and {us / 1e3:.4g} ms, where the median call takes 1 ms"
+    )
+
+
+def test_a_single_stall_is_seen_and_is_no_proof(taking):
+    made = taking(once_in(CALLS, 1e6))
+    assert (made.count, made.repeats) == (1, False)
+
+
+@pytest.mark.parametrize(("usual", "limit"), [(100, 100 + LEAST_US), (10_000, TIMES * 10_000)])
+def test_a_stall_is_ten_times_the_median_and_twenty_milliseconds_longer(taking, usual, limit):
+    assert taking(once_in(100, limit - 1, usual)).count == 0
+    assert taking(once_in(100, limit + 1, usual)).repeats
+    assert taking(once_in(100, limit - 1, usual)).limit_us == limit
+
+
+def test_the_caller_says_how_much_longer_a_call_may_take(taking):
+    assert taking(once_in(100, 1600), over_us=500).repeats
+    assert taking(once_in(100, 1400), over_us=500).count == 0
+
+
+@pytest.mark.parametrize("us", [1e6, 1e5])
+def test_what_the_operating_system_took_away_is_no_stall(taking, us):
+    made = taking(once_in(100, us), once_in(100, us, 0))
+    assert (made.count, made.machine, made.repeats) == (0, 10, False)
+    assert made.enough
+    assert made.calls == CALLS
+
+
+def test_a_stall_that_the_operating_system_made_longer_is_one(taking):
+    made = taking(once_in(100, 2e5), once_in(100, 1e5, 0))
+    assert (made.repeats, made.machine) == (True, 0)
+    assert [stall.taken_us for stall in made.stalls] == [1e5] * 3
+
+
+@pytest.mark.parametrize(
+    ("known", "where", "repeats"),
+    [(True, "", True), (True, "step.py:3", True), (False, "step.py:3", True), (False, "", False)],
+)
+def test_where_nobody_knows_what_the_machine_took_stalls_that_were_seen_count(
+    taking, monkeypatch, known, where, repeats
+):
+    monkeypatch.setattr(module, "is_known", lambda: known)
+    monkeypatch.setattr(module, "_said", lambda places: where)
+    made = taking(once_in(100, 1e6))
+    assert (made.count, made.machine_known, made.repeats) == (3, known, repeats)
+
+
+def test_a_stall_that_was_seen_among_some_that_were_not_is_one_alone(taking, monkeypatch):
+    places = itertools.cycle(["", "step.py:3", ""])
+    monkeypatch.setattr(module, "is_known", lambda: False)
+    monkeypatch.setattr(module, "_said", lambda _: next(places))
+    assert not taking(once_in(100, 1e6)).repeats
+
+
+def test_what_was_taken_away_long_before_a_stall_does_not_excuse_it(taking):
+    made = taking(once_in(100, 1e6), [*[1e6], *[0] * 99])
+    assert made.repeats
+
+
+def test_a_first_guess_of_the_median_that_was_too_low_makes_no_stall_of_usual_calls(taking):
+    made = taking([1000.0] * 5 + [30_000.0] * 995)
+    assert (made.median_us, made.count, made.machine) == (30_000, 0, 0)
+
+
+# How many calls are enough.
+
+
+def test_enough_calls_show_a_stall_in_a_hundred_twice_but_for_once_in_a_thousand():
+    assert bdtr(REPEATED - 1, ENOUGH, 0.01) <= 0.001 < bdtr(REPEATED - 1, ENOUGH - 10, 0.01)
+    assert bdtr(REPEATED - 1, CALLS, 0.01) < 0.0005
+
+
+def test_time_may_be_up_before(taking):
+    made = taking(1e5, seconds=2)
+    assert made.calls == 20
+    assert not made.enough
+
+
+def test_a_slow_call_is_run_three_times_at_least(taking):
+    assert taking(1e6, seconds=0).calls == 3
+
+
+def test_calls_that_the_machine_held_up_are_not_among_the_calls_that_count(taking):
+    made = taking(once_in(5, 1e5), once_in(5, 1e5, 0))
+    assert (made.count, made.machine, made.enough) == (0, 200, False)
+
+
+@pytest.mark.parametrize("fault", [0.0, -1.0, math.nan])
+def test_a_clock_that_does_not_work_is_an_error(taking, fault):
+    with pytest.raises(MeasurementError, match="not positive"):
+        taking(fault, seconds=1e-3)
+
+
+# With the clock of this machine.
+
+
+def stalling(every, seconds):
+    runs = itertools.count(1)
+
+    def sometimes(x):
+        if next(runs) % every == 0:
+            time.sleep(seconds)
+        return step(x)
+
+    return sometimes
+
+
+def test_a_step_in_a_hundred_that_sleeps_is_named_with_its_line():
+    fn = stalling(100, 0.2)
+    made = count_stalls(call(fn, X), seconds=20)
+    assert made.repeats
+    assert made.calls <= 350
+    assert made.where == (f"tests/measure/timing/test_stalls.py:{fn.__code__.co_firstlineno + 2}",)
+
+
+BUSY = "import time; end = time.time() + 60\nwhile time.time() < end: pass"
+
+
+@pytest.mark.skipif(not os.path.exists("/proc/thread-self/schedstat"), reason="needs Linux's schedstat")
+def test_busy_neighbours_on_every_core_are_no_stalls():
+    neighbours = [subprocess.Popen([sys.executable, "-c", BUSY]) for _ in range(2 * (os.cpu_count() or 1))]
+    try:
+        made = count_stalls(call(jax.jit(lambda x: x @ x), jnp.eye(200)), seconds=10)
+    finally:
+        for neighbour in neighbours:
+            neighbour.kill()
+            neighbour.wait()
+    assert not made.repeats, made
+
+
+def test_a_donated_state_is_carried_and_given_back():
+    train = call(jax.jit(lambda x: x + 1, donate_argnums=0), jnp.ones(3), carry=1)
+    assert count_stalls(train, seconds=0.05).count == 0
+    train.run()
+
+
+@pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
+def test_an_exception_in_the_middle_ends_the_watching(error):
+    runs = itertools.count()
+
+    def sometimes(x):
+        if next(runs) == 100:
+            raise error("stop")
+        return step(x)
+
+    with pytest.raises(error, match="stop"):
+        count_stalls(call(sometimes, X))
+    assert gc.isenabled()
+    assert "perfsuite watch" not in [thread.name for thread in threading.enumerate()]
+
+
+def test_a_compile_in_the_middle_is_an_error_and_no_stall():
+    runs = itertools.count(1)
+
+    def compiles_later(x):
+        run = next(runs)
+        return jax.jit(lambda y: y + run)(x) if run == 300 else step(x)
+
+    with pytest.raises(RecompilationError):
+        count_stalls(call(compiles_later, X))

@@ -1,0 +1,256 @@
+"""`measure.timing`: the steady state of one call."""
+
+import gc
+import math
+import sys
+from typing import NamedTuple
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from support.fakes import FakeBlocks, takes
+
+from perfsuite.measure.call import call
+from perfsuite.measure.errors import MeasurementError, RecompilationError
+from perfsuite.measure.measurement import Interval
+from perfsuite.measure.timing import timing
+from perfsuite.measure.timing.timing import LEAST_FOR_TAIL, LEAST_SAMPLES, columns_us, duration, time_call
+
+
+@pytest.fixture
+def blocks(monkeypatch):
+    return FakeBlocks().install(monkeypatch, timing)
+
+
+# The figures.
+
+
+def test_median_interval_and_tail_are_those_of_the_samples():
+    samples = np.random.default_rng(0).permutation(np.arange(1.0, 1001))
+    summary = duration(samples)
+    assert (summary.median_us, summary.interval_us) == (500.5, Interval(469, 532))
+    assert summary.p99_us == pytest.approx(990.01)
+    assert summary.p99_interval_us.low < 990 < summary.p99_interval_us.high
+
+
+def test_few_samples_have_their_range_as_interval_and_no_upper_end_of_the_tail():
+    summary = duration(np.array([3.0, 1.0, 2.0]))
+    assert (summary.median_us, summary.interval_us, summary.p99_interval_us) == (
+        2,
+        Interval(1, 3),
+        Interval(2, math.inf),
+    )
+
+
+@pytest.mark.parametrize("size", [3, 30, 100, 367])
+def test_one_stall_in_few_samples_says_nothing_of_the_tail(size):
+    samples = np.full(size, 100.0)
+    samples[1] = 1e6
+    assert duration(samples).p99_interval_us == Interval(100, math.inf)
+
+
+def test_stalls_in_many_samples_show_in_the_tail():
+    samples = np.full(1000, 100.0)
+    samples[::50] = 1e6
+    assert duration(samples).p99_interval_us == Interval(1e6, 1e6)
+
+
+def test_a_duration_shows_its_interval():
+    assert str(duration(np.array([3.0, 1.0, 2.0]))) == "2 us [1, 3]"
+
+
+def test_to_return_and_to_ready_are_told_apart(blocks):
+    measured = time_call(call(takes((100, 900))))
+    assert (measured.to_return.median_us, measured.to_ready.median_us) == (100, 900)
+    np.testing.assert_array_equal(measured.samples_us, np.full(len(measured.samples_us), 900.0))
+
+
+def test_a_timing_says_how_it_was_taken(blocks):
+    measured = time_call(call(takes(100, name="train_step")))
+    assert (measured.label, measured.calls_per_block, measured.harness_us) == ("train_step", 3, pytest.approx(0.2))
+
+
+def test_the_figures_of_a_timing_are_times_with_their_intervals(blocks):
+    measured = time_call(call(takes((100, 900), (110, 910))))
+    figures = measured.measurements("step")
+    assert [figure.name for figure in figures] == ["step to return", "step to ready", "step p99"]
+    assert {(figure.unit, figure.kind, figure.better) for figure in figures} == {("us", "time", "lower")}
+    assert [figure.value for figure in figures] == [
+        measured.to_return.median_us,
+        measured.to_ready.median_us,
+        pytest.approx(910),
+    ]
+    assert [figure.interval for figure in figures] == [Interval(100, 110), Interval(900, 910), Interval(910, 910)]
+    assert {figure.samples for figure in figures} == {len(measured.samples_us)}
+
+
+# When sampling stops.
+
+
+def test_a_quiet_call_is_sampled_until_the_median_is_known(blocks):
+    assert len(time_call(call(takes(100)), seconds=1e9).samples_us) == LEAST_SAMPLES
+
+
+def test_a_quiet_call_is_sampled_as_often_as_the_tail_needs(blocks):
+    measured = time_call(call(takes(100)), seconds=1e9, least_samples=LEAST_FOR_TAIL)
+    assert len(measured.samples_us) == LEAST_FOR_TAIL
+    assert math.isfinite(measured.to_ready.p99_interval_us.high)
+
+
+@pytest.mark.parametrize("noisy_column", [0, 1])
+def test_a_noisy_call_is_sampled_until_its_time_is_up(blocks, noisy_column):
+    samples = [(100, 1000), (130 if noisy_column == 0 else 100, 1300 if noisy_column == 1 else 1000)]
+    measured = time_call(call(takes(*samples)), seconds=1)
+    assert 1 <= sum(measured.samples_us) / 1e6 < 1.002
+
+
+def test_a_call_that_becomes_known_well_enough_is_sampled_no_longer(blocks):
+    noise = np.random.default_rng(0).uniform(950, 1050, size=10_000)
+    measured = time_call(call(takes(*noise)), seconds=1e9)
+    assert measured.to_ready.interval_us.half_width <= 0.01 * measured.to_ready.median_us
+    assert len(measured.samples_us) in (2 * LEAST_SAMPLES, 4 * LEAST_SAMPLES, 8 * LEAST_SAMPLES)
+
+
+@pytest.mark.parametrize("seconds", [0, 0.001, 2.5])
+def test_a_slow_call_is_sampled_three_times_at_least_and_no_longer_than_allowed(blocks, seconds):
+    measured = time_call(call(takes(1e6)), seconds=seconds)
+    assert len(measured.samples_us) == 3
+
+
+def test_time_may_be_up_before_the_least_number_of_samples(blocks):
+    measured = time_call(call(takes(1e5)), seconds=1)
+    assert 10 <= len(measured.samples_us) <= 11 < LEAST_SAMPLES
+
+
+# What goes wrong in the middle.
+
+
+def test_the_collector_is_off_in_every_block_and_on_afterwards(blocks):
+    time_call(call(takes(100)))
+    assert not any(blocks.collecting)
+    assert gc.isenabled()
+
+
+@pytest.mark.parametrize("error", [RuntimeError("stop"), KeyboardInterrupt("stop")])
+def test_an_exception_in_the_middle_gives_everything_back(blocks, error):
+    with pytest.raises(type(error), match="stop"):
+        time_call(call(takes(100, 100, 100, 100, error)))
+    assert gc.isenabled()
+    assert [subject.given_back for subject in blocks.subjects] == [1]
+
+
+def test_a_compile_in_the_middle_is_an_error_and_no_sample(blocks):
+    one_sample = takes(100)
+    sizes = iter(range(1, 1000))
+
+    def step():
+        size = next(sizes)
+        if size == 50:
+            jax.jit(lambda x: x + 1)(np.ones(size))
+        return one_sample()
+
+    with pytest.raises(RecompilationError):
+        time_call(call(step), seconds=1e9)
+    assert gc.isenabled()
+    assert blocks.subjects[0].given_back == 1
+
+
+@pytest.mark.parametrize("fault", [0.0, -3.0, math.nan, math.inf, (0.0, 100.0), (-1.0, 100.0), (math.nan, 100.0)])
+def test_a_clock_that_stands_still_or_runs_backwards_is_an_error_and_no_figure(blocks, fault):
+    with pytest.raises(MeasurementError, match="train_step: the clock gave times that are not positive"):
+        time_call(call(takes(100, 100, fault, 100, name="train_step")), seconds=0.01)
+
+
+@pytest.mark.parametrize("fault", [0.0, -3.0, math.nan])
+def test_a_clock_that_never_works_is_an_error_too(blocks, fault):
+    with pytest.raises(MeasurementError, match="not positive"):
+        time_call(call(takes(fault)), seconds=0.01)
+
+
+def test_columns_are_in_microseconds_to_return_and_to_ready():
+    np.testing.assert_array_equal(columns_us([(1000, 2000), (3000, 4000)], "step"), [[1, 2], [3, 4]])
+
+
+# With functions of JAX.
+
+
+class Pair(NamedTuple):
+    first: object
+    last: object
+
+
+class Scale(eqx.Module):
+    factor: jax.Array
+
+    def __call__(self, x):
+        return self.factor * x
+
+
+class Empty(eqx.Module):
+    """A module without a leaf."""
+
+    def __call__(self, x):
+        return x + 1
+
+
+def busy(*_):
+    return sum(range(2000))
+
+
+X = jnp.ones(3)
+JITTED = {
+    "array": call(jax.jit(lambda x: x + 1), X),
+    "nothing": call(lambda: busy() and None),
+    "a tuple of nothing": call(lambda: busy() and ()),
+    "no arrays": call(lambda: {"loss": busy()}),
+    "not a number": call(jax.jit(lambda x: x * jnp.nan), X),
+    "no elements": call(jax.jit(lambda x: x[:0]), X),
+    "keywords": call(jax.jit(lambda x, *, scale: x * scale), X, scale=2.0),
+    "a module without leaves": call(eqx.filter_jit(lambda module, x: module(x)), Empty(), X),
+    "carried array": call(jax.jit(lambda x: x + 1, donate_argnums=0), jnp.ones(3), carry=1),
+    "carried list": call(jax.jit(lambda a, b: [a + 1, b, a.sum()], donate_argnums=(0, 1)), X + 1, X + 2, carry=2),
+    "carried named tuple": call(jax.jit(lambda pair: Pair(*pair[::-1]), donate_argnums=0), Pair(X + 1, X + 2), carry=1),
+    "carried dict": call(jax.jit(lambda state: {"w": state["w"] + 1}, donate_argnums=0), {"w": jnp.ones(3)}, carry=1),
+    "carried module": call(eqx.filter_jit(lambda m: Scale(m.factor + 1), donate="all"), Scale(jnp.ones(3)), carry=1),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("subject", JITTED.values(), ids=JITTED.keys())
+def test_calls_of_every_kind_can_be_timed_again_and_again(subject):
+    for _ in range(2):
+        measured = time_call(subject, seconds=0.005)
+        assert 0 < measured.to_return.median_us <= measured.to_ready.median_us <= measured.to_ready.p99_us
+    subject.run()
+
+
+@pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
+def test_a_donated_state_survives_an_exception_in_the_middle(error):
+    step = jax.jit(lambda state: state + 1, donate_argnums=0)
+    runs = []
+
+    def sometimes(state):
+        runs.append(1)
+        if len(runs) == 200:
+            raise error("stop")
+        return step(state)
+
+    training = call(sometimes, jnp.zeros(3), carry=1)
+    with pytest.raises(error, match="stop"):
+        time_call(training, seconds=60)
+    assert gc.isenabled()
+    training.run().block_until_ready()
+
+
+def test_a_profiler_that_is_set_stays_set():
+    def profiler(frame, event, argument):
+        pass
+
+    before = sys.getprofile()
+    sys.setprofile(profiler)
+    try:
+        time_call(call(busy), seconds=0.001)
+        assert sys.getprofile() is profiler
+    finally:
+        sys.setprofile(before)

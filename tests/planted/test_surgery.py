@@ -1,0 +1,87 @@
+"""The suite's gates of model surgery and start-up: green as they are, red with a regression planted from outside."""
+
+import re
+
+import jax
+import pytest
+
+pytestmark = pytest.mark.skipif(jax.device_count() < 8, reason="the baselines are of eight devices")
+
+SUITE = "tests/perf/test_model_surgery.py::"
+HOST_CALLS = SUITE + "test_host_calls_of_a_surgery[paths-4]"
+AGAINST_ONE_BY_ONE = SUITE + "test_building_the_nodes_on_the_paths[4-250]"
+ONE_REPLACEMENT = SUITE + "test_one_replacement_costs_the_same_in_a_model_of_any_size"
+SAME_PROGRAM = SUITE + "test_program_of_a_start_up_is_the_same_however_transformed[4]"
+MEMORY = SUITE + "test_no_device_needs_more_than_its_part_of_the_model[None]"
+COLLECTIVES = SUITE + "test_collectives_of_a_sharded_step[None]"
+
+WHOLE_TREE = """
+from perfsuite.workloads.surgery import replacing, transforms
+replacing.replace_on_paths = transforms.replace_on_paths = replacing.replace_at_once
+"""
+"""What is built is the whole tree again."""
+
+ANOTHER_PROGRAM = """
+import jax
+from perfsuite.workloads.surgery import transforms
+original = transforms.replace_on_paths
+changed = lambda *args: jax.tree.map(lambda leaf: leaf + 1, original(*args))
+monkeypatch.setattr(transforms, "replace_on_paths", changed)
+"""
+
+OPTIMIZER_ON_ALL_DEVICES = """
+from perfsuite.workloads.surgery import start_up
+original = start_up.shard
+whole = lambda tree, at: tree if isinstance(tree, start_up.Optimizer) else original(tree, at)
+monkeypatch.setattr(start_up, "shard", whole)
+"""
+
+WRONG_SPLIT = """
+from perfsuite.workloads.surgery import tensor_parallel
+monkeypatch.setattr(tensor_parallel, "row_parallel", tensor_parallel.column_parallel)
+"""
+"""The end of a residual branch split by output features: every device needs the others' features."""
+
+EACH_FOR_ITS_TEST = """
+import pytest
+
+PLANTS = {plants!r}
+
+@pytest.fixture(autouse=True)
+def plant(request, monkeypatch):
+    exec(PLANTS[request.node.nodeid], {{"monkeypatch": monkeypatch}})
+"""
+"""Regressions in one process, each planted for the length of one test. What a test module takes by name when it is
+imported cannot be planted so."""
+
+
+def test_the_suite_is_green_as_it_is(run_suite):
+    status, output = run_suite(HOST_CALLS, AGAINST_ONE_BY_ONE, ONE_REPLACEMENT, SAME_PROGRAM, MEMORY, COLLECTIVES)
+    assert status == pytest.ExitCode.OK, output
+
+
+def assert_caught(run_suite, plugin, caught):
+    status, output = run_suite(*caught, plugin=plugin)
+    assert status == pytest.ExitCode.TESTS_FAILED, output
+    for test, message in caught.items():
+        assert f"FAILED {test}" in output
+        assert re.search(message, output), output
+
+
+def test_building_the_whole_tree_again_turns_the_suite_red(run_suite):
+    caught = {
+        HOST_CALLS: r"paths host calls is [\d,]+ calls, the baseline is [\d,]+ calls",
+        AGAINST_ONE_BY_ONE: r"paths/one by one ratio to return is .* x \[.*\]",
+        ONE_REPLACEMENT: r"paths to return per unit is .* us/unit",
+    }
+    assert_caught(run_suite, WHOLE_TREE, caught)
+
+
+def test_another_program_and_needless_memory_and_a_wrong_split_turn_the_suite_red(run_suite):
+    plants = {SAME_PROGRAM: ANOTHER_PROGRAM, MEMORY: OPTIMIZER_ON_ALL_DEVICES, COLLECTIVES: WRONG_SPLIT}
+    caught = {
+        SAME_PROGRAM: r'assert texts\["paths"\] == texts\["batched"\]',
+        MEMORY: r"assert program.peak_bytes <= 1.1 \* held",
+        COLLECTIVES: r'assert {each.what for each in program.collectives} <= {"all-reduce"}',
+    }
+    assert_caught(run_suite, EACH_FOR_ITS_TEST.format(plants=plants), caught)

@@ -1,0 +1,161 @@
+"""What grew, in the message of a time gate that fails: planted operations are named, and a control says nothing.
+
+No gate here needs a quiet machine: what is planted makes the step a hundred times as long.
+"""
+
+import gzip
+import json
+
+import pytest
+
+pytestmark = pytest.mark.alone
+
+HEAD = """
+import jax
+import jax.numpy as jnp
+import pytest
+from perfsuite import Budget, call
+
+X = jnp.arange(64 * 64.0).reshape(64, 64)
+
+@jax.jit
+def step(x):
+    return jnp.tanh(x @ x)
+
+@jax.jit
+def reference(x):
+    return jnp.tanh(x @ x)
+
+@jax.jit
+def train(state, x):
+    return {"w": state["w"] + 1.0}, jnp.tanh(x @ x).sum()
+"""
+
+PLANTED = HEAD.replace("jnp.tanh(x @ x)", "jnp.sort(jnp.concatenate([x] * 10), axis=0)[:64] + jnp.tanh(x @ x)", 1)
+COMPARE = "perf.compare(call(step, X), call(reference, X), Budget(ratio=2))"
+TRACED = "*traced, a run*"
+UNKNOWN = "*(of the baseline no trace is kept here): host * us, *; the longest operations:"
+
+
+@pytest.fixture
+def run(pytester):
+    """Run one perf test, with pytest's cache. A comparison stops as soon as its limit is kept or broken."""
+
+    def run(head, *lines, options=("--perf",)):
+        body = "\n".join(f"    {line}" for line in lines)
+        pytester.makepyfile(test_step=f"{head}\n\ndef test_step(perf, monkeypatch):\n{body}\n")
+        limited = "compare" in body and ("Budget" in body or head is PLANTED)
+        return pytester.runpytest_inprocess(*options, f"--perf-seconds={10 if limited else 0.5}")
+
+    return run
+
+
+def fails(result, *lines):
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(list(lines))
+
+
+def test_an_operation_planted_in_the_candidate_is_named_and_no_file_is_left(run, pytester):
+    control = run(HEAD, COMPARE)
+    control.assert_outcomes(passed=1)
+    control.stdout.no_fnmatch_line(TRACED)
+    fails(
+        run(PLANTED, COMPARE),
+        "*step/reference ratio to ready is * against a budget of 2 x",
+        "*likely cause: not Python on the host*",
+        "*traced, a run (reference -> step): host * -> * us, device * -> * us, idle share * -> *",
+        "*  grew: jit_step: sort: 0 -> * us a run (+*), 0 -> 1 times",
+    )
+    assert not list(pytester.path.rglob("*.xplane.pb"))
+
+
+def test_the_call_moves_on_while_it_is_traced(run):
+    compare = [
+        "step = jax.jit(train, donate_argnums=0)",
+        "slow = jax.jit(lambda state, x: train(state, jnp.sort(jnp.concatenate([x] * 3), axis=0)[:64]), donate_argnums=0)",
+        "training = call(slow, {'w': jnp.ones(3)}, X, carry=1)",
+        "with pytest.raises(AssertionError, match='grew: .*sort'):",
+        "    perf.compare(training, call(step, {'w': jnp.ones(3)}, X, carry=1), Budget(ratio=2))",
+        "jax.block_until_ready(training.run())",
+    ]
+    run(HEAD, *compare).assert_outcomes(passed=1)
+
+
+@pytest.mark.parametrize(
+    ("line", "figure"),
+    [
+        ("perf.time(call(step, X), tolerance=30)", "step to "),
+        ("perf.compare(call(step, X), call(reference, X), tolerance=4)", "ratio"),
+    ],
+)
+def test_a_baselines_failure_names_what_grew_since_as_long_as_its_trace_is_known(run, pytester, line, figure):
+    run(HEAD, line, options=["--perf-save"]).assert_outcomes(passed=1)
+    control = run(HEAD, line)
+    control.assert_outcomes(passed=1)
+    control.stdout.no_fnmatch_line(TRACED)
+    grown = [
+        f"*{figure}* is * the baseline is *",
+        "*traced, a run (since the baseline): *",
+        "  grew: jit_step: sort: 0 -> *",
+    ]
+    fails(run(PLANTED, line), *grown)
+    if "time" in line:  # whose trace is no use any more where it was made elsewhere, or by another version
+        for entry in (pytester.path / ".pytest_cache/d/perfsuite").glob("*.gz"):
+            entry.write_bytes(
+                gzip.compress(gzip.decompress(entry.read_bytes()).replace(b'"processor": "', b'"processor": "x'))
+            )
+        fails(run(PLANTED, line), UNKNOWN)
+        run(HEAD, line, options=["--perf-save"])
+        for entry in (pytester.path / ".pytest_cache/d/perfsuite").glob("*.gz"):
+            entry.write_bytes(gzip.compress(gzip.decompress(entry.read_bytes()).replace(b'"host_us"', b'"us"')))
+        fails(run(PLANTED, line), UNKNOWN)
+        run(HEAD, line, options=["--perf-save"])
+    path = pytester.path / "baselines/cpu.json"
+    saved = json.loads(path.read_text())
+    for entry in saved["figures"]["test_step.py::test_step"].values():
+        entry["value"] /= 2.1  # saved elsewhere since
+        entry.pop("interval", None)
+    path.write_text(json.dumps(saved))
+    # A ratio still has its reference.
+    known = (
+        [
+            UNKNOWN,
+            "  jit_step: sort: * us, 1 times",
+        ]
+        if "time" in line
+        else ["*traced, a run (reference -> step): *", "  grew: jit_step: sort: 0 -> *"]
+    )
+    fails(run(PLANTED, line), *known)
+
+
+def test_a_tail_over_its_budget_says_what_takes_the_time(run):
+    fails(
+        run(HEAD, "perf.time(call(step, X), budget=Budget(p99_us=0.01))"),
+        "*likely cause: the median is * us: single calls stall",
+        "*traced, a run: host * us, device * us, *; the longest operations:",
+        "*jit_step: *fusion*: * us, 1 times",
+    )
+
+
+def test_an_error_while_tracing_does_not_hide_the_failure(run):
+    fails(
+        run(
+            PLANTED,
+            "import perfsuite.instruments.trace_gates",
+            "def broken(*calls, us): raise OSError('disk full\\nreally')",
+            "monkeypatch.setattr(perfsuite.instruments.trace_gates, 'profiles', broken)",
+            COMPARE,
+        ),
+        "*step/reference ratio to ready is * against a budget of 2 x",
+        "*what grew could not be traced: OSError: disk full really",
+    )
+
+
+def test_of_calls_that_run_nothing_on_a_device_the_host_calls_speak_alone(run):
+    result = run(
+        HEAD,
+        "from time import sleep",
+        "perf.compare(call(sleep, 3e-3), call(sleep, 1e-3), Budget(ratio=2))",
+    )
+    fails(result, "*ratio to ready is *", "*likely cause: not Python on the host*")
+    result.stdout.no_fnmatch_line("*traced*")

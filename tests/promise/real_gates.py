@@ -1,0 +1,166 @@
+"""Gates on a real call whose truth is known, many times over: false alarms, and slowdowns caught in time.
+
+    python tests/promise/real_gates.py
+    python tests/promise/real_gates.py --gates 20 --rows "A/A" "+3 %" --trials trials.jsonl
+
+Prints a Markdown table. Each gate holds a jitted chain of products of about 1 ms against itself, as `perf.compare` does
+with `Budget(ratio=1)`: both sides are one function behind the same lines, and the candidate waits busily for a share of
+what each of its own calls took. A gate stops as soon as its interval excludes 1, or when its seconds are up, and fails
+where the interval lies above 1: in a row without a plant (A/A) that is a false alarm. One that lies below 1 fails
+nothing, but is as wrong, and is counted beside. Rows with "busy" run beside a process on each core that only computes.
+
+With `--trials FILE` each gate is one line of JSON in FILE, and the table is of all that are in it: it can be run in
+parts. The gates of the rows take turns, so that a machine's good and bad minutes are shared among them.
+"""
+
+import argparse
+import contextlib
+import dataclasses
+import json
+import math
+import statistics
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+import tabulate
+
+from perfsuite.measure.call import call
+from perfsuite.measure.measurement import Interval
+from perfsuite.measure.timing.calibrating import Trial, Workload
+from perfsuite.measure.timing.load import busy_neighbours
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """One condition: the slowdown that is planted (0.01 is 1 %), the seconds of a gate, and whether others compute."""
+
+    planted: float
+    seconds: float
+    busy: bool
+
+    @property
+    def name(self) -> str:
+        """As the table and `--rows` have it."""
+        planted = f"+{100 * self.planted:g} %" if self.planted else "A/A"
+        return f"{planted}, {'busy' if self.busy else 'quiet'}, {self.seconds:g} s"
+
+
+ROWS = (
+    Row(0.0, 5, False),
+    Row(0.0, 5, True),
+    Row(0.01, 5, False),
+    Row(0.03, 5, True),
+    Row(0.01, 30, True),
+)
+
+
+def chain(products: int = 750):
+    """A call of about 1 ms on one core: `products` products of matrices of 32 x 32."""
+
+    @jax.jit
+    def step(x):
+        return jax.lax.fori_loop(0, products, lambda _, x: jnp.tanh(x @ x), x)
+
+    return call(step, jnp.full((32, 32), 0.01))
+
+
+def run(rows: Sequence[Row], gates: int, trials: Path | None) -> dict[Row, list[Trial]]:
+    """`gates` gates of each row, a few of a row at a time; those in the file `trials` come first in the result."""
+    done = read(trials, rows) if trials else {row: [] for row in rows}
+    workload = Workload(chain(), "ready")
+    started = time.monotonic()
+    for turn in range(gates):
+        for row in rows:
+            with busy_neighbours() if row.busy else contextlib.nullcontext():
+                trial = workload.trial(row.planted, seconds=row.seconds)
+            done[row].append(trial)
+            if trials:
+                write(trials, row, trial)
+        print(f"{turn + 1} of {gates} gates a row, {time.monotonic() - started:.0f} s", file=sys.stderr, flush=True)
+    workload.give_back()
+    return done
+
+
+def read(path: Path, rows: Sequence[Row]) -> dict[Row, list[Trial]]:
+    """The trials of these rows in the file; none where there is no file yet."""
+    found: dict[Row, list[Trial]] = {row: [] for row in rows}
+    for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
+        values = json.loads(line)
+        row, trial = Row(**values["row"]), values["trial"]
+        if row in found:
+            trial["interval"], trial["thresholds"] = Interval(**trial["interval"]), tuple(trial["thresholds"])
+            found[row].append(Trial(**trial))
+    return found
+
+
+def write(path: Path, row: Row, trial: Trial) -> None:
+    """Add one trial to the file."""
+    values = {"row": dataclasses.asdict(row), "trial": dataclasses.asdict(trial)}
+    with path.open("a", encoding="utf-8") as file:
+        file.write(json.dumps(values) + "\n")
+
+
+def table(done: dict[Row, list[Trial]]) -> str:
+    """The Markdown table, a row a condition."""
+    lines = []
+    for row, trials in done.items():
+        if not trials:
+            continue
+        slower = sum(trial.interval.low > 1 for trial in trials)
+        faster = sum(trial.interval.high < 1 for trial in trials)
+        middle = math.exp(statistics.median(math.log(trial.interval.low * trial.interval.high) / 2 for trial in trials))
+        lines.append(
+            (
+                row.name,
+                f"{slower} of {len(trials)}",
+                faster,
+                f"{statistics.median(trial.seconds for trial in trials):.1f}",
+                f"{statistics.median(trial.pairs for trial in trials):,.0f}",
+                f"{100 * (middle - 1):+.3f} %",
+            )
+        )
+    columns = ("planted", "failed", "said faster", "median s", "median pairs", "middle of the interval, median")
+    return tabulate.tabulate(lines, columns, tablefmt="github", disable_numparse=True)
+
+
+def main(arguments: Sequence[str] | None = None) -> dict[Row, list[Trial]]:
+    """Run it, print the table, and give the trials."""
+    options = parse(arguments)
+    rows = [row for row in ROWS if not options.rows or any(row.name.startswith(name) for name in options.rows)]
+    done = run(rows, options.gates, options.trials)
+    print(table(done))
+    return done
+
+
+def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    """The command line. Bad values end the program, with a message that names the option."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    parser.add_argument("--gates", type=_count, default=100, help="gates of each row (default: 100)")
+    parser.add_argument("--rows", nargs="+", type=_row, default=[], metavar="ROW", help=f"of {_NAMES} (default: all)")
+    parser.add_argument(
+        "--trials", type=Path, metavar="FILE", help="keep each gate's outcome there, and count earlier ones"
+    )
+    return parser.parse_args(arguments)
+
+
+_NAMES = "; ".join(row.name for row in ROWS).replace("%", "%%")
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"must be a whole number, got {text!r}")
+    return int(text)
+
+
+def _row(text: str) -> str:
+    if not any(row.name.startswith(text) for row in ROWS):
+        raise argparse.ArgumentTypeError(f"no row begins with {text!r}: {'; '.join(row.name for row in ROWS)}")
+    return text
+
+
+if __name__ == "__main__":
+    main()

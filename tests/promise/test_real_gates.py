@@ -1,0 +1,62 @@
+"""The script that counts false alarms and slowdowns caught on a real call. Real gates run, at its smallest size."""
+
+import json
+
+import pytest
+
+from perfsuite.measure.measurement import Interval
+from perfsuite.measure.timing.calibrating import Trial
+from promise import real_gates
+
+
+def trial(planted, low, high, seconds=2.0):
+    return Trial(planted, Interval(low, high), (0.01, 0.01), 100, seconds)
+
+
+@pytest.mark.alone
+def test_gates_run_in_turns_are_kept_and_counted_again(capsys, tmp_path):
+    kept = tmp_path / "trials.jsonl"
+    done = real_gates.main(["--gates", "1", "--rows", "+3 %", "--trials", str(kept)])
+    ((row, trials),) = done.items()
+    assert (row.planted, row.busy, len(trials)) == (0.03, True, 1)
+    assert trials[0].pairs > 0
+    assert "+3 %, busy, 5 s" in capsys.readouterr().out
+    again = real_gates.main(["--gates", "0", "--trials", str(kept)])
+    assert again[row] == trials
+    assert sum(map(len, again.values())) == 1
+
+
+def test_the_table_counts_alarms_and_what_was_caught():
+    none, busy, planted = real_gates.ROWS[:3]
+    done = {
+        none: [trial(0.0, 0.99, 1.01), trial(0.0, 1.001, 1.02)],
+        busy: [trial(0.0, 0.98, 0.99)],
+        planted: [trial(0.01, 0.99, 1.01, 5.0), trial(0.01, 1.001, 1.02, 1.0), trial(0.01, 0.9, 0.99, 3.0)],
+    }
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in real_gates.table(done).splitlines()[2:]]
+    assert [row[:4] for row in rows] == [
+        ["A/A, quiet, 5 s", "1 of 2", "0", "2.0"],
+        ["A/A, busy, 5 s", "0 of 1", "1", "2.0"],
+        ["+1 %, quiet, 5 s", "1 of 3", "1", "3.0"],
+    ]
+
+
+def test_a_trial_comes_back_from_the_file_as_it_was(tmp_path):
+    row, kept = real_gates.ROWS[2], trial(0.01, 1.001, 1.02)
+    real_gates.write(tmp_path / "trials", row, kept)
+    real_gates.write(tmp_path / "trials", real_gates.Row(0.5, 1, False), kept)
+    assert real_gates.read(tmp_path / "trials", [row]) == {row: [kept]}
+    assert len([json.loads(line) for line in (tmp_path / "trials").read_text().splitlines()]) == 2
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--gates", "-1"], "--gates: must be a whole number, got '-1'"),
+        (["--rows", "B/B"], "--rows: no row begins with 'B/B'"),
+    ],
+)
+def test_a_bad_argument_is_named(arguments, message, capsys):
+    with pytest.raises(SystemExit):
+        real_gates.main(arguments)
+    assert message in capsys.readouterr().err

@@ -1,0 +1,322 @@
+"""The page as text: what is on it, and that nothing in a name or a message is more than text."""
+
+import html.parser
+import math
+import re
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from support.report_samples import HEADER, distribution, figure, line, perf_test
+
+from perfsuite.measure.measurement import Interval
+from perfsuite.report import drawings, pictures
+from perfsuite.report.html import html as page_of
+from perfsuite.report.model import (
+    Beside,
+    CalibrationRow,
+    Missing,
+    Report,
+    Reported,
+    SavedChange,
+    SavedFile,
+    Trace,
+)
+from perfsuite.report.page import breakable, percent, render
+from perfsuite.session.plots import MOST_RATIOS, ProgramRecord, distribution_of
+
+HOSTILE = """</title></style><script>alert("1")</script><img src=x onerror='alert(2)'>&amp;{{ 7 * 7 }}$x_1$"""
+"""The name of everything."""
+
+
+class Parsed(html.parser.HTMLParser):
+    """What a browser would make of a page: its tags with attributes, and its text, that of scripts apart."""
+
+    def __init__(self, text: str):
+        super().__init__()
+        self.tags: list[tuple[str, dict[str, str | None]]] = []
+        self.text = self.scripts = ""
+        self._within: list[str] = []
+        self.feed(text)
+        self.close()
+
+    def handle_starttag(self, tag, attrs):
+        self.tags.append((tag, dict(attrs)))
+        self._within.append(tag)
+        if tag in ("td", "th", "br"):
+            self.text += " "
+
+    def handle_endtag(self, tag):
+        while self._within and self._within.pop() != tag:
+            pass
+
+    def handle_data(self, data):
+        if "script" in self._within:
+            self.scripts += data
+        elif "style" not in self._within:
+            self.text += data
+
+    def outline(self) -> list[str]:
+        """The tags without those inside pictures, whose axes depend on how long names are, and breaks in long words."""
+        return [
+            tag for tag, _ in self.tags if tag not in {*["wbr", "g", "path", "text", "use", "defs", "clippath", "rect"]}
+        ]
+
+    def all(self, tag: str) -> list[dict[str, str | None]]:
+        return [attributes for name, attributes in self.tags if name == tag]
+
+
+def everything(name: str) -> Report:
+    """A report with something in every part, all called `name`."""
+    failed = figure(
+        name, 3, verdict="fail", limit=2.0, baseline=2, source="baseline", reason=name, cause=name, first=name, unit=name,
+        detail={name: 3, "other": 1}, baseline_detail={name: 2}, places={name: name},
+    )  # fmt: skip
+    fact = figure(f"{name} flops", target=name, verdict="not comparable", reason=name)
+    trace = Trace(
+        name, name, f"{name}/perfetto_trace.json.gz", 2, (figure(f"{name} trace host"),), ((name, 1.0, 2.0),), ""
+    )
+    program = ProgramRecord(name, name, name, name, 1, False, (fact.title,), True, (name,))
+    ratio = figure(
+        name, 1.05, verdict="inconclusive", kind="ratio", reason=name, interval=Interval(1.0, 1.1), limit=1.02
+    )
+    variants = [
+        perf_test(f"test_variant[{name}{number}]", figure(f"{name}{number} ratio", 1.0 + number, kind="ratio"))
+        for number in range(3)
+    ]
+    tests = (
+        perf_test(
+            f"test_a[{name}]", failed, fact, ratio, outcome="failed", message=name, distributions=(distribution(name),),
+            lines=(line(name),), programs=(program,), traces=(trace, Trace(name, name, "", 1, (), (), name)),
+        ),
+        perf_test("test_b", outcome="skipped", message=name),
+        *variants,
+    )  # fmt: skip
+    return Report(
+        HEADER,
+        tests,
+        (Missing(name, name),),
+        (Reported("cpu", name, name, 2.0, "ms", "time", "lower", Interval(1.0, 3.0), name),),
+        (Beside("cpu", name, name, 2.0, "us", None, "measured"),),
+        (CalibrationRow(name, name, False, 9, 1, ((0.03, 2, 2),), 0.1),),
+        (SavedFile(name, True, 1, 1, 0, 3, (SavedChange(name, name, "update", 1.0, 2.0, "us", "worse", (name,)),)),),
+        (name,),
+    )
+
+
+@pytest.fixture(scope="module")
+def hostile() -> Parsed:
+    return Parsed(page_of(everything(HOSTILE)))
+
+
+def test_names_and_messages_are_text_wherever_they_stand(hostile):
+    plain = Parsed(page_of(everything("plain")))
+    assert hostile.outline() == plain.outline()
+    assert hostile.scripts == plain.scripts
+    assert not any(name.startswith("on") for _, attributes in hostile.tags for name in attributes)
+    assert hostile.text.count(HOSTILE) >= 30
+
+
+def test_no_part_of_the_page_comes_from_elsewhere(hostile):
+    for tag, attributes in hostile.tags:
+        assert tag not in ("link", "img", "iframe", "object", "embed", "base")
+        assert "src" not in attributes
+        for name in ("href", "xlink:href"):
+            target = attributes.get(name) or "#"
+            # Traces lie beside the page; their path can be no address of another kind.
+            assert target.startswith("#") or ":" not in target
+    policy = next(each["content"] for each in hostile.all("meta") if each.get("http-equiv"))
+    assert "default-src 'none'" in policy
+    assert "unsafe-inline'; script" in policy
+    assert "script-src 'sha256-" in policy
+
+
+def test_every_id_is_used_once_and_every_link_leads_somewhere(hostile):
+    ids = [attributes["id"] for _, attributes in hostile.tags if "id" in attributes]
+    assert len(ids) == len(set(ids))
+    anchors = [each["href"][1:] for each in hostile.all("a") if each["href"].startswith("#")]
+    anchors += [each["href"][1:] for each in hostile.all("use")]
+    assert anchors
+    for anchor in anchors:
+        assert anchor in ids or anchor.startswith("figures.verdict=")
+    clips = {attributes["clip-path"] for _, attributes in hostile.tags if "clip-path" in attributes}
+    assert clips
+    assert {clip.removeprefix("url(#").removesuffix(")") for clip in clips} <= set(ids)
+
+
+def test_an_address_that_is_a_script_is_a_path():
+    trace = Trace("t", "t", "javascript:alert(1)//perfetto_trace.json.gz", 1, (), (), "")
+    page = Parsed(page_of(Report(HEADER, (perf_test("test_a", traces=(trace,)),))))
+    assert all((each["href"] or "").startswith(("#", "javascript%3A")) for each in page.all("a"))
+
+
+def test_failures_come_first_with_their_message():
+    tests = (perf_test("test_good"), perf_test("test_bad", outcome="failed", message="step flops is 3"))
+    text = Parsed(page_of(Report(HEADER, tests))).text
+    assert text.index("1 of 2 perf tests failed") < text.index("test_it.py::test_bad") < text.index("step flops is 3")
+    assert text.index("step flops is 3") < text.index("test_it.py::test_good")
+
+
+@pytest.mark.parametrize(
+    ("tests", "says"),
+    [
+        ((), "No perf test ran"),
+        ((perf_test(),), "1 perf test passed"),
+        ((perf_test(), perf_test("test_b", outcome="skipped")), "1 perf test passed, 1 skipped"),
+    ],
+)
+def test_a_session_without_failures_says_so(tests, says):
+    assert " ".join(Parsed(page_of(Report(HEADER, tests))).text.split()).count(says) == 1
+
+
+def test_a_figure_has_value_interval_limit_baseline_change_and_verdict():
+    made = figure(
+        "ratio", 1.062, unit="x", kind="ratio", interval=Interval(1.055, 1.07), limit=1.06, baseline=1.01,
+        source="baseline", verdict="fail",
+    )  # fmt: skip
+    words = Parsed(page_of(Report(HEADER, (perf_test("test_a", made),)))).text.split()
+    row = " ".join(words)
+    assert "ratio test_it.py::test_a fail ratio 1.062 [1.055, 1.07] x 1.06 baseline 1.01 +5.15 %" in row
+
+
+def test_an_interval_without_an_end_is_left_out():
+    unbounded = perf_test("t", figure(interval=Interval(1.0, math.inf)))
+    text = Parsed(page_of(Report(HEADER, (unbounded,)))).text
+    assert "inf]" not in text
+    assert "[" not in text.partition("Session")[0]
+
+
+def test_parts_that_changed_are_named_with_their_place():
+    made = figure(detail={"dot": 3, "add": 1}, baseline_detail={"dot": 1, "add": 1, "old": 1}, places={"dot": "a.py:3"})
+    text = " ".join(Parsed(page_of(Report(HEADER, (perf_test("t", made),)))).text.split())
+    assert "dot: 1 \N{RIGHTWARDS ARROW} 3 at a.py:3" in text
+    assert "old: 1 \N{RIGHTWARDS ARROW} none" in text
+    assert "add:" not in text
+
+
+def test_a_program_says_whether_it_could_be_compared():
+    fact = figure("step flops")
+    says = {
+        "unfused: dot and add": ProgramRecord("step", None, "cpu", "xla", 1, False, ("step flops",), True, ("unfused: dot and add",)),
+        "No gated fact differs": ProgramRecord("step", None, "cpu", "xla", 1, False, ("step flops",), True),
+        "not in the cache of this machine": ProgramRecord("step", None, "cpu", "xla", 1, False, ("step flops",)),
+    }  # fmt: skip
+    for words, program in says.items():
+        text = Parsed(page_of(Report(HEADER, (perf_test("t", fact, programs=(program,)),)))).text
+        assert [each in text for each in says] == [each == words for each in says]
+
+
+def test_pictures_say_what_is_in_them():
+    ratio = figure("a/b ratio to ready", 1.05, kind="ratio", limit=1.2, baseline=1.04)
+    far = figure("a/b ratio to ready", 1.05, kind="ratio", limit=9.0, source="budget")
+    slope = figure("step to return per unit", 3.0, kind="time", baseline=2.5)
+    intercept = figure("step to return intercept", 0.5, kind="info", baseline=1.0)
+    made = perf_test("t", ratio, far, slope, intercept, distributions=(distribution(),), lines=(line(),))
+    text = " ".join(Parsed(page_of(Report(HEADER, (made,)))).text.split())
+    assert "a: median 105 us b: median 100 us 4 pairs" in text
+    assert "limit (dashed): 1.2 limit (off the picture): 9 " in text
+    assert "baseline (dotted): 1.04" in text
+    assert (
+        "3 us a unit, and 0.5 us R\N{SUPERSCRIPT TWO} 0.9990, 3 sizes, 12 rounds baseline (dotted): 2.5 us a unit"
+        in text
+    )
+
+
+@settings(max_examples=8)
+@given(
+    st.lists(st.floats(1e-3, 1e3), min_size=1, max_size=60),
+    st.none() | st.floats(1e-3, 1e3),
+    st.booleans(),
+)
+def test_any_ratios_can_be_drawn(ratios, baseline, equal):
+    made = distribution(ratios=ratios[:1] * len(ratios) if equal else ratios)
+    drawn = drawings.distribution(made, [1.1], baseline)
+    assert drawn.startswith("<svg ")
+    assert "nan" not in drawn
+    assert 0 <= drawings.outside(made) < len(ratios)
+
+
+@settings(max_examples=8)
+@given(st.lists(st.tuples(st.floats(1, 1e6), st.floats(0, 1e9)), min_size=2, max_size=5), st.floats(-1e3, 1e3))
+def test_any_line_can_be_drawn(points, slope):
+    units, values = zip(*points, strict=True)
+    drawn = drawings.line(line(units=units, values=values, per_unit=slope), slope, 0.0)
+    assert drawn.startswith("<svg ")
+    assert "nan" not in drawn
+
+
+@pytest.mark.parametrize("values", [(1.0, 1.0, 1.0), (0.0, 0.0, 0.0), (-1.0, 2.0, 3.0), (1e-6, 1.0, 1e6)])
+def test_any_variants_can_be_drawn(values):
+    named = [
+        (f"\N{CJK UNIFIED IDEOGRAPH-4E00}$x^{{{number}}}$\x00", figure(value=value, interval=Interval(value, math.inf)))
+        for number, value in enumerate(values)
+    ]
+    drawn = drawings.dots("ratio", named)
+    assert "\N{CJK UNIFIED IDEOGRAPH-4E00}$x^{0}$?" in drawn
+
+
+def test_a_picture_has_the_colours_of_the_page_and_none_of_its_own():
+    drawn = drawings.distribution(distribution(), [1.1], 1.05)
+    assert {"var(--ink)", "var(--accent)", "var(--fail)", "var(--faint)"} <= set(re.findall(r"var\(--\w+\)", drawn))
+    assert not re.findall(r"(?:fill|stroke): (?!none|var)[^;\"]+", drawn)
+    assert "font-family" not in drawn
+    assert "xmlns" not in drawn
+    assert "<style" not in drawn
+
+
+def test_two_pictures_share_no_id():
+    ids = [set(re.findall(r'id="([^"]+)"', drawings.line(line()))) for _ in range(2)]
+    assert all(ids)
+    assert ids[0].isdisjoint(ids[1])
+
+
+def test_the_label_of_a_picture_is_escaped():
+    with pictures.themed():
+        drawn = pictures.svg(pictures.blank(), HOSTILE)
+    assert Parsed(drawn).all("svg")[0]["aria-label"] == HOSTILE
+
+
+def test_long_comparisons_are_thinned_evenly():
+    class Made:
+        until, candidate, reference, unsettled = "ready", "a", "b", None
+        processes, bounded = 1, True
+        candidate_us = np.stack([np.ones(5000), np.arange(1.0, 5001.0)], axis=1)
+        reference_us = np.ones((5000, 2))
+        candidate_median_us, reference_median_us = 2500.5, 1.0
+
+        class ratio:  # noqa: N801
+            value, interval = 2500.5, Interval(1.0, 2.0)
+
+    made = distribution_of("a/b ratio to ready", Made)
+    assert (len(made.ratios), made.pairs) == (MOST_RATIOS, 5000)
+    assert made.ratios[:2] == (1.0, 6.0)
+    assert made.ratios[-1] == 4996.0
+
+
+@pytest.mark.parametrize(
+    ("share", "shown"),
+    [(0.0234567, "+2.35 %"), (-0.5, "-50 %"), (0.0, "0 %"), (123.0, "+12,300 %"), (1e-9, "+1e-07 %")],
+)
+def test_a_change_has_its_sign_and_three_digits(share, shown):
+    assert percent(share) == shown
+
+
+@given(st.text())
+def test_a_name_that_may_be_broken_is_the_same_name(name):
+    assert Parsed(f"<p>{breakable(name)}</p>").text == name
+
+
+def test_a_large_session_is_a_page_of_moderate_size():
+    names = [f"step {fact}" for fact in ("flops", "bytes accessed", "peak bytes", "fusions", "copies", "collectives")]
+    tests = [
+        perf_test(f"test_variant_of_the_step[variant-{number}]", *(figure(name, number, baseline=3) for name in names))
+        for number in range(250)
+    ]
+    page = page_of(Report(HEADER, tuple(tests)))
+    assert page.count("<tr data-verdict=") == 1500
+    assert len(page) < 1_500_000
+
+
+def test_another_page_can_share_the_look():
+    assert "<title>perfsuite</title>" in render("base.html")

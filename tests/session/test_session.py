@@ -1,0 +1,307 @@
+"""`session`: which file a figure belongs to, and what a save makes of the files. `test_targets_end_to_end` runs it all."""
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+
+from perfsuite.gate.baseline import Entry
+from perfsuite.gate.baseline_file import BaselineError, load, save
+from perfsuite.gate.environment import Environment, target_environment
+from perfsuite.measure.measurement import Measurement
+from perfsuite.options import Options
+from perfsuite.session import session as session_module
+from perfsuite.session.records import TestRecord
+from perfsuite.session.session import PerfSession, split_parameters
+
+CPU = Environment("cpu", 8, "Xeon", "3.11.7", "0.10.2", "0.10.2")
+TPU = Environment("TPU v5 lite", 4, "Xeon", "3.11.7", "0.10.2", "0.10.2", libtpu="0.0.42")
+TEST = "test_a.py::test_step"
+REPORTED = Entry(104.7, "ms", "time", "reported", source="a lab note")
+
+
+@pytest.fixture
+def start(tmp_path, monkeypatch):
+    """A session on a device of one's choice."""
+
+    def start(present=CPU, *targets, save=True, strict=False, size="small"):
+        monkeypatch.setattr(session_module, "present_environment", lambda: present)
+        monkeypatch.setattr(session_module, "installed", lambda package: "0.0.42")
+        options = Options(
+            active=True,
+            only=False,
+            save=save,
+            strict=strict,
+            size=size,
+            seconds=1.0,
+            baselines=tmp_path,
+            targets=targets,
+            targets_from="--perf-target",
+        )
+        return PerfSession(options, timing_refused="")
+
+    return start
+
+
+def flops(value=100, target=None, name="step flops", **fields):
+    return Measurement(name, value, "FLOP", "size", target=target, **fields)
+
+
+def ran(*measurements, test=TEST, passed=True, ended=True):
+    return TestRecord(test, passed, ended, (), measurements)
+
+
+def saved(session, *records):
+    """Save what these tests made: the actions, by file and figure."""
+    session.records = list(records)
+    results, errors = session.save()
+    assert errors == []
+    return {
+        result.path.name: {f"{change.test}: {change.name}": change.action for change in result.changes}
+        for result in results
+    }
+
+
+def entry(path, name="step flops", test=TEST):
+    return load(path).get(test, name)
+
+
+# Whose file.
+
+
+def test_a_figure_of_a_target_goes_to_the_file_of_the_target_as_compiled(start, tmp_path):
+    actions = saved(start(), ran(flops(), flops(90, "tpu-v5e")))
+    assert actions == {name: {f"{TEST}: step flops": "create"} for name in ("cpu.json", "tpu-v5e.json")}
+    here, there = entry(tmp_path / "cpu.json"), entry(tmp_path / "tpu-v5e.json")
+    assert (here.value, here.provenance, here.environment) == (100, "measured", CPU)
+    assert (there.value, there.provenance) == (90, "compiled")
+    assert there.environment == target_environment(CPU, "TPU v5 lite", libtpu="0.0.42")
+
+
+def test_a_figure_is_judged_against_the_file_of_its_own_device(start):
+    saved(start(), ran(flops(), flops(90, "tpu-v5e")))
+    gating = start(save=False)
+    assert gating.judge(TEST, flops(100), None).verdict == "pass"
+    assert gating.judge(TEST, flops(100, "tpu-v5e"), None).verdict == "fail"
+    assert gating.judge(TEST, flops(90, "tpu-v5e"), None).verdict == "pass"
+    assert gating.judge(TEST, flops(90, "tpu-v6e"), None).verdict == "new"
+    strict = start(save=False, strict=True).judge(TEST, flops(90, "tpu-v6e"), None)
+    assert (strict.verdict, strict.reason.split(" (")[0]) == ("fail", "step flops @ tpu-v6e has no baseline")
+
+
+def test_the_limit_of_a_ratio_is_that_of_its_own_device(start):
+    def cycles(value, target=None):
+        return Measurement("step cycles", value, "x", "ratio", target=target)
+
+    saved(start(), ran(cycles(2.0), cycles(4.0, "tpu-v5e")))
+    gating = start(save=False)
+    assert gating.ratio_limit(TEST, "step cycles", None) == [pytest.approx(2.1)]
+    assert gating.ratio_limit(TEST, "step cycles", None, target="tpu-v5e") == [pytest.approx(4.2)]
+    assert gating.ratio_limit(TEST, "step cycles", None, target="tpu-v6e") == []
+
+
+def test_a_target_that_is_not_known_is_an_error(start):
+    with pytest.raises(ValueError, match="tpu-v5e"):
+        start().judge(TEST, flops(target="abacus"), None)
+
+
+# Another host, another day.
+
+
+def test_a_save_on_another_host_changes_nothing_in_the_file_of_a_target(start, tmp_path):
+    saved(start(), ran(flops(target="tpu-v5e")))
+    before = (tmp_path / "tpu-v5e.json").read_bytes()
+    other = dataclasses.replace(CPU, processor="EPYC", python="3.13.1", device_count=1)
+    assert saved(start(other), ran(flops(target="tpu-v5e"))) == {"tpu-v5e.json": {f"{TEST}: step flops": "keep"}}
+    assert (tmp_path / "tpu-v5e.json").read_bytes() == before
+
+
+def test_what_a_target_measured_or_a_document_reported_is_not_trimmed_here(start, tmp_path):
+    measured = Entry(3.0, "ms", "time", "measured", TPU)
+    save(tmp_path / "tpu-v5e.json", {TEST: {"step": measured, "step 3": REPORTED}})
+    session = start()
+    assert saved(session, ran(flops(target="tpu-v5e"))) == {"tpu-v5e.json": {f"{TEST}: step flops": "create"}}
+    assert session.missing() == []
+    # Nor when the test is deleted.
+    session = start()
+    session.collected = {"test_a.py::test_other"}
+    assert saved(session) == {"tpu-v5e.json": {f"{TEST}: step flops": "trim"}}
+    assert load(tmp_path / "tpu-v5e.json").figures == {TEST: {"step": measured, "step 3": REPORTED}}
+
+
+def test_a_figure_of_a_target_that_its_test_no_longer_makes_is_missing_and_trimmed(start):
+    saved(start(), ran(flops(target="tpu-v5e"), flops(target="tpu-v5e", name="step peak")))
+    gating = start(save=False)
+    gating.records = [ran(flops(target="tpu-v5e"))]
+    assert gating.missing() == [(TEST, "step peak @ tpu-v5e")]
+    actions = saved(start(), ran(flops(target="tpu-v5e")))
+    assert actions == {"tpu-v5e.json": {f"{TEST}: step flops": "keep", f"{TEST}: step peak": "trim"}}
+
+
+def test_a_test_that_no_longer_compiles_for_a_target_at_all_leaves_nothing_in_its_file(start):
+    saved(start(), ran(flops(), flops(target="tpu-v5e")), ran(flops(target="tpu-v5e"), test="test_a.py::test_other"))
+    gating = start(save=False)
+    gating.records = [ran(flops())]
+    assert gating.missing() == [(TEST, "step flops @ tpu-v5e")]
+    assert saved(start(), ran(flops())) == {
+        "cpu.json": {f"{TEST}: step flops": "keep"},
+        "tpu-v5e.json": {f"{TEST}: step flops": "trim"},
+    }
+
+
+@pytest.mark.parametrize("record", [ran(passed=False, ended=False), ran(passed=False)], ids=["skipped", "failed"])
+def test_a_test_that_did_not_pass_loses_nothing(start, record):
+    saved(start(), ran(flops(), flops(target="tpu-v5e")))
+    assert saved(start(CPU, "tpu-v5e"), record) == {"cpu.json": {}, "tpu-v5e.json": {}}
+
+
+def test_files_that_are_not_there_and_stay_so_are_not_mentioned(start, tmp_path):
+    assert saved(start(CPU, "tpu-v6e"), ran(flops(target="tpu-v5e"))).keys() == {"tpu-v5e.json"}
+    assert sorted(path.name for path in tmp_path.glob("*.json")) == ["tpu-v5e.json"]
+
+
+def test_a_save_without_anything_to_record_says_so_of_the_present_devices_file(start):
+    assert saved(start(CPU, "tpu-v6e"), ran(flops(), passed=False)) == {"cpu.json": {}}
+
+
+# Tests that run once for every target.
+
+
+def collected(session, *tests, of_targets=(TEST,)):
+    session.collected = set(tests)
+    session.of_targets = set(of_targets)
+    return session
+
+
+def test_a_session_for_other_targets_keeps_what_tests_made_for_the_rest(start):
+    here, v5e, v6e = (f"{TEST}[{name}]" for name in ("here", "tpu-v5e", "tpu-v6e"))
+    saved(
+        start(),
+        ran(flops(), test=here),
+        ran(flops(), flops(target="tpu-v5e"), test=v5e),
+        ran(flops(target="tpu-v6e"), test=v6e),
+    )
+    session = collected(start(CPU, "tpu-v5e"), v5e)
+    actions = saved(session, ran(flops(), flops(target="tpu-v5e"), test=v5e))
+    assert actions == {name: {f"{v5e}: step flops": "keep"} for name in ("cpu.json", "tpu-v5e.json")}
+    session = collected(start(), here)
+    assert saved(session, ran(flops(), test=here)) == {"cpu.json": {f"{here}: step flops": "keep"}}
+
+
+def test_a_deleted_test_is_trimmed_from_the_file_of_its_target(start):
+    kept, gone, renamed = f"{TEST}[tpu-v5e]", "test_a.py::test_gone[tpu-v5e]", f"{TEST}[dropout-tpu-v5e]"
+    figure = flops(target="tpu-v5e")
+    saved(start(), *(ran(figure, test=test) for test in (kept, gone, renamed)))
+    actions = saved(collected(start(CPU, "tpu-v5e"), kept), ran(figure, test=kept))
+    assert actions == {
+        "tpu-v5e.json": {
+            f"{kept}: step flops": "keep",
+            f"{gone}: step flops": "trim",
+            f"{renamed}: step flops": "trim",
+        }
+    }
+
+
+def test_a_deleted_test_is_trimmed_from_the_file_of_a_target_that_no_other_test_compiles_for(start):
+    saved(start(), ran(flops()), ran(flops(target="tpu-v5e"), test="test_a.py::test_gone"))
+    session = collected(start(), TEST, of_targets=())
+    assert saved(session, ran(flops())) == {
+        "cpu.json": {f"{TEST}: step flops": "keep"},
+        "tpu-v5e.json": {"test_a.py::test_gone: step flops": "trim"},
+    }
+
+
+def test_figures_of_the_other_size_stay(start):
+    saved(start(size="full"), ran(flops(900, "tpu-v5e")))
+    saved(start(), ran(flops(target="tpu-v5e")))
+    assert saved(start(), ran(flops(target="tpu-v5e"))) == {"tpu-v5e.json": {f"{TEST}: step flops": "keep"}}
+    assert start(save=False, size="full").judge(TEST, flops(900, "tpu-v5e"), None).verdict == "pass"
+    assert start(save=False).judge(TEST, flops(900, "tpu-v5e"), None).verdict == "fail"
+
+
+def test_a_tests_parameters_are_what_stands_in_its_brackets():
+    assert split_parameters("dir[1]/test_a.py::TestB::test_c[x[0]-y]") == ("dir[1]/test_a.py::TestB::test_c", "x[0]-y]")
+    assert split_parameters("test_a.py::test_c") == ("test_a.py::test_c", "")
+
+
+# The target is the present device.
+
+
+def test_on_the_target_itself_what_was_measured_is_recorded(start, tmp_path):
+    session = start(TPU)
+    assert session.path_of("tpu-v5e") == session.path
+    for order in ((flops(90), flops(91, "tpu-v5e")), (flops(91, "tpu-v5e"), flops(90))):
+        assert saved(start(TPU), ran(*order)).keys() == {"tpu-v5e.json"}
+        assert entry(tmp_path / "tpu-v5e.json").provenance == "measured"
+        assert entry(tmp_path / "tpu-v5e.json").value == 90
+
+
+def test_the_target_and_a_host_without_it_agree_on_one_entry(start, tmp_path):
+    saved(start(), ran(flops(90, "tpu-v5e")))
+    assert start(TPU, save=False).judge(TEST, flops(90), None).verdict == "pass"
+    assert start(TPU, save=False).judge(TEST, flops(92), None).verdict == "fail"
+    assert saved(start(TPU), ran(flops(90))) == {"tpu-v5e.json": {f"{TEST}: step flops": "update"}}
+    # From now on it is measured, and a compiled figure that agrees adds nothing.
+    assert saved(start(), ran(flops(90, "tpu-v5e"))) == {"tpu-v5e.json": {f"{TEST}: step flops": "keep"}}
+    assert entry(tmp_path / "tpu-v5e.json").provenance == "measured"
+
+
+def test_on_the_target_itself_compiled_figures_are_saved_and_trimmed_too(start):
+    saved(start(), ran(flops(target="tpu-v5e"), flops(target="tpu-v5e", name="step peak")))
+    session = start(TPU, "tpu-v5e")
+    assert saved(session, ran(flops(target="tpu-v5e"))) == {
+        "tpu-v5e.json": {f"{TEST}: step flops": "keep", f"{TEST}: step peak": "trim"}
+    }
+
+
+# A file that cannot be used.
+
+
+def test_a_damaged_file_of_a_target_that_is_named_stops_the_session(start, tmp_path):
+    (tmp_path / "tpu-v5e.json").write_text("{")
+    with pytest.raises(BaselineError, match=r"tpu-v5e\.json:1: "):
+        start(CPU, "tpu-v5e")
+
+
+def test_a_damaged_file_is_refused_when_it_is_first_used_and_the_other_is_saved(start, tmp_path):
+    (tmp_path / "tpu-v5e.json").write_text("{")
+    session = start()
+    with pytest.raises(BaselineError, match=r"tpu-v5e\.json:1: "):
+        session.judge(TEST, flops(target="tpu-v5e"), None)
+    session.records = [ran(flops(), flops(target="tpu-v5e"))]
+    assert session.missing() == []
+    results, (error,) = session.save()
+    assert [result.path.name for result in results] == ["cpu.json"]
+    assert str(error).startswith(f"{tmp_path / 'tpu-v5e.json'}:1: ")
+    assert (tmp_path / "tpu-v5e.json").read_text() == "{"
+
+
+def test_a_damaged_file_that_the_session_does_not_use_is_nobodys_business(start, tmp_path):
+    (tmp_path / "nvidia-h100.json").write_text("{")
+    session = start()
+    assert saved(session, ran(flops())) == {"cpu.json": {f"{TEST}: step flops": "create"}}
+    assert session.missing() == []
+
+
+# What this machine lacks.
+
+
+def test_what_is_not_available_skips_the_test_and_fails_it_under_strict(start):
+    with pytest.raises(pytest.skip.Exception, match="libtpu is not installed"):
+        start().unavailable("libtpu is not installed")
+    with pytest.raises(pytest.fail.Exception, match=r"libtpu is not installed \(--perf-strict\)"):
+        start(save=False, strict=True).unavailable("libtpu is not installed")
+
+
+# The way to another process.
+
+
+def test_a_record_survives_the_way_to_another_process():
+    made = flops(target="tpu-v5e", detail={"copy": 1}, places={"copy": "model.py:42 in attention"})
+    record = ran(made, flops())
+    assert TestRecord.from_dict(record.to_dict()) == record
+
+
+def test_the_paths_of_files_are_in_the_folder_of_the_options(start, tmp_path):
+    session = start()
+    assert (session.path, session.path_of("tpu-v5e")) == (tmp_path / "cpu.json", Path(tmp_path, "tpu-v5e.json"))

@@ -1,0 +1,80 @@
+"""Texts of compiled programs read to facts: those kept in `hlo/`, small ones written by hand, and what is compiled here."""
+
+import gzip
+import pathlib
+import sys
+
+import jax
+import jax.numpy as jnp
+
+from perfsuite.measure.call import Call, call
+from perfsuite.measure.hlo import reader as hlo
+from perfsuite.measure.program.compilation import program_of
+from perfsuite.measure.program.program import Origin, Program
+from perfsuite.measure.program.program_reader import read_program
+from support.libtpu_needed import skip_without_libtpu
+
+FOLDER = pathlib.Path(__file__).parent / "hlo"
+sys.path.insert(0, str(FOLDER))
+TEXTS = {path.name.removesuffix(".txt.gz"): gzip.decompress(path.read_bytes()).decode() for path in FOLDER.glob("*.gz")}
+LINES = (FOLDER / "programs.py").read_text().splitlines()
+
+ORIGIN = Origin(
+    label="step",
+    target=None,
+    device_kind="a device",
+    partitions=1,
+    compiler="a compiler",
+    cached=False,
+    lower_seconds=0.5,
+    compile_seconds=2.0,
+    memory_bytes=None,
+    rates=None,
+)
+MEMORY = {
+    "argument_size_in_bytes": 1000,
+    "output_size_in_bytes": 300,
+    "alias_size_in_bytes": 200,
+    "temp_size_in_bytes": 50,
+    "generated_code_size_in_bytes": 7,
+}
+COST = {"flops": 6000.0, "bytes accessed": 2000.0, "transcendentals": 10.0}
+
+
+def read(text: str, *, origin=ORIGIN, cost=COST, memory=MEMORY, donations=()) -> Program:
+    """The facts in a text, with made-up figures of cost and memory."""
+    return read_program(origin, hlo.parse(text), cost, memory, donations)
+
+
+def module(entry: str, *before: str, header: str = "") -> str:
+    """A text with an entry of these lines, of which the last is the root, and the computations before it.
+
+    The entry has the parameters %a, %b and %c, of shape f32[8,16].
+    """
+    lines = [f"%{name} = f32[8,16]{{1,0}} parameter({number})" for number, name in enumerate("abc")]
+    lines += [line.strip() for line in entry.strip().splitlines()]
+    lines[-1] = "ROOT " + lines[-1]
+    body = "".join(f"  {line}\n" for line in lines)
+    return f"HloModule m{header}\n\n" + "".join(f"{one.strip()}\n\n" for one in before) + f"ENTRY %main {{\n{body}}}\n"
+
+
+def computation(name: str, *lines: str) -> str:
+    """A computation of these lines, of which the last is the root."""
+    *first, last = lines
+    return f"%{name} {{\n" + "".join(f"  {line}\n" for line in first) + f"  ROOT {last}\n}}"
+
+
+def spec(*shape: int, dtype=jnp.float32, sharding=None) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(shape, dtype, sharding=sharding)
+
+
+def jitted(function, *arguments, **options) -> Call:
+    """The call of a function under `jax.jit`."""
+    return call(jax.jit(function, **options), *arguments)
+
+
+def compile_here_or_for(target, function, *arguments) -> Program:
+    """The facts of a function under `jax.jit`; skips the test where there is no compiler for the target."""
+    if target is not None:
+        skip_without_libtpu()
+    return program_of(jitted(function, *arguments), target)

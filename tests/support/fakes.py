@@ -1,0 +1,131 @@
+"""A clock, a device and timed blocks of the tests' own, so that the logic of timing is tested without any timing."""
+
+import contextlib
+import gc
+from types import SimpleNamespace
+
+import jax
+import numpy as np
+
+from perfsuite.measure.call import Call
+from perfsuite.measure.timing import block, clock, readiness
+from perfsuite.measure.timing.block import Sample
+from perfsuite.measure.timing.clock import TICKS_PER_BLOCK
+
+US = 1_000
+MS = 1_000_000
+
+
+class FakeArray:
+    """An output that is ready at a moment of the fake clock."""
+
+    def __init__(self, device, ready_at):
+        self.device = device
+        self.ready_at = ready_at
+
+    def block_until_ready(self):
+        self.device.now = max(self.device.now, self.ready_at) + self.device.waiting_ns
+        return self
+
+
+class FakeDevice:
+    """A host and a device in nanoseconds of a clock that only they move.
+
+    `reading_ns` is what it costs to read the clock, `waiting_ns` what it costs to wait for an array that is ready.
+    """
+
+    def __init__(self, reading_ns=0, waiting_ns=0):
+        self.now = 0
+        self.reading_ns = reading_ns
+        self.waiting_ns = waiting_ns
+        self.idle_at = 0
+
+    def now_ns(self):
+        self.now += self.reading_ns
+        return self.now
+
+    def run(self, host_ns, device_ns=0):
+        """Spend `host_ns` on the host, then queue `device_ns` of work on the device."""
+        self.now += host_ns
+        self.idle_at = max(self.now, self.idle_at) + device_ns
+        return FakeArray(self, self.idle_at)
+
+    def install(self, monkeypatch, resolution_ns=50_000 / TICKS_PER_BLOCK):
+        """With blocks of 50 us where nothing else is said, so that shorter calls are run several times a block."""
+        monkeypatch.setattr(block, "now_ns", self.now_ns)
+        monkeypatch.setattr(readiness, "now_ns", self.now_ns)
+        monkeypatch.setattr(clock, "resolution_ns", lambda: resolution_ns)
+        only_what_is_used = {name: getattr(jax, name) for name in ("tree", "tree_util", "block_until_ready")}
+        monkeypatch.setattr(readiness, "jax", SimpleNamespace(Array=FakeArray, **only_what_is_used))
+        return self
+
+
+class FakeSubject:
+    """In the place of `block.Subject`: its function returns the `Sample` that its block is said to have taken."""
+
+    calls = 3
+    harness = Sample(50.0, 150.0)
+
+    def __init__(self, call: Call):
+        self.call = call
+        self.given_back = 0
+
+    def give_back(self):
+        self.given_back += 1
+
+
+class FakeBlocks:
+    """In the place of `run_block`: what was run in which order, and a clock in seconds that the samples move."""
+
+    def __init__(self):
+        self.order = []
+        self.subjects = []
+        self.collecting = []
+        self.seconds = 0.0
+
+    def run_block(self, subject):
+        self.order.append(subject.call.label)
+        self.collecting.append(gc.isenabled())
+        sample = subject.call.fn()
+        # Time goes on also where the clock of the blocks is broken.
+        self.seconds += abs(sample.to_ready) / 1e9 if sample.to_ready and np.isfinite(sample.to_ready) else 1e-6
+        return sample
+
+    def subject(self, call):
+        self.subjects.append(FakeSubject(call))
+        return self.subjects[-1]
+
+    def install(self, monkeypatch, module, *, bare=False):
+        """`bare` leaves out the collector and the listening for compiles, for thousands of simulations."""
+        # A collection over all of JAX's objects takes 0.1 s; `test_block.py` has the test that there is one.
+        used = {name: getattr(gc, name) for name in ("isenabled", "enable", "disable")}
+        monkeypatch.setattr(block, "gc", SimpleNamespace(collect=lambda: None, **used))
+        monkeypatch.setattr(module, "run_block", self.run_block)
+        monkeypatch.setattr(module, "Subject", self.subject, raising=False)
+        monkeypatch.setattr(
+            module, "subjects_alike", lambda *calls: [self.subject(call) for call in calls], raising=False
+        )
+        monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: self.seconds))
+        if bare:
+            monkeypatch.setattr(module, "collector_off", contextlib.nullcontext)
+            monkeypatch.setattr(module, "compiles", SimpleNamespace(forbid=contextlib.nullcontext))
+        return self
+
+
+def takes(*samples_us, name="step"):
+    """A function for `FakeBlocks`: its blocks take these microseconds to be ready, in turn and from the start again.
+
+    A pair of numbers is the time to return and to be ready; an exception is raised.
+    """
+    state = SimpleNamespace(calls=0)
+
+    def fn():
+        sample = samples_us[state.calls % len(samples_us)]
+        state.calls += 1
+        if isinstance(sample, BaseException):
+            raise sample
+        to_return, to_ready = sample if isinstance(sample, tuple) else (sample, sample)
+        return Sample(to_return * 1e3, to_ready * 1e3)
+
+    fn.__name__ = name
+    return fn

@@ -1,0 +1,196 @@
+"""Reports for tests: by hand, and as Hypothesis strategies."""
+
+import hypothesis.strategies as st
+
+from perfsuite.measure.measurement import KINDS, Interval
+from perfsuite.report.model import (
+    OUTCOMES,
+    VERDICTS,
+    BaselineFile,
+    Beside,
+    CalibrationRow,
+    Figure,
+    Header,
+    Missing,
+    Report,
+    Reported,
+    SavedChange,
+    SavedFile,
+    Test,
+    Trace,
+)
+from perfsuite.session.plots import Distribution, Line, ProgramRecord
+
+HEADER = Header(
+    project="project",
+    date="2026-01-02T03:04:05+00:00",
+    seconds=12.5,
+    exit_status=0,
+    device="cpu",
+    device_kind="cpu",
+    device_count=8,
+    processor="a processor",
+    versions={"python": "3.11.7", "jax": "0.10.2"},
+    x64=False,
+    xla_flags="",
+    size="small",
+    options=("--perf",),
+    baselines=(BaselineFile("cpu", "baselines/cpu.json", 3),),
+)
+
+
+def figure(name: str = "step flops", value: float = 2, **fields) -> Figure:
+    """A count that passed, but for what is given."""
+    made = {"target": None, "unit": "FLOP", "kind": "count", "better": "lower", "verdict": "pass", **fields}
+    return Figure(**{"title": name, "name": name, "value": value, **made})
+
+
+def perf_test(name: str = "test_step", *figures: Figure, **fields) -> Test:
+    """A test that passed, but for what is given."""
+    function, _, parameters = f"test_it.py::{name}".partition("[")
+    made = {"file": "test_it.py", "line": 3, "outcome": "passed", "message": "", "seconds": 0.5, **fields}
+    return Test(f"test_it.py::{name}", function, parameters.removesuffix("]"), figures=tuple(figures), **made)
+
+
+def distribution(title: str = "a/b ratio to ready", ratios=(1.0, 1.1, 1.05, 0.99), **fields) -> Distribution:
+    """Ratios of two calls, with an interval around 1.05."""
+    made = {"pairs": len(ratios), "processes": 1, "ratio": 1.05, "interval": Interval(1.0, 1.1), **fields}
+    medians = {"candidate_median_us": 105.0, "reference_median_us": 100.0}
+    return Distribution(title, "a", "b", "ready", tuple(ratios), **{**medians, **made})
+
+
+def line(title: str = "step to return per unit", **fields) -> Line:
+    """Three points on a line, nearly."""
+    made = {"units": (10.0, 20.0, 40.0), "values": (31.0, 60.0, 121.0), "per_unit": 3.0, **fields}
+    rest = {"interval": Interval(2.9, 3.1), "intercept": 0.5, "r_squared": 0.999, "rounds": 12}
+    return Line(title, "step", "to return", "us", **{**rest, **made})
+
+
+_texts = st.text(max_size=12)
+_numbers = st.floats(allow_nan=False)
+_counts = st.integers(0, 2**70)
+
+
+@st.composite
+def _intervals(draw) -> Interval:
+    low, high = sorted((draw(_numbers), draw(_numbers)))
+    return Interval(low, high)
+
+
+def _tuples(of: st.SearchStrategy) -> st.SearchStrategy:
+    return st.lists(of, max_size=2).map(tuple)
+
+
+def _maybe(of: st.SearchStrategy) -> st.SearchStrategy:
+    return st.none() | of
+
+
+_kinds = st.sampled_from(KINDS)
+_betters = st.sampled_from(["lower", "higher"])
+_figures = st.builds(
+    Figure,
+    title=_texts,
+    name=_texts,
+    target=_maybe(_texts),
+    value=_numbers | _counts,
+    unit=_texts,
+    kind=_kinds,
+    better=_betters,
+    verdict=st.sampled_from(VERDICTS),
+    interval=_maybe(_intervals()),
+    samples=_maybe(_counts),
+    source=st.sampled_from([None, "budget", "baseline"]),
+    limit=_maybe(_numbers),
+    baseline=_maybe(_numbers | _counts),
+    baseline_interval=_maybe(_intervals()),
+    baseline_versions=_tuples(_texts),
+    reason=_texts,
+    cause=_texts,
+    first=_texts,
+    detail=_maybe(st.dictionaries(_texts, _counts, max_size=2)),
+    baseline_detail=_maybe(st.dictionaries(_texts, _counts, max_size=2)),
+    places=_maybe(st.dictionaries(_texts, _texts, max_size=2)),
+)
+_distributions = st.builds(
+    Distribution,
+    *[_texts] * 4,
+    _tuples(st.floats(0.1, 10)),
+    _counts,
+    st.integers(1, 9),
+    _numbers,
+    _maybe(_intervals()),
+    _numbers,
+    _numbers,
+    _texts,
+)
+_lines = st.builds(
+    Line,
+    *[_texts] * 4,
+    _tuples(_numbers),
+    _tuples(_numbers),
+    _numbers,
+    _maybe(_intervals()),
+    _numbers,
+    _numbers,
+    _counts,
+)
+_programs = st.builds(
+    ProgramRecord,
+    _texts,
+    _maybe(_texts),
+    _texts,
+    _texts,
+    _counts,
+    st.booleans(),
+    _tuples(_texts),
+    st.booleans(),
+    _tuples(_texts),
+)
+_traces = st.builds(
+    Trace,
+    *[_texts] * 3,
+    _counts,
+    _tuples(_figures),
+    _tuples(st.tuples(_texts, _numbers, _numbers)),
+    _texts,
+)
+_tests = st.builds(
+    Test,
+    *[_texts] * 4,
+    _counts,
+    st.sampled_from(OUTCOMES),
+    _texts,
+    _numbers,
+    _tuples(_figures),
+    _tuples(_distributions),
+    _tuples(_lines),
+    _tuples(_programs),
+    _tuples(_traces),
+)
+_changes = st.builds(
+    SavedChange, *[_texts] * 3, _maybe(_numbers), _maybe(_numbers), _texts, _texts, versions=_tuples(_texts)
+)
+reports = st.builds(
+    Report,
+    header=st.builds(
+        Header,
+        seconds=_numbers,
+        versions=st.dictionaries(_texts, _texts, max_size=2),
+        options=_tuples(_texts),
+        baselines=_tuples(st.builds(BaselineFile, _texts, _texts, _counts)),
+    ),
+    tests=_tuples(_tests),
+    missing=_tuples(st.builds(Missing)),
+    reported=_tuples(st.builds(Reported, value=_numbers, kind=_kinds, better=_betters, interval=_maybe(_intervals()))),
+    beside=_tuples(st.builds(Beside, value=_numbers, interval=_maybe(_intervals()))),
+    calibration=_tuples(
+        st.builds(
+            CalibrationRow,
+            caught=_tuples(st.tuples(st.floats(0.001, 1), _counts, _counts)),
+            effect=_maybe(_numbers),
+        )
+    ),
+    saved=_tuples(st.builds(SavedFile, changes=_tuples(_changes))),
+    notes=_tuples(_texts),
+)
+"""Any report: its numbers may be infinite, its texts anything but half a surrogate pair."""

@@ -1,0 +1,334 @@
+"""What `perfsuite upgrade-check` calls a change: counts and sizes exactly, times only over processes."""
+
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from perfsuite.gate.baseline import Baselines, Entry
+from perfsuite.gate.environment import Environment
+from perfsuite.hooks.upgrade_child import Notes
+from perfsuite.measure.measurement import Interval
+from perfsuite.upgrade import changes
+from perfsuite.upgrade.changes import (
+    figures_changed,
+    outcomes_changed,
+    rounds_needed,
+    smallest_seen,
+    stages_changed,
+    times_changed,
+)
+from perfsuite.upgrade.found import ERROR
+from perfsuite.upgrade.runs import WINDOW, Figures, Run, Window, sizes
+
+ENVIRONMENT = Environment("cpu", 1, "a processor", "3.11.7", "0.10.0", "0.10.0")
+TEST = "test_a.py::test_step"
+
+
+def notes(times=None, stages=(), tests=None, uncollected=None):
+    """The notes of a process: `times` by name in microseconds, all of one test."""
+    return Notes(
+        tests={TEST: ("passed", "")} if tests is None else tests,
+        uncollected=uncollected or {},
+        stages=[(TEST, *stage) for stage in stages],
+        times=[(TEST, name, us, "us") for name, us in (times or {}).items()],
+        environment=ENVIRONMENT.as_dict(),
+    )
+
+
+def figures(entries=None, **noted):
+    """The first run of an environment: its entries by name."""
+    baselines = {"cpu": Baselines("cpu", {TEST: entries})} if entries else {}
+    return Figures(Run(notes(**noted), 1.0), baselines)
+
+
+def entry(value, kind="count", unit="calls", **more):
+    return Entry(value, unit, kind, "measured", ENVIRONMENT, **more)
+
+
+def windows_of(times, rounds=10):
+    """Windows whose processes have `times(side, place)` by name; the order in which they ran is drawn by lot."""
+    order = np.random.default_rng(0)
+    made, place = [], 0
+    for size in sizes(rounds):
+        sides = ([], [])
+        for side in order.permutation([0, 1] * size):
+            sides[side].append(Run(notes(times(int(side), place)), 1.0))
+            place += 1
+        made.append(Window(tuple(sides[0]), tuple(sides[1])))
+    return made
+
+
+def noisy(rng, *, slower=1.0, of=1, noise=0.05, drift=0.0):
+    """Times of `of` figures with noise that is theirs, on a machine that gets slower by `drift` a process."""
+
+    def times(side, place):
+        pace = (1 + drift * place) * 100 * (slower if side else 1.0)
+        return {f"f{i} to return": pace * math.exp(noise * rng.standard_normal()) for i in range(of)}
+
+    return times
+
+
+class TestTimes:
+    def test_a_planted_slowdown_is_called_and_its_size_is_in_the_interval(self):
+        (made,) = times_changed(windows_of(noisy(np.random.default_rng(1), slower=1.3)), {TEST})
+        assert (made.called, made.where, made.processes) == ("worse", "dispatch", 10)
+        assert made.interval.low < 1.3 < made.interval.high
+        assert made.ratio == pytest.approx(1.3, rel=0.05)
+
+    def test_a_speed_up_is_better(self):
+        (made,) = times_changed(windows_of(noisy(np.random.default_rng(2), slower=1 / 1.3)), {TEST})
+        assert made.called == "better"
+
+    def test_a_slowdown_is_seen_through_a_machine_that_drifts(self):
+        drifting = noisy(np.random.default_rng(3), slower=1.5, drift=0.02)
+        (made,) = times_changed(windows_of(drifting, 20), {TEST})
+        assert made.called == "worse"
+
+    @pytest.mark.parametrize("drift", [0.0, 0.1])
+    def test_the_same_code_is_called_in_few_checks_at_most(self, drift):
+        """Of 100 checks with 20 figures each, as many call any as the error says, and not many more."""
+        rng = np.random.default_rng(4)
+        called = 0
+        for _ in range(100):
+            made = times_changed(windows_of(noisy(rng, of=20, drift=drift)), {TEST})
+            called += any(change.called != "no change seen" for change in made)
+        assert called <= 100 * ERROR + 3 * math.sqrt(100 * ERROR)
+
+    def test_what_only_the_machine_did_between_the_windows_is_no_change(self):
+        def times(side, place):
+            return {"f to ready": 100.0 if place < 10 else 300.0 + place}
+
+        (made,) = times_changed(windows_of(times), {TEST})
+        assert (made.called, made.where) == ("no change seen", "device")
+
+    def test_too_few_processes_leave_it_open_and_it_is_said_how_many_there_must_be(self):
+        few = windows_of(noisy(np.random.default_rng(5), slower=10.0, of=9), 4)
+        assert {change.called for change in times_changed(few, {TEST})} == {"undecided"}
+        enough = windows_of(noisy(np.random.default_rng(5), slower=10.0, of=9), rounds_needed(9))
+        assert {change.called for change in times_changed(enough, {TEST})} == {"worse"}
+        one_less = windows_of(noisy(np.random.default_rng(5), slower=10.0, of=9), rounds_needed(9) - 1)
+        assert {change.called for change in times_changed(one_less, {TEST})} == {"undecided"}
+
+    def test_a_window_with_a_process_that_failed_does_not_count(self):
+        whole = windows_of(noisy(np.random.default_rng(6), slower=1.3))
+        broken = Window((Run(None, 1.0, "killed"), *whole[0].before[1:]), whole[0].after)
+        assert times_changed([broken, *whole[1:]], {TEST})[0].processes == 5
+        assert times_changed([broken], {TEST}) == []
+
+    def test_a_time_that_one_process_lacks_is_left_out(self):
+        def times(side, place):
+            return {"f to return": 1.0, **({"g to return": 1.0} if place != 3 else {})}
+
+        assert [change.figure for change in times_changed(windows_of(times), {TEST})] == ["f to return"]
+
+    def test_tests_that_did_not_pass_in_both_have_no_times(self):
+        assert times_changed(windows_of(noisy(np.random.default_rng(7))), set()) == []
+
+    @given(st.integers(2, 60), st.floats(0.2, 5.0), st.integers(0, 2**32 - 1))
+    @settings(max_examples=25)
+    def test_the_other_way_round_everything_is_mirrored(self, rounds, slower, seed):
+        there = windows_of(noisy(np.random.default_rng(seed), slower=slower), rounds)
+        back = [Window(window.after, window.before) for window in there]
+        (a,), (b,) = (times_changed(each, {TEST}) for each in (there, back))
+        assert a.ratio == pytest.approx(1 / b.ratio)
+        assert {a.called, b.called} in ({"worse", "better"}, {"no change seen"}, {"undecided"})
+        if a.interval:
+            assert a.interval.low == pytest.approx(1 / b.interval.high)
+
+    def test_the_smallest_change_that_is_seen_follows_from_the_intervals(self):
+        quiet, loud = (
+            times_changed(windows_of(noisy(np.random.default_rng(8), noise=noise, of=5)), {TEST})
+            for noise in (0.01, 0.3)
+        )
+        assert 0 < smallest_seen(quiet) < 0.05 < smallest_seen(loud)
+        assert smallest_seen([]) is None
+
+
+class TestStageSeconds:
+    def windows(self, seconds):
+        """Windows whose processes have stages `(function, stage, number, seconds)` of `seconds(side)`."""
+        made = []
+        for size in sizes(10):
+            sides = [[Run(notes(stages=seconds(side)), 1.0)] * size for side in (0, 1)]
+            made.append(Window(*map(tuple, sides)))
+        return made
+
+    def test_a_function_that_takes_long_stands_alone_and_the_others_together(self):
+        def seconds(side):
+            small = [(f"small{i}", "trace", 1, 0.001) for i in range(5)]
+            return [("step", "trace", 1, 0.2 * (1 + side)), *small, ("step", "compile", 1, 1.0)]
+
+        made = times_changed(self.windows(seconds), {TEST})
+        assert [(c.where, c.figure, c.called) for c in made] == [
+            ("trace", changes.OTHERS, "no change seen"),
+            ("trace", "step", "worse"),
+            ("compile", "step", "no change seen"),
+        ]
+        assert made[0].before == pytest.approx(0.005)
+
+    def test_a_function_that_only_one_version_has_is_among_the_others(self):
+        def seconds(side):
+            return [("old" if side == 0 else "new", "lower", 1, 0.5), ("step", "lower", 1, 0.2)]
+
+        made = times_changed(self.windows(seconds), {TEST})
+        assert [change.figure for change in made] == [changes.OTHERS, "step"]
+
+
+class TestCounts:
+    def test_a_compile_more_is_named_with_its_function(self):
+        before = figures(stages=[("step", "compile", 1, 0.1)])
+        after = figures(stages=[("step", "compile", 2, 0.1), ("add", "compile", 1, 0.1)])
+        (made,) = stages_changed(before, after)
+        assert (made.where, made.figure, made.before, made.after, made.called) == ("compile", "compiles", 1, 3, "worse")
+        assert "add (+1)" in made.reason
+        assert "step (+1)" in made.reason
+
+    def test_the_same_counts_are_no_change_whatever_they_took(self):
+        before, after = (figures(stages=[("step", "trace", 4, seconds)]) for seconds in (0.1, 9.0))
+        assert [change.called for change in stages_changed(before, after)] == ["no change seen"]
+
+    def test_fewer_are_better(self):
+        before, after = (figures(stages=[("step", "lower", number, 0.1)]) for number in (3, 2))
+        assert [(change.where, change.called) for change in stages_changed(before, after)] == [("lower", "better")]
+
+    @pytest.mark.parametrize(("counted", "called"), [((2, 2), "worse"), ((2, 1), "undecided")])
+    def test_more_is_called_only_where_every_process_of_the_new_counted_more(self, counted, called):
+        before, after = (figures(stages=[("step", "trace", number, 0.1)]) for number in (1, 2))
+        old = tuple(Run(notes(stages=[("step", "trace", 1, 0.1)]), 1.0) for _ in counted)
+        new = tuple(Run(notes(stages=[("step", "trace", number, 0.1)]), 1.0) for number in counted)
+        (made,) = stages_changed(before, after, [Window(old, new)])
+        assert made.called == called
+
+
+class TestFigures:
+    @pytest.mark.parametrize(
+        ("old", "new", "called"),
+        [
+            (entry(10), entry(11), "worse"),
+            (entry(10), entry(10), "no change seen"),
+            (entry(10), entry(9), "better"),
+            (entry(1000, "size", "bytes"), entry(1009, "size", "bytes"), "no change seen"),
+            (entry(1000, "size", "bytes"), entry(1011, "size", "bytes"), "worse"),
+            (entry(10, "size", "bytes", better="higher"), entry(8, "size", "bytes", better="higher"), "worse"),
+            (
+                entry(1.0, "ratio", "x", interval=Interval(0.99, 1.01)),
+                entry(1.2, "ratio", "x", interval=Interval(1.1, 1.3)),
+                "worse",
+            ),
+            (
+                entry(1.0, "ratio", "x", interval=Interval(0.99, 1.01)),
+                entry(1.2, "ratio", "x", interval=Interval(1.0, 1.4)),
+                "undecided",
+            ),
+            (entry(10), entry(10, unit="misses"), "not comparable"),
+            (None, entry(3), "new"),
+            (entry(3), None, "gone"),
+        ],
+    )
+    def test_the_gates_rules_decide(self, old, new, called):
+        before, after = (figures({"f": each} if each else {"g": entry(1)}) for each in (old, new))
+        made = {change.figure: change.called for change in figures_changed(before, after)}
+        assert made["f"] == called
+
+    def test_the_part_that_grew_is_named(self):
+        before = figures({"f": entry(10, detail={"a": 10})})
+        after = figures({"f": entry(12, detail={"a": 10, "b": 2})})
+        (made,) = figures_changed(before, after)
+        assert made.reason == "more calls of b (+2)"
+
+    def test_times_and_information_are_not_held_against_each_other(self):
+        before, after = (figures({"t": entry(v, "time", "us"), "i": entry(v, "info", "s")}) for v in (1.0, 99.0))
+        assert figures_changed(before, after) == []
+
+    def test_a_ratio_that_many_processes_measured_is_theirs_to_judge(self):
+        low, high = (entry(v, "ratio", "x", interval=Interval(v, v)) for v in (1.0, 2.0))
+        before, after = (figures({"a/b ratio to return": each}) for each in (low, high))
+        (alone,) = figures_changed(before, after)
+        assert (alone.called, alone.reason) == ("worse", "of one process each: --rounds says whether it holds")
+        times = times_changed(windows_of(lambda side, place: {"a/b ratio to return": 1.5 + place % 3}), {TEST})
+        assert [change.called for change in times] == ["no change seen"]
+        assert figures_changed(before, after, times) == []
+
+    def test_a_test_that_failed_in_one_has_no_figures(self):
+        failed = figures({"f": entry(99)}, tests={TEST: ("failed", "boom")})
+        assert figures_changed(figures({"f": entry(1)}), failed) == []
+
+    def test_figures_of_the_full_size_belong_to_their_test(self):
+        def of(value):
+            key = f"{TEST} --perf-size=full"
+            return Figures(Run(notes(), 1.0), {"cpu": Baselines("cpu", {key: {"f": entry(value)}})})
+
+        assert [change.called for change in figures_changed(of(1), of(2))] == ["worse"]
+
+    def test_a_targets_figures_are_named_after_it(self):
+        def of(value):
+            return Figures(Run(notes(), 1.0), {"tpu-v5e": Baselines("tpu-v5e", {TEST: {"f": entry(value)}})})
+
+        assert [change.figure for change in figures_changed(of(1), of(1))] == ["f @ tpu-v5e"]
+
+    @pytest.mark.parametrize(
+        ("name", "unit", "where"),
+        [
+            ("step to return", "us", "dispatch"),
+            ("step to return per unit", "us/unit", "dispatch"),
+            ("a/b ratio to return", "x", "dispatch"),
+            ("step to ready", "us", "device"),
+            ("step waits", "waits", "dispatch"),
+            ("step host calls", "calls", "host calls"),
+            ("step implicit transfers", "transfers", "host calls"),
+            ("step host transfers", "transfers", "program"),
+            ("step host transfers @ tpu-v5e", "transfers", "program"),
+            ("step compiles to warm", "compiles", "compile"),
+            ("step peak bytes", "bytes", "program"),
+        ],
+    )
+    def test_where(self, name, unit, where):
+        assert changes._where(name, unit) == where
+
+
+class TestTests:
+    def test_one_that_fails_or_is_gone_is_worse_and_says_why(self):
+        before = figures(tests={"a": ("passed", ""), "b": ("passed", ""), "c": ("passed", ""), "d": ("failed", "x")})
+        after = figures(tests={"a": ("failed", "TypeError: no"), "c": ("passed", ""), "d": ("passed", "")})
+        made = {each.test: (each.before, each.after, each.worse) for each in outcomes_changed(before, after)}
+        assert made == {
+            "a": ("passed", "failed", True),
+            "b": ("passed", "not run", True),
+            "d": ("failed", "passed", False),
+        }
+        assert outcomes_changed(before, after)[0].reason == "after: TypeError: no"
+
+    def test_a_file_that_cannot_be_imported_is_listed(self):
+        after = figures(tests={}, uncollected={"test_a.py": "ImportError: no eqx"})
+        made = outcomes_changed(figures(), after)
+        assert [(each.test, each.worse) for each in made] == [(TEST, True), ("test_a.py", True)]
+        assert made[1].reason == "after: ImportError: no eqx"
+
+    def test_a_process_that_died_loses_every_test(self):
+        dead = Figures(Run(None, 1.0, "killed"), {})
+        assert [each.worse for each in outcomes_changed(figures(), dead)] == [True]
+
+    def test_those_that_passed_or_were_skipped_in_both_are_not_listed(self):
+        both = figures(tests={"a": ("passed", ""), "b": ("skipped", "no libtpu")})
+        assert outcomes_changed(both, both) == []
+
+
+@given(st.integers(0, 200))
+def test_windows_are_as_equal_as_can_be(rounds):
+    made = sizes(rounds)
+    assert sum(made) == rounds
+    assert all(size <= WINDOW for size in made)
+    assert not made or max(made) - min(made) <= 1
+
+
+@given(st.integers(1, 5000))
+def test_fewer_rounds_than_needed_could_call_nothing(number):
+    def least(rounds):
+        return 2 * math.prod(1 / math.comb(2 * size, size) for size in sizes(rounds))
+
+    rounds = rounds_needed(number)
+    assert least(rounds) <= ERROR / number
+    assert rounds == 2 or least(rounds - 1) > ERROR / number

@@ -1,0 +1,464 @@
+import functools
+from typing import Any
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from jax.sharding import AxisType, PartitionSpec
+
+from perfsuite.workloads.bert import BertConfig, BertForMaskedLM, masked_lm_loss
+from perfsuite.workloads.bert.layers import Linear
+from perfsuite.workloads.surgery import (
+    Partitioned,
+    PlanError,
+    StartUp,
+    apply_transforms,
+    apply_transforms_batched,
+    apply_transforms_one_by_one,
+    bert_tensor_parallel_plan,
+    column_parallel,
+    make_module_opt,
+    row_parallel,
+)
+from perfsuite.workloads.surgery.sharding import batch_shardings, keep_shardings, module_shardings, shard
+from perfsuite.workloads.training import (
+    Optimizer,
+    TrainState,
+    make_flat_train_step,
+    make_train_step,
+    mlm_batches,
+)
+
+CONFIG = BertConfig.tiny(dropout=0.0, num_layers=1).narrowed(num_heads=4)
+PLAN = bert_tensor_parallel_plan(CONFIG)
+MLP_PLAN = {"layers.0": column_parallel, "layers.1": row_parallel}
+ADAMW = optax.adamw(1e-2, eps=1e-4)
+KEY = jax.random.key(3)
+
+pytestmark = [
+    pytest.mark.skipif(jax.device_count() < 8, reason="needs eight devices"),
+    pytest.mark.usefixtures("quick_to_compile"),
+]
+
+
+def mesh_of(data, model, axis_type=AxisType.Auto):
+    return jax.make_mesh((data, model), ("data", "model"), axis_types=(axis_type,) * 2)
+
+
+def bert(key):
+    return BertForMaskedLM(CONFIG, key=key)
+
+
+def mlp(key):
+    """A user's model: its activations are leaves that are no arrays."""
+    return eqx.nn.MLP(8, 16, 32, 1, key=key)
+
+
+compiled = functools.cache(eqx.filter_jit)
+"""A model on one device is compiled once for all tests."""
+
+
+def arrays(tree):
+    return jax.tree.leaves(eqx.filter(tree, eqx.is_array))
+
+
+def on_one_device(module_fn, tx, plan, wrt=eqx.is_inexact_array):
+    """Model and optimizer as they are made without a mesh."""
+    module = apply_transforms(compiled(module_fn)(KEY), plan, strict=True)
+    return module, Optimizer.create(tx, module, wrt)
+
+
+def assert_same(mine, expected):
+    """The same tree, with the same numbers bit for bit."""
+    assert jax.tree.structure(mine) == jax.tree.structure(expected)
+    for (path, a), b in zip(jax.tree.leaves_with_path(mine), jax.tree.leaves(expected), strict=True):
+        if eqx.is_array(b):
+            assert a.dtype == b.dtype, path
+            np.testing.assert_array_equal(a, b, err_msg=jax.tree_util.keystr(path))
+        else:
+            assert a is b, path
+
+
+def assert_in_place(made, mesh):
+    """Every array lies as `module_shardings` says, and no device holds more than its part."""
+    shardings = jax.tree.leaves(module_shardings(made, mesh))
+    for array, sharding in zip(arrays(made), shardings, strict=True):
+        # Equivalent, not equal: where an axis has one device, XLA leaves it out of the spec.
+        assert array.sharding.is_equivalent_to(sharding, array.ndim)
+        assert array.committed
+        parts = {part.device: part.data.shape for part in array.addressable_shards}
+        assert parts == dict.fromkeys(mesh.devices.flat, sharding.shard_shape(array.shape))
+
+
+def specs(tree):
+    leaves = jax.tree.leaves_with_path(eqx.filter(tree, eqx.is_array))
+    return {jax.tree_util.keystr(path, simple=True, separator="."): leaf.sharding.spec for path, leaf in leaves}
+
+
+@pytest.fixture(scope="module")
+def started():
+    """BERT over two by four devices. No test may change it or donate it."""
+    mesh = mesh_of(2, 4)
+    return mesh, make_module_opt(bert, ADAMW, mesh, PLAN, key=KEY, strict=True)
+
+
+# What is made
+
+
+def test_model_and_optimizer_are_those_of_the_program_on_one_device_bit_for_bit(started):
+    _, made = started
+    assert_same(made, on_one_device(bert, ADAMW, PLAN))
+
+
+def test_numbers_differ_by_one_rounding_at_most_from_those_made_operation_by_operation():
+    # Whatever is compiled as a whole does, over a mesh or not: XLA multiplies the constants first.
+    def linear(key):
+        return Linear(8, 64, 0.02, key=key)
+
+    module, _ = make_module_opt(linear, optax.sgd(0.1), mesh_of(2, 4), {"": column_parallel}, key=KEY)
+    np.testing.assert_array_max_ulp(np.asarray(module.weight), np.asarray(linear(KEY).weight), maxulp=1)
+
+
+def test_every_array_has_its_sharding_and_every_device_its_part_alone(started):
+    mesh, made = started
+    assert_in_place(made, mesh)
+    assert [array.sharding for array in arrays(made)] == jax.tree.leaves(module_shardings(made, mesh))
+
+
+def test_model_and_both_moments_are_split_alike(started):
+    _, (module, optimizer) = started
+    name, here = "layers.0.output.dense.layer.weight", specs(module)
+    assert here[name] == PartitionSpec(None, "model")
+    assert here["layers.0.intermediate.dense.layer.weight"] == PartitionSpec("model")
+    assert here["embeddings.word_embeddings.weight"] == PartitionSpec()
+    state = specs(optimizer.opt_state)
+    assert state.pop("0.count") == PartitionSpec()
+    assert state == {f"0.{moment}.{name}": spec for moment in ("mu", "nu") for name, spec in here.items()}
+
+
+def test_another_key_makes_another_model_without_compiling(started, compile_counter):
+    mesh, (module, _) = started
+    other = jax.random.key(4)
+    with compile_counter.forbid():
+        module_of_other, _ = make_module_opt(bert, ADAMW, mesh, PLAN, key=other, strict=True)
+    query = module_of_other.layers[0].attention.query.weight
+    assert not np.array_equal(query, module.layers[0].attention.query.weight)
+    np.testing.assert_array_equal(query, compiled(bert)(other).layers[0].attention.query.weight)
+
+
+def test_called_again_with_the_same_objects_it_neither_traces_nor_compiles(started, compile_counter):
+    mesh, made = started
+    with compile_counter.forbid():
+        again = make_module_opt(bert, ADAMW, mesh, PLAN, key=KEY, strict=True)
+        # Equal objects will do where they say that they are equal: a mesh, a plan with the same transforms in it.
+        and_again = make_module_opt(bert, ADAMW, mesh_of(2, 4), dict(PLAN), key=KEY, strict=True)
+    assert_same(again, made)
+    assert_same(and_again, made)
+
+
+# Other models, optimizers, meshes, keys
+
+
+def by_matrix(params):
+    return jax.tree.map(lambda leaf: "matrix" if leaf.ndim == 2 else "vector", params)
+
+
+OPTIMIZERS = {
+    "sgd": optax.sgd(0.1),
+    "momentum": optax.sgd(0.1, momentum=0.9),
+    "adafactor": optax.adafactor(1e-2, min_dim_size_to_factor=8),
+    "chain": optax.chain(optax.clip_by_global_norm(1.0), ADAMW),
+    "masked": optax.masked(ADAMW, lambda params: jax.tree.map(lambda leaf: leaf.ndim == 2, params)),
+    "multi_transform": optax.multi_transform({"matrix": ADAMW, "vector": optax.sgd(0.1)}, by_matrix),
+}
+
+
+@pytest.mark.parametrize("name", OPTIMIZERS)
+def test_state_of_any_optimizer_is_that_of_one_device_and_in_place(name):
+    mesh, tx = mesh_of(2, 4), OPTIMIZERS[name]
+    made = make_module_opt(mlp, tx, mesh, MLP_PLAN, key=KEY, strict=True)
+    assert_same(made, on_one_device(mlp, tx, MLP_PLAN))
+    assert_in_place(made, mesh)
+    split = [spec for spec in specs(made[1].opt_state).values() if spec != PartitionSpec()]
+    rows, columns = PartitionSpec("model"), PartitionSpec(None, "model")
+    # Of what adafactor keeps, the moment of the first bias alone has the shape of its parameter.
+    both = [rows, columns] * 2
+    expected = {
+        "sgd": [],
+        "momentum": [rows, rows, columns],
+        "adafactor": [rows],
+        "chain": [rows, rows, columns] * 2,
+        "masked": both,
+        "multi_transform": both,
+    }
+    assert split == expected[name]
+
+
+def test_model_of_a_user_computes_over_the_mesh_what_it_does_on_one_device():
+    mesh = mesh_of(2, 4)
+    module, _ = make_module_opt(mlp, ADAMW, mesh, MLP_PLAN, key=KEY, strict=True)
+    assert all(isinstance(layer, Partitioned) for layer in module.layers)
+    x = jax.random.normal(KEY, (6, 8))
+    outputs = eqx.filter_jit(eqx.filter_vmap(module))(shard(x, batch_shardings(x, mesh)))
+    np.testing.assert_allclose(outputs, jax.vmap(mlp(KEY))(x), rtol=1e-5, atol=1e-6)
+
+
+def test_empty_plan_puts_everything_on_all_devices():
+    mesh = mesh_of(2, 4)
+    made = make_module_opt(mlp, ADAMW, mesh, {}, key=KEY)
+    assert_same(made, on_one_device(mlp, ADAMW, {}))
+    for array in arrays(made):
+        assert array.is_fully_replicated
+        assert array.sharding.device_set == set(mesh.devices.flat)
+
+
+@pytest.mark.parametrize("shape", [(1, 1), (8, 1)], ids=["1x1", "8x1"])
+def test_axis_of_one_device_splits_nothing(shape):
+    mesh = mesh_of(*shape)
+    made = make_module_opt(mlp, ADAMW, mesh, MLP_PLAN, key=KEY, strict=True)
+    assert_same(made, on_one_device(mlp, ADAMW, MLP_PLAN))
+    assert_in_place(made, mesh)
+    assert all(array.is_fully_replicated for array in arrays(made))
+
+
+def test_key_may_be_committed_to_any_device_in_the_mesh_or_not():
+    mesh = jax.make_mesh((2,), ("model",), axis_types=(AxisType.Auto,), devices=jax.devices()[:2])
+    expected = on_one_device(mlp, ADAMW, MLP_PLAN)
+    for device in jax.devices()[1], jax.devices()[5]:
+        made = make_module_opt(mlp, ADAMW, mesh, MLP_PLAN, key=jax.device_put(KEY, device))
+        assert_same(made, expected)
+        assert_in_place(made, mesh)
+
+
+class Odd(eqx.Module):
+    """Whatever a module may have in it besides layers with JAX arrays."""
+
+    dense: eqx.nn.Linear
+    table: Any
+    scale: float
+    calls: jax.Array
+    random: jax.Array
+    nothing: None
+    activation: Any
+    dropout: eqx.nn.Dropout
+    name: str = eqx.field(static=True)
+
+    def __init__(self, key):
+        self.dense = eqx.nn.Linear(3, 8, key=key)
+        self.table = np.arange(6, dtype=np.float32)
+        self.scale = 0.5
+        self.calls = jnp.array(3)
+        self.random = key
+        self.nothing = None
+        self.activation = jax.nn.gelu
+        self.dropout = eqx.nn.Dropout(0.1)
+        self.name = "odd"
+
+
+def test_numpy_arrays_keys_and_leaves_that_are_no_arrays_are_as_they_were():
+    mesh = mesh_of(2, 4)
+    module, optimizer = make_module_opt(Odd, ADAMW, mesh, {"dense": column_parallel}, key=KEY)
+    assert_in_place((module, optimizer), mesh)
+    assert isinstance(module.table, jax.Array)
+    np.testing.assert_array_equal(module.table, np.arange(6))
+    assert module.table.dtype == np.float32
+    assert module.calls == 3
+    assert module.random == KEY
+    assert (module.scale, module.nothing, module.activation, module.name) == (0.5, None, jax.nn.gelu, "odd")
+    assert module.dropout == eqx.nn.Dropout(0.1)
+    expected = compiled(Odd)(KEY)
+    np.testing.assert_array_equal(module.dense.weight, expected.dense.weight)
+    trained = {name.removeprefix("0.mu.") for name in specs(optimizer.opt_state) if name.startswith("0.mu.")}
+    assert trained == {"dense.layer.weight", "dense.layer.bias", "table"}
+
+
+def test_module_without_leaves_is_no_exception():
+    module, optimizer = make_module_opt(lambda key: eqx.nn.Identity(), ADAMW, mesh_of(2, 4), {}, key=KEY)
+    assert module == eqx.nn.Identity()
+    (count,) = arrays(optimizer)
+    assert count == 0
+    # Not even the optimizer has an array.
+    module, optimizer = make_module_opt(lambda key: eqx.nn.Identity(), optax.sgd(0.1), mesh_of(2, 4), {}, key=KEY)
+    assert module == eqx.nn.Identity()
+    assert arrays(optimizer) == []
+
+
+def is_matrix(leaf):
+    return eqx.is_array(leaf) and leaf.ndim == 2
+
+
+def test_wrt_says_what_has_a_place_in_the_optimizers_state():
+    mesh = mesh_of(2, 4)
+    made = make_module_opt(mlp, ADAMW, mesh, MLP_PLAN, key=KEY, wrt=is_matrix)
+    assert_same(made, on_one_device(mlp, ADAMW, MLP_PLAN, wrt=is_matrix))
+    assert_in_place(made, mesh)
+    assert made[1].wrt is is_matrix
+    assert [name for name in specs(made[1].opt_state) if name.startswith("0.mu.")] == [
+        "0.mu.layers.0.layer.weight",
+        "0.mu.layers.1.layer.weight",
+    ]
+
+
+# Errors
+
+
+def start(module_fn=mlp, mesh_shape=(2, 4), plan=MLP_PLAN, axis_type=AxisType.Auto, strict=False):
+    return make_module_opt(module_fn, ADAMW, mesh_of(*mesh_shape, axis_type), plan, key=KEY, strict=strict)
+
+
+def test_pattern_that_matches_nothing_is_an_error_if_strict_and_else_a_warning():
+    plan = {**MLP_PLAN, "layers.7": column_parallel}
+    with pytest.raises(PlanError, match=r"pattern 'layers\.7' matches no sub-module; names that come close: 'layers\."):
+        start(plan=plan, strict=True)
+    with pytest.warns(UserWarning, match=r"pattern 'layers\.7' matches no sub-module"):
+        module, _ = start(plan=plan)
+    assert all(isinstance(layer, Partitioned) for layer in module.layers)
+
+
+@pytest.mark.parametrize(
+    ("case", "message"),
+    [
+        (
+            {"module_fn": lambda key: eqx.nn.MLP(8, 16, 6, 1, key=key)},
+            "layers.0.layer.weight (chosen by pattern 'layers.0'): an array of shape (6, 8) cannot be divided over 4 "
+            "devices (mesh axis 'model') in dimension 0",
+        ),
+        (
+            {"plan": {"layers.1": lambda layer: row_parallel(layer, axis="tensor")}},
+            "layers.1.layer.weight (chosen by pattern 'layers.1'): the mesh has no axis 'tensor', only "
+            "('data', 'model')",
+        ),
+        (
+            {"axis_type": AxisType.Explicit},
+            "layers.0.layer.weight (chosen by pattern 'layers.0'): mesh axis 'model' is of type Explicit, and "
+            "must be Auto: jax.make_mesh(..., axis_types=(AxisType.Auto, ...))",
+        ),
+        (
+            {"module_fn": bert, "plan": PLAN, "mesh_shape": (1, 8)},
+            "layers.0.attention.query.layer.weight (chosen by pattern '*.attention.query'): 4 heads or other groups "
+            "of features cannot be divided over 8 devices (mesh axis 'model')",
+        ),
+    ],
+    ids=["width", "no such axis", "explicit axis", "heads"],
+)
+def test_mesh_that_does_not_fit_is_an_error_naming_pattern_and_path(case, message):
+    with pytest.raises(ValueError) as raised:  # noqa: PT011
+        start(**case)
+    assert str(raised.value) == message
+
+
+def test_error_of_a_transform_is_its_own_and_notes_pattern_and_path():
+    with pytest.raises(TypeError, match=r"takes an equinox\.nn\.Linear, got MLP") as raised:
+        start(plan={"": column_parallel})
+    assert any("pattern '' at '' (the model itself)" in note for note in raised.value.__notes__)
+
+
+# The program
+
+
+def test_all_ways_to_apply_a_plan_give_the_same_program():
+    mesh = mesh_of(2, 4)
+    texts = {
+        apply: StartUp(bert, ADAMW, mesh, tuple(PLAN.items()), apply=apply).lower(KEY).as_text()
+        for apply in (apply_transforms, apply_transforms_batched, apply_transforms_one_by_one)
+    }
+    assert len(set(texts.values())) == 1
+    # With the sharding of every split array in it.
+    unsplit = StartUp(bert, ADAMW, mesh, ()).lower(KEY).as_text()
+    assert unsplit not in texts.values()
+
+
+def test_no_device_needs_more_memory_than_its_part_of_the_arrays():
+    """At BERT-base's width: the table of words, on every device, is what would need memory beside it."""
+    mesh, config = mesh_of(2, 4), BertConfig.base(num_layers=2)
+    plan = bert_tensor_parallel_plan(config)
+    how = StartUp(lambda key: BertForMaskedLM(config, key=key), ADAMW, mesh, tuple(plan.items()))
+    memory = how.lower(KEY).compile().memory_analysis()
+
+    def make():
+        module = apply_transforms(BertForMaskedLM(config, key=KEY), plan, strict=True)
+        return module, ADAMW.init(module)
+
+    made = eqx.filter_eval_shape(make)
+    shapes, shardings = jax.tree.leaves(made), jax.tree.leaves(module_shardings(made, mesh))
+    part = sum(
+        int(np.prod(sharding.shard_shape(leaf.shape))) * leaf.dtype.itemsize
+        for leaf, sharding in zip(shapes, shardings, strict=True)
+    )
+    whole = sum(leaf.size * leaf.dtype.itemsize for leaf in shapes)
+    assert part < 0.8 * whole
+    assert memory.output_size_in_bytes >= part
+    assert memory.output_size_in_bytes + memory.temp_size_in_bytes <= 1.1 * part
+
+
+# Training from the result
+
+
+def squared_error(model, batch, key):
+    del key
+    return jnp.mean((jax.vmap(model)(batch["x"]) - batch["y"]) ** 2), {}
+
+
+def mlp_batch():
+    x, y = jax.random.split(KEY)
+    return {"x": jax.random.normal(x, (8, 8)), "y": jax.random.normal(y, (8, 16))}
+
+
+def bert_batch():
+    (made,) = mlm_batches(CONFIG.vocab_size, 4, buckets=(16,), num_batches=1)
+    return {name: jnp.asarray(values) for name, values in made.items()}
+
+
+def losses_on_one_device(module_fn, loss_fn, batch):
+    """Those of the model that no plan has changed."""
+    step, state = make_flat_train_step(loss_fn, ADAMW), TrainState.create(ADAMW, compiled(module_fn)(KEY))
+    losses = []
+    for _ in range(3):
+        state, (loss, _) = step(state, batch, None)
+        losses.append(float(loss))
+    assert losses[2] < 0.999 * losses[0]
+    return losses
+
+
+@pytest.mark.parametrize(
+    ("shape", "module_fn", "plan", "loss_fn", "make_batch"),
+    [
+        ((2, 4), bert, PLAN, masked_lm_loss, bert_batch),
+        ((8, 1), mlp, MLP_PLAN, squared_error, mlp_batch),
+    ],
+    ids=["bert 2x4", "mlp 8x1"],
+)
+def test_flat_step_trains_what_was_made_and_compiles_once(shape, module_fn, plan, loss_fn, make_batch, compile_counter):
+    mesh, batch = mesh_of(*shape), make_batch()
+    module, optimizer = make_module_opt(module_fn, ADAMW, mesh, plan, key=KEY, strict=True)
+    state = TrainState.of(module, optimizer.opt_state)
+    step = keep_shardings(make_flat_train_step(loss_fn, ADAMW), module_shardings(state, mesh))
+    placed = shard(batch, batch_shardings(batch, mesh))
+    losses = []
+
+    def train(state):
+        after, (loss, _) = step(state, placed, None)
+        assert all(array.is_deleted() for array in state.arrays)
+        losses.append(loss)
+        return after
+
+    state = train(state)
+    with compile_counter.forbid():
+        state = train(train(state))
+    np.testing.assert_allclose(losses, losses_on_one_device(module_fn, loss_fn, batch), rtol=1e-5)
+    assert_in_place((state.model, state.opt_state), mesh)
+
+
+def test_filter_jit_step_trains_what_was_made():
+    mesh, batch = mesh_of(2, 4), mlp_batch()
+    module, optimizer = make_module_opt(mlp, ADAMW, mesh, MLP_PLAN, key=KEY, strict=True)
+    step = make_train_step(squared_error)
+    placed = shard(batch, batch_shardings(batch, mesh))
+    losses = []
+    for _ in range(3):
+        module, optimizer, (loss, _) = step(module, optimizer, placed, None)
+        losses.append(loss)
+    np.testing.assert_allclose(losses, losses_on_one_device(mlp, squared_error, batch), rtol=1e-5)
