@@ -9,7 +9,7 @@ from perfsuite.instruments.base import NO_BUDGET
 from perfsuite.instruments.counted import CountedInstruments
 from perfsuite.instruments.timed import TimedInstruments
 from perfsuite.measure.call import Call, checked
-from perfsuite.measure.measurement import Better, Interval, Kind, Measurement, title
+from perfsuite.measure.measurement import Better, Interval, Kind, Metric, title
 from perfsuite.measure.profiler.trace_recording import RUNS
 
 if TYPE_CHECKING:
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 class Perf(TimedInstruments, CountedInstruments):
     """The instruments, for one test. Get it by asking for the fixture `perf`.
 
-    Every figure is recorded under a name that is unique in the test: the name of the function, or `name=`. A budget is
+    Every metric is recorded under a name that is unique in the test: the name of the function, or `name=`. A budget is
     checked where it is given and raises `BudgetExceeded`; baselines are checked when the test's body has ended.
     """
 
@@ -33,8 +33,8 @@ class Perf(TimedInstruments, CountedInstruments):
         where no device ran anything, and `RecompilationError` when a run compiles.
         """
         trace = self.traces.trace(checked(call, "perf.trace"), name or call.label, runs)
-        for measurement in trace.measurements(self.figures.unique(name or call.label, *trace.suffixes)):
-            self.figures.record(measurement)
+        for metric in trace.metrics(self.metrics.unique(name or call.label, *trace.suffixes)):
+            self.metrics.record(metric)
         return trace
 
     @contextlib.contextmanager
@@ -45,8 +45,8 @@ class Perf(TimedInstruments, CountedInstruments):
         """
         with self.traces.block(name) as traced:
             yield traced
-        for measurement in traced.trace.measurements(self.figures.unique(name, *traced.trace.suffixes)):
-            self.figures.record(measurement)
+        for metric in traced.trace.metrics(self.metrics.unique(name, *traced.trace.suffixes)):
+            self.metrics.record(metric)
 
     def program(
         self,
@@ -61,7 +61,7 @@ class Perf(TimedInstruments, CountedInstruments):
 
         `target` names a device that need not be here, such as "tpu-v5e"; None is the present one. A sharded program
         (its arguments lie on a mesh, or are `jax.ShapeDtypeStruct`s with shardings) is compiled for as many devices of
-        the target as its mesh has, in a slice of `chips` chips or the smallest that has them. The figures of a target
+        the target as its mesh has, in a slice of `chips` chips or the smallest that has them. The metrics of a target
         are gated by the target's own baseline file. `Budget(peak_bytes=)` limits the memory.
 
         A program that the compiler refuses, because it needs more memory than there is, fails as a budget does. Where
@@ -70,13 +70,13 @@ class Perf(TimedInstruments, CountedInstruments):
         __tracebackhide__ = True
         from perfsuite.instruments.program_gates import ProgramGates, in_words, refusal
         from perfsuite.measure.program.lowering import HostCallbackError
-        from perfsuite.measure.program.program_figures import measurements_of
+        from perfsuite.measure.program.program_metrics import metrics_of
         from perfsuite.measure.targets.target_compiler import CompileFailed, TargetUnavailable
 
         limits = budget.only("perf.program", "peak_bytes")
         call = checked(call, "perf.program")
         # perf.warm has compile seconds of the function, too.
-        label = self.figures.unique(name or call.label, " flops", " compile seconds", target=target)
+        label = self.metrics.unique(name or call.label, " flops", " compile seconds", target=target)
         self.programs = self.programs or ProgramGates(self._session, self._test)
         self._session.baselines_of(target)  # a damaged file is an error before minutes of compiling
         try:
@@ -84,14 +84,14 @@ class Perf(TimedInstruments, CountedInstruments):
         except TargetUnavailable as error:
             self._session.unavailable(str(error))
         except (CompileFailed, HostCallbackError) as error:
-            self.figures.gates.append(refusal(self._test, label, target, error))
+            self.metrics.gates.append(refusal(self._test, label, target, error))
             # Not `from error`: that would print the source of perfsuite and of jax above the reason.
             raise BudgetExceeded(str(error)) from None
-        for made in measurements_of(program):
-            self.figures.record_once(made)
+        for made in metrics_of(program):
+            self.metrics.record_once(made)
         if "peak_bytes" in limits:
-            peak = self.figures.measurements[title(f"{label} peak bytes", target)]
-            self.figures.check_budget(peak, limits["peak_bytes"], lambda: in_words(program.memory_use))
+            peak = self.metrics.metrics[title(f"{label} peak bytes", target)]
+            self.metrics.check_budget(peak, limits["peak_bytes"], lambda: in_words(program.memory_use))
         return program
 
     def record(
@@ -106,22 +106,22 @@ class Perf(TimedInstruments, CountedInstruments):
         tolerance: float | None = None,
         target: str | None = None,
     ) -> None:
-        """Record any other figure, gated like the rest.
+        """Record any other metric, gated like the rest.
 
-        `interval` is (low, high), for a figure that was sampled. `target` names the device that it was compiled for,
+        `interval` is (low, high), for a metric that was sampled. `target` names the device that it was compiled for,
         None says that it was made on the present one.
         """
-        made = Measurement(name, value, unit, kind, better, Interval(*interval) if interval else None, target=target)
-        self.figures.record_once(made, tolerance)
+        made = Metric(name, value, unit, kind, better, Interval(*interval) if interval else None, target=target)
+        self.metrics.record_once(made, tolerance)
 
     def judge_baselines(self) -> "list[Gate]":
-        """Every figure of this test against its baseline. The plugin calls it when the test's body has ended."""
-        gates = self.processes.explained(self.figures.judge_baselines())
+        """Every metric of this test against its baseline. The plugin calls it when the test's body has ended."""
+        gates = self.processes.explained(self.metrics.judge_baselines())
         if self.programs is not None:
             gates = self.programs.explained(gates)
         if self._session.options.save:
             self.traces.keep()
             if self.programs is not None:
                 self.programs.keep()
-        self.figures.gates += gates
+        self.metrics.gates += gates
         return gates

@@ -51,8 +51,8 @@ def add_options(parser: pytest.Parser) -> None:
     group = parser.getgroup("perfsuite", "performance gates for JAX")
     group.addoption("--perf", action="store_true", help="run the perf tests, and fail those that got worse")
     group.addoption("--perf-only", action="store_true", help="as --perf, and deselect every other test")
-    group.addoption("--perf-save", action="store_true", help="run the perf tests and record their figures as baselines")
-    group.addoption("--perf-strict", action="store_true", help="fail a perf test that has a figure without a baseline")
+    group.addoption("--perf-save", action="store_true", help="run the perf tests and record their metrics as baselines")
+    group.addoption("--perf-strict", action="store_true", help="fail a perf test that has a metric without a baseline")
     group.addoption(
         "--perf-size",
         choices=SIZES,
@@ -115,7 +115,7 @@ def add_options(parser: pytest.Parser) -> None:
         "report.json and report.md",
     )
     parser.addini("perf_baselines", "folder of the baseline files, relative to the rootdir", default="baselines")
-    parser.addini("perf_strict", "fail perf tests that have a figure without a baseline", type="bool", default=False)
+    parser.addini("perf_strict", "fail perf tests that have a metric without a baseline", type="bool", default=False)
     parser.addini("perf_targets", "devices that the tests using perf_target compile for: tpu-v5e tpu-v6e", type="args")
 
 
@@ -125,7 +125,7 @@ def read_options(config: pytest.Config) -> Options:
     save = option.perf_save
     if save and option.perf_strict:
         raise pytest.UsageError(
-            "--perf-save and --perf-strict contradict each other: one records figures without a baseline, the other "
+            "--perf-save and --perf-strict contradict each other: one records metrics without a baseline, the other "
             "fails on them"
         )
     calibrate = option.perf_calibrate_minutes if option.perf_calibrate else None
@@ -210,7 +210,7 @@ def _check_calibrating(config: pytest.Config) -> None:
     if option.perf_save or option.perf_strict:
         other = "--perf-save" if option.perf_save else "--perf-strict"
         raise pytest.UsageError(
-            f"--perf-calibrate and {other} contradict each other: while calibrating no figure is recorded or gated; "
+            f"--perf-calibrate and {other} contradict each other: while calibrating no metric is recorded or gated; "
             "run them one after the other"
         )
     if option.perf_report:

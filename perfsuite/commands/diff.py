@@ -1,6 +1,6 @@
 """Say what differs between two baseline files, by the gate's rules.
 
-Noise is not called worse: a figure is worse where a gate with the older figure
+Noise is not called worse: a metric is worse where a gate with the older metric
 on file would fail, and the two intervals lie apart. Given a revision alone,
 every file of the folder `baselines` is held against what it was then.
 """
@@ -36,15 +36,15 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         default="baselines",
         help="a baseline file, REVISION:PATH, or a folder of baseline files (default: baselines)",
     )
-    parser.add_argument("pattern", metavar="PATTERN", nargs="?", help="only figures whose test or name matches it")
+    parser.add_argument("pattern", metavar="PATTERN", nargs="?", help="only metrics whose test or name matches it")
     parser.add_argument(
-        "--all", action="store_true", help="list every figure, also those that are the same, tolerated or never gate"
+        "--all", action="store_true", help="list every metric, also those that are the same, tolerated or never gate"
     )
-    parser.add_argument("--fail-on-worse", action="store_true", help="exit with 1 where a figure is worse")
+    parser.add_argument("--fail-on-worse", action="store_true", help="exit with 1 where a metric is worse")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print the differences; 1 with --fail-on-worse where a figure is worse, 0 else."""
+    """Print the differences; 1 with --fail-on-worse where a metric is worse, 0 else."""
     from perfsuite.commands import CommandError
     from perfsuite.history.comparing import compare
     from perfsuite.history.selecting import select

@@ -1,8 +1,8 @@
-"""Follow baselines over their git history, and find where a figure moved.
+"""Follow baselines over their git history, and find where a metric moved.
 
 Every commit that changed the file is read. A count or a size moved when it is
 not what it was; ratios and times where a change point is found in their noise.
-The commit that is named recorded the figure: its cause lies there, or in the
+The commit that is named recorded the metric: its cause lies there, or in the
 commits since the record before. Renames of tests are not guessed.
 """
 
@@ -11,14 +11,14 @@ from pathlib import Path
 
 from perfsuite.measure.measurement import KINDS
 
-SUMMARY = "follow baselines over their git history, and find where a figure moved"
+SUMMARY = "follow baselines over their git history, and find where a metric moved"
 
 _EXAMPLES = """examples:
   perfsuite history                                   every file of baselines/
   perfsuite history baselines/cpu.json "*ratio*" --since v1.0
   perfsuite history baselines/tpu-v5e.json --out history.html
 """
-_FIGURES = 20
+_METRICS = 20
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
@@ -36,20 +36,20 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "pattern",
         metavar="PATTERN",
         nargs="?",
-        help="only figures whose test or name contains it, or matches it with * and ?",
+        help="only metrics whose test or name contains it, or matches it with * and ?",
     )
     parser.add_argument(
         "--kind",
         action="append",
         choices=KINDS,
         default=[],
-        help="figures of this kind; may be given again (default: all that gate, which leaves out info)",
+        help="metrics of this kind; may be given again (default: all that gate, which leaves out info)",
     )
     parser.add_argument("--since", metavar="REV|DATE", help="from this revision or day (2026-11-21) on")
     parser.add_argument(
-        "--figures", type=_count, default=_FIGURES, metavar="N", help=f"at most so many figures (default: {_FIGURES})"
+        "--metrics", type=_count, default=_METRICS, metavar="N", help=f"at most so many metrics (default: {_METRICS})"
     )
-    parser.add_argument("--out", type=Path, metavar="PAGE.html", help="also draw the figures into this page")
+    parser.add_argument("--out", type=Path, metavar="PAGE.html", help="also draw the metrics into this page")
 
 
 def run(arguments: argparse.Namespace) -> int:
@@ -76,19 +76,19 @@ def run(arguments: argparse.Namespace) -> int:
         raise CommandError(str(error)) from None
     except ImportError as error:
         raise CommandError(f'{error.name} is not installed: pip install "perfsuite[report]"') from None
-    if arguments.pattern and not any(following.figures for following in followings):
-        raise CommandError(f"{path}: no figure was ever of this name and kind: {arguments.pattern}")
+    if arguments.pattern and not any(following.metrics for following in followings):
+        raise CommandError(f"{path}: no metric was ever of this name and kind: {arguments.pattern}")
     # First of all: the terminal's lines may have a reader that goes away.
     if arguments.out is not None:
         from perfsuite.report.history_page import PageError, write_history
 
         try:
-            write_history(followings, arguments.out, most=arguments.figures)
+            write_history(followings, arguments.out, most=arguments.metrics)
         except PageError as error:
             raise CommandError(str(error)) from None
     levels = BLOCKS if can_write(BLOCKS) else LETTERS
     for place, following in enumerate(followings):
-        print(*([""] if place else []), *history_lines(following, arguments.figures, style(), levels), sep="\n")
+        print(*([""] if place else []), *history_lines(following, arguments.metrics, style(), levels), sep="\n")
     if arguments.out is not None:
         print(f"\nwritten: {arguments.out}")
     return 0

@@ -1,6 +1,6 @@
 """Print a baseline file for people.
 
-First where its figures were made, then every figure with its interval, test by
+First where its metrics were made, then every metric with its interval, test by
 test.
 """
 
@@ -27,17 +27,17 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "pattern",
         metavar="PATTERN",
         nargs="?",
-        help="only figures whose test or name contains it, or matches it with * and ?",
+        help="only metrics whose test or name contains it, or matches it with * and ?",
     )
     parser.add_argument(
-        "--kind", action="append", choices=KINDS, default=[], help="only figures of this kind; may be given again"
+        "--kind", action="append", choices=KINDS, default=[], help="only metrics of this kind; may be given again"
     )
     parser.add_argument(
         "--provenance",
         action="append",
         choices=PROVENANCES,
         default=[],
-        help="only figures that were measured, compiled or reported; may be given again",
+        help="only metrics that were measured, compiled or reported; may be given again",
     )
 
 
@@ -54,7 +54,7 @@ def run(arguments: argparse.Namespace) -> int:
     except SourceError as error:
         raise CommandError(str(error)) from None
     selected = select(source.baselines, arguments.pattern, arguments.kind, arguments.provenance)
-    if source.baselines.figures and not selected.figures:
-        raise CommandError(f"{source.name}: none of its figures is of this name, kind and provenance")
+    if source.baselines.metrics and not selected.metrics:
+        raise CommandError(f"{source.name}: none of its metrics is of this name, kind and provenance")
     print("\n".join(shown(source, selected, style())))
     return 0

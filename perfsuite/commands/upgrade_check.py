@@ -65,7 +65,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         "--keep", type=Path, metavar="DIR", help="keep the environments in this folder, and use those that are there"
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="write everything that was found to this file, too")
-    parser.add_argument("--all", action="store_true", help="list the figures too that did not change")
+    parser.add_argument("--all", action="store_true", help="list the metrics too that did not change")
     _split_at_dashes(parser)
 
 

@@ -1,8 +1,8 @@
-"""What is allowed: budgets and baselines, and the verdict when one of them is applied to a measurement.
+"""What is allowed: budgets and baselines, and the verdict when one of them is applied to a metric.
 
 Nothing here measures or prints. This package imports nothing by itself, and none of its baseline modules imports jax or
 numpy on loading: a baseline file can be read, checked and merged where no accelerator library is installed.
 
-`environment` says where a figure was made, `baseline` is the model of what a file records, `baseline_format` its text,
+`environment` says where a metric was made, `baseline` is the model of what a file records, `baseline_format` its text,
 `baseline_file` its life on disk.
 """

@@ -1,4 +1,4 @@
-"""The model of a baseline file: its entries, and what becomes of them when new figures are recorded.
+"""The model of a baseline file: its entries, and what becomes of them when new metrics are recorded.
 
 `baseline_format` turns the model into text and back, `baseline_file` reads and writes the file.
 """
@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping
 from typing import Any, Literal
 
 from perfsuite.gate.environment import Environment, incomparable, version_changes
-from perfsuite.measure.measurement import KINDS, Better, Interval, Kind, Measurement
+from perfsuite.measure.measurement import KINDS, Better, Interval, Kind, Metric
 
 Provenance = Literal["measured", "compiled", "reported"]
 Action = Literal["create", "update", "trim", "keep"]
@@ -17,7 +17,7 @@ Direction = Literal["better", "worse", "same", "not comparable"]
 
 PROVENANCES: tuple[Provenance, ...] = ("measured", "compiled", "reported")
 
-# An info figure (compile seconds) is never gated and rarely has an interval. One that moved by less than this, relative
+# An info metric (compile seconds) is never gated and rarely has an interval. One that moved by less than this, relative
 # to the recorded one, is left alone, or every save would rewrite it.
 INFO_SLACK = 0.25
 
@@ -27,7 +27,7 @@ _SIGNIFICANT_DIGITS = 6
 
 @dataclasses.dataclass(frozen=True)
 class Entry:
-    """One recorded figure.
+    """One recorded metric.
 
     `value` and `interval` are in `unit`. `provenance` is "measured" on the device, in `environment`; "compiled" by the
     device's compiler on a machine without it; or "reported" by the document that `source` names, and then it never
@@ -77,14 +77,14 @@ class Entry:
             _typed("environment", self.environment, Environment)
         if self.provenance == "reported":
             if not isinstance(self.source, str) or not self.source.strip():
-                raise ValueError("a reported figure must name its document in `source`")
+                raise ValueError("a reported metric must name its document in `source`")
             if self.environment is not None:
-                raise ValueError("a reported figure was not made here: it has no environment")
+                raise ValueError("a reported metric was not made here: it has no environment")
             return
         if self.source is not None:
-            raise ValueError(f"only a reported figure has a `source`, this one is {self.provenance}")
+            raise ValueError(f"only a reported metric has a `source`, this one is {self.provenance}")
         if self.provenance == "measured" and self.environment is None:
-            raise ValueError("a measured figure must have the environment that it was measured in")
+            raise ValueError("a measured metric must have the environment that it was measured in")
 
     @property
     def noise(self) -> float | None:
@@ -92,38 +92,38 @@ class Entry:
         if self.interval is None or not self.value:
             return None
         noise = (self.interval.high / 2 - self.interval.low / 2) / abs(self.value)
-        # Two digits tell a quiet figure from a noisy one; more would only lengthen a diff.
+        # Two digits tell a quiet metric from a noisy one; more would only lengthen a diff.
         return float(f"{noise:.2g}") if math.isfinite(noise) else None
 
     @property
     def gates(self) -> bool:
-        """Whether the figure may pass or fail anything. One from a document never does, nor one of kind info."""
+        """Whether the metric may pass or fail anything. One from a document never does, nor one of kind info."""
         return self.provenance != "reported" and self.kind != "info"
 
 
 @dataclasses.dataclass(frozen=True)
 class Baselines:
-    """The recorded figures of one device: `figures[test id][figure name]`. `device` is the file's name, a slug."""
+    """The recorded metrics of one device: `metrics[test id][metric name]`. `device` is the file's name, a slug."""
 
     device: str
-    figures: Mapping[str, Mapping[str, Entry]] = dataclasses.field(default_factory=dict)
+    metrics: Mapping[str, Mapping[str, Entry]] = dataclasses.field(default_factory=dict)
 
     def get(self, test: str, name: str) -> Entry | None:
-        """The figure that `test` recorded under `name`, None where there is none."""
-        return self.figures.get(test, {}).get(name)
+        """The metric that `test` recorded under `name`, None where there is none."""
+        return self.metrics.get(test, {}).get(name)
 
     @property
     def environments(self) -> dict[str, Environment]:
         """The environments that an entry refers to, by id."""
-        found = {entry.environment for entries in self.figures.values() for entry in entries.values()}
+        found = {entry.environment for entries in self.metrics.values() for entry in entries.values()}
         return {environment.id: environment for environment in found if environment is not None}
 
 
 @dataclasses.dataclass(frozen=True)
 class Change:
-    """What a save did to one figure. `old` is None when it was created, `new` when it was trimmed.
+    """What a save did to one metric. `old` is None when it was created, `new` when it was trimmed.
 
-    `new` is what the file holds now: for a figure that was kept, the old entry.
+    `new` is what the file holds now: for a metric that was kept, the old entry.
     """
 
     test: str
@@ -141,25 +141,25 @@ class Change:
         return version_changes(self.old.environment, self.new.environment)
 
 
-def entry_of(measurement: Measurement, environment: Environment | None, provenance: Provenance = "measured") -> Entry:
-    """The entry that records `measurement`.
+def entry_of(metric: Metric, environment: Environment | None, provenance: Provenance = "measured") -> Entry:
+    """The entry that records `metric`.
 
-    `environment` may be None for a compiled figure only. An interval that is not bounded on both sides (too few
+    `environment` may be None for a compiled metric only. An interval that is not bounded on both sides (too few
     samples) says nothing about later runs and is left out.
     """
-    interval = measurement.interval
+    interval = metric.interval
     if interval is not None and not (math.isfinite(interval.low) and math.isfinite(interval.high)):
         interval = None
     return Entry(
-        value=measurement.value,
-        unit=measurement.unit,
-        kind=measurement.kind,
+        value=metric.value,
+        unit=metric.unit,
+        kind=metric.kind,
         provenance=provenance,
         environment=environment,
         interval=interval,
-        samples=measurement.samples,
-        better=measurement.better,
-        detail=measurement.detail,
+        samples=metric.samples,
+        better=metric.better,
+        detail=metric.detail,
     )
 
 
@@ -171,37 +171,37 @@ def merge(
     gone: Collection[str] = (),
     provenances: tuple[Provenance, ...] = ("measured",),
 ) -> tuple[Baselines, tuple[Change, ...]]:
-    """What the baselines are after a run that made the figures `new`, and what that did to each of them.
+    """What the baselines are after a run that made the metrics `new`, and what that did to each of them.
 
-    `trim` are the ids of tests that ran completely: those of their figures that were not made again go, if they are of
-    the `provenances` that this run makes for the device. `gone` are ids of tests that no longer exist: their figures
-    go, but for those reported by a document, whose ids were never tests. Every other figure stays, and is not among the
+    `trim` are the ids of tests that ran completely: those of their metrics that were not made again go, if they are of
+    the `provenances` that this run makes for the device. `gone` are ids of tests that no longer exist: their metrics
+    go, but for those reported by a document, whose ids were never tests. Every other metric stays, and is not among the
     changes unless it is in `new`.
     """
-    figures = {test: dict(entries) for test, entries in old.figures.items()}
+    metrics = {test: dict(entries) for test, entries in old.metrics.items()}
     changes = []
     for test in sorted(new):
         for name in sorted(new[test]):
             change = _recorded(test, name, old.get(test, name), new[test][name])
             changes.append(change)
             if change.new is not None:
-                figures.setdefault(test, {})[name] = change.new
+                metrics.setdefault(test, {})[name] = change.new
     vanishing: dict[str, tuple[Provenance, ...]] = dict.fromkeys(trim, provenances)
     vanishing |= dict.fromkeys(gone, ("measured", "compiled"))
-    for test in sorted(vanishing.keys() & figures.keys()):
-        for name in sorted(figures[test].keys() - new.get(test, {}).keys()):
-            entry = figures[test][name]
+    for test in sorted(vanishing.keys() & metrics.keys()):
+        for name in sorted(metrics[test].keys() - new.get(test, {}).keys()):
+            entry = metrics[test][name]
             if entry.provenance in vanishing[test]:
                 changes.append(Change(test, name, "trim", entry, None))
-                del figures[test][name]
-    return dataclasses.replace(old, figures={test: kept for test, kept in figures.items() if kept}), tuple(changes)
+                del metrics[test][name]
+    return dataclasses.replace(old, metrics={test: kept for test, kept in metrics.items() if kept}), tuple(changes)
 
 
 def _recorded(test: str, name: str, old: Entry | None, new: Entry) -> Change:
     if old is None:
         return Change(test, name, "create", None, new)
     if old.kind == "ratio" and new.kind == "info" and new.samples and old.unit == new.unit:
-        # A comparison of too few pairs for an interval: it must not take the place of a figure that gates.
+        # A comparison of too few pairs for an interval: it must not take the place of a metric that gates.
         return Change(test, name, "keep", old, old)
     if (old.unit, old.kind, old.better) != (new.unit, new.kind, new.better):
         return Change(test, name, "update", old, new, "not comparable")
@@ -215,7 +215,7 @@ def _stands(old: Entry, new: Entry) -> bool:
     if old == new:
         return True
     if old.provenance != new.provenance:
-        # A document never displaces what a device or its compiler says, and a compiled figure that agrees with the
+        # A document never displaces what a device or its compiler says, and a compiled metric that agrees with the
         # measured one adds nothing. Otherwise saves on two machines would swap the provenance for ever.
         if "reported" in (old.provenance, new.provenance):
             return new.provenance == "reported"

@@ -37,7 +37,7 @@ class BaselineError(Exception):
 
 @dataclasses.dataclass(frozen=True)
 class SaveResult:
-    """What a save did to the figures of its run. `untouched` counts those that the run said nothing about.
+    """What a save did to the metrics of its run. `untouched` counts those that the run said nothing about.
 
     `written` is False when nothing changed: the file was then not rewritten.
     """
@@ -49,14 +49,14 @@ class SaveResult:
 
     @property
     def created(self) -> list[Change]:
-        """Figures that were not in the file."""
+        """Metrics that were not in the file."""
         return [change for change in self.changes if change.action == "create"]
 
     def updated(self, direction: Direction | None = None) -> list[Change]:
-        """Figures that the file held otherwise: all, or those that became "better", "worse" or stayed the "same".
+        """Metrics that the file held otherwise: all, or those that became "better", "worse" or stayed the "same".
 
         "same" ones differ within their noise, or in their versions or parts only. "not comparable" ones changed their
-        unit or kind, or were made where the old figure says nothing.
+        unit or kind, or were made where the old metric says nothing.
         """
         return [
             change
@@ -66,12 +66,12 @@ class SaveResult:
 
     @property
     def trimmed(self) -> list[Change]:
-        """Figures that went, because their test no longer makes them."""
+        """Metrics that went, because their test no longer makes them."""
         return [change for change in self.changes if change.action == "trim"]
 
     @property
     def kept(self) -> list[Change]:
-        """Figures made again that agree with the file, which was left as it is."""
+        """Metrics made again that agree with the file, which was left as it is."""
         return [change for change in self.changes if change.action == "keep"]
 
 
@@ -110,9 +110,9 @@ def save(
     provenances: tuple[Provenance, ...] = ("measured",),
     lock_seconds: float = LOCK_SECONDS,
 ) -> SaveResult:
-    """Record the figures `new` (test id -> figure name -> entry), and say what that changed. See `merge` for the rules.
+    """Record the metrics `new` (test id -> metric name -> entry), and say what that changed. See `merge` for the rules.
 
-    `trim` are the tests that ran completely and `gone` those that no longer exist, `provenances` those of the figures
+    `trim` are the tests that ran completely and `gone` those that no longer exist, `provenances` those of the metrics
     that this run makes for the device. Waits `lock_seconds` for another process that is saving. The folder is made when
     it is missing; the file keeps its permissions.
 
@@ -131,7 +131,7 @@ def save(
         written = any(change.action != "keep" for change in changes)
         if written:
             _replace(target, encode(merged))
-    before = sum(map(len, old.figures.values()))
+    before = sum(map(len, old.metrics.values()))
     untouched = before - sum(change.old is not None for change in changes)
     return SaveResult(path, changes, untouched, written)
 

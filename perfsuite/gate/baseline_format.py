@@ -1,4 +1,4 @@
-"""The text of a baseline file: one figure a line, sorted, the same bytes for the same figures: a diff to be read."""
+"""The text of a baseline file: one metric a line, sorted, the same bytes for the same metrics: a diff to be read."""
 
 import json
 import math
@@ -13,7 +13,7 @@ from perfsuite.measure.measurement import Interval
 
 SCHEMA = 1
 
-_TOP_KEYS = ("schema", "device", "environments", "figures")
+_TOP_KEYS = ("schema", "device", "environments", "metrics")
 _NEEDED = ("value", "unit", "kind", "provenance")
 _OPTIONAL = ("environment", "low", "high", "noise", "samples", "better", "source", "detail")
 
@@ -24,17 +24,17 @@ _REPAIR = "repair it, or `git checkout` the file"
 
 
 def render(baselines: Baselines) -> str:
-    """The file's text. Environments that no figure refers to are left out."""
+    """The file's text. Environments that no metric refers to are left out."""
     environments = baselines.environments
-    figures = (
+    metrics = (
         (test, _object("  ", ((name, _line(_entry_fields(entries[name]))) for name in sorted(entries))))
-        for test, entries in sorted(baselines.figures.items())
+        for test, entries in sorted(baselines.metrics.items())
     )
     top = (
         ("schema", str(SCHEMA)),
         ("device", _line(baselines.device)),
         ("environments", _object(" ", ((id, _line(environments[id].as_dict())) for id in sorted(environments)))),
-        ("figures", _object(" ", figures)),
+        ("metrics", _object(" ", metrics)),
     )
     return _object("", top) + "\n"
 
@@ -45,7 +45,7 @@ def encode(baselines: Baselines) -> bytes:
 
 
 def parse(text: str, device: str | None = None) -> Baselines:
-    """The inverse of `render`. `device` is the one that the figures have to be of.
+    """The inverse of `render`. `device` is the one that the metrics have to be of.
 
     Raises `LocatedError` naming the line and what to do, for a text that is not exactly such a file.
     """
@@ -64,14 +64,14 @@ def parse(text: str, device: str | None = None) -> Baselines:
     if not isinstance(located.value, str) or not located.value:
         _fail(located, f"`device` must be the name of a device, got {located.plain()!r:.40}: {_REPAIR}")
     if device is not None and located.value != device:
-        # Gating one device by another's figures would pass and fail at random.
-        _fail(located, f"these are the figures of {located.value!r}: rename the file to that")
+        # Gating one device by another's metrics would pass and fail at random.
+        _fail(located, f"these are the metrics of {located.value!r}: rename the file to that")
     environments = {id: _environment(id, fields) for id, fields in _members(top.value["environments"], "environments")}
-    figures = {
+    metrics = {
         test: {name: _entry(f"{name!r} of {test!r}", fields, environments) for name, fields in _members(entries, test)}
-        for test, entries in _members(top.value["figures"], "figures")
+        for test, entries in _members(top.value["metrics"], "metrics")
     }
-    return Baselines(located.value, figures)
+    return Baselines(located.value, metrics)
 
 
 def _line(value: Any) -> str:

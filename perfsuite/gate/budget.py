@@ -6,7 +6,7 @@ from perfsuite.measure.measurement import is_finite
 
 
 class BudgetExceeded(AssertionError):  # noqa: N818  (the public name; it is an assertion, not a fault)
-    """A measurement lies over its budget. The message has the interval, the limit and the likely cause."""
+    """A metric lies over its budget. The message has the interval, the limit and the likely cause."""
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)

@@ -1,7 +1,7 @@
 """What `pytest --perf-calibrate` found, in `calibration-<device>.json` beside the baselines.
 
-It is a file of the baselines' own format and goes the same way to the disk: one figure a line, under a lock, atomic,
-the figures of other tests kept, damage refused with file and line. Nothing in it gates.
+It is a file of the baselines' own format and goes the same way to the disk: one metric a line, under a lock, atomic,
+the metrics of other tests kept, damage refused with file and line. Nothing in it gates.
 """
 
 import dataclasses
@@ -17,7 +17,7 @@ from perfsuite.gate.environment import Environment
 from perfsuite.measure.stats.intervals import DECIDING_ERROR
 from perfsuite.measure.timing.calibrating import Found
 
-_FIGURE = re.compile(
+_METRIC = re.compile(
     r"(?P<workload>.+), (?P<condition>quiet|busy): "
     r"(?:(?P<alarms>false alarms)|\+(?P<size>[0-9.]+) % caught|(?P<effect>caught 99 in 100))"
 )
@@ -51,21 +51,21 @@ def calibration_path(baselines: Path, device: str) -> Path:
 
 def save_calibration(path: str | os.PathLike[str], calibrated: Iterable[Calibrated]) -> SaveResult:
     """Record these in place of what the file has of their tests, and keep the rest. Raises `BaselineError`."""
-    figures: dict[str, dict[str, Entry]] = {}
+    metrics: dict[str, dict[str, Entry]] = {}
     for each in calibrated:
-        figures.setdefault(each.test, {}).update(_entries(each))
-    return save(path, figures, trim=set(figures))
+        metrics.setdefault(each.test, {}).update(_entries(each))
+    return save(path, metrics, trim=set(metrics))
 
 
 def load_calibration(path: str | os.PathLike[str]) -> list[Calibrated]:
     """What the file has, sorted by test and workload; nothing where there is no file.
 
-    Raises `BaselineError` for a file that is damaged, or that has figures which are none of a calibration.
+    Raises `BaselineError` for a file that is damaged, or that has metrics which are none of a calibration.
     """
     path = Path(path)
     return [
         _calibrated(path, test, workload, condition == "busy", entries)
-        for test, of_test in sorted(load(path).figures.items())
+        for test, of_test in sorted(load(path).metrics.items())
         for (workload, condition), entries in sorted(_grouped(path, test, of_test).items(), key=_quiet_first)
     ]
 
@@ -80,7 +80,7 @@ def _entries(each: Calibrated) -> dict[str, Entry]:
         entries[f"+{size * _PERCENT:g} % caught"] = _count(each, caught, tried)
     if found.effect is not None:
         entries[_EFFECT] = Entry(found.effect * _PERCENT, "%", "ratio", "measured", each.environment)
-    return {f"{name}: {figure}": entry for figure, entry in entries.items()}
+    return {f"{name}: {metric}": entry for metric, entry in entries.items()}
 
 
 def _count(each: Calibrated, value: int, gates: int) -> Entry:
@@ -99,11 +99,11 @@ def _quiet_first(group: tuple[tuple[str, str], Any]) -> tuple[str, bool]:
 def _grouped(path: Path, test: str, entries: Mapping[str, Entry]) -> dict[tuple[str, str], dict[str, Entry]]:
     groups: dict[tuple[str, str], dict[str, Entry]] = {}
     for name, entry in entries.items():
-        match = _FIGURE.fullmatch(name)
+        match = _METRIC.fullmatch(name)
         if match is None or entry.environment is None or (not match["effect"] and _OF not in (entry.detail or {})):
             raise BaselineError(
                 path,
-                f"{name!r} of {test!r} is no figure of a calibration: delete the file and run pytest --perf-calibrate",
+                f"{name!r} of {test!r} is no metric of a calibration: delete the file and run pytest --perf-calibrate",
             )
         groups.setdefault((match["workload"], match["condition"]), {})[name] = entry
     return groups
@@ -115,7 +115,7 @@ def _calibrated(path: Path, test: str, workload: str, busy: bool, entries: Mappi
     effect = None
     once_in = Calibrated.errs_once_in
     for name, entry in entries.items():
-        match = _FIGURE.fullmatch(name)
+        match = _METRIC.fullmatch(name)
         assert match is not None
         if match["effect"]:
             effect = entry.value / _PERCENT

@@ -1,4 +1,4 @@
-"""Where a figure was made: the device, its host and the versions; and whether two figures can be compared."""
+"""Where a metric was made: the device, its host and the versions; and whether two metrics can be compared."""
 
 import dataclasses
 import hashlib
@@ -38,10 +38,10 @@ _FLAGS_LEFT_OUT = re.compile(r"--xla_dump_|--xla_force_host_platform_device_coun
 
 @dataclasses.dataclass(frozen=True)
 class Environment:
-    """The device, the host and the versions that a figure was made with.
+    """The device, the host and the versions that a metric was made with.
 
     `device_kind` is JAX's name of the device ("cpu", "TPU v5 lite"), `processor` the model of the host's processor,
-    `python` the full version; both are "" for a figure that was compiled for a device that is not here, which does not
+    `python` the full version; both are "" for a metric that was compiled for a device that is not here, which does not
     depend on them. `libtpu`, the TPU's compiler, is None for every other device, installed or not. `equinox`, `flax`
     and `optax` are None where they are not installed. `device_count` counts the devices of all `process_count`
     processes of the session.
@@ -111,18 +111,18 @@ def environment_from_dict(fields: Mapping[str, Any]) -> Environment:
 
 
 def incomparable(kind: Kind, unit: str, then: Environment | None, now: Environment | None) -> str | None:
-    """Why a figure made `then` says nothing about one made `now`, in words; None when the two can be compared.
+    """Why a metric made `then` says nothing about one made `now`, in words; None when the two can be compared.
 
     Counts and sizes belong to the program and can always be compared, except counts of host calls (`unit` "calls"),
     which change with Python's minor version. A ratio needs the same device kind and as many processes, the slowest of
-    which makes its samples; a time the same fingerprint. Figures of kind info are never gated, so the question does not
+    which makes its samples; a time the same fingerprint. Metrics of kind info are never gated, so the question does not
     arise and the answer is None. A library upgrade makes nothing incomparable: finding what it costs is what baselines
     are for.
     """
     if kind in ("info", "size") or (kind == "count" and unit != HOST_CALLS_UNIT):
         return None
     if then is None or now is None:
-        return f"a {_figure(kind)} can only be compared where the environment of both figures is known"
+        return f"a {_metric(kind)} can only be compared where the environment of both metrics is known"
     if kind == "count":
         was, is_now = _minor(then.python), _minor(now.python)
         return None if was == is_now else f"host calls were counted under Python {was}, this is Python {is_now}"
@@ -142,7 +142,7 @@ def version_changes(then: Environment | None, now: Environment | None) -> list[s
     return [
         f"{name} {was or 'absent'} -> {is_now or 'absent'}"
         for name, was, is_now in pairs
-        if was != is_now and "" not in (was, is_now)  # a compiled figure does not depend on Python
+        if was != is_now and "" not in (was, is_now)  # a compiled metric does not depend on Python
     ]
 
 
@@ -219,9 +219,9 @@ def present_environment() -> Environment:
 def target_environment(
     present: Environment, device_kind: str, device_count: int = 1, libtpu: str | None = None
 ) -> Environment:
-    """The environment of figures that are compiled, in this one, for a device that is not here.
+    """The environment of metrics that are compiled, in this one, for a device that is not here.
 
-    `libtpu` is the version of the compiler. It is the same on every host and under every Python, so that the figures of
+    `libtpu` is the version of the compiler. It is the same on every host and under every Python, so that the metrics of
     a target do not change with the machine that they are saved on.
     """
     return dataclasses.replace(
@@ -274,7 +274,7 @@ def _minor(version: str) -> str:
     return ".".join(version.split(".")[:2])
 
 
-def _figure(kind: Kind) -> str:
+def _metric(kind: Kind) -> str:
     return "count of host calls" if kind == "count" else kind
 
 

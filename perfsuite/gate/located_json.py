@@ -1,7 +1,7 @@
 """JSON read strictly, each value with its line.
 
 The standard library's reader says where a text stops being JSON, but not on which line a value stood that proved wrong
-later; and it takes the last of two equal keys and NaN for granted. Both are what a half-done merge or a bad figure
+later; and it takes the last of two equal keys and NaN for granted. Both are what a half-done merge or a bad metric
 leaves behind.
 """
 

@@ -1,4 +1,4 @@
-"""Budget or baseline applied to a measurement: the one place where something is called good or bad."""
+"""Budget or baseline applied to a metric: the one place where something is called good or bad."""
 
 import dataclasses
 import math
@@ -8,13 +8,13 @@ from typing import Literal
 from perfsuite.gate.advice import advice_on
 from perfsuite.gate.baseline import Entry
 from perfsuite.gate.environment import HOST_CALLS_UNIT, Environment, incomparable, version_changes
-from perfsuite.measure.measurement import Interval, Kind, Measurement
+from perfsuite.measure.measurement import Interval, Kind, Metric
 
 Verdict = Literal["pass", "fail", "inconclusive", "improved", "new", "not comparable", "info"]
 Source = Literal["budget", "baseline"]
 
 TOLERANCES: dict[Kind, float] = {"count": 0.0, "size": 0.01, "ratio": 0.05, "time": 1.0}
-"""How much worse than its baseline a figure may be, relative.
+"""How much worse than its baseline a metric may be, relative.
 
 A paired ratio repeats to 0.65 % at worst, so 5 % is far outside its noise. A plain time on a shared machine does not:
 sequential medians of one and the same program were up to 62 % apart (FACTS of the project, 2-core x86-64), so a plain
@@ -23,19 +23,19 @@ time fails only when it doubles. Compare two calls to hold a time more closely.
 
 
 PARTS_NAMED = 3
-"""How many parts of a figure a message names."""
+"""How many parts of a metric a message names."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Gate:
-    """One measurement of one test, with what was allowed and what became of it.
+    """One metric of one test, with what was allowed and what became of it.
 
-    `limit` is in the figure's unit. `reason` says in words why the verdict is not a plain pass, and `first` what to do
+    `limit` is in the metric's unit. `reason` says in words why the verdict is not a plain pass, and `first` what to do
     first where it failed and the reason does not say that itself.
     """
 
     test: str
-    measurement: Measurement
+    metric: Metric
     verdict: Verdict
     source: Source | None = None
     limit: float | None = None
@@ -54,7 +54,7 @@ class Gate:
     @classmethod
     def from_dict(cls, values: dict) -> "Gate":
         """The inverse of `to_dict`."""
-        return cls(**{**values, "measurement": Measurement.from_dict(values["measurement"])})
+        return cls(**{**values, "metric": Metric.from_dict(values["metric"])})
 
 
 def against_limit(interval: Interval, limit: float) -> Verdict:
@@ -64,60 +64,56 @@ def against_limit(interval: Interval, limit: float) -> Verdict:
     return "pass" if interval.high <= limit else "inconclusive"
 
 
-def judge_budget(test: str, measurement: Measurement, limit: float) -> Gate:
-    """A measurement against a limit of the test's own."""
-    interval = measurement.interval or Interval(measurement.value, measurement.value)
+def judge_budget(test: str, metric: Metric, limit: float) -> Gate:
+    """A metric against a limit of the test's own."""
+    interval = metric.interval or Interval(metric.value, metric.value)
     verdict = against_limit(interval, limit)
     reason = (
-        ""
-        if verdict == "pass"
-        else f"{_span(measurement)} against a budget of {_number(limit, measurement.kind)} {measurement.unit}"
+        "" if verdict == "pass" else f"{_span(metric)} against a budget of {_number(limit, metric.kind)} {metric.unit}"
     )
-    return Gate(test, measurement, verdict, "budget", limit, reason=reason)
+    return Gate(test, metric, verdict, "budget", limit, reason=reason)
 
 
 def judge_baseline(
     test: str,
-    measurement: Measurement,
+    metric: Metric,
     entry: Entry | None,
     *,
     now: Environment,
     tolerance: float | None = None,
     cause: str = "",
 ) -> Gate:
-    """A measurement made in environment `now` against the figure on file. `cause` is said where it fails."""
-    if measurement.kind == "info":
-        return Gate(test, measurement, "info", baseline=entry.value if entry else None)
+    """A metric made in environment `now` against the metric on file. `cause` is said where it fails."""
+    if metric.kind == "info":
+        return Gate(test, metric, "info", baseline=entry.value if entry else None)
     if entry is None:
-        return Gate(test, measurement, "new", reason=f"{measurement.title} has no baseline")
-    if why := _why_not_comparable(measurement, entry, now):
-        return Gate(
-            test, measurement, "not comparable", "baseline", baseline=entry.value, reason=f"{measurement.title}: {why}"
-        )
-    if tolerance is None or measurement.kind in ("count", "size"):
-        tolerance = TOLERANCES[measurement.kind]
-    limit, verdict = _against_baseline(measurement, entry.value, tolerance)
-    if verdict == "inconclusive" and measurement.interval and math.isinf(measurement.interval.high):
+        return Gate(test, metric, "new", reason=f"{metric.title} has no baseline")
+    if why := _why_not_comparable(metric, entry, now):
+        return Gate(test, metric, "not comparable", "baseline", baseline=entry.value, reason=f"{metric.title}: {why}")
+    if tolerance is None or metric.kind in ("count", "size"):
+        tolerance = TOLERANCES[metric.kind]
+    limit, verdict = _against_baseline(metric, entry.value, tolerance)
+    if verdict == "inconclusive" and metric.interval and math.isinf(metric.interval.high):
         # The 99th percentile of a few hundred samples has no upper end. It can be seen to be too high, but not to be
         # low enough; saying "inconclusive" of every such tail would teach people not to read the word.
-        return Gate(test, measurement, "info", baseline=entry.value)
+        return Gate(test, metric, "info", baseline=entry.value)
     reason = first = ""
     if verdict in ("fail", "inconclusive"):
         reason = (
-            f"{_span(measurement)}, the baseline is {_number(entry.value, entry.kind)} {entry.unit}"
-            f"{_allowance(measurement, tolerance)}"
+            f"{_span(metric)}, the baseline is {_number(entry.value, entry.kind)} {entry.unit}"
+            f"{_allowance(metric, tolerance)}"
         )
-        reason += _growth(measurement, entry)
+        reason += _growth(metric, entry)
         if changes := version_changes(entry.environment, now):
             reason += f"; since the baseline: {', '.join(changes)}"
         if cause:
             reason += f"\nlikely cause: {cause}"
         elif verdict == "fail":
-            first = _first(measurement, entry, changes)
+            first = _first(metric, entry, changes)
     elif verdict == "improved":
         on_file = _number(entry.value, entry.kind)
-        reason = f"{_span(measurement)}, the baseline is {on_file}: pytest --perf-save records it"
-    return Gate(test, measurement, verdict, "baseline", limit, entry.value, reason, first)
+        reason = f"{_span(metric)}, the baseline is {on_file}: pytest --perf-save records it"
+    return Gate(test, metric, verdict, "baseline", limit, entry.value, reason, first)
 
 
 def ratio_limit(entry: Entry | None, now: Environment, tolerance: float | None) -> float | None:
@@ -127,37 +123,37 @@ def ratio_limit(entry: Entry | None, now: Environment, tolerance: float | None) 
     return entry.value * (1 + (TOLERANCES["ratio"] if tolerance is None else tolerance))
 
 
-def _why_not_comparable(measurement: Measurement, entry: Entry, now: Environment) -> str | None:
+def _why_not_comparable(metric: Metric, entry: Entry, now: Environment) -> str | None:
     if entry.provenance == "reported":
-        return f"the figure on file is reported ({entry.source}), not measured"
-    if (entry.unit, entry.kind, entry.better) != (measurement.unit, measurement.kind, measurement.better):
+        return f"the metric on file is reported ({entry.source}), not measured"
+    if (entry.unit, entry.kind, entry.better) != (metric.unit, metric.kind, metric.better):
         return (
             f"recorded as {entry.kind} in {entry.unit} ({entry.better} is better), "
-            f"now {measurement.kind} in {measurement.unit} ({measurement.better} is better): "
+            f"now {metric.kind} in {metric.unit} ({metric.better} is better): "
             "pytest --perf-save replaces it"
         )
-    return incomparable(measurement.kind, measurement.unit, entry.environment, now)
+    return incomparable(metric.kind, metric.unit, entry.environment, now)
 
 
-def _against_baseline(measurement: Measurement, baseline: float, tolerance: float) -> tuple[float, Verdict]:
-    interval = measurement.interval or Interval(measurement.value, measurement.value)
+def _against_baseline(metric: Metric, baseline: float, tolerance: float) -> tuple[float, Verdict]:
+    interval = metric.interval or Interval(metric.value, metric.value)
     allowed = abs(baseline) * tolerance
-    if measurement.better == "higher":  # mirrored, so that one rule judges both
+    if metric.better == "higher":  # mirrored, so that one rule judges both
         interval, baseline = Interval(-interval.high, -interval.low), -baseline
     limit = baseline + allowed
     verdict = against_limit(interval, limit)
     # No time lies 100 % below another: where twice as long is worse, half as long is better.
-    better = baseline / (1 + tolerance) if measurement.kind == "time" and baseline > 0 else baseline - allowed
+    better = baseline / (1 + tolerance) if metric.kind == "time" and baseline > 0 else baseline - allowed
     if interval.high < better:
         verdict = "improved"
-    return (0 - limit if measurement.better == "higher" else limit), verdict  # 0 - limit: never minus zero
+    return (0 - limit if metric.better == "higher" else limit), verdict  # 0 - limit: never minus zero
 
 
-def _span(measurement: Measurement) -> str:
-    value = f"{measurement.title} is {_number(measurement.value, measurement.kind)} {measurement.unit}"
-    if measurement.interval is None:
+def _span(metric: Metric) -> str:
+    value = f"{metric.title} is {_number(metric.value, metric.kind)} {metric.unit}"
+    if metric.interval is None:
         return value
-    return f"{value} [{measurement.interval.low:.6g}, {measurement.interval.high:.6g}]"
+    return f"{value} [{metric.interval.low:.6g}, {metric.interval.high:.6g}]"
 
 
 def _number(value: float, kind: Kind) -> str:
@@ -165,14 +161,14 @@ def _number(value: float, kind: Kind) -> str:
     return f"{value:,.0f}" if kind in ("count", "size") and value == int(value) else f"{value:.6g}"
 
 
-def _allowance(measurement: Measurement, tolerance: float) -> str:
-    return "" if measurement.kind == "count" else f" and may be {tolerance:.3g} of that worse"
+def _allowance(metric: Metric, tolerance: float) -> str:
+    return "" if metric.kind == "count" else f" and may be {tolerance:.3g} of that worse"
 
 
-def _first(measurement: Measurement, entry: Entry, changes: Sequence[str]) -> str:
-    """The one thing to do first about a figure that failed; empty where its reason has advice."""
-    places = measurement.places or {}
-    named = [places[part] for part, _ in _parts(measurement, entry) if part in places]
+def _first(metric: Metric, entry: Entry, changes: Sequence[str]) -> str:
+    """The one thing to do first about a metric that failed; empty where its reason has advice."""
+    places = metric.places or {}
+    named = [places[part] for part, _ in _parts(metric, entry) if part in places]
     if any(map(advice_on, named)):
         return ""
     if changes:
@@ -182,26 +178,26 @@ def _first(measurement: Measurement, entry: Entry, changes: Sequence[str]) -> st
     return "if that is meant, record it: pytest --perf-save"
 
 
-def _parts(measurement: Measurement, entry: Entry) -> list[tuple[str, str]]:
-    """The parts of the figure that got worse, by how much, the most important ones first."""
-    now, then = measurement.detail or {}, entry.detail or {}
-    if (measurement.value and not now) or (entry.value and not then):
+def _parts(metric: Metric, entry: Entry) -> list[tuple[str, str]]:
+    """The parts of the metric that got worse, by how much, the most important ones first."""
+    now, then = metric.detail or {}, entry.detail or {}
+    if (metric.value and not now) or (entry.value and not then):
         return []  # not split on both sides; nothing has no parts
-    if measurement.better == "lower":
+    if metric.better == "lower":
         return _grown(then, entry.value, now)[:PARTS_NAMED]
-    return _grown(now, measurement.value, then)[:PARTS_NAMED]
+    return _grown(now, metric.value, then)[:PARTS_NAMED]
 
 
-def _growth(measurement: Measurement, entry: Entry) -> str:
-    """Which parts of the figure got worse, and where they are now: the likely cause."""
-    parts, places = _parts(measurement, entry), measurement.places or {}
+def _growth(metric: Metric, entry: Entry) -> str:
+    """Which parts of the metric got worse, and where they are now: the likely cause."""
+    parts, places = _parts(metric, entry), metric.places or {}
     if not parts:
         return ""
-    if measurement.better == "lower":
-        verb, sign = ("more calls of" if measurement.unit == HOST_CALLS_UNIT else "grew:"), "+"
+    if metric.better == "lower":
+        verb, sign = ("more calls of" if metric.unit == HOST_CALLS_UNIT else "grew:"), "+"
     else:
         verb, sign = "fell:", "-"
-    if measurement.unit == HOST_CALLS_UNIT:
+    if metric.unit == HOST_CALLS_UNIT:
         named = ", ".join(f"{name} ({sign}{amount})" for name, amount in parts)
         return f"; {verb} {named}{_made_in([places[name] for name, _ in parts if name in places])}"
     named = ", ".join(
@@ -218,12 +214,12 @@ def _made_in(places: list[str]) -> str:
 
 
 def _grown(small: Mapping[str, int], total: float, large: Mapping[str, int]) -> list[tuple[str, str]]:
-    """The parts in `large` that are more than in `small`, whose figure is `total`: their names and by how much.
+    """The parts in `large` that are more than in `small`, whose metric is `total`: their names and by how much.
 
     Those that grew most come first. Both lists may hold the largest parts only, so of one that is not in `small` only
     the most that it can have been is known. One that may be new comes last where it need not have grown at all.
     """
-    # A part that is off the list is no larger than the last on it, nor than what the list leaves of the figure. A list
+    # A part that is off the list is no larger than the last on it, nor than what the list leaves of the metric. A list
     # that is shorter than the other was not cut.
     left = int(total) - sum(small.values())
     unlisted = max(0, min([left, *small.values()])) if len(small) >= len(large) else 0

@@ -1,9 +1,9 @@
 """Two baseline files held against each other by the gate's own rules, so that what is noise to a gate is noise here.
 
 The older file stands for the baselines, the newer one for a run: tolerances by kind, intervals, and what makes two
-figures incomparable are `gate.verdict`'s and `gate.environment`'s. Two rules are added. Better is what would be worse
+metrics incomparable are `gate.verdict`'s and `gate.environment`'s. Two rules are added. Better is what would be worse
 with the files exchanged, so one comparison is the mirror of the other. And both sides were sampled here, so where the
-two intervals overlap nothing is called better or worse. Tolerances that a test sets for itself are in no file: a figure
+two intervals overlap nothing is called better or worse. Tolerances that a test sets for itself are in no file: a metric
 is held to those of its kind.
 """
 
@@ -16,7 +16,7 @@ from typing import Literal, cast
 from perfsuite.gate.baseline import Baselines, Entry
 from perfsuite.gate.environment import Environment, incomparable, version_changes
 from perfsuite.gate.verdict import Gate, judge_baseline
-from perfsuite.measure.measurement import Measurement
+from perfsuite.measure.measurement import Metric
 
 Outcome = Literal["worse", "better", "unclear", "not comparable", "added", "removed", "info", "tolerated", "same"]
 
@@ -25,14 +25,14 @@ OUTCOMES: tuple[Outcome, ...] = (
 )  # fmt: skip
 """In the order in which a reader wants them. "tolerated" differ by no more than the gate allows."""
 
-_NAME = "figure"
+_NAME = "metric"
 
 
 @dataclasses.dataclass(frozen=True)
 class Difference:
-    """One figure of two files. `old` is None where it was added, `new` where it was removed.
+    """One metric of two files. `old` is None where it was added, `new` where it was removed.
 
-    `reason` says in words why nothing can be said, or which parts of the figure grew.
+    `reason` says in words why nothing can be said, or which parts of the metric grew.
     """
 
     test: str
@@ -72,28 +72,28 @@ def amount(change: float | None) -> float:
 
 
 def compare(old: Baselines, new: Baselines) -> list[Difference]:
-    """What became of every figure of either: by outcome, those that changed most first, then by name."""
+    """What became of every metric of either: by outcome, those that changed most first, then by name."""
     found = [
         _difference(test, name, old.get(test, name), new.get(test, name))
-        for test in {**old.figures, **new.figures}
-        for name in {**old.figures.get(test, {}), **new.figures.get(test, {})}
+        for test in {**old.metrics, **new.metrics}
+        for name in {**old.metrics.get(test, {}), **new.metrics.get(test, {})}
     ]
     return sorted(found, key=lambda each: (OUTCOMES.index(each.outcome), -amount(each.change), each.test, each.name))
 
 
 def version_lines(differences: Iterable[Difference]) -> list[str]:
-    """The versions that differ, with the number of figures: `jax 0.10.2 -> 0.11.0 (of 120 figures)`."""
+    """The versions that differ, with the number of metrics: `jax 0.10.2 -> 0.11.0 (of 120 metrics)`."""
     counts = collections.Counter(
         change
         for each in differences
         if each.old is not None and each.new is not None
         for change in version_changes(each.old.environment, each.new.environment)
     )
-    return [f"{change} (of {count} figure{'s' if count > 1 else ''})" for change, count in counts.most_common()]
+    return [f"{change} (of {count} metric{'s' if count > 1 else ''})" for change, count in counts.most_common()]
 
 
 def judged(old: Entry, new: Entry) -> tuple[Outcome, str]:
-    """What became of a figure, and why nothing can be said of it, or which parts of it grew."""
+    """What became of a metric, and why nothing can be said of it, or which parts of it grew."""
     if why := why_incomparable(old, new):
         return "not comparable", why
     if new.kind == "info" or "reported" in (old.provenance, new.provenance):
@@ -106,7 +106,7 @@ def judged(old: Entry, new: Entry) -> tuple[Outcome, str]:
             return "unclear", "the two intervals overlap"
         if backward.verdict == "fail":
             return "better", ""
-        # "figure is 4 calls, the baseline is 3 calls; more calls of f (+1); since the baseline: jax 1 -> 2"
+        # "metric is 4 calls, the baseline is 3 calls; more calls of f (+1); since the baseline: jax 1 -> 2"
         parts = [part for part in forward.reason.split("; ")[1:] if not part.startswith("since ")]
         return "worse", "; ".join(parts)
     if "inconclusive" in (forward.verdict, backward.verdict):
@@ -135,7 +135,7 @@ def _difference(test: str, name: str, old: Entry | None, new: Entry | None) -> D
 
 
 def _gate(on_file: Entry, made: Entry) -> Gate:
-    measurement = Measurement(
+    metric = Metric(
         _NAME,
         made.value,
         made.unit,
@@ -145,8 +145,8 @@ def _gate(on_file: Entry, made: Entry) -> Gate:
         made.samples,
         dict(made.detail or {}) or None,
     )
-    # None is what a compiled figure may have, and then nothing in the gate asks for it.
-    return judge_baseline("", measurement, on_file, now=cast(Environment, made.environment))
+    # None is what a compiled metric may have, and then nothing in the gate asks for it.
+    return judge_baseline("", metric, on_file, now=cast(Environment, made.environment))
 
 
 def _overlap(old: Entry, new: Entry) -> bool:

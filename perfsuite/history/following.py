@@ -1,4 +1,4 @@
-"""What became of a file's figures over its history: which moved, when, by how much, and between which commits."""
+"""What became of a file's metrics over its history: which moved, when, by how much, and between which commits."""
 
 import collections
 import dataclasses
@@ -16,7 +16,7 @@ GATING = ("count", "size", "ratio", "time")
 
 @dataclasses.dataclass(frozen=True)
 class Followed:
-    """A figure with its steps, the places before which nothing can be said of it, and the marks of new versions."""
+    """A metric with its steps, the places before which nothing can be said of it, and the marks of new versions."""
 
     series: Series
     steps: tuple[Step, ...]
@@ -31,11 +31,11 @@ class Followed:
 
 @dataclasses.dataclass(frozen=True)
 class CommitSteps:
-    """A commit that figures moved in.
+    """A commit that metrics moved in.
 
     The commit recorded what moved; what made it move lies between `since`, the commit before of the same file, and it:
-    `commits` of them, 0 where that is not known. `versions` has those that changed with a figure that moved, and of how
-    many such figures.
+    `commits` of them, 0 where that is not known. `versions` has those that changed with a metric that moved, and of how
+    many such metrics.
     """
 
     commit: Commit
@@ -52,60 +52,60 @@ class CommitSteps:
 
 @dataclasses.dataclass(frozen=True)
 class Following:
-    """A history, the figures that were followed, and the commits that they moved in, newest first.
+    """A history, the metrics that were followed, and the commits that they moved in, newest first.
 
-    `left_out` counts figures of kinds that were not asked for. `versions` has what changed of the versions, and where:
+    `left_out` counts metrics of kinds that were not asked for. `versions` has what changed of the versions, and where:
     (version, `["jax 0.10.2 -> 0.11.0"]`).
     """
 
     history: History
-    figures: tuple[Followed, ...]
+    metrics: tuple[Followed, ...]
     commits: tuple[CommitSteps, ...]
     versions: tuple[tuple[int, list[str]], ...]
     left_out: int = 0
 
     @property
     def breaks(self) -> list[tuple[int, str, int]]:
-        """Before which version figures cannot be compared with later ones, why, and how many of them."""
+        """Before which version metrics cannot be compared with later ones, why, and how many of them."""
         counts = collections.Counter(
-            (of_break.version, of_break.why) for each in self.figures for of_break in each.breaks
+            (of_break.version, of_break.why) for each in self.metrics for of_break in each.breaks
         )
         return [(version, why, count) for (version, why), count in sorted(counts.items())]
 
     @property
     def moved(self) -> list[Followed]:
-        """The figures that moved, those first that moved most."""
-        found = [each for each in self.figures if each.steps]
+        """The metrics that moved, those first that moved most."""
+        found = [each for each in self.metrics if each.steps]
         return sorted(found, key=lambda each: (-each.amount, each.series.test, each.series.name))
 
 
 def follow(history: History, pattern: str | None = None, kinds: Collection[str] = GATING) -> Following:
-    """Follow the figures that `pattern` matches and that are of one of `kinds` now.
+    """Follow the metrics that `pattern` matches and that are of one of `kinds` now.
 
     Needs `ruptures` for series that are long enough for change points.
     """
     named = [series for series in series_of(history) if matches(pattern, series.test, series.name)]
     wanted = [series for series in named if series.last.kind in kinds]
-    figures = tuple(
+    metrics = tuple(
         Followed(series, tuple(steps_of(series)), tuple(runs_of(series)[1]), tuple(version_marks(series)))
         for series in wanted
     )
     marks: dict[int, dict[str, None]] = {}
-    for each in figures:
+    for each in metrics:
         for version, changes in each.marks:
             marks.setdefault(version, {}).update(dict.fromkeys(changes))
     return Following(
         history,
-        figures,
-        tuple(_by_commit(history, figures)),
+        metrics,
+        tuple(_by_commit(history, metrics)),
         tuple((version, list(changes)) for version, changes in sorted(marks.items())),
         len(named) - len(wanted),
     )
 
 
-def _by_commit(history: History, figures: Collection[Followed]) -> list[CommitSteps]:
+def _by_commit(history: History, metrics: Collection[Followed]) -> list[CommitSteps]:
     grouped: dict[int, list[Step]] = {}
-    for each in figures:
+    for each in metrics:
         for step in each.steps:
             grouped.setdefault(step.version, []).append(step)
     commits = []

@@ -44,7 +44,7 @@ class History:
 
 @dataclasses.dataclass(frozen=True)
 class Series:
-    """One figure over the versions of a history: an entry for each version, None where it was not on file."""
+    """One metric over the versions of a history: an entry for each version, None where it was not on file."""
 
     test: str
     name: str
@@ -95,11 +95,11 @@ def read_history(path: Path, since: str | None = None) -> History:
 
 
 def series_of(history: History) -> list[Series]:
-    """Every figure that was ever on file, sorted by test and name."""
+    """Every metric that was ever on file, sorted by test and name."""
     names = {
         (test, name)
         for version in history.versions
-        for test, entries in version.baselines.figures.items()
+        for test, entries in version.baselines.metrics.items()
         for name in entries
     }
     return [

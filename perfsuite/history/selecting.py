@@ -1,4 +1,4 @@
-"""Some figures of many: by their names, kinds and provenance."""
+"""Some metrics of many: by their names, kinds and provenance."""
 
 import fnmatch
 from collections.abc import Collection
@@ -7,7 +7,7 @@ from perfsuite.gate.baseline import Baselines, Entry
 
 
 def matches(pattern: str | None, test: str, name: str) -> bool:
-    """Whether the test's id or the figure's name contains `pattern`, or matches it with `*` and `?`; in any case."""
+    """Whether the test's id or the metric's name contains `pattern`, or matches it with `*` and `?`; in any case."""
     if pattern is None:
         return True
     wanted = pattern.casefold()
@@ -21,7 +21,7 @@ def select(
     kinds: Collection[str] = (),
     provenances: Collection[str] = (),
 ) -> Baselines:
-    """The figures that match the pattern and are of one of the kinds and provenances; none given stand for all."""
+    """The metrics that match the pattern and are of one of the kinds and provenances; none given stand for all."""
 
     def wanted(test: str, name: str, entry: Entry) -> bool:
         return (
@@ -30,8 +30,8 @@ def select(
             and (not provenances or entry.provenance in provenances)
         )
 
-    figures = {
+    metrics = {
         test: {name: entry for name, entry in entries.items() if wanted(test, name, entry)}
-        for test, entries in baselines.figures.items()
+        for test, entries in baselines.metrics.items()
     }
-    return Baselines(baselines.device, {test: entries for test, entries in figures.items() if entries})
+    return Baselines(baselines.device, {test: entries for test, entries in metrics.items() if entries})

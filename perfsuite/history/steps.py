@@ -1,16 +1,16 @@
-"""Where a figure moved, over the versions of its file, and which versions of the libraries moved with it.
+"""Where a metric moved, over the versions of its file, and which versions of the libraries moved with it.
 
-A save leaves an entry as it is where the new figure agrees with it, so equal entries in a row are one observation, and
+A save leaves an entry as it is where the new metric agrees with it, so equal entries in a row are one observation, and
 not as many that agree. Observations that cannot be compared (another device, processor, unit) are apart: no step is
 sought across them.
 
-A count or a size is exact: any other value is a step. A ratio, a time or an info figure is sampled, and then
+A count or a size is exact: any other value is a step. A ratio, a time or an info metric is sampled, and then
 - from `LEAST` observations on, steps are change points: the best segmentation by squares of the logarithms, found by
   PELT (R. Killick, P. Fearnhead and I. A. Eckley, Journal of the American Statistical Association 107, 2012);
 - in a short series a drift may hide in what then looks like noise: where every value of the later half lies beyond
   those of the earlier, the halves are held against each other by the gate's rule;
 - of fewer, and of the last one or two, that segmentation can say nothing. Then each is held against the level before it
-  by the gate's own rule: its interval lies wholly beyond the tolerance of its kind (info figures have none, and are
+  by the gate's own rule: its interval lies wholly beyond the tolerance of its kind (info metrics have none, and are
   held to that of a time).
 """
 
@@ -64,9 +64,9 @@ _BEYOND = 4.0
 
 @dataclasses.dataclass(frozen=True)
 class Step:
-    """A figure that moved at `version`, an index into the versions of its history.
+    """A metric that moved at `version`, an index into the versions of its history.
 
-    `before` and `after` are the levels on both sides, in `entry.unit`: the values of an exact figure, medians of a
+    `before` and `after` are the levels on both sides, in `entry.unit`: the values of an exact metric, medians of a
     sampled one. `entry` is the first of the new level, `previous` the last of the old one. `by` says how it was
     found; of a "drift" the place is the middle, and says no more.
     """
@@ -103,7 +103,7 @@ class Step:
 
 @dataclasses.dataclass(frozen=True)
 class Break:
-    """A figure that cannot be held against what it was before `version`, and why."""
+    """A metric that cannot be held against what it was before `version`, and why."""
 
     version: int
     why: str
@@ -118,7 +118,7 @@ class Observation:
 
 
 def runs_of(series: Series) -> tuple[list[list[Observation]], list[Break]]:
-    """The observations of a figure, split where they cannot be compared, and what splits them."""
+    """The observations of a metric, split where they cannot be compared, and what splits them."""
     runs: list[list[Observation]] = []
     breaks = []
     last: Entry | None = None
@@ -135,12 +135,12 @@ def runs_of(series: Series) -> tuple[list[list[Observation]], list[Break]]:
 
 
 def steps_of(series: Series) -> list[Step]:
-    """Where the figure moved, oldest first. Needs `ruptures` for a sampled figure of `LEAST` observations or more."""
+    """Where the metric moved, oldest first. Needs `ruptures` for a sampled metric of `LEAST` observations or more."""
     return [step for run in runs_of(series)[0] for step in _steps(series, run)]
 
 
 def version_marks(series: Series) -> list[tuple[int, list[str]]]:
-    """Where the versions that a figure was made with changed: (version, `["jax 0.10.2 -> 0.11.0"]`)."""
+    """Where the versions that a metric was made with changed: (version, `["jax 0.10.2 -> 0.11.0"]`)."""
     marks = []
     last: Entry | None = None
     for version, entry in enumerate(series.entries):

@@ -29,18 +29,18 @@ from perfsuite.measure.timing.comparison import compare_calls
 from perfsuite.measure.timing.load import busy_neighbours, cores
 from perfsuite.report.terminal import calibration as terminal_calibration
 from perfsuite.report.terminal import terminal
-from perfsuite.session.recorder import Figures
+from perfsuite.session.recorder import Recorder
 
 if TYPE_CHECKING:
     from perfsuite.gate.verdict import Gate
     from perfsuite.measure.call import Call
-    from perfsuite.measure.measurement import Measurement
+    from perfsuite.measure.measurement import Metric
     from perfsuite.measure.timing.comparison import Comparison
     from perfsuite.measure.timing.timing import Until
     from perfsuite.session.session import PerfSession
 
 _GLANCE = 0.5
-"""Seconds, at most, for the comparison that the test itself gets: it may look at its figures, but nothing is gated."""
+"""Seconds, at most, for the comparison that the test itself gets: it may look at its metrics, but nothing is gated."""
 
 _ORDER = (0.03, 0.01, 0.10, 0.02, 0.05, 0.005)
 """Every slowdown of the ladder, the most telling first."""
@@ -52,11 +52,11 @@ Key = tuple[str, str]
 """A test and its workload."""
 
 
-class _UngatedFigures(Figures):
-    """Figures whose budgets fail nothing: what is over its budget must not keep the workloads after it from running."""
+class _UngatedRecorder(Recorder):
+    """Metrics whose budgets fail nothing: what is over its budget must not keep the workloads after it from running."""
 
-    def budget_gate(self, measurement: "Measurement", limit: float) -> "Gate":
-        return dataclasses.replace(super().budget_gate(measurement, limit), verdict="info")
+    def budget_gate(self, metric: "Metric", limit: float) -> "Gate":
+        return dataclasses.replace(super().budget_gate(metric, limit), verdict="info")
 
     def failing(self, gates: "Sequence[Gate]") -> "list[Gate]":
         return []
@@ -109,9 +109,9 @@ class Calibration:
         finally:
             self.spent += time.monotonic() - started
 
-    def figures(self, test: str) -> Figures:
-        """Where the other instruments of a test record their figures, for nobody."""
-        return _UngatedFigures(self.session, test, None)
+    def metrics(self, test: str) -> Recorder:
+        """Where the other instruments of a test record their metrics, for nobody."""
+        return _UngatedRecorder(self.session, test, None)
 
     def results(self) -> list[Calibrated]:
         """What was found, by test and workload, in the order of the tests, first on the quiet machine."""

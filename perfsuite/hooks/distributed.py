@@ -1,4 +1,4 @@
-"""pytest's hooks in a session of several processes: the same tests, the same outcomes, the same figures in all."""
+"""pytest's hooks in a session of several processes: the same tests, the same outcomes, the same metrics in all."""
 
 import dataclasses
 from pathlib import Path
@@ -9,12 +9,12 @@ import pytest
 from perfsuite.gate.baseline import Baselines
 from perfsuite.gate.baseline_file import check_writable, load
 from perfsuite.gate.baseline_format import parse, render
-from perfsuite.measure.measurement import Measurement
+from perfsuite.measure.measurement import Metric
 from perfsuite.processes.group import Group, ProcessesDifferError
 
 if TYPE_CHECKING:
     from perfsuite.options import Options
-    from perfsuite.session.recorder import Figures
+    from perfsuite.session.recorder import Recorder
     from perfsuite.session.session import PerfSession
 
 _OWN = ("processor", "python")
@@ -31,7 +31,7 @@ def begin(group: Group, config: pytest.Config, options: "Options") -> "Options":
         if given:
             group.end()  # the others were started alike, or see that this one is gone
             raise pytest.UsageError(
-                f"{name} and jax.distributed contradict each other: it makes measurements of a process alone"
+                f"{name} and jax.distributed contradict each other: it makes metrics of a process alone"
             )
     return options if group.writes else dataclasses.replace(options, report=None)
 
@@ -71,26 +71,26 @@ def check_alike(group: Group, session: "PerfSession") -> None:
             raise pytest.UsageError(f"the processes of a session must be started alike, but {name} is {seen}")
 
 
-def slowest_speaks(group: Group, test: str, figures: "Figures") -> None:
-    """Make of every figure of a test the worst that a process has, in all processes.
+def slowest_speaks(group: Group, test: str, metrics: "Recorder") -> None:
+    """Make of every metric of a test the worst that a process has, in all processes.
 
-    Figures of the kind info are process 0's. Where counts or sizes differ, that is noted.
+    Metrics of the kind info are process 0's. Where counts or sizes differ, that is noted.
     """
-    of_all = group.exchange(f"the figures of {test}", [each.to_dict() for each in figures.measurements.values()])
-    made = [{each.title: each for each in map(Measurement.from_dict, given)} for given in of_all]
+    of_all = group.exchange(f"the metrics of {test}", [each.to_dict() for each in metrics.metrics.values()])
+    made = [{each.title: each for each in map(Metric.from_dict, given)} for given in of_all]
     for process, each in enumerate(made):
         if each.keys() != made[0].keys():
             titles = ", ".join(sorted(each.keys() ^ made[0].keys()))
-            pytest.fail(f"process 0 and process {process} made other figures: {titles}", pytrace=False)
-    for title in list(figures.measurements):
+            pytest.fail(f"process 0 and process {process} made other metrics: {titles}", pytrace=False)
+    for title in list(metrics.metrics):
         versions = [each[title] for each in made]
-        figures.measurements[title] = _worst(versions)
+        metrics.metrics[title] = _worst(versions)
         if versions[0].kind in ("count", "size") and len({each.value for each in versions}) > 1:
             seen = ", ".join(f"{each.value:,.6g} in process {process}" for process, each in enumerate(versions))
             group.differences.append(f"{test}: {title} differs: {seen}; the worst one counts")
 
 
-def _worst(versions: list[Measurement]) -> Measurement:
+def _worst(versions: list[Metric]) -> Metric:
     if versions[0].kind == "info":
         return versions[0]
     sign = -1 if versions[0].better == "higher" else 1

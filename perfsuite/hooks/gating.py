@@ -116,7 +116,7 @@ def perf_of(item: pytest.Item) -> Perf:
     seconds = arguments.get("seconds", session.options.seconds) if session.upgrade is None else session.upgrade.seconds
     item.stash[_PERF] = Perf(session, item, tolerance=arguments.get("tolerance"), seconds=seconds)
     if elsewhere := session.calibration or session.upgrade:
-        item.stash[_PERF].figures = elsewhere.figures(item.nodeid)
+        item.stash[_PERF].metrics = elsewhere.metrics(item.nodeid)
     return item.stash[_PERF]
 
 
@@ -153,7 +153,7 @@ class ActiveHooks:
 
     @pytest.hookimpl(wrapper=True)
     def pytest_pyfunc_call(self, pyfuncitem: pytest.Function):
-        """Judge every figure against its baseline when the test's body has ended, so that a regression fails it."""
+        """Judge every metric against its baseline when the test's body has ended, so that a regression fails it."""
         try:
             result = yield
         except pytest.skip.Exception:
@@ -169,7 +169,7 @@ class ActiveHooks:
             return
         measured.ended = ended
         if self.session.group is not None:
-            distributed_hooks.slowest_speaks(self.session.group, item.nodeid, measured.figures)
+            distributed_hooks.slowest_speaks(self.session.group, item.nodeid, measured.metrics)
         try:
             gates = measured.judge_baselines()
         except BaselineError as error:
@@ -181,21 +181,21 @@ class ActiveHooks:
     def pytest_runtest_makereport(self, item: pytest.Item, call: pytest.CallInfo):
         measured = item.stash.get(_PERF, None)
         if measured is not None and call.when == "call":
-            junit.add_properties(item, measured.figures.gates)
+            junit.add_properties(item, measured.metrics.gates)
         report = yield
         if measured is not None and report.when == "call":
             record = TestRecord(
                 item.nodeid,
                 report.passed,
                 measured.ended,
-                tuple(measured.figures.gates),
-                tuple(measured.figures.measurements.values()),
+                tuple(measured.metrics.gates),
+                tuple(measured.metrics.metrics.values()),
                 measured.programs.compiled if measured.programs else 0,
                 measured.programs.cached if measured.programs else 0,
                 tuple(measured.traces.records),
                 **facts_of(report, call),
-                distributions=tuple(measured.figures.distributions),
-                lines=tuple(measured.figures.lines),
+                distributions=tuple(measured.metrics.distributions),
+                lines=tuple(measured.metrics.lines),
                 programs=tuple(measured.programs.records()) if measured.programs else (),
             )
             report.perfsuite = record.to_dict()  # plain values: pytest-xdist sends them to the main process

@@ -114,7 +114,7 @@ def _title(test: Test, what: str) -> str:
 
 
 def _undecided(test: Test) -> str:
-    return "\n".join(figure.reason or figure.title for figure in test.figures if figure.verdict == "inconclusive")
+    return "\n".join(metric.reason or metric.title for metric in test.metrics if metric.verdict == "inconclusive")
 
 
 def command(level: Level, message: str, *, title: str, file: str = "", line: int = 0) -> str:

@@ -1,4 +1,4 @@
-"""The figures of a perf test as properties of its test case, in the file that pytest's --junitxml writes.
+"""The metrics of a perf test as properties of its test case, in the file that pytest's --junitxml writes.
 
 They are pytest's `user_properties`, which other reports (pytest-reportlog, pytest-json-report) have too, and which
 pytest-xdist sends to the main process.
@@ -13,19 +13,19 @@ from perfsuite.report.terminal.terminal import number, value_with_interval
 
 
 def add_properties(item: pytest.Item, gates: Sequence[Gate]) -> None:
-    """Add one property a figure to what pytest will report of the test: its title, and what `in_words` says."""
+    """Add one property a metric to what pytest will report of the test: its title, and what `in_words` says."""
     by_title: dict[str, list[Gate]] = {}
     for gate in gates:
-        by_title.setdefault(gate.measurement.title, []).append(gate)
-    item.user_properties += [(title, in_words(of_figure)) for title, of_figure in by_title.items()]
+        by_title.setdefault(gate.metric.title, []).append(gate)
+    item.user_properties += [(title, in_words(of_metric)) for title, of_metric in by_title.items()]
 
 
 def in_words(gates: Sequence[Gate]) -> str:
-    """A figure with its interval, unit and verdicts: `1.062 [1.055, 1.07] x, pass (budget 1.1), fail (baseline 1)`.
+    """A metric with its interval, unit and verdicts: `1.062 [1.055, 1.07] x, pass (budget 1.1), fail (baseline 1)`.
 
-    A figure with a budget and a baseline has a gate, and so a verdict, of each; `gates` are those of one figure.
+    A metric with a budget and a baseline has a gate, and so a verdict, of each; `gates` are those of one metric.
     """
-    made = gates[0].measurement
+    made = gates[0].metric
     verdicts = ", ".join(f"{gate.verdict}{_held_against(gate)}" for gate in gates)
     return f"{value_with_interval(made.value, made.interval)} {made.unit}, {verdicts}"
 

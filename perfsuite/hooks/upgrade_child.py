@@ -1,6 +1,6 @@
 """Loaded by the pytest of one environment, `-p perfsuite.hooks.upgrade_child`: what it does otherwise and notes.
 
-Once all tests run and record their figures, whatever they are ("figures"); in the many processes after that each call
+Once all tests run and record their metrics, whatever they are ("metrics"); in the many processes after that each call
 is timed for a moment, and nothing is gated or recorded ("times"). In both, every stage of every compile is noted.
 """
 
@@ -18,12 +18,12 @@ from typing import TYPE_CHECKING, Any, Literal
 import pytest
 
 from perfsuite.hooks.rerun_child import TURNED_OFF
-from perfsuite.session.recorder import Figures
+from perfsuite.session.recorder import Recorder
 
 if TYPE_CHECKING:
     from perfsuite.gate.verdict import Gate
     from perfsuite.measure.call import Call
-    from perfsuite.measure.measurement import Measurement
+    from perfsuite.measure.measurement import Metric
     from perfsuite.measure.timing.comparison import Comparison
     from perfsuite.measure.timing.timing import Until
     from perfsuite.session.session import PerfSession
@@ -32,7 +32,7 @@ OPTION = "--perf-upgrade"
 NOTES = "notes.json"
 REQUEST = "request.json"
 
-Mode = Literal["figures", "times"]
+Mode = Literal["metrics", "times"]
 
 _STAGES = {
     "/jax/core/compile/jaxpr_trace_duration": "trace",
@@ -61,7 +61,7 @@ class Notes:
     """What a process noted: plain values, as they stand in its file.
 
     `tests` says of every test how it ended and why, `uncollected` why files could not be collected. `stages` has test,
-    function, stage, how often and seconds; `times` test, name, value and unit. `environment` is that of the figures.
+    function, stage, how often and seconds; `times` test, name, value and unit. `environment` is that of the metrics.
     """
 
     tests: dict[str, tuple[str, str]] = dataclasses.field(default_factory=dict)
@@ -86,7 +86,7 @@ def pytest_cmdline_main(config: pytest.Config) -> None:
     for name, value in TURNED_OFF.items():
         if name not in kept and hasattr(config.option, name):
             setattr(config.option, name, value)
-    config.option.perf_save = request.mode == "figures"
+    config.option.perf_save = request.mode == "metrics"
     config.option.basetemp = str(folder / "basetemp")
     config.pluginmanager.register(ChildHooks(folder, request), "perfsuite-upgrade")
 
@@ -129,11 +129,11 @@ class _Stages:
         return [(*key, self.number[key], seconds) for key, seconds in self.seconds.items()]
 
 
-class _UngatedFigures(Figures):
-    """Figures whose budgets fail nothing: what is over its budget must not keep the calls after it from being timed."""
+class _UngatedRecorder(Recorder):
+    """Metrics whose budgets fail nothing: what is over its budget must not keep the calls after it from being timed."""
 
-    def budget_gate(self, measurement: "Measurement", limit: float) -> "Gate":
-        return dataclasses.replace(super().budget_gate(measurement, limit), verdict="info")
+    def budget_gate(self, metric: "Metric", limit: float) -> "Gate":
+        return dataclasses.replace(super().budget_gate(metric, limit), verdict="info")
 
     def failing(self, gates: "Sequence[Gate]") -> "list[Gate]":
         return []
@@ -148,9 +148,9 @@ class Times:
         self.seconds = seconds
         self._names: Counter[tuple[str, ...]] = Counter()
 
-    def figures(self, test: str) -> Figures:
-        """Where the figures of a test are recorded, for nobody."""
-        return _UngatedFigures(self.session, test, None)
+    def metrics(self, test: str) -> Recorder:
+        """Where the metrics of a test are recorded, for nobody."""
+        return _UngatedRecorder(self.session, test, None)
 
     def compare(
         self, test: str, name: str, candidate: "Call", reference: "Call", *, until: "Until", seconds: float
@@ -161,7 +161,7 @@ class Times:
         from perfsuite.measure.timing.comparison import compare_calls
 
         comparison = compare_calls(candidate, reference, until=until, seconds=min(seconds, self.seconds))
-        # Under the name that the gate gives the figure.
+        # Under the name that the gate gives the metric.
         self.notes.times.append(
             (test, f"{self._unique(test, name, until)} ratio to {until}", comparison.ratio.value, "x")
         )
@@ -232,7 +232,7 @@ class ChildHooks:
         if self.request.mode == "times" and hasattr(report, "perfsuite"):
             self.notes.times += [
                 (report.nodeid, made["name"], made["value"], made["unit"])
-                for made in report.perfsuite["measurements"]
+                for made in report.perfsuite["metrics"]
                 if made["kind"] == "time" and not made["name"].endswith(" p99") and made["value"] > 0
             ]
 

@@ -1,4 +1,4 @@
-"""What every instrument of the fixture `perf` has at hand: the test, its session, and where its figures go."""
+"""What every instrument of the fixture `perf` has at hand: the test, its session, and where its metrics go."""
 
 from typing import TYPE_CHECKING
 
@@ -7,7 +7,7 @@ import pytest
 from perfsuite.gate.budget import Budget
 from perfsuite.instruments.comparison_processes import Processes
 from perfsuite.instruments.trace_gates import TraceGates
-from perfsuite.session.recorder import Figures
+from perfsuite.session.recorder import Recorder
 
 if TYPE_CHECKING:
     from perfsuite.instruments.program_gates import ProgramGates
@@ -24,7 +24,7 @@ class Instruments:
         self._item = item
         self._test = item.nodeid
         self._seconds = seconds
-        self.figures = Figures(session, item.nodeid, tolerance)
+        self.metrics = Recorder(session, item.nodeid, tolerance)
         self.programs: ProgramGates | None = None
         self.traces = TraceGates(session, item.nodeid)
         self.processes = Processes(session, item, seconds)

@@ -6,13 +6,13 @@ from typing import TYPE_CHECKING
 
 from perfsuite.gate.diagnosis import likely_cause
 from perfsuite.measure.call import Call
-from perfsuite.measure.measurement import Measurement
+from perfsuite.measure.measurement import Metric
 from perfsuite.measure.runtime.hostcalls import host_calls
 
 if TYPE_CHECKING:
     from perfsuite.gate.verdict import Gate, Verdict
     from perfsuite.measure.timing.comparison import Comparison, Estimate, Field
-    from perfsuite.session.recorder import Figures
+    from perfsuite.session.recorder import Recorder
 
 _SEVERITY = ("fail", "inconclusive", "not comparable", "new", "improved", "pass", "info")
 
@@ -23,22 +23,22 @@ def worst(gates: "Sequence[Gate]") -> "Verdict":
 
 
 def judge_budgets(
-    figures: "Figures", comparison: "Comparison", made: Sequence[Measurement], limits: dict[str, float]
+    metrics: "Recorder", comparison: "Comparison", made: Sequence[Metric], limits: dict[str, float]
 ) -> "list[Gate]":
-    """The figures of a comparison, ratio and overhead, against the limits of a budget."""
+    """The metrics of a comparison, ratio and overhead, against the limits of a budget."""
     fields: tuple[Field, ...] = ("ratio", "overhead_us")
     gates = []
-    for field, measurement in zip(fields, made, strict=True):
+    for field, metric in zip(fields, made, strict=True):
         if field not in limits:
             continue
         limit = limits[field]
-        gate = figures.budget_gate(measurement, limit)
+        gate = metrics.budget_gate(metric, limit)
         if not comparison.bounded:
-            gate = figures.leave_open(gate, f"{measurement.name}: {comparison.to_settle(limit, field)}")
+            gate = metrics.leave_open(gate, f"{metric.name}: {comparison.to_settle(limit, field)}")
         elif gate.verdict == "inconclusive" and comparison.processes == 1:
-            gate = figures.leave_open(gate, f"{gate.reason}\nto settle it: {comparison.to_settle(limit, field)}")
+            gate = metrics.leave_open(gate, f"{gate.reason}\nto settle it: {comparison.to_settle(limit, field)}")
         elif gate.failed and comparison.unsettled:
-            gate = figures.gates[-1] = dataclasses.replace(gate, reason=f"{gate.reason}; {comparison.unsettled}")
+            gate = metrics.gates[-1] = dataclasses.replace(gate, reason=f"{gate.reason}; {comparison.unsettled}")
         gates.append(gate)
     return gates
 

@@ -1,7 +1,7 @@
 """What becomes of a comparison that its time left undecided: further processes, and what is said of them.
 
 A further process samples for all of its time, whatever it sees. Stopping where its own samples happen to look decided
-would pull the pooled figure that way.
+would pull the pooled metric that way.
 """
 
 import dataclasses
@@ -42,24 +42,24 @@ class Limits:
         return settled_by(self.ratio, self.overhead_us)(ratio, overhead)
 
     def decided(self, comparison: "Comparison") -> bool:
-        """`settled` by the figures of a comparison."""
+        """`settled` by the metrics of a comparison."""
         return self.settled(comparison.ratio, comparison.overhead_us)
 
     def contradiction(self, parts: "Sequence[Comparison]") -> list[float]:
-        """What the processes saw of a figure, where that lies on both sides of its limit; empty where none does.
+        """What the processes saw of a metric, where that lies on both sides of its limit; empty where none does.
 
         `pooled` never decides such parts, however many more there are.
         """
         by_limit = list(zip(*(self.held(part) for part in parts), strict=True))
-        above = [[figure.value > limit for figure, limit in each] for each in by_limit]
+        above = [[metric.value > limit for metric, limit in each] for each in by_limit]
         if any(map(all, above)):
             return []
         return next(
-            ([figure.value for figure, _ in each] for each, over in zip(by_limit, above, strict=True) if any(over)), []
+            ([metric.value for metric, _ in each] for each, over in zip(by_limit, above, strict=True) if any(over)), []
         )
 
     def held(self, comparison: "Comparison") -> "Iterator[tuple[Estimate, float]]":
-        """Each limit with the figure that it is for."""
+        """Each limit with the metric that it is for."""
         yield from ((comparison.ratio, limit) for limit in self.ratio)
         yield from ((comparison.overhead_us, limit) for limit in self.overhead_us)
 
@@ -75,9 +75,9 @@ class Processes:
         self._folder = session.options.again
         self._asked = None if self._folder is None else read_request(self._folder)
 
-    def settled(self, figure: str, settled: "Settled | None") -> "Settled | None":
-        """When the sampling of a comparison may stop, `figure` being the name of its ratio."""
-        return _never if self._asked and self._asked.comparison == figure else settled
+    def settled(self, metric: str, settled: "Settled | None") -> "Settled | None":
+        """When the sampling of a comparison may stop, `metric` being the name of its ratio."""
+        return _never if self._asked and self._asked.comparison == metric else settled
 
     def settle(self, name: str, comparison: "Comparison", limits: Limits) -> "Comparison":
         """The comparison; with the samples of further processes where its own leave `limits` undecided.
@@ -85,9 +85,9 @@ class Processes:
         In a further process, the comparison that was asked for is handed over, and the test ends there. What all the
         samples together say may be wrong with the same chance as what `comparison` says alone, on top of that.
         """
-        figures = [measurement.title for measurement in comparison.measurements(name)]
+        metrics = [metric.title for metric in comparison.metrics(name)]
         if self._folder is not None and self._asked is not None:
-            if self._asked.comparison in figures:
+            if self._asked.comparison in metrics:
                 write_samples(self._folder, comparison)
                 pytest.skip("the comparison was handed over")
             return comparison
@@ -98,7 +98,7 @@ class Processes:
         while len(parts) < most and not limits.decided(now) and not limits.contradiction(parts):
             try:
                 with progress.waiting(f"comparing {name} in process {len(parts) + 1} of {most} at most"):
-                    parts.append(self._again(figures[0], comparison))
+                    parts.append(self._again(metrics[0], comparison))
             except ProcessFailed as error:
                 failure = f"; a further process gave no samples: {error}"
                 break
@@ -106,13 +106,13 @@ class Processes:
         note = f"; {now.pairs} pairs in {len(parts)} process{'es' * (len(parts) > 1)}{failure}"
         if now.processes > 1 and now.bounded and not limits.decided(now):  # of the others it is said elsewhere
             note += f"\nto settle it: {what_settles(now, parts, limits, seconds=self._seconds)}"
-        self._notes |= dict.fromkeys(figures, note)
+        self._notes |= dict.fromkeys(metrics, note)
         return now
 
-    def _again(self, figure: str, first: "Comparison") -> "Comparison":
+    def _again(self, metric: str, first: "Comparison") -> "Comparison":
         """`first` as a further process makes it. Raises `ProcessFailed`, also where that compares other calls."""
         cache = self._session.cache
-        request = Request(self._item.nodeid, argument_of(self._item), figure, None if cache is None else str(cache))
+        request = Request(self._item.nodeid, argument_of(self._item), metric, None if cache is None else str(cache))
         part = compare_again(self._item.config, request)
         of, asked = ((each.candidate, each.reference, each.until) for each in (part, first))
         if of != asked:
@@ -130,7 +130,7 @@ class Processes:
         return explained
 
     def _explained(self, gate: "Gate") -> "Gate":
-        note = self._notes.get(gate.measurement.title)
+        note = self._notes.get(gate.metric.title)
         if note is None or gate.source is None:
             return gate
         what, line, cause = gate.reason.partition("\n")
@@ -149,7 +149,7 @@ def what_settles(comparison: "Comparison", parts: "Sequence[Comparison]", limits
     if moved := [part.unsettled for part in parts if part.unsettled]:
         return f"{'; '.join(moved)}; no more processes settle that"
     processes = len(parts)
-    needed = processes * max(_narrower(figure, limit) for figure, limit in limits.held(comparison)) ** 2
+    needed = processes * max(_narrower(metric, limit) for metric, limit in limits.held(comparison)) ** 2
     if needed > MOST_PROCESSES:
         return f"more than {MOST_PROCESSES} processes: move the limit, or take a quieter machine"
     more = max(math.ceil(needed), processes + 1)
@@ -158,13 +158,13 @@ def what_settles(comparison: "Comparison", parts: "Sequence[Comparison]", limits
     )
 
 
-def _narrower(figure: "Estimate", limit: float) -> float:
-    """How many times narrower an interval must be to lie on that side of the limit where its figure is."""
-    interval = figure.interval
+def _narrower(metric: "Estimate", limit: float) -> float:
+    """How many times narrower an interval must be to lie on that side of the limit where its metric is."""
+    interval = metric.interval
     if interval.low > limit or interval.high <= limit:
         return 1.0
-    side = interval.high - figure.value if figure.value <= limit else figure.value - interval.low
-    distance = abs(figure.value - limit)
+    side = interval.high - metric.value if metric.value <= limit else metric.value - interval.low
+    distance = abs(metric.value - limit)
     return side / distance if distance else math.inf
 
 

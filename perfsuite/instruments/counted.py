@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 from perfsuite.gate.budget import Budget
 from perfsuite.instruments.base import NO_BUDGET, Instruments
 from perfsuite.measure.call import Call, checked, label_of
-from perfsuite.measure.measurement import Measurement
+from perfsuite.measure.measurement import Metric
 
 if TYPE_CHECKING:
     from perfsuite.measure.compiles.fastpath import FastPath
@@ -34,15 +34,15 @@ class CountedInstruments(Instruments):
         limits = budget.only("perf.warm", "compiles")
         name = name or label_of(fn)
         # Nothing that is measured here gates as a time, so it may run under the profiler, and it compiles only once.
-        with self.traces.keeping_block(self.figures.unique(f"warming {name}")):
+        with self.traces.keeping_block(self.metrics.unique(f"warming {name}")):
             warmed = warm(fn, over)
-        self.figures.record(
-            Measurement(self.figures.unique(f"{name} compile seconds"), warmed.compile_seconds, "s", "info", samples=1)
+        self.metrics.record(
+            Metric(self.metrics.unique(f"{name} compile seconds"), warmed.compile_seconds, "s", "info", samples=1)
         )
         if "compiles" in limits:
-            made = Measurement(self.figures.unique(f"{name} compiles to warm"), warmed.compiles, "compiles", "count")
+            made = Metric(self.metrics.unique(f"{name} compiles to warm"), warmed.compiles, "compiles", "count")
             cause = f"{len(warmed.signatures)} signatures were declared; look for one that compiles more than once"
-            self.figures.check_budget(made, limits["compiles"], lambda: cause)
+            self.metrics.check_budget(made, limits["compiles"], lambda: cause)
         return warmed
 
     def no_compiles(self):
@@ -65,12 +65,12 @@ class CountedInstruments(Instruments):
 
         limits = budget.only("perf.host_calls", "host_calls")
         counted = host_calls(checked(call, "perf.host_calls"))
-        name = self.figures.unique(name or counted.label, " host calls")
-        made = counted.measurements(name)[0]
-        self.figures.record(made)
+        name = self.metrics.unique(name or counted.label, " host calls")
+        made = counted.metrics(name)[0]
+        self.metrics.record(made)
         self.traces.keep_trace(call, name)
         if "host_calls" in limits:
-            self.figures.check_budget(made, limits["host_calls"], lambda: busiest(counted))
+            self.metrics.check_budget(made, limits["host_calls"], lambda: busiest(counted))
         return counted
 
     def fast_path(self, call: Call, *, budget: Budget = NO_BUDGET, name: str | None = None) -> "FastPath":
@@ -85,7 +85,7 @@ class CountedInstruments(Instruments):
 
         limits = budget.only("perf.fast_path", "fast_path_misses")
         made = fast_path(checked(call, "perf.fast_path"))
-        judge_misses(self.figures, self.figures.unique(name or made.label, " fast-path misses"), made, limits)
+        judge_misses(self.metrics, self.metrics.unique(name or made.label, " fast-path misses"), made, limits)
         return made
 
     def no_transfers(self, *, explicit: bool = False):
@@ -112,7 +112,7 @@ class CountedInstruments(Instruments):
         __tracebackhide__ = True
         from perfsuite.instruments.transfer_gates import gate_transfers
 
-        return gate_transfers(self.figures, checked(call, "perf.transfers"), budget, name)
+        return gate_transfers(self.metrics, checked(call, "perf.transfers"), budget, name)
 
     def memory(self, call: Call, *, steps: int = 30, budget: Budget = NO_BUDGET, name: str | None = None) -> "Memory":
         """Run `steps` steps: `.live_bytes`, `.peak_bytes`, `.leaked_arrays` and `.leaked_bytes` a step, `.grown`,
@@ -124,7 +124,7 @@ class CountedInstruments(Instruments):
         __tracebackhide__ = True
         from perfsuite.instruments.memory_gates import gate_memory
 
-        made = gate_memory(self.figures, checked(call, "perf.memory"), steps, budget, name)
+        made = gate_memory(self.metrics, checked(call, "perf.memory"), steps, budget, name)
         if budget.host_growth_bytes is not None and made.host_growth is None:
             self._session.unavailable(
                 "perf.memory: this system does not tell how large the process is, so Budget(host_growth_bytes=...) "
@@ -139,4 +139,4 @@ class CountedInstruments(Instruments):
         __tracebackhide__ = True
         from perfsuite.instruments.memory_gates import gate_donation
 
-        return gate_donation(self.figures, checked(call, "perf.donation"), budget, name)
+        return gate_donation(self.metrics, checked(call, "perf.donation"), budget, name)

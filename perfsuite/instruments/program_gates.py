@@ -8,12 +8,12 @@ from typing import TYPE_CHECKING
 
 from perfsuite.gate.verdict import Gate
 from perfsuite.measure.call import Call
-from perfsuite.measure.measurement import Measurement
+from perfsuite.measure.measurement import Metric
 from perfsuite.measure.program.compilation import Compilation, compile_call
 from perfsuite.measure.program.lowering import HostCallbackError
 from perfsuite.measure.program.program import Program
 from perfsuite.measure.program.program_diff import differences
-from perfsuite.measure.program.program_figures import figures_of, measurements_of
+from perfsuite.measure.program.program_metrics import facts_of, metrics_of
 from perfsuite.measure.targets import cache as facts_cache
 from perfsuite.measure.targets.target_compiler import CompileFailed
 from perfsuite.session.plots import ProgramRecord
@@ -26,7 +26,7 @@ class ProgramGates:
     """Compiles programs and remembers them until the test is judged.
 
     When baselines are saved, what the compiler said goes into the cache under the name of test and program, so that a
-    later failure on the same machine can show what is different; the baseline file alone has only the parts of figures.
+    later failure on the same machine can show what is different; the baseline file alone has only the parts of metrics.
     """
 
     def __init__(self, session: "PerfSession", test: str):
@@ -67,8 +67,8 @@ class ProgramGates:
         return self._records
 
     def _record(self, program: Program) -> ProgramRecord:
-        recorded, now = self._recorded(program), figures_of(program)
-        same = all(recorded.get(f"{program.label} {figure}") == value for figure, value in now.items())
+        recorded, now = self._recorded(program), facts_of(program)
+        same = all(recorded.get(f"{program.label} {metric}") == value for metric, value in now.items())
         lines = "" if same else self._against_baseline(program)
         return ProgramRecord(
             program.label,
@@ -77,7 +77,7 @@ class ProgramGates:
             program.compiler,
             program.partitions,
             program.cached,
-            tuple(made.title for made in measurements_of(program)),
+            tuple(made.title for made in metrics_of(program)),
             compared=same or bool(lines),
             differences=tuple(line.strip() for line in lines.splitlines()),
         )
@@ -86,8 +86,8 @@ class ProgramGates:
         """The same gates; the first failed one of each program says how the program differs from the baseline's."""
         explained = list(gates)
         for _, program in self._made:
-            titles = {made.title for made in measurements_of(program)}
-            failed = [i for i, gate in enumerate(explained) if gate.failed and gate.measurement.title in titles]
+            titles = {made.title for made in metrics_of(program)}
+            failed = [i for i, gate in enumerate(explained) if gate.failed and gate.metric.title in titles]
             if failed and (lines := self._against_baseline(program)):
                 gate = explained[failed[0]]
                 reason = f"{gate.reason}\nthe program against that of the baseline:\n{lines}"
@@ -103,13 +103,13 @@ class ProgramGates:
         except (KeyError, TypeError, ValueError):  # of another version of perfsuite
             return ""
         recorded = self._recorded(program)
-        for figure, value in figures_of(before).items():
-            if recorded.get(f"{program.label} {figure}") != value:
+        for metric, value in facts_of(before).items():
+            if recorded.get(f"{program.label} {metric}") != value:
                 return ""  # the baseline was saved elsewhere since
         return "\n".join(f"  {line}" for line in differences(before, program).splitlines())
 
     def _recorded(self, program: Program) -> dict[str, float]:
-        entries = self._session.baselines_of(program.target).figures.get(self._session.test_key(self._test), {})
+        entries = self._session.baselines_of(program.target).metrics.get(self._session.test_key(self._test), {})
         return {name: entry.value for name, entry in entries.items()}
 
     def _key(self, program: Program) -> str:
@@ -120,12 +120,12 @@ class ProgramGates:
 def refusal(test: str, label: str, target: str | None, error: CompileFailed | HostCallbackError) -> Gate:
     """The gate of a program that cannot be: as failed as one over its budget, with the reason."""
     if isinstance(error, HostCallbackError):
-        measurement = Measurement(f"{label} host transfers", error.calls, "transfers", "count", target=target)
+        metric = Metric(f"{label} host transfers", error.calls, "transfers", "count", target=target)
     else:
-        measurement = Measurement(f"{label} refused", 1, "programs", "count", target=target)
-    return Gate(test, measurement, "fail", "budget", limit=0, reason=str(error))
+        metric = Metric(f"{label} refused", 1, "programs", "count", target=target)
+    return Gate(test, metric, "fail", "budget", limit=0, reason=str(error))
 
 
 def in_words(parts: dict[str, int]) -> str:
-    """The parts of a figure, the largest first."""
+    """The parts of a metric, the largest first."""
     return ", ".join(f"{name} {value:,}" for name, value in sorted(parts.items(), key=lambda part: -part[1]))

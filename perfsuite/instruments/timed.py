@@ -14,7 +14,7 @@ from perfsuite.session.recorder import fail_budget
 if TYPE_CHECKING:
     from perfsuite.measure.timing.asynchrony import Asynchrony
     from perfsuite.measure.timing.comparison import Comparison, Until
-    from perfsuite.measure.timing.scaling import Figure, MakeCall, Scaling
+    from perfsuite.measure.timing.scaling import MakeCall, Scaled, Scaling
     from perfsuite.measure.timing.stalls import Stalls
     from perfsuite.measure.timing.timing import Timing
 
@@ -31,7 +31,7 @@ class TimedInstruments(Instruments):
     ) -> "Timing":
         """Time one call in the steady state: `.to_return` and `.to_ready`, each with median, interval and p99.
 
-        The figures are of kind `time`, so they are compared only with a baseline of the same machine. They also appear
+        The metrics are of kind `time`, so they are compared only with a baseline of the same machine. They also appear
         in pytest-benchmark's table and its --benchmark-json. `Budget(p99_us=)` limits the tail.
         """
         __tracebackhide__ = True
@@ -43,22 +43,22 @@ class TimedInstruments(Instruments):
         call = checked(call, "perf.time")
         least = LEAST_FOR_TAIL if limits else LEAST_SAMPLES
         timing = time_call(call, seconds=self._seconds, least_samples=least)
-        name = self.figures.unique(name or timing.label, *timing.suffixes)
-        made = timing.measurements(name)
-        for measurement in made[:-1]:
-            self.figures.record(measurement, tolerance)
-        self.figures.record(made[-1], TAIL_TOLERANCE if tolerance is None else tolerance)
+        name = self.metrics.unique(name or timing.label, *timing.suffixes)
+        made = timing.metrics(name)
+        for metric in made[:-1]:
+            self.metrics.record(metric, tolerance)
+        self.metrics.record(made[-1], TAIL_TOLERANCE if tolerance is None else tolerance)
         add_to_table(self._item, name, timing)
         us = timing.to_ready.median_us
         self.traces.keep_trace(call, name, us=us)
         self.traces.remember(call, us, *made)
-        for measurement in made:
-            if self.figures.failing([self.figures.against_baseline(measurement)]):
-                self.figures.causes[measurement.title] = self.traces.since_baseline(call, us, measurement)
+        for each in made:
+            if self.metrics.failing([self.metrics.against_baseline(each)]):
+                self.metrics.causes[each.title] = self.traces.since_baseline(call, us, each)
                 break  # the others fail for the same reason
         if "p99_us" in limits:
             cause = f"the median is {us:.4g} us: single calls stall"
-            self.figures.check_budget(made[-1], limits["p99_us"], lambda: f"{cause}\n{self.traces.longest(call, us)}")
+            self.metrics.check_budget(made[-1], limits["p99_us"], lambda: f"{cause}\n{self.traces.longest(call, us)}")
         return timing
 
     def compare(
@@ -89,42 +89,42 @@ class TimedInstruments(Instruments):
         if elsewhere := self._session.calibration or self._session.upgrade:
             name = name or f"{candidate.label}/{reference.label}"
             return elsewhere.compare(self._test, name, *calls, until=until, seconds=self._seconds)
-        name = self.figures.unique(name or f"{candidate.label}/{reference.label}", f" ratio to {until}")
-        figure = f"{name} ratio to {until}"
+        name = self.metrics.unique(name or f"{candidate.label}/{reference.label}", f" ratio to {until}")
+        title = f"{name} ratio to {until}"
         ratio_limits = [limits["ratio"]] if "ratio" in limits else []
-        ratio_limits += self._session.ratio_limit(self._test, figure, self.figures.tolerance_of(tolerance))
+        ratio_limits += self._session.ratio_limit(self._test, title, self.metrics.tolerance_of(tolerance))
         overhead_limits = [limits["overhead_us"]] if "overhead_us" in limits else []
         held = Limits(ratio_limits, overhead_limits)
-        # A figure that becomes a baseline is worth the time to know it well.
-        settled = self.processes.settled(figure, held.settled if held and not self._session.options.save else None)
+        # A metric that becomes a baseline is worth the time to know it well.
+        settled = self.processes.settled(title, held.settled if held and not self._session.options.save else None)
         error = self._session.error_of_next_gate(self._item) if held else DECIDING_ERROR
         if self._session.options.processes > 1:
             error /= 2  # the other half is for what they say together
         comparison = compare_calls(*calls, until=until, seconds=self._seconds, settled=settled, error=error)
         comparison = self.processes.settle(name, comparison, held)
-        made = comparison.measurements(name)
-        for measurement in made:
-            self.figures.record(measurement, tolerance)
+        made = comparison.metrics(name)
+        for metric in made:
+            self.metrics.record(metric, tolerance)
         if self._session.options.report is not None:
-            self.figures.distributions.append(distribution_of(made[0].title, comparison))
+            self.metrics.distributions.append(distribution_of(made[0].title, comparison))
         us = max(comparison.candidate_median_us, comparison.reference_median_us)
         for side, each in zip(("candidate", "reference"), calls, strict=True):
             self.traces.keep_trace(each, name, side, us=us)
         self.traces.remember(calls[0], us, made[0])
-        judged = judge_budgets(self.figures, comparison, made, limits)
-        judged = self.processes.explained_last(self.figures.gates, judged)
+        judged = judge_budgets(self.metrics, comparison, made, limits)
+        judged = self.processes.explained_last(self.metrics.gates, judged)
         if comparison.processes == 1:
-            self.figures.settling[figure] = comparison.to_settle
-        against_baseline = self.figures.against_baseline(made[0])
+            self.metrics.settling[title] = comparison.to_settle
+        against_baseline = self.metrics.against_baseline(made[0])
         comparison = dataclasses.replace(comparison, verdict=worst(judged or [against_baseline]))
-        if failing := self.figures.failing([*judged, against_baseline]):
+        if failing := self.metrics.failing([*judged, against_baseline]):
             grown = self.traces.compared(*calls, us, made[0], by_budget=failing[0].source == "budget")
             group = self._session.group
             last = "" if group is None else group.last_to_return[0]  # of the candidate's samples
-            self.figures.causes[figure] = "\n".join(filter(None, [cause_of(comparison, *calls), last, grown]))
+            self.metrics.causes[title] = "\n".join(filter(None, [cause_of(comparison, *calls), last, grown]))
         for gate in judged:
             if gate.failed:
-                fail_budget(gate, self.figures.causes[figure])
+                fail_budget(gate, self.metrics.causes[title])
         return comparison
 
     def scaling(
@@ -132,39 +132,39 @@ class TimedInstruments(Instruments):
         make_call: "MakeCall",
         sizes: Sequence[int],
         *,
-        figure: "Figure" = "return",
+        metric: "Scaled" = "return",
         budget: Budget = NO_BUDGET,
         name: str | None = None,
         tolerance: float | None = None,
     ) -> "Scaling":
-        """Fit a figure against size: `.per_unit`, `.intercept`, `.r_squared`.
+        """Fit a metric against size: `.per_unit`, `.intercept`, `.r_squared`.
 
         `make_call(size)` returns `(call, units)`, for example the call of a model with `size` layers and its number of
-        leaves. `figure` is "return" or "ready" (microseconds) or "host_calls". `Budget(us_per_leaf=)` limits the slope
+        leaves. `metric` is "return" or "ready" (microseconds) or "host_calls". `Budget(us_per_leaf=)` limits the slope
         of the first two.
         """
         __tracebackhide__ = True
         from perfsuite.measure.timing.scaling import fit_scaling
 
-        if figure != "host_calls":
+        if metric != "host_calls":
             self._session.check_timing("perf.scaling")
             self._session.check_alone("perf.scaling of times")
         limits = budget.only("perf.scaling", "us_per_leaf")
-        if limits and figure == "host_calls":
+        if limits and metric == "host_calls":
             raise ValueError(
-                'perf.scaling(figure="host_calls") is not a time, so it does not check Budget(us_per_leaf=...)'
+                'perf.scaling(metric="host_calls") is not a time, so it does not check Budget(us_per_leaf=...)'
             )
-        scaling = fit_scaling(make_call, sizes, figure=figure, seconds=self._seconds)
-        name = self.figures.unique(name or scaling.label, f" {scaling.what} per unit")
-        made = scaling.measurements(name)
-        for measurement in made:
-            self.figures.record(measurement, tolerance)
+        scaling = fit_scaling(make_call, sizes, metric=metric, seconds=self._seconds)
+        name = self.metrics.unique(name or scaling.label, f" {scaling.what} per unit")
+        made = scaling.metrics(name)
+        for each in made:
+            self.metrics.record(each, tolerance)
         if self._session.options.report is not None:
-            self.figures.lines.append(line_of(made[0].title, scaling))
+            self.metrics.lines.append(line_of(made[0].title, scaling))
         self.traces.keep_made_trace(make_call, max(sizes), name)
         if "us_per_leaf" in limits:
             cause = f"R^2 of the line is {scaling.r_squared:.3f} over {len(scaling.units)} sizes"
-            self.figures.check_budget(made[0], limits["us_per_leaf"], lambda: cause)
+            self.metrics.check_budget(made[0], limits["us_per_leaf"], lambda: cause)
         return scaling
 
     def stays_async(self, call: Call, *, name: str | None = None) -> "Asynchrony":
@@ -181,7 +181,7 @@ class TimedInstruments(Instruments):
         self._session.check_timing("perf.stays_async")
         self._session.check_alone("perf.stays_async")
         made = asynchrony(checked(call, "perf.stays_async"), seconds=self._seconds)
-        judge_asynchrony(self.figures, self.figures.unique(name or made.label, " returns at"), made)
+        judge_asynchrony(self.metrics, self.metrics.unique(name or made.label, " returns at"), made)
         return made
 
     def stalls(self, call: Call, *, budget: Budget = NO_BUDGET, name: str | None = None) -> "Stalls":
@@ -199,5 +199,5 @@ class TimedInstruments(Instruments):
         self._session.check_alone("perf.stalls")
         over_us = budget.only("perf.stalls", "stall_us").get("stall_us")
         made = count_stalls(checked(call, "perf.stalls"), seconds=self._seconds, over_us=over_us)
-        judge_stalls(self.figures, self.figures.unique(name or made.label, " longest"), made)
+        judge_stalls(self.metrics, self.metrics.unique(name or made.label, " longest"), made)
         return made

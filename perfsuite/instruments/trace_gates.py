@@ -1,6 +1,6 @@
 """The profiler's traces of one perf test: kept for people where --perf-trace asks, and asked when a time gate failed.
 
-A figure that gates is never measured under the profiler, which makes small calls a third slower. So a call is traced
+A metric that gates is never measured under the profiler, which makes small calls a third slower. So a call is traced
 after it was measured, in runs of its own, and what goes wrong in them is a note and never the test's failure.
 """
 
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from perfsuite.gate.environment import environment_from_dict, incomparable
 from perfsuite.gate.verdict import TOLERANCES
 from perfsuite.measure.call import Call
-from perfsuite.measure.measurement import Measurement
+from perfsuite.measure.measurement import Metric
 from perfsuite.measure.profiler.trace_growth import Profile, in_words
 from perfsuite.measure.profiler.trace_recording import Traced, affordable_runs, profiles, trace_block, trace_call
 from perfsuite.measure.profiler.traces import NothingRanError, Trace
@@ -90,9 +90,9 @@ class TraceGates:
             yield traced
         self._recorded(name, folder, traced.trace)
 
-    def since_baseline(self, call: Call, us: float, figure: Measurement) -> str:
-        """What grew in a call since `figure` was recorded; the longest operations where that is not known."""
-        before = self._baseline(figure)
+    def since_baseline(self, call: Call, us: float, metric: Metric) -> str:
+        """What grew in a call since `metric` was recorded; the longest operations where that is not known."""
+        before = self._baseline(metric)
         of = "since the baseline" if before else "of the baseline no trace is kept here"
         return _said(lambda: in_words(before, profiles(call, us=us)[0], of))
 
@@ -105,26 +105,26 @@ class TraceGates:
 
         return _said(words)
 
-    def compared(self, candidate: Call, reference: Call, us: float, figure: Measurement, *, by_budget: bool) -> str:
-        """What grew where `figure`, a ratio, failed: since the baseline where that failed and is known."""
-        if by_budget or self._baseline(figure) is None:
+    def compared(self, candidate: Call, reference: Call, us: float, metric: Metric, *, by_budget: bool) -> str:
+        """What grew where `metric`, a ratio, failed: since the baseline where that failed and is known."""
+        if by_budget or self._baseline(metric) is None:
             return self.against(candidate, reference, us)
-        return self.since_baseline(candidate, us, figure)
+        return self.since_baseline(candidate, us, metric)
 
     def longest(self, call: Call, us: float) -> str:
         """What a call spends its time on."""
         return _said(lambda: in_words(None, profiles(call, us=us)[0]))
 
-    def remember(self, call: Call, us: float, *figures: Measurement) -> None:
-        """While baselines are saved: what the call spends now is to be known when one of `figures` fails later."""
+    def remember(self, call: Call, us: float, *metrics: Metric) -> None:
+        """While baselines are saved: what the call spends now is to be known when one of `metrics` fails later."""
         if not self._session.options.save or self._session.cache is None:
             return
         with contextlib.suppress(Exception):  # without it a later failure only says less
             profile = profiles(call, us=us)[0].to_dict()
             environment = self._session.environment.as_dict()
-            for figure in figures:
-                entry = {"value": figure.value, "environment": environment, "profile": profile}
-                self._kept.append((figure.name, entry))
+            for metric in metrics:
+                entry = {"value": metric.value, "environment": environment, "profile": profile}
+                self._kept.append((metric.name, entry))
 
     def keep(self) -> None:
         """Keep the profiles as those of the baselines that are being saved."""
@@ -149,9 +149,9 @@ class TraceGates:
         except Exception as error:  # of the profiler, or of the code under test in a run that it need not make
             self.records.append(TraceRecord(name, str(folder), note=_in_a_line(error)))
 
-    def _baseline(self, figure: Measurement) -> Profile | None:
-        entry = facts_cache.read(self._session.cache, self._key(figure.name))
-        recorded = self._session.baselines_of(None).get(self._test, figure.name)
+    def _baseline(self, metric: Metric) -> Profile | None:
+        entry = facts_cache.read(self._session.cache, self._key(metric.name))
+        recorded = self._session.baselines_of(None).get(self._test, metric.name)
         if entry is None or recorded is None:
             return None
         try:
@@ -163,8 +163,8 @@ class TraceGates:
             return None  # the baseline was saved elsewhere since
         return None if incomparable("time", "us", then, self._session.environment) else profile
 
-    def _key(self, figure: str) -> str:
-        named = json.dumps([self._test, figure, self._session.device])
+    def _key(self, metric: str) -> str:
+        named = json.dumps([self._test, metric, self._session.device])
         return hashlib.sha256(f"profile {named}".encode()).hexdigest()
 
 

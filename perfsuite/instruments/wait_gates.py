@@ -13,57 +13,57 @@ if TYPE_CHECKING:
     from perfsuite.measure.compiles.fastpath import FastPath
     from perfsuite.measure.timing.asynchrony import Asynchrony
     from perfsuite.measure.timing.stalls import Stalls
-    from perfsuite.session.recorder import Figures
+    from perfsuite.session.recorder import Recorder
 
 
-def judge_asynchrony(figures: "Figures", name: str, made: "Asynchrony") -> None:
+def judge_asynchrony(metrics: "Recorder", name: str, made: "Asynchrony") -> None:
     """Record the share, and raise `BudgetExceeded` where the call waits."""
     __tracebackhide__ = True
     from perfsuite.measure.timing.asynchrony import EARLY
 
-    share, *waits = made.measurements(name)
-    figures.record(share)
+    share, *waits = made.metrics(name)
+    metrics.record(share)
     if not waits:
-        figures.leave_open(
-            figures.budget_gate(share, EARLY), f"{name} may or may not wait for the device: {made.reason}"
+        metrics.leave_open(
+            metrics.budget_gate(share, EARLY), f"{name} may or may not wait for the device: {made.reason}"
         )
         return
-    gate = figures.budget_gate(waits[0], 0)
+    gate = metrics.budget_gate(waits[0], 0)
     if gate.failed:
         at = made.where[0] if made.where else "a place that was not seen"
         said = f"{name} waits for the device before it returns: it {made}, asleep for {made.asleep:.0%} of it"
-        _fail(figures, said, f"it waits at {at}", *(f"it was also seen at {place}" for place in made.where[1:]))
+        _fail(metrics, said, f"it waits at {at}", *(f"it was also seen at {place}" for place in made.where[1:]))
 
 
-def judge_stalls(figures: "Figures", name: str, made: "Stalls") -> None:
+def judge_stalls(metrics: "Recorder", name: str, made: "Stalls") -> None:
     """Record the stalls and the longest call, and raise `BudgetExceeded` where stalls repeat."""
     __tracebackhide__ = True
-    stalls, longest = made.measurements(name)
-    figures.record(longest)
-    gate = figures.budget_gate(stalls, 0)
+    stalls, longest = made.metrics(name)
+    metrics.record(longest)
+    gate = metrics.budget_gate(stalls, 0)
     held_up = f"; the machine held up {made.machine} more" if made.machine else ""
     if made.repeats and gate.failed:
         seen = [f"meanwhile it was at {place}" for place in made.where]
-        _fail(figures, f"{name}: {made}{held_up}", *(seen or ["where was not seen: C code that keeps Python's lock"]))
+        _fail(metrics, f"{name}: {made}{held_up}", *(seen or ["where was not seen: C code that keeps Python's lock"]))
     elif made.stalls:
         at = f", at {made.where[0]}" if made.where else ""
         once = "one can be the machine's: run it again, or allow more --perf-seconds"
         if made.count > 1 and not made.repeats:
             once = "this system does not tell what the machine held up, and fewer than two were seen: run it again"
-        figures.leave_open(gate, f"{name}: {made}{at}{held_up}; {once}")
+        metrics.leave_open(gate, f"{name}: {made}{at}{held_up}; {once}")
     elif not made.enough:
-        figures.leave_open(gate, f"{name}: {made}{held_up}; {_too_few(made)}")
+        metrics.leave_open(gate, f"{name}: {made}{held_up}; {_too_few(made)}")
 
 
-def judge_misses(figures: "Figures", name: str, made: "FastPath", limits: dict[str, float]) -> None:
+def judge_misses(metrics: "Recorder", name: str, made: "FastPath", limits: dict[str, float]) -> None:
     """Record the misses; against a baseline any more fail. Raises `BudgetExceeded` for more than the budget."""
     __tracebackhide__ = True
-    (misses,) = made.measurements(name)
-    figures.record(misses)
+    (misses,) = made.metrics(name)
+    metrics.record(misses)
     if made.misses:
-        figures.causes[misses.title] = str(made)
+        metrics.causes[misses.title] = str(made)
     if "fast_path_misses" in limits:
-        figures.check_budget(misses, limits["fast_path_misses"], lambda: str(made))
+        metrics.check_budget(misses, limits["fast_path_misses"], lambda: str(made))
 
 
 def _too_few(made: "Stalls") -> str:
@@ -74,8 +74,8 @@ def _too_few(made: "Stalls") -> str:
     return f"a stall in one of a hundred shows for certain in {ENOUGH}: --perf-seconds={needed}"
 
 
-def _fail(figures: "Figures", reason: str, *lines: str) -> None:
+def _fail(metrics: "Recorder", reason: str, *lines: str) -> None:
     """Let the gate that was applied last say `reason`, and raise `BudgetExceeded` with it."""
     __tracebackhide__ = True
-    gate = figures.gates[-1] = dataclasses.replace(figures.gates[-1], verdict="fail", reason=reason)
+    gate = metrics.gates[-1] = dataclasses.replace(metrics.gates[-1], verdict="fail", reason=reason)
     fail_budget(gate, "\n".join(lines))

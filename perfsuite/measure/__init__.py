@@ -1,4 +1,4 @@
-"""What is true: instruments that turn a call into measurements.
+"""What is true: instruments that turn a call into metrics.
 
 Nothing here knows of pytest, baselines or reports, so every instrument can be used from a notebook:
 

@@ -20,7 +20,7 @@ class Call:
 
     @property
     def label(self) -> str:
-        """The function's name, as it appears in figures and messages."""
+        """The function's name, as it appears in metrics and messages."""
         return label_of(self.fn)
 
     def carry_on(self, outputs) -> None:

@@ -1,4 +1,4 @@
-"""One named figure, the currency between the rooms: instruments make them, gates judge them, reports show them."""
+"""One named metric, the currency between the rooms: instruments make them, gates judge them, reports show them."""
 
 import dataclasses
 import math
@@ -24,7 +24,7 @@ def is_finite(value: float) -> bool:
 
 @dataclasses.dataclass(frozen=True)
 class Interval:
-    """A confidence interval, in the unit of the figure that it belongs to."""
+    """A confidence interval, in the unit of the metric that it belongs to."""
 
     low: float
     high: float
@@ -39,13 +39,13 @@ class Interval:
 
 
 @dataclasses.dataclass(frozen=True)
-class Measurement:
-    """One figure with its unit and kind.
+class Metric:
+    """One metric with its unit and kind.
 
-    `kind` decides how a gate treats the figure (DESIGN: count, size, ratio, time, info). `interval` and `samples` are
-    there where the figure was sampled. `detail` splits a count or a size into its parts (host calls by function), so
+    `kind` decides how a gate treats the metric (DESIGN: count, size, ratio, time, info). `interval` and `samples` are
+    there where the metric was sampled. `detail` splits a count or a size into its parts (host calls by function), so
     that a failed gate can say which part grew. `places` says of parts where in the source they are now ("model.py:42 in
-    attention"); no baseline file has it, for every edit moves lines. `target` names the device that the figure was
+    attention"); no baseline file has it, for every edit moves lines. `target` names the device that the metric was
     compiled for ("tpu-v5e"), None says that it was made on the present one.
     """
 
@@ -62,7 +62,7 @@ class Measurement:
 
     def __post_init__(self):
         if not isinstance(self.name, str) or not self.name.strip() or not self.name.isprintable():
-            raise ValueError(f"a measurement needs a name, of one line, got {self.name!r}")
+            raise ValueError(f"a metric needs a name, of one line, got {self.name!r}")
         if not isinstance(self.unit, str) or not self.unit.isprintable():
             raise ValueError(f"{self.name}: unit must be a text of one line, got {self.unit!r}")
         if self.kind not in KINDS:
@@ -89,12 +89,12 @@ class Measurement:
         return dataclasses.asdict(self)
 
     @classmethod
-    def from_dict(cls, values: dict) -> "Measurement":
+    def from_dict(cls, values: dict) -> "Metric":
         """The inverse of `to_dict`."""
         interval = values["interval"]
         return cls(**{**values, "interval": Interval(**interval) if interval else None})
 
 
 def title(name: str, target: str | None) -> str:
-    """`step flops @ tpu-v5e`; the name alone for a figure of the present device."""
+    """`step flops @ tpu-v5e`; the name alone for a metric of the present device."""
     return name if target is None else f"{name} @ {target}"

@@ -54,7 +54,7 @@ class Group:
         self.count = len(members)
         self.doing = "the start of the session"
         self.differences: list[str] = []
-        """Figures of which the processes saw different ones, in words."""
+        """Metrics of which the processes saw different ones, in words."""
         self.last_to_return: deque[str] = deque(["", ""], maxlen=2)
         """Of the last two lots of samples, which process was the last to return, in words.
 

@@ -1,4 +1,4 @@
-"""What a report draws: the ratios of a comparison, a line through sizes, and the same figure of many variants."""
+"""What a report draws: the ratios of a comparison, a line through sizes, and the same metric of many variants."""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
@@ -13,7 +13,7 @@ from perfsuite.report.terminal.terminal import number
 from perfsuite.session.plots import Distribution, Line
 
 if TYPE_CHECKING:
-    from perfsuite.report.model import Figure
+    from perfsuite.report.model import Row
 
 _GROUPS = 40
 """Most steps in time of a picture of ratios: each stands for as many pairs."""
@@ -37,8 +37,8 @@ def distribution(made: Distribution, limits: Sequence[float], baseline: float | 
     ratios = np.asarray(made.ratios)
     low, high = _span(ratios, made.interval)
     near = [limit for limit in limits if _near(limit, low, high)]
-    figure = blank(margins=_MARGINS)
-    over_time, spread = figure.subplots(1, 2, sharey=True, width_ratios=(5, 2))
+    metric = blank(margins=_MARGINS)
+    over_time, spread = metric.subplots(1, 2, sharey=True, width_ratios=(5, 2))
     _through_time(over_time, ratios, made.pairs)
     bins = np.linspace(low, high, 31)
     counts, _ = np.histogram(ratios, bins)
@@ -61,7 +61,7 @@ def distribution(made: Distribution, limits: Sequence[float], baseline: float | 
     spread.tick_params(left=False)
     spread.spines[["left", "bottom"]].set_visible(False)
     quiet(over_time)
-    return svg(figure, f"paired ratios of {plain(made.title)}: median {number(made.ratio)}")
+    return svg(metric, f"paired ratios of {plain(made.title)}: median {number(made.ratio)}")
 
 
 def _span(ratios: np.ndarray, interval: Interval | None) -> tuple[float, float]:
@@ -109,8 +109,8 @@ def _through_time(axes: Axes, ratios: np.ndarray, pairs: int) -> None:
 @themed()
 def line(made: Line, slope: float | None = None, intercept: float | None = None) -> Markup:
     """The points and the line through them; dotted, that of the baseline, where slope and intercept are given."""
-    figure = blank(margins=_MARGINS)
-    axes = figure.subplots()
+    metric = blank(margins=_MARGINS)
+    axes = metric.subplots()
     ends = np.array([0.0, max(made.units) * 1.05])
     if slope is not None and intercept is not None:
         axes.plot(ends, intercept + slope * ends, color=FAINT, linewidth=1.2, linestyle=(0, (1, 2)))
@@ -121,16 +121,16 @@ def line(made: Line, slope: float | None = None, intercept: float | None = None)
     axes.set_xlabel("units")
     axes.set_ylabel(made.unit)
     quiet(axes)
-    return svg(figure, f"{plain(made.title)}: {number(made.per_unit)} {plain(made.unit)} a unit")
+    return svg(metric, f"{plain(made.title)}: {number(made.per_unit)} {plain(made.unit)} a unit")
 
 
 @themed()
-def dots(what: str, named: Sequence[tuple[str, "Figure"]]) -> Markup:
-    """One figure of many variants, each a dot with its interval, from left (small) to right."""
+def dots(what: str, named: Sequence[tuple[str, "Row"]]) -> Markup:
+    """One metric of many variants, each a dot with its interval, from left (small) to right."""
     labels = [plain(name, 24) for name, _ in named]
     left = round(8 + _LETTER * max(map(len, labels)))
-    figure = blank(WIDTH, 22 * len(named) + 38, margins=(left, 8, 4, 34))
-    axes = figure.subplots()
+    metric = blank(WIDTH, 22 * len(named) + 38, margins=(left, 8, 4, 34))
+    axes = metric.subplots()
     for place, (_, each) in enumerate(named):
         color = FAIL if each.verdict == "fail" else ACCENT
         if each.interval is not None and np.isfinite([each.interval.low, each.interval.high]).all():
@@ -150,4 +150,4 @@ def dots(what: str, named: Sequence[tuple[str, "Figure"]]) -> Markup:
     axes.grid(axis="x", color=RULE, linewidth=0.6)
     axes.set_axisbelow(True)
     axes.set_xlabel(named[0][1].unit)
-    return svg(figure, f"{plain(what)} of {len(named)} variants")
+    return svg(metric, f"{plain(what)} of {len(named)} variants")

@@ -1,4 +1,4 @@
-"""The history of baselines as a page: each figure that moved drawn over the commits, with the versions marked."""
+"""The history of baselines as a page: each metric that moved drawn over the commits, with the versions marked."""
 
 import contextlib
 import dataclasses
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 PAGE = "history.html"
 DRAWN = 20
-"""How many figures are drawn of each file."""
+"""How many metrics are drawn of each file."""
 
 FOUND_BY: dict[By, str] = {"gate": "one save against another", "drift": "little by little"}
 
@@ -74,7 +74,7 @@ class _File:
 
 
 def history_page(followings: Sequence[Following], most: int = DRAWN) -> str:
-    """The page, in which the `most` figures of each file that moved most are drawn. Needs jinja2 and matplotlib.
+    """The page, in which the `most` metrics of each file that moved most are drawn. Needs jinja2 and matplotlib.
 
     Raises `PageError` where they are not installed.
     """
@@ -132,7 +132,7 @@ def history_beside(
         return None, f"no history: {error}"
     moved = sum(len(following.moved) for following in followings)
     files = plural(len(followings), "baseline file")
-    return report / PAGE, f"{plural(moved, 'figure')} moved in the history of {files}"
+    return report / PAGE, f"{plural(moved, 'metric')} moved in the history of {files}"
 
 
 def _file(following: Following, anchor: str, most: int) -> _File:
@@ -143,7 +143,7 @@ def _file(following: Following, anchor: str, most: int) -> _File:
         notes.append("one version only: there is nothing to follow before a second save is committed")
     for version, why, count in following.breaks:
         commit = title_of(history.versions[version].commit)
-        notes.append(f"{commit}: {plural(count, 'figure')} not comparable with what they were before: {why}")
+        notes.append(f"{commit}: {plural(count, 'metric')} not comparable with what they were before: {why}")
     environments = list(history.versions[-1].baselines.environments.values()) if history.versions else []
     return _File(
         anchor,
@@ -196,8 +196,8 @@ def _course(following: Following, each: Followed) -> Markup:
 
     entries = each.series.entries
     with themed():
-        figure = blank()
-        axes = figure.subplots()
+        metric = blank()
+        axes = metric.subplots()
         at = [place for place, entry in enumerate(entries) if entry is not None]
         known = [entry for entry in entries if entry is not None]
         axes.plot(at, [entry.value for entry in known], color=ACCENT, alpha=0.5, drawstyle="steps-post")
@@ -222,7 +222,7 @@ def _course(following: Following, each: Followed) -> Markup:
         axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: number(value)))
         axes.set_xticks(places, [following.history.versions[place].commit.short for place in places])
         label = f"{plain(each.series.name)} over {plural(len(entries), 'version')}"
-        return svg(figure, label)
+        return svg(metric, label)
 
 
 def _named(axes: "Axes", row: int, version: int, changes: Sequence[str], color: str, left: bool) -> None:

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 from markupsafe import Markup
 
 from perfsuite.report import drawings
-from perfsuite.report.model import VERDICTS, Figure, Report, Reported, Test
+from perfsuite.report.model import VERDICTS, Report, Reported, Row, Test
 from perfsuite.report.page import render
 from perfsuite.report.terminal.terminal import number
 from perfsuite.report.variants import Variants, variants_of, worse
@@ -38,7 +38,7 @@ class _Picture:
 @dataclasses.dataclass(frozen=True)
 class _Program:
     record: ProgramRecord
-    facts: tuple[tuple[str, Figure], ...]
+    facts: tuple[tuple[str, Row], ...]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,7 +49,7 @@ class _Section:
     anchor: str
     pictures: tuple[_Picture, ...]
     programs: tuple[_Program, ...]
-    figures: tuple[Figure, ...]
+    metrics: tuple[Row, ...]
     """Those of no program."""
 
 
@@ -62,22 +62,22 @@ class _Table:
     @property
     def upright(self) -> bool:
         """Whether the variants are the rows: the more numerous are."""
-        return len(self.variants.tests) >= len(self.variants.figures)
+        return len(self.variants.tests) >= len(self.variants.metrics)
 
 
 def html(report: Report, history: str = "") -> str:
     """The page. `history` is the address of the baselines' history, if there is one."""
     anchors = {test.id: f"t{number}" for number, test in enumerate(report.tests, 1)}
-    figures = sorted(report.figures, key=lambda pair: VERDICTS.index(pair[1].verdict))
+    metrics = sorted(report.metrics, key=lambda pair: VERDICTS.index(pair[1].verdict))
     return render(
         "report.html",
         report=report,
         history=history,
         anchors=anchors,
-        figures=figures,
+        metrics=metrics,
         verdicts=[(verdict, count) for verdict, count in report.counts.items()],
         explained={
-            verdict: [(test, each) for test, each in report.figures if each.verdict == verdict and each.reason]
+            verdict: [(test, each) for test, each in report.metrics if each.verdict == verdict and each.reason]
             for verdict in _EXPLAINED
         },
         functions=_by_function([_section(test, anchors[test.id]) for test in report.tests]),
@@ -90,15 +90,15 @@ def html(report: Report, history: str = "") -> str:
 
 
 def _section(test: Test, anchor: str) -> _Section:
-    by_title: dict[str, Figure] = {}
-    for figure in test.figures:
-        by_title[figure.title] = worse(by_title.get(figure.title), figure)
+    by_title: dict[str, Row] = {}
+    for metric in test.metrics:
+        by_title[metric.title] = worse(by_title.get(metric.title), metric)
     of_programs = {title for program in test.programs for title in program.titles}
     return _Section(
         test,
         anchor,
         tuple(
-            [_of_distribution(made, test.figures) for made in test.distributions if made.ratios]
+            [_of_distribution(made, test.metrics) for made in test.distributions if made.ratios]
             + [_of_line(made, by_title) for made in test.lines]
         ),
         tuple(
@@ -112,7 +112,7 @@ def _section(test: Test, anchor: str) -> _Section:
             )
             for record in test.programs
         ),
-        tuple(figure for figure in test.figures if figure.title not in of_programs or figure.source == "budget"),
+        tuple(metric for metric in test.metrics if metric.title not in of_programs or metric.source == "budget"),
     )
 
 
@@ -123,8 +123,8 @@ def _by_function(sections: Iterable[_Section]) -> dict[str, list[_Section]]:
     return grouped
 
 
-def _of_distribution(made: Distribution, figures: Sequence[Figure]) -> _Picture:
-    gates = [figure for figure in figures if figure.title == made.title]
+def _of_distribution(made: Distribution, metrics: Sequence[Row]) -> _Picture:
+    gates = [metric for metric in metrics if metric.title == made.title]
     limits = list(dict.fromkeys(gate.limit for gate in gates if gate.limit is not None))
     baseline = next((gate.baseline for gate in gates if gate.baseline is not None), None)
     lines = [
@@ -140,7 +140,7 @@ def _of_distribution(made: Distribution, figures: Sequence[Figure]) -> _Picture:
     return _Picture(drawings.distribution(made, limits, baseline), made.title, tuple(lines))
 
 
-def _of_line(made: Line, by_title: dict[str, Figure]) -> _Picture:
+def _of_line(made: Line, by_title: dict[str, Row]) -> _Picture:
     slope = by_title.get(made.title)
     intercept = by_title.get(f"{made.title.removesuffix(' per unit')} intercept")
     before = [each.baseline if each else None for each in (slope, intercept)]
@@ -155,21 +155,21 @@ def _of_line(made: Line, by_title: dict[str, Figure]) -> _Picture:
 
 def _table(variants: Variants, anchors: dict[str, str]) -> _Table:
     pictures = []
-    for row in variants.figures:
+    for row in variants.metrics:
         named = [(name, cell) for name, cell in zip(variants.names, row.cells, strict=True) if cell is not None]
         if row.kind in ("ratio", "time") and 3 <= len(named) <= _MOST_DOTS:
             pictures.append(_Picture(drawings.dots(row.name, named), row.name, ("tick: the baseline",)))
     return _Table(variants, tuple(anchors[test.id] for test in variants.tests), tuple(pictures))
 
 
-def _changed_parts(figure: Figure) -> list[_Part]:
+def _changed_parts(metric: Row) -> list[_Part]:
     """The parts that are not what they were, those first that changed most."""
-    now, then = figure.detail or {}, figure.baseline_detail or {}
+    now, then = metric.detail or {}, metric.baseline_detail or {}
     if not now or not then:
         return []
     names = [name for name in {**now, **then} if now.get(name) != then.get(name)]
     names.sort(key=lambda name: -abs(now.get(name, 0) - then.get(name, 0)))
-    places = figure.places or {}
+    places = metric.places or {}
     return [_Part(name, then.get(name), now.get(name), places.get(name, "")) for name in names[:_MOST_PARTS]]
 
 

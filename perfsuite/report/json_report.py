@@ -1,4 +1,4 @@
-"""`report.json`: the same figures for programs. `Report.from_dict` of what it holds is the report again."""
+"""`report.json`: the same metrics for programs. `Report.from_dict` of what it holds is the report again."""
 
 import json
 

@@ -1,4 +1,4 @@
-"""The report as GitHub's Markdown: what needs a look comes first, and the table of all figures is folded away.
+"""The report as GitHub's Markdown: what needs a look comes first, and the table of all metrics is folded away.
 
 Names and messages come from users. A name stands in a code span and a message in a code block, where nothing in it is
 Markdown, HTML or a mention; the fences are longer than any run of backticks inside.
@@ -7,7 +7,7 @@ Markdown, HTML or a mention; the fences are longer than any run of backticks ins
 import re
 from collections.abc import Iterable, Iterator, Sequence
 
-from perfsuite.report.model import Figure, Report, Test
+from perfsuite.report.model import Report, Row, Test
 from perfsuite.report.terminal.terminal import number, value_with_interval
 
 LONG_LINES = 8
@@ -19,7 +19,7 @@ MOST_TIMES = 10
 
 RECORDS = "`pytest --perf-save` records"
 
-_COLUMNS = ("test", "figure", "value", "unit", "limit", "from", "baseline", "change", "verdict")
+_COLUMNS = ("test", "metric", "value", "unit", "limit", "from", "baseline", "change", "verdict")
 
 
 def markdown(report: Report) -> str:
@@ -33,7 +33,7 @@ def markdown(report: Report) -> str:
         *_missing(report),
         *_saved(report),
         *_skipped(report),
-        *_all_figures(report),
+        *_all_metrics(report),
     ]
     return "\n\n".join(parts) + "\n"
 
@@ -70,11 +70,11 @@ def _summary(report: Report) -> Iterator[str]:
     said = f"{failures} of {_many(tests, 'test')} failed" if failures else f"{_many(tests, 'test')}, none failed"
     yield f"## perfsuite: {said}"
     counts = ", ".join(f"{count} {verdict}" for verdict, count in report.counts.items())
-    figures = _many(len(report.figures), "figure")
+    metrics = _many(len(report.metrics), "metric")
     header = report.header
     versions = ", ".join(f"{name} {version}" for name, version in header.versions.items())
     device = f"{header.device_count} x {header.device_kind} ({header.processor})"
-    yield f"{figures}{': ' if counts else ''}{counts}. {plain(device)}; {plain(versions)}; size {plain(header.size)}."
+    yield f"{metrics}{': ' if counts else ''}{counts}. {plain(device)}; {plain(versions)}; size {plain(header.size)}."
     for note in report.notes:
         yield f"**{plain(note)}**"
 
@@ -86,9 +86,9 @@ def _failures(report: Report) -> Iterator[str]:
         where = f" ({code(f'{test.file}:{test.line}')})" if test.line else ""
         yield f"{code(test.id)}{where}"
         yield from _message(test.message or "no message")
-        reasons = [figure.reason for figure in test.figures if figure.verdict == "fail" and figure.reason]
+        reasons = [metric.reason for metric in test.metrics if metric.verdict == "fail" and metric.reason]
         if any(reason not in test.message for reason in reasons):
-            yield folded("every figure that failed", block("\n\n".join(reasons)))
+            yield folded("every metric that failed", block("\n\n".join(reasons)))
 
 
 def _message(text: str) -> Iterator[str]:
@@ -105,14 +105,14 @@ def _undecided(report: Report) -> Iterator[str]:
         found = _of(report, verdict)
         if found:
             yield f"### {title or 'Not comparable with what is on file'}"
-            yield "\n".join(f"- {code(test.id)}: {_said(figure)}" for test, figure in found)
+            yield "\n".join(f"- {code(test.id)}: {_said(metric)}" for test, metric in found)
 
 
 def _improved(report: Report) -> Iterator[str]:
     found = _of(report, "improved")
     if found:
         yield f"### Improved: {RECORDS} {'it' if len(found) == 1 else 'them'}"
-        yield "\n".join(f"- {code(test.id)}: {code(figure.title)}{_change_in_words(figure)}" for test, figure in found)
+        yield "\n".join(f"- {code(test.id)}: {code(metric.title)}{_change_in_words(metric)}" for test, metric in found)
 
 
 def _new(report: Report) -> Iterator[str]:
@@ -121,7 +121,7 @@ def _new(report: Report) -> Iterator[str]:
         tests = list(dict.fromkeys(test.id for test, _ in found))
         yield f"### New: {RECORDS} {'it' if len(found) == 1 else 'them'}"
         counts = [(name, sum(test.id == name for test, _ in found)) for name in tests]
-        yield "\n".join(f"- {code(name)}: {_many(count, 'figure')} without a baseline" for name, count in counts)
+        yield "\n".join(f"- {code(name)}: {_many(count, 'metric')} without a baseline" for name, count in counts)
 
 
 def _missing(report: Report) -> Iterator[str]:
@@ -153,7 +153,7 @@ def _saved(report: Report) -> Iterator[str]:
             ]
             yield folded(
                 f"{_many(len(updated), 'change')}",
-                _table(("test", "figure", "before", "now", "unit", "which is", "versions"), rows),
+                _table(("test", "metric", "before", "now", "unit", "which is", "versions"), rows),
             )
 
 
@@ -170,25 +170,25 @@ def _skipped(report: Report) -> Iterator[str]:
         )
 
 
-def _all_figures(report: Report) -> Iterator[str]:
+def _all_metrics(report: Report) -> Iterator[str]:
     rows, above = [], None
-    for test, figure in report.figures:
-        rows.append((code(test.id, in_table=True) if test.id != above else "", *_row(figure)))
+    for test, metric in report.metrics:
+        rows.append((code(test.id, in_table=True) if test.id != above else "", *_row(metric)))
         above = test.id
     if rows:
-        yield folded(f"all {_many(len(rows), 'figure')}", _table(_COLUMNS, rows))
+        yield folded(f"all {_many(len(rows), 'metric')}", _table(_COLUMNS, rows))
 
 
-def _row(figure: Figure) -> tuple[str, ...]:
+def _row(metric: Row) -> tuple[str, ...]:
     return (
-        code(figure.title, in_table=True),
-        plain(value_with_interval(figure.value, figure.interval)),
-        plain(figure.unit),
-        "" if figure.limit is None else number(figure.limit),
-        figure.source or "",
-        "" if figure.baseline is None else number(figure.baseline),
-        _change(figure),
-        f"**{figure.verdict}**" if figure.verdict == "fail" else figure.verdict,
+        code(metric.title, in_table=True),
+        plain(value_with_interval(metric.value, metric.interval)),
+        plain(metric.unit),
+        "" if metric.limit is None else number(metric.limit),
+        metric.source or "",
+        "" if metric.baseline is None else number(metric.baseline),
+        _change(metric),
+        f"**{metric.verdict}**" if metric.verdict == "fail" else metric.verdict,
     )
 
 
@@ -197,29 +197,29 @@ def _table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
 
 
-def _said(figure: Figure) -> str:
-    reason = "<br>".join(plain(line) for line in figure.reason.splitlines())
-    return reason or code(figure.title)
+def _said(metric: Row) -> str:
+    reason = "<br>".join(plain(line) for line in metric.reason.splitlines())
+    return reason or code(metric.title)
 
 
-def _change_in_words(figure: Figure) -> str:
-    if figure.baseline is None:
+def _change_in_words(metric: Row) -> str:
+    if metric.baseline is None:
         return ""
-    change = _change(figure)
-    arrow = f" {number(figure.baseline)} → {number(figure.value)} {plain(figure.unit)}"
+    change = _change(metric)
+    arrow = f" {number(metric.baseline)} → {number(metric.value)} {plain(metric.unit)}"
     return f"{arrow} ({change})" if change else arrow
 
 
-def _change(figure: Figure) -> str:
+def _change(metric: Row) -> str:
     """Against the baseline: `+12.50%`, and `x 46` where percentages say less."""
-    if not figure.change:
+    if not metric.change:
         return ""
-    times = figure.change + 1
-    return f"{figure.change:+.2%}" if 0 < times < MOST_TIMES else f"x {times:.3g}"
+    times = metric.change + 1
+    return f"{metric.change:+.2%}" if 0 < times < MOST_TIMES else f"x {times:.3g}"
 
 
-def _of(report: Report, verdict: str) -> list[tuple[Test, Figure]]:
-    return [(test, figure) for test, figure in report.figures if figure.verdict == verdict]
+def _of(report: Report, verdict: str) -> list[tuple[Test, Row]]:
+    return [(test, metric) for test, metric in report.metrics if metric.verdict == verdict]
 
 
 def _many(count: int, what: str) -> str:

@@ -18,7 +18,7 @@ from perfsuite.session.plots import Distribution, Line, ProgramRecord
 SCHEMA = 1
 
 VERDICTS = ("fail", "inconclusive", "not comparable", "new", "improved", "pass", "not judged", "info")
-"""Every verdict of a figure in a report, in the order in which a reader wants them."""
+"""Every verdict of a metric in a report, in the order in which a reader wants them."""
 
 Outcome = Literal["passed", "failed", "skipped", "error"]
 OUTCOMES: tuple[Outcome, ...] = ("failed", "error", "skipped", "passed")
@@ -26,11 +26,11 @@ OUTCOMES: tuple[Outcome, ...] = ("failed", "error", "skipped", "passed")
 
 @dataclasses.dataclass(frozen=True)
 class BaselineFile:
-    """A file that figures were judged by: `figures` of them are in it. `path` is seen from the project's root."""
+    """A file that metrics were judged by: `metrics` of them are in it. `path` is seen from the project's root."""
 
     device: str
     path: str
-    figures: int
+    metrics: int
 
 
 @dataclasses.dataclass(frozen=True)
@@ -61,13 +61,13 @@ class Header:
 
 
 @dataclasses.dataclass(frozen=True)
-class Figure:
-    """One measurement with one gate that was applied to it: a row of a table.
+class Row:
+    """One metric with one gate that was applied to it: a row of a table.
 
-    A figure with a budget and a baseline makes two rows. `verdict` is one of `VERDICTS`; "not judged" is one whose test
+    A metric with a budget and a baseline makes two rows. `verdict` is one of `VERDICTS`; "not judged" is one whose test
     ended before its baselines were looked at. `limit` and `baseline` are in `unit`. `reason` says why the verdict is no
     plain pass, `cause` the likely cause where one was found, `first` what to do first where neither says it. `detail`
-    splits the figure into parts, `baseline_detail` the one on file; `places` says where in the source the parts are.
+    splits the metric into parts, `baseline_detail` the one on file; `places` says where in the source the parts are.
     `baseline_versions` are those that changed since ("jax 0.10.1 -> 0.10.2").
     """
 
@@ -112,15 +112,15 @@ class Figure:
 class Trace:
     """A trace that was kept. `folder` and `perfetto`, the file for ui.perfetto.dev, are seen from the report's folder.
 
-    `perfetto` is empty where there is none. `figures` are of kind info; `longest` has (operation, us a run, times a
-    run); `note` says why there are no figures.
+    `perfetto` is empty where there is none. `metrics` are of kind info; `longest` has (operation, us a run, times a
+    run); `note` says why there are no metrics.
     """
 
     name: str
     folder: str
     perfetto: str
     runs: int
-    figures: tuple[Figure, ...]
+    metrics: tuple[Row, ...]
     longest: tuple[tuple[str, float, float], ...]
     note: str
 
@@ -144,7 +144,7 @@ class Test:
     outcome: Outcome
     message: str
     seconds: float
-    figures: tuple[Figure, ...] = ()
+    metrics: tuple[Row, ...] = ()
     distributions: tuple[Distribution, ...] = ()
     lines: tuple[Line, ...] = ()
     programs: tuple[ProgramRecord, ...] = ()
@@ -156,13 +156,13 @@ class Test:
 
     @property
     def counts(self) -> dict[str, int]:
-        """How many figures have each verdict, those first that a reader wants first."""
-        return count_verdicts(self.figures)
+        """How many metrics have each verdict, those first that a reader wants first."""
+        return count_verdicts(self.metrics)
 
 
 @dataclasses.dataclass(frozen=True)
 class Missing:
-    """A figure that is on file, but that its test, which came to its end, did not make."""
+    """A metric that is on file, but that its test, which came to its end, did not make."""
 
     test: str
     title: str
@@ -170,7 +170,7 @@ class Missing:
 
 @dataclasses.dataclass(frozen=True)
 class Reported:
-    """A figure on file that comes from a document, which `source` names; `device` is the name of its baseline file.
+    """A metric on file that comes from a document, which `source` names; `device` is the name of its baseline file.
 
     It never gates.
     """
@@ -188,7 +188,7 @@ class Reported:
 
 @dataclasses.dataclass(frozen=True)
 class Beside:
-    """A figure on file that was measured or compiled (`provenance`), for the same device as reported ones.
+    """A metric on file that was measured or compiled (`provenance`), for the same device as reported ones.
 
     Those with a unit of the same dimension as a reported one, and a word of its name, are there.
     """
@@ -221,7 +221,7 @@ class CalibrationRow:
 
 @dataclasses.dataclass(frozen=True)
 class SavedChange:
-    """What --perf-save did to one figure. `action` is create, update or trim; a value that is not there is None."""
+    """What --perf-save did to one metric. `action` is create, update or trim; a value that is not there is None."""
 
     test: str
     name: str
@@ -235,7 +235,7 @@ class SavedChange:
 
 @dataclasses.dataclass(frozen=True)
 class SavedFile:
-    """A baseline file that --perf-save wrote, or left as it was: how many figures were created and so on."""
+    """A baseline file that --perf-save wrote, or left as it was: how many metrics were created and so on."""
 
     path: str
     written: bool
@@ -260,14 +260,14 @@ class Report:
     notes: tuple[str, ...] = ()
 
     @property
-    def figures(self) -> list[tuple[Test, Figure]]:
-        """Every figure with its test, in the order of the session."""
-        return [(test, figure) for test in self.tests for figure in test.figures]
+    def metrics(self) -> list[tuple[Test, Row]]:
+        """Every metric with its test, in the order of the session."""
+        return [(test, metric) for test in self.tests for metric in test.metrics]
 
     @property
     def counts(self) -> dict[str, int]:
-        """How many figures have each verdict, those first that a reader wants first."""
-        return count_verdicts(figure for _, figure in self.figures)
+        """How many metrics have each verdict, those first that a reader wants first."""
+        return count_verdicts(metric for _, metric in self.metrics)
 
     @property
     def outcomes(self) -> dict[str, int]:
@@ -298,9 +298,9 @@ class Report:
             raise ValueError(f"no report: {error}") from None
 
 
-def count_verdicts(figures: "typing.Iterable[Figure]") -> dict[str, int]:
-    """How many figures have each verdict, those first that a reader wants first; without those that none has."""
-    counted = collections.Counter(figure.verdict for figure in figures)
+def count_verdicts(metrics: "typing.Iterable[Row]") -> dict[str, int]:
+    """How many metrics have each verdict, those first that a reader wants first; without those that none has."""
+    counted = collections.Counter(metric.verdict for metric in metrics)
     return {verdict: counted[verdict] for verdict in VERDICTS if counted[verdict]}
 
 

@@ -13,17 +13,17 @@ from perfsuite.gate.baseline import Baselines, Entry
 from perfsuite.gate.baseline_file import BaselineError
 from perfsuite.gate.environment import VERSION_FIELDS, version_changes
 from perfsuite.gate.verdict import Gate
-from perfsuite.measure.measurement import Measurement
+from perfsuite.measure.measurement import Metric
 from perfsuite.options import DEFAULT_SECONDS
 from perfsuite.report.model import (
     BaselineFile,
     Beside,
     CalibrationRow,
-    Figure,
     Header,
     Missing,
     Report,
     Reported,
+    Row,
     SavedChange,
     SavedFile,
     Test,
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 _CAUSE = "\nlikely cause: "
 
 _ANYWHERE = {"time", "over", "with", "ratio", "return", "ready", "seconds"}
-"""Words of figures' names that say nothing about what was measured."""
+"""Words of metrics' names that say nothing about what was measured."""
 
 
 def report_of(
@@ -78,7 +78,7 @@ def report_of(
             size=session.options.size,
             options=_options(session.options),
             baselines=tuple(
-                BaselineFile(file.device, _posix(relative(path, rootpath)), sum(map(len, file.figures.values())))
+                BaselineFile(file.device, _posix(relative(path, rootpath)), sum(map(len, file.metrics.values())))
                 for path, file in files
             ),
             process_count=session.environment.process_count,
@@ -143,7 +143,7 @@ def _tests(session: "PerfSession", folder: Path) -> Iterator[Test]:
             outcome=record.outcome,  # type: ignore[arg-type]
             message=record.message,
             seconds=record.seconds,
-            figures=tuple(_figures(session, record)),
+            metrics=tuple(_metrics(session, record)),
             distributions=record.distributions,
             lines=record.lines,
             programs=record.programs,
@@ -151,45 +151,45 @@ def _tests(session: "PerfSession", folder: Path) -> Iterator[Test]:
         )
 
 
-def _figures(session: "PerfSession", record: TestRecord) -> Iterator[Figure]:
+def _metrics(session: "PerfSession", record: TestRecord) -> Iterator[Row]:
     judged = set()
     for gate in record.gates:
-        judged.add(gate.measurement.title)
-        made = _figure(gate.measurement, gate, _entry(session, record.test, gate.measurement))
+        judged.add(gate.metric.title)
+        made = _metric(gate.metric, gate, _entry(session, record.test, gate.metric))
         # The cause of a budget that failed is in the error that it raised.
         if gate.failed and not made.cause and record.message.startswith(f"{gate.reason}{_CAUSE}"):
             made = dataclasses.replace(made, cause=record.message.partition(_CAUSE)[2])
         yield made
-    for measurement in record.measurements:
-        if measurement.title not in judged:
-            yield _figure(measurement, None, _entry(session, record.test, measurement))
+    for metric in record.metrics:
+        if metric.title not in judged:
+            yield _metric(metric, None, _entry(session, record.test, metric))
 
 
-def _entry(session: "PerfSession", test: str, measurement: Measurement) -> tuple[Entry | None, tuple[str, ...]]:
+def _entry(session: "PerfSession", test: str, metric: Metric) -> tuple[Entry | None, tuple[str, ...]]:
     """What is on file, and the versions that changed since."""
     try:
-        entry = session.baselines_of(measurement.target).get(session.test_key(test), measurement.name)
+        entry = session.baselines_of(metric.target).get(session.test_key(test), metric.name)
     except BaselineError:
         return None, ()
     if entry is None:
         return None, ()
-    return entry, tuple(version_changes(entry.environment, session.environment_of(measurement.target)))
+    return entry, tuple(version_changes(entry.environment, session.environment_of(metric.target)))
 
 
-def _figure(measurement: Measurement, gate: Gate | None, on_file: tuple[Entry | None, tuple[str, ...]]) -> Figure:
+def _metric(metric: Metric, gate: Gate | None, on_file: tuple[Entry | None, tuple[str, ...]]) -> Row:
     entry, versions = on_file
     reason, _, cause = (gate.reason if gate else "").partition(_CAUSE)
-    return Figure(
-        title=measurement.title,
-        name=measurement.name,
-        target=measurement.target,
-        value=measurement.value,
-        unit=measurement.unit,
-        kind=measurement.kind,
-        better=measurement.better,
+    return Row(
+        title=metric.title,
+        name=metric.name,
+        target=metric.target,
+        value=metric.value,
+        unit=metric.unit,
+        kind=metric.kind,
+        better=metric.better,
         verdict="not judged" if gate is None else gate.verdict,
-        interval=measurement.interval,
-        samples=measurement.samples,
+        interval=metric.interval,
+        samples=metric.samples,
         source=gate.source if gate else None,
         limit=gate.limit if gate else None,
         baseline=gate.baseline if gate else None,
@@ -198,9 +198,9 @@ def _figure(measurement: Measurement, gate: Gate | None, on_file: tuple[Entry | 
         reason=reason,
         cause=cause,
         first=gate.first if gate else "",
-        detail=measurement.detail,
+        detail=metric.detail,
         baseline_detail=dict(entry.detail) if entry and entry.detail else None,
-        places=measurement.places,
+        places=metric.places,
     )
 
 
@@ -212,18 +212,18 @@ def _trace(trace: TraceRecord, folder: Path) -> Trace:
         folder=_seen_from(where, folder),
         perfetto=_seen_from(perfetto, folder) if perfetto else "",
         runs=trace.runs,
-        figures=tuple(_figure_of_trace(measurement) for measurement in trace.measurements),
+        metrics=tuple(_metric_of_trace(metric) for metric in trace.metrics),
         longest=trace.longest,
         note=trace.note,
     )
 
 
-def _figure_of_trace(measurement: Measurement) -> Figure:
-    return dataclasses.replace(_figure(measurement, None, (None, ())), verdict="info")
+def _metric_of_trace(metric: Metric) -> Row:
+    return dataclasses.replace(_metric(metric, None, (None, ())), verdict="info")
 
 
 def _reported(file: Baselines) -> Iterator[Reported]:
-    for test, entries in file.figures.items():
+    for test, entries in file.metrics.items():
         for name, entry in entries.items():
             if entry.provenance == "reported":
                 yield Reported(
@@ -243,7 +243,7 @@ def _beside(file: Baselines) -> Iterator[Beside]:
     reported = [(_dimension(each.unit), _words(each.name)) for each in _reported(file)]
     if not reported:
         return
-    for test, entries in file.figures.items():
+    for test, entries in file.metrics.items():
         for name, entry in entries.items():
             dimension, words = _dimension(entry.unit), _words(name)
             if entry.provenance != "reported" and any(

@@ -1,6 +1,6 @@
-"""The tests that one function makes with different parameters, as one table: the same figure of each beside the others.
+"""The tests that one function makes with different parameters, as one table: the same metric of each beside the others.
 
-Figures are the same where their titles are, but for the parameters in them: "filter_jit/list ratio" of
+Metrics are the same where their titles are, but for the parameters in them: "filter_jit/list ratio" of
 test_tax[filter_jit] and "dict/list ratio" of test_tax[dict] are both ".../list ratio".
 """
 
@@ -9,32 +9,32 @@ import dataclasses
 import re
 from collections.abc import Iterable, Sequence
 
-from perfsuite.report.model import VERDICTS, Figure, Test
+from perfsuite.report.model import VERDICTS, Row, Test
 
 PARAMETER = "\N{HORIZONTAL ELLIPSIS}"
-"""What stands for the parameter in the name of a figure."""
+"""What stands for the parameter in the name of a metric."""
 
 _SAYS_NOTHING = re.compile(r"|None|True|False")
 _NUMBER = re.compile(r"[\d.e+-]+")
 
 
 @dataclasses.dataclass(frozen=True)
-class FigureOfVariants:
-    """One figure: `cells` has that of each variant, None for those that have none."""
+class MetricOfVariants:
+    """One metric: `cells` has that of each variant, None for those that have none."""
 
     name: str
     unit: str
     kind: str
-    cells: tuple[Figure | None, ...]
+    cells: tuple[Row | None, ...]
 
 
 @dataclasses.dataclass(frozen=True)
 class Variants:
-    """The tests of one function, in order, and the figures that two of them at least have."""
+    """The tests of one function, in order, and the metrics that two of them at least have."""
 
     function: str
     tests: tuple[Test, ...]
-    figures: tuple[FigureOfVariants, ...]
+    metrics: tuple[MetricOfVariants, ...]
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -43,43 +43,43 @@ class Variants:
 
 
 def variants_of(tests: Iterable[Test]) -> list[Variants]:
-    """The functions that made several tests with figures, in the order of the session."""
+    """The functions that made several tests with metrics, in the order of the session."""
     by_function: dict[str, list[Test]] = {}
     for test in tests:
-        if test.figures and test.parameters:
+        if test.metrics and test.parameters:
             by_function.setdefault(test.function, []).append(test)
-    made = [Variants(name, tuple(each), _figures(each)) for name, each in by_function.items() if len(each) > 1]
-    return [each for each in made if each.figures]
+    made = [Variants(name, tuple(each), _metrics(each)) for name, each in by_function.items() if len(each) > 1]
+    return [each for each in made if each.metrics]
 
 
-def _figures(tests: Sequence[Test]) -> tuple[FigureOfVariants, ...]:
+def _metrics(tests: Sequence[Test]) -> tuple[MetricOfVariants, ...]:
     having: collections.Counter[tuple[str, str]] = collections.Counter()
     for test in tests:
-        having.update({(name, figure.unit) for figure in test.figures for name in _names(figure, test.parameters)})
-    found: dict[tuple[str, str], dict[str, Figure]] = {}
+        having.update({(name, metric.unit) for metric in test.metrics for name in _names(metric, test.parameters)})
+    found: dict[tuple[str, str], dict[str, Row]] = {}
     for test in tests:
-        for figure in test.figures:
+        for metric in test.metrics:
             # That which most tests have; of several, that in which least was replaced.
-            name = max(_names(figure, test.parameters), key=lambda name: having[name, figure.unit])
-            of_test = found.setdefault((name, figure.unit), {})
-            of_test[test.id] = worse(of_test.get(test.id), figure)
+            name = max(_names(metric, test.parameters), key=lambda name: having[name, metric.unit])
+            of_test = found.setdefault((name, metric.unit), {})
+            of_test[test.id] = worse(of_test.get(test.id), metric)
     return tuple(
-        FigureOfVariants(name, unit, next(iter(of.values())).kind, tuple(of.get(test.id) for test in tests))
+        MetricOfVariants(name, unit, next(iter(of.values())).kind, tuple(of.get(test.id) for test in tests))
         for (name, unit), of in found.items()
         if len(of) > 1
     )
 
 
-def worse(one: Figure | None, other: Figure) -> Figure:
-    """Of two gates of one figure, the one that a reader wants first."""
+def worse(one: Row | None, other: Row) -> Row:
+    """Of two gates of one metric, the one that a reader wants first."""
     if one is None or VERDICTS.index(other.verdict) < VERDICTS.index(one.verdict):
         return other
     return one
 
 
-def _names(figure: Figure, parameters: str) -> list[str]:
-    """What a figure may be called in a table: as it is, without its words among the parameters, without its numbers."""
-    name = figure.name if figure.target and figure.target in parameters else figure.title
+def _names(metric: Row, parameters: str) -> list[str]:
+    """What a metric may be called in a table: as it is, without its words among the parameters, without its numbers."""
+    name = metric.name if metric.target and metric.target in parameters else metric.title
     parts = sorted({parameters, *parameters.split("-")}, key=len, reverse=True)
     names = [name]
     for numbers in (False, True):

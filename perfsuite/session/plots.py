@@ -17,7 +17,7 @@ MOST_RATIOS = 1000
 class Distribution:
     """The paired ratios of one `perf.compare`, in the order in which they were taken.
 
-    `title` is that of the figure of the ratio. `ratios` are candidate over reference, one a pair, of which there were
+    `title` is that of the metric of the ratio. `ratios` are candidate over reference, one a pair, of which there were
     `pairs`; the medians are those of each side alone.
     """
 
@@ -49,7 +49,7 @@ class Distribution:
 class Line:
     """The points of one `perf.scaling`, and the line through them: `values` in `unit`, over `units`.
 
-    `title` is that of the figure of the slope, `per_unit`. `interval` is that of the slope, None where it is exact.
+    `title` is that of the metric of the slope, `per_unit`. `interval` is that of the slope, None where it is exact.
     """
 
     title: str
@@ -78,9 +78,9 @@ class Line:
 
 @dataclasses.dataclass(frozen=True)
 class ProgramRecord:
-    """One program that a test compiled: what its figures are called, and how it differs from the baseline's.
+    """One program that a test compiled: what its metrics are called, and how it differs from the baseline's.
 
-    `titles` are those of its figures. `differences` are lines; empty where nothing is different, or where the program
+    `titles` are those of its metrics. `differences` are lines; empty where nothing is different, or where the program
     of the baseline is not in the cache of this machine (`compared` is False).
     """
 
@@ -105,7 +105,7 @@ class ProgramRecord:
 
 
 def distribution_of(title: str, comparison: "Comparison") -> Distribution:
-    """The distribution behind the figure `title`."""
+    """The distribution behind the metric `title`."""
     from perfsuite.measure.timing.comparison import COLUMNS
 
     column = COLUMNS[comparison.until]
@@ -129,8 +129,8 @@ def distribution_of(title: str, comparison: "Comparison") -> Distribution:
 
 
 def line_of(title: str, scaling: "Scaling") -> Line:
-    """The line behind the figure `title`."""
-    exact = scaling.figure == "host_calls"
+    """The line behind the metric `title`."""
+    exact = scaling.metric == "host_calls"
     return Line(
         title,
         scaling.label,

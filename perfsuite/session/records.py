@@ -3,7 +3,7 @@
 import dataclasses
 
 from perfsuite.gate.verdict import Gate
-from perfsuite.measure.measurement import Measurement
+from perfsuite.measure.measurement import Metric
 from perfsuite.session.plots import Distribution, Line, ProgramRecord
 from perfsuite.session.trace_record import TraceRecord
 
@@ -17,15 +17,15 @@ class TestRecord:
     test: str
     passed: bool
     ended: bool
-    """Whether the test's body came to its end, so that a figure it did not measure is really gone."""
+    """Whether the test's body came to its end, so that a metric it did not measure is really gone."""
     gates: tuple[Gate, ...]
-    measurements: tuple[Measurement, ...]
+    metrics: tuple[Metric, ...]
     compiled: int = 0
     """Programs that a compiler was run for."""
     cached: int = 0
     """Programs whose facts were known from before."""
     traces: tuple[TraceRecord, ...] = ()
-    """The profiler's traces, which are kept with --perf-trace. Their figures are in no baseline file."""
+    """The profiler's traces, which are kept with --perf-trace. Their metrics are in no baseline file."""
     outcome: str = "passed"
     """passed, failed, skipped or error (where it failed before or after its body)."""
     message: str = ""
@@ -47,7 +47,7 @@ class TestRecord:
             "passed": self.passed,
             "ended": self.ended,
             "gates": [gate.to_dict() for gate in self.gates],
-            "measurements": [measurement.to_dict() for measurement in self.measurements],
+            "metrics": [metric.to_dict() for metric in self.metrics],
             "compiled": self.compiled,
             "cached": self.cached,
             "traces": [trace.to_dict() for trace in self.traces],
@@ -69,7 +69,7 @@ class TestRecord:
             values["passed"],
             values["ended"],
             tuple(Gate.from_dict(gate) for gate in values["gates"]),
-            tuple(Measurement.from_dict(measurement) for measurement in values["measurements"]),
+            tuple(Metric.from_dict(metric) for metric in values["metrics"]),
             values["compiled"],
             values["cached"],
             tuple(TraceRecord.from_dict(trace) for trace in values["traces"]),

@@ -1,7 +1,7 @@
 """One pytest session with --perf: its options, devices and baselines, and the gates of all its tests.
 
-A figure of the present device is *measured*, one of a target is *compiled*, and each goes to the file of its device.
-Where the present device is the target, both are of one file, and figures of the same test and name are one entry: both
+A metric of the present device is *measured*, one of a target is *compiled*, and each goes to the file of its device.
+Where the present device is the target, both are of one file, and metrics of the same test and name are one entry: both
 are judged against it, and what was measured is recorded.
 """
 
@@ -26,7 +26,7 @@ from perfsuite.gate.environment import (
 )
 from perfsuite.gate.verdict import Gate
 from perfsuite.hooks.distributed import shared_baselines
-from perfsuite.measure.measurement import Measurement, title
+from perfsuite.measure.measurement import Metric, title
 from perfsuite.measure.stats.intervals import error_of_gate
 from perfsuite.options import HERE, SIZES, Options
 from perfsuite.processes.handover import read_request
@@ -108,7 +108,7 @@ class PerfSession:
         return self._files[device]
 
     def environment_of(self, target: str | None) -> Environment:
-        """Where this session makes the figures of a target. Raises `ValueError` for one that is not known."""
+        """Where this session makes the metrics of a target. Raises `ValueError` for one that is not known."""
         if target is None:
             return self.environment
         if target not in self._environments:
@@ -138,40 +138,40 @@ class PerfSession:
             self.unavailable(f"{instrument} measures one process alone, and {self.group.count} measure together here")
 
     def test_key(self, test: str) -> str:
-        """A test's name in the baseline file. Figures of the full size stand beside those of the small one."""
+        """A test's name in the baseline file. Metrics of the full size stand beside those of the small one."""
         return test if self.options.size == "small" else f"{test}{_SIZE}{self.options.size}"
 
-    def ratio_limit(self, test: str, figure: str, tolerance: float | None, *, target: str | None = None) -> list[float]:
+    def ratio_limit(self, test: str, metric: str, tolerance: float | None, *, target: str | None = None) -> list[float]:
         """The limit that the baseline puts on a ratio, as a list of one; empty where there is none."""
         if self.options.save:
             return []
-        limit = verdict.ratio_limit(self._entry(test, figure, target), self.environment_of(target), tolerance)
+        limit = verdict.ratio_limit(self._entry(test, metric, target), self.environment_of(target), tolerance)
         return [] if limit is None else [limit]
 
     def error_of_next_gate(self, item: pytest.Item) -> float:
         """The share of the session's error that the next comparison may spend. `item` is the test that makes it.
 
         Expected are as many comparisons as the perf tests of the session have ratios on file, and one of each test that
-        has no figure on file.
+        has no metric on file.
         """
         if self._gates_expected is None:
             perf_tests = {each.nodeid for each in item.session.items if "perf" in getattr(each, "fixturenames", ())}
-            on_file = [self.baselines.figures.get(self.test_key(test)) for test in perf_tests | {item.nodeid}]
+            on_file = [self.baselines.metrics.get(self.test_key(test)) for test in perf_tests | {item.nodeid}]
             known = (entry.kind == "ratio" for entries in on_file if entries for entry in entries.values())
             self._gates_expected = on_file.count(None) + sum(known)
         self._gates_made += 1
         return error_of_gate(self._gates_made, self._gates_expected)
 
-    def judge(self, test: str, measurement: Measurement, tolerance: float | None, *, cause: str = "") -> Gate:
-        """A measurement against its baseline. Raises `BaselineError` when the file of its target cannot be read."""
-        entry = self._entry(test, measurement.name, measurement.target)
-        now = self.environment_of(measurement.target)
-        gate = verdict.judge_baseline(test, measurement, entry, now=now, tolerance=tolerance, cause=cause)
+    def judge(self, test: str, metric: Metric, tolerance: float | None, *, cause: str = "") -> Gate:
+        """A metric against its baseline. Raises `BaselineError` when the file of its target cannot be read."""
+        entry = self._entry(test, metric.name, metric.target)
+        now = self.environment_of(metric.target)
+        gate = verdict.judge_baseline(test, metric, entry, now=now, tolerance=tolerance, cause=cause)
         if gate.verdict == "new" and self.options.strict:
             return dataclasses.replace(
                 gate,
                 verdict="fail",
-                reason=f"{measurement.title} has no baseline (--perf-strict): pytest --perf-save records it",
+                reason=f"{metric.title} has no baseline (--perf-strict): pytest --perf-save records it",
             )
         return gate
 
@@ -180,29 +180,29 @@ class PerfSession:
         return [gate for gate in gates if gate.failed and not (self.options.save and gate.source != "budget")]
 
     def missing(self) -> list[tuple[str, str]]:
-        """Recorded figures that their tests, which ran to their end, did not make: (test, title of the figure)."""
+        """Recorded metrics that their tests, which ran to their end, did not make: (test, title of the metric)."""
         lost = []
         ended = [record for record in self.records if record.ended]
         for device in (self.device, *self._target_files()):
             target = None if device == self.device else device
             try:
-                figures = self.baselines_of(device).figures
+                metrics = self.baselines_of(device).metrics
             except BaselineError:
-                continue  # the tests that make its figures have failed with it
+                continue  # the tests that make its metrics have failed with it
             for record in ended:
-                made = {measurement.name for measurement in record.measurements if self._is_of(device, measurement)}
+                made = {metric.name for metric in record.metrics if self._is_of(device, metric)}
                 lost += [
                     (record.test, title(name, target))
-                    for name, entry in figures.get(self.test_key(record.test), {}).items()
+                    for name, entry in metrics.get(self.test_key(record.test), {}).items()
                     # What was measured on a target cannot be made here.
                     if name not in made and entry.gates and (target is None or entry.provenance == "compiled")
                 ]
         return lost
 
     def save(self) -> tuple[list[SaveResult], list[BaselineError]]:
-        """Record the figures of the tests that passed: what became of each file, and the files that are as they were.
+        """Record the metrics of the tests that passed: what became of each file, and the files that are as they were.
 
-        Written are the present device's file, and those of targets that this run made figures for, or whose tests ran
+        Written are the present device's file, and those of targets that this run made metrics for, or whose tests ran
         and no longer make them.
         """
         passed = [record for record in self.records if record.passed]
@@ -212,13 +212,13 @@ class PerfSession:
             new = self._new(device, passed)
             try:
                 if device == self.device:
-                    gone = self._gone(self.baselines.figures)
-                    # Its compiled figures come from here too, if it is a target.
+                    gone = self._gone(self.baselines.metrics)
+                    # Its compiled metrics come from here too, if it is a target.
                     result = save(self.path, new, trim=ran, gone=gone, provenances=("measured", "compiled"))
                 else:
                     # A test that this machine does not know may exist where there is such a device, so only what was
                     # compiled goes.
-                    trim = ran | self._gone(self.baselines_of(device).figures)
+                    trim = ran | self._gone(self.baselines_of(device).metrics)
                     result = save(self.path_of(device), new, trim=trim, provenances=("compiled",))
             except BaselineError as error:
                 errors.append(error)
@@ -232,37 +232,37 @@ class PerfSession:
         new: dict[str, dict[str, Entry]] = {}
         for record in records:
             # What was measured comes last, and takes the place of what was compiled under the same name.
-            for measurement in sorted(record.measurements, key=lambda measurement: measurement.target is None):
-                if self._is_of(device, measurement):
-                    provenance: baseline.Provenance = "compiled" if measurement.target else "measured"
-                    entry = baseline.entry_of(measurement, self.environment_of(measurement.target), provenance)
-                    new.setdefault(self.test_key(record.test), {})[measurement.name] = entry
+            for metric in sorted(record.metrics, key=lambda metric: metric.target is None):
+                if self._is_of(device, metric):
+                    provenance: baseline.Provenance = "compiled" if metric.target else "measured"
+                    entry = baseline.entry_of(metric, self.environment_of(metric.target), provenance)
+                    new.setdefault(self.test_key(record.test), {})[metric.name] = entry
         return new
 
-    def _is_of(self, device: str, measurement: Measurement) -> bool:
-        return (measurement.target or self.device) == device
+    def _is_of(self, device: str, metric: Metric) -> bool:
+        return (metric.target or self.device) == device
 
     def _target_files(self) -> list[str]:
-        """The targets of this session, and those that a test once made figures for: names of files, without ending."""
-        made = {measurement.target for record in self.records for measurement in record.measurements}
+        """The targets of this session, and those that a test once made metrics for: names of files, without ending."""
+        made = {metric.target for record in self.records for metric in record.metrics}
         names = {*self.options.targets, *made} - {None, self.device}
         ran = {self.test_key(record.test) for record in self.records}
         for path in self.options.baselines.glob("*.json"):
             # The file of a device that this run has nothing to do with may be damaged: that is left to who uses it.
             with contextlib.suppress(BaselineError):
                 if path.stem not in {self.device, *names}:
-                    figures = self.baselines_of(path.stem).figures
-                    known = ran | self._gone(figures)
-                    entries = (entry for test in known & figures.keys() for entry in figures[test].values())
+                    metrics = self.baselines_of(path.stem).metrics
+                    known = ran | self._gone(metrics)
+                    entries = (entry for test in known & metrics.keys() for entry in metrics[test].values())
                     if any(entry.provenance == "compiled" for entry in entries):
                         names.add(path.stem)
         return sorted(name for name in names if name)
 
-    def _gone(self, figures: Iterable[str]) -> set[str]:
+    def _gone(self, metrics: Iterable[str]) -> set[str]:
         """Those of the recorded tests that are not in their file any more."""
         files = {test.partition("::")[0] for test in self.collected}
         keys = {self.test_key(test) for test in self.collected}
-        of_this_size = {key for key in figures if key == self.test_key(_test_of(key))}
+        of_this_size = {key for key in metrics if key == self.test_key(_test_of(key))}
         absent = {key for key in of_this_size if key.partition("::")[0] in files and key not in keys}
         return {key for key in absent if not self._is_of_another_target(_test_of(key))}
 
@@ -274,8 +274,8 @@ class PerfSession:
         ids = "|".join(map(re.escape, self.options.targets or (HERE,)))
         return not re.search(rf"(?<![a-z0-9])(?:{ids})(?![a-z0-9])", parameters)
 
-    def _entry(self, test: str, figure: str, target: str | None) -> Entry | None:
-        return self.baselines_of(target).get(self.test_key(test), figure)
+    def _entry(self, test: str, metric: str, target: str | None) -> Entry | None:
+        return self.baselines_of(target).get(self.test_key(test), metric)
 
 
 def _test_of(key: str) -> str:

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from perfsuite.measure.measurement import Measurement
+from perfsuite.measure.measurement import Metric
 
 if TYPE_CHECKING:
     from perfsuite.measure.profiler.traces import Trace
@@ -17,7 +17,7 @@ LONGEST_PART = 80
 
 @dataclasses.dataclass(frozen=True)
 class TraceRecord:
-    """A trace that was kept below `folder`, with its figures, all of kind info; or a `note` why there are none.
+    """A trace that was kept below `folder`, with its metrics, all of kind info; or a `note` why there are none.
 
     `longest` are the longest operations: (module and name, us a run, times a run).
     """
@@ -25,7 +25,7 @@ class TraceRecord:
     name: str
     folder: str
     runs: int = 1
-    measurements: tuple[Measurement, ...] = ()
+    metrics: tuple[Metric, ...] = ()
     longest: tuple[tuple[str, float, float], ...] = ()
     note: str = ""
 
@@ -36,9 +36,9 @@ class TraceRecord:
     @classmethod
     def from_dict(cls, values: dict) -> "TraceRecord":
         """The inverse of `to_dict`."""
-        made = tuple(Measurement.from_dict(each) for each in values["measurements"])
+        made = tuple(Metric.from_dict(each) for each in values["metrics"])
         longest = tuple((name, us, count) for name, us, count in values["longest"])
-        return cls(**{**values, "measurements": made, "longest": longest})
+        return cls(**{**values, "metrics": made, "longest": longest})
 
 
 def record_of(name: str, folder: Path, trace: "Trace") -> TraceRecord:
@@ -46,7 +46,7 @@ def record_of(name: str, folder: Path, trace: "Trace") -> TraceRecord:
     longest = tuple(
         (str(operation), operation.us / trace.runs, operation.count / trace.runs) for operation in trace.longest
     )
-    return TraceRecord(name, str(folder), trace.runs, tuple(trace.measurements(name)), longest)
+    return TraceRecord(name, str(folder), trace.runs, tuple(trace.metrics(name)), longest)
 
 
 def trace_folder(root: Path, test: str, *names: str) -> Path:

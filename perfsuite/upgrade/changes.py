@@ -1,6 +1,6 @@
 """What changed between two environments, and where: trace, lower, compile, dispatch, host calls, program, device.
 
-Counts and sizes are held against each other by the gate's own rules (`gate.verdict`), the figures of the old
+Counts and sizes are held against each other by the gate's own rules (`gate.verdict`), the metrics of the old
 environment being the baseline. Of times one process says little: it has a speed of its own (where its memory came to
 lie), and the machine's drifts. So every time of a process, and every ratio of times, is one observation, and old and
 new processes ran in windows, in random order. Of one ratio, with the same host calls, one process of each said 1.4 and
@@ -19,10 +19,10 @@ from perfsuite.gate.baseline import Baselines, Entry
 from perfsuite.gate.environment import HOST_CALLS_UNIT, Environment, environment_from_dict
 from perfsuite.gate.verdict import judge_baseline
 from perfsuite.hooks.upgrade_child import Notes
-from perfsuite.measure.measurement import Interval, Measurement, title
+from perfsuite.measure.measurement import Interval, Metric, title
 from perfsuite.measure.stats.rank_sum import Windows, shift, shift_interval
 from perfsuite.upgrade.found import ERROR, PLACES, Called, Change, TestChange, Where
-from perfsuite.upgrade.runs import Figures, Window, sizes
+from perfsuite.upgrade.runs import Metrics, Window, sizes
 
 LEAST_STAGE_SECONDS = 0.01
 """Stages of a function that take less, on both sides together on average, are summed over the functions of a test."""
@@ -37,7 +37,7 @@ _STAGES: dict[str, tuple[Where, str]] = {
 _HOST_UNITS = (HOST_CALLS_UNIT, "misses")
 
 
-def outcomes_changed(before: Figures, after: Figures) -> list[TestChange]:
+def outcomes_changed(before: Metrics, after: Metrics) -> list[TestChange]:
     """Every test that failed or could not run in one of the environments, those that passed before first."""
     notes = [each.run.notes or Notes() for each in (before, after)]
     found: list[TestChange] = []
@@ -51,27 +51,27 @@ def outcomes_changed(before: Figures, after: Figures) -> list[TestChange]:
     return sorted(found, key=lambda change: not change.worse)
 
 
-def figures_changed(before: Figures, after: Figures, times: Sequence[Change] = ()) -> list[Change]:
+def metrics_changed(before: Metrics, after: Metrics, times: Sequence[Change] = ()) -> list[Change]:
     """Every count, size and ratio of the tests that passed in both environments, by the gate's rules.
 
     Not the ratios that are among `times`: of those one process of each side says less than many.
     """
-    timed = {(change.test, change.figure) for change in times}
+    timed = {(change.test, change.metric) for change in times}
     passed = passed_in_both(before, after)
     found: list[Change] = []
     for device in sorted({*before.baselines, *after.baselines}):
-        old, new = (each.baselines.get(device, Baselines(device)).figures for each in (before, after))
+        old, new = (each.baselines.get(device, Baselines(device)).metrics for each in (before, after))
         target = None if device == _device(before, after) else device
         for test in sorted({*old, *new}):
             if test.partition(" --perf-size=")[0] in passed:
                 of_test = old.get(test, {}), new.get(test, {})
                 for name in sorted({*of_test[0], *of_test[1]}):
-                    made = _figure(test, title(name, target), *(entries.get(name) for entries in of_test))
-                    found += [change for change in made if (test, change.figure) not in timed]
+                    made = _metric(test, title(name, target), *(entries.get(name) for entries in of_test))
+                    found += [change for change in made if (test, change.metric) not in timed]
     return found
 
 
-def stages_changed(before: Figures, after: Figures, windows: Sequence[Window] = ()) -> list[Change]:
+def stages_changed(before: Metrics, after: Metrics, windows: Sequence[Window] = ()) -> list[Change]:
     """How often each test traced, lowered and compiled.
 
     More is called only where every process of the new environment counted more than every one of the old: the first
@@ -103,7 +103,7 @@ def times_changed(windows: Sequence[Window], tests: set[str]) -> list[Change]:
     Each interval has the shifts of the logarithm that the rank-sum test over the windows does not reject
     (`measure.rank_sum`). Of the times it needs nothing but the random order of the processes, where Student's t would
     need means of few and heavy-tailed times to be normal; the price is that a few processes give no interval at all.
-    The error is shared out equally among the figures (O. J. Dunn, Multiple comparisons among means, Journal of the
+    The error is shared out equally among the metrics (O. J. Dunn, Multiple comparisons among means, Journal of the
     American Statistical Association 56, 1961).
     """
     whole = [window for window in windows if window.whole]
@@ -111,16 +111,16 @@ def times_changed(windows: Sequence[Window], tests: set[str]) -> list[Change]:
     return [_time(key, sides, ERROR / len(rows)) for key, sides in rows.items()]
 
 
-def passed_in_both(before: Figures, after: Figures) -> set[str]:
-    """The tests whose figures can be held against each other."""
+def passed_in_both(before: Metrics, after: Metrics) -> set[str]:
+    """The tests whose metrics can be held against each other."""
     notes = [each.run.notes or Notes() for each in (before, after)]
     return set.intersection(*({test for test in each.tests if each.tests[test][0] == "passed"} for each in notes))
 
 
-def rounds_needed(figures: int) -> int:
+def rounds_needed(metrics: int) -> int:
     """The fewest rounds that can call any change of so many times: all of the old processes on one side of the new."""
     rounds = 2
-    while 2 * math.prod(1 / math.comb(2 * size, size) for size in sizes(rounds)) > ERROR / max(figures, 1):
+    while 2 * math.prod(1 / math.comb(2 * size, size) for size in sizes(rounds)) > ERROR / max(metrics, 1):
         rounds += 1
     return rounds
 
@@ -131,7 +131,7 @@ def smallest_seen(changes: Sequence[Change]) -> float | None:
     return math.expm1(float(np.median(widths))) if widths else None
 
 
-def _figure(test: str, name: str, old: Entry | None, new: Entry | None) -> Iterator[Change]:
+def _metric(test: str, name: str, old: Entry | None, new: Entry | None) -> Iterator[Change]:
     made = new or old
     if made is None or made.kind in ("time", "info"):
         return  # times are compared over processes; what is information is none of a gate's
@@ -141,11 +141,9 @@ def _figure(test: str, name: str, old: Entry | None, new: Entry | None) -> Itera
         was, now = (None, made.value) if old is None else (made.value, None)
         yield Change(where, test, name, made.unit, was, now, said)
         return
-    measurement = Measurement(
-        name, new.value, new.unit, new.kind, new.better, new.interval, new.samples, _detail(new.detail)
-    )
-    # Both were made on this machine, and that the versions differ need not be said of each figure.
-    gate = judge_baseline(test, measurement, old, now=old.environment or _UNKNOWN)
+    metric = Metric(name, new.value, new.unit, new.kind, new.better, new.interval, new.samples, _detail(new.detail))
+    # Both were made on this machine, and that the versions differ need not be said of each metric.
+    gate = judge_baseline(test, metric, old, now=old.environment or _UNKNOWN)
     called: Mapping[str, Called] = {
         "fail": "worse",
         "improved": "better",
@@ -178,8 +176,8 @@ def _count(
 ) -> Change:
     before, after = sum(old.values()), sum(new.values())
     entry = Entry(before, unit, "count", "measured", environment, detail=old or None)
-    measurement = Measurement(unit, after, unit, "count", detail=dict(new) or None)
-    gate = judge_baseline(test, measurement, entry, now=environment)
+    metric = Metric(unit, after, unit, "count", detail=dict(new) or None)
+    gate = judge_baseline(test, metric, entry, now=environment)
     called: Called = "worse" if gate.failed else "better" if gate.verdict == "improved" else "no change seen"
     ratio = after / before if before else None
     reason = gate.reason.partition("; ")[2] if gate.failed else ""
@@ -197,11 +195,11 @@ def _where(name: str, unit: str) -> Where:
 
 
 Key = tuple[Where, str, str, str]
-"""Where, test, figure and unit."""
+"""Where, test, metric and unit."""
 
 
 def _rows(windows: Sequence[Window], tests: set[str]) -> dict[Key, list[Windows]]:
-    """The times of each figure, shape (1, processes) of each side and window; only those that all processes have."""
+    """The times of each metric, shape (1, processes) of each side and window; only those that all processes have."""
     if not windows:
         return {}
     sides = [[[_times(run.notes) for run in side(window)] for side in (_before, _after)] for window in windows]
@@ -254,7 +252,7 @@ def _folded(times: Mapping[Key, float], functions: set[Key]) -> dict[Key, float]
 
 
 def _time(key: Key, sides: list[Windows], error: float) -> Change:
-    where, test, figure, unit = key
+    where, test, metric, unit = key
     found = shift_interval(sides, error)
     after, before = (float(np.median(np.exp(np.concatenate([w[side].ravel() for w in sides])))) for side in (0, 1))
     interval = None if found is None else Interval(math.exp(found.low), math.exp(found.high))
@@ -267,7 +265,7 @@ def _time(key: Key, sides: list[Windows], error: float) -> Change:
         called = "better"
     processes = sum(window[0].size for window in sides)
     ratio = math.exp(shift(sides))
-    return Change(where, test, figure, unit, before, after, called, "", ratio, interval, processes)
+    return Change(where, test, metric, unit, before, after, called, "", ratio, interval, processes)
 
 
 def _counts(notes: Notes | None) -> dict[tuple[str, str], dict[str, int]]:
@@ -286,12 +284,12 @@ def _reasons(before: str, after: str) -> str:
     return "; ".join(f"{name}: {why}" for name, why in (("after", after), ("before", before)) if why)
 
 
-def _environment(figures: Figures) -> Environment:
-    values: Mapping[str, Any] = figures.run.notes.environment if figures.run.notes else {}
+def _environment(metrics: Metrics) -> Environment:
+    values: Mapping[str, Any] = metrics.run.notes.environment if metrics.run.notes else {}
     return environment_from_dict(values) if values else _UNKNOWN
 
 
-def _device(*sides: Figures) -> str | None:
+def _device(*sides: Metrics) -> str | None:
     from perfsuite.gate.environment import device_slug
 
     return next((device_slug(_environment(each).device_kind) for each in sides if each.run.notes), None)

@@ -1,4 +1,4 @@
-"""The whole check: two environments, the figures in both, the times over processes of both, and what changed."""
+"""The whole check: two environments, the metrics in both, the times over processes of both, and what changed."""
 
 import contextlib
 from collections.abc import Iterator, Sequence
@@ -7,7 +7,7 @@ from pathlib import Path
 from perfsuite.upgrade import changes, environments, runs
 from perfsuite.upgrade.environments import Made
 from perfsuite.upgrade.found import PLACES, Check
-from perfsuite.upgrade.runs import Figures, Say, Tests, Window
+from perfsuite.upgrade.runs import Metrics, Say, Tests, Window
 
 LOCK_SECONDS = 30.0
 
@@ -36,13 +36,13 @@ def check(
     with _locked(keep):
         made = _make(keep or scratch, before, after, say)
         tests = Tests(arguments, scratch / "runs", directory=Path.cwd())
-        say("figures: the tests with the packages before")
-        first = tests.figures(made[0], "before")
+        say("metrics: the tests with the packages before")
+        first = tests.metrics(made[0], "before")
         if first.run.notes is None or not (first.run.notes.tests or first.run.notes.uncollected):
             why = first.run.problem or "no perf test was found"
             raise CheckFailed(f"there is nothing to compare with: of the tests with the packages before, {why}")
-        say("figures: the tests with the packages after")
-        second = tests.figures(made[1], "after")
+        say("metrics: the tests with the packages after")
+        second = tests.metrics(made[1], "after")
         windows = list(_windows(tests, made, first, second, rounds, minutes, seconds, say))
     return _found(made, first, second, windows)
 
@@ -58,8 +58,8 @@ def _make(folder: Path, before: Sequence[str], after: Sequence[str], say: Say) -
 def _windows(
     tests: Tests,
     made: tuple[Made, Made],
-    first: Figures,
-    second: Figures,
+    first: Metrics,
+    second: Metrics,
     rounds: int,
     minutes: float | None,
     seconds: float,
@@ -71,12 +71,12 @@ def _windows(
     yield from runs.windows(tests, *made, rounds=rounds, minutes=minutes, seconds=seconds, limit=limit, say=say)
 
 
-def _found(made: tuple[Made, Made], first: Figures, second: Figures, windows: Sequence[Window]) -> Check:
+def _found(made: tuple[Made, Made], first: Metrics, second: Metrics, windows: Sequence[Window]) -> Check:
     times = changes.times_changed(windows, changes.passed_in_both(first, second))
     found = [
         *changes.stages_changed(first, second, windows),
         *times,
-        *changes.figures_changed(first, second, times),
+        *changes.metrics_changed(first, second, times),
     ]
     whole = tuple(len(window.before) for window in windows if window.whole)
     return Check(
@@ -89,13 +89,13 @@ def _found(made: tuple[Made, Made], first: Figures, second: Figures, windows: Se
 
 
 def _notes(
-    made: tuple[Made, Made], first: Figures, second: Figures, windows: Sequence[Window], times: int, rounds: int
+    made: tuple[Made, Made], first: Metrics, second: Metrics, windows: Sequence[Window], times: int, rounds: int
 ) -> Iterator[str]:
     if made[0].packages == made[1].packages:
         yield "both environments have the same packages: what is called here is noise, or depends on a folder's name"
-    for name, figures in (("before", first), ("after", second)):
-        if figures.run.problem:
-            yield f"the tests with the packages {name}: {figures.run.problem}"
+    for name, metrics in (("before", first), ("after", second)):
+        if metrics.run.problem:
+            yield f"the tests with the packages {name}: {metrics.run.problem}"
     problems = [run.problem for window in windows for run in (*window.before, *window.after) if run.notes is None]
     if problems:
         yield f"{len(problems)} processes gave no times, and their windows do not count: {problems[0]}"

@@ -17,7 +17,7 @@ ERROR = 0.05
 
 @dataclasses.dataclass(frozen=True)
 class Change:
-    """One figure of one test in both environments, and what is called of it.
+    """One metric of one test in both environments, and what is called of it.
 
     `before` and `after` are in `unit`; for a time the medians over the processes, and `ratio` is after / before with
     `interval`, which holds over all times of the check together with probability 1 - `ERROR`. `reason` says in words
@@ -26,7 +26,7 @@ class Change:
 
     where: Where
     test: str
-    figure: str
+    metric: str
     unit: str
     before: float | None
     after: float | None

@@ -1,4 +1,4 @@
-"""Run the tests in the environments: once for their figures, then in many processes in random order for the times."""
+"""Run the tests in the environments: once for their metrics, then in many processes in random order for the times."""
 
 import dataclasses
 import json
@@ -40,8 +40,8 @@ class Run:
 
 
 @dataclasses.dataclass(frozen=True)
-class Figures:
-    """The first run in one environment: what the process noted, and the figures that it recorded, by device."""
+class Metrics:
+    """The first run in one environment: what the process noted, and the metrics that it recorded, by device."""
 
     run: Run
     baselines: Mapping[str, Baselines]
@@ -74,18 +74,18 @@ class Tests:
         self.directory = directory
         self._made = 0
 
-    def figures(self, made: Made, name: str) -> Figures:
+    def metrics(self, made: Made, name: str) -> Metrics:
         """Run the tests as `pytest --perf-save` does, with the baselines in a folder of their own."""
         baselines = self.folder / f"baselines-{name}"
         baselines.mkdir(parents=True)
-        run = self._run(made, "figures", name, None, baselines, FIRST_SECONDS)
+        run = self._run(made, "metrics", name, None, baselines, FIRST_SECONDS)
         found = {}
         for path in sorted(baselines.glob("*.json")):
             try:
                 found[path.stem] = load(path)
             except BaselineError as error:
                 run = dataclasses.replace(run, problem=str(error))
-        return Figures(run, found)
+        return Metrics(run, found)
 
     def times(self, made: Made, name: str, *, seconds: float, limit: float) -> Run:
         """Time every call of the tests for at most `seconds`, in a process that may take `limit` seconds."""
@@ -171,7 +171,7 @@ def sizes(rounds: int) -> list[int]:
     return [rounds // number + (place < rounds % number) for place in range(number)] if rounds else []
 
 
-def allowed_seconds(first: Sequence[Figures]) -> float:
+def allowed_seconds(first: Sequence[Metrics]) -> float:
     """How long a process may take that only times: the first ones did more, but the machine may be busier then."""
     return _STARTING_SECONDS + _SLACK * max(each.run.seconds for each in first)
 

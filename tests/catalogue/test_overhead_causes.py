@@ -435,9 +435,9 @@ def test_the_cause_is_named_with_what_to_do_and_its_control_is_silent(pair):
 
 @each
 def test_the_baseline_of_the_right_way_refuses_the_wrong_one_and_passes_the_right_one(pair):
-    wrong, reference = (side.measurements("step")[0] for side in counted(pair))
+    wrong, reference = (side.metrics("step")[0] for side in counted(pair))
     recorded = Entry(reference.value, "calls", "count", "measured", HERE, detail=reference.detail)
-    again = host_calls(pair.build()[1]).measurements("step")[0]
+    again = host_calls(pair.build()[1]).metrics("step")[0]
     assert judge_baseline("test", again, recorded, now=HERE).verdict == "pass"
     if wrong.value == reference.value:
         return  # It waits in C++, which no host call shows.
@@ -447,7 +447,7 @@ def test_the_baseline_of_the_right_way_refuses_the_wrong_one_and_passes_the_righ
 
 
 def test_the_baseline_names_the_call_that_makes_the_new_host_calls_and_what_to_do():
-    wrong, reference = (host_calls(side).measurements("step")[0] for side in an_extra_tree_map_on_every_step())
+    wrong, reference = (host_calls(side).metrics("step")[0] for side in an_extra_tree_map_on_every_step())
     recorded = Entry(reference.value, "calls", "count", "measured", HERE, detail=reference.detail)
     reason = judge_baseline("test", wrong, recorded, now=HERE).reason
     assert ", made in jax._src.tree:map at test_overhead_causes.py:" in reason

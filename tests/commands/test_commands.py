@@ -62,7 +62,7 @@ def test_an_interrupt_is_no_traceback(monkeypatch):
 
 
 def test_reading_commands_import_no_heavy_package(tmp_path):
-    """A history of exact figures needs no change points either."""
+    """A history of exact metrics needs no change points either."""
     project = GitProject(tmp_path)
     for value in range(8):
         project.save({"compiles": count(value)})

@@ -15,8 +15,8 @@ TPU = with_versions(device_kind="TPU v4", processor="", python="")
 
 
 def outcome(old, new):
-    """What is said of one figure."""
-    (difference,) = compare(Baselines("cpu", {TEST: {"figure": old}}), Baselines("cpu", {TEST: {"figure": new}}))
+    """What is said of one metric."""
+    (difference,) = compare(Baselines("cpu", {TEST: {"metric": old}}), Baselines("cpu", {TEST: {"metric": new}}))
     return difference.outcome
 
 
@@ -116,7 +116,7 @@ def test_the_other_way_round_is_the_mirror(old, new):
     back = {(each.test, each.name): each.outcome for each in compare(new, old)}
     assert back == {key: mirrored.get(outcome, outcome) for key, outcome in there.items()}
     assert len(there) == len(
-        {(test, name) for file in (old, new) for test in file.figures for name in file.figures[test]}
+        {(test, name) for file in (old, new) for test in file.metrics for name in file.metrics[test]}
     )
 
 
@@ -182,7 +182,7 @@ def test_two_files_or_revisions_are_held_against_each_other(project, capsys, arg
     lines = diff(capsys, *arguments)
     assert lines[0].endswith("cpu.json")
     assert lines[1:] == [
-        "versions: jax 0.10.2 -> 0.11.0 (of 2 figures)",
+        "versions: jax 0.10.2 -> 0.11.0 (of 2 metrics)",
         "",
         "1 worse",
         f"  +50 %  2 -> 3 compiles  compiles  {TEST}",
@@ -191,10 +191,10 @@ def test_two_files_or_revisions_are_held_against_each_other(project, capsys, arg
         f"  -10 %  1 [0.998, 1.002] -> 0.9 [0.898, 0.902] x  ratio  {TEST}",
         "",
         "1 added",
-        f"  1 figure  {TEST}",
+        f"  1 metric  {TEST}",
         "",
         "1 removed",
-        f"  1 figure  {TEST}",
+        f"  1 metric  {TEST}",
         "",
         "1 worse, 1 better, 1 added, 1 removed",
     ]

@@ -12,7 +12,7 @@ from perfsuite.gate.baseline import Baselines, Entry
 from perfsuite.gate.baseline_format import encode
 from perfsuite.measure.measurement import Interval
 
-FIGURES = {
+METRICS = {
     TEST: {
         "ratio": Entry(1.06, "x", "ratio", "measured", HERE, Interval(1.05, 1.08), 300),
         "flops": Entry(12_345_678, "FLOP", "size", "compiled"),
@@ -26,11 +26,11 @@ FIGURES = {
 
 @pytest.fixture
 def file(tmp_path, monkeypatch):
-    """`baselines/cpu.json` with `FIGURES`, below the current folder."""
+    """`baselines/cpu.json` with `METRICS`, below the current folder."""
     monkeypatch.chdir(tmp_path)
     file = tmp_path / "baselines" / "cpu.json"
     file.parent.mkdir()
-    file.write_bytes(encode(Baselines("cpu", FIGURES)))
+    file.write_bytes(encode(Baselines("cpu", METRICS)))
     return file
 
 
@@ -50,11 +50,11 @@ def refused(capsys, *arguments):
 
 def test_a_file_is_shown_test_by_test_under_where_it_was_made(file, capsys):
     assert show(capsys, "baselines/cpu.json") == [
-        "baselines/cpu.json: cpu, 4 figures of 3 tests",
-        "  1 x cpu (Xeon), python 3.11.7, jax 0.10.2, jaxlib 0.10.2, equinox 0.13.8: 2 figures",
-        "  no environment: 2 figures",
+        "baselines/cpu.json: cpu, 4 metrics of 3 tests",
+        "  1 x cpu (Xeon), python 3.11.7, jax 0.10.2, jaxlib 0.10.2, equinox 0.13.8: 2 metrics",
+        "  no environment: 2 metrics",
         "",
-        "figure   value              unit      kind                    provenance",
+        "metric   value              unit      kind                    provenance",
         "reported/step",
         "  time   133.5              ms        time                    reported: A paper, table 2",
         "tests/test_steps.py::test_flat",
@@ -78,23 +78,23 @@ def test_a_file_is_shown_test_by_test_under_where_it_was_made(file, capsys):
     ],
     ids=str,
 )
-def test_figures_are_chosen_by_name_kind_and_provenance(file, capsys, arguments, shown):
+def test_metrics_are_chosen_by_name_kind_and_provenance(file, capsys, arguments, shown):
     lines = show(capsys, "baselines/cpu.json", *arguments)
-    assert lines[0].startswith(f"baselines/cpu.json: cpu, {len(shown)} of 4 figures of ")
+    assert lines[0].startswith(f"baselines/cpu.json: cpu, {len(shown)} of 4 metrics of ")
     assert sorted(line.split()[0] for line in lines[5:] if line.startswith("  ")) == shown
 
 
 def test_nothing_chosen_is_said(file, capsys):
-    assert "none of its figures is of this name, kind and provenance" in refused(capsys, "baselines/cpu.json", "nope")
-    assert "4 figures" in show(capsys, "baselines/cpu.json")[0]
+    assert "none of its metrics is of this name, kind and provenance" in refused(capsys, "baselines/cpu.json", "nope")
+    assert "4 metrics" in show(capsys, "baselines/cpu.json")[0]
 
 
-def test_every_environment_is_shown_with_the_number_of_its_figures(file, capsys):
+def test_every_environment_is_shown_with_the_number_of_its_metrics(file, capsys):
     other = with_versions(jax="0.11.0", x64=True, xla_flags="--xla_a=1")
     file.write_bytes(encode(Baselines("cpu", {TEST: {"a": count(1), "b": count(2), "c": count(3, other)}})))
     assert show(capsys, "baselines/cpu.json")[1:3] == [
-        "  1 x cpu (Xeon), python 3.11.7, jax 0.10.2, jaxlib 0.10.2, equinox 0.13.8: 2 figures",
-        "  1 x cpu (Xeon), python 3.11.7, jax 0.11.0, jaxlib 0.10.2, equinox 0.13.8, x64, XLA_FLAGS=--xla_a=1: 1 figure",
+        "  1 x cpu (Xeon), python 3.11.7, jax 0.10.2, jaxlib 0.10.2, equinox 0.13.8: 2 metrics",
+        "  1 x cpu (Xeon), python 3.11.7, jax 0.11.0, jaxlib 0.10.2, equinox 0.13.8, x64, XLA_FLAGS=--xla_a=1: 1 metric",
     ]
 
 
@@ -103,14 +103,14 @@ def test_a_calibration_is_a_row_for_each_workload(file, capsys):
         return Entry(value, "gates", "count", "measured", HERE, detail={"of": of})
 
     name = "flat/list to return, quiet"
-    figures = {
+    metrics = {
         f"{name}: +10 % caught": gates(1, 1),
         f"{name}: +2 % caught": gates(0, 1),
         f"{name}: false alarms": gates(0, 4),
         f"{name}: caught 99 in 100": Entry(1.9, "%", "ratio", "measured", HERE),
     }
     calibration = file.parent / "calibration-cpu.json"
-    calibration.write_bytes(encode(Baselines("calibration-cpu", {TEST: figures})))
+    calibration.write_bytes(encode(Baselines("calibration-cpu", {TEST: metrics})))
     lines = show(capsys, str(calibration))
     assert lines[-3:] == [
         "workload                      false alarms  +2 % caught  +10 % caught  caught 99 in 100",
@@ -125,9 +125,9 @@ def test_a_file_of_a_revision_is_shown(file, capsys, monkeypatch):
     project = GitProject(file.parent.parent)
     project.commit()
     file.write_bytes(b"damaged since")
-    assert show(capsys, "HEAD:baselines/cpu.json")[0] == "HEAD:baselines/cpu.json: cpu, 4 figures of 3 tests"
+    assert show(capsys, "HEAD:baselines/cpu.json")[0] == "HEAD:baselines/cpu.json: cpu, 4 metrics of 3 tests"
     monkeypatch.chdir(file.parent)
-    assert show(capsys, "HEAD:./cpu.json")[0] == "HEAD:./cpu.json: cpu, 4 figures of 3 tests"
+    assert show(capsys, "HEAD:./cpu.json")[0] == "HEAD:./cpu.json: cpu, 4 metrics of 3 tests"
     assert "(from here it may be HEAD:./cpu.json)" in refused(capsys, "HEAD:cpu.json")
     assert "git knows no revision 'nope'" in refused(capsys, "nope:baselines/cpu.json")
     assert "cpu.json:1: " in refused(capsys, "cpu.json")
@@ -150,8 +150,8 @@ def test_a_long_name_does_not_push_the_columns_off_the_screen(file, capsys):
 
 
 def test_a_reader_that_goes_away_gets_no_traceback(file):
-    figures = {f"figure {number}": ratio(1.0 + number) for number in range(1500)}  # more than a pipe holds
-    file.write_bytes(encode(Baselines("cpu", {TEST: figures})))
+    metrics = {f"metric {number}": ratio(1.0 + number) for number in range(1500)}  # more than a pipe holds
+    file.write_bytes(encode(Baselines("cpu", {TEST: metrics})))
     command = [sys.executable, "-m", "perfsuite", "show", "baselines/cpu.json"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
         assert process.stdout is not None
@@ -159,7 +159,7 @@ def test_a_reader_that_goes_away_gets_no_traceback(file):
         first = process.stdout.readline()
         process.stdout.close()
         said = process.stderr.read()
-    assert first.startswith(b"baselines/cpu.json: cpu, 1,500 figures")
+    assert first.startswith(b"baselines/cpu.json: cpu, 1,500 metrics")
     assert (process.returncode, said) == (141, b"")
 
 

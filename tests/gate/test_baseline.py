@@ -1,4 +1,4 @@
-"""`gate.baseline`: what an entry holds, and what becomes of entries when new figures are recorded."""
+"""`gate.baseline`: what an entry holds, and what becomes of entries when new metrics are recorded."""
 
 import dataclasses
 
@@ -6,7 +6,7 @@ import pytest
 
 from perfsuite.gate.baseline import Baselines, Entry, entry_of, merge
 from perfsuite.gate.environment import Environment, target_environment
-from perfsuite.measure.measurement import Interval, Measurement
+from perfsuite.measure.measurement import Interval, Metric
 
 HERE = Environment("cpu", 1, "Xeon", "3.11.7", "0.10.2", "0.10.2")
 UPGRADED = dataclasses.replace(HERE, jax="0.11.0")
@@ -31,22 +31,20 @@ def reported(value=3, source="a paper"):
 
 
 def recorded(old, new, **options):
-    """What happens to one figure `old` when `new` is recorded."""
-    before = Baselines("cpu", {"t": {"figure": old}} if old else {})
-    after, changes = merge(before, {"t": {"figure": new}}, **options)
+    """What happens to one metric `old` when `new` is recorded."""
+    before = Baselines("cpu", {"t": {"metric": old}} if old else {})
+    after, changes = merge(before, {"t": {"metric": new}}, **options)
     (change,) = changes
-    assert after.get("t", "figure") == change.new
+    assert after.get("t", "metric") == change.new
     return change.action, change.direction, change.new
 
 
 # What an entry holds.
 
 
-def test_entry_of_a_measurement_keeps_all_of_it():
-    measurement = Measurement(
-        "step/calls", 12, "calls", "count", "higher", Interval(11, 13), samples=5, detail={"b": 1, "a": 2}
-    )
-    entry = entry_of(measurement, HERE)
+def test_entry_of_a_metric_keeps_all_of_it():
+    metric = Metric("step/calls", 12, "calls", "count", "higher", Interval(11, 13), samples=5, detail={"b": 1, "a": 2})
+    entry = entry_of(metric, HERE)
     assert entry == Entry(
         12, "calls", "count", "measured", HERE, Interval(11, 13), 5, "higher", detail={"a": 2, "b": 1}
     )
@@ -54,8 +52,8 @@ def test_entry_of_a_measurement_keeps_all_of_it():
 
 
 def test_entry_of_leaves_out_an_interval_without_bounds():
-    measurement = Measurement("step", 1.5, "x", "ratio", interval=Interval(1.2, float("inf")), samples=2)
-    assert entry_of(measurement, HERE) == ratio(1.5, samples=2)
+    metric = Metric("step", 1.5, "x", "ratio", interval=Interval(1.2, float("inf")), samples=2)
+    assert entry_of(metric, HERE) == ratio(1.5, samples=2)
 
 
 def test_numbers_are_held_as_the_file_writes_them():
@@ -88,7 +86,7 @@ def test_noise_is_half_the_interval_relative_to_the_value():
     assert ratio(5e-324, -1e308, 1e308).noise is None
 
 
-def test_only_measured_and_compiled_figures_gate_and_info_never_does():
+def test_only_measured_and_compiled_metrics_gate_and_info_never_does():
     assert count().gates
     assert compiled().gates
     assert not reported().gates
@@ -114,9 +112,9 @@ def test_only_measured_and_compiled_figures_gate_and_info_never_does():
         ({"detail": {"f": 1.5}}, TypeError, "detail must be of type int, got 1.5"),
         ({"detail": {1: 1}}, TypeError, "a name in detail must be of type str"),
         ({"detail": [1]}, TypeError, "detail must be of type Mapping"),
-        ({"environment": None}, ValueError, "a measured figure must have the environment"),
+        ({"environment": None}, ValueError, "a measured metric must have the environment"),
         ({"environment": "67b74798"}, TypeError, "environment must be of type Environment"),
-        ({"source": "a paper"}, ValueError, "only a reported figure has a `source`, this one is measured"),
+        ({"source": "a paper"}, ValueError, "only a reported metric has a `source`, this one is measured"),
         ({"provenance": "reported"}, ValueError, "must name its document"),
         ({"provenance": "reported", "source": " "}, ValueError, "must name its document"),
         ({"provenance": "reported", "source": "a paper"}, ValueError, "was not made here"),
@@ -135,14 +133,14 @@ def test_baselines_give_an_entry_by_test_and_name():
     assert baselines.environments == {HERE.id: HERE, UPGRADED.id: UPGRADED}
 
 
-# What becomes of one figure.
+# What becomes of one metric.
 
 
-def test_a_first_figure_is_created():
+def test_a_first_metric_is_created():
     assert recorded(None, count()) == ("create", "same", count())
 
 
-def test_the_same_figure_again_is_kept():
+def test_the_same_metric_again_is_kept():
     assert recorded(count(), count()) == ("keep", "same", count())
 
 
@@ -164,7 +162,7 @@ def test_an_equal_count_of_another_host_is_kept():
     assert recorded(count(), count(environment=OTHER_HOST)) == ("keep", "same", count())
 
 
-def test_an_equal_compiled_figure_of_another_host_is_kept_and_one_of_another_compiler_updated():
+def test_an_equal_compiled_metric_of_another_host_is_kept_and_one_of_another_compiler_updated():
     def compiled_on(host, libtpu="0.0.42"):
         return compiled(environment=target_environment(host, "TPU v5 lite", libtpu=libtpu))
 
@@ -176,8 +174,8 @@ def test_an_equal_compiled_figure_of_another_host_is_kept_and_one_of_another_com
 
 def test_where_a_part_is_in_the_source_is_not_recorded():
     # Every edit moves lines.
-    measurement = Measurement("copies", 1, "copies", "count", detail={"step": 1}, places={"step": "model.py:3 in f"})
-    assert entry_of(measurement, HERE) == entry_of(dataclasses.replace(measurement, places=None), HERE)
+    metric = Metric("copies", 1, "copies", "count", detail={"step": 1}, places={"step": "model.py:3 in f"})
+    assert entry_of(metric, HERE) == entry_of(dataclasses.replace(metric, places=None), HERE)
 
 
 def test_an_equal_count_of_other_parts_is_updated():
@@ -194,23 +192,23 @@ def test_an_equal_count_of_other_parts_is_updated():
         pytest.param(ratio(1.07), id="new value within the old interval"),
     ],
 )
-def test_a_sampled_figure_within_its_noise_is_kept(new):
+def test_a_sampled_metric_within_its_noise_is_kept(new):
     old = ratio(1.06, 1.05, 1.08, samples=300)
     assert recorded(old, new) == ("keep", "same", old)
 
 
-def test_a_sampled_figure_beyond_its_noise_is_updated():
+def test_a_sampled_metric_beyond_its_noise_is_updated():
     old = ratio(1.06, 1.05, 1.08)
     assert recorded(old, ratio(1.10, 1.09, 1.12)) == ("update", "worse", ratio(1.10, 1.09, 1.12))
     assert recorded(old, ratio(1.00, 0.99, 1.01)) == ("update", "better", ratio(1.00, 0.99, 1.01))
 
 
-def test_a_sampled_figure_within_noise_but_of_other_versions_is_updated():
+def test_a_sampled_metric_within_noise_but_of_other_versions_is_updated():
     new = ratio(1.07, 1.05, 1.09, environment=UPGRADED)
     assert recorded(ratio(1.06, 1.05, 1.08), new) == ("update", "same", new)
 
 
-def test_a_comparison_of_too_few_pairs_leaves_the_ratio_that_gates_and_a_figure_made_info_replaces_it():
+def test_a_comparison_of_too_few_pairs_leaves_the_ratio_that_gates_and_a_metric_made_info_replaces_it():
     old = ratio(1.06, 1.05, 1.08)
     few = dataclasses.replace(old, value=1.4, kind="info", interval=None, samples=7)
     assert recorded(old, few) == ("keep", "same", old)
@@ -220,10 +218,10 @@ def test_a_comparison_of_too_few_pairs_leaves_the_ratio_that_gates_and_a_figure_
 
 
 def test_small_steps_do_not_carry_the_baseline_away():
-    baselines = Baselines("cpu", {"t": {"figure": ratio(1.0, 0.98, 1.02)}})
+    baselines = Baselines("cpu", {"t": {"metric": ratio(1.0, 0.98, 1.02)}})
     actions = []
     for value in (1.02, 1.04, 1.06, 1.08):
-        baselines, (change,) = merge(baselines, {"t": {"figure": ratio(value, value - 0.02, value + 0.02)}})
+        baselines, (change,) = merge(baselines, {"t": {"metric": ratio(value, value - 0.02, value + 0.02)}})
         actions.append(change.action)
     assert actions == ["keep", "keep", "update", "keep"]
 
@@ -237,7 +235,7 @@ def test_a_time_of_another_host_is_updated_as_not_comparable():
     assert recorded(Entry(9, "us", "time", "measured", HERE), new) == ("update", "not comparable", new)
 
 
-def test_an_info_figure_is_left_alone_until_it_moves_by_a_quarter():
+def test_an_info_metric_is_left_alone_until_it_moves_by_a_quarter():
     def seconds(value):
         return Entry(value, "s", "info", "measured", HERE)
 
@@ -246,24 +244,24 @@ def test_an_info_figure_is_left_alone_until_it_moves_by_a_quarter():
 
 
 @pytest.mark.parametrize("fields", [{"unit": "calls"}, {"kind": "size"}, {"better": "higher"}])
-def test_a_figure_that_means_something_else_now_is_updated_as_not_comparable(fields):
+def test_a_metric_that_means_something_else_now_is_updated_as_not_comparable(fields):
     new = dataclasses.replace(count(1), **fields)
     assert recorded(count(), new) == ("update", "not comparable", new)
 
 
-def test_a_measured_figure_takes_the_place_of_a_compiled_or_reported_one():
+def test_a_measured_metric_takes_the_place_of_a_compiled_or_reported_one():
     assert recorded(compiled(), count()) == ("update", "same", count())
     assert recorded(compiled(4), count()) == ("update", "better", count())
     assert recorded(reported(4), count()) == ("update", "not comparable", count())
     assert recorded(reported(4), compiled()) == ("update", "not comparable", compiled())
 
 
-def test_a_compiled_figure_displaces_a_measured_one_only_where_they_differ():
+def test_a_compiled_metric_displaces_a_measured_one_only_where_they_differ():
     assert recorded(count(), compiled()) == ("keep", "same", count())
     assert recorded(count(), compiled(2)) == ("update", "better", compiled(2))
 
 
-def test_a_reported_figure_displaces_nothing_but_a_reported_one():
+def test_a_reported_metric_displaces_nothing_but_a_reported_one():
     assert recorded(count(), reported(5)) == ("keep", "same", count())
     assert recorded(compiled(), reported(5)) == ("keep", "same", compiled())
     assert recorded(reported(), reported(5))[0] == "update"
@@ -285,33 +283,33 @@ OLD = Baselines(
 )
 
 
-def test_tests_that_were_not_run_keep_their_figures():
+def test_tests_that_were_not_run_keep_their_metrics():
     after, changes = merge(OLD, {"ran": {"a": count(2)}})
-    assert after.figures == OLD.figures | {"ran": OLD.figures["ran"] | {"a": count(2)}}
+    assert after.metrics == OLD.metrics | {"ran": OLD.metrics["ran"] | {"a": count(2)}}
     assert [(change.test, change.name) for change in changes] == [("ran", "a")]
 
 
-def test_a_test_that_ran_completely_loses_its_vanished_figures_of_that_provenance_alone():
+def test_a_test_that_ran_completely_loses_its_vanished_metrics_of_that_provenance_alone():
     after, changes = merge(OLD, {"ran": {"a": count()}}, trim={"ran", "unknown"})
-    assert sorted(after.figures["ran"]) == ["a", "c", "d"]
+    assert sorted(after.metrics["ran"]) == ["a", "c", "d"]
     assert [(change.name, change.action, change.old, change.new) for change in changes[1:]] == [
         ("b", "trim", count(), None)
     ]
     after, _ = merge(OLD, {}, trim={"ran"}, provenances=("compiled",))
-    assert sorted(after.figures["ran"]) == ["a", "b", "d"]
+    assert sorted(after.metrics["ran"]) == ["a", "b", "d"]
     after, _ = merge(OLD, {}, trim={"ran"}, provenances=("measured", "compiled"))
-    assert sorted(after.figures["ran"]) == ["d"]
+    assert sorted(after.metrics["ran"]) == ["d"]
 
 
 def test_a_test_that_is_gone_loses_all_but_what_a_document_reported():
     after, _ = merge(OLD, {}, gone={"ran", "not run"}, trim={"ran"})
-    assert after.figures == {"ran": {"d": reported()}}
+    assert after.metrics == {"ran": {"d": reported()}}
 
 
 def test_merging_leaves_the_old_baselines_as_they_were():
-    before = {test: dict(entries) for test, entries in OLD.figures.items()}
+    before = {test: dict(entries) for test, entries in OLD.metrics.items()}
     merge(OLD, {"ran": {"a": count(9), "new": count()}}, trim={"ran"}, gone={"not run"})
-    assert before == OLD.figures
+    assert before == OLD.metrics
 
 
 def test_seconds_to_compile_for_a_target_are_left_as_they_are_until_a_version_changes():
@@ -324,6 +322,6 @@ def test_seconds_to_compile_for_a_target_are_left_as_they_are_until_a_version_ch
     old = Baselines("tpu-v5e", {"test": {"compile": info(10, "0.1"), "intensity": info(10, "0.1", "FLOP/byte")}})
     new = {"compile": info(99, "0.1"), "intensity": info(99, "0.1", "FLOP/byte")}
     merged, _ = merge(old, {"test": new}, provenances=("compiled",))
-    assert {name: entry.value for name, entry in merged.figures["test"].items()} == {"compile": 10, "intensity": 99}
+    assert {name: entry.value for name, entry in merged.metrics["test"].items()} == {"compile": 10, "intensity": 99}
     merged, _ = merge(old, {"test": {"compile": info(99, "0.2")}}, provenances=("compiled",))
-    assert merged.figures["test"]["compile"].value == 99
+    assert merged.metrics["test"]["compile"].value == 99

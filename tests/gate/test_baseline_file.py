@@ -21,16 +21,16 @@ HERE = Environment("cpu", 1, "Xeon", "3.11.7", "0.10.2", "0.10.2", equinox="0.13
 STEP = "tests/perf/test_steps.py::test_flat"
 
 COUNT = Entry(3, "compiles", "count", "measured", HERE)
-FIGURES = {
+METRICS = {
     STEP: {"ratio": Entry(1.06, "x", "ratio", "measured", HERE, Interval(1.05, 1.08), 300), "compiles": COUNT},
     "reported/step": {"time": Entry(133.5, "ms", "time", "reported", source="A paper")},
 }
-TEXT = render(Baselines("cpu", FIGURES))
+TEXT = render(Baselines("cpu", METRICS))
 
 
 @pytest.fixture
 def path(tmp_path):
-    """A file with `FIGURES` in it."""
+    """A file with `METRICS` in it."""
     path = tmp_path / "cpu.json"
     path.write_text(TEXT, newline="\n")
     return path
@@ -58,15 +58,15 @@ def refused(path, *words, line=None):
 
 
 def test_what_was_saved_is_loaded(path):
-    assert load(path) == Baselines("cpu", FIGURES)
+    assert load(path) == Baselines("cpu", METRICS)
 
 
 def test_a_byte_order_mark_does_no_harm(path):
     path.write_text("\ufeff" + TEXT, encoding="utf-8")
-    assert load(path) == Baselines("cpu", FIGURES)
+    assert load(path) == Baselines("cpu", METRICS)
 
 
-def test_a_missing_file_has_no_figures(tmp_path):
+def test_a_missing_file_has_no_metrics(tmp_path):
     assert load(tmp_path / "tpu-v5e.json") == Baselines("tpu-v5e")
 
 
@@ -77,7 +77,7 @@ def test_a_missing_file_has_no_figures(tmp_path):
         (TEXT.replace(' "device"', '<<<<<<< HEAD\n "device"'), 3, ["unresolved merge conflict"]),
         (TEXT.replace("133.5", "NaN"), 9, ["NaN"]),
         (TEXT.replace('"schema": 1', '"schema": 2'), 2, ["newer perfsuite"]),
-        (TEXT.replace('"device": "cpu"', '"device": "tpu-v5e"'), 3, ["figures of 'tpu-v5e'"]),
+        (TEXT.replace('"device": "cpu"', '"device": "tpu-v5e"'), 3, ["metrics of 'tpu-v5e'"]),
         ("", 1, ["empty"]),
     ],
     ids=["cut in half", "merge conflict", "not a number", "newer", "of another device", "empty"],
@@ -118,14 +118,14 @@ def test_a_path_that_leads_through_a_file_is_refused(path):
 
 def test_the_first_save_makes_folder_and_file(tmp_path):
     path = tmp_path / "a" / "b" / "cpu.json"
-    result = save(path, FIGURES)
+    result = save(path, METRICS)
     assert path.read_text() == TEXT
     assert (len(result.created), result.written, result.untouched, result.path) == (3, True, 0, path)
 
 
 def test_saving_the_same_again_rewrites_nothing(path):
     before = path.stat()
-    result = save(path, FIGURES, trim=set(FIGURES))
+    result = save(path, METRICS, trim=set(METRICS))
     assert (len(result.kept), result.written) == (3, False)
     after = path.stat()
     assert (after.st_ino, after.st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
@@ -157,7 +157,7 @@ def test_a_save_says_what_it_created_updated_trimmed_kept_and_left_alone(path):
     assert load(path).get("off", "a") == count(3)
 
 
-def test_an_environment_that_no_figure_refers_to_is_dropped(path):
+def test_an_environment_that_no_metric_refers_to_is_dropped(path):
     upgraded = Environment("cpu", 1, "Xeon", "3.11.7", "0.11.0", "0.11.0")
     save(path, {STEP: {"compiles": Entry(3, "compiles", "count", "measured", upgraded)}})
     assert HERE.id in path.read_text()
@@ -251,7 +251,7 @@ def closed_folder():
 @pytest.mark.skipif(sys.platform == "win32", reason="folders have no permission bits on Windows")
 def test_a_read_only_folder_is_refused_and_can_still_be_read(closed_folder):
     path = closed_folder / "cpu.json"
-    assert load(path) == Baselines("cpu", FIGURES)
+    assert load(path) == Baselines("cpu", METRICS)
     with refused(path, str(closed_folder), "Permission denied", "writable"):
         check_writable(closed_folder)
     with refused(path, str(closed_folder), "Permission denied", "writable"):

@@ -80,9 +80,9 @@ def test_processes_that_save_at_once_lose_nothing(start, path):
         output, _ = process.communicate(timeout=60)
         assert process.returncode == 0, output
     after = load(path)
-    assert after.figures["old"] == OLD["old"]
-    assert all(sorted(after.figures[f"t::{me}"]) == [f"f{round}" for round in range(5)] for me in "abcd")
-    assert len(after.figures["t::all"]) == 21
+    assert after.metrics["old"] == OLD["old"]
+    assert all(sorted(after.metrics[f"t::{me}"]) == [f"f{round}" for round in range(5)] for me in "abcd")
+    assert len(after.metrics["t::all"]) == 21
 
 
 def test_threads_that_save_at_once_lose_nothing(path):
@@ -91,18 +91,18 @@ def test_threads_that_save_at_once_lose_nothing(path):
         thread.start()
     for thread in threads:
         thread.join()
-    assert sorted(load(path).figures["t"]) == ["a", "b", "c"]
+    assert sorted(load(path).metrics["t"]) == ["a", "b", "c"]
 
 
 def test_a_reader_sees_the_old_file_or_the_new_one_and_never_half(start, path):
     writer = start("""for i in range(40): save(path, {"t": {f"f{i}": COUNT}})""")
     while writer.poll() is None:
         seen = load(path)
-        assert seen.figures["old"] == OLD["old"]
-        assert len(seen.figures.get("t", {})) <= 40
+        assert seen.metrics["old"] == OLD["old"]
+        assert len(seen.metrics.get("t", {})) <= 40
     output, _ = writer.communicate()
     assert writer.returncode == 0, output
-    assert len(load(path).figures["t"]) == 40
+    assert len(load(path).metrics["t"]) == 40
 
 
 @contextlib.contextmanager
@@ -137,7 +137,7 @@ def test_a_lock_held_for_too_long_names_the_lock_and_what_to_do(path):
 
 def test_reading_does_not_wait_for_the_lock(path):
     with held_lock(path):
-        assert load(path).figures == OLD
+        assert load(path).metrics == OLD
 
 
 def test_a_lock_that_cannot_be_made_is_refused(path):
@@ -146,7 +146,7 @@ def test_a_lock_that_cannot_be_made_is_refused(path):
     lock.mkdir()
     with pytest.raises(BaselineError, match=r"\.cpu\.json\.lock: cannot be locked"):
         save(path, {"t": {"a": COUNT}})
-    assert load(path).figures == OLD
+    assert load(path).metrics == OLD
 
 
 # Processes that come to grief.
@@ -184,11 +184,11 @@ def test_a_process_killed_while_saving_harms_nothing(start, path, prepare, leave
     process.communicate(timeout=30)
 
     assert any(name.endswith(".tmp") for name in files_of(path)) is leaves_temporary
-    assert load(path).figures["old"] == OLD["old"]
+    assert load(path).metrics["old"] == OLD["old"]
     # The lock has gone with the process.
     save(path, {"t": {"a": COUNT}}, lock_seconds=5)
     assert load(path).get("t", "a") == COUNT
-    assert load(path).figures["old"] == OLD["old"]
+    assert load(path).metrics["old"] == OLD["old"]
     assert files_of(path) == [".cpu.json.lock", "cpu.json"]
 
 

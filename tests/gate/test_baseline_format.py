@@ -18,7 +18,7 @@ STEP = "tests/perf/test_steps.py::test_flat"
 
 COUNT = Entry(3, "compiles", "count", "measured", HERE)
 RATIO = Entry(1.06, "x", "ratio", "measured", HERE, Interval(1.05, 1.08), 300)
-FIGURES = {
+METRICS = {
     STEP: {"flat_step/ratio to ready": RATIO, "compiles": COUNT},
     "reported/step": {"time": Entry(133.5, "ms", "time", "reported", source="A paper")},
 }
@@ -31,7 +31,7 @@ TEXT = f"""\
   "{HERE.id}": {{"device_count": 1, "device_kind": "cpu", "equinox": "0.13.8", "flax": null, "jax": "0.10.2", \
 "jaxlib": "0.10.2", "libtpu": null, "optax": null, "processor": "Xeon", "python": "3.11.7", "x64": false, "xla_flags": ""}}
  }},
- "figures": {{
+ "metrics": {{
   "reported/step": {{
    "time": {{"kind": "time", "provenance": "reported", "source": "A paper", "unit": "ms", "value": 133.5}}
   }},
@@ -46,12 +46,12 @@ TEXT = f"""\
 """
 
 
-def test_a_file_has_one_figure_a_line_and_sorted_keys():
-    assert render(Baselines("cpu", FIGURES)) == TEXT
+def test_a_file_has_one_metric_a_line_and_sorted_keys():
+    assert render(Baselines("cpu", METRICS)) == TEXT
 
 
-def test_the_order_in_which_figures_were_made_does_not_show():
-    backwards = {test: dict(reversed(entries.items())) for test, entries in reversed(FIGURES.items())}
+def test_the_order_in_which_metrics_were_made_does_not_show():
+    backwards = {test: dict(reversed(entries.items())) for test, entries in reversed(METRICS.items())}
     assert render(Baselines("cpu", backwards)) == TEXT
 
 
@@ -59,17 +59,17 @@ def test_names_are_written_as_they_are_read():
     assert '"größe of 漢字": {' in render(Baselines("cpu", {"größe of 漢字": {"a": COUNT}}))
 
 
-def test_a_file_without_figures_is_short():
+def test_a_file_without_metrics_is_short():
     assert render(Baselines("cpu")).splitlines()[2:] == [
         ' "device": "cpu",',
         ' "environments": {},',
-        ' "figures": {}',
+        ' "metrics": {}',
         "}",
     ]
 
 
 def test_what_was_rendered_is_parsed():
-    assert parse(TEXT) == Baselines("cpu", FIGURES)
+    assert parse(TEXT) == Baselines("cpu", METRICS)
 
 
 def test_every_optional_field_round_trips():
@@ -81,7 +81,7 @@ def test_every_optional_field_round_trips():
 @pytest.mark.parametrize("layout", [{"indent": 4}, {"separators": (",", ":")}])
 def test_another_layout_of_the_same_json_is_read(layout):
     text = json.dumps(json.loads(TEXT), **layout).replace("\n", "\r\n")
-    assert parse(text) == Baselines("cpu", FIGURES)
+    assert parse(text) == Baselines("cpu", METRICS)
 
 
 @pytest.mark.parametrize("file", OWN_FILES, ids=lambda file: file.name)
@@ -91,11 +91,11 @@ def test_the_projects_own_files_are_as_the_writer_writes_them(file):
 
 def test_the_tpu_v5e_file_has_what_the_seed_document_reports():
     (file,) = (file for file in OWN_FILES if file.name == "tpu-v5e.json")
-    figures = parse(file.read_text(encoding="utf-8"))
+    metrics = parse(file.read_text(encoding="utf-8"))
     step = "reported/bert-base-train-step[no dropout]"
-    assert figures.get(step, "filter_jit/step time").value == 133.5
-    assert figures.get(step, "manual_jit/step time").value == 104.7
-    dropout = figures.get("reported/bert-base-train-step[make_train_step, dropout]", "make_train_step/overhead")
+    assert metrics.get(step, "filter_jit/step time").value == 133.5
+    assert metrics.get(step, "manual_jit/step time").value == 104.7
+    dropout = metrics.get("reported/bert-base-train-step[make_train_step, dropout]", "make_train_step/overhead")
     assert (dropout.value, dropout.unit, dropout.gates) == (31.6, "ms", False)
     assert "filter_jit Overhead in BERT Training, TPU v5e" in dropout.source
 
@@ -111,7 +111,7 @@ def test_the_tpu_v5e_file_has_what_the_seed_document_reports():
         (TEXT, "[]", 1, ["no `schema`"]),
         (' "device"', '<<<<<<< HEAD\n "device"', 3, ["unresolved merge conflict", "git checkout"]),
         ('  "reported/step"', '=======\n  "reported/step"', 8, ["unresolved merge conflict"]),
-        (' "figures"', '=======\r\n "figures"', 7, ["unresolved merge conflict"]),
+        (' "metrics"', '=======\r\n "metrics"', 7, ["unresolved merge conflict"]),
         (' "schema": 1', ' "schema": 99', 2, ["newer perfsuite (schema 99, this one reads 1): upgrade perfsuite"]),
         (' "schema": 1', ' "schema": 99, "new": []', 2, ["upgrade perfsuite"]),
         (' "schema": 1', ' "schema": 0', 2, ["older perfsuite (schema 0", "pytest --perf-save"]),
@@ -120,7 +120,7 @@ def test_the_tpu_v5e_file_has_what_the_seed_document_reports():
         (' "schema": 1', ' "schema": "1"', 2, ["must be a whole number, got '1'"]),
         (' "device": "cpu",\n', "", 1, ["lacks device"]),
         ('"device": "cpu"', '"device": 3', 3, ["must be the name of a device"]),
-        ('"device": "cpu"', '"device": "gpu"', 3, ["figures of 'gpu'", "rename"]),
+        ('"device": "cpu"', '"device": "gpu"', 3, ["metrics of 'gpu'", "rename"]),
         ('"device": "cpu"', '"device": "cpu", "extra": 1', 3, ["unknown key 'extra'"]),
         ('"device_count": 1, ', "", 5, [HERE.id, "lacks device_count"]),
         ('"x64": false', '"x64": "no"', 5, ["x64 must be true or false"]),
@@ -160,7 +160,7 @@ def test_the_tpu_v5e_file_has_what_the_seed_document_reports():
         ('"value": 3},', '"value": 3},,', 12, ["key in double quotes, found ','"]),
         ('   "flat_step/ratio to ready"', '   "compiles"', 13, ["'compiles' is here a second time, after line 12"]),
         (f'"{STEP}"', '"reported/step"', 11, ["'reported/step' is here a second time, after line 8"]),
-        (' "figures": {', ' "figures": 3, "x": {', 7, ["unknown key"]),
+        (' "metrics": {', ' "metrics": 3, "x": {', 7, ["unknown key"]),
         ('{"kind": "time", "provenance"', '[3], "x": {"kind": "time", "provenance"', 9, ["must be an object, got [3]"]),
         ("\n}\n", "\n}\n}\n", 17, ["follows the end"]),
         ('"reported/step": {', '"reported/step": ' + "[" * 100_000, 8, ["nested more than"]),

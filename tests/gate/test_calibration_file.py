@@ -38,20 +38,20 @@ def test_what_was_saved_is_loaded(path):
     assert load_calibration(path) == FOUND
 
 
-def test_every_figure_is_on_a_line_of_its_own_with_its_numbers_and_provenance(path):
+def test_every_metric_is_on_a_line_of_its_own_with_its_numbers_and_provenance(path):
     save_calibration(path, FOUND)
     (line,) = [line for line in path.read_text().splitlines() if f"{NAME}, busy: false alarms" in line]
-    figure = json.loads("{" + line.rstrip(",") + "}")[f"{NAME}, busy: false alarms"]
-    assert (figure["value"], figure["detail"], figure["provenance"]) == (2, {"of": 11}, "measured")
-    figures = json.loads(path.read_text())["figures"][STEP]
-    assert figures[f"{NAME}, quiet: caught 99 in 100"]["value"] == 1.23
-    assert figures[f"{NAME}, quiet: +0.5 % caught"]["detail"] == {"of": 3}
-    assert len(figures) == 1 + len(LADDER) + 1 + 2 + 3
+    metric = json.loads("{" + line.rstrip(",") + "}")[f"{NAME}, busy: false alarms"]
+    assert (metric["value"], metric["detail"], metric["provenance"]) == (2, {"of": 11}, "measured")
+    metrics = json.loads(path.read_text())["metrics"][STEP]
+    assert metrics[f"{NAME}, quiet: caught 99 in 100"]["value"] == 1.23
+    assert metrics[f"{NAME}, quiet: +0.5 % caught"]["detail"] == {"of": 3}
+    assert len(metrics) == 1 + len(LADDER) + 1 + 2 + 3
 
 
 def test_a_new_calibration_of_a_test_takes_the_place_of_the_old_one_whole_and_others_stay(path):
     save_calibration(path, FOUND)
-    # Figures that differ by little, too: those of two runs must not stand side by side.
+    # Metrics that differ by little, too: those of two runs must not stand side by side.
     again = dataclasses.replace(FOUND[0], found=Found(13, 0, {0.03: (3, 4)}, 0.0124))
     save_calibration(path, [again])
     assert load_calibration(path) == [again, FOUND[-1]]
@@ -62,9 +62,9 @@ def test_a_new_calibration_of_a_test_takes_the_place_of_the_old_one_whole_and_ot
     [
         ('"schema": 1', '"schema": 1,,', ":2: expected"),
         ('"schema": 1', '"schema": 2', "newer perfsuite"),
-        ("false alarms", "false alrams", "is no figure of a calibration: delete the file and run pytest --perf-calibrate"),
-        (", busy:", ", lazy:", "is no figure of a calibration"),
-        ('"detail": {"of": 11}, ', "", "is no figure of a calibration"),
+        ("false alarms", "false alrams", "is no metric of a calibration: delete the file and run pytest --perf-calibrate"),
+        (", busy:", ", lazy:", "is no metric of a calibration"),
+        ('"detail": {"of": 11}, ', "", "is no metric of a calibration"),
         ('{"of": 11}', '{"of": 1}', "2 of 1 gates cannot be"),
     ],
 )  # fmt: skip
@@ -81,5 +81,5 @@ def test_a_damaged_file_is_refused_and_says_what_to_do(path, old, new, words):
 
 def test_a_file_of_baselines_is_none_of_a_calibration(path):
     save(path, {STEP: {"compiles": Entry(3, "compiles", "count", "measured", HERE)}})
-    with pytest.raises(BaselineError, match=r"'compiles' of .* is no figure of a calibration"):
+    with pytest.raises(BaselineError, match=r"'compiles' of .* is no metric of a calibration"):
         load_calibration(path)

@@ -1,4 +1,4 @@
-"""Which file the figures of a device go to, for the kinds that JAX names and for any other."""
+"""Which file the metrics of a device go to, for the kinds that JAX names and for any other."""
 
 import re
 
@@ -108,5 +108,5 @@ def test_the_header_says_how_the_file_of_an_unknown_kind_is_named(tmp_path):
 
 def test_the_header_says_that_two_kinds_share_a_file(tmp_path):
     assert header(Session(tmp_path, "Foo Bar", on_file=["Foo Bar", "foo-bar"]), tmp_path)[2] == (
-        "perfsuite: foo-bar.json has figures of another kind, too, which has the same name: 'foo-bar'"
+        "perfsuite: foo-bar.json has metrics of another kind, too, which has the same name: 'foo-bar'"
     )

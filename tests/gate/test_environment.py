@@ -1,4 +1,4 @@
-"""`gate.environment`: where a figure was made, and which figures can be compared."""
+"""`gate.environment`: where a metric was made, and which metrics can be compared."""
 
 import dataclasses
 import subprocess
@@ -137,7 +137,7 @@ def test_a_library_upgrade_makes_nothing_incomparable(kind):
 
 @pytest.mark.parametrize(("kind", "unit"), [("ratio", "x"), ("time", "us"), ("count", "calls")])
 def test_an_unknown_environment_is_not_taken_for_the_same(kind, unit):
-    assert "environment of both figures is known" in incomparable(kind, unit, None, HERE)
+    assert "environment of both metrics is known" in incomparable(kind, unit, None, HERE)
 
 
 def test_version_changes_name_both_versions():
@@ -155,7 +155,7 @@ def test_version_changes_name_the_tpus_compiler_after_jaxlib():
     ]
 
 
-def test_a_compiled_figure_does_not_depend_on_the_host_that_it_was_compiled_on(monkeypatch):
+def test_a_compiled_metric_does_not_depend_on_the_host_that_it_was_compiled_on(monkeypatch):
     monkeypatch.setenv("XLA_FLAGS", "--xla_a=1")
     elsewhere = changed(processor="EPYC", python="3.13.1", device_count=8, xla_flags="--xla_a=1")
     compiled = target_environment(HERE, "TPU v5 lite", libtpu="0.0.42")

@@ -9,7 +9,7 @@ import pytest
 from perfsuite.gate.baseline import Entry
 from perfsuite.gate.environment import Environment, target_environment
 from perfsuite.gate.verdict import TOLERANCES, Gate, against_limit, judge_baseline, judge_budget, ratio_limit
-from perfsuite.measure.measurement import Interval, Measurement
+from perfsuite.measure.measurement import Interval, Metric
 
 HERE = Environment("cpu", 2, "Xeon", "3.11.7", "0.10.2", "0.10.1", equinox="0.13.8")
 TEST = "tests/test_step.py::test_step"
@@ -25,9 +25,9 @@ def changed(**fields):
     return dataclasses.replace(HERE, **fields)
 
 
-def figure(value, kind="ratio", low=None, high=None, **fields):
+def metric(value, kind="ratio", low=None, high=None, **fields):
     interval = None if low is None else Interval(low, high)
-    return Measurement("step", value, KINDS.get(kind, ("s", 0))[0], kind, interval=interval, **fields)
+    return Metric("step", value, KINDS.get(kind, ("s", 0))[0], kind, interval=interval, **fields)
 
 
 def entry(value, kind="ratio", environment=HERE, **fields):
@@ -35,15 +35,15 @@ def entry(value, kind="ratio", environment=HERE, **fields):
 
 
 def parts(value, detail):
-    return Measurement("step", value, "fusions", "count", detail=detail)
+    return Metric("step", value, "fusions", "count", detail=detail)
 
 
 def entry_of_parts(value, detail):
     return Entry(value, "fusions", "count", "compiled", detail=detail)
 
 
-def against(measurement, recorded, **arguments):
-    return judge_baseline(TEST, measurement, recorded, **{"now": HERE, **arguments})
+def against(metric, recorded, **arguments):
+    return judge_baseline(TEST, metric, recorded, **{"now": HERE, **arguments})
 
 
 # A limit.
@@ -70,32 +70,32 @@ def test_fails_only_when_the_whole_interval_lies_above_the_limit(low, high, verd
 
 
 def test_a_budget_that_holds_says_nothing():
-    gate = judge_budget(TEST, figure(1.02, low=1.01, high=1.03), 1.05)
+    gate = judge_budget(TEST, metric(1.02, low=1.01, high=1.03), 1.05)
     assert (gate.verdict, gate.source, gate.limit, gate.reason, gate.failed) == ("pass", "budget", 1.05, "", False)
 
 
 def test_a_broken_budget_says_the_interval_and_the_limit():
-    gate = judge_budget(TEST, figure(1.2, low=1.15, high=1.25), 1.05)
+    gate = judge_budget(TEST, metric(1.2, low=1.15, high=1.25), 1.05)
     assert gate.failed
     assert gate.reason == "step is 1.2 x [1.15, 1.25] against a budget of 1.05 x"
 
 
 def test_an_interval_around_the_budget_is_not_a_failure_and_says_why():
-    gate = judge_budget(TEST, figure(1.05, low=1.0, high=1.1), 1.05)
+    gate = judge_budget(TEST, metric(1.05, low=1.0, high=1.1), 1.05)
     assert (gate.verdict, gate.failed) == ("inconclusive", False)
     assert "[1, 1.1] against a budget of 1.05 x" in gate.reason
 
 
 def test_a_count_may_reach_its_budget_and_not_pass_it():
-    assert judge_budget(TEST, figure(100, "count"), 100).verdict == "pass"
-    assert judge_budget(TEST, figure(101, "count"), 100).reason == "step is 101 calls against a budget of 100 calls"
+    assert judge_budget(TEST, metric(100, "count"), 100).verdict == "pass"
+    assert judge_budget(TEST, metric(101, "count"), 100).reason == "step is 101 calls against a budget of 100 calls"
 
 
 # Baselines.
 
 
 def test_no_baseline_is_new_and_no_failure():
-    gate = against(figure(1.2), None)
+    gate = against(metric(1.2), None)
     assert (gate.verdict, gate.source, gate.failed, gate.reason) == ("new", None, False, "step has no baseline")
 
 
@@ -110,8 +110,8 @@ def test_no_baseline_is_new_and_no_failure():
 )
 def test_each_kind_has_its_own_tolerance(kind, passes, fails):
     recorded = entry(KINDS[kind][1], kind)
-    assert against(figure(passes, kind), recorded).verdict == "pass"
-    assert against(figure(fails, kind), recorded).verdict == "fail"
+    assert against(metric(passes, kind), recorded).verdict == "pass"
+    assert against(metric(fails, kind), recorded).verdict == "fail"
 
 
 @pytest.mark.parametrize(
@@ -125,95 +125,95 @@ def test_each_kind_has_its_own_tolerance(kind, passes, fails):
     ],
 )
 def test_a_ratio_is_judged_by_its_interval_and_not_its_value(low, high, verdict):
-    assert against(figure((low + high) / 2, low=low, high=high), entry(1.2)).verdict == verdict
+    assert against(metric((low + high) / 2, low=low, high=high), entry(1.2)).verdict == verdict
 
 
 def test_one_call_fewer_is_an_improvement_that_the_user_is_told_to_record():
-    gate = against(figure(99, "count"), entry(100, "count"))
+    gate = against(metric(99, "count"), entry(100, "count"))
     assert (gate.verdict, gate.failed) == ("improved", False)
     assert gate.reason == "step is 99 calls, the baseline is 100: pytest --perf-save records it"
 
 
 def test_a_time_of_less_than_half_is_an_improvement_where_twice_the_time_fails():
     def verdict(value):
-        return against(figure(value, "time", value, value), entry(100.0, "time")).verdict
+        return against(metric(value, "time", value, value), entry(100.0, "time")).verdict
 
     assert [verdict(value) for value in (49.0, 51.0, 199.0, 201.0)] == ["improved", "pass", "pass", "fail"]
 
 
 def test_a_size_within_its_tolerance_is_no_improvement():
     recorded = entry(1000, "size")
-    assert against(figure(990, "size"), recorded).verdict == "pass"
-    assert against(figure(989, "size"), recorded).verdict == "improved"
+    assert against(metric(990, "size"), recorded).verdict == "pass"
+    assert against(metric(989, "size"), recorded).verdict == "improved"
 
 
 @pytest.mark.parametrize(("value", "verdict"), [(94.9, "fail"), (95.0, "pass"), (105.0, "pass"), (105.1, "improved")])
-def test_where_higher_is_better_a_lower_figure_fails(value, verdict):
-    measured = Measurement("tokens", value, "1/s", "ratio", better="higher")
+def test_where_higher_is_better_a_lower_metric_fails(value, verdict):
+    measured = Metric("tokens", value, "1/s", "ratio", better="higher")
     recorded = Entry(100.0, "1/s", "ratio", "measured", HERE, better="higher")
     gate = against(measured, recorded)
     assert (gate.verdict, gate.limit) == (verdict, pytest.approx(95.0))
 
 
-def test_the_limit_of_a_figure_that_higher_is_better_for_is_never_minus_zero():
-    measured = Measurement("tokens", 0.0, "1/s", "ratio", better="higher")
+def test_the_limit_of_a_metric_that_higher_is_better_for_is_never_minus_zero():
+    measured = Metric("tokens", 0.0, "1/s", "ratio", better="higher")
     gate = against(measured, Entry(0.0, "1/s", "ratio", "measured", HERE, better="higher"))
     assert math.copysign(1, gate.limit) == 1
 
 
 def test_a_baseline_below_zero_tolerates_in_the_right_direction():
     recorded = entry(-10.0)
-    assert against(figure(-9.5), recorded).verdict == "pass"
-    assert against(figure(-9.4), recorded).verdict == "fail"
-    assert against(figure(-10.6), recorded).verdict == "improved"
+    assert against(metric(-9.5), recorded).verdict == "pass"
+    assert against(metric(-9.4), recorded).verdict == "fail"
+    assert against(metric(-10.6), recorded).verdict == "improved"
 
 
 def test_a_baseline_of_zero_allows_zero_alone():
-    assert against(figure(0, "count"), entry(0, "count")).verdict == "pass"
-    assert against(figure(1, "count"), entry(0, "count")).verdict == "fail"
-    assert against(figure(1, "size"), entry(0, "size")).verdict == "fail"
+    assert against(metric(0, "count"), entry(0, "count")).verdict == "pass"
+    assert against(metric(1, "count"), entry(0, "count")).verdict == "fail"
+    assert against(metric(1, "size"), entry(0, "size")).verdict == "fail"
 
 
 def test_the_tests_own_tolerance_replaces_that_of_ratios_and_times():
-    assert against(figure(1.3), entry(1.2), tolerance=0.1).verdict == "pass"
-    assert against(figure(1.21), entry(1.2), tolerance=0.005).verdict == "fail"
-    assert against(figure(1.2001), entry(1.2), tolerance=0.0).verdict == "fail"
+    assert against(metric(1.3), entry(1.2), tolerance=0.1).verdict == "pass"
+    assert against(metric(1.21), entry(1.2), tolerance=0.005).verdict == "fail"
+    assert against(metric(1.2001), entry(1.2), tolerance=0.0).verdict == "fail"
 
 
 @pytest.mark.parametrize("kind", ["count", "size"])
 def test_no_tolerance_softens_a_count_or_a_size(kind):
     recorded = entry(KINDS[kind][1], kind)
-    assert against(figure(2 * KINDS[kind][1], kind), recorded, tolerance=5.0).verdict == "fail"
+    assert against(metric(2 * KINDS[kind][1], kind), recorded, tolerance=5.0).verdict == "fail"
 
 
 def test_every_kind_that_gates_has_a_tolerance():
     assert set(TOLERANCES) == set(KINDS)
 
 
-def test_a_failure_says_the_figure_the_baseline_and_the_allowance():
-    gate = against(figure(1.5, low=1.4, high=1.6), entry(1.2))
+def test_a_failure_says_the_metric_the_baseline_and_the_allowance():
+    gate = against(metric(1.5, low=1.4, high=1.6), entry(1.2))
     assert gate.reason == "step is 1.5 x [1.4, 1.6], the baseline is 1.2 x and may be 0.05 of that worse"
     assert (gate.limit, gate.baseline, gate.source) == (pytest.approx(1.26), 1.2, "baseline")
 
 
 def test_a_failed_count_says_no_allowance():
-    assert against(figure(101, "count"), entry(100, "count")).reason == "step is 101 calls, the baseline is 100 calls"
+    assert against(metric(101, "count"), entry(100, "count")).reason == "step is 101 calls, the baseline is 100 calls"
 
 
 def test_a_failure_names_the_versions_that_changed_since():
-    gate = against(figure(101, "count"), entry(100, "count", changed(jax="0.9.0", equinox=None)))
+    gate = against(metric(101, "count"), entry(100, "count", changed(jax="0.9.0", equinox=None)))
     assert gate.reason.endswith("; since the baseline: jax 0.9.0 -> 0.10.2, equinox absent -> 0.13.8")
 
 
 def test_a_failure_says_its_cause_and_a_pass_does_not():
-    assert against(figure(1.5), entry(1.2), cause="a sleep").reason.endswith("\nlikely cause: a sleep")
-    assert "sleep" not in against(figure(1.2), entry(1.2), cause="a sleep").reason
+    assert against(metric(1.5), entry(1.2), cause="a sleep").reason.endswith("\nlikely cause: a sleep")
+    assert "sleep" not in against(metric(1.2), entry(1.2), cause="a sleep").reason
 
 
 def test_a_failed_count_names_the_parts_that_grew_the_worst_first():
     then = {"jax:flatten": 50, "equinox:combine": 30, "optax:update": 15, "jax:cache": 5}
     now = {"jax:flatten": 52, "equinox:combine": 25, "optax:update": 25, "jax:cache": 6, "mine:hash": 20}
-    gate = against(figure(128, "count", detail=now), entry(100, "count", detail=then))
+    gate = against(metric(128, "count", detail=now), entry(100, "count", detail=then))
     assert "; more calls of mine:hash (+20), optax:update (+10), jax:flatten (+2)" in gate.reason
     assert "combine" not in gate.reason
     assert "jax:cache" not in gate.reason
@@ -223,7 +223,7 @@ def test_a_part_that_fell_off_the_list_on_file_is_not_said_to_have_grown_from_no
     # The file keeps the busiest functions only: one that is not among them may have made as many calls as the last.
     then = {"jax:flatten": 50, "equinox:combine": 30}
     now = {"jax:flatten": 60, "optax:update": 31}
-    gate = against(figure(110, "count", detail=now), entry(100, "count", detail=then))
+    gate = against(metric(110, "count", detail=now), entry(100, "count", detail=then))
     # The two on file made 80 of the 100 calls, which leaves 20 for any other.
     assert gate.reason.endswith("; more calls of optax:update (+11 or more), jax:flatten (+10)")
 
@@ -233,7 +233,7 @@ def test_a_new_part_is_named_though_the_list_on_file_is_as_long_and_may_have_bee
     now = {"fusion a": 51, "fusion c": 2}
     gate = against(parts(101, now), entry_of_parts(100, then))
     assert gate.reason.endswith("; grew: fusion a (+1), fusion c (+2 at most)")
-    # All of the figure is accounted for, so the list was not cut.
+    # All of the metric is accounted for, so the list was not cut.
     gate = against(parts(81, now), entry_of_parts(80, then))
     assert gate.reason.endswith("; grew: fusion c (+2), fusion a (+1)")
 
@@ -249,7 +249,7 @@ def test_a_part_is_named_with_its_place_where_that_is_known(kind, unit):
     recorded = Entry(100, unit, kind, "compiled", detail={"all-gather": 60, "copy": 40})
     now = {"all-gather": 120, "copy": 50}
     places = {"all-gather": "bert_layers.py:131 in __call__"}
-    measured = Measurement("step", 170, unit, kind, detail=now, target="tpu-v5e", places=places)
+    measured = Metric("step", 170, unit, kind, detail=now, target="tpu-v5e", places=places)
     reason = against(measured, recorded).reason
     assert reason.startswith(f"step @ tpu-v5e is 170 {unit}, the baseline is 100 {unit}")
     assert "; grew: all-gather (+60) at bert_layers.py:131 in __call__, copy (+10)" in reason
@@ -257,32 +257,32 @@ def test_a_part_is_named_with_its_place_where_that_is_known(kind, unit):
 
 def test_where_higher_is_better_the_parts_that_fell_are_named():
     recorded = Entry(5, "buffers", "count", "compiled", better="higher", detail={"params": 3, "cache": 2})
-    measured = Measurement("step", 2, "buffers", "count", better="higher", detail={"params": 2})
+    measured = Metric("step", 2, "buffers", "count", better="higher", detail={"params": 2})
     assert against(measured, recorded).reason.endswith("; fell: cache (-2), params (-1)")
 
 
-def test_a_figure_that_passes_names_no_part():
+def test_a_metric_that_passes_names_no_part():
     assert against(parts(80, {"a": 79, "b": 1}), entry_of_parts(80, {"a": 80})).reason == ""
 
 
 def test_a_count_whose_known_parts_did_not_grow_names_none():
     same = {"jax:flatten": 50}
-    gate = against(figure(101, "count", detail=same), entry(100, "count", detail=same))
+    gate = against(metric(101, "count", detail=same), entry(100, "count", detail=same))
     assert "more calls of" not in gate.reason
 
 
 # What is not compared.
 
 
-def test_an_info_figure_never_gates_but_shows_what_is_on_file():
-    gate = against(figure(900.0, "info"), entry(1.0, "info"))
+def test_an_info_metric_never_gates_but_shows_what_is_on_file():
+    gate = against(metric(900.0, "info"), entry(1.0, "info"))
     assert (gate.verdict, gate.baseline, gate.limit) == ("info", 1.0, None)
-    assert against(figure(900.0, "info"), None).verdict == "info"
+    assert against(metric(900.0, "info"), None).verdict == "info"
 
 
-def test_a_reported_figure_never_gates():
+def test_a_reported_metric_never_gates():
     recorded = Entry(1.2, "x", "ratio", "reported", source="seed document 000")
-    gate = against(figure(900.0), recorded)
+    gate = against(metric(900.0), recorded)
     assert (gate.verdict, gate.failed) == ("not comparable", False)
     assert "seed document 000" in gate.reason
 
@@ -295,26 +295,26 @@ def test_a_reported_figure_never_gates():
         Entry(1.2, "x", "ratio", "measured", HERE, better="higher"),
     ],
 )
-def test_a_figure_that_changed_its_unit_kind_or_direction_is_not_compared(recorded):
-    gate = against(figure(900.0), recorded)
+def test_a_metric_that_changed_its_unit_kind_or_direction_is_not_compared(recorded):
+    gate = against(metric(900.0), recorded)
     assert (gate.verdict, gate.baseline) == ("not comparable", 1.2)
     assert "pytest --perf-save replaces it" in gate.reason
 
 
 def test_a_time_of_another_machine_is_not_compared_and_says_what_differs():
-    gate = against(figure(900.0, "time"), entry(50.0, "time", changed(processor="EPYC")))
+    gate = against(metric(900.0, "time"), entry(50.0, "time", changed(processor="EPYC")))
     assert (gate.verdict, gate.reason) == ("not comparable", "step: host processor differs (EPYC, now Xeon)")
 
 
 def test_a_ratio_of_another_host_with_the_same_device_is_compared():
-    assert against(figure(1.5), entry(1.2, environment=changed(processor="EPYC"))).verdict == "fail"
-    assert against(figure(1.5), entry(1.2, environment=changed(device_kind="TPU v4"))).verdict == "not comparable"
+    assert against(metric(1.5), entry(1.2, environment=changed(processor="EPYC"))).verdict == "fail"
+    assert against(metric(1.5), entry(1.2, environment=changed(device_kind="TPU v4"))).verdict == "not comparable"
 
 
 def test_a_library_upgrade_makes_nothing_incomparable():
     older = changed(jax="0.9.0", jaxlib="0.9.0", equinox="0.12.0")
     for kind, (_, value) in KINDS.items():
-        gate = against(figure(3 * value if kind != "count" else 300, kind), entry(value, kind, older))
+        gate = against(metric(3 * value if kind != "count" else 300, kind), entry(value, kind, older))
         assert gate.verdict == "fail", kind
         assert "jax 0.9.0 -> 0.10.2" in gate.reason
 
@@ -324,8 +324,8 @@ def test_a_library_upgrade_makes_nothing_incomparable():
 
 def test_a_comparison_may_stop_at_the_limit_that_its_baseline_is_judged_by():
     limit = ratio_limit(entry(1.2), HERE, None)
-    assert limit == against(figure(1.2), entry(1.2)).limit
-    assert ratio_limit(entry(1.2), HERE, 0.5) == against(figure(1.2), entry(1.2), tolerance=0.5).limit
+    assert limit == against(metric(1.2), entry(1.2)).limit
+    assert ratio_limit(entry(1.2), HERE, 0.5) == against(metric(1.2), entry(1.2), tolerance=0.5).limit
     assert ratio_limit(entry(1.2), HERE, 0.0) == 1.2
 
 
@@ -345,15 +345,15 @@ def test_a_comparison_without_a_baseline_that_gates_has_no_limit(recorded):
 # What is not here.
 
 
-def test_a_compiled_figure_is_compared_whatever_host_and_compiler_it_came_from():
+def test_a_compiled_metric_is_compared_whatever_host_and_compiler_it_came_from():
     compiled = target_environment(HERE, "TPU v5 lite", libtpu="0.0.43")
     recorded = Entry(3, "copies", "count", "compiled", dataclasses.replace(compiled, libtpu="0.0.42"))
-    gate = against(Measurement("step copies", 4, "copies", "count", target="tpu-v5e"), recorded, now=compiled)
+    gate = against(Metric("step copies", 4, "copies", "count", target="tpu-v5e"), recorded, now=compiled)
     assert gate.failed
     assert gate.reason == (
         "step copies @ tpu-v5e is 4 copies, the baseline is 3 copies; since the baseline: libtpu 0.0.42 -> 0.0.43"
     )
-    assert against(Measurement("step copies", 3, "copies", "count", target="tpu-v5e"), recorded).verdict == "pass"
+    assert against(Metric("step copies", 3, "copies", "count", target="tpu-v5e"), recorded).verdict == "pass"
 
 
 # The way to another process.
@@ -361,9 +361,9 @@ def test_a_compiled_figure_is_compared_whatever_host_and_compiler_it_came_from()
 
 def test_a_gate_survives_the_way_to_another_process():
     for gate in (
-        against(figure(1.5, low=1.4, high=1.6), entry(1.2)),
-        against(figure(101, "count", detail={"jax:flatten": 101}), None),
-        judge_budget(TEST, figure(1.2), 1.05),
-        against(figure(3, "count", target="tpu-v5e", detail={"a": 3}, places={"a": "model.py:3 in f"}), None),
+        against(metric(1.5, low=1.4, high=1.6), entry(1.2)),
+        against(metric(101, "count", detail={"jax:flatten": 101}), None),
+        judge_budget(TEST, metric(1.2), 1.05),
+        against(metric(3, "count", target="tpu-v5e", detail={"a": 3}, places={"a": "model.py:3 in f"}), None),
     ):
         assert Gate.from_dict(json.loads(json.dumps(gate.to_dict()))) == gate

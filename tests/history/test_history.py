@@ -43,11 +43,11 @@ def history(project, *arguments):
 
 
 def steps(following):
-    """What moved where: (figure, short hash, before, after)."""
+    """What moved where: (metric, short hash, before, after)."""
     versions = following.history.versions
     return [
         (step.name, versions[step.version].commit.short, step.before, step.after)
-        for each in following.figures
+        for each in following.metrics
         for step in each.steps
     ]
 
@@ -59,7 +59,7 @@ def noisy(seed, length=20, noise=NOISE):
 
 def series(entries):
     """A series of nothing but these."""
-    return Series(TEST, "figure", tuple(entries))
+    return Series(TEST, "metric", tuple(entries))
 
 
 def ratios(values):
@@ -96,13 +96,13 @@ def test_what_is_printed_of_it_names_commit_change_and_version(project, capsys):
     assert main(["history"]) == 0
     output = capsys.readouterr().out
     assert "baselines/cpu.json: 2 versions" in output
-    assert "1 of 2 figures moved" in output
+    assert "1 of 2 metrics moved" in output
     (row,) = [line for line in output.splitlines() if line.startswith("  compiles")]
     assert re.split(" {2,}", row.strip()) == ["compiles", "2 -> 3 compiles", "+50 %", hash, "▁█", TEST]
     assert f"{hash} (2026-01-01): jax 0.10.2 -> 0.11.0, equinox 0.13.8 -> 0.14.0" in output
     assert f"{hash} 2026-01-01 Ada: 1 worse, within the 2 commits since" in output
     assert "Save with a newer jax" in output
-    assert "equinox 0.13.8 -> 0.14.0, with 1 figure that moved" in output
+    assert "equinox 0.13.8 -> 0.14.0, with 1 metric that moved" in output
 
 
 def test_series_without_a_step_stay_silent():
@@ -173,7 +173,7 @@ def test_what_a_save_kept_is_one_observation_and_not_many():
     assert [observation.version for observation in run] == [0, 30]
 
 
-def test_a_figure_that_was_off_file_goes_on_where_it_was():
+def test_a_metric_that_was_off_file_goes_on_where_it_was():
     assert [step.version for step in steps_of(series([count(2), None, None, count(3)]))] == [3]
     assert steps_of(series([None, count(2), None, count(2)])) == []
 
@@ -189,14 +189,14 @@ def test_no_step_is_sought_across_another_processor_and_that_is_said(project, ca
     assert "host processor differs (Xeon, now EPYC)" in capsys.readouterr().out
 
 
-def test_figures_at_or_below_zero_have_steps_too():
+def test_metrics_at_or_below_zero_have_steps_too():
     rng = np.random.default_rng(0)
     values = np.concatenate([rng.normal(-5, 0.2, 10), rng.normal(3, 0.2, 10)])
     entries = [Entry(float(value), "us", "info", "measured", HERE) for value in values]
     assert [step.version for step in steps_of(series(entries))] == [10]
 
 
-def test_an_info_figure_moves_when_it_doubles():
+def test_an_info_metric_moves_when_it_doubles():
     def of(*values):
         return steps_of(series(Entry(value, "s", "info", "compiled") for value in values))
 
@@ -205,7 +205,7 @@ def test_an_info_figure_moves_when_it_doubles():
     assert [step.after for step in of(21.0, 10.0)] == [10.0]
 
 
-def test_marks_are_where_the_versions_of_a_figure_change():
+def test_marks_are_where_the_versions_of_a_metric_change():
     newer = with_versions(jax="0.11.0")
     marked = series([count(1), None, count(1, newer), count(1, newer), count(1)])
     assert version_marks(marked) == [(2, ["jax 0.10.2 -> 0.11.0"]), (4, ["jax 0.11.0 -> 0.10.2"])]
@@ -262,12 +262,12 @@ def test_a_move_to_another_folder_is_followed(project):
 
 def test_a_file_made_as_the_copy_of_another_devices_does_not_inherit_its_history(project):
     """`git log --follow` would take it for one: most of such a file is the same."""
-    figures = {f"figure {number}": count(number) for number in range(50)}
-    project.save(figures, path="baselines/tpu-v4.json")
-    made = project.save(figures)
+    metrics = {f"metric {number}": count(number) for number in range(50)}
+    project.save(metrics, path="baselines/tpu-v4.json")
+    made = project.save(metrics)
     assert [version.commit.short for version in history(project).history.versions] == [made]
     (project.root / "baselines" / "tpu-v4.json").unlink()
-    moved = project.save(figures, "Git takes this for a move", path="baselines/tpu-v5p.json")
+    moved = project.save(metrics, "Git takes this for a move", path="baselines/tpu-v5p.json")
     versions = read_history(project.root / "baselines" / "tpu-v5p.json").versions
     assert [version.commit.short for version in versions] == [moved]
 
@@ -311,14 +311,14 @@ def test_a_pattern_and_kinds_choose_what_is_followed(project, capsys):
         )
     main(["history", "baselines/cpu.json", "trac*"])
     output = capsys.readouterr().out
-    assert "1 of 1 figure moved" in output
+    assert "1 of 1 metric moved" in output
     assert "  compiles" not in output
     main(["history", "baselines"])
-    assert "1 figure of other kinds left out: --kind info" in capsys.readouterr().out
-    main(["history", "baselines", "--figures", "1"])
-    assert "and 1 more that moved less: --figures 2 shows them all" in capsys.readouterr().out
-    assert main(["history", "baselines", "no such figure"]) == 2
-    assert "no figure was ever of this name and kind: no such figure" in capsys.readouterr().err
+    assert "1 metric of other kinds left out: --kind info" in capsys.readouterr().out
+    main(["history", "baselines", "--metrics", "1"])
+    assert "and 1 more that moved less: --metrics 2 shows them all" in capsys.readouterr().out
+    assert main(["history", "baselines", "no such metric"]) == 2
+    assert "no metric was ever of this name and kind: no such metric" in capsys.readouterr().err
 
 
 def test_subjects_do_nothing_to_the_terminal(project, capsys):
@@ -412,10 +412,10 @@ def test_a_calibration_is_not_followed(project, capsys):
 
 
 @pytest.mark.parametrize("number", ["0", "-1", "many", "1.5"])
-def test_figures_must_be_a_whole_number_from_1_on(capsys, number):
+def test_metrics_must_be_a_whole_number_from_1_on(capsys, number):
     with pytest.raises(SystemExit):
-        main(["history", "--figures", number])
-    assert "--figures: needs a whole number from 1 on" in capsys.readouterr().err
+        main(["history", "--metrics", number])
+    assert "--metrics: needs a whole number from 1 on" in capsys.readouterr().err
 
 
 # How it is shown.
@@ -440,7 +440,7 @@ def test_output_that_has_no_blocks_gets_letters(project):
     assert " _#  " in done.stdout
 
 
-def test_the_page_has_every_figure_that_moved_and_nothing_unescaped(project, capsys):
+def test_the_page_has_every_metric_that_moved_and_nothing_unescaped(project, capsys):
     for value in (2, 3):
         environment = with_versions(jax=f"0.{value}.0")
         project.save(
@@ -449,7 +449,7 @@ def test_the_page_has_every_figure_that_moved_and_nothing_unescaped(project, cap
     assert main(["history", "--out", "page.html"]) == 0
     assert "written: page.html" in capsys.readouterr().out
     page = (project.root / "page.html").read_text(encoding="utf-8")
-    assert "1 figure has moved" in page
+    assert "1 metric has moved" in page
     assert page.count("<svg") == 1
     assert "&lt;b&gt;compiles&lt;/b&gt; $x$" in page
     assert "<b>compiles" not in page
@@ -481,24 +481,24 @@ def test_a_browser_shows_the_page_at_the_width_of_a_phone(project):
         assert page.evaluate("document.documentElement.scrollWidth") == 390
         assert page.locator("svg.picture").count() == 2
         page.get_by_label("worse").check()
-        assert page.locator("#f1-figures tbody tr:visible td.name").all_inner_texts() == [f"compiles\n{TEST}"]
+        assert page.locator("#f1-metrics tbody tr:visible td.name").all_inner_texts() == [f"compiles\n{TEST}"]
     assert said == []
 
 
-def test_every_kind_of_figure_can_be_drawn(project):
+def test_every_kind_of_metric_can_be_drawn(project):
     """Steps both ways, breaks, gaps, values at zero, below it and far apart, more new versions than have room."""
     for place in range(8):
         environment = with_versions(jax=f"0.{place}.0", processor="Xeon" if place < 5 else "EPYC")
-        figures = {
+        metrics = {
             "gap": count(place * 2, environment),
             "drifting": ratio(1.0 + place, 0.01, environment, better="higher"),
             "time": Entry(10.0 ** (place % 5), "us", "time", "measured", environment),
             "zero": Entry(place % 2, "bytes", "size", "measured", environment),
         }
         if place == 3:
-            del figures["gap"]
-        project.save(figures)
-    assert main(["history", "--out", "page.html", "--figures", "2"]) == 0
+            del metrics["gap"]
+        project.save(metrics)
+    assert main(["history", "--out", "page.html", "--metrics", "2"]) == 0
     assert (project.root / "page.html").read_text(encoding="utf-8").count("<svg") == 2
     assert main(["history", "--out", "page.html"]) == 0
     assert (project.root / "page.html").read_text(encoding="utf-8").count("<svg") == 4
@@ -524,7 +524,7 @@ def test_a_report_gets_the_page_beside_it_or_the_reason_why_not(project, tmp_pat
     page, said = history_beside(report, baselines, project.root)
     assert page == report / PAGE
     assert str(project.root) not in page.read_text(encoding="utf-8")
-    assert "1 figure moved in the history of 1 baseline file" in said
+    assert "1 metric moved in the history of 1 baseline file" in said
     assert "2 → 3 compiles" in page.read_text(encoding="utf-8")
     monkeypatch.setenv("PATH", "")
     page, why = history_beside(report, baselines)

@@ -84,7 +84,7 @@ def test_the_table_is_printed_the_file_written_and_no_budget_matters(project, pe
     assert started
     assert all(process.poll() is not None for process in started)
     # A session that saves takes no notice of it.
-    perf_test("perf.record('figure', 3, unit='things', kind='count')", test_other="")
+    perf_test("perf.record('metric', 3, unit='things', kind='count')", test_other="")
     project.runpytest_inprocess("--perf-save").assert_outcomes(passed=1)
     assert {path.name for path in (project.path / "baselines").glob("*.json")} == {"calibration-cpu.json", "cpu.json"}
     assert of(project) == [quiet, busy]

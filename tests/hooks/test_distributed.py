@@ -86,10 +86,10 @@ def test_two_processes_measure_together_and_process_0_writes(tmp_path):
     saved = json.loads((tmp_path / "baselines" / "cpu.json").read_text())
     (environment,) = saved["environments"].values()
     assert (environment["process_count"], environment["device_count"]) == (2, 4)
-    figures = saved["figures"]["test_measured.py::test_counts"]
-    assert figures["things"]["value"] == 4
-    assert figures["hits"]["value"] == 6
-    assert {"step/step ratio to ready", "step to ready"} <= set(saved["figures"]["test_measured.py::test_step"])
+    metrics = saved["metrics"]["test_measured.py::test_counts"]
+    assert metrics["things"]["value"] == 4
+    assert metrics["hits"]["value"] == 6
+    assert {"step/step ratio to ready", "step to ready"} <= set(saved["metrics"]["test_measured.py::test_step"])
     assert [path.name for path in (tmp_path / "baselines").iterdir() if path.suffix == ".tmp"] == []
 
 
@@ -138,7 +138,7 @@ def test_what_fails_in_one_process_fails_in_all_and_the_session_goes_on(tmp_path
         assert "slowed/step ratio to ready is" in output
         assert "process 1 was the last to return in" in output
         assert "the processes do not agree: passed in process 0; skipped in process 1" in output
-        assert "process 0 and process 1 made other figures: mine" in output
+        assert "process 0 and process 1 made other metrics: mine" in output
     first = session.outputs[0]
     assert "process 1: the end of test_faults.py::test_fails_in_one (call) (AssertionError: only here" in first
     assert "passed in this process, failed in process 1: AssertionError: no fixture" in first
@@ -173,7 +173,7 @@ ON_FILE = b"""{
  "schema": 1,
  "device": "cpu",
  "environments": {},
- "figures": {
+ "metrics": {
   "test_killed.py::test_step[0]": {
    "fusions": {"kind": "count", "provenance": "reported", "source": "notes", "unit": "fusions", "value": 3}
   }

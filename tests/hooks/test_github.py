@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
-from report.test_markdown import a_test, figure, report
+from report.test_markdown import a_test, metric, report
 
 from hooks.test_junit import properties
 from perfsuite.hooks import github
@@ -64,14 +64,14 @@ def test_a_failure_is_an_error_at_its_line_seen_from_the_repository():
 
 
 def test_a_test_that_is_left_undecided_is_a_notice_that_says_what_settles_it():
-    open_ = figure("a", "inconclusive", reason="a is 1.5\nto settle it: more seconds")
-    ((level, named, message),) = annotated(a_test(figures=(figure(), open_)))
+    open_ = metric("a", "inconclusive", reason="a is 1.5\nto settle it: more seconds")
+    ((level, named, message),) = annotated(a_test(metrics=(metric(), open_)))
     assert (level, named["line"], message) == ("notice", "7", "a is 1.5\nto settle it: more seconds")
-    assert len(annotated(a_test(outcome="failed", message="m", figures=(open_,)))) == 1, "a failure says it already"
+    assert len(annotated(a_test(outcome="failed", message="m", metrics=(open_,)))) == 1, "a failure says it already"
 
 
-def test_passes_improvements_and_new_figures_are_no_annotations():
-    assert annotated(a_test(figures=(figure(), figure("b", "improved"), figure("c", "new")))) == []
+def test_passes_improvements_and_new_metrics_are_no_annotations():
+    assert annotated(a_test(metrics=(metric(), metric("b", "improved"), metric("c", "new")))) == []
 
 
 def test_more_failures_than_are_shown_are_named_in_the_last():
@@ -106,7 +106,7 @@ def test_outside_of_github_actions_there_is_nothing(value):
 LARGE = markdown(
     report(
         *[a_test(f"t::{number}", "failed", "\n".join("```` é" for _ in range(20))) for number in range(20)],
-        a_test("many", figures=tuple(figure(f"figure {number}") for number in range(300))),
+        a_test("many", metrics=tuple(metric(f"metric {number}") for number in range(300))),
     )
 )
 
@@ -213,7 +213,7 @@ def test_a_process_that_makes_a_comparison_again_writes_nothing(project, actions
     assert not actions.exists()
 
 
-def test_under_xdist_the_main_process_alone_writes_and_figures_are_in_its_junit_file(project, actions, monkeypatch):
+def test_under_xdist_the_main_process_alone_writes_and_metrics_are_in_its_junit_file(project, actions, monkeypatch):
     pytest.importorskip("xdist")
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")  # it starts twice as fast without the other plugins
     project.makepyfile(test_a=COUNTS.format(7))

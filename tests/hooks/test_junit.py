@@ -1,4 +1,4 @@
-"""With --junitxml every perf test has its figures as properties; pytest-xdist's are in `test_github.py`."""
+"""With --junitxml every perf test has its metrics as properties; pytest-xdist's are in `test_github.py`."""
 
 import xml.etree.ElementTree as ET
 
@@ -6,13 +6,13 @@ import pytest
 
 from perfsuite.gate.verdict import Gate
 from perfsuite.hooks.junit import in_words
-from perfsuite.measure.measurement import Interval, Measurement
+from perfsuite.measure.measurement import Interval, Metric
 
 HOSTILE = ["<a>", "a & b", "'single' \"double\"", "]]>", "<!-- -->", "&lt;", "per cent % {x}", "\u00e9\u4e2d\U0001f600"]
 
 
 def gate(verdict, *, source=None, interval=None, **fields):
-    return Gate("t", Measurement("ratio", 1.0621, "x", "ratio", interval=interval), verdict, source, **fields)
+    return Gate("t", Metric("ratio", 1.0621, "x", "ratio", interval=interval), verdict, source, **fields)
 
 
 def properties(path):
@@ -39,11 +39,11 @@ def properties(path):
         ),
     ],
 )
-def test_a_figure_is_said_with_its_interval_unit_and_verdicts(gates, text):
+def test_a_metric_is_said_with_its_interval_unit_and_verdicts(gates, text):
     assert in_words(gates) == text
 
 
-def test_figures_are_properties_of_their_test_also_where_it_fails(project):
+def test_metrics_are_properties_of_their_test_also_where_it_fails(project):
     project.makepyfile(
         test_all="""
         def test_good(perf):

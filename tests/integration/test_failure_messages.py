@@ -7,7 +7,7 @@ import pytest
 from perfsuite.gate.baseline import Entry
 from perfsuite.gate.environment import Environment
 from perfsuite.gate.verdict import Gate, judge_baseline
-from perfsuite.measure.measurement import Measurement
+from perfsuite.measure.measurement import Metric
 from perfsuite.report.terminal.terminal import failure
 
 HERE = Environment("cpu", 1, "Xeon", "3.11.7", "0.10.2", "0.10.2")
@@ -15,12 +15,12 @@ OLDER = dataclasses.replace(HERE, jax="0.10.1")
 
 
 def gate(name, value=8, *, baseline=7.0, source="baseline", reason="", first=""):
-    made = Measurement(name, value, "calls", "count")
+    made = Metric(name, value, "calls", "count")
     return Gate("t", made, "fail", source, 7, baseline, reason or f"{name} is {value}", first)
 
 
 def first(detail=None, places=None, then=None, environment=HERE, unit="fusions"):
-    made = Measurement("step fusions", 3, unit, "count", detail=detail, places=places)
+    made = Metric("step fusions", 3, unit, "count", detail=detail, places=places)
     entry = Entry(1, unit, "count", "measured", environment, detail=then)
     return judge_baseline("t", made, entry, now=HERE).first
 
@@ -53,12 +53,12 @@ def test_nothing_is_added_where_the_reason_has_advice():
 @pytest.mark.parametrize("value", [1, 0])
 def test_what_did_not_fail_has_nothing_to_do_first(value):
     entry = Entry(1, "calls", "count", "measured", HERE)
-    assert judge_baseline("t", Measurement("calls", value, "calls", "count"), entry, now=HERE).first == ""
+    assert judge_baseline("t", Metric("calls", value, "calls", "count"), entry, now=HERE).first == ""
 
 
 def test_a_likely_cause_is_what_to_look_at_first():
     entry = Entry(1, "calls", "count", "measured", HERE)
-    judged = judge_baseline("t", Measurement("calls", 3, "calls", "count"), entry, now=HERE, cause="a sleep")
+    judged = judge_baseline("t", Metric("calls", 3, "calls", "count"), entry, now=HERE, cause="a sleep")
     assert judged.reason.endswith("\nlikely cause: a sleep")
     assert judged.first == ""
 
@@ -71,7 +71,7 @@ def test_a_gate_keeps_it_on_its_way_between_processes():
 # The message of a test.
 
 
-def test_one_figure_is_its_reason_and_what_to_do_first():
+def test_one_metric_is_its_reason_and_what_to_do_first():
     assert failure([gate("a", first="look at x.py:3")]) == "a is 8\nfirst: look at x.py:3"
     assert failure([gate("a", reason="a is 8\nlikely cause: b")]) == "a is 8\nlikely cause: b"
 
@@ -85,18 +85,18 @@ def test_what_differs_in_a_program_is_left_to_the_closing_section():
     ]
 
 
-def test_other_figures_are_named_in_one_line():
+def test_other_metrics_are_named_in_one_line():
     said = failure([gate("a"), gate("b", 9), gate("c", baseline=None, source="budget")])
     assert said.splitlines() == ["a is 8", "also worse: b 7 -> 9 calls; c 8 calls"]
 
 
-def test_many_figures_do_not_make_a_long_message():
-    said = failure([gate(f"figure {number}", first="look at x.py:3") for number in range(30)])
+def test_many_metrics_do_not_make_a_long_message():
+    said = failure([gate(f"metric {number}", first="look at x.py:3") for number in range(30)])
     assert len(said.splitlines()) == 4
-    assert said.splitlines()[2].endswith("; figure 4 7 -> 8 calls and 25 more")
+    assert said.splitlines()[2].endswith("; metric 4 7 -> 8 calls and 25 more")
 
 
-def test_figures_without_a_baseline_are_counted():
+def test_metrics_without_a_baseline_are_counted():
     new = [gate(name, source=None, reason=f"{name} has no baseline (--perf-strict)") for name in "abcdef"]
     assert failure(new[:1]) == "a has no baseline (--perf-strict)"
     assert failure(new).splitlines()[1] == "nor have: b, c, d, e and 1 more"
@@ -107,15 +107,15 @@ def test_figures_without_a_baseline_are_counted():
 
 
 def test_the_closing_section_has_what_the_message_left_out(project, perf_test):
-    records = [f"perf.record('figure {number}', {{}}, unit='x', kind='count')" for number in range(7)]
+    records = [f"perf.record('metric {number}', {{}}, unit='x', kind='count')" for number in range(7)]
     perf_test(*[line.format(7) for line in records])
     project.runpytest_inprocess("--perf-save").assert_outcomes(passed=1)
     perf_test(*[line.format(8) for line in records])
     result = project.runpytest_inprocess("--perf")
     result.assert_outcomes(failed=1)
     message, _, closing = result.stdout.str().partition("= FAILURES =")[2].partition("= perfsuite =")
-    assert "figure 6" not in message
-    assert "figure 6 is 8 x, the baseline is 7 x" in closing
+    assert "metric 6" not in message
+    assert "metric 6 is 8 x, the baseline is 7 x" in closing
 
 
 # Tracebacks.

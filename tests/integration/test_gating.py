@@ -123,7 +123,7 @@ def test_a_tolerance_in_the_marker_widens_what_a_baseline_allows(project, perf_t
     green(project.runpytest_inprocess("--perf"))
 
 
-def test_every_figure_that_got_worse_is_in_the_message(project, perf_test):
+def test_every_metric_that_got_worse_is_in_the_message(project, perf_test):
     perf_test(
         "perf.record('fusions', 3, unit='fusions', kind='count')",
         "perf.record('peak', 1000, unit='bytes', kind='size')",
@@ -184,23 +184,23 @@ def test_an_upgrade_is_named_beside_the_regression_that_it_brought(project, perf
     failed(project.runpytest_inprocess("--perf"), f"*since the baseline: jax 0.9.0 -> {environment['jax']}*")
 
 
-def test_a_reported_figure_never_gates(project, perf_test):
+def test_a_reported_metric_never_gates(project, perf_test):
     perf_test("perf.record('step', 3, unit='ms', kind='time')")
     (project.path / "baselines").mkdir()
-    figure = {"kind": "time", "provenance": "reported", "source": "a paper", "unit": "ms", "value": 1}
+    metric = {"kind": "time", "provenance": "reported", "source": "a paper", "unit": "ms", "value": 1}
     content = {
         "schema": 1,
         "device": "cpu",
         "environments": {},
-        "figures": {"test_step.py::test_step": {"step": figure}},
+        "metrics": {"test_step.py::test_step": {"step": metric}},
     }
     (project.path / "baselines/cpu.json").write_text(json.dumps(content))
     result = project.runpytest_inprocess("--perf")
     green(result)
-    result.stdout.fnmatch_lines(["not comparable: *the figure on file is reported (a paper)*"])
+    result.stdout.fnmatch_lines(["not comparable: *the metric on file is reported (a paper)*"])
 
 
-def test_a_figure_recorded_twice_under_one_name_is_refused(project, perf_test):
+def test_a_metric_recorded_twice_under_one_name_is_refused(project, perf_test):
     perf_test(*["perf.record('fusions', 3, unit='fusions', kind='count')"] * 2)
     failed(project.runpytest_inprocess("--perf"), "*records 'fusions' twice*")
 

@@ -7,7 +7,7 @@ import pytest
 
 @pytest.fixture
 def counted(perf_test):
-    perf_test("perf.record('figure', 3, unit='things', kind='count')")
+    perf_test("perf.record('metric', 3, unit='things', kind='count')")
 
 
 def test_without_perf_a_perf_test_is_skipped_and_says_how_to_run_it(project, counted):
@@ -53,10 +53,10 @@ def test_save_writes_the_folder_named_in_the_ini(project, counted):
     assert (project.path / "kept/here/cpu.json").exists()
 
 
-def test_strict_fails_a_figure_without_a_baseline_and_passes_it_once_saved(project, counted):
+def test_strict_fails_a_metric_without_a_baseline_and_passes_it_once_saved(project, counted):
     result = project.runpytest_inprocess("--perf", "--perf-strict")
     result.assert_outcomes(failed=1)
-    result.stdout.fnmatch_lines(["*figure has no baseline (--perf-strict): pytest --perf-save records it*"])
+    result.stdout.fnmatch_lines(["*metric has no baseline (--perf-strict): pytest --perf-save records it*"])
     project.runpytest_inprocess("--perf-save").assert_outcomes(passed=1)
     project.runpytest_inprocess("--perf", "--perf-strict").assert_outcomes(passed=1)
 
@@ -85,8 +85,8 @@ def test_size_reaches_the_test_and_its_fixtures_and_has_baselines_of_its_own(pro
     project.runpytest_inprocess("--perf-save", "--perf-size=full").assert_outcomes(passed=1)
     project.runpytest_inprocess("--perf", "--perf-strict").assert_outcomes(passed=1)
     project.runpytest_inprocess("--perf", "--perf-strict", "--perf-size=full").assert_outcomes(passed=1)
-    figures = json.loads((project.path / "baselines/cpu.json").read_text())["figures"]
-    assert {len(figures), *(entry["layers"]["value"] for entry in figures.values())} == {2, 12}
+    metrics = json.loads((project.path / "baselines/cpu.json").read_text())["metrics"]
+    assert {len(metrics), *(entry["layers"]["value"] for entry in metrics.values())} == {2, 12}
 
 
 @pytest.mark.parametrize(

@@ -91,7 +91,7 @@ def test_bad_arguments_are_errors_that_say_what_to_do(run, body, message):
     result.stdout.fnmatch_lines([f"E *{message.replace('[', '[[]')}"])
 
 
-def test_figures_of_the_same_function_and_of_two_devices_stand_side_by_side(run):
+def test_metrics_of_the_same_function_and_of_two_devices_stand_side_by_side(run):
     result = run(f"{STEP}\n{STEP}\nperf.program(call(step, X))")
     result.assert_outcomes(passed=1)
     result.stdout.fnmatch_lines_random(
@@ -99,13 +99,13 @@ def test_figures_of_the_same_function_and_of_two_devices_stand_side_by_side(run)
     )
 
 
-def test_a_program_takes_no_figure_of_the_same_name_from_warm_or_from_the_test(run):
+def test_a_program_takes_no_metric_of_the_same_name_from_warm_or_from_the_test(run):
     result = run("perf.warm(step, over=[(X,)], name='step')\nperf.program(call(step, X), name='step')")
     result.assert_outcomes(passed=1)
     result.stdout.fnmatch_lines_random(["  step compile seconds *", "  step #2 compile seconds *"])
     result = run("perf.record('step copies', 7, unit='copies', kind='count')\nperf.program(call(step, X), name='step')")
     result.assert_outcomes(failed=1)
-    result.stdout.fnmatch_lines(["E *ValueError: * records 'step copies' twice; give each figure a name of its own"])
+    result.stdout.fnmatch_lines(["E *ValueError: * records 'step copies' twice; give each metric a name of its own"])
 
 
 def test_without_the_compiler_a_test_is_skipped_and_fails_under_strict(project, run, monkeypatch):
@@ -141,8 +141,8 @@ def test_a_failure_shows_the_programs_difference_as_long_as_that_of_the_baseline
     without.stdout.no_fnmatch_line(SECTION)
     path = project.path / "baselines" / "tpu-v5e.json"
     baselines = json.loads(path.read_text())
-    (figures,) = baselines["figures"].values()
-    figures["lambda flops"]["value"] -= 1  # saved elsewhere since
+    (metrics,) = baselines["metrics"].values()
+    metrics["lambda flops"]["value"] -= 1  # saved elsewhere since
     path.write_text(json.dumps(baselines))
     stale = run(PLANTED)
     stale.assert_outcomes(failed=1)

@@ -22,7 +22,7 @@ def test_counts(perf):
 
 @pytest.mark.parametrize("sizes", [(1, 2, 4)], ids=["small"])
 def test_scaling(perf, sizes):
-    perf.scaling(lambda size: (call(lambda x: [len(x) for _ in range(size)], [1]), size), sizes, figure="host_calls")
+    perf.scaling(lambda size: (call(lambda x: [len(x) for _ in range(size)], [1]), size), sizes, metric="host_calls")
 
 def test_ratio(perf):
     def count(x): return [len(x) for _ in range(300)]
@@ -68,7 +68,7 @@ def test_a_session_that_saves_and_one_with_regressions(project):
     assert (saved.path, saved.written, saved.created) == (
         "baselines/cpu.json",
         True,
-        sum(map(len, saved_figures(project))),
+        sum(map(len, saved_metrics(project))),
     )
     assert report.header.options == ("--perf-save", "--perf-seconds=0.05")
     assert (report.missing, report.header.exit_status) == ((), 1)
@@ -90,7 +90,7 @@ def test_a_session_that_saves_and_one_with_regressions(project):
     }
     assert [(each.test, each.title) for each in report.missing] == [("test_all.py::test_counts", "gone5")]
     assert [note.partition("calibration-cpu.json:1")[1] for note in report.notes] == ["calibration-cpu.json:1"]
-    fusions, new = tests["test_counts"].figures
+    fusions, new = tests["test_counts"].metrics
     assert (fusions.verdict, fusions.value, fusions.baseline, fusions.limit) == ("fail", 6, 5, 5)
     assert (new.verdict, new.baseline) == ("new", None)
     assert tests["test_counts"].message.startswith("fusions is 6 fusions, the baseline is 5 fusions")
@@ -104,12 +104,12 @@ def test_a_session_that_saves_and_one_with_regressions(project):
     (program,) = tests["test_program"].programs
     assert program.compared
     assert program.differences[0].startswith("flops: ")
-    assert set(program.titles) == {figure.title for figure in tests["test_program"].figures}
-    (over,) = tests["test_budget"].figures
+    assert set(program.titles) == {metric.title for metric in tests["test_program"].metrics}
+    (over,) = tests["test_budget"].metrics
     assert (over.source, over.verdict, over.limit) == ("budget", "fail", 1)
     assert over.cause
     assert tests["test_budget"].message == f"{over.reason}\nlikely cause: {over.cause}"
-    assert [figure.verdict for figure in tests["test_assertion"].figures] == ["not judged"]
+    assert [metric.verdict for metric in tests["test_assertion"].metrics] == ["not judged"]
     assert tests["test_assertion"].message.startswith("AssertionError: not five")
     assert tests["test_error"].message == "RuntimeError: no data"
     assert tests["test_skipped"].message == "not today"
@@ -119,8 +119,8 @@ def test_a_session_that_saves_and_one_with_regressions(project):
     assert "test_counts" in text
 
 
-def saved_figures(project) -> list[dict]:
-    return list(json.loads((project.path / "baselines/cpu.json").read_text())["figures"].values())
+def saved_metrics(project) -> list[dict]:
+    return list(json.loads((project.path / "baselines/cpu.json").read_text())["metrics"].values())
 
 
 def test_without_the_option_nothing_is_kept_for_pictures(project, monkeypatch):
@@ -217,11 +217,11 @@ def test_a_report_that_cannot_be_written_leaves_the_one_before(tmp_path, monkeyp
 
 
 def test_half_a_surrogate_pair_in_a_name_can_be_written(tmp_path):
-    from support.report_samples import HEADER, figure, perf_test
+    from support.report_samples import HEADER, metric, perf_test
 
-    write(Report(HEADER, (perf_test("test_\ud800", figure("\udfff")),)), tmp_path)
+    write(Report(HEADER, (perf_test("test_\ud800", metric("\udfff")),)), tmp_path)
     assert "test_?" in (tmp_path / HTML).read_text()
-    assert Report.from_dict(json.loads((tmp_path / JSON).read_text())).tests[0].figures[0].title == "\udfff"
+    assert Report.from_dict(json.loads((tmp_path / JSON).read_text())).tests[0].metrics[0].title == "\udfff"
 
 
 def test_the_workers_of_xdist_send_what_the_pictures_are_made_of(project):
@@ -231,7 +231,7 @@ def test_the_workers_of_xdist_send_what_the_pictures_are_made_of(project):
         from perfsuite import call
 
         def test_scaling(perf):
-            perf.scaling(lambda size: (call(sorted, [1] * size), size), [1, 2, 4], figure="host_calls")
+            perf.scaling(lambda size: (call(sorted, [1] * size), size), [1, 2, 4], metric="host_calls")
 
         def test_time(perf):
             perf.time(call(sorted, [1]))
@@ -279,7 +279,7 @@ def test_baselines_under_git_have_their_history_beside_the_report(project, perf_
     git.git("add", "baselines")
     git.git("commit", "--quiet", "-m", "Two lines")
     result = project.runpytest_inprocess("--perf", "--perf-report=out")
-    result.stdout.fnmatch_lines(["report: out/report.html", "history: out/history.html (0 figures moved in *"])
+    result.stdout.fnmatch_lines(["report: out/report.html", "history: out/history.html (0 metrics moved in *"])
     assert 'href="history.html"' in (project.path / "out" / HTML).read_text()
     assert "baselines/cpu.json" in (project.path / "out" / "history.html").read_text()
 
@@ -295,18 +295,18 @@ def test_a_test_that_fails_in_its_body_and_after_it_is_one_test(project):
             raise RuntimeError("after")
 
         def test_it(perf, broken):
-            perf.record("figure", 1, unit="things", kind="count")
+            perf.record("metric", 1, unit="things", kind="count")
             raise ValueError("within")
         """
     )
     project.runpytest_inprocess("--perf", "--perf-report=out")
     (test,) = report_in(project.path / "out").tests
     assert (test.outcome, test.message) == ("failed", "ValueError: within\nRuntimeError: after")
-    assert len(test.figures) == 1
+    assert len(test.metrics) == 1
 
 
 def test_the_templates_are_in_the_package():
     from importlib.resources import files as resources
 
     names = {path.name for path in resources("perfsuite.report").joinpath("templates").iterdir()}
-    assert {"base.html", "report.html", "figures.html", "style.css", "page.js"} <= names
+    assert {"base.html", "report.html", "metrics.html", "style.css", "page.js"} <= names

@@ -21,7 +21,7 @@ from perfsuite.measure.compiles import compiles
 from perfsuite.measure.compiles import listeners as monitor
 from perfsuite.measure.compiles.fastpath import fast_path
 from perfsuite.measure.errors import MeasurementError, RecompilationError, TransferError
-from perfsuite.measure.measurement import Measurement
+from perfsuite.measure.measurement import Metric
 from perfsuite.measure.profiler.trace_recording import trace_block, trace_call
 from perfsuite.measure.runtime import transfers
 from perfsuite.measure.runtime.call_transfers import transfers_of
@@ -35,7 +35,7 @@ from perfsuite.measure.timing.stalls import count_stalls
 from perfsuite.measure.timing.timing import time_call
 from perfsuite.options import Options
 from perfsuite.report.terminal import terminal
-from perfsuite.session.recorder import Figures
+from perfsuite.session.recorder import Recorder
 from perfsuite.session.records import TestRecord
 from perfsuite.session.session import PerfSession
 
@@ -138,7 +138,7 @@ def break_clock(monkeypatch):
 @pytest.mark.parametrize("right", [0, 1_500], ids=["from the start", "later"])
 @pytest.mark.parametrize("fault", FAULTS)
 @pytest.mark.parametrize("instrument", TIMED)
-def test_a_broken_clock_is_a_clear_error_and_never_a_figure(break_clock, instrument, fault, right):
+def test_a_broken_clock_is_a_clear_error_and_never_a_metric(break_clock, instrument, fault, right):
     break_clock(fault, right)
     with pytest.raises(MeasurementError, match="clock"):
         TIMED[instrument]()
@@ -162,7 +162,7 @@ def test_a_call_that_takes_no_tick_of_a_coarse_clock_is_a_clear_error(break_cloc
         compare_calls(call(int), call(int), seconds=0.05)
 
 
-# An interrupt in the middle of a measurement.
+# An interrupt in the middle of a metric.
 
 # A call, and the runs of it that are interrupted: while it is warmed, while it is made ready, while it is measured.
 INSTRUMENTS = {
@@ -183,7 +183,7 @@ INSTRUMENTS = {
 @pytest.mark.parametrize(
     ("instrument", "run"), [(name, run) for name, (_, runs) in INSTRUMENTS.items() for run in runs]
 )
-def test_an_interrupted_measurement_gives_everything_back(instrument, run):
+def test_an_interrupted_metric_gives_everything_back(instrument, run):
     runs = itertools.count(1)
 
     def interrupted(state):
@@ -200,12 +200,12 @@ def test_an_interrupted_measurement_gives_everything_back(instrument, run):
     jax.block_until_ready(training.run())
 
 
-def test_an_interrupted_measurement_ends_the_session_and_saves_nothing(project, perf_test):
-    perf_test("perf.record('figure', 3, unit='things', kind='count')")
+def test_an_interrupted_metric_ends_the_session_and_saves_nothing(project, perf_test):
+    perf_test("perf.record('metric', 3, unit='things', kind='count')")
     project.runpytest_inprocess("--perf-save").assert_outcomes(passed=1)
     before = {path.name: path.read_bytes() for path in (project.path / "baselines").iterdir()}
     perf_test(
-        "perf.record('figure', 2, unit='things', kind='count')",
+        "perf.record('metric', 2, unit='things', kind='count')",
         "def interrupted(x):",
         "    interrupted.runs = getattr(interrupted, 'runs', 0) + 1",
         "    if interrupted.runs == 40: raise KeyboardInterrupt",
@@ -377,41 +377,41 @@ def test_tests_of_every_name_are_saved_gated_traced_and_reported(project):
 
         @pytest.mark.parametrize("parameter", {PARAMETERS!r}, ids=lambda parameter: parameter)
         def test_names(perf, parameter):
-            perf.record("figure", value, unit="things", kind="count")
+            perf.record("metric", value, unit="things", kind="count")
             if len(parameter) > 100:
                 perf.host_calls(call(step, state(), batch()), name="step")
         """
     )
     tests = len(PARAMETERS)
     project.runpytest_inprocess("--perf-save").assert_outcomes(passed=tests)
-    figures = json.loads((project.path / "baselines/cpu.json").read_text())["figures"]
-    assert len(figures) == tests
+    metrics = json.loads((project.path / "baselines/cpu.json").read_text())["metrics"]
+    assert len(metrics) == tests
     result = project.runpytest_inprocess("--perf", "--perf-strict", "--perf-trace=traces")
     result.assert_outcomes(passed=tests)
-    result.stdout.fnmatch_lines([f"{tests + 1} figures: {tests + 1} pass"])
+    result.stdout.fnmatch_lines([f"{tests + 1} metrics: {tests + 1} pass"])
     result.stdout.no_fnmatch_line("missing: *")
     assert list(project.path.glob("traces/**/*.xplane.pb"))
     test_file = project.path / "test_names.py"
     test_file.write_text(test_file.read_text().replace("value = 3", "value = 4"))
     result = project.runpytest_inprocess("--perf")
     result.assert_outcomes(failed=tests)
-    assert result.stdout.str().count("figure is 4 things, the baseline is 3 things") >= tests
+    assert result.stdout.str().count("metric is 4 things, the baseline is 3 things") >= tests
     # A test that is gone is trimmed, whatever its name.
     test_file.write_text(test_file.read_text().replace(f"{PARAMETERS!r}", "['another']"))
     project.runpytest_inprocess("--perf-save").assert_outcomes(passed=1)
-    assert list(json.loads((project.path / "baselines/cpu.json").read_text())["figures"]) == [
+    assert list(json.loads((project.path / "baselines/cpu.json").read_text())["metrics"]) == [
         "test_names.py::test_names[another]"
     ]
 
 
-def test_thousands_of_figures_are_saved_and_the_one_that_got_worse_is_named(project, perf_test):
-    perf_test("for n in range(3000): perf.record(f'figure {n}', 3, unit='things', kind='count')")
+def test_thousands_of_metrics_are_saved_and_the_one_that_got_worse_is_named(project, perf_test):
+    perf_test("for n in range(3000): perf.record(f'metric {n}', 3, unit='things', kind='count')")
     project.runpytest_inprocess("--perf-save").assert_outcomes(passed=1)
-    perf_test("for n in range(3000): perf.record(f'figure {n}', 3 + (n == 1234), unit='things', kind='count')")
+    perf_test("for n in range(3000): perf.record(f'metric {n}', 3 + (n == 1234), unit='things', kind='count')")
     result = project.runpytest_inprocess("--perf")
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(
-        ["*figure 1234 is 4 things, the baseline is 3 things", "3000 figures: 2999 pass, 1 fail"]
+        ["*metric 1234 is 4 things, the baseline is 3 things", "3000 metrics: 2999 pass, 1 fail"]
     )
 
 
@@ -451,14 +451,14 @@ def test_the_work_of_a_session_grows_with_its_gates_and_no_faster(tmp_path):
         functions = [SimpleNamespace(nodeid=test, fixturenames=("perf",)) for test in ids]
         session.collected = set(ids)
         item = SimpleNamespace(nodeid=ids[0], session=SimpleNamespace(items=functions))
-        one = Figures(session, ids[0], None)
+        one = Recorder(session, ids[0], None)
         for test in ids:
             session.error_of_next_gate(item)
-            figures = Figures(session, test, None)
-            figures.record(Measurement("step", 3, "things", "count"))
-            one.record(Measurement(one.unique("step", " to return") + " to return", 3, "things", "count"))
-            gates = figures.judge_baselines()
-            record = TestRecord(test, True, True, tuple(gates), tuple(figures.measurements.values()))
+            metrics = Recorder(session, test, None)
+            metrics.record(Metric("step", 3, "things", "count"))
+            one.record(Metric(one.unique("step", " to return") + " to return", 3, "things", "count"))
+            gates = metrics.judge_baselines()
+            record = TestRecord(test, True, True, tuple(gates), tuple(metrics.metrics.values()))
             session.records.append(TestRecord.from_dict(record.to_dict()))
         saved, errors = session.save()
         assert not errors

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-FIGURES = [
+METRICS = [
     "perf.host_calls(call(step, state(), batch(), carry=1))",
     "perf.time(call(step, state(), batch(), carry=1))",
     "perf.record('fusions', 3, unit='fusions', kind='count')",
@@ -23,26 +23,26 @@ def baselines(project) -> dict:
 
 
 def test_saving_twice_changes_no_count_size_or_provenance(project, perf_test):
-    perf_test(*FIGURES)
+    perf_test(*METRICS)
     result = project.runpytest_inprocess("--perf-save")
     result.stdout.fnmatch_lines(["baselines/cpu.json saved: 6 created, 0 updated, 0 trimmed, 0 kept"])
     first = baselines(project)
     project.runpytest_inprocess("--perf-save").assert_outcomes(passed=1)
     second = baselines(project)
-    (before,), (after,) = first["figures"].values(), second["figures"].values()
+    (before,), (after,) = first["metrics"].values(), second["metrics"].values()
     assert before.keys() == after.keys()
-    for name, figure in before.items():
-        assert figure["provenance"] == after[name]["provenance"] == "measured"
-        if figure["kind"] in ("count", "size"):
-            assert figure == after[name]
+    for name, metric in before.items():
+        assert metric["provenance"] == after[name]["provenance"] == "measured"
+        if metric["kind"] in ("count", "size"):
+            assert metric == after[name]
 
 
 def test_saving_says_what_became_better_and_worse_and_what_was_trimmed(project, perf_test):
-    figure = "perf.record('{}', {}, unit='fusions', kind='count')"
-    perf_test(*[figure.format(name, 3) for name in ("better", "worse", "same", "vanished")])
+    metric = "perf.record('{}', {}, unit='fusions', kind='count')"
+    perf_test(*[metric.format(name, 3) for name in ("better", "worse", "same", "vanished")])
     project.runpytest_inprocess("--perf-save")
     perf_test(
-        figure.format("better", 2), figure.format("worse", 4), figure.format("same", 3), figure.format("created", 1)
+        metric.format("better", 2), metric.format("worse", 4), metric.format("same", 3), metric.format("created", 1)
     )
     result = project.runpytest_inprocess("--perf")
     result.stdout.fnmatch_lines(["missing: *vanished is on file but was not measured*"])
@@ -63,7 +63,7 @@ def test_saving_one_test_keeps_the_entries_of_the_others(project):
     project.runpytest_inprocess("--perf-save")
     result = project.runpytest_inprocess("--perf-save", "-k", "test_b")
     result.stdout.fnmatch_lines(["baselines/cpu.json unchanged: 0 created, 0 updated, 0 trimmed, 3 kept"])
-    assert len(baselines(project)["figures"]) == 3
+    assert len(baselines(project)["metrics"]) == 3
 
 
 def test_a_test_that_was_deleted_from_its_file_is_trimmed(project):
@@ -73,7 +73,7 @@ def test_a_test_that_was_deleted_from_its_file_is_trimmed(project):
     project.makepyfile(test_many="\n".join(body.format(name) for name in "ab"))
     result = project.runpytest_inprocess("--perf-save", "-k", "test_a")
     result.stdout.fnmatch_lines(["*0 created, 0 updated, 1 trimmed, 2 kept"])
-    assert set(baselines(project)["figures"]) == {"test_many.py::test_a", "test_many.py::test_b"}
+    assert set(baselines(project)["metrics"]) == {"test_many.py::test_a", "test_many.py::test_b"}
 
 
 def test_tests_that_last_failed_leaves_out_keep_their_entries(project):
@@ -85,7 +85,7 @@ def test_tests_that_last_failed_leaves_out_keep_their_entries(project):
     project.runpytest_inprocess("--perf").assert_outcomes(passed=1, failed=1)
     project.makepyfile(test_many="\n".join(body.format(name) for name in "ab"))
     project.runpytest_inprocess("--perf-save", "--lf").assert_outcomes(passed=1)
-    assert set(baselines(project)["figures"]) == {"test_many.py::test_a", "test_many.py::test_b"}
+    assert set(baselines(project)["metrics"]) == {"test_many.py::test_a", "test_many.py::test_b"}
 
 
 def test_a_failed_test_is_not_recorded(project, perf_test):
@@ -94,7 +94,7 @@ def test_a_failed_test_is_not_recorded(project, perf_test):
     assert not (project.path / "baselines/cpu.json").exists()
 
 
-def test_a_figure_over_its_budget_is_not_recorded(project, perf_test):
+def test_a_metric_over_its_budget_is_not_recorded(project, perf_test):
     perf_test("perf.host_calls(call(lambda x: [len(x)] * 3, [1]), budget=Budget(host_calls=0))")
     project.runpytest_inprocess("--perf-save").assert_outcomes(failed=1)
     assert not (project.path / "baselines/cpu.json").exists()
@@ -107,7 +107,7 @@ DAMAGE = {
         "*cpu.json:*schema 99*upgrade perfsuite*",
     ),
     "with merge markers": (
-        lambda text: text.replace('"figures"', '<<<<<<< HEAD\n"figures"\n=======\n"figures"\n>>>>>>> main', 1),
+        lambda text: text.replace('"metrics"', '<<<<<<< HEAD\n"metrics"\n=======\n"metrics"\n>>>>>>> main', 1),
         "*cpu.json:*merge conflict*",
     ),
     "with a number that is none": (lambda text: text.replace('"value": 3', '"value": NaN'), "*cpu.json:*NaN*"),
@@ -179,7 +179,7 @@ def test_two_sessions_that_save_at_once_lose_nothing(project):
     sessions = [session(project, "test_left.py"), session(project, "test_right.py")]
     outputs = [each.communicate(timeout=60)[0] for each in sessions]
     assert [each.returncode for each in sessions] == [0, 0], outputs
-    assert set(baselines(project)["figures"]) == {"test_left.py::test_left", "test_right.py::test_right"}
+    assert set(baselines(project)["metrics"]) == {"test_left.py::test_left", "test_right.py::test_right"}
 
 
 def test_a_killed_session_leaves_the_file_as_it_was(project, perf_test):
@@ -198,4 +198,4 @@ def test_a_killed_session_leaves_the_file_as_it_was(project, perf_test):
     assert (project.path / "baselines/cpu.json").read_bytes() == before
     perf_test("perf.record('fusions', 2, unit='fusions', kind='count')")
     project.runpytest_inprocess("--perf-save").assert_outcomes(passed=1)
-    assert baselines(project)["figures"]["test_step.py::test_step"]["fusions"]["value"] == 2
+    assert baselines(project)["metrics"]["test_step.py::test_step"]["fusions"]["value"] == 2

@@ -160,11 +160,11 @@ def test_collectives_are_told_from_other_operations_in_a_trace():
     assert len(named) == 1, trace.operations
     assert 0 < trace.collective_us <= trace.device_us
     assert 0 < trace.collective_share <= 1
-    figures = {figure.name: figure.value for figure in trace.measurements("step")}
-    assert figures["step trace collectives"] == trace.collective_us / 3
+    metrics = {metric.name: metric.value for metric in trace.metrics("step")}
+    assert metrics["step trace collectives"] == trace.collective_us / 3
     alone = trace_call(call(without, state(), batch()), runs=3)
     assert alone.collective_us == 0
-    assert "step trace collectives" not in {figure.name for figure in alone.measurements("step")}
+    assert "step trace collectives" not in {metric.name for metric in alone.metrics("step")}
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,6 @@
-"""Figures compiled for a device that is not here, end to end: their file, their gate, and what the terminal says.
+"""Metrics compiled for a device that is not here, end to end: their file, their gate, and what the terminal says.
 
-The figures are made up; `perf.program` makes real ones. Every planted regression has its control.
+The metrics are made up; `perf.program` makes real ones. Every planted regression has its control.
 """
 
 import json
@@ -8,14 +8,14 @@ import json
 import pytest
 
 COMPILED = """
-from perfsuite.measure.measurement import Measurement
+from perfsuite.measure.measurement import Metric
 
 def collectives(perf, target="tpu-v5e", **parts):
     places = {name.replace("_", "-"): f"model.py:{len(name)} in attention" for name in parts}
     detail = {name.replace("_", "-"): number for name, number in parts.items()}
     total = sum(parts.values())
-    made = Measurement("step collectives", total, "collectives", "count", detail=detail, target=target, places=places)
-    perf.figures.record(made)
+    made = Metric("step collectives", total, "collectives", "count", detail=detail, target=target, places=places)
+    perf.metrics.record(made)
 """
 
 
@@ -29,8 +29,8 @@ def compiled_test(project, perf_test):
     return write
 
 
-def figures(project, device: str) -> dict:
-    return json.loads((project.path / f"baselines/{device}.json").read_text())["figures"]
+def metrics(project, device: str) -> dict:
+    return json.loads((project.path / f"baselines/{device}.json").read_text())["metrics"]
 
 
 def test_a_collective_too_many_fails_and_names_its_part_and_place(project, compiled_test):
@@ -68,13 +68,13 @@ def test_one_run_saves_the_files_of_both_devices(project, compiled_test):
         [
             "  step collectives @ tpu-v5e * 2 *",
             "  step collectives  * 1 *",
-            "2 figures: 2 new",
+            "2 metrics: 2 new",
             "baselines/cpu.json saved: 1 created, 0 updated, 0 trimmed, 0 kept",
             "baselines/tpu-v5e.json saved: 1 created, 0 updated, 0 trimmed, 0 kept",
         ]
     )
-    ((test, there),) = figures(project, "tpu-v5e").items()
-    here = figures(project, "cpu")[test]
+    ((test, there),) = metrics(project, "tpu-v5e").items()
+    here = metrics(project, "cpu")[test]
     assert {name: (entry["value"], entry["provenance"]) for name, entry in here.items()} == {
         "step collectives": (1, "measured")
     }
@@ -104,28 +104,28 @@ def test_what_became_better_worse_or_vanished_is_said_for_each_file(project, com
     )
 
 
-def test_reported_figures_beside_compiled_ones_are_left_as_they_are(project, compiled_test):
+def test_reported_metrics_beside_compiled_ones_are_left_as_they_are(project, compiled_test):
     reported = {"kind": "time", "provenance": "reported", "source": "a lab note", "unit": "ms", "value": 104.7}
     on_file = {"reported/step": {"step": reported}, "test_step.py::test_step": {"step 3": reported}}
-    content = {"schema": 1, "device": "tpu-v5e", "environments": {}, "figures": on_file}
+    content = {"schema": 1, "device": "tpu-v5e", "environments": {}, "metrics": on_file}
     (project.path / "baselines").mkdir()
     (project.path / "baselines/tpu-v5e.json").write_text(json.dumps(content))
     compiled_test("collectives(perf, all_gather=2)")
     result = project.runpytest_inprocess("--perf-save")
     result.stdout.fnmatch_lines(["baselines/tpu-v5e.json saved: 1 created, 0 updated, 0 trimmed, 2 kept"])
-    after = figures(project, "tpu-v5e")
+    after = metrics(project, "tpu-v5e")
     assert after["reported/step"]["step"] == after["test_step.py::test_step"]["step 3"] == reported
     result = project.runpytest_inprocess("--perf")
     result.assert_outcomes(passed=1)
     result.stdout.no_fnmatch_line("missing:*")
 
 
-def test_a_figure_here_and_one_of_a_target_may_have_the_same_name(project, compiled_test):
+def test_a_metric_here_and_one_of_a_target_may_have_the_same_name(project, compiled_test):
     compiled_test(
         "collectives(perf, all_gather=2)",
-        "assert perf.figures.unique('step', ' collectives') == 'step'",
-        "assert perf.figures.unique('step', ' collectives', target='tpu-v6e') == 'step'",
-        "assert perf.figures.unique('step', ' collectives', target='tpu-v5e') == 'step #2'",
+        "assert perf.metrics.unique('step', ' collectives') == 'step'",
+        "assert perf.metrics.unique('step', ' collectives', target='tpu-v6e') == 'step'",
+        "assert perf.metrics.unique('step', ' collectives', target='tpu-v5e') == 'step #2'",
     )
     project.runpytest_inprocess("--perf").assert_outcomes(passed=1)
 
@@ -141,14 +141,14 @@ def test_each_target_has_a_test_a_file_and_a_line_in_the_header(project, compile
     options = ["--perf-target=tpu-v5e", "--perf-target=tpu-v6e"]
     project.runpytest_inprocess("--perf-save", *options).assert_outcomes(passed=2)
     for name in ("tpu-v5e", "tpu-v6e"):
-        assert list(figures(project, name)) == [f"test_inner.py::test_program[{name}]"]
+        assert list(metrics(project, name)) == [f"test_inner.py::test_program[{name}]"]
     result = project.runpytest_inprocess("--perf", "--perf-strict", *options)
     result.assert_outcomes(passed=2)
     result.stdout.fnmatch_lines(
         [
-            "perfsuite: baselines baselines/cpu.json (no figures yet: *), size small",
-            "perfsuite: tpu-v5e: baselines/tpu-v5e.json (1 figures)",
-            "perfsuite: tpu-v6e: baselines/tpu-v6e.json (1 figures)",
+            "perfsuite: baselines baselines/cpu.json (no metrics yet: *), size small",
+            "perfsuite: tpu-v5e: baselines/tpu-v5e.json (1 metrics)",
+            "perfsuite: tpu-v6e: baselines/tpu-v6e.json (1 metrics)",
             "  step collectives @ tpu-v5e * pass",
             "  step collectives @ tpu-v6e * pass",
         ]
@@ -161,7 +161,7 @@ def test_saving_for_some_targets_keeps_the_entries_of_the_others(project):
     project.runpytest_inprocess("--perf-save", "--perf-target=tpu-v6e").assert_outcomes(passed=1)
     project.runpytest_inprocess("--perf-save", "--perf-target=tpu-v5e").assert_outcomes(passed=1)
     for device, name in (("cpu", "here"), ("tpu-v5e", "tpu-v5e"), ("tpu-v6e", "tpu-v6e")):
-        assert list(figures(project, device)) == [f"test_inner.py::test_program[{name}]"]
+        assert list(metrics(project, device)) == [f"test_inner.py::test_program[{name}]"]
 
 
 def test_a_test_deleted_from_its_file_is_trimmed_from_its_targets_file(project):
@@ -171,7 +171,7 @@ def test_a_test_deleted_from_its_file_is_trimmed_from_its_targets_file(project):
     project.makepyfile(test_inner=PARAMETRISED)
     result = project.runpytest_inprocess("--perf-save", "--perf-target=tpu-v5e")
     result.stdout.fnmatch_lines(["baselines/tpu-v5e.json saved: 0 created, 0 updated, 1 trimmed, 1 kept"])
-    assert list(figures(project, "tpu-v5e")) == ["test_inner.py::test_program[tpu-v5e]"]
+    assert list(metrics(project, "tpu-v5e")) == ["test_inner.py::test_program[tpu-v5e]"]
 
 
 @pytest.mark.parametrize("option", ["--perf", "--perf-save"])
@@ -200,11 +200,11 @@ def test_a_damaged_file_of_another_target_fails_the_test_that_uses_it_and_no_oth
     assert (project.path / "baselines/cpu.json").exists() == (option == "--perf-save")
 
 
-def test_a_worker_of_pytest_xdist_sends_figures_with_their_target(project, compiled_test):
+def test_a_worker_of_pytest_xdist_sends_metrics_with_their_target(project, compiled_test):
     pytest.importorskip("xdist")
     compiled_test("collectives(perf, all_gather=2)")
     project.runpytest_subprocess("--perf-save", "-n1").assert_outcomes(passed=1)
-    assert figures(project, "tpu-v5e")["test_step.py::test_step"]["step collectives"]["value"] == 2
+    assert metrics(project, "tpu-v5e")["test_step.py::test_step"]["step collectives"]["value"] == 2
     compiled_test("collectives(perf, all_gather=3)")
     result = project.runpytest_subprocess("--perf", "-n1")
     result.assert_outcomes(failed=1)

@@ -8,7 +8,7 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import assume, example, given
 
-from perfsuite.measure.measurement import Measurement
+from perfsuite.measure.measurement import Metric
 from perfsuite.measure.profiler.traces import read_trace
 from perfsuite.session.records import TestRecord
 from perfsuite.session.trace_record import LONGEST_PART, TraceRecord, trace_folder
@@ -38,14 +38,14 @@ def test_warm(perf):
         warm(square)
 
 def test_scaling(perf):
-    perf.scaling(lambda size: (call(twice, square), size), [1, 2, 4], figure="host_calls", name="rows")
+    perf.scaling(lambda size: (call(twice, square), size), [1, 2, 4], metric="host_calls", name="rows")
 
 def test_nothing(perf):
-    perf.record("figure", 3, unit="things", kind="count")
+    perf.record("metric", 3, unit="things", kind="count")
 """
 
 
-def test_every_instrument_that_runs_something_leaves_its_trace_with_figures_and_changes_no_baseline(project):
+def test_every_instrument_that_runs_something_leaves_its_trace_with_metrics_and_changes_no_baseline(project):
     project.makepyfile(test_all=INSTRUMENTS)
     result = project.runpytest_inprocess("--perf-save", "--perf-seconds=0.05", "--perf-trace=out/traces")
     result.assert_outcomes(passed=7)
@@ -73,8 +73,8 @@ def test_every_instrument_that_runs_something_leaves_its_trace_with_figures_and_
         (found,) = root.glob(folder)
         assert len(list(found.glob("plugins/profile/*/perfetto_trace.json.gz"))) == 1
         read_trace(found)
-    figures = json.loads((project.path / "baselines/cpu.json").read_text())["figures"]
-    names = {name for test in figures.values() for name in test}
+    metrics = json.loads((project.path / "baselines/cpu.json").read_text())["metrics"]
+    names = {name for test in metrics.values() for name in test}
     assert "product to ready" in names
     assert not {name for name in names if " trace " in name}
 
@@ -101,7 +101,7 @@ def test_a_call_that_runs_nothing_on_a_device_is_noted_and_passes(project, perf_
     perf_test("perf.host_calls(call(len, [1]))")
     result = project.runpytest_inprocess("--perf", "--perf-trace=traces")
     result.assert_outcomes(passed=1)
-    result.stdout.fnmatch_lines(["  len: no figures (no device ran an operation): test_step.py/test_step/len"])
+    result.stdout.fnmatch_lines(["  len: no metrics (no device ran an operation): test_step.py/test_step/len"])
 
 
 @pytest.mark.parametrize(
@@ -111,7 +111,7 @@ def test_a_test_with_a_trace_of_its_own_is_left_alone(project, perf_test, body):
     perf_test("with jax.profiler.trace('own'):", f"    {body}")
     result = project.runpytest_inprocess("--perf", "--perf-trace=traces")
     result.assert_outcomes(passed=1)
-    result.stdout.fnmatch_lines(["  *: no figures (MeasurementError: * a trace is being recorded already*"])
+    result.stdout.fnmatch_lines(["  *: no metrics (MeasurementError: * a trace is being recorded already*"])
     assert read_trace(project.path / "own").operations
 
 
@@ -132,7 +132,7 @@ def test_an_error_in_a_traced_run_is_a_note(project, perf_test):
     source.write_text(text.format(ran))
     result = project.runpytest_inprocess("--perf", "--perf-trace=traces")
     result.assert_outcomes(passed=1)
-    result.stdout.fnmatch_lines(["  sometimes: no figures (RuntimeError: too often): *"])
+    result.stdout.fnmatch_lines(["  sometimes: no metrics (RuntimeError: too often): *"])
 
 
 def test_a_failure_while_warming_is_the_tests_own_and_the_profiler_is_free_again(project, perf_test):
@@ -163,7 +163,7 @@ EXPLICIT = [
 ]
 
 
-def test_traces_that_the_test_asks_for_are_figures_without_a_gate_and_leave_no_file(project, perf_test, monkeypatch):
+def test_traces_that_the_test_asks_for_are_metrics_without_a_gate_and_leave_no_file(project, perf_test, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", str(project.mkdir("temporary")))
     perf_test("import pytest", *EXPLICIT)
     result = project.runpytest_inprocess("--perf")
@@ -251,8 +251,8 @@ def _parts(test):
 
 
 def test_a_record_survives_the_way_to_the_main_process():
-    figure = Measurement("step trace device", 1.5, "us", "info", detail={"a": 1})
-    record = TraceRecord("step", "/t/a", 3, (figure,), (("jit_step: dot.1", 2.5, 1.0),), "note")
-    test = TestRecord("test_a.py::test_step", True, True, (), (figure,), traces=(record,))
+    metric = Metric("step trace device", 1.5, "us", "info", detail={"a": 1})
+    record = TraceRecord("step", "/t/a", 3, (metric,), (("jit_step: dot.1", 2.5, 1.0),), "note")
+    test = TestRecord("test_a.py::test_step", True, True, (), (metric,), traces=(record,))
     # pytest-xdist sends plain values alone, as JSON has them.
     assert TestRecord.from_dict(json.loads(json.dumps(test.to_dict()))) == test

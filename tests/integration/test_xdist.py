@@ -39,9 +39,9 @@ def test_counts_gate_and_fail_in_a_worker_and_timings_refuse_with_a_reason(proje
     result.stdout.fnmatch_lines(
         ["*perf.time: other processes share the machine under pytest-xdist*run it with `-n 0`*"]
     )
-    figures = json.loads((project.path / "baselines/cpu.json").read_text())["figures"]
-    assert figures["test_all.py::test_host_calls[7]"]["calls"]["value"] == 7
+    metrics = json.loads((project.path / "baselines/cpu.json").read_text())["metrics"]
+    assert metrics["test_all.py::test_host_calls[7]"]["calls"]["value"] == 7
     project.makepyfile(test_all=TESTS.format(calls=7, counted=8))
     result = project.runpytest_subprocess("--perf", "-n2")
     result.assert_outcomes(passed=2, failed=1, skipped=2)
-    result.stdout.fnmatch_lines(["*counted is 8 calls, the baseline is 7 calls*", "4 figures: 1 pass, 1 fail, *"])
+    result.stdout.fnmatch_lines(["*counted is 8 calls, the baseline is 7 calls*", "4 metrics: 1 pass, 1 fail, *"])

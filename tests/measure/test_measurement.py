@@ -1,4 +1,4 @@
-"""`measure.measurement`: one named figure."""
+"""`measure.metric`: one named metric."""
 
 import dataclasses
 import json
@@ -7,11 +7,11 @@ import math
 import numpy as np
 import pytest
 
-from perfsuite.measure.measurement import KINDS, Interval, Measurement, title
+from perfsuite.measure.measurement import KINDS, Interval, Metric, title
 
 
-def figure(**fields):
-    return Measurement(**{"name": "step to ready", "value": 12.5, "unit": "us", "kind": "time", **fields})
+def metric(**fields):
+    return Metric(**{"name": "step to ready", "value": 12.5, "unit": "us", "kind": "time", **fields})
 
 
 @pytest.mark.parametrize("ends", [(2.0, 1.0), (math.nan, 1.0), (1.0, math.nan), (math.nan, math.nan)])
@@ -31,72 +31,72 @@ def test_half_width_is_half_of_the_width():
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_kind_of_the_design_is_taken(kind):
-    assert figure(value=3, kind=kind).kind == kind
+    assert metric(value=3, kind=kind).kind == kind
 
 
 @pytest.mark.parametrize("name", ["", " ", None, 3, "two\nlines", "a\ttab"])
-def test_a_figure_needs_a_name_that_fits_a_line_of_a_table(name):
+def test_a_metric_needs_a_name_that_fits_a_line_of_a_table(name):
     with pytest.raises(ValueError, match="needs a name"):
-        figure(name=name)
+        metric(name=name)
 
 
 @pytest.mark.parametrize("unit", [None, 3, "us\n"])
 def test_a_unit_is_a_text_of_one_line(unit):
     with pytest.raises(ValueError, match="step to ready: unit must be a text of one line"):
-        figure(unit=unit)
+        metric(unit=unit)
 
 
 @pytest.mark.parametrize("fields", [{"kind": "speed"}, {"better": "more"}])
 def test_an_unknown_kind_or_direction_is_named_with_those_that_there_are(fields):
     with pytest.raises(ValueError, match=r"step to ready: .* must be .*lower.*|step to ready: .* one of count, size"):
-        figure(**fields)
+        metric(**fields)
 
 
 @pytest.mark.parametrize("value", [math.nan, math.inf, -math.inf])
-def test_a_figure_is_finite(value):
+def test_a_metric_is_finite(value):
     with pytest.raises(ValueError, match="step to ready: value must be finite"):
-        figure(value=value)
+        metric(value=value)
 
 
 @pytest.mark.parametrize("value", [None, "3", True, 1j, np.arange(3)])
-def test_a_figure_is_a_number(value):
+def test_a_metric_is_a_number(value):
     with pytest.raises(TypeError, match="step to ready: value must be an int or a float"):
-        figure(value=value)
+        metric(value=value)
 
 
 def test_a_count_is_whole():
-    assert figure(value=3.0, kind="count").value == 3
+    assert metric(value=3.0, kind="count").value == 3
     with pytest.raises(ValueError, match=r"a count must be whole, got 3\.5"):
-        figure(value=3.5, kind="count")
+        metric(value=3.5, kind="count")
 
 
 @pytest.mark.parametrize("target", ["", "TPU v5 lite", "../tpu-v5e", "tpu/v5e", "tpu-v5e\n", "-", ".json"])
 def test_a_target_is_the_name_of_a_baseline_file_and_leads_nowhere_else(target):
     with pytest.raises(ValueError, match="step to ready: target must be a name like 'tpu-v5e'"):
-        figure(target=target)
+        metric(target=target)
 
 
-def test_the_title_tells_a_figure_of_a_target_from_the_same_one_made_here():
-    assert figure().title == figure().name == "step to ready"
-    assert figure(target="tpu-v5e").title == title("step to ready", "tpu-v5e") == "step to ready @ tpu-v5e"
+def test_the_title_tells_a_metric_of_a_target_from_the_same_one_made_here():
+    assert metric().title == metric().name == "step to ready"
+    assert metric(target="tpu-v5e").title == title("step to ready", "tpu-v5e") == "step to ready @ tpu-v5e"
 
 
-def test_a_figure_cannot_be_changed_afterwards():
+def test_a_metric_cannot_be_changed_afterwards():
     with pytest.raises(dataclasses.FrozenInstanceError):
-        figure().value = 1
+        metric().value = 1
 
 
 @pytest.mark.parametrize(
     "measured",
     [
-        figure(),
-        figure(interval=Interval(11.0, 13.0), samples=40, better="higher"),
-        figure(value=133, kind="count", detail={"jax:flatten": 100, "equinox:combine": 33}),
-        figure(
+        metric(),
+        metric(interval=Interval(11.0, 13.0), samples=40, better="higher"),
+        metric(value=133, kind="count", detail={"jax:flatten": 100, "equinox:combine": 33}),
+        metric(
             value=1, kind="count", target="tpu-v5e", detail={"copy": 1}, places={"copy": "model.py:42 in attention"}
         ),
     ],
 )
-def test_a_figure_survives_the_way_to_another_process(measured):
+def test_a_metric_survives_the_way_to_another_process(measured):
     sent = json.loads(json.dumps(measured.to_dict()))
-    assert Measurement.from_dict(sent) == measured
+    assert Metric.from_dict(sent) == measured

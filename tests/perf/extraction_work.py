@@ -156,7 +156,7 @@ def first_runs(made: Work) -> dict[str, dict[str, float]]:
     least = dataclasses.replace(made, config=one_layer, layers=(0,), batch_size=1)
     for make in (naive, pipelined):
         list(make(Qwen2(one_layer), least)(least.params(), texts[:1]))
-    figures, wanted = {}, None
+    metrics, wanted = {}, None
     for name, make in VARIANTS.items():
         jax.clear_caches()
         with compiles.count() as counted:
@@ -164,13 +164,13 @@ def first_runs(made: Work) -> dict[str, dict[str, float]]:
             found = list(make(model, made)(params, texts))
             seconds = time.perf_counter() - began
         wanted = wanted or found
-        figures[name] = {
+        metrics[name] = {
             "seconds": seconds,
             "compiles": counted.compiles,
             "compile seconds": counted.seconds,
             "difference": difference(found, wanted),
         }
-    return figures
+    return metrics
 
 
 def resident_bytes() -> int:

@@ -60,18 +60,18 @@ def test_first_run_over_the_seeds_extraction(perf):
     command = [sys.executable, extraction_work.__file__, perf.size]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=1200)
     assert done.returncode == 0, done.stderr
-    figures = json.loads(done.stdout.splitlines()[-1])
-    for name, figure in figures.items():
-        assert figure["difference"] <= ROUNDING[perf.size]
-        perf.record(f"{name} first run", figure["seconds"], unit="s", kind="info")
-        perf.record(f"{name} compiling", figure["compile seconds"], unit="s", kind="info")
+    metrics = json.loads(done.stdout.splitlines()[-1])
+    for name, metric in metrics.items():
+        assert metric["difference"] <= ROUNDING[perf.size]
+        perf.record(f"{name} first run", metric["seconds"], unit="s", kind="info")
+        perf.record(f"{name} compiling", metric["compile seconds"], unit="s", kind="info")
         # How many operations the eager paths are made of is jax's and Flax's affair.
         kind = "count" if name in ("one transfer", "pipelined") else "info"
-        perf.record(f"{name} compiles", figure["compiles"], unit="compiles", kind=kind)
+        perf.record(f"{name} compiles", metric["compiles"], unit="compiles", kind=kind)
     for before, name in STEPS:
-        gain = figures[before]["seconds"] / figures[name]["seconds"]
+        gain = metrics[before]["seconds"] / metrics[name]["seconds"]
         perf.record(f"{name} over {before}", gain, unit="x", kind="info", better="higher")
-    gain = figures["naive"]["seconds"] / figures["pipelined"]["seconds"]
+    gain = metrics["naive"]["seconds"] / metrics["pipelined"]["seconds"]
     # One first run a side: what another process does to the machine meanwhile is in it.
     perf.record("pipelined over naive", gain, unit="x", kind="ratio", better="higher", tolerance=0.5)
     assert gain >= 7
@@ -171,7 +171,7 @@ def idle_share_of(perf, busy_work, tmp_path):
                 block(len(traces))
             traces.append(read_trace(recording.path))
         trace = min(traces, key=lambda trace: trace.idle_share)
-        for made in trace.measurements(name):
+        for made in trace.metrics(name):
             perf.record(made.name, made.value, unit=made.unit, kind="info")
         assert not trace.compilations
         copies = [transfer.count for transfer in trace.transfers if transfer.name == TO_HOST_STARTED]
@@ -257,7 +257,7 @@ def test_host_calls_of_a_batch(perf):
         for _ in extract(extractor, params, batches[:number]):
             pass
 
-    fit = perf.scaling(lambda number: (call(use, number), number), [2, 4, 8], figure="host_calls", name="pipeline")
+    fit = perf.scaling(lambda number: (call(use, number), number), [2, 4, 8], metric="host_calls", name="pipeline")
     assert fit.r_squared == pytest.approx(1)
 
 

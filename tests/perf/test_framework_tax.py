@@ -41,7 +41,7 @@ def of_each_size(variant):
 
 @each_variant
 def test_host_calls_are_linear_in_the_leaves(perf, variant, of_each_size):
-    fit = perf.scaling(of_each_size, SIZES, figure="host_calls", name=variant)
+    fit = perf.scaling(of_each_size, SIZES, metric="host_calls", name=variant)
     assert fit.r_squared > 0.9999 or not fit.per_unit.value
 
 

@@ -61,7 +61,7 @@ def likeliest(model, tokens):
 
 
 def test_cached_generation_over_the_uncached_baseline(perf, model):
-    """The seed's figure is that of 15 tokens; its goal is reached where the baseline's growth shows, at 512."""
+    """The seed's metric is that of 15 tokens; its goal is reached where the baseline's growth shows, at 512."""
     counts = COUNTS[perf.size]
     seeds = model.call(generate_uncached, 15)
     expected = np.asarray(seeds.run())
@@ -78,10 +78,10 @@ def test_cached_generation_over_the_uncached_baseline(perf, model):
     assert np.median(uncached[:, counts.index(15)]) == pytest.approx(whole, rel=0.3), "a sum over lengths"
     for count, slow, fast in zip(counts, uncached.T, cached.T, strict=True):
         ratios = fast / slow
-        figure = f"cached/uncached at {count} tokens"
-        perf.record(f"{figure} uncached", float(np.median(slow)), unit="s", kind="info")
-        perf.record(f"{figure} cached", float(np.median(fast)), unit="s", kind="info")
-        perf.record(f"{figure} speed-up", float(np.median(slow / fast)), unit="x", kind="info", better="higher")
+        metric = f"cached/uncached at {count} tokens"
+        perf.record(f"{metric} uncached", float(np.median(slow)), unit="s", kind="info")
+        perf.record(f"{metric} cached", float(np.median(fast)), unit="s", kind="info")
+        perf.record(f"{metric} speed-up", float(np.median(slow / fast)), unit="x", kind="info", better="higher")
 
     tokens = np.asarray(counts, float)
     slow, fast = np.median(uncached, axis=0), np.median(cached, axis=0)
@@ -97,11 +97,11 @@ def test_cached_generation_over_the_uncached_baseline(perf, model):
     assert min(fits.values()) >= 0.98, fits
     if perf.size == "full":
         # Three rounds, of half a minute each: no interval at the confidence of perf.compare, and no need of one.
-        perf.record(figure, float(np.median(ratios)), unit="x", kind="ratio", interval=(min(ratios), max(ratios)))
+        perf.record(metric, float(np.median(ratios)), unit="x", kind="ratio", interval=(min(ratios), max(ratios)))
         assert max(ratios) <= 1 / SEED, ratios
     else:
         calls = model.call(generate, counts[-1]), model.call(generate_uncached, counts[-1])
-        perf.compare(*calls, Budget(ratio=1 / 5), name=figure, tolerance=LOOSE)
+        perf.compare(*calls, Budget(ratio=1 / 5), name=metric, tolerance=LOOSE)
 
 
 @pytest.fixture
@@ -259,7 +259,7 @@ def test_host_calls_of_a_token(perf, shallow):
     def make_call(count):
         return shallow.call(generate_stepwise, count, cache_length=CACHE), count
 
-    assert perf.scaling(make_call, [2, 8, 16, 32], figure="host_calls", name="stepwise").r_squared >= 0.9999
+    assert perf.scaling(make_call, [2, 8, 16, 32], metric="host_calls", name="stepwise").r_squared >= 0.9999
 
 
 @pytest.mark.parametrize("target", [None, TARGET])

@@ -89,5 +89,5 @@ def test_time_grows_with_the_leaves(perf, of_each_model, variant):
 
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_host_calls_are_linear_in_the_leaves(perf, of_each_model, variant):
-    fit = perf.scaling(of_each_model, list(MODELS), figure="host_calls", name=variant)
+    fit = perf.scaling(of_each_model, list(MODELS), metric="host_calls", name=variant)
     assert fit.r_squared > 0.9999

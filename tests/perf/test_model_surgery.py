@@ -81,7 +81,7 @@ def flatten_and_unflatten(tree):
 
 
 def test_one_tree_at_for_all_replacements(perf, surgery):
-    """The seed's figure."""
+    """The seed's metric."""
     model, _, replacements = surgery(4)
     assert_same_tree(*(replace(model, replacements) for replace in REPLACE.values()))
     calls = replacing(replace_at_once, model, replacements), replacing(replace_one_by_one, model, replacements)
@@ -139,13 +139,13 @@ def one_replacement(surgery):
 def test_one_replacement_costs_the_same_in_a_model_of_any_size(perf, one_replacement):
     make_call = one_replacement(replace_on_paths)
     perf.scaling(make_call, SIZES, budget=Budget(us_per_leaf=0.2), name="paths", tolerance=2.0)
-    assert perf.scaling(make_call, SIZES, figure="host_calls", name="paths").per_unit.value == 0
+    assert perf.scaling(make_call, SIZES, metric="host_calls", name="paths").per_unit.value == 0
 
 
 def test_one_tree_at_costs_in_proportion_to_the_model(perf, one_replacement):
     make_call = one_replacement(replace_one_by_one)
     assert perf.scaling(make_call, SIZES, name="tree_at", tolerance=2.0).r_squared >= 0.99
-    assert perf.scaling(make_call, SIZES, figure="host_calls", name="tree_at").r_squared >= 0.9999
+    assert perf.scaling(make_call, SIZES, metric="host_calls", name="tree_at").r_squared >= 0.9999
 
 
 def test_first_run_over_the_ladder(perf):

@@ -1,7 +1,7 @@
 """All train steps are one program: what they differ in is paid by the host, on every step."""
 
 from perfsuite.measure.program.program_diff import differences
-from perfsuite.measure.program.program_figures import figures_of
+from perfsuite.measure.program.program_metrics import facts_of
 
 from .abstract_steps import TARGET, shapes, zeros
 from .conftest import DROPOUT, Steps, Workload
@@ -25,6 +25,6 @@ def test_train_steps_compile_to_the_same_program(perf):
     filtered = program("filter_jit")
     # The `tree_at` in the call of `Optimizer` leaves nothing in the program.
     assert differences(filtered, program("optimizer")) == ""
-    mine, theirs = figures_of(flat), figures_of(filtered)
+    mine, theirs = facts_of(flat), facts_of(filtered)
     assert {name for name in mine if mine[name] != theirs[name]} <= MARKED
     assert 0 < theirs["output bytes"] - mine["output bytes"] <= 1024, "one number, in the least that a TPU allots"

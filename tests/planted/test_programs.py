@@ -126,17 +126,17 @@ def test_sharded(perf, perf_target):
 
 @dataclasses.dataclass(frozen=True)
 class Outcome:
-    """What a run with a plant said. `line` is where the plant is, `failures` the messages by figure."""
+    """What a run with a plant said. `line` is where the plant is, `failures` the messages by metric."""
 
     status: int
     line: str
     text: str
     failures: dict[str, str]
 
-    def message(self, figure: str) -> str:
-        """The message of the gate of `figure`."""
-        assert figure in self.failures, self.text
-        return self.failures[figure]
+    def message(self, metric: str) -> str:
+        """The message of the gate of `metric`."""
+        assert metric in self.failures, self.text
+        return self.failures[metric]
 
 
 @pytest.fixture(scope="module")
@@ -180,7 +180,7 @@ def planted(step_project, run):
         text = str(result.stdout)
         device = f" @ {target}" if target else ""
         gates = re.findall(rf"^fail: \S+::\S+: (\w+_step) ([\w ]+){device} is ((?:.|\n(?!\w))*)", text, re.MULTILINE)
-        return Outcome(result.ret, line, text, {figure: message for _, figure, message in gates})
+        return Outcome(result.ret, line, text, {metric: message for _, metric, message in gates})
 
     return plant
 
@@ -236,7 +236,7 @@ def test_a_broken_dropout_fusion_is_named_with_its_line(planted):
 
 
 def growth(message: str) -> float:
-    """By how much a figure is above its baseline, relative."""
+    """By how much a metric is above its baseline, relative."""
     value, baseline = (float(number.replace(",", "")) for number in re.findall(r"([\d,]+) (?:bytes|FLOP)", message)[:2])
     return value / baseline - 1
 

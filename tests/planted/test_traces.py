@@ -82,19 +82,19 @@ def test_the_call_moves_on_while_it_is_traced(run):
 
 
 @pytest.mark.parametrize(
-    ("line", "figure"),
+    ("line", "metric"),
     [
         ("perf.time(call(step, X), tolerance=30)", "step to "),
         ("perf.compare(call(step, X), call(reference, X), tolerance=4)", "ratio"),
     ],
 )
-def test_a_baselines_failure_names_what_grew_since_as_long_as_its_trace_is_known(run, pytester, line, figure):
+def test_a_baselines_failure_names_what_grew_since_as_long_as_its_trace_is_known(run, pytester, line, metric):
     run(HEAD, line, options=["--perf-save"]).assert_outcomes(passed=1)
     control = run(HEAD, line)
     control.assert_outcomes(passed=1)
     control.stdout.no_fnmatch_line(TRACED)
     grown = [
-        f"*{figure}* is * the baseline is *",
+        f"*{metric}* is * the baseline is *",
         "*traced, a run (since the baseline): *",
         "  grew: jit_step: sort: 0 -> *",
     ]
@@ -112,7 +112,7 @@ def test_a_baselines_failure_names_what_grew_since_as_long_as_its_trace_is_known
         run(HEAD, line, options=["--perf-save"])
     path = pytester.path / "baselines/cpu.json"
     saved = json.loads(path.read_text())
-    for entry in saved["figures"]["test_step.py::test_step"].values():
+    for entry in saved["metrics"]["test_step.py::test_step"].values():
         entry["value"] /= 2.1  # saved elsewhere since
         entry.pop("interval", None)
     path.write_text(json.dumps(saved))

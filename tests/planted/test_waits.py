@@ -118,7 +118,7 @@ def line_of(text):
 
 
 SAID = [
-    # figure, then what the message says
+    # metric, then what the message says
     r"BudgetExceeded: prints fast-path misses is 1 misses against a budget of 0 misses",
     r"prints \(1\) at steps\.py:\d+: it has effects \(DebugEffect\): jax\.debug\.print",
     r"lambda \(1\) at test_step\.py:\d+: it has effects \(IOEffect\)",

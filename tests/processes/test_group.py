@@ -12,7 +12,7 @@ from perfsuite.gate.baseline_file import BaselineError
 from perfsuite.gate.environment import Environment
 from perfsuite.hooks import distributed as distributed_hooks
 from perfsuite.measure import peers
-from perfsuite.measure.measurement import Measurement
+from perfsuite.measure.measurement import Metric
 from perfsuite.measure.timing.block import Sample
 from perfsuite.processes import group as distributed
 from perfsuite.processes import transport as peer_lines
@@ -297,25 +297,25 @@ def test_other_tests_are_named_in_every_process(groups, second, message):
     assert {str(each).partition("but ")[2] for each in found} == {message}
 
 
-def test_of_each_figure_the_worst_is_everybodys_and_differing_counts_are_told(groups):
+def test_of_each_metric_the_worst_is_everybodys_and_differing_counts_are_told(groups):
     two = groups(2)
 
-    def figure(name, value, kind, better="lower"):
-        return Measurement(name, value, "x", kind, better)
+    def metric(name, value, kind, better="lower"):
+        return Metric(name, value, "x", kind, better)
 
-    def figures(process):
+    def metrics(process):
         made = [
-            figure("calls", 10 + process, "count"),
-            figure("hits", 10 + process, "count", "higher"),
-            figure("bytes", 5, "size"),
-            figure("note", 10 + process, "info"),
+            metric("calls", 10 + process, "count"),
+            metric("hits", 10 + process, "count", "higher"),
+            metric("bytes", 5, "size"),
+            metric("note", 10 + process, "info"),
         ]
-        return SimpleNamespace(measurements={each.title: each for each in made})
+        return SimpleNamespace(metrics={each.title: each for each in made})
 
-    of_both = [figures(0), figures(1)]
+    of_both = [metrics(0), metrics(1)]
     all_at_once(two, lambda group: distributed_hooks.slowest_speaks(group, "test_a", of_both[group.process]))
     for each in of_both:
-        assert [measurement.value for measurement in each.measurements.values()] == [11, 10, 5, 10]
+        assert [one.value for one in each.metrics.values()] == [11, 10, 5, 10]
     assert two[0].differences == [
         "test_a: calls differs: 10 in process 0, 11 in process 1; the worst one counts",
         "test_a: hits differs: 10 in process 0, 11 in process 1; the worst one counts",

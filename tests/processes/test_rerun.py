@@ -38,7 +38,7 @@ from perfsuite.processes.rerun import AGAIN, ProcessFailed, compare_again, run_b
 TESTS = Path(__file__).parents[1]
 
 SECONDS = "--perf-seconds=0.082"
-"""400 pairs of 205 us: too few to tell the noisy figures from their limit of 1.05; 800 are enough."""
+"""400 pairs of 205 us: too few to tell the noisy metrics from their limit of 1.05; 800 are enough."""
 
 ABOVE, BELOW = 1.0572, 1.0428
 
@@ -157,10 +157,10 @@ def test_a_fresh_process_settles_what_one_left_open_and_leaves_nothing_behind(pr
     assert [line[:-1] for line in lines] == [[str(project.path), str(ini), str(elsewhere), "", None, False, "full"]] * 2
     assert not any(Path(line[-1]).exists() for line in lines)
     assert {path.name for path in elsewhere.iterdir()} - {".benchmarks"} == {"base", "report.xml"}
-    # The pooled figure is the one on file.
-    (figures,) = json.loads((project.path / "baselines/cpu.json").read_text())["figures"].values()
-    assert figures["candidate/reference ratio to ready"]["value"] == pytest.approx(BELOW, abs=1e-3)
-    assert 800 <= figures["candidate/reference ratio to ready"]["samples"] < 830
+    # The pooled metric is the one on file.
+    (metrics,) = json.loads((project.path / "baselines/cpu.json").read_text())["metrics"].values()
+    assert metrics["candidate/reference ratio to ready"]["value"] == pytest.approx(BELOW, abs=1e-3)
+    assert 800 <= metrics["candidate/reference ratio to ready"]["samples"] < 830
 
 
 def test_a_process_that_dies_leaves_the_verdict_open_and_is_said(project):
@@ -314,7 +314,7 @@ def test_what_would_settle_it_is_as_many_samples_as_make_the_interval_narrow_eno
 
 
 @pytest.mark.parametrize("ratio", [1.0499, 1.05, 1.0501])
-def test_a_figure_on_its_limit_is_not_said_to_be_settled_by_more_samples(ratio):
+def test_a_metric_on_its_limit_is_not_said_to_be_settled_by_more_samples(ratio):
     assert settles(of_ratio(ratio, 1.01, 1.08)) == ("more than 50 processes: move the limit, or take a quieter machine")
 
 
@@ -454,7 +454,7 @@ def damaged(folder, damage):
 
 
 @pytest.mark.parametrize("damage", ["cut short", "empty", "text", "negative", "cut"])
-def test_damaged_samples_are_an_error_and_never_a_figure(tmp_path, damage):
+def test_damaged_samples_are_an_error_and_never_a_metric(tmp_path, damage):
     write_samples(tmp_path, of_samples([104, 106]))
     damaged(tmp_path, damage)
     with pytest.raises(ValueError, match=r"\S"):

@@ -6,7 +6,7 @@
 Prints a Markdown table. Each repeat runs both tools as their users do, each in pytest processes of its own:
 
 - pytest-benchmark times the code on file in one process (`--benchmark-save`), and the code under test in others
-  (`--benchmark-compare --benchmark-compare-fail mean:5% ...`), one for each plant: it compares figures of two
+  (`--benchmark-compare --benchmark-compare-fail mean:5% ...`), one for each plant: it compares metrics of two
   processes, one after the other. Each test may take `--benchmark-max-time` = SECONDS in each. Its three rules judge the
   same two runs.
 - perfsuite runs both in one process (`perf.compare(candidate, reference, Budget(ratio=...))`, no baseline), in pairs.

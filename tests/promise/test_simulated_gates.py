@@ -75,14 +75,14 @@ def test_looks_that_are_not_paid_for_raise_more_alarms_than_they_say():
     assert alarms > binom.isf(1e-3, gates, 0.05)
 
 
-@pytest.mark.parametrize(("figure", "least"), [(np.mean, 0.3), (np.median, 0.1)])
-def test_medians_taken_one_after_the_other_raise_alarms_all_the_time(figure, least):
+@pytest.mark.parametrize(("metric", "least"), [(np.mean, 0.3), (np.median, 0.1)])
+def test_medians_taken_one_after_the_other_raise_alarms_all_the_time(metric, least):
     """What users would do instead: time one version, then the other, and compare with a tolerance of 5 %."""
     alarms = 0
     for number in range(GATES):
         rng = np.random.default_rng([6, number])
         before, now = np.split(MODELS[number % len(MODELS)](rng, 2 * PAIRS), 2)
-        alarms += figure(now) > 1.05 * figure(before)
+        alarms += metric(now) > 1.05 * metric(before)
     assert alarms > least * GATES
 
 

@@ -1,4 +1,4 @@
-"""Baselines of any figures: written and read again, merged, and damaged."""
+"""Baselines of any metrics: written and read again, merged, and damaged."""
 
 import dataclasses
 import tempfile
@@ -55,23 +55,23 @@ def entries(draw, environments=environments):
     )
 
 
-def figures_of(entries, tests=texts, names=names):
+def metrics_of(entries, tests=texts, names=names):
     return st.dictionaries(tests, st.dictionaries(names, entries, min_size=1, max_size=3), max_size=3)
 
 
-# A file has few environments and many figures.
-any_figures = st.lists(environments, min_size=1, max_size=2).flatmap(
-    lambda few: figures_of(entries(st.sampled_from(few)))
+# A file has few environments and many metrics.
+any_metrics = st.lists(environments, min_size=1, max_size=2).flatmap(
+    lambda few: metrics_of(entries(st.sampled_from(few)))
 )
 
 
-@given(any_figures)
-def test_any_figures_round_trip_byte_for_byte(figures):
-    baselines = Baselines("cpu", figures)
+@given(any_metrics)
+def test_any_metrics_round_trip_byte_for_byte(metrics):
+    baselines = Baselines("cpu", metrics)
     content = encode(baselines)
     assert parse(content.decode(), "cpu") == baselines
     assert encode(parse(content.decode())) == content
-    assert content.count(b"\n") < 12 + len(baselines.environments) + sum(2 + len(each) for each in figures.values())
+    assert content.count(b"\n") < 12 + len(baselines.environments) + sum(2 + len(each) for each in metrics.values())
 
 
 @given(entries(), numbers)
@@ -82,7 +82,7 @@ def test_a_held_number_is_close_to_the_one_given(entry, value):
     assert dataclasses.replace(entry, kind="ratio", value=held).value == held
 
 
-# Few tests, names, values and environments, so that old and new figures meet.
+# Few tests, names, values and environments, so that old and new metrics meet.
 _few_environments = st.sampled_from(
     [
         Environment("cpu", 1, processor, python, "0.10.2", "0.10.2")
@@ -108,13 +108,13 @@ def few_entries(draw):
     )
 
 
-few_figures = figures_of(few_entries(), st.sampled_from("abc"), st.sampled_from("xyz"))
+few_metrics = metrics_of(few_entries(), st.sampled_from("abc"), st.sampled_from("xyz"))
 some_tests = st.sets(st.sampled_from("abcd"))
 
 
 @given(
-    few_figures,
-    few_figures,
+    few_metrics,
+    few_metrics,
     some_tests,
     some_tests,
     st.sampled_from([("measured",), ("compiled",), ("measured", "compiled")]),
@@ -139,7 +139,7 @@ def test_a_merge_loses_nothing_that_it_should_keep(old, new, trim, gone, provena
             if entry.provenance == "measured":
                 assert held.provenance == "measured"
     # What the changes say is what happened.
-    undone = {test: dict(each) for test, each in after.figures.items()}
+    undone = {test: dict(each) for test, each in after.metrics.items()}
     for change in changes:
         assert change.old == before.get(change.test, change.name)
         assert change.new == after.get(change.test, change.name)
@@ -151,17 +151,17 @@ def test_a_merge_loses_nothing_that_it_should_keep(old, new, trim, gone, provena
     assert {test: each for test, each in undone.items() if each} == old
 
 
-@given(few_figures, few_figures, some_tests)
+@given(few_metrics, few_metrics, some_tests)
 @settings(max_examples=200)
-def test_merging_the_same_figures_twice_changes_nothing_more(old, new, trim):
+def test_merging_the_same_metrics_twice_changes_nothing_more(old, new, trim):
     once, _ = merge(Baselines("cpu", old), new, trim=trim)
     twice, changes = merge(once, new, trim=trim)
     assert {change.action for change in changes} <= {"keep"}
     assert encode(twice) == encode(once)
 
 
-@given(few_figures, few_figures, few_figures)
-def test_figures_of_different_tests_can_be_merged_in_any_order(old, first, second):
+@given(few_metrics, few_metrics, few_metrics)
+def test_metrics_of_different_tests_can_be_merged_in_any_order(old, first, second):
     second = {test: each for test, each in second.items() if test not in first}
     baselines = Baselines("cpu", old)
     one_way, _ = merge(merge(baselines, first)[0], second)
@@ -172,7 +172,7 @@ def test_figures_of_different_tests_can_be_merged_in_any_order(old, first, secon
 @st.composite
 def damaged(draw):
     """A file's bytes before and after a random accident."""
-    whole = encode(Baselines("cpu", draw(any_figures)))
+    whole = encode(Baselines("cpu", draw(any_metrics)))
     at, end = sorted(draw(st.tuples(*[st.integers(0, len(whole) - 1)] * 2)))
     match draw(st.sampled_from(["cut", "flip", "drop", "insert", "repeat", "line twice"])):
         case "cut":

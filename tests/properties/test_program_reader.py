@@ -7,7 +7,7 @@ from perfsuite.measure.hlo.reader import parse
 from perfsuite.measure.program.lowering import Donation
 from perfsuite.measure.program.program import Origin
 from perfsuite.measure.program.program_diff import differences
-from perfsuite.measure.program.program_figures import measurements_of
+from perfsuite.measure.program.program_metrics import metrics_of
 from perfsuite.measure.program.program_reader import read_program
 from properties.hlo_texts import written_modules
 
@@ -24,7 +24,7 @@ def test_counts_are_those_of_their_parts(written, donations):
     text, module = written
     program = read_program(ORIGIN, parse(text), {}, MEMORY, donations)
     instructions = sum(len(computation.instructions) for computation in module.computations.values())
-    for one in measurements_of(program):
+    for one in metrics_of(program):
         if one.kind == "count":
             assert 0 <= one.value <= max(instructions, len(donations))
             assert sum((one.detail or {}).values()) == one.value

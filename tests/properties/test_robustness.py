@@ -18,7 +18,7 @@ from perfsuite.gate.baseline_format import encode, parse
 from perfsuite.gate.budget import Budget
 from perfsuite.gate.environment import Environment
 from perfsuite.gate.verdict import judge_baseline
-from perfsuite.measure.measurement import Interval, Measurement
+from perfsuite.measure.measurement import Interval, Metric
 from perfsuite.measure.targets.targets import target
 from perfsuite.options import MARKER_ARGUMENTS, add_options, marker_arguments
 from perfsuite.report.terminal import terminal
@@ -94,9 +94,9 @@ TREE = json.loads(encode(SAMPLE))
 
 
 @given(st.sampled_from(sorted(places(TREE), key=len)), json_values)
-@example(("figures", "test_a.py::test_b[x::y]", "ratio", "value"), 10**400)
-@example(("figures", "test_a.py::test_b[x::y]", "ratio", "high"), 10**400)
-@example(("figures", "test_a.py::test_b[x::y]", "calls", "detail", "jax:f"), 10**400)
+@example(("metrics", "test_a.py::test_b[x::y]", "ratio", "value"), 10**400)
+@example(("metrics", "test_a.py::test_b[x::y]", "ratio", "high"), 10**400)
+@example(("metrics", "test_a.py::test_b[x::y]", "calls", "detail", "jax:f"), 10**400)
 @settings(max_examples=150)
 def test_a_file_with_any_value_in_any_place_is_read_or_refused(path, value):
     refusal_of(json.dumps(replaced(TREE, path, value), indent=1).encode())
@@ -118,8 +118,8 @@ def test_any_bytes_are_refused(content):
 def real_content() -> bytes:
     """The head of the file that this repository is gated by, closed so that it is whole: some tests are enough."""
     baselines = parse(REAL.read_text(encoding="utf-8"))
-    some = sorted(baselines.figures)[:3]
-    return encode(Baselines("cpu", {test: baselines.figures[test] for test in some}))
+    some = sorted(baselines.metrics)[:3]
+    return encode(Baselines("cpu", {test: baselines.metrics[test] for test in some}))
 
 
 @given(st.integers(0, 10**6))
@@ -145,7 +145,7 @@ test_ids = st.text(max_size=30) | st.sampled_from(
         f"a.py::t[{'x' * 5000}]",
     ]
 )
-figure_names = st.text(min_size=1, max_size=30).filter(lambda name: name.strip() and name.isprintable()) | st.just(
+metric_names = st.text(min_size=1, max_size=30).filter(lambda name: name.strip() and name.isprintable()) | st.just(
     "f" * 5000
 )
 
@@ -175,35 +175,35 @@ def session_of(*records):
 
 
 @given(
-    st.dictionaries(test_ids, st.dictionaries(figure_names, finite, min_size=1, max_size=2), min_size=1, max_size=3),
+    st.dictionaries(test_ids, st.dictionaries(metric_names, finite, min_size=1, max_size=2), min_size=1, max_size=3),
     st.sampled_from(["time", "size", "ratio"]),
     finite,
 )
 @example({"a.py::t": {"f": 1.7e308}}, "time", 1.0)  # twice that is more than a float can hold
 @settings(max_examples=80)
-def test_figures_of_any_name_and_size_are_saved_loaded_gated_and_shown(figures, kind, now):
+def test_metrics_of_any_name_and_size_are_saved_loaded_gated_and_shown(metrics, kind, now):
     entries = {
         test: {name: Entry(value, "us", kind, "measured", HERE) for name, value in each.items()}
-        for test, each in figures.items()
+        for test, each in metrics.items()
     }
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "cpu.json")
         result = save(path, entries)
         loaded = load(path)
-    assert loaded.figures == entries
+    assert loaded.metrics == entries
     gates = [
-        judge_baseline(test, Measurement(name, now, "us", kind), loaded.get(test, name), now=HERE)
-        for test, each in figures.items()
+        judge_baseline(test, Metric(name, now, "us", kind), loaded.get(test, name), now=HERE)
+        for test, each in metrics.items()
         for name in each
     ]
     assert {gate.verdict for gate in gates} <= {"pass", "fail", "improved"}
-    assert all((gate.verdict == "fail") <= (gate.measurement.name in gate.reason) for gate in gates)
+    assert all((gate.verdict == "fail") <= (gate.metric.name in gate.reason) for gate in gates)
     record = SimpleNamespace(gates=gates, compiled=0, cached=0)
     lines = summary(session_of(record), [result])
-    # The head, a line for every test and figure, those that are explained, the count, and what was saved.
+    # The head, a line for every test and metric, those that are explained, the count, and what was saved.
     explained = sum(bool(gate.reason) for gate in gates)
-    assert len(lines) == 1 + len(figures) + len(gates) + explained + 1 + 1
-    assert set(figures) <= set(lines)
+    assert len(lines) == 1 + len(metrics) + len(gates) + explained + 1 + 1
+    assert set(metrics) <= set(lines)
 
 
 @given(st.builds("a.py::{}".format, st.text(max_size=30)))
@@ -272,9 +272,9 @@ def test_any_positional_argument_of_the_marker_is_refused(positional):
 
 @given(finite | st.floats() | st.sampled_from([10**400, True, "1", None]))
 @example(10**400)
-def test_any_figure_and_any_budget_is_taken_or_refused_with_its_name(value):
+def test_any_metric_and_any_budget_is_taken_or_refused_with_its_name(value):
     for make, words in (
-        (lambda: Measurement("the figure", value, "us", "time"), "the figure: "),
+        (lambda: Metric("the metric", value, "us", "time"), "the metric: "),
         (lambda: Budget(p99_us=value), "Budget(p99_us="),
     ):
         _, refusal = outcome((TypeError, ValueError), make)

@@ -15,8 +15,8 @@ from perfsuite.measure.stats.intervals import (
 )
 from perfsuite.measure.stats.rank_sum import shift, shift_interval
 
-figures = st.floats(-1e9, 1e9, allow_subnormal=False)
-samples = st.lists(figures, max_size=120).map(np.asarray)
+metrics = st.floats(-1e9, 1e9, allow_subnormal=False)
+samples = st.lists(metrics, max_size=120).map(np.asarray)
 quantiles = st.floats(0.01, 0.99)
 errors = st.floats(1e-6, 0.5)
 
@@ -85,10 +85,10 @@ def test_interval_does_not_depend_on_the_order_of_the_samples(samples, error, ra
 
 
 @st.composite
-def windows_of_sides(draw, figures=figures):
+def windows_of_sides(draw, metrics=metrics):
     """Two sides of 0 to 12 windows of one size, each of shape (windows, m)."""
     m, number = draw(st.integers(1, 5)), draw(st.integers(1, 12))
-    side = st.lists(figures, min_size=m * number, max_size=m * number)
+    side = st.lists(metrics, min_size=m * number, max_size=m * number)
     return tuple(np.asarray(draw(side), dtype=np.float64).reshape(number, m) for _ in range(2))
 
 

@@ -1,4 +1,4 @@
-"""`gate.verdict` over generated figures, intervals, limits and baselines."""
+"""`gate.verdict` over generated metrics, intervals, limits and baselines."""
 
 import dataclasses
 import json
@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from perfsuite.gate.baseline import Entry
 from perfsuite.gate.environment import Environment
 from perfsuite.gate.verdict import Gate, against_limit, judge_baseline, judge_budget
-from perfsuite.measure.measurement import Interval, Measurement
+from perfsuite.measure.measurement import Interval, Metric
 
 HERE = Environment("cpu", 2, "Xeon", "3.11.7", "0.10.2", "0.10.1", equinox="0.13.8")
 UNITS = {"count": "calls", "size": "B", "ratio": "x", "time": "us", "info": "s"}
@@ -29,7 +29,7 @@ def intervals(draw, numbers=finite):
 
 
 @st.composite
-def measurements(draw, kinds=tuple(UNITS)):
+def metrics(draw, kinds=tuple(UNITS)):
     kind = draw(st.sampled_from(kinds))
     interval = draw(st.none() | intervals())
     if kind == "count":
@@ -40,7 +40,7 @@ def measurements(draw, kinds=tuple(UNITS)):
         value = draw(st.floats(interval.low, interval.high))
     detail = draw(st.none() | st.dictionaries(st.text(min_size=1), counts, max_size=4))
     better = draw(st.sampled_from(["lower", "higher"]))
-    return Measurement("figure", value, UNITS[kind], kind, better, interval, draw(st.none() | st.just(30)), detail)
+    return Metric("metric", value, UNITS[kind], kind, better, interval, draw(st.none() | st.just(30)), detail)
 
 
 @st.composite
@@ -61,19 +61,19 @@ def entries(draw, kind, better, environment=None):
     return Entry(value, UNITS[kind], kind, provenance, environment or draw(environments()), better=better)
 
 
-def entry_for(measurement, **fields):
+def entry_for(metric, **fields):
     return Entry(**{
-        "value": measurement.value, "unit": measurement.unit, "kind": measurement.kind, "provenance": "measured",
-        "environment": HERE, "better": measurement.better, **fields,
+        "value": metric.value, "unit": metric.unit, "kind": metric.kind, "provenance": "measured",
+        "environment": HERE, "better": metric.better, **fields,
     })  # fmt: skip
 
 
-def span(measurement):
-    return measurement.interval or Interval(measurement.value, measurement.value)
+def span(metric):
+    return metric.interval or Interval(metric.value, metric.value)
 
 
-def judged(measurement, entry, tolerance=None):
-    return judge_baseline("test", measurement, entry, now=HERE, tolerance=tolerance)
+def judged(metric, entry, tolerance=None):
+    return judge_baseline("test", metric, entry, now=HERE, tolerance=tolerance)
 
 
 @given(intervals(), finite)
@@ -90,22 +90,22 @@ def test_a_wider_limit_never_turns_a_pass_into_a_failure(interval, one, other):
     assert order.index(wide) <= order.index(tight)
 
 
-@given(measurements(), finite)
-def test_a_budget_fails_exactly_when_the_whole_interval_lies_above_it(measurement, limit):
-    gate = judge_budget("test", measurement, limit)
-    assert gate.failed == (span(measurement).low > limit)
+@given(metrics(), finite)
+def test_a_budget_fails_exactly_when_the_whole_interval_lies_above_it(metric, limit):
+    gate = judge_budget("test", metric, limit)
+    assert gate.failed == (span(metric).low > limit)
     assert bool(gate.reason) == (gate.verdict != "pass")
 
 
-@given(st.data(), measurements(), tolerances)
+@given(st.data(), metrics(), tolerances)
 def test_a_baseline_fails_only_when_the_whole_interval_is_worse_than_it_and_improves_only_when_better(
-    data, measurement, tolerance
+    data, metric, tolerance
 ):
-    entry = data.draw(entries(measurement.kind, measurement.better))
-    gate = judged(measurement, entry, tolerance)
-    at = span(measurement)
-    best, worst = (at.low, at.high) if measurement.better == "lower" else (-at.high, -at.low)
-    baseline = entry.value if measurement.better == "lower" else -entry.value
+    entry = data.draw(entries(metric.kind, metric.better))
+    gate = judged(metric, entry, tolerance)
+    at = span(metric)
+    best, worst = (at.low, at.high) if metric.better == "lower" else (-at.high, -at.low)
+    baseline = entry.value if metric.better == "lower" else -entry.value
     if gate.failed:
         assert best > baseline
     if gate.verdict == "improved":
@@ -114,99 +114,97 @@ def test_a_baseline_fails_only_when_the_whole_interval_is_worse_than_it_and_impr
         assert not gate.failed
 
 
-@given(st.data(), measurements(SAMPLED), tolerances)
-def test_the_limit_that_a_gate_shows_is_the_one_that_it_judged_by(data, measurement, tolerance):
-    entry = data.draw(entries(measurement.kind, measurement.better, HERE))
-    gate = judged(measurement, entry, tolerance)
-    at = span(measurement)
-    beyond = at.low > gate.limit if measurement.better == "lower" else at.high < gate.limit
+@given(st.data(), metrics(SAMPLED), tolerances)
+def test_the_limit_that_a_gate_shows_is_the_one_that_it_judged_by(data, metric, tolerance):
+    entry = data.draw(entries(metric.kind, metric.better, HERE))
+    gate = judged(metric, entry, tolerance)
+    at = span(metric)
+    beyond = at.low > gate.limit if metric.better == "lower" else at.high < gate.limit
     assert gate.failed == beyond
 
 
-@given(st.data(), measurements(SAMPLED), tolerances)
-def test_better_higher_mirrors_better_lower(data, measurement, tolerance):
-    entry = data.draw(entries(measurement.kind, measurement.better, HERE))
-    at = span(measurement)
-    mirrored_measurement = dataclasses.replace(
-        measurement,
-        value=-measurement.value,
+@given(st.data(), metrics(SAMPLED), tolerances)
+def test_better_higher_mirrors_better_lower(data, metric, tolerance):
+    entry = data.draw(entries(metric.kind, metric.better, HERE))
+    at = span(metric)
+    mirrored_metric = dataclasses.replace(
+        metric,
+        value=-metric.value,
         interval=Interval(-at.high, -at.low),
-        better="higher" if measurement.better == "lower" else "lower",
+        better="higher" if metric.better == "lower" else "lower",
     )
-    mirrored_entry = dataclasses.replace(entry, value=-entry.value, better=mirrored_measurement.better)
-    gate = judged(dataclasses.replace(measurement, interval=at), entry, tolerance)
-    mirrored = judged(mirrored_measurement, mirrored_entry, tolerance)
+    mirrored_entry = dataclasses.replace(entry, value=-entry.value, better=mirrored_metric.better)
+    gate = judged(dataclasses.replace(metric, interval=at), entry, tolerance)
+    mirrored = judged(mirrored_metric, mirrored_entry, tolerance)
     assert gate.verdict == mirrored.verdict
     assert gate.limit == -mirrored.limit
 
 
 @given(counts, counts, tolerances, st.sampled_from(["compiles", "fusions"]))
 def test_a_count_passes_at_its_baseline_and_fails_at_any_increase(value, baseline, tolerance, unit):
-    measurement = Measurement("figure", value, unit, "count")
-    verdict = judged(measurement, entry_for(measurement, value=baseline), tolerance).verdict
+    metric = Metric("metric", value, unit, "count")
+    verdict = judged(metric, entry_for(metric, value=baseline), tolerance).verdict
     assert verdict == ("pass" if value == baseline else "fail" if value > baseline else "improved")
 
 
-@given(measurements(), tolerances)
-def test_a_figure_passes_against_itself(measurement, tolerance):
-    assume(measurement.kind != "info")
-    at = Interval(measurement.value, measurement.value)
-    entry = entry_for(measurement)
-    # The file keeps six digits, so the figure on file is the one to repeat.
-    repeated = dataclasses.replace(
-        measurement, value=entry.value, interval=None if measurement.interval is None else at
-    )
+@given(metrics(), tolerances)
+def test_a_metric_passes_against_itself(metric, tolerance):
+    assume(metric.kind != "info")
+    at = Interval(metric.value, metric.value)
+    entry = entry_for(metric)
+    # The file keeps six digits, so the metric on file is the one to repeat.
+    repeated = dataclasses.replace(metric, value=entry.value, interval=None if metric.interval is None else at)
     if repeated.interval is not None:
         repeated = dataclasses.replace(repeated, interval=Interval(entry.value, entry.value))
     assert judged(repeated, entry, tolerance).verdict == "pass"
 
 
-@given(st.data(), measurements(), tolerances)
-def test_a_reported_figure_never_gates(data, measurement, tolerance):
+@given(st.data(), metrics(), tolerances)
+def test_a_reported_metric_never_gates(data, metric, tolerance):
     entry = entry_for(
-        measurement,
-        value=data.draw(counts if measurement.kind == "count" else finite),
+        metric,
+        value=data.draw(counts if metric.kind == "count" else finite),
         provenance="reported",
         environment=None,
         source="a document",
     )
-    gate = judged(measurement, entry, tolerance)
-    assert gate.verdict == ("info" if measurement.kind == "info" else "not comparable")
+    gate = judged(metric, entry, tolerance)
+    assert gate.verdict == ("info" if metric.kind == "info" else "not comparable")
 
 
-@given(st.data(), measurements(["info"]), tolerances)
-def test_an_info_figure_never_gates(data, measurement, tolerance):
-    entry = data.draw(st.none() | entries("info", measurement.better))
-    assert judged(measurement, entry, tolerance).verdict == "info"
+@given(st.data(), metrics(["info"]), tolerances)
+def test_an_info_metric_never_gates(data, metric, tolerance):
+    entry = data.draw(st.none() | entries("info", metric.better))
+    assert judged(metric, entry, tolerance).verdict == "info"
 
 
-@given(st.data(), measurements(SAMPLED))
-def test_a_wider_tolerance_never_fails_what_a_tighter_one_lets_pass(data, measurement):
-    entry = data.draw(entries(measurement.kind, measurement.better, HERE))
+@given(st.data(), metrics(SAMPLED))
+def test_a_wider_tolerance_never_fails_what_a_tighter_one_lets_pass(data, metric):
+    entry = data.draw(entries(metric.kind, metric.better, HERE))
     tight, wide = sorted((data.draw(st.floats(0, 10)), data.draw(st.floats(0, 10))))
-    if judged(measurement, entry, wide).failed:
-        assert judged(measurement, entry, tight).failed
+    if judged(metric, entry, wide).failed:
+        assert judged(metric, entry, tight).failed
 
 
-@given(st.data(), measurements(SAMPLED), tolerances)
-def test_a_wider_interval_never_decides_what_a_narrower_one_left_open(data, measurement, tolerance):
-    entry = data.draw(entries(measurement.kind, measurement.better, HERE))
-    at = span(measurement)
+@given(st.data(), metrics(SAMPLED), tolerances)
+def test_a_wider_interval_never_decides_what_a_narrower_one_left_open(data, metric, tolerance):
+    entry = data.draw(entries(metric.kind, metric.better, HERE))
+    at = span(metric)
     wider = Interval(at.low - data.draw(positive), at.high + data.draw(positive))
-    if judged(measurement, entry, tolerance).verdict == "inconclusive":
-        assert judged(dataclasses.replace(measurement, interval=wider), entry, tolerance).verdict == "inconclusive"
+    if judged(metric, entry, tolerance).verdict == "inconclusive":
+        assert judged(dataclasses.replace(metric, interval=wider), entry, tolerance).verdict == "inconclusive"
 
 
-@given(st.data(), measurements(), tolerances, finite)
-def test_a_gate_survives_the_way_to_another_process(data, measurement, tolerance, limit):
-    entry = data.draw(st.none() | entries(measurement.kind, measurement.better))
-    for gate in (judged(measurement, entry, tolerance), judge_budget("test", measurement, limit)):
+@given(st.data(), metrics(), tolerances, finite)
+def test_a_gate_survives_the_way_to_another_process(data, metric, tolerance, limit):
+    entry = data.draw(st.none() | entries(metric.kind, metric.better))
+    for gate in (judged(metric, entry, tolerance), judge_budget("test", metric, limit)):
         assert Gate.from_dict(json.loads(json.dumps(gate.to_dict()))) == gate
 
 
-@given(st.data(), measurements(), tolerances)
-def test_every_verdict_but_a_pass_or_info_has_a_reason(data, measurement, tolerance):
-    entry = data.draw(st.none() | entries(measurement.kind, measurement.better))
-    gate = judged(measurement, entry, tolerance)
+@given(st.data(), metrics(), tolerances)
+def test_every_verdict_but_a_pass_or_info_has_a_reason(data, metric, tolerance):
+    entry = data.draw(st.none() | entries(metric.kind, metric.better))
+    gate = judged(metric, entry, tolerance)
     assert bool(gate.reason) == (gate.verdict not in ("pass", "info"))
     assert math.isfinite(gate.limit or 0)

@@ -90,4 +90,4 @@ def test_the_state_goes_leaf_by_leaf(perf):
         return call(step, {str(n): Y0 for n in range(size)}), size
 
     field = diffrax.ODETerm(lambda t, y, args: jax.tree.map(jnp.negative, y))
-    assert perf.scaling(make, [2, 4, 8], figure="host_calls").r_squared > 0.999
+    assert perf.scaling(make, [2, 4, 8], metric="host_calls").r_squared > 0.999

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.report_samples import HEADER, distribution, figure, line, perf_test
+from support.report_samples import HEADER, distribution, line, metric, perf_test
 
 from perfsuite.measure.measurement import Interval
 from perfsuite.report import drawings, pictures
@@ -69,20 +69,20 @@ class Parsed(html.parser.HTMLParser):
 
 def everything(name: str) -> Report:
     """A report with something in every part, all called `name`."""
-    failed = figure(
+    failed = metric(
         name, 3, verdict="fail", limit=2.0, baseline=2, source="baseline", reason=name, cause=name, first=name, unit=name,
         detail={name: 3, "other": 1}, baseline_detail={name: 2}, places={name: name},
     )  # fmt: skip
-    fact = figure(f"{name} flops", target=name, verdict="not comparable", reason=name)
+    fact = metric(f"{name} flops", target=name, verdict="not comparable", reason=name)
     trace = Trace(
-        name, name, f"{name}/perfetto_trace.json.gz", 2, (figure(f"{name} trace host"),), ((name, 1.0, 2.0),), ""
+        name, name, f"{name}/perfetto_trace.json.gz", 2, (metric(f"{name} trace host"),), ((name, 1.0, 2.0),), ""
     )
     program = ProgramRecord(name, name, name, name, 1, False, (fact.title,), True, (name,))
-    ratio = figure(
+    ratio = metric(
         name, 1.05, verdict="inconclusive", kind="ratio", reason=name, interval=Interval(1.0, 1.1), limit=1.02
     )
     variants = [
-        perf_test(f"test_variant[{name}{number}]", figure(f"{name}{number} ratio", 1.0 + number, kind="ratio"))
+        perf_test(f"test_variant[{name}{number}]", metric(f"{name}{number} ratio", 1.0 + number, kind="ratio"))
         for number in range(3)
     ]
     tests = (
@@ -139,7 +139,7 @@ def test_every_id_is_used_once_and_every_link_leads_somewhere(hostile):
     anchors += [each["href"][1:] for each in hostile.all("use")]
     assert anchors
     for anchor in anchors:
-        assert anchor in ids or anchor.startswith("figures.verdict=")
+        assert anchor in ids or anchor.startswith("metrics.verdict=")
     clips = {attributes["clip-path"] for _, attributes in hostile.tags if "clip-path" in attributes}
     assert clips
     assert {clip.removeprefix("url(#").removesuffix(")") for clip in clips} <= set(ids)
@@ -170,8 +170,8 @@ def test_a_session_without_failures_says_so(tests, says):
     assert " ".join(Parsed(page_of(Report(HEADER, tests))).text.split()).count(says) == 1
 
 
-def test_a_figure_has_value_interval_limit_baseline_change_and_verdict():
-    made = figure(
+def test_a_metric_has_value_interval_limit_baseline_change_and_verdict():
+    made = metric(
         "ratio", 1.062, unit="x", kind="ratio", interval=Interval(1.055, 1.07), limit=1.06, baseline=1.01,
         source="baseline", verdict="fail",
     )  # fmt: skip
@@ -181,14 +181,14 @@ def test_a_figure_has_value_interval_limit_baseline_change_and_verdict():
 
 
 def test_an_interval_without_an_end_is_left_out():
-    unbounded = perf_test("t", figure(interval=Interval(1.0, math.inf)))
+    unbounded = perf_test("t", metric(interval=Interval(1.0, math.inf)))
     text = Parsed(page_of(Report(HEADER, (unbounded,)))).text
     assert "inf]" not in text
     assert "[" not in text.partition("Session")[0]
 
 
 def test_parts_that_changed_are_named_with_their_place():
-    made = figure(detail={"dot": 3, "add": 1}, baseline_detail={"dot": 1, "add": 1, "old": 1}, places={"dot": "a.py:3"})
+    made = metric(detail={"dot": 3, "add": 1}, baseline_detail={"dot": 1, "add": 1, "old": 1}, places={"dot": "a.py:3"})
     text = " ".join(Parsed(page_of(Report(HEADER, (perf_test("t", made),)))).text.split())
     assert "dot: 1 \N{RIGHTWARDS ARROW} 3 at a.py:3" in text
     assert "old: 1 \N{RIGHTWARDS ARROW} none" in text
@@ -196,7 +196,7 @@ def test_parts_that_changed_are_named_with_their_place():
 
 
 def test_a_program_says_whether_it_could_be_compared():
-    fact = figure("step flops")
+    fact = metric("step flops")
     says = {
         "unfused: dot and add": ProgramRecord("step", None, "cpu", "xla", 1, False, ("step flops",), True, ("unfused: dot and add",)),
         "No gated fact differs": ProgramRecord("step", None, "cpu", "xla", 1, False, ("step flops",), True),
@@ -208,10 +208,10 @@ def test_a_program_says_whether_it_could_be_compared():
 
 
 def test_pictures_say_what_is_in_them():
-    ratio = figure("a/b ratio to ready", 1.05, kind="ratio", limit=1.2, baseline=1.04)
-    far = figure("a/b ratio to ready", 1.05, kind="ratio", limit=9.0, source="budget")
-    slope = figure("step to return per unit", 3.0, kind="time", baseline=2.5)
-    intercept = figure("step to return intercept", 0.5, kind="info", baseline=1.0)
+    ratio = metric("a/b ratio to ready", 1.05, kind="ratio", limit=1.2, baseline=1.04)
+    far = metric("a/b ratio to ready", 1.05, kind="ratio", limit=9.0, source="budget")
+    slope = metric("step to return per unit", 3.0, kind="time", baseline=2.5)
+    intercept = metric("step to return intercept", 0.5, kind="info", baseline=1.0)
     made = perf_test("t", ratio, far, slope, intercept, distributions=(distribution(),), lines=(line(),))
     text = " ".join(Parsed(page_of(Report(HEADER, (made,)))).text.split())
     assert "a: median 105 us b: median 100 us 4 pairs" in text
@@ -249,7 +249,7 @@ def test_any_line_can_be_drawn(points, slope):
 @pytest.mark.parametrize("values", [(1.0, 1.0, 1.0), (0.0, 0.0, 0.0), (-1.0, 2.0, 3.0), (1e-6, 1.0, 1e6)])
 def test_any_variants_can_be_drawn(values):
     named = [
-        (f"\N{CJK UNIFIED IDEOGRAPH-4E00}$x^{{{number}}}$\x00", figure(value=value, interval=Interval(value, math.inf)))
+        (f"\N{CJK UNIFIED IDEOGRAPH-4E00}$x^{{{number}}}$\x00", metric(value=value, interval=Interval(value, math.inf)))
         for number, value in enumerate(values)
     ]
     drawn = drawings.dots("ratio", named)
@@ -310,7 +310,7 @@ def test_a_name_that_may_be_broken_is_the_same_name(name):
 def test_a_large_session_is_a_page_of_moderate_size():
     names = [f"step {fact}" for fact in ("flops", "bytes accessed", "peak bytes", "fusions", "copies", "collectives")]
     tests = [
-        perf_test(f"test_variant_of_the_step[variant-{number}]", *(figure(name, number, baseline=3) for name in names))
+        perf_test(f"test_variant_of_the_step[variant-{number}]", *(metric(name, number, baseline=3) for name in names))
         for number in range(250)
     ]
     page = page_of(Report(HEADER, tuple(tests)))

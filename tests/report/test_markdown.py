@@ -10,7 +10,7 @@ from markdown_it import MarkdownIt
 
 from perfsuite.measure.measurement import Interval
 from perfsuite.report.markdown import LONG_LINES, block, code, markdown, plain
-from perfsuite.report.model import Figure, Header, Missing, Report, SavedChange, SavedFile, Test
+from perfsuite.report.model import Header, Missing, Report, Row, SavedChange, SavedFile, Test
 
 HEADER = Header(
     project="project",
@@ -47,13 +47,13 @@ HOSTILE = [
 ]
 
 
-def figure(name="step ratio", verdict="pass", value=1.5, **fields):
-    return Figure(name, name, None, value, fields.pop("unit", "x"), "ratio", "lower", verdict, **fields)
+def metric(name="step ratio", verdict="pass", value=1.5, **fields):
+    return Row(name, name, None, value, fields.pop("unit", "x"), "ratio", "lower", verdict, **fields)
 
 
-def a_test(id="tests/test_a.py::test_step", outcome="passed", message="", figures=(), line=7):
+def a_test(id="tests/test_a.py::test_step", outcome="passed", message="", metrics=(), line=7):
     function, _, parameters = id.partition("[")
-    return Test(id, function, parameters.removesuffix("]"), "tests/test_a.py", line, outcome, message, 0.1, figures)
+    return Test(id, function, parameters.removesuffix("]"), "tests/test_a.py", line, outcome, message, 0.1, metrics)
 
 
 def report(*tests, **fields):
@@ -101,21 +101,21 @@ def test_the_first_line_counts_the_tests_that_failed():
 
 
 def test_the_second_line_counts_verdicts_and_says_where():
-    text = markdown(report(a_test(figures=(figure(), figure("b"), figure("c", "improved", baseline=2.0)))))
+    text = markdown(report(a_test(metrics=(metric(), metric("b"), metric("c", "improved", baseline=2.0)))))
     assert text.split("\n\n")[1] == (
-        "3 figures: 1 improved, 2 pass. 1 x cpu (Xeon); python 3.11.7, jax 0.10.2; size small."
+        "3 metrics: 1 improved, 2 pass. 1 x cpu (Xeon); python 3.11.7, jax 0.10.2; size small."
     )
 
 
 def test_failures_come_first_then_what_is_undecided_then_the_rest():
-    figures = (
-        figure("e", "new"),
-        figure("d", "improved", 1.0, baseline=1.5),
-        figure("c", "not comparable", reason="c: other device"),
-        figure("b", "inconclusive", reason="b is 1.5\nto settle it: about 3 more seconds of sampling"),
+    metrics = (
+        metric("e", "new"),
+        metric("d", "improved", 1.0, baseline=1.5),
+        metric("c", "not comparable", reason="c: other device"),
+        metric("b", "inconclusive", reason="b is 1.5\nto settle it: about 3 more seconds of sampling"),
     )
     seen = read(
-        a_test("t::ok", figures=figures), a_test("t::bad", "failed", "a is 2 x"), missing=(Missing("t", "gone"),)
+        a_test("t::ok", metrics=metrics), a_test("t::bad", "failed", "a is 2 x"), missing=(Missing("t", "gone"),)
     )
     headings = seen.all("h3")
     assert [heading.split(":")[0] for heading in map(str.strip, headings)] == [
@@ -131,17 +131,17 @@ def test_failures_come_first_then_what_is_undecided_then_the_rest():
 
 
 def test_what_improved_and_what_is_new_names_the_command_that_records_it():
-    text = markdown(report(a_test("t::a", figures=(figure("d", "improved", 1.0, baseline=1.25), figure("e", "new")))))
+    text = markdown(report(a_test("t::a", metrics=(metric("d", "improved", 1.0, baseline=1.25), metric("e", "new")))))
     assert "### Improved: `pytest --perf-save` records it" in text
     assert "- `t::a`: `d` 1.25 → 1 x (-20.00%)" in text
     assert "### New: `pytest --perf-save` records it" in text
-    assert "- `t::a`: 1 figure without a baseline" in text
+    assert "- `t::a`: 1 metric without a baseline" in text
 
 
 def test_a_report_of_passes_has_no_section_but_the_table():
-    seen = read(a_test(figures=(figure(),)))
+    seen = read(a_test(metrics=(metric(),)))
     assert seen.all("h3") == []
-    assert seen.all("summary") == ["all 1 figure"]
+    assert seen.all("summary") == ["all 1 metric"]
 
 
 def test_a_failed_test_is_shown_with_its_line_and_its_message():
@@ -159,22 +159,22 @@ def test_a_long_message_is_folded_after_its_first_line():
     assert "<summary>" not in markdown(report(a_test(outcome="failed", message="\n".join(lines[:-1]))))
 
 
-def test_a_failed_figure_that_its_tests_message_does_not_explain_is_explained_in_full_below():
-    gates = (figure("a", "fail", reason="a is 2"), figure("b", "fail", reason="b is 3; grew: dot at x.py:4"))
-    text = markdown(report(a_test(outcome="failed", message="a is 2\nalso worse: b", figures=gates)))
-    assert "<summary>every figure that failed</summary>" in text
+def test_a_failed_metric_that_its_tests_message_does_not_explain_is_explained_in_full_below():
+    gates = (metric("a", "fail", reason="a is 2"), metric("b", "fail", reason="b is 3; grew: dot at x.py:4"))
+    text = markdown(report(a_test(outcome="failed", message="a is 2\nalso worse: b", metrics=gates)))
+    assert "<summary>every metric that failed</summary>" in text
     assert "b is 3; grew: dot at x.py:4" in text
-    whole = markdown(report(a_test(outcome="failed", message="a is 2", figures=gates[:1])))
-    assert "every figure that failed" not in whole
+    whole = markdown(report(a_test(outcome="failed", message="a is 2", metrics=gates[:1])))
+    assert "every metric that failed" not in whole
 
 
-def test_the_table_has_every_figure_in_the_order_of_the_session():
-    figures = (
-        figure("a", interval=Interval(1.4, 1.6), limit=1.7, source="budget"),
-        figure("b", "fail", 3.0, limit=2.1, source="baseline", baseline=2.0),
-        figure("c", "info", 0.5, baseline=0.01),
+def test_the_table_has_every_metric_in_the_order_of_the_session():
+    metrics = (
+        metric("a", interval=Interval(1.4, 1.6), limit=1.7, source="budget"),
+        metric("b", "fail", 3.0, limit=2.1, source="baseline", baseline=2.0),
+        metric("c", "info", 0.5, baseline=0.01),
     )
-    text = markdown(report(a_test(figures=figures), a_test("other", figures=(figure("z"),))))
+    text = markdown(report(a_test(metrics=metrics), a_test("other", metrics=(metric("z"),))))
     rows = [line for line in text.splitlines() if line.startswith("| ")]
     assert rows[2:] == [
         "| `tests/test_a.py::test_step` | `a` | 1.5 \\[1.4, 1.6\\] | x | 1.7 | budget |  |  | pass |",
@@ -215,13 +215,13 @@ def test_skipped_tests_are_counted_by_their_reason_and_notes_are_said():
 @pytest.mark.parametrize("text", HOSTILE)
 def test_a_hostile_name_is_shown_as_it_is_and_leaves_the_page_as_it_was(text):
     def page(name):
-        figures = (
-            figure(name, "inconclusive", reason=name, unit=name),
-            figure(name, "improved", baseline=2.0, unit=name),
-            figure(name, "new", unit=name),
-            figure(name, "fail", reason=f"{name}\n{name}", unit=name),
+        metrics = (
+            metric(name, "inconclusive", reason=name, unit=name),
+            metric(name, "improved", baseline=2.0, unit=name),
+            metric(name, "new", unit=name),
+            metric(name, "fail", reason=f"{name}\n{name}", unit=name),
         )
-        tests = (a_test(name, "failed", f"{name}\n{name}", figures), a_test(f"{name}2", "skipped", name))
+        tests = (a_test(name, "failed", f"{name}\n{name}", metrics), a_test(f"{name}2", "skipped", name))
         return read(*tests, missing=(Missing(name, name),), notes=(name,))
 
     hostile, tame = page(text), page("tame")

@@ -6,7 +6,7 @@ import math
 
 import pytest
 from hypothesis import given, settings
-from support.report_samples import HEADER, distribution, figure, perf_test, reports
+from support.report_samples import HEADER, distribution, metric, perf_test, reports
 
 from perfsuite.measure.measurement import Interval
 from perfsuite.report.json_report import json_text
@@ -26,9 +26,9 @@ def _refuse(name):
 
 
 def test_numbers_that_json_lacks_are_texts():
-    unbounded = figure("p99", 1.5, interval=Interval(1.0, math.inf), limit=math.inf)
+    unbounded = metric("p99", 1.5, interval=Interval(1.0, math.inf), limit=math.inf)
     values = Report(HEADER, (perf_test("test_step", unbounded),)).to_dict()
-    (written,) = values["tests"][0]["figures"]
+    (written,) = values["tests"][0]["metrics"]
     assert (written["interval"], written["limit"]) == ({"low": 1.0, "high": "inf"}, "inf")
 
 
@@ -56,8 +56,8 @@ def test_what_is_no_report_is_refused(damage):
 
 
 def test_counts_are_in_the_order_in_which_a_reader_wants_them():
-    figures = [figure(verdict=verdict) for verdict in ("info", "pass", "pass", "new", "fail")]
-    report = Report(HEADER, (perf_test("test_a", *figures), perf_test("test_b", outcome="error")))
+    metrics = [metric(verdict=verdict) for verdict in ("info", "pass", "pass", "new", "fail")]
+    report = Report(HEADER, (perf_test("test_a", *metrics), perf_test("test_b", outcome="error")))
     assert list(report.counts.items()) == [("fail", 1), ("new", 1), ("pass", 2), ("info", 1)]
     assert list(report.outcomes.items()) == [("error", 1), ("passed", 1)]
     assert [test.id for test in report.failures] == ["test_it.py::test_b"]
@@ -67,14 +67,14 @@ def test_counts_are_in_the_order_in_which_a_reader_wants_them():
     ("value", "baseline", "change"), [(102, 100, 0.02), (1, 0, None), (1, None, None), (5e-324, 1e308, -1.0)]
 )
 def test_change_is_relative_to_the_baseline(value, baseline, change):
-    made = figure(value=value, baseline=baseline).change
+    made = metric(value=value, baseline=baseline).change
     assert made == change or made == pytest.approx(change)
 
 
 def test_an_improvement_of_what_should_be_high_is_an_increase():
-    lower, higher = (figure(value=3, baseline=2, better=better) for better in ("lower", "higher"))
+    lower, higher = (metric(value=3, baseline=2, better=better) for better in ("lower", "higher"))
     assert (lower.better_than_baseline, higher.better_than_baseline) == (False, True)
-    assert figure(value=2, baseline=2).better_than_baseline is None
+    assert metric(value=2, baseline=2).better_than_baseline is None
 
 
 def test_records_for_pictures_travel_as_plain_values():

@@ -36,7 +36,7 @@ def test_tax(perf, variant):
     perf.record(f"{{variant}} leaves", len(variant), unit="leaves", kind="count")
 
 def test_scaling(perf):
-    perf.scaling(lambda size: (call(work(size), [1]), size), [10, 20, 40], figure="host_calls", name="work")
+    perf.scaling(lambda size: (call(work(size), [1]), size), [10, 20, 40], metric="host_calls", name="work")
 
 def test_program(perf):
     perf.program(call(product, x), name="product")
@@ -56,7 +56,7 @@ BASELINES = {
     "schema": 1,
     "device": "cpu",
     "environments": {},
-    "figures": {
+    "metrics": {
         "reported/step[base]": {
             "step time": {"kind": "time", "provenance": "reported", "source": "A note", "unit": "ms", "value": 3.5}
         },
@@ -142,8 +142,8 @@ def open_page(browser, page_path, pages):
 
 
 def shown(page) -> list[str]:
-    """The titles of the rows that the table of figures shows, from top to bottom."""
-    return page.locator("#figures tbody tr:visible td:first-child a").all_inner_texts()
+    """The titles of the rows that the table of metrics shows, from top to bottom."""
+    return page.locator("#metrics tbody tr:visible td:first-child a").all_inner_texts()
 
 
 def test_the_page_renders_and_runs_nothing_of_a_name(open_page):
@@ -173,13 +173,13 @@ def test_columns_sort_by_number_and_text_both_ways_and_back(open_page):
     assert (shown(page), value.get_attribute("aria-sort")) == (["c", "b", "a", "d"], "descending")
     button.press("Enter")
     assert (shown(page), value.get_attribute("aria-sort")) == (order, None)
-    page.locator("#figures thead button").first.click()
+    page.locator("#metrics thead button").first.click()
     assert shown(page) == ["a", "b", "c", "d"]
 
 
 def test_empty_cells_come_last_whichever_way(open_page):
     page = open_page()
-    button = page.locator("#figures thead button").filter(has_text="baseline")
+    button = page.locator("#metrics thead button").filter(has_text="baseline")
     for _ in range(2):
         button.click()
         assert set(shown(page)[:2]) == {"worse", "better"}
@@ -196,7 +196,7 @@ def test_rows_are_filtered_by_verdict_and_text(open_page):
     assert sorted(shown(page)) == ["better", "worse"]
     page.locator("form.filter input[type=search]").fill("BETT arrays")
     assert (shown(page), output.inner_text()) == (["better"], f"1 of {total} rows")
-    page.locator("form.filter input[type=search]").fill("no such figure")
+    page.locator("form.filter input[type=search]").fill("no such metric")
     assert (shown(page), output.inner_text()) == ([], f"0 of {total} rows")
 
 
@@ -204,7 +204,7 @@ def test_the_address_keeps_the_state_and_brings_it_back(open_page):
     page = open_page()
     page.get_by_role("checkbox", name="info").check()
     page.locator("form.filter input[type=search]").fill("test_numbers")
-    page.locator("#figures thead button").filter(has_text="value").click()
+    page.locator("#metrics thead button").filter(has_text="value").click()
     before = shown(page)
     assert before == ["d", "a", "b", "c"]
     again = open_page(fragment=page.evaluate("location.hash"))  # loaded anew
@@ -212,16 +212,16 @@ def test_the_address_keeps_the_state_and_brings_it_back(open_page):
     assert again.locator("form.filter input[type=search]").input_value() == "test_numbers"
 
 
-def test_a_count_at_the_top_leads_to_its_figures(open_page):
+def test_a_count_at_the_top_leads_to_its_metrics(open_page):
     page = open_page()
     page.locator("ul.counts a", has_text="improved").click()
     assert shown(page) == ["better"]
-    assert page.locator("#all-figures").evaluate("each => Math.abs(each.getBoundingClientRect().top) < innerHeight")
+    assert page.locator("#all-metrics").evaluate("each => Math.abs(each.getBoundingClientRect().top) < innerHeight")
 
 
 def test_a_link_opens_the_closed_part_that_it_leads_to(open_page):
     page = open_page()
-    link = page.locator("#figures tbody a", has_text="work host calls per unit")
+    link = page.locator("#metrics tbody a", has_text="work host calls per unit")
     details = page.locator(f"details{link.get_attribute('href')}")
     assert details.get_attribute("open") is None
     link.click()
@@ -239,7 +239,7 @@ def test_a_phone_scrolls_tables_in_their_boxes_and_never_the_page(open_page):
         && each.getBoundingClientRect().right > innerWidth + 1).map(each => each.outerHTML.slice(0, 80))"""
     )
     assert wide == []
-    assert page.locator("#figures").evaluate("each => each.offsetWidth > each.parentElement.clientWidth")
+    assert page.locator("#metrics").evaluate("each => each.offsetWidth > each.parentElement.clientWidth")
     for picture in page.locator("svg.picture").all():
         assert picture.bounding_box()["width"] <= width
 
@@ -298,7 +298,7 @@ def test_the_keyboard_reaches_the_filter_the_heads_and_the_box(open_page):
 def test_without_its_script_the_page_has_everything(open_page):
     page = open_page(java_script_enabled=False)
     assert not page.locator("form.filter").is_visible()
-    assert "20,000" in page.locator("#figures").inner_text()
+    assert "20,000" in page.locator("#metrics").inner_text()
 
 
 def test_print_shows_every_row_and_no_controls(open_page):

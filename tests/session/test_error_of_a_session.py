@@ -41,7 +41,7 @@ def write(project, **tests: str) -> None:
 LIMITED, OPEN = Budget(ratio=9), None
 
 
-def test_each_test_without_figures_on_file_is_expected_to_make_one_comparison(project, errors):
+def test_each_test_without_metrics_on_file_is_expected_to_make_one_comparison(project, errors):
     names = "abcdefghij"
     write(project, **dict.fromkeys(names, compared(LIMITED)))
     project.runpytest_inprocess("--perf").assert_outcomes(passed=10)

@@ -1,4 +1,4 @@
-"""`session`: which file a figure belongs to, and what a save makes of the files. `test_targets_end_to_end` runs it all."""
+"""`session`: which file a metric belongs to, and what a save makes of the files. `test_targets_end_to_end` runs it all."""
 
 import dataclasses
 from pathlib import Path
@@ -8,7 +8,7 @@ import pytest
 from perfsuite.gate.baseline import Entry
 from perfsuite.gate.baseline_file import BaselineError, load, save
 from perfsuite.gate.environment import Environment, target_environment
-from perfsuite.measure.measurement import Measurement
+from perfsuite.measure.measurement import Metric
 from perfsuite.options import Options
 from perfsuite.session import session as session_module
 from perfsuite.session.records import TestRecord
@@ -44,15 +44,15 @@ def start(tmp_path, monkeypatch):
 
 
 def flops(value=100, target=None, name="step flops", **fields):
-    return Measurement(name, value, "FLOP", "size", target=target, **fields)
+    return Metric(name, value, "FLOP", "size", target=target, **fields)
 
 
-def ran(*measurements, test=TEST, passed=True, ended=True):
-    return TestRecord(test, passed, ended, (), measurements)
+def ran(*metrics, test=TEST, passed=True, ended=True):
+    return TestRecord(test, passed, ended, (), metrics)
 
 
 def saved(session, *records):
-    """Save what these tests made: the actions, by file and figure."""
+    """Save what these tests made: the actions, by file and metric."""
     session.records = list(records)
     results, errors = session.save()
     assert errors == []
@@ -69,7 +69,7 @@ def entry(path, name="step flops", test=TEST):
 # Whose file.
 
 
-def test_a_figure_of_a_target_goes_to_the_file_of_the_target_as_compiled(start, tmp_path):
+def test_a_metric_of_a_target_goes_to_the_file_of_the_target_as_compiled(start, tmp_path):
     actions = saved(start(), ran(flops(), flops(90, "tpu-v5e")))
     assert actions == {name: {f"{TEST}: step flops": "create"} for name in ("cpu.json", "tpu-v5e.json")}
     here, there = entry(tmp_path / "cpu.json"), entry(tmp_path / "tpu-v5e.json")
@@ -78,7 +78,7 @@ def test_a_figure_of_a_target_goes_to_the_file_of_the_target_as_compiled(start, 
     assert there.environment == target_environment(CPU, "TPU v5 lite", libtpu="0.0.42")
 
 
-def test_a_figure_is_judged_against_the_file_of_its_own_device(start):
+def test_a_metric_is_judged_against_the_file_of_its_own_device(start):
     saved(start(), ran(flops(), flops(90, "tpu-v5e")))
     gating = start(save=False)
     assert gating.judge(TEST, flops(100), None).verdict == "pass"
@@ -91,7 +91,7 @@ def test_a_figure_is_judged_against_the_file_of_its_own_device(start):
 
 def test_the_limit_of_a_ratio_is_that_of_its_own_device(start):
     def cycles(value, target=None):
-        return Measurement("step cycles", value, "x", "ratio", target=target)
+        return Metric("step cycles", value, "x", "ratio", target=target)
 
     saved(start(), ran(cycles(2.0), cycles(4.0, "tpu-v5e")))
     gating = start(save=False)
@@ -126,10 +126,10 @@ def test_what_a_target_measured_or_a_document_reported_is_not_trimmed_here(start
     session = start()
     session.collected = {"test_a.py::test_other"}
     assert saved(session) == {"tpu-v5e.json": {f"{TEST}: step flops": "trim"}}
-    assert load(tmp_path / "tpu-v5e.json").figures == {TEST: {"step": measured, "step 3": REPORTED}}
+    assert load(tmp_path / "tpu-v5e.json").metrics == {TEST: {"step": measured, "step 3": REPORTED}}
 
 
-def test_a_figure_of_a_target_that_its_test_no_longer_makes_is_missing_and_trimmed(start):
+def test_a_metric_of_a_target_that_its_test_no_longer_makes_is_missing_and_trimmed(start):
     saved(start(), ran(flops(target="tpu-v5e"), flops(target="tpu-v5e", name="step peak")))
     gating = start(save=False)
     gating.records = [ran(flops(target="tpu-v5e"))]
@@ -190,9 +190,9 @@ def test_a_session_for_other_targets_keeps_what_tests_made_for_the_rest(start):
 
 def test_a_deleted_test_is_trimmed_from_the_file_of_its_target(start):
     kept, gone, renamed = f"{TEST}[tpu-v5e]", "test_a.py::test_gone[tpu-v5e]", f"{TEST}[dropout-tpu-v5e]"
-    figure = flops(target="tpu-v5e")
-    saved(start(), *(ran(figure, test=test) for test in (kept, gone, renamed)))
-    actions = saved(collected(start(CPU, "tpu-v5e"), kept), ran(figure, test=kept))
+    metric = flops(target="tpu-v5e")
+    saved(start(), *(ran(metric, test=test) for test in (kept, gone, renamed)))
+    actions = saved(collected(start(CPU, "tpu-v5e"), kept), ran(metric, test=kept))
     assert actions == {
         "tpu-v5e.json": {
             f"{kept}: step flops": "keep",
@@ -211,7 +211,7 @@ def test_a_deleted_test_is_trimmed_from_the_file_of_a_target_that_no_other_test_
     }
 
 
-def test_figures_of_the_other_size_stay(start):
+def test_metrics_of_the_other_size_stay(start):
     saved(start(size="full"), ran(flops(900, "tpu-v5e")))
     saved(start(), ran(flops(target="tpu-v5e")))
     assert saved(start(), ran(flops(target="tpu-v5e"))) == {"tpu-v5e.json": {f"{TEST}: step flops": "keep"}}
@@ -241,12 +241,12 @@ def test_the_target_and_a_host_without_it_agree_on_one_entry(start, tmp_path):
     assert start(TPU, save=False).judge(TEST, flops(90), None).verdict == "pass"
     assert start(TPU, save=False).judge(TEST, flops(92), None).verdict == "fail"
     assert saved(start(TPU), ran(flops(90))) == {"tpu-v5e.json": {f"{TEST}: step flops": "update"}}
-    # From now on it is measured, and a compiled figure that agrees adds nothing.
+    # From now on it is measured, and a compiled metric that agrees adds nothing.
     assert saved(start(), ran(flops(90, "tpu-v5e"))) == {"tpu-v5e.json": {f"{TEST}: step flops": "keep"}}
     assert entry(tmp_path / "tpu-v5e.json").provenance == "measured"
 
 
-def test_on_the_target_itself_compiled_figures_are_saved_and_trimmed_too(start):
+def test_on_the_target_itself_compiled_metrics_are_saved_and_trimmed_too(start):
     saved(start(), ran(flops(target="tpu-v5e"), flops(target="tpu-v5e", name="step peak")))
     session = start(TPU, "tpu-v5e")
     assert saved(session, ran(flops(target="tpu-v5e"))) == {

@@ -42,7 +42,7 @@ COST = {"flops": 6000.0, "bytes accessed": 2000.0, "transcendentals": 10.0}
 
 
 def read(text: str, *, origin=ORIGIN, cost=COST, memory=MEMORY, donations=()) -> Program:
-    """The facts in a text, with made-up figures of cost and memory."""
+    """The facts in a text, with made-up metrics of cost and memory."""
     return read_program(origin, hlo.parse(text), cost, memory, donations)
 
 

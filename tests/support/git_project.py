@@ -58,11 +58,11 @@ class GitProject:
             command, cwd=self.root, env=environment, check=True, capture_output=True, text=True
         ).stdout
 
-    def write(self, figures: Mapping[str, Entry] | bytes, path: str = "baselines/cpu.json") -> Path:
-        """Write the figures of one test, or these bytes, into a baseline file."""
+    def write(self, metrics: Mapping[str, Entry] | bytes, path: str = "baselines/cpu.json") -> Path:
+        """Write the metrics of one test, or these bytes, into a baseline file."""
         file = self.root / path
         file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_bytes(figures if isinstance(figures, bytes) else encode(Baselines(file.stem, {TEST: figures})))
+        file.write_bytes(metrics if isinstance(metrics, bytes) else encode(Baselines(file.stem, {TEST: metrics})))
         return file
 
     def commit(self, subject: str = "Work") -> str:
@@ -73,8 +73,8 @@ class GitProject:
         return self.git("rev-parse", "--short", "HEAD").strip()
 
     def save(
-        self, figures: Mapping[str, Entry] | bytes, subject: str = "Save", path: str = "baselines/cpu.json"
+        self, metrics: Mapping[str, Entry] | bytes, subject: str = "Save", path: str = "baselines/cpu.json"
     ) -> str:
-        """Write the figures and commit them; the short hash."""
-        self.write(figures, path)
+        """Write the metrics and commit them; the short hash."""
+        self.write(metrics, path)
         return self.commit(subject)

@@ -9,11 +9,11 @@ from perfsuite.report.model import (
     BaselineFile,
     Beside,
     CalibrationRow,
-    Figure,
     Header,
     Missing,
     Report,
     Reported,
+    Row,
     SavedChange,
     SavedFile,
     Test,
@@ -39,17 +39,17 @@ HEADER = Header(
 )
 
 
-def figure(name: str = "step flops", value: float = 2, **fields) -> Figure:
+def metric(name: str = "step flops", value: float = 2, **fields) -> Row:
     """A count that passed, but for what is given."""
     made = {"target": None, "unit": "FLOP", "kind": "count", "better": "lower", "verdict": "pass", **fields}
-    return Figure(**{"title": name, "name": name, "value": value, **made})
+    return Row(**{"title": name, "name": name, "value": value, **made})
 
 
-def perf_test(name: str = "test_step", *figures: Figure, **fields) -> Test:
+def perf_test(name: str = "test_step", *metrics: Row, **fields) -> Test:
     """A test that passed, but for what is given."""
     function, _, parameters = f"test_it.py::{name}".partition("[")
     made = {"file": "test_it.py", "line": 3, "outcome": "passed", "message": "", "seconds": 0.5, **fields}
-    return Test(f"test_it.py::{name}", function, parameters.removesuffix("]"), figures=tuple(figures), **made)
+    return Test(f"test_it.py::{name}", function, parameters.removesuffix("]"), metrics=tuple(metrics), **made)
 
 
 def distribution(title: str = "a/b ratio to ready", ratios=(1.0, 1.1, 1.05, 0.99), **fields) -> Distribution:
@@ -87,8 +87,8 @@ def _maybe(of: st.SearchStrategy) -> st.SearchStrategy:
 
 _kinds = st.sampled_from(KINDS)
 _betters = st.sampled_from(["lower", "higher"])
-_figures = st.builds(
-    Figure,
+_metrics = st.builds(
+    Row,
     title=_texts,
     name=_texts,
     target=_maybe(_texts),
@@ -150,7 +150,7 @@ _traces = st.builds(
     Trace,
     *[_texts] * 3,
     _counts,
-    _tuples(_figures),
+    _tuples(_metrics),
     _tuples(st.tuples(_texts, _numbers, _numbers)),
     _texts,
 )
@@ -161,7 +161,7 @@ _tests = st.builds(
     st.sampled_from(OUTCOMES),
     _texts,
     _numbers,
-    _tuples(_figures),
+    _tuples(_metrics),
     _tuples(_distributions),
     _tuples(_lines),
     _tuples(_programs),

@@ -13,7 +13,7 @@ from perfsuite.hooks.upgrade_child import Notes
 from perfsuite.measure.measurement import Interval
 from perfsuite.upgrade import changes
 from perfsuite.upgrade.changes import (
-    figures_changed,
+    metrics_changed,
     outcomes_changed,
     rounds_needed,
     smallest_seen,
@@ -21,7 +21,7 @@ from perfsuite.upgrade.changes import (
     times_changed,
 )
 from perfsuite.upgrade.found import ERROR
-from perfsuite.upgrade.runs import WINDOW, Figures, Run, Window, sizes
+from perfsuite.upgrade.runs import WINDOW, Metrics, Run, Window, sizes
 
 ENVIRONMENT = Environment("cpu", 1, "a processor", "3.11.7", "0.10.0", "0.10.0")
 TEST = "test_a.py::test_step"
@@ -38,10 +38,10 @@ def notes(times=None, stages=(), tests=None, uncollected=None):
     )
 
 
-def figures(entries=None, **noted):
+def metrics(entries=None, **noted):
     """The first run of an environment: its entries by name."""
     baselines = {"cpu": Baselines("cpu", {TEST: entries})} if entries else {}
-    return Figures(Run(notes(**noted), 1.0), baselines)
+    return Metrics(Run(notes(**noted), 1.0), baselines)
 
 
 def entry(value, kind="count", unit="calls", **more):
@@ -62,7 +62,7 @@ def windows_of(times, rounds=10):
 
 
 def noisy(rng, *, slower=1.0, of=1, noise=0.05, drift=0.0):
-    """Times of `of` figures with noise that is theirs, on a machine that gets slower by `drift` a process."""
+    """Times of `of` metrics with noise that is theirs, on a machine that gets slower by `drift` a process."""
 
     def times(side, place):
         pace = (1 + drift * place) * 100 * (slower if side else 1.0)
@@ -89,7 +89,7 @@ class TestTimes:
 
     @pytest.mark.parametrize("drift", [0.0, 0.1])
     def test_the_same_code_is_called_in_few_checks_at_most(self, drift):
-        """Of 100 checks with 20 figures each, as many call any as the error says, and not many more."""
+        """Of 100 checks with 20 metrics each, as many call any as the error says, and not many more."""
         rng = np.random.default_rng(4)
         called = 0
         for _ in range(100):
@@ -122,7 +122,7 @@ class TestTimes:
         def times(side, place):
             return {"f to return": 1.0, **({"g to return": 1.0} if place != 3 else {})}
 
-        assert [change.figure for change in times_changed(windows_of(times), {TEST})] == ["f to return"]
+        assert [change.metric for change in times_changed(windows_of(times), {TEST})] == ["f to return"]
 
     def test_tests_that_did_not_pass_in_both_have_no_times(self):
         assert times_changed(windows_of(noisy(np.random.default_rng(7))), set()) == []
@@ -162,7 +162,7 @@ class TestStageSeconds:
             return [("step", "trace", 1, 0.2 * (1 + side)), *small, ("step", "compile", 1, 1.0)]
 
         made = times_changed(self.windows(seconds), {TEST})
-        assert [(c.where, c.figure, c.called) for c in made] == [
+        assert [(c.where, c.metric, c.called) for c in made] == [
             ("trace", changes.OTHERS, "no change seen"),
             ("trace", "step", "worse"),
             ("compile", "step", "no change seen"),
@@ -174,36 +174,36 @@ class TestStageSeconds:
             return [("old" if side == 0 else "new", "lower", 1, 0.5), ("step", "lower", 1, 0.2)]
 
         made = times_changed(self.windows(seconds), {TEST})
-        assert [change.figure for change in made] == [changes.OTHERS, "step"]
+        assert [change.metric for change in made] == [changes.OTHERS, "step"]
 
 
 class TestCounts:
     def test_a_compile_more_is_named_with_its_function(self):
-        before = figures(stages=[("step", "compile", 1, 0.1)])
-        after = figures(stages=[("step", "compile", 2, 0.1), ("add", "compile", 1, 0.1)])
+        before = metrics(stages=[("step", "compile", 1, 0.1)])
+        after = metrics(stages=[("step", "compile", 2, 0.1), ("add", "compile", 1, 0.1)])
         (made,) = stages_changed(before, after)
-        assert (made.where, made.figure, made.before, made.after, made.called) == ("compile", "compiles", 1, 3, "worse")
+        assert (made.where, made.metric, made.before, made.after, made.called) == ("compile", "compiles", 1, 3, "worse")
         assert "add (+1)" in made.reason
         assert "step (+1)" in made.reason
 
     def test_the_same_counts_are_no_change_whatever_they_took(self):
-        before, after = (figures(stages=[("step", "trace", 4, seconds)]) for seconds in (0.1, 9.0))
+        before, after = (metrics(stages=[("step", "trace", 4, seconds)]) for seconds in (0.1, 9.0))
         assert [change.called for change in stages_changed(before, after)] == ["no change seen"]
 
     def test_fewer_are_better(self):
-        before, after = (figures(stages=[("step", "lower", number, 0.1)]) for number in (3, 2))
+        before, after = (metrics(stages=[("step", "lower", number, 0.1)]) for number in (3, 2))
         assert [(change.where, change.called) for change in stages_changed(before, after)] == [("lower", "better")]
 
     @pytest.mark.parametrize(("counted", "called"), [((2, 2), "worse"), ((2, 1), "undecided")])
     def test_more_is_called_only_where_every_process_of_the_new_counted_more(self, counted, called):
-        before, after = (figures(stages=[("step", "trace", number, 0.1)]) for number in (1, 2))
+        before, after = (metrics(stages=[("step", "trace", number, 0.1)]) for number in (1, 2))
         old = tuple(Run(notes(stages=[("step", "trace", 1, 0.1)]), 1.0) for _ in counted)
         new = tuple(Run(notes(stages=[("step", "trace", number, 0.1)]), 1.0) for number in counted)
         (made,) = stages_changed(before, after, [Window(old, new)])
         assert made.called == called
 
 
-class TestFigures:
+class TestMetrics:
     @pytest.mark.parametrize(
         ("old", "new", "called"),
         [
@@ -229,45 +229,45 @@ class TestFigures:
         ],
     )
     def test_the_gates_rules_decide(self, old, new, called):
-        before, after = (figures({"f": each} if each else {"g": entry(1)}) for each in (old, new))
-        made = {change.figure: change.called for change in figures_changed(before, after)}
+        before, after = (metrics({"f": each} if each else {"g": entry(1)}) for each in (old, new))
+        made = {change.metric: change.called for change in metrics_changed(before, after)}
         assert made["f"] == called
 
     def test_the_part_that_grew_is_named(self):
-        before = figures({"f": entry(10, detail={"a": 10})})
-        after = figures({"f": entry(12, detail={"a": 10, "b": 2})})
-        (made,) = figures_changed(before, after)
+        before = metrics({"f": entry(10, detail={"a": 10})})
+        after = metrics({"f": entry(12, detail={"a": 10, "b": 2})})
+        (made,) = metrics_changed(before, after)
         assert made.reason == "more calls of b (+2)"
 
     def test_times_and_information_are_not_held_against_each_other(self):
-        before, after = (figures({"t": entry(v, "time", "us"), "i": entry(v, "info", "s")}) for v in (1.0, 99.0))
-        assert figures_changed(before, after) == []
+        before, after = (metrics({"t": entry(v, "time", "us"), "i": entry(v, "info", "s")}) for v in (1.0, 99.0))
+        assert metrics_changed(before, after) == []
 
     def test_a_ratio_that_many_processes_measured_is_theirs_to_judge(self):
         low, high = (entry(v, "ratio", "x", interval=Interval(v, v)) for v in (1.0, 2.0))
-        before, after = (figures({"a/b ratio to return": each}) for each in (low, high))
-        (alone,) = figures_changed(before, after)
+        before, after = (metrics({"a/b ratio to return": each}) for each in (low, high))
+        (alone,) = metrics_changed(before, after)
         assert (alone.called, alone.reason) == ("worse", "of one process each: --rounds says whether it holds")
         times = times_changed(windows_of(lambda side, place: {"a/b ratio to return": 1.5 + place % 3}), {TEST})
         assert [change.called for change in times] == ["no change seen"]
-        assert figures_changed(before, after, times) == []
+        assert metrics_changed(before, after, times) == []
 
-    def test_a_test_that_failed_in_one_has_no_figures(self):
-        failed = figures({"f": entry(99)}, tests={TEST: ("failed", "boom")})
-        assert figures_changed(figures({"f": entry(1)}), failed) == []
+    def test_a_test_that_failed_in_one_has_no_metrics(self):
+        failed = metrics({"f": entry(99)}, tests={TEST: ("failed", "boom")})
+        assert metrics_changed(metrics({"f": entry(1)}), failed) == []
 
-    def test_figures_of_the_full_size_belong_to_their_test(self):
+    def test_metrics_of_the_full_size_belong_to_their_test(self):
         def of(value):
             key = f"{TEST} --perf-size=full"
-            return Figures(Run(notes(), 1.0), {"cpu": Baselines("cpu", {key: {"f": entry(value)}})})
+            return Metrics(Run(notes(), 1.0), {"cpu": Baselines("cpu", {key: {"f": entry(value)}})})
 
-        assert [change.called for change in figures_changed(of(1), of(2))] == ["worse"]
+        assert [change.called for change in metrics_changed(of(1), of(2))] == ["worse"]
 
-    def test_a_targets_figures_are_named_after_it(self):
+    def test_a_targets_metrics_are_named_after_it(self):
         def of(value):
-            return Figures(Run(notes(), 1.0), {"tpu-v5e": Baselines("tpu-v5e", {TEST: {"f": entry(value)}})})
+            return Metrics(Run(notes(), 1.0), {"tpu-v5e": Baselines("tpu-v5e", {TEST: {"f": entry(value)}})})
 
-        assert [change.figure for change in figures_changed(of(1), of(1))] == ["f @ tpu-v5e"]
+        assert [change.metric for change in metrics_changed(of(1), of(1))] == ["f @ tpu-v5e"]
 
     @pytest.mark.parametrize(
         ("name", "unit", "where"),
@@ -291,8 +291,8 @@ class TestFigures:
 
 class TestTests:
     def test_one_that_fails_or_is_gone_is_worse_and_says_why(self):
-        before = figures(tests={"a": ("passed", ""), "b": ("passed", ""), "c": ("passed", ""), "d": ("failed", "x")})
-        after = figures(tests={"a": ("failed", "TypeError: no"), "c": ("passed", ""), "d": ("passed", "")})
+        before = metrics(tests={"a": ("passed", ""), "b": ("passed", ""), "c": ("passed", ""), "d": ("failed", "x")})
+        after = metrics(tests={"a": ("failed", "TypeError: no"), "c": ("passed", ""), "d": ("passed", "")})
         made = {each.test: (each.before, each.after, each.worse) for each in outcomes_changed(before, after)}
         assert made == {
             "a": ("passed", "failed", True),
@@ -302,17 +302,17 @@ class TestTests:
         assert outcomes_changed(before, after)[0].reason == "after: TypeError: no"
 
     def test_a_file_that_cannot_be_imported_is_listed(self):
-        after = figures(tests={}, uncollected={"test_a.py": "ImportError: no eqx"})
-        made = outcomes_changed(figures(), after)
+        after = metrics(tests={}, uncollected={"test_a.py": "ImportError: no eqx"})
+        made = outcomes_changed(metrics(), after)
         assert [(each.test, each.worse) for each in made] == [(TEST, True), ("test_a.py", True)]
         assert made[1].reason == "after: ImportError: no eqx"
 
     def test_a_process_that_died_loses_every_test(self):
-        dead = Figures(Run(None, 1.0, "killed"), {})
-        assert [each.worse for each in outcomes_changed(figures(), dead)] == [True]
+        dead = Metrics(Run(None, 1.0, "killed"), {})
+        assert [each.worse for each in outcomes_changed(metrics(), dead)] == [True]
 
     def test_those_that_passed_or_were_skipped_in_both_are_not_listed(self):
-        both = figures(tests={"a": ("passed", ""), "b": ("skipped", "no libtpu")})
+        both = metrics(tests={"a": ("passed", ""), "b": ("skipped", "no libtpu")})
         assert outcomes_changed(both, both) == []
 
 

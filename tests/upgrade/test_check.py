@@ -20,7 +20,7 @@ from perfsuite.upgrade import check, environments, runs
 from perfsuite.upgrade.check import CheckFailed
 from perfsuite.upgrade.environments import Made
 from perfsuite.upgrade.found import Change, Check, TestChange
-from perfsuite.upgrade.runs import Figures, Run, Tests
+from perfsuite.upgrade.runs import Metrics, Run, Tests
 from upgrade.test_changes import ENVIRONMENT, TEST, notes
 from upgrade.test_environments import wheel
 
@@ -101,7 +101,7 @@ def test_a_planted_upgrade_is_caught_and_what_it_does_not_touch_is_silent(pytest
     values = json.loads(found.read_text())
     assert values["changed packages"] == ["steplib 1.0 -> 2.0"]
     assert values["windows"] == [2]
-    worse = {(c["test"], c["where"], c["figure"]): c for c in values["changes"] if c["called"] == "worse"}
+    worse = {(c["test"], c["where"], c["metric"]): c for c in values["changes"] if c["called"] == "worse"}
     step = "test_steps.py::test_step"
     assert {key[1] for key in worse} == {"trace", "lower", "compile", "host calls"}
     assert {key[0] for key in worse} == {step}
@@ -109,7 +109,7 @@ def test_a_planted_upgrade_is_caught_and_what_it_does_not_touch_is_silent(pytest
     assert "steplib:_look (+1)" in worse[step, "host calls", "step host calls"]["reason"]
     own = {c["called"] for c in values["changes"] if c["test"] == "test_steps.py::test_of_its_own"}
     assert own == {"no change seen", "undecided"}  # of two processes no time is called
-    timed = {(c["where"], c["figure"]) for c in values["changes"] if c["processes"] == 2}
+    timed = {(c["where"], c["metric"]) for c in values["changes"] if c["processes"] == 2}
     sides = {(where, f"same {side} to {moment}") for where, moment in (("dispatch", "return"), ("device", "ready"))
              for side in ("candidate", "reference")}  # fmt: skip
     assert sides | {("dispatch", "step to return"), ("device", "step to ready")} <= timed
@@ -129,13 +129,13 @@ def test_a_planted_upgrade_is_caught_and_what_it_does_not_touch_is_silent(pytest
 
 @dataclasses.dataclass
 class FakeTests:
-    """In the place of `Tests`: what ran in which order; `figures` and `times` by the name of the environment."""
+    """In the place of `Tests`: what ran in which order; `metrics` and `times` by the name of the environment."""
 
     first: dict
     times_of: object = None
     ran: list = dataclasses.field(default_factory=list)
 
-    def figures(self, made, name):
+    def metrics(self, made, name):
         self.ran.append(name)
         return self.first[name]
 
@@ -147,7 +147,7 @@ class FakeTests:
 def recorded(**values):
     """The first run of an environment, with counts by name."""
     entries = {name: Entry(value, "calls", "count", "measured", ENVIRONMENT) for name, value in values.items()}
-    return Figures(Run(notes(), 1.0), {"cpu": Baselines("cpu", {TEST: entries})})
+    return Metrics(Run(notes(), 1.0), {"cpu": Baselines("cpu", {TEST: entries})})
 
 
 @pytest.fixture
@@ -178,7 +178,7 @@ class TestExitStatus:
 
     def test_a_count_that_rose(self, fake, capsys):
         assert fake(recorded(f=3), recorded(f=4), "--rounds=0")[0] == 1
-        assert "worse: 1 figures" in capsys.readouterr().out
+        assert "worse: 1 metrics" in capsys.readouterr().out
 
     def test_a_time_that_rose(self, fake):
         def times_of(name):
@@ -189,7 +189,7 @@ class TestExitStatus:
         assert tests.ran[2:].count("before") == tests.ran[2:].count("after") == 10
 
     def test_a_test_that_died(self, fake, capsys):
-        dead = Figures(Run(None, 1.0, "it ended with status -11; the last that it wrote: boom"), {})
+        dead = Metrics(Run(None, 1.0, "it ended with status -11; the last that it wrote: boom"), {})
         status, tests = fake(recorded(f=3), dead)
         assert status == 1
         written = capsys.readouterr().out
@@ -213,9 +213,9 @@ class TestExitStatus:
 
     def test_nothing_to_compare_with(self, fake):
         with pytest.raises(CommandError, match="no perf test was found"):
-            fake(Figures(Run(notes(tests={}), 1.0), {}), recorded(f=3))
+            fake(Metrics(Run(notes(tests={}), 1.0), {}), recorded(f=3))
         with pytest.raises(CommandError, match="killed"):
-            fake(Figures(Run(None, 1.0, "killed"), {}), recorded(f=3))
+            fake(Metrics(Run(None, 1.0, "killed"), {}), recorded(f=3))
 
 
 class TestCommandLine:
@@ -254,7 +254,7 @@ class TestRuns:
         assert made[-2:] == ["--", "-odd-name.py"]
         assert "--perf-seconds=0.5" in made
 
-    def test_the_users_own_seconds_hold_for_the_figures(self):
+    def test_the_users_own_seconds_hold_for_the_metrics(self):
         assert not any(each.startswith("--perf-seconds") for each in self.arguments("-x"))
 
     def windows(self, rounds, minutes=None):
@@ -316,12 +316,12 @@ class TestTables:
         return Check(*made, tests, changes, (5, 5), ("the machine was busy",))
 
     def change(self, where, called, **more):
-        values = {"figure": "f", "unit": "us", "before": 100.0, "after": 112.0, "ratio": 1.12}
+        values = {"metric": "f", "unit": "us", "before": 100.0, "after": 112.0, "ratio": 1.12}
         return Change(where=where, called=called, test=TEST, **{**values, **more})
 
     def test_what_changed_is_listed_by_where_and_the_rest_is_counted(self):
         slower = self.change("dispatch", "worse", interval=Interval(1.08, 1.17), processes=10)
-        same = self.change("dispatch", "no change seen", figure="g", interval=Interval(0.9, 1.2), processes=10)
+        same = self.change("dispatch", "no change seen", metric="g", interval=Interval(0.9, 1.2), processes=10)
         calls = self.change(
             "host calls", "worse", unit="calls", before=0, after=4, ratio=None, reason="more calls of a"
         )
@@ -334,13 +334,13 @@ class TestTables:
         assert re.search(r"  f +0 calls +4 calls +\+4 +worse\n +more calls of a", text)
         assert "\n".join(render(self.check(slower, same), everything=True)).count("\n  g ") == 1
         assert "over 10 processes of each side" in text
-        assert text.endswith("worse: 2 figures")
+        assert text.endswith("worse: 2 metrics")
 
     def test_tests_that_no_longer_pass_are_listed_and_counted(self):
         lost = TestChange("a", "passed", "not run", "after: ImportError")
         text = "\n".join(render(self.check(tests=(lost,))))
         assert "  a: passed -> not run\n    after: ImportError" in text
-        assert text.endswith("worse: 0 figures and 1 test no longer passes")
+        assert text.endswith("worse: 0 metrics and 1 test no longer passes")
 
     def test_colours_only_where_asked_for(self):
         change = self.change("device", "worse")

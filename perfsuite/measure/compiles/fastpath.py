@@ -17,7 +17,7 @@ from perfsuite.measure.compat import jax_stack as _jax_internals
 from perfsuite.measure.compiles import callsite, compiles
 from perfsuite.measure.compiles.warmup import borrowed, warm
 from perfsuite.measure.errors import MeasurementError
-from perfsuite.measure.measurement import Measurement
+from perfsuite.measure.measurement import Metric
 
 _RUNS = 4
 """The first two may fill a cache that the others find full; of the others the one with the most misses counts."""
@@ -47,10 +47,10 @@ class FastPath:
     reasons: dict[str, str]
     places: dict[str, str]
 
-    def measurements(self, name: str) -> list[Measurement]:
+    def metrics(self, name: str) -> list[Metric]:
         """One count, with the functions as its detail."""
         name = f"{name} fast-path misses"
-        return [Measurement(name, self.misses, "misses", "count", detail=self.by_function, places=self.places)]
+        return [Metric(name, self.misses, "misses", "count", detail=self.by_function, places=self.places)]
 
     def __str__(self) -> str:
         return "\n".join(

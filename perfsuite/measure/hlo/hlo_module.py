@@ -40,7 +40,7 @@ class Instruction:
 
     `shapes` are the arrays of the result, a tuple's in order with nested ones flattened. `calls` are the computations
     that it refers to, in the order of the text. `stack` has the innermost frame first. `estimated_cycles` is the TPU
-    compiler's own figure from `backend_config`, of which nothing else is kept. `attributes` are those without a field
+    compiler's own metric from `backend_config`, of which nothing else is kept. `attributes` are those without a field
     here, by name, as the text has them; `metadata` and `backend_config` are not among them.
     """
 

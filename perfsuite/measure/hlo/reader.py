@@ -218,8 +218,8 @@ class _Reader(Scanner):
             if key == "backend_config":
                 end = end if value else self.braced(start) if text[start : start + 1] == "{" else self.value(start)
                 cycles_at = text.find('"estimated_cycles":', start, end)
-                if cycles_at >= 0 and (figure := _CYCLES.match(text, cycles_at, end)):
-                    cycles = int(figure[1])
+                if cycles_at >= 0 and (metric := _CYCLES.match(text, cycles_at, end)):
+                    cycles = int(metric[1])
                 continue
             if value is None:
                 end = self.value(start)

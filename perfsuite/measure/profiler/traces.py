@@ -1,7 +1,7 @@
 """`read_trace`: where the time of a recorded block went, from the host's dispatching to the single operation.
 
-A trace says why, where the other instruments say how much: none of its figures gates. They are taken under a profiler,
-whose cost is in them, and the names of its events are no promise of JAX's, so that a figure may fall to nothing by a
+A trace says why, where the other instruments say how much: none of its metrics gates. They are taken under a profiler,
+whose cost is in them, and the names of its events are no promise of JAX's, so that a metric may fall to nothing by a
 renaming. `measure.trace_recording` records.
 """
 
@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from perfsuite.measure.errors import MeasurementError
-from perfsuite.measure.measurement import Measurement
+from perfsuite.measure.measurement import Metric
 from perfsuite.measure.profiler.trace_events import (
     TO_HOST_STARTED,
     Events,
@@ -111,7 +111,7 @@ class Trace:
     collective_us: float = 0.0
 
     suffixes: ClassVar = tuple(
-        f" trace {figure}" for figure in ("host", "device", "wall", "idle share", "compilations", "transfers")
+        f" trace {metric}" for metric in ("host", "device", "wall", "idle share", "compilations", "transfers")
     )
 
     @property
@@ -124,14 +124,14 @@ class Trace:
         """The ten operations that took most, all runs together."""
         return self.operations[:LONGEST]
 
-    def measurements(self, name: str) -> list[Measurement]:
+    def metrics(self, name: str) -> list[Metric]:
         """Times (us a run), the idle share, and the counts of the whole block. All are of the kind info: see above.
 
         The time in collectives is among them where a collective ran.
         """
         compiled = Counter(compilation.module for compilation in self.compilations)
         moved = {transfer.name: transfer.count for transfer in self.transfers if transfer.name != TO_HOST_STARTED}
-        figures: list[tuple[float, str, dict[str, int] | None]] = [
+        metrics: list[tuple[float, str, dict[str, int] | None]] = [
             (self.host_us / self.runs, "us", None),
             (self.device_us / self.runs, "us", None),
             (self.wall_us / self.runs, "us", None),
@@ -140,11 +140,11 @@ class Trace:
             (sum(moved.values()), "transfers", moved),
         ]
         made = [
-            Measurement(name + suffix, value, unit, "info", detail=detail or None)
-            for suffix, (value, unit, detail) in zip(self.suffixes, figures, strict=True)
+            Metric(name + suffix, value, unit, "info", detail=detail or None)
+            for suffix, (value, unit, detail) in zip(self.suffixes, metrics, strict=True)
         ]
         if self.collective_us:
-            made.append(Measurement(f"{name} trace collectives", self.collective_us / self.runs, "us", "info"))
+            made.append(Metric(f"{name} trace collectives", self.collective_us / self.runs, "us", "info"))
         return made
 
 

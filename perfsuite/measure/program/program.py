@@ -1,7 +1,7 @@
 """A compiled program's own facts: what the compiler says, without running anything and without noise.
 
-All figures are for one device; of a sharded program, for each of its devices. `program_reader` makes a `Program` from
-what a compiler gives, `program_figures` turns one into figures for baselines.
+All metrics are for one device; of a sharded program, for each of its devices. `program_reader` makes a `Program` from
+what a compiler gives, `program_metrics` turns one into metrics for baselines.
 """
 
 import collections

@@ -5,7 +5,7 @@ import re
 from collections.abc import Iterable, Iterator, Mapping
 
 from perfsuite.measure.program.program import NAME, Operation, Program
-from perfsuite.measure.program.program_figures import figures_of
+from perfsuite.measure.program.program_metrics import facts_of
 
 _MOST = 8
 
@@ -23,7 +23,7 @@ def differences(before: Program, after: Program) -> str:
 
 
 def _lines(before: Program, after: Program) -> Iterator[str]:
-    was, now = figures_of(before), figures_of(after)
+    was, now = facts_of(before), facts_of(after)
     changed = [name for name in was if was[name] != now.get(name)]
     if not changed:
         return

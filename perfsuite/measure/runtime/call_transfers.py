@@ -7,7 +7,7 @@ import jax
 
 from perfsuite.measure.call import Call
 from perfsuite.measure.compiles.warmup import borrowed, warm
-from perfsuite.measure.measurement import Measurement
+from perfsuite.measure.measurement import Metric
 from perfsuite.measure.runtime.transfers import Direction, Transfer, Transfers, count
 
 SUFFIXES: dict[Direction, str] = {
@@ -35,13 +35,13 @@ class CallTransfers:
         """Implicit transfers and callbacks: what `Budget(transfers=)` limits."""
         return self.host_to_device + self.device_to_host + self.callbacks
 
-    def measurements(self, name: str) -> list[Measurement]:
+    def metrics(self, name: str) -> list[Metric]:
         """Four counts, each with what moved as its detail."""
         implicit = [event for event in self.events if not event.explicit]
         return [
-            _measurement(f"{name}{suffix}", [event for event in implicit if event.direction == direction])
+            _metric(f"{name}{suffix}", [event for event in implicit if event.direction == direction])
             for direction, suffix in SUFFIXES.items()
-        ] + [_measurement(f"{name}{EXPLICIT}", [event for event in self.events if event.explicit])]
+        ] + [_metric(f"{name}{EXPLICIT}", [event for event in self.events if event.explicit])]
 
     def in_words(self) -> str:
         """One line for each implicit transfer and callback, the same ones together."""
@@ -63,13 +63,13 @@ def transfers_of(call: Call) -> CallTransfers:
                 jax.block_until_ready(subject.run())
             runs.append(counted)
     least = min(runs, key=lambda counted: len(counted.events))
-    figures = least.host_to_device, least.device_to_host, least.callbacks, least.explicit
-    return CallTransfers(call.label, *figures, least.events)
+    metrics = least.host_to_device, least.device_to_host, least.callbacks, least.explicit
+    return CallTransfers(call.label, *metrics, least.events)
 
 
-def _measurement(name: str, events: list[Transfer]) -> Measurement:
+def _metric(name: str, events: list[Transfer]) -> Metric:
     parts = [f"{event.what}: {event.cause}" for event in events]
     places = {part: event.location for part, event in zip(parts, events, strict=True) if event.location}
     detail = dict(Counter(parts))
     unit = "callbacks" if name.endswith(SUFFIXES["callback"]) else "transfers"
-    return Measurement(name, len(events), unit, "count", detail=detail or None, places=places or None)
+    return Metric(name, len(events), unit, "count", detail=detail or None, places=places or None)

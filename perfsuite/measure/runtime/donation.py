@@ -15,10 +15,10 @@ from perfsuite.measure.call import Call
 from perfsuite.measure.compiles.description import text_of_array
 from perfsuite.measure.compiles.warmup import borrowed, warm
 from perfsuite.measure.errors import MeasurementError
-from perfsuite.measure.measurement import Measurement
+from perfsuite.measure.measurement import Metric
 
 NAMED = 12
-"""How many arrays a measurement names, the largest first."""
+"""How many arrays a metric names, the largest first."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,12 +50,12 @@ class Donation:
         """What the state needs beyond its own size while a step runs."""
         return sum(leaf.bytes for leaf in self.undonated)
 
-    def measurements(self, name: str) -> list[Measurement]:
+    def metrics(self, name: str) -> list[Metric]:
         """How many arrays were not donated, and their bytes."""
         parts = {leaf.path: leaf.bytes for leaf in sorted(self.undonated, key=lambda leaf: -leaf.bytes)[:NAMED]}
         return [
-            Measurement(f"{name} undonated arrays", len(self.undonated), "arrays", "count"),
-            Measurement(f"{name} undonated bytes", self.undonated_bytes, "bytes", "size", detail=parts or None),
+            Metric(f"{name} undonated arrays", len(self.undonated), "arrays", "count"),
+            Metric(f"{name} undonated bytes", self.undonated_bytes, "bytes", "size", detail=parts or None),
         ]
 
     def in_words(self) -> str:

@@ -14,12 +14,12 @@ from perfsuite.measure.call import Call
 from perfsuite.measure.compiles import compiles
 from perfsuite.measure.compiles.warmup import borrowed, warm
 from perfsuite.measure.errors import MeasurementError
-from perfsuite.measure.measurement import Measurement
+from perfsuite.measure.measurement import Metric
 from perfsuite.measure.runtime.origins import Origin, Profile
 
 REPEATS = 3
 FUNCTIONS_KEPT = 12
-"""How many functions a measurement names; together they make nearly all calls of a step."""
+"""How many functions a metric names; together they make nearly all calls of a step."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,11 +41,11 @@ class HostCalls:
     def total(self) -> int:
         return self.python_calls + self.c_calls
 
-    def measurements(self, name: str) -> list[Measurement]:
+    def metrics(self, name: str) -> list[Metric]:
         """One count, with the busiest functions as its detail, and as their places what the user's code called."""
         busiest = dict(list(self.by_function.items())[:FUNCTIONS_KEPT])
         places = {function: str(self.origin_of[function]) for function in busiest if function in self.origin_of}
-        return [Measurement(f"{name} host calls", self.total, "calls", "count", detail=busiest, places=places or None)]
+        return [Metric(f"{name} host calls", self.total, "calls", "count", detail=busiest, places=places or None)]
 
 
 def host_calls(call: Call, *, exact: bool = True) -> HostCalls:

@@ -21,7 +21,7 @@ import scipy.stats
 from perfsuite.measure.call import Call
 from perfsuite.measure.compiles.description import text_of_array
 from perfsuite.measure.compiles.warmup import borrowed
-from perfsuite.measure.measurement import Interval, Measurement
+from perfsuite.measure.measurement import Interval, Metric
 from perfsuite.measure.runtime.referrers import holders_of
 
 STEPS = 30
@@ -60,19 +60,17 @@ class Memory:
     host_growth_bytes: float
     host_growth: Interval | None
 
-    def measurements(self, name: str) -> list[Measurement]:
+    def metrics(self, name: str) -> list[Metric]:
         """Leaks as a count and a size, rounded up, so that an array in ten steps is one; live bytes as a size."""
         made = [
-            Measurement(f"{name} leaked arrays", math.ceil(self.leaked_arrays), "arrays a step", "count"),
-            Measurement(f"{name} leaked bytes", math.ceil(self.leaked_bytes), "bytes a step", "size"),
-            Measurement(f"{name} live bytes", self.live_bytes, "bytes", "size"),
-            Measurement(f"{name} peak device bytes", self.peak_bytes, "bytes", "info"),
+            Metric(f"{name} leaked arrays", math.ceil(self.leaked_arrays), "arrays a step", "count"),
+            Metric(f"{name} leaked bytes", math.ceil(self.leaked_bytes), "bytes a step", "size"),
+            Metric(f"{name} live bytes", self.live_bytes, "bytes", "size"),
+            Metric(f"{name} peak device bytes", self.peak_bytes, "bytes", "info"),
         ]
         if self.host_growth is not None:
             growth, interval = self.host_growth_bytes, self.host_growth
-            made.append(
-                Measurement(f"{name} host growth", growth, "bytes a step", "info", "lower", interval, self.steps)
-            )
+            made.append(Metric(f"{name} host growth", growth, "bytes a step", "info", "lower", interval, self.steps))
         return made
 
     def in_words(self) -> str:

@@ -31,7 +31,7 @@ longer than the first has."""
 
 @dataclasses.dataclass(frozen=True)
 class Estimate:
-    """A figure with its interval, which holds over all looks together with the probability that its maker says."""
+    """A metric with its interval, which holds over all looks together with the probability that its maker says."""
 
     value: float
     interval: Interval
@@ -133,7 +133,7 @@ def estimates(times: Sequence[Windows], error: float) -> Look | None:
 
 
 def unbounded(times: Sequence[Windows]) -> Look:
-    """What too few pairs say: the figures without an interval."""
+    """What too few pairs say: the metrics without an interval."""
     logs = [(np.log(candidate), np.log(reference)) for candidate, reference in times]
     return Look(
         Estimate(math.exp(shift(logs)), Interval(0.0, math.inf)),

@@ -12,7 +12,7 @@ class TargetError(MeasurementError):
     """Programs cannot be compiled for a target here."""
 
 
-class TargetUnavailable(TargetError):  # noqa: N818 - a state of this machine, as `BudgetExceeded` is of a figure
+class TargetUnavailable(TargetError):  # noqa: N818 - a state of this machine, as `BudgetExceeded` is of a metric
     """What compiling for a target needs is not installed, or cannot be: the message says what to do."""
 
 

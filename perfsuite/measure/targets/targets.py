@@ -1,6 +1,6 @@
 """Devices that programs are compiled for, present or not: their memory, their published peak rates, their slices.
 
-Everything here is per JAX device. Google publishes per chip: on a tpu7x a chip is two JAX devices, so its figures are
+Everything here is per JAX device. Google publishes per chip: on a tpu7x a chip is two JAX devices, so its metrics are
 halved; on a v4 and a v5p the two cores of a chip work as one JAX device ("megacore").
 """
 

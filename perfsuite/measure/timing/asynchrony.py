@@ -18,7 +18,7 @@ import numpy as np
 from perfsuite.measure.call import Call
 from perfsuite.measure.compiles import compiles
 from perfsuite.measure.errors import MeasurementError
-from perfsuite.measure.measurement import Interval, Measurement
+from perfsuite.measure.measurement import Interval, Metric
 from perfsuite.measure.stats.intervals import DECIDING_ERROR, error_of_look, median_interval
 from perfsuite.measure.timing.block import Sample, Subject, collector_off, run_block
 from perfsuite.measure.timing.clock import now_ns
@@ -62,14 +62,14 @@ class Asynchrony:
     samples: int
     reason: str = ""
 
-    def measurements(self, name: str) -> list[Measurement]:
+    def metrics(self, name: str) -> list[Metric]:
         """A count, 1 where the call waits, which is missing where that could not be told; and the share, as info."""
-        share = Measurement(
+        share = Metric(
             f"{name} returns at", self.share, "of the time to ready", "info", "lower", self.share_interval, self.samples
         )
         if self.waits is None:
             return [share]
-        return [share, Measurement(f"{name} waits", int(self.waits), "waits", "count")]
+        return [share, Metric(f"{name} waits", int(self.waits), "waits", "count")]
 
     def __str__(self) -> str:
         return (
@@ -104,8 +104,8 @@ def asynchrony(call: Call, *, seconds: float = 5.0) -> Asynchrony:
                     continue
                 look, next_look = look + 1, 2 * len(samples)
                 columns = columns_us(samples, call.label)
-                figures = _figures(columns, np.asarray(asleep_us), error_of_look(look, DECIDING_ERROR))
-                waits = _decided(*figures)
+                metrics = _metrics(columns, np.asarray(asleep_us), error_of_look(look, DECIDING_ERROR))
+                waits = _decided(*metrics)
                 if out_of_time or waits is not None:
                     break
             if waits is not False:
@@ -119,7 +119,7 @@ def asynchrony(call: Call, *, seconds: float = 5.0) -> Asynchrony:
             f"{call.label}: JAX's asynchronous dispatch is off here, so every call waits for the device, whatever its "
             "code does. Leave jax_cpu_enable_async_dispatch on to find out which calls wait"
         )
-    share, share_interval, asleep, _ = figures
+    share, share_interval, asleep, _ = metrics
     to_return, to_ready = (float(column) for column in np.median(columns, axis=0))
     if waits is None and looks >= _LEAST_LOOKS:
         seen_waiting = sum(count for place, count in places.items() if place.waits) / looks * share
@@ -198,7 +198,7 @@ def _dispatches_early() -> bool:
     return min(shares) < EARLY
 
 
-def _figures(
+def _metrics(
     columns: np.ndarray, asleep_us: np.ndarray, error: float
 ) -> tuple[float, Interval | None, float, Interval | None]:
     """Time to return and time asleep, each over the time to ready: medians and intervals."""

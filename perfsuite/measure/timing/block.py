@@ -65,7 +65,7 @@ class Subject:
 def subjects_alike(*calls: Call) -> list[Subject]:
     """Subjects to be held against each other: their blocks have the same number of calls, the most that one needs.
 
-    Blocks of different sizes are different measurements where a call returns before the device is done, because a
+    Blocks of different sizes are different metrics where a call returns before the device is done, because a
     second call then queues behind the first: one and the same 0.5 ms program, 3 calls a block against 4, gave ratios of
     1.29 to return and 0.97 to ready (2-core x86-64 machine, jax 0.10.2).
     """
@@ -175,7 +175,7 @@ def harness_cost(subject: Subject) -> Sample:
     idle.calls = subject.calls
     idle.harness = Sample(0.0, 0.0)
     samples = [run_block(idle) for _ in range(_HARNESS_TRIES)]
-    # In `Subject.harness` the second figure is the cost of waiting alone.
+    # In `Subject.harness` the second metric is the cost of waiting alone.
     return Sample(min(s.to_return for s in samples), min(s.to_ready - s.to_return for s in samples))
 
 

@@ -183,7 +183,7 @@ def smallest_caught(trials: Mapping[Key, Sequence[Trial]]) -> dict[Key, float | 
     on it would have alarmed, to either side. The logarithms of these are taken as normal, with a mean for each workload
     and one variance for all; the result is the upper prediction limit of the next one (G. J. Hahn and W. Q. Meeker,
     Statistical Intervals, section 4.8), and no smaller than the largest that was seen. The degrees of freedom are
-    counted in gates, although each gives two figures. None for a workload without A/A gates, or one of whose gates had
+    counted in gates, although each gives two metrics. None for a workload without A/A gates, or one of whose gates had
     too few pairs for an interval; above a factor of 10; and for all where there are fewer than three gates.
     """
     logs = {key: _log_thresholds(of_one) for key, of_one in trials.items()}

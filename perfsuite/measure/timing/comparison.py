@@ -2,7 +2,7 @@
 
 Timings on shared machines drift far more than the effects to be caught: sequential medians of the same code differed by
 8 % (standard deviation) and by up to 62 %, paired ones by 0.26 % (2-core x86-64 machine, 0.36 ms jitted step). So the
-sides take turns in random order in windows of a few blocks, and the figure is the median of candidate / reference over
+sides take turns in random order in windows of a few blocks, and the metric is the median of candidate / reference over
 all pairs of blocks of the same window.
 """
 
@@ -18,7 +18,7 @@ import numpy as np
 from perfsuite.measure import peers, progress
 from perfsuite.measure.call import Call
 from perfsuite.measure.compiles import compiles
-from perfsuite.measure.measurement import Interval, Measurement
+from perfsuite.measure.measurement import Interval, Metric
 from perfsuite.measure.stats.intervals import DECIDING_ERROR, error_of_look
 from perfsuite.measure.stats.sequential import (
     Estimate,
@@ -34,7 +34,7 @@ from perfsuite.measure.timing.block import Sample, Subject, collector_off, run_b
 from perfsuite.measure.timing.timing import Until, columns_us
 
 LEAST_PAIRS = 3
-"""Taken even when time is up. So few have no interval, and the figure stays open."""
+"""Taken even when time is up. So few have no interval, and the metric stays open."""
 HOPELESS = 0.001
 """Two sides of the same code may differ by about as much, for reasons that are none of theirs (where memory lies)."""
 MARGIN = 1.35
@@ -78,7 +78,7 @@ class Comparison:
 
     @property
     def candidate_median_us(self) -> float:
-        """Median of the candidate alone, for people: it drifts, and only the paired figures decide."""
+        """Median of the candidate alone, for people: it drifts, and only the paired metrics decide."""
         return float(np.median(self.candidate_us[:, COLUMNS[self.until]]))
 
     @property
@@ -90,22 +90,20 @@ class Comparison:
     def pairs(self) -> int:
         return len(self.candidate_us)
 
-    def measurements(self, name: str) -> list[Measurement]:
-        """The figures that a gate takes. The overhead is info: the ratio gates the same thing without its drift.
+    def metrics(self, name: str) -> list[Metric]:
+        """The metrics that a gate takes. The overhead is info: the ratio gates the same thing without its drift.
 
         Where the pairs were too few for an interval, the ratio is info as well.
         """
         ratio, overhead = self.ratio, self.overhead_us
         if not self.bounded:
             return [
-                Measurement(f"{name} ratio to {self.until}", ratio.value, "x", "info", samples=self.pairs),
-                Measurement(f"{name} overhead to {self.until}", overhead.value, "us", "info", samples=self.pairs),
+                Metric(f"{name} ratio to {self.until}", ratio.value, "x", "info", samples=self.pairs),
+                Metric(f"{name} overhead to {self.until}", overhead.value, "us", "info", samples=self.pairs),
             ]
         return [
-            Measurement(
-                f"{name} ratio to {self.until}", ratio.value, "x", "ratio", "lower", ratio.interval, self.pairs
-            ),
-            Measurement(
+            Metric(f"{name} ratio to {self.until}", ratio.value, "x", "ratio", "lower", ratio.interval, self.pairs),
+            Metric(
                 f"{name} overhead to {self.until}", overhead.value, "us", "info", "lower", overhead.interval, self.pairs
             ),
         ]
@@ -115,22 +113,22 @@ class Comparison:
         """Whether there were pairs enough for an interval at all."""
         return math.isfinite(self.ratio.interval.high)
 
-    def to_settle(self, limit: float, figure: Field = "ratio") -> str:
-        """What would settle a comparison that left `limit` inside the interval of `figure`, in words."""
+    def to_settle(self, limit: float, metric: Field = "ratio") -> str:
+        """What would settle a comparison that left `limit` inside the interval of `metric`, in words."""
         if self.unsettled:
             return f"{self.unsettled}; more sampling does not settle that"
-        estimate = getattr(self, figure)
+        estimate = getattr(self, metric)
         if not self.bounded:
             return (
                 f"{self.pairs} pairs are too few for an interval: allow more time "
                 f"({_seconds(self.seconds * fewest_pairs(self.error) / self.pairs)})"
             )
         value, low, high, limit_at = estimate.value, estimate.interval.low, estimate.interval.high, limit
-        if figure == "ratio" and limit > 0:
+        if metric == "ratio" and limit > 0:
             value, low, high, limit_at = (math.log(each) for each in (value, low, high, limit))
         distance = abs(limit_at - value)
-        # A share of the time of the reference, so that both figures are held to the same.
-        relative = distance if figure == "ratio" else distance / self.reference_median_us
+        # A share of the time of the reference, so that both metrics are held to the same.
+        relative = distance if metric == "ratio" else distance / self.reference_median_us
         if relative < HOPELESS:
             return (
                 f"its estimate lies within {HOPELESS:.1%} of the limit, where no amount of sampling is sure to tell "

@@ -1,4 +1,4 @@
-"""`fit_scaling`: how a figure grows with size, as a line with its slope, intercept and R^2."""
+"""`fit_scaling`: how a metric grows with size, as a line with its slope, intercept and R^2."""
 
 import dataclasses
 import random
@@ -11,14 +11,14 @@ import numpy as np
 from perfsuite.measure.call import Call
 from perfsuite.measure.compiles import compiles
 from perfsuite.measure.errors import MeasurementError
-from perfsuite.measure.measurement import Interval, Measurement
+from perfsuite.measure.measurement import Interval, Metric
 from perfsuite.measure.runtime.hostcalls import host_calls
 from perfsuite.measure.stats.intervals import INFORMING_ERROR, line_fit, median_interval
 from perfsuite.measure.timing.block import Sample, collector_off, run_block, subjects_alike
 from perfsuite.measure.timing.comparison import Estimate
 from perfsuite.measure.timing.timing import columns_us
 
-Figure = Literal["return", "ready", "host_calls"]
+Scaled = Literal["return", "ready", "host_calls"]
 MakeCall = Callable[[int], tuple[Call, float]]
 
 LEAST_ROUNDS = 12
@@ -28,14 +28,14 @@ PRECISION = 0.01
 
 @dataclasses.dataclass(frozen=True)
 class Scaling:
-    """A line through (units, figure): `per_unit` and `intercept` in microseconds, or in calls for "host_calls".
+    """A line through (units, metric): `per_unit` and `intercept` in microseconds, or in calls for "host_calls".
 
     `units` and `values` have shape (sizes,); a value is the median over the rounds. `per_unit` is the median of the
     slopes of the rounds, with its interval: drift between the rounds does not reach it.
     """
 
     label: str
-    figure: Figure
+    metric: Scaled
     units: np.ndarray
     values: np.ndarray
     per_unit: Estimate
@@ -45,32 +45,32 @@ class Scaling:
 
     @property
     def what(self) -> str:
-        """What the figures are called, after the name of the function."""
-        return "host calls" if self.figure == "host_calls" else f"to {self.figure}"
+        """What the metrics are called, after the name of the function."""
+        return "host calls" if self.metric == "host_calls" else f"to {self.metric}"
 
-    def measurements(self, name: str) -> list[Measurement]:
+    def metrics(self, name: str) -> list[Metric]:
         """Slope, intercept and R^2. Of times the slope is gated; of host calls the exact count at the largest size."""
         name = f"{name} {self.what}"
-        if self.figure == "host_calls":
+        if self.metric == "host_calls":
             unit = "calls"
-            fit = Measurement(f"{name} per unit", self.per_unit.value, "calls/unit", "info")
+            fit = Metric(f"{name} per unit", self.per_unit.value, "calls/unit", "info")
             largest = self.units.argmax()
-            exact = [Measurement(f"{name} at {self.units[largest]:g}", int(self.values[largest]), unit, "count")]
+            exact = [Metric(f"{name} at {self.units[largest]:g}", int(self.values[largest]), unit, "count")]
         else:
             unit, slope, exact = "us", self.per_unit, []
-            fit = Measurement(f"{name} per unit", slope.value, "us/unit", "time", "lower", slope.interval, self.rounds)
+            fit = Metric(f"{name} per unit", slope.value, "us/unit", "time", "lower", slope.interval, self.rounds)
         return [
             fit,
-            Measurement(f"{name} intercept", self.intercept, unit, "info"),
-            Measurement(f"{name} R^2", self.r_squared, "1", "info", better="higher"),
+            Metric(f"{name} intercept", self.intercept, unit, "info"),
+            Metric(f"{name} R^2", self.r_squared, "1", "info", better="higher"),
             *exact,
         ]
 
 
 def fit_scaling(
-    make_call: MakeCall, sizes: Sequence[int], *, figure: Figure = "return", seconds: float = 5.0
+    make_call: MakeCall, sizes: Sequence[int], *, metric: Scaled = "return", seconds: float = 5.0
 ) -> Scaling:
-    """Fit `figure` against the units that `make_call(size)` names beside its call, for at most `seconds` of sampling.
+    """Fit `metric` against the units that `make_call(size)` names beside its call, for at most `seconds` of sampling.
 
     Every round runs each size once, in random order. Raises `ValueError` for fewer than two different sizes, and
     `MeasurementError` when `make_call` gives the same units for all of them.
@@ -87,24 +87,24 @@ def fit_scaling(
     at = np.asarray(units)
     if len(set(units)) < 2:
         raise MeasurementError(f"make_call gives {units[0]:g} units for every size; a line needs two different ones")
-    if figure == "host_calls":
+    if metric == "host_calls":
         values = np.asarray([float(host_calls(each).total) for each in calls])
         slope, intercept, r_squared = line_fit(at, values)
         exact = Estimate(slope, Interval(slope, slope))
-        return Scaling(calls[0].label, figure, at, values, exact, intercept, r_squared, rounds=1)
-    times = _timed_rounds(calls, figure, at, seconds)
+        return Scaling(calls[0].label, metric, at, values, exact, intercept, r_squared, rounds=1)
+    times = _timed_rounds(calls, metric, at, seconds)
     slopes = np.polyfit(at, times.T, 1)[0]
     values = np.median(times, axis=0)
     _, intercept, r_squared = line_fit(at, values)
     slope = float(np.median(slopes))
     interval = median_interval(slopes, INFORMING_ERROR) or Interval(float(slopes.min()), float(slopes.max()))
-    return Scaling(calls[0].label, figure, at, values, Estimate(slope, interval), intercept, r_squared, len(times))
+    return Scaling(calls[0].label, metric, at, values, Estimate(slope, interval), intercept, r_squared, len(times))
 
 
-def _timed_rounds(calls: list[Call], figure: Figure, units: np.ndarray, seconds: float) -> np.ndarray:
+def _timed_rounds(calls: list[Call], metric: Scaled, units: np.ndarray, seconds: float) -> np.ndarray:
     """Microseconds, shape (rounds, sizes)."""
     subjects = subjects_alike(*calls)
-    column = 0 if figure == "return" else 1
+    column = 0 if metric == "return" else 1
     samples: list[list[Sample]] = [[] for _ in subjects]
     order = list(range(len(subjects)))
     shuffle = random.Random().shuffle

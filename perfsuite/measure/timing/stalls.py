@@ -16,7 +16,7 @@ import time
 from perfsuite.measure import progress
 from perfsuite.measure.call import Call
 from perfsuite.measure.compiles import compiles
-from perfsuite.measure.measurement import Measurement
+from perfsuite.measure.measurement import Metric
 from perfsuite.measure.timing.block import Sample, Subject, collector_off, run_block
 from perfsuite.measure.timing.clock import now_ns
 from perfsuite.measure.timing.scheduling import is_known, process_delay_ns
@@ -91,11 +91,11 @@ class Stalls:
         """Whether a stall in a hundred calls would have been seen twice with probability 0.999."""
         return self.calls - self.machine >= ENOUGH
 
-    def measurements(self, name: str) -> list[Measurement]:
+    def metrics(self, name: str) -> list[Metric]:
         """The stalls, for a budget alone, because they come at random; and the longest call, as info."""
         return [
-            Measurement(f"{name} stalls", self.count, "stalls", "count", samples=self.calls),
-            Measurement(f"{name} longest", self.longest_us, "us", "info", samples=self.calls),
+            Metric(f"{name} stalls", self.count, "stalls", "count", samples=self.calls),
+            Metric(f"{name} longest", self.longest_us, "us", "info", samples=self.calls),
         ]
 
     def __str__(self) -> str:

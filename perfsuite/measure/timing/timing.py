@@ -11,7 +11,7 @@ from perfsuite.measure import peers, progress
 from perfsuite.measure.call import Call
 from perfsuite.measure.compiles import compiles
 from perfsuite.measure.errors import MeasurementError
-from perfsuite.measure.measurement import Interval, Measurement
+from perfsuite.measure.measurement import Interval, Metric
 from perfsuite.measure.stats.intervals import INFORMING_ERROR, median_interval, quantile_floor, quantile_interval
 from perfsuite.measure.timing.block import Sample, Subject, collector_off, run_block
 
@@ -58,16 +58,16 @@ class Timing:
 
     suffixes: ClassVar = (" to return", " to ready", " p99")
 
-    def measurements(self, name: str) -> list[Measurement]:
-        """The figures that a gate takes: medians to return and to ready, and the tail."""
-        figures = (
+    def metrics(self, name: str) -> list[Metric]:
+        """The metrics that a gate takes: medians to return and to ready, and the tail."""
+        metrics = (
             (self.to_return.median_us, self.to_return.interval_us),
             (self.to_ready.median_us, self.to_ready.interval_us),
             (self.to_ready.p99_us, self.to_ready.p99_interval_us),
         )
         return [
-            Measurement(name + suffix, value, "us", "time", "lower", interval, len(self.samples_us))
-            for suffix, (value, interval) in zip(self.suffixes, figures, strict=True)
+            Metric(name + suffix, value, "us", "time", "lower", interval, len(self.samples_us))
+            for suffix, (value, interval) in zip(self.suffixes, metrics, strict=True)
         ]
 
 

@@ -1,6 +1,6 @@
 "use strict";
 // Tables of class "sortable" are sorted by the buttons of their heads. A form of class "filter" hides rows of the table
-// that its data-for names: by text, and by verdict. The state is in the address, as "#figures.text=adam&figures.sort=2d".
+// that its data-for names: by text, and by verdict. The state is in the address, as "#metrics.text=adam&metrics.sort=2d".
 (() => {
   document.documentElement.classList.add("scripted");
   const collator = new Intl.Collator("en", { numeric: true });

@@ -44,10 +44,10 @@ def colored(text: str, style: Style) -> str:
 
 
 def shown(source: Source, selected: Baselines, paint: Paint = plain) -> list[str]:
-    """The header of a file, and those of its figures that were selected, test by test."""
+    """The header of a file, and those of its metrics that were selected, test by test."""
     if selected.device.startswith(CALIBRATION):
         return [*_header(source, selected, paint), "", *_calibration(selected, paint)]
-    return [*_header(source, selected, paint), "", *_figures(selected, paint)]
+    return [*_header(source, selected, paint), "", *_metrics(selected, paint)]
 
 
 def differences(
@@ -55,7 +55,7 @@ def differences(
 ) -> list[str]:
     """What differs between two files: a table of each outcome that is worth one, or of all, then the number of each.
 
-    `found` is what `comparing.compare` gives. Figures that came or went are counted by their tests.
+    `found` is what `comparing.compare` gives. Metrics that came or went are counted by their tests.
     """
     lines = [paint(f"{old.name} -> {new.name}", "bold")]
     if old.baselines.device != new.baselines.device:
@@ -77,7 +77,7 @@ def counts_line(found: Iterable[Difference]) -> str:
     """`2 worse, 1 better, 30 the same`."""
     counts = collections.Counter(each.outcome for each in found)
     named = [_title(each, counts[each]) for each in OUTCOMES if counts[each]]
-    return ", ".join(named) or "no figures"
+    return ", ".join(named) or "no metrics"
 
 
 def percent(change: float | None) -> str:
@@ -115,7 +115,7 @@ def environment_line(environment: Environment) -> str:
 
 
 def plural(count: int, what: str) -> str:
-    """`1 figure`, `1,021 figures`."""
+    """`1 metric`, `1,021 metrics`."""
     return f"{count:,} {what}{'' if count == 1 else 's'}"
 
 
@@ -123,23 +123,23 @@ def _header(source: Source, selected: Baselines, paint: Paint) -> list[str]:
     every = _entries(source.baselines)
     some = _entries(selected)
     of_all = f" of {len(every):,}" if len(some) < len(every) else ""
-    tests = plural(len(selected.figures), "test")
-    head = f"{source.name}: {source.baselines.device}, {len(some):,}{of_all} figures of {tests}"
+    tests = plural(len(selected.metrics), "test")
+    head = f"{source.name}: {source.baselines.device}, {len(some):,}{of_all} metrics of {tests}"
     made = collections.Counter(entry.environment for entry in every)
     lines = [paint(head, "bold")]
     lines += [
-        f"  {environment_line(environment)}: {plural(count, 'figure')}"
+        f"  {environment_line(environment)}: {plural(count, 'metric')}"
         for environment, count in made.most_common()
         if environment is not None
     ]
     if made[None]:
-        lines.append(f"  no environment: {plural(made[None], 'figure')}")
+        lines.append(f"  no environment: {plural(made[None], 'metric')}")
     return lines
 
 
-def _figures(selected: Baselines, paint: Paint) -> list[str]:
+def _metrics(selected: Baselines, paint: Paint) -> list[str]:
     rows, tests = [], []
-    for test, entries in sorted(selected.figures.items()):
+    for test, entries in sorted(selected.metrics.items()):
         for name, entry in sorted(entries.items()):
             tests.append(test)
             kind = f"{entry.kind}, higher is better" if entry.better == "higher" else entry.kind
@@ -152,13 +152,13 @@ def _figures(selected: Baselines, paint: Paint) -> list[str]:
                     _origin(entry),
                 )
             )
-    return _under_their_tests(("figure", "value", "unit", "kind", "provenance"), rows, tests, paint)
+    return _under_their_tests(("metric", "value", "unit", "kind", "provenance"), rows, tests, paint)
 
 
 def _calibration(selected: Baselines, paint: Paint) -> list[str]:
-    """A row for each workload and condition. The columns are what the names of the figures end with."""
+    """A row for each workload and condition. The columns are what the names of the metrics end with."""
     cells: dict[tuple[str, str], dict[str, str]] = {}
-    for test, entries in sorted(selected.figures.items()):
+    for test, entries in sorted(selected.metrics.items()):
         for name, entry in sorted(entries.items()):
             workload, _, what = name.rpartition(": ")
             of = (entry.detail or {}).get(_OF)
@@ -215,7 +215,7 @@ def _table(found: Sequence[Difference]) -> list[str]:
 
 def _by_test(found: Sequence[Difference]) -> list[str]:
     counts = collections.Counter(each.test for each in found)
-    return aligned([(f"  {plural(count, 'figure')}", test) for test, count in sorted(counts.items())])
+    return aligned([(f"  {plural(count, 'metric')}", test) for test, count in sorted(counts.items())])
 
 
 def _values(each: Difference) -> str:
@@ -233,4 +233,4 @@ def _origin(entry: Entry) -> str:
 
 
 def _entries(baselines: Baselines) -> list[Entry]:
-    return [entry for entries in baselines.figures.values() for entry in entries.values()]
+    return [entry for entries in baselines.metrics.values() for entry in entries.values()]

@@ -1,4 +1,4 @@
-"""The history of baselines on a terminal: each figure that moved with its course, then commit by commit."""
+"""The history of baselines on a terminal: each metric that moved with its course, then commit by commit."""
 
 import math
 from collections.abc import Sequence
@@ -25,15 +25,15 @@ _MOST_NAMED = 3
 
 
 def history_lines(following: Following, most: int, paint: Paint = plain, levels: str = BLOCKS) -> list[str]:
-    """The header, `most` figures of those that moved, those first that moved most, and the commits they moved in."""
+    """The header, `most` metrics of those that moved, those first that moved most, and the commits they moved in."""
     history, moved = following.history, following.moved
     lines = [paint(_head(following), "bold"), *_notes(following, paint)]
     if not moved:
         return [*lines, *_last(following)]
-    lines += ["", *_figures(following, moved[:most], paint, levels)]
+    lines += ["", *_metrics(following, moved[:most], paint, levels)]
     if len(moved) > most:
-        lines.append(f"  and {len(moved) - most} more that moved less: --figures {len(moved)} shows them all")
-    lines += ["", paint("commits that figures moved in, the newest first", "bold")]
+        lines.append(f"  and {len(moved) - most} more that moved less: --metrics {len(moved)} shows them all")
+    lines += ["", paint("commits that metrics moved in, the newest first", "bold")]
     for each in following.commits:
         lines += _commit(each, paint)
     lines += _last(following)
@@ -47,7 +47,7 @@ def history_lines(following: Following, most: int, paint: Paint = plain, levels:
 
 
 def sparkline(entries: Sequence[Entry | None], levels: str = BLOCKS, widest: int = _WIDEST) -> str:
-    """A block for each version, from the smallest value to the largest; a space where the figure was not on file.
+    """A block for each version, from the smallest value to the largest; a space where the metric was not on file.
 
     Of more than `widest` versions, the last of each group of neighbours stands for the group.
     """
@@ -90,8 +90,8 @@ def _short(commit: Commit) -> str:
 def _head(following: Following) -> str:
     if not following.history.versions:
         return f"{following.history.path}: no version of it can be read"
-    moved, all_of_them = len(following.moved), len(following.figures)
-    return f"{following.history.path}: {span(following)}; {moved:,} of {plural(all_of_them, 'figure')} moved"
+    moved, all_of_them = len(following.moved), len(following.metrics)
+    return f"{following.history.path}: {span(following)}; {moved:,} of {plural(all_of_them, 'metric')} moved"
 
 
 def _notes(following: Following, paint: Paint) -> list[str]:
@@ -102,7 +102,7 @@ def _notes(following: Following, paint: Paint) -> list[str]:
         lines.append(f"  {_short(history.versions[version].commit)}: {', '.join(changes)}")
     for version, why, count in following.breaks:
         where = _short(history.versions[version].commit)
-        line = f"  {where}: {plural(count, 'figure')} not comparable with what they were before: {clipped(why, 140)}"
+        line = f"  {where}: {plural(count, 'metric')} not comparable with what they were before: {clipped(why, 140)}"
         lines.append(paint(line, "yellow"))
     if not following.versions and history.versions:
         environments = history.versions[-1].baselines.environments.values()
@@ -116,12 +116,12 @@ def _last(following: Following) -> list[str]:
     if not following.left_out:
         return []
     return [
-        f"{plural(following.left_out, 'figure')} of other kinds left out: --kind info follows those that never gate"
+        f"{plural(following.left_out, 'metric')} of other kinds left out: --kind info follows those that never gate"
     ]
 
 
-def _figures(following: Following, moved: Sequence[Followed], paint: Paint, levels: str) -> list[str]:
-    columns = ("figure", "moved", "change", "at", "course", "test")
+def _metrics(following: Following, moved: Sequence[Followed], paint: Paint, levels: str) -> list[str]:
+    columns = ("metric", "moved", "change", "at", "course", "test")
     head, *body = aligned([columns, *(_row(following, each, levels) for each in moved)])
     lines = [paint(head, "bold")]
     lines += [paint(line, "red" if largest(each).worse else "green") for each, line in zip(moved, body, strict=True)]
@@ -143,7 +143,7 @@ def _row(following: Following, each: Followed, levels: str) -> tuple[str, ...]:
 
 
 def largest(each: Followed) -> Step:
-    """The step by which a figure that moved has moved most."""
+    """The step by which a metric that moved has moved most."""
     return max(each.steps, key=lambda step: step.amount)
 
 
@@ -160,7 +160,7 @@ def _commit(each: CommitSteps, paint: Paint) -> list[str]:
     lines = [f"  {about}: {', '.join(counts)}{f', {where_from(each)}' if where_from(each) else ''}"]
     if each.commit.subject:
         lines.append(f"    {clipped(each.commit.subject, 110)}")
-    lines += [f"    {change}, with {plural(count, 'figure')} that moved" for change, count in each.versions]
+    lines += [f"    {change}, with {plural(count, 'metric')} that moved" for change, count in each.versions]
     tests: dict[str, int] = {}
     for step in each.steps:
         tests[step.test] = tests.get(step.test, 0) + 1

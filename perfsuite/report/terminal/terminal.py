@@ -32,7 +32,7 @@ EXPLAINED: tuple[Verdict, ...] = ("fail", "inconclusive", "not comparable", "imp
 LONGEST_NAME = 60
 
 OTHERS_NAMED = 4
-"""How many figures that failed beside the first a test's message names."""
+"""How many metrics that failed beside the first a test's message names."""
 
 _PROGRAM = "the program against that of the baseline:"
 
@@ -61,7 +61,7 @@ def _naming(session: "PerfSession", rootpath: Path) -> list[str]:
         lines.append(f"perfsuite: no device of the kind {kind!r} is known here: its file, {path}, is named after that")
     if others := namesakes(kind, session.baselines_of(None).environments.values()):
         lines.append(
-            f"perfsuite: {path} has figures of another kind, too, which has the same name: {', '.join(others)}"
+            f"perfsuite: {path} has metrics of another kind, too, which has the same name: {', '.join(others)}"
         )
     return lines
 
@@ -81,7 +81,7 @@ def summary(
         _explanations(reporter, gates)
         _missing(reporter, session)
         counts = collections.Counter(gate.verdict for gate in gates)
-        reporter.line(f"{len(gates)} figures: {', '.join(f'{count} {name}' for name, count in counts.most_common())}")
+        reporter.line(f"{len(gates)} metrics: {', '.join(f'{count} {name}' for name, count in counts.most_common())}")
     _programs(reporter, session, rootpath)
     for result in saved:
         _saved(reporter, result, rootpath)
@@ -106,7 +106,7 @@ def failure(gates: Sequence[Gate]) -> str:
     judged = [gate for gate in gates if gate.source is not None]
     if not judged:
         first, others = unrecorded[0].reason, unrecorded[1:]
-        names = ", ".join(gate.measurement.title for gate in others[:OTHERS_NAMED])
+        names = ", ".join(gate.metric.title for gate in others[:OTHERS_NAMED])
         return f"{first}\nnor have: {names}{_and_more(others)}" if others else first
     worst, others = judged[0], judged[1:]
     reason, left_out, _ = worst.reason.partition(_PROGRAM)
@@ -121,7 +121,7 @@ def failure(gates: Sequence[Gate]) -> str:
 
 
 def _in_short(gate: Gate) -> str:
-    made = gate.measurement
+    made = gate.metric
     before = "" if gate.baseline is None else f"{number(gate.baseline)} -> "
     return f"{made.title} {before}{number(made.value)} {made.unit}"
 
@@ -148,17 +148,17 @@ def value_with_interval(value: float, interval: Interval | None) -> str:
 
 
 def _baselines(session: "PerfSession", target: str | None, rootpath: Path) -> str:
-    count = sum(map(len, session.baselines_of(target).figures.values()))
-    on_file = f"{count} figures" if count else "no figures yet: pytest --perf-save records them"
+    count = sum(map(len, session.baselines_of(target).metrics.values()))
+    on_file = f"{count} metrics" if count else "no metrics yet: pytest --perf-save records them"
     return f"{relative(session.path_of(target), rootpath)} ({on_file})"
 
 
 def _table(reporter: pytest.TerminalReporter, gates: list[Gate]) -> None:
     rows = [
         (
-            f"  {title(_clipped(gate.measurement.name), gate.measurement.target)}",
-            value_with_interval(gate.measurement.value, gate.measurement.interval),
-            gate.measurement.unit,
+            f"  {title(_clipped(gate.metric.name), gate.metric.target)}",
+            value_with_interval(gate.metric.value, gate.metric.interval),
+            gate.metric.unit,
             "" if gate.limit is None else number(gate.limit),
             gate.source or "",
             "" if gate.baseline is None else number(gate.baseline),
@@ -166,7 +166,7 @@ def _table(reporter: pytest.TerminalReporter, gates: list[Gate]) -> None:
         )
         for gate in gates
     ]
-    columns = ("figure", "value", "unit", "limit", "from", "baseline", "verdict")
+    columns = ("metric", "value", "unit", "limit", "from", "baseline", "verdict")
     text = tabulate.tabulate(rows, columns, tablefmt="plain", disable_numparse=True, preserve_whitespace=True)
     head, *lines = text.splitlines()
     reporter.line(head, bold=True)
@@ -190,7 +190,7 @@ def _explanations(reporter: pytest.TerminalReporter, gates: list[Gate]) -> None:
                 reporter.line(f"{verdict}: {gate.test}: {gate.reason}", **COLORS[verdict])
     new = [gate for gate in gates if gate.verdict == "new"]
     if new:
-        reporter.line(f"new: {len(new)} figures have no baseline: pytest --perf-save records them", **COLORS["new"])
+        reporter.line(f"new: {len(new)} metrics have no baseline: pytest --perf-save records them", **COLORS["new"])
 
 
 def _missing(reporter: pytest.TerminalReporter, session: "PerfSession") -> None:

@@ -1,11 +1,11 @@
-"""The terminal with --perf-trace: the figures of every trace, and how to open one."""
+"""The terminal with --perf-trace: the metrics of every trace, and how to open one."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 
-from perfsuite.measure.measurement import Measurement
+from perfsuite.measure.measurement import Metric
 from perfsuite.report.terminal.terminal import number, relative
 from perfsuite.session.trace_record import TraceRecord
 
@@ -39,16 +39,16 @@ def summary(reporter: pytest.TerminalReporter, session: "PerfSession", rootpath:
 def _trace(reporter: pytest.TerminalReporter, trace: TraceRecord, root: Path) -> None:
     folder = relative(Path(trace.folder), root)
     if trace.note:
-        reporter.line(f"  {trace.name}: no figures ({trace.note}): {folder}", yellow=True)
+        reporter.line(f"  {trace.name}: no metrics ({trace.note}): {folder}", yellow=True)
         return
     runs = f"{trace.runs} run" if trace.runs == 1 else f"{trace.runs} runs"
-    figures = ", ".join(_figure(trace.name, made) for made in trace.measurements)
-    reporter.line(f"  {trace.name}: {figures} ({runs}): {folder}")
+    metrics = ", ".join(_metric(trace.name, made) for made in trace.metrics)
+    reporter.line(f"  {trace.name}: {metrics} ({runs}): {folder}")
     for name, us, count in trace.longest:
         reporter.line(f"    {number(us):>9} us  {number(count):>5} x  {name}")
 
 
-def _figure(name: str, made: Measurement) -> str:
+def _metric(name: str, made: Metric) -> str:
     """`host 31.2 us`, `2 compiles (jit_step 2)`."""
     what = made.name.removeprefix(f"{name} trace ")
     if made.unit == "us":

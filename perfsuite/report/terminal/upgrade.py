@@ -23,7 +23,7 @@ _QUIET: tuple[Called, ...] = ("no change seen", "undecided")
 
 
 def render(check: Check, *, everything: bool = False, paint: Paint = plain) -> list[str]:
-    """The lines. `everything` lists the figures too that did not change."""
+    """The lines. `everything` lists the metrics too that did not change."""
     lines = list(_head(check))
     lines += [paint(f"note: {note}", "yellow") for note in check.notes]
     lines += list(_tests(check, paint))
@@ -63,7 +63,7 @@ def _table(changes: Sequence[Change], paint: Paint) -> Iterator[str]:
         return
     rows = [
         (
-            f"  {_clipped(change.figure)}",
+            f"  {_clipped(change.metric)}",
             _value(change.before, change.unit),
             _value(change.after, change.unit),
             _relative(change),
@@ -71,7 +71,7 @@ def _table(changes: Sequence[Change], paint: Paint) -> Iterator[str]:
         )
         for change in changes
     ]
-    columns = ("figure", "before", "after", "change", "called")
+    columns = ("metric", "before", "after", "change", "called")
     text = tabulate.tabulate(rows, columns, tablefmt="plain", disable_numparse=True, preserve_whitespace=True)
     head, *lines = text.splitlines()
     yield head
@@ -91,7 +91,7 @@ def _foot(check: Check, paint: Paint) -> Iterator[str]:
     if timed:
         rounds = sum(check.windows)
         yield (
-            f"times: {len(timed)} figures over {rounds} processes of each side, in random order; any call among them "
+            f"times: {len(timed)} metrics over {rounds} processes of each side, in random order; any call among them "
             f"that is wrong has a chance of {ERROR:.0%} at most"
         )
         seen = smallest_seen(timed)
@@ -99,11 +99,11 @@ def _foot(check: Check, paint: Paint) -> Iterator[str]:
             yield f"a change of {seen:.1%} would have been called in half of them: more --rounds see smaller ones"
     counts = Counter(change.called for change in check.changes)
     said = ", ".join(f"{count} {called}" for called, count in counts.most_common())
-    yield f"{len(check.changes)} figures: {said}" if check.changes else "no figure was made with both"
+    yield f"{len(check.changes)} metrics: {said}" if check.changes else "no metric was made with both"
     lost = sum(test.worse for test in check.tests)
     if check.worse:
         tests = f" and {lost} test{'s' * (lost > 1)} no longer pass{'es' * (lost == 1)}" if lost else ""
-        yield paint(f"worse: {counts['worse']} figures{tests}", "red")
+        yield paint(f"worse: {counts['worse']} metrics{tests}", "red")
     else:
         yield paint("nothing is worse", "green")
 

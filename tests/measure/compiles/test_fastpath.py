@@ -161,14 +161,14 @@ def test_a_miss_in_every_other_run_is_one():
     assert fast_path(call(alternates, X)).misses == 1
 
 
-# The figure, and what goes wrong.
+# The metric, and what goes wrong.
 
 
-def test_the_figure_is_a_count_with_functions_and_places():
-    (figure,) = fast_path(call(left_in, X)).measurements("train")
-    assert (figure.name, figure.value, figure.unit, figure.kind) == ("train fast-path misses", 1, "misses", "count")
-    assert figure.detail == {"left_in": 1}
-    assert figure.places == {"left_in": line(left_in)}
+def test_the_metric_is_a_count_with_functions_and_places():
+    (metric,) = fast_path(call(left_in, X)).metrics("train")
+    assert (metric.name, metric.value, metric.unit, metric.kind) == ("train fast-path misses", 1, "misses", "count")
+    assert metric.detail == {"left_in": 1}
+    assert metric.places == {"left_in": line(left_in)}
 
 
 def test_a_compile_meanwhile_is_an_error_of_its_own():

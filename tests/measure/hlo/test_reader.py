@@ -126,14 +126,14 @@ def test_parameters_and_result_of_the_entry_are_those_of_the_header(name):
 @EVERY
 def test_estimated_cycles_are_those_of_the_backend_config(name):
     raw = [line for line in TEXTS[name].splitlines() if re.match(r"  (ROOT )?%\S+ = ", line)]
-    figures = []
+    metrics = []
     for line in raw:
         config = line.partition(", backend_config=")[2]
         # A CPU custom call has an MLIR dictionary here, which is not JSON.
         window = json.loads(config).get("window_config", {}) if config.startswith('{"') else {}
-        figures.append(int(window["estimated_cycles"]) if "estimated_cycles" in window else None)
-    assert [instruction.estimated_cycles for instruction in instructions(MODULES[name])] == figures
-    assert any(figures) == name.endswith("v5e") or name == "called_back_v5e"
+        metrics.append(int(window["estimated_cycles"]) if "estimated_cycles" in window else None)
+    assert [instruction.estimated_cycles for instruction in instructions(MODULES[name])] == metrics
+    assert any(metrics) == name.endswith("v5e") or name == "called_back_v5e"
 
 
 @EVERY

@@ -169,7 +169,7 @@ def test_transfers_that_the_host_asks_for_are_counted_by_their_direction(trace_o
     counts = {transfer.name: transfer.count for transfer in trace.transfers}
     assert counts == {"to device": 3, "to host": 1, "to host, started": 1}
     assert all(transfer.us > 0 and transfer.bytes is None for transfer in trace.transfers)
-    assert sum(figure.value for figure in trace.measurements("x") if figure.unit == "transfers") == 4
+    assert sum(metric.value for metric in trace.metrics("x") if metric.unit == "transfers") == 4
 
 
 def test_a_warm_call_moves_and_compiles_nothing():
@@ -668,10 +668,10 @@ def test_a_long_call_is_traced_in_fewer_runs(us, taken, runs, steps, monkeypatch
     assert seen == [("a", runs), ("b", runs)] * taken, "in turns"
 
 
-# The figures.
+# The metrics.
 
 
-def test_the_figures_are_a_run_and_gate_nothing(write_trace):
+def test_the_metrics_are_a_run_and_gate_nothing(write_trace):
     python = [
         ("perfsuite: block", 0, 100, {}),
         ("perfsuite: run", 0, 10, {}),
@@ -685,9 +685,9 @@ def test_the_figures_are_a_run_and_gate_nothing(write_trace):
     trace = read_trace(
         write_trace({"/host:CPU": {"python": python, "x": [on_cpu("dot", 20, 10), on_cpu("dot", 50, 10)]}})
     )
-    figures = trace.measurements("step")
-    assert {figure.kind for figure in figures} == {"info"}
-    assert [(figure.name, figure.value, figure.unit) for figure in figures] == [
+    metrics = trace.metrics("step")
+    assert {metric.kind for metric in metrics} == {"info"}
+    assert [(metric.name, metric.value, metric.unit) for metric in metrics] == [
         ("step trace host", 4, "us"),
         ("step trace device", 10, "us"),
         ("step trace wall", 50, "us"),
@@ -695,7 +695,7 @@ def test_the_figures_are_a_run_and_gate_nothing(write_trace):
         ("step trace compilations", 1, "compiles"),
         ("step trace transfers", 2, "transfers"),
     ]
-    assert [figure.detail for figure in figures[4:]] == [{"?": 1}, {"to device": 1, "to host": 1}]
+    assert [metric.detail for metric in metrics[4:]] == [{"?": 1}, {"to device": 1, "to host": 1}]
 
 
 def test_spans_are_joined_and_taken_off_each_other():

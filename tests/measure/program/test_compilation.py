@@ -19,7 +19,7 @@ from perfsuite.measure.call import call
 from perfsuite.measure.program import compilation
 from perfsuite.measure.program.compilation import Compilation, compile_call, program_of
 from perfsuite.measure.program.program_diff import differences
-from perfsuite.measure.program.program_figures import figures_of
+from perfsuite.measure.program.program_metrics import facts_of
 from perfsuite.measure.targets import cache as facts_cache
 from perfsuite.measure.targets import target_compiler
 from perfsuite.measure.targets.target_compiler import CompileFailed
@@ -200,7 +200,7 @@ def test_a_line_that_moved_is_no_other_program_and_is_told_as_it_is_now(tmp_path
     assert (before.cached, after.cached) == (False, True)
     assert before.products[0].where == f"{tmp_path}/one.py:6 in moved"
     assert after.products[0].where == f"{tmp_path}/two.py:13 in moved"
-    assert figures_of(before) == figures_of(after)
+    assert facts_of(before) == facts_of(after)
 
 
 @needs_libtpu
@@ -211,7 +211,7 @@ def test_compiler_options_of_the_function_reach_the_targets_compiler():
 
 # The same everywhere -------------------------------------------------------------------------------------------------
 
-FIGURES = """
+METRICS = """
 import json, os, sys
 if sys.argv[1] == "one core":
     os.sched_setaffinity(0, {min(os.sched_getaffinity(0))})
@@ -220,7 +220,7 @@ import programs
 import jax
 from perfsuite.measure.call import call
 from perfsuite.measure.program.compilation import program_of
-from perfsuite.measure.program.program_figures import measurements_of
+from perfsuite.measure.program.program_metrics import metrics_of
 
 made = {}
 for backend in json.loads(sys.argv[3]):
@@ -229,9 +229,9 @@ for backend in json.loads(sys.argv[3]):
         call(jax.jit(programs.train_step, donate_argnums=(0, 1)), *programs.train_arguments()),
     ]
     for one in calls:
-        for figure in measurements_of(program_of(one, backend)):
-            if not figure.name.endswith(" seconds"):
-                made[f"{backend} {figure.name}"] = [figure.value, figure.detail, figure.places]
+        for metric in metrics_of(program_of(one, backend)):
+            if not metric.name.endswith(" seconds"):
+                made[f"{backend} {metric.name}"] = [metric.value, metric.detail, metric.places]
 print(json.dumps(made))
 """
 
@@ -239,7 +239,7 @@ print(json.dumps(made))
 @pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="the cores of a process cannot be set here")
 def test_the_facts_are_those_of_every_process_and_of_one_core():
     backends = [None] if UNAVAILABLE else [None, "tpu-v5e"]
-    command = [sys.executable, "-c", FIGURES]
+    command = [sys.executable, "-c", METRICS]
     environment = {**os.environ, "JAX_PLATFORMS": "cpu", "PYTHONPATH": str(ROOT)}
     running = [
         subprocess.Popen(

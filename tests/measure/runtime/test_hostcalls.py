@@ -244,14 +244,14 @@ def test_the_repeats_are_enough_to_tell_which_two_agree():
     assert REPEATS >= 3
 
 
-# The figure.
+# The metric.
 
 
-def test_the_figure_is_a_count_with_the_busiest_functions_as_its_detail():
+def test_the_metric_is_a_count_with_the_busiest_functions_as_its_detail():
     counted = HostCalls("step", 100, 20, {f"module:function{i}": 40 - i for i in range(30)})
-    (figure,) = counted.measurements("train step")
-    assert (figure.name, figure.value, figure.unit, figure.kind) == ("train step host calls", 120, "calls", "count")
-    assert figure.detail == {f"module:function{i}": 40 - i for i in range(FUNCTIONS_KEPT)}
+    (metric,) = counted.metrics("train step")
+    assert (metric.name, metric.value, metric.unit, metric.kind) == ("train step host calls", 120, "calls", "count")
+    assert metric.detail == {f"module:function{i}": 40 - i for i in range(FUNCTIONS_KEPT)}
 
 
 # Arguments and outputs.

@@ -109,7 +109,7 @@ def test_an_array_in_every_other_step_is_a_leak_of_a_half():
 
     found = memory_of(call(step, jnp.zeros(8), carry=1), steps=STEPS)
     assert 0 < found.leaked_arrays < 1
-    assert found.measurements("step")[0].value == 1
+    assert found.metrics("step")[0].value == 1
 
 
 def test_a_donated_carried_state_does_not_leak():
@@ -180,12 +180,12 @@ def test_a_jit_made_anew_each_step_grows_the_process():
     assert found.host_growth.low > 0
 
 
-def test_where_the_system_does_not_tell_there_is_no_figure(monkeypatch):
+def test_where_the_system_does_not_tell_there_is_no_metric(monkeypatch):
     monkeypatch.setattr(memory_module, "_resident_bytes", lambda: math.nan)
     found = memory_of(call(plus_one, jnp.zeros(8), carry=1), steps=FEWEST_STEPS)
     assert math.isnan(found.host_growth_bytes)
     assert found.host_growth is None
-    assert len(found.measurements("step")) == 4
+    assert len(found.metrics("step")) == 4
 
 
 def test_a_system_that_tells_only_the_highest_resident_set_tells_none(monkeypatch):
@@ -245,7 +245,7 @@ def test_a_step_that_raises_leaves_a_call_that_can_go_on():
 def test_a_donated_state_is_donated():
     found = donation_of(call(donating, state(), carry=1))
     assert (found.carried, found.carried_bytes, found.undonated) == (2, 288, ())
-    assert [made.value for made in found.measurements("step")] == [0, 0]
+    assert [made.value for made in found.metrics("step")] == [0, 0]
 
 
 def test_a_forgotten_donation_names_every_array():
@@ -254,7 +254,7 @@ def test_a_forgotten_donation_names_every_array():
         "args[0]['kernel'] float32[8,8] (256 bytes): not donated; jit the step with donate_argnums for argument 0",
         "args[0]['bias'] float32[8] (32 bytes): not donated; jit the step with donate_argnums for argument 0",
     ]
-    arrays, size = found.measurements("step")
+    arrays, size = found.metrics("step")
     assert (arrays.value, size.value) == (2, 288)
     assert size.detail == {"args[0]['kernel']": 256, "args[0]['bias']": 32}
 

@@ -35,7 +35,7 @@ def test_all_that_a_library_does_is_of_the_call_that_the_user_made():
     called = Origin("jax._src.tree:map", f"{HERE}:{line_of(body)} in body")
     assert counted.by_origin == {called: counted.total - 1, Origin(f"{__name__}:{body.__qualname__}"): 1}
     assert counted.origin_of[f"{__name__}:leaf"] == called
-    assert counted.measurements("step")[0].places[f"{__name__}:leaf"] == str(called)
+    assert counted.metrics("step")[0].places[f"{__name__}:leaf"] == str(called)
 
 
 def test_every_call_has_one_origin():

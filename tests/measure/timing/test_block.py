@@ -96,7 +96,7 @@ def test_the_harnesss_cost_is_the_least_of_many_so_that_no_stall_is_taken_off(de
 
 @pytest.mark.parametrize("stalled", range(1, 17))
 @pytest.mark.parametrize("host_us", [10, 300])
-def test_one_stall_of_the_machine_while_getting_ready_does_not_change_the_figure(device, host_us, stalled):
+def test_one_stall_of_the_machine_while_getting_ready_does_not_change_the_metric(device, host_us, stalled):
     runs = iter(range(1, 1_000_000))
 
     def step():

@@ -34,7 +34,7 @@ def never(ratio, overhead):
     return False
 
 
-# The figures.
+# The metrics.
 
 
 def test_the_ratio_is_candidate_over_reference_and_the_overhead_their_difference(blocks):
@@ -67,7 +67,7 @@ def test_the_ratio_is_the_median_over_pairs_and_not_of_the_medians(blocks):
     assert compared.ratio.interval.high == pytest.approx(1.1)
 
 
-def test_one_wild_pair_in_ten_does_not_move_the_figure(blocks):
+def test_one_wild_pair_in_ten_does_not_move_the_metric(blocks):
     compared = compare_calls(*sides([*[105] * 9, 1e6], 100), seconds=5)
     assert compared.ratio.value == pytest.approx(1.05)
     assert compared.ratio.interval.high == pytest.approx(1.05)
@@ -96,15 +96,15 @@ def test_the_interval_is_that_of_the_rank_sum_at_the_error_that_the_look_may_spe
     assert compared.overhead_us.value == pytest.approx(shift([(a, b)]))
 
 
-def test_the_figures_of_a_comparison_gate_the_ratio_alone(blocks):
+def test_the_metrics_of_a_comparison_gate_the_ratio_alone(blocks):
     compared = compare_calls(*sides([300, 310], 200))
-    ratio, overhead = compared.measurements("step")
+    ratio, overhead = compared.metrics("step")
     assert (ratio.name, ratio.kind, ratio.unit, ratio.better) == ("step ratio to ready", "ratio", "x", "lower")
     assert (overhead.name, overhead.kind, overhead.unit) == ("step overhead to ready", "info", "us")
     assert ratio.interval == compared.ratio.interval
     assert overhead.interval == compared.overhead_us.interval
     assert ratio.samples == overhead.samples == compared.pairs
-    assert compare_calls(*sides(300, 200), until="return").measurements("a")[0].name == "a ratio to return"
+    assert compare_calls(*sides(300, 200), until="return").metrics("a")[0].name == "a ratio to return"
 
 
 def test_a_comparison_has_no_verdict_of_its_own(blocks):
@@ -200,7 +200,7 @@ def test_slow_calls_still_make_three_pairs(blocks, seconds):
 
 
 @pytest.mark.parametrize("pairs", [3, 6])
-def test_too_few_pairs_leave_the_figure_open(blocks, pairs):
+def test_too_few_pairs_leave_the_metric_open(blocks, pairs):
     compared = compare_calls(*sides([2e6, 3e6, 4e6], 1e6), seconds=4 * pairs - 3)
     assert compared.pairs == pairs
     assert not compared.bounded
@@ -210,9 +210,9 @@ def test_too_few_pairs_leave_the_figure_open(blocks, pairs):
     assert compared.overhead_us.value == np.median(compared.candidate_us[:, 1] - compared.reference_us[:, 1])
 
 
-def test_an_open_figure_gates_nothing(blocks):
-    figures = compare_calls(*sides(2e6, 1e6), seconds=0).measurements("step")
-    assert [(figure.name, figure.kind, figure.interval, figure.samples) for figure in figures] == [
+def test_an_open_metric_gates_nothing(blocks):
+    metrics = compare_calls(*sides(2e6, 1e6), seconds=0).metrics("step")
+    assert [(metric.name, metric.kind, metric.interval, metric.samples) for metric in metrics] == [
         ("step ratio to ready", "info", None, 3),
         ("step overhead to ready", "info", None, 3),
     ]

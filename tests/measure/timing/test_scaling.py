@@ -1,4 +1,4 @@
-"""`measure.scaling`: how a figure grows with size."""
+"""`measure.scaling`: how a metric grows with size."""
 
 import gc
 import math
@@ -46,25 +46,25 @@ def repeated(size):
     return call(body), size
 
 
-# The figures.
+# The metrics.
 
 
-@pytest.mark.parametrize(("figure", "share"), [("return", 0.5), ("ready", 1.0)])
-def test_the_slope_and_intercept_are_those_of_the_line(blocks, figure, share):
-    fitted = fit_scaling(line(to_return=0.5), [10, 20, 40], figure=figure)
+@pytest.mark.parametrize(("metric", "share"), [("return", 0.5), ("ready", 1.0)])
+def test_the_slope_and_intercept_are_those_of_the_line(blocks, metric, share):
+    fitted = fit_scaling(line(to_return=0.5), [10, 20, 40], metric=metric)
     assert fitted.per_unit.value == pytest.approx(3 * share)
     assert fitted.intercept == pytest.approx(50 * share)
     assert fitted.r_squared == pytest.approx(1)
     assert fitted.units == pytest.approx([10, 20, 40])
     assert fitted.values == pytest.approx(np.array([80, 110, 170]) * share)
-    assert (fitted.label, fitted.figure) == ("step10", figure)
+    assert (fitted.label, fitted.metric) == ("step10", metric)
 
 
 def test_the_time_to_return_is_fitted_where_nothing_else_is_said(blocks):
     assert fit_scaling(line(to_return=0.5), [10, 20]).per_unit.value == pytest.approx(1.5)
 
 
-def test_units_and_not_sizes_are_what_the_figure_grows_with(blocks):
+def test_units_and_not_sizes_are_what_the_metric_grows_with(blocks):
     def layers(size):
         return line(per_unit=8.0)(16 * size)
 
@@ -78,7 +78,7 @@ def test_a_curve_is_told_from_a_line(blocks):
     assert fit_scaling(curve, [1, 2, 4, 8]).r_squared < 0.9
 
 
-def test_a_figure_that_does_not_grow_has_no_slope(blocks):
+def test_a_metric_that_does_not_grow_has_no_slope(blocks):
     fitted = fit_scaling(line(per_unit=0.0), [1, 2, 3], seconds=0.01)
     assert (fitted.per_unit.value, fitted.intercept, fitted.r_squared) == (
         pytest.approx(0, abs=1e-9),
@@ -132,9 +132,9 @@ def test_the_interval_of_the_slope_covers_it_as_often_as_it_says(monkeypatch):
     assert covered >= 0.93 * 300
 
 
-def test_the_figures_of_a_fit_gate_the_slope_alone(blocks):
+def test_the_metrics_of_a_fit_gate_the_slope_alone(blocks):
     fitted = fit_scaling(line(), [10, 20, 40])
-    slope, intercept, r_squared = fitted.measurements("step")
+    slope, intercept, r_squared = fitted.metrics("step")
     assert (slope.name, slope.unit, slope.kind) == ("step to return per unit", "us/unit", "time")
     assert (slope.interval, slope.samples) == (fitted.per_unit.interval, fitted.rounds)
     assert (intercept.name, intercept.unit, intercept.kind) == ("step to return intercept", "us", "info")
@@ -150,7 +150,7 @@ def test_the_figures_of_a_fit_gate_the_slope_alone(blocks):
 
 
 def test_host_calls_are_fitted_exactly():
-    fitted = fit_scaling(repeated, [1, 2, 5, 100], figure="host_calls")
+    fitted = fit_scaling(repeated, [1, 2, 5, 100], metric="host_calls")
     assert fitted.per_unit.value == pytest.approx(1)
     assert fitted.per_unit.interval == Interval(fitted.per_unit.value, fitted.per_unit.value)
     assert fitted.intercept == pytest.approx(1)
@@ -158,8 +158,8 @@ def test_host_calls_are_fitted_exactly():
     assert fitted.rounds == 1
 
 
-def test_the_figures_of_host_calls_have_their_own_units():
-    slope, intercept, _, largest = fit_scaling(repeated, [1, 2], figure="host_calls").measurements("step")
+def test_the_metrics_of_host_calls_have_their_own_units():
+    slope, intercept, _, largest = fit_scaling(repeated, [1, 2], metric="host_calls").metrics("step")
     assert (slope.name, slope.unit, slope.kind) == ("step host calls per unit", "calls/unit", "info")
     assert (intercept.name, intercept.unit) == ("step host calls intercept", "calls")
     assert (largest.name, largest.value, largest.unit, largest.kind) == ("step host calls at 2", 3, "calls", "count")
@@ -288,9 +288,9 @@ def test_donated_states_are_usable_afterwards():
         made.append(call(lambda state: (step(state),), [jnp.zeros(2) for _ in range(size)], carry=1))
         return made[-1], size
 
-    for figure in ("return", "host_calls"):
+    for metric in ("return", "host_calls"):
         made.clear()
-        fitted = fit_scaling(make_call, [1, 30], figure=figure, seconds=0.05)
+        fitted = fit_scaling(make_call, [1, 30], metric=metric, seconds=0.05)
         assert len(fitted.values) == 2
         for each in made:
             jax.block_until_ready(each.run())

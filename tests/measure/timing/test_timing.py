@@ -24,7 +24,7 @@ def blocks(monkeypatch):
     return FakeBlocks().install(monkeypatch, timing)
 
 
-# The figures.
+# The metrics.
 
 
 def test_median_interval_and_tail_are_those_of_the_samples():
@@ -72,18 +72,18 @@ def test_a_timing_says_how_it_was_taken(blocks):
     assert (measured.label, measured.calls_per_block, measured.harness_us) == ("train_step", 3, pytest.approx(0.2))
 
 
-def test_the_figures_of_a_timing_are_times_with_their_intervals(blocks):
+def test_the_metrics_of_a_timing_are_times_with_their_intervals(blocks):
     measured = time_call(call(takes((100, 900), (110, 910))))
-    figures = measured.measurements("step")
-    assert [figure.name for figure in figures] == ["step to return", "step to ready", "step p99"]
-    assert {(figure.unit, figure.kind, figure.better) for figure in figures} == {("us", "time", "lower")}
-    assert [figure.value for figure in figures] == [
+    metrics = measured.metrics("step")
+    assert [metric.name for metric in metrics] == ["step to return", "step to ready", "step p99"]
+    assert {(metric.unit, metric.kind, metric.better) for metric in metrics} == {("us", "time", "lower")}
+    assert [metric.value for metric in metrics] == [
         measured.to_return.median_us,
         measured.to_ready.median_us,
         pytest.approx(910),
     ]
-    assert [figure.interval for figure in figures] == [Interval(100, 110), Interval(900, 910), Interval(910, 910)]
-    assert {figure.samples for figure in figures} == {len(measured.samples_us)}
+    assert [metric.interval for metric in metrics] == [Interval(100, 110), Interval(900, 910), Interval(910, 910)]
+    assert {metric.samples for metric in metrics} == {len(measured.samples_us)}
 
 
 # When sampling stops.
@@ -158,7 +158,7 @@ def test_a_compile_in_the_middle_is_an_error_and_no_sample(blocks):
 
 
 @pytest.mark.parametrize("fault", [0.0, -3.0, math.nan, math.inf, (0.0, 100.0), (-1.0, 100.0), (math.nan, 100.0)])
-def test_a_clock_that_stands_still_or_runs_backwards_is_an_error_and_no_figure(blocks, fault):
+def test_a_clock_that_stands_still_or_runs_backwards_is_an_error_and_no_metric(blocks, fault):
     with pytest.raises(MeasurementError, match="train_step: the clock gave times that are not positive"):
         time_call(call(takes(100, 100, fault, 100, name="train_step")), seconds=0.01)
 

@@ -12,19 +12,19 @@ def test_the_header_names_device_versions_and_baseline_file(project, perf_test):
     result.stdout.fnmatch_lines(
         [
             f"perfsuite: 8 x cpu (*), jax {jax.__version__}, jaxlib *, equinox *",
-            "perfsuite: baselines baselines/cpu.json (no figures yet: pytest --perf-save records them), size small",
+            "perfsuite: baselines baselines/cpu.json (no metrics yet: pytest --perf-save records them), size small",
         ]
     )
     project.runpytest_inprocess("--perf-save")
     result = project.runpytest_inprocess("--perf", "--perf-size=full")
-    result.stdout.fnmatch_lines(["perfsuite: baselines baselines/cpu.json (1 figures), size full"])
+    result.stdout.fnmatch_lines(["perfsuite: baselines baselines/cpu.json (1 metrics), size full"])
 
 
 def test_without_perf_there_is_no_header_and_no_summary(project, perf_test):
     perf_test("perf.record('fusions', 3, unit='fusions', kind='count')")
     result = project.runpytest_inprocess()
     result.stdout.no_fnmatch_line("*perfsuite:*")
-    result.stdout.no_fnmatch_line("*figures:*")
+    result.stdout.no_fnmatch_line("*metrics:*")
 
 
 def test_the_summary_lists_every_gate_with_value_unit_limit_baseline_and_verdict(project, perf_test):
@@ -39,15 +39,15 @@ def test_the_summary_lists_every_gate_with_value_unit_limit_baseline_and_verdict
     result = project.runpytest_inprocess("--perf")
     result.stdout.fnmatch_lines(
         [
-            "figure * value * unit * limit * from * baseline * verdict",
+            "metric * value * unit * limit * from * baseline * verdict",
             "test_step.py::test_step",
             "  lambda host calls * 2 * calls * 5 * budget * pass",
             "  fusions * 3 * fusions * 3 * baseline * 3 * pass",
             "  peak * 12,345,678 * bytes * new",
             "  compile seconds * 2.5 * s * info",
             "  lambda host calls * 2 * calls * new",
-            "new: 2 figures have no baseline: pytest --perf-save records them",
-            "5 figures: 2 pass, 2 new, 1 info",
+            "new: 2 metrics have no baseline: pytest --perf-save records them",
+            "5 metrics: 2 pass, 2 new, 1 info",
         ]
     )
 

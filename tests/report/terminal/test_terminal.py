@@ -1,4 +1,4 @@
-"""`report.terminal`: how figures, gates and saves are written out."""
+"""`report.terminal`: how metrics, gates and saves are written out."""
 
 import dataclasses
 import math
@@ -11,7 +11,7 @@ from perfsuite.gate.baseline import Baselines, Change, Entry
 from perfsuite.gate.baseline_file import SaveResult
 from perfsuite.gate.environment import Environment
 from perfsuite.gate.verdict import Gate
-from perfsuite.measure.measurement import Interval, Measurement
+from perfsuite.measure.measurement import Interval, Metric
 from perfsuite.report.terminal import terminal
 
 HERE = Environment("TPU v5 lite", 4, "Xeon", "3.11.7", "0.10.2", "0.10.1")
@@ -55,12 +55,12 @@ def gate(
     **fields,
 ):
     kind = "info" if verdict == "info" else "ratio"
-    return Gate(test, Measurement(name, value, unit, kind, interval=interval), verdict, **fields)
+    return Gate(test, Metric(name, value, unit, kind, interval=interval), verdict, **fields)
 
 
-def session(*gates, missing=(), figures=None, save=False, targets=None):
-    files = {None: Baselines("tpu-v5e", figures or {})}
-    files |= {name: Baselines(name, figures) for name, figures in (targets or {}).items()}
+def session(*gates, missing=(), metrics=None, save=False, targets=None):
+    files = {None: Baselines("tpu-v5e", metrics or {})}
+    files |= {name: Baselines(name, metrics) for name, metrics in (targets or {}).items()}
     return SimpleNamespace(
         records=[SimpleNamespace(gates=gates, compiled=0, cached=0)],
         cache=None,
@@ -108,7 +108,7 @@ def test_numbers_have_four_digits_and_whole_ones_all_of_theirs(value, text):
     assert terminal.number(value) == text
 
 
-def test_an_interval_stands_behind_its_figure():
+def test_an_interval_stands_behind_its_metric():
     assert terminal.value_with_interval(1.0621, Interval(1.0554, 1.07)) == "1.062 [1.055, 1.07]"
 
 
@@ -128,7 +128,7 @@ def test_the_table_says_all_that_a_gate_knows(reporter):
         gate(interval=Interval(1.4, 1.6), verdict="fail", source="baseline", limit=1.26, baseline=1.2, reason="r"),
     )
     assert reporter.sections == ["perfsuite"]
-    assert reporter.lines[0].split() == ["figure", "value", "unit", "limit", "from", "baseline", "verdict"]
+    assert reporter.lines[0].split() == ["metric", "value", "unit", "limit", "from", "baseline", "verdict"]
     assert reporter.lines[1] == "tests/test_a.py::test_step"
     assert reporter.lines[2].split() == [
         *["step", "to", "ready", "1.5", "[1.4,", "1.6]", "x", "1.26", "baseline", "1.2", "fail"]
@@ -142,7 +142,7 @@ def test_columns_line_up(reporter):
     assert head.index("verdict") == first.index("pass") == second.index("pass")
 
 
-def test_a_figure_keeps_its_digits_in_the_table(reporter):
+def test_a_metric_keeps_its_digits_in_the_table(reporter):
     # tabulate would take "1.50" or "23,600,000" for numbers and align or rewrite them.
     written(reporter, gate("flops", 23_600_000), gate("1e3", 2.5))
     assert "23,600,000" in reporter.find("flops")
@@ -150,13 +150,13 @@ def test_a_figure_keeps_its_digits_in_the_table(reporter):
 
 
 @pytest.mark.parametrize("name", ["step peak bytes", "a" * 100])
-def test_a_figure_of_a_target_says_so_however_long_its_name(reporter, name):
-    measurement = Measurement(name, 12_345_678, "bytes", "size", target="tpu-v5e")
-    written(reporter, Gate("tests/test_a.py::test_step", measurement, "pass"))
+def test_a_metric_of_a_target_says_so_however_long_its_name(reporter, name):
+    metric = Metric(name, 12_345_678, "bytes", "size", target="tpu-v5e")
+    written(reporter, Gate("tests/test_a.py::test_step", metric, "pass"))
     assert " @ tpu-v5e  " in reporter.find("12,345,678")
 
 
-def test_each_test_is_named_once_above_its_figures(reporter):
+def test_each_test_is_named_once_above_its_metrics(reporter):
     other = "tests/test_b.py::test_other"
     written(reporter, gate("one"), gate("two"), gate("three", test=other))
     assert [line.strip().split("  ")[0] for line in reporter.lines[1:6]] == [
@@ -181,8 +181,8 @@ def test_each_test_is_named_once_above_its_figures(reporter):
     ],
 )
 def test_a_verdict_has_its_colour(reporter, verdict, markup):
-    written(reporter, gate("the figure", verdict=verdict))
-    assert reporter.markup[reporter.find("the figure")] == markup
+    written(reporter, gate("the metric", verdict=verdict))
+    assert reporter.markup[reporter.find("the metric")] == markup
 
 
 @pytest.mark.parametrize("limit", [0.0, 0])
@@ -213,17 +213,17 @@ def test_reasons_are_written_out_the_failures_first(reporter):
     assert reporter.markup[explained[0]] == {"red": True}
 
 
-def test_new_figures_are_counted_in_one_line(reporter):
+def test_new_metrics_are_counted_in_one_line(reporter):
     written(reporter, gate("a", verdict="new", reason="a has no baseline"), gate("b", verdict="new"))
-    assert reporter.find("no baseline") == "new: 2 figures have no baseline: pytest --perf-save records them"
+    assert reporter.find("no baseline") == "new: 2 metrics have no baseline: pytest --perf-save records them"
 
 
-def test_no_new_figures_no_line(reporter):
+def test_no_new_metrics_no_line(reporter):
     written(reporter, gate("a"))
     assert not any(line.startswith("new:") for line in reporter.lines)
 
 
-def test_figures_on_file_that_were_not_measured_are_listed_unless_they_are_just_being_trimmed(reporter):
+def test_metrics_on_file_that_were_not_measured_are_listed_unless_they_are_just_being_trimmed(reporter):
     missing = [("tests/test_a.py::test_step", "step p99")]
     written(reporter, gate("a"), missing=missing)
     assert "step p99 is on file but was not measured" in reporter.find("missing: tests/test_a.py::test_step")
@@ -233,10 +233,10 @@ def test_figures_on_file_that_were_not_measured_are_listed_unless_they_are_just_
 
 def test_the_last_line_counts_the_verdicts(reporter):
     written(reporter, gate("a"), gate("b", verdict="fail"), gate("c"))
-    assert reporter.lines[-1] == "3 figures: 2 pass, 1 fail"
+    assert reporter.lines[-1] == "3 metrics: 2 pass, 1 fail"
 
 
-def test_a_session_without_figures_writes_nothing(reporter):
+def test_a_session_without_metrics_writes_nothing(reporter):
     assert written(reporter).lines == []
     assert reporter.sections == []
 
@@ -290,21 +290,21 @@ def test_a_save_that_failed_is_the_last_thing_that_is_said(reporter):
 
 
 def test_the_header_names_device_versions_and_baselines():
-    figures = {"test_a": {"one": entry(), "two": entry()}, "test_b": {"three": entry()}}
-    machine, baselines = terminal.header(session(figures=figures), ROOT)
+    metrics = {"test_a": {"one": entry(), "two": entry()}, "test_b": {"three": entry()}}
+    machine, baselines = terminal.header(session(metrics=metrics), ROOT)
     assert machine == "perfsuite: 4 x TPU v5 lite (Xeon), jax 0.10.2, jaxlib 0.10.1"
-    assert baselines == "perfsuite: baselines baselines/tpu-v5e.json (3 figures), size small"
+    assert baselines == "perfsuite: baselines baselines/tpu-v5e.json (3 metrics), size small"
 
 
 def test_the_header_says_how_to_get_baselines_where_there_are_none():
-    assert "(no figures yet: pytest --perf-save records them)" in terminal.header(session(), ROOT)[1]
+    assert "(no metrics yet: pytest --perf-save records them)" in terminal.header(session(), ROOT)[1]
 
 
 def test_the_header_has_a_line_for_each_target_with_its_file():
     targets = {"tpu-v5e": {"test_a": {"one": entry(), "two": entry()}}, "tpu-v6e": {}}
     assert terminal.header(session(targets=targets), ROOT)[2:] == [
-        "perfsuite: tpu-v5e: baselines/tpu-v5e.json (2 figures)",
-        "perfsuite: tpu-v6e: baselines/tpu-v6e.json (no figures yet: pytest --perf-save records them)",
+        "perfsuite: tpu-v5e: baselines/tpu-v5e.json (2 metrics)",
+        "perfsuite: tpu-v6e: baselines/tpu-v6e.json (no metrics yet: pytest --perf-save records them)",
     ]
 
 

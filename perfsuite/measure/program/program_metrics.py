@@ -1,40 +1,40 @@
-"""The facts of a program as figures, each with its unit, its kind, and the parts that it is made of."""
+"""The facts of a program as metrics, each with its unit, its kind, and the parts that it is made of."""
 
 import collections
 from collections.abc import Iterable, Iterator, Sequence
 
-from perfsuite.measure.measurement import Better, Kind, Measurement
+from perfsuite.measure.measurement import Better, Kind, Metric
 from perfsuite.measure.program.program import Operation, Program, place_of
 
 PARTS = 24
-"""At most so many parts of a figure are kept, the largest: a baseline is to be read by people."""
+"""At most so many parts of a metric are kept, the largest: a baseline is to be read by people."""
 
 OTHERS = "all others"
 """The part that stands for those that are not kept."""
 
 
-def measurements_of(program: Program) -> list[Measurement]:
-    """Every fact of the program as a figure named after its label."""
-    return list(_measurements(program))
+def metrics_of(program: Program) -> list[Metric]:
+    """Every fact of the program as a metric named after its label."""
+    return list(_metrics(program))
 
 
-def figures_of(program: Program) -> dict[str, float]:
+def facts_of(program: Program) -> dict[str, float]:
     """The facts that are gated, by name without the label: programs with equal ones do the same work."""
     prefix = len(program.label) + 1
-    return {made.name[prefix:]: made.value for made in measurements_of(program) if made.kind != "info"}
+    return {made.name[prefix:]: made.value for made in metrics_of(program) if made.kind != "info"}
 
 
-def _measurements(program: Program) -> Iterator[Measurement]:
-    def figure(
+def _metrics(program: Program) -> Iterator[Metric]:
+    def metric(
         name: str,
         value: float,
         unit: str,
         kind: Kind,
         parts: Iterable[tuple[Operation, int]] = (),
         better: Better = "lower",
-    ) -> Measurement:
+    ) -> Metric:
         detail, places = _detail(parts)
-        return Measurement(
+        return Metric(
             f"{program.label} {name}",
             value,
             unit,
@@ -45,15 +45,15 @@ def _measurements(program: Program) -> Iterator[Measurement]:
             target=program.target,
         )
 
-    def count(name: str, operations: Sequence[Operation], unit: str) -> Measurement:
-        return figure(name, len(operations), unit, "count", ((operation, 1) for operation in operations))
+    def count(name: str, operations: Sequence[Operation], unit: str) -> Metric:
+        return metric(name, len(operations), unit, "count", ((operation, 1) for operation in operations))
 
     by_bytes = [(operation, operation.bytes) for operation in program.operations]
     by_flops = [(product, product.flops) for product in program.products]
-    yield figure("flops", program.flops, "FLOP", "size", by_flops)
-    yield figure("transcendentals", program.transcendentals, "operations", "size")
-    yield figure("bytes accessed", program.bytes_accessed, "bytes", "size", by_bytes)
-    yield Measurement(
+    yield metric("flops", program.flops, "FLOP", "size", by_flops)
+    yield metric("transcendentals", program.transcendentals, "operations", "size")
+    yield metric("bytes accessed", program.bytes_accessed, "bytes", "size", by_bytes)
+    yield Metric(
         f"{program.label} peak bytes",
         program.peak_bytes,
         "bytes",
@@ -61,11 +61,11 @@ def _measurements(program: Program) -> Iterator[Measurement]:
         detail=program.memory_use,
         target=program.target,
     )
-    yield figure("argument bytes", program.argument_bytes, "bytes", "size")
-    yield figure("output bytes", program.output_bytes, "bytes", "size")
-    yield figure("temp bytes", program.temp_bytes, "bytes", "size")
-    yield figure("alias bytes", program.alias_bytes, "bytes", "size", better="higher")
-    yield figure("code bytes", program.code_bytes, "bytes", "size")
+    yield metric("argument bytes", program.argument_bytes, "bytes", "size")
+    yield metric("output bytes", program.output_bytes, "bytes", "size")
+    yield metric("temp bytes", program.temp_bytes, "bytes", "size")
+    yield metric("alias bytes", program.alias_bytes, "bytes", "size", better="higher")
+    yield metric("code bytes", program.code_bytes, "bytes", "size")
     yield count("fusions", program.fusions, "fusions")
     yield count("products", program.products, "products")
     yield count("float32 products", program.float32_products, "products")
@@ -74,7 +74,7 @@ def _measurements(program: Program) -> Iterator[Measurement]:
     yield count("copies", program.copies, "copies")
     yield count("transposes", program.transposes, "transposes")
     yield count("collectives", program.collectives, "collectives")
-    yield figure(
+    yield metric(
         "collective bytes",
         program.collective_bytes,
         "bytes",
@@ -85,7 +85,7 @@ def _measurements(program: Program) -> Iterator[Measurement]:
     yield count("host transfers", program.host_transfers, "transfers")
     named = [(f"{donation.path} ({donation.reason})", donation.function) for donation in program.lost_donations]
     lost = _largest(collections.Counter(name for name, _ in named))
-    yield Measurement(
+    yield Metric(
         f"{program.label} lost donations",
         len(program.lost_donations),
         "buffers",
@@ -95,16 +95,16 @@ def _measurements(program: Program) -> Iterator[Measurement]:
         places={name: place_of(function) for name, function in named if function and name in lost} or None,
     )
     if program.estimated_cycles:
-        yield figure("estimated cycles", program.estimated_cycles, "cycles, relative", "info")
-    yield figure("arithmetic intensity", program.arithmetic_intensity, "FLOP/byte", "info")
+        yield metric("estimated cycles", program.estimated_cycles, "cycles, relative", "info")
+    yield metric("arithmetic intensity", program.arithmetic_intensity, "FLOP/byte", "info")
     if program.margin_bytes is not None:
-        yield figure("memory margin", program.margin_bytes, "bytes", "info", better="higher")
-    yield figure("lower seconds", program.lower_seconds, "s", "info")
-    yield figure("compile seconds", program.compile_seconds, "s", "info")
+        yield metric("memory margin", program.margin_bytes, "bytes", "info", better="higher")
+    yield metric("lower seconds", program.lower_seconds, "s", "info")
+    yield metric("compile seconds", program.compile_seconds, "s", "info")
 
 
 def _detail(parts: Iterable[tuple[Operation, int]]) -> tuple[dict[str, int] | None, dict[str, str] | None]:
-    """The largest parts of a figure, and the line of the largest operation of each."""
+    """The largest parts of a metric, and the line of the largest operation of each."""
     sums: collections.Counter[str] = collections.Counter()
     largest: dict[str, tuple[int, str]] = {}
     for operation, amount in parts:

@@ -1,4 +1,4 @@
-"""Facts as figures: their kinds, and parts that sum up to them."""
+"""Facts as metrics: their kinds, and parts that sum up to them."""
 
 import dataclasses
 from collections import Counter
@@ -7,20 +7,20 @@ import pytest
 from support.compiled_texts import ORIGIN, TEXTS, module, read
 
 from perfsuite.measure.program.lowering import Donation
-from perfsuite.measure.program.program_figures import OTHERS, PARTS, figures_of, measurements_of
+from perfsuite.measure.program.program_metrics import OTHERS, PARTS, facts_of, metrics_of
 
 FACTS = {name: read(text) for name, text in TEXTS.items()}
 EVERY = pytest.mark.parametrize("name", sorted(TEXTS))
 INFO = {"arithmetic intensity", "lower seconds", "compile seconds", "estimated cycles", "memory margin"}
 
 
-def figures(program):
-    return {one.name.removeprefix("step "): one for one in measurements_of(program)}
+def metrics(program):
+    return {one.name.removeprefix("step "): one for one in metrics_of(program)}
 
 
 @EVERY
 def test_the_parts_of_a_count_sum_up_to_it(name):
-    counts = [one for one in measurements_of(FACTS[name]) if one.kind == "count"]
+    counts = [one for one in metrics_of(FACTS[name]) if one.kind == "count"]
     assert len(counts) == 11
     for one in counts:
         assert sum((one.detail or {}).values()) == one.value
@@ -29,20 +29,20 @@ def test_the_parts_of_a_count_sum_up_to_it(name):
 
 @EVERY
 def test_the_parts_of_collective_and_peak_bytes_sum_up_to_them(name):
-    found = figures(FACTS[name])
+    found = metrics(FACTS[name])
     for size in ("collective bytes", "peak bytes"):
         assert sum((found[size].detail or {}).values()) == found[size].value
 
 
 @EVERY
 def test_the_parts_of_flops_are_the_products(name):
-    detail = figures(FACTS[name])["flops"].detail or {}
+    detail = metrics(FACTS[name])["flops"].detail or {}
     assert sum(detail.values()) == sum(product.flops for product in FACTS[name].products)
 
 
 @EVERY
 def test_places_have_a_line_and_parts_have_none(name):
-    for one in measurements_of(FACTS[name]):
+    for one in metrics_of(FACTS[name]):
         for part, place in (one.places or {}).items():
             assert part in one.detail
             file, _, line = place.partition(":")
@@ -63,45 +63,45 @@ def test_parts_of_one_name_are_added_and_the_place_is_the_largests():
     program = copies(4)
     small, large, *rest = program.copies
     program = dataclasses.replace(program, operations=(small, dataclasses.replace(large, bytes=5000), *rest))
-    accessed = figures(program)["bytes accessed"]
+    accessed = metrics(program)["bytes accessed"]
     assert accessed.detail == {"copy in m000.py": 1024 + 5000, "copy in m001.py": 2048}
     assert accessed.places == {"copy in m000.py": "m000.py:1", "copy in m001.py": "m001.py:2"}
-    assert figures(program)["copies"].detail == {"copy in m000.py": 2, "copy in m001.py": 2}
+    assert metrics(program)["copies"].detail == {"copy in m000.py": 2, "copy in m001.py": 2}
 
 
 def test_the_smallest_of_too_many_parts_are_one():
-    found = figures(copies(2 * PARTS + 7))["copies"]
+    found = metrics(copies(2 * PARTS + 7))["copies"]
     assert len(found.detail) == PARTS + 1
     assert (found.detail[OTHERS], sum(found.detail.values()), found.value) == (7, 2 * PARTS + 7, 2 * PARTS + 7)
     assert OTHERS not in found.places
-    assert OTHERS not in figures(copies(2 * PARTS))["copies"].detail
+    assert OTHERS not in metrics(copies(2 * PARTS))["copies"].detail
 
 
 def test_the_order_of_equal_operations_does_not_choose_the_parts():
     program = copies(2 * PARTS + 8)
     turned = dataclasses.replace(program, copies=program.copies[::-1])
-    assert figures(program)["copies"].detail == figures(turned)["copies"].detail
+    assert metrics(program)["copies"].detail == metrics(turned)["copies"].detail
 
 
 def test_lost_donations_count_even_where_they_were_passed_as_one():
     donations = [Donation("args[0]", (8, 16), "float32", 512, number) for number in range(2)]
-    lost = figures(read(module("%x = f32[8,16]{1,0} copy(%a)"), donations=donations))["lost donations"]
+    lost = metrics(read(module("%x = f32[8,16]{1,0} copy(%a)"), donations=donations))["lost donations"]
     assert (lost.value, lost.detail) == (2, {"args[0] (float32[8,16]: no output took its memory)": 2})
 
 
 @EVERY
 def test_what_is_gated_is_exact(name):
     program = FACTS[name]
-    gated = {one.name.removeprefix("step ") for one in measurements_of(program) if one.kind != "info"}
-    assert figures_of(program).keys() == gated
-    assert {one.name.removeprefix("step ") for one in measurements_of(program)} - gated <= INFO
+    gated = {one.name.removeprefix("step ") for one in metrics_of(program) if one.kind != "info"}
+    assert facts_of(program).keys() == gated
+    assert {one.name.removeprefix("step ") for one in metrics_of(program)} - gated <= INFO
     assert not gated & INFO
-    assert {one.kind for one in measurements_of(program)} == {"count", "size", "info"}
+    assert {one.kind for one in metrics_of(program)} == {"count", "size", "info"}
 
 
 @EVERY
-def test_figures_are_those_of_the_facts(name):
-    program, found = FACTS[name], figures_of(FACTS[name])
+def test_metrics_are_those_of_the_facts(name):
+    program, found = FACTS[name], facts_of(FACTS[name])
     for fact in ("fusions", "products", "collectives", "resharding", "copies", "transposes"):
         assert found[fact] == len(getattr(program, fact))
     assert found["host transfers"] == len(program.host_transfers)
@@ -113,18 +113,18 @@ def test_figures_are_those_of_the_facts(name):
 
 def test_names_begin_with_the_label_and_the_target_is_told():
     origin = dataclasses.replace(ORIGIN, label="train step", target="tpu-v5e", memory_bytes=2000)
-    made = measurements_of(read(TEXTS["train_v5e"], origin=origin))
+    made = metrics_of(read(TEXTS["train_v5e"], origin=origin))
     assert all(one.name.startswith("train step ") and one.target == "tpu-v5e" for one in made)
     assert {one.name: one.value for one in made}["train step memory margin"] == 2000 - 1157
     assert len({one.name for one in made}) == len(made)
-    assert figures_of(read(TEXTS["train_v5e"], origin=origin)) == figures_of(read(TEXTS["train_v5e"]))
+    assert facts_of(read(TEXTS["train_v5e"], origin=origin)) == facts_of(read(TEXTS["train_v5e"]))
 
 
 def test_cycles_are_told_where_the_compiler_has_them():
-    assert figures(FACTS["train_v5e"])["estimated cycles"].value > 0
-    assert "estimated cycles" not in figures(FACTS["train_cpu"])
+    assert metrics(FACTS["train_v5e"])["estimated cycles"].value > 0
+    assert "estimated cycles" not in metrics(FACTS["train_cpu"])
 
 
 def test_only_reused_memory_is_better_higher_among_what_is_gated():
-    better = {one.name.removeprefix("step ") for one in measurements_of(FACTS["train_v5e"]) if one.better == "higher"}
+    better = {one.name.removeprefix("step ") for one in metrics_of(FACTS["train_v5e"]) if one.better == "higher"}
     assert better - INFO == {"alias bytes"}
