@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import pytest
 
 from perfsuite.gate.verdict import Gate
-from perfsuite.report.terminal.terminal import number, value_with_interval
+from perfsuite.measure.words import number, span
 
 
 def add_properties(item: pytest.Item, gates: Sequence[Gate]) -> None:
@@ -27,7 +27,7 @@ def in_words(gates: Sequence[Gate]) -> str:
     """
     made = gates[0].metric
     verdicts = ", ".join(f"{gate.verdict}{_held_against(gate)}" for gate in gates)
-    return f"{value_with_interval(made.value, made.interval)} {made.unit}, {verdicts}"
+    return f"{span(made.value, made.interval)} {made.unit}, {verdicts}"
 
 
 def _held_against(gate: Gate) -> str:

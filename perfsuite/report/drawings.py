@@ -8,8 +8,8 @@ from markupsafe import Markup
 from matplotlib.axes import Axes
 
 from perfsuite.measure.measurement import Interval
+from perfsuite.measure.words import number
 from perfsuite.report.pictures import ACCENT, FAIL, FAINT, INK, RULE, WIDTH, blank, plain, quiet, svg, themed
-from perfsuite.report.terminal.terminal import number
 from perfsuite.session.plots import Distribution, Line
 
 if TYPE_CHECKING:

@@ -16,9 +16,10 @@ from perfsuite.history.following import CommitSteps, Followed, Following, follow
 from perfsuite.history.reading import HistoryError, read_history
 from perfsuite.history.source import baseline_files, title_of
 from perfsuite.history.steps import By, Step
-from perfsuite.report.terminal.baselines import environment_line, percent, plural
+from perfsuite.measure.words import number, plural
+from perfsuite.report.terminal.baselines import environment_line, percent
 from perfsuite.report.terminal.history import largest, span, where_from
-from perfsuite.report.terminal.terminal import number, relative
+from perfsuite.report.terminal.terminal import relative
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -5,10 +5,10 @@ from collections.abc import Iterable, Sequence
 
 from markupsafe import Markup
 
+from perfsuite.measure.words import number
 from perfsuite.report import drawings
 from perfsuite.report.model import VERDICTS, Report, Reported, Row, Test
 from perfsuite.report.page import render
-from perfsuite.report.terminal.terminal import number
 from perfsuite.report.variants import Variants, variants_of, worse
 from perfsuite.session.plots import Distribution, Line, ProgramRecord
 

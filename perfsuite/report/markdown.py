@@ -7,8 +7,8 @@ Markdown, HTML or a mention; the fences are longer than any run of backticks ins
 import re
 from collections.abc import Iterable, Iterator, Sequence
 
+from perfsuite.measure.words import number, span
 from perfsuite.report.model import Report, Row, Test
-from perfsuite.report.terminal.terminal import number, value_with_interval
 
 LONG_LINES = 8
 """A message of more lines than this is folded after its first line."""
@@ -182,7 +182,7 @@ def _all_metrics(report: Report) -> Iterator[str]:
 def _row(metric: Row) -> tuple[str, ...]:
     return (
         code(metric.title, in_table=True),
-        plain(value_with_interval(metric.value, metric.interval)),
+        plain(span(metric.value, metric.interval)),
         plain(metric.unit),
         "" if metric.limit is None else number(metric.limit),
         metric.source or "",

@@ -6,13 +6,13 @@
 import collections
 import dataclasses
 import math
-import types
 import typing
 from collections.abc import Mapping
 from typing import Any, Literal
 
 from perfsuite.gate.verdict import Source
 from perfsuite.measure.measurement import Better, Interval, Kind
+from perfsuite.measure.serialise import made, plain
 from perfsuite.session.plots import Distribution, Line, ProgramRecord
 
 SCHEMA = 1
@@ -284,7 +284,7 @@ class Report:
         """Values that JSON has. A number that it lacks, such as an end of an interval that is not bounded, is a text:
         "inf", "-inf" or "nan".
         """
-        return {"schema": SCHEMA, **_plain(self)}
+        return {"schema": SCHEMA, **plain(self)}
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "Report":
@@ -293,7 +293,7 @@ class Report:
             found = values.get("schema") if isinstance(values, Mapping) else None
             raise ValueError(f"a report of schema {found!r}; this version of perfsuite reads schema {SCHEMA}")
         try:
-            return _made(cls, {name: value for name, value in values.items() if name != "schema"})
+            return made(cls, {name: value for name, value in values.items() if name != "schema"})
         except (TypeError, KeyError, AttributeError, ValueError) as error:
             raise ValueError(f"no report: {error}") from None
 
@@ -302,34 +302,3 @@ def count_verdicts(metrics: "typing.Iterable[Row]") -> dict[str, int]:
     """How many metrics have each verdict, those first that a reader wants first; without those that none has."""
     counted = collections.Counter(metric.verdict for metric in metrics)
     return {verdict: counted[verdict] for verdict in VERDICTS if counted[verdict]}
-
-
-def _plain(value: Any) -> Any:
-    if dataclasses.is_dataclass(value) and not isinstance(value, type):
-        return {field.name: _plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
-    if isinstance(value, Mapping):
-        return {name: _plain(each) for name, each in value.items()}
-    if isinstance(value, tuple | list):
-        return [_plain(each) for each in value]
-    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def _made(kind: Any, value: Any) -> Any:
-    """The value of a type that `_plain` made plain: dataclasses, tuples, dicts and what JSON has."""
-    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
-    if origin in (types.UnionType, typing.Union):
-        return None if value is None else _made(next(each for each in arguments if each is not type(None)), value)
-    if dataclasses.is_dataclass(kind) and isinstance(kind, type):
-        hints = typing.get_type_hints(kind)
-        if unknown := sorted(value.keys() - hints.keys()):
-            raise TypeError(f"{kind.__name__} has no {', '.join(unknown)}")
-        return kind(**{name: _made(hints[name], each) for name, each in value.items()})
-    if origin is tuple:
-        if arguments[1:] == (...,):
-            return tuple(_made(arguments[0], each) for each in value)
-        return tuple(_made(each, part) for each, part in zip(arguments, value, strict=True))
-    if origin is dict:
-        return {name: _made(arguments[1], each) for name, each in value.items()}
-    if kind is float:
-        return float(value) if isinstance(value, str) else value
-    return value

@@ -15,7 +15,7 @@ from urllib.parse import quote
 import jinja2
 from markupsafe import Markup
 
-from perfsuite.report.terminal.terminal import number
+from perfsuite.measure.words import number
 
 _TEMPLATES = importlib.resources.files("perfsuite.report").joinpath("templates")
 

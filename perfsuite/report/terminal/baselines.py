@@ -12,7 +12,7 @@ from perfsuite.gate.baseline import Baselines, Entry
 from perfsuite.gate.environment import VERSION_FIELDS, Environment
 from perfsuite.history.comparing import OUTCOMES, Difference, Outcome, version_lines
 from perfsuite.history.source import CALIBRATION, Source
-from perfsuite.report.terminal.terminal import number, value_with_interval
+from perfsuite.measure.words import number, plural, span
 
 Style = Literal["bold", "red", "green", "yellow", "cyan", "faint"]
 Paint = Callable[[str, Style], str]
@@ -114,11 +114,6 @@ def environment_line(environment: Environment) -> str:
     return ", ".join([f"{environment.device_count} x {environment.device_kind}{host}", *versions, *settings])
 
 
-def plural(count: int, what: str) -> str:
-    """`1 metric`, `1,021 metrics`."""
-    return f"{count:,} {what}{'' if count == 1 else 's'}"
-
-
 def _header(source: Source, selected: Baselines, paint: Paint) -> list[str]:
     every = _entries(source.baselines)
     some = _entries(selected)
@@ -146,7 +141,7 @@ def _metrics(selected: Baselines, paint: Paint) -> list[str]:
             rows.append(
                 (
                     f"  {clipped(name)}",
-                    value_with_interval(entry.value, entry.interval),
+                    span(entry.value, entry.interval),
                     entry.unit,
                     kind,
                     _origin(entry),
@@ -222,10 +217,10 @@ def _values(each: Difference) -> str:
     old, new = each.old, each.new
     if old is None or new is None:
         entry = each.entry
-        return f"{value_with_interval(entry.value, entry.interval)} {entry.unit}"
-    was = value_with_interval(old.value, old.interval)
+        return f"{span(entry.value, entry.interval)} {entry.unit}"
+    was = span(old.value, old.interval)
     unit = f" {old.unit}" if old.unit != new.unit else ""
-    return f"{was}{unit} -> {value_with_interval(new.value, new.interval)} {new.unit}"
+    return f"{was}{unit} -> {span(new.value, new.interval)} {new.unit}"
 
 
 def _origin(entry: Entry) -> str:

@@ -8,8 +8,8 @@ from perfsuite.history.following import CommitSteps, Followed, Following
 from perfsuite.history.git import Commit
 from perfsuite.history.source import title_of
 from perfsuite.history.steps import By, Step
-from perfsuite.report.terminal.baselines import Paint, aligned, clipped, environment_line, percent, plain, plural
-from perfsuite.report.terminal.terminal import number
+from perfsuite.measure.words import number, plural
+from perfsuite.report.terminal.baselines import Paint, aligned, clipped, environment_line, percent, plain
 
 BLOCKS = "▁▂▃▄▅▆▇█"
 LETTERS = "_.,-~=*#"

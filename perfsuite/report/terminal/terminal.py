@@ -1,17 +1,16 @@
 """The terminal: the session's header and the closing summary that lists every gate."""
 
 import collections
-import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
-import tabulate
 
 from perfsuite.gate.environment import is_known_kind, namesakes
 from perfsuite.gate.verdict import Gate, Verdict
-from perfsuite.measure.measurement import Interval, title
+from perfsuite.measure.measurement import title
+from perfsuite.measure.words import number, span, table
 
 if TYPE_CHECKING:
     from perfsuite.gate.baseline import Change
@@ -130,23 +129,6 @@ def _and_more(gates: Sequence[Gate]) -> str:
     return f" and {len(gates) - OTHERS_NAMED} more" if len(gates) > OTHERS_NAMED else ""
 
 
-def number(value: float) -> str:
-    """Four significant digits, but whole numbers in full: 1.062, 586,900, 12,345,678."""
-    if not math.isfinite(value):  # a limit of more than a float can hold
-        return str(value)
-    if value == int(value) and abs(value) < 1e15:
-        return f"{value:,.0f}"
-    rounded = float(f"{value:.4g}")
-    return f"{rounded:,.0f}" if 1e4 <= abs(rounded) < 1e15 else f"{rounded:,.4g}"
-
-
-def value_with_interval(value: float, interval: Interval | None) -> str:
-    """`1.062 [1.055, 1.07]`."""
-    if interval is None or not (math.isfinite(interval.low) and math.isfinite(interval.high)):
-        return number(value)
-    return f"{number(value)} [{number(interval.low)}, {number(interval.high)}]"
-
-
 def _baselines(session: "PerfSession", target: str | None, rootpath: Path) -> str:
     count = sum(map(len, session.baselines_of(target).metrics.values()))
     on_file = f"{count} metrics" if count else "no metrics yet: pytest --perf-save records them"
@@ -157,7 +139,7 @@ def _table(reporter: pytest.TerminalReporter, gates: list[Gate]) -> None:
     rows = [
         (
             f"  {title(_clipped(gate.metric.name), gate.metric.target)}",
-            value_with_interval(gate.metric.value, gate.metric.interval),
+            span(gate.metric.value, gate.metric.interval),
             gate.metric.unit,
             "" if gate.limit is None else number(gate.limit),
             gate.source or "",
@@ -167,7 +149,7 @@ def _table(reporter: pytest.TerminalReporter, gates: list[Gate]) -> None:
         for gate in gates
     ]
     columns = ("metric", "value", "unit", "limit", "from", "baseline", "verdict")
-    text = tabulate.tabulate(rows, columns, tablefmt="plain", disable_numparse=True, preserve_whitespace=True)
+    text = table(rows, columns)
     head, *lines = text.splitlines()
     reporter.line(head, bold=True)
     test = None

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from perfsuite.measure.measurement import Metric
-from perfsuite.report.terminal.terminal import number, relative
+from perfsuite.measure.words import number
+from perfsuite.report.terminal.terminal import relative
 from perfsuite.session.trace_record import TraceRecord
 
 if TYPE_CHECKING:

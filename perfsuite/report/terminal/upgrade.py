@@ -5,8 +5,9 @@ from collections.abc import Iterator, Sequence
 
 import tabulate
 
+from perfsuite.measure.words import number
 from perfsuite.report.terminal.baselines import Paint, Style, plain
-from perfsuite.report.terminal.terminal import LONGEST_NAME, number
+from perfsuite.report.terminal.terminal import LONGEST_NAME
 from perfsuite.upgrade.changes import smallest_seen
 from perfsuite.upgrade.found import ERROR, PLACES, Called, Change, Check
 

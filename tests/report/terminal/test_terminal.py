@@ -1,7 +1,6 @@
 """`report.terminal`: how metrics, gates and saves are written out."""
 
 import dataclasses
-import math
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -79,44 +78,6 @@ def written(reporter, *gates, saved=(), not_saved="", **fields):
 
 def entry(value=1.5, **environment):
     return Entry(value, "x", "ratio", "measured", dataclasses.replace(HERE, **environment))
-
-
-# Numbers.
-
-
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [
-        (0, "0"),
-        (133, "133"),
-        (133.0, "133"),
-        (23_600_000, "23,600,000"),
-        (1.23456, "1.235"),
-        (0.00001234, "1.234e-05"),
-        (-2.5, "-2.5"),
-        (-1200.0, "-1,200"),
-        (1234.5, "1,234"),
-        (586_912.3, "586,900"),
-        (-12_345.678, "-12,350"),
-        (1.5e15 + 0.5, "1.5e+15"),
-        (2.36e13, "23,600,000,000,000"),
-        (2.5e18, "2.5e+18"),
-        (0.1 + 0.2, "0.3"),
-    ],
-)
-def test_numbers_have_four_digits_and_whole_ones_all_of_theirs(value, text):
-    assert terminal.number(value) == text
-
-
-def test_an_interval_stands_behind_its_metric():
-    assert terminal.value_with_interval(1.0621, Interval(1.0554, 1.07)) == "1.062 [1.055, 1.07]"
-
-
-@pytest.mark.parametrize(
-    "interval", [None, Interval(0.0, math.inf), Interval(-math.inf, math.inf), Interval(-math.inf, 2)]
-)
-def test_an_interval_that_is_open_is_not_written(interval):
-    assert terminal.value_with_interval(1.5, interval) == "1.5"
 
 
 # The table.

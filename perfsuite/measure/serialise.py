@@ -1,0 +1,55 @@
+"""Dataclasses to plain values and back: for JSON files, for pytest-xdist, and for fresh processes."""
+
+import dataclasses
+import math
+import types
+import typing
+from collections.abc import Mapping
+from typing import Any, TypeVar
+
+T = TypeVar("T")
+
+
+def plain(value: Any) -> Any:
+    """The value in what JSON has: dicts, lists, texts, numbers, booleans and None.
+
+    An infinite number or a NaN, which JSON lacks, becomes the text "inf", "-inf" or "nan".
+    """
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return {field.name: plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
+    if isinstance(value, Mapping):
+        return {name: plain(each) for name, each in value.items()}
+    if isinstance(value, tuple | list):
+        return [plain(each) for each in value]
+    return str(value) if isinstance(value, float) and not math.isfinite(value) else value
+
+
+def made(kind: type[T], value: Any) -> T:
+    """The inverse of `plain`: a value of the type `kind`, by the type hints of its dataclasses.
+
+    Types: dataclasses, tuples, lists, dicts with texts as keys, `X | None`, literals, and what JSON has. Raises
+    `TypeError`, `KeyError`, `AttributeError` or `ValueError` where the value does not fit.
+    """
+    return _made(kind, value)
+
+
+def _made(kind: Any, value: Any) -> Any:
+    origin, arguments = typing.get_origin(kind), typing.get_args(kind)
+    if origin in (types.UnionType, typing.Union):
+        return None if value is None else _made(next(each for each in arguments if each is not type(None)), value)
+    if dataclasses.is_dataclass(kind) and isinstance(kind, type):
+        hints = typing.get_type_hints(kind)
+        if unknown := sorted(value.keys() - hints.keys()):
+            raise TypeError(f"{kind.__name__} has no {', '.join(unknown)}")
+        return kind(**{name: _made(hints[name], each) for name, each in value.items()})
+    if origin is tuple:
+        if arguments[1:] == (...,):
+            return tuple(_made(arguments[0], each) for each in value)
+        return tuple(_made(each, part) for each, part in zip(arguments, value, strict=True))
+    if origin is list:
+        return [_made(arguments[0], each) for each in value]
+    if origin in (dict, Mapping):
+        return {name: _made(arguments[1], each) for name, each in value.items()}
+    if kind is float:
+        return float(value) if isinstance(value, str) else value
+    return value

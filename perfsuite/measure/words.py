@@ -1,0 +1,35 @@
+"""The one way in which numbers, intervals, counts and tables are written, in messages and in reports."""
+
+import math
+from collections.abc import Sequence
+
+from perfsuite.measure.measurement import Interval
+
+
+def number(value: float) -> str:
+    """Four significant digits, but whole numbers in full: 1.062, 586,900, 12,345,678."""
+    if not math.isfinite(value):  # a limit of more than a float can hold
+        return str(value)
+    if value == int(value) and abs(value) < 1e15:
+        return f"{value:,.0f}"
+    rounded = float(f"{value:.4g}")
+    return f"{rounded:,.0f}" if 1e4 <= abs(rounded) < 1e15 else f"{rounded:,.4g}"
+
+
+def span(value: float, interval: Interval | None) -> str:
+    """`1.062 [1.055, 1.07]`; the value alone where the interval is not bounded."""
+    if interval is None or not (math.isfinite(interval.low) and math.isfinite(interval.high)):
+        return number(value)
+    return f"{number(value)} [{number(interval.low)}, {number(interval.high)}]"
+
+
+def plural(count: int, what: str, several: str = "") -> str:
+    """`1 metric`, `1,021 metrics`; `several` is the plural where an s does not make it."""
+    return f"{count:,} {what if count == 1 else several or what + 's'}"
+
+
+def table(rows: Sequence[Sequence[str]], headers: Sequence[str] = ()) -> str:
+    """The rows in aligned columns, without rules. Texts stay as they are."""
+    import tabulate  # only sessions that print a table need it
+
+    return tabulate.tabulate(rows, headers, tablefmt="plain", disable_numparse=True, preserve_whitespace=True)

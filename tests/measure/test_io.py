@@ -1,0 +1,49 @@
+"""`io.write_atomically`: a reader sees the old file or the new one, and a failure leaves the old one."""
+
+import os
+import stat
+
+import pytest
+
+from perfsuite.measure.io import TEMPORARY, temporary_prefix, write_atomically
+
+
+@pytest.mark.parametrize("durable", [False, True])
+@pytest.mark.parametrize(("content", "written"), [("é", b"\xc3\xa9"), (b"\x00", b"\x00"), ("\ud800", b"?")])
+def test_the_file_has_the_content_and_nothing_lies_beside_it(tmp_path, content, written, durable):
+    path = tmp_path / "a.json"
+    path.write_text("before")
+    write_atomically(path, content, durable=durable)
+    assert path.read_bytes() == written
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_the_permissions_stay(tmp_path):
+    path = tmp_path / "a.json"
+    path.write_text("before")
+    path.chmod(0o640)
+    write_atomically(path, "after")
+    assert stat.S_IMODE(path.stat().st_mode) == 0o640
+
+
+def test_a_failed_write_leaves_the_old_file_and_no_other(tmp_path, monkeypatch):
+    path = tmp_path / "a.json"
+    path.write_text("before")
+
+    def full(*_):
+        raise OSError("No space left on device")
+
+    monkeypatch.setattr(os, "replace", full)
+    with pytest.raises(OSError, match="No space left"):
+        write_atomically(path, "after")
+    assert path.read_text() == "before"
+    assert list(tmp_path.iterdir()) == [path]
+
+
+def test_an_unfinished_file_is_known_by_its_name(tmp_path, monkeypatch):
+    path, seen = tmp_path / "a.json", []
+    monkeypatch.setattr(os, "replace", lambda *_: seen.extend(each.name for each in tmp_path.iterdir()))
+    write_atomically(path, "after")
+    (name,) = seen
+    assert name.startswith(temporary_prefix(path))
+    assert name.endswith(TEMPORARY)

@@ -1,0 +1,58 @@
+"""`words`: numbers, intervals, counts and tables as every message and report writes them."""
+
+import math
+
+import pytest
+
+from perfsuite.measure.measurement import Interval
+from perfsuite.measure.words import number, plural, span, table
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (0, "0"),
+        (133, "133"),
+        (133.0, "133"),
+        (23_600_000, "23,600,000"),
+        (1.23456, "1.235"),
+        (0.00001234, "1.234e-05"),
+        (-2.5, "-2.5"),
+        (-1200.0, "-1,200"),
+        (1234.5, "1,234"),
+        (586_912.3, "586,900"),
+        (-12_345.678, "-12,350"),
+        (1.5e15 + 0.5, "1.5e+15"),
+        (2.36e13, "23,600,000,000,000"),
+        (2.5e18, "2.5e+18"),
+        (0.1 + 0.2, "0.3"),
+    ],
+)
+def test_numbers_have_four_digits_and_whole_ones_all_of_theirs(value, text):
+    assert number(value) == text
+
+
+def test_an_interval_stands_behind_its_metric():
+    assert span(1.0621, Interval(1.0554, 1.07)) == "1.062 [1.055, 1.07]"
+
+
+@pytest.mark.parametrize(
+    "interval", [None, Interval(0.0, math.inf), Interval(-math.inf, math.inf), Interval(-math.inf, 2)]
+)
+def test_an_interval_that_is_open_is_not_written(interval):
+    assert span(1.5, interval) == "1.5"
+
+
+@pytest.mark.parametrize(
+    ("count", "text"), [(0, "0 programs"), (1, "1 program"), (2, "2 programs"), (1021, "1,021 programs")]
+)
+def test_one_is_singular_and_every_other_number_plural(count, text):
+    assert plural(count, "program") == text
+
+
+def test_a_plural_without_s_is_given():
+    assert [plural(count, "process", "processes") for count in (1, 2)] == ["1 process", "2 processes"]
+
+
+def test_a_table_aligns_its_columns_and_leaves_texts_as_they_are():
+    assert table([["  a", "1e3"], ["b", ""]], ("name", "value")).splitlines() == ["name    value", "  a     1e3", "b"]
