@@ -2,12 +2,11 @@
 
 import dataclasses
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Literal
 
-from perfsuite.gate.advice import advice_on
 from perfsuite.gate.baseline import Entry
-from perfsuite.gate.environment import HOST_CALLS_UNIT, Environment, incomparable, version_changes
+from perfsuite.gate.environment import Environment, incomparable, version_changes
 from perfsuite.measure.measurement import Interval, Kind, Metric
 
 Verdict = Literal["pass", "fail", "inconclusive", "improved", "new", "not comparable", "info"]
@@ -23,15 +22,42 @@ time fails only when it doubles. Compare two calls to hold a time more closely.
 
 
 PARTS_NAMED = 3
-"""How many parts of a metric a message names."""
+"""How many parts of a metric a gate names."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Part:
+    """A part of a metric that got worse, by `amount` in the metric's unit: negative where it fell and more is better.
+
+    A list of parts may hold the largest only, so an amount may be known from one side: at least, or at most, so much.
+    `place` is where in the source the part is now.
+    """
+
+    name: str
+    amount: int
+    bound: Literal["", "at least", "at most"] = ""
+    place: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class Rerun:
+    """The samples of a comparison that took further processes; `failure` says why one of them gave none."""
+
+    pairs: int
+    processes: int
+    failure: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
 class Gate:
-    """One metric of one test, with what was allowed and what became of it.
+    """One metric of one test, with what was allowed and what became of it. `report.text` makes the sentences of it.
 
-    `limit` is in the metric's unit. `reason` says in words why the verdict is not a plain pass, and `first` what to do
-    first where it failed and the reason does not say that itself.
+    `limit` and `baseline`, the recorded value, are in the metric's unit; `tolerance` is the share by which the metric
+    may be worse than its baseline. `incomparable` says why the two cannot be compared. Where the verdict is a failure
+    or open, `grown` are the parts that got worse, `versions` those that changed since the baseline, `cause` is the
+    likely cause as the instrument knows it, `to_settle` what would decide an open one, and `drift` how the metric moved
+    while it was sampled. `note` is an instrument's own finding, in place of value and limit. `program` is how a program
+    differs from that of the baseline, a line a difference. `strict` is a metric that fails because it has no baseline.
     """
 
     test: str
@@ -39,22 +65,27 @@ class Gate:
     verdict: Verdict
     source: Source | None = None
     limit: float | None = None
+    tolerance: float | None = None
     baseline: float | None = None
-    reason: str = ""
-    first: str = ""
+    incomparable: str = ""
+    grown: tuple[Part, ...] = ()
+    versions: tuple[str, ...] = ()
+    cause: str = ""
+    to_settle: str = ""
+    drift: str = ""
+    rerun: Rerun | None = None
+    note: str = ""
+    program: tuple[str, ...] = ()
+    strict: bool = False
 
     @property
     def failed(self) -> bool:
         return self.verdict == "fail"
 
-    def to_dict(self) -> dict:
-        """Plain values only, as a pytest-xdist worker can send them."""
-        return dataclasses.asdict(self)
-
-    @classmethod
-    def from_dict(cls, values: dict) -> "Gate":
-        """The inverse of `to_dict`."""
-        return cls(**{**values, "metric": Metric.from_dict(values["metric"])})
+    @property
+    def interval(self) -> Interval:
+        """That of the metric; where it has none, its value alone."""
+        return self.metric.interval or Interval(self.metric.value, self.metric.value)
 
 
 def against_limit(interval: Interval, limit: float) -> Verdict:
@@ -67,11 +98,7 @@ def against_limit(interval: Interval, limit: float) -> Verdict:
 def judge_budget(test: str, metric: Metric, limit: float) -> Gate:
     """A metric against a limit of the test's own."""
     interval = metric.interval or Interval(metric.value, metric.value)
-    verdict = against_limit(interval, limit)
-    reason = (
-        "" if verdict == "pass" else f"{_span(metric)} against a budget of {_number(limit, metric.kind)} {metric.unit}"
-    )
-    return Gate(test, metric, verdict, "budget", limit, reason=reason)
+    return Gate(test, metric, against_limit(interval, limit), "budget", limit)
 
 
 def judge_baseline(
@@ -83,13 +110,13 @@ def judge_baseline(
     tolerance: float | None = None,
     cause: str = "",
 ) -> Gate:
-    """A metric made in environment `now` against the metric on file. `cause` is said where it fails."""
+    """A metric made in environment `now` against its baseline. `cause` is kept where the metric does not pass."""
     if metric.kind == "info":
         return Gate(test, metric, "info", baseline=entry.value if entry else None)
     if entry is None:
-        return Gate(test, metric, "new", reason=f"{metric.title} has no baseline")
+        return Gate(test, metric, "new")
     if why := _why_not_comparable(metric, entry, now):
-        return Gate(test, metric, "not comparable", "baseline", baseline=entry.value, reason=f"{metric.title}: {why}")
+        return Gate(test, metric, "not comparable", "baseline", baseline=entry.value, incomparable=why)
     if tolerance is None or metric.kind in ("count", "size"):
         tolerance = TOLERANCES[metric.kind]
     limit, verdict = _against_baseline(metric, entry.value, tolerance)
@@ -97,23 +124,11 @@ def judge_baseline(
         # The 99th percentile of a few hundred samples has no upper end. It can be seen to be too high, but not to be
         # low enough; saying "inconclusive" of every such tail would teach people not to read the word.
         return Gate(test, metric, "info", baseline=entry.value)
-    reason = first = ""
-    if verdict in ("fail", "inconclusive"):
-        reason = (
-            f"{_span(metric)}, the baseline is {_number(entry.value, entry.kind)} {entry.unit}"
-            f"{_allowance(metric, tolerance)}"
-        )
-        reason += _growth(metric, entry)
-        if changes := version_changes(entry.environment, now):
-            reason += f"; since the baseline: {', '.join(changes)}"
-        if cause:
-            reason += f"\nlikely cause: {cause}"
-        elif verdict == "fail":
-            first = _first(metric, entry, changes)
-    elif verdict == "improved":
-        on_file = _number(entry.value, entry.kind)
-        reason = f"{_span(metric)}, the baseline is {on_file}: pytest --perf-save records it"
-    return Gate(test, metric, verdict, "baseline", limit, entry.value, reason, first)
+    gate = Gate(test, metric, verdict, "baseline", limit, tolerance, entry.value)
+    if verdict not in ("fail", "inconclusive"):
+        return gate
+    versions = tuple(version_changes(entry.environment, now))
+    return dataclasses.replace(gate, grown=_parts(metric, entry), versions=versions, cause=cause)
 
 
 def ratio_limit(entry: Entry | None, now: Environment, tolerance: float | None) -> float | None:
@@ -149,72 +164,22 @@ def _against_baseline(metric: Metric, baseline: float, tolerance: float) -> tupl
     return (0 - limit if metric.better == "higher" else limit), verdict  # 0 - limit: never minus zero
 
 
-def _span(metric: Metric) -> str:
-    value = f"{metric.title} is {_number(metric.value, metric.kind)} {metric.unit}"
-    if metric.interval is None:
-        return value
-    return f"{value} [{metric.interval.low:.6g}, {metric.interval.high:.6g}]"
-
-
-def _number(value: float, kind: Kind) -> str:
-    """Counts and sizes are exact, so they are written out."""
-    return f"{value:,.0f}" if kind in ("count", "size") and value == int(value) else f"{value:.6g}"
-
-
-def _allowance(metric: Metric, tolerance: float) -> str:
-    return "" if metric.kind == "count" else f" and may be {tolerance:.3g} of that worse"
-
-
-def _first(metric: Metric, entry: Entry, changes: Sequence[str]) -> str:
-    """The one thing to do first about a metric that failed; empty where its reason has advice."""
-    places = metric.places or {}
-    named = [places[part] for part, _ in _parts(metric, entry) if part in places]
-    if any(map(advice_on, named)):
-        return ""
-    if changes:
-        return f"run it with the versions of the baseline, too ({', '.join(changes)}): is it the upgrade, or the code?"
-    if named:
-        return f"look at {named[0]}"
-    return "if that is meant, record it: pytest --perf-save"
-
-
-def _parts(metric: Metric, entry: Entry) -> list[tuple[str, str]]:
-    """The parts of the metric that got worse, by how much, the most important ones first."""
+def _parts(metric: Metric, entry: Entry) -> tuple[Part, ...]:
+    """The parts of the metric that got worse, the most important ones first, and where they are now."""
     now, then = metric.detail or {}, entry.detail or {}
     if (metric.value and not now) or (entry.value and not then):
-        return []  # not split on both sides; nothing has no parts
+        return ()  # not split on both sides; nothing has no parts
     if metric.better == "lower":
-        return _grown(then, entry.value, now)[:PARTS_NAMED]
-    return _grown(now, metric.value, then)[:PARTS_NAMED]
-
-
-def _growth(metric: Metric, entry: Entry) -> str:
-    """Which parts of the metric got worse, and where they are now: the likely cause."""
-    parts, places = _parts(metric, entry), metric.places or {}
-    if not parts:
-        return ""
-    if metric.better == "lower":
-        verb, sign = ("more calls of" if metric.unit == HOST_CALLS_UNIT else "grew:"), "+"
+        parts = _grown(then, entry.value, now)[:PARTS_NAMED]
     else:
-        verb, sign = "fell:", "-"
-    if metric.unit == HOST_CALLS_UNIT:
-        named = ", ".join(f"{name} ({sign}{amount})" for name, amount in parts)
-        return f"; {verb} {named}{_made_in([places[name] for name, _ in parts if name in places])}"
-    named = ", ".join(
-        f"{name} ({sign}{amount})" + (f" at {places[name]}" if name in places else "") for name, amount in parts
-    )
-    return f"; {verb} {named}"
+        fell = _grown(now, metric.value, then)[:PARTS_NAMED]
+        parts = [dataclasses.replace(part, amount=-part.amount) for part in fell]
+    places = metric.places or {}
+    return tuple(dataclasses.replace(part, place=places.get(part.name, "")) for part in parts)
 
 
-def _made_in(places: list[str]) -> str:
-    """What the user's code calls that makes these host calls, and what to do about it."""
-    known = list(dict.fromkeys(place for place in places if " at " in place or advice_on(place)))
-    advice = list(dict.fromkeys(filter(None, map(advice_on, known))))
-    return (f", made in {', '.join(known)}" if known else "") + "".join(f"\n  {text}" for text in advice)
-
-
-def _grown(small: Mapping[str, int], total: float, large: Mapping[str, int]) -> list[tuple[str, str]]:
-    """The parts in `large` that are more than in `small`, whose metric is `total`: their names and by how much.
+def _grown(small: Mapping[str, int], total: float, large: Mapping[str, int]) -> list[Part]:
+    """The parts in `large` that are more than in `small`, whose metric is `total`.
 
     Those that grew most come first. Both lists may hold the largest parts only, so of one that is not in `small` only
     the most that it can have been is known. One that may be new comes last where it need not have grown at all.
@@ -226,10 +191,10 @@ def _grown(small: Mapping[str, int], total: float, large: Mapping[str, int]) -> 
     grown, perhaps_new = [], []
     for name, value in large.items():
         if name in small or unlisted == 0:
-            grown.append((value - small.get(name, 0), name, ""))
+            grown.append(Part(name, value - small.get(name, 0)))
         elif value > unlisted:
-            grown.append((value - unlisted, name, " or more"))
+            grown.append(Part(name, value - unlisted, "at least"))
         elif value > 0:
-            perhaps_new.append((value, name))
-    parts = [(name, f"{by}{more}") for by, name, more in sorted(grown, key=lambda part: -part[0]) if by > 0]
-    return parts + [(name, f"{value} at most") for value, name in sorted(perhaps_new, key=lambda part: -part[0])]
+            perhaps_new.append(Part(name, value, "at most"))
+    parts = sorted((part for part in grown if part.amount > 0), key=lambda part: -part.amount)
+    return parts + sorted(perhaps_new, key=lambda part: -part.amount)

@@ -15,7 +15,7 @@ from typing import Literal, cast
 
 from perfsuite.gate.baseline import Baselines, Entry
 from perfsuite.gate.environment import Environment, incomparable, version_changes
-from perfsuite.gate.verdict import Gate, judge_baseline
+from perfsuite.gate.verdict import Gate, Part, judge_baseline
 from perfsuite.measure.measurement import Metric
 
 Outcome = Literal["worse", "better", "unclear", "not comparable", "added", "removed", "info", "tolerated", "same"]
@@ -32,7 +32,7 @@ _NAME = "metric"
 class Difference:
     """One metric of two files. `old` is None where it was added, `new` where it was removed.
 
-    `reason` says in words why nothing can be said, or which parts of the metric grew.
+    `reason` says in words why nothing can be said, `grown` are the parts of the metric that got worse.
     """
 
     test: str
@@ -41,6 +41,7 @@ class Difference:
     new: Entry | None
     outcome: Outcome
     reason: str = ""
+    grown: tuple[Part, ...] = ()
 
     @property
     def change(self) -> float | None:
@@ -92,26 +93,24 @@ def version_lines(differences: Iterable[Difference]) -> list[str]:
     return [f"{change} (of {count} metric{'s' if count > 1 else ''})" for change, count in counts.most_common()]
 
 
-def judged(old: Entry, new: Entry) -> tuple[Outcome, str]:
-    """What became of a metric, and why nothing can be said of it, or which parts of it grew."""
+def judged(old: Entry, new: Entry) -> tuple[Outcome, str, tuple[Part, ...]]:
+    """What became of a metric, and why nothing can be said of it, and which parts of it got worse."""
     if why := why_incomparable(old, new):
-        return "not comparable", why
+        return "not comparable", why, ()
     if new.kind == "info" or "reported" in (old.provenance, new.provenance):
-        return ("same" if old.value == new.value else "info"), ""
+        return ("same" if old.value == new.value else "info"), "", ()
     if old.value == new.value:
-        return "same", ""
+        return "same", "", ()
     forward, backward = _gate(old, new), _gate(new, old)
     if "fail" in (forward.verdict, backward.verdict):
         if _overlap(old, new):
-            return "unclear", "the two intervals overlap"
+            return "unclear", "the two intervals overlap", ()
         if backward.verdict == "fail":
-            return "better", ""
-        # "metric is 4 calls, the baseline is 3 calls; more calls of f (+1); since the baseline: jax 1 -> 2"
-        parts = [part for part in forward.reason.split("; ")[1:] if not part.startswith("since ")]
-        return "worse", "; ".join(parts)
+            return "better", "", ()
+        return "worse", "", forward.grown
     if "inconclusive" in (forward.verdict, backward.verdict):
-        return "unclear", "an interval reaches beyond what is allowed"
-    return "tolerated", ""
+        return "unclear", "an interval reaches beyond what is allowed", ()
+    return "tolerated", "", ()
 
 
 def why_incomparable(old: Entry, new: Entry) -> str:

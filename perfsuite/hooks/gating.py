@@ -16,9 +16,11 @@ from perfsuite.measure.compat.libtpu_stderr import libtpu_silenced
 from perfsuite.measure.compiles import compiles
 from perfsuite.measure.errors import MeasurementError
 from perfsuite.measure.profiler.trace_recording import writable
+from perfsuite.measure.serialise import made, plain
 from perfsuite.options import Options, marker_arguments
 from perfsuite.processes.group import join
 from perfsuite.processes.launch import LAUNCH
+from perfsuite.report import text
 from perfsuite.report.terminal import terminal
 from perfsuite.report.terminal import traces as terminal_traces
 from perfsuite.session.outcomes import facts_of
@@ -59,7 +61,7 @@ def start(config: pytest.Config, options: Options) -> None:
     try:
         with libtpu_silenced():  # it starts JAX's backend
             refused = _PARALLEL if is_worker else ""
-            session = PerfSession(options, timing_refused=refused, cache=_cache(config), group=group)
+            session = PerfSession(options, timing_refused=refused, cache=_cache(config), group=group, say=text.failure)
         hooks: object = ActiveHooks(session, config.rootpath, is_worker or (group is not None and not group.writes))
         if options.calibrate is not None:
             from perfsuite.hooks import calibration
@@ -175,7 +177,7 @@ class ActiveHooks:
         except BaselineError as error:
             pytest.fail(str(error), pytrace=False)
         if failures := self.session.failures(gates):
-            pytest.fail(terminal.failure(failures), pytrace=False)
+            pytest.fail(text.failure(failures), pytrace=False)
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(self, item: pytest.Item, call: pytest.CallInfo):
@@ -198,17 +200,17 @@ class ActiveHooks:
                 lines=tuple(measured.metrics.lines),
                 programs=tuple(measured.programs.records()) if measured.programs else (),
             )
-            report.perfsuite = record.to_dict()  # plain values: pytest-xdist sends them to the main process
+            report.perfsuite = plain(record)  # plain values: pytest-xdist sends them to the main process
         elif not report.passed and item.get_closest_marker("perf") is not None:
             record = TestRecord(item.nodeid, False, False, (), (), **facts_of(report, call))
-            report.perfsuite_unmeasured = record.to_dict()
+            report.perfsuite_unmeasured = plain(record)
         return report
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if hasattr(report, "perfsuite"):
-            self.session.records.append(TestRecord.from_dict(report.perfsuite))
+            self.session.records.append(made(TestRecord, report.perfsuite))
         if hasattr(report, "perfsuite_unmeasured"):
-            self.session.unmeasured.append(TestRecord.from_dict(report.perfsuite_unmeasured))
+            self.session.unmeasured.append(made(TestRecord, report.perfsuite_unmeasured))
 
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
         if self.is_worker:

@@ -33,12 +33,10 @@ def judge_budgets(
             continue
         limit = limits[field]
         gate = metrics.budget_gate(metric, limit)
-        if not comparison.bounded:
-            gate = metrics.leave_open(gate, f"{metric.name}: {comparison.to_settle(limit, field)}")
-        elif gate.verdict == "inconclusive" and comparison.processes == 1:
-            gate = metrics.leave_open(gate, f"{gate.reason}\nto settle it: {comparison.to_settle(limit, field)}")
+        if not comparison.bounded or (gate.verdict == "inconclusive" and comparison.processes == 1):
+            gate = metrics.leave_open(gate, to_settle=comparison.to_settle(limit, field))
         elif gate.failed and comparison.unsettled:
-            gate = metrics.gates[-1] = dataclasses.replace(gate, reason=f"{gate.reason}; {comparison.unsettled}")
+            gate = metrics.gates[-1] = dataclasses.replace(gate, drift=comparison.unsettled)
         gates.append(gate)
     return gates
 

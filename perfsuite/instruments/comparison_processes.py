@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from perfsuite.gate.verdict import Gate, Rerun
 from perfsuite.instruments.comparison_gates import settled_by
 from perfsuite.measure import progress
 from perfsuite.measure.timing.comparison import pooled
@@ -18,7 +19,6 @@ from perfsuite.processes.handover import Request, read_request, write_samples
 from perfsuite.processes.rerun import ProcessFailed, argument_of, compare_again
 
 if TYPE_CHECKING:
-    from perfsuite.gate.verdict import Gate
     from perfsuite.measure.stats.sequential import Estimate
     from perfsuite.measure.timing.comparison import Comparison, Settled
     from perfsuite.session.session import PerfSession
@@ -71,7 +71,7 @@ class Processes:
         self._session = session
         self._item = item
         self._seconds = seconds
-        self._notes: dict[str, str] = {}
+        self._reruns: dict[str, tuple[Rerun, str]] = {}
         self._folder = session.options.again
         self._asked = None if self._folder is None else read_request(self._folder)
 
@@ -100,13 +100,13 @@ class Processes:
                 with progress.waiting(f"comparing {name} in process {len(parts) + 1} of {most} at most"):
                     parts.append(self._again(metrics[0], comparison))
             except ProcessFailed as error:
-                failure = f"; a further process gave no samples: {error}"
+                failure = str(error)
                 break
             now = pooled(parts)
-        note = f"; {now.pairs} pairs in {len(parts)} process{'es' * (len(parts) > 1)}{failure}"
+        to_settle = ""
         if now.processes > 1 and now.bounded and not limits.decided(now):  # of the others it is said elsewhere
-            note += f"\nto settle it: {what_settles(now, parts, limits, seconds=self._seconds)}"
-        self._notes |= dict.fromkeys(metrics, note)
+            to_settle = what_settles(now, parts, limits, seconds=self._seconds)
+        self._reruns |= dict.fromkeys(metrics, (Rerun(now.pairs, len(parts), failure), to_settle))
         return now
 
     def _again(self, metric: str, first: "Comparison") -> "Comparison":
@@ -130,11 +130,12 @@ class Processes:
         return explained
 
     def _explained(self, gate: "Gate") -> "Gate":
-        note = self._notes.get(gate.metric.title)
-        if note is None or gate.source is None:
+        if gate.source is None or gate.metric.title not in self._reruns:
             return gate
-        what, line, cause = gate.reason.partition("\n")
-        return dataclasses.replace(gate, reason=f"{what}{note}{line}{cause}" if what else note.removeprefix("; "))
+        rerun, to_settle = self._reruns[gate.metric.title]
+        if gate.verdict == "inconclusive":
+            gate = dataclasses.replace(gate, to_settle=to_settle or gate.to_settle)
+        return dataclasses.replace(gate, rerun=rerun)
 
 
 def what_settles(comparison: "Comparison", parts: "Sequence[Comparison]", limits: Limits, *, seconds: float) -> str:

@@ -69,7 +69,7 @@ class ProgramGates:
     def _record(self, program: Program) -> ProgramRecord:
         recorded, now = self._recorded(program), facts_of(program)
         same = all(recorded.get(f"{program.label} {metric}") == value for metric, value in now.items())
-        lines = "" if same else self._against_baseline(program)
+        lines = () if same else self._against_baseline(program)
         return ProgramRecord(
             program.label,
             program.target,
@@ -79,7 +79,7 @@ class ProgramGates:
             program.cached,
             tuple(made.title for made in metrics_of(program)),
             compared=same or bool(lines),
-            differences=tuple(line.strip() for line in lines.splitlines()),
+            differences=lines,
         )
 
     def explained(self, gates: Sequence[Gate]) -> list[Gate]:
@@ -89,24 +89,22 @@ class ProgramGates:
             titles = {made.title for made in metrics_of(program)}
             failed = [i for i, gate in enumerate(explained) if gate.failed and gate.metric.title in titles]
             if failed and (lines := self._against_baseline(program)):
-                gate = explained[failed[0]]
-                reason = f"{gate.reason}\nthe program against that of the baseline:\n{lines}"
-                explained[failed[0]] = dataclasses.replace(gate, reason=reason)
+                explained[failed[0]] = dataclasses.replace(explained[failed[0]], program=lines)
         return explained
 
-    def _against_baseline(self, program: Program) -> str:
+    def _against_baseline(self, program: Program) -> tuple[str, ...]:
         entry = facts_cache.read(self._session.cache, self._key(program))
         if entry is None:
-            return ""
+            return ()
         try:
             before = Compilation.from_dict(entry).program()
         except (KeyError, TypeError, ValueError):  # of another version of perfsuite
-            return ""
+            return ()
         recorded = self._recorded(program)
         for metric, value in facts_of(before).items():
             if recorded.get(f"{program.label} {metric}") != value:
-                return ""  # the baseline was saved elsewhere since
-        return "\n".join(f"  {line}" for line in differences(before, program).splitlines())
+                return ()  # the baseline was saved elsewhere since
+        return tuple(line.strip() for line in differences(before, program).splitlines())
 
     def _recorded(self, program: Program) -> dict[str, float]:
         entries = self._session.baselines_of(program.target).metrics.get(self._session.test_key(self._test), {})
@@ -123,7 +121,7 @@ def refusal(test: str, label: str, target: str | None, error: CompileFailed | Ho
         metric = Metric(f"{label} host transfers", error.calls, "transfers", "count", target=target)
     else:
         metric = Metric(f"{label} refused", 1, "programs", "count", target=target)
-    return Gate(test, metric, "fail", "budget", limit=0, reason=str(error))
+    return Gate(test, metric, "fail", "budget", limit=0, note=str(error))
 
 
 def in_words(parts: dict[str, int]) -> str:

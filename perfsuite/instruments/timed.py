@@ -9,7 +9,6 @@ from perfsuite.instruments.base import NO_BUDGET, Instruments
 from perfsuite.instruments.comparison_processes import Limits
 from perfsuite.measure.call import Call, checked
 from perfsuite.session.plots import distribution_of, line_of
-from perfsuite.session.recorder import fail_budget
 
 if TYPE_CHECKING:
     from perfsuite.measure.timing.asynchrony import Asynchrony
@@ -124,7 +123,7 @@ class TimedInstruments(Instruments):
             self.metrics.causes[title] = "\n".join(filter(None, [cause_of(comparison, *calls), last, grown]))
         for gate in judged:
             if gate.failed:
-                fail_budget(gate, self.metrics.causes[title])
+                self.metrics.fail(gate, self.metrics.causes[title])
         return comparison
 
     def scaling(

@@ -7,8 +7,6 @@ and says what would settle it: it never passes by luck.
 import dataclasses
 from typing import TYPE_CHECKING
 
-from perfsuite.session.recorder import fail_budget
-
 if TYPE_CHECKING:
     from perfsuite.measure.compiles.fastpath import FastPath
     from perfsuite.measure.timing.asynchrony import Asynchrony
@@ -25,7 +23,7 @@ def judge_asynchrony(metrics: "Recorder", name: str, made: "Asynchrony") -> None
     metrics.record(share)
     if not waits:
         metrics.leave_open(
-            metrics.budget_gate(share, EARLY), f"{name} may or may not wait for the device: {made.reason}"
+            metrics.budget_gate(share, EARLY), note=f"{name} may or may not wait for the device: {made.reason}"
         )
         return
     gate = metrics.budget_gate(waits[0], 0)
@@ -50,9 +48,9 @@ def judge_stalls(metrics: "Recorder", name: str, made: "Stalls") -> None:
         once = "one can be the machine's: run it again, or allow more --perf-seconds"
         if made.count > 1 and not made.repeats:
             once = "this system does not tell what the machine held up, and fewer than two were seen: run it again"
-        metrics.leave_open(gate, f"{name}: {made}{at}{held_up}; {once}")
+        metrics.leave_open(gate, note=f"{name}: {made}{at}{held_up}; {once}")
     elif not made.enough:
-        metrics.leave_open(gate, f"{name}: {made}{held_up}; {_too_few(made)}")
+        metrics.leave_open(gate, note=f"{name}: {made}{held_up}; {_too_few(made)}")
 
 
 def judge_misses(metrics: "Recorder", name: str, made: "FastPath", limits: dict[str, float]) -> None:
@@ -77,5 +75,5 @@ def _too_few(made: "Stalls") -> str:
 def _fail(metrics: "Recorder", reason: str, *lines: str) -> None:
     """Let the gate that was applied last say `reason`, and raise `BudgetExceeded` with it."""
     __tracebackhide__ = True
-    gate = metrics.gates[-1] = dataclasses.replace(metrics.gates[-1], verdict="fail", reason=reason)
-    fail_budget(gate, "\n".join(lines))
+    gate = metrics.gates[-1] = dataclasses.replace(metrics.gates[-1], verdict="fail", note=reason)
+    metrics.fail(gate, "\n".join(lines))

@@ -15,6 +15,7 @@ from perfsuite.gate.environment import VERSION_FIELDS, version_changes
 from perfsuite.gate.verdict import Gate
 from perfsuite.measure.measurement import Metric
 from perfsuite.options import DEFAULT_SECONDS
+from perfsuite.report import text
 from perfsuite.report.model import (
     BaselineFile,
     Beside,
@@ -38,8 +39,6 @@ if TYPE_CHECKING:
     from perfsuite.gate.baseline_file import SaveResult
     from perfsuite.options import Options
     from perfsuite.session.session import PerfSession
-
-_CAUSE = "\nlikely cause: "
 
 _ANYWHERE = {"time", "over", "with", "ratio", "return", "ready", "seconds"}
 """Words of metrics' names that say nothing about what was measured."""
@@ -155,11 +154,7 @@ def _metrics(session: "PerfSession", record: TestRecord) -> Iterator[Row]:
     judged = set()
     for gate in record.gates:
         judged.add(gate.metric.title)
-        made = _metric(gate.metric, gate, _entry(session, record.test, gate.metric))
-        # The cause of a budget that failed is in the error that it raised.
-        if gate.failed and not made.cause and record.message.startswith(f"{gate.reason}{_CAUSE}"):
-            made = dataclasses.replace(made, cause=record.message.partition(_CAUSE)[2])
-        yield made
+        yield _metric(gate.metric, gate, _entry(session, record.test, gate.metric))
     for metric in record.metrics:
         if metric.title not in judged:
             yield _metric(metric, None, _entry(session, record.test, metric))
@@ -178,7 +173,6 @@ def _entry(session: "PerfSession", test: str, metric: Metric) -> tuple[Entry | N
 
 def _metric(metric: Metric, gate: Gate | None, on_file: tuple[Entry | None, tuple[str, ...]]) -> Row:
     entry, versions = on_file
-    reason, _, cause = (gate.reason if gate else "").partition(_CAUSE)
     return Row(
         title=metric.title,
         name=metric.name,
@@ -195,13 +189,17 @@ def _metric(metric: Metric, gate: Gate | None, on_file: tuple[Entry | None, tupl
         baseline=gate.baseline if gate else None,
         baseline_interval=entry.interval if entry and gate and gate.baseline is not None else None,
         baseline_versions=versions,
-        reason=reason,
-        cause=cause,
-        first=gate.first if gate else "",
+        reason=_reason(gate) if gate else "",
+        cause=gate.cause if gate else "",
+        first=text.first(gate) if gate else "",
         detail=metric.detail,
         baseline_detail=dict(entry.detail) if entry and entry.detail else None,
         places=metric.places,
     )
+
+
+def _reason(gate: Gate) -> str:
+    return "\n".join(filter(None, [text.reason(gate), *text.program_lines(gate)]))
 
 
 def _trace(trace: TraceRecord, folder: Path) -> Trace:

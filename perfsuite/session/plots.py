@@ -34,16 +34,6 @@ class Distribution:
     reference_median_us: float
     unsettled: str = ""
 
-    def to_dict(self) -> dict:
-        """Plain values only, as a pytest-xdist worker can send them."""
-        return dataclasses.asdict(self)
-
-    @classmethod
-    def from_dict(cls, values: dict) -> "Distribution":
-        """The inverse of `to_dict`."""
-        interval = Interval(**values["interval"]) if values["interval"] else None
-        return cls(**{**values, "ratios": tuple(values["ratios"]), "interval": interval})
-
 
 @dataclasses.dataclass(frozen=True)
 class Line:
@@ -64,17 +54,6 @@ class Line:
     r_squared: float
     rounds: int
 
-    def to_dict(self) -> dict:
-        """Plain values only, as a pytest-xdist worker can send them."""
-        return dataclasses.asdict(self)
-
-    @classmethod
-    def from_dict(cls, values: dict) -> "Line":
-        """The inverse of `to_dict`."""
-        interval = Interval(**values["interval"]) if values["interval"] else None
-        points = {"units": tuple(values["units"]), "values": tuple(values["values"])}
-        return cls(**{**values, **points, "interval": interval})
-
 
 @dataclasses.dataclass(frozen=True)
 class ProgramRecord:
@@ -93,15 +72,6 @@ class ProgramRecord:
     titles: tuple[str, ...]
     compared: bool = False
     differences: tuple[str, ...] = ()
-
-    def to_dict(self) -> dict:
-        """Plain values only, as a pytest-xdist worker can send them."""
-        return dataclasses.asdict(self)
-
-    @classmethod
-    def from_dict(cls, values: dict) -> "ProgramRecord":
-        """The inverse of `to_dict`."""
-        return cls(**{**values, "titles": tuple(values["titles"]), "differences": tuple(values["differences"])})
 
 
 def distribution_of(title: str, comparison: "Comparison") -> Distribution:

@@ -69,7 +69,7 @@ class Recorder:
         gate = self._session.judge(self._test, metric, tolerance, cause=cause)
         to_settle = self.settling.get(metric.title)
         if gate.verdict == "inconclusive" and gate.limit is not None and to_settle:
-            return dataclasses.replace(gate, reason=f"{gate.reason}\nto settle it: {to_settle(gate.limit)}")
+            return dataclasses.replace(gate, to_settle=to_settle(gate.limit))
         return gate
 
     def judge_baselines(self) -> "list[Gate]":
@@ -88,9 +88,9 @@ class Recorder:
         self.gates.append(gate)
         return gate
 
-    def leave_open(self, gate: "Gate", reason: str) -> "Gate":
+    def leave_open(self, gate: "Gate", *, note: str = "", to_settle: str = "") -> "Gate":
         """The gate that was applied last, as one that is inconclusive."""
-        self.gates[-1] = dataclasses.replace(gate, verdict="inconclusive", reason=reason)
+        self.gates[-1] = dataclasses.replace(gate, verdict="inconclusive", note=note, to_settle=to_settle)
         return self.gates[-1]
 
     def check_budget(self, metric: Metric, limit: float, cause: Callable[[], str]) -> None:
@@ -98,10 +98,11 @@ class Recorder:
         __tracebackhide__ = True  # a failure is shown at the test's own line
         gate = self.budget_gate(metric, limit)
         if gate.failed:
-            fail_budget(gate, cause())
+            self.fail(gate, cause())
 
-
-def fail_budget(gate: "Gate", cause: str) -> None:
-    """Raise `BudgetExceeded` for a gate that failed."""
-    __tracebackhide__ = True
-    raise BudgetExceeded(f"{gate.reason}\nlikely cause: {cause}" if cause else gate.reason)
+    def fail(self, gate: "Gate", cause: str) -> None:
+        """Raise `BudgetExceeded` for a gate that failed, whose cause is known now."""
+        __tracebackhide__ = True
+        place = next(i for i, applied in enumerate(self.gates) if applied is gate)
+        gate = self.gates[place] = dataclasses.replace(gate, cause=cause)
+        raise BudgetExceeded(self._session.say([gate]))

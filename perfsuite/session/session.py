@@ -8,7 +8,7 @@ are judged against it, and what was measured is recorded.
 import contextlib
 import dataclasses
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NoReturn
 
@@ -48,13 +48,21 @@ class PerfSession:
     saved; `ValueError` for a target that is not known.
 
     `cache` is the folder where the facts of programs are kept, None keeps none. `group` are the processes that measure
-    together, None where this one is alone; all of them have the baselines of process 0, and keep no facts.
+    together, None where this one is alone; all of them have the baselines of process 0, and keep no facts. `say` makes
+    the message of gates that fail a test.
     """
 
     def __init__(
-        self, options: Options, *, timing_refused: str, cache: Path | None = None, group: "Group | None" = None
+        self,
+        options: Options,
+        *,
+        timing_refused: str,
+        cache: Path | None = None,
+        group: "Group | None" = None,
+        say: Callable[[Sequence[Gate]], str] = repr,
     ):
         self.options = options
+        self.say = say
         self.timing_refused = timing_refused
         self.group = group
         # What processes find in their caches differs, and with it what they would run.
@@ -168,11 +176,7 @@ class PerfSession:
         now = self.environment_of(metric.target)
         gate = verdict.judge_baseline(test, metric, entry, now=now, tolerance=tolerance, cause=cause)
         if gate.verdict == "new" and self.options.strict:
-            return dataclasses.replace(
-                gate,
-                verdict="fail",
-                reason=f"{metric.title} has no baseline (--perf-strict): pytest --perf-save records it",
-            )
+            return dataclasses.replace(gate, verdict="fail", strict=True)
         return gate
 
     def failures(self, gates: list[Gate]) -> list[Gate]:

@@ -29,17 +29,6 @@ class TraceRecord:
     longest: tuple[tuple[str, float, float], ...] = ()
     note: str = ""
 
-    def to_dict(self) -> dict:
-        """Plain values only, as a pytest-xdist worker can send them."""
-        return dataclasses.asdict(self)
-
-    @classmethod
-    def from_dict(cls, values: dict) -> "TraceRecord":
-        """The inverse of `to_dict`."""
-        made = tuple(Metric.from_dict(each) for each in values["metrics"])
-        longest = tuple((name, us, count) for name, us, count in values["longest"])
-        return cls(**{**values, "metrics": made, "longest": longest})
-
 
 def record_of(name: str, folder: Path, trace: "Trace") -> TraceRecord:
     """The record of a trace that lies below `folder`."""

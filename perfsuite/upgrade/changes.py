@@ -92,7 +92,7 @@ def stages_changed(before: Metrics, after: Metrics, windows: Sequence[Window] = 
             if change.called in ("worse", "better") and not apart:
                 seen = " and ".join(f"{min(each)} to {max(each)}" for each in totals)
                 reason = f"but in the processes that only timed, {seen}: not called"
-                change = dataclasses.replace(change, called="undecided", reason=reason)
+                change = dataclasses.replace(change, called="undecided", reason=reason, grown=())
             found.append(change)
     return found
 
@@ -154,9 +154,7 @@ def _metric(test: str, name: str, old: Entry | None, new: Entry | None) -> Itera
     interval = None
     if new.kind == "ratio" and new.interval is not None and old.value > 0:
         interval = Interval(new.interval.low / old.value, new.interval.high / old.value)
-    reason = gate.reason.partition("; ")[2] if gate.verdict == "fail" else ""
-    if new.kind == "ratio" and gate.verdict == "fail":
-        reason = "of one process each: --rounds says whether it holds"
+    held = "of one process each: --rounds says whether it holds" if new.kind == "ratio" and gate.failed else ""
     yield Change(
         where,
         test,
@@ -165,9 +163,10 @@ def _metric(test: str, name: str, old: Entry | None, new: Entry | None) -> Itera
         old.value,
         new.value,
         called.get(gate.verdict, "no change seen"),
-        reason,
+        held,
         ratio,
         interval,
+        grown=gate.grown if gate.failed else (),
     )
 
 
@@ -180,8 +179,8 @@ def _count(
     gate = judge_baseline(test, metric, entry, now=environment)
     called: Called = "worse" if gate.failed else "better" if gate.verdict == "improved" else "no change seen"
     ratio = after / before if before else None
-    reason = gate.reason.partition("; ")[2] if gate.failed else ""
-    return Change(where, test, unit, unit, before, after, called, reason, ratio)
+    grown = gate.grown if gate.failed else ()
+    return Change(where, test, unit, unit, before, after, called, ratio=ratio, grown=grown)
 
 
 def _where(name: str, unit: str) -> Where:

@@ -3,6 +3,7 @@
 import dataclasses
 from typing import Any, Literal
 
+from perfsuite.gate.verdict import Part
 from perfsuite.measure.measurement import Interval
 from perfsuite.upgrade.environments import Made
 
@@ -21,7 +22,8 @@ class Change:
 
     `before` and `after` are in `unit`; for a time the medians over the processes, and `ratio` is after / before with
     `interval`, which holds over all times of the check together with probability 1 - `ERROR`. `reason` says in words
-    what a gate says of such a change. `processes` is the number on each side.
+    why a change is not called, or may not hold, `grown` are the parts of the metric that got worse. `processes` is the
+    number on each side.
     """
 
     where: Where
@@ -35,6 +37,7 @@ class Change:
     ratio: float | None = None
     interval: Interval | None = None
     processes: int = 1
+    grown: tuple[Part, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)

@@ -8,6 +8,7 @@ from support.git_project import HERE, ISOLATED, TEST, GitProject, count, ratio, 
 from perfsuite.commands import main
 from perfsuite.gate.baseline import Baselines, Entry
 from perfsuite.gate.baseline_format import encode
+from perfsuite.gate.verdict import Part
 from perfsuite.history.comparing import OUTCOMES, compare
 from perfsuite.measure.measurement import Interval
 
@@ -76,8 +77,8 @@ def test_parts_that_grew_are_named():
     old = Baselines("cpu", {TEST: {"fusions": Entry(5, "fusions", "count", "compiled", detail={"loop": 2, "kind": 3})}})
     new = Baselines("cpu", {TEST: {"fusions": Entry(7, "fusions", "count", "compiled", detail={"loop": 4, "kind": 3})}})
     (difference,) = compare(old, new)
-    assert difference.reason == "grew: loop (+2)"
-    assert compare(new, old)[0].reason == ""
+    assert difference.grown == (Part("loop", 2),)
+    assert compare(new, old)[0].grown == ()
 
 
 entries = st.one_of(

@@ -10,6 +10,8 @@ from perfsuite.gate.baseline import Entry
 from perfsuite.gate.environment import Environment, target_environment
 from perfsuite.gate.verdict import TOLERANCES, Gate, against_limit, judge_baseline, judge_budget, ratio_limit
 from perfsuite.measure.measurement import Interval, Metric
+from perfsuite.measure.serialise import made, plain
+from perfsuite.report.text import reason
 
 HERE = Environment("cpu", 2, "Xeon", "3.11.7", "0.10.2", "0.10.1", equinox="0.13.8")
 TEST = "tests/test_step.py::test_step"
@@ -71,24 +73,24 @@ def test_fails_only_when_the_whole_interval_lies_above_the_limit(low, high, verd
 
 def test_a_budget_that_holds_says_nothing():
     gate = judge_budget(TEST, metric(1.02, low=1.01, high=1.03), 1.05)
-    assert (gate.verdict, gate.source, gate.limit, gate.reason, gate.failed) == ("pass", "budget", 1.05, "", False)
+    assert (gate.verdict, gate.source, gate.limit, reason(gate), gate.failed) == ("pass", "budget", 1.05, "", False)
 
 
 def test_a_broken_budget_says_the_interval_and_the_limit():
     gate = judge_budget(TEST, metric(1.2, low=1.15, high=1.25), 1.05)
     assert gate.failed
-    assert gate.reason == "step is 1.2 x [1.15, 1.25] against a budget of 1.05 x"
+    assert reason(gate) == "step is 1.2 x [1.15, 1.25] against a budget of 1.05 x"
 
 
 def test_an_interval_around_the_budget_is_not_a_failure_and_says_why():
     gate = judge_budget(TEST, metric(1.05, low=1.0, high=1.1), 1.05)
     assert (gate.verdict, gate.failed) == ("inconclusive", False)
-    assert "[1, 1.1] against a budget of 1.05 x" in gate.reason
+    assert "[1, 1.1] against a budget of 1.05 x" in reason(gate)
 
 
 def test_a_count_may_reach_its_budget_and_not_pass_it():
     assert judge_budget(TEST, metric(100, "count"), 100).verdict == "pass"
-    assert judge_budget(TEST, metric(101, "count"), 100).reason == "step is 101 calls against a budget of 100 calls"
+    assert reason(judge_budget(TEST, metric(101, "count"), 100)) == "step is 101 calls against a budget of 100 calls"
 
 
 # Baselines.
@@ -96,7 +98,7 @@ def test_a_count_may_reach_its_budget_and_not_pass_it():
 
 def test_no_baseline_is_new_and_no_failure():
     gate = against(metric(1.2), None)
-    assert (gate.verdict, gate.source, gate.failed, gate.reason) == ("new", None, False, "step has no baseline")
+    assert (gate.verdict, gate.source, gate.failed, reason(gate)) == ("new", None, False, "step has no baseline")
 
 
 @pytest.mark.parametrize(
@@ -131,7 +133,7 @@ def test_a_ratio_is_judged_by_its_interval_and_not_its_value(low, high, verdict)
 def test_one_call_fewer_is_an_improvement_that_the_user_is_told_to_record():
     gate = against(metric(99, "count"), entry(100, "count"))
     assert (gate.verdict, gate.failed) == ("improved", False)
-    assert gate.reason == "step is 99 calls, the baseline is 100: pytest --perf-save records it"
+    assert reason(gate) == "step is 99 calls, the baseline is 100: pytest --perf-save records it"
 
 
 def test_a_time_of_less_than_half_is_an_improvement_where_twice_the_time_fails():
@@ -192,31 +194,31 @@ def test_every_kind_that_gates_has_a_tolerance():
 
 def test_a_failure_says_the_metric_the_baseline_and_the_allowance():
     gate = against(metric(1.5, low=1.4, high=1.6), entry(1.2))
-    assert gate.reason == "step is 1.5 x [1.4, 1.6], the baseline is 1.2 x and may be 0.05 of that worse"
+    assert reason(gate) == "step is 1.5 x [1.4, 1.6], the baseline is 1.2 x and may be 0.05 of that worse"
     assert (gate.limit, gate.baseline, gate.source) == (pytest.approx(1.26), 1.2, "baseline")
 
 
 def test_a_failed_count_says_no_allowance():
-    assert against(metric(101, "count"), entry(100, "count")).reason == "step is 101 calls, the baseline is 100 calls"
+    assert reason(against(metric(101, "count"), entry(100, "count"))) == "step is 101 calls, the baseline is 100 calls"
 
 
 def test_a_failure_names_the_versions_that_changed_since():
     gate = against(metric(101, "count"), entry(100, "count", changed(jax="0.9.0", equinox=None)))
-    assert gate.reason.endswith("; since the baseline: jax 0.9.0 -> 0.10.2, equinox absent -> 0.13.8")
+    assert reason(gate).endswith("; since the baseline: jax 0.9.0 -> 0.10.2, equinox absent -> 0.13.8")
 
 
 def test_a_failure_says_its_cause_and_a_pass_does_not():
-    assert against(metric(1.5), entry(1.2), cause="a sleep").reason.endswith("\nlikely cause: a sleep")
-    assert "sleep" not in against(metric(1.2), entry(1.2), cause="a sleep").reason
+    assert against(metric(1.5), entry(1.2), cause="a sleep").cause == "a sleep"
+    assert against(metric(1.2), entry(1.2), cause="a sleep").cause == ""
 
 
 def test_a_failed_count_names_the_parts_that_grew_the_worst_first():
     then = {"jax:flatten": 50, "equinox:combine": 30, "optax:update": 15, "jax:cache": 5}
     now = {"jax:flatten": 52, "equinox:combine": 25, "optax:update": 25, "jax:cache": 6, "mine:hash": 20}
     gate = against(metric(128, "count", detail=now), entry(100, "count", detail=then))
-    assert "; more calls of mine:hash (+20), optax:update (+10), jax:flatten (+2)" in gate.reason
-    assert "combine" not in gate.reason
-    assert "jax:cache" not in gate.reason
+    assert "; more calls of mine:hash (+20), optax:update (+10), jax:flatten (+2)" in reason(gate)
+    assert "combine" not in reason(gate)
+    assert "jax:cache" not in reason(gate)
 
 
 def test_a_part_that_fell_off_the_list_on_file_is_not_said_to_have_grown_from_nothing():
@@ -225,23 +227,23 @@ def test_a_part_that_fell_off_the_list_on_file_is_not_said_to_have_grown_from_no
     now = {"jax:flatten": 60, "optax:update": 31}
     gate = against(metric(110, "count", detail=now), entry(100, "count", detail=then))
     # The two on file made 80 of the 100 calls, which leaves 20 for any other.
-    assert gate.reason.endswith("; more calls of optax:update (+11 or more), jax:flatten (+10)")
+    assert reason(gate).endswith("; more calls of optax:update (+11 or more), jax:flatten (+10)")
 
 
 def test_a_new_part_is_named_though_the_list_on_file_is_as_long_and_may_have_been_cut():
     then = {"fusion a": 50, "fusion b": 30}
     now = {"fusion a": 51, "fusion c": 2}
     gate = against(parts(101, now), entry_of_parts(100, then))
-    assert gate.reason.endswith("; grew: fusion a (+1), fusion c (+2 at most)")
+    assert reason(gate).endswith("; grew: fusion a (+1), fusion c (+2 at most)")
     # All of the metric is accounted for, so the list was not cut.
     gate = against(parts(81, now), entry_of_parts(80, then))
-    assert gate.reason.endswith("; grew: fusion c (+2), fusion a (+1)")
+    assert reason(gate).endswith("; grew: fusion c (+2), fusion a (+1)")
 
 
 def test_at_most_three_parts_are_named_the_worst_first():
     then = dict.fromkeys("abcde", 10)
     now = {"a": 11, "b": 15, "c": 12, "d": 13, "e": 9}
-    assert against(parts(60, now), entry_of_parts(50, then)).reason.endswith("; grew: b (+5), d (+3), c (+2)")
+    assert reason(against(parts(60, now), entry_of_parts(50, then))).endswith("; grew: b (+5), d (+3), c (+2)")
 
 
 @pytest.mark.parametrize(("kind", "unit"), [("count", "collectives"), ("size", "bytes")])
@@ -250,25 +252,25 @@ def test_a_part_is_named_with_its_place_where_that_is_known(kind, unit):
     now = {"all-gather": 120, "copy": 50}
     places = {"all-gather": "bert_layers.py:131 in __call__"}
     measured = Metric("step", 170, unit, kind, detail=now, target="tpu-v5e", places=places)
-    reason = against(measured, recorded).reason
-    assert reason.startswith(f"step @ tpu-v5e is 170 {unit}, the baseline is 100 {unit}")
-    assert "; grew: all-gather (+60) at bert_layers.py:131 in __call__, copy (+10)" in reason
+    said = reason(against(measured, recorded))
+    assert said.startswith(f"step @ tpu-v5e is 170 {unit}, the baseline is 100 {unit}")
+    assert "; grew: all-gather (+60) at bert_layers.py:131 in __call__, copy (+10)" in said
 
 
 def test_where_higher_is_better_the_parts_that_fell_are_named():
     recorded = Entry(5, "buffers", "count", "compiled", better="higher", detail={"params": 3, "cache": 2})
     measured = Metric("step", 2, "buffers", "count", better="higher", detail={"params": 2})
-    assert against(measured, recorded).reason.endswith("; fell: cache (-2), params (-1)")
+    assert reason(against(measured, recorded)).endswith("; fell: cache (-2), params (-1)")
 
 
 def test_a_metric_that_passes_names_no_part():
-    assert against(parts(80, {"a": 79, "b": 1}), entry_of_parts(80, {"a": 80})).reason == ""
+    assert reason(against(parts(80, {"a": 79, "b": 1}), entry_of_parts(80, {"a": 80}))) == ""
 
 
 def test_a_count_whose_known_parts_did_not_grow_names_none():
     same = {"jax:flatten": 50}
     gate = against(metric(101, "count", detail=same), entry(100, "count", detail=same))
-    assert "more calls of" not in gate.reason
+    assert "more calls of" not in reason(gate)
 
 
 # What is not compared.
@@ -284,7 +286,7 @@ def test_a_reported_metric_never_gates():
     recorded = Entry(1.2, "x", "ratio", "reported", source="seed document 000")
     gate = against(metric(900.0), recorded)
     assert (gate.verdict, gate.failed) == ("not comparable", False)
-    assert "seed document 000" in gate.reason
+    assert "seed document 000" in reason(gate)
 
 
 @pytest.mark.parametrize(
@@ -298,12 +300,12 @@ def test_a_reported_metric_never_gates():
 def test_a_metric_that_changed_its_unit_kind_or_direction_is_not_compared(recorded):
     gate = against(metric(900.0), recorded)
     assert (gate.verdict, gate.baseline) == ("not comparable", 1.2)
-    assert "pytest --perf-save replaces it" in gate.reason
+    assert "pytest --perf-save replaces it" in reason(gate)
 
 
 def test_a_time_of_another_machine_is_not_compared_and_says_what_differs():
     gate = against(metric(900.0, "time"), entry(50.0, "time", changed(processor="EPYC")))
-    assert (gate.verdict, gate.reason) == ("not comparable", "step: host processor differs (EPYC, now Xeon)")
+    assert (gate.verdict, reason(gate)) == ("not comparable", "step: host processor differs (EPYC, now Xeon)")
 
 
 def test_a_ratio_of_another_host_with_the_same_device_is_compared():
@@ -316,7 +318,7 @@ def test_a_library_upgrade_makes_nothing_incomparable():
     for kind, (_, value) in KINDS.items():
         gate = against(metric(3 * value if kind != "count" else 300, kind), entry(value, kind, older))
         assert gate.verdict == "fail", kind
-        assert "jax 0.9.0 -> 0.10.2" in gate.reason
+        assert "jax 0.9.0 -> 0.10.2" in reason(gate)
 
 
 # When a comparison may stop.
@@ -350,7 +352,7 @@ def test_a_compiled_metric_is_compared_whatever_host_and_compiler_it_came_from()
     recorded = Entry(3, "copies", "count", "compiled", dataclasses.replace(compiled, libtpu="0.0.42"))
     gate = against(Metric("step copies", 4, "copies", "count", target="tpu-v5e"), recorded, now=compiled)
     assert gate.failed
-    assert gate.reason == (
+    assert reason(gate) == (
         "step copies @ tpu-v5e is 4 copies, the baseline is 3 copies; since the baseline: libtpu 0.0.42 -> 0.0.43"
     )
     assert against(Metric("step copies", 3, "copies", "count", target="tpu-v5e"), recorded).verdict == "pass"
@@ -366,4 +368,4 @@ def test_a_gate_survives_the_way_to_another_process():
         judge_budget(TEST, metric(1.2), 1.05),
         against(metric(3, "count", target="tpu-v5e", detail={"a": 3}, places={"a": "model.py:3 in f"}), None),
     ):
-        assert Gate.from_dict(json.loads(json.dumps(gate.to_dict()))) == gate
+        assert made(Gate, json.loads(json.dumps(plain(gate)))) == gate

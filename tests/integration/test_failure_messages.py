@@ -6,23 +6,26 @@ import pytest
 
 from perfsuite.gate.baseline import Entry
 from perfsuite.gate.environment import Environment
-from perfsuite.gate.verdict import Gate, judge_baseline
+from perfsuite.gate.verdict import Gate, Part, judge_baseline
 from perfsuite.measure.measurement import Metric
-from perfsuite.report.terminal.terminal import failure
+from perfsuite.report import text
+from perfsuite.report.text import failure
 
 HERE = Environment("cpu", 1, "Xeon", "3.11.7", "0.10.2", "0.10.2")
 OLDER = dataclasses.replace(HERE, jax="0.10.1")
 
 
-def gate(name, value=8, *, baseline=7.0, source="baseline", reason="", first=""):
-    made = Metric(name, value, "calls", "count")
-    return Gate("t", made, "fail", source, 7, baseline, reason or f"{name} is {value}", first)
+def gate(name, value=8, *, baseline=7.0, source="baseline", place="", **fields):
+    """A gate that failed, of a metric with one part that grew at `place`."""
+    metric = Metric(name, value, "fusions", "count")
+    grown = (Part("dot", 1, place=place),) if place else ()
+    return Gate("t", metric, "fail", source, 7, baseline=baseline, grown=grown, **fields)
 
 
 def first(detail=None, places=None, then=None, environment=HERE, unit="fusions"):
     made = Metric("step fusions", 3, unit, "count", detail=detail, places=places)
     entry = Entry(1, unit, "count", "measured", environment, detail=then)
-    return judge_baseline("t", made, entry, now=HERE).first
+    return text.first(judge_baseline("t", made, entry, now=HERE))
 
 
 # The one thing to do first.
@@ -53,55 +56,60 @@ def test_nothing_is_added_where_the_reason_has_advice():
 @pytest.mark.parametrize("value", [1, 0])
 def test_what_did_not_fail_has_nothing_to_do_first(value):
     entry = Entry(1, "calls", "count", "measured", HERE)
-    assert judge_baseline("t", Metric("calls", value, "calls", "count"), entry, now=HERE).first == ""
+    assert text.first(judge_baseline("t", Metric("calls", value, "calls", "count"), entry, now=HERE)) == ""
 
 
 def test_a_likely_cause_is_what_to_look_at_first():
     entry = Entry(1, "calls", "count", "measured", HERE)
     judged = judge_baseline("t", Metric("calls", 3, "calls", "count"), entry, now=HERE, cause="a sleep")
-    assert judged.reason.endswith("\nlikely cause: a sleep")
-    assert judged.first == ""
-
-
-def test_a_gate_keeps_it_on_its_way_between_processes():
-    made = gate("a", first="look at x.py:3")
-    assert Gate.from_dict(made.to_dict()) == made
+    assert failure([judged]).endswith("\nlikely cause: a sleep")
 
 
 # The message of a test.
 
 
 def test_one_metric_is_its_reason_and_what_to_do_first():
-    assert failure([gate("a", first="look at x.py:3")]) == "a is 8\nfirst: look at x.py:3"
-    assert failure([gate("a", reason="a is 8\nlikely cause: b")]) == "a is 8\nlikely cause: b"
+    said = "a is 8 fusions, the baseline is 7 fusions"
+    assert failure([gate("a", place="x.py:3")]) == f"{said}; grew: dot (+1) at x.py:3\nfirst: look at x.py:3"
+    assert failure([gate("a", cause="b")]) == f"{said}\nlikely cause: b"
 
 
 def test_what_differs_in_a_program_is_left_to_the_closing_section():
-    reason = "flops is 8\nthe program against that of the baseline:\n  flops: 7 -> 8\n  + 1 x dot"
-    assert failure([gate("flops", reason=reason, first="look at x.py:3")]).splitlines() == [
-        "flops is 8",
+    made = gate("flops", place="x.py:3", program=("flops: 7 -> 8", "+ 1 x dot"))
+    assert failure([made]).splitlines() == [
+        "flops is 8 fusions, the baseline is 7 fusions; grew: dot (+1) at x.py:3",
         "first: look at x.py:3",
         "in full: in the section perfsuite at the end",
+    ]
+    assert text.in_full(made).splitlines()[1:] == [
+        "the program against that of the baseline:",
+        "  flops: 7 -> 8",
+        "  + 1 x dot",
     ]
 
 
 def test_other_metrics_are_named_in_one_line():
     said = failure([gate("a"), gate("b", 9), gate("c", baseline=None, source="budget")])
-    assert said.splitlines() == ["a is 8", "also worse: b 7 -> 9 calls; c 8 calls"]
+    assert said.splitlines() == [
+        "a is 8 fusions, the baseline is 7 fusions",
+        "first: if that is meant, record it: pytest --perf-save",
+        "also worse: b 7 -> 9 fusions; c 8 fusions",
+    ]
 
 
 def test_many_metrics_do_not_make_a_long_message():
-    said = failure([gate(f"metric {number}", first="look at x.py:3") for number in range(30)])
+    said = failure([gate(f"metric {number}", place="x.py:3") for number in range(30)])
     assert len(said.splitlines()) == 4
-    assert said.splitlines()[2].endswith("; metric 4 7 -> 8 calls and 25 more")
+    assert said.splitlines()[2].endswith("; metric 4 7 -> 8 fusions and 25 more")
 
 
 def test_metrics_without_a_baseline_are_counted():
-    new = [gate(name, source=None, reason=f"{name} has no baseline (--perf-strict)") for name in "abcdef"]
-    assert failure(new[:1]) == "a has no baseline (--perf-strict)"
+    new = [gate(name, source=None, strict=True) for name in "abcdef"]
+    assert failure(new[:1]) == "a has no baseline (--perf-strict): pytest --perf-save records it"
     assert failure(new).splitlines()[1] == "nor have: b, c, d, e and 1 more"
-    assert failure([*new[:2], gate("z")]).splitlines() == [
-        "z is 8",
+    assert failure([*new[:2], gate("z", cause="a sleep")]).splitlines() == [
+        "z is 8 fusions, the baseline is 7 fusions",
+        "likely cause: a sleep",
         "without a baseline (--perf-strict): 2: pytest --perf-save records them",
     ]
 

@@ -27,6 +27,7 @@ from perfsuite.measure.runtime import transfers
 from perfsuite.measure.runtime.call_transfers import transfers_of
 from perfsuite.measure.runtime.hostcalls import host_calls
 from perfsuite.measure.runtime.memory import memory_of
+from perfsuite.measure.serialise import made, plain
 from perfsuite.measure.timing import asynchrony, block, clock, readiness, stalls
 from perfsuite.measure.timing.asynchrony import asynchrony as stays_async
 from perfsuite.measure.timing.comparison import compare_calls
@@ -459,7 +460,7 @@ def test_the_work_of_a_session_grows_with_its_gates_and_no_faster(tmp_path):
             one.record(Metric(one.unique("step", " to return") + " to return", 3, "things", "count"))
             gates = metrics.judge_baselines()
             record = TestRecord(test, True, True, tuple(gates), tuple(metrics.metrics.values()))
-            session.records.append(TestRecord.from_dict(record.to_dict()))
+            session.records.append(made(TestRecord, plain(record)))
         saved, errors = session.save()
         assert not errors
         terminal.summary(Silent(), session, tmp_path, saved, "")

@@ -10,6 +10,7 @@ from hypothesis import assume, example, given
 
 from perfsuite.measure.measurement import Metric
 from perfsuite.measure.profiler.traces import read_trace
+from perfsuite.measure.serialise import made, plain
 from perfsuite.session.records import TestRecord
 from perfsuite.session.trace_record import LONGEST_PART, TraceRecord, trace_folder
 
@@ -255,4 +256,4 @@ def test_a_record_survives_the_way_to_the_main_process():
     record = TraceRecord("step", "/t/a", 3, (metric,), (("jit_step: dot.1", 2.5, 1.0),), "note")
     test = TestRecord("test_a.py::test_step", True, True, (), (metric,), traces=(record,))
     # pytest-xdist sends plain values alone, as JSON has them.
-    assert TestRecord.from_dict(json.loads(json.dumps(test.to_dict()))) == test
+    assert made(TestRecord, json.loads(json.dumps(plain(test)))) == test

@@ -11,6 +11,8 @@ from perfsuite.gate.baseline import Entry
 from perfsuite.gate.environment import Environment
 from perfsuite.gate.verdict import Gate, against_limit, judge_baseline, judge_budget
 from perfsuite.measure.measurement import Interval, Metric
+from perfsuite.measure.serialise import made, plain
+from perfsuite.report.text import reason
 
 HERE = Environment("cpu", 2, "Xeon", "3.11.7", "0.10.2", "0.10.1", equinox="0.13.8")
 UNITS = {"count": "calls", "size": "B", "ratio": "x", "time": "us", "info": "s"}
@@ -94,7 +96,7 @@ def test_a_wider_limit_never_turns_a_pass_into_a_failure(interval, one, other):
 def test_a_budget_fails_exactly_when_the_whole_interval_lies_above_it(metric, limit):
     gate = judge_budget("test", metric, limit)
     assert gate.failed == (span(metric).low > limit)
-    assert bool(gate.reason) == (gate.verdict != "pass")
+    assert bool(reason(gate)) == (gate.verdict != "pass")
 
 
 @given(st.data(), metrics(), tolerances)
@@ -199,12 +201,12 @@ def test_a_wider_interval_never_decides_what_a_narrower_one_left_open(data, metr
 def test_a_gate_survives_the_way_to_another_process(data, metric, tolerance, limit):
     entry = data.draw(st.none() | entries(metric.kind, metric.better))
     for gate in (judged(metric, entry, tolerance), judge_budget("test", metric, limit)):
-        assert Gate.from_dict(json.loads(json.dumps(gate.to_dict()))) == gate
+        assert made(Gate, json.loads(json.dumps(plain(gate)))) == gate
 
 
 @given(st.data(), metrics(), tolerances)
 def test_every_verdict_but_a_pass_or_info_has_a_reason(data, metric, tolerance):
     entry = data.draw(st.none() | entries(metric.kind, metric.better))
     gate = judged(metric, entry, tolerance)
-    assert bool(gate.reason) == (gate.verdict not in ("pass", "info"))
+    assert bool(reason(gate)) == (gate.verdict not in ("pass", "info"))
     assert math.isfinite(gate.limit or 0)

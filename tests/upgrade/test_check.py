@@ -13,6 +13,7 @@ import pytest
 
 from perfsuite.commands import CommandError, upgrade_check
 from perfsuite.gate.baseline import Baselines, Entry
+from perfsuite.gate.verdict import Part
 from perfsuite.measure.measurement import Interval
 from perfsuite.report.terminal.baselines import colored
 from perfsuite.report.terminal.upgrade import percent, render
@@ -322,16 +323,14 @@ class TestTables:
     def test_what_changed_is_listed_by_where_and_the_rest_is_counted(self):
         slower = self.change("dispatch", "worse", interval=Interval(1.08, 1.17), processes=10)
         same = self.change("dispatch", "no change seen", metric="g", interval=Interval(0.9, 1.2), processes=10)
-        calls = self.change(
-            "host calls", "worse", unit="calls", before=0, after=4, ratio=None, reason="more calls of a"
-        )
+        calls = self.change("host calls", "worse", unit="calls", before=0, after=4, ratio=None, grown=(Part("a", 4),))
         text = "\n".join(render(self.check(slower, same, calls)))
         assert "what differs: lib 1 -> 2" in text
         assert "note: the machine was busy" in text
         assert "dispatch: 1 worse, 1 no change seen" in text
         assert re.search(r"  f +100 us +112 us +\+12 % \[\+8 %, \+17 %\] +worse", text)
         assert not re.search(r"^  g", text, re.MULTILINE)
-        assert re.search(r"  f +0 calls +4 calls +\+4 +worse\n +more calls of a", text)
+        assert re.search(r"  f +0 calls +4 calls +\+4 +worse\n +more calls of a \(\+4\)", text)
         assert "\n".join(render(self.check(slower, same), everything=True)).count("\n  g ") == 1
         assert "over 10 processes of each side" in text
         assert text.endswith("worse: 2 metrics")

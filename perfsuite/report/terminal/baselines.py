@@ -13,6 +13,7 @@ from perfsuite.gate.environment import VERSION_FIELDS, Environment
 from perfsuite.history.comparing import OUTCOMES, Difference, Outcome, version_lines
 from perfsuite.history.source import CALIBRATION, Source
 from perfsuite.measure.words import number, plural, span
+from perfsuite.report.text import growth
 
 Style = Literal["bold", "red", "green", "yellow", "cyan", "faint"]
 Paint = Callable[[str, Style], str]
@@ -205,6 +206,8 @@ def _table(found: Sequence[Difference]) -> list[str]:
         lines.append(line)
         if each.reason:
             lines.append(f"      {each.reason}")
+        if each.grown:
+            lines.append(f"      {growth(each.grown, each.entry.unit)}")
     return lines
 
 

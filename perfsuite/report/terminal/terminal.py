@@ -11,6 +11,7 @@ from perfsuite.gate.environment import is_known_kind, namesakes
 from perfsuite.gate.verdict import Gate, Verdict
 from perfsuite.measure.measurement import title
 from perfsuite.measure.words import number, span, table
+from perfsuite.report import text
 
 if TYPE_CHECKING:
     from perfsuite.gate.baseline import Change
@@ -29,11 +30,6 @@ EXPLAINED: tuple[Verdict, ...] = ("fail", "inconclusive", "not comparable", "imp
 
 
 LONGEST_NAME = 60
-
-OTHERS_NAMED = 4
-"""How many metrics that failed beside the first a test's message names."""
-
-_PROGRAM = "the program against that of the baseline:"
 
 
 def header(session: "PerfSession", rootpath: Path) -> list[str]:
@@ -96,39 +92,6 @@ def _programs(reporter: pytest.TerminalReporter, session: "PerfSession", rootpat
         reporter.line(f"{compiled + cached} programs: {compiled} compiled, {cached} from {where}")
 
 
-def failure(gates: Sequence[Gate]) -> str:
-    """Why a test failed, short: its first failed gate, the one thing to do first, and which others failed.
-
-    The closing summary has every reason in full.
-    """
-    unrecorded = [gate for gate in gates if gate.source is None]
-    judged = [gate for gate in gates if gate.source is not None]
-    if not judged:
-        first, others = unrecorded[0].reason, unrecorded[1:]
-        names = ", ".join(gate.metric.title for gate in others[:OTHERS_NAMED])
-        return f"{first}\nnor have: {names}{_and_more(others)}" if others else first
-    worst, others = judged[0], judged[1:]
-    reason, left_out, _ = worst.reason.partition(_PROGRAM)
-    lines = [reason.rstrip("\n"), *([f"first: {worst.first}"] if worst.first else [])]
-    if others:
-        lines.append(f"also worse: {'; '.join(map(_in_short, others[:OTHERS_NAMED]))}{_and_more(others)}")
-    if unrecorded:
-        lines.append(f"without a baseline (--perf-strict): {len(unrecorded)}: pytest --perf-save records them")
-    if left_out or others[OTHERS_NAMED:]:
-        lines.append("in full: in the section perfsuite at the end")
-    return "\n".join(lines)
-
-
-def _in_short(gate: Gate) -> str:
-    made = gate.metric
-    before = "" if gate.baseline is None else f"{number(gate.baseline)} -> "
-    return f"{made.title} {before}{number(made.value)} {made.unit}"
-
-
-def _and_more(gates: Sequence[Gate]) -> str:
-    return f" and {len(gates) - OTHERS_NAMED} more" if len(gates) > OTHERS_NAMED else ""
-
-
 def _baselines(session: "PerfSession", target: str | None, rootpath: Path) -> str:
     count = sum(map(len, session.baselines_of(target).metrics.values()))
     on_file = f"{count} metrics" if count else "no metrics yet: pytest --perf-save records them"
@@ -168,8 +131,8 @@ def _clipped(name: str) -> str:
 def _explanations(reporter: pytest.TerminalReporter, gates: list[Gate]) -> None:
     for verdict in EXPLAINED:
         for gate in gates:
-            if gate.verdict == verdict and gate.reason:
-                reporter.line(f"{verdict}: {gate.test}: {gate.reason}", **COLORS[verdict])
+            if gate.verdict == verdict:
+                reporter.line(f"{verdict}: {gate.test}: {text.in_full(gate)}", **COLORS[verdict])
     new = [gate for gate in gates if gate.verdict == "new"]
     if new:
         reporter.line(f"new: {len(new)} metrics have no baseline: pytest --perf-save records them", **COLORS["new"])

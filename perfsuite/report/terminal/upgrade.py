@@ -8,6 +8,7 @@ import tabulate
 from perfsuite.measure.words import number
 from perfsuite.report.terminal.baselines import Paint, Style, plain
 from perfsuite.report.terminal.terminal import LONGEST_NAME
+from perfsuite.report.text import growth
 from perfsuite.upgrade.changes import smallest_seen
 from perfsuite.upgrade.found import ERROR, PLACES, Called, Change, Check
 
@@ -84,7 +85,9 @@ def _table(changes: Sequence[Change], paint: Paint) -> Iterator[str]:
         style = _STYLES.get(change.called)
         yield paint(line, style) if style else line
         if change.reason:
-            yield from (f"      {each}" for each in change.reason.splitlines())
+            yield f"      {change.reason}"
+        if change.grown:
+            yield f"      {growth(change.grown, change.unit)}"
 
 
 def _foot(check: Check, paint: Paint) -> Iterator[str]:

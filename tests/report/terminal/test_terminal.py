@@ -86,7 +86,7 @@ def entry(value=1.5, **environment):
 def test_the_table_says_all_that_a_gate_knows(reporter):
     written(
         reporter,
-        gate(interval=Interval(1.4, 1.6), verdict="fail", source="baseline", limit=1.26, baseline=1.2, reason="r"),
+        gate(interval=Interval(1.4, 1.6), verdict="fail", source="baseline", limit=1.26, baseline=1.2, note="r"),
     )
     assert reporter.sections == ["perfsuite"]
     assert reporter.lines[0].split() == ["metric", "value", "unit", "limit", "from", "baseline", "verdict"]
@@ -143,7 +143,7 @@ def test_each_test_is_named_once_above_its_metrics(reporter):
 )
 def test_a_verdict_has_its_colour(reporter, verdict, markup):
     written(reporter, gate("the metric", verdict=verdict))
-    assert reporter.markup[reporter.find("the metric")] == markup
+    assert reporter.markup[reporter.find("  the metric ")] == markup
 
 
 @pytest.mark.parametrize("limit", [0.0, 0])
@@ -158,11 +158,11 @@ def test_a_limit_of_zero_is_a_limit(reporter, limit):
 def test_reasons_are_written_out_the_failures_first(reporter):
     written(
         reporter,
-        gate("a", verdict="improved", reason="a got better"),
-        gate("b", verdict="not comparable", reason="b: other device"),
-        gate("c", verdict="inconclusive", reason="c is too noisy"),
-        gate("d", verdict="fail", reason="d got worse\nlikely cause: a sleep"),
-        gate("e", reason="never shown"),
+        gate("a", verdict="improved", note="a got better"),
+        gate("b", verdict="not comparable", note="b: other device"),
+        gate("c", verdict="inconclusive", note="c is too noisy"),
+        gate("d", verdict="fail", note="d got worse", cause="a sleep"),
+        gate("e", note="never shown"),
     )
     explained = [line for line in reporter.lines if ": tests/test_a.py::test_step: " in line]
     assert explained == [
@@ -175,7 +175,7 @@ def test_reasons_are_written_out_the_failures_first(reporter):
 
 
 def test_new_metrics_are_counted_in_one_line(reporter):
-    written(reporter, gate("a", verdict="new", reason="a has no baseline"), gate("b", verdict="new"))
+    written(reporter, gate("a", verdict="new", note="a has no baseline"), gate("b", verdict="new"))
     assert reporter.find("no baseline") == "new: 2 metrics have no baseline: pytest --perf-save records them"
 
 

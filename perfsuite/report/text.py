@@ -1,0 +1,165 @@
+"""The sentences of a gate: why its verdict is no plain pass, what to do first, and the message of a failed test.
+
+Everything here is made of a gate's fields, and nothing reads a sentence back.
+"""
+
+from collections.abc import Sequence
+
+from perfsuite.gate.advice import advice_on
+from perfsuite.gate.environment import HOST_CALLS_UNIT
+from perfsuite.gate.verdict import Gate, Part
+from perfsuite.measure.measurement import Kind, Metric
+from perfsuite.measure.words import number
+
+OTHERS_NAMED = 4
+"""How many metrics that failed beside the first a test's message names."""
+
+CAUSE = "likely cause: "
+
+
+def reason(gate: Gate) -> str:
+    """Why the verdict is no plain pass; empty where there is nothing to say. Further lines say what to do."""
+    said = [_finding(gate)]
+    if gate.grown:
+        said.append(growth(gate.grown, gate.metric.unit))
+    if gate.versions:
+        said.append(f"since the baseline: {', '.join(gate.versions)}")
+    said += [gate.drift, _rerun(gate)]
+    lines = ["; ".join(filter(None, said)), *(f"  {text}" for text in _advice(gate))]
+    if gate.to_settle:
+        lines.append(f"to settle it: {gate.to_settle}")
+    return "\n".join(filter(None, lines))
+
+
+def in_full(gate: Gate) -> str:
+    """The reason, the likely cause, and how the program differs from that of the baseline."""
+    lines = [reason(gate)]
+    if gate.cause:
+        lines.append(f"{CAUSE}{gate.cause}")
+    return "\n".join([*lines, *program_lines(gate)])
+
+
+def program_lines(gate: Gate) -> list[str]:
+    """How the program differs from that of the baseline, in lines under a heading; none where it does not."""
+    if not gate.program:
+        return []
+    return ["the program against that of the baseline:", *(f"  {line}" for line in gate.program)]
+
+
+def first(gate: Gate) -> str:
+    """The one thing to do first about a metric that fails against its baseline; empty where its reason says it."""
+    if not gate.failed or gate.source != "baseline" or gate.cause or gate.note:
+        return ""
+    places = [part.place for part in gate.grown if part.place]
+    if any(map(advice_on, places)):
+        return ""
+    if gate.versions:
+        versions = ", ".join(gate.versions)
+        return f"run it with the versions of the baseline, too ({versions}): is it the upgrade, or the code?"
+    if places:
+        return f"look at {places[0]}"
+    return "if that is meant, record it: pytest --perf-save"
+
+
+def failure(gates: Sequence[Gate]) -> str:
+    """Why a test failed, short: its first failed gate, the one thing to do first, and which others failed.
+
+    The closing summary has every reason in full.
+    """
+    unrecorded = [gate for gate in gates if gate.source is None]
+    judged = [gate for gate in gates if gate.source is not None]
+    if not judged:
+        said, others = reason(unrecorded[0]), unrecorded[1:]
+        names = ", ".join(gate.metric.title for gate in others[:OTHERS_NAMED])
+        return f"{said}\nnor have: {names}{_and_more(others)}" if others else said
+    worst, others = judged[0], judged[1:]
+    lines = [reason(worst)]
+    if worst.cause:
+        lines.append(f"{CAUSE}{worst.cause}")
+    if to_do := first(worst):
+        lines.append(f"first: {to_do}")
+    if others:
+        lines.append(f"also worse: {'; '.join(map(_in_short, others[:OTHERS_NAMED]))}{_and_more(others)}")
+    if unrecorded:
+        lines.append(f"without a baseline (--perf-strict): {len(unrecorded)}: pytest --perf-save records them")
+    if worst.program or others[OTHERS_NAMED:]:
+        lines.append("in full: in the section perfsuite at the end")
+    return "\n".join(lines)
+
+
+def growth(parts: Sequence[Part], unit: str) -> str:
+    """Which parts of a metric in `unit` got worse, by how much, and where they are."""
+    if unit == HOST_CALLS_UNIT:
+        known = dict.fromkeys(part.place for part in parts if " at " in part.place or advice_on(part.place))
+        named = ", ".join(f"{part.name} ({_amount(part)})" for part in parts)
+        return f"more calls of {named}" + (f", made in {', '.join(known)}" if known else "")
+    verb = "fell" if parts[0].amount < 0 else "grew"
+    at = (f"{part.name} ({_amount(part)})" + (f" at {part.place}" if part.place else "") for part in parts)
+    return f"{verb}: {', '.join(at)}"
+
+
+def _finding(gate: Gate) -> str:
+    metric = gate.metric
+    if gate.note:
+        return gate.note
+    if gate.strict:
+        return f"{metric.title} has no baseline (--perf-strict): pytest --perf-save records it"
+    if gate.verdict == "new":
+        return f"{metric.title} has no baseline"
+    if gate.incomparable:
+        return f"{metric.title}: {gate.incomparable}"
+    if gate.verdict not in ("fail", "inconclusive", "improved"):
+        return ""
+    if gate.source == "budget" and gate.limit is not None:
+        return f"{_span(metric)} against a budget of {_exact(gate.limit, metric.kind)} {metric.unit}"
+    if gate.baseline is None:
+        return _span(metric)
+    baseline = _exact(gate.baseline, metric.kind)
+    if gate.verdict == "improved":
+        return f"{_span(metric)}, the baseline is {baseline}: pytest --perf-save records it"
+    allowed = (
+        "" if gate.tolerance is None or metric.kind == "count" else f" and may be {gate.tolerance:.3g} of that worse"
+    )
+    return f"{_span(metric)}, the baseline is {baseline} {metric.unit}{allowed}"
+
+
+def _rerun(gate: Gate) -> str:
+    if gate.rerun is None or gate.source is None:
+        return ""
+    processes = f"{gate.rerun.processes} process{'es' * (gate.rerun.processes > 1)}"
+    failed = f"; a further process gave no samples: {gate.rerun.failure}" if gate.rerun.failure else ""
+    return f"{gate.rerun.pairs} pairs in {processes}{failed}"
+
+
+def _advice(gate: Gate) -> list[str]:
+    """What to do about host calls, by what the user's code calls that makes them."""
+    if gate.metric.unit != HOST_CALLS_UNIT:
+        return []
+    return list(dict.fromkeys(filter(None, (advice_on(part.place) for part in gate.grown))))
+
+
+def _amount(part: Part) -> str:
+    sign = "+" if part.amount > 0 else "-"
+    return f"{sign}{abs(part.amount)}" + {"": "", "at least": " or more", "at most": " at most"}[part.bound]
+
+
+def _span(metric: Metric) -> str:
+    value = f"{metric.title} is {_exact(metric.value, metric.kind)} {metric.unit}"
+    if metric.interval is None:
+        return value
+    return f"{value} [{metric.interval.low:.6g}, {metric.interval.high:.6g}]"
+
+
+def _exact(value: float, kind: Kind) -> str:
+    """Counts and sizes are exact, so they are written out."""
+    return f"{value:,.0f}" if kind in ("count", "size") and value == int(value) else f"{value:.6g}"
+
+
+def _in_short(gate: Gate) -> str:
+    metric = gate.metric
+    before = "" if gate.baseline is None else f"{number(gate.baseline)} -> "
+    return f"{metric.title} {before}{number(metric.value)} {metric.unit}"
+
+
+def _and_more(gates: Sequence[Gate]) -> str:
+    return f" and {len(gates) - OTHERS_NAMED} more" if len(gates) > OTHERS_NAMED else ""
