@@ -1,20 +1,22 @@
-"""The private names of JAX and the parts of CPython that the observing of transfers needs, all of them here.
+"""The private names of JAX that observing transfers needs, all in this module.
 
-`jax.transfer_guard` is the public way, but it only raises, counts nothing, and on CPU it sees no transfer to the host
-(jax 0.10.2: `float(x)`, `np.asarray(x)` and `jax.device_get(x)` all pass under "disallow"). So these are observed:
+`jax.transfer_guard` is the public way, but it can only raise or log, and on CPU it sees no transfer to the host
+(jax 0.10.2: `float(x)`, `np.asarray(x)` and `jax.device_get(x)` all pass under "disallow"). This module replaces:
 
-- `ArrayImpl._value`, which every read of an array goes through, and `copy_to_host_async`. NumPy reads an array of the
-  CPU through the buffer protocol instead, and never calls Python; so the protocol is taken away in the meantime, as
-  arrays of accelerators have none.
-- `xla_client.batched_device_put`, which whatever is not on JAX's fast path uses, and the hook that JAX's fast path
-  calls after a call (the one of `jax_debug_nans`).
+- `ArrayImpl._value`, which JAX itself reads an array through, and `copy_to_host_async`;
+- on CPU, NumPy's way of reading an array in place, without Python. From Python 3.12 on, `ArrayImpl.__buffer__`
+  (PEP 688) refuses, so that NumPy calls `ArrayImpl.__array__`, which reads `_value`, as for arrays of an accelerator.
+  Python 3.11 has no `__buffer__`: there, `array`, `asarray` and `asanyarray` are replaced in NumPy's modules, and no
+  other read in place is seen, such as `np.add(x, 1)`, `losses[i] = x`, `memoryview(x)`, or an `asarray` that a project
+  imported by name;
+- `xla_client.batched_device_put`, which moves what JAX's fast path does not, and the hook that JAX's fast path calls
+  after a call (the one of `jax_debug_nans`);
 - the three functions that run the callbacks of compiled programs.
 
-Where a name has moved, `tests/measure/compat/test_transfer_internals.py` fails and says which.
+When JAX moves a name, `tests/measure/compat/test_transfer_internals.py` fails and says which.
 """
 
 import contextlib
-import ctypes
 import functools
 import inspect
 import sys
@@ -24,50 +26,63 @@ from types import FrameType
 from typing import Any, Protocol
 
 import jax
+import numpy as np
 from jax._src import api, array, callback, debugging
 from jax._src.lib import guard_lib, xla_client
 
-_AS_BUFFER = 17
-"""The place of `tp_as_buffer` among the words that follow the head of a type (CPython's `PyTypeObject`)."""
+from perfsuite.measure.compat.jax_stack import places_argument
+
+_CALLBACKS = {
+    "jax.pure_callback": (callback, "pure_callback_impl"),
+    "io_callback": (callback, "io_callback_impl"),
+    # Outside jit a debug callback belongs to no program. Its arguments are read, and the read is observed by itself.
+    "jax.debug": (debugging.debug_callback_p, "impl"),
+}
+
+_NUMPY_READS = ("array", "asarray", "asanyarray")
 
 
 class Observer(Protocol):
-    """Is told of transfers, in the thread that makes them. What it raises reaches the user's code."""
+    """Gets each transfer, in the thread that makes it. What it raises reaches the user's code."""
 
     def moved_to_device(self, value: Any, frame: FrameType, *, explicit: bool) -> None:
-        """A host value is about to be copied, outside JAX's fast path."""
+        """JAX is about to copy a host value, outside its fast path."""
 
     def called(self, jitted: Any, args: tuple, kwargs: dict[str, Any], frame: FrameType) -> None:
-        """A jitted function was called on JAX's fast path, with arguments that may be of the host."""
+        """JAX's fast path has run a jitted function; some of the arguments may be host values."""
 
     def moved_to_host(self, value: jax.Array, frame: FrameType, *, explicit: bool) -> None:
-        """An array is about to be read."""
+        """The host is about to read an array."""
 
     def called_back(self, kind: str, function: Any) -> None:
-        """A program that is running calls Python."""
+        """A running program calls Python."""
 
 
-class _Here(threading.local):
-    in_callback = False
-
-
-_here = _Here()
+_here = threading.local()
+"""`_here.in_callback` is true in a thread that runs a callback: what a callback reads is no transfer of its own."""
 
 
 @contextlib.contextmanager
 def observing(observer: Observer) -> Iterator[None]:
-    """Tell `observer` of every transfer and callback inside, in any thread. There must be one at a time only."""
+    """Tell `observer` of every transfer and callback inside, in any thread. Only one such context may be open."""
     with contextlib.ExitStack() as undo:
-        undo.callback(_replace(array.ArrayImpl, "_value", property(_reading(observer))))
-        undo.callback(_replace(array.ArrayImpl, "copy_to_host_async", _copying(observer)))
-        undo.callback(_take_buffer_protocol(array.ArrayImpl))
-        undo.callback(_replace(xla_client, "batched_device_put", _putting(observer)))
+
+        def replace(owner: Any, name: str, new: Callable[[Any], Any]) -> None:
+            old = inspect.getattr_static(owner, name)
+            undo.callback(setattr, owner, name, old)
+            setattr(owner, name, new(old))
+
+        replace(array.ArrayImpl, "_value", lambda old: property(_reading(observer, old.fget)))
+        replace(array.ArrayImpl, "copy_to_host_async", lambda old: _reading(observer, old, explicit=True))
+        if hasattr(array.ArrayImpl, "__buffer__"):
+            replace(array.ArrayImpl, "__buffer__", lambda old: _no_buffer)
+        else:
+            for module, name in _numpy_reads():
+                replace(module, name, lambda old: _reading_by_numpy(observer, old))
+        replace(xla_client, "batched_device_put", lambda old: _putting(observer, old))
         undo.callback(_hook_calls(observer))
-        undo.callback(_replace(callback, "pure_callback_impl", _calling_back(observer, callback.pure_callback_impl)))
-        undo.callback(_replace(callback, "io_callback_impl", _calling_back(observer, callback.io_callback_impl)))
-        # A debug callback outside jit is no callback of a program; its arguments are read, which is seen by itself.
-        implementation = debugging.debug_callback_p.impl
-        undo.callback(_replace(debugging.debug_callback_p, "impl", _calling_back(observer, implementation)))
+        for kind, (owner, name) in _CALLBACKS.items():
+            replace(owner, name, functools.partial(_calling_back, observer, kind))
         yield
 
 
@@ -77,7 +92,7 @@ def fetched(value: jax.Array) -> bool:
 
 
 def callback_function(flat: Any) -> tuple[str, Any]:
-    """The user's function behind the one that JAX runs for a callback, and the format of a `debug.print`, or ""."""
+    """From the function that JAX runs for a callback: the format of a `debug.print` or "", and the user's function."""
     if hasattr(flat, "callback_func"):
         return "", flat.callback_func
     with contextlib.suppress(TypeError, ValueError):
@@ -88,41 +103,67 @@ def callback_function(flat: Any) -> tuple[str, Any]:
     return "", None
 
 
-def _reading(observer: Observer) -> Callable[[Any], Any]:
-    read = array.ArrayImpl._value.fget
+def _in_callback() -> bool:
+    return getattr(_here, "in_callback", False)
 
-    def _value(self: Any) -> Any:
+
+def _tell_read(observer: Observer, value: Any, frame: FrameType, *, explicit: bool = False) -> None:
+    __tracebackhide__ = True
+    if not _in_callback() and not value.is_deleted():
+        state = guard_lib.thread_local_state()
+        # Some changes of sharding go through the host.
+        explicit = explicit or state.explicit_device_get or state.explicit_device_put
+        observer.moved_to_host(value, frame, explicit=explicit)
+
+
+def _reading(observer: Observer, read: Callable[[Any], Any], *, explicit: bool = False) -> Callable[[Any], Any]:
+    @functools.wraps(read)
+    def reading(self: Any) -> Any:
         __tracebackhide__ = True
-        if not _here.in_callback and not self.is_deleted():
-            state = guard_lib.thread_local_state()
-            # Some changes of sharding go by way of the host.
-            explicit = state.explicit_device_get or state.explicit_device_put
-            observer.moved_to_host(self, sys._getframe(1), explicit=explicit)
+        _tell_read(observer, self, sys._getframe(1), explicit=explicit)
         return read(self)
 
-    return _value
+    return reading
 
 
-def _copying(observer: Observer) -> Callable[[Any], None]:
-    copy = array.ArrayImpl.copy_to_host_async
+def _no_buffer(self: Any, flags: int) -> memoryview:
+    raise BufferError("perfsuite counts transfers here, so a jax.Array has no buffer: use np.asarray(x)")
 
-    def copy_to_host_async(self: Any) -> None:
+
+def _numpy_reads() -> list[tuple[Any, str]]:
+    """The places of the functions by which NumPy's own Python code reads an array, such as `np.stack`'s.
+
+    A module that is first imported inside the context, and takes one of them from NumPy, keeps what it got. That goes
+    on reading arrays, with nobody left to tell.
+    """
+    modules = [module for name, module in list(sys.modules.items()) if name.partition(".")[0] == "numpy"]
+    return [
+        (module, name)
+        for module in modules
+        for name in _NUMPY_READS
+        if getattr(module, "__dict__", {}).get(name) is getattr(np, name)
+    ]
+
+
+def _reading_by_numpy(observer: Observer, read: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(read)
+    def reading(*args: Any, **kwargs: Any) -> Any:
         __tracebackhide__ = True
-        if not _here.in_callback and not self.is_deleted():
-            observer.moved_to_host(self, sys._getframe(1), explicit=True)
-        copy(self)
+        for value in (*args, *kwargs.values()):
+            for each in value if isinstance(value, list | tuple) else (value,):
+                if isinstance(each, array.ArrayImpl):
+                    _tell_read(observer, each, sys._getframe(1))
+        return read(*args, **kwargs)
 
-    return copy_to_host_async
+    return reading
 
 
-def _putting(observer: Observer) -> Callable[..., Any]:
-    put = xla_client.batched_device_put
-
+def _putting(observer: Observer, put: Callable[..., Any]) -> Callable[..., Any]:
     def batched_device_put(aval: Any, sharding: Any, shards: Any, *args: Any, **kwargs: Any) -> Any:
         __tracebackhide__ = True
         frame = sys._getframe(1)
         of_host = not all(isinstance(shard, jax.Array) for shard in shards)
-        if of_host and not _here.in_callback and not _in_fast_path(frame):
+        if of_host and not _in_callback() and not _in_fast_path(frame):
             explicit = guard_lib.thread_local_state().explicit_device_put
             observer.moved_to_device(aval, frame, explicit=explicit)
         return put(aval, sharding, shards, *args, **kwargs)
@@ -131,9 +172,9 @@ def _putting(observer: Observer) -> Callable[..., Any]:
 
 
 def _in_fast_path(frame: FrameType | None) -> bool:
-    """Whether JAX's fast path puts an argument on several devices: of such a call it tells by itself."""
+    """Whether JAX's fast path puts an argument on several devices; its hook reports that call."""
     while frame is not None and frame.f_globals.get("__name__", "").startswith("jax."):
-        if frame.f_code.co_name == "cc_shard_arg":
+        if places_argument(frame):
             return True
         frame = frame.f_back
     return False
@@ -148,7 +189,7 @@ def _hook_calls(observer: Observer) -> Callable[[], None]:
         first = before_here if callable(before_here) else before
         if first is not None:
             first(jitted, args, kwargs, outputs)
-        if not _here.in_callback:
+        if not _in_callback():
             observer.called(jitted, args, kwargs, sys._getframe(1))
 
     thread = threading.get_ident()
@@ -167,46 +208,14 @@ def _hook_calls(observer: Observer) -> Callable[[], None]:
     return undo
 
 
-def _calling_back(observer: Observer, run: Callable[..., Any]) -> Callable[..., Any]:
-    kind = {"pure_callback_impl": "jax.pure_callback", "io_callback_impl": "io_callback"}.get(run.__name__, "jax.debug")
-
+def _calling_back(observer: Observer, kind: str, run: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(run)
     def called_back(*args: Any, **kwargs: Any) -> Any:
         observer.called_back(kind, kwargs.get("callback"))
-        before, _here.in_callback = _here.in_callback, True
+        before, _here.in_callback = _in_callback(), True
         try:
             return run(*args, **kwargs)
         finally:
             _here.in_callback = before
 
     return called_back
-
-
-def _replace(owner: Any, name: str, new: Any) -> Callable[[], None]:
-    old = inspect.getattr_static(owner, name)
-    setattr(owner, name, new)
-    return lambda: setattr(owner, name, old)
-
-
-def _take_buffer_protocol(of: type) -> Callable[[], None]:
-    """Take `memoryview` and NumPy's way to read without Python from a type. Returns what gives it back."""
-    if (procedures := _buffer_procedures(of)) is None or not procedures.value:
-        return lambda: None
-    taken = procedures.value
-    procedures.value = None
-    return lambda: setattr(procedures, "value", taken)
-
-
-def _buffer_procedures(of: type) -> ctypes.c_void_p | None:
-    """The word of `bf_getbuffer` of a type; None where the type, or this Python, has none where it is looked for."""
-    if _slot_of(bytes) and _slot_of(bytearray) and _slot_of(memoryview) and not any(map(_slot_of, (int, list, dict))):
-        slot = _slot_of(of)
-        return ctypes.c_void_p.from_address(slot) if slot else None
-    return None
-
-
-def _slot_of(of: type) -> int | None:
-    if sys.implementation.name != "cpython":
-        return None
-    head = object.__basicsize__ + ctypes.sizeof(ctypes.c_ssize_t)
-    return ctypes.c_void_p.from_address(id(of) + head + _AS_BUFFER * ctypes.sizeof(ctypes.c_void_p)).value

@@ -5,8 +5,8 @@ jitted function, `float(x)`, `if x > 0:`, `np.asarray(x)`, `print(x)`. It is exp
 `jax.device_get` and `copy_to_host_async`. So says `jax.transfer_guard` too
 (https://docs.jax.dev/en/latest/transfer_guard.html), which on CPU sees no transfer to the host.
 
-Arrays of the CPU are watched as those of an accelerator are: inside a context they have no buffer protocol
-(`memoryview(x)` raises `TypeError`), and a read counts although it copies nothing there.
+On CPU a read counts although it copies nothing. `perfsuite.measure.compat.transfer_internals` says which reads in place
+are not seen there with Python 3.11.
 """
 
 import contextlib

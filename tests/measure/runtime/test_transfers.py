@@ -4,6 +4,7 @@ import contextlib
 import operator
 import os
 import pickle
+import sys
 import threading
 from collections.abc import Callable
 
@@ -261,8 +262,6 @@ def test_an_array_that_is_read_twice_moves_once():
 def test_numpy_reads_an_array_right_while_it_is_watched_and_afterwards():
     with count():
         np.testing.assert_array_equal(np.asarray(X), [0, 1, 2, 3])
-        with pytest.raises(TypeError, match="bytes-like"):
-            memoryview(X)
     assert memoryview(X).nbytes == 16
 
 
@@ -384,7 +383,7 @@ def everything_that_is_replaced() -> list:
     return [
         vars(internals.array.ArrayImpl)["_value"],
         vars(internals.array.ArrayImpl)["copy_to_host_async"],
-        internals._buffer_procedures(internals.array.ArrayImpl).value,
+        np.asarray if sys.version_info < (3, 12) else internals.array.ArrayImpl.__buffer__,
         internals.xla_client.batched_device_put,
         internals.api._post_hook_state.get_global(),
         internals.callback.pure_callback_impl,
