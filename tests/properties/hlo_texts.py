@@ -5,7 +5,7 @@ import string
 
 from hypothesis import strategies as st
 
-from perfsuite.measure.hlo.reader import Alias, Computation, Instruction, Module, Shape, Source
+from perfsuite.measure.hlo.hlo_module import Alias, Computation, Frame, Instruction, Module, Shape
 
 NAMES = st.text(string.ascii_letters + string.digits + "_.-", min_size=1, max_size=8).map(lambda rest: "n" + rest)
 ANYTHING = st.text(st.characters(exclude_categories=["Cs"]) | st.sampled_from('{}[]()"\\,=% \n\t'), max_size=12)
@@ -74,7 +74,7 @@ def frame_tables(draw):
     for number, (file, function, line) in enumerate(places, 1):
         parent = draw(st.integers(0, number - 1))
         rows.append(f"{number} {{file_location_id={number} parent_frame_id={parent + shift}}}")
-        stacks[number] = (Source(texts[0][file], line, texts[1][function]), *stacks[parent])
+        stacks[number] = (Frame(texts[0][file], line, texts[1][function]), *stacks[parent])
     located = [
         f"{at} {{file_name_id={a + 1} function_name_id={b + 1} line={line} column=3}}"
         for at, (a, b, line) in enumerate(places, 1)
@@ -168,19 +168,19 @@ def written_modules(draw):
     indices = st.lists(st.integers(0, 20), max_size=2).map(tuple)
     aliases = draw(
         st.lists(
-            st.builds(Alias, indices, st.integers(0, 99), indices, st.sampled_from(["may-alias", "must-alias"])),
+            st.tuples(st.builds(Alias, indices, st.integers(0, 99), indices), st.sampled_from(["may", "must"])),
             max_size=3,
         )
     )
     donors = draw(st.lists(st.integers(0, 99), max_size=3))
     partitions = draw(st.integers(1, 512))
     shown = ", ".join(
-        f"{{{','.join(map(str, one.output))}}}: ({one.parameter}, {{{','.join(map(str, one.parameter_index))}}}, {one.kind})"
-        for one in aliases
+        f"{{{','.join(map(str, one.output))}}}: ({one.parameter}, {{{','.join(map(str, one.parameter_index))}}}, {kind}-alias)"
+        for one, kind in aliases
     )
     header = f"HloModule {names[0]}, is_scheduled=true"
     header += f", input_output_alias={{ {shown} }}" if aliases else ""
     header += f", buffer_donor={{ {', '.join(f'({one}, {{}})' for one in donors)} }}" if donors else ""
     header += f", note={draw(VALUES)}, num_partitions={partitions}\n"
     text = header + tables + "\n" + "\n".join(texts)
-    return text, Module(names[0], computations, names[-1], tuple(aliases), tuple(donors), partitions)
+    return text, Module(names[0], computations, names[-1], tuple(one for one, _ in aliases))

@@ -9,6 +9,7 @@ import jax.numpy as jnp
 
 from perfsuite.measure.call import Call, call
 from perfsuite.measure.hlo import reader as hlo
+from perfsuite.measure.hlo.hlo_module import Instruction
 from perfsuite.measure.program.compilation import program_of
 from perfsuite.measure.program.program import Origin, Program
 from perfsuite.measure.program.program_reader import read_program
@@ -56,6 +57,14 @@ def module(entry: str, *before: str, header: str = "") -> str:
     lines[-1] = "ROOT " + lines[-1]
     body = "".join(f"  {line}\n" for line in lines)
     return f"HloModule m{header}\n\n" + "".join(f"{one.strip()}\n\n" for one in before) + f"ENTRY %main {{\n{body}}}\n"
+
+
+def one_line(line: str, *, before: str = "", header: str = "") -> Instruction:
+    """The instruction on a line of its own in an entry that defines %a, %b and %c, after the computations `before`."""
+    text = f"HloModule m{header}\n\n{before}ENTRY %main (a: f32[2]) -> f32[2] {{\n"
+    text += "".join(f"  %{name} = f32[2]{{0}} parameter({number})\n" for number, name in enumerate("abc"))
+    parsed = hlo.parse(f"{text}  {line}\n  ROOT %root = () tuple()\n}}\n")
+    return parsed.computations["main"].instructions[3]
 
 
 def computation(name: str, *lines: str) -> str:

@@ -1,8 +1,8 @@
-"""Source locations taken out of a StableHLO text, and put back into the program that was compiled from it.
+"""Takes source locations out of a StableHLO text, and puts them back into the program that was compiled from it.
 
-A line that moves, a checkout elsewhere or another caller would otherwise make a new text of the same program, and so
-compile it again. Every location becomes a number; the numbers come back in the compiled program's metadata, and lead to
-the lines as they are now. Grammar: https://mlir.llvm.org/docs/Dialects/Builtin/#location-attributes
+A line that moves, a checkout elsewhere or another caller would otherwise change the text of the same program, and so
+compile it again. Every location becomes a number. The compiled program's metadata has these numbers, which lead to the
+lines as they are now. Grammar: https://mlir.llvm.org/docs/Dialects/Builtin/#location-attributes
 """
 
 import dataclasses
@@ -10,8 +10,7 @@ import functools
 import re
 from collections.abc import Callable, Mapping
 
-from perfsuite.measure.hlo.hlo_module import Source
-from perfsuite.measure.hlo.hlo_stacks import Stack
+from perfsuite.measure.hlo.hlo_module import Frame, Stack
 
 _DEFINITION = re.compile(r"^#(loc\d*) = loc\((.*)\)\n?", re.MULTILINE)
 _STRING = r'"(?:[^"\\]|\\.)*"'
@@ -27,59 +26,44 @@ _FILE_OF_NUMBERS = "-"
 
 
 @dataclasses.dataclass(frozen=True)
-class Located:
-    """`text` with numbers for locations, and the stack, innermost frame first, that each number stands for."""
+class NumberedText:
+    """`text` with numbers in place of locations, and the stack that each number stands for."""
 
     text: str
     stacks: Mapping[int, Stack]
 
 
-def number_locations(text: str) -> Located:
+def number_locations(text: str) -> NumberedText:
     """Take the locations out of what `Lowered.as_text(debug_info=True)` printed. Names of operations stay."""
-    definitions = dict(_DEFINITION.findall(text))
+    locations = _Locations(dict(_DEFINITION.findall(text)))
     stacks: list[Stack] = []
-
-    def stack_of(expression: str) -> Stack:
-        return reference(expression[1:]) if expression.startswith("#") else _stack(expression, reference)
-
-    @functools.cache
-    def reference(alias: str) -> Stack:
-        return stack_of(definitions.get(alias, "unknown"))
-
-    def plain(expression: str) -> str:
-        """The names of a location without files, as it stands."""
-        if expression.startswith("#"):
-            return plain(definitions.get(expression[1:], "unknown"))
-        named = _NAMED.match(expression)
-        return f'"{named[1]}"({plain(named[2])})' if named and named[2] else expression
 
     def numbered(use: re.Match[str]) -> str:
         """A location whose frames, if it has any, are one frame with a number for a line."""
         expression = use[1]
         if "#" not in expression:  # the name of an argument, or unknown
             return use[0]
-        stack = stack_of(expression)
+        stack = locations.stack(expression)
         if not stack:
-            return f"loc({plain(expression)})"
+            return f"loc({locations.plain(expression)})"
         # A number for each use, not for each stack: which operations share a line must not show in the text.
         stacks.append(stack)
         frame = f'"{_FILE_OF_NUMBERS}"("{_FILE_OF_NUMBERS}":{len(stacks)}:0)'
         # An alias leads to the name of the operation, which stays.
-        named = _NAMED.match(definitions.get(expression[1:], "") if expression.startswith("#") else expression)
+        named = _NAMED.match(locations.resolved(expression))
         return f'loc("{named[1]}"({frame}))' if named else f"loc({frame})"
 
-    located = _USE.sub(numbered, _DEFINITION.sub("", text))
-    return Located(located, dict(enumerate(stacks, start=1)))
+    return NumberedText(_USE.sub(numbered, _DEFINITION.sub("", text)), dict(enumerate(stacks, start=1)))
 
 
 def restoring(stacks: Mapping[int, Stack]) -> Callable[[Stack], Stack]:
-    """What makes of the stacks in a compiled program's metadata those that their numbers stand for."""
+    """A function that replaces the numbers in a stack of the compiled program by the stacks that they stand for."""
 
     @functools.cache
     def restored(stack: Stack) -> Stack:
         if not any(frame.file == _FILE_OF_NUMBERS for frame in stack):
             return stack
-        frames: list[Source] = []
+        frames: list[Frame] = []
         for frame in stack:
             frames += stacks.get(frame.line, ()) if frame.file == _FILE_OF_NUMBERS else (frame,)
         # An inlined function brings the frames of its first caller, and the compiler adds those of this one.
@@ -88,25 +72,38 @@ def restoring(stacks: Mapping[int, Stack]) -> Callable[[Stack], Stack]:
     return restored
 
 
-def _stack(expression: str, reference) -> Stack:
-    """The frames of a location that is not an alias."""
+class _Locations:
+    """The locations that a text defines, by their aliases."""
 
-    def of(inner: str) -> Stack:
-        return reference(inner[1:]) if inner.startswith("#") else _stack(inner, reference)
+    def __init__(self, definitions: Mapping[str, str]):
+        self.definitions = definitions
+        self.stack = functools.cache(self._stack)
 
-    if call := _CALL.match(expression):
-        return of(call[1]) + of(call[2])
-    if fused := _FUSED.match(expression):
-        return of(fused[1])
-    if file := _FILE.match(expression):
-        return (Source(_unescaped(file[1]), int(file[2]), ""),)
-    if (named := _NAMED.match(expression)) and named[2]:
-        stack = of(named[2])
-        # A name directly around a file is that of the function; one around calls is the operation's.
-        if len(stack) == 1 and not stack[0].function:
-            return (dataclasses.replace(stack[0], function=_unescaped(named[1])),)
-        return stack
-    return ()
+    def resolved(self, expression: str) -> str:
+        """The location that an alias stands for."""
+        return self.definitions.get(expression[1:], "unknown") if expression.startswith("#") else expression
+
+    def plain(self, expression: str) -> str:
+        """The names of a location without files, with aliases resolved."""
+        expression = self.resolved(expression)
+        named = _NAMED.match(expression)
+        return f'"{named[1]}"({self.plain(named[2])})' if named and named[2] else expression
+
+    def _stack(self, expression: str) -> Stack:
+        expression = self.resolved(expression)
+        if call := _CALL.match(expression):
+            return self.stack(call[1]) + self.stack(call[2])
+        if fused := _FUSED.match(expression):
+            return self.stack(fused[1])
+        if file := _FILE.match(expression):
+            return (Frame(_unescaped(file[1]), int(file[2]), ""),)
+        if (named := _NAMED.match(expression)) and named[2]:
+            stack = self.stack(named[2])
+            # A name directly around a file is that of the function; one around calls is the operation's.
+            if len(stack) == 1 and not stack[0].function:
+                return (dataclasses.replace(stack[0], function=_unescaped(named[1])),)
+            return stack
+        return ()
 
 
 def _unescaped(text: str) -> str:

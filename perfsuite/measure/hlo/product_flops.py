@@ -6,7 +6,7 @@ import re
 
 import numpy as np
 
-from perfsuite.measure.hlo.reader import Instruction, Shape
+from perfsuite.measure.hlo.hlo_module import Instruction, Shape
 
 
 def product_flops(op: Instruction, left: Shape, right: Shape) -> int:

@@ -8,13 +8,11 @@ to, and the computations, one instruction a line. A TPU's text is tens of MB for
 import re
 import sys
 from collections.abc import Callable, Iterator
-from typing import Final
+from typing import Any, Final
 
-from perfsuite.measure.hlo.hlo_module import Alias, Computation, Instruction, Module, Shape, Source, bits_of
-from perfsuite.measure.hlo.hlo_stacks import Frames, Stack
-from perfsuite.measure.hlo.hlo_text import ATTRIBUTE, CLOSING, HloError, Scanner, unescaped
-
-__all__ = ["Alias", "Computation", "HloError", "Instruction", "Module", "Shape", "Source", "parse"]
+from perfsuite.measure.hlo.hlo_module import Alias, Computation, Frame, Instruction, Module, Shape, Stack, bits_of
+from perfsuite.measure.hlo.scanner import ATTRIBUTE, CLOSING, Scanner, unescaped
+from perfsuite.measure.hlo.stacks import StackTables
 
 _NAME: Final = r'[^\s%"(),/=\[\]{}]++'
 _ARRAY_TEXT: Final = r"[a-z]\w*+\[[^][]*+\](?:\{[^{}]*+\})?"
@@ -35,92 +33,65 @@ _PERCENT_NAME: Final = re.compile(rf"%({_NAME})")
 _METADATA: Final = re.compile(r'\s*+(\w++)=("(?:[^"\\]++|\\.)*+"|\{[^{}]*+\}|[^\s"{}]++)', re.DOTALL)
 _CYCLES: Final = re.compile(r'"estimated_cycles":\s*+"?(-?[0-9]{1,18})')
 _INDEX: Final = r"\{((?:[0-9]{1,9}+(?![0-9])[, ]*+)*+)\}"
-_ALIAS: Final = re.compile(rf"{_INDEX}: \(([0-9]{{1,9}}), {_INDEX}(?:, (may-alias|must-alias))?\)")
-_DONOR: Final = re.compile(rf"\(([0-9]{{1,9}}), {_INDEX}\)")
+_ALIAS: Final = re.compile(rf"{_INDEX}: \(([0-9]{{1,9}}), {_INDEX}(?:, (?:may|must)-alias)?\)")
 
 # Attributes whose values are computations.
 _CALLS: Final = {
-    "body",
-    "branch_computations",
-    "called_computations",
-    "calls",
-    "condition",
-    "false_computation",
-    "scatter",
-    "select",
-    "to_apply",
-    "true_computation",
+    *("body", "branch_computations", "called_computations", "calls", "condition", "false_computation"),
+    *("scatter", "select", "to_apply", "true_computation"),
 }
 
 
 def parse(text: str, *, restored: Callable[[Stack], Stack] = lambda stack: stack) -> Module:
     """Read the text of one module, as `compiled.as_text()` gives it.
 
-    `restored` gives the stack that an instruction gets for the one in the text, see `locations`.
+    `restored` maps the stacks in the text to those that the instructions get, see `locations`.
 
     Raises `HloError` where the text is cut short or not of this form, or where it names an instruction or a
     computation that it does not have.
     """
-    return _Reader(text, restored).module()
+    return _ModuleReader(text, restored).module()
 
 
-class _Reader(Scanner):
-    """The text, and what was read before. A method that takes a position starts there, and gives one after it."""
+class _ModuleReader(Scanner):
+    """The text, and what was read before. A method that takes a position starts there, and returns one after it."""
 
     def __init__(self, text: str, restored: Callable[[Stack], Stack]):
         super().__init__(text)
-        self.frames = Frames()
+        self.tables = StackTables()
         self.restored = restored
         self.shapes: dict[str, tuple[Shape, ...]] = {}
         self.metadata: dict[str, tuple[str, Stack]] = {}
         self.values: dict[str, str] = {}
-        # Computations that are called, and where.
         self.called: dict[str, int] = {}
+        """The computations that are called, and where."""
 
     def module(self) -> Module:
         found = _HEADER.match(self.text)
         if not found:
             self.fail(0, "expected 'HloModule' and a name at the start")
-        header = {}
         at = found.end()
+        aliases: list[Alias] = []
         while attribute := ATTRIBUTE.match(self.text, at):
             key, value, start, at = self.attribute(attribute)
-            header[key] = (value, start)
+            if key == "input_output_alias":
+                aliases += self.aliases(value, start)
         self.line_end(at)
-        aliases = self.entries(header, "input_output_alias", _ALIAS)
-        donors = self.entries(header, "buffer_donor", _DONOR)
-        partitions, where = header.get("num_partitions", ("1", 0))
-        if not _NUMBER.fullmatch(partitions):
-            self.unexpected(where, "a number of partitions")
-        at = self.tables(at)
-        computations, entry = self.computations(at)
-        return Module(
-            name=found[1],
-            computations=computations,
-            entry=entry,
-            aliases=tuple(
-                Alias(_index(output), int(parameter), _index(index), kind or "may-alias")
-                for output, parameter, index, kind in (entry.groups() for entry in aliases)
-            ),
-            buffer_donors=tuple(int(entry[1]) for entry in donors),
-            num_partitions=int(partitions),
-        )
-
-    def entries(self, header: dict[str, tuple[str, int]], key: str, entry: re.Pattern[str]) -> list[re.Match[str]]:
-        """The entries of a header attribute `{ entry, entry }`."""
-        raw, where = header.get(key, ("{}", 0))
-        if entry.sub("", raw).strip("{}, "):
-            self.unexpected(where, f"entries of {key}")
-        return list(entry.finditer(raw))
-
-    def tables(self, at: int) -> int:
         while table := _TABLE.match(self.text, at):
             at = table.end()
             while row := _ROW.match(self.text, at):
-                self.frames.add(table[1], int(row[1]), row[2], row[3])
+                self.tables.add(table[1], int(row[1]), row[2], row[3])
                 at = row.end()
             self.line_end(at)
-        return at
+        computations, entry = self.computations(at)
+        return Module(found[1], computations, entry, tuple(aliases))
+
+    def aliases(self, value: str, at: int) -> Iterator[Alias]:
+        """The entries of `{ {0}: (1, {}, may-alias), {1}: (2, {0}) }`."""
+        if _ALIAS.sub("", value).strip("{}, "):
+            self.unexpected(at, "entries of input_output_alias")
+        for output, parameter, index in _ALIAS.findall(value):
+            yield Alias(_index(output), int(parameter), _index(index))
 
     def computations(self, at: int) -> tuple[dict[str, Computation], str]:
         found: dict[str, Computation] = {}
@@ -158,22 +129,19 @@ class _Reader(Scanner):
         return at + 2
 
     def computation(self, name: str, at: int) -> tuple[Computation, int]:
-        instructions: list[Instruction] = []
-        names: set[str] = set()
-        unknown: dict[str, int] = {}
+        instructions: dict[str, Instruction] = {}
+        later: dict[str, int] = {}
         roots = 0
         while self.text[at : at + 1] != "}":
             instruction, end = self.instruction(at)
-            if instruction.name in names:
+            if instruction.name in instructions:
                 self.fail(at, f"a second instruction {instruction.name!r} in this computation")
-            names.add(instruction.name)
-            if not names.issuperset(instruction.operands):
-                unknown.update((operand, at) for operand in instruction.operands if operand not in names)
+            instructions[instruction.name] = instruction
+            later.update((operand, at) for operand in instruction.operands if operand not in instructions)
             roots += instruction.is_root
-            instructions.append(instruction)
             at = end
-        for operand, where in unknown.items():
-            if operand not in names:
+        for operand, where in later.items():
+            if operand not in instructions:
                 self.fail(where, f"there is no instruction {operand!r} in this computation")
         if roots != 1:
             self.fail(at, f"the computation {name!r} has {roots} ROOT instructions, not one")
@@ -182,82 +150,29 @@ class _Reader(Scanner):
             *_, at = self.attribute(attribute)
         if at < len(self.text):
             self.line_end(at)
-        return Computation(name, tuple(instructions)), at
+        return Computation(name, tuple(instructions.values())), at
 
     def instruction(self, at: int) -> tuple[Instruction, int]:
-        text = self.text
-        found = _COMMON.match(text, at)
-        if found:
-            root, name, shape, opcode, arguments = found.groups()
-            end = found.end()
-        else:
-            root, name, shape, opcode, arguments, end = self.uncommon(at)
+        root, name, shape, opcode, arguments, end = self.head(at)
         shapes = self.shapes.get(shape)
         if shapes is None:
-            shapes = self.shapes[shape] = self.leaves(shape, at)
-        operands: tuple[str, ...] = ()
-        parameter = None
+            shapes = self.shapes[shape] = tuple(self.leaves(shape, at))
+        fields, end = self.attributes(opcode, end)
         if opcode == "parameter":
             if not _NUMBER.fullmatch(arguments):
                 self.fail(at, f"expected the number of a parameter, found {arguments[:40]!r}")
-            parameter = int(arguments)
+            fields["parameter"] = int(arguments)
         elif opcode != "constant":
-            operands = tuple(map(sys.intern, _PERCENT_NAME.findall(arguments)))
-            if arguments and not operands:
-                operands = tuple(map(sys.intern, _bare_operands(arguments)))
-
-        calls: list[str] = []
-        op_name = ""
-        stack: Stack = ()
-        kind = target = cycles = None
-        is_host_transfer = False
-        attributes: dict[str, str] = {}
-        while attribute := ATTRIBUTE.match(text, end):
-            key, value = attribute.groups()
-            start, end = attribute.end(1) + 1, attribute.end()
-            if key == "backend_config":
-                end = end if value else self.braced(start) if text[start : start + 1] == "{" else self.value(start)
-                cycles_at = text.find('"estimated_cycles":', start, end)
-                if cycles_at >= 0 and (metric := _CYCLES.match(text, cycles_at, end)):
-                    cycles = int(metric[1])
-                continue
-            if value is None:
-                end = self.value(start)
-                value = text[start:end]
-            if key == "metadata":
-                op_name, stack = self.metadata.get(value) or self.described(value)
-            elif key in _CALLS:
-                for callee in map(sys.intern, _callees(value)):
-                    calls.append(callee)
-                    self.called.setdefault(callee, start)
-            elif key == "kind" and opcode == "fusion":
-                kind = sys.intern(value)
-            elif key == "custom_call_target":
-                target = sys.intern(unescaped(value[1:-1]))
-            elif key == "is_host_transfer":
-                is_host_transfer = value == "true"
-            else:
-                attributes[sys.intern(key)] = self.values.setdefault(value, value)
+            names = _PERCENT_NAME.findall(arguments) or _bare_operands(arguments)
+            fields["operands"] = tuple(map(sys.intern, names))
         end = self.line_end(end)
-        return Instruction(
-            sys.intern(name),
-            sys.intern(opcode),
-            shapes,
-            operands,
-            tuple(calls),
-            op_name,
-            stack,
-            kind,
-            target,
-            is_host_transfer,
-            cycles,
-            parameter,
-            root is not None,
-            attributes,
-        ), end
+        return Instruction(sys.intern(name), sys.intern(opcode), shapes, is_root=root is not None, **fields), end
 
-    def uncommon(self, at: int) -> tuple[str | None, str, str, str, str, int]:
-        """The parts of a line up to its operands, whatever its shape and operands are."""
+    def head(self, at: int) -> tuple[str | None, str, str, str, str, int]:
+        """The parts of a line up to its operands, and the position after them."""
+        if common := _COMMON.match(self.text, at):
+            root, name, shape_text, opcode_name, arguments = common.groups()
+            return root, name, shape_text, opcode_name, arguments, common.end()
         found = _INSTRUCTION.match(self.text, at)
         if not found:
             self.unexpected(at, "an instruction or '}'")
@@ -281,24 +196,48 @@ class _Reader(Scanner):
             self.unexpected(at, "a shape")
         return found.end()
 
-    def leaves(self, shape: str, at: int) -> tuple[Shape, ...]:
+    def leaves(self, shape: str, at: int) -> Iterator[Shape]:
         if _COMMENT.sub("", _LEAF.sub("", shape)).strip("b(), "):
             self.fail(at, f"expected a shape, found {shape[:40]!r}")
-        found = []
         for dtype, sizes in _LEAF.findall(shape):
             dims = [_SIZE.fullmatch(size) for size in sizes.split(",")] if sizes else []
             if bits_of(dtype) is None or not all(dims):
                 self.fail(at, f"expected an element type and sizes, found '{dtype}[{sizes[:40]}]'")
-            found.append(Shape(sys.intern(dtype), tuple(int(size[1]) for size in dims if size)))
-        return tuple(found)
+            yield Shape(sys.intern(dtype), tuple(int(size[1]) for size in dims if size))
+
+    def attributes(self, opcode: str, at: int) -> tuple[dict[str, Any], int]:
+        """What the attributes from here on say, by the fields of `Instruction`."""
+        others: dict[str, str] = {}
+        fields: dict[str, Any] = {"attributes": others}
+        while attribute := ATTRIBUTE.match(self.text, at):
+            key, value, start, at = self.attribute(attribute)
+            if key == "backend_config":
+                cycles_at = value.find('"estimated_cycles":')
+                if cycles_at >= 0 and (cycles := _CYCLES.match(value, cycles_at)):
+                    fields["estimated_cycles"] = int(cycles[1])
+            elif key == "metadata":
+                fields["op_name"], fields["stack"] = self.metadata.get(value) or self.described(value)
+            elif key in _CALLS:
+                called = tuple(map(sys.intern, _callees(value)))
+                fields["calls"] = fields.get("calls", ()) + called
+                self.called |= {name: start for name in called if name not in self.called}
+            elif key == "kind" and opcode == "fusion":
+                fields["fusion_kind"] = sys.intern(value)
+            elif key == "custom_call_target":
+                fields["custom_call_target"] = sys.intern(unescaped(value[1:-1]))
+            elif key == "is_host_transfer":
+                fields["is_host_transfer"] = value == "true"
+            else:
+                others[sys.intern(key)] = self.values.setdefault(value, value)
+        return fields, at
 
     def described(self, raw: str) -> tuple[str, Stack]:
         """The op_name and stack of metadata."""
         fields = dict(_METADATA.findall(raw[1:-1]))
-        stack = self.restored(self.frames.stack(_number(fields.get("stack_frame_id"))))
+        stack = self.restored(self.tables.stack(_number(fields.get("stack_frame_id"))))
         if not stack and "source_file" in fields:
             file = unescaped(fields["source_file"][1:-1])
-            stack = (Source(file, _number(fields.get("source_line")), ""),)
+            stack = (Frame(file, _number(fields.get("source_line")), ""),)
         found = self.metadata[raw] = unescaped(fields.get("op_name", "")[1:-1]), stack
         return found
 

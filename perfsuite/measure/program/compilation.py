@@ -17,9 +17,9 @@ import jaxlib
 from perfsuite.measure import progress
 from perfsuite.measure.call import Call
 from perfsuite.measure.compat import jax_stack as _jax_internals
-from perfsuite.measure.hlo.hlo_stacks import Stack
+from perfsuite.measure.hlo.hlo_module import Frame, Stack
 from perfsuite.measure.hlo.locations import number_locations, restoring
-from perfsuite.measure.hlo.reader import Source, parse
+from perfsuite.measure.hlo.reader import parse
 from perfsuite.measure.program.lowering import Donation, LoweredCall, lower_call
 from perfsuite.measure.program.program import Origin, Program
 from perfsuite.measure.program.program_reader import read_program, source_of
@@ -74,14 +74,12 @@ class Compilation:
                 **{
                     **donation,
                     "shape": tuple(donation["shape"]),
-                    "function": Source(**donation["function"]) if donation["function"] else None,
+                    "function": Frame(**donation["function"]) if donation["function"] else None,
                 }
             )
             for donation in values["donations"]
         )
-        stacks = {
-            int(number): tuple(Source(**frame) for frame in frames) for number, frames in values["stacks"].items()
-        }
+        stacks = {int(number): tuple(Frame(**frame) for frame in frames) for number, frames in values["stacks"].items()}
         origin = Origin(**values["origin"])
         return cls(origin, values["hlo"], values["cost"], values["memory"], tuple(donations), stacks)
 

@@ -23,7 +23,7 @@ from jax.interpreters.mlir import ModuleContext
 from perfsuite.measure.call import Call
 from perfsuite.measure.compat import jax_stack as _jax_internals
 from perfsuite.measure.errors import MeasurementError
-from perfsuite.measure.hlo.hlo_module import Source
+from perfsuite.measure.hlo.hlo_module import Frame
 
 _NOT_USABLE = "Some donated buffers were not usable"
 _ARGUMENT_NAME = re.compile(r'loc\("(.*)"(?:\(.*\))?\)\Z', re.DOTALL)
@@ -53,7 +53,7 @@ class Donation:
     dtype: str
     bytes: int
     parameter: int | None
-    function: Source | None = None
+    function: Frame | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -179,11 +179,11 @@ def _donations(
             yield Donation(name, shape, str(info.dtype), bytes_, parameters.get(number), function)
 
 
-def _definition(fn: Any) -> Source | None:
+def _definition(fn: Any) -> Frame | None:
     while isinstance(fn, functools.partial):
         fn = fn.func
     code = getattr(inspect.unwrap(fn), "__code__", None)
-    return None if code is None else Source(code.co_filename, code.co_firstlineno, code.co_qualname)
+    return None if code is None else Frame(code.co_filename, code.co_firstlineno, code.co_qualname)
 
 
 def _paths(leaves: list[Any], call: Call) -> dict[int, str]:

@@ -11,7 +11,7 @@ import re
 from collections.abc import Iterable, Mapping
 from typing import Literal
 
-from perfsuite.measure.hlo.reader import Source
+from perfsuite.measure.hlo.hlo_module import Frame
 from perfsuite.measure.targets.targets import Rates
 
 Bound = Literal["compute", "memory"]
@@ -33,7 +33,7 @@ class Operation:
 
     what: str
     op_name: str
-    source: Source | None
+    source: Frame | None
     bytes: int
 
     @property
@@ -64,7 +64,7 @@ class Fusion(Operation):
     names: frozenset[str]
     op_names: frozenset[str]
     operations: int
-    sources: tuple[Source, ...]
+    sources: tuple[Frame, ...]
     estimated_cycles: int | None
 
 
@@ -120,7 +120,7 @@ class LostDonation:
     path: str
     bytes: int
     reason: str
-    function: Source | None
+    function: Frame | None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -250,7 +250,7 @@ class Program(Origin):
         return f"<program of {self.label} {device}: {len(self.fusions)} fusions, {self.flops:.3g} FLOP>"
 
 
-def place_of(source: Source) -> str:
+def place_of(source: Frame) -> str:
     """`model.py:42 in attention`, the path from the working directory."""
     here = os.getcwd() + os.sep
     function = f" in {source.function}" if source.function else ""

@@ -6,8 +6,8 @@ import site
 import sysconfig
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
+from perfsuite.measure.hlo.hlo_module import Computation, Frame, Instruction, Module, Shape
 from perfsuite.measure.hlo.product_flops import product_flops
-from perfsuite.measure.hlo.reader import Computation, Instruction, Module, Shape, Source
 from perfsuite.measure.program.lowering import Donation
 from perfsuite.measure.program.program import NAME, Fusion, LostDonation, Operation, Origin, Product, Program
 
@@ -255,7 +255,7 @@ def _operand_bytes(op: Instruction, shapes: Mapping[str, tuple[Shape, ...]]) -> 
     return sum(_bytes(shapes[name]) for name in op.operands)
 
 
-def source_of(stack: Sequence[Source]) -> Source | None:
+def source_of(stack: Sequence[Frame]) -> Frame | None:
     """The innermost frame outside installed libraries; failing that, the innermost."""
     for frame in stack:
         if not frame.file.startswith(_LIBRARIES):

@@ -7,8 +7,9 @@ import jax.numpy as jnp
 import pytest
 
 from perfsuite import call
+from perfsuite.measure.hlo.hlo_module import Frame
 from perfsuite.measure.hlo.locations import number_locations, restoring
-from perfsuite.measure.hlo.reader import Source, parse
+from perfsuite.measure.hlo.reader import parse
 from perfsuite.measure.program.lowering import lower_call
 
 X = jnp.ones((8, 8))
@@ -78,7 +79,7 @@ def test_another_program_makes_another_text():
 def test_lines_come_back_into_the_compiled_program():
     """Of a program whose metadata has numbers, as a compiler leaves them there."""
     text = lower_call(call(jax.jit(step), X)).lowered.compile().as_text()
-    stacks = {1: (Source("model.py", 42, "attention"), Source("train.py", 7, "step"))}
+    stacks = {1: (Frame("model.py", 42, "attention"), Frame("train.py", 7, "step"))}
     hlo = re.sub(r'^(\d+) ".*"$', r'\1 "-"', text, flags=re.MULTILINE)
     hlo = re.sub(r"\bline=\d+", "line=1", hlo)
     ops = every_op(parse(hlo, restored=restoring(stacks)))
@@ -95,14 +96,14 @@ def test_frames_that_are_no_numbers_stay():
     [
         ("loc(unknown)", ()),
         ('loc("x")', ()),
-        ('loc("f"("a.py":3:4))', (Source("a.py", 3, "f"),)),
-        ('loc("f"("a.py":3:4 to :9))', (Source("a.py", 3, "f"),)),
+        ('loc("f"("a.py":3:4))', (Frame("a.py", 3, "f"),)),
+        ('loc("f"("a.py":3:4 to :9))', (Frame("a.py", 3, "f"),)),
         (
             'loc("op"(callsite("f"("a.py":3:4) at "g"("b \\"c\\".py":5:6))))',
-            (Source("a.py", 3, "f"), Source('b "c".py', 5, "g")),
+            (Frame("a.py", 3, "f"), Frame('b "c".py', 5, "g")),
         ),
-        ('loc(callsite("f"("a.py":3:4) at "g"("b.py":5:6)))', (Source("a.py", 3, "f"), Source("b.py", 5, "g"))),
-        ('loc(fused["f"("a.py":3:4), "g"("b.py":5:6)])', (Source("a.py", 3, "f"),)),
+        ('loc(callsite("f"("a.py":3:4) at "g"("b.py":5:6)))', (Frame("a.py", 3, "f"), Frame("b.py", 5, "g"))),
+        ('loc(fused["f"("a.py":3:4), "g"("b.py":5:6)])', (Frame("a.py", 3, "f"),)),
         ('loc("outer"("inner"))', ()),
     ],
 )
@@ -120,8 +121,8 @@ def test_aliases_inside_of_inline_locations():
     )
     located = number_locations(text)
     assert list(located.stacks.values()) == [
-        (Source("a.py", 1, "f"),),
-        (Source("a.py", 1, "f"), Source("b.py", 2, "g")),
+        (Frame("a.py", 1, "f"),),
+        (Frame("a.py", 1, "f"), Frame("b.py", 2, "g")),
     ]
     assert located.text == 'f(%a: t loc("reduce:"("-"("-":1:0))), %b: t loc("-"("-":2:0)), %c: t loc("a(b)c"))\n'
 

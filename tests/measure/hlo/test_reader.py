@@ -1,9 +1,7 @@
 """Reading compiled HLO: compiler output kept in `hlo/` (made by `hlo/make.py`), forms of other backends, and errors."""
 
 import ast
-import gzip
 import json
-import pathlib
 import re
 from collections import Counter
 
@@ -11,14 +9,14 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from properties.hlo_texts import written_modules
+from support.compiled_texts import LINES as PROGRAMS
+from support.compiled_texts import TEXTS, one_line
 
 from perfsuite.measure.hlo import reader as hlo
-from perfsuite.measure.hlo.reader import Alias, HloError, Shape, Source
+from perfsuite.measure.hlo.hlo_module import Alias, Frame, Shape
+from perfsuite.measure.hlo.scanner import HloError
 
-FOLDER = pathlib.Path(__file__).parents[2] / "support" / "hlo"
-TEXTS = {path.name.removesuffix(".txt.gz"): gzip.decompress(path.read_bytes()).decode() for path in FOLDER.glob("*.gz")}
 MODULES = {name: hlo.parse(text) for name, text in TEXTS.items()}
-PROGRAMS = (FOLDER / "programs.py").read_text().splitlines()
 EVERY = pytest.mark.parametrize("name", sorted(TEXTS))
 BOTH = pytest.mark.parametrize("backend", ["cpu", "v5e"])
 
@@ -152,9 +150,7 @@ def _by_line(name):
 @BOTH
 def test_donated_parameters_are_aliases(backend):
     module = MODULES[f"train_{backend}"]
-    assert module.aliases == tuple(Alias((index,), index, (), "may-alias") for index in range(10))
-    assert module.buffer_donors == ()
-    assert module.num_partitions == 1
+    assert module.aliases == tuple(Alias((index,), index, ()) for index in range(10))
     assert module.name == "jit_train_step"
     assert MODULES[f"control_{backend}"].aliases == ()
 
@@ -235,7 +231,6 @@ def test_fusions_have_a_kind():
 
 def test_collectives_have_their_groups():
     module = MODULES["sharded_v5e"]
-    assert module.num_partitions == MODULES["sharded_cpu"].num_partitions == 4
     named = entry_named(module)
     start = next(one for one in named.values() if one.opcode == "collective-permute-start")
     done = next(one for one in named.values() if one.opcode == "collective-permute-done")
@@ -273,14 +268,6 @@ def test_texts_in_quotes_may_hold_anything(backend):
     assert [frame.function for frame in exp.stack] == ["labelled", "attributes", "main", "<module>"]
 
 
-def one_line(line, *, before="", header=""):
-    """The instruction on a line of its own in an entry that defines %a, %b and %c, after the computations `before`."""
-    text = f"HloModule m{header}\n\n{before}ENTRY %main (a: f32[2]) -> f32[2] {{\n"
-    text += "".join(f"  %{name} = f32[2]{{0}} parameter({number})\n" for number, name in enumerate("abc"))
-    module = hlo.parse(f"{text}  {line}\n  ROOT %root = () tuple()\n}}\n")
-    return module.computations["main"].instructions[3]
-
-
 COMPUTATION = "%f (x: f32[2]) -> f32[2] {\n  ROOT %x = f32[2]{0} parameter(0)\n}\n\n"
 
 
@@ -303,27 +290,6 @@ COMPUTATION = "%f (x: f32[2]) -> f32[2] {\n  ROOT %x = f32[2]{0} parameter(0)\n}
 )  # fmt: skip
 def test_shapes(text, shapes):
     assert one_line(f"%x = {text} custom-call(%a)").shapes == tuple(shapes)
-
-
-@pytest.mark.parametrize(
-    ("shape", "size"),
-    [
-        (Shape("f32", ()), 4),
-        (Shape("bf16", (3, 5)), 30),
-        (Shape("pred", (7,)), 7),
-        (Shape("s4", (3,)), 2),
-        (Shape("u4", (4,)), 2),
-        (Shape("s2", (5,)), 2),
-        (Shape("f8e4m3fn", (9,)), 9),
-        (Shape("f4e2m1fn", (9,)), 5),
-        (Shape("c128", (2,)), 32),
-        (Shape("s64", (2, 0)), 0),
-        (Shape("token", ()), 0),
-        (Shape("opaque", ()), 0),
-    ],
-)
-def test_bytes_of_a_shape(shape, size):
-    assert shape.bytes == size
 
 
 @pytest.mark.parametrize(
@@ -352,33 +318,6 @@ def test_operands(line, operands):
 
 
 @pytest.mark.parametrize(
-    ("key", "value"),
-    [
-        ("literal", "s32[2]{0} {1, 2}"),
-        ("literal", "( s32[4]{0} {4, 128, 128, 3}, pred[4]{0} {1, 0, 0, 0} )"),
-        ("literal", "f32[] 0.1"),
-        ("slice", "{[0:3:1], [0:3:1]}"),
-        ("replica_groups", "[2,4]<=[4,2]T(1,0)"),
-        ("sharding", "{devices=[2,1,4]<=[8] last_tile_dim_replicate}"),
-        ("domain", '{kind="sharding", entry={maximal device=0}, exit={maximal device=1}}'),
-        ("output_to_operand_aliasing", "{{0,0,1,0}: (0, {1,0}), {1}: (0, {})}"),
-        ("origin", '{(({"v1"}, {"v2"}), {"v3"})}'),
-        ("statistics", "{visualizing_index=1,stat-1=33}"),
-        ("frontend_attributes", '{composite.attributes={n = 1 : i32, t = dense<1> : tensor<i32>},name="a\\"}"}'),
-        ("window", "{size=1x1x7x1 stride=1x4x1x1 pad=0_0x0_0x3_3x0_0}"),
-        ("padding", "0_0_0x0_-10_0"),
-        ("dim_labels", "b01f_01oi->b01f"),
-        ("control-predecessors", "{%a, %b}"),
-        ("schedule", "SCHEDULE_EARLIEST"),
-        ("async_execution_thread", '"parallel, thread"'),
-    ],
-)
-def test_the_text_of_an_attribute(key, value):
-    found = one_line(f"%x = f32[2]{{0}} custom-call(%a), first=1, {key}={value}, last={{}}")
-    assert found.attributes == {"first": "1", key: value, "last": "{}"}
-
-
-@pytest.mark.parametrize(
     ("attributes", "calls"),
     [
         ("to_apply=%f", ("f",)),
@@ -396,18 +335,11 @@ def test_calls(attributes, calls):
     assert found.attributes.keys() <= {"window"}
 
 
-def test_texts_have_their_escapes_resolved():
-    line = r'%x = f32[] custom-call(), custom_call_target="a\"b\\c", metadata={op_type="t=\"{" op_name="\"it\'s\n\303\251}"}'
-    found = one_line(line)
-    assert found.custom_call_target == 'a"b\\c'
-    assert found.op_name == "\"it's\né}"
-
-
 def test_metadata_may_name_the_source_itself():
     found = one_line(
         '%x = f32[] add(), metadata={op_type="add" op_name="f/add" source_file="a \\"b\\".py" source_line=12}'
     )
-    assert found.stack == (Source('a "b".py', 12, ""),)
+    assert found.stack == (Frame('a "b".py', 12, ""),)
     assert found.op_name == "f/add"
 
 
@@ -416,26 +348,6 @@ def test_metadata_of_other_fields():
     found = one_line(line)
     assert found.op_name == ""
     assert found.stack == ()
-
-
-@pytest.mark.parametrize(
-    ("config", "cycles"),
-    [
-        ('{"window_config":{"estimated_cycles":"1826","x":["{"]},"y":"}"}', 1826),
-        ('{"estimated_cycles":"-1"}', -1),
-        ('{"estimated_cycles": 7}', 7),
-        ('{"debug":"\\"estimated_cycles\\":\\"9\\""}', None),
-        ('{"debug":"\\nStrategyRing{colors:1 cores:{2}"}', None),
-        ("{index = 0 : ui64}", None),
-        ('{key: "value"}', None),
-        ('"foo\\" bar, {"', None),
-        ("{}", None),
-    ],
-)
-def test_estimated_cycles(config, cycles):
-    found = one_line(f"%x = f32[] add(%a, %b), backend_config={config}, control-predecessors={{%c}}")
-    assert found.estimated_cycles == cycles
-    assert found.attributes == {"control-predecessors": "{%c}"}
 
 
 GPU = """HloModule jit_step, is_scheduled=true, input_output_alias={ {0}: (0, {}, may-alias) }, num_partitions=2
@@ -475,7 +387,6 @@ ENTRY %main (a: bf16[64,32], b: bf16[32,16]) -> f32[128,16] {
 def test_the_forms_of_a_gpu_program():
     module = hlo.parse(GPU)
     named = entry_named(module)
-    assert module.num_partitions == 2
     assert named["product"].fusion_kind == "kCustom"
     assert named["product"].calls == ("gemm_fusion_dot",)
     assert named["gemm"].custom_call_target == "__cublas$gemm"
@@ -502,66 +413,11 @@ def test_the_header():
     )
     module = hlo.parse(text + "ENTRY %e () -> s32[] {\n  ROOT %c = s32[] constant(1)\n}\n\n")
     assert module.aliases == (
-        Alias((), 3, (), "must-alias"),
-        Alias((1, 0), 10, (2, 1), "may-alias"),
-        Alias((2,), 0, (), "may-alias"),
+        Alias((), 3, ()),
+        Alias((1, 0), 10, (2, 1)),
+        Alias((2,), 0, ()),
     )
-    assert module.buffer_donors == (2, 4)
-    assert module.num_partitions == 8
     assert (module.name, module.entry, list(module.computations)) == ("jit_f", "e", ["e"])
-
-
-TABLES = """
-FileNames
-1 "a.py"
-2 "b \\"c\\".py"
-
-FunctionNames
-1 "outer"
-2 "middle"
-3 "inner"
-
-FileLocations
-1 {{file_name_id=1 function_name_id=1 line=10 end_line=10 column=2 end_column=3}}
-2 {{file_name_id=1 function_name_id=2 line=20}}
-3 {{file_name_id=2 function_name_id=3 line=30}}
-
-StackFrames
-1 {{file_location_id=1{0}}}
-2 {{file_location_id=2{1}}}
-3 {{file_location_id=3{2}}}
-
-"""
-OUTER, MIDDLE, INNER = Source("a.py", 10, "outer"), Source("a.py", 20, "middle"), Source('b "c".py', 30, "inner")
-
-
-def stack_with(parents, frame=3):
-    tables = TABLES.format(*("" if parent is None else f" parent_frame_id={parent}" for parent in parents))
-    return one_line(f'%x = f32[] add(), metadata={{op_name="x" stack_frame_id={frame}}}', header="\n" + tables).stack
-
-
-def test_parents_printed_one_too_high_are_the_frames_before():
-    assert stack_with([1, 2, 3]) == (INNER, MIDDLE, OUTER)
-    assert stack_with([1, 2, 2]) == (INNER, OUTER)
-    assert stack_with([1, 1, 2]) == (INNER, OUTER)
-
-
-@pytest.mark.parametrize("none", [0, None])
-def test_parents_printed_as_they_are(none):
-    assert stack_with([none, 1, 2]) == (INNER, MIDDLE, OUTER)
-    assert stack_with([none, none, 2]) == (INNER, MIDDLE)
-    assert stack_with([none, 1, 1]) == (INNER, OUTER)
-
-
-def test_frames_that_lead_back_to_themselves_end():
-    assert stack_with([3, 1, 2]) == (INNER, MIDDLE, OUTER)
-    assert stack_with([0, 2, 2]) == (INNER, MIDDLE)
-
-
-@pytest.mark.parametrize("frame", [0, 4, 999999999])
-def test_a_frame_that_no_table_has_is_no_stack(frame):
-    assert stack_with([1, 2, 3], frame) == ()
-    assert one_line(f"%x = f32[] add(), metadata={{stack_frame_id={frame}}}").stack == ()
 
 
 GOOD = """HloModule m, num_partitions=1
@@ -582,9 +438,7 @@ ENTRY %main (a: f32[2]) -> f32[2] {
     ("was", "now", "line", "problem"),
     [
         ("HloModule m", "module @m", 1, "expected 'HloModule' and a name at the start"),
-        ("partitions=1", "partitions=x", 1, "expected a number of partitions, found 'x'"),
         (", num_partitions=1", ", input_output_alias={ {0}: 5 }", 1, "expected entries of input_output_alias"),
-        (", num_partitions=1", ", buffer_donor={ {0} }", 1, "expected entries of buffer_donor"),
         ("%x = f32[2]{0} p", "%x = f32[2]{0 p", 4, "expected an operation"),
         ("negate(%x)", "negate(%x", 5, "unbalanced brackets: after '(' comes '}'"),
         ("negate(%x)", "negate(%z)", 5, "there is no instruction 'z' in this computation"),

@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 from support.compiled_texts import ORIGIN, TEXTS, read
 
-from perfsuite.measure.hlo.reader import Source
+from perfsuite.measure.hlo.hlo_module import Frame
 from perfsuite.measure.program.program import Operation
 from perfsuite.measure.targets.targets import Rates
 
@@ -67,15 +67,15 @@ def test_fuses_without_a_name_is_refused():
 
 def test_a_place_is_shown_from_the_working_directory(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    inside = Operation("copy", "", Source(str(tmp_path / "models" / "bert.py"), 42, "attention"), 8)
+    inside = Operation("copy", "", Frame(str(tmp_path / "models" / "bert.py"), 42, "attention"), 8)
     assert inside.where == "models/bert.py:42 in attention"
-    beside = Operation("copy", "", Source(f"{tmp_path}2/bert.py", 42, ""), 8)
+    beside = Operation("copy", "", Frame(f"{tmp_path}2/bert.py", 42, ""), 8)
     assert (beside.where, beside.part) == (f"{tmp_path}2/bert.py:42", "copy in bert.py")
 
 
 def test_a_line_that_moves_is_the_same_part():
     def at(line, function="Model.__call__.<locals>.attention", file="/a/bert.py"):
-        return Operation("copy", "jit(f)/copy", Source(file, line, function), 8).part
+        return Operation("copy", "jit(f)/copy", Frame(file, line, function), 8).part
 
     assert at(1) == at(2) == at(1, file="/b/bert.py") == "copy in attention (bert.py)"
     assert len({at(1), at(1, function="mlp"), at(1, file="/a/gpt.py")}) == 3

@@ -1,19 +1,16 @@
-"""The Python stacks in an HLO text: tables of files, functions, places and frames that metadata refers to by number."""
+"""The Python stacks in an HLO text: tables of files, functions, places and frames, by number."""
 
 import re
-from collections.abc import Iterator
 from typing import Final
 
-from perfsuite.measure.hlo.hlo_module import Source
-from perfsuite.measure.hlo.hlo_text import unescaped
+from perfsuite.measure.hlo.hlo_module import Frame, Stack
+from perfsuite.measure.hlo.scanner import unescaped
 
 _PAIR: Final = re.compile(r"(\w+)=([0-9]{1,9})(?![0-9])")
 
-Stack = tuple[Source, ...]
 
-
-class Frames:
-    """The tables of stack frames, by their numbers in the text, and the stacks read from them, each built once."""
+class StackTables:
+    """The tables of an HLO text, and the stacks read from them. Each stack is built once."""
 
     def __init__(self) -> None:
         self.texts: dict[str, dict[int, str]] = {"FileNames": {}, "FunctionNames": {}}
@@ -31,15 +28,14 @@ class Frames:
     def parent_shift(self) -> int:
         """How much too high the text gives the parents of frames.
 
-        XLA of jaxlib 0.10 prints the number after the parent's, so that a frame without a parent has 1, and the first
-        frame is its own parent. A text with the parents' own numbers has 0 or none for a frame without one.
+        XLA of jaxlib 0.10 prints the parent's number plus 1: a frame without a parent has 1, and the first frame is its
+        own parent. A text that prints the parent's number has 0 or nothing for a frame without a parent.
         """
-        parents = [(number, fields.get("parent_frame_id", 0)) for number, fields in self.rows["StackFrames"].items()]
-        itself = any(number == parent for number, parent in parents)
-        return int(itself and all(parent for _, parent in parents))
+        parents = {number: fields.get("parent_frame_id", 0) for number, fields in self.rows["StackFrames"].items()}
+        return int(any(number == parent for number, parent in parents.items()) and all(parents.values()))
 
     def stack(self, frame: int) -> Stack:
-        """The frame and those around it, innermost first. What the tables do not have is left out."""
+        """The frame and those around it, innermost first, without frames that the tables lack."""
         if self.shift is None:
             self.shift = self.parent_shift()
         chain: list[int] = []
@@ -49,14 +45,15 @@ class Frames:
             frame = rows[frame].get("parent_frame_id", 0) - self.shift
         stack = self.stacks.get(frame, ())
         for number in reversed(chain):
-            # Frames that differ in their columns alone are one.
+            # Frames that differ only in their columns give equal stacks, which are kept once.
             stack = (*self.source(rows[number]), *stack)
             stack = self.stacks[number] = self.shared.setdefault(stack, stack)
         return stack
 
-    def source(self, row: dict[str, int]) -> Iterator[Source]:
+    def source(self, row: dict[str, int]) -> Stack:
         place = self.rows["FileLocations"].get(row.get("file_location_id", 0))
-        if place is not None:
-            file = self.texts["FileNames"].get(place.get("file_name_id", 0), "")
-            function = self.texts["FunctionNames"].get(place.get("function_name_id", 0), "")
-            yield Source(file, place.get("line", 0), function)
+        if place is None:
+            return ()
+        file = self.texts["FileNames"].get(place.get("file_name_id", 0), "")
+        function = self.texts["FunctionNames"].get(place.get("function_name_id", 0), "")
+        return (Frame(file, place.get("line", 0), function),)

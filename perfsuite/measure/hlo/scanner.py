@@ -3,17 +3,18 @@
 import re
 from typing import Final, NoReturn
 
-# What only the brackets of a value need looking at for: everything else, and texts in quotes, in one match.
-_UNBRACKETED: Final = re.compile(r'(?:[^"()\[\]{}]++|"(?:[^"\\]++|\\.)*+")*+', re.DOTALL)
-_UNBRACED: Final = re.compile(r'(?:[^"{}]++|"(?:[^"\\]++|\\.)*+")*+', re.DOTALL)
-_QUOTED: Final = re.compile(r'"((?:[^"\\]++|\\.)*+)"', re.DOTALL)
+_QUOTED_TEXT: Final = r'"(?:[^"\\]++|\\.)*+"'
+# Everything up to the next bracket in one match, quoted texts included. Of JSON only the braces matter.
+_UNBRACKETED: Final = re.compile(rf'(?:[^"()\[\]{{}}]++|{_QUOTED_TEXT})*+', re.DOTALL)
+_UNBRACED: Final = re.compile(rf'(?:[^"{{}}]++|{_QUOTED_TEXT})*+', re.DOTALL)
+_QUOTED: Final = re.compile(_QUOTED_TEXT, re.DOTALL)
 _BARE: Final = re.compile(r'[^,\n"()\[\]{}]*+')
 CLOSING: Final = {"(": ")", "[": "]", "{": "}"}
 
 # The name of an attribute, and its value where that is a word, a text in quotes or one pair of braces.
 ATTRIBUTE: Final = re.compile(
-    r',\s*+([A-Za-z_][\w.-]*+)=(?:([^,\n"()\[\]{}]++|"(?:[^"\\]++|\\.)*+"'
-    r'|\{(?:[^"()\[\]{}]++|"(?:[^"\\]++|\\.)*+")*+\})(?=[,\n]))?',
+    rf',\s*+([A-Za-z_][\w.-]*+)=(?:([^,\n"()\[\]{{}}]++|{_QUOTED_TEXT}'
+    rf'|\{{(?:[^"()\[\]{{}}]++|{_QUOTED_TEXT})*+\}})(?=[,\n]))?',
     re.ASCII | re.DOTALL,
 )
 _ESCAPE: Final = re.compile(rb"\\([0-7]{3}|.)", re.DOTALL)
@@ -30,7 +31,7 @@ class HloError(ValueError):
 
 
 class Scanner:
-    """A text. A method that takes a position starts there, and gives one after it."""
+    """A text. A method that takes a position starts there, and returns the position after what it read."""
 
     def __init__(self, text: str):
         self.text = text
@@ -47,7 +48,12 @@ class Scanner:
         """Its name and value, and the value's start and end."""
         key, value = found.groups()
         start = found.end(1) + 1
-        end = self.value(start) if value is None else found.end()
+        if value is not None:
+            end = found.end()
+        elif key == "backend_config" and self.text.startswith("{", start):
+            end = self.closed(start, skip=_UNBRACED)
+        else:
+            end = self.value(start)
         return key, self.text[start:end], start, end
 
     def value(self, at: int) -> int:
@@ -57,55 +63,31 @@ class Scanner:
             at = _BARE.match(text, at).end()  # type: ignore[union-attr]  # it matches the empty text too
             first = text[at : at + 1]
             if first == '"':
-                at = self.quoted(at)
+                quoted = _QUOTED.match(text, at)
+                if not quoted:
+                    self.fail(at, "cut short: a text without its closing quote")
+                at = quoted.end()
             elif first in CLOSING:
                 at = self.closed(at)
             else:
                 return at
 
-    def quoted(self, at: int) -> int:
-        found = _QUOTED.match(self.text, at)
-        if not found:
-            self.fail(at, "cut short: a text without its closing quote")
-        return found.end()
-
-    def closed(self, at: int) -> int:
-        """The position after the bracket that closes the one here."""
-        text, skip = self.text, _UNBRACKETED.match
-        start = at
+    def closed(self, at: int, skip: re.Pattern[str] = _UNBRACKETED) -> int:
+        """The position after the bracket that closes the one here; `skip` matches what lies between brackets."""
+        text, start = self.text, at
         open_brackets = [CLOSING[text[at]]]
-        while True:
-            at = skip(text, at + 1).end()  # type: ignore[union-attr]  # it matches the empty text too
+        while open_brackets:
+            at = skip.match(text, at + 1).end()  # type: ignore[union-attr]  # it matches the empty text too
             bracket = text[at : at + 1]
             if bracket == open_brackets[-1]:
                 open_brackets.pop()
-                if not open_brackets:
-                    return at + 1
             elif bracket in CLOSING:
                 open_brackets.append(CLOSING[bracket])
             else:
-                self.unclosed(start, at)
-
-    def braced(self, at: int) -> int:
-        """As `closed`, of braces alone, which is all that large JSON needs."""
-        text, skip = self.text, _UNBRACED.match
-        start, depth = at, 1
-        while depth:
-            at = skip(text, at + 1).end()  # type: ignore[union-attr]  # it matches the empty text too
-            bracket = text[at : at + 1]
-            if bracket == "}":
-                depth -= 1
-            elif bracket == "{":
-                depth += 1
-            else:
-                self.unclosed(start, at)
+                # The line named is that of the opening bracket: the error is rarely as far away as where it shows.
+                found = {"": "the end", '"': "a text without its closing quote"}.get(bracket, repr(bracket))
+                self.fail(start, f"unbalanced brackets: after {text[start]!r} comes {found}")
         return at + 1
-
-    def unclosed(self, start: int, at: int) -> NoReturn:
-        """Fails where the bracket was opened: what is wrong is rarely as far away as where that showed."""
-        found = {"": "the end", '"': "a text without its closing quote"}
-        what = self.text[at : at + 1]
-        self.fail(start, f"unbalanced brackets: after {self.text[start]!r} comes {found.get(what, repr(what))}")
 
     def line_end(self, at: int) -> int:
         if self.text[at : at + 1] != "\n":
