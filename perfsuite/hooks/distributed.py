@@ -1,27 +1,20 @@
 """pytest's hooks in a session of several processes: the same tests, the same outcomes, the same metrics in all."""
 
 import dataclasses
-from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
-from perfsuite.gate.baseline import Baselines
-from perfsuite.gate.baseline_file import check_writable, load
-from perfsuite.gate.baseline_format import parse, render
 from perfsuite.measure.measurement import Metric
+from perfsuite.options import Options
 from perfsuite.processes.group import Group, ProcessesDifferError
-
-if TYPE_CHECKING:
-    from perfsuite.options import Options
-    from perfsuite.session.recorder import Recorder
-    from perfsuite.session.session import PerfSession
+from perfsuite.session.recorder import Recorder
+from perfsuite.session.session import PerfSession
 
 _OWN = ("processor", "python")
 """What may differ between the hosts of one session."""
 
 
-def begin(group: Group, config: pytest.Config, options: "Options") -> "Options":
+def begin(group: Group, config: pytest.Config, options: Options) -> Options:
     """Register the hooks. Gives the options of this process: process 0 alone writes a report.
 
     Raises `pytest.UsageError` for what one process alone can do.
@@ -36,22 +29,7 @@ def begin(group: Group, config: pytest.Config, options: "Options") -> "Options":
     return options if group.writes else dataclasses.replace(options, report=None)
 
 
-def shared_baselines(group: Group, paths: list[Path], *, save: bool) -> dict[str, Baselines]:
-    """The baseline files of process 0, by device, in all processes: the others need not have them.
-
-    Raises `BaselineError` in process 0 where one cannot be read, or written although it is to be saved. That ends the
-    session in the others.
-    """
-
-    def texts() -> dict[str, str]:
-        if save:
-            check_writable(paths[0].parent)
-        return {path.stem: render(load(path)) for path in paths}
-
-    return {device: parse(text, device) for device, text in group.only_writer(texts).items()}
-
-
-def check_alike(group: Group, session: "PerfSession") -> None:
+def check_alike(group: Group, session: PerfSession) -> None:
     """Raise `pytest.UsageError`, in every process, that names an option or a version which is not the same in all."""
     options = session.options
     mine = {
@@ -71,7 +49,7 @@ def check_alike(group: Group, session: "PerfSession") -> None:
             raise pytest.UsageError(f"the processes of a session must be started alike, but {name} is {seen}")
 
 
-def slowest_speaks(group: Group, test: str, metrics: "Recorder") -> None:
+def keep_worst_metrics(group: Group, test: str, metrics: Recorder) -> None:
     """Make of every metric of a test the worst that a process has, in all processes.
 
     Metrics of the kind info are process 0's. Where counts or sizes differ, that is noted.

@@ -171,7 +171,7 @@ class ActiveHooks:
             return
         measured.ended = ended
         if self.session.group is not None:
-            distributed_hooks.slowest_speaks(self.session.group, item.nodeid, measured.metrics)
+            distributed_hooks.keep_worst_metrics(self.session.group, item.nodeid, measured.metrics)
         try:
             gates = measured.judge_baselines()
         except BaselineError as error:

@@ -1,76 +1,102 @@
-"""A session of several processes under `jax.distributed`: all of them measure, the slowest speaks, process 0 writes.
+"""A session of several processes under `jax.distributed`: all measure, the slowest is reported, process 0 writes.
 
 The user's conftest calls `jax.distributed.initialize(...)` before anything touches JAX's backend, and every process
 runs the same `pytest --perf`. Where a clock decides (another pair or the end), process 0 decides for all, because a
 program over all devices runs only where every process calls it. Each sample is the slowest process's.
 
-The processes talk over TCP connections of their own, not through collectives on the devices: those would be in the way
-of what is measured, wait for ever for a process that has died, and be of no use once one has failed. JAX's collectives
-are used once, to tell the others where process 0 is to be reached.
+The processes exchange values through the key-value store of JAX's coordination service, not through collectives on the
+devices: those would disturb what is measured, and wait forever for a process that has died.
 
-A process that dies is noticed at once, by its connection, and the session ends in all others: with a message, the exit
-status 2, and nothing saved. A program that waits for the dead process cannot be interrupted, so what has not come to
-its end in `GRACE_SECONDS` is ended the hard way.
+Each process renews a key of its own every `BEAT_SECONDS`. One whose key stays the same for `LOST_BEATS` beats is gone,
+and the session ends in all others: with a message, exit status 2, and nothing saved. JAX itself takes 100 s by default,
+and then aborts the processes. A program that waits for the process that is gone cannot be interrupted, so a process
+that has not ended after `GRACE_SECONDS` exits at once, without pytest's summary.
 """
 
 import contextlib
-import json
+import itertools
 import os
-import selectors
+import socket
 import sys
 import threading
+import time
 from collections import Counter, deque
 from collections.abc import Callable, Iterator
-from typing import Any
+from pathlib import Path
+from typing import Any, NamedTuple
 
+import jax
 import pytest
 
+from perfsuite.gate.baseline import Baselines
+from perfsuite.gate.baseline_file import check_writable, load
+from perfsuite.gate.baseline_format import parse, render
+from perfsuite.measure.compat.coordination import Store, StoreUnreachable, shared_store
 from perfsuite.measure.compat.libtpu_stderr import libtpu_silenced
 from perfsuite.measure.errors import MeasurementError
-from perfsuite.processes.transport import Invitation, Line, LineError, Member, accept_invitation, myself
 
+BEAT_SECONDS = 1.0
+"""How often a process renews its key and reads those of the others. A beat takes 0.6 ms (2 cores, jax 0.10.2)."""
+LOST_BEATS = 10
+"""Beats without a new key after which a process is gone. Native code that holds Python's lock delays them, too."""
 GRACE_SECONDS = 10.0
-"""What a process has to come to its end in when the session ends because another one has gone."""
+"""How long a process has to end by itself when the session ends because another one is gone."""
 STUCK_SECONDS = 60.0
 """How long a process that failed a test, or skipped it, waits for the others at the test's end."""
+JOIN_SECONDS = 60.0
+"""How long the processes wait for each other at the start, once JAX's backend runs in all of them."""
 EXIT_STATUS = int(pytest.ExitCode.INTERRUPTED)
 
-_INVITATION_BYTES = 4096
+_WAIT_SECONDS = 0.5
+"""The longest that a process waits for a value before it looks whether the session is over."""
+
+_sessions = itertools.count()
 
 
 class ProcessesDifferError(MeasurementError):
     """The processes of a session no longer do the same: one of them failed, or took another way through a test."""
 
 
+class Member(NamedTuple):
+    """One process of the session, and where it runs."""
+
+    process: int
+    host: str
+    pid: int
+
+    def __str__(self) -> str:
+        return f"process {self.process} ({self.host}, pid {self.pid})"
+
+
 class Group:
     """The processes of one session, seen from one of them. `process` is its number, of `count`.
 
-    `doing` is what the session is at, for messages: the test that runs.
+    `doing` is the test that runs, or another part of the session, for messages.
     """
 
-    def __init__(self, members: list[Member], me: Member, talk: list[Line], silent: list[Line]):
+    def __init__(self, members: list[Member], process: int, store: Store):
         self.members = members
-        self.process = me.process
+        self.process = process
         self.count = len(members)
         self.doing = "the start of the session"
         self.differences: list[str] = []
-        """Metrics of which the processes saw different ones, in words."""
+        """A sentence for each count or size that differs between the processes."""
         self.last_to_return: deque[str] = deque(["", ""], maxlen=2)
-        """Of the last two lots of samples, which process was the last to return, in words.
+        """For each of the last two lists of samples, a sentence that names the process that mostly returned last.
 
-        When a program over all devices is ready says nothing of that: everybody waits in it for the slowest.
+        The times to ready do not show it: every process waits there for the slowest.
         """
-        self._me = me
-        self._talk = talk
-        self._silent = silent
+        self._me = members[process]
+        self._store = store
+        self._exchanges = 0
         self._over: str | None = None
-        self._noticed = threading.Event()
         self._ended = False
         self._left = False
         self._lock = threading.Lock()
-        # pytest takes file descriptor 2 away while a test runs, and this is for then.
+        # While a test runs, pytest captures file descriptor 2.
         self._stderr = os.dup(2)
-        self._watch = threading.Thread(target=self._watch_lines, name="perfsuite peers", daemon=True)
+        self._stop = threading.Event()
+        self._watch = threading.Thread(target=self._beat, name="perfsuite group", daemon=True)
         self._watch.start()
 
     @property
@@ -79,27 +105,32 @@ class Group:
         return self.process == 0
 
     def exchange(self, what: str, given: Any = None, note: str = "", *, last: bool = False) -> list[Any]:
-        """What every process gives, in their order. All have to come here with the same `what`.
+        """What every process gives, in the order of the processes. All have to call this with the same `what`.
 
-        Waits for the others, however long they take. Raises `ProcessesDifferError` where they come with something else,
-        and `pytest.exit.Exception` where one is gone. `note` is what the others are told of this process then. After
-        the `last` one each process may go.
+        Waits for the others, however long they take. Raises `ProcessesDifferError` where another process calls it with
+        another `what`, and shows that process's `note`; `pytest.exit.Exception` where one is gone. After the `last`
+        one each process may end.
         """
         self.check()
-        self._ended = last  # before it: the others may be gone when this process has its answer
+        self._exchanges += 1
+        folder = f"exchange {self._exchanges}"
         message = {"what": what, "given": given, "note": note}
         try:
-            reply = self._gathered(message) if self.writes else self._asked(message)
-        except LineError:
-            self._ended = False
-            # The silent line says which process it is.
-            if not self._noticed.wait(2.0):
-                self._end("a process of the session is gone")
+            if self.writes:
+                messages = [message, *(self._wait_for(f"{folder}/{other}") for other in range(1, self.count))]
+                self._store.put(f"{folder}/all", messages)
+                self._store.delete(f"exchange {self._exchanges - 1}")  # every process has read it
+            else:
+                self._store.put(f"{folder}/{self.process}", message)
+                messages = self._wait_for(f"{folder}/all")
+        except StoreUnreachable:
+            self._end(f"{self.members[0]} is gone: it was killed, or ended without a message")
             self.check()
-            raise  # not reached
-        if "differ" in reply:
-            raise ProcessesDifferError(_difference(reply["differ"]))
-        return reply["given"]
+            raise
+        self._ended = last
+        if len({each["what"] for each in messages}) > 1:
+            raise ProcessesDifferError(_difference(messages))
+        return [each["given"] for each in messages]
 
     def check(self) -> None:
         """Raise `pytest.exit.Exception` where the session is over, because a process is gone."""
@@ -120,7 +151,7 @@ class Group:
         return [[max(times) for times in zip(*each, strict=True)] for each in by_sample]
 
     def only_writer(self, make: Callable[[], Any]) -> Any:
-        """What `make` gives in process 0, in all processes: plain values. Where it raises, the session ends for all."""
+        """What `make` gives in process 0, in all processes. Where it raises, the session ends in all of them."""
         given = None
         if self.writes:
             try:
@@ -137,160 +168,170 @@ class Group:
             f"{self._me} {why}, and {STUCK_SECONDS:g} s later the others had not come to the end of that test: they "
             "wait for it in a program, which nothing can interrupt"
         )
-        timer = threading.Timer(STUCK_SECONDS, self._end, [message])
-        timer.daemon = True
-        timer.start()
+        timer = _timer(STUCK_SECONDS, self._end, message)
         try:
             yield
         finally:
             timer.cancel()
 
     def leave(self, why: str) -> None:
-        """End the session in the other processes, because this one goes. Nothing where it has ended already."""
+        """End the session in the other processes, because this one ends. Nothing where it has ended already."""
         if not self._ended and self._over is None:
             self._ended = self._left = True
-            self._tell({"over": f"{self._me} ended its session: {why}", "goes": self.process})
+            with contextlib.suppress(StoreUnreachable):
+                self._store.put("beats/over", f"{self._me} ended its session: {why}")
 
     def end(self) -> None:
         """The session ends in all processes, and all know why."""
         self._ended = True
 
     def go(self, status: int) -> None:
-        """End this process at once where others are gone or going: at its exit JAX would wait for them for minutes."""
-        if self._over is not None or self._left:
-            sys.stdout.flush()
-            sys.stderr.flush()
-            os._exit(status or EXIT_STATUS)
+        """End this process at once where others are gone or going: at its exit JAX would wait for them for minutes.
+
+        The process that serves the store ends last: without it, JAX aborts the others.
+        """
+        if self._over is None and not self._left:
+            return
+        self._stop_beating()
+        with contextlib.suppress(StoreUnreachable):
+            self._store.delete(f"beats/{self.process}")
+            deadline = time.monotonic() + self._grace_seconds()
+            while self._store.serves and self._store.below("beats").keys() - {"over"} and time.monotonic() < deadline:
+                time.sleep(0.05)
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status or EXIT_STATUS)
 
     def close(self) -> None:
-        """Close the lines. The session has ended."""
-        for line in (*self._talk, *self._silent):
-            line.hang_up()
-        self._watch.join(timeout=5.0)
-        for line in (*self._talk, *self._silent):
-            line.close()
+        """The session has ended: this process no longer has to show that it lives."""
+        self._stop_beating()
         os.close(self._stderr)
 
-    def _asked(self, message: dict) -> dict:
-        self._talk[0].send(message)
-        return self._talk[0].receive()
+    def _wait_for(self, key: str) -> Any:
+        while True:
+            try:
+                return self._store.wait_for(key, _WAIT_SECONDS)
+            except TimeoutError:
+                self.check()
 
-    def _gathered(self, message: dict) -> dict:
-        messages = [message, *(line.receive() for line in self._talk)]
-        if len({each["what"] for each in messages}) == 1:
-            reply: dict[str, Any] = {"given": [each["given"] for each in messages]}
-        else:
-            reply = {"differ": [[each["what"], each["note"]] for each in messages]}
-        for line in self._talk:
-            line.send(reply)
-        return reply
+    def _beat(self) -> None:
+        """In a thread: renew this process's key, and end the session where another's stays the same.
 
-    def _watch_lines(self) -> None:
-        """In a thread: end the session when another process goes, or says that it is over."""
-        others = self.members[1:] if self.writes else self.members[:1]
-        with selectors.DefaultSelector() as selector:
-            for line, member in zip(self._silent, others, strict=True):
-                selector.register(line, selectors.EVENT_READ, (line, member))
-            while selector.get_map():
-                for key, _ in selector.select():
-                    line, member = key.data
-                    try:
-                        said = line.receive()
-                    except LineError:
-                        selector.unregister(line)
-                        if self._over is not None and member.process == 0:
-                            os._exit(EXIT_STATUS)
-                        self._end(f"{member} is gone: it was killed, or ended without a word", goes=member.process)
-                    else:
-                        self._end(said["over"], goes=said["goes"])
+        It counts beats, not seconds: where all processes were stopped together (Ctrl-Z), none looks gone after that.
+        """
+        before: dict[str, Any] = {}
+        silent: Counter[Member] = Counter()
+        for beat in itertools.count():
+            try:
+                self._store.put(f"beats/{self.process}", beat)
+                now = self._store.below("beats")
+                if "over" in now:
+                    self._end(now["over"])
+                for member in self.members:
+                    key = str(member.process)
+                    silent[member] = silent[member] + 1 if now.get(key) == before.get(key) else 0
+                    if silent[member] == LOST_BEATS:
+                        self._store.delete(f"beats/{key}")
+                        self._end(f"{member} is gone: it was killed, or ended without a message")
+            except StoreUnreachable:
+                if self._over is not None:
+                    os._exit(EXIT_STATUS)
+                self._end(f"{self.members[0]} is gone: it was killed, or ended without a message")
+                return
+            before = now
+            if self._stop.wait(BEAT_SECONDS):
+                return
 
-    def _end(self, why: str, *, goes: int | None = None) -> None:
+    def _stop_beating(self) -> None:
+        self._stop.set()
+        self._watch.join(timeout=5.0)
+
+    def _end(self, why: str) -> None:
         """The session is over, in all processes.
 
-        Without process 0 there is nobody to report, and JAX, whose coordinator it mostly is, aborts within moments.
+        Without the store nothing more can be told, and JAX aborts this process within moments: it exits at once.
         """
         with self._lock:
             if self._over is not None or self._ended:
                 return
             message = f"{why}. The session ends in all {self.count} processes (while at {self.doing}); nothing is saved"
             self._over = message
-            self._noticed.set()
         os.write(self._stderr, f"\nperfsuite: process {self.process}: {message}\n".encode(errors="replace"))
-        self._tell({"over": why, "goes": goes})
-        if goes == 0:
+        try:
+            self._store.put("beats/over", why)
+        except StoreUnreachable:
             os._exit(EXIT_STATUS)
-        timer = threading.Timer(GRACE_SECONDS, os._exit, [EXIT_STATUS])
-        timer.daemon = True
-        timer.start()
-        for line in self._talk:
-            line.hang_up()
+        _timer(self._grace_seconds(), os._exit, EXIT_STATUS)
 
-    def _tell(self, message: dict) -> None:
-        for line in self._silent:
-            with contextlib.suppress(LineError):
-                line.send(message)
+    def _grace_seconds(self) -> float:
+        """Longer where this process serves the store, which the others need until they have ended."""
+        return GRACE_SECONDS + (4 * BEAT_SECONDS if self._store.serves else 0)
 
 
 def join() -> Group | None:
     """Connect this process with the others of the session; None where it is the only one. Starts JAX's backend.
 
-    Every process must come here. Raises `pytest.UsageError` where they cannot be connected.
+    Every process must call it. Raises `pytest.UsageError` where they cannot be connected.
     """
-    import jax
-
     with libtpu_silenced():
-        count = jax.process_count()
+        count, process = jax.process_count(), jax.process_index()
     if count == 1:
         return None
-    import numpy as np
-    from jax.experimental import multihost_utils
-
-    me = myself(jax.process_index())
-    machine = np.frombuffer(_machine(), np.uint8)
-    everyone_here = bool((np.ptp(multihost_utils.process_allgather(machine), axis=0) == 0).all())
-    invitation, words = None, {}
-    if me.process == 0:
-        try:
-            invitation = Invitation(everyone_here=everyone_here)
-            words = invitation.words
-        except OSError as error:
-            words = {"error": f"process 0 cannot open a port: {error}"}
-    text = json.dumps(words).encode().ljust(_INVITATION_BYTES)
-    words = json.loads(bytes(multihost_utils.broadcast_one_to_all(np.frombuffer(text, np.uint8))))
-    if "error" in words:
-        raise pytest.UsageError(f"perfsuite under jax.distributed: {words['error']}")
+    store = shared_store(f"perfsuite {next(_sessions)}")
+    if store is None:
+        raise pytest.UsageError(
+            f"JAX has {count} processes and no coordination service: call jax.distributed.initialize() in conftest.py"
+        )
     try:
-        if invitation is None:
-            talk, silent = accept_invitation(words, me)
-            members = [Member(*each) for each in talk.receive()]
-            return Group(members, me, [talk], [silent])
-        answers = invitation.answers(count)
-        members = [me, *(member for member, _, _ in answers)]
-        for _, line, _ in answers:
-            line.send(members)
-        return Group(members, me, [line for _, line, _ in answers], [line for _, _, line in answers])
-    except LineError as error:
+        return Group(meet(store, process, count), process, store)
+    except StoreUnreachable as error:
         raise pytest.UsageError(f"perfsuite under jax.distributed: {error}") from None
 
 
-def _machine() -> bytes:
-    """32 bytes that differ between machines, and between containers that have a network of their own."""
-    import hashlib
-    import socket
+def meet(store: Store, process: int, count: int) -> list[Member]:
+    """All processes of the session, once each is there. Raises `pytest.UsageError` where one does not come."""
+    store.put(f"members/{process}", (socket.gethostname(), os.getpid()))
+    members = []
+    for other in range(count):
+        try:
+            members.append(Member(other, *store.wait_for(f"members/{other}", JOIN_SECONDS)))
+        except TimeoutError:
+            raise pytest.UsageError(
+                f"perfsuite under jax.distributed: process {other} did not join within {JOIN_SECONDS:g} s: "
+                f"run the same pytest --perf in all {count} processes"
+            ) from None
+    return members
 
-    network = ""
-    with contextlib.suppress(OSError):
-        network = os.readlink("/proc/self/ns/net")
-    return hashlib.sha256(f"{socket.gethostname()} {network}".encode()).digest()
+
+def shared_baselines(group: Group, paths: list[Path], *, save: bool) -> dict[str, Baselines]:
+    """The baseline files of process 0, by device, in all processes: the others need not have them.
+
+    Raises `BaselineError` in process 0 where one cannot be read, or cannot be written although it is to be saved. That
+    ends the session in the others.
+    """
+
+    def texts() -> dict[str, str]:
+        if save:
+            check_writable(paths[0].parent)
+        return {path.stem: render(load(path)) for path in paths}
+
+    return {device: parse(text, device) for device, text in group.only_writer(texts).items()}
 
 
-def _difference(of_all: list[list[str]]) -> str:
+def _timer(seconds: float, function: Callable[..., Any], argument: Any) -> threading.Timer:
+    timer = threading.Timer(seconds, function, [argument])
+    timer.daemon = True
+    timer.start()
+    return timer
+
+
+def _difference(messages: list[dict[str, Any]]) -> str:
     by_what: dict[str, list[int]] = {}
-    for process, (what, _) in enumerate(of_all):
-        by_what.setdefault(what, []).append(process)
-    told = [
+    for process, message in enumerate(messages):
+        by_what.setdefault(message["what"], []).append(process)
+    parts = [
         f"process {', '.join(map(str, processes))}: {what}"
-        + "".join(f" ({of_all[process][1]})" for process in processes if of_all[process][1])
+        + "".join(f" ({messages[process]['note']})" for process in processes if messages[process]["note"])
         for what, processes in by_what.items()
     ]
-    return f"the processes of the session do not do the same: {'; '.join(told)}"
+    return f"the processes of the session do not do the same: {'; '.join(parts)}"

@@ -25,17 +25,16 @@ from perfsuite.gate.environment import (
     target_environment,
 )
 from perfsuite.gate.verdict import Gate
-from perfsuite.hooks.distributed import shared_baselines
 from perfsuite.measure.measurement import Metric, title
 from perfsuite.measure.stats.intervals import error_of_gate
 from perfsuite.options import HERE, SIZES, Options
+from perfsuite.processes.group import Group, shared_baselines
 from perfsuite.processes.handover import read_request
 from perfsuite.session.records import TestRecord
 
 if TYPE_CHECKING:
     from perfsuite.hooks.calibration import Calibration
     from perfsuite.hooks.upgrade_child import Times
-    from perfsuite.processes.group import Group
 
 _SIZE = " --perf-size="
 
@@ -58,7 +57,7 @@ class PerfSession:
         *,
         timing_refused: str,
         cache: Path | None = None,
-        group: "Group | None" = None,
+        group: Group | None = None,
         say: Callable[[Sequence[Gate]], str] = repr,
     ):
         self.options = options

@@ -1,13 +1,119 @@
-"""Sessions of two and four real processes, which `jax.distributed` joins on this machine; see `tests/support/many.py`."""
+"""The hooks of several processes: with threads as processes, then in real ones (see `tests/support/many.py`)."""
 
+import contextlib
 import json
 import signal
 import sys
+from types import SimpleNamespace
 
 import pytest
+from support import coordination
+from support.coordination import all_at_once
 from support.many import start
 
+from perfsuite.gate.environment import Environment
+from perfsuite.hooks import distributed
+from perfsuite.measure.measurement import Metric
+
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="Windows has no signal that cannot be caught")
+
+
+@pytest.fixture(scope="module")
+def clients():
+    with coordination.clients(2) as made:
+        yield made
+
+
+@pytest.fixture
+def groups(clients):
+    with contextlib.ExitStack() as sessions:
+        yield lambda count: sessions.enter_context(coordination.groups(clients, count))
+
+
+HERE = Environment("cpu", 4, "Xeon", "3.11.7", "0.10.2", "0.10.2", process_count=2)
+
+
+def session_with(**options):
+    given = {
+        "save": False,
+        "strict": False,
+        "only": False,
+        "size": "small",
+        "seconds": 5.0,
+        "targets": (),
+        "traces": None,
+    }
+    return SimpleNamespace(options=SimpleNamespace(**{**given, **options}), environment=HERE)
+
+
+def test_options_that_are_not_the_same_are_named_in_every_process(groups):
+    two = groups(2)
+    sessions = [session_with(), session_with(seconds=2.0)]
+    found = all_at_once(two, lambda group: distributed.check_alike(group, sessions[group.process]))
+    assert {str(each) for each in found} == {
+        "the processes of a session must be started alike, but --perf-seconds is 5.0 in process 0, 2.0 in process 1"
+    }
+    assert all_at_once(groups(2), lambda group: distributed.check_alike(group, sessions[0])) == [None] * 2
+
+
+@pytest.mark.parametrize(
+    ("second", "message"),
+    [
+        (["a"], "there are b in process 0 only"),
+        (["a", "b", "c"], "there are c in process 1 only"),
+        (["b", "a"], "there are the same ones in another order, or not all of them could be collected"),
+    ],
+)
+def test_other_tests_are_named_in_every_process(groups, second, message):
+    two = groups(2)
+    collected = [["a", "b"], second]
+
+    def finish(group):
+        items = [SimpleNamespace(nodeid=each) for each in collected[group.process]]
+        hooks = distributed.DistributedHooks(group)
+        hooks.pytest_collection_finish(SimpleNamespace(items=items, testsfailed=0))
+
+    found = all_at_once(two, finish)
+    assert all(isinstance(each, pytest.UsageError) for each in found)
+    assert {str(each).partition("but ")[2] for each in found} == {message}
+
+
+def test_the_worst_of_each_metric_counts_in_all_processes_and_differing_counts_are_named(groups):
+    two = groups(2)
+
+    def metric(name, value, kind, better="lower"):
+        return Metric(name, value, "x", kind, better)
+
+    def metrics(process):
+        made = [
+            metric("calls", 10 + process, "count"),
+            metric("hits", 10 + process, "count", "higher"),
+            metric("bytes", 5, "size"),
+            metric("note", 10 + process, "info"),
+        ]
+        return SimpleNamespace(metrics={each.title: each for each in made})
+
+    of_both = [metrics(0), metrics(1)]
+    all_at_once(two, lambda group: distributed.keep_worst_metrics(group, "test_a", of_both[group.process]))
+    for each in of_both:
+        assert [one.value for one in each.metrics.values()] == [11, 10, 5, 10]
+    assert two[0].differences == [
+        "test_a: calls differs: 10 in process 0, 11 in process 1; the worst one counts",
+        "test_a: hits differs: 10 in process 0, 11 in process 1; the worst one counts",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("options", "named"), [({"processes": 2}, "--perf-processes"), ({"calibrate": 1.0}, "--perf-c")]
+)
+def test_options_that_measure_one_process_alone_are_refused(groups, options, named):
+    (group, _) = groups(2)
+    registered = []
+    config = SimpleNamespace(pluginmanager=SimpleNamespace(register=lambda *each: registered.append(each)))
+    with pytest.raises(pytest.UsageError, match=f"{named}.* and jax.distributed contradict each other"):
+        distributed.begin(group, config, SimpleNamespace(**{"processes": 1, "calibrate": None, **options}))
+    assert registered[0][1] == "perfsuite-distributed"
+
 
 SHARDED = """
 import functools, os, signal, threading, time
@@ -169,7 +275,7 @@ def test_stuck(perf):
     perf.time(call(step, batch()))
 """
 
-ON_FILE = b"""{
+BASELINE = b"""{
  "schema": 1,
  "device": "cpu",
  "environments": {},
@@ -186,7 +292,7 @@ def test_a_process_that_dies_or_is_waited_for_in_vain_ends_the_session_and_nothi
     def beginning(name, processes, *arguments, **files):
         folder = tmp_path / name
         (folder / "baselines").mkdir(parents=True)
-        (folder / "baselines" / "cpu.json").write_bytes(ON_FILE)
+        (folder / "baselines" / "cpu.json").write_bytes(BASELINE)
         return start(folder, processes, "--perf-save", *arguments, sharded=SHARDED, **files)
 
     killed = {"test_killed": KILLED}
@@ -197,7 +303,7 @@ def test_a_process_that_dies_or_is_waited_for_in_vain_ends_the_session_and_nothi
     }
     for name, session in sessions.items():
         session.wait()
-        assert (tmp_path / name / "baselines" / "cpu.json").read_bytes() == ON_FILE
+        assert (tmp_path / name / "baselines" / "cpu.json").read_bytes() == BASELINE
         assert not list((tmp_path / name / "baselines").glob("*.tmp"))
 
     middle = sessions["middle"]
@@ -206,7 +312,7 @@ def test_a_process_that_dies_or_is_waited_for_in_vain_ends_the_session_and_nothi
         assert middle.status[process] not in (0, 1, None), middle.said
         assert f"perfsuite: process {process}: process 2 (" in middle.outputs[process]
         assert (
-            "is gone: it was killed, or ended without a word. The session ends in all 4 processes (while at test_"
+            "is gone: it was killed, or ended without a message. The session ends in all 4 processes (while at test_"
             in (middle.outputs[process])
         )
         assert "nothing is saved" in middle.outputs[process]

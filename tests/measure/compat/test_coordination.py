@@ -1,0 +1,70 @@
+"""`perfsuite.measure.compat.coordination`: the private names of JAX's coordination service, and what they do."""
+
+import threading
+
+import jax
+import pytest
+from jax._src import distributed
+from support.coordination import clients
+
+from perfsuite.measure.compat.coordination import CLIENT_METHODS, Store, StoreUnreachable, shared_store
+
+
+@pytest.fixture(scope="module")
+def stores():
+    with clients(2) as made:
+        yield [Store(client, "tests", serves=number == 0) for number, client in enumerate(made)]
+
+
+def test_jax_has_the_names_that_perfsuite_uses():
+    with clients(1) as (client,):
+        missing = [name for name in CLIENT_METHODS if not hasattr(client, name)]
+    missing += [name for name in ("client", "service") if not hasattr(distributed.global_state, name)]
+    assert not missing, f"jax {jax.__version__} has no {missing}: correct perfsuite/measure/compat/coordination.py"
+
+
+def test_without_jax_distributed_there_is_no_store():
+    assert shared_store("a") is None
+
+
+def test_every_process_reads_what_one_wrote(stores):
+    first, second = stores
+    value = {"a": [1.5, None, "\u00e9" * 5_000_000]}  # gRPC's default limit is 4 MiB
+    first.put("value", value)
+    assert second.wait_for("value", 1.0) == value
+    second.put("value", 2)
+    assert first.wait_for("value", 1.0) == 2
+
+
+def test_waiting_ends_with_the_value_and_lets_other_threads_run(stores):
+    first, second = stores
+    timer = threading.Timer(0.05, first.put, ["later", 1])
+    timer.start()
+    assert second.wait_for("later", 60.0) == 1
+
+
+def test_waiting_in_vain_ends_with_a_timeout(stores):
+    with pytest.raises(TimeoutError):
+        stores[0].wait_for("never", 0.05)
+
+
+def test_the_keys_of_a_folder_are_read_and_deleted_together(stores):
+    first, second = stores
+    first.put("folder/a", 1)
+    second.put("folder/b", 2)
+    second.put("folders/c", 3)
+    assert first.below("folder") == {"a": 1, "b": 2}
+    second.delete("folder")
+    assert first.below("folder") == {}
+    assert first.below("folders") == {"c": 3}
+    first.delete("folder")
+
+
+class Unreachable:
+    def key_value_set(self, *arguments, **options):
+        raise jax.errors.JaxRuntimeError("UNAVAILABLE: failed to connect to all addresses\nmore")
+
+
+def test_a_store_whose_process_is_gone_says_so():
+    with pytest.raises(StoreUnreachable, match=r"^UNAVAILABLE: failed to connect to all addresses$"):
+        Store(Unreachable(), "tests", serves=False).put("a", 1)
