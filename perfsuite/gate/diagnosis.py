@@ -6,7 +6,7 @@ import numpy as np
 
 from perfsuite.gate.advice import advice_on, waits
 from perfsuite.measure.runtime.hostcalls import HostCalls
-from perfsuite.measure.runtime.origins import Origin
+from perfsuite.measure.runtime.origins import CallOrigin
 from perfsuite.measure.timing.comparison import Comparison
 
 WAITS = 0.8
@@ -78,12 +78,12 @@ def busiest(counted: HostCalls) -> str:
     return f"busiest: {', '.join(f'{origin} ({calls})' for origin, calls in named.items())}{_advised(named)}"
 
 
-def _extra(candidate: HostCalls, reference: HostCalls) -> dict[Origin, int]:
+def _extra(candidate: HostCalls, reference: HostCalls) -> dict[CallOrigin, int]:
     """What the candidate's code calls that makes more host calls than the same does for the reference, at any line."""
     then: collections.Counter[str] = collections.Counter()
     for origin, calls in reference.by_origin.items():
         then[origin.function] += calls
-    extra: dict[Origin, int] = {}
+    extra: dict[CallOrigin, int] = {}
     for origin, calls in candidate.by_origin.items():
         allowed = min(calls, then[origin.function])
         then[origin.function] -= allowed
@@ -92,13 +92,13 @@ def _extra(candidate: HostCalls, reference: HostCalls) -> dict[Origin, int]:
     return dict(sorted(extra.items(), key=lambda item: (-item[1], str(item[0]))))
 
 
-def _telling(calls: dict[Origin, int]) -> dict[Origin, int]:
+def _telling(calls: dict[CallOrigin, int]) -> dict[CallOrigin, int]:
     """The few that make most of the calls; `calls` has the busiest first."""
     least = TELLING * sum(calls.values())
     return {origin: made for origin, made in list(calls.items())[:NAMED] if made >= least}
 
 
-def _advised(named: dict[Origin, int]) -> str:
+def _advised(named: dict[CallOrigin, int]) -> str:
     advice = list(dict.fromkeys(advice_on(origin.function) for origin in named))
     return "".join(f"\n  {text}" for text in advice if text)
 

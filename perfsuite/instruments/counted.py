@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from perfsuite.measure.compiles.fastpath import FastPath
     from perfsuite.measure.compiles.warmup import Warm
     from perfsuite.measure.runtime.call_transfers import CallTransfers
-    from perfsuite.measure.runtime.donation import Donation
+    from perfsuite.measure.runtime.donation import StepDonation
     from perfsuite.measure.runtime.hostcalls import HostCalls
     from perfsuite.measure.runtime.memory import Memory
 
@@ -132,7 +132,7 @@ class CountedInstruments(Instruments):
             )
         return made
 
-    def donation(self, call: Call, *, budget: Budget = NO_BUDGET, name: str | None = None) -> "Donation":
+    def donation(self, call: Call, *, budget: Budget = NO_BUDGET, name: str | None = None) -> "StepDonation":
         """Which arrays of the state that a call carries it keeps in memory twice: `.undonated`, each with its path,
         bytes and reason. `Budget(undonated=)` limits their number.
         """

@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 from perfsuite.gate.budget import Budget
 from perfsuite.measure.call import Call
-from perfsuite.measure.runtime.donation import Donation, donation_of
+from perfsuite.measure.runtime.donation import StepDonation, donation_of
 from perfsuite.measure.runtime.memory import SUFFIXES, Memory, memory_of
 
 if TYPE_CHECKING:
@@ -31,7 +31,7 @@ def gate_memory(metrics: "Recorder", call: Call, steps: int, budget: Budget, nam
     return memory
 
 
-def gate_donation(metrics: "Recorder", call: Call, budget: Budget, name: str | None) -> Donation:
+def gate_donation(metrics: "Recorder", call: Call, budget: Budget, name: str | None) -> StepDonation:
     """Look, record, and hold against the budget. Raises `BudgetExceeded` with one line for each array."""
     __tracebackhide__ = True
     limits = budget.only("perf.donation", "undonated")

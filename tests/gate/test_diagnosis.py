@@ -7,7 +7,7 @@ from perfsuite.gate.advice import advice_on, waits
 from perfsuite.gate.diagnosis import busiest, likely_cause
 from perfsuite.measure.measurement import Interval
 from perfsuite.measure.runtime.hostcalls import HostCalls
-from perfsuite.measure.runtime.origins import Origin
+from perfsuite.measure.runtime.origins import CallOrigin
 from perfsuite.measure.timing.comparison import Comparison, Estimate
 
 ASYNCHRONOUS = (100.0, 1000.0)
@@ -74,7 +74,7 @@ def test_two_causes_are_both_named():
 def from_origins(**by_origin):
     """Host calls made in functions of libraries, named as `tree__map` for "jax._src.tree:map"."""
     origins = {
-        Origin(f"jax._src.{name.replace('__', ':')}", f"{name}.py:7 in step"): n for name, n in by_origin.items()
+        CallOrigin(f"jax._src.{name.replace('__', ':')}", f"{name}.py:7 in step"): n for name, n in by_origin.items()
     }
     return HostCalls("step", sum(origins.values()), 0, {}, origins)
 
@@ -92,8 +92,10 @@ def test_what_the_users_code_calls_is_named_with_its_line_and_what_to_do():
 
 
 def test_the_same_call_at_another_line_is_no_more_calls():
-    candidate = HostCalls("step", 30, 0, {}, {Origin("optax:update", "new.py:3"): 20, Origin("mine:f", "new.py:4"): 10})
-    reference = HostCalls("step", 20, 0, {}, {Origin("optax:update", "old.py:9"): 20})
+    candidate = HostCalls(
+        "step", 30, 0, {}, {CallOrigin("optax:update", "new.py:3"): 20, CallOrigin("mine:f", "new.py:4"): 10}
+    )
+    reference = HostCalls("step", 20, 0, {}, {CallOrigin("optax:update", "old.py:9"): 20})
     cause = likely_cause(comparison(ASYNCHRONOUS, ASYNCHRONOUS), candidate, reference)
     assert cause.endswith("above all mine:f at new.py:4 (+10)")
 

@@ -8,7 +8,7 @@ import jax
 from perfsuite.measure.call import Call
 from perfsuite.measure.compiles.warmup import borrowed, warm
 from perfsuite.measure.measurement import Metric
-from perfsuite.measure.runtime.transfers import Direction, Transfer, Transfers, count
+from perfsuite.measure.runtime.transfers import Direction, Transfer, TransferCounts, count
 
 SUFFIXES: dict[Direction, str] = {
     "host_to_device": " host to device transfers",
@@ -19,15 +19,11 @@ EXPLICIT = " explicit transfers"
 REPEATS = 2
 
 
-@dataclasses.dataclass(frozen=True)
-class CallTransfers:
-    """The implicit transfers of one warm call, its callbacks, and its explicit transfers; `events` has each of them."""
+@dataclasses.dataclass
+class CallTransfers(TransferCounts):
+    """The implicit transfers, the callbacks and the explicit transfers of one warm call; `events` has each of them."""
 
     label: str
-    host_to_device: int
-    device_to_host: int
-    callbacks: int
-    explicit: int
     events: tuple[Transfer, ...]
 
     @property
@@ -50,21 +46,19 @@ class CallTransfers:
 
 
 def transfers_of(call: Call) -> CallTransfers:
-    """Count the transfers and callbacks of one warm call, from its first to the time when its outputs are ready.
+    """Count the transfers and callbacks of one warm call, until its outputs are ready.
 
-    The least of two runs is taken, so that what only the first does is no step's. Moves a call that carries on.
+    Takes the least of two runs: what happens only in the first is not part of a step. Moves a call that carries on.
     Raises what `warm` raises.
     """
-    runs: list[Transfers] = []
+    runs: list[tuple[Transfer, ...]] = []
     with borrowed(call) as subject:
         warm(subject.fn, over=[subject])
         for _ in range(REPEATS):
             with count() as counted:
                 jax.block_until_ready(subject.run())
-            runs.append(counted)
-    least = min(runs, key=lambda counted: len(counted.events))
-    metrics = least.host_to_device, least.device_to_host, least.callbacks, least.explicit
-    return CallTransfers(call.label, *metrics, least.events)
+            runs.append(counted.events)
+    return CallTransfers(call.label, min(runs, key=len))
 
 
 def _metric(name: str, events: list[Transfer]) -> Metric:

@@ -1,9 +1,8 @@
-"""Donation that did not happen: carried state whose old arrays live on beside the new ones, so that it needs twice
-its memory.
+"""Donation that did not happen: old arrays of the carried state live on beside the new ones, in twice the memory.
 
-JAX deletes a donated array when the call that it was given to returns, on CPU too (jax 0.10.2), and leaves it where
-the program has no output to put into its memory. So an argument that a step carries on and that is not deleted after
-the step was not donated, or in vain.
+JAX deletes a donated array when the call returns, on CPU too (jax 0.10.2), and keeps it if the program has no output
+that fits its memory. So an array that a step carries on and that is not deleted after the step either was not donated,
+or was donated without use.
 """
 
 import dataclasses
@@ -16,16 +15,15 @@ from perfsuite.measure.compiles.description import text_of_array
 from perfsuite.measure.compiles.warmup import borrowed, warm
 from perfsuite.measure.errors import MeasurementError
 from perfsuite.measure.measurement import Metric
+from perfsuite.measure.runtime.arguments import leaves_with_paths
 
 NAMED = 12
 """How many arrays a metric names, the largest first."""
 
 
 @dataclasses.dataclass(frozen=True)
-class Undonated:
-    """One array of the carried state that outlived the step: `path` such as "args[0]['kernel']", `what` such as
-    "float32[64,64]", its `bytes`, and the `reason` in words.
-    """
+class UndonatedArray:
+    """An array of the carried state that outlived the step: `path` is "args[0]['kernel']", `what` "float32[64,64]"."""
 
     path: str
     what: str
@@ -37,13 +35,13 @@ class Undonated:
 
 
 @dataclasses.dataclass(frozen=True)
-class Donation:
-    """What became of the carried state of one step: `carried` arrays, of which those in `undonated` lived on."""
+class StepDonation:
+    """The donation of one step's state: how many arrays it `carried`, and which of them are `undonated`."""
 
     label: str
     carried: int
     carried_bytes: int
-    undonated: tuple[Undonated, ...]
+    undonated: tuple[UndonatedArray, ...]
 
     @property
     def undonated_bytes(self) -> int:
@@ -52,7 +50,7 @@ class Donation:
 
     def metrics(self, name: str) -> list[Metric]:
         """How many arrays were not donated, and their bytes."""
-        parts = {leaf.path: leaf.bytes for leaf in sorted(self.undonated, key=lambda leaf: -leaf.bytes)[:NAMED]}
+        parts = {leaf.path: leaf.bytes for leaf in self._largest()[:NAMED]}
         return [
             Metric(f"{name} undonated arrays", len(self.undonated), "arrays", "count"),
             Metric(f"{name} undonated bytes", self.undonated_bytes, "bytes", "size", detail=parts or None),
@@ -60,20 +58,23 @@ class Donation:
 
     def in_words(self) -> str:
         """One line for each of the largest arrays that were not donated."""
-        largest = sorted(self.undonated, key=lambda leaf: -leaf.bytes)
-        lines = [str(leaf) for leaf in largest[:NAMED]]
-        return "\n".join(lines + [f"and {len(largest) - NAMED} more"] * (len(largest) > NAMED))
+        lines = [str(leaf) for leaf in self._largest()]
+        more = [f"and {len(lines) - NAMED} more"] if len(lines) > NAMED else []
+        return "\n".join(lines[:NAMED] + more)
+
+    def _largest(self) -> list[UndonatedArray]:
+        return sorted(self.undonated, key=lambda leaf: -leaf.bytes)
 
 
-def donation_of(call: Call) -> Donation:
-    """Run one warm step of a call that carries, and see which of the carried arrays it left alive.
+def donation_of(call: Call) -> StepDonation:
+    """Run one warm step of a call that carries, and see which of the carried arrays live on.
 
-    An array that the step returns as it is, the same object, needs no memory of its own and is not counted as carried.
+    An array that the step returns unchanged, as the same object, needs no second copy and does not count as carried.
     Moves the call on. Raises `MeasurementError` for a call that carries no array, and what `warm` raises.
     """
     if not call.carry:
         raise MeasurementError(
-            f"perf.donation: {call.label} carries nothing, so no argument is dead after a step; "
+            f"perf.donation: {call.label} carries nothing, so every argument is still needed after a step; "
             f"say how many outputs are the next arguments: call({call.label}, ..., carry=n)"
         )
     with borrowed(call) as subject:
@@ -85,36 +86,34 @@ def donation_of(call: Call) -> Donation:
         jax.block_until_ready(subject.run())
     after = _arrays(subject.args[: call.carry])
     same = {id(leaf) for leaf in after.values()}
-    moved = {path: leaf for path, leaf in before.items() if id(leaf) not in same}
-    alive = {path: leaf for path, leaf in moved.items() if not leaf.is_deleted()}
-    asked = _donated(subject.fn, args, kwargs) if alive else None
-    none = len(alive) == len(moved)
-    reasons = {path: _reason(path, leaf, after.get(path), asked, none_deleted=none) for path, leaf in alive.items()}
-    found = [Undonated(path, text_of_array(leaf), leaf.nbytes, reasons[path]) for path, leaf in alive.items()]
-    return Donation(call.label, len(moved), sum(leaf.nbytes for leaf in moved.values()), tuple(found))
+    carried = {path: leaf for path, leaf in before.items() if id(leaf) not in same}
+    alive = {path: leaf for path, leaf in carried.items() if not leaf.is_deleted()}
+    asked = _asked(subject.fn, args, kwargs) if alive else {}
+    none_deleted = len(alive) == len(carried)
+    undonated = []
+    for path, leaf in alive.items():
+        reason = _reason(path, leaf, after.get(path), asked.get(path), none_deleted=none_deleted)
+        undonated.append(UndonatedArray(path, text_of_array(leaf), leaf.nbytes, reason))
+    return StepDonation(call.label, len(carried), sum(leaf.nbytes for leaf in carried.values()), tuple(undonated))
 
 
 def _arrays(args: tuple) -> dict[str, jax.Array]:
-    leaves = jax.tree_util.tree_flatten_with_path(args)[0]
-    return {f"args{jax.tree_util.keystr(path)}": leaf for path, leaf in leaves if isinstance(leaf, jax.Array)}
+    return {path: leaf for path, leaf in leaves_with_paths(args) if isinstance(leaf, jax.Array)}
 
 
-def _donated(fn: Any, args: tuple, kwargs: dict[str, Any]) -> dict[str, bool] | None:
-    """Which arguments `fn` asks to be donated, by path; None where `fn` is no jitted function that says so."""
+def _asked(fn: Any, args: tuple, kwargs: dict[str, Any]) -> dict[str, bool]:
+    """Which arguments `fn` asks to be donated, by path; empty if `fn` is no jitted function that says so."""
     try:
         # `trace` is answered from JAX's cache, `lower` would take the time of a lowering.
-        given, _ = fn.trace(*args, **kwargs).args_info
-        leaves = jax.tree_util.tree_flatten_with_path(given, is_leaf=lambda leaf: hasattr(leaf, "donated"))[0]
-        return {f"args{jax.tree_util.keystr(path)}": leaf.donated for path, leaf in leaves}
+        infos, _ = fn.trace(*args, **kwargs).args_info
+        found = leaves_with_paths(infos, is_leaf=lambda leaf: hasattr(leaf, "donated"))
+        return {path: info.donated for path, info in found}
     except Exception:
-        return None
+        return {}
 
 
-def _reason(
-    path: str, leaf: jax.Array, successor: jax.Array | None, asked: dict[str, bool] | None, *, none_deleted: bool
-) -> str:
-    donated = asked.get(path) if asked is not None else None
-    if donated is False or (donated is None and none_deleted):
+def _reason(path: str, leaf: jax.Array, successor: jax.Array | None, asked: bool | None, *, none_deleted: bool) -> str:
+    if asked is False or (asked is None and none_deleted):
         number = path.removeprefix("args[").partition("]")[0]
         return f"not donated; jit the step with donate_argnums for argument {number}"
     if successor is None:
@@ -125,4 +124,4 @@ def _reason(
         change = "the step returns it with another sharding"
     else:
         change = "the program does not read it, or has no output of its shape and dtype left"
-    return f"donated but not used, because {change}" if donated else f"not donated, or in vain: {change}"
+    return f"donated but not used, because {change}" if asked else f"not donated, or donated without use: {change}"

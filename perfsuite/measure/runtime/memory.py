@@ -1,9 +1,8 @@
 """Memory over a loop of steps: what is alive, what leaks, and how the process grows.
 
-An array leaks where nothing frees it: the steps add to it for as long as they run. Slopes of live arrays are exact:
-the least of the last third of the steps is held against the most of the first third, so that what only comes and goes,
-or fills up within the first third, has none. The process's growth is read off its resident set, which has noise, so it
-comes with an interval.
+Arrays leak if their number or size grows for as long as the steps run. This growth is exact: the least of the last
+third of the steps is compared with the most of the first third, so what only comes and goes, or fills up within the
+first third, has none. The growth of the process is read from its resident set, which has noise, so it has an interval.
 """
 
 import contextlib
@@ -11,7 +10,7 @@ import dataclasses
 import gc
 import math
 import os
-from collections.abc import Iterable
+from collections.abc import Sequence
 from typing import Any
 
 import jax
@@ -22,6 +21,7 @@ from perfsuite.measure.call import Call
 from perfsuite.measure.compiles.description import text_of_array
 from perfsuite.measure.compiles.warmup import borrowed
 from perfsuite.measure.measurement import Interval, Metric
+from perfsuite.measure.runtime.arguments import leaves_with_paths
 from perfsuite.measure.runtime.referrers import holders_of
 
 STEPS = 30
@@ -33,19 +33,23 @@ NAMED = 5
 
 SUFFIXES = (" leaked arrays", " leaked bytes", " live bytes", " peak device bytes", " host growth")
 
+_Alive = dict[str, tuple[int, int]]
+"""For each kind of array, such as "float32[8]", how many are alive, and their device bytes."""
+
 
 @dataclasses.dataclass(frozen=True)
 class Memory:
-    """What `steps` steps of a call did to memory, after three steps to warm.
+    """What `steps` steps of a call did to memory, after three warm steps.
 
     `live_bytes` are the device bytes of the call's arguments and of what its steps left alive. `peak_bytes` is the most
-    that a device had in use where its `memory_stats()` say so (`peak_source` is "device", and what else the process has
-    is in it), and the most that was alive between two steps otherwise ("live arrays").
+    that a device had in use, with everything else that the process has there, if `memory_stats()` of the device tells
+    and the steps raised it (`peak_source` is "device"). Otherwise it is the most that was alive between two steps
+    ("live arrays").
 
-    `leaked_arrays` and `leaked_bytes` are how many live arrays and device bytes a step adds. `grown` names the kinds of
-    arrays that did, largest first, with who holds them. `host_growth_bytes` is the growth of the resident set a step,
+    `leaked_arrays` and `leaked_bytes` are the live arrays and device bytes that a step adds. `grown` names the kinds of
+    arrays that grew, largest first, and who holds them. `host_growth_bytes` is the growth of the resident set a step,
     the median of the slopes between all pairs of steps, and `host_growth` its 99 % interval (Sen 1968, Estimates of the
-    regression coefficient based on Kendall's tau). The arrays of a CPU are in it too. NaN where the system does not
+    regression coefficient based on Kendall's tau). It includes the arrays of a CPU. It is NaN if the system does not
     tell.
     """
 
@@ -62,7 +66,7 @@ class Memory:
 
     def metrics(self, name: str) -> list[Metric]:
         """Leaks as a count and a size, rounded up, so that an array in ten steps is one; live bytes as a size."""
-        made = [
+        metrics = [
             Metric(f"{name} leaked arrays", math.ceil(self.leaked_arrays), "arrays a step", "count"),
             Metric(f"{name} leaked bytes", math.ceil(self.leaked_bytes), "bytes a step", "size"),
             Metric(f"{name} live bytes", self.live_bytes, "bytes", "size"),
@@ -70,8 +74,8 @@ class Memory:
         ]
         if self.host_growth is not None:
             growth, interval = self.host_growth_bytes, self.host_growth
-            made.append(Metric(f"{name} host growth", growth, "bytes a step", "info", "lower", interval, self.steps))
-        return made
+            metrics.append(Metric(f"{name} host growth", growth, "bytes a step", "info", "lower", interval, self.steps))
+        return metrics
 
     def in_words(self) -> str:
         """One line for each kind of array that grew."""
@@ -81,9 +85,9 @@ class Memory:
 def memory_of(call: Call, *, steps: int = STEPS) -> Memory:
     """Run a call for `steps` steps and look at the live arrays and the resident set after each.
 
-    The collector runs after each step, so that only what is held counts. Steps may compile. Moves a call that carries
-    on. Raises `ValueError` for fewer than nine steps. What a step needs more than `steps / 3` steps to fill, such as a
-    long bounded history, looks like a leak: allow more steps.
+    The collector runs after each step, so that only what something holds counts. Steps may compile. Moves a call that
+    carries on. Raises `ValueError` for fewer than nine steps. What a step needs more than `steps / 3` steps to fill,
+    such as a long bounded history, looks like a leak: use more steps.
     """
     if isinstance(steps, bool) or not isinstance(steps, int) or steps < FEWEST_STEPS:
         raise ValueError(f"perf.memory({call.label}, steps={steps!r}): steps must be an int of {FEWEST_STEPS} or more")
@@ -92,7 +96,7 @@ def memory_of(call: Call, *, steps: int = STEPS) -> Memory:
     others = [array for array in jax.live_arrays() if id(array) not in own]
     strangers = frozenset(map(id, others))
     peak_before = _peak_of_device()
-    samples: list[dict[str, tuple[int, int]]] = []
+    samples: list[_Alive] = []
     resident: list[float] = []
     with borrowed(call) as subject:
         for step in range(WARM_STEPS + steps):
@@ -102,41 +106,36 @@ def memory_of(call: Call, *, steps: int = STEPS) -> Memory:
             if step >= WARM_STEPS:
                 samples.append(_alive(strangers))
                 resident.append(_resident_bytes())
-    third = steps // 3
-    first, last = samples[:third], samples[-third:]
-    apart = steps - 2 * third + 1
-    counts, sizes = (
-        [[sum(kind[i] for kind in sample.values()) for sample in part] for part in (first, last)] for i in (0, 1)
-    )
-    leaked_arrays = max(0, min(counts[1]) - max(counts[0])) / apart
-    leaked_bytes = max(0, min(sizes[1]) - max(sizes[0])) / apart
-    grown = _grown(first, last, apart, strangers, subject) if leaked_arrays or leaked_bytes else ()
-    peak_now = _peak_of_device()
-    of_device = peak_now is not None and (peak_before is None or peak_now > peak_before)
     totals = [sum(size for _, size in sample.values()) for sample in samples]
-    growth, interval = _slope(resident)
-    return Memory(
-        call.label,
-        steps,
-        totals[-1],
-        peak_now if of_device and peak_now is not None else max(totals),
-        "device" if of_device else "live arrays",
-        leaked_arrays,
-        leaked_bytes,
-        grown,
-        growth,
-        interval,
-    )
+    leaked_arrays = _growth([sum(number for number, _ in sample.values()) for sample in samples])
+    leaked_bytes = _growth(totals)
+    grown = _grown(samples, strangers, subject) if leaked_arrays or leaked_bytes else ()
+    peak, source = _peak_of_device(), "device"
+    if peak is None or (peak_before is not None and peak <= peak_before):
+        peak, source = max(totals), "live arrays"
+    leaks = leaked_arrays / _apart(steps), leaked_bytes / _apart(steps)
+    return Memory(call.label, steps, totals[-1], peak, source, *leaks, grown, *_slope(resident))
 
 
-def _alive(strangers: frozenset[int]) -> dict[str, tuple[int, int]]:
-    """How many arrays of each kind are alive, and their device bytes."""
-    found: dict[str, tuple[int, int]] = {}
+def _growth(values: Sequence[int]) -> int:
+    """By how much the least of the last third of the steps exceeds the most of the first third."""
+    third = len(values) // 3
+    return max(0, min(values[-third:]) - max(values[:third]))
+
+
+def _apart(steps: int) -> int:
+    """How many steps lie between the first third and the last third."""
+    return steps - 2 * (steps // 3) + 1
+
+
+def _alive(strangers: frozenset[int]) -> _Alive:
+    alive: _Alive = {}
     for array in jax.live_arrays():
         if id(array) not in strangers:
-            number, size = found.get(text_of_array(array), (0, 0))
-            found[text_of_array(array)] = (number + 1, size + _device_bytes(array))
-    return found
+            kind = text_of_array(array)
+            number, size = alive.get(kind, (0, 0))
+            alive[kind] = (number + 1, size + _device_bytes(array))
+    return alive
 
 
 def _device_bytes(array: jax.Array) -> int:
@@ -145,39 +144,31 @@ def _device_bytes(array: jax.Array) -> int:
     return shard * array.dtype.itemsize * len(array.sharding.addressable_devices)
 
 
-def _grown(
-    first: list[dict[str, tuple[int, int]]],
-    last: list[dict[str, tuple[int, int]]],
-    apart: int,
-    strangers: frozenset[int],
-    call: Call,
-) -> tuple[str, ...]:
+def _grown(samples: list[_Alive], strangers: frozenset[int], call: Call) -> tuple[str, ...]:
     """The kinds of arrays that grew, with who holds one of them."""
-    none = (0, 0)
-    kinds = {kind for sample in last for kind in sample}
+    steps = len(samples)
     lines: list[tuple[float, str]] = []
-    for kind in kinds:
-        more = min(sample.get(kind, none)[0] for sample in last) - max(sample.get(kind, none)[0] for sample in first)
-        if more > 0:
-            size = last[-1][kind][1] // last[-1][kind][0]
-            held = _held(kind, strangers, call)
-            lines.append((more * size, f"{kind}: {more / apart:.3g} more a step ({size:,} bytes each){held}"))
-    if not lines:  # one array of a new shape in each step
-        for kind in last[-1].keys() - {kind for sample in first for kind in sample}:
-            number, size = last[-1][kind]
-            lines.append(
-                (size, f"{kind}: it grows with the steps ({size // number:,} bytes now){_held(kind, strangers, call)}")
-            )
+    for kind, (number, size) in samples[-1].items():
+        more, each = _growth([sample.get(kind, (0, 0))[0] for sample in samples]), size // number
+        if more:
+            rate = f"{more / _apart(steps):.3g} more a step ({each:,} bytes each)"
+            lines.append((more * each, f"{kind}: {rate}{_held(kind, strangers, call)}"))
+    if not lines:  # each step makes one array of a new shape
+        known = {kind for sample in samples[: steps // 3] for kind in sample}
+        for kind, (number, size) in samples[-1].items():
+            if kind not in known:
+                text = f"{kind}: it grows with the steps ({size // number:,} bytes now){_held(kind, strangers, call)}"
+                lines.append((size, text))
     return tuple(line for _, line in sorted(lines, key=lambda entry: -entry[0])[:NAMED])
 
 
 def _held(kind: str, strangers: frozenset[int], call: Call) -> str:
     arrays = [array for array in jax.live_arrays() if id(array) not in strangers and text_of_array(array) == kind]
-    carried = _paths(call)
-    inputs = {id(array): carried[id(array)] for array in arrays if id(array) in carried}
-    free = [array for array in arrays if id(array) not in inputs]
-    if not free and inputs:
-        return f", carried as {next(iter(inputs.values()))}"
+    carried = {id(leaf): path for path, leaf in leaves_with_paths(call.args)}
+    paths = [carried[id(array)] for array in arrays if id(array) in carried]
+    free = [array for array in arrays if id(array) not in carried]
+    if not free and paths:
+        return f", carried as {paths[0]}"
     some = free[-NAMED:]
     ignored = {id(arrays), id(free), id(some)}
     phrases: dict[str, None] = {}
@@ -187,22 +178,16 @@ def _held(kind: str, strangers: frozenset[int], call: Call) -> str:
     return f", held by {'; '.join(list(phrases)[:NAMED])}" if phrases else ""
 
 
-def _paths(call: Call) -> dict[int, str]:
-    leaves = jax.tree_util.tree_flatten_with_path(call.args)[0]
-    return {id(leaf): f"args{jax.tree_util.keystr(path)}" for path, leaf in leaves}
-
-
 def _peak_of_device() -> int | None:
-    """The most bytes that a device of this process has had in use; None where its backend does not say."""
+    """The most bytes that a device of this process has had in use; None if its backend does not tell."""
     stats = [device.memory_stats() or {} for device in jax.local_devices()]
-    peaks = [stat["peak_bytes_in_use"] for stat in stats if "peak_bytes_in_use" in stat]
-    return max(peaks) if peaks else None
+    return max((stat["peak_bytes_in_use"] for stat in stats if "peak_bytes_in_use" in stat), default=None)
 
 
 def _resident_bytes() -> float:
-    """The resident set of this process, NaN where the system does not tell it.
+    """The resident set of this process, NaN if the system does not tell.
 
-    Its highest, which `getrusage` tells on macOS too, would not do: below an earlier peak it never grows.
+    `getrusage` tells only its highest value on macOS, which never grows below an earlier peak.
     """
     try:
         with open("/proc/self/statm") as file:
@@ -211,10 +196,9 @@ def _resident_bytes() -> float:
         return math.nan
 
 
-def _slope(values: Iterable[float]) -> tuple[float, Interval | None]:
-    """The median of the slopes between all pairs, a step, and its interval (Sen 1968)."""
-    found = np.asarray(list(values))
-    if not np.isfinite(found).all():
+def _slope(values: Sequence[float]) -> tuple[float, Interval | None]:
+    """The median of the slopes between all pairs of steps, and its interval (Sen 1968)."""
+    if not np.isfinite(values).all():
         return math.nan, None
-    fitted: Any = scipy.stats.theilslopes(found, alpha=CONFIDENCE)
+    fitted: Any = scipy.stats.theilslopes(values, alpha=CONFIDENCE)
     return float(fitted.slope), Interval(float(fitted.low_slope), float(fitted.high_slope))

@@ -1,35 +1,37 @@
 """Where host calls come from: what the user's code called, and the line that called it.
 
-One `jax.tree.map` over a model is hundreds of calls of `isinstance`, `tree_flatten` and lambdas. All of them are
-charged to the call that a user can change: the outermost function of a library, and the user's line.
+One `jax.tree.map` over a model is hundreds of calls of `isinstance`, `tree_flatten` and lambdas. All of them count for
+the call that a user can change: the outermost function of a library, and the user's line.
 """
 
 import collections
 import dataclasses
 import os
 import sys
+from collections.abc import Callable
 from types import FrameType
-from typing import Any
+from typing import Any, TypeVar
 
-from perfsuite.measure.compat import jax_stack as _jax_internals
+from perfsuite.measure.compat import jax_stack
 from perfsuite.measure.compiles.callsite import LIBRARIES
 
 _ELSEWHERE = LIBRARIES | {"jaxlib", "numpy", "scipy", "ml_dtypes"} | sys.stdlib_module_names
 _TRANSPARENT = frozenset({"contextlib", "functools", "jaxtyping", "beartype", "typeguard"})
-"""They run the user's functions in frames of their own."""
+"""Packages that run the user's functions in frames of their own."""
 
 _HARNESS = "perfsuite.measure"
 
-Made = collections.Counter[tuple[str, "_Place"]]
+T = TypeVar("T")
+
 _Place = tuple[str, str, str, int]
-"""The function that was called; the caller's file, function and line. Texts keep their hash, a code object does not."""
+"""The called function; the caller's file, function and line. Texts keep their hash, code objects do not."""
 
 
 @dataclasses.dataclass(frozen=True)
-class Origin:
-    """A call in the user's code: "module:function" that it calls, and where ("train.py:12 in train_step").
+class CallOrigin:
+    """A call in the user's code: the "module:function" that it calls, and where ("train.py:12 in train_step").
 
-    `location` is empty for what the harness itself called: the function under test.
+    `location` is empty for the function under test, which the harness calls.
     """
 
     function: str
@@ -39,15 +41,19 @@ class Origin:
         return f"{self.function} at {self.location}" if self.location else self.function
 
 
-class Profile:
-    """A function for `sys.setprofile` that counts the calls made, by function and origin."""
+class CallProfile:
+    """A function for `sys.setprofile` that counts calls by function and origin."""
 
     def __init__(self) -> None:
         self.python_calls = 0
         self.c_calls = 0
-        self.made: Made = collections.Counter()
+        self._calls: collections.Counter[tuple[str, _Place]] = collections.Counter()
         self._depth = 0  # of Python frames below the library's function that the user's code called
         self._origin: _Place = ("", "", "", 0)
+
+    @property
+    def total(self) -> int:
+        return self.python_calls + self.c_calls
 
     def __call__(self, frame: FrameType, event: str, callee: Any) -> None:
         if event == "call":
@@ -56,55 +62,52 @@ class Profile:
             if self._depth:
                 self._depth += 1
             else:
-                self._origin = _jax_internals.behind_filter(frame) or name, *_caller(frame.f_back)
+                self._origin = jax_stack.behind_filter(frame) or name, *_caller(frame.f_back)
                 self._depth = int(_is_elsewhere(frame))
-            self.made[name, self._origin] += 1
+            self._calls[name, self._origin] += 1
         elif event == "c_call":
             self.c_calls += 1
             name = _c_name(callee)
-            self.made[name, self._origin if self._depth else (name, *_caller(frame))] += 1
+            self._calls[name, self._origin if self._depth else (name, *_caller(frame))] += 1
         elif event == "return" and self._depth:
             self._depth -= 1
 
     def forget_last(self, function: str) -> None:
-        """Take a C function out that the harness called."""
+        """Take out a call of a C function that the harness made."""
         self.c_calls -= 1
-        self.made[function, (function, "", "", 0)] -= 1
+        self._calls[function, (function, "", "", 0)] -= 1
 
     def by_function(self) -> dict[str, int]:
         """Calls of each function, the busiest first and equals in order of their names."""
-        made: collections.Counter[str] = collections.Counter()
-        for (name, _), calls in self.made.items():
-            made[name] += calls
-        return _sorted(made)
+        return self._sums(lambda name, place: name)
 
-    def by_origin(self) -> dict[Origin, int]:
+    def by_origin(self) -> dict[CallOrigin, int]:
         """Calls made below each call in the user's code."""
-        made: collections.Counter[Origin] = collections.Counter()
-        for (_, place), calls in self.made.items():
-            made[_origin(place)] += calls
-        return _sorted(made)
+        return self._sums(lambda name, place: _origin(place))
 
-    def origin_of(self) -> dict[str, Origin]:
-        """For each function the origin of most of its calls."""
-        found: dict[str, Origin] = {}
-        for (name, place), calls in sorted(self.made.items(), key=lambda item: (-item[1], str(_origin(item[0][1])))):
+    def origin_of(self) -> dict[str, CallOrigin]:
+        """The origin of most calls of each function."""
+        found: dict[str, CallOrigin] = {}
+        for (name, place), calls in sorted(self._calls.items(), key=lambda item: (-item[1], str(_origin(item[0][1])))):
             if calls > 0:
                 found.setdefault(name, _origin(place))
         return found
 
+    def _sums(self, key: Callable[[str, _Place], T]) -> dict[T, int]:
+        sums: collections.Counter[T] = collections.Counter()
+        for (name, place), calls in self._calls.items():
+            sums[key(name, place)] += calls
+        busiest = sorted(sums.items(), key=lambda item: (-item[1], str(item[0])))
+        return {of: calls for of, calls in busiest if calls > 0}
 
-def _sorted(made: "collections.Counter[Any]") -> dict[Any, int]:
-    return {key: calls for key, calls in sorted(made.items(), key=lambda item: (-item[1], str(item[0]))) if calls > 0}
 
-
-def _origin(place: _Place) -> Origin:
+def _origin(place: _Place) -> CallOrigin:
     function, file, caller, line = place
-    return Origin(function, f"{os.path.basename(file)}:{line} in {caller}" if caller else "")
+    return CallOrigin(function, f"{os.path.basename(file)}:{line} in {caller}" if caller else "")
 
 
 def _caller(frame: FrameType | None) -> tuple[str, str, int]:
-    """The user's file, function and line that are in `frame` or called it."""
+    """The user's file, function and line, in `frame` or around it."""
     while frame is not None and (module := _module(frame)).partition(".")[0] in _TRANSPARENT:
         frame = frame.f_back
     if frame is None or module == _HARNESS or module.startswith(f"{_HARNESS}."):
@@ -113,7 +116,7 @@ def _caller(frame: FrameType | None) -> tuple[str, str, int]:
 
 
 def _is_elsewhere(frame: FrameType) -> bool:
-    # Code that Equinox generates to take modules apart has no module at all, that of a named tuple one of its own.
+    # The code that Equinox generates to flatten modules has no module, that of a named tuple has one of its own.
     top = _module(frame).partition(".")[0]
     return top == "?" or top.startswith("namedtuple_") or (top in _ELSEWHERE and top not in _TRANSPARENT)
 

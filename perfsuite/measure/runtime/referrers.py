@@ -1,4 +1,4 @@
-"""Who keeps an object alive, in words, one or two levels up: "a list of length 12, module global `train.history`"."""
+"""Who keeps an object alive, one or two levels up: "a list of length 12, module global `train.history`"."""
 
 import collections
 import gc
@@ -12,12 +12,12 @@ _MOST_REFERRERS = 50
 
 
 def holders_of(value: Any, ignored: Collection[int] = ()) -> list[str]:
-    """What refers to `value`, as phrases. Objects whose `id` is in `ignored`, and frames, are left out.
+    """What refers to `value`, as phrases, without frames and without objects whose `id` is in `ignored`.
 
-    What `gc.freeze()` took out of the collector's sight is not found.
+    The collector no longer sees what `gc.freeze()` has frozen.
     """
-    modules = _module_names()
-    found = []
+    modules = {id(vars(module)): name for name, module in list(sys.modules.items()) if hasattr(module, "__dict__")}
+    found: list[str] = []
     for holder in _referrers(value, ignored):
         if (phrase := _phrase(holder, value, modules, {*ignored, id(holder)})) and phrase not in found:
             found.append(phrase)
@@ -39,7 +39,7 @@ def _phrase(holder: Any, value: Any, modules: dict[int, str], ignored: set[int])
 
 
 def _named(holder: Any, value: Any, modules: dict[int, str]) -> str:
-    """Where a name leads from `holder` to `value`: a module global, a closure, an attribute; "" otherwise."""
+    """The name under which `holder` has `value`: a module global, in a closure, an attribute; "" if there is none."""
     if isinstance(holder, types.CellType):
         for function in _closures_with(holder):
             cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=False)
@@ -52,7 +52,7 @@ def _named(holder: Any, value: Any, modules: dict[int, str]) -> str:
             return f"module global `{modules[id(holder)]}.{key}`"
         owner = next((o for o in gc.get_referrers(holder) if getattr(o, "__dict__", None) is holder), None)
         return f"attribute `{key}` of {type(owner).__qualname__}" if owner is not None else ""
-    # Instances keep their attributes in themselves until somebody asks for their `__dict__`.
+    # An instance has no dict of its attributes until somebody asks for its `__dict__`.
     if not isinstance(holder, _CONTAINERS) and isinstance(attributes := getattr(holder, "__dict__", None), dict):
         key = next((key for key, held in attributes.items() if held is value), None)
         return f"attribute `{key}` of {type(holder).__qualname__}" if key is not None else ""
@@ -71,7 +71,3 @@ def _referrers(value: Any, ignored: Collection[int]) -> list[Any]:
     found = gc.get_referrers(value)
     mine = (types.FrameType, types.GeneratorType)
     return [one for one in found if not isinstance(one, mine) and id(one) not in ignored][:_MOST_REFERRERS]
-
-
-def _module_names() -> dict[int, str]:
-    return {id(vars(module)): name for name, module in list(sys.modules.items()) if hasattr(module, "__dict__")}

@@ -1,4 +1,4 @@
-"""`measure.hostcalls`: the Python and C function calls of one warm call."""
+"""`measure.runtime.hostcalls`: the Python and C function calls of one warm call."""
 
 import gc
 import itertools

@@ -1,4 +1,4 @@
-"""`measure.origins`: which call in the user's code makes the host calls, and at which line."""
+"""`measure.runtime.origins`: which call in the user's code makes the host calls, and at which line."""
 
 import contextlib
 import functools
@@ -9,7 +9,7 @@ import jax.numpy as jnp
 
 from perfsuite.measure.call import call
 from perfsuite.measure.runtime.hostcalls import host_calls
-from perfsuite.measure.runtime.origins import Origin
+from perfsuite.measure.runtime.origins import CallOrigin
 
 HERE = "test_origins.py"
 TREE = {"a": 1, "b": 2}
@@ -32,8 +32,8 @@ def test_all_that_a_library_does_is_of_the_call_that_the_user_made():
         jax.tree.map(leaf, TREE)
 
     counted = host_calls(call(body))
-    called = Origin("jax._src.tree:map", f"{HERE}:{line_of(body)} in body")
-    assert counted.by_origin == {called: counted.total - 1, Origin(f"{__name__}:{body.__qualname__}"): 1}
+    called = CallOrigin("jax._src.tree:map", f"{HERE}:{line_of(body)} in body")
+    assert counted.by_origin == {called: counted.total - 1, CallOrigin(f"{__name__}:{body.__qualname__}"): 1}
     assert counted.origin_of[f"{__name__}:leaf"] == called
     assert counted.metrics("step")[0].places[f"{__name__}:leaf"] == str(called)
 

@@ -1,4 +1,4 @@
-"""`measure.transfers`: what moves between host and device, what calls back, and where that is forbidden."""
+"""`measure.runtime.transfers`: what moves between host and device, what calls back, and where that is forbidden."""
 
 import contextlib
 import operator
@@ -13,14 +13,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from flax import nnx
 from jax.experimental import io_callback
 
-from perfsuite.measure.call import call
 from perfsuite.measure.compiles import compiles
 from perfsuite.measure.errors import TransferError
 from perfsuite.measure.runtime import transfers
-from perfsuite.measure.runtime.call_transfers import transfers_of
 from perfsuite.measure.runtime.transfers import count, forbid
 
 HERE = os.path.relpath(__file__)
@@ -471,60 +468,3 @@ def test_a_tree_that_cannot_be_described_does_not_raise_out_of_the_users_call(mo
             stack.enter_context(pytest.raises(TransferError, match=r"a host value at .*no cause known"))
         stack.enter_context(forbid())
         summed(Odd(leaf), 1)
-
-
-# One call.
-
-
-def noisy(state, batch):
-    state = step(state, batch)
-    loss = state.sum()
-    if loss > ONE:
-        pass
-    return state, loss
-
-
-def test_the_transfers_of_a_call():
-    counted = transfers_of(call(noisy, X, HOST, carry=1))
-    assert (counted.host_to_device, counted.device_to_host, counted.callbacks, counted.explicit) == (1, 1, 0, 0)
-    assert counted.total == 2
-    to_device, to_host, back, explicit = counted.metrics("noisy")
-    assert (to_device.name, to_device.value, to_device.kind) == ("noisy host to device transfers", 1, "count")
-    assert to_device.detail == {"float32[4]: `step` was called with a NumPy array at args[1]": 1}
-    assert to_host.places == {
-        "bool[]: bool(x), as in `if x:` or `while x < y:`": f"{HERE}:{noisy.__code__.co_firstlineno + 3}"
-    }
-    assert (back.value, back.detail, explicit.value) == (0, None, 0)
-
-
-def test_a_quiet_call_has_none():
-    counted = transfers_of(call(step, X, X, ONE, carry=1))
-    assert (counted.total, counted.explicit, counted.in_words()) == (0, 0, "")
-
-
-def test_counting_the_transfers_of_a_call_moves_it_on():
-    donating = jax.jit(lambda state: state + 1, donate_argnums=0)
-    made = call(donating, jnp.zeros(3), carry=1)
-    transfers_of(made)
-    assert not made.args[0].is_deleted()
-
-
-def test_an_operation_inside_a_library_is_named_with_the_librarys_line_too():
-    attention = nnx.MultiHeadAttention(num_heads=1, in_features=2, decode=True, rngs=nnx.Rngs(0))
-    attention.init_cache((1, 4, 2))
-    token = jnp.ones((1, 1, 2))
-    attention(token)  # compiled, so that JAX takes the fast path
-    with count() as counted:
-        attention(token)
-    line = test_an_operation_inside_a_library_is_named_with_the_librarys_line_too.__code__.co_firstlineno + 6
-    assert {event.location for event in counted.events} == {f"{HERE}:{line}"}
-    assert {event.inside.rpartition(":")[0] for event in counted.events} == {"flax/nnx/nn/attention.py"}
-    assert f"at {HERE}:{line} (in flax/nnx/nn/attention.py:" in str(counted.events[0])
-    assert not any("PjitFunction" in event.cause for event in counted.events), "JAX's own, inside of jax.vmap"
-
-
-@pytest.mark.parametrize("jit", [jax.jit, eqx.filter_jit, nnx.jit])
-def test_an_argument_of_the_users_call_is_at_the_users_line_alone(jit):
-    with count() as counted:
-        jit(lambda x: x + 1)(HOST)
-    assert [event.inside for event in counted.events] == [""]
