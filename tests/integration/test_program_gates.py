@@ -5,7 +5,7 @@ import json
 import pytest
 from support.libtpu_needed import needs_libtpu
 
-from perfsuite.measure.targets.target_compiler import TargetUnavailable
+from perfsuite.measure.targets.target_available import TargetUnavailable
 
 pytestmark = needs_libtpu
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from perfsuite.measure.targets.target_compiler import TargetUnavailable, check_available
+from perfsuite.measure.targets.target_available import TargetUnavailable, check_available
 
 
 def _unavailable() -> str:

@@ -1,8 +1,9 @@
-"""The private names of jax and jaxlib that the compiling of StableHLO needs, all of them here.
+"""The private names of jax and jaxlib that compiling StableHLO needs.
 
-Public JAX compiles for devices that are not present only what it has lowered for them, which needs libtpu in the
-process that lowers. Only `target_worker` imports this module. Where a name has moved,
-`tests/measure/targets/test_compiler_internals.py` fails and says which.
+Public JAX compiles for a device that is not present only what it has lowered for that device, which needs libtpu in the
+process that lowers. `jax.export` takes only what `jax.jit` itself returned, no `filter_jit`, and refuses calls of the
+host (jax 0.10.2). Only `target_worker` imports this module. Where a name has moved,
+`tests/measure/targets/test_compiler_internals.py` fails and names it.
 """
 
 from collections.abc import Mapping, Sequence
@@ -49,34 +50,24 @@ def compile_module(module: ir.Module, devices: Sequence[Any], options: Mapping[s
 def propagation(module: ir.Module) -> tuple[list[bool], list[bool]]:
     """Whether the compiler may choose the sharding, for each argument and each output of the main function.
 
-    As `pxla.get_prop_to_input_output` has it: it may where no sharding was given, and where an output's leaves a
-    dimension open (`PartitionSpec.UNCONSTRAINED`). Tokens have none to choose.
+    As in `pxla.get_prop_to_input_output`: it may where no sharding was given, and where an output's sharding leaves a
+    dimension open (`PartitionSpec.UNCONSTRAINED`). Tokens have no sharding to choose.
     """
-    main: Any = next(operation for operation in module.body.operations if _name(operation) == "main")
+    main: Any = ir.SymbolTable(module.operation)["main"]
     arguments, results = main.type.inputs, main.type.results
-    given = [_sharding(attributes) for attributes in _attributes(main, "arg_attrs", len(arguments))]
-    left = [_sharding(attributes) for attributes in _attributes(main, "res_attrs", len(results))]
+    given = _shardings(main, "arg_attrs", len(arguments))
+    left = _shardings(main, "res_attrs", len(results))
     return (
         [text is None and not _is_token(kind) for text, kind in zip(given, arguments, strict=True)],
         [(text is None or "?" in text) and not _is_token(kind) for text, kind in zip(left, results, strict=True)],
     )
 
 
-def _name(operation: Any) -> str | None:
-    attributes = operation.attributes
-    return ir.StringAttr(attributes["sym_name"]).value if "sym_name" in attributes else None
-
-
-def _attributes(function: Any, which: str, count: int) -> list[Any]:
+def _shardings(function: Any, which: str, count: int) -> list[str | None]:
     # MLIR leaves the list out where all are empty.
-    return list(ir.ArrayAttr(function.attributes[which])) if which in function.attributes else [{}] * count
-
-
-def _sharding(attributes: Any) -> str | None:
-    for name in ("sdy.sharding", "mhlo.sharding"):
-        if name in attributes:
-            return str(attributes[name])
-    return None
+    listed: Any = ir.ArrayAttr(function.attributes[which]) if which in function.attributes else [{}] * count
+    names = ("sdy.sharding", "mhlo.sharding")
+    return [next((str(each[name]) for name in names if name in each), None) for each in listed]
 
 
 def _is_token(kind: Any) -> bool:

@@ -1,8 +1,8 @@
-"""Whether programs can be compiled here for a TPU, and what is missing where they cannot. Imports no jax."""
+"""Whether this machine can compile programs for a TPU, and what is missing where it cannot. Imports no jax."""
 
 import importlib.metadata
 import platform
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from typing import Any
 
 from perfsuite.measure.errors import MeasurementError
@@ -13,17 +13,18 @@ class TargetError(MeasurementError):
 
 
 class TargetUnavailable(TargetError):  # noqa: N818 - a state of this machine, as `BudgetExceeded` is of a metric
-    """What compiling for a target needs is not installed, or cannot be: the message says what to do."""
+    """What compiling for a target needs is not installed, or cannot be. The message says what to do."""
 
 
 def check_available() -> None:
     """Raise `TargetUnavailable` where programs cannot be compiled for a TPU. Imports neither jax nor libtpu."""
+    jax = version("jax")
     reason = unavailable_reason(
         system=platform.system(),
         machine=platform.machine(),
         libtpu=version("libtpu"),
-        jax=version("jax"),
-        requirements=_requirements("jax"),
+        jax=jax,
+        requirements=importlib.metadata.requires("jax") or () if jax else (),
     )
     if reason is not None:
         raise TargetUnavailable(reason)
@@ -47,23 +48,16 @@ def unavailable_reason(
 
 
 def version(package: str) -> str | None:
+    """The installed version; `None` where the package is not installed."""
     try:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
         return None
 
 
-def _requirements(package: str) -> Sequence[str]:
-    try:
-        return importlib.metadata.requires(package) or ()
-    except importlib.metadata.PackageNotFoundError:
-        return ()
-
-
 def _pinned(package: str, requirements: Iterable[str]) -> Any:
     """The versions of `package` that requirements allow, as a `packaging` specifier set; `None` where none names it."""
-    # Here and not above: only the compiling for a target needs it.
-    from packaging.requirements import InvalidRequirement, Requirement
+    from packaging.requirements import InvalidRequirement, Requirement  # 70 ms: only compiling for a target needs it
 
     for text in requirements:
         try:

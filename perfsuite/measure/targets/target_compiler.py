@@ -1,4 +1,4 @@
-"""Compiles StableHLO for a device that is not here, in another process, and remembers what came of it.
+"""Compiles StableHLO for a device that need not be present, in another process, and remembers the result.
 
 The other process is `target_worker`: a compiler that crashes takes only that process with it, what libtpu writes to the
 terminal is caught there, and the process that runs the tests never loads libtpu. That costs 0.6 s a compile, nearly
@@ -21,36 +21,16 @@ from typing import Any
 from perfsuite.measure.compat.libtpu_stderr import NOISE
 from perfsuite.measure.errors import MeasurementError
 from perfsuite.measure.targets import cache as facts_cache
-from perfsuite.measure.targets.target_available import (
-    TargetError,
-    TargetUnavailable,
-    check_available,
-    unavailable_reason,
-    version,
-)
+from perfsuite.measure.targets.target_available import TargetError, TargetUnavailable, check_available, version
 from perfsuite.measure.targets.target_flags import parsed_flags, worker_environment
 from perfsuite.measure.targets.target_worker import HLO, PROGRAM, REQUEST, RESULT
 from perfsuite.measure.targets.targets import Target, topology_name
-
-__all__ = [
-    "CONFIG",
-    "CompileFailed",
-    "Compiled",
-    "CompilerCrashed",
-    "TargetError",
-    "TargetUnavailable",
-    "check_available",
-    "compile_for",
-    "configuration",
-    "meaningful_lines",
-    "unavailable_reason",
-    "worker_environment",
-]
+from perfsuite.measure.words import plural
 
 FORMAT = 1
 """Part of every key: raised when what the worker does or what an entry holds changes."""
 
-# What of `jax.config` ends up in the options of a compile (`compiler.get_compile_options`).
+# The values of `jax.config` that end up in the options of a compile (`compiler.get_compile_options`).
 CONFIG = (
     "jax_use_shardy_partitioner",
     "jax_exec_time_optimization_effort",
@@ -61,19 +41,19 @@ CONFIG = (
 )
 
 # Failures that another attempt need not repeat; all others are the compiler's last word on the program.
-_PASSING = ("UNAVAILABLE", "DEADLINE_EXCEEDED", "CANCELLED", "ABORTED", "UNKNOWN")
+_PASSING = ("UNAVAILABLE: ", "DEADLINE_EXCEEDED: ", "CANCELLED: ", "ABORTED: ", "UNKNOWN: ")
 
-_CODE = re.compile(r"^([A-Z]+(?:_[A-Z]+)*): ")
+_CODES = re.compile(r"\A(?:[A-Z]+(?:_[A-Z]+)*: )*")
 _REASON_CHARACTERS = 300
 
 
 @dataclasses.dataclass(frozen=True)
-class Compiled:
-    """A program as a target's compiler made it.
+class CompilerOutput:
+    """A program as a compiler returns it.
 
     `hlo` is the optimised module's text. `cost` is XLA's cost analysis ("flops", "bytes accessed", ...), `memory` its
     memory statistics ("temp_size_in_bytes", ..., "peak_memory_in_bytes"), both of one device's share. `compiler` names
-    the build of libtpu. `compile_seconds` is what the compile took when it happened, which `cached` says was earlier.
+    the compiler's build. `compile_seconds` is what the compile took; where `cached` is true, it took place earlier.
     """
 
     hlo: str
@@ -87,8 +67,8 @@ class Compiled:
 class CompileFailed(MeasurementError):  # noqa: N818
     """The target's compiler refused the program.
 
-    `reason` is the first sentence or two of what it said, `details` all of it. `out_of_memory` is true where the
-    program needs more of some memory than one device has.
+    `reason` is the first sentence or two of the compiler's message, `details` all of it. `out_of_memory` is true where
+    the program needs more of some memory than one device has.
     """
 
     def __init__(self, target: str, reason: str, *, out_of_memory: bool = False, details: str = ""):
@@ -104,8 +84,8 @@ class CompilerCrashed(CompileFailed):
 
     def __init__(self, target: str, reason: str, *, details: str = ""):
         super().__init__(target, reason, details=details)
-        said = f"; it wrote:\n{details}" if details else ""
-        self.args = (f"the compiler for {target} crashed: {reason}{said}",)
+        written = f"; it wrote:\n{details}" if details else ""
+        self.args = (f"the compiler for {target} crashed: {reason}{written}",)
 
 
 def compile_for(
@@ -116,7 +96,7 @@ def compile_for(
     chips: int | None = None,
     cache: Path | None = None,
     options: Mapping[str, str | bool | int | float] | None = None,
-) -> Compiled:
+) -> CompilerOutput:
     """Compile a StableHLO text (with debug locations, for sources in the result) for `partitions` devices of a target.
 
     The devices are the first of the smallest slice that has them and `chips` chips. `options` are those of
@@ -127,8 +107,10 @@ def compile_for(
     compiler, `CompileFailed` where it refuses the program, and `CompilerCrashed` where it dies.
     """
     if chips is not None and chips * target.devices_per_chip < partitions:
-        have = chips * target.devices_per_chip
-        raise ValueError(f"the program needs {partitions} devices, and {chips} chips of {target.name} have {have}")
+        have = plural(chips * target.devices_per_chip, "device")
+        raise ValueError(
+            f"the program needs {plural(partitions, 'device')}, and chips={chips} is {have} of {target.name}"
+        )
     topology = topology_name(target, max(partitions, (chips or 0) * target.devices_per_chip))
     check_available()
     request = {
@@ -140,20 +122,23 @@ def compile_for(
     }
     environment = worker_environment(os.environ)
     key = _key(target, stablehlo, request, environment)
-    entry = facts_cache.read(cache, key)
-    result = None if entry is None else _result(target, entry, cached=True)
+
+    def remembered() -> CompilerOutput | CompileFailed | None:
+        return _read(target, facts_cache.read(cache, key), cached=True)
+
+    def compiled() -> CompilerOutput | CompileFailed:
+        entry = _run(target, stablehlo, request, environment)
+        result = _read(target, entry, cached=False)
+        if result is None:
+            raise TargetError(f"the compiler's process gave a result that cannot be read: {_short(str(entry))}")
+        if not (isinstance(result, CompileFailed) and result.details.startswith(_PASSING)):
+            facts_cache.write(cache, key, entry)
+        return result
+
+    result = remembered()
     if result is None:
         with facts_cache.locked(cache, key):
-            # Another process may have compiled it meanwhile.
-            entry = facts_cache.read(cache, key)
-            result = None if entry is None else _result(target, entry, cached=True)
-            if result is None:
-                entry = _run(target, stablehlo, request, environment)
-                result = _result(target, entry, cached=False)
-                if result is None:
-                    raise TargetError(f"the compiler's process gave a result that cannot be read: {_short(str(entry))}")
-                if not (isinstance(result, CompileFailed) and _code(result.details) in _PASSING):
-                    facts_cache.write(cache, key, entry)
+            result = remembered() or compiled()  # another process may have compiled it meanwhile
     if isinstance(result, CompileFailed):
         raise result
     return result
@@ -161,14 +146,14 @@ def compile_for(
 
 def configuration() -> dict[str, Any]:
     """The values of `jax.config` that a compile depends on, by name."""
-    import jax
+    import jax  # not on loading: whether this machine can compile for a target is checked without jax
 
     found = {name: getattr(jax.config, name, None) for name in CONFIG}
     return {name: value for name, value in found.items() if value is not None}
 
 
 def _key(target: Target, stablehlo: bytes, request: Mapping[str, Any], environment: Mapping[str, str]) -> str:
-    """Of all that the result depends on."""
+    """A hash of everything that the result depends on."""
     about = {
         "format": FORMAT,
         "target": target.name,
@@ -178,37 +163,19 @@ def _key(target: Target, stablehlo: bytes, request: Mapping[str, Any], environme
         "xla flags": parsed_flags(environment.get("XLA_FLAGS", "")),
         **request,
     }
-    digest = hashlib.sha256(json.dumps(about, sort_keys=True).encode())
-    digest.update(b"\0")
-    digest.update(stablehlo)
-    return digest.hexdigest()
+    return hashlib.sha256(json.dumps(about, sort_keys=True).encode() + b"\0" + stablehlo).hexdigest()
 
 
 def _run(
     target: Target, stablehlo: bytes, request: Mapping[str, Any], environment: Mapping[str, str]
 ) -> dict[str, Any]:
-    """Let a worker compile the program, and return what the cache is to hold of it."""
+    """Let a worker compile the program, and return the entry for the cache."""
     with tempfile.TemporaryDirectory(prefix="perfsuite-") as name:
         folder = Path(name)
         (folder / PROGRAM).write_bytes(stablehlo)
         (folder / REQUEST).write_text(json.dumps({**request, "parent": os.getpid()}), encoding="utf-8")
         log = folder / "log"
-        with log.open("wb") as output:
-            process = subprocess.Popen(
-                _command(folder),
-                env=environment,
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                # An interrupt from the terminal is for this process, which then ends the worker.
-                start_new_session=True,
-            )
-            try:
-                code = process.wait()
-            except BaseException:
-                process.kill()
-                process.wait()
-                raise
+        code = _exit_code(folder, environment, log)
         try:
             result = json.loads((folder / RESULT).read_text(encoding="utf-8"))
         except FileNotFoundError:
@@ -219,10 +186,29 @@ def _run(
             return {**result, "hlo": (folder / HLO).read_text(encoding="utf-8")}
         if error["stage"] == "compile":
             return result
-        said = f"{error['type']}: {_short(error['message'])}"
+        problem = f"{error['type']}: {_short(error['message'])}"
         if error["stage"] == "start":
-            raise TargetUnavailable(f"the compiler for {target.name} did not start: {said}")
-        raise TargetError(f"the compiler for {target.name} could not {error['stage']} the program: {said}")
+            raise TargetUnavailable(f"the compiler for {target.name} did not start: {problem}")
+        raise TargetError(f"the compiler for {target.name} could not {error['stage']} the program: {problem}")
+
+
+def _exit_code(folder: Path, environment: Mapping[str, str], log: Path) -> int:
+    """Run the worker to its end. Whatever interrupts this process ends the worker too."""
+    with log.open("wb") as output:
+        process = subprocess.Popen(
+            _command(folder),
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            # An interrupt from the terminal is for this process, which then ends the worker.
+            start_new_session=True,
+        )
+        try:
+            return process.wait()
+        finally:
+            process.kill()  # does nothing to a process that has ended
+            process.wait()
 
 
 def _command(folder: Path) -> list[str]:
@@ -230,40 +216,21 @@ def _command(folder: Path) -> list[str]:
     return [sys.executable, "-P", "-m", "perfsuite.measure.targets.target_worker", str(folder)]
 
 
-def _result(target: Target, entry: Mapping[str, Any], *, cached: bool) -> Compiled | CompileFailed | None:
-    """What an entry says; `None` where it says nothing."""
+def _read(target: Target, entry: Mapping[str, Any] | None, *, cached: bool) -> CompilerOutput | CompileFailed | None:
+    """The result that an entry holds; `None` without an entry, and where it holds none."""
     try:
-        if "error" in entry:
-            message = entry["error"]["message"]
-            reason = _reason(message) or entry["error"]["type"]
-            out_of_memory = _code(message) == "RESOURCE_EXHAUSTED"
-            return CompileFailed(target.name, reason, out_of_memory=out_of_memory, details=message)
-        return Compiled(
-            hlo=entry["hlo"],
-            cost=entry["cost"],
-            memory=entry["memory"],
-            compile_seconds=entry["compile_seconds"],
-            compiler=entry["compiler"],
-            cached=cached,
-        )
+        if entry is None or "error" not in entry:
+            return None if entry is None else CompilerOutput(**entry, cached=cached)
+        message = entry["error"]["message"]
+        reason = _short(_CODES.sub("", message.strip()).partition("\n")[0]) or entry["error"]["type"]
+        out_of_memory = message.startswith("RESOURCE_EXHAUSTED: ")
+        return CompileFailed(target.name, reason, out_of_memory=out_of_memory, details=message)
     except (KeyError, TypeError):
         return None
 
 
-def _code(message: str) -> str | None:
-    found = _CODE.match(message)
-    return None if found is None else found[1]
-
-
-def _reason(message: str) -> str:
-    """The first sentences of a compiler's message, without its status code."""
-    message = message.strip()
-    while (found := _CODE.match(message)) is not None:
-        message = message[found.end() :]
-    return _short(message.partition("\n")[0])
-
-
 def _short(text: str) -> str:
+    """At most `_REASON_CHARACTERS`, and then whole sentences where the first one is that short."""
     text = " ".join(text.split())
     if len(text) <= _REASON_CHARACTERS:
         return text
@@ -290,10 +257,7 @@ _FATAL = re.compile(r"F\d{4} ")
 
 def meaningful_lines(log: str, count: int = 5) -> list[str]:
     """The lines of a worker's output that may say why it died: from the first fatal one on, or else the last."""
-    lines = [
-        line.rstrip()[:_REASON_CHARACTERS]
-        for line in log.splitlines()
-        if not (NOISE.search(line) or _FRAMES.search(line))
-    ]
+    lines = [line for line in log.splitlines() if not (NOISE.search(line) or _FRAMES.search(line))]
+    lines = [line.rstrip()[:_REASON_CHARACTERS] for line in lines]
     fatal = next((number for number, line in enumerate(lines) if _FATAL.match(line)), None)
     return lines[-count:] if fatal is None else lines[fatal : fatal + count]

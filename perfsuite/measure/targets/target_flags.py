@@ -5,7 +5,7 @@ import shlex
 from collections.abc import Mapping
 from pathlib import Path
 
-# Flags that say something of this machine or of another backend. They would only spoil the key.
+# Flags about this machine or another backend. In the cache's key they would make one program look like two.
 _HOST_FLAGS = ("--xla_force_host_platform_device_count", "--xla_cpu_", "--xla_gpu_")
 
 # JAX_* arrives through CONFIG; a TPU machine's TPU_* describes that machine; the others would only slow or break it.
@@ -15,13 +15,15 @@ _DROPPED_PREFIXES = ("JAX_", "TPU_", "PJRT_", "PYTHONWARNINGS", "PYTHONDEVMODE",
 def worker_environment(environment: Mapping[str, str]) -> dict[str, str]:
     """The environment variables of the worker, from those of this process."""
     kept = {name: value for name, value in environment.items() if not name.startswith(_DROPPED_PREFIXES)}
-    flags = parsed_flags(_xla_flags(kept.pop("XLA_FLAGS", "")))
+    flags = parsed_flags(_flags_text(kept.pop("XLA_FLAGS", "")))
     flags = {name: value for name, value in flags.items() if not name.startswith(_HOST_FLAGS)}
     if flags:
-        kept["XLA_FLAGS"] = _joined(flags)
+        kept["XLA_FLAGS"] = " ".join(
+            name if value is None else f"{name}={shlex.quote(value)}" for name, value in flags.items()
+        )
     root = Path(__file__).parents[3]
     if root.name not in ("site-packages", "dist-packages"):
-        # This perfsuite may be known by a `pythonpath` of pytest's only.
+        # Only pytest's `pythonpath` may lead to this perfsuite.
         kept["PYTHONPATH"] = os.pathsep.join([*filter(None, [kept.get("PYTHONPATH")]), str(root)])
     return kept | {
         "JAX_PLATFORMS": "cpu",
@@ -34,7 +36,7 @@ def worker_environment(environment: Mapping[str, str]) -> dict[str, str]:
     }
 
 
-def _xla_flags(value: str) -> str:
+def _flags_text(value: str) -> str:
     """The flags in XLA_FLAGS, which may also be the name of a file that holds them."""
     if not value.strip() or value.lstrip().startswith("-"):
         return value
@@ -48,15 +50,7 @@ def parsed_flags(text: str) -> dict[str, str | None]:
     """The flags in a text by name, sorted; of one given twice the last counts."""
     try:
         words = shlex.split(text)
-    except ValueError:
-        # A quote that is not closed: what it means is for the compiler to say.
+    except ValueError:  # a quote without its end: the compiler decides what it means
         words = text.split()
-    flags: dict[str, str | None] = {}
-    for word in words:
-        name, equals, value = word.partition("=")
-        flags[name] = value if equals else None
-    return dict(sorted(flags.items()))
-
-
-def _joined(flags: Mapping[str, str | None]) -> str:
-    return " ".join(name if value is None else f"{name}={shlex.quote(value)}" for name, value in flags.items())
+    parts = [word.partition("=") for word in words]
+    return dict(sorted({name: value if equals else None for name, equals, value in parts}.items()))

@@ -1,17 +1,16 @@
-"""Compiles one program for a TPU that need not be here, in a process of its own: `python -m ... <folder>`.
+"""Compiles one program for a TPU that need not be present, in a process of its own: `python -m ... <folder>`.
 
 The folder holds `program.mlir`, a StableHLO text, and `request.json`:
 
     {"parent": pid, "topology": "v5e:2x2", "arguments": {...}, "partitions": 1, "config": {...}, "options": {...}}
 
 `arguments` are those of `topologies.get_topology_desc`, `config` values of `jax.config`, `options` those of
-`jax.jit(compiler_options=...)`. It writes `program.hlo`, the compiled text, and then `result.json`, whose presence
-says that all is written:
+`jax.jit(compiler_options=...)`. It writes `program.hlo`, the compiled text, and last `result.json`:
 
     {"cost": {...}, "memory": {...}, "compile_seconds": s, "compiler": "..."}
     {"error": {"stage": "start", "parse", "compile" or "report", "type": "JaxRuntimeError", "message": "..."}}
 
-libtpu stays out of the process that runs the tests, because it may end its process: on an unknown flag it exits, and a
+libtpu stays out of the process that runs the tests, because it may end that process: on an unknown flag it exits, and a
 failed check of the compiler aborts.
 """
 
@@ -24,6 +23,8 @@ import time
 from pathlib import Path
 from typing import Any
 
+from perfsuite.measure.io import write_atomically
+
 REQUEST = "request.json"
 PROGRAM = "program.mlir"
 HLO = "program.hlo"
@@ -33,16 +34,16 @@ _PR_SET_PDEATHSIG = 1
 
 
 def main(folder: Path) -> None:
-    """Do what the request in `folder` asks. An error is a result too."""
+    """Compile what the request in `folder` names. An error is a result too."""
     request = json.loads((folder / REQUEST).read_text(encoding="utf-8"))
     _die_with(request["parent"])
     stage = "start"
     try:
-        # Here, so that an installation that cannot be imported is a result and no traceback.
+        # Here, so that an installation that cannot be imported gives a result instead of a traceback.
         import jax
         from jax.experimental import topologies
 
-        from perfsuite.measure.targets import compiler_internals as _compiler_internals
+        from perfsuite.measure.targets import compiler_internals
 
         for name, value in request["config"].items():
             jax.config.update(name, value)
@@ -51,50 +52,49 @@ def main(folder: Path) -> None:
         )
         devices: list[Any] = topology.devices[: request["partitions"]]
         stage = "parse"
-        module = _compiler_internals.parse((folder / PROGRAM).read_bytes())
+        module = compiler_internals.parse((folder / PROGRAM).read_bytes())
         stage = "compile"
         start = time.perf_counter()
-        executable = _compiler_internals.compile_module(module, devices, request["options"])
+        executable = compiler_internals.compile_module(module, devices, request["options"])
         seconds = time.perf_counter() - start
         stage = "report"
         result = {
-            "cost": _cost(executable.cost_analysis()),
-            "memory": _memory(executable.get_compiled_memory_stats()),
+            "cost": cost_of(executable.cost_analysis()),
+            "memory": memory_of(executable.get_compiled_memory_stats()),
             "compile_seconds": seconds,
-            "compiler": _one_line(devices[0].client.platform_version),
+            "compiler": _compiler(devices[0].client.platform_version),
         }
         (folder / HLO).write_text(executable.hlo_modules()[0].to_string(), encoding="utf-8")
     except Exception as error:
         result = {"error": {"stage": stage, "type": type(error).__name__, "message": str(error)}}
-    unfinished = folder / f"{RESULT}.tmp"
-    unfinished.write_text(json.dumps(result), encoding="utf-8")
-    unfinished.replace(folder / RESULT)
+    write_atomically(folder / RESULT, json.dumps(result))
 
 
 def _die_with(parent: int) -> None:
-    """End with the process that asked: a killed test session must not leave a compile of minutes behind."""
+    """End when the process that asked ends: a killed test session must not leave a compile of minutes behind."""
     ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL)
     if os.getppid() != parent:
         sys.exit("the process that asked is gone")
 
 
-def _cost(analysis: Any) -> dict[str, float]:
-    # A list with one entry a module in some versions of jaxlib.
+def cost_of(analysis: Any) -> dict[str, float]:
+    """XLA's cost analysis; some versions of jaxlib return a list with one entry a module, or None."""
     analysis = analysis[0] if isinstance(analysis, list) else analysis
-    return {name: float(value) for name, value in analysis.items()}
+    return {name: float(value) for name, value in (analysis or {}).items()}
 
 
-def _memory(stats: Any) -> dict[str, int]:
+def memory_of(stats: Any) -> dict[str, int]:
+    """XLA's memory statistics: "temp_size_in_bytes" and so on."""
     return {name: getattr(stats, name) for name in dir(stats) if name.endswith("_in_bytes")}
 
 
-def _one_line(version: str) -> str:
-    """As "TFRT TPU v5 lite, Built on Jun 17 2026 11:08:48 (1781719728) cl/933746096"."""
+def _compiler(version: str) -> str:
+    """In one line: "TFRT TPU v5 lite, Built on Jun 17 2026 11:08:48 (1781719728) cl/933746096"."""
     return ", ".join(line for line in version.splitlines() if line != "PJRT C API")
 
 
 if __name__ == "__main__":
     main(Path(sys.argv[1]))
-    # Nothing is left to do, and the clean-up of jax and libtpu takes time and can only fail.
+    # The clean-up of jax and libtpu takes time, does nothing of use, and can fail.
     sys.stdout.flush()
     os._exit(0)

@@ -1,6 +1,6 @@
 """Devices that programs are compiled for, present or not: their memory, their published peak rates, their slices.
 
-Everything here is per JAX device. Google publishes per chip: on a tpu7x a chip is two JAX devices, so its metrics are
+Everything here is per JAX device. Google publishes per chip: on a tpu7x a chip is two JAX devices, so its numbers are
 halved; on a v4 and a v5p the two cores of a chip work as one JAX device ("megacore").
 """
 
@@ -14,7 +14,10 @@ GIGA = 1e9
 
 @dataclasses.dataclass(frozen=True)
 class Rates:
-    """What the maker publishes of one JAX device: dense FLOP/s by data type, memory bytes/s, and where it says so."""
+    """What the maker publishes of one JAX device, and the page that says so.
+
+    `peak_flops` are dense FLOP/s (int8: operations/s) by data type, `memory_bandwidth` is in bytes/s.
+    """
 
     peak_flops: Mapping[str, float]
     memory_bandwidth: float
@@ -33,30 +36,19 @@ class Target:
     name: str
     device_kind: str
     generation: str
-    devices_per_chip: int
     memory_bytes: int
     rates: Rates
     slices: tuple[tuple[int, ...], ...]
+    devices_per_chip: int = 1
     chip_config: str = "default"
-
-    @property
-    def peak_flops(self) -> Mapping[str, float]:
-        """Dense FLOP/s (int8: operations/s) of one JAX device by data type, as far as published."""
-        return self.rates.peak_flops
-
-    @property
-    def memory_bandwidth(self) -> float:
-        """Bytes/s between the memory and the cores of one JAX device."""
-        return self.rates.memory_bandwidth
-
-    @property
-    def source(self) -> str:
-        """Where the rates are published."""
-        return self.rates.source
 
 
 def _gib(count: float) -> int:
     return math.floor(count * 2**30)
+
+
+def _tpu_rates(page: str, bandwidth: float, **peak_flops: float) -> Rates:
+    return Rates(peak_flops, bandwidth, f"https://docs.cloud.google.com/tpu/docs/{page}")
 
 
 # https://cloud.google.com/tpu/docs/v5e and v6e. A slice of one chip is offered too, but a program for one device of it
@@ -68,73 +60,23 @@ _CUBIC = (
     *((8, 8, 8), (8, 8, 16), (8, 16, 16), (16, 16, 16)),
 )
 
-TARGETS: dict[str, Target] = {
-    target.name: target
-    for target in (
-        Target(
-            name="tpu-v4",
-            device_kind="TPU v4",
-            generation="v4",
-            devices_per_chip=1,
-            memory_bytes=_gib(30.75),
-            # 275 TFLOP/s "bf16 or int8".
-            rates=Rates(
-                {"bf16": 275 * TERA, "int8": 275 * TERA}, 1200 * GIGA, "https://docs.cloud.google.com/tpu/docs/v4"
-            ),
-            slices=_CUBIC,
-            # By itself libtpu would make each core a device of its own, which no v4 that users can have does.
-            chip_config="megacore",
-        ),
-        Target(
-            name="tpu-v5e",
-            device_kind="TPU v5 lite",
-            generation="v5e",
-            devices_per_chip=1,
-            memory_bytes=_gib(15.75),
-            # The page has said 819 GB/s as well as "800 GiBps" (859 GB/s); this is the one that jax uses, too.
-            rates=Rates(
-                {"bf16": 197 * TERA, "int8": 393 * TERA}, 819 * GIGA, "https://docs.cloud.google.com/tpu/docs/v5e"
-            ),
-            slices=_FLAT,
-        ),
-        Target(
-            name="tpu-v5p",
-            device_kind="TPU v5",
-            generation="v5p",
-            devices_per_chip=1,
-            memory_bytes=_gib(95.74),
-            rates=Rates({"bf16": 459 * TERA}, 2765 * GIGA, "https://docs.cloud.google.com/tpu/docs/v5p"),
-            slices=(*_CUBIC, (16, 16, 24)),
-        ),
-        Target(
-            name="tpu-v6e",
-            device_kind="TPU v6 lite",
-            generation="v6e",
-            devices_per_chip=1,
-            memory_bytes=_gib(31.25),
-            rates=Rates(
-                {"bf16": 918 * TERA, "int8": 1836 * TERA}, 1638 * GIGA, "https://docs.cloud.google.com/tpu/docs/v6e"
-            ),
-            slices=_FLAT,
-        ),
-        Target(
-            name="tpu7x",
-            device_kind="TPU7x",
-            generation="tpu7x",
-            devices_per_chip=2,
-            memory_bytes=_gib(94.75),
-            rates=Rates(
-                {"bf16": 2307 / 2 * TERA, "fp8": 4614 / 2 * TERA},
-                7380 / 2 * GIGA,
-                "https://docs.cloud.google.com/tpu/docs/tpu7x",
-            ),
-            slices=_CUBIC,
-        ),
-    )
-}
+# v4: 275 TFLOP/s "bf16 or int8". By itself libtpu would make each core a device, which no v4 that users can have does.
+_V4_RATES = _tpu_rates("v4", 1200 * GIGA, bf16=275 * TERA, int8=275 * TERA)
+_V4 = Target("tpu-v4", "TPU v4", "v4", _gib(30.75), _V4_RATES, _CUBIC, chip_config="megacore")
+# v5e: the page has said 819 GB/s as well as "800 GiBps" (859 GB/s); jax uses 819, too.
+_V5E_RATES = _tpu_rates("v5e", 819 * GIGA, bf16=197 * TERA, int8=393 * TERA)
+_V5E = Target("tpu-v5e", "TPU v5 lite", "v5e", _gib(15.75), _V5E_RATES, _FLAT)
+_V5P_RATES = _tpu_rates("v5p", 2765 * GIGA, bf16=459 * TERA)
+_V5P = Target("tpu-v5p", "TPU v5", "v5p", _gib(95.74), _V5P_RATES, (*_CUBIC, (16, 16, 24)))
+_V6E_RATES = _tpu_rates("v6e", 1638 * GIGA, bf16=918 * TERA, int8=1836 * TERA)
+_V6E = Target("tpu-v6e", "TPU v6 lite", "v6e", _gib(31.25), _V6E_RATES, _FLAT)
+_V7_RATES = _tpu_rates("tpu7x", 7380 / 2 * GIGA, bf16=2307 / 2 * TERA, fp8=4614 / 2 * TERA)
+_V7 = Target("tpu7x", "TPU7x", "tpu7x", _gib(94.75), _V7_RATES, _CUBIC, devices_per_chip=2)
+
+TARGETS = {target.name: target for target in (_V4, _V5E, _V5P, _V6E, _V7)}
 
 # Names that jax knows a TPU by, beside those that compile-only devices have (jax 0.10.2, pallas' `tpu_info`).
-_OTHER_KINDS = {"TPU v5e": "tpu-v5e", "TPU v5p": "tpu-v5p", "TPU v6e": "tpu-v6e"}
+_OTHER_KINDS = {"tpu-v5e": "TPU v5e", "tpu-v5p": "TPU v5p", "tpu-v6e": "TPU v6e"}
 
 # Dense rates: the data sheets also print ones twice as high, which need half of each matrix to be zeros.
 _H100 = Rates(
@@ -143,18 +85,17 @@ _H100 = Rates(
     "https://www.nvidia.com/en-us/data-center/h100/",
 )
 _H200 = dataclasses.replace(_H100, memory_bandwidth=4.8 * TERA, source="https://www.nvidia.com/en-us/data-center/h200/")
+_A100_FLOPS = {"bf16": 312 * TERA, "fp16": 312 * TERA, "tf32": 156 * TERA, "fp32": 19.5 * TERA, "int8": 624 * TERA}
 _A100_SHEET = (
     "https://www.nvidia.com/content/dam/en-zz/Solutions/Data-Center/a100/pdf/"
     "nvidia-a100-datasheet-us-nvidia-1758950-r4-web.pdf"
 )
-_A100 = {"bf16": 312 * TERA, "fp16": 312 * TERA, "tf32": 156 * TERA, "fp32": 19.5 * TERA, "int8": 624 * TERA}
+_A100_BANDWIDTHS = {"SXM4-40GB": 1555, "PCIE-40GB": 1555, "SXM4-80GB": 2039}
 _GPUS = {
     "NVIDIA H100 80GB HBM3": _H100,
     "NVIDIA H200": _H200,
-    "NVIDIA A100-SXM4-40GB": Rates(_A100, 1555 * GIGA, _A100_SHEET),
-    "NVIDIA A100-PCIE-40GB": Rates(_A100, 1555 * GIGA, _A100_SHEET),
-    "NVIDIA A100-SXM4-80GB": Rates(_A100, 2039 * GIGA, _A100_SHEET),
-    "NVIDIA A100 80GB PCIe": Rates(_A100, 1935 * GIGA, _A100_SHEET),
+    "NVIDIA A100 80GB PCIe": Rates(_A100_FLOPS, 1935 * GIGA, _A100_SHEET),
+    **{f"NVIDIA A100-{kind}": Rates(_A100_FLOPS, rate * GIGA, _A100_SHEET) for kind, rate in _A100_BANDWIDTHS.items()},
 }
 
 
@@ -168,10 +109,8 @@ def target(name: str) -> Target:
 
 def peak_rates(device_kind: str) -> Rates | None:
     """The published rates of a device, by the `device_kind` that JAX gives it; `None` where they are not known here."""
-    if device_kind in _OTHER_KINDS:
-        return TARGETS[_OTHER_KINDS[device_kind]].rates
     for known in TARGETS.values():
-        if known.device_kind == device_kind:
+        if device_kind in (known.device_kind, _OTHER_KINDS.get(known.name)):
             return known.rates
     return _GPUS.get(device_kind)
 

@@ -1,4 +1,4 @@
-"""`measure.target_compiler`: what JAX itself would compile for a TPU, once, whatever happens to the process that does."""
+"""What JAX itself would compile for a TPU, once, whatever happens to the process that compiles."""
 
 import contextlib
 import json
@@ -21,16 +21,9 @@ from support.libtpu_needed import needs_libtpu
 import perfsuite
 from perfsuite.measure.targets import cache as facts_cache
 from perfsuite.measure.targets import target_available, target_compiler
-from perfsuite.measure.targets.target_compiler import (
-    CompileFailed,
-    CompilerCrashed,
-    TargetError,
-    TargetUnavailable,
-    compile_for,
-    meaningful_lines,
-    unavailable_reason,
-    worker_environment,
-)
+from perfsuite.measure.targets.target_available import TargetError, TargetUnavailable
+from perfsuite.measure.targets.target_compiler import CompileFailed, CompilerCrashed, compile_for, meaningful_lines
+from perfsuite.measure.targets.target_flags import worker_environment
 from perfsuite.measure.targets.targets import TARGETS, target
 
 ROOT = Path(perfsuite.__path__[0]).parent
@@ -529,39 +522,6 @@ def test_the_last_lines_are_told_where_none_is_fatal():
 
 # What a compile needs ------------------------------------------------------------------------------------------------
 
-HERE = {
-    "system": "Linux",
-    "machine": "x86_64",
-    "libtpu": "0.0.42.1",
-    "jax": "0.10.2",
-    "requirements": ["numpy>=2.0", 'jaxlib<=0.10.2,>=0.10.2; extra == "tpu"', 'libtpu==0.0.42.*; extra == "tpu"'],
-}
-
-
-@pytest.mark.parametrize(
-    ("found", "parts"),
-    [
-        ({}, None),
-        ({"libtpu": "0.0.42.dev20260101"}, None),
-        ({"requirements": []}, None),
-        ({"libtpu": None}, ["not installed", 'pip install "perfsuite[tpu]"']),
-        (
-            {"libtpu": "0.0.41"},
-            ["jax 0.10.2 needs libtpu==0.0.42.*", "libtpu 0.0.41 is installed", 'pip install "jax[tpu]==0.10.2"'],
-        ),
-        ({"system": "Darwin", "machine": "arm64"}, ["x86-64 Linux only", "arm64 Darwin"]),
-        ({"machine": "aarch64"}, ["x86-64 Linux only", "aarch64 Linux"]),
-        ({"system": "Windows", "machine": "AMD64"}, ["x86-64 Linux only"]),
-    ],
-)
-def test_what_is_missing_is_said_with_what_to_do(found, parts):
-    reason = unavailable_reason(**{**HERE, **found})
-    if parts is None:
-        assert reason is None
-    else:
-        for part in parts:
-            assert part in reason
-
 
 def test_what_is_missing_is_said_before_anything_is_compiled(monkeypatch):
     monkeypatch.setattr(target_available, "version", lambda package: None)
@@ -572,75 +532,10 @@ def test_what_is_missing_is_said_before_anything_is_compiled(monkeypatch):
         compile_for(V5E, SMALL)
 
 
-def test_the_check_imports_neither_jax_nor_libtpu():
-    code = """
-    import sys
-    from perfsuite.measure.targets.target_compiler import TargetUnavailable, check_available
-    try:
-        check_available()
-    except TargetUnavailable:
-        pass
-    print({"jax", "libtpu", "numpy", "pytest"} & set(sys.modules))
-    """
-    command = [sys.executable, "-c", textwrap.dedent(code)]
-    assert subprocess.run(command, cwd=ROOT, capture_output=True, text=True).stdout == "set()\n"
-
-
-def test_the_worker_does_not_need_pytest():
-    code = """
-    import sys
-    sys.modules["pytest"] = None
-    import perfsuite.measure.targets.target_worker
-    import perfsuite.measure.targets.compiler_internals
-    """
-    command = [sys.executable, "-c", textwrap.dedent(code)]
-    subprocess.run(command, cwd=ROOT, check=True, env={**os.environ, "JAX_PLATFORMS": "cpu"})
-
-
 def test_too_few_chips_are_refused(runs):
-    with pytest.raises(ValueError, match="the program needs 4 devices, and 1 chips of tpu-v5e have 1"):
+    with pytest.raises(ValueError, match="the program needs 4 devices, and chips=1 is 1 device of tpu-v5e"):
         compile_for(V5E, SMALL, partitions=4, chips=1)
     with pytest.raises(ValueError, match="up to 256 devices, not 1000"):
         compile_for(V5E, SMALL, chips=1000)
     compile_for(target("tpu7x"), SMALL, partitions=2, chips=1)
     assert [request["topology"] for request in runs] == ["tpu7x:2x2x1"]
-
-
-def test_the_worker_sees_the_environment_without_what_belongs_to_this_process():
-    environment = worker_environment(
-        {
-            "HOME": "/home/user",
-            "PYTHONPATH": "/code",
-            "PYTHONWARNINGS": "error",
-            "JAX_PLATFORMS": "cuda",
-            "JAX_COMPILATION_CACHE_DIR": "/cache",
-            "JAX_TRACEBACK_FILTERING": "off",
-            "TPU_WORKER_HOSTNAMES": "a,b",
-            "TPU_LIBRARY_PATH": "/other/libtpu.so",
-            "LIBTPU_INIT_ARGS": "--flag=1",
-            "XLA_FLAGS": "--xla_force_host_platform_device_count=8 --xla_cpu_x=1 --xla_gpu_x --xla_dump_to='/a b'",
-        }
-    )
-    assert environment["HOME"] == "/home/user"
-    assert environment["PYTHONPATH"].split(os.pathsep)[0] == "/code"
-    assert environment["LIBTPU_INIT_ARGS"] == "--flag=1"
-    assert environment["XLA_FLAGS"] == "--xla_dump_to='/a b'"
-    assert environment["JAX_PLATFORMS"] == "cpu"
-    dropped = {"PYTHONWARNINGS", "JAX_COMPILATION_CACHE_DIR", "JAX_TRACEBACK_FILTERING", "TPU_WORKER_HOSTNAMES"}
-    assert not (dropped | {"TPU_LIBRARY_PATH"}) & set(environment)
-
-
-def test_flags_of_the_host_alone_leave_none():
-    assert "XLA_FLAGS" not in worker_environment({"XLA_FLAGS": "--xla_force_host_platform_device_count=8"})
-
-
-def test_a_flag_with_an_open_quote_is_left_to_the_compiler():
-    flags = worker_environment({"XLA_FLAGS": "--xla_a='1 --xla_force_host_platform_device_count=8"})["XLA_FLAGS"]
-    assert flags.startswith("--xla_a=")
-    assert "device_count" not in flags
-
-
-def test_flags_may_be_in_a_file(tmp_path):
-    (tmp_path / "flags").write_text("--xla_a=1\n--xla_force_host_platform_device_count=8\n")
-    assert worker_environment({"XLA_FLAGS": str(tmp_path / "flags")})["XLA_FLAGS"] == "--xla_a=1"
-    assert "XLA_FLAGS" not in worker_environment({"XLA_FLAGS": str(tmp_path / "none")})

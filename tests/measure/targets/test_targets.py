@@ -1,4 +1,4 @@
-"""`measure.targets`: what is known of devices, checked against the compiler and against what jax knows of them."""
+"""What perfsuite knows about devices, compared with the compiler and with what jax knows about them."""
 
 import json
 import math
@@ -11,7 +11,7 @@ import pytest
 from jax.experimental.pallas import tpu as pltpu
 from support.libtpu_needed import needs_libtpu
 
-from perfsuite.measure.targets.target_compiler import worker_environment
+from perfsuite.measure.targets.target_flags import worker_environment
 from perfsuite.measure.targets.targets import TARGETS, peak_rates, target, topology_name
 
 V5E, V4, V7 = TARGETS["tpu-v5e"], TARGETS["tpu-v4"], TARGETS["tpu7x"]
@@ -60,13 +60,13 @@ def test_a_slice_that_does_not_exist_is_refused():
 def test_rates_agree_with_those_that_jax_knows(name):
     known = TARGETS[name]
     core = pltpu.get_tpu_info_for_chip(getattr(pltpu.ChipVersion, CHIPS[name]), CORES[name])
-    assert known.peak_flops["bf16"] == pytest.approx(core.bf16_ops_per_second * CORES[name], rel=0.01)
+    assert known.rates.peak_flops["bf16"] == pytest.approx(core.bf16_ops_per_second * CORES[name], rel=0.01)
     # jax has 2460 GB/s for v5p, 11 % less than Google publishes (jax 0.10.2); the others differ by 2 % at most.
-    assert known.memory_bandwidth == pytest.approx(core.mem_bw_bytes_per_second * CORES[name], rel=0.13)
-    for dtype in {"int8", "fp8"} & set(known.peak_flops):
+    assert known.rates.memory_bandwidth == pytest.approx(core.mem_bw_bytes_per_second * CORES[name], rel=0.13)
+    for dtype in {"int8", "fp8"} & set(known.rates.peak_flops):
         # jax has no int8 rate for v4; Google's page says that it is the one of bf16.
         published = getattr(core, f"{dtype}_ops_per_second") or core.bf16_ops_per_second
-        assert known.peak_flops[dtype] == pytest.approx(published * CORES[name], rel=0.01), dtype
+        assert known.rates.peak_flops[dtype] == pytest.approx(published * CORES[name], rel=0.01), dtype
     # What a program may use is what is built in, less what the system keeps.
     assert 0.9 < known.memory_bytes / (core.hbm_capacity_bytes * CORES[name]) < 1
 

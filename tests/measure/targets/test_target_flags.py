@@ -1,0 +1,45 @@
+"""The environment of the process that compiles: no variable of this machine reaches it."""
+
+import os
+
+from perfsuite.measure.targets.target_flags import worker_environment
+
+
+def test_the_worker_sees_the_environment_without_what_belongs_to_this_process():
+    environment = worker_environment(
+        {
+            "HOME": "/home/user",
+            "PYTHONPATH": "/code",
+            "PYTHONWARNINGS": "error",
+            "JAX_PLATFORMS": "cuda",
+            "JAX_COMPILATION_CACHE_DIR": "/cache",
+            "JAX_TRACEBACK_FILTERING": "off",
+            "TPU_WORKER_HOSTNAMES": "a,b",
+            "TPU_LIBRARY_PATH": "/other/libtpu.so",
+            "LIBTPU_INIT_ARGS": "--flag=1",
+            "XLA_FLAGS": "--xla_force_host_platform_device_count=8 --xla_cpu_x=1 --xla_gpu_x --xla_dump_to='/a b'",
+        }
+    )
+    assert environment["HOME"] == "/home/user"
+    assert environment["PYTHONPATH"].split(os.pathsep)[0] == "/code"
+    assert environment["LIBTPU_INIT_ARGS"] == "--flag=1"
+    assert environment["XLA_FLAGS"] == "--xla_dump_to='/a b'"
+    assert environment["JAX_PLATFORMS"] == "cpu"
+    dropped = {"PYTHONWARNINGS", "JAX_COMPILATION_CACHE_DIR", "JAX_TRACEBACK_FILTERING", "TPU_WORKER_HOSTNAMES"}
+    assert not (dropped | {"TPU_LIBRARY_PATH"}) & set(environment)
+
+
+def test_flags_of_the_host_alone_leave_none():
+    assert "XLA_FLAGS" not in worker_environment({"XLA_FLAGS": "--xla_force_host_platform_device_count=8"})
+
+
+def test_a_flag_with_an_open_quote_is_left_to_the_compiler():
+    flags = worker_environment({"XLA_FLAGS": "--xla_a='1 --xla_force_host_platform_device_count=8"})["XLA_FLAGS"]
+    assert flags.startswith("--xla_a=")
+    assert "device_count" not in flags
+
+
+def test_flags_may_be_in_a_file(tmp_path):
+    (tmp_path / "flags").write_text("--xla_a=1\n--xla_force_host_platform_device_count=8\n")
+    assert worker_environment({"XLA_FLAGS": str(tmp_path / "flags")})["XLA_FLAGS"] == "--xla_a=1"
+    assert "XLA_FLAGS" not in worker_environment({"XLA_FLAGS": str(tmp_path / "none")})
