@@ -1,22 +1,23 @@
 """`call(fn, *args)`: a function with its arguments, ready to run again and again."""
 
+import dataclasses
 import functools
 from collections.abc import Callable
 from typing import Any
 
 
+@dataclasses.dataclass(eq=False, repr=False)
 class Call:
     """A function with its arguments. Make one with `call`.
 
-    A call that carries moves on: after each run its first `carry` arguments are the first `carry` outputs of that run,
-    so that a train state which the function donates is never used twice, and no copy of it is made.
+    After each run of a call that carries, the first `carry` outputs replace the first `carry` arguments. So a train
+    state that the function donates is never used twice, and is not copied.
     """
 
-    def __init__(self, fn: Callable, args: tuple, kwargs: dict[str, Any], carry: int):
-        self.fn = fn
-        self.args = args
-        self.kwargs = kwargs
-        self.carry = carry
+    fn: Callable
+    args: tuple
+    kwargs: dict[str, Any]
+    carry: int
 
     @property
     def label(self) -> str:
@@ -43,11 +44,11 @@ def call(fn: Callable, /, *args, carry: int = 0, **kwargs) -> Call:
     """A function with its arguments, for `perf.time`, `perf.compare` and the other instruments.
 
     `carry=n` feeds the first n outputs back as the first n arguments: `call(step, model, opt_state, batch, carry=2)`
-    times a train step that donates `model` and `opt_state`. With `carry=1` and an output that is not a plain
-    tuple or list, the whole output is carried.
+    times a train step that donates `model` and `opt_state`. With `carry=1`, an output that is not a plain tuple or list
+    is carried whole.
 
-    Raises `TypeError` when `fn` is not callable, `ValueError` when `carry` is negative or more than the positional
-    arguments.
+    Raises `TypeError` when `fn` is not callable, and `ValueError` when `carry` is negative or more than the number of
+    positional arguments.
     """
     if not callable(fn):
         raise TypeError(
@@ -80,12 +81,12 @@ def label_of(fn: Callable) -> str:
 def carried(outputs, args: tuple, carry: int, label: str = "fn") -> tuple:
     """The arguments of the next run: the first `carry` outputs, then what `args` has after its first `carry`.
 
-    Several outputs are a plain tuple or list. A named tuple is one output, because train states often are one.
+    Several outputs are a plain tuple or list. A named tuple is one output, because many train states are one.
     """
-    if type(outputs) not in (tuple, list):
-        if carry == 1:
-            return (outputs, *args[1:])
-        raise ValueError(f"call({label}, carry={carry}) needs {carry} outputs, got one {type(outputs).__name__}")
-    if len(outputs) < carry:
-        raise ValueError(f"call({label}, carry={carry}) needs {carry} outputs, got {len(outputs)}")
+    several = type(outputs) in (tuple, list)
+    if carry == 1 and not several:
+        return (outputs, *args[1:])
+    if not several or len(outputs) < carry:
+        got = len(outputs) if several else f"one {type(outputs).__name__}"
+        raise ValueError(f"call({label}, carry={carry}) needs {carry} outputs, got {got}")
     return (*outputs[:carry], *args[carry:])

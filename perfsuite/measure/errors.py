@@ -1,16 +1,15 @@
-"""What an instrument raises. All are `AssertionError`s where a promise of the code under test broke."""
+"""What an instrument raises. A broken promise of the code under test is an `AssertionError`."""
 
 
 class MeasurementError(Exception):
-    """The instrument could not measure what it was asked for: the call or its arguments need to change."""
+    """The instrument cannot measure this: the call or its arguments need to change."""
 
 
 class RecompilationError(AssertionError):
     """A trace, lowering or backend compile happened where none was allowed.
 
-    `function` is the name that JAX gives the compiled function, `stage` is "trace", "lower" or "compile", `changes`
-    are the causes found, each a readable line such as
-    `args[0]['ids']: shape was (8, 128), is (8, 96)`.
+    `function` is the name that JAX gives the compiled function, and `stage` is "trace", "lower" or "compile". `changes`
+    are the causes, each a readable line such as `args[0]['ids']: shape was (8, 128), is (8, 96)`.
     """
 
     def __init__(self, message: str, *, function: str = "", stage: str = "", changes: tuple[str, ...] = ()):
@@ -21,18 +20,18 @@ class RecompilationError(AssertionError):
 
 
 class UnwarmedSignatureError(RecompilationError):
-    """A warm function was called with a signature that it was not warmed for.
+    """A warm function was called with a signature that was not warmed.
 
-    `function` is the warm function's name, and `stage` is empty where nothing had begun to compile yet. `changes` are
-    the differences from the nearest signature that was warmed.
+    `function` is the warm function's name. `stage` is empty where nothing began to compile. `changes` are the
+    differences from the nearest signature that was warmed.
     """
 
 
 class TransferError(AssertionError):
     """An array moved between host and device, or a program called Python, where that was not allowed.
 
-    `direction` is "host_to_device", "device_to_host" or "callback", `what` shape and dtype such as "float32[8,128]",
-    and of a callback the function. `cause` says in words what did it, `location` is the user's `file:line`.
+    `direction` is "host_to_device", "device_to_host" or "callback". `what` is shape and dtype, such as
+    "float32[8,128]", or a callback's function. `cause` says in words what did it, `location` is the user's `file:line`.
     """
 
     def __init__(self, message: str, *, direction: str = "", what: str = "", cause: str = "", location: str = ""):

@@ -196,7 +196,9 @@ def a_python_number_that_is_passed_by_keyword():
     return Case(lambda: solve(None, None, 0.0, t1=2.0, y0=X), lambda: solve(None, None, 0.0, 1.0, X))
 
 
-@entry("FACTS: a function made in the loop", "function: was an earlier object, is another of the same code", JIT_ONCE)
+@entry(
+    "measured: a function made in the loop", "function: was an earlier object, is another of the same code", JIT_ONCE
+)
 def filter_jit_of_a_lambda_in_the_loop():
     def in_the_loop():
         return eqx.filter_jit(lambda x: x + 1)(X)
@@ -216,14 +218,14 @@ def filter_jit_of_the_gradient_of_a_lambda_in_the_loop():
     return Case(lambda: in_the_loop(), lambda: in_the_loop(total))
 
 
-@entry("FACTS: shape or dtype", "args[0].weight: dtype was float32, is bfloat16", "x.astype('float32')")
+@entry("measured: shape or dtype", "args[0].weight: dtype was float32, is bfloat16", "x.astype('float32')")
 def tree_at_with_an_array_of_another_dtype():
     step, layer, cast = layer_step(), Layer(X), HALF.astype(jnp.float32)
     at = functools.partial(eqx.tree_at, lambda layer: layer.weight)
     return Case(lambda: step(at(layer, HALF), X), lambda: step(at(layer, cast), X))
 
 
-@entry("FACTS: tree structure", "args[0].bias: was None, is float32[3]", "None is part of the tree")
+@entry("measured: tree structure", "args[0].bias: was None, is float32[3]", "None is part of the tree")
 def tree_at_with_an_array_in_place_of_none():
     step, layer = layer_step(), Layer(X)
     at = functools.partial(eqx.tree_at, lambda layer: layer.bias, is_leaf=lambda x: x is None)
@@ -237,7 +239,7 @@ def tree_at_with_a_python_number():
     return Case(lambda: step(at(layer, 0.5), X), lambda: step(at(layer, X), X))
 
 
-@entry("FACTS: weak type", "args[0].weight: weak type was False (an array), is True (an array)", "jnp.float32")
+@entry("measured: weak type", "args[0].weight: weak type was False (an array), is True (an array)", "jnp.float32")
 def a_leaf_that_is_made_weakly_typed():
     step = eqx.filter_jit(lambda layer, x: layer(x))
     step(Layer(jnp.float32(1)), X)
@@ -310,7 +312,7 @@ def a_module_class_that_is_defined_in_the_loop():
     return Case(lambda: step(defined(), X), lambda: step(one, X))
 
 
-@entry("FACTS: building new-shaped inputs compiles too", "an eager operation", "Move it into the jitted function")
+@entry("measured: building new-shaped inputs compiles too", "an eager operation", "Move it into the jitted function")
 def filter_grad_outside_jit():
     gradient = eqx.filter_grad(lambda x: jnp.sum(x * x))
     gradient(X)
@@ -363,7 +365,7 @@ def a_linen_module_with_another_attribute():
     return Case(lambda: step(Net(rate=0.25), VARIABLES, X), lambda: step(Net(rate=0.5), VARIABLES, X))
 
 
-@entry("FACTS: a function made in the loop", "function: was an earlier object", "every obj.method is a new object")
+@entry("measured: a function made in the loop", "function: was an earlier object", "every obj.method is a new object")
 def jit_of_model_apply_in_the_loop():
     jax.jit(NET.apply)(VARIABLES, X)
     apply = jax.jit(NET.apply)
@@ -421,14 +423,14 @@ def a_mutable_collection_by_its_name():
     return Case(lambda: step(VARIABLES, X, mutable="batch_stats"), lambda: step(VARIABLES, X, mutable=("batch_stats",)))
 
 
-@entry("FACTS: tree structure", "args[0]: was dict, is FrozenDict", SAME_TREE)
+@entry("measured: tree structure", "args[0]: was dict, is FrozenDict", SAME_TREE)
 def frozen_variables_in_place_of_a_dict():
     step = jax.jit(lambda variables, x: NET.apply(variables, x))
     step(VARIABLES, X)
     return Case(lambda: step(freeze(VARIABLES), X), lambda: step(dict(VARIABLES), X))
 
 
-@entry("FACTS: tree structure", "args[2]['params']: was absent, is key<fry>[]", SAME_TREE)
+@entry("measured: tree structure", "args[2]['params']: was absent, is key<fry>[]", SAME_TREE)
 def another_random_stream():
     step = jax.jit(lambda variables, x, rngs: NET.apply(variables, x, rngs=rngs))
     step(VARIABLES, X, {"dropout": KEY})
@@ -473,7 +475,7 @@ def a_train_state_of_a_new_module():
     return Case(lambda: step(train_state(apply_fn=made_net().apply)), lambda: step(state.replace(step=0)))
 
 
-@entry("FACTS: new static value", "args[1]: static value was 1, is 2", AS_AN_ARRAY)
+@entry("measured: new static value", "args[1]: static value was 1, is 2", AS_AN_ARRAY)
 def a_step_counter_that_is_static():
     step = jax.jit(lambda state, count: state.params["scale"] * count, static_argnums=1)
     step(train_state(), 1)
@@ -521,7 +523,7 @@ def a_model_made_in_every_step_with_a_new_lambda():
     return Case(lambda: step(made(), X), lambda: step(Model(), X))
 
 
-@entry("FACTS: new static value", "args[0].rate: static value was 0.1, is 0.2", AS_AN_ARRAY)
+@entry("measured: new static value", "args[0].rate: static value was 0.1, is 0.2", AS_AN_ARRAY)
 def a_learning_rate_in_an_nnx_module():
     step = model_step()
     step(Model(rate=nnx.Variable(jnp.float32(0.1))), X)
@@ -631,7 +633,7 @@ def a_shared_module_that_is_copied():
     return Case(lambda: step(models(one, other), X), lambda: step(models(other, other), X))
 
 
-@entry("FACTS: tree structure", "args[0].accuracy: was absent, is Average", SAME_TREE)
+@entry("measured: tree structure", "args[0].accuracy: was absent, is Average", SAME_TREE)
 def another_metric():
     step = nnx.jit(lambda metrics: metrics)
 
@@ -817,7 +819,7 @@ def multi_transform_with_new_labels():
 
 
 @entry(
-    "FACTS: tree structure",
+    "measured: tree structure",
     "args[0].inner_states['slow'].inner_state.trace['w']: was float32[3], is MaskedNode",
     SAME_TREE,
 )
@@ -856,7 +858,7 @@ def parameters_left_out_of_the_update():
 
 
 @entry(
-    "FACTS: building new-shaped inputs compiles too",
+    "measured: building new-shaped inputs compiles too",
     "an eager operation",
     "(in `apply_updates`)",
     "Move it into the jitted function",
@@ -876,5 +878,5 @@ def test_the_cause_is_named_with_what_to_do_and_its_control_is_silent(entry, com
 
 def test_every_entry_has_a_source_and_words_of_its_own():
     assert len({entry.name for entry in causes.entries}) == len(causes.entries) >= 50
-    known = ("issue", "pull request", "documentation", "measured", "FACTS")
+    known = ("issue", "pull request", "documentation", "measured")
     assert all(any(word in entry.source for word in known) and entry.says for entry in causes.entries)

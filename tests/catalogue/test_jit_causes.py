@@ -459,7 +459,7 @@ def a_vmap_jitted_in_the_loop():
     return Case(lambda: jax.jit(jax.vmap(loss))(X), lambda: jax.vmap(jitted)(X))
 
 
-@entry("measured", "nothing differs", "jitted again", "with other options (donate_argnums, out_shardings: jit it once)")
+@entry("measured", "nothing differs", "jitted again with other options (donate_argnums, out_shardings: jit it once)")
 def the_same_function_jitted_with_other_options():
     descend = make_descend()
     jax.jit(descend)(X, RATE)
@@ -478,7 +478,7 @@ def the_same_function_jitted_with_other_static_arguments():
     return Case(lambda: jax.jit(descend, static_argnames="rate")(X, 0.1), lambda: jax.jit(descend)(X, 0.1))
 
 
-@entry("issue 5375", "nothing differs", "what was compiled may have been", "dropped (jax.clear_caches(), a full cache)")
+@entry("issue 5375", "nothing differs", "JAX dropped its", "program (jax.clear_caches(), a full cache)")
 def a_cache_that_was_cleared():
     step, other = jax.jit(lambda x: x * 2), jax.jit(lambda x: x * 3)
     step(NP3)

@@ -22,12 +22,11 @@ def wraps_jit(value: Any) -> bool:
 
 
 def is_filter_jit(value: Any) -> bool:
-    """Whether `value` is what `filter_jit` returns: an Equinox module around a function.
+    """Whether `filter_jit` returned `value`: an Equinox module around a function.
 
-    It holds every argument that is not an array static, and compares the function by equality.
+    It takes every argument that is not an array as static, and compares the function by equality.
     """
-    equinox = sys.modules.get("equinox")
-    return equinox is not None and isinstance(value, equinox.Module) and wraps_jit(value)
+    return _is_of("equinox", value, "Module") and wraps_jit(value)
 
 
 def as_passed_on(wrapper: Any, args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict[str, Any]]:
@@ -42,9 +41,8 @@ def as_passed_on(wrapper: Any, args: tuple, kwargs: dict[str, Any]) -> tuple[tup
 
 
 def graph_children(value: Any) -> dict[str, Any] | None:
-    """The attributes of an NNX module that is no pytree (`pytree=False`), which `nnx.jit` looks into all the same."""
-    nnx = sys.modules.get("flax.nnx")
-    if nnx is None or not isinstance(value, nnx.Module):
+    """The attributes of an NNX module that is no pytree (`pytree=False`): `nnx.jit` looks into such a module too."""
+    if not _is_of("flax.nnx", value, "Module"):
         return None
     return {name: child for name, child in sorted(vars(value).items()) if not name.startswith("_pytree__")}
 
@@ -55,25 +53,50 @@ def looks_at_identity(wrapper: Any) -> bool:
 
 
 def is_graph_node(value: Any) -> bool:
-    """Whether `value` is an NNX variable or module: what NNX knows by identity."""
-    nnx = sys.modules.get("flax.nnx")
-    return nnx is not None and isinstance(value, nnx.Pytree | nnx.Variable)
+    """Whether `value` is an NNX variable or module: NNX knows these by identity."""
+    return _is_of("flax.nnx", value, "Pytree", "Variable")
 
 
 def record_fields(value: Any) -> dict[str, Any]:
-    """What a static value that is compared as a whole consists of, by name; empty where it is no record.
+    """The parts, by name, of a static value that JAX compares as a whole; empty where it is no record.
 
-    The attributes of a dataclass, so of a Linen module; of a named tuple, so of an Optax optimizer; and the static ones
-    of the modules in an NNX graph, by path.
+    The parts are the attributes of a dataclass, so of a Linen module; those of a named tuple, so of an Optax optimizer;
+    and the static attributes of the modules in an NNX graph, by path.
     """
-    nnx = sys.modules.get("flax.nnx")
-    if nnx is not None and isinstance(value, nnx.GraphDef):
+    if _is_of("flax.nnx", value, "GraphDef"):
         return dict(_graph_statics(iter(value.nodes), iter(value.attributes), ""))
     if isinstance(value, tuple) and hasattr(value, "_fields"):
         return dict(zip(value._fields, value, strict=True))
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {field.name: getattr(value, field.name, None) for field in dataclasses.fields(value) if field.compare}
     return {}
+
+
+def copy_arrays(args: tuple) -> tuple:
+    """The same arguments with arrays of their own: with the same signature, and nothing that a donation could delete.
+
+    NNX itself takes its modules apart and puts them together: they may share variables, and a copy of each place would
+    be another graph and so another program.
+    """
+    if any(map(is_graph_node, jax.tree.leaves(args, is_leaf=is_graph_node))):
+        nnx = sys.modules["flax.nnx"]
+        structure, state = nnx.split(args)
+        return nnx.merge(structure, jax.tree.map(_array_copy, state))
+    return jax.tree.map(_array_copy, args)
+
+
+def _array_copy(leaf: Any) -> Any:
+    if not isinstance(leaf, jax.Array):
+        return leaf
+    # `device_put` keeps weak type, committedness and sharding, so the copy compiles the same program. An array with
+    # parts in other processes is always committed, and needs its sharding as the destination.
+    return jax.device_put(leaf, None if leaf.is_fully_addressable else leaf.sharding, may_alias=False)
+
+
+def _is_of(module: str, value: Any, *classes: str) -> bool:
+    """Whether `value` is an instance of one of these classes of a module that the process may not have imported."""
+    library = sys.modules.get(module)
+    return library is not None and isinstance(value, tuple(getattr(library, name) for name in classes))
 
 
 def _graph_statics(nodes: Iterator[Any], attributes: Iterator[Any], path: str) -> Iterator[tuple[str, Any]]:
@@ -90,28 +113,3 @@ def _graph_statics(nodes: Iterator[Any], attributes: Iterator[Any], path: str) -
             yield below, attribute.value
         else:
             yield from _graph_statics(nodes, attributes, below)
-
-
-def copy_arrays(args: tuple) -> tuple:
-    """The same arguments with arrays of their own: the same signature, and nothing that a donation could delete.
-
-    NNX modules are taken apart and put together by NNX itself, because they may share variables, and a copy of each
-    place would be another graph and so another program.
-    """
-    nnx = sys.modules.get("flax.nnx")
-    if nnx is not None and _has_nnx(args):
-        structure, state = nnx.split(args)
-        return nnx.merge(structure, jax.tree.map(_copy, state))
-    return jax.tree.map(_copy, args)
-
-
-def _copy(leaf: Any) -> Any:
-    if not isinstance(leaf, jax.Array):
-        return leaf
-    # `device_put` keeps the weak type, committedness and sharding, so the copy compiles the same program. An array that
-    # other processes have parts of is always committed, and has to be told where it goes.
-    return jax.device_put(leaf, None if leaf.is_fully_addressable else leaf.sharding, may_alias=False)
-
-
-def _has_nnx(args: tuple) -> bool:
-    return any(map(is_graph_node, jax.tree.leaves(args, is_leaf=is_graph_node)))

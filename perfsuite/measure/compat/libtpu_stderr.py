@@ -1,6 +1,6 @@
-"""What libtpu writes to the terminal about a machine that has no TPU, kept off it.
+"""Keeps off the terminal what libtpu writes there on a machine without a TPU.
 
-libtpu is loaded by JAX wherever it is installed, and writes to file descriptor 2 itself: no Python stream, logger or
+JAX loads libtpu wherever it is installed. libtpu writes to file descriptor 2 itself, so no Python stream, logger or
 warning filter sees it.
 """
 
@@ -17,27 +17,20 @@ NOISE = re.compile(
     r"|unexpected worker hostname"
     r"|^=== Source Location Trace|^learning/\S+:\d+$"
 )
-"""A line that means nothing, without its end."""
+"""A line without meaning, without its end."""
 
 _STDERR = 2
 
 
 @contextlib.contextmanager
 def libtpu_silenced() -> Iterator[None]:
-    """Hold back what is written to file descriptor 2, and write the lines that are not libtpu's noise when it ends.
-
-    Also when the body raises. Where there is no such descriptor nothing is done.
-    """
-    try:
-        kept = os.dup(_STDERR)
-    except OSError:
-        yield
-        return
+    """Hold back what is written to file descriptor 2. At the end, also after an error, write all but libtpu's noise."""
     with contextlib.ExitStack() as cleanup:
-        cleanup.callback(os.close, kept)
         try:
+            kept = os.dup(_STDERR)
+            cleanup.callback(os.close, kept)
             held = cleanup.enter_context(tempfile.TemporaryFile())
-        except OSError:  # no room, no right to: then the noise is the smaller evil
+        except OSError:  # No such descriptor, or no place for a file: then the noise is the smaller evil.
             yield
             return
         _flush()
@@ -48,7 +41,9 @@ def libtpu_silenced() -> Iterator[None]:
             _flush()
             os.dup2(kept, _STDERR)
             held.seek(0)
-            _write(meaningful(held.read()))
+            # A terminal that is gone is no reason to fail.
+            with contextlib.suppress(OSError), open(_STDERR, "wb", closefd=False) as terminal:
+                terminal.write(meaningful(held.read()))
 
 
 def meaningful(output: bytes) -> bytes:
@@ -57,14 +52,7 @@ def meaningful(output: bytes) -> bytes:
     return b"".join(line for line in lines if not NOISE.search(line.decode(errors="replace").rstrip("\r\n")))
 
 
-def _write(text: bytes) -> None:
-    # As what writes to it does otherwise: a terminal that is gone is no reason to end.
-    with contextlib.suppress(OSError):
-        while text:
-            text = text[os.write(_STDERR, text) :]
-
-
 def _flush() -> None:
-    # It may be closed, or None under pythonw.
+    # The stream may be closed, or None under pythonw.
     with contextlib.suppress(OSError, ValueError, AttributeError):
         sys.stderr.flush()

@@ -1,1 +1,1 @@
-"""TODO room perfsuite/measure/compiles."""
+"""Traces, lowerings and backend compiles: which ones happen, and why."""

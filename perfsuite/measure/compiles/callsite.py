@@ -1,6 +1,6 @@
 """Where a compile comes from, read from the stack inside a monitoring listener: the user's line, and the call.
 
-Outwards from the listener there are JAX's frames, those of a library around it, and then the user's. The outermost
+From the listener outwards there are JAX's frames, those of a library around it, and then the user's. The outermost
 library frame has the arguments as the user passed them, whichever library it is: of `jax.jit`, `filter_jit`,
 `nnx.jit` or an operation such as `jnp.zeros`.
 """
@@ -17,14 +17,14 @@ from typing import Any
 
 import jax
 
-from perfsuite.measure.compat import jax_stack as _jax_internals
+from perfsuite.measure.compat import jax_stack
 from perfsuite.measure.compat.frameworks import as_passed_on, is_filter_jit, wraps_jit
 
 _FRAMEWORKS = frozenset({"jax", "jaxlib", "equinox", "flax", "optax", "haiku", "chex"})
 _BUILT_ON_THEM = frozenset({"diffrax", "distrax", "lineax", "optimistix", "orbax", "quax"})
 LIBRARIES = _FRAMEWORKS | _BUILT_ON_THEM
-"""Their frames belong to the call, as do those of objects around a jitted function, whoever made them. Of what is built
-on the frameworks that is so where it is installed: in a checkout of diffrax, its code is the user's own."""
+"""Their frames belong to the call, as do those of objects around a jitted function, whoever made them. For what is
+built on the frameworks this holds where it is installed: in a checkout of diffrax, its code is the user's own."""
 
 _TRANSPARENT = ("jaxtyping", "beartype", "typeguard")
 """Their frames pass arguments on as they are."""
@@ -42,26 +42,30 @@ class Statics:
     argnums: tuple[int, ...] = ()
     argnames: tuple[str, ...] = ()
 
+    @property
+    def paths(self) -> tuple[str, ...]:
+        """The paths of the static arguments, such as `args[1]` and `kwargs['n']`."""
+        return (*(f"args[{n}]" for n in self.argnums), *(f"kwargs[{name!r}]" for name in self.argnames))
+
     def __contains__(self, path: object) -> bool:
         """Whether the argument at a path such as `args[0]['rate']` or `kwargs['n']` is static."""
-        named = any(str(path).startswith(f"kwargs[{name!r}]") for name in self.argnames)
-        return self.all or named or any(str(path).startswith(f"args[{n}]") for n in self.argnums)
+        return self.all or str(path).startswith(self.paths)
 
 
 @dataclasses.dataclass(frozen=True)
 class CallSite:
     """A call that compiles, for as long as its frames are on the stack: it holds the arguments themselves.
 
-    `location` is the user's `file:line`. `args` and `kwargs` are the call's own; `named` are the arguments of a
-    library's function `through` which the compile came instead, such as `zeros`. `function` is what the user jitted,
-    `compared` whether JAX compares it by equality rather than identity, and `compiled` what JAX compiles for it, a
-    function of the library's own for `filter_jit`. `statics` is `None` where nobody can tell. `frame` is the identity
-    of the library's outermost frame, the same for every stage of one call. `caller` is the user's function whose
-    line is named: its name, and its place as `code_of` gives it. `maker` is the library that made `function` and had
-    JAX take it, such as "flax"; "" where the user did.
+    `location` is the user's `file:line`. `args` and `kwargs` are the call's own. Where the compile came through a
+    library's function instead, such as `zeros`, `through` is its name and `named` has its arguments. `function` is what
+    the user jitted, `compared` says that JAX compares it by equality, not identity, and `compiled` is what JAX compiles
+    for it: a function of the library's own for `filter_jit`. `statics` is `None` where nobody can tell. `frame` is the
+    identity of the library's outermost frame, the same for every stage of one call. `caller` is the user's function
+    with the named line: its name, and its place as `code_of` gives it. `maker` is the library that made `function`
+    and passed it to JAX, such as "flax"; "" where the user did.
     """
 
-    location: str
+    location: str = ""
     args: tuple = ()
     kwargs: dict[str, Any] = dataclasses.field(default_factory=dict)
     named: dict[str, Any] | None = None
@@ -79,52 +83,52 @@ class CallSite:
     def mark(self) -> int:
         """Tells this call from another, as long as its arguments live; much cheaper than a description."""
         values = self.args, self.kwargs, self.named
-        # JAX warns of an iterator that it is not told to take for a leaf.
+        # JAX warns of an iterator unless it is told to take it for a leaf.
         leaves = jax.tree.leaves(values, is_leaf=lambda node: isinstance(node, Iterator))
         return hash((self.frame, *map(id, leaves)))
 
 
-def read(frame: FrameType) -> CallSite:
-    """Read the call that is compiling from the stack at `frame`."""
-    library, user = _split(frame)
-    where = _location(user)
-    compiled = _jax_internals.compiled_function(library)
-    function = compiled.function if compiled else None
-    site = _wrapped_call(library, where, compiled)
-    if site is None and library:
-        through, named = _through(library)
-        eager = _jax_internals.belongs_to_jax(function)
-        site = CallSite(where, named=named, through=through, function=function, eager=eager)
-    outermost = id(library[-1]) if library else 0
-    code = user and user.f_code
-    caller = (code.co_name, f"{_shortened(code.co_filename)}:{code.co_firstlineno}") if code else ("", "")
-    # `filter_jit` and `nnx.jit` give JAX a function of their own, around the user's.
-    maker = _maker(library, function) if site is None or site.function is function else ""
-    return dataclasses.replace(site or CallSite(where), compiled=function, frame=outermost, caller=caller, maker=maker)
+def on_stack(frame: FrameType) -> CallSite:
+    """The call that is compiling, from the stack at `frame`."""
+    library, user = _library_and_user(frame)
+    compiling = jax_stack.compiling_function(library)
+    function = compiling.function if compiling else None
+    site = _jitted_call(library, compiling)
+    if site is None:
+        site = _through(library) if library else CallSite()
+        site = dataclasses.replace(site, function=function, eager=jax_stack.belongs_to_jax(function))
+    return dataclasses.replace(
+        site,
+        location=_line_of(user),
+        compiled=function,
+        frame=id(library[-1]) if library else 0,
+        caller=(user.f_code.co_name, _place_of(user.f_code)) if user else ("", ""),
+        # `filter_jit` and `nnx.jit` give JAX a function of their own, around the user's.
+        maker=_maker(library, function) if site.function is function else "",
+    )
 
 
 def location(frame: FrameType) -> str:
     """The user's `file:line` that the stack at `frame` comes from."""
-    return _location(_split(frame)[1])
+    return _line_of(_library_and_user(frame)[1])
 
 
 def of_function(fn: Callable, args: tuple, kwargs: dict[str, Any]) -> CallSite:
-    """The call `fn(*args, **kwargs)` as `read` would find it, were it compiling now."""
-    args, kwargs = as_passed_on(fn, args, kwargs)
+    """The call `fn(*args, **kwargs)` as `on_stack` would find it if it were compiling now."""
     if is_filter_jit(fn):
-        return CallSite("", args, kwargs, function=_wrapped(fn), compared=True, statics=Statics(all=True))
-    known = _jax_internals.static_arguments(fn)
+        return _filter_jit_call(fn, args, kwargs)
     function = fn if wraps_jit(fn) and hasattr(fn, "jitted_fn") else getattr(fn, "__wrapped__", fn)
-    return CallSite("", args, kwargs, function=function, statics=_statics(known, args))
+    statics = _statics(jax_stack.static_arguments(fn), args)
+    return CallSite("", args, kwargs, function=function, statics=statics)
 
 
 def code_of(function: Any) -> str:
-    """Where a function was defined, as `file:line`, also behind partials and wrappers; its type's name otherwise."""
+    """Where a function is defined, as `file:line`, also behind partials and wrappers; its type's name otherwise."""
     *_, function = innermost(function)
     code = getattr(function, "__code__", None)
     if code is None and callable(function):
         code = getattr(type(function).__call__, "__code__", None)
-    return type(function).__qualname__ if code is None else f"{_shortened(code.co_filename)}:{code.co_firstlineno}"
+    return type(function).__qualname__ if code is None else _place_of(code)
 
 
 def innermost(function: Any) -> Iterator[Any]:
@@ -148,52 +152,51 @@ def belongs_to_library(module: str, filename: str) -> bool:
 
 def wraps_call(frame: FrameType) -> bool:
     """Whether a frame of a library hands a call of the user's on to what was jitted, as those of `filter_jit` do."""
-    module = frame.f_globals.get("__name__") or ""
-    return _wrapper_of(frame) is not None or module.startswith(("equinox._jit", "flax.nnx.transforms"))
+    return _wrapper_of(frame) is not None or _module_of(frame).startswith(("equinox._jit", "flax.nnx.transforms"))
 
 
 def is_harness(module: str) -> bool:
-    """Whether a module is of what measures; the workloads of this package are measured as a user's code is."""
+    """Whether a module measures. The workloads of this package do not: they are measured as a user's code is."""
     packages = module.split(".", 2)[:2]
     return packages[0] == "perfsuite" and packages[1:] != ["workloads"]
 
 
-def _split(frame: FrameType) -> tuple[list[FrameType], FrameType | None]:
+def _library_and_user(frame: FrameType) -> tuple[list[FrameType], FrameType | None]:
     """The library's frames, innermost first, and the user's frame whose line to name."""
     library: list[FrameType] = []
     called = False
     for found, _ in traceback.walk_stack(frame):
-        module = found.f_globals.get("__name__") or ""
-        if _is_transparent(module, found.f_code.co_filename):
+        module, filename = _module_of(found), found.f_code.co_filename
+        if _is_transparent(module, filename):
             continue
-        of_library = belongs_to_library(module, found.f_code.co_filename)
-        if not called and (of_library or _wrapper_of(found) is not None):
+        if not called and (belongs_to_library(module, filename) or _wrapper_of(found) is not None):
             library.append(found)
             continue
         called = True
-        # Helpers of the user's that hide from tracebacks want the line that called them to be named.
+        # A user's helper that hides from tracebacks wants the line that called it to be named.
         if "__tracebackhide__" not in found.f_code.co_varnames:
             return library, found
     return library, None
-
-
-def _maker(library: list[FrameType], function: Any) -> str:
-    """The library whose own function JAX was given, by a line of that library's."""
-    code = getattr(function, "__code__", None)
-    package = str(getattr(function, "__module__", None) or "").partition(".")[0]
-    if code is None or package in ("jax", "jaxlib") or not belongs_to_library(package, code.co_filename):
-        return ""
-    for frame in library:
-        called_by = str(frame.f_globals.get("__name__") or "").partition(".")[0]
-        if called_by not in ("jax", "jaxlib"):
-            return package if called_by == package else ""
-    return ""
 
 
 def _is_transparent(module: str, filename: str) -> bool:
     if is_harness(module) or module.partition(".")[0] in _TRANSPARENT:
         return True
     return filename.startswith("<frozen") or (filename.startswith(_STANDARD_LIBRARY) and "-packages" not in filename)
+
+
+def _module_of(frame: FrameType) -> str:
+    return frame.f_globals.get("__name__") or ""
+
+
+def _maker(library: list[FrameType], function: Any) -> str:
+    """The library that gave JAX a function of its own, in a line of its own."""
+    code = getattr(function, "__code__", None)
+    package = str(getattr(function, "__module__", None) or "").partition(".")[0]
+    if code is None or package in ("jax", "jaxlib") or not belongs_to_library(package, code.co_filename):
+        return ""
+    callers = (_module_of(frame).partition(".")[0] for frame in library)
+    return package if package == next((each for each in callers if each not in ("jax", "jaxlib")), "") else ""
 
 
 def _wrapper_of(frame: FrameType) -> Any:
@@ -205,73 +208,70 @@ def _wrapper_of(frame: FrameType) -> Any:
     return wrapper if wrapper is not None and wraps_jit(wrapper) else None
 
 
-def _wrapped_call(library: list[FrameType], where: str, compiled: _jax_internals.Compiled | None) -> CallSite | None:
-    """The call of a jitted function, if that is what the user's frame did."""
-    # A method that was jitted in its class is bound by Equinox first, with a frame of its own.
-    outer = [frame for frame in reversed(library) if not frame.f_globals["__name__"].startswith("equinox._module")]
+def _jitted_call(library: list[FrameType], compiling: jax_stack.CompilingFunction | None) -> CallSite | None:
+    """The call of a jitted function, if the user's frame made one."""
+    # Equinox binds a method that was jitted in its class first, with a frame of its own.
+    outer = [frame for frame in reversed(library) if not _module_of(frame).startswith("equinox._module")]
     if not outer:
         return None
-    if (wrapper := _wrapper_of(outer[0])) is not None:
-        args, kwargs = as_passed_on(wrapper, *_passed(outer[0]))
-        if is_filter_jit(wrapper):
-            return CallSite(where, args, kwargs, None, "", _wrapped(wrapper), True, False, Statics(all=True))
-        known = None
-        if compiled is not None and hasattr(wrapper, "jitted_fn"):
-            known = compiled.static_argnums, compiled.static_argnames
-        return CallSite(where, args, kwargs, function=wrapper, statics=_statics(known, args))
-    # jax.jit: the frame that shortens tracebacks, and in it the function that is called where the cache misses.
-    inner = outer[1].f_code.co_name if len(outer) > 1 else ""
-    if compiled is None or _is_named(outer[0]) or not (inner == "cache_miss" or compiled.ahead_of_time):
-        return None
     args, kwargs = _passed(outer[0])
-    args = args[1:] if compiled.ahead_of_time else args
-    statics = _statics((compiled.static_argnums, compiled.static_argnames), args)
-    eager = _jax_internals.belongs_to_jax(compiled.function)
-    return CallSite(where, args, kwargs, function=compiled.function, eager=eager, statics=statics)
+    if (wrapper := _wrapper_of(outer[0])) is not None:
+        if is_filter_jit(wrapper):
+            return _filter_jit_call(wrapper, args, kwargs)
+        known = compiling.statics if compiling and hasattr(wrapper, "jitted_fn") else None
+        return CallSite("", args, kwargs, function=wrapper, statics=_statics(known, args))
+    # jax.jit: a frame that shortens tracebacks, and in it the function that is called where the cache misses.
+    misses = len(outer) > 1 and outer[1].f_code.co_name == "cache_miss"
+    if compiling is None or not _passes_on(outer[0]) or not (misses or compiling.ahead_of_time):
+        return None
+    args = args[1:] if compiling.ahead_of_time else args
+    eager = jax_stack.belongs_to_jax(compiling.function)
+    statics = _statics(compiling.statics, args)
+    return CallSite("", args, kwargs, function=compiling.function, eager=eager, statics=statics)
 
 
-def _through(library: list[FrameType]) -> tuple[str, dict[str, Any]]:
-    """The name and arguments of the library's function that the user called."""
+def _filter_jit_call(wrapper: Any, args: tuple, kwargs: dict[str, Any]) -> CallSite:
+    args, kwargs = as_passed_on(wrapper, args, kwargs)
+    return CallSite("", args, kwargs, function=wrapper.__wrapped__, compared=True, statics=Statics(all=True))
+
+
+def _through(library: list[FrameType]) -> CallSite:
+    """The call of the library's function that the user called."""
     outer = library[-1]
-    name = outer.f_code.co_name
-    if not _is_named(outer) and len(library) > 1:
-        name = library[-2].f_code.co_name  # Behind the frame that shortens tracebacks.
-    found = inspect.getargvalues(outer)
-    named = {parameter: found.locals[parameter] for parameter in found.args if parameter in found.locals}
-    if found.varargs:
-        named["args"] = found.locals.get(found.varargs, ())
-    if found.keywords:
-        named["kwargs"] = found.locals.get(found.keywords, {})
-    return name, named
+    # The frame that shortens tracebacks names no argument: the function is behind it.
+    function = library[-2] if len(library) > 1 and _passes_on(outer) else outer
+    names, varargs, keywords, held = inspect.getargvalues(outer)
+    named = {name: held[name] for name in names if name in held}
+    named |= {"args": held.get(varargs, ())} if varargs else {}
+    named |= {"kwargs": held.get(keywords, {})} if keywords else {}
+    return CallSite(named=named, through=function.f_code.co_name)
 
 
-def _is_named(frame: FrameType) -> bool:
-    """Whether the frame's function names its arguments, rather than passing on `*args, **kwargs`."""
-    return bool(frame.f_code.co_argcount) or not frame.f_code.co_flags & inspect.CO_VARARGS
+def _passes_on(frame: FrameType) -> bool:
+    """Whether the frame's function names no argument and passes on its `*args, **kwargs`."""
+    return not frame.f_code.co_argcount and bool(frame.f_code.co_flags & inspect.CO_VARARGS)
 
 
 def _passed(frame: FrameType) -> tuple[tuple, dict[str, Any]]:
-    found = inspect.getargvalues(frame)
-    args = found.locals.get(found.varargs, ()) if found.varargs else ()
-    kwargs = found.locals.get(found.keywords, {}) if found.keywords else {}
-    return tuple(args), dict(kwargs)
+    _, varargs, keywords, held = inspect.getargvalues(frame)
+    return tuple(held.get(varargs or "", ())), dict(held.get(keywords or "", {}))
 
 
-def _statics(known: tuple[tuple[int, ...], tuple[str, ...]] | None, args: tuple) -> Statics | None:
+def _statics(known: jax_stack.StaticArguments | None, args: tuple) -> Statics | None:
     if known is None:
         return None
     argnums, argnames = known
     return Statics(argnums=tuple(n + len(args) if n < 0 else n for n in argnums), argnames=argnames)
 
 
-def _wrapped(wrapper: Any) -> Any:
-    return getattr(wrapper, "__wrapped__", wrapper)
-
-
-def _location(user: FrameType | None) -> str:
+def _line_of(user: FrameType | None) -> str:
     if user is None:
         return "a thread that runs no code but JAX's"
     return f"{_shortened(user.f_code.co_filename)}:{user.f_lineno}"
+
+
+def _place_of(code: Any) -> str:
+    return f"{_shortened(code.co_filename)}:{code.co_firstlineno}"
 
 
 def _shortened(filename: str) -> str:

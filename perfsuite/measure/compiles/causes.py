@@ -1,8 +1,8 @@
 """Why a compile happened: what the call has different from the nearest one that compiled before.
 
-Compiles are remembered for as long as somebody counts, forbids or observes them, as descriptions that keep no array
-alive. JAX's own `jax.explain_cache_misses` is not asked: it is silent where only committedness or the device differ,
-speaks after the trace, and must be configured for the whole process.
+Compiles are remembered while any context counts, forbids or observes them, as descriptions that keep no array alive.
+JAX's own `jax.explain_cache_misses` would not do: it is silent where only committedness or the device differ, reports
+after the trace, and must be configured for the whole process.
 """
 
 import collections
@@ -20,17 +20,16 @@ from perfsuite.measure.compat.frameworks import looks_at_identity
 from perfsuite.measure.compiles.callsite import CallSite, Statics, code_of, innermost
 from perfsuite.measure.compiles.description import Item, Leaf, Node, describe, shared_places
 from perfsuite.measure.compiles.signature import (
-    Change,
+    Changes,
     Signature,
-    differences,
+    SignatureChange,
+    changes_between,
     distance,
     signature_of,
     signature_of_named,
     with_parameters,
 )
 from perfsuite.measure.compiles.values import Value, held_by, identity_of, text_of
-
-STAGES = ("trace", "lower", "compile")
 
 _FUNCTIONS = 512
 _CALLS_EACH = 32
@@ -39,7 +38,11 @@ _CALLS_EACH = 32
 _UNRELATED = ("log", "explain", "persistent", "compilation_cache", "traceback", "dump", "leak", "pgle", "distributed")
 """Parts of the names of options that no program depends on."""
 
-_OWN = "an object of its own"
+_SHORT = (bool, int, float, complex, str, bytes, np.generic, jax.Array, np.ndarray, tuple, list, dict, type(None))
+"""What a message can show without a `__repr__` that may read arrays."""
+
+Config = tuple[tuple[str, str], ...]
+"""Options and contexts by name, with their values as text."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,7 +56,7 @@ class Sighting:
 
     signature: Signature
     function: Value | Item | None
-    config: tuple[tuple[str, str], ...] = dataclasses.field(repr=False)
+    config: Config = dataclasses.field(repr=False)
     held: Signature | None = dataclasses.field(default=None, compare=False, repr=False)
     statics: Statics | None = None
     shared: tuple[tuple[str, str], ...] = ()
@@ -63,11 +66,11 @@ class Sighting:
 class Cause:
     """Why a call compiled. `changes` are from the nearest of `known` calls, and empty where none was found."""
 
-    changes: tuple[Change, ...]
-    known: int
+    changes: Changes = ()
+    known: int = 0
 
 
-class History:
+class CompileHistory:
     """The calls seen compiling, a bounded number of them by function. Safe to use from several threads."""
 
     def __init__(self) -> None:
@@ -90,7 +93,7 @@ class History:
             return tuple(self._calls.get(key, ()))
 
     def has(self, code: str) -> bool:
-        """Whether a function whose code is there was seen compiling."""
+        """Whether a function with its code at this `file:line` was seen compiling."""
         with self._lock:
             return any(key[0] == code for key in self._calls)
 
@@ -99,7 +102,7 @@ class History:
             self._calls.clear()
 
 
-HISTORY = History()
+HISTORY = CompileHistory()
 
 
 def key_of(site: CallSite, name: str = "") -> tuple[str, ...]:
@@ -110,23 +113,25 @@ def key_of(site: CallSite, name: str = "") -> tuple[str, ...]:
 
 def sighting_of(site: CallSite) -> Sighting:
     """Describe a call that is compiling, or about to."""
-    named = site.named
-    signature = signature_of(site.args, site.kwargs) if named is None else signature_of_named(named)
+    signature = signature_of(site.args, site.kwargs) if site.named is None else signature_of_named(site.named)
     function: Value | Item | None = None
-    if site.function is not None:
-        function = describe(site.function) if site.compared else identity_of(site.function)
-    held = None if site.function is None or site.compared or site.eager else signature_of_named(_held(site.function))
-    shared: dict[str, str] = {}
-    if looks_at_identity(site.function):
-        shared = shared_places({"args": site.args, "kwargs": site.kwargs})
-    return Sighting(signature, function, config_now(), held, site.statics, tuple(shared.items()))
+    held: Signature | None = None
+    if site.compared:
+        function = describe(site.function)
+    elif site.function is not None:
+        function = identity_of(site.function)
+        if not site.eager:
+            brought = held_by(site.function)
+            held = signature_of_named({name: value for name, value in brought.items() if _has_short_text(value)})
+    shared = looks_at_identity(site.function) and shared_places({"args": site.args, "kwargs": site.kwargs})
+    return Sighting(signature, function, config_now(), held, site.statics, tuple(shared.items()) if shared else ())
 
 
-def cause_of(sighting: Sighting, known: Iterable[Sighting], site: CallSite) -> Cause:
+def recompile_cause(sighting: Sighting, known: Iterable[Sighting], site: CallSite) -> Cause:
     """What `sighting` has different from the nearest of the calls in `known`; the latest of equals."""
     known = tuple(known)
     if not known:
-        return Cause((), 0)
+        return Cause()
     same = [other for other in known if other.function == sighting.function]
     if not same and isinstance(sighting.function, Value) and not site.eager:
         # JAX compiles every new function object, whatever its arguments. What it holds is built into its program.
@@ -134,27 +139,23 @@ def cause_of(sighting: Sighting, known: Iterable[Sighting], site: CallSite) -> C
         return Cause((_another_function(site, held), *held), len(known))
     # The same function may be jitted in several ways.
     same = [other for other in same if other.statics == sighting.statics] or same
-    nearest = min(reversed(same or known), key=lambda other: distance(_changes(other, sighting, site)))
-    changes = _changes(nearest, sighting, site)
+    changes = min((_sighting_changes(other, sighting, site) for other in reversed(same or known)), key=distance)
     return Cause(changes if site.named else with_parameters(changes, site.function), len(known))
 
 
-def config_now() -> tuple[tuple[str, str], ...]:
-    """The options and contexts in force in this thread that a program may depend on, with their values as text."""
-    found = {
-        name: text_of(value)
-        for name, value in jax.config.values.items()
-        if not any(part in name for part in _UNRELATED)
-    }
+def config_now() -> Config:
+    """The options and contexts in force in this thread that a program may depend on."""
+    values = jax.config.values.items()
+    found = {name: text_of(value) for name, value in values if not any(part in name for part in _UNRELATED)}
     for name, context in (("mesh", jax.sharding.get_mesh), ("abstract mesh", jax.sharding.get_abstract_mesh)):
         try:
             found[name] = text_of(context())
-        except Exception:  # Not to be asked while JAX is tracing.
+        except Exception:  # JAX raises when it is asked while it traces.
             found[name] = "unknown while tracing"
     return tuple(found.items())
 
 
-def relevant(changes: Iterable[Change], statics: Statics | None) -> tuple[Change, ...]:
+def relevant(changes: Iterable[SignatureChange], statics: Statics | None) -> Changes:
     """The changes that make JAX compile. A Python number's value does where it is static.
 
     Where nobody can tell whether it is (`statics` is `None`), it counts if nothing else differs.
@@ -163,10 +164,10 @@ def relevant(changes: Iterable[Change], statics: Statics | None) -> tuple[Change
     if statics is None or statics.all:
         # A NumPy number is an array for `filter_jit`, and most often where nobody can tell.
         changes = tuple(change for change in changes if (change.kind, change.variant) != ("number", "numpy"))
-    numbers = {change.path for change in changes if change.kind == "number"}
     if statics is None:
         return tuple(change for change in changes if change.kind != "number") or changes
-    # Of a static number the value says it all; of another the dtype and weak type do.
+    numbers = {change.path for change in changes if change.kind == "number"}
+    # Of a static number only the value is told; of another the dtype and weak type.
     return tuple(
         change
         for change in changes
@@ -174,64 +175,57 @@ def relevant(changes: Iterable[Change], statics: Statics | None) -> tuple[Change
     )
 
 
-def config_changes(before: tuple[tuple[str, str], ...], after: tuple[tuple[str, str], ...]) -> tuple[Change, ...]:
+def config_changes(before: Config, after: Config) -> Changes:
     """The options and contexts whose values differ."""
-    old, new = dict(before), dict(after)
-    names = [name for name in new if name in old and old[name] != new[name]]
-    return tuple(Change("config", name, old[name], new[name]) for name in names)
+    old = dict(before)
+    return tuple(SignatureChange("config", name, old[name], now) for name, now in after if old.get(name, now) != now)
 
 
-def _changes(before: Sighting, after: Sighting, site: CallSite) -> tuple[Change, ...]:
-    found: list[Change] = []
+def _sighting_changes(before: Sighting, after: Sighting, site: CallSite) -> Changes:
+    found: list[SignatureChange] = []
     if isinstance(before.function, Leaf | Node) and isinstance(after.function, Leaf | Node):
         old, new = Signature((("fn", before.function),)), Signature((("fn", after.function),))
-        found += (_another_function(site) if change.path == "fn" else change for change in differences(old, new))
+        found += (_another_function(site) if change.path == "fn" else change for change in changes_between(old, new))
     if before.statics != after.statics and not site.eager:
-        found.append(Change("options", "static arguments", _listing(before.statics), _listing(after.statics)))
-    found += relevant(differences(before.signature, after.signature), site.statics)
+        found.append(SignatureChange("options", "static arguments", _listing(before.statics), _listing(after.statics)))
+    found += relevant(changes_between(before.signature, after.signature), site.statics)
     if all(change.kind != "structure" for change in found):
         found += _sharing_changes(dict(before.shared), dict(after.shared))
-    found += config_changes(before.config, after.config)
-    return tuple(found)
+    return (*found, *config_changes(before.config, after.config))
 
 
-def _held_changes(before: Sighting, after: Sighting) -> tuple[Change, ...]:
+def _held_changes(before: Sighting, after: Sighting) -> Changes:
     if before.held is None or after.held is None:
         return ()
-    return relevant(differences(before.held, after.held), Statics(all=True))
+    return relevant(changes_between(before.held, after.held), Statics(all=True))
 
 
-def _sharing_changes(before: dict[str, str], after: dict[str, str]) -> Iterator[Change]:
-    """The places that have come to hold the object of another, or no longer do."""
+def _sharing_changes(before: dict[str, str], after: dict[str, str]) -> Iterator[SignatureChange]:
+    """The places that now hold the object of another place, or no longer do."""
     for path in sorted({*before, *after}):
-        was, now = (f"the same object as {first[path]}" if path in first else _OWN for first in (before, after))
+        firsts = (first.get(path) for first in (before, after))
+        was, now = ("an object of its own" if first is None else f"the same object as {first}" for first in firsts)
         if was != now:
-            yield Change("structure", path, was, now, variant="shared")
+            yield SignatureChange("structure", path, was, now, variant="shared")
 
 
 def _listing(statics: Statics | None) -> str:
-    if statics is None:
-        return "unknown"
-    paths = [*(f"args[{n}]" for n in statics.argnums), *(f"kwargs[{name!r}]" for name in statics.argnames)]
-    return ", ".join(paths) or "none"
+    return "unknown" if statics is None else ", ".join(statics.paths) or "none"
 
 
-def _another_function(site: CallSite, held: tuple[Change, ...] = ()) -> Change:
-    made = _made(site.function)
+def _another_function(site: CallSite, held: Changes = ()) -> SignatureChange:
+    made = _made_without_def(site.function)
     now = f"another of the same code ({code_of(site.function)}){made and f', a {made} made anew'}"
-    variant, hint = ("held", held[0].path.rpartition(" ")[2]) if held and not _is_object(held[0]) else (made, "")
+    # No argument could stand for such an object.
+    objects = ("function", "closure", "method", "optimizer", "class", "identity", "equality")
+    variant, hint = ("held", held[0].path.rpartition(" ")[2]) if held and held[0].variant not in objects else (made, "")
     if site.maker:
         variant, hint = "library", site.maker
-    return Change("function", "function", "an earlier object", now, variant=variant, hint=hint)
+    return SignatureChange("function", "function", "an earlier object", now, variant=variant, hint=hint)
 
 
-def _is_object(change: Change) -> bool:
-    """Whether a change is of something that no argument could stand for."""
-    return change.variant in ("function", "closure", "method", "optimizer", "class", "identity", "equality")
-
-
-def _made(function: Any) -> str:
-    """What kind of function object it is, for those that are made anew without a `def`."""
+def _made_without_def(function: Any) -> str:
+    """What kind of function object it is, for those that are created without a `def`."""
     if not isinstance(function, types.FunctionType | types.MethodType | functools.partial):
         *_, function = innermost(function)  # Behind an object of nnx.jit's.
     if isinstance(function, functools.partial):
@@ -243,12 +237,5 @@ def _made(function: Any) -> str:
     return "lambda" if getattr(function, "__name__", "") == "<lambda>" else ""
 
 
-def _held(function: Any) -> dict[str, Any]:
-    """What a function object brings with it, as far as a message can show it."""
-    return {name: value for name, value in held_by(function).items() if _has_short_text(value)}
-
-
 def _has_short_text(value: Any) -> bool:
-    """Whether a message can show it without a `__repr__` that may read arrays."""
-    shown = (bool, int, float, complex, str, bytes, np.generic, jax.Array, np.ndarray, tuple, list, dict, type(None))
-    return isinstance(value, shown) or callable(value) or type(value).__repr__ is object.__repr__
+    return isinstance(value, _SHORT) or callable(value) or type(value).__repr__ is object.__repr__

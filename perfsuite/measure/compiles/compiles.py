@@ -1,7 +1,7 @@
 """Traces, lowerings and backend compiles: counted, forbidden, or only remembered.
 
-A warm call pays nothing for it, because JAX tells of compiles alone; and an error is raised at the start of the stage
-that it forbids, before the work.
+JAX reports compiles alone, so a warm call pays nothing. An error is raised at the start of the stage that it forbids,
+before the work.
 """
 
 import contextlib
@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 from perfsuite.measure.compat.jax_stack import restore_fast_path
 from perfsuite.measure.compiles.listeners import is_heard, open_contexts, telling
-from perfsuite.measure.compiles.tally import CompileEvent, Compiles, FunctionCompiles, is_building_inputs
+from perfsuite.measure.compiles.tally import BUILDING_INPUTS, CompileEvent, Compiles, FunctionCompiles
 from perfsuite.measure.errors import MeasurementError, RecompilationError
 
 __all__ = ["CompileEvent", "Compiles", "FunctionCompiles", "count", "forbid", "forbidden", "observe"]
@@ -31,9 +31,9 @@ def count() -> Iterator[Compiles]:
 def forbid() -> Iterator[Compiles]:
     """Raise `RecompilationError` at any trace, lowering or backend compile inside, in any thread, before its work.
 
-    The error names the function, the user's line, and what the call has different from the nearest one known. It is
-    raised again when the context closes, should something have caught it, or it was another thread's. Inputs can be
-    built in the yielded object's `building_inputs()`.
+    The error names the function, the user's line, and what differs from the nearest known call. If something catches
+    it, or it is another thread's, it is raised again when the context closes. Build inputs in the yielded object's
+    `building_inputs()`.
     """
     __tracebackhide__ = True
     watch = Compiles(forbids=True)
@@ -41,7 +41,9 @@ def forbid() -> Iterator[Compiles]:
         try:
             yield watch
         except RecompilationError as error:
-            _remove_jax_note(error)
+            # JAX notes that it removed frames: of this error they are all perfsuite's and JAX's own.
+            if hasattr(error, "__notes__"):
+                error.__notes__ = [note for note in error.__notes__ if "JAX_TRACEBACK_FILTERING" not in note]
             raise
         finally:
             restore_fast_path(watch.functions_refused())
@@ -51,26 +53,19 @@ def forbid() -> Iterator[Compiles]:
 
 @contextlib.contextmanager
 def observe() -> Iterator[None]:
-    """Only remember what compiles inside, so that a later recompilation can be told from it."""
+    """Only remember what compiles inside, to compare a later recompilation with it."""
     with telling(Compiles(counts=False)):
         yield
 
 
 def forbidden() -> bool:
     """Whether compiles are forbidden right now, in this thread."""
-    return any(watch.forbids for watch in open_contexts()) and not is_building_inputs()
+    return any(watch.forbids for watch in open_contexts()) and not BUILDING_INPUTS.get()
 
 
 def _check_heard() -> None:
     if not is_heard():
         raise MeasurementError(
-            "something removed perfsuite's monitoring listeners while compiles were being watched, so some may have "
-            "gone unseen. Use jax.monitoring.unregister_..._listener instead of jax.monitoring.clear_event_listeners()."
+            "something removed perfsuite's monitoring listeners while compiles were being watched, so some may be "
+            "missing. Use jax.monitoring.unregister_..._listener instead of jax.monitoring.clear_event_listeners()."
         )
-
-
-def _remove_jax_note(error: RecompilationError) -> None:
-    """Drop what JAX adds about frames that it removed: of this error they are all perfsuite's and JAX's own."""
-    notes = [note for note in getattr(error, "__notes__", ()) if "JAX_TRACEBACK_FILTERING" not in note]
-    if hasattr(error, "__notes__"):
-        error.__notes__ = notes

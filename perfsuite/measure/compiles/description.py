@@ -1,6 +1,6 @@
 """One argument of a call, described as the tree that JAX makes of it, with no array kept alive.
 
-An array is known by shape, dtype, weak type and, where it is committed to devices, by its sharding; whatever else JAX
+An array is known by shape, dtype, weak type and, where it is committed to devices, by its sharding. Whatever else JAX
 compares by equality is a `Value`.
 """
 
@@ -12,20 +12,21 @@ import jax
 import numpy as np
 
 from perfsuite.measure.compat.frameworks import graph_children, is_graph_node
-from perfsuite.measure.compiles.values import Value, value_of
+from perfsuite.measure.compiles.values import Value, tried, value_of
 
 _SCALARS = (bool, int, float, complex)
 _LEAVES = (jax.Array, np.ndarray, np.generic, jax.ShapeDtypeStruct, *_SCALARS)
 _CONTAINERS = (tuple, list, dict, type(None))
+_NO_PLACEMENT: tuple[str, tuple[str, ...]] = ("", ())
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Leaf:
     """An argument without children.
 
-    `kind` is "array", "scalar" (a Python number: an array for `jax.jit`, static for `filter_jit`) or "static". `value`
-    is of all but arrays that have no hash, and `source` says what the argument is.
-    `sharding` and `devices` are of arrays that are committed to their devices; JAX moves others as it needs them.
+    `kind` is "array", "scalar" (a Python number: an array for `jax.jit`, static for `filter_jit`) or "static". All but
+    unhashable arrays have a `value`; `source` says what the argument is. Arrays that are committed to their devices
+    have `sharding` and `devices`; JAX moves others as it needs them.
     """
 
     kind: Literal["array", "scalar", "static"]
@@ -37,10 +38,6 @@ class Leaf:
     value: Value | None = None
     source: str = dataclasses.field(default="", compare=False)
 
-    @property
-    def committed(self) -> bool:
-        return bool(self.devices)
-
     def __str__(self) -> str:
         if self.kind == "array":
             return text_of_array(self)
@@ -51,8 +48,8 @@ class Leaf:
 class Node:
     """An argument with children, by the text that a path adds for each: `['ids']`, `[0]`, `.weight`.
 
-    `auxiliary` is what the node itself adds to the tree structure, such as a module's static fields. `attributes`
-    are there to name what differs in it.
+    `auxiliary` is what the node itself adds to the tree structure, such as a module's static fields; `attributes` name
+    what differs in it.
     """
 
     type: Value
@@ -70,17 +67,16 @@ Item: TypeAlias = Leaf | Node
 def describe(value: Any, _above: tuple[int, ...] = ()) -> Item:
     """Describe one argument as the tree that JAX makes of it."""
     if isinstance(value, _LEAVES):
-        return _describe_leaf(value)
+        return _leaf(value)
     children, auxiliary = _one_level(value)
     # An NNX module may hold itself; so may a node whose flattening is wrong.
     if children is None or id(value) in _above:
-        return _describe_leaf(value)
-    below = (*_above, id(value))
-    named = tuple((suffix, describe(child, below)) for suffix, child in children)
+        return _leaf(value)
+    named = tuple((suffix, describe(child, (*_above, id(value)))) for suffix, child in children)
     if type(value) in _CONTAINERS:
         return Node(value_of(type(value)), named)
     names = {suffix.removeprefix(".") for suffix, _ in named}
-    attributes = tuple((name, value_of(x)) for name, x in _attributes(value) if name not in names)
+    attributes = tuple((name, value_of(x)) for name, x in _own_attributes(value) if name not in names)
     return Node(value_of(type(value)), named, value_of(auxiliary), attributes)
 
 
@@ -89,27 +85,24 @@ def text_of_array(value: Any) -> str:
     return f"{value.dtype}[{','.join(map(str, value.shape))}]"
 
 
-def leaves_of(path: str, item: Item) -> Iterator[tuple[str, Leaf]]:
-    """Every leaf below `item`, which is at `path`, with its own path."""
+def leaves_below(path: str, item: Item) -> Iterator[tuple[str, Leaf]]:
+    """Every leaf of `item`, which is at `path`, with its own path."""
     if isinstance(item, Leaf):
         yield path, item
     else:
         for suffix, child in item.children:
-            yield from leaves_of(path + suffix, child)
+            yield from leaves_below(path + suffix, child)
 
 
 def shared_places(arguments: dict[str, Any]) -> dict[str, str]:
-    """The paths at which an NNX variable or module is met again, each with the path at which it was met first."""
+    """The further paths of each NNX variable or module that has several, each with the first path."""
     first: dict[int, str] = {}
     again: dict[str, str] = {}
 
     def visit(path: str, value: Any, above: tuple[int, ...]) -> None:
-        if is_graph_node(value):
-            if id(value) in first:
-                again[path] = first[id(value)]
-                return
-            first[id(value)] = path
-        if not isinstance(value, _LEAVES) and id(value) not in above:
+        if is_graph_node(value) and first.setdefault(id(value), path) != path:
+            again[path] = first[id(value)]
+        elif not isinstance(value, _LEAVES) and id(value) not in above:
             for suffix, child in _one_level(value)[0] or ():
                 visit(path + suffix, child, (*above, id(value)))
 
@@ -120,56 +113,48 @@ def shared_places(arguments: dict[str, Any]) -> dict[str, str]:
 
 def _one_level(value: Any) -> tuple[list[tuple[str, Any]] | None, Any]:
     """The children of a node with their part of the path, and its auxiliary data; `None` for a leaf."""
-    if isinstance(value, Iterator):
-        return None, None  # JAX would warn that it takes it for a leaf
-    # Only the first node that JAX asks about, the value itself, is taken apart. Not `node is not value`: a node that
-    # holds itself would be taken apart for ever.
-    taken_apart = iter([False])
-    structure: Any
     try:
-        keyed, structure = jax.tree_util.tree_flatten_with_path(value, is_leaf=lambda node: next(taken_apart, True))
-        data = structure.node_data()
-    except Exception:  # Keys that cannot be sorted, or a flattening of the user's that fails: JAX will say so itself.
-        return None, None
-    if data is None:
+        keyed, auxiliary = jax.tree_util.flatten_one_level_with_keys(value)
+    except Exception:  # A leaf; or unsortable keys, or a flattening of the user's that fails: JAX will say so itself.
         graph = graph_children(value)
         return (None, None) if graph is None else ([(f".{name}", child) for name, child in graph.items()], None)
-    return [(jax.tree_util.keystr(path), child) for path, child in keyed], data[1]
+    if hasattr(value, "_fields"):  # JAX gives every field of a named tuple the name of the first (0.10.2).
+        return [(f".{name}", child) for name, child in zip(value._fields, value, strict=True)], auxiliary
+    return [(jax.tree_util.keystr((key,)), child) for key, child in keyed], auxiliary
 
 
-def _attributes(value: Any) -> Iterator[tuple[str, Any]]:
+def _own_attributes(value: Any) -> Iterator[tuple[str, Any]]:
     if isinstance(held := getattr(value, "__dict__", None), dict):
         yield from ((name, x) for name, x in held.items() if not name.startswith("_pytree__"))
     elif dataclasses.is_dataclass(value):
         yield from ((field.name, getattr(value, field.name, None)) for field in dataclasses.fields(value))
 
 
-def _describe_leaf(value: Any) -> Leaf:
+def _leaf(value: Any) -> Leaf:
     source = type(value).__name__
     try:
         aval: Any = value if isinstance(value, jax.ShapeDtypeStruct) else jax.typeof(value)
         shape, dtype, weak_type = tuple(aval.shape), str(aval.dtype), bool(aval.weak_type)
     except Exception:  # Not for JAX to trace, such as a string, or an int that fits no dtype: it must be static.
         return Leaf("static", value=value_of(value), source=source)
-    if isinstance(value, _SCALARS) and not isinstance(value, np.generic):
-        return Leaf("scalar", shape, dtype, weak_type, value=value_of(value), source=f"a Python {source}")
     if isinstance(value, np.generic):  # The only arrays that can be static: the others have no hash.
         return Leaf("array", shape, dtype, weak_type, value=value_of(value), source=f"a NumPy {source}")
-    sharding, devices = _placement(value)
-    return Leaf("array", shape, dtype, weak_type, sharding, devices, source="an array")
+    if isinstance(value, _SCALARS):
+        return Leaf("scalar", shape, dtype, weak_type, value=value_of(value), source=f"a Python {source}")
+    # A tracer, or an array of another library, has no placement to compare.
+    placement = tried(lambda: _placement(value), _NO_PLACEMENT)
+    return Leaf("array", shape, dtype, weak_type, *placement, source="an array")
 
 
 def _placement(value: Any) -> tuple[str, tuple[str, ...]]:
     """The sharding and devices that an array is committed to; empty where JAX is free to move it."""
-    try:
-        sharding = value.sharding
-        if sharding is None or not getattr(value, "committed", True):
-            return "", ()
-        if (mesh := getattr(sharding, "mesh", None)) is not None:
-            devices = tuple(f"{device.platform}:{device.id}" for device in mesh.devices.flat)
-        else:
-            devices = tuple(sorted(f"{device.platform}:{device.id}" for device in sharding.device_set))
-        text = f"one device, {sharding.memory_kind} memory" if mesh is None and len(devices) == 1 else str(sharding)
-        return text, devices
-    except Exception:  # A tracer, or an array of another library: no placement to compare.
-        return "", ()
+    sharding = value.sharding
+    if sharding is None or not getattr(value, "committed", True):
+        return _NO_PLACEMENT
+    mesh = getattr(sharding, "mesh", None)
+    devices = [
+        f"{device.platform}:{device.id}" for device in (mesh.devices.flat if mesh is not None else sharding.device_set)
+    ]
+    if mesh is not None:
+        return str(sharding), tuple(devices)
+    return f"one device, {sharding.memory_kind} memory" if len(devices) == 1 else str(sharding), tuple(sorted(devices))

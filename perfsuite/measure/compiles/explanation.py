@@ -3,7 +3,8 @@
 from collections.abc import Sequence
 
 from perfsuite.measure.compiles.causes import Cause
-from perfsuite.measure.compiles.signature import Change, Signature
+from perfsuite.measure.compiles.signature import Signature, SignatureChange
+from perfsuite.measure.words import plural
 
 VERBS = {"trace": "was traced", "lower": "was lowered", "compile": "was compiled"}
 _REUSED = {"trace": "", "lower": " (its trace was reused)", "compile": " (its trace and lowering were reused)"}
@@ -73,8 +74,8 @@ _FUNCTIONS = {
 }
 
 _AFTERWARDS = {
-    "ragged": "  Where the last batch is smaller: pad it and mask the rest, or drop it.",
-    "grows": "  Where a length grows: write into a buffer of fixed length, with jax.lax.dynamic_update_slice.",
+    "ragged": "\n  Where the last batch is smaller: pad it and mask the rest, or drop it.",
+    "grows": "\n  Where a length grows: write into a buffer of fixed length, with jax.lax.dynamic_update_slice.",
 }
 
 _LOOPS = ("scan", "while", "cond", "while_loop", "fori_loop", "map", "associative_scan", "switch")
@@ -84,21 +85,21 @@ def recompilation(function: str, stage: str, location: str, cause: Cause) -> str
     """The message for a user's jitted function that compiled."""
     again = " again" if cause.known else ""
     lines = [f"`{function}` {VERBS[stage]}{again} at {location}{_REUSED[stage]}"]
-    warm = f"perf.warm({_as_name(function)}, over=[...])"
+    warm = _warm(function)
+    known = plural(cause.known, "known signature")
     if not cause.known:
         lines.append("  no earlier call is known: this is the first, or it compiled before perfsuite watched.")
         lines.append(f"  Warm it before: {warm}")
-    elif not cause.changes:
+    elif cause.changes:
+        lines += [*_listed(cause.changes), f"  nearest of {known}. {remedy(cause.changes, warm)}"]
+    else:
         lines += [
-            f"  nothing differs from one of {_signatures(cause.known)}, in tree structure, shapes, dtypes, weak types,",
-            "  static values, shardings, devices, function object and configuration. It may have been jitted again",
-            "  with other options (donate_argnums, out_shardings: jit it once), what was compiled may have been",
-            "  dropped (jax.clear_caches(), a full cache), or it depends on what is not compared: a layout, or a",
+            f"  nothing differs from one of {known}, in tree structure, shapes, dtypes, weak types,",
+            "  static values, shardings, devices, function object and configuration. Possible causes:",
+            "  it was jitted again with other options (donate_argnums, out_shardings: jit it once); JAX dropped its",
+            "  program (jax.clear_caches(), a full cache); or it depends on what is not compared: a layout, or a",
             "  context such as `with mesh:` (use jax.set_mesh).",
         ]
-    else:
-        lines += _listed(cause.changes)
-        lines.append(f"  nearest of {_signatures(cause.known)}. {remedy(cause.changes, warm)}")
     return "\n".join(lines)
 
 
@@ -114,58 +115,48 @@ def eager_operation(function: str, stage: str, location: str, through: str, caus
             "  a loop outside any jitted function: it compiles for every new body function, length and shape.",
             "  Put it inside jax.jit, or define its body once, at module level.",
         ]
-    else:
-        lines.append("  an eager operation: it runs outside any jitted function and compiles for every new shape.")
-        lines += _listed(cause.changes[:2])
-        if inside:
-            lines.append(
-                f"  `{inside}` was jitted before: leave jax.disable_jit(), or call the jitted function, "
-                "or call it inside a jitted function."
-            )
-        lines += [
-            "  Move it into the jitted function, or use NumPy.",
-            "  Build inputs before this context, or inside its .building_inputs().",
-        ]
+        return "\n".join(lines)
+    lines.append("  an eager operation: it runs outside any jitted function and compiles for every new shape.")
+    lines += _listed(cause.changes[:2])
+    if inside:
+        lines.append(
+            f"  `{inside}` was jitted before: leave jax.disable_jit(), or call the jitted function, "
+            "or call it inside a jitted function."
+        )
+    lines.append("  Move it into the jitted function, or use NumPy.")
+    lines.append("  Build inputs before this context, or inside its .building_inputs().")
     return "\n".join(lines)
 
 
 def unwarmed(
-    function: str, signature: Signature, changes: Sequence[Change], warmed: int, *, where: str = "", compiled: str = ""
+    function: str, signature: Signature, changes: Sequence[SignatureChange], warmed: int, *, where: str, compiled: str
 ) -> str:
-    """The message for a call whose signature is not one that was warmed; `compiled` is what it made JAX compile."""
+    """The message for a call whose signature was not warmed; at `where`, for which JAX compiled `compiled`."""
+    where = where and f" at {where}"
     inner = f" (it compiled `{compiled}`)" if compiled not in ("", function) else ""
-    # A model's signature is hundreds of lines; what differs in it is below.
+    # A model's signature is hundreds of lines; the lines below name what differs in it.
     shown = f": {signature}" if len(signature.leaves) <= 4 else ""
-    lines = [f"`{function}` was called{where} with a signature that was not warmed{inner}{shown}"]
-    lines += _listed(changes)
-    lines.append(f"  nearest of {warmed} warmed. {remedy(changes, f'perf.warm({_as_name(function)}, over=[...])')}")
+    lines = [f"`{function}` was called{where} with a signature that was not warmed{inner}{shown}", *_listed(changes)]
+    lines.append(f"  nearest of {warmed} warmed. {remedy(changes, _warm(function))}")
     return "\n".join(lines)
 
 
-def remedy(changes: Sequence[Change], warm: str) -> str:
-    """The one thing to do about these changes."""
-    kinds = {change.kind: change for change in reversed(changes)}
-    for kind, text in _REMEDIES.items():
-        if kind in kinds:
-            change = kinds[kind]
+def remedy(changes: Sequence[SignatureChange], warm: str) -> str:
+    """What to do about these changes: the advice for the most telling one."""
+    by_kind = {change.kind: change for change in reversed(changes)}
+    for kind in _REMEDIES:
+        if (change := by_kind.get(kind)) is not None:
             more = _FUNCTIONS.get(change.variant, "").format(hint=change.hint)
-            said = _FINER.get((kind, change.variant), text)
-            said = said.format(warm=warm, was=change.was, hint=change.hint, more=more)
-            after = _AFTERWARDS.get(change.variant, "") if kind == "shape" else ""
-            return f"{said}\n{after}" if after else said
+            text = _FINER.get((kind, change.variant), _REMEDIES[kind])
+            afterwards = _AFTERWARDS.get(change.variant, "") if kind == "shape" else ""
+            return text.format(warm=warm, was=change.was, hint=change.hint, more=more) + afterwards
     return f"Warm this one too: {warm}"
 
 
-def _listed(changes: Sequence[Change]) -> list[str]:
-    lines = [f"  {change}" for change in changes[:_SHOWN]]
-    if len(changes) > _SHOWN:
-        lines.append(f"  and {len(changes) - _SHOWN} more")
-    return lines
+def _listed(changes: Sequence[SignatureChange]) -> list[str]:
+    more = [f"  and {len(changes) - _SHOWN} more"] if len(changes) > _SHOWN else []
+    return [*(f"  {change}" for change in changes[:_SHOWN]), *more]
 
 
-def _signatures(count: int) -> str:
-    return f"{count} known signature{'s' if count > 1 else ''}"
-
-
-def _as_name(function: str) -> str:
-    return function if function.isidentifier() else "fn"
+def _warm(function: str) -> str:
+    return f"perf.warm({function if function.isidentifier() else 'fn'}, over=[...])"

@@ -1,7 +1,8 @@
 """`fast_path`: the calls of jitted functions that JAX's C++ does not answer by itself, though nothing compiles.
 
-A warm call of a jitted function is one call into C++. Where JAX has no fast path for it, some 130 to 300 Python calls
-find the compiled program anew, each time (jax 0.10.2): no trace, no compile, no message. `sys.setprofile` sees them.
+A warm call of a jitted function is one call into C++. Where JAX has no fast path for it, each call takes some 130 to
+300 Python calls to find the compiled program again (jax 0.10.2): no trace, no compile, no message. `sys.setprofile`
+sees them.
 """
 
 import collections
@@ -13,7 +14,7 @@ from typing import Any
 import jax
 
 from perfsuite.measure.call import Call, label_of
-from perfsuite.measure.compat import jax_stack as _jax_internals
+from perfsuite.measure.compat import jax_stack
 from perfsuite.measure.compiles import callsite, compiles
 from perfsuite.measure.compiles.warmup import borrowed, warm
 from perfsuite.measure.errors import MeasurementError
@@ -28,7 +29,7 @@ ERROR_BEFORE = (
     "Its clear_cache() repairs that, for one compile"
 )
 PLACED = (
-    "an argument lies elsewhere than its program wants it, and is moved there in each call: jax.device_put it once, "
+    "an argument is not where its program needs it, and each call moves it there: jax.device_put it once, "
     "with that sharding"
 )
 
@@ -37,8 +38,8 @@ PLACED = (
 class FastPath:
     """The fast-path misses of one warm call. `by_function` has each function and its misses, the most first.
 
-    `reasons` says of each why, and `places` where it is defined. An argument that Python moves to another device or
-    sharding in each call is a miss too, under the name of `MOVED`, with the line that makes the call as its place.
+    `reasons` says why each misses, and `places` where each is defined. An argument that Python moves to another device
+    or sharding in each call is a miss too: its name is `MOVED`, its place the line that makes the call.
     """
 
     label: str
@@ -61,49 +62,48 @@ class FastPath:
 def fast_path(call: Call) -> FastPath:
     """Count the calls of jitted functions in one warm `call`, in this thread, that take JAX's slow path.
 
-    A compile meanwhile raises `RecompilationError`: that is another kind of miss. Where nothing was seen to miss, JAX
-    itself is asked (`jax.no_tracing`); it raises `MeasurementError` should JAX know better. As after any call that
-    raises midway, a state that was donated before in that call is gone then.
+    A compile in a measured run raises `RecompilationError`: that is another kind of miss. Where no miss was seen, JAX
+    itself is asked (`jax.no_tracing`); if it disagrees, this raises `MeasurementError`. As after any call that raises
+    midway, a state that the call donated by then is gone.
     """
     with borrowed(call) as subject:
         warm(subject.fn, over=[subject])
         with compiles.forbid():
-            runs = [_run(subject) for _ in range(_RUNS)]
-            found = max(runs[_RUNS // 2 :], key=lambda run: len(run.misses))
-            if not found.misses:
+            runs = [_misses(subject) for _ in range(_RUNS)]
+            found = max(runs[_RUNS // 2 :], key=len)
+            if not found:
                 _ask_jax(subject)
-    by_function = collections.Counter(name for name, _, _ in found.misses)
     return FastPath(
         call.label,
-        len(found.misses),
-        dict(by_function.most_common()),
-        {name: reason for name, _, reason in found.misses},
-        {name: place for name, place, _ in found.misses},
+        len(found),
+        dict(collections.Counter(miss.function for miss in found).most_common()),
+        {miss.function: miss.reason for miss in found},
+        {miss.function: miss.place for miss in found},
     )
 
 
-class _Profile:
-    """What `sys.setprofile` is given: collects the misses of one run, as (function, place, reason)."""
+@dataclasses.dataclass(frozen=True)
+class _Miss:
+    function: str
+    place: str
+    reason: str
 
-    def __init__(self) -> None:
-        self.misses: list[tuple[str, str, str]] = []
-        self._open: list[FrameType] = []
 
-    def __call__(self, frame: FrameType, event: str, argument: Any) -> None:
+def _misses(call: Call) -> list[_Miss]:
+    """The misses of one run."""
+    misses: list[_Miss] = []
+    inside: list[FrameType] = []
+
+    def profile(frame: FrameType, event: str, argument: Any) -> None:
         if event == "call":
-            if _jax_internals.misses_fast_path(frame):
-                self._open.append(frame)
-            elif not self._open and _jax_internals.places_argument(frame):
-                self.misses.append((MOVED, callsite.location(frame), PLACED))
-        elif event == "return" and self._open and frame is self._open[-1]:
-            self._open.pop()
-            function = _jax_internals.missed_function(frame)
-            reason = _jax_internals.why_missed(frame, argument) or ERROR_BEFORE
-            self.misses.append((*_named(function, frame), reason))
+            if jax_stack.misses_fast_path(frame):
+                inside.append(frame)
+            elif not inside and jax_stack.places_argument(frame):
+                misses.append(_Miss(MOVED, callsite.location(frame), PLACED))
+        elif event == "return" and inside and frame is inside[-1]:
+            inside.pop()
+            misses.append(_miss(frame, argument))
 
-
-def _run(call: Call) -> _Profile:
-    profile = _Profile()
     fn, args, kwargs = call.fn, call.args, call.kwargs
     before = sys.getprofile()
     sys.setprofile(profile)
@@ -113,19 +113,22 @@ def _run(call: Call) -> _Profile:
         sys.setprofile(before)
     call.carry_on(outputs)  # before the waiting, which may be interrupted
     jax.block_until_ready(outputs)
-    return profile
+    return misses
 
 
-def _named(function: Any, frame: FrameType) -> tuple[str, str]:
-    """The function's name and where it is defined; what calls it where that is in a library, or unknown."""
-    name = function if isinstance(function, str) else label_of(function)
-    defined = "" if isinstance(function, str) else callsite.code_of(function)
+def _miss(frame: FrameType, returned: Any) -> _Miss:
+    """The miss of a frame that returns, at its function's definition or, outside the user's code, at the call."""
+    function = jax_stack.missed_function(frame)
+    reason = jax_stack.why_missed(frame, returned) or ERROR_BEFORE
+    if isinstance(function, str):
+        return _Miss(function, callsite.location(frame), reason)
+    defined = callsite.code_of(function)
     own = ":" in defined and "site-packages" not in defined
-    return name, defined if own else callsite.location(frame)
+    return _Miss(label_of(function), defined if own else callsite.location(frame), reason)
 
 
 def _ask_jax(call: Call) -> None:
-    """Run once more where JAX itself raises at the first miss. Tells that a private name has moved."""
+    """Run once more where JAX itself raises at the first miss. A miss here says that JAX moved a private name."""
     try:
         with jax.no_tracing(True):
             jax.block_until_ready(call.run())

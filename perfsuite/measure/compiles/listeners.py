@@ -1,7 +1,7 @@
 """The listeners that JAX calls for every stage of every compile, and the contexts that are told.
 
-JAX calls them in the thread that compiles, at the start and at the end of each stage, and not at all where its cache
-hits. They are registered for as long as a context is open.
+JAX calls them in the thread that compiles, at the start and at the end of each stage, and never for a call that its
+cache answers. They are registered while any context is open.
 """
 
 import contextlib
@@ -16,8 +16,8 @@ from typing import Any
 import jax
 
 from perfsuite.measure.compiles import callsite, explanation
-from perfsuite.measure.compiles.causes import HISTORY, STAGES, Cause, Sighting, cause_of, key_of, sighting_of
-from perfsuite.measure.compiles.tally import CompileEvent, Compiles, is_building_inputs
+from perfsuite.measure.compiles.causes import HISTORY, Cause, Sighting, key_of, recompile_cause, sighting_of
+from perfsuite.measure.compiles.tally import BUILDING_INPUTS, STAGES, CompileEvent, Compiles
 from perfsuite.measure.errors import RecompilationError
 
 _EVENTS = {
@@ -28,7 +28,7 @@ _EVENTS = {
 _CACHE_HIT = "/jax/compilation_cache/cache_hits"
 _HEARTBEAT = "/perfsuite/heartbeat"
 _MOST_PENDING = 256
-_UNEXPLAINED = Cause((), 0)
+_UNEXPLAINED = Cause()
 
 
 # Copied on every change, so that a listener may read it in any thread without a lock.
@@ -37,7 +37,7 @@ _open: tuple[Compiles, ...] = ()
 _lock = threading.RLock()
 
 
-class _Here(threading.local):
+class _ThreadState(threading.local):
     """What the listeners know of one thread."""
 
     def __init__(self) -> None:
@@ -48,7 +48,7 @@ class _Here(threading.local):
         self.pending: tuple[str, list[Compiles], RecompilationError] | None = None
 
 
-_here = _Here()
+_here = _ThreadState()
 
 
 def open_contexts() -> tuple[Compiles, ...]:
@@ -64,7 +64,9 @@ def telling(watch: Compiles) -> Iterator[None]:
         with _lock:
             if not _open or not is_heard():
                 _unregister()
-                _register()
+                jax.monitoring.register_scalar_listener(_on_start)
+                jax.monitoring.register_event_duration_secs_listener(_on_end)
+                jax.monitoring.register_event_listener(_on_event)
             _open = (*_open, watch)
         yield
     finally:
@@ -74,20 +76,16 @@ def telling(watch: Compiles) -> Iterator[None]:
                 _unregister()
 
 
-def _register() -> None:
-    jax.monitoring.register_scalar_listener(_on_start)
-    jax.monitoring.register_event_duration_secs_listener(_on_end)
-    jax.monitoring.register_event_listener(_on_event)
-
-
 def _unregister() -> None:
-    # Somebody may have removed all listeners, ours too; JAX then asserts.
-    with contextlib.suppress(AssertionError, ValueError):
-        jax.monitoring.unregister_scalar_listener(_on_start)
-    with contextlib.suppress(AssertionError, ValueError):
-        jax.monitoring.unregister_event_duration_listener(_on_end)
-    with contextlib.suppress(AssertionError, ValueError):
-        jax.monitoring.unregister_event_listener(_on_event)
+    ours: tuple[tuple[Any, Any], ...] = (
+        (jax.monitoring.unregister_scalar_listener, _on_start),
+        (jax.monitoring.unregister_event_duration_listener, _on_end),
+        (jax.monitoring.unregister_event_listener, _on_event),
+    )
+    for unregister, listener in ours:
+        # Something may have removed all listeners, perfsuite's too; JAX then asserts.
+        with contextlib.suppress(AssertionError, ValueError):
+            unregister(listener)
 
 
 def is_heard() -> bool:
@@ -104,9 +102,9 @@ def _on_start(event: str, value: float, **kwargs: str | int) -> None:
         return
     began = time.perf_counter()
     function = str(kwargs.get("fun_name", ""))
-    if (error := _seen(stage, _without_transform(function))) is not None:
+    if (error := _seen(stage, function)) is not None:
         raise error
-    # JAX's clock for the stage runs already, so what the listener took is subtracted at its end.
+    # JAX's clock for the stage runs already, so the listener's own time is subtracted at its end.
     _here.started.append((event, function, time.perf_counter() - began))
     del _here.started[:-_MOST_PENDING]
 
@@ -120,9 +118,9 @@ def _on_end(event: str, duration_secs: float, **kwargs: str | int) -> None:
         return
     function = str(kwargs.get("fun_name", ""))
     own = _own_seconds(event, function)
-    # A stage whose start went unseen began before a context was opened, or in a JAX that tells only of ends.
-    error = _seen(stage, _without_transform(function)) if own is None else None
-    if not is_building_inputs():
+    # A stage whose start was not seen began before a context was opened, or in a JAX that reports ends only.
+    error = _seen(stage, function) if own is None else None
+    if not BUILDING_INPUTS.get():
         for watch in _open:
             watch.add_seconds(max(0.0, duration_secs - (own or 0.0)))
     if error is not None:
@@ -130,66 +128,70 @@ def _on_end(event: str, duration_secs: float, **kwargs: str | int) -> None:
 
 
 def _on_event(event: str, **kwargs: str | int) -> None:
-    if event == _CACHE_HIT and not _here.busy and not is_building_inputs():
+    if event == _CACHE_HIT and not _here.busy and not BUILDING_INPUTS.get():
         for watch in _open:
             watch.add_cache_hit()
 
 
 def _own_seconds(event: str, function: str) -> float | None:
+    """What the listener took at the start of this stage; `None` where it was not called then."""
     started = _here.started
     for place in reversed(range(len(started))):
         if started[place][:2] == (event, function):
             own = started[place][2]
-            # What started later and never ended was ended by an exception.
+            # An exception ended what started later and never ended.
             del started[place:]
             return own
     return None
 
 
-def _seen(stage: str, function: str) -> RecompilationError | None:
+def _seen(stage: str, name: str) -> RecompilationError | None:
     """Count and remember one stage that begins; the error to raise if it is forbidden."""
     __tracebackhide__ = True
     watches = _open
     if not watches:
         return None
+    # The later stages say `jit(f)` for `f`.
+    outer, bracket, inner = name.partition("(")
+    function = inner[:-1] if bracket and outer.isidentifier() and inner.endswith(")") else name
     _here.busy = True
     try:
         call = _call_that_compiles(stage, function, explain=any(watch.counts for watch in watches))
     finally:
         _here.busy = False
-    forbidding = [watch for watch in watches if watch.forbids]
-    if is_building_inputs():
-        watches, forbidding = (), []
+    if BUILDING_INPUTS.get():
+        watches = ()
     changes = tuple(map(str, call.cause.changes))
     for watch in watches:
         if watch.counts:
             watch.add(CompileEvent(stage, function, call.location, changes))
-    if not forbidding:
-        call.remember()
-        return None
-    return _refused(stage, function, call, forbidding)
+    forbidding = [watch for watch in watches if watch.forbids]
+    if forbidding:
+        return _refused(stage, function, call, forbidding)
+    call.remember()
+    return None
 
 
 def _refused(stage: str, function: str, call: "_CompilingCall", watches: list[Compiles]) -> RecompilationError | None:
     pending, _here.pending = _here.pending, None
-    if stage == "compile" and pending is not None and pending[0] == function and pending[1] == watches:
+    if stage == "compile" and pending is not None and pending[:2] == (function, watches):
         return pending[2]
     changes = tuple(map(str, call.cause.changes))
     error = RecompilationError(call.message(function, stage), function=function, stage=stage, changes=changes)
     for watch in watches:
         watch.refuse(error, call.compiled)
-    if stage == "lower":
-        # An error raised while JAX lowers makes it lower and compile this signature again in every later call, because
-        # its lowering cache keeps the failed entry (jax 0.10.2). So it is raised when the compile begins; where none
-        # follows, when the context closes.
-        _here.pending = function, watches, error
-        return None
-    return error
+    if stage != "lower":
+        return error
+    # After an error while JAX lowers, it would lower and compile this signature again in every later call, because its
+    # lowering cache keeps the failed entry (jax 0.10.2). So the error is raised when the compile begins; where none
+    # follows, when the context closes.
+    _here.pending = function, watches, error
+    return None
 
 
 @dataclasses.dataclass(frozen=True)
 class _CompilingCall:
-    """A call that JAX is compiling, as far as it could be read from the stack. Keeps none of its objects alive."""
+    """A call that JAX is compiling, as far as the stack says. Keeps none of its objects alive."""
 
     location: str
     cause: Cause = _UNEXPLAINED
@@ -221,25 +223,19 @@ def _call_that_compiles(stage: str, function: str, *, explain: bool) -> _Compili
     order = STAGES.index(stage)
     location = "an unknown line"
     try:
-        site = callsite.read(sys._getframe(1))
+        site = callsite.on_stack(sys._getframe(1))
         location = site.location
         key, mark = key_of(site, function), site.mark
         last = _here.seen.get(key)
         if last is not None and last.order < order and last.mark == mark:
-            # A later stage of the same call, which is in the history itself by now. To describe it again would cost
-            # as much as it did the first time: 18 ms for the 600 arrays of a BERT-base train state.
+            # A later stage of the same call, which is in the history by now. To describe it again would take as long as
+            # the first time: 18 ms for the 600 arrays of a BERT-base train state.
             return dataclasses.replace(last, order=order)
         sighting = sighting_of(site)
-        cause = cause_of(sighting, HISTORY.known(key), site) if explain else _UNEXPLAINED
+        cause = recompile_cause(sighting, HISTORY.known(key), site) if explain else _UNEXPLAINED
         compiled = None if site.compiled is None else weakref.ref(site.compiled)
         inside = site.caller[0] if site.eager and HISTORY.has(site.caller[1]) else ""
         return _CompilingCall(location, cause, sighting, key, mark, order, site.eager, inside, compiled=compiled)
     except Exception as problem:
         # A user's object that cannot be described must not fail the user's compile.
         return _CompilingCall(location, problem=f"perfsuite could not describe the call: {problem!r}")
-
-
-def _without_transform(name: str) -> str:
-    """`f` for the `jit(f)` that the later stages say."""
-    outer, bracket, inner = name.partition("(")
-    return inner[:-1] if bracket and outer.isidentifier() and inner.endswith(")") else name

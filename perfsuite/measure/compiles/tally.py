@@ -4,14 +4,17 @@ import contextlib
 import dataclasses
 import threading
 import weakref
+from collections import Counter
 from collections.abc import Iterator
 from contextvars import ContextVar
 from typing import Any
 
-from perfsuite.measure.compiles.causes import STAGES
 from perfsuite.measure.errors import RecompilationError
 
-_building_inputs: ContextVar[bool] = ContextVar("perfsuite_building_inputs", default=False)
+STAGES = ("trace", "lower", "compile")
+
+BUILDING_INPUTS: ContextVar[bool] = ContextVar("perfsuite_building_inputs", default=False)
+"""Whether this thread is inside some context's `building_inputs()`."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -19,8 +22,7 @@ class CompileEvent:
     """One trace, lowering or backend compile.
 
     `stage` is "trace", "lower" or "compile", `function` the name that JAX gives the function, `location` the
-    `file:line` of the user's call. `changes` are the differences from the nearest call known to have compiled, each
-    a readable line.
+    `file:line` of the user's call. `changes` are the differences from the nearest known call, each a readable line.
     """
 
     stage: str
@@ -41,7 +43,7 @@ class FunctionCompiles:
 class Compiles:
     """What compiled while a context was open, in any thread.
 
-        A compile that the persistent compilation cache answers counts in `compiles` and in `cache_hits`: the program is
+    A compile that the persistent compilation cache answers counts in `compiles` and in `cache_hits`: the program is
     still read and loaded. `seconds` is the time that all stages took.
     """
 
@@ -75,19 +77,19 @@ class Compiles:
     @property
     def by_function(self) -> dict[str, FunctionCompiles]:
         """The counts of each function, by its name, in the order of their first events."""
-        found: dict[str, list[int]] = {}
+        found: dict[str, Counter[str]] = {}
         for event in self.events:
-            found.setdefault(event.function, [0, 0, 0])[STAGES.index(event.stage)] += 1
-        return {function: FunctionCompiles(*counts) for function, counts in found.items()}
+            found.setdefault(event.function, Counter())[event.stage] += 1
+        return {function: FunctionCompiles(*(counts[each] for each in STAGES)) for function, counts in found.items()}
 
     @contextlib.contextmanager
     def building_inputs(self) -> Iterator[None]:
         """Inside, in this thread, compiles are neither counted nor forbidden by any context: inputs are being built."""
-        token = _building_inputs.set(True)
+        token = BUILDING_INPUTS.set(True)
         try:
             yield
         finally:
-            _building_inputs.reset(token)
+            BUILDING_INPUTS.reset(token)
 
     def _count(self, stage: str) -> int:
         return sum(event.stage == stage for event in self.events)
@@ -111,32 +113,26 @@ class Compiles:
         """Keep an error that is about to be raised, because of a `function` that JAX was about to compile."""
         # A copy without a traceback, whose frames would keep the user's arrays alive until the context closes.
         with self._lock:
-            self._refused.append((_copy(error, str(error)), threading.current_thread().name))
+            self._refused.append((_error_like(error, str(error)), threading.current_thread().name))
             if function is not None:
                 self._functions.append(function)
 
     def functions_refused(self) -> tuple[Any, ...]:
-        """The functions that JAX was about to compile, as far as they are still there."""
+        """The functions that JAX was about to compile; None for those that are gone."""
         with self._lock:
-            return tuple(function for reference in self._functions if (function := reference()) is not None)
+            return tuple(reference() for reference in self._functions)
 
     def raise_refused(self) -> None:
         """Raise the first of the errors that were kept, if there are any."""
         __tracebackhide__ = True
-        if self._refused:
-            error, thread = self._refused[0]
-            here = thread == threading.current_thread().name
-            note = (
-                "The error was raised there, and something caught it." if here else f"It happened in thread {thread!r}."
-            )
-            more = f" {len(self._refused) - 1} more like it." if len(self._refused) > 1 else ""
-            raise _copy(error, f"{error}\n  {note}{more}")
+        if not self._refused:
+            return
+        error, thread = self._refused[0]
+        here = thread == threading.current_thread().name
+        note = "The error was raised there, and something caught it." if here else f"It happened in thread {thread!r}."
+        more = f" {len(self._refused) - 1} more like it." if len(self._refused) > 1 else ""
+        raise _error_like(error, f"{error}\n  {note}{more}")
 
 
-def is_building_inputs() -> bool:
-    """Whether this thread is inside some context's `building_inputs()`."""
-    return _building_inputs.get()
-
-
-def _copy(error: RecompilationError, message: str) -> RecompilationError:
+def _error_like(error: RecompilationError, message: str) -> RecompilationError:
     return RecompilationError(message, function=error.function, stage=error.stage, changes=error.changes)

@@ -1,7 +1,7 @@
-"""What JAX compares by equality, described without keeping it alive: static values, classes and functions.
+"""Static values, classes and functions, which JAX compares by equality, described without keeping them alive.
 
-A description outlives the call that it was made for, so it may not hold the value: a function's closure or an object's
-fields can hold arrays. Numbers, strings and the like hold nothing and are kept as they are.
+A description outlives its call, so it may not hold the value: a function's closure or an object's fields can hold
+arrays. Numbers, strings and the like hold nothing else and are kept as they are.
 """
 
 import contextlib
@@ -12,7 +12,8 @@ import math
 import re
 import types
 import weakref
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TypeVar
 
 import jax
 import numpy as np
@@ -20,25 +21,29 @@ import numpy as np
 from perfsuite.measure.compat.frameworks import record_fields
 from perfsuite.measure.compiles.callsite import innermost
 
+T = TypeVar("T")
+
 _PLAIN = (bool, int, float, complex, str, bytes, type(None), type(...))
 _LONGEST = 80
 _DEEPEST = 4
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 
-_METHOD = f"{types.MethodType.__module__}.{types.MethodType.__qualname__}"
-_FUNCTIONS = tuple(
-    f"{kind.__module__}.{kind.__qualname__}"
-    for kind in (types.FunctionType, types.MethodType, types.BuiltinFunctionType, functools.partial)
-)
+
+def _type_name(kind: type) -> str:
+    return f"{kind.__module__}.{kind.__qualname__}"
+
+
+_METHOD = _type_name(types.MethodType)
+_FUNCTIONS = (*map(_type_name, (types.FunctionType, types.BuiltinFunctionType, functools.partial)), _METHOD)
 
 
 @dataclasses.dataclass(frozen=True, eq=False, slots=True)
 class Value:
     """One static value. Two are equal where JAX would take the values as equal.
 
-    `plain` is the value itself where it can hold nothing else. Of any other value there are its hash, its text and a
-    weak reference: they decide once the value is gone. `fields` are those of a record, to name the one that differs,
-    and `holds` is what a function has built in, each with its name and a text: it decides nothing.
+    `plain` is the value itself where it can hold nothing else. Any other value has its hash, its text and a weak
+    reference; hash and text decide once the value is gone. `fields` are those of a record, to name the one that
+    differs. `holds` names what a function has built in, each with a text; it decides nothing.
     """
 
     type: str
@@ -58,14 +63,13 @@ class Value:
         if self.type != other.type or self.is_plain != other.is_plain:
             return False
         if self.is_plain:
-            # A not-a-number equals itself for JAX only where it is the same object.
+            # For JAX a NaN equals itself only where it is the same object.
             return self.plain is other.plain or bool(self.plain == other.plain)
         if self.reference is not None and self.reference is other.reference:
             return True
-        mine = None if self.reference is None else self.reference()
-        theirs = None if other.reference is None else other.reference()
+        mine, theirs = (value.reference and value.reference() for value in (self, other))
         if mine is not None and theirs is not None:
-            return mine is theirs or (not self.by_identity and _equal(mine, theirs))
+            return mine is theirs or (not self.by_identity and tried(lambda: bool(mine == theirs), False))
         if self.by_identity and (self.reference is not None or other.reference is not None):
             return False  # One is gone, and no other object is equal to it.
         return self.hash == other.hash and self.text == other.text
@@ -74,10 +78,19 @@ class Value:
         return hash(self.type)
 
 
-def nature_of(one: Value | None, other: Value | None) -> str:
-    """Why two values of one look are not equal: "function", "optimizer" (Optax's), "method", "identity", "equality".
+def tried(ask: Callable[[], T], otherwise: T) -> T:
+    """What a user's object answers, or `otherwise`: its properties, `__eq__`, `__hash__` or `__repr__` may raise."""
+    try:
+        return ask()
+    except Exception:
+        return otherwise
 
-    Of values that look different it is "mode" where no array can stand for them, such as strings; "" for others.
+
+def nature_of(one: Value | None, other: Value | None) -> str:
+    """Why two values with the same text are unequal: "function", "optimizer" (Optax's), "method", "identity" or
+    "equality".
+
+    Of values with different texts it is "mode" where no array can stand for them, such as strings; "" for others.
     """
     if one is None or other is None:
         return ""
@@ -100,23 +113,25 @@ def nature_of(one: Value | None, other: Value | None) -> str:
 def value_of(value: Any, _depth: int = 0) -> Value:
     """Describe a static value. Works for any object, also where its `__eq__`, `__hash__` or `__repr__` raise."""
     kind = type(value)
-    name = f"{kind.__module__}.{kind.__qualname__}"
     if kind in _PLAIN:
-        return Value(name, text_of(value), plain=value, is_plain=True)
-    try:
-        reference = weakref.ref(value)
-    except TypeError:
-        reference = None
+        return Value(_type_name(kind), text_of(value), plain=value, is_plain=True)
+    # A record whose fields raise is compared as a whole.
+    fields: dict[str, Any] = tried(lambda: record_fields(value), {}) if _depth < _DEEPEST else {}
     return Value(
-        name,
+        _type_name(kind),
         text_of(value),
         by_identity=kind.__eq__ is object.__eq__,
-        hash=_hash(value),
-        reference=reference,
-        fields=_fields(value, _depth),
+        hash=tried(lambda: hash(value), None),
+        reference=tried(lambda: weakref.ref(value), None),
+        fields=tuple((name, value_of(field, _depth + 1)) for name, field in fields.items()),
         module=_attribute(value, "__module__"),
         holds=_holds(value) if kind is types.FunctionType else (),
     )
+
+
+def identity_of(value: Any) -> Value:
+    """Describe a value that equals only itself, such as the function object that `jax.jit` was given."""
+    return dataclasses.replace(value_of(value), plain=None, is_plain=False, by_identity=True, hash=id(value))
 
 
 def held_by(function: Any) -> dict[str, Any]:
@@ -135,37 +150,21 @@ def held_by(function: Any) -> dict[str, Any]:
             with contextlib.suppress(ValueError):  # A name that is bound later.
                 found[f"closed-over {name}"] = cell.cell_contents
         names = code.co_varnames[code.co_argcount - len(defaults) : code.co_argcount]
-        found |= {f"default {name}": value for name, value in zip(names, defaults, strict=True)}
-        found |= {f"default {name}": value for name, value in (part.__kwdefaults__ or {}).items()}
+        by_default = dict(zip(names, defaults, strict=True)) | (part.__kwdefaults__ or {})
+        found |= {f"default {name}": value for name, value in by_default.items()}
     return found
 
 
 def _holds(function: types.FunctionType) -> tuple[tuple[str, str], ...]:
-    """What could be an argument of the function instead. No text of it reads an array or runs a user's `__repr__`."""
-    try:
-        held = {name: value for name, value in held_by(function).items() if not callable(value)}
-    except Exception:  # A wrapper of the user's that fails.
-        return ()
+    """What could be an argument of the function instead. No text reads an array or runs a user's `__repr__`."""
+    brought: dict[str, Any] = tried(lambda: held_by(function), {})
+    held = {name: value for name, value in brought.items() if not callable(value)}
     shown = (*_PLAIN, np.generic, np.ndarray, jax.Array)
     return tuple((name, text_of(x) if isinstance(x, shown) else type(x).__qualname__) for name, x in held.items())
 
 
-def _fields(value: Any, depth: int) -> tuple[tuple[str, Value], ...]:
-    if depth >= _DEEPEST:
-        return ()
-    try:
-        return tuple((name, value_of(field, depth + 1)) for name, field in record_fields(value).items())
-    except Exception:  # A record of the user's whose fields raise: it is compared as a whole.
-        return ()
-
-
-def identity_of(value: Any) -> Value:
-    """Describe a value that only itself is equal to, such as the function object that `jax.jit` was given."""
-    return dataclasses.replace(value_of(value), plain=None, is_plain=False, by_identity=True, hash=id(value))
-
-
 def text_of(value: Any) -> str:
-    """A short readable text of any object, on one line. Never reads an array's numbers: that would wait for them."""
+    """A short readable text of any object, on one line. It never reads an array's numbers, which would wait."""
     if isinstance(value, jax.Array | np.ndarray):
         return f"{type(value).__name__} of {value.dtype}{list(value.shape)}"
     if isinstance(value, type):
@@ -178,30 +177,13 @@ def text_of(value: Any) -> str:
         return "nan"
     try:
         text = " ".join(repr(value).split())
-        text = text if isinstance(value, str | bytes) else _ADDRESS.sub("", text)
-    except Exception as problem:  # A repr may raise anything; the text is for a message about something else.
+    except Exception as problem:
         return f"<{type(value).__qualname__}, whose repr raises {type(problem).__name__}>"
+    text = text if isinstance(value, str | bytes) else _ADDRESS.sub("", text)
     return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."
 
 
 def _attribute(value: Any, name: str) -> str:
     """A text among the attributes of any object; "" where it has none, or raises."""
-    try:
-        found = getattr(value, name, "")
-    except Exception:  # A __getattr__ or a property of the user's that fails.
-        return ""
+    found = tried(lambda: getattr(value, name, ""), "")
     return found if isinstance(found, str) else ""
-
-
-def _hash(value: Any) -> int | None:
-    try:
-        return hash(value)
-    except Exception:  # Unhashable, or a __hash__ of the user's that fails.
-        return None
-
-
-def _equal(one: Any, other: Any) -> bool:
-    try:
-        return bool(one == other)
-    except Exception:  # Arrays with many elements, or an __eq__ of the user's that fails.
-        return False

@@ -90,7 +90,7 @@ def of_put(moved: str, frame: FrameType, *, explicit: bool) -> Words:
     """Why a host value moves outside JAX's fast path: it is an argument of a call, or of an operation."""
     if explicit:
         return "jax.device_put", ""
-    site = callsite.read(frame)
+    site = callsite.on_stack(frame)
     label = label_of(site.function) if site.function is not None else site.through
     if site.through or site.eager or site.function is None:
         return f"a host value in the operation `{_operation(frame, label)}` outside jit", _EAGER_ADVICE
@@ -132,7 +132,7 @@ def any_of_host(jitted: Any, args: tuple, kwargs: dict[str, Any]) -> bool:
 
 def _of_passed(label: str, path: str, leaf: Any, frame: FrameType) -> Words:
     """The argument as the user passed it, also through a wrapper such as `filter_jit`."""
-    site = callsite.read(frame)
+    site = callsite.on_stack(frame)
     for passed, value in leaves_with_paths(site.args, site.kwargs):
         if value is leaf and site.function is not None:
             return _of_argument(label_of(site.function), passed, leaf)

@@ -14,7 +14,7 @@ from perfsuite.measure.compat.frameworks import record_fields
 from perfsuite.measure.compiles import callsite
 from perfsuite.measure.compiles.causes import sighting_of
 from perfsuite.measure.compiles.description import shared_places
-from perfsuite.measure.compiles.signature import differences, signature_of
+from perfsuite.measure.compiles.signature import changes_between, signature_of
 
 
 class Net(linen.Module):
@@ -117,8 +117,8 @@ def test_what_is_no_record_has_no_fields(value):
     ids=["dataclass", "linen", "nnx graph"],
 )
 def test_the_part_that_differs_is_named(was, now, change):
-    assert [str(found) for found in differences(signature_of((was,)), signature_of((now,)))] == [change]
-    assert not differences(signature_of((was,)), signature_of((was,)))
+    assert [str(found) for found in changes_between(signature_of((was,)), signature_of((now,)))] == [change]
+    assert not changes_between(signature_of((was,)), signature_of((was,)))
 
 
 def test_a_record_whose_fields_raise_is_compared_as_a_whole():
@@ -141,5 +141,5 @@ def test_a_record_whose_fields_raise_is_compared_as_a_whole():
             return "Hostile()"
 
     one, other = Hostile(1), Hostile(1)
-    (change,) = differences(signature_of((one,)), signature_of((other,)))
+    (change,) = changes_between(signature_of((one,)), signature_of((other,)))
     assert change.path == "args[0]"

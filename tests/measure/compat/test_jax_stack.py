@@ -13,7 +13,7 @@ import jax.numpy as jnp
 import pytest
 from flax import nnx
 
-from perfsuite.measure.compat import jax_stack as _jax_internals
+from perfsuite.measure.compat import jax_stack
 from perfsuite.measure.compiles import callsite
 
 STARTS = "/jax/core/compile/"
@@ -27,7 +27,7 @@ def seen():
 
     def listener(event, value, **kwargs):
         if event.startswith(STARTS):
-            found.append(callsite.read(sys._getframe(1)))
+            found.append(callsite.on_stack(sys._getframe(1)))
 
     jax.monitoring.register_scalar_listener(listener)
     yield found
@@ -70,9 +70,9 @@ def test_filter_jit_is_seen_through(seen):
 
 def test_a_jitted_function_says_what_is_static():
     step = jax.jit(lambda x, n: x, static_argnames="n")
-    assert _jax_internals.static_arguments(step) == ((1,), ("n",)), "jitted functions have no `_jit_info` any more"
-    assert _jax_internals.static_arguments(nnx.jit(lambda x: x)) == ((), ())
-    assert _jax_internals.static_arguments(lambda x: x) is None
+    assert jax_stack.static_arguments(step) == ((1,), ("n",)), "jitted functions have no `_jit_info` any more"
+    assert jax_stack.static_arguments(nnx.jit(lambda x: x)) == ((), ())
+    assert jax_stack.static_arguments(lambda x: x) is None
 
 
 def test_jax_defines_its_operations_in_its_own_modules(seen):
@@ -90,9 +90,9 @@ def test_the_fast_path_is_found_and_cleared():
     jitted(X)
     assert type(jitted).__name__ == "PjitFunction"
     assert jitted._cache_size() == 1
-    _jax_internals.restore_fast_path([step])
+    jax_stack.restore_fast_path([step])
     assert jitted._cache_size() == 0, "PjitFunction cannot be found, or has no `_clear_cache` any more"
-    _jax_internals.restore_fast_path([])
+    jax_stack.restore_fast_path([])
 
 
 @pytest.mark.parametrize("how", ["jitted", "ahead of time"])
@@ -106,8 +106,8 @@ def test_the_slow_path_is_seen_with_its_function_and_reason(how):
     found = []
 
     def profile(frame, event, argument):
-        if event == "return" and _jax_internals.misses_fast_path(frame):
-            found.append((_jax_internals.missed_function(frame), _jax_internals.why_missed(frame, argument)))
+        if event == "return" and jax_stack.misses_fast_path(frame):
+            found.append((jax_stack.missed_function(frame), jax_stack.why_missed(frame, argument)))
 
     before = sys.getprofile()
     sys.setprofile(profile)
@@ -134,9 +134,9 @@ def test_a_function_that_has_no_truth_value_is_still_the_one_that_missed():
 
     step = Step()
     frame = types.SimpleNamespace(f_locals={"fun": step, "name": "other"})
-    assert _jax_internals.missed_function(frame) is step
-    assert _jax_internals.missed_function(types.SimpleNamespace(f_locals={"name": "step"})) == "step"
-    assert _jax_internals.missed_function(types.SimpleNamespace(f_locals={})) == "?"
+    assert jax_stack.missed_function(frame) is step
+    assert jax_stack.missed_function(types.SimpleNamespace(f_locals={"name": "step"})) == "step"
+    assert jax_stack.missed_function(types.SimpleNamespace(f_locals={})) == "?"
 
 
 def test_an_argument_that_jax_moves_in_each_call_is_seen():
@@ -146,7 +146,7 @@ def test_an_argument_that_jax_moves_in_each_call_is_seen():
     step(x)
     found = []
     before = sys.getprofile()
-    sys.setprofile(lambda frame, event, argument: found.append(_jax_internals.places_argument(frame)))
+    sys.setprofile(lambda frame, event, argument: found.append(jax_stack.places_argument(frame)))
     try:
         step(x)
     finally:
@@ -167,26 +167,26 @@ def profiled(run, ask):
 
 
 def test_the_frame_that_shortens_tracebacks_says_what_it_calls():
-    found = profiled(lambda: jax.jit(lambda x: x * 5)(X), _jax_internals.behind_filter)
+    found = profiled(lambda: jax.jit(lambda x: x * 5)(X), jax_stack.behind_filter)
     assert any(name.endswith("cache_miss") for name in found), "jax._src.traceback_util has no `fun` any more"
-    assert _jax_internals.behind_filter(sys._getframe()) == ""
+    assert jax_stack.behind_filter(sys._getframe()) == ""
 
 
 @pytest.mark.parametrize("wait", [float, jax.device_get, jax.block_until_ready, lambda _: jax.effects_barrier()])
 def test_what_waits_for_the_device_is_known_by_name(wait):
     fresh = jax.jit(lambda x: x + 1)(jnp.float32(1))  # an array that was read keeps its value
-    found = profiled(lambda: wait(fresh), lambda frame: _jax_internals.waits_for_device(frame.f_code))
+    found = profiled(lambda: wait(fresh), lambda frame: jax_stack.waits_for_device(frame.f_code))
     assert any(found), "a function of JAX's that waits is named otherwise"
 
 
 def test_a_lowered_function_says_what_compiler_options_it_was_given():
     options = {"xla_cpu_enable_fast_math": True}
-    assert _jax_internals.compiler_options(jax.jit(jnp.sin, compiler_options=options).lower(X)) == options
-    assert _jax_internals.compiler_options(jax.jit(jnp.sin).lower(X)) == {}
+    assert jax_stack.compiler_options(jax.jit(jnp.sin, compiler_options=options).lower(X)) == options
+    assert jax_stack.compiler_options(jax.jit(jnp.sin).lower(X)) == {}
 
 
 def test_without_any_of_the_names_messages_say_less_and_nothing_fails(seen, monkeypatch):
-    monkeypatch.setattr(_jax_internals, "compiled_function", lambda frames: None)
+    monkeypatch.setattr(jax_stack, "compiling_function", lambda frames: None)
     jax.jit(lambda x: x + 1)(X)
     assert seen[0].function is None
     assert seen[0].named == {"args": (X,), "kwargs": {}}
