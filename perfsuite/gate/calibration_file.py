@@ -14,8 +14,8 @@ from typing import Any
 from perfsuite.gate.baseline import Entry
 from perfsuite.gate.baseline_file import BaselineError, SaveResult, load, save
 from perfsuite.gate.environment import Environment
-from perfsuite.measure.stats.intervals import DECIDING_ERROR
-from perfsuite.measure.timing.calibrating import Found
+from perfsuite.measure.stats.error_rates import DECIDING_ERROR
+from perfsuite.measure.timing.calibrating import GateCounts
 
 _METRIC = re.compile(
     r"(?P<workload>.+), (?P<condition>quiet|busy): "
@@ -39,7 +39,7 @@ class Calibrated:
     test: str
     workload: str
     busy: bool
-    found: Found
+    found: GateCounts
     environment: Environment
     errs_once_in: int = round(1 / DECIDING_ERROR)
 
@@ -134,5 +134,5 @@ def _calibrated(path: Path, test: str, workload: str, busy: bool, entries: Mappi
             caught[float(match["size"]) / _PERCENT] = int(entry.value), of
     (environment,) = {entry.environment for entry in list(entries.values())[:1]}
     assert environment is not None
-    found = Found(gates, alarms, dict(sorted(caught.items())), effect)
+    found = GateCounts(gates, alarms, dict(sorted(caught.items())), effect)
     return Calibrated(test, workload, busy, found, environment, once_in)

@@ -23,8 +23,8 @@ from perfsuite.gate.calibration_file import (
     load_calibration,
     save_calibration,
 )
-from perfsuite.measure.stats.intervals import DECIDING_ERROR
-from perfsuite.measure.timing.calibrating import Trial, Workload, found, smallest_caught, too_many_alarms
+from perfsuite.measure.stats.error_rates import DECIDING_ERROR
+from perfsuite.measure.timing.calibrating import Trial, Workload, count_trials, smallest_caught, too_many_alarms
 from perfsuite.measure.timing.comparison import compare_calls
 from perfsuite.measure.timing.load import busy_neighbours, cores
 from perfsuite.report.terminal import calibration as terminal_calibration
@@ -35,8 +35,8 @@ if TYPE_CHECKING:
     from perfsuite.gate.verdict import Gate
     from perfsuite.measure.call import Call
     from perfsuite.measure.measurement import Metric
+    from perfsuite.measure.timing.block import Until
     from perfsuite.measure.timing.comparison import Comparison
-    from perfsuite.measure.timing.timing import Until
     from perfsuite.session.session import PerfSession
 
 _GLANCE = 0.5
@@ -119,7 +119,7 @@ class Calibration:
         effects = {busy: smallest_caught(of_workloads) for busy, of_workloads in self.trials.items()}
         keys = dict.fromkeys([*self.trials[False], *self.trials[True]])
         return [
-            Calibrated(*key, busy, found(trials, effects[busy][key]), environment, round(1 / self._errors[key]))
+            Calibrated(*key, busy, count_trials(trials, effects[busy][key]), environment, round(1 / self._errors[key]))
             for key in keys
             for busy in (False, True)
             if (trials := self.trials[busy].get(key))

@@ -24,8 +24,8 @@ if TYPE_CHECKING:
     from perfsuite.gate.verdict import Gate
     from perfsuite.measure.call import Call
     from perfsuite.measure.measurement import Metric
+    from perfsuite.measure.timing.block import Until
     from perfsuite.measure.timing.comparison import Comparison
-    from perfsuite.measure.timing.timing import Until
     from perfsuite.session.session import PerfSession
 
 OPTION = "--perf-upgrade"

@@ -79,7 +79,7 @@ class TimedInstruments(Instruments):
         """
         __tracebackhide__ = True
         from perfsuite.instruments.comparison_gates import cause_of, judge_budgets, worst
-        from perfsuite.measure.stats.intervals import DECIDING_ERROR
+        from perfsuite.measure.stats.error_rates import DECIDING_ERROR
         from perfsuite.measure.timing.comparison import compare_calls
 
         self._session.check_timing("perf.compare")

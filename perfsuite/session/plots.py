@@ -76,7 +76,7 @@ class ProgramRecord:
 
 def distribution_of(title: str, comparison: "Comparison") -> Distribution:
     """The distribution behind the metric `title`."""
-    from perfsuite.measure.timing.comparison import COLUMNS
+    from perfsuite.measure.timing.block import COLUMNS
 
     column = COLUMNS[comparison.until]
     ratios = comparison.candidate_us[:, column] / comparison.reference_us[:, column]

@@ -26,7 +26,7 @@ from perfsuite.gate.environment import (
 )
 from perfsuite.gate.verdict import Gate
 from perfsuite.measure.measurement import Metric, title
-from perfsuite.measure.stats.intervals import error_of_gate
+from perfsuite.measure.stats.error_rates import error_of_gate
 from perfsuite.options import HERE, SIZES, Options
 from perfsuite.processes.group import Group, shared_baselines
 from perfsuite.processes.handover import read_request

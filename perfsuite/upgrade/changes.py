@@ -252,9 +252,9 @@ def _folded(times: Mapping[Key, float], functions: set[Key]) -> dict[Key, float]
 
 def _time(key: Key, sides: list[Windows], error: float) -> Change:
     where, test, metric, unit = key
-    found = shift_interval(sides, error)
+    logs = shift_interval(sides, error)
     after, before = (float(np.median(np.exp(np.concatenate([w[side].ravel() for w in sides])))) for side in (0, 1))
-    interval = None if found is None else Interval(math.exp(found.low), math.exp(found.high))
+    interval = Interval(math.exp(logs.low), math.exp(logs.high)) if math.isfinite(logs.high) else None
     called: Called = "no change seen"
     if interval is None:
         called = "undecided"

@@ -9,17 +9,19 @@ from perfsuite.gate.baseline import Entry
 from perfsuite.gate.baseline_file import BaselineError, save
 from perfsuite.gate.calibration_file import Calibrated, calibration_path, load_calibration, save_calibration
 from perfsuite.gate.environment import Environment
-from perfsuite.measure.timing.calibrating import LADDER, Found
+from perfsuite.measure.timing.calibrating import LADDER, GateCounts
 
 HERE = Environment("cpu", 2, "Xeon", "3.11.7", "0.10.2", "0.10.2")
 STEP = "tests/test_steps.py::test_flat[tiny]"
 NAME = "flat, list: a/b to ready"
 CAUGHT = {size: (place, place + 3) for place, size in enumerate(LADDER)}
 FOUND = [
-    Calibrated(STEP, NAME, False, Found(12, 0, CAUGHT, 0.0123), HERE),
-    Calibrated(STEP, NAME, True, Found(11, 2, {0.03: (2, 4)}, None), HERE),
-    Calibrated(STEP, "share of a session to ready", True, Found(7, 0, {0.03: (2, 4)}, 0.02), HERE, errs_once_in=12_000),
-    Calibrated("tests/test_steps.py::test_other", "step to return", True, Found(0, 0, {0.1: (1, 1)}, None), HERE),
+    Calibrated(STEP, NAME, False, GateCounts(12, 0, CAUGHT, 0.0123), HERE),
+    Calibrated(STEP, NAME, True, GateCounts(11, 2, {0.03: (2, 4)}, None), HERE),
+    Calibrated(
+        STEP, "share of a session to ready", True, GateCounts(7, 0, {0.03: (2, 4)}, 0.02), HERE, errs_once_in=12_000
+    ),
+    Calibrated("tests/test_steps.py::test_other", "step to return", True, GateCounts(0, 0, {0.1: (1, 1)}, None), HERE),
 ]
 
 
@@ -52,7 +54,7 @@ def test_every_metric_is_on_a_line_of_its_own_with_its_numbers_and_provenance(pa
 def test_a_new_calibration_of_a_test_takes_the_place_of_the_old_one_whole_and_others_stay(path):
     save_calibration(path, FOUND)
     # Metrics that differ by little, too: those of two runs must not stand side by side.
-    again = dataclasses.replace(FOUND[0], found=Found(13, 0, {0.03: (3, 4)}, 0.0124))
+    again = dataclasses.replace(FOUND[0], found=GateCounts(13, 0, {0.03: (3, 4)}, 0.0124))
     save_calibration(path, [again])
     assert load_calibration(path) == [again, FOUND[-1]]
 

@@ -9,7 +9,7 @@ import dataclasses
 
 import numpy as np
 
-from perfsuite.measure.stats.intervals import DECIDING_ERROR
+from perfsuite.measure.stats.error_rates import DECIDING_ERROR
 from perfsuite.measure.stats.sequential import WINDOW, Look, Sequential
 
 CORE = 0.02

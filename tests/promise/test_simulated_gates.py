@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from scipy.stats import binom
 
-from perfsuite.measure.stats.intervals import DECIDING_ERROR
+from perfsuite.measure.stats.error_rates import DECIDING_ERROR
 from perfsuite.measure.stats.rank_sum import shift_interval
 from perfsuite.measure.stats.sequential import Sequential, estimates, in_windows
 from promise.simulation import MODELS, busy, gate, quiet, sides

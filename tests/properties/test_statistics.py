@@ -1,18 +1,14 @@
-"""`measure.statistics` over generated samples."""
+"""`measure.stats` over generated samples."""
+
+import math
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfsuite.measure.stats.intervals import (
-    DECIDING_ERROR,
-    SESSION_ERROR,
-    error_of_gate,
-    line_fit,
-    median_interval,
-    quantile_interval,
-)
+from perfsuite.measure.stats.error_rates import DECIDING_ERROR, SESSION_ERROR, error_of_gate
+from perfsuite.measure.stats.intervals import line_fit, median_interval, quantile_interval
 from perfsuite.measure.stats.rank_sum import shift, shift_interval
 
 metrics = st.floats(-1e9, 1e9, allow_subnormal=False)
@@ -25,56 +21,48 @@ errors = st.floats(1e-6, 0.5)
 def test_a_smaller_error_never_gives_a_narrower_interval(samples, quantile, one, other):
     strict = quantile_interval(samples, quantile, min(one, other))
     loose = quantile_interval(samples, quantile, max(one, other))
-    if strict is not None:
-        assert loose is not None
-        assert strict.low <= loose.low
-        assert loose.high <= strict.high
+    assert strict.low <= loose.low
+    assert loose.high <= strict.high
 
 
 @given(samples, quantiles, errors)
-def test_interval_exists_exactly_when_both_ends_can(samples, quantile, error):
+def test_an_end_is_finite_exactly_when_there_are_samples_enough_for_it(samples, quantile, error):
     # The chance that all samples lie on one side of the quantile, which no interval of theirs can then hold.
     n = len(samples)
     all_above, all_below = (1 - quantile) ** n, quantile**n
-    if any(chance == pytest.approx(error / 2, rel=1e-9) for chance in (all_above, all_below)):
-        return
-    exists = n > 0 and all_above < error / 2 and all_below < error / 2
-    assert (quantile_interval(samples, quantile, error) is not None) == exists
+    interval = quantile_interval(samples, quantile, error)
+    for chance, end in ((all_above, interval.low), (all_below, interval.high)):
+        if chance != pytest.approx(error / 2, rel=1e-9):
+            assert math.isfinite(end) == (n > 0 and chance < error / 2)
 
 
 @given(samples, quantiles, errors)
-def test_interval_has_ends_among_the_samples_and_the_sample_quantile_inside(samples, quantile, error):
+def test_interval_has_finite_ends_among_the_samples_and_the_sample_quantile_inside(samples, quantile, error):
     interval = quantile_interval(samples, quantile, error)
-    if interval is not None:
-        assert {interval.low, interval.high} <= set(samples.tolist())
+    assert {interval.low, interval.high} <= {*samples.tolist(), -math.inf, math.inf}
+    if math.isfinite(interval.half_width):
         slack = 1e-9 * max(1.0, np.abs(samples).max())  # np.quantile interpolates and rounds
         assert interval.low - slack <= np.quantile(samples, quantile) <= interval.high + slack
 
 
-@given(samples, errors)
+@given(samples.filter(len), errors)
 def test_median_interval_contains_the_median(samples, error):
     interval = median_interval(samples, error)
-    if interval is not None:
-        assert interval.low <= np.median(samples) <= interval.high
+    assert interval.low <= np.median(samples) <= interval.high
 
 
 @given(samples, quantiles, errors, st.sampled_from([np.cbrt, np.arctan, lambda x: 3 * x - 5, np.sign, np.floor]))
 def test_interval_follows_any_transform_that_keeps_the_order(samples, quantile, error, transform):
     before = quantile_interval(samples, quantile, error)
     after = quantile_interval(transform(samples), quantile, error)
-    if before is None:
-        assert after is None
-    else:
-        assert (after.low, after.high) == (transform(before.low), transform(before.high))
+    expected = tuple(transform(end) if math.isfinite(end) else end for end in (before.low, before.high))
+    assert (after.low, after.high) == expected
 
 
 @given(samples, errors)
 def test_median_interval_mirrors_when_the_order_is_turned_around(samples, error):
     before, after = median_interval(samples, error), median_interval(-samples, error)
-    if before is None:
-        assert after is None
-    else:
-        assert (after.low, after.high) == (-before.high, -before.low)
+    assert (after.low, after.high) == (-before.high, -before.low)
 
 
 @given(samples, errors, st.randoms(use_true_random=False))
@@ -99,28 +87,21 @@ grid = st.integers(-1000, 1000).map(float)
 @given(windows_of_sides(), errors, errors)
 def test_the_shifts_interval_holds_the_shift_and_a_smaller_error_never_narrows_it(windows, one, other):
     strict, loose = (shift_interval([windows], error) for error in sorted((one, other)))
-    if strict is not None:
-        assert strict.low <= loose.low <= shift([windows]) <= loose.high <= strict.high
+    assert strict.low <= loose.low <= shift([windows]) <= loose.high <= strict.high
 
 
 @given(windows_of_sides(grid), errors, st.integers(-50, 50))
 def test_a_side_that_is_later_by_a_constant_shifts_the_interval_by_as_much(windows, error, by):
     a, b = windows
     before, after = shift_interval([(a, b)], error), shift_interval([(a + by, b)], error)
-    if before is None:
-        assert after is None
-    else:
-        assert (after.low, after.high) == (before.low + by, before.high + by)
+    assert (after.low, after.high) == (before.low + by, before.high + by)
 
 
 @given(windows_of_sides(grid), errors)
 def test_exchanging_the_sides_mirrors_the_interval(windows, error):
     a, b = windows
     before, after = shift_interval([(a, b)], error), shift_interval([(b, a)], error)
-    if before is None:
-        assert after is None
-    else:
-        assert (after.low, after.high) == (-before.high, -before.low)
+    assert (after.low, after.high) == (-before.high, -before.low)
 
 
 @given(windows_of_sides(grid), errors, st.data())

@@ -5,7 +5,7 @@ import re
 import pytest
 
 from perfsuite.gate.budget import Budget
-from perfsuite.measure.stats.intervals import DECIDING_ERROR, SESSION_ERROR, error_of_gate
+from perfsuite.measure.stats.error_rates import DECIDING_ERROR, SESSION_ERROR, error_of_gate
 from perfsuite.measure.timing.comparison import Comparison, compare_calls
 
 pytestmark = pytest.mark.alone

@@ -1,4 +1,4 @@
-"""A ratio that moves while it is sampled: one side not warm yet, or a state that grows with every call."""
+"""A ratio that moves while it is sampled: one side is not warm yet, or its state grows with every call."""
 
 import dataclasses
 import math
@@ -7,21 +7,21 @@ import numpy as np
 from scipy.special import ndtri
 
 from perfsuite.measure.measurement import Interval
-from perfsuite.measure.stats.rank_sum import Windows, centred_statistics, differences, shift, shift_interval
+from perfsuite.measure.stats.rank_sum import Windows, centred_statistics, pair_differences, shift, shift_interval
 
 TREND_ERROR = 1e-4
-"""Chance that a look finds a trend in a ratio that stands still. All that it does is to widen an interval."""
+"""The chance that a look finds a trend in a ratio that stands still. A trend only widens an interval."""
 
 LEAST_WINDOWS = 12
-"""With fewer, a trend cannot be told from chance at this error, and parts of the run have no medians to speak of."""
+"""Fewer windows cannot tell a trend from chance at this error, and the parts of the run would have no medians."""
 
 START = 0.1
-"""The share of a run that is held against its last third where the ratio moved at the start."""
+"""The share of a run that is compared with its last third where the ratio moved at the start."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Trend:
-    """The ratio was another one before window `early` than from window `late` on. `start` tells when it moved most."""
+    """The ratio before window `early` differs from that from window `late` on. `start`: it moved most at the start."""
 
     early: int
     late: int
@@ -30,13 +30,15 @@ class Trend:
     start: bool
 
     def widened(self, interval: Interval, windows: Windows, error: float) -> Interval:
-        """The interval of a shift, wide enough to hold those of the early and of the late windows."""
-        parts = [interval]
-        for part in (slice(self.early), slice(self.late, None)):
-            one = (windows[0][part], windows[1][part])
-            every = differences([one])
-            parts.append(shift_interval([one], error) or Interval(float(every[0]), float(every[-1])))
-        return Interval(min(part.low for part in parts), max(part.high for part in parts))
+        """`interval`, wide enough to hold the intervals of the early and of the late windows."""
+        low, high = interval.low, interval.high
+        for part in _parts(windows, self.early, self.late):
+            one = shift_interval([part], error)
+            if math.isinf(one.high):  # too few windows: all that they saw
+                every = pair_differences([part])
+                one = Interval(float(every[0]), float(every[-1]))
+            low, high = min(low, one.low), max(high, one.high)
+        return Interval(low, high)
 
     def __str__(self) -> str:
         if self.start:
@@ -51,29 +53,30 @@ class Trend:
 
 
 def trend(logs: Windows) -> Trend | None:
-    """The trend of the shift of logarithms over the windows, or None where there is none to be seen.
+    """The trend in the shift of logarithms over the windows, or None where none shows.
 
-    The windows' rank sums, less their mean under a constant shift, are added up with weights that rise with time, as
-    D. R. Cox and A. Stuart do with signs (Some quick sign tests for trend in location and dispersion, Biometrika 42,
-    1955): with time itself, to see drift, and with its logarithm, to see a start that was different. What both sides
-    have in common drops out inside each window, so the drift of a machine is no trend.
+    It adds up the rank sums of the windows, less their mean under a constant shift, with weights that rise with time,
+    as D. R. Cox and A. Stuart do with signs (Some quick sign tests for trend in location and dispersion, Biometrika 42,
+    1955). The weights are time itself, which shows drift, and its logarithm, which shows a different start. What both
+    sides have in common drops out inside each window, so the drift of a machine is no trend.
     """
     number = len(logs[0])
     if number < LEAST_WINDOWS:
         return None
     statistics, variance = centred_statistics(*logs, shift([logs]))
     time = np.arange(1.0, number + 1)
-    third, start = number // 3, max(1, round(number * START))
-    found = [
-        (_strength(statistics, np.log(time) if at_start else time) / math.sqrt(variance), at_start)
-        for at_start in (False, True)
-    ]
-    strength, at_start = max(found)
-    if strength < -ndtri(TREND_ERROR / 4):  # two ways to go, two sets of weights
+    by_weights = {start: _strength(statistics, weights) for start, weights in ((False, time), (True, np.log(time)))}
+    start = by_weights[True] > by_weights[False]
+    if by_weights[start] / math.sqrt(variance) < -ndtri(TREND_ERROR / 4):  # two directions, two sets of weights
         return None
-    early, late = start if at_start else third, number - third
-    first, last = ((logs[0][part], logs[1][part]) for part in (slice(early), slice(late, None)))
-    return Trend(early, late, math.exp(shift([first])), math.exp(shift([last])), at_start)
+    early, late = max(1, round(number * START)) if start else number // 3, number - number // 3
+    before, after = (math.exp(shift([part])) for part in _parts(logs, early, late))
+    return Trend(early, late, before, after, start)
+
+
+def _parts(windows: Windows, early: int, late: int) -> tuple[Windows, Windows]:
+    candidate, reference = windows
+    return (candidate[:early], reference[:early]), (candidate[late:], reference[late:])
 
 
 def _strength(statistics: np.ndarray, weights: np.ndarray) -> float:

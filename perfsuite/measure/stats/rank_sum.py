@@ -1,8 +1,10 @@
 """The shift between two sides that ran in windows, m times each, in random order: Wilcoxon's rank sum, by windows.
 
-Only the order of a window's blocks is used, and that order was drawn by lot: but for the shift, each of the (2m over m)
-orders was equally likely, whatever times the machine gave. So the intervals hold under drift, clocks of several paces,
-neighbours that come and go, and tails however heavy; and a burst counts for no more than the blocks that it hit.
+Only the order of a window's blocks counts, and chance chose that order: without a shift, each of the (2m over m) orders
+is equally likely, whatever the times are. So the intervals hold under drift, under clocks of several speeds, beside
+neighbours that come and go, and for tails however heavy. A burst counts only for the blocks that it hits.
+
+SciPy has the rank sum of two samples (`scipy.stats.mannwhitneyu`), but neither its sum over windows nor its interval.
 """
 
 import functools
@@ -18,46 +20,41 @@ Windows = tuple[np.ndarray, np.ndarray]
 """Candidate and reference of windows of one size, each of shape (windows, m)."""
 
 EXACT = 64
-"""Up to so many windows the distribution is computed. For more it is taken as normal, which errs on the safe side: the
-rank sum has lighter tails."""
+"""Up to this many windows the distribution is exact. Beyond, the normal one takes its place, which errs on the safe
+side: the rank sum has lighter tails."""
 
 
-def differences(windows: Sequence[Windows]) -> np.ndarray:
+def pair_differences(windows: Sequence[Windows]) -> np.ndarray:
     """Candidate - reference for all m * m pairs of each window, in ascending order."""
     return np.sort(np.concatenate([(a[:, :, None] - b[:, None, :]).ravel() for a, b in windows]))
 
 
 def shift(windows: Sequence[Windows]) -> float:
-    """The median of the differences inside windows.
-
-    (J. L. Hodges and E. L. Lehmann, Estimates of location based on rank tests, Annals of Mathematical Statistics 34,
-    1963.)
+    """The median of the differences inside windows (J. L. Hodges and E. L. Lehmann, Estimates of location based on rank
+    tests, Annals of Mathematical Statistics 34, 1963).
     """
-    return float(np.median(differences(windows)))
+    return float(np.median(pair_differences(windows)))
 
 
-def shift_interval(windows: Sequence[Windows], error: float) -> Interval | None:
-    """The interval that holds the shift with probability 1 - `error`, or None where there are too few windows for one.
+def shift_interval(windows: Sequence[Windows], error: float) -> Interval:
+    """The interval that holds the shift with probability 1 - `error`; infinite where the windows are too few for one.
 
     It has the shifts that the rank-sum test does not reject (F. Wilcoxon, Individual comparisons by ranking methods,
     Biometrics Bulletin 1, 1945; the sum over windows: P. van Elteren, On the combination of independent two-sample
-    tests of Wilcoxon, Bulletin of the International Statistical Institute 37, 1960). As many of the differences lie
-    below the true shift as the statistic of H. B. Mann and D. R. Whitney says (On a test of whether one of two random
-    variables is stochastically larger than the other, Annals of Mathematical Statistics 18, 1947), so the ends are
-    order statistics of the differences. With windows of one pair it is the interval of the sign test.
+    tests of Wilcoxon, Bulletin of the International Statistical Institute 37, 1960). The statistic of H. B. Mann and
+    D. R. Whitney (On a test of whether one of two random variables is stochastically larger than the other, Annals of
+    Mathematical Statistics 18, 1947) counts the differences below the true shift, so the ends are order statistics of
+    the differences. With windows of one pair it is the interval of the sign test.
     """
-    ordered = differences(windows)
-    if not len(ordered) or not np.isfinite(ordered).all():
-        return None
-    sizes = tuple((a.shape[1], len(a)) for a, _ in windows)
-    rank = _rank(sizes, error / 2)
-    if rank < 0:
-        return None
+    ordered = pair_differences(windows)
+    rank = _rank([(a.shape[1], len(a)) for a, _ in windows], error / 2)
+    if rank < 0 or not np.isfinite(ordered).all():
+        return Interval(-math.inf, math.inf)
     return Interval(float(ordered[rank]), float(ordered[-1 - rank]))
 
 
 def least_windows(m: int, error: float) -> int:
-    """The fewest windows of m pairs for which `shift_interval` is an interval with this error, between 0 and 1.
+    """The fewest windows of m pairs for which `shift_interval` is finite at this error, between 0 and 1.
 
     Two of the (2m over m) orders of each window are the most extreme ones.
     """
@@ -65,13 +62,12 @@ def least_windows(m: int, error: float) -> int:
 
 
 def centred_statistics(candidate: np.ndarray, reference: np.ndarray, by: float) -> tuple[np.ndarray, float]:
-    """Of each window the Mann-Whitney statistic of the sides, the candidate shifted back by `by`, less its mean.
+    """The Mann-Whitney statistic of each window, the candidate shifted back by `by`, less its mean.
 
-    Shapes (windows, m); returns shape (windows,) and the variance that each has where `by` is the true shift.
+    Takes shapes (windows, m). Returns shape (windows,), and the variance of each where `by` is the true shift.
     """
-    m = candidate.shape[1]
     above = candidate[:, :, None] - by - reference[:, None, :]
-    return np.sign(above).sum((1, 2)) / 2, _variance(m)
+    return np.sign(above).sum((1, 2)) / 2, _variance(candidate.shape[1])
 
 
 def _variance(m: int) -> float:
@@ -79,13 +75,14 @@ def _variance(m: int) -> float:
 
 
 def _rank(sizes: Sequence[tuple[int, int]], tail: float) -> int:
-    """The highest rank, from 0, below which the shift lies with a chance of at most `tail`; negative where none is."""
+    """The highest rank, from 0, with the shift below it with a chance of at most `tail`; negative where there is none.
+
+    `sizes` has m and the number of windows of that size.
+    """
     if tail <= 0:
         return -1
     if sum(number for _, number in sizes) <= EXACT:
-        distribution = np.ones(1)
-        for m, number in sizes:
-            distribution = np.convolve(distribution, _sum_of_statistics(m, number))
+        distribution = functools.reduce(np.convolve, (_sum_of_statistics(m, number) for m, number in sizes))
         return int(np.searchsorted(np.cumsum(distribution), tail, side="right")) - 1
     middle = sum(number * m * m for m, number in sizes) / 2
     deviation = math.sqrt(sum(number * _variance(m) for m, number in sizes))
@@ -95,14 +92,9 @@ def _rank(sizes: Sequence[tuple[int, int]], tail: float) -> int:
 @functools.cache
 def _sum_of_statistics(m: int, number: int) -> np.ndarray:
     """The distribution of the sum of `number` Mann-Whitney statistics of m against m, of 0, 1, ... m * m * number."""
-    if number == 1:
-        counts = np.ones(1)
-        for i in range(1, m + 1):  # the Gaussian binomial coefficient: the product of (1 - x^(m + i)) / (1 - x^i)
-            counts = np.convolve(counts, [1.0, *[0.0] * (m + i - 1), -1.0])
-            for power in range(i, len(counts)):
-                counts[power] += counts[power - i]
-            counts = counts[: m * i + 1]
-        return counts / counts.sum()
-    half = _sum_of_statistics(m, number // 2)
-    whole = np.convolve(half, half)
-    return np.convolve(whole, _sum_of_statistics(m, 1)) if number % 2 else whole
+    counts = np.ones(1)
+    for i in range(1, m + 1):  # the Gaussian binomial coefficient: the product of (x^(m + i) - 1) / (x^i - 1)
+        dividend, divisor = np.zeros(m + i + 1), np.zeros(i + 1)
+        dividend[[0, -1]] = divisor[[0, -1]] = 1, -1
+        counts, _ = np.polydiv(np.polymul(counts, dividend), divisor)
+    return np.polynomial.polynomial.polypow(counts / counts.sum(), number)

@@ -1,4 +1,4 @@
-"""When a comparison is looked at, what each look may spend, and what it sees: the rule without the sampling."""
+"""When a comparison looks at its times, what each look may spend, and what it sees: the rule without the sampling."""
 
 import dataclasses
 import math
@@ -8,41 +8,45 @@ import numpy as np
 
 from perfsuite.measure.measurement import Interval
 from perfsuite.measure.stats.drift import trend
-from perfsuite.measure.stats.intervals import DECIDING_ERROR
+from perfsuite.measure.stats.error_rates import DECIDING_ERROR
 from perfsuite.measure.stats.rank_sum import Windows, least_windows, shift, shift_interval
+from perfsuite.measure.words import span
 
 FIRST_LOOK = 20
 LOOK_GROWTH = 1.4
 
 WINDOW = 5
 """Pairs in a window. For the same noise in all blocks its intervals are 14 % narrower than those of single pairs (the
-sign test); ever larger windows win 18 % at most, and more of the machine's drift comes into them."""
+sign test). Ever larger windows gain 18 % at most, and let more of the machine's drift in."""
 
-LEAST_WINDOWS = 10
-"""A window must be small against the time that there is, for sampling ends with a whole one."""
+WINDOWS_IN_A_RUN = 10
+"""At least: a window must be short against the time for sampling, which ends with a whole window."""
 
 SMALL = 2
 """Pairs in a window where there is time for fewer than 20."""
 
 LEAD = 3
-"""Pairs for which there must be time before the last window begins: the first is no sample, and later ones may take
-longer than the first has."""
+"""Pairs for which there must be time before the last window begins: the first pair is no sample, and later ones may
+take longer than the first."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Estimate:
-    """A metric with its interval, which holds over all looks together with the probability that its maker says."""
+    """A metric with its interval, which holds over all looks together with the probability that its maker states."""
 
     value: float
     interval: Interval
 
     def __str__(self) -> str:
-        return f"{self.value:.4g} [{self.interval.low:.4g}, {self.interval.high:.4g}]"
+        return span(self.value, self.interval)
 
 
 @dataclasses.dataclass(frozen=True)
 class Look:
-    """What one look saw: the ratio, the overhead in the unit of the times, and in words whether the ratio moved."""
+    """What one look saw: the ratio, the overhead in the unit of the times, and a sentence where the ratio moved.
+
+    The intervals are infinite where the pairs are too few for one.
+    """
 
     ratio: Estimate
     overhead: Estimate
@@ -50,31 +54,31 @@ class Look:
 
 
 def window_of(pairs: float, error: float = DECIDING_ERROR) -> int:
-    """Pairs in a window, where about `pairs` fit into the time, so that there is an interval with this error.
+    """Pairs in a window, where about `pairs` fit into the time, so that the interval is finite at this error.
 
-    Of slow calls there are few pairs, and the more of them share a window, the fewer are needed: at an error of 1e-4
-    that is 15 windows of one pair, 6 of two, and 2 of five, the last of which may begin when time is nearly up.
+    A slow call has few pairs. The more of them share a window, the fewer an interval needs: at an error of 1e-4 15
+    windows of one pair, 6 of two, or 2 of five, the last of which may begin when the time is nearly over.
     """
-    usual = int(min(WINDOW, pairs / LEAST_WINDOWS))
+    usual = int(min(WINDOW, pairs / WINDOWS_IN_A_RUN))
     if usual >= SMALL:
         return usual
     if pairs >= fewest_pairs(error):
         return SMALL
-    return WINDOW if pairs >= WINDOW * (least_windows(WINDOW, error) - 1) + LEAD else 1
+    return WINDOW if pairs >= fewest_pairs(error, WINDOW) else 1
 
 
-def fewest_pairs(error: float) -> int:
-    """The pairs for which there must be time, if there is to be an interval with this error."""
-    return SMALL * (least_windows(SMALL, error) - 1) + LEAD
+def fewest_pairs(error: float, window: int = SMALL) -> int:
+    """The pairs for which there must be time, so that the interval is finite at this error."""
+    return window * (least_windows(window, error) - 1) + LEAD
 
 
 class Sequential:
     """The looks at one comparison. Their intervals hold at once with probability 1 - `error`.
 
-    Error is spent as time passes: when a share t of the time is over, t * `error` has been spent, and the last look has
-    what is left (K. Kim and D. L. DeMets, Design and analysis of group sequential tests based on the type I error
-    spending rate function, Biometrika 74, 1987; the shares are added up, so the looks may depend on each other in any
-    way). Late looks, which have to tell small effects apart, thereby get most of it; a large effect needs little.
+    The looks spend the error as time passes: `share * error` by the time that a share has passed, and the last look the
+    rest (K. Kim and D. L. DeMets, Design and analysis of group sequential tests based on the type I error spending rate
+    function, Biometrika 74, 1987; the shares are added up, so the looks may depend on each other in any way). So late
+    looks, which tell small effects apart, get most of it; a large effect needs little.
     """
 
     def __init__(self, error: float = DECIDING_ERROR):
@@ -84,16 +88,16 @@ class Sequential:
         self._next = FIRST_LOOK
 
     def due(self, pairs: int, time_passed: float) -> bool:
-        """Whether to look after so many pairs: after 20, and then after every 40 % more, and when time is up.
+        """Whether to look after so many pairs: after 20, after every 40 % more, and when time is up.
 
         Not shortly before the end, so that the last look has a good part of the error left.
         """
         return time_passed > 1 or (pairs >= self._next and time_passed < 1 / LOOK_GROWTH)
 
     def look(self, candidate: np.ndarray, reference: np.ndarray, window: int, time_passed: float) -> Look | None:
-        """Look at the times so far, shape (pairs,), whole windows, when `time_passed`, a share that is 1 at the end.
+        """Look at the times so far, shape (pairs,), whole windows; `time_passed` is a share, 1 at the end.
 
-        None where they are too few for an interval, and where times are not positive, which is for the sampler to say.
+        None where they are too few for an interval, and where a time is not positive, which the sampler reports.
         """
         self.looks += 1
         self._next = int(len(candidate) * LOOK_GROWTH) + 1
@@ -101,8 +105,9 @@ class Sequential:
             return None
         allowed = self.error * min(time_passed, 1.0)
         seen = estimates([in_windows(candidate, reference, window)], allowed - self._spent)
-        if seen is not None:
-            self._spent = allowed
+        if math.isinf(seen.ratio.interval.high):
+            return None
+        self._spent = allowed
         return seen
 
 
@@ -111,32 +116,21 @@ def in_windows(candidate: np.ndarray, reference: np.ndarray, window: int) -> Win
     return candidate.reshape(-1, window), reference.reshape(-1, window)
 
 
-def estimates(times: Sequence[Windows], error: float) -> Look | None:
-    """Ratio and overhead of positive times, their intervals each with this error; None where they are too few.
+def estimates(times: Sequence[Windows], error: float) -> Look:
+    """Ratio and overhead of positive times, each with its interval at this error: an error of 0 gives infinite ones.
 
-    Where the ratio moved, the intervals hold those of its early and of its late part, and decide what both say.
+    Where the ratio moved, the intervals also hold those of its early and of its late part.
     """
     logs = [(np.log(candidate), np.log(reference)) for candidate, reference in times]
     ratio, overhead = shift_interval(logs, error), shift_interval(times, error)
-    if ratio is None or overhead is None:
-        return None
     trends = []
-    for of_ratio, of_overhead in zip(logs, times, strict=True):
-        if found := trend(of_ratio):
-            trends.append(found)
-            ratio, overhead = found.widened(ratio, of_ratio, error), found.widened(overhead, of_overhead, error)
+    if math.isfinite(ratio.high):
+        for of_ratio, of_overhead in zip(logs, times, strict=True):
+            if moved := trend(of_ratio):
+                trends.append(str(moved))
+                ratio, overhead = moved.widened(ratio, of_ratio, error), moved.widened(overhead, of_overhead, error)
     return Look(
         Estimate(math.exp(shift(logs)), Interval(math.exp(ratio.low), math.exp(ratio.high))),
         Estimate(shift(times), overhead),
-        "; ".join(map(str, trends)) or None,
-    )
-
-
-def unbounded(times: Sequence[Windows]) -> Look:
-    """What too few pairs say: the metrics without an interval."""
-    logs = [(np.log(candidate), np.log(reference)) for candidate, reference in times]
-    return Look(
-        Estimate(math.exp(shift(logs)), Interval(0.0, math.inf)),
-        Estimate(shift(times), Interval(-math.inf, math.inf)),
-        None,
+        "; ".join(trends) or None,
     )

@@ -5,10 +5,12 @@ same code differ by a real 0.2 % (measured on a 2-core x86-64 machine, jax 0.10.
 """
 
 import contextlib
+import copy
 import gc
-from typing import NamedTuple
+from typing import Literal, NamedTuple
 
 import jax
+import numpy as np
 
 from perfsuite.measure import peers
 from perfsuite.measure.call import Call, carried
@@ -18,11 +20,16 @@ from perfsuite.measure.errors import MeasurementError
 from perfsuite.measure.timing.clock import calls_per_block, now_ns
 from perfsuite.measure.timing.readiness import SLOW_NS, waiting_for
 
+Until = Literal["return", "ready"]
+
+COLUMNS: dict[Until, int] = {"return": 0, "ready": 1}
+"""Of a `Sample`, and of the arrays that `columns_us` makes."""
+
 _HARNESS_TRIES = 100
 
 
 class Sample(NamedTuple):
-    """Nanoseconds a call, the harness's own cost taken off."""
+    """Nanoseconds a call, without the harness's own cost."""
 
     to_return: float
     to_ready: float
@@ -31,31 +38,39 @@ class Sample(NamedTuple):
 class Subject:
     """A call made ready for timing: warm, with its way of waiting, its block size and the harness's own cost known.
 
-    `calls` is the number of calls in a block. More than one is needed only where a single call is too short for the
-    clock; its time to ready is then that of the whole block, shared out. `call_ns` is about what one call takes.
+    `calls` is the number of calls in a block: more than one only where a single call is too short for the clock. The
+    time to ready is then the block's, shared out. `call_ns` is about what one call takes. A `single` subject has one
+    call a block, however short, because a second one would queue behind it, and keeps the harness's cost.
     """
 
-    def __init__(self, call: Call):
+    def __init__(self, call: Call, *, single: bool = False):
         fn = call.fn.fn if isinstance(call.fn, Warm) else call.fn
         self.call = Call(fn, call.args, call.kwargs, call.carry)
         self.source = call
+        self.calls = 1
+        self.harness = Sample(0.0, 0.0)
         try:
             warm(fn, over=[self.call])
             with compiles.forbid():  # a call that compiles when it is warm has no steady state
-                self._calibrate()
+                self._calibrate(single)
         finally:
             self.give_back()
 
-    def _calibrate(self) -> None:
-        # How often `waiting_for` runs the call is decided by what it sees, which differs between processes.
+    def _calibrate(self, single: bool) -> None:
+        # How often `waiting_for` runs the call depends on what it sees, which differs between processes.
         self.wait = waiting_for(self.call.run) if peers.alone() else jax.block_until_ready
-        self.calls = 1
-        self.harness = Sample(0.0, 0.0)
-        # Twice, so that one stall of the machine does not make a short call pass for a slow one.
+        # Twice, so that one stall of the machine does not make a short call look slow.
         self.call_ns = peers.agreed(min(run_block(self).to_ready for _ in range(2)))
-        if self.call_ns < SLOW_NS:
+        if self.call_ns < SLOW_NS and not single:
             self.calls = peers.agreed(calls_per_block(min(run_block(self).to_return for _ in range(5))))
+            self.measure_harness()
+
+    def measure_harness(self) -> None:
+        """Measure what the harness costs with this block size and way of waiting."""
+        try:
             self.harness = harness_cost(self)
+        finally:
+            self.give_back()
 
     def give_back(self) -> None:
         """Leave the caller's `call` with the state that the last run carried, for the next instrument."""
@@ -63,7 +78,7 @@ class Subject:
 
 
 def subjects_alike(*calls: Call) -> list[Subject]:
-    """Subjects to be held against each other: their blocks have the same number of calls, the most that one needs.
+    """Subjects to compare with each other: their blocks have the same number of calls, the most that one needs.
 
     Blocks of different sizes are different metrics where a call returns before the device is done, because a
     second call then queues behind the first: one and the same 0.5 ms program, 3 calls a block against 4, gave ratios of
@@ -77,10 +92,7 @@ def subjects_alike(*calls: Call) -> list[Subject]:
     for subject in subjects:
         if subject.calls != size:
             subject.calls = size
-            try:
-                subject.harness = harness_cost(subject)
-            finally:
-                subject.give_back()
+            subject.measure_harness()
     _share_harness_cost(subjects)
     return subjects
 
@@ -88,19 +100,16 @@ def subjects_alike(*calls: Call) -> list[Subject]:
 def _wait_alike(subjects: list[Subject]) -> None:
     """Where one side has to wait for all its outputs, every side that has outputs waits for all of its own.
 
-    Whether waiting for one array is enough was measured for each side, and on a busy machine one and the same call was
-    found to need all on one side only: of a 5 us call with itself that made ratios of 1.03 to 1.05 (2-core x86-64
-    machine, jax 0.10.2).
+    Whether waiting for one array is enough is measured for each side, and on a busy machine one and the same call
+    needed all on one side only: of a 5 us call with itself that made ratios of 1.03 to 1.05 (2-core x86-64 machine, jax
+    0.10.2).
     """
     if any(subject.wait is jax.block_until_ready for subject in subjects):
         for subject in subjects:
             if hasattr(subject.wait, "depth"):
                 subject.wait = jax.block_until_ready
                 if subject.call_ns < SLOW_NS:
-                    try:
-                        subject.harness = harness_cost(subject)
-                    finally:
-                        subject.give_back()
+                    subject.measure_harness()
 
 
 def _share_harness_cost(subjects: list[Subject]) -> None:
@@ -115,8 +124,7 @@ def _share_harness_cost(subjects: list[Subject]) -> None:
         depth = getattr(subject.wait, "depth", subject)  # waiting for all costs what the structure makes it cost
         alike.setdefault((call.carry, len(call.args), len(call.kwargs), depth), []).append(subject)
     for group in alike.values():
-        costs = [subject.harness for subject in group]
-        shared = Sample(min(cost.to_return for cost in costs), min(cost.to_ready for cost in costs))
+        shared = _least([subject.harness for subject in group])
         for subject in group:
             subject.harness = shared
 
@@ -124,7 +132,7 @@ def _share_harness_cost(subjects: list[Subject]) -> None:
 def run_block(subject: Subject) -> Sample:
     """Time one block. What the arguments hold is freed after the clock was read, where the block is a single call.
 
-    Raises `MeasurementError` for a clock that ran backwards meanwhile, or gave no number.
+    Raises `MeasurementError` for a clock that runs backwards meanwhile, or gives no number.
     """
     call, wait, calls = subject.call, subject.wait, subject.calls
     fn, args, kwargs, carry = call.fn, call.args, call.kwargs, call.carry
@@ -144,12 +152,12 @@ def run_block(subject: Subject) -> Sample:
         wait(outputs)
         ready = now_ns()
     finally:
-        # Not before the clock was read: until then `call` keeps the donated arguments from being freed. But also where
-        # a call in the middle of the block raised, because those before it may have donated what `call` has.
+        # Only after the clock was read: until then `call` keeps the donated arguments from being freed. But also where
+        # a call in the middle of the block raises, because those before it may have donated what `call` has.
         call.args = args
     # The next block must start with an idle device.
     jax.block_until_ready(outputs)
-    # Of the harness's own cost the least is taken, so that one jump backwards would be taken off every sample.
+    # The harness's cost is the least of many, so one jump backwards would come off every sample.
     if not start <= returned <= ready:
         raise MeasurementError(
             f"{label}: the clock ran backwards or gave no number ({start}, {returned}, {ready} ns at the start, at the "
@@ -161,7 +169,7 @@ def run_block(subject: Subject) -> Sample:
 
 
 def harness_cost(subject: Subject) -> Sample:
-    """What a block costs, a call, when the function under test does nothing: the loop, the carrying and the waiting."""
+    """What a block costs, a call, when the function under test does nothing: the loop and the carrying, the waiting."""
     call = subject.call
     outputs = jax.block_until_ready(call.run())
 
@@ -169,14 +177,30 @@ def harness_cost(subject: Subject) -> Sample:
         return outputs
 
     nothing.__name__ = call.label  # for messages
-    idle = Subject.__new__(Subject)
+    idle = copy.copy(subject)
     idle.call = Call(nothing, call.args, call.kwargs, call.carry)
-    idle.wait = subject.wait
-    idle.calls = subject.calls
     idle.harness = Sample(0.0, 0.0)
     samples = [run_block(idle) for _ in range(_HARNESS_TRIES)]
-    # In `Subject.harness` the second metric is the cost of waiting alone.
-    return Sample(min(s.to_return for s in samples), min(s.to_ready - s.to_return for s in samples))
+    return _least([Sample(to_return, to_ready - to_return) for to_return, to_ready in samples])
+
+
+def _least(costs: list[Sample]) -> Sample:
+    """The least cost of the calls, and of the waiting alone, which is the second number of a harness's cost."""
+    return Sample(min(cost.to_return for cost in costs), min(cost.to_ready for cost in costs))
+
+
+def columns_us(samples: list[Sample], label: str) -> np.ndarray:
+    """The samples in microseconds, shape (samples, 2), the columns to return and to ready.
+
+    Raises `MeasurementError` for times that are not positive: a clock that stands still or runs backwards is no clock.
+    """
+    columns = np.asarray(samples, dtype=np.float64) / 1e3
+    if not np.isfinite(columns).all() or (columns <= 0).any():
+        raise MeasurementError(
+            f"{label}: the clock gave times that are not positive (least: {columns.min():.3g} us); "
+            "the call may do nothing at all, or the machine's clock is unsteady"
+        )
+    return columns
 
 
 @contextlib.contextmanager

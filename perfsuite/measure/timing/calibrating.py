@@ -1,7 +1,7 @@
 """Gates whose truth is known: one call against itself (A/A), and against itself with a planted slowdown (A/B).
 
-They say how often a gate of this machine cries wolf, and which slowdown it catches. Both sides of such a gate are the
-same function with the same state behind the same `Planted` object, so nothing but the plant tells them apart.
+They show how often a gate on this machine raises a false alarm, and which slowdown it catches. Both sides of such a
+gate are the same function with the same state behind the same `Planted` object, so they differ in the plant alone.
 """
 
 import contextlib
@@ -17,48 +17,48 @@ from scipy import stats
 from perfsuite.measure.call import Call, label_of
 from perfsuite.measure.compiles.warmup import borrowed, warm
 from perfsuite.measure.measurement import Interval
-from perfsuite.measure.stats.intervals import DECIDING_ERROR
+from perfsuite.measure.stats.error_rates import DECIDING_ERROR
 from perfsuite.measure.stats.sequential import Estimate
+from perfsuite.measure.timing.block import Until
 from perfsuite.measure.timing.clock import now_ns
 from perfsuite.measure.timing.comparison import compare_calls
-from perfsuite.measure.timing.readiness import waiting_for
-from perfsuite.measure.timing.timing import Until
+from perfsuite.measure.timing.readiness import wait_for_nothing, waiting_for
 
-Key = TypeVar("Key", bound=Hashable)
+WorkloadKey = TypeVar("WorkloadKey", bound=Hashable)
 
 LADDER = (0.005, 0.01, 0.02, 0.03, 0.05, 0.10)
-"""The slowdowns that are planted."""
+"""The slowdowns to plant."""
 
 DETECTION = 0.99
 """The share of gates that have to catch an effect for it to count as caught."""
 
 LEAST_GATES = 3
-"""A/A gates of one condition, over all workloads, below which nothing is derived from their spread."""
+"""With fewer A/A gates of one condition, over all workloads, their spread is unknown."""
 
 MOST_SHIFT = math.log(10)
-"""Where not even a slowdown by a factor of 10 is surely caught, there is none to be named."""
+"""Where a gate may miss even a slowdown by a factor of 10, no slowdown is named."""
 
 FLOOR_NS = 2_000
 """Both sides wait for at least so long: a side that read the clock once and went on made plants of 0.4 us come out as
 0.1 us (2-core x86-64 machine, Python 3.11)."""
 
 _LEAST_THRESHOLD = 1e-5
-"""Smaller ones (a gate that alarmed has one below zero) have no logarithm that means anything."""
+"""Smaller ones (that of a gate that alarmed is below zero) have no logarithm that means anything."""
 
 
 class Planted:
     """Runs `inner`, and takes `slowdown` times as long again: a busy wait of that share of what this very run took.
 
-    So the plant is of the true size at every pace of the machine. Both sides of a gate run the same lines, and wait for
-    `FLOOR_NS` besides. Until "return", the wait follows the call's return; until "ready", the outputs are waited for
-    first. The state of `inner` is carried on by whichever side runs: two sides need no second copy of a state that is
-    donated.
+    So the plant has its true size at every speed of the machine. Both sides of a gate run the same lines, and wait for
+    `FLOOR_NS` besides. Until "return", the wait follows the call's return; until "ready", it waits for the outputs
+    first. Whichever side runs carries the state of `inner` on, so two sides need no second copy of a donated state.
     """
 
     def __init__(self, inner: Call, wait: Callable[[Any], None], slowdown: float):
         self.inner = inner
         self.wait = wait
         self.slowdown = slowdown
+        self.__name__ = label_of(inner.fn)
 
     def __call__(self):
         start = now_ns()
@@ -70,17 +70,13 @@ class Planted:
             pass
         return outputs
 
-    @property
-    def __name__(self) -> str:
-        return label_of(self.inner.fn)
-
 
 @dataclasses.dataclass(frozen=True)
 class Trial:
-    """What one gate with the limit 1 said of two sides that differ by `planted` (0.01 is 1 %; 0 is an A/A gate).
+    """The outcome of one gate with the limit 1 whose sides differ by `planted` (0.01 is 1 %; 0 is an A/A gate).
 
     `interval` is the last of the ratio. `thresholds` are the slowdowns of the candidate and of the reference from
-    which on this gate would have alarmed, as logarithms of their ratios; infinite where there was no interval.
+    which on this gate would have alarmed, as logarithms of their ratios; infinite where it had no interval.
     """
 
     planted: float
@@ -93,24 +89,24 @@ class Trial:
     def alarmed(self) -> bool:
         """Whether the interval excludes that both sides are alike.
 
-        An A/A gate cries wolf either way: with its sides exchanged, the one that says "faster" would fail the build.
+        An A/A gate that says "faster" is a false alarm too: with its sides exchanged it would fail the build.
         """
         return self.interval.low > 1 or (not self.planted and self.interval.high < 1)
 
 
 class Workload:
-    """A call made ready to be held against itself. `give_back` leaves it with the state that the last run carried."""
+    """A call made ready to be compared with itself."""
 
     def __init__(self, call: Call, until: Until):
         self.until = until
         with contextlib.ExitStack() as borrowing:
             self.inner = borrowing.enter_context(borrowed(call))
             warm(self.inner.fn, over=[self.inner])
-            self.wait = _wait_for_nothing if until == "return" else waiting_for(self.inner.run)
+            self.wait = wait_for_nothing if until == "return" else waiting_for(self.inner.run)
             self._borrowing = borrowing.pop_all()
 
     def give_back(self) -> None:
-        """Leave the caller's call able to run. No trial may follow."""
+        """Leave the caller's call able to run, with the state that the last run carried. No trial may follow."""
         self._borrowing.close()
 
     def trial(
@@ -132,15 +128,18 @@ class Workload:
             candidate, reference, until=self.until, seconds=seconds, settled=settled, seed=seed, error=error
         )
         looks.append(compared.ratio.interval)
-        return Trial(planted, compared.ratio.interval, _thresholds(looks), compared.pairs, compared.seconds)
+        # A slowdown is caught at the look that leaves it the most room.
+        highest_low, lowest_high = max(look.low for look in looks), min(look.high for look in looks)
+        thresholds = -math.log(highest_low) if highest_low > 0 else math.inf, math.log(lowest_high)
+        return Trial(planted, compared.ratio.interval, thresholds, compared.pairs, compared.seconds)
 
 
 @dataclasses.dataclass(frozen=True)
-class Found:
-    """What the gates of one workload, or of all, came to.
+class GateCounts:
+    """The outcome of the gates of one workload, or of all.
 
-    `alarms` of `gates` A/A gates cried wolf, and `caught[size]` is (caught, tried) for each planted size: these are
-    counted. `effect` is derived (`smallest_caught`); None where the A/A gates do not say.
+    Counted: `alarms` of `gates` A/A gates were false, and `caught[size]` is (caught, tried) for each planted size.
+    Derived: `effect` (`smallest_caught`), None where the A/A gates do not tell.
     """
 
     gates: int
@@ -154,14 +153,13 @@ class Found:
         return rate_below(self.alarms, self.gates)
 
 
-def found(trials: Iterable[Trial], effect: float | None) -> Found:
-    """Count what `trials` said."""
-    trials = list(trials)
+def count_trials(trials: Sequence[Trial], effect: float | None) -> GateCounts:
+    """Count the outcomes of `trials`."""
     plain = [trial for trial in trials if not trial.planted]
     tried = Counter(trial.planted for trial in trials if trial.planted)
     caught = Counter(trial.planted for trial in trials if trial.planted and trial.alarmed)
-    counted = {size: (caught[size], tried[size]) for size in sorted(tried)}
-    return Found(len(plain), sum(trial.alarmed for trial in plain), counted, effect)
+    by_size = {size: (caught[size], tried[size]) for size in sorted(tried)}
+    return GateCounts(len(plain), sum(trial.alarmed for trial in plain), by_size, effect)
 
 
 def rate_below(alarms: int, gates: int, confidence: float = 0.95) -> float:
@@ -176,25 +174,25 @@ def too_many_alarms(alarms: int, gates: int, promised: float) -> bool:
     return bool(gates and stats.binomtest(alarms, gates, promised, alternative="greater").pvalue <= 0.01)
 
 
-def smallest_caught(trials: Mapping[Key, Sequence[Trial]]) -> dict[Key, float | None]:
+def smallest_caught(trials: Mapping[WorkloadKey, Sequence[Trial]]) -> dict[WorkloadKey, float | None]:
     """For each workload, of one condition, the slowdown (0.012 is 1.2 %) that its next gate catches 99 times in 100.
 
-    A slowdown by a factor shifts every log ratio of an A/A gate by the same, so each such gate says from which slowdown
-    on it would have alarmed, to either side. The logarithms of these are taken as normal, with a mean for each workload
-    and one variance for all; the result is the upper prediction limit of the next one (G. J. Hahn and W. Q. Meeker,
-    Statistical Intervals, section 4.8), and no smaller than the largest that was seen. The degrees of freedom are
-    counted in gates, although each gives two metrics. None for a workload without A/A gates, or one of whose gates had
-    too few pairs for an interval; above a factor of 10; and for all where there are fewer than three gates.
+    A slowdown by a factor shifts every log ratio of an A/A gate by the same, so each such gate tells from which
+    slowdown on it would have alarmed, to either side. The logarithms of these count as normal, with a mean for each
+    workload and one variance for all; the result is the upper prediction limit of the next one (G. J. Hahn and
+    W. Q. Meeker, Statistical Intervals, section 4.8), and no smaller than the largest of them. The degrees of freedom
+    count gates, although each gives two thresholds. None for a workload without A/A gates, or with a gate of too few
+    pairs for an interval; above a factor of 10; and for all where there are fewer than three gates.
     """
     logs = {key: _log_thresholds(of_one) for key, of_one in trials.items()}
     known = {key: values for key, values in logs.items() if values.size and np.isfinite(values).all()}
+    limits: dict[WorkloadKey, float | None] = dict.fromkeys(logs)
     gates = sum(len(values) for values in known.values())
     if gates < LEAST_GATES:
-        return dict.fromkeys(logs)
+        return limits
     squares = sum(float(np.sum((values - values.mean()) ** 2)) for values in known.values())
     spread = math.sqrt(squares / (2 * gates - len(known)))
     factor = float(stats.t.ppf(DETECTION, gates))
-    limits: dict[Key, float | None] = dict.fromkeys(logs)
     for key, values in known.items():
         predicted = values.mean() + factor * spread * math.sqrt(1 + 1 / len(values))
         shift = math.exp(min(max(predicted, values.max()), 709.0))  # the largest whose exponential is finite
@@ -206,14 +204,3 @@ def _log_thresholds(trials: Iterable[Trial]) -> np.ndarray:
     """Logarithms of the thresholds of the A/A gates, shape (gates, 2)."""
     values = [trial.thresholds for trial in trials if not trial.planted]
     return np.log(np.maximum(np.asarray(values, dtype=np.float64).reshape(-1, 2), _LEAST_THRESHOLD))
-
-
-def _thresholds(looks: Sequence[Interval]) -> tuple[float, float]:
-    """A slowdown is caught at the look that leaves it the most room."""
-    highest_low = max(interval.low for interval in looks)
-    lowest_high = min(interval.high for interval in looks)
-    return (-math.log(highest_low) if highest_low > 0 else math.inf, math.log(lowest_high))
-
-
-def _wait_for_nothing(outputs: Any) -> None:
-    pass

@@ -19,7 +19,8 @@ from perfsuite.measure import peers, progress
 from perfsuite.measure.call import Call
 from perfsuite.measure.compiles import compiles
 from perfsuite.measure.measurement import Interval, Metric
-from perfsuite.measure.stats.intervals import DECIDING_ERROR, error_of_look
+from perfsuite.measure.stats.error_rates import DECIDING_ERROR, error_of_look
+from perfsuite.measure.stats.rank_sum import Windows
 from perfsuite.measure.stats.sequential import (
     Estimate,
     Look,
@@ -27,26 +28,35 @@ from perfsuite.measure.stats.sequential import (
     estimates,
     fewest_pairs,
     in_windows,
-    unbounded,
     window_of,
 )
-from perfsuite.measure.timing.block import Sample, Subject, collector_off, run_block, subjects_alike
-from perfsuite.measure.timing.timing import Until, columns_us
+from perfsuite.measure.timing.block import (
+    COLUMNS,
+    Sample,
+    Subject,
+    Until,
+    collector_off,
+    columns_us,
+    run_block,
+    subjects_alike,
+)
+from perfsuite.measure.words import plural
 
 LEAST_PAIRS = 3
 """Taken even when time is up. So few have no interval, and the metric stays open."""
 HOPELESS = 0.001
-"""Two sides of the same code may differ by about as much, for reasons that are none of theirs (where memory lies)."""
+"""Two sides of the same code may differ by about as much, for reasons outside it (where memory lies)."""
 MARGIN = 1.35
-"""The estimate itself will move: the interval must be so much narrower than its distance from the limit to be settled
-nine times in ten (its half-width is 3.6 standard errors, and 1.28 more are kept free)."""
+"""The estimate itself moves: to settle nine times in ten, the interval must be so much narrower than its distance from
+the limit (its half-width is 3.6 standard errors, and 1.28 more stay free)."""
 MOST_SECONDS = 600
 PRECISION = 0.005
-"""With nothing else to settle, sampling stops at this half-width of the log ratio's interval."""
+"""Without a limit, sampling stops at this half-width of the log ratio's interval."""
 
 Field = Literal["ratio", "overhead_us"]
 
-COLUMNS: dict[Until, int] = {"return": 0, "ready": 1}
+Settled = Callable[[Estimate, Estimate], bool]
+"""Takes the ratio and the overhead; says whether they are known well enough to stop."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,11 +64,10 @@ class Comparison:
     """Candidate against reference, `until` they return or are ready.
 
     `ratio` is the median of candidate / reference over the pairs that share a window, `overhead_us` the median of
-    candidate - reference in microseconds. `verdict` is set by whoever holds the budget. `candidate_us` and
-    `reference_us` are the samples, shape (pairs, 2), the columns to return and to ready, in the order in which they
-    were taken, `window` of them in each window. `unsettled` is a sentence where the ratio moved while it was sampled;
-    the intervals then hold both ends. `error` is the chance that an interval misses the truth at any look. `processes`
-    is the number of those whose samples these are.
+    candidate - reference in microseconds. Whoever holds the budget sets `verdict`. `candidate_us` and `reference_us`
+    are the samples, shape (pairs, 2), the columns to return and to ready, in the order of sampling, `window` of them in
+    each window. `unsettled` is a sentence where the ratio moved meanwhile; the intervals then hold both ends. `error`
+    is the chance that an interval misses the truth at any look. `processes` is how many gave the samples.
     """
 
     candidate: str
@@ -90,61 +99,51 @@ class Comparison:
     def pairs(self) -> int:
         return len(self.candidate_us)
 
+    @property
+    def bounded(self) -> bool:
+        """Whether the pairs are enough for an interval."""
+        return math.isfinite(self.ratio.interval.high)
+
     def metrics(self, name: str) -> list[Metric]:
         """The metrics that a gate takes. The overhead is info: the ratio gates the same thing without its drift.
 
-        Where the pairs were too few for an interval, the ratio is info as well.
+        Where the pairs are too few for an interval, the ratio is info as well.
         """
-        ratio, overhead = self.ratio, self.overhead_us
-        if not self.bounded:
-            return [
-                Metric(f"{name} ratio to {self.until}", ratio.value, "x", "info", samples=self.pairs),
-                Metric(f"{name} overhead to {self.until}", overhead.value, "us", "info", samples=self.pairs),
-            ]
-        return [
-            Metric(f"{name} ratio to {self.until}", ratio.value, "x", "ratio", "lower", ratio.interval, self.pairs),
-            Metric(
-                f"{name} overhead to {self.until}", overhead.value, "us", "info", "lower", overhead.interval, self.pairs
-            ),
-        ]
-
-    @property
-    def bounded(self) -> bool:
-        """Whether there were pairs enough for an interval at all."""
-        return math.isfinite(self.ratio.interval.high)
+        ratio = Metric(f"{name} ratio to {self.until}", self.ratio.value, "x", "info", samples=self.pairs)
+        overhead = Metric(f"{name} overhead to {self.until}", self.overhead_us.value, "us", "info", samples=self.pairs)
+        if self.bounded:
+            ratio = dataclasses.replace(ratio, kind="ratio", interval=self.ratio.interval)
+            overhead = dataclasses.replace(overhead, interval=self.overhead_us.interval)
+        return [ratio, overhead]
 
     def to_settle(self, limit: float, metric: Field = "ratio") -> str:
         """What would settle a comparison that left `limit` inside the interval of `metric`, in words."""
         if self.unsettled:
             return f"{self.unsettled}; more sampling does not settle that"
-        estimate = getattr(self, metric)
         if not self.bounded:
+            needed = self.seconds * fewest_pairs(self.error) / self.pairs
             return (
-                f"{self.pairs} pairs are too few for an interval: allow more time "
-                f"({_seconds(self.seconds * fewest_pairs(self.error) / self.pairs)})"
+                f"{self.pairs} pairs are too few for an interval: allow more time (--perf-seconds={math.ceil(needed)})"
             )
-        value, low, high, limit_at = estimate.value, estimate.interval.low, estimate.interval.high, limit
+        estimate: Estimate = getattr(self, metric)
+        value, low, high = estimate.value, estimate.interval.low, estimate.interval.high
         if metric == "ratio" and limit > 0:
-            value, low, high, limit_at = (math.log(each) for each in (value, low, high, limit))
-        distance = abs(limit_at - value)
-        # A share of the time of the reference, so that both metrics are held to the same.
+            value, low, high, limit = (math.log(each) for each in (value, low, high, limit))
+        distance = abs(limit - value)
+        # A share of the reference's time, so that one bound serves both metrics.
         relative = distance if metric == "ratio" else distance / self.reference_median_us
         if relative < HOPELESS:
             return (
                 f"its estimate lies within {HOPELESS:.1%} of the limit, where no amount of sampling is sure to tell "
                 "on which side: move the limit"
             )
-        side = high - value if value <= limit_at else value - low
+        side = high - value if value <= limit else value - low
         # An interval narrows with the square root of the number of pairs.
         needed = self.seconds * max(1.0, side * MARGIN / distance) ** 2
         if needed > MOST_SECONDS:
             return f"more than {MOST_SECONDS / 60:g} minutes of sampling: move the limit, or take a quieter machine"
-        more = max(1, math.ceil(needed - self.seconds))
-        return f"about {more} more second{'s' * (more > 1)} of sampling ({_seconds(needed)})"
-
-
-Settled = Callable[[Estimate, Estimate], bool]
-"""Says of the ratio and of the overhead whether they are known well enough to stop."""
+        more = plural(max(1, math.ceil(needed - self.seconds)), "more second")
+        return f"about {more} of sampling (--perf-seconds={math.ceil(needed)})"
 
 
 def compare_calls(
@@ -159,10 +158,10 @@ def compare_calls(
 ) -> Comparison:
     """Compare two calls in windows of up to 5 pairs, each window in random order, for at most `seconds` of sampling.
 
-    Both are warmed first; a compile while sampling raises `RecompilationError`. After 20 pairs and then after every
-    40 % more, the intervals are looked at, each look paid for (`Sequential`), and sampling stops when `settled` says
-    so. Without `settled` it stops once the ratio is known to 0.5 %. `error` is the chance that the interval of the
-    ratio, or that of the overhead, misses the truth at any look.
+    Warms both first; a compile while sampling raises `RecompilationError`. Looks at the intervals after 20 pairs and
+    then after every 40 % more, each look paid for (`Sequential`), and stops when `settled` says so: by default once the
+    ratio is known to 0.5 %. `error` is the chance that the interval of the ratio, or that of the overhead, misses the
+    truth at any look.
     """
     if not 0 < error < 1:
         raise ValueError(f"compare_calls(error={error!r}): must lie between 0 and 1")
@@ -175,7 +174,7 @@ def compare_calls(
     what = f"comparing {candidate.label} with {reference.label}"
     started = time.monotonic()
     try:
-        with collector_off(), compiles.forbid(), progress.sampling(what, seconds) as told:
+        with collector_off(), compiles.forbid(), progress.sampling(what, seconds) as report:
             samples = _run_window(sides, 1, order)
             window = peers.agreed(window_of(seconds / max(time.monotonic() - started, 1e-9), error))
             if window > 1:  # that pair was no window, and there is time for others
@@ -189,17 +188,17 @@ def compare_calls(
                     best = now or best
                     if peers.agreed(time_passed > 1 or bool(now and settled(now.ratio, now.overhead))):
                         break
-                if told is not None:  # between windows, whose order is random: what it costs falls on either side alike
-                    told()
-                for side, taken in zip(samples, _run_window(sides, window, order), strict=True):
-                    side += taken
+                if report is not None:  # between windows, whose order is random: its cost falls on either side alike
+                    report()
+                for side, more in zip(samples, _run_window(sides, window, order), strict=True):
+                    side += more
     finally:
         for subject in sides:
             subject.give_back()
     candidate_us = columns_us(peers.slowest(samples[0]), candidate.label)
     reference_us = columns_us(peers.slowest(samples[1]), reference.label)
     if best is None:
-        best = unbounded([in_windows(candidate_us[:, column], reference_us[:, column], window)])
+        best = estimates([in_windows(candidate_us[:, column], reference_us[:, column], window)], 0.0)
     return Comparison(
         candidate=candidate.label,
         reference=reference.label,
@@ -216,66 +215,6 @@ def compare_calls(
     )
 
 
-def pooled(parts: Sequence[Comparison], error: float | None = None) -> Comparison:
-    """One comparison over all pairs of `parts`, each of which was made in a process of its own, in that order.
-
-    The pairs stay in their windows, so the interval holds whatever differs between the processes' machines. But the
-    ratio itself differs between processes (where arrays and code lie in memory), and no number of pairs in one process
-    shows by how much. So the interval also holds the estimate of every process: only what the pairs together and every
-    single process say counts as decided.
-
-    It may be called after each new process: with n parts it spends the (n - 1)-th share of `error`, and the intervals
-    of all those calls hold at once with probability 1 - `error`. What the first comparison has spent comes on top of
-    it; where nothing is said, `error` is as much again.
-
-    Raises `ValueError` where there are no parts, or where they are not of the same two calls until the same moment.
-    """
-    if not parts:
-        raise ValueError("pooled() needs at least one comparison")
-    if len(kinds := {(part.candidate, part.reference, part.until) for part in parts}) > 1:
-        named = ", ".join(sorted(f"{a}/{b} to {until}" for a, b, until in kinds))
-        raise ValueError(f"pooled() takes comparisons of the same two calls, got {named}")
-    if len(parts) == 1:
-        return parts[0]
-    error = parts[0].error if error is None else error
-    column = COLUMNS[parts[0].until]
-    windows = [in_windows(part.candidate_us[:, column], part.reference_us[:, column], part.window) for part in parts]
-    look = estimates(windows, error_of_look(len(parts) - 1, error))
-    if look is None:
-        look = unbounded(windows)
-    alone = [unbounded([times]) for times in windows]
-    ratio, overhead = (
-        _holding(estimate, [one.value for one in each])
-        for estimate, each in ((look.ratio, [a.ratio for a in alone]), (look.overhead, [a.overhead for a in alone]))
-    )
-    said = [look.unsettled] if look.unsettled else []
-    if ratio != look.ratio:
-        values = ", ".join(f"{each.ratio.value:.4g}" for each in alone)
-        said.append(f"the processes contradict each other: the ratios of each are {values}")
-    sizes = {part.window for part in parts}
-    return Comparison(
-        candidate=parts[0].candidate,
-        reference=parts[0].reference,
-        until=parts[0].until,
-        ratio=ratio,
-        overhead_us=overhead,
-        candidate_us=np.concatenate([part.candidate_us for part in parts]),
-        reference_us=np.concatenate([part.reference_us for part in parts]),
-        looks=sum(part.looks for part in parts),
-        seconds=sum(part.seconds for part in parts),
-        window=sizes.pop() if len(sizes) == 1 else 1,
-        unsettled="; ".join(said) or None,
-        error=error,
-        processes=len(parts),
-    )
-
-
-def _holding(estimate: Estimate, values: list[float]) -> Estimate:
-    """The estimate, its interval wide enough for all the values."""
-    interval = estimate.interval
-    return Estimate(estimate.value, Interval(min(interval.low, *values), max(interval.high, *values)))
-
-
 def _run_window(sides: list[Subject], pairs: int, order: random.Random) -> tuple[list[Sample], list[Sample]]:
     """Run each side so many times, every order of the blocks as likely as any other."""
     turns = [0, 1] * pairs
@@ -286,9 +225,61 @@ def _run_window(sides: list[Subject], pairs: int, order: random.Random) -> tuple
     return samples
 
 
-def _seconds(needed: float) -> str:
-    return f"--perf-seconds={math.ceil(needed)}"
-
-
 def _precise(ratio: Estimate, overhead: Estimate) -> bool:
     return math.log(ratio.interval.high / ratio.interval.low) / 2 <= PRECISION
+
+
+def pooled(parts: Sequence[Comparison], error: float | None = None) -> Comparison:
+    """One comparison over all pairs of `parts`, each from a process of its own, in that order.
+
+    The pairs stay in their windows, so the interval holds whatever differs between the processes' machines. But the
+    ratio itself differs between processes (where arrays and code lie in memory), and no number of pairs in one process
+    shows by how much. So the interval also holds the estimate of every process: only what the pairs together and every
+    single process say counts as decided.
+
+    It may be called after each new process: with n parts it spends the (n - 1)-th share of `error`, and the intervals
+    of all those calls hold at once with probability 1 - `error`. What the first comparison spent comes on top; by
+    default `error` is as much again.
+
+    Raises `ValueError` for no parts, and for parts that are not of the same two calls until the same moment.
+    """
+    if not parts:
+        raise ValueError("pooled() needs at least one comparison")
+    if len(kinds := {(part.candidate, part.reference, part.until) for part in parts}) > 1:
+        named = ", ".join(sorted(f"{a}/{b} to {until}" for a, b, until in kinds))
+        raise ValueError(f"pooled() takes comparisons of the same two calls, got {named}")
+    if len(parts) == 1:
+        return parts[0]
+    error = parts[0].error if error is None else error
+    windows = [_windows_of(part) for part in parts]
+    look = estimates(windows, error_of_look(len(parts) - 1, error))
+    alone = [estimates([times], 0.0) for times in windows]
+    ratio = _holding(look.ratio, [each.ratio.value for each in alone])
+    unsettled = [look.unsettled] if look.unsettled else []
+    if ratio != look.ratio:
+        values = ", ".join(f"{each.ratio.value:.4g}" for each in alone)
+        unsettled.append(f"the processes contradict each other: the ratios of each are {values}")
+    return dataclasses.replace(
+        parts[0],
+        ratio=ratio,
+        overhead_us=_holding(look.overhead, [each.overhead.value for each in alone]),
+        candidate_us=np.concatenate([part.candidate_us for part in parts]),
+        reference_us=np.concatenate([part.reference_us for part in parts]),
+        looks=sum(part.looks for part in parts),
+        seconds=sum(part.seconds for part in parts),
+        window=parts[0].window if len({part.window for part in parts}) == 1 else 1,
+        unsettled="; ".join(unsettled) or None,
+        error=error,
+        processes=len(parts),
+    )
+
+
+def _windows_of(part: Comparison) -> Windows:
+    column = COLUMNS[part.until]
+    return in_windows(part.candidate_us[:, column], part.reference_us[:, column], part.window)
+
+
+def _holding(estimate: Estimate, values: list[float]) -> Estimate:
+    """The estimate, its interval wide enough for all the values."""
+    interval = estimate.interval
+    return Estimate(estimate.value, Interval(min(interval.low, *values), max(interval.high, *values)))

@@ -1,4 +1,4 @@
-"""`busy_neighbours`: a process on each core that does nothing but compute, as on a shared machine."""
+"""`busy_neighbours`: a process on each core that only computes, as on a shared machine."""
 
 import contextlib
 import os
@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from perfsuite.measure.errors import MeasurementError
 
-# Ends by itself, too, once its parent is gone: then it has another one. That is looked at every few milliseconds.
+# It looks every few milliseconds whether its parent is gone, and then ends by itself.
 _BUSY = """
 import os, sys
 parent = int(sys.argv[1])
@@ -29,35 +29,27 @@ def cores() -> int:
 
 @contextlib.contextmanager
 def busy_neighbours(count: int | None = None) -> Iterator[list[int]]:
-    """Keep `count` cores busy, every core that this process may run on where it is None, and give the process ids.
+    """Keep `count` cores busy, by default every core that this process may run on, and give the process ids.
 
-    All of them are busy when the body begins. They are killed when it ends, whatever it raises; where this process is
-    killed itself, they end within moments. Raises `MeasurementError` when one cannot be started.
+    All of them are busy when the body begins, and killed when it ends, whatever it raises. Where this process is killed
+    itself, they end within moments. Raises `MeasurementError` when one cannot be started.
     """
     with contextlib.ExitStack() as cleanup:
-        processes = [_start(cleanup) for _ in range(cores() if count is None else count)]
+        processes = []
+        for _ in range(cores() if count is None else count):
+            process = subprocess.Popen(
+                # Without site-packages it starts in a moment.
+                [sys.executable, "-I", "-S", "-c", _BUSY, str(os.getpid())],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                start_new_session=True,  # Ctrl-C at the terminal is for this process to handle
+            )
+            cleanup.enter_context(process)  # closes its pipe and waits for it, once it was killed
+            cleanup.callback(process.kill)
+            processes.append(process)
         for process in processes:
             assert process.stdout is not None
             if process.stdout.readline().strip() != b"busy":
                 raise MeasurementError(f"a busy process could not be started with {sys.executable}")
         yield [process.pid for process in processes]
-
-
-def _start(cleanup: contextlib.ExitStack) -> subprocess.Popen:
-    process = subprocess.Popen(
-        # Without site-packages it starts in a moment.
-        [sys.executable, "-I", "-S", "-c", _BUSY, str(os.getpid())],
-        stdin=subprocess.DEVNULL,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        start_new_session=True,  # Ctrl-C at the terminal is for this process to handle
-    )
-    cleanup.callback(_end, process)
-    return process
-
-
-def _end(process: subprocess.Popen) -> None:
-    process.kill()
-    process.wait()
-    if process.stdout is not None:
-        process.stdout.close()

@@ -11,12 +11,13 @@ import numpy as np
 from perfsuite.measure.call import Call
 from perfsuite.measure.compiles import compiles
 from perfsuite.measure.errors import MeasurementError
-from perfsuite.measure.measurement import Interval, Metric
+from perfsuite.measure.measurement import Metric
 from perfsuite.measure.runtime.hostcalls import host_calls
-from perfsuite.measure.stats.intervals import INFORMING_ERROR, line_fit, median_interval
-from perfsuite.measure.timing.block import Sample, collector_off, run_block, subjects_alike
-from perfsuite.measure.timing.comparison import Estimate
-from perfsuite.measure.timing.timing import columns_us
+from perfsuite.measure.stats.error_rates import INFORMING_ERROR
+from perfsuite.measure.stats.intervals import line_fit, median_interval
+from perfsuite.measure.stats.sequential import Estimate
+from perfsuite.measure.timing.block import COLUMNS, Sample, Until, collector_off, columns_us, run_block, subjects_alike
+from perfsuite.measure.timing.timing import median_or_range
 
 Scaled = Literal["return", "ready", "host_calls"]
 MakeCall = Callable[[int], tuple[Call, float]]
@@ -24,6 +25,7 @@ MakeCall = Callable[[int], tuple[Call, float]]
 LEAST_ROUNDS = 12
 MOST_ROUNDS = 2000
 PRECISION = 0.01
+"""Sampling stops once the interval of the slope is this narrow (half of the width, relative), or when time is up."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,7 +33,7 @@ class Scaling:
     """A line through (units, metric): `per_unit` and `intercept` in microseconds, or in calls for "host_calls".
 
     `units` and `values` have shape (sizes,); a value is the median over the rounds. `per_unit` is the median of the
-    slopes of the rounds, with its interval: drift between the rounds does not reach it.
+    slopes of the rounds, with its interval, so drift between the rounds does not reach it.
     """
 
     label: str
@@ -50,21 +52,17 @@ class Scaling:
 
     def metrics(self, name: str) -> list[Metric]:
         """Slope, intercept and R^2. Of times the slope is gated; of host calls the exact count at the largest size."""
-        name = f"{name} {self.what}"
-        if self.metric == "host_calls":
-            unit = "calls"
-            fit = Metric(f"{name} per unit", self.per_unit.value, "calls/unit", "info")
-            largest = self.units.argmax()
-            exact = [Metric(f"{name} at {self.units[largest]:g}", int(self.values[largest]), unit, "count")]
-        else:
-            unit, slope, exact = "us", self.per_unit, []
-            fit = Metric(f"{name} per unit", slope.value, "us/unit", "time", "lower", slope.interval, self.rounds)
-        return [
-            fit,
-            Metric(f"{name} intercept", self.intercept, unit, "info"),
+        name, slope = f"{name} {self.what}", self.per_unit
+        line = [
+            Metric(f"{name} intercept", self.intercept, "calls" if self.metric == "host_calls" else "us", "info"),
             Metric(f"{name} R^2", self.r_squared, "1", "info", better="higher"),
-            *exact,
         ]
+        if self.metric != "host_calls":
+            per_unit = Metric(f"{name} per unit", slope.value, "us/unit", "time", "lower", slope.interval, self.rounds)
+            return [per_unit, *line]
+        largest = self.units.argmax()
+        exact = Metric(f"{name} at {self.units[largest]:g}", int(self.values[largest]), "calls", "count")
+        return [Metric(f"{name} per unit", slope.value, "calls/unit", "info"), *line, exact]
 
 
 def fit_scaling(
@@ -75,6 +73,19 @@ def fit_scaling(
     Every round runs each size once, in random order. Raises `ValueError` for fewer than two different sizes, and
     `MeasurementError` when `make_call` gives the same units for all of them.
     """
+    calls, units = _calls_of(make_call, sizes)
+    if metric == "host_calls":
+        values = np.asarray([float(host_calls(each).total) for each in calls])
+        rounds, slopes = 1, np.asarray([line_fit(units, values)[0]])
+    else:
+        times = _timed_rounds(calls, metric, units, seconds)
+        rounds, slopes, values = len(times), _slopes(units, times), np.median(times, axis=0)
+    _, intercept, r_squared = line_fit(units, values)
+    per_unit = Estimate(float(np.median(slopes)), median_or_range(slopes))
+    return Scaling(calls[0].label, metric, units, values, per_unit, intercept, r_squared, rounds)
+
+
+def _calls_of(make_call: MakeCall, sizes: Sequence[int]) -> tuple[list[Call], np.ndarray]:
     if len(set(sizes)) < 2:
         raise ValueError(f"scaling needs at least two different sizes, got {list(sizes)}")
     calls, units = [], []
@@ -84,54 +95,40 @@ def fit_scaling(
             raise TypeError(f"make_call({size}) must return (call(...), units), got {type(made).__name__} first")
         calls.append(made)
         units.append(float(unit))
-    at = np.asarray(units)
     if len(set(units)) < 2:
         raise MeasurementError(f"make_call gives {units[0]:g} units for every size; a line needs two different ones")
-    if metric == "host_calls":
-        values = np.asarray([float(host_calls(each).total) for each in calls])
-        slope, intercept, r_squared = line_fit(at, values)
-        exact = Estimate(slope, Interval(slope, slope))
-        return Scaling(calls[0].label, metric, at, values, exact, intercept, r_squared, rounds=1)
-    times = _timed_rounds(calls, metric, at, seconds)
-    slopes = np.polyfit(at, times.T, 1)[0]
-    values = np.median(times, axis=0)
-    _, intercept, r_squared = line_fit(at, values)
-    slope = float(np.median(slopes))
-    interval = median_interval(slopes, INFORMING_ERROR) or Interval(float(slopes.min()), float(slopes.max()))
-    return Scaling(calls[0].label, metric, at, values, Estimate(slope, interval), intercept, r_squared, len(times))
+    return calls, np.asarray(units)
 
 
-def _timed_rounds(calls: list[Call], metric: Scaled, units: np.ndarray, seconds: float) -> np.ndarray:
+def _timed_rounds(calls: list[Call], until: Until, units: np.ndarray, seconds: float) -> np.ndarray:
     """Microseconds, shape (rounds, sizes)."""
     subjects = subjects_alike(*calls)
-    column = 0 if metric == "return" else 1
-    samples: list[list[Sample]] = [[] for _ in subjects]
+    column = COLUMNS[until]
+    rounds: list[list[Sample]] = []
     order = list(range(len(subjects)))
-    shuffle = random.Random().shuffle
     try:
         with collector_off(), compiles.forbid():
             deadline = time.monotonic() + seconds
             look = LEAST_ROUNDS
-            while (rounds := len(samples[0])) < MOST_ROUNDS:
-                if rounds >= 3 and time.monotonic() > deadline:
-                    break
-                if rounds == look:
+            while len(rounds) < MOST_ROUNDS and (len(rounds) < 3 or time.monotonic() <= deadline):
+                if len(rounds) == look:
                     look *= 2
-                    if _precise(samples, column, units):
+                    if _precise(_slopes(units, np.asarray(rounds)[:, :, column])):
                         break
-                shuffle(order)
-                for index in order:
-                    samples[index].append(run_block(subjects[index]))
+                random.shuffle(order)
+                samples = {index: run_block(subjects[index]) for index in order}
+                rounds.append([samples[index] for index in range(len(subjects))])
     finally:
         for subject in subjects:
             subject.give_back()
-    return np.stack(
-        [columns_us(taken, each.label)[:, column] for taken, each in zip(samples, calls, strict=True)], axis=1
-    )
+    by_size = zip(zip(*rounds, strict=True), calls, strict=True)
+    return np.stack([columns_us(list(samples), each.label)[:, column] for samples, each in by_size], axis=1)
 
 
-def _precise(samples: list[list[Sample]], column: int, units: np.ndarray) -> bool:
-    times = np.asarray(samples)[:, :, column]  # (sizes, rounds)
-    slopes = np.polyfit(units, times, 1)[0]
-    interval = median_interval(slopes, INFORMING_ERROR)
-    return interval is not None and interval.half_width <= PRECISION * abs(float(np.median(slopes)))
+def _slopes(units: np.ndarray, times: np.ndarray) -> np.ndarray:
+    """The slope of each round; `times` has shape (rounds, sizes)."""
+    return np.polyfit(units, times.T, 1)[0]
+
+
+def _precise(slopes: np.ndarray) -> bool:
+    return median_interval(slopes, INFORMING_ERROR).half_width <= PRECISION * abs(float(np.median(slopes)))

@@ -1,24 +1,24 @@
-"""The time that the operating system took away, so that a neighbour's work is not taken for the code's own.
+"""The time that the operating system took away, so that a neighbour's work does not look like the code's own.
 
-Linux says of every thread how long it was ready to run and did not, to the nanosecond, in its `schedstat` (the second
-number; https://docs.kernel.org/scheduler/sched-stats.html). Elsewhere nothing is known, and said to be 0.
+Linux counts for every thread how long it was ready to run and did not, in nanoseconds: the second number of its
+`schedstat` (https://docs.kernel.org/scheduler/sched-stats.html). Elsewhere nothing is known, and the answer is 0.
 """
 
 import os
 
 
 def is_known() -> bool:
-    """Whether this system says it. Elsewhere what a neighbour took from a thread looks as if the thread had slept."""
+    """Whether this system counts it. Elsewhere time that a neighbour took from a thread looks like sleep."""
     return os.path.exists("/proc/thread-self/schedstat")
 
 
 def thread_delay_ns() -> int:
-    """How long this thread has waited for a processor, in nanoseconds, since it began."""
+    """How long this thread has waited for a processor since it began."""
     return _delay("/proc/thread-self/schedstat")
 
 
 def process_delay_ns(*, without: int | None = None) -> int:
-    """How long all threads of this process have waited for a processor, together, but for that of a native id.
+    """How long all threads of this process have waited for a processor, in sum, but for the one of a native id.
 
     The sum is the most that it can have cost a call, whose threads may wait one after the other or at once.
     """

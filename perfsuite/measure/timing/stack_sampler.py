@@ -1,4 +1,4 @@
-"""Where a thread is while it does not return: its stack, looked at from another thread."""
+"""Where a thread is while it does not return: another thread looks at its stack."""
 
 import collections
 import contextlib
@@ -8,23 +8,23 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from types import FrameType, TracebackType
+from types import FrameType
 from typing import NamedTuple
 
-from perfsuite.measure.compat import jax_stack as _jax_internals
+from perfsuite.measure.compat import jax_stack
 from perfsuite.measure.compiles import callsite
 
 _PACKAGES = f"{os.sep}site-packages{os.sep}"
 _WAITS = ("block_until_ready", "device_get", "effects_barrier")
-"""Names that say of a line that it waits for the device."""
+"""Names that show that a line waits for the device."""
 
 _SWITCH_SECONDS = 1e-4
 
 
-class Place(NamedTuple):
+class StackPlace(NamedTuple):
     """`line` is the user's `file:line`, `frame` the innermost frame, as "equinox/_jit.py:246 in _call".
 
-    `waits` is true where that frame's own line or function says that it waits for the device.
+    `waits` is true where that frame's own line or function shows that it waits for the device.
     """
 
     line: str
@@ -36,10 +36,10 @@ class Place(NamedTuple):
 
 
 class Watch:
-    """Looks at the stack of the thread that makes it, every `every_s` seconds that a call is inside for `after_s`.
+    """Looks at the stack of the thread that makes it, every `every_s` seconds once a call has lasted `after_s`.
 
-    A context manager; `begin` and `end` say when a call is inside. It takes Python's lock for some 50 us a look, and
-    nothing else of the thread that it watches.
+    A context manager; `begin` and `end` mark the call. A look holds Python's lock for some 50 us, and takes nothing
+    else of the thread that it watches.
     """
 
     def __init__(self, every_s: float, after_s: float = 0.0):
@@ -48,10 +48,10 @@ class Watch:
         self.native_id: int | None = None
         """The operating system's number of the thread that looks."""
         self.looks = 0
-        """Looks while a call was inside, those that came too late to say where it was among them."""
+        """Looks during a call, also those that came too late to tell where it was."""
         self._watched = threading.get_ident()
         self._entered: float | None = None
-        self._places: collections.Counter[Place] = collections.Counter()
+        self._places: collections.Counter[StackPlace] = collections.Counter()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._look_on, name="perfsuite watch", daemon=True)
 
@@ -59,20 +59,18 @@ class Watch:
         self._thread.start()
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self._entered = None
         self._stop.set()
         self._thread.join()
 
     def begin(self) -> None:
-        """A call is inside from now on."""
+        """A call begins."""
         self._places = collections.Counter()
         self._entered = time.perf_counter()
 
-    def end(self) -> "collections.Counter[Place]":
-        """The call is over: how often it was seen where."""
+    def end(self) -> "collections.Counter[StackPlace]":
+        """The call ends: the places where it was seen, and how often."""
         self._entered = None
         return self._places
 
@@ -83,13 +81,12 @@ class Watch:
             now, entered, places = time.perf_counter(), self._entered, self._places
             if entered is not None and now - entered >= self.after_s:
                 self.looks += 1
-                # A look that had to wait for Python's lock comes when the thread lets go of it, which is where it
-                # waits: counted, it would make of a call that computes one that waits.
+                # A look that waits for Python's lock comes when the thread lets go of it, which is where it waits for
+                # the device: counted, it would make a call that computes look like one that waits.
                 if now - due < self.every_s / 2 and self._entered == entered:
-                    # A frame that cannot be described, of code that is running on meanwhile, is a look less.
+                    # The code runs on meanwhile: a frame that cannot be described is one look fewer.
                     with contextlib.suppress(Exception):
-                        if (place := _place_of(sys._current_frames().get(self._watched))) is not None:
-                            places[place] += 1
+                        places[_place_of(sys._current_frames()[self._watched])] += 1
             due = max(due, time.perf_counter() - self.every_s) + self.every_s
 
 
@@ -104,29 +101,27 @@ def eager_switching() -> Iterator[None]:
         sys.setswitchinterval(before)
 
 
-def most_seen(places: "collections.Counter[Place]") -> Place | None:
-    """Where the thread was seen most; one that says that it waits comes before any that does not."""
+def most_seen(places: "collections.Counter[StackPlace]") -> StackPlace | None:
+    """Where the thread was seen most; a place that shows a wait comes before any that does not."""
     return max(places, key=lambda place: (place.waits, places[place]), default=None)
 
 
-def _place_of(frame: FrameType | None) -> Place | None:
-    if frame is None:
-        return None
+def _place_of(frame: FrameType) -> StackPlace:
     line = callsite.location(frame)
     module = frame.f_globals.get("__name__") or ""
-    if callsite.is_harness(module):  # the call is in C++, and the line that called the harness says nothing of it
-        return Place(line, f"{line} itself", False)
+    if callsite.is_harness(module):  # the call is in C++, and the line of the harness that called it tells nothing
+        return StackPlace(line, f"{line} itself", False)
     code, number = frame.f_code, frame.f_lineno
     text = linecache.getline(code.co_filename, number)
     is_jax = module.partition(".")[0] in ("jax", "jaxlib")
-    waits = any(name in text for name in _WAITS) or (is_jax and _jax_internals.waits_for_device(code))
-    return Place(line, f"{_short(code.co_filename)}:{number} in {code.co_qualname}", waits)
+    waits = any(name in text for name in _WAITS) or (is_jax and jax_stack.waits_for_device(code))
+    return StackPlace(line, f"{_short_path(code.co_filename)}:{number} in {code.co_qualname}", waits)
 
 
-def _short(filename: str) -> str:
-    """The path in its package, or as it is seen from here."""
-    _, found, inside = filename.rpartition(_PACKAGES)
-    if found:
+def _short_path(filename: str) -> str:
+    """The path in its package, or from the working directory."""
+    _, in_package, inside = filename.rpartition(_PACKAGES)
+    if in_package:
         return inside
     try:
         relative = os.path.relpath(filename)

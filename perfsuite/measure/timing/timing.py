@@ -3,23 +3,21 @@
 import dataclasses
 import math
 import time
-from typing import ClassVar, Literal
+from typing import ClassVar
 
 import numpy as np
 
 from perfsuite.measure import peers, progress
 from perfsuite.measure.call import Call
 from perfsuite.measure.compiles import compiles
-from perfsuite.measure.errors import MeasurementError
 from perfsuite.measure.measurement import Interval, Metric
-from perfsuite.measure.stats.intervals import INFORMING_ERROR, median_interval, quantile_floor, quantile_interval
-from perfsuite.measure.timing.block import Sample, Subject, collector_off, run_block
-
-Until = Literal["return", "ready"]
+from perfsuite.measure.stats.error_rates import INFORMING_ERROR
+from perfsuite.measure.stats.intervals import median_interval, quantile_interval
+from perfsuite.measure.timing.block import Sample, Subject, collector_off, columns_us, run_block
 
 LEAST_SAMPLES = 100
 LEAST_FOR_TAIL = 1000
-"""With fewer than 368 samples the 99th percentile has no upper end at all, with fewer than 1000 hardly one."""
+"""With fewer than 368 samples the 99th percentile has no upper end, with fewer than 1000 hardly one."""
 PRECISION = 0.01
 """Sampling stops once the medians' intervals are this narrow (half of the width, relative), or when time is up."""
 
@@ -28,7 +26,7 @@ PRECISION = 0.01
 class Duration:
     """Microseconds a call: the median and the 99th percentile, with their intervals.
 
-    The upper end of the 99th percentile is infinite where there were too few samples for one.
+    The upper end of the 99th percentile is infinite where the samples are too few for one.
     """
 
     median_us: float
@@ -45,8 +43,8 @@ class Timing:
     """The steady state of one call.
 
     `to_return` is what the host pays, `to_ready` what the user waits. Where both are alike, the call waits for the
-    device (or the device is done before the host). `calls_per_block` is above 1 where one call is too short for the
-    clock; `harness_us` is the cost of the measuring itself, which is taken off every sample already.
+    device, or the device is done before the host. `calls_per_block` is above 1 where one call is too short for the
+    clock; `harness_us` is the cost of measuring, which no sample includes.
     """
 
     label: str
@@ -74,24 +72,26 @@ class Timing:
 def time_call(call: Call, *, seconds: float = 5.0, least_samples: int = LEAST_SAMPLES) -> Timing:
     """Time `call` in the steady state, for at most `seconds` of sampling, but 3 samples in any case.
 
-    The call is warmed first. A compile while sampling raises `RecompilationError`: it is never a sample. The garbage
-    collector is off inside the blocks. Sampling ends before time is up once `least_samples` were taken and the medians
-    are known to 1 %. Raises `MeasurementError` when the clock gives times that are not positive.
+    Warms the call first. A compile while sampling raises `RecompilationError`: it is never a sample. The garbage
+    collector is off inside the blocks. Sampling ends early after `least_samples` where the medians are known to 1 %.
+    Raises `MeasurementError` when the clock gives times that are not positive.
     """
     subject = Subject(call)
     samples: list[Sample] = []
     look = least_samples
     try:
-        with collector_off(), compiles.forbid(), progress.sampling(f"timing {call.label}", seconds) as told:
+        with collector_off(), compiles.forbid(), progress.sampling(f"timing {call.label}", seconds) as report:
             deadline = time.monotonic() + seconds
-            decided = peers.Sparing(every=1 if peers.alone() else _blocks_between_agreements(subject, seconds))
-            while len(samples) < 3 or decided.going_on(lambda: time.monotonic() < deadline):
-                if told is not None:
-                    told()
+            # Processes agree once in a hundredth of the time, or in 10 blocks.
+            every = min(10, max(1, seconds * 1e7 / max(subject.call_ns * subject.calls, 1))) if not peers.alone() else 1
+            agreement = peers.Sparing(int(every))
+            while len(samples) < 3 or agreement.going_on(lambda: time.monotonic() < deadline):
+                if report is not None:
+                    report()
                 samples.append(run_block(subject))
                 if len(samples) == look:
                     look *= 2
-                    if peers.agreed(_precise(peers.slowest(samples))):
+                    if peers.agreed(all(map(_precise, np.asarray(peers.slowest(samples)).T))):
                         break
     finally:
         subject.give_back()
@@ -106,42 +106,21 @@ def time_call(call: Call, *, seconds: float = 5.0, least_samples: int = LEAST_SA
     )
 
 
-def _blocks_between_agreements(subject: Subject, seconds: float) -> int:
-    """Blocks that take a hundredth of the time together, 10 at most."""
-    return int(min(10, max(1, seconds * 1e7 / max(subject.call_ns * subject.calls, 1))))
+def _precise(times: np.ndarray) -> bool:
+    return median_interval(times, INFORMING_ERROR).half_width <= PRECISION * np.median(times)
 
 
 def duration(samples_us: np.ndarray) -> Duration:
     """Median, interval and tail of one column of samples in microseconds."""
-    interval = median_interval(samples_us, INFORMING_ERROR) or Interval(
-        float(samples_us.min()), float(samples_us.max())
-    )
     return Duration(
         median_us=float(np.median(samples_us)),
-        interval_us=interval,
+        interval_us=median_or_range(samples_us),
         p99_us=float(np.quantile(samples_us, 0.99)),
-        p99_interval_us=quantile_interval(samples_us, 0.99, INFORMING_ERROR)
-        or Interval(quantile_floor(samples_us, 0.99, INFORMING_ERROR), math.inf),
+        p99_interval_us=quantile_interval(samples_us, 0.99, INFORMING_ERROR),
     )
 
 
-def columns_us(samples: list[Sample], label: str) -> np.ndarray:
-    """The samples in microseconds, shape (samples, 2), the columns to return and to ready.
-
-    Raises `MeasurementError` for times that are not positive: a clock that stands still or runs backwards is no clock.
-    """
-    columns = np.asarray(samples, dtype=np.float64) / 1e3
-    if not np.isfinite(columns).all() or (columns <= 0).any():
-        raise MeasurementError(
-            f"{label}: the clock gave times that are not positive (least: {columns.min():.3g} us); "
-            "the call may do nothing at all, or the machine's clock is unsteady"
-        )
-    return columns
-
-
-def _precise(samples: list[Sample]) -> bool:
-    for column in np.asarray(samples).T:
-        interval = median_interval(column, INFORMING_ERROR)
-        if interval is None or interval.half_width > PRECISION * np.median(column):
-            return False
-    return True
+def median_or_range(samples: np.ndarray) -> Interval:
+    """The interval of the median; where the samples are too few for one, their range."""
+    interval = median_interval(samples, INFORMING_ERROR)
+    return interval if math.isfinite(interval.half_width) else Interval(float(samples.min()), float(samples.max()))

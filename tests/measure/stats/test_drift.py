@@ -1,4 +1,4 @@
-"""`measure.drift`: a ratio that moves while it is sampled, told from a machine that does."""
+"""`measure.stats.drift`: a ratio that moves while it is sampled, told from a machine that does."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""`measure.rank_sum`: the shift between two sides of windows in random order, with an interval that holds."""
+"""`measure.stats.rank_sum`: the shift between two sides of windows in random order, with an interval that holds."""
 
 import itertools
 import math
@@ -10,7 +10,15 @@ from promise.simulation import MODELS, sides
 from perfsuite.measure.measurement import Interval
 from perfsuite.measure.stats import rank_sum
 from perfsuite.measure.stats.intervals import median_interval
-from perfsuite.measure.stats.rank_sum import centred_statistics, differences, least_windows, shift, shift_interval
+from perfsuite.measure.stats.rank_sum import (
+    centred_statistics,
+    least_windows,
+    pair_differences,
+    shift,
+    shift_interval,
+)
+
+INFINITE = Interval(-math.inf, math.inf)
 
 
 def windows(rng, number, m, noise=np.random.Generator.normal):
@@ -20,7 +28,7 @@ def windows(rng, number, m, noise=np.random.Generator.normal):
 def test_the_shift_is_the_median_of_the_differences_inside_windows_alone():
     # Between the windows lies a jump of 100 that both sides have in common.
     a, b = np.array([[1.0, 2], [103, 107]]), np.array([[0.0, 0], [100, 101]])
-    np.testing.assert_allclose(differences([(a, b)]), [1, 1, 2, 2, 2, 3, 6, 7])
+    np.testing.assert_allclose(pair_differences([(a, b)]), [1, 1, 2, 2, 2, 3, 6, 7])
     assert shift([(a, b)]) == 2
 
 
@@ -52,16 +60,16 @@ def test_the_normal_rank_is_no_higher_than_the_exact_one_and_hardly_lower(monkey
 
 
 @pytest.mark.parametrize(("m", "least"), [(1, 11), (2, 5), (3, 3), (5, 2)])
-def test_no_error_to_spend_gives_no_interval(m, least):
-    assert shift_interval([windows(np.random.default_rng(0), 2 * rank_sum.EXACT, m)], 0.0) is None
-    assert shift_interval([windows(np.random.default_rng(0), least, m)], 0.0) is None
+def test_no_error_to_spend_gives_an_infinite_interval(m, least):
+    assert shift_interval([windows(np.random.default_rng(0), 2 * rank_sum.EXACT, m)], 0.0) == INFINITE
+    assert shift_interval([windows(np.random.default_rng(0), least, m)], 0.0) == INFINITE
 
 
 @pytest.mark.parametrize(("m", "least"), [(1, 11), (2, 5), (3, 3), (5, 2)])
-def test_too_few_windows_give_no_interval(m, least):
+def test_too_few_windows_give_an_infinite_interval(m, least):
     rng = np.random.default_rng(0)
-    assert shift_interval([windows(rng, least - 1, m)], 0.001) is None
-    assert shift_interval([windows(rng, least, m)], 0.001) is not None
+    assert shift_interval([windows(rng, least - 1, m)], 0.001) == INFINITE
+    assert shift_interval([windows(rng, least, m)], 0.001) != INFINITE
 
 
 @pytest.mark.parametrize("error", [0.05, 0.001, 8e-5, 1e-6])
@@ -69,15 +77,15 @@ def test_too_few_windows_give_no_interval(m, least):
 def test_the_least_windows_for_an_interval_are_known_before(m, error):
     least = least_windows(m, error)
     rng = np.random.default_rng(0)
-    assert shift_interval([windows(rng, least, m)], error) is not None
-    assert least == 1 or shift_interval([windows(rng, least - 1, m)], error) is None
+    assert shift_interval([windows(rng, least, m)], error) != INFINITE
+    assert least == 1 or shift_interval([windows(rng, least - 1, m)], error) == INFINITE
 
 
 @pytest.mark.parametrize("fault", [math.nan, math.inf])
-def test_samples_that_are_no_numbers_give_no_interval(fault):
+def test_samples_that_are_no_numbers_give_an_infinite_interval(fault):
     a, b = windows(np.random.default_rng(0), 40, 5)
     a[7, 3] = fault
-    assert shift_interval([(a, b)], 0.05) is None
+    assert shift_interval([(a, b)], 0.05) == INFINITE
 
 
 def test_windows_of_several_sizes_are_weighed_together():

@@ -1,4 +1,4 @@
-"""`measure.sequential`: when to look, what a look may spend, and what it sees."""
+"""`measure.stats.sequential`: when to look, what a look may spend, and what it sees."""
 
 import math
 

@@ -23,6 +23,7 @@ from perfsuite.measure.timing import asynchrony as module
 from perfsuite.measure.timing import scheduling
 from perfsuite.measure.timing.asynchrony import EARLY, MOST_SAMPLES, WAITED, asynchrony
 from perfsuite.measure.timing.block import Sample
+from perfsuite.measure.timing.stack_sampler import StackPlace
 
 pytestmark = pytest.mark.alone
 
@@ -178,17 +179,17 @@ def taking(monkeypatch):
         returns, sleeps = itertools.cycle(np.atleast_1d(to_return)), itertools.cycle(np.atleast_1d(asleep))
 
         def run_block(subject):
-            slept[0].ns = next(sleeps) * 1e3
+            clocks[-1].asleep_ns = next(sleeps) * 1e3
             return Sample(next(returns) * 1e3, to_ready * 1e3)
 
-        slept = []
-        kept = module._Slept
+        clocks = []
+        make = module._SleepClock
 
         def keep(fn):
-            slept.append(kept(fn))
-            return slept[-1]
+            clocks.append(make(fn))
+            return clocks[-1]
 
-        monkeypatch.setattr(module, "_Slept", keep)
+        monkeypatch.setattr(module, "_SleepClock", keep)
         monkeypatch.setattr(module, "run_block", run_block)
         places = collections.Counter(dict(watched))
         monkeypatch.setattr(module, "_watched", lambda subject, seconds: (places, sum(places.values())))
@@ -213,7 +214,7 @@ def test_early_but_asleep_waits_too(taking):
 def test_where_the_system_does_not_say_what_it_took_away_only_what_was_seen_to_wait_waits(taking, monkeypatch):
     monkeypatch.setattr(module, "is_known", lambda: False)
     assert taking(990, 1000, 900).waits is None
-    seen = module.Place("train.py:3", "equinox/_jit.py:271 in _call", True)
+    seen = StackPlace("train.py:3", "equinox/_jit.py:271 in _call", True)
     assert taking(990, 1000, 900, watched={seen: 20}).waits is True
     assert taking(100, 1000).waits is False
 
@@ -225,8 +226,8 @@ def test_late_and_awake_cannot_be_told(taking):
 
 
 def test_late_awake_and_seen_at_a_line_that_waits_waits(taking):
-    seen = module.Place("train.py:3", "equinox/_jit.py:271 in _call", True)
-    other = module.Place("train.py:3", "equinox/_jit.py:100 in _call", False)
+    seen = StackPlace("train.py:3", "equinox/_jit.py:271 in _call", True)
+    other = StackPlace("train.py:3", "equinox/_jit.py:100 in _call", False)
     made = taking(990, 1000, watched={seen: 2, other: 8})
     assert (made.waits, made.where) == (
         True,
@@ -265,13 +266,13 @@ def test_time_asleep_is_neither_work_nor_time_that_was_taken_away(monkeypatch):
             pass
         time.sleep(seconds)
 
-    slept = module._Slept(works_and_sleeps)
-    slept.around(works_and_sleeps)(0.05)
-    without = slept.ns
+    clock = module._SleepClock(works_and_sleeps)
+    clock(0.05)
+    without = clock.asleep_ns
     assert without > 15e6  # 50 ms asleep, of which 30 ms are said to have been taken away
     monkeypatch.setattr(module, "thread_delay_ns", lambda: 0)
-    slept.around(works_and_sleeps)(0.05)
-    assert slept.ns > 45e6
+    clock(0.05)
+    assert clock.asleep_ns > 45e6
 
 
 def test_a_thread_that_is_kept_from_running_is_known_to_the_operating_system():

@@ -13,7 +13,15 @@ from perfsuite.measure.call import call, carried
 from perfsuite.measure.compiles.warmup import warm
 from perfsuite.measure.errors import RecompilationError
 from perfsuite.measure.timing import block
-from perfsuite.measure.timing.block import Sample, Subject, collector_off, harness_cost, run_block, subjects_alike
+from perfsuite.measure.timing.block import (
+    Sample,
+    Subject,
+    collector_off,
+    columns_us,
+    harness_cost,
+    run_block,
+    subjects_alike,
+)
 from perfsuite.measure.timing.readiness import SLOW_NS
 
 
@@ -151,6 +159,10 @@ def test_the_next_block_starts_with_an_idle_device(device):
     subject.wait = lambda outputs: outputs[0].block_until_ready()
     assert run_block(subject).to_ready < 1 * MS
     assert device.now >= device.idle_at
+
+
+def test_columns_are_in_microseconds_to_return_and_to_ready():
+    np.testing.assert_array_equal(columns_us([(1000, 2000), (3000, 4000)], "step"), [[1, 2], [3, 4]])
 
 
 # The arguments.

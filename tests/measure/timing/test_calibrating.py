@@ -17,11 +17,12 @@ from perfsuite.measure.timing.calibrating import (
     Planted,
     Trial,
     Workload,
-    found,
+    count_trials,
     rate_below,
     smallest_caught,
     too_many_alarms,
 )
+from perfsuite.measure.timing.readiness import wait_for_nothing
 
 pytestmark = pytest.mark.alone
 
@@ -80,8 +81,8 @@ def test_the_wait_for_the_outputs_belongs_to_what_the_call_took(monkeypatch):
 
 
 def test_until_return_nothing_is_waited_for():
-    assert Workload(step_call(), "return").wait is calibrating._wait_for_nothing
-    assert Workload(step_call(), "ready").wait is not calibrating._wait_for_nothing
+    assert Workload(step_call(), "return").wait is wait_for_nothing
+    assert Workload(step_call(), "ready").wait is not wait_for_nothing
 
 
 # Gates.
@@ -187,7 +188,7 @@ def test_an_aa_gate_alarms_either_way_and_a_plant_is_caught_when_it_is_slower(pl
 
 def test_gates_alarms_and_plants_are_counted():
     trials = [trial()] * 5 + [trial(low=1.001)] + [trial(0.03)] * 2 + [trial(0.03, low=1.01, high=1.02), trial(0.1)]
-    counted = found(trials, 0.02)
+    counted = count_trials(trials, 0.02)
     assert (counted.gates, counted.alarms, counted.effect) == (6, 1, 0.02)
     assert counted.caught == {0.03: (1, 3), 0.1: (0, 1)}
 

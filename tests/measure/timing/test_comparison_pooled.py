@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from perfsuite.measure.measurement import Interval
-from perfsuite.measure.stats.intervals import DECIDING_ERROR, error_of_look
+from perfsuite.measure.stats.error_rates import DECIDING_ERROR, error_of_look
 from perfsuite.measure.stats.rank_sum import shift_interval
 from perfsuite.measure.timing.comparison import Comparison, Estimate, pooled
 

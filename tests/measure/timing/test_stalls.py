@@ -116,7 +116,7 @@ def test_where_nobody_knows_what_the_machine_took_stalls_that_were_seen_count(
     taking, monkeypatch, known, where, repeats
 ):
     monkeypatch.setattr(module, "is_known", lambda: known)
-    monkeypatch.setattr(module, "_said", lambda places: where)
+    monkeypatch.setattr(module, "most_seen", lambda places: where)
     made = taking(once_in(100, 1e6))
     assert (made.count, made.machine_known, made.repeats) == (3, known, repeats)
 
@@ -124,7 +124,7 @@ def test_where_nobody_knows_what_the_machine_took_stalls_that_were_seen_count(
 def test_a_stall_that_was_seen_among_some_that_were_not_is_one_alone(taking, monkeypatch):
     places = itertools.cycle(["", "step.py:3", ""])
     monkeypatch.setattr(module, "is_known", lambda: False)
-    monkeypatch.setattr(module, "_said", lambda _: next(places))
+    monkeypatch.setattr(module, "most_seen", lambda _: next(places))
     assert not taking(once_in(100, 1e6)).repeats
 
 

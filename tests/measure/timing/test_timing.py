@@ -16,7 +16,7 @@ from perfsuite.measure.call import call
 from perfsuite.measure.errors import MeasurementError, RecompilationError
 from perfsuite.measure.measurement import Interval
 from perfsuite.measure.timing import timing
-from perfsuite.measure.timing.timing import LEAST_FOR_TAIL, LEAST_SAMPLES, columns_us, duration, time_call
+from perfsuite.measure.timing.timing import LEAST_FOR_TAIL, LEAST_SAMPLES, duration, time_call
 
 
 @pytest.fixture
@@ -167,10 +167,6 @@ def test_a_clock_that_stands_still_or_runs_backwards_is_an_error_and_no_metric(b
 def test_a_clock_that_never_works_is_an_error_too(blocks, fault):
     with pytest.raises(MeasurementError, match="not positive"):
         time_call(call(takes(fault)), seconds=0.01)
-
-
-def test_columns_are_in_microseconds_to_return_and_to_ready():
-    np.testing.assert_array_equal(columns_us([(1000, 2000), (3000, 4000)], "step"), [[1, 2], [3, 4]])
 
 
 # With functions of JAX.

@@ -1,0 +1,50 @@
+"""`measure.stats.error_rates`: how looks and gates share the chance of a false alarm."""
+
+import numpy as np
+import pytest
+
+from perfsuite.measure.stats.error_rates import DECIDING_ERROR, SESSION_ERROR, error_of_gate, error_of_look
+from perfsuite.measure.stats.intervals import median_interval
+
+
+def test_the_shares_of_all_looks_sum_to_the_error():
+    shares = [error_of_look(look, 0.001) for look in range(1, 100_001)]
+    assert sum(shares) == pytest.approx(0.001, rel=1e-4)
+    assert sum(shares) < 0.001
+    assert shares == sorted(shares, reverse=True)
+
+
+@pytest.mark.parametrize("expected", [0, 1, 5, 30, 3000])
+def test_the_gates_of_a_session_share_its_error_however_many_they_turn_out_to_be(expected):
+    shares = np.array([error_of_gate(gate, expected) for gate in range(1, expected + 50_001)])
+    assert np.cumsum(shares)[-1] < SESSION_ERROR
+    assert shares.max() <= DECIDING_ERROR
+    assert (shares > 0).all()
+    # Those that were expected are all held to the same, and those beyond them lose theirs slowly.
+    assert len(set(shares[:expected])) <= 1
+    assert shares[expected + 9] > SESSION_ERROR / 400
+
+
+def test_few_gates_that_were_expected_get_all_that_a_gate_may_have():
+    assert {error_of_gate(gate, 5) for gate in range(1, 6)} == {DECIDING_ERROR}
+    assert error_of_gate(30, 30) == pytest.approx(SESSION_ERROR / 60)
+
+
+def test_peeking_until_the_interval_misses_does_not_raise_the_error():
+    """The worst user: looks after every few samples and stops at the first interval that excludes the truth."""
+    rng = np.random.default_rng(3)
+    looks = [20, 29, 41, 58, 82, 115, 162, 227, 318, 446]
+    samples = rng.standard_t(2, size=(600, looks[-1]))
+    paid = unpaid = np.zeros(600, bool)
+    for n, size in enumerate(looks, 1):
+        ordered = np.sort(samples[:, :size])
+        paid = paid | misses_zero(ordered, error_of_look(n, 0.05))
+        unpaid = unpaid | misses_zero(ordered, 0.05)
+    assert paid.sum() <= 0.05 * 600
+    assert unpaid.sum() > 0.1 * 600, "without paying, the simulation must raise false alarms, or it shows nothing"
+
+
+def misses_zero(ordered, error):
+    """Whether the interval of the median of each row excludes 0."""
+    ranks = median_interval(np.arange(float(ordered.shape[1])), error)
+    return (ordered[:, int(ranks.low)] > 0) | (ordered[:, int(ranks.high)] < 0)
