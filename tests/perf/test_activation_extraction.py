@@ -36,8 +36,6 @@ from .extraction_work import VARIANTS, difference, resident_bytes, work
 
 ROUNDING = {"small": 1e-5, "full": 3e-2}
 """Greatest difference between two paths, as a share of a sample's size: of float32, and of bfloat16."""
-IDLE = 0.05
-"""Share of the time for which a device may wait where computing takes most of it."""
 STEPS = list(itertools.pairwise(VARIANTS))
 
 
@@ -72,9 +70,11 @@ def test_first_run_over_the_seeds_extraction(perf):
         gain = metrics[before]["seconds"] / metrics[name]["seconds"]
         perf.record(f"{name} over {before}", gain, unit="x", kind="info", better="higher")
     gain = metrics["naive"]["seconds"] / metrics["pipelined"]["seconds"]
-    # One first run a side: what another process does to the machine meanwhile is in it.
-    perf.record("pipelined over naive", gain, unit="x", kind="ratio", better="higher", tolerance=0.5)
-    assert gain >= 7
+    # One first run a side: it includes whatever another process does to the machine meanwhile. Compiles gate instead.
+    perf.record("pipelined over naive", gain, unit="x", kind="info", better="higher")
+    compiles = [metrics[name]["compiles"] for name in VARIANTS]
+    assert compiles == sorted(compiles, reverse=True), "no change may add compiles"
+    assert compiles[0] > 100 * compiles[-1]
 
 
 @pytest.fixture
@@ -98,12 +98,17 @@ def checksums(perf):
 
 
 def test_steady_state_of_the_eager_paths(perf, checksums):
-    """Flax traces what it initialises anew in every eager pass, so that `perf.compare` would refuse to time it."""
+    """Flax traces what it initialises again in every eager pass, so `perf.compare` would refuse to time it.
+
+    The jitted path is one program: nothing is traced again.
+    """
     variants = "naive", "fixed batches", "jitted"
     calls = checksums(*variants, samples=16)
     for made in calls[:2]:
         with pytest.raises(RecompilationError), perf.no_compiles():
             made.run()
+    with perf.no_compiles():
+        calls[2].run()
     took = {name: [] for name in variants}
     for _ in range(3):
         for name, made in zip(variants, calls, strict=True):
@@ -113,7 +118,6 @@ def test_steady_state_of_the_eager_paths(perf, checksums):
     for before, name in itertools.pairwise(variants):
         gain = statistics.median(map(operator.truediv, took[before], took[name]))
         perf.record(f"{name} over {before}", gain, unit="x", kind="info", better="higher")
-    assert gain > 3, "a program against its operations one by one"
 
 
 @pytest.mark.perf(tolerance=UNLIKE)
@@ -157,33 +161,40 @@ def busy_work(perf_size):
 
 
 @pytest.fixture
-def idle_share_of(perf, busy_work, tmp_path):
-    """`idle_share_of(name, block)`: the device's idle share while `block(n)` runs, the least of up to three runs.
+def traced(perf, busy_work, tmp_path):
+    """`traced(name, block)` runs `block()` and records its trace, for people: other processes make a device wait, too.
 
-    Other processes hold the host back, and so make the device wait: with a load of 17 on two cores shares of 0.03 to 0.04
-    were seen. They never make it wait less.
+    With a load of 17 on two cores idle shares of 0.03 to 0.04 were seen, where a quiet machine has 0.005.
     """
 
-    def measure(name, block, runs=3):
-        traces = []
-        while len(traces) < runs and not any(trace.idle_share < IDLE for trace in traces):
-            with record(tmp_path / "trace", perfetto=False) as recording:
-                block(len(traces))
-            traces.append(read_trace(recording.path))
-        trace = min(traces, key=lambda trace: trace.idle_share)
+    def measure(name, block):
+        with record(tmp_path / "trace", perfetto=False) as recording:
+            block()
+        trace = read_trace(recording.path)
         for made in trace.metrics(name):
             perf.record(made.name, made.value, unit=made.unit, kind="info")
         assert not trace.compilations
         copies = [transfer.count for transfer in trace.transfers if transfer.name == TO_HOST_STARTED]
-        assert copies == [busy_work.samples // busy_work.batch_size], "one a batch"
-        return trace.idle_share
+        assert copies == [busy_work.samples // busy_work.batch_size], "one copy a batch"
 
     return measure
 
 
-def test_device_is_not_idle_while_a_batch_is_used(perf, busy_work, idle_share_of):
-    """A consumer that waits a third of a batch's time for its disk: behind the next batch, or in front of it."""
+def counting_starts(extractor):
+    """The extractor, and the list that gets an entry whenever it starts a batch."""
+    started = []
+
+    def step(*args):
+        started.append(len(started))
+        return extractor.step(*args)
+
+    return dataclasses.replace(extractor, step=step), started
+
+
+def test_device_is_not_idle_while_a_batch_is_used(perf, busy_work, traced):
+    """A consumer waits a third of a batch's time for its disk: the next batch has been started before, or has not."""
     extractor, params = make_extractor(Qwen2(busy_work.config), busy_work.layers), busy_work.params()
+    extractor, started = counting_starts(extractor)
     batches = list(busy_work.batches(busy_work.texts()))
     took = []
     for _ in range(4):
@@ -192,23 +203,33 @@ def test_device_is_not_idle_while_a_batch_is_used(perf, busy_work, idle_share_of
         took.append(time.perf_counter() - began)
     pause = statistics.median(took) / 3
 
-    def use(ahead):
-        for _ in extract(extractor, params, batches, ahead=ahead):
-            time.sleep(pause)
+    for ahead in (1, 0):
+        under_way = []
 
-    assert idle_share_of("ahead=1", lambda _: use(1)) < IDLE
-    assert idle_share_of("ahead=0", lambda _: use(0), runs=1) > 2 * IDLE
+        def use(ahead=ahead, under_way=under_way):
+            started.clear()
+            for used, _ in enumerate(extract(extractor, params, batches, ahead=ahead), 1):
+                under_way.append(len(started) - used)
+                time.sleep(pause)
+
+        traced(f"ahead={ahead}", use)
+        assert under_way == [ahead] * (len(batches) - ahead) + [0] * ahead
 
 
-def test_device_is_not_idle_while_activations_are_stored(perf, busy_work, idle_share_of, tmp_path):
+def test_device_is_not_idle_while_activations_are_stored(perf, busy_work, traced, tmp_path, monkeypatch):
     extractor, params = make_extractor(Qwen2(busy_work.config), busy_work.layers), busy_work.params()
     store_all(busy_work, extractor, params, busy_work.texts(busy_work.batch_size), tmp_path / "warming")
     texts = busy_work.texts()
+    extractor, started = counting_starts(extractor)
+    under_way, write = [], ActivationStore.write
 
-    def store(number):
-        store_all(busy_work, extractor, params, texts, tmp_path / f"store {number}")
+    def counted(store, done):
+        under_way.append(len(started) - len(under_way) - 1)
+        write(store, done)
 
-    assert idle_share_of("extract_to", store) < IDLE
+    monkeypatch.setattr(ActivationStore, "write", counted)
+    traced("extract_to", lambda: store_all(busy_work, extractor, params, texts, tmp_path / "store"))
+    assert under_way == [1] * (busy_work.samples // busy_work.batch_size - 1) + [0]
 
 
 def store_all(made, extractor, params, texts, path):

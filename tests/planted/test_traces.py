@@ -1,6 +1,7 @@
 """What grew, in the message of a time gate that fails: planted operations are named, and a control says nothing.
 
-No gate here needs a quiet machine: what is planted makes the step a hundred times as long.
+No gate here needs a quiet machine: the planted sort makes the step about 700 times as long (0.12 and 81 ms to ready, on
+a 2-core x86-64 machine with a load of 4), and the widest limit is 31 times.
 """
 
 import gzip
@@ -31,7 +32,7 @@ def train(state, x):
     return {"w": state["w"] + 1.0}, jnp.tanh(x @ x).sum()
 """
 
-PLANTED = HEAD.replace("jnp.tanh(x @ x)", "jnp.sort(jnp.concatenate([x] * 10), axis=0)[:64] + jnp.tanh(x @ x)", 1)
+PLANTED = HEAD.replace("jnp.tanh(x @ x)", "jnp.sort(jnp.concatenate([x] * 100), axis=0)[:64] + jnp.tanh(x @ x)", 1)
 COMPARE = "perf.compare(call(step, X), call(reference, X), Budget(ratio=2))"
 TRACED = "*traced, a run*"
 UNKNOWN = "*(of the baseline no trace is kept here): host * us, *; the longest operations:"
@@ -72,7 +73,7 @@ def test_an_operation_planted_in_the_candidate_is_named_and_no_file_is_left(run,
 def test_the_call_moves_on_while_it_is_traced(run):
     compare = [
         "step = jax.jit(train, donate_argnums=0)",
-        "slow = jax.jit(lambda state, x: train(state, jnp.sort(jnp.concatenate([x] * 3), axis=0)[:64]), donate_argnums=0)",
+        "slow = jax.jit(lambda state, x: train(state, jnp.sort(jnp.concatenate([x] * 20), axis=0)[:64]), donate_argnums=0)",
         "training = call(slow, {'w': jnp.ones(3)}, X, carry=1)",
         "with pytest.raises(AssertionError, match='grew: .*sort'):",
         "    perf.compare(training, call(step, {'w': jnp.ones(3)}, X, carry=1), Budget(ratio=2))",
@@ -155,7 +156,7 @@ def test_of_calls_that_run_nothing_on_a_device_the_host_calls_speak_alone(run):
     result = run(
         HEAD,
         "from time import sleep",
-        "perf.compare(call(sleep, 3e-3), call(sleep, 1e-3), Budget(ratio=2))",
+        "perf.compare(call(sleep, 30e-3), call(sleep, 1e-3), Budget(ratio=2))",
     )
     fails(result, "*ratio to ready is *", "*likely cause: not Python on the host*")
     result.stdout.no_fnmatch_line("*traced*")

