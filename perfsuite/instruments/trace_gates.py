@@ -18,6 +18,7 @@ from perfsuite.measure.measurement import Metric
 from perfsuite.measure.profiler.trace_growth import Profile, in_words
 from perfsuite.measure.profiler.trace_recording import Traced, affordable_runs, profiles, trace_block, trace_call
 from perfsuite.measure.profiler.traces import NothingRanError, Trace
+from perfsuite.measure.serialise import made, plain
 from perfsuite.measure.targets import cache as facts_cache
 from perfsuite.session.trace_record import TraceRecord, record_of, trace_folder
 
@@ -120,7 +121,7 @@ class TraceGates:
         if not self._session.options.save or self._session.cache is None:
             return
         with contextlib.suppress(Exception):  # without it a later failure only says less
-            profile = profiles(call, us=us)[0].to_dict()
+            profile = plain(profiles(call, us=us)[0])
             environment = self._session.environment.as_dict()
             for metric in metrics:
                 entry = {"value": metric.value, "environment": environment, "profile": profile}
@@ -156,8 +157,8 @@ class TraceGates:
             return None
         try:
             value, then = float(entry["value"]), environment_from_dict(entry["environment"])
-            profile = Profile.from_dict(entry["profile"])
-        except (KeyError, IndexError, TypeError, ValueError):  # of another version of perfsuite
+            profile = made(Profile, entry["profile"])
+        except (AttributeError, KeyError, IndexError, TypeError, ValueError):  # of another version of perfsuite
             return None
         if abs(value - recorded.value) > TOLERANCES[recorded.kind] * abs(recorded.value):
             return None  # the baseline was saved elsewhere since

@@ -65,7 +65,7 @@ def test_an_operation_planted_in_the_candidate_is_named_and_no_file_is_left(run,
         "*step/reference ratio to ready is * against a budget of 2 x",
         "*likely cause: not Python on the host*",
         "*traced, a run (reference -> step): host * -> * us, device * -> * us, idle share * -> *",
-        "*  grew: jit_step: sort: 0 -> * us a run (+*), 0 -> 1 times",
+        "*  grew: jit_step: sort: 0 -> * us a run (+*), 0 -> 1 time",
     )
     assert not list(pytester.path.rglob("*.xplane.pb"))
 
@@ -121,7 +121,7 @@ def test_a_baselines_failure_names_what_grew_since_as_long_as_its_trace_is_known
     known = (
         [
             UNKNOWN,
-            "  jit_step: sort: * us, 1 times",
+            "  jit_step: sort: * us, 1 time",
         ]
         if "time" in line
         else ["*traced, a run (reference -> step): *", "  grew: jit_step: sort: 0 -> *"]
@@ -134,7 +134,7 @@ def test_a_tail_over_its_budget_says_what_takes_the_time(run):
         run(HEAD, "perf.time(call(step, X), budget=Budget(p99_us=0.01))"),
         "*likely cause: the median is * us: single calls stall",
         "*traced, a run: host * us, device * us, *; the longest operations:",
-        "*jit_step: *fusion*: * us, 1 times",
+        "*jit_step: *fusion*: * us, 1 time",
     )
 
 

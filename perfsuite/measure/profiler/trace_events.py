@@ -1,12 +1,12 @@
 """What the planes, lines and events of an XPlane file mean: read with the public `jax.profiler.ProfileData` alone.
 
-The names are no promise of JAX's. Those of the host and of the CPU were read off traces of jax 0.10.2; those of GPUs
-and TPUs are from XLA's sources (`xla/tsl/profiler/utils/xplane_schema.cc`,
-`xla/backends/profiler/gpu/cupti_collector.cc`) and were never seen here.
+JAX does not promise these names. Those of the host and of the CPU are from traces of jax 0.10.2. Those of GPUs and TPUs
+are from XLA's sources (`xla/tsl/profiler/utils/xplane_schema.cc`, `xla/backends/profiler/gpu/cupti_collector.cc`); no
+trace of either was at hand.
 
 - `/host:CPU` has a line a thread. Operations of the CPU are on any of them (`tf_XLAEigen/...`,
-  `tf_XLAPjRtCpuClient/...`, and `python` where one is too small to be handed over), and are known by their `hlo_op`. An
-  operation may go on in other threads after its event: `end: <name>` is the moment when it was over.
+  `tf_XLAPjRtCpuClient/...`, and `python` where one is too small to be handed over), and have an `hlo_op`. An operation
+  may go on in other threads after its event: `end: <name>` is the moment when it was over.
 - `/device:GPU:0` has a line a stream, `Stream #13(Compute,MemcpyH2D)`; other lines sum these up.
 - `/device:TPU:0` has the operations on `XLA Ops`, nested, with the text of their HLO as name.
 """
@@ -15,7 +15,6 @@ import bisect
 import dataclasses
 import re
 import warnings
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -24,7 +23,7 @@ from jax.profiler import ProfileData
 from perfsuite.measure.errors import MeasurementError
 
 BLOCK_MARK = "perfsuite: block"
-"""What `record` calls the block that it records, in the trace itself."""
+"""The name of the block that `record` records, in the trace itself."""
 RUN_MARK = "perfsuite: run"
 
 TO_DEVICE, BETWEEN_DEVICES, TO_HOST, TO_HOST_STARTED = "to device", "between devices", "to host", "to host, started"
@@ -61,11 +60,15 @@ class Event(NamedTuple):
     start: float
     end: float
 
+    def holds(self, other: "Event") -> bool:
+        """Whether `other` lies inside this event, on the same line."""
+        return self.line == other.line and self.start <= other.start and other.end <= self.end
+
 
 class Ran(NamedTuple):
-    """One run of one operation. `until` is when it was over, and later than `end` where other threads went on with it.
+    """One run of one operation. `until` is when it was over, later than `end` where other threads went on with it.
 
-    `run` tells the runs of its program apart, where the trace does.
+    `run` numbers the runs of its program, where the trace does.
     """
 
     line: int
@@ -75,11 +78,11 @@ class Ran(NamedTuple):
     until: float
     module: str
     device: str
-    run: int
+    run: int = 0
 
 
 class Copy(NamedTuple):
-    """A copy that a device made, with its bytes where the trace says them."""
+    """A copy that a device made, with its bytes where the trace has them."""
 
     name: str
     start: float
@@ -89,26 +92,30 @@ class Copy(NamedTuple):
 
 @dataclasses.dataclass
 class Events:
-    """The events of one trace that mean something here."""
+    """The events of one trace that matter here."""
 
     operations: list[Ran] = dataclasses.field(default_factory=list)
     dispatches: list[Event] = dataclasses.field(default_factory=list)
     compiles: list[Event] = dataclasses.field(default_factory=list)
     passes: list[Event] = dataclasses.field(default_factory=list)
-    """The compiler's passes, each named after the module that it is over."""
+    """The compiler's passes. Each has the name of the module that it compiles."""
     waits: list[Event] = dataclasses.field(default_factory=list)
     """A thread that runs a program of the CPU waits for the other threads."""
     requests: list[Event] = dataclasses.field(default_factory=list)
     between: list[Event] = dataclasses.field(default_factory=list)
     copies: list[Copy] = dataclasses.field(default_factory=list)
     blocks: list[Event] = dataclasses.field(default_factory=list)
-    runs: int = 0
+    runs: list[Event] = dataclasses.field(default_factory=list)
     first: float = float("inf")
     last: float = float("-inf")
 
+    def include(self, start: float, end: float) -> None:
+        """Let the trace last from `start` at the latest to `end` at the earliest."""
+        self.first, self.last = min(self.first, start), max(self.last, end)
+
 
 def read_events(path: Path) -> Events:
-    """Read the events of one `.xplane.pb` file. Raises `MeasurementError`, naming the file, where that cannot be."""
+    """Read the events of one `.xplane.pb` file. Raises `MeasurementError`, naming the file, if it is no such file."""
     try:
         planes = list(ProfileData.from_file(str(path)).planes)
     except RuntimeError as error:
@@ -121,95 +128,76 @@ def read_events(path: Path) -> Events:
     # warnings are errors that ends the process (jaxlib 0.12.0, `nb_type_new("event_stats")`).
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
-        _read_planes(planes, events, on_cpu)
+        lines = 0
+        for plane in planes:
+            numbered = list(enumerate(plane.lines, lines))
+            lines += len(numbered)
+            if device := _DEVICE.fullmatch(plane.name):
+                _read_device(numbered, " ".join(device.groups()), events)
+            elif plane.name == _HOST:
+                _read_host(numbered, events, on_cpu)
     # Beside an accelerator, what XLA runs on the host is the host's work.
     events.operations = events.operations or on_cpu
     return events
 
 
-def _read_planes(planes: list[Any], events: Events, on_cpu: list[Ran]) -> None:
-    lines = 0
-    for plane in planes:
-        device = _DEVICE.fullmatch(plane.name)
-        numbered = list(enumerate(plane.lines, lines))
-        lines += len(numbered)
-        if device:
-            _read_device(numbered, " ".join(device.groups()), events)
-        elif plane.name == _HOST:
-            _read_host(numbered, events, on_cpu)
-
-
 def is_collective(name: str) -> bool:
-    """Whether the operation of this name moves data between devices, as far as its name says so."""
+    """Whether the operation of this name moves data between devices, as far as its name tells."""
     return _COLLECTIVE.fullmatch(name) is not None
 
 
-def module_of(compile_: Event, events: Events, taken: dict[int, float]) -> str:
-    """The module that was compiled, "jit_step", or "?". Compiles are to be asked for in the order of their starts.
+def compiled_modules(events: Events) -> list[str]:
+    """For each compile the module that was compiled, "jit_step", or "?".
 
-    The compiler's passes run in a thread of the compiler's; `taken` says until when each is busy with an earlier one.
+    The compiler runs its passes in threads of its own. Each is busy with one module until that compile ends.
     """
-    for found in events.passes:
-        if compile_.start <= found.start <= compile_.end and taken.get(found.line, 0.0) <= found.start:
-            taken[found.line] = compile_.end
-            return found.name
-    around = [call for call in events.dispatches if call.line == compile_.line and _holds(call, compile_)]
-    if around:
-        return "jit_" + max(around, key=lambda call: call.start).name.removeprefix(_DISPATCH).removesuffix(")")
-    return "?"
+    modules = []
+    busy: dict[int, float] = {}  # by the line of a pass, until when
+    for each in events.compiles:
+        inside = (one for one in events.passes if each.start <= one.start <= each.end)
+        first = next((one for one in inside if busy.get(one.line, 0.0) <= one.start), None)
+        if first is not None:
+            busy[first.line] = each.end
+            modules.append(first.name)
+            continue
+        around = max(
+            (call for call in events.dispatches if call.holds(each)), key=lambda call: call.start, default=None
+        )
+        modules.append("?" if around is None else f"jit_{around.name.removeprefix(_DISPATCH).removesuffix(')')}")
+    return modules
 
 
 def requested(events: Events) -> list[tuple[str, Event]]:
-    """The transfers that the host asked for, with their kinds. One inside another is the same transfer."""
+    """The transfers that the host asked for, with their kinds. A request inside another is the same transfer."""
     kinds = []
-    for request in outermost(events.requests):
-        copied = any(copy.line == request.line and _holds(request, copy) for copy in events.between)
+    outer: dict[int, Event] = {}
+    for request in sorted(events.requests, key=lambda event: (event.start, -event.end)):
+        if (around := outer.get(request.line)) is not None and request.start < around.end:
+            continue
+        outer[request.line] = request
+        copied = any(request.holds(copy) for copy in events.between)
         kinds.append((BETWEEN_DEVICES if copied else _REQUESTS[request.name], request))
     return kinds
 
 
-def outermost(found: Iterable[Event]) -> list[Event]:
-    """Events that lie in no other of `found` on the same line, in the order of their starts."""
-    kept: dict[int, Event] = {}
-    outer = []
-    for event in sorted(found, key=lambda event: (event.start, -event.end)):
-        around = kept.get(event.line)
-        if around is None or event.start >= around.end:
-            kept[event.line] = event
-            outer.append(event)
-    return outer
-
-
-def _holds(outer: Event, inner: Event) -> bool:
-    return outer.start <= inner.start and inner.end <= outer.end
-
-
 def _read_host(lines: list[tuple[int, Any]], events: Events, on_cpu: list[Ran]) -> None:
+    known = {_COMPILE: events.compiles, _WAIT: events.waits, _BETWEEN: events.between}
+    known |= {BLOCK_MARK: events.blocks, RUN_MARK: events.runs, **dict.fromkeys(_REQUESTS, events.requests)}
     over: dict[int, float] = {}
     flows: list[tuple[int | None, Ran]] = []
     for number, line in lines:
         for raw in line.events:
             name = raw.name
             if name.startswith("ThreadpoolListener::"):
-                continue  # a third of all events, without a meaning here
+                continue  # a third of all events, and none matters here
             event = Event(number, name, raw.start_ns, raw.end_ns)
-            events.first, events.last = min(events.first, event.start), max(events.last, event.end)
+            events.include(event.start, event.end)
             if name.startswith(_DISPATCH):
                 events.dispatches.append(event)
-            elif name == _COMPILE:
-                events.compiles.append(event)
-            elif name == _WAIT:
-                events.waits.append(event)
-            elif name in _REQUESTS:
-                events.requests.append(event)
-            elif name == _BETWEEN:
-                events.between.append(event)
+            elif name in known:
+                known[name].append(event)
             elif name == _CPU_COPY:
                 events.copies.append(Copy(name, event.start, event.end, None))
-            elif name == BLOCK_MARK:
-                events.blocks.append(event)
-            elif name == RUN_MARK:
-                events.runs += 1
             else:
                 stats = dict(raw.stats)
                 if name.startswith(_OVER) and "_c" in stats:
@@ -219,12 +207,10 @@ def _read_host(lines: list[tuple[int, Any]], events: Events, on_cpu: list[Ran]) 
                     flows.append((stats.get("_p"), _ran_on_cpu(event, stats)))
                 elif name.endswith(f"({stats.get('module')})"):
                     events.passes.append(event._replace(name=stats["module"]))
-    on_cpu += [
-        ran._replace(until=max(ran.end, over.get(flow, ran.end)) if flow is not None else ran.end)
-        for flow, ran in flows
-    ]
+    for flow, ran in flows:
+        on_cpu.append(ran if flow is None else ran._replace(until=max(ran.end, over.get(flow, ran.end))))
     events.passes.sort(key=lambda found: found.start)
-    events.compiles.sort(key=lambda compile_: compile_.start)
+    events.compiles.sort(key=lambda found: found.start)
 
 
 def _ran_on_cpu(event: Event, stats: dict[str, Any]) -> Ran:
@@ -234,14 +220,14 @@ def _ran_on_cpu(event: Event, stats: dict[str, Any]) -> Ran:
 
 
 def _read_device(lines: list[tuple[int, Any]], device: str, events: Events) -> None:
-    streams = [(number, line) for number, line in lines if line.name.startswith("Stream #")]
     modules = sorted(
         (raw.start_ns, raw.end_ns, re.sub(r"\(\d+\)$", "", raw.name))
         for _, line in lines
         if line.name == "XLA Modules"
         for raw in line.events
     )
-    # With streams, "XLA Ops" tells of the same kernels a second time.
+    # A device with streams has the same kernels a second time, on "XLA Ops".
+    streams = [(number, line) for number, line in lines if line.name.startswith("Stream #")]
     for number, line in streams or [(number, line) for number, line in lines if line.name == "XLA Ops"]:
         for raw in line.events:
             stats = dict(raw.stats)
@@ -252,15 +238,15 @@ def _read_device(lines: list[tuple[int, Any]], device: str, events: Events) -> N
                 size = re.search(r"\bsize:(\d+)", str(stats["memcpy_details"]))
                 events.copies.append(Copy(raw.name, start, end, int(size[1]) if size else None))
                 if "hlo_op" not in stats:
-                    continue  # it is no part of a program
+                    continue  # it is not part of a program
             name = str(stats.get("hlo_op") or _hlo_name(raw.name))
             module = str(stats.get("hlo_module") or _around(modules, start))
-            events.operations.append(Ran(number, name, start, end, end, module, device, 0))
-            events.first, events.last = min(events.first, start), max(events.last, end)
+            events.operations.append(Ran(number, name, start, end, end, module, device))
+            events.include(start, end)
 
 
 def _hlo_name(text: str) -> str:
-    """`%fusion.3 = bf16[8]{0} fusion(...)` is `fusion.3`; the name of a kernel is itself."""
+    """`%fusion.3 = bf16[8]{0} fusion(...)` is `fusion.3`; a kernel has its own name."""
     return text.split(" = ")[0].removeprefix("%") if text.startswith("%") else text
 
 

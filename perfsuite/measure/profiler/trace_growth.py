@@ -1,145 +1,125 @@
-"""`grew`: which operations take longer than they did, from traces of a call then and now; for a gate's message.
+"""Which operations take longer than before, from traces of a call then and now; for the message of a failed gate.
 
-One trace of ten runs differs from the next by whatever else the machine did meanwhile. So a profile is made of several
-traces, those of two calls taken in turns, and an operation that runs as often as before is said to have grown only
-where its times of all traces lie above all times that it took before.
+A trace of ten runs differs from the next by whatever else the machine did meanwhile. So a profile has several traces,
+with those of two calls taken in turns. An operation that runs as often as before counts as grown only if its times in
+all traces lie above all times before.
 """
 
 import dataclasses
 import re
 import statistics
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
-from typing import Any, NamedTuple
 
 from perfsuite.measure.profiler.traces import LONGEST, Trace
 
 LEAST_GROWTH = 0.01
-"""An operation that grew by less, as a share of all operations' time, explains nothing."""
+"""An operation that grew by less, as a share of the time of all operations, explains nothing."""
 
 SHRUNK_NAMED = 3
 
 
-class Spent(NamedTuple):
-    """Microseconds a run, over several traces, and how often a run does it."""
+@dataclasses.dataclass(frozen=True)
+class TimeSpent:
+    """What the operations of one kind take in a run, over several traces: microseconds, and how many they are.
 
+    `kind` is an operation's name without its number: the compiler renumbers when a program changes.
+    """
+
+    module: str
+    kind: str
     low: float
     us: float
     high: float
     times: float
 
+    def __str__(self) -> str:
+        return f"{self.module}: {self.kind}" if self.module else self.kind
+
 
 @dataclasses.dataclass(frozen=True)
 class Profile:
-    """What one run of a call takes, in microseconds: medians over the traces that it was made of.
-
-    `operations` are by module and by name without its number, because the compiler numbers anew whenever a program
-    changes.
-    """
+    """What one run of a call takes, in microseconds: medians over several traces."""
 
     host_us: float
     device_us: float
     idle_share: float
-    operations: Mapping[tuple[str, str], Spent]
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values, to be kept as JSON."""
-        return {
-            "host_us": self.host_us,
-            "device_us": self.device_us,
-            "idle_share": self.idle_share,
-            "operations": [[*key, *spent] for key, spent in self.operations.items()],
-        }
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> "Profile":
-        """The inverse of `to_dict`. Raises `KeyError`, `TypeError` or `ValueError` for anything else."""
-        times = [float(values[name]) for name in ("host_us", "device_us", "idle_share")]
-        operations = {(str(row[0]), str(row[1])): Spent(*map(float, row[2:])) for row in values["operations"]}
-        return cls(times[0], times[1], times[2], operations)
+    operations: tuple[TimeSpent, ...]
 
 
 def profile_of(*traces: Trace) -> Profile:
     """One profile of several traces of the same call."""
-    kinds = [_by_kind(trace) for trace in traces]
-    operations = {}
-    for key in dict.fromkeys(key for kind in kinds for key in kind):
-        us = [kind.get(key, (0.0, 0.0))[0] for kind in kinds]
-        count = statistics.median(kind.get(key, (0.0, 0.0))[1] for kind in kinds)
-        operations[key] = Spent(min(us), statistics.median(us), max(us), count)
+    spent = [_by_kind(trace) for trace in traces]
+    operations = []
+    for key in dict.fromkeys(key for of_trace in spent for key in of_trace):
+        us, times = zip(*(of_trace.get(key, (0.0, 0.0)) for of_trace in spent), strict=True)
+        operations.append(TimeSpent(*key, min(us), statistics.median(us), max(us), statistics.median(times)))
     return Profile(
         host_us=statistics.median(trace.host_us / trace.runs for trace in traces),
         device_us=statistics.median(trace.device_us / trace.runs for trace in traces),
         idle_share=statistics.median(trace.idle_share for trace in traces),
-        operations=operations,
+        operations=tuple(operations),
     )
 
 
 def grew(before: Profile, after: Profile) -> list[str]:
-    """The operations that take longer in `after`, a run, the most grown first, one line each.
+    """One line for each operation that takes longer in a run of `after`, the most grown first.
 
-    Operations are held against each other by module and name. Modules that only one side has are held against each
-    other as one, because two functions that are compared have names of their own. Left out is what grew by less than
-    1 % of the time of all operations of `before`.
+    Operations are compared by module and kind. The modules that only one side has are compared as one, because two
+    functions have names of their own. Leaves out what grew by less than 1 % of the time of all operations of `before`.
     """
     lines = []
-    for name, then, now in _changed(before, after):
-        often = f"{now.times:g} times" if now.times == then.times else f"{then.times:g} -> {now.times:g} times"
-        lines.append(f"{name}: {then.us:.4g} -> {now.us:.4g} us a run (+{now.us - then.us:.4g}), {often}")
+    for then, now in _grown(before, after):
+        often = _times(now.times) if now.times == then.times else f"{then.times:g} -> {_times(now.times)}"
+        lines.append(f"{now}: {then.us:.4g} -> {now.us:.4g} us a run (+{now.us - then.us:.4g}), {often}")
     return lines
 
 
-def shrank(before: Profile, after: Profile) -> list[str]:
-    """The operations that take less time in `after`, the most shrunk first: "jit_step: dot (-120)"."""
-    return [f"{name} (-{then.us - now.us:.4g})" for name, now, then in _changed(after, before)]
-
-
 def in_words(before: Profile | None, after: Profile, of: str = "") -> str:
-    """What grew between two profiles; of one alone its longest operations. `of` says what is held against what."""
+    """What grew between two profiles, or the longest operations of one. `of` names what is compared."""
     head = f"traced, a run ({of})" if of else "traced, a run"
     if before is None:
-        return "\n".join([f"{head}: {_times(after)}; the longest operations:", *_indented(longest(after))])
-    lines = grew(before, after)
-    text = [f"{head}: {_change(before, after)}"]
-    text += _indented([f"grew: {line}" for line in lines[:LONGEST]])
+        sums = f"host {after.host_us:.4g} us, device {after.device_us:.4g} us, idle share {after.idle_share:.3f}"
+        longest = sorted(after.operations, key=lambda spent: (-spent.us, spent.module, spent.kind))[:LONGEST]
+        lines = [f"{spent}: {spent.us:.4g} us, {_times(spent.times)}" for spent in longest]
+        return "\n  ".join([f"{head}: {sums}; the longest operations:", *lines])
+    lines = [f"grew: {line}" for line in grew(before, after)[:LONGEST]]
     if not lines:
-        text += _indented(["no operation on the device grew"])
-    elif less := shrank(before, after):
-        text += _indented([f"less: {', '.join(less[:SHRUNK_NAMED])}"])
-    return "\n".join(text)
+        lines = ["no operation on the device grew"]
+    elif less := [f"{then} (-{then.us - now.us:.4g})" for now, then in _grown(after, before)]:
+        lines.append(f"less: {', '.join(less[:SHRUNK_NAMED])}")
+    sums = (
+        f"host {before.host_us:.4g} -> {after.host_us:.4g} us, "
+        f"device {before.device_us:.4g} -> {after.device_us:.4g} us, "
+        f"idle share {before.idle_share:.3f} -> {after.idle_share:.3f}"
+    )
+    return "\n  ".join([f"{head}: {sums}", *lines])
 
 
-def longest(profile: Profile) -> list[str]:
-    """The ten kinds of operation that take most."""
-    most = sorted(profile.operations.items(), key=lambda entry: (-entry[1].us, entry[0]))[:LONGEST]
-    return [f"{_name(*key)}: {spent.us:.4g} us, {spent.times:g} times" for key, spent in most]
-
-
-def _changed(before: Profile, after: Profile) -> list[tuple[str, Spent, Spent]]:
-    """Name, before and after of the operations that take longer in `after`, the most grown first."""
-    common = {module for module, _ in before.operations} & {module for module, _ in after.operations}
+def _grown(before: Profile, after: Profile) -> list[tuple[TimeSpent, TimeSpent]]:
+    """Before and after of the operations that take longer in `after`, the most grown first."""
+    common = {spent.module for spent in before.operations} & {spent.module for spent in after.operations}
     then, now = _matched(before, common), _matched(after, common)
-    least = LEAST_GROWTH * sum(spent.us for spent in before.operations.values())
-    none = Spent(0.0, 0.0, 0.0, 0.0)
-    found = []
-    for key, (module, spent) in now.items():
-        was = then[key][1] if key in then else none
-        beyond = spent.low > was.high or spent.times > was.times
-        if spent.us - was.us > least and beyond:
-            found.append((_name(module, key[1]), was, spent))
-    return sorted(found, key=lambda entry: (entry[1].us - entry[2].us, entry[0]))
+    least = LEAST_GROWTH * sum(spent.us for spent in before.operations)
+    pairs = []
+    for key, spent in now.items():
+        was = then.get(key, TimeSpent(spent.module, spent.kind, 0.0, 0.0, 0.0, 0.0))
+        if spent.us - was.us > least and (spent.low > was.high or spent.times > was.times):
+            pairs.append((was, spent))
+    return sorted(pairs, key=lambda pair: (pair[0].us - pair[1].us, str(pair[1])))
 
 
-def _matched(profile: Profile, common: set[str]) -> dict[tuple[str | None, str], tuple[str, Spent]]:
-    """By what the other side has: the module that takes most of it, and all together."""
-    groups: dict[tuple[str | None, str], list[tuple[str, Spent]]] = defaultdict(list)
-    for (module, kind), spent in profile.operations.items():
-        groups[module if module in common else None, kind].append((module, spent))
-    return {key: (max(group, key=lambda entry: entry[1].us)[0], _sum(group)) for key, group in groups.items()}
-
-
-def _sum(group: Iterable[tuple[str, Spent]]) -> Spent:
-    return Spent(*(sum(parts) for parts in zip(*(spent for _, spent in group), strict=True)))
+def _matched(profile: Profile, common: set[str]) -> dict[tuple[str | None, str], TimeSpent]:
+    """The sums over all modules that the other side lacks, under the name of the one that takes most."""
+    groups: dict[tuple[str | None, str], list[TimeSpent]] = defaultdict(list)
+    for spent in profile.operations:
+        groups[spent.module if spent.module in common else None, spent.kind].append(spent)
+    return {
+        key: dataclasses.replace(
+            max(group, key=lambda spent: spent.us),
+            **{field: sum(getattr(spent, field) for spent in group) for field in ("low", "us", "high", "times")},
+        )
+        for key, group in groups.items()
+    }
 
 
 def _by_kind(trace: Trace) -> dict[tuple[str, str], tuple[float, float]]:
@@ -152,21 +132,5 @@ def _by_kind(trace: Trace) -> dict[tuple[str, str], tuple[float, float]]:
     return kinds
 
 
-def _name(module: str, kind: str) -> str:
-    return f"{module}: {kind}" if module else kind
-
-
-def _change(before: Profile, after: Profile) -> str:
-    return (
-        f"host {before.host_us:.4g} -> {after.host_us:.4g} us, "
-        f"device {before.device_us:.4g} -> {after.device_us:.4g} us, "
-        f"idle share {before.idle_share:.3f} -> {after.idle_share:.3f}"
-    )
-
-
-def _times(profile: Profile) -> str:
-    return f"host {profile.host_us:.4g} us, device {profile.device_us:.4g} us, idle share {profile.idle_share:.3f}"
-
-
-def _indented(lines: Iterable[str]) -> list[str]:
-    return [f"  {line}" for line in lines]
+def _times(count: float) -> str:
+    return f"{count:g} time" if count == 1 else f"{count:g} times"

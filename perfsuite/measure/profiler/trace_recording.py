@@ -1,12 +1,11 @@
 """`record`, `trace_block` and `trace_call`: a profiler trace of a block of code, or of a call run several times.
 
-Written are an XPlane file, which `traces.read_trace` and TensorBoard read, and a Perfetto trace for
-https://ui.perfetto.dev. Python's own calls are not traced.
+It writes an XPlane file, which `traces.read_trace` and TensorBoard read, and a Perfetto trace for
+https://ui.perfetto.dev. It does not trace Python's own calls.
 
-What it costs, in 120 pairs with and without on a busy 2-core x86-64 machine with jax 0.10.2: a 7 us call takes 1.31
-times as long [1.30, 1.33], one of 300 small operations and 0.7 ms 1.33 times [1.32, 1.34], a 2 ms product no more than
-the machine's noise hides [0.99, 1.07]. Ending a recording of 1000 calls takes 0.06 s, 0.2 s with Perfetto's file;
-reading it 0.07 s.
+The cost, in 120 pairs with and without a trace on a busy 2-core x86-64 machine with jax 0.10.2: a 7 us call takes 1.31
+times as long [1.30, 1.33], one of 300 small operations and 0.7 ms 1.33 times [1.32, 1.34], a 2 ms product [0.99, 1.07]
+times. Ending a recording of 1000 calls takes 0.06 s, 0.2 s with Perfetto's file; reading it takes 0.07 s.
 """
 
 import contextlib
@@ -31,16 +30,16 @@ from perfsuite.measure.timing.block import collector_off
 
 RUNS = 10
 ROUNDS = 3
-"""Traces of each call for a profile. By chance alone all of one side's are above all of the other's 1 time in 20."""
+"""Traces of each call for a profile. By chance alone all of one side are above all of the other 1 time in 20."""
 SECONDS = 1.0
-"""About how long all traced runs of one call may take; a call that takes longer is traced once, in one run."""
+"""About how long all traced runs of one call may take. A longer call is traced once, in one run."""
 
 _numbers = itertools.count()
 
 
 @dataclasses.dataclass
 class Recording:
-    """Where a trace is. `path` (XPlane) and `perfetto` are there once the block has ended, and `perfetto` if asked."""
+    """Where a trace is. `path` (XPlane) and `perfetto`, if asked for, are set when the block ends."""
 
     directory: Path
     path: Path | None = None
@@ -49,12 +48,12 @@ class Recording:
 
 @contextlib.contextmanager
 def record(directory: str | os.PathLike, *, perfetto: bool = True) -> Iterator[Recording]:
-    """Record what the block does into a new folder below `directory`, which is made where there is none.
+    """Record what the block does into a new folder below `directory`, which is created if need be.
 
-    Waits, before and after, for every array of the default backend that is alive, so that work in flight is in the
-    trace of the block that started it. A result that is dropped cannot be waited for: wait for it in the block. A block
-    that fails is recorded too, without the waiting. Raises `MeasurementError` where a trace is being recorded already,
-    here or by JAX itself, and where `directory` cannot be written.
+    Waits, before and after, for every live array of the default backend, so that work in flight is in the trace of the
+    block that started it. It cannot wait for a result that is dropped: wait for that in the block. Also records a block
+    that fails, without waiting. Raises `MeasurementError` if a trace is being recorded already, here or by JAX itself,
+    and if `directory` cannot be written.
     """
     # JAX names a folder after the second, so that two short blocks would write the same file.
     session = f"{time.strftime('%Y_%m_%d_%H_%M_%S')}_{os.getpid()}_{next(_numbers)}"
@@ -74,32 +73,9 @@ def record(directory: str | os.PathLike, *, perfetto: bool = True) -> Iterator[R
         raise MeasurementError(f"{folder}: JAX's profiler wrote no trace")
 
 
-def trace_call(call: Call, *, runs: int = RUNS, directory: str | os.PathLike | None = None) -> Trace:
-    """Trace `runs` warm runs of `call`, one after the other without waiting in between, as a training loop makes them.
-
-    Without a `directory` no file is left. Raises `RecompilationError` when a run compiles, `MeasurementError` as
-    `record` and `read_trace` do, and `ValueError` for `runs` below 1.
-    """
-    if runs < 1:
-        raise ValueError(f"trace_call({call.label}, runs=...): runs must be 1 or more, got {runs}")
-    with contextlib.ExitStack() as cleanup:
-        into = directory or cleanup.enter_context(tempfile.TemporaryDirectory(prefix="perfsuite-trace-"))
-        with borrowed(call) as subject:
-            warm(subject.fn, over=[subject])
-            with compiles.forbid(), collector_off(), record(into, perfetto=directory is not None) as recording:
-                for _ in range(runs):
-                    with jax.profiler.TraceAnnotation(RUN_MARK):
-                        outputs = subject.run()
-                # `record` waits too, but for the default backend alone, and keeps quiet about what failed there.
-                jax.block_until_ready(outputs)
-        assert recording.path is not None
-        trace = read_trace(recording.path)
-    return trace if directory is not None else dataclasses.replace(trace, path=None)
-
-
 @dataclasses.dataclass
 class Traced:
-    """A block under the profiler. `trace` is there once the block has ended."""
+    """A block under the profiler. `trace` is set when the block ends."""
 
     _trace: Trace | None = None
 
@@ -107,13 +83,13 @@ class Traced:
     def trace(self) -> Trace:
         """The block's trace. Raises `MeasurementError` inside the block."""
         if self._trace is None:
-            raise MeasurementError("the trace of a block is there only when the block has ended, without an exception")
+            raise MeasurementError("a block has its trace only when the block has ended, without an exception")
         return self._trace
 
 
 @contextlib.contextmanager
 def trace_block(directory: str | os.PathLike | None = None) -> Iterator[Traced]:
-    """Trace what the block does, compilations included. Without a `directory` no file is left.
+    """Trace what the block does, compilations included. Without a `directory` it leaves no file.
 
     Raises `MeasurementError` as `record` and `read_trace` do. A block that fails raises what it raised.
     """
@@ -127,11 +103,26 @@ def trace_block(directory: str | os.PathLike | None = None) -> Iterator[Traced]:
     traced._trace = trace if directory is not None else dataclasses.replace(trace, path=None)
 
 
-def profiles(*calls: Call, us: float) -> tuple[Profile, ...]:
-    """What a run of each call takes, from traces of them in turns, that leave no file. A run takes about `us`.
+def trace_call(call: Call, *, runs: int = RUNS, directory: str | os.PathLike | None = None) -> Trace:
+    """Trace `runs` warm runs of `call`, one after the other without waiting in between, as a training loop makes them.
 
-    Raises what `trace_call` raises.
+    Raises what `trace_block` raises, `RecompilationError` when a run compiles, and `ValueError` for `runs` below 1.
     """
+    if runs < 1:
+        raise ValueError(f"trace_call({call.label}, runs=...): runs must be 1 or more, got {runs}")
+    with borrowed(call) as subject:
+        warm(subject.fn, over=[subject])
+        with compiles.forbid(), collector_off(), trace_block(directory) as traced:
+            for _ in range(runs):
+                with jax.profiler.TraceAnnotation(RUN_MARK):
+                    outputs = subject.run()
+            # `record` waits too, but only for the default backend, and without raising what failed there.
+            jax.block_until_ready(outputs)
+    return traced.trace
+
+
+def profiles(*calls: Call, us: float) -> tuple[Profile, ...]:
+    """What a run of each call takes, from traces of them in turns, which leave no file. A run takes about `us`."""
     runs = affordable_runs(us * ROUNDS)
     rounds = ROUNDS if us < SECONDS * 1e6 else 1
     traces = [[trace_call(each, runs=runs) for each in calls] for _ in range(rounds)]
@@ -139,15 +130,15 @@ def profiles(*calls: Call, us: float) -> tuple[Profile, ...]:
 
 
 def affordable_runs(us: float) -> int:
-    """How many runs of a call that takes about `us` are traced: 10, or fewer that take a second, but 1 in any case."""
+    """How many runs of a call that takes about `us` are traced: 10, or as many as take a second, but at least 1."""
     return max(1, min(RUNS, int(SECONDS * 1e6 / max(us, 1.0))))
 
 
 def _start(directory: Path, session: str, perfetto: bool) -> None:
     options = jax.profiler.ProfileOptions()
     options.python_tracer_level = 0
-    # It holds every program that the process has compiled, not only those that the block runs: the first trace of a
-    # session over BERT's train steps took 1.9 MB with it, the thirtieth 38 MB. Events name their operations anyway.
+    # The proto has every program that the process has compiled, not only those that the block runs: with it, the first
+    # trace of a session over BERT's train steps took 1.9 MB, the thirtieth 38 MB. Events name their operations anyway.
     options.enable_hlo_proto = False
     options.session_id = session
     try:
@@ -162,8 +153,8 @@ def _start(directory: Path, session: str, perfetto: bool) -> None:
 
 
 def writable(directory: Path) -> Path:
-    """The directory, made where there is none. Raises `MeasurementError` where no file can be written in it."""
-    # Before the start: where JAX cannot write at the end, its profiler stays started for the rest of the process.
+    """The directory, created if need be. Raises `MeasurementError` if no file can be written in it."""
+    # Checked before the start: if JAX cannot write at the end, its profiler runs on for the rest of the process.
     try:
         directory.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=directory):
@@ -174,6 +165,6 @@ def writable(directory: Path) -> Path:
 
 def _wait_for_all() -> None:
     for array in jax.live_arrays():
-        # A computation that failed is for the code that made it to report.
+        # An error of a computation is for the code that reads its result.
         with contextlib.suppress(Exception):
             array.block_until_ready()

@@ -1,4 +1,4 @@
-"""Arithmetic of a trace's times: unions of spans, and each operation's own time. Nanoseconds throughout."""
+"""Arithmetic of a trace's times, in nanoseconds: unions of spans, and each operation's own time."""
 
 from collections import defaultdict
 from collections.abc import Iterable
@@ -37,10 +37,10 @@ def idle_share(busy: list[Span]) -> float:
 
 
 def own_times(operations: Iterable[Ran]) -> list[tuple[Ran, float]]:
-    """Each run of an operation with its own time: of a loop, without the operations in its body.
+    """Each run of an operation with its own time, which for a loop excludes the operations in its body.
 
-    What an operation did in other threads after its event is its own until the next operation of its program starts:
-    its end is told only after what followed it in that thread.
+    An operation's time in other threads, after its event, counts until the next operation of its program starts: XLA
+    reports its end only after what followed it in that thread.
     """
     lines: dict[int, list[Ran]] = defaultdict(list)
     programs: dict[tuple[str, int], list[Ran]] = defaultdict(list)
@@ -51,7 +51,7 @@ def own_times(operations: Iterable[Ran]) -> list[tuple[Ran, float]]:
     for line in lines.values():
         _add_nested(line, own)
     for program in programs.values():
-        _add_elsewhere(program, own)
+        _add_in_other_threads(program, own)
     return [(ran, own[id(ran)]) for line in lines.values() for ran in line]
 
 
@@ -66,8 +66,8 @@ def _add_nested(line: list[Ran], own: dict[int, float]) -> None:
         around.append(ran)
 
 
-def _add_elsewhere(program: list[Ran], own: dict[int, float]) -> None:
-    later: list[Span] = []  # of the operations that started later, not touching, the earliest last
+def _add_in_other_threads(program: list[Ran], own: dict[int, float]) -> None:
+    later: list[Span] = []  # spans of the operations that start later, apart from each other, the earliest last
     for ran in sorted(program, key=lambda ran: (ran.start, -ran.end), reverse=True):
         rest = ran.until - ran.end
         start, until = ran.start, ran.until

@@ -1,8 +1,7 @@
 """`read_trace`: where the time of a recorded block went, from the host's dispatching to the single operation.
 
-A trace says why, where the other instruments say how much: none of its metrics gates. They are taken under a profiler,
-whose cost is in them, and the names of its events are no promise of JAX's, so that a metric may fall to nothing by a
-renaming. `measure.trace_recording` records.
+A trace says why, the other instruments how much: none of its metrics gates. They include the profiler's cost, and JAX
+does not promise the names of its events, so a metric may drop to zero when one is renamed. `trace_recording` records.
 """
 
 import dataclasses
@@ -18,8 +17,8 @@ from perfsuite.measure.profiler.trace_events import (
     TO_HOST_STARTED,
     Events,
     Ran,
+    compiled_modules,
     is_collective,
-    module_of,
     read_events,
     requested,
 )
@@ -29,12 +28,12 @@ LONGEST = 10
 
 
 class NothingRanError(MeasurementError):
-    """A trace in which no device ran an operation."""
+    """No device ran an operation in a trace."""
 
 
 @dataclasses.dataclass(frozen=True)
-class Operation:
-    """An operation of a program, over all its runs. `us` leaves out what operations inside it (of a loop) took.
+class TracedOperation:
+    """An operation of a program, over all its runs. `us` excludes the operations inside it, such as a loop's body.
 
     `name` is that of the instruction in the compiled HLO, which `perf.program` has, and `module` that of its program:
     "dot.4" in "jit_step".
@@ -60,7 +59,7 @@ class DeviceTime:
 
 
 @dataclasses.dataclass(frozen=True)
-class Compilation:
+class TracedCompile:
     """One backend compile. `module` is "?" where the trace does not say what was compiled."""
 
     module: str
@@ -68,8 +67,8 @@ class Compilation:
 
 
 @dataclasses.dataclass(frozen=True)
-class Transfer:
-    """Transfers of one kind. `bytes` is None where the trace does not say them; the CPU's never does."""
+class TracedTransfers:
+    """Transfers of one kind. `bytes` is None where the trace does not have them, as on CPU."""
 
     name: str
     count: int
@@ -84,13 +83,13 @@ class Trace:
     `wall_us`: from the block's start until its work was done; without `record`'s mark, from the first event to the
     last. `host_us`: the host in JAX's dispatch of jitted functions and eager operations, summed over threads, without
     compiles and without operations that the CPU ran in the dispatching thread. It includes waiting for room where too
-    many programs are in flight; it does not include Python code around the dispatch (an Equinox module's flattening):
-    use `host_calls` for that.
+    many programs are in flight. It excludes Python code around the dispatch (flattening an Equinox module), which
+    `host_calls` counts.
 
-    `device_us`: at least one device ran an operation; copies to and from the host are no operations. `idle_share`: the
-    part of the time between the first operation's start and the last one's end in which none ran. Where there is an
-    accelerator, the CPU is no device. `collective_us`: at least one device was in a collective, which includes the time
-    that it waited there for the other devices to come; as part of `device_us`, what other work hid of it too.
+    `device_us`: at least one device ran an operation, other than a copy to or from the host. `idle_share`: the part of
+    the time between the first operation's start and the last one's end in which none ran. Where there is an
+    accelerator, the CPU is no device. `collective_us`: at least one device was in a collective, which includes waiting
+    there for the other devices, and what other work hid of it.
 
     `transfers` are those that the host asked for, the same on every platform, except that NumPy reads an array of the
     CPU in place, unseen. `copies` are those that devices made, by the profiler's names.
@@ -103,11 +102,11 @@ class Trace:
     device_us: float
     idle_share: float
     devices: tuple[DeviceTime, ...]
-    operations: tuple[Operation, ...]
+    operations: tuple[TracedOperation, ...]
     """The longest first."""
-    compilations: tuple[Compilation, ...]
-    transfers: tuple[Transfer, ...]
-    copies: tuple[Transfer, ...]
+    compilations: tuple[TracedCompile, ...]
+    transfers: tuple[TracedTransfers, ...]
+    copies: tuple[TracedTransfers, ...]
     collective_us: float = 0.0
 
     suffixes: ClassVar = tuple(
@@ -120,67 +119,63 @@ class Trace:
         return self.collective_us / self.device_us if self.device_us else 0.0
 
     @property
-    def longest(self) -> tuple[Operation, ...]:
+    def longest(self) -> tuple[TracedOperation, ...]:
         """The ten operations that took most, all runs together."""
         return self.operations[:LONGEST]
 
     def metrics(self, name: str) -> list[Metric]:
-        """Times (us a run), the idle share, and the counts of the whole block. All are of the kind info: see above.
+        """Times (us a run), the idle share, and the counts of the whole block, all of kind info.
 
-        The time in collectives is among them where a collective ran.
+        The time in collectives is among them if one ran.
         """
-        compiled = Counter(compilation.module for compilation in self.compilations)
-        moved = {transfer.name: transfer.count for transfer in self.transfers if transfer.name != TO_HOST_STARTED}
-        metrics: list[tuple[float, str, dict[str, int] | None]] = [
+        compiled = dict(Counter(each.module for each in self.compilations))
+        moved = {each.name: each.count for each in self.transfers if each.name != TO_HOST_STARTED}
+        values: list[tuple[float, str, dict[str, int] | None]] = [
             (self.host_us / self.runs, "us", None),
             (self.device_us / self.runs, "us", None),
             (self.wall_us / self.runs, "us", None),
             (self.idle_share, "share", None),
-            (len(self.compilations), "compiles", dict(compiled)),
+            (len(self.compilations), "compiles", compiled),
             (sum(moved.values()), "transfers", moved),
         ]
-        made = [
+        metrics = [
             Metric(name + suffix, value, unit, "info", detail=detail or None)
-            for suffix, (value, unit, detail) in zip(self.suffixes, metrics, strict=True)
+            for suffix, (value, unit, detail) in zip(self.suffixes, values, strict=True)
         ]
         if self.collective_us:
-            made.append(Metric(f"{name} trace collectives", self.collective_us / self.runs, "us", "info"))
-        return made
+            metrics.append(Metric(f"{name} trace collectives", self.collective_us / self.runs, "us", "info"))
+        return metrics
 
 
 def read_trace(path: str | os.PathLike) -> Trace:
     """Read an `.xplane.pb` file, or the newest one below a directory.
 
-    Raises `MeasurementError`, naming the path, where there is none or it is damaged, and its kind `NothingRanError`
-    where no device ran an operation in it.
+    Raises `MeasurementError`, naming the path, if there is none or it is damaged, and `NothingRanError` if no device
+    ran an operation in it.
     """
     file = _newest(Path(path))
     events = read_events(file)
     if not events.operations:
         raise NothingRanError(
-            f"{file}: no device ran an operation in this trace. The block may have run nothing on a device, or have "
-            "ended before its work was done; on a GPU, the driver may keep its counters from this user"
+            f"{file}: no device ran an operation in this trace. Either the block ran nothing on a device, or it ended "
+            "before its work was done, or the driver of a GPU keeps its counters from this user"
         )
-    busy = merged((ran.start, ran.until) for ran in events.operations)
-    taken: dict[int, float] = {}
+    busy = _busy(events.operations)
     wall = sum(block.end - block.start for block in events.blocks) or events.last - events.first
-    asked = ((kind, request.end - request.start, None) for kind, request in requested(events))
+    modules = zip(compiled_modules(events), events.compiles, strict=True)
     return Trace(
         path=file,
-        runs=events.runs or 1,
+        runs=len(events.runs) or 1,
         wall_us=wall / 1e3,
         host_us=_host_ns(events) / 1e3,
         device_us=length(busy) / 1e3,
         idle_share=idle_share(busy),
         devices=tuple(_devices(events.operations)),
         operations=tuple(_operations(events.operations)),
-        compilations=tuple(
-            Compilation(module_of(event, events, taken), (event.end - event.start) / 1e3) for event in events.compiles
-        ),
-        transfers=_transfers(asked),
+        compilations=tuple(TracedCompile(module, (event.end - event.start) / 1e3) for module, event in modules),
+        transfers=_transfers((kind, event.end - event.start, None) for kind, event in requested(events)),
         copies=_transfers((copy.name, copy.end - copy.start, copy.bytes) for copy in events.copies),
-        collective_us=length(merged((ran.start, ran.until) for ran in events.operations if is_collective(ran.name)))
-        / 1e3,
+        collective_us=length(_busy(ran for ran in events.operations if is_collective(ran.name))) / 1e3,
     )
 
 
@@ -192,6 +187,10 @@ def _newest(path: Path) -> Path:
     if found := list(path.rglob("*.xplane.pb")):
         return max(found, key=lambda file: (file.stat().st_mtime_ns, file))
     raise MeasurementError(f"{path}: no trace (*.xplane.pb) in this directory")
+
+
+def _busy(operations: Iterable[Ran]) -> list[Span]:
+    return merged((ran.start, ran.until) for ran in operations)
 
 
 def _host_ns(events: Events) -> float:
@@ -211,28 +210,25 @@ def _devices(operations: list[Ran]) -> Iterator[DeviceTime]:
     for ran in operations:
         by_device[ran.device].append(ran)
     for device in sorted(by_device, key=lambda name: (name.split()[0], int(name.split()[1]))):
-        busy = merged((ran.start, ran.until) for ran in by_device[device])
+        busy = _busy(by_device[device])
         yield DeviceTime(device, length(busy) / 1e3, idle_share(busy), len(by_device[device]))
 
 
-def _operations(operations: list[Ran]) -> list[Operation]:
+def _operations(operations: list[Ran]) -> list[TracedOperation]:
     totals: dict[tuple[str, str], list[float]] = defaultdict(list)
     for ran, own in own_times(operations):
         totals[ran.module, ran.name].append(own)
-    found = [Operation(name, module, sum(ns) / 1e3, len(ns)) for (module, name), ns in totals.items()]
+    found = [TracedOperation(name, module, sum(ns) / 1e3, len(ns)) for (module, name), ns in totals.items()]
     return sorted(found, key=lambda operation: (-operation.us, operation.module, operation.name))
 
 
-def _transfers(found: Iterable[tuple[str, float, int | None]]) -> tuple[Transfer, ...]:
+def _transfers(moved: Iterable[tuple[str, float, int | None]]) -> tuple[TracedTransfers, ...]:
     kinds: dict[str, list[tuple[float, int | None]]] = defaultdict(list)
-    for name, ns, size in found:
+    for name, ns, size in moved:
         kinds[name].append((ns, size))
-    return tuple(
-        Transfer(name, len(each), sum(ns for ns, _ in each) / 1e3, _sum_known([size for _, size in each]))
-        for name, each in sorted(kinds.items())
-    )
-
-
-def _sum_known(sizes: list[int | None]) -> int | None:
-    known = [size for size in sizes if size is not None]
-    return sum(known) if len(known) == len(sizes) else None
+    transfers = []
+    for name, each in sorted(kinds.items()):
+        sizes = [size for _, size in each if size is not None]
+        us = sum(ns for ns, _ in each) / 1e3
+        transfers.append(TracedTransfers(name, len(each), us, sum(sizes) if len(sizes) == len(each) else None))
+    return tuple(transfers)
