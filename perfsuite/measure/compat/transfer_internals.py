@@ -78,7 +78,7 @@ def observing(observer: Observer) -> Iterator[None]:
             replace(array.ArrayImpl, "__buffer__", lambda old: _no_buffer)
         else:
             for module, name in _numpy_reads():
-                replace(module, name, lambda old: _reading_by_numpy(observer, old))
+                replace(module, name, lambda old: _reading(observer, old))
         replace(xla_client, "batched_device_put", lambda old: _putting(observer, old))
         undo.callback(_hook_calls(observer))
         for kind, (owner, name) in _CALLBACKS.items():
@@ -107,21 +107,20 @@ def _in_callback() -> bool:
     return getattr(_here, "in_callback", False)
 
 
-def _tell_read(observer: Observer, value: Any, frame: FrameType, *, explicit: bool = False) -> None:
-    __tracebackhide__ = True
-    if not _in_callback() and not value.is_deleted():
-        state = guard_lib.thread_local_state()
-        # Some changes of sharding go through the host.
-        explicit = explicit or state.explicit_device_get or state.explicit_device_put
-        observer.moved_to_host(value, frame, explicit=explicit)
+def _reading(observer: Observer, read: Callable[..., Any], *, explicit: bool = False) -> Callable[..., Any]:
+    """`read`, which first tells of every array among its arguments."""
 
-
-def _reading(observer: Observer, read: Callable[[Any], Any], *, explicit: bool = False) -> Callable[[Any], Any]:
     @functools.wraps(read)
-    def reading(self: Any) -> Any:
+    def reading(*args: Any, **kwargs: Any) -> Any:
         __tracebackhide__ = True
-        _tell_read(observer, self, sys._getframe(1), explicit=explicit)
-        return read(self)
+        for value in (*args, *kwargs.values()):
+            for each in value if isinstance(value, list | tuple) else (value,):
+                if isinstance(each, array.ArrayImpl) and not each.is_deleted() and not _in_callback():
+                    state = guard_lib.thread_local_state()
+                    # Some changes of sharding go through the host.
+                    wanted = explicit or state.explicit_device_get or state.explicit_device_put
+                    observer.moved_to_host(each, sys._getframe(1), explicit=wanted)
+        return read(*args, **kwargs)
 
     return reading
 
@@ -143,19 +142,6 @@ def _numpy_reads() -> list[tuple[Any, str]]:
         for name in _NUMPY_READS
         if getattr(module, "__dict__", {}).get(name) is getattr(np, name)
     ]
-
-
-def _reading_by_numpy(observer: Observer, read: Callable[..., Any]) -> Callable[..., Any]:
-    @functools.wraps(read)
-    def reading(*args: Any, **kwargs: Any) -> Any:
-        __tracebackhide__ = True
-        for value in (*args, *kwargs.values()):
-            for each in value if isinstance(value, list | tuple) else (value,):
-                if isinstance(each, array.ArrayImpl):
-                    _tell_read(observer, each, sys._getframe(1))
-        return read(*args, **kwargs)
-
-    return reading
 
 
 def _putting(observer: Observer, put: Callable[..., Any]) -> Callable[..., Any]:

@@ -39,11 +39,9 @@ _numbers = itertools.count()
 
 @dataclasses.dataclass
 class Recording:
-    """Where a trace is. `path` (XPlane) and `perfetto`, if asked for, are set when the block ends."""
+    """Where a trace is: its XPlane file, once the block has ended."""
 
-    directory: Path
     path: Path | None = None
-    perfetto: Path | None = None
 
 
 @contextlib.contextmanager
@@ -57,18 +55,17 @@ def record(directory: str | os.PathLike, *, perfetto: bool = True) -> Iterator[R
     """
     # JAX names a folder after the second, so that two short blocks would write the same file.
     session = f"{time.strftime('%Y_%m_%d_%H_%M_%S')}_{os.getpid()}_{next(_numbers)}"
-    recording = Recording(writable(Path(directory)))
+    recording, root = Recording(), writable(Path(directory))
     _wait_for_all()
-    _start(recording.directory, session, perfetto)
+    _start(root, session, perfetto)
     try:
         with jax.profiler.TraceAnnotation(BLOCK_MARK):
             yield recording
             _wait_for_all()
     finally:
         jax.profiler.stop_trace()
-    folder = recording.directory / "plugins" / "profile" / session
+    folder = root / "plugins" / "profile" / session
     recording.path = next(folder.glob("*.xplane.pb"), None)
-    recording.perfetto = next(folder.glob("perfetto_trace.json.gz"), None)
     if recording.path is None:
         raise MeasurementError(f"{folder}: JAX's profiler wrote no trace")
 

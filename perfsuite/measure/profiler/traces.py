@@ -114,11 +114,6 @@ class Trace:
     )
 
     @property
-    def collective_share(self) -> float:
-        """The part of the time in which a device ran something that a device was in a collective."""
-        return self.collective_us / self.device_us if self.device_us else 0.0
-
-    @property
     def longest(self) -> tuple[TracedOperation, ...]:
         """The ten operations that took most, all runs together."""
         return self.operations[:LONGEST]

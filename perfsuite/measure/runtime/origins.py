@@ -58,7 +58,7 @@ class CallProfile:
     def __call__(self, frame: FrameType, event: str, callee: Any) -> None:
         if event == "call":
             self.python_calls += 1
-            name = _python_name(frame)
+            name = f"{_module(frame)}:{frame.f_code.co_qualname}"
             if self._depth:
                 self._depth += 1
             else:
@@ -123,10 +123,6 @@ def _is_elsewhere(frame: FrameType) -> bool:
 
 def _module(frame: FrameType) -> str:
     return str(frame.f_globals.get("__name__") or "?")
-
-
-def _python_name(frame: FrameType) -> str:
-    return f"{frame.f_globals.get('__name__', '?')}:{frame.f_code.co_qualname}"
 
 
 def _c_name(callee: Any) -> str:

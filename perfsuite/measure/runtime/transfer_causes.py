@@ -102,32 +102,36 @@ def of_put(moved: str, frame: FrameType, *, explicit: bool) -> Words:
     return _of_argument(label, " or ".join(path for path, _ in alike), alike[0][1])
 
 
-def of_call(jitted: Any, args: tuple, kwargs: dict[str, Any], frame: FrameType) -> Iterator[tuple[str, Words]]:
+def of_call(jitted: Any, args: tuple, kwargs: dict[str, Any], frame: FrameType) -> list[tuple[str, Words]]:
     """What a call on JAX's fast path moves to the device, and why: each host argument that the program reads."""
-    moved = _host_leaves(jitted, args, kwargs)
-    if not moved:
-        return
+    try:
+        traced = _traced(jitted, args, kwargs)
+        if not any(map(_is_of_host, jax.tree.leaves(traced))):
+            return []
+    except Exception:  # the call has gone well, so no tree of its arguments may make it fail here
+        return []
+    try:
+        return list(_of_leaves(jitted, args, kwargs, traced, frame))
+    except Exception:  # a tree without paths, or a leaf without a description
+        return [("a host value", UNKNOWN)]
+
+
+def _of_leaves(
+    jitted: Any, args: tuple, kwargs: dict[str, Any], traced: tuple[tuple, dict[str, Any]], frame: FrameType
+) -> Iterator[tuple[str, Words]]:
     used = _used(jitted, args, kwargs)
     # JAX makes a function without a name where a transformation such as jax.vmap runs an operation outside jit.
     nameless = not getattr(jitted, "__name__", "")
     eager = nameless or jax_stack.belongs_to_jax(getattr(jitted, "__wrapped__", jitted))
     label = "jit" if nameless else label_of(jitted)
-    for place, path, leaf in moved:
-        if used is not None and place < len(used) and not used[place]:
+    for place, (path, leaf) in enumerate(leaves_with_paths(*traced)):
+        if not _is_of_host(leaf) or (used is not None and place < len(used) and not used[place]):
             continue
         if eager:
             words = f"{_kind(leaf)} in the operation `{_operation(frame, label)}` outside jit", _EAGER_ADVICE
         else:
             words = words_or_unknown(functools.partial(_of_passed, label, path, leaf, frame))
         yield text_of_array(jax.typeof(leaf)), words
-
-
-def any_of_host(jitted: Any, args: tuple, kwargs: dict[str, Any]) -> bool:
-    """Whether a call has a host argument. False if its arguments have no leaves that can be read."""
-    try:
-        return any(map(_is_of_host, jax.tree.leaves(_traced(jitted, args, kwargs))))
-    except Exception:
-        return False
 
 
 def _of_passed(label: str, path: str, leaf: Any, frame: FrameType) -> Words:
@@ -187,15 +191,6 @@ def _traced(jitted: Any, args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, di
     left_out = {number % len(args) for number in numbers if -len(args) <= number < len(args)}
     dynamic = tuple(None if i in left_out else arg for i, arg in enumerate(args))
     return dynamic, {name: value for name, value in kwargs.items() if name not in names}
-
-
-def _host_leaves(jitted: Any, args: tuple, kwargs: dict[str, Any]) -> list[tuple[int, str, Any]]:
-    """The leaves on the host: their places among the traced leaves, their paths, and themselves."""
-    # Most calls have only arrays, and should not pay for paths.
-    if not any(map(_is_of_host, jax.tree.leaves((args, kwargs)))):
-        return []
-    leaves = enumerate(leaves_with_paths(*_traced(jitted, args, kwargs)))
-    return [(place, path, leaf) for place, (path, leaf) in leaves if _is_of_host(leaf)]
 
 
 def _used(jitted: Any, args: tuple, kwargs: dict[str, Any]) -> list[bool] | None:

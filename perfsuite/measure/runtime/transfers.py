@@ -161,9 +161,8 @@ def count() -> Iterator[Transfers]:
     `with count() as counted: step(state, batch)`, then `counted.device_to_host` and the others. Do not time inside:
     every call of a jitted function and every read of an array calls Python there.
 
-    A thread that was ever inside `jax.debug_nans` has a hook of its own in JAX, which no other thread can reach. Of
-    these threads, only the one that opens the first context has its calls on JAX's fast path observed. The same thread
-    should close the last context: otherwise its hook stays, and its calls of jitted functions go on calling Python.
+    In a thread that was ever inside `jax.debug_nans`, calls on JAX's fast path are seen only if the thread opens the
+    first context. It should then close the last one too, or its calls of jitted functions go on calling Python.
     """
     watch = Transfers()
     with _reporting_to(watch):
@@ -222,12 +221,7 @@ class _Reporter:
 
     def called(self, jitted: Any, args: tuple, kwargs: dict[str, Any], frame: FrameType) -> None:
         __tracebackhide__ = True
-        try:
-            moved = list(transfer_causes.of_call(jitted, args, kwargs, frame))
-        except Exception:  # a tree or a leaf that has no description must not break the user's call
-            of_host = transfer_causes.any_of_host(jitted, args, kwargs)
-            moved = [("a host value", transfer_causes.UNKNOWN)] if of_host else []
-        for what, words in moved:
+        for what, words in transfer_causes.of_call(jitted, args, kwargs, frame):
             _report(_moved("host_to_device", what, words, frame), _open)
 
     def moved_to_host(self, value: jax.Array, frame: FrameType, *, explicit: bool) -> None:
