@@ -167,7 +167,9 @@ def _library_and_user(frame: FrameType) -> tuple[list[FrameType], FrameType | No
     called = False
     for found, _ in traceback.walk_stack(frame):
         module, filename = _module_of(found), found.f_code.co_filename
-        if _is_transparent(module, filename):
+        standard = filename.startswith(_STANDARD_LIBRARY) and "-packages" not in filename
+        transparent = is_harness(module) or module.partition(".")[0] in _TRANSPARENT
+        if standard or transparent or filename.startswith("<frozen"):
             continue
         if not called and (belongs_to_library(module, filename) or _wrapper_of(found) is not None):
             library.append(found)
@@ -177,12 +179,6 @@ def _library_and_user(frame: FrameType) -> tuple[list[FrameType], FrameType | No
         if "__tracebackhide__" not in found.f_code.co_varnames:
             return library, found
     return library, None
-
-
-def _is_transparent(module: str, filename: str) -> bool:
-    if is_harness(module) or module.partition(".")[0] in _TRANSPARENT:
-        return True
-    return filename.startswith("<frozen") or (filename.startswith(_STANDARD_LIBRARY) and "-packages" not in filename)
 
 
 def _module_of(frame: FrameType) -> str:
@@ -214,7 +210,8 @@ def _jitted_call(library: list[FrameType], compiling: jax_stack.CompilingFunctio
     outer = [frame for frame in reversed(library) if not _module_of(frame).startswith("equinox._module")]
     if not outer:
         return None
-    args, kwargs = _passed(outer[0])
+    _, varargs, keywords, held = inspect.getargvalues(outer[0])
+    args, kwargs = tuple(held.get(varargs or "", ())), dict(held.get(keywords or "", {}))
     if (wrapper := _wrapper_of(outer[0])) is not None:
         if is_filter_jit(wrapper):
             return _filter_jit_call(wrapper, args, kwargs)
@@ -250,11 +247,6 @@ def _through(library: list[FrameType]) -> CallSite:
 def _passes_on(frame: FrameType) -> bool:
     """Whether the frame's function names no argument and passes on its `*args, **kwargs`."""
     return not frame.f_code.co_argcount and bool(frame.f_code.co_flags & inspect.CO_VARARGS)
-
-
-def _passed(frame: FrameType) -> tuple[tuple, dict[str, Any]]:
-    _, varargs, keywords, held = inspect.getargvalues(frame)
-    return tuple(held.get(varargs or "", ())), dict(held.get(keywords or "", {}))
 
 
 def _statics(known: jax_stack.StaticArguments | None, args: tuple) -> Statics | None:

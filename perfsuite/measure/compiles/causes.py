@@ -38,9 +38,6 @@ _CALLS_EACH = 32
 _UNRELATED = ("log", "explain", "persistent", "compilation_cache", "traceback", "dump", "leak", "pgle", "distributed")
 """Parts of the names of options that no program depends on."""
 
-_SHORT = (bool, int, float, complex, str, bytes, np.generic, jax.Array, np.ndarray, tuple, list, dict, type(None))
-"""What a message can show without a `__repr__` that may read arrays."""
-
 Config = tuple[tuple[str, str], ...]
 """Options and contexts by name, with their values as text."""
 
@@ -121,8 +118,7 @@ def sighting_of(site: CallSite) -> Sighting:
     elif site.function is not None:
         function = identity_of(site.function)
         if not site.eager:
-            brought = held_by(site.function)
-            held = signature_of_named({name: value for name, value in brought.items() if _has_short_text(value)})
+            held = signature_of_named(_held_with_text(site.function))
     shared = looks_at_identity(site.function) and shared_places({"args": site.args, "kwargs": site.kwargs})
     return Sighting(signature, function, config_now(), held, site.statics, tuple(shared.items()) if shared else ())
 
@@ -237,5 +233,11 @@ def _made_without_def(function: Any) -> str:
     return "lambda" if getattr(function, "__name__", "") == "<lambda>" else ""
 
 
-def _has_short_text(value: Any) -> bool:
-    return isinstance(value, _SHORT) or callable(value) or type(value).__repr__ is object.__repr__
+def _held_with_text(function: Any) -> dict[str, Any]:
+    """What a function object brings with it and a message can show without a `__repr__` that may read arrays."""
+    shown = (bool, int, float, complex, str, bytes, np.generic, jax.Array, np.ndarray, tuple, list, dict, type(None))
+    return {
+        name: value
+        for name, value in held_by(function).items()
+        if isinstance(value, shown) or callable(value) or type(value).__repr__ is object.__repr__
+    }

@@ -13,7 +13,6 @@ from flax import linen, nnx
 from perfsuite.measure.compat.frameworks import record_fields
 from perfsuite.measure.compiles import callsite
 from perfsuite.measure.compiles.causes import sighting_of
-from perfsuite.measure.compiles.description import shared_places
 from perfsuite.measure.compiles.signature import changes_between, signature_of
 
 
@@ -69,24 +68,6 @@ def test_a_graph_has_the_static_attributes_of_its_modules_by_path():
         0.1,
         0.2,
     ]
-
-
-class Selfish(nnx.Module, pytree=False):
-    """A module that holds itself, and is no pytree."""
-
-    def __init__(self):
-        self.me = self
-
-
-def test_the_places_of_one_object_are_known_by_path_and_equal_arrays_are_not_one():
-    array = jnp.ones(2)
-    variable, module, selfish = nnx.Param(array), Outer(0.2), Selfish()
-    arguments = {"args": ([variable, nnx.Param(array), array, array], module), "kwargs": {"x": variable, "y": selfish}}
-    assert shared_places(arguments) == {
-        "args[1].tied": "args[1].first",
-        "kwargs['x']": "args[0][0]",
-        "kwargs['y'].me": "kwargs['y']",
-    }
 
 
 @pytest.mark.parametrize(("wrap", "counts"), [(nnx.jit, True), (jax.jit, False), (eqx.filter_jit, False)])

@@ -4,7 +4,6 @@ import functools
 import os
 import warnings
 from collections.abc import Callable
-from typing import Any
 
 import equinox as eqx
 import jax
@@ -14,11 +13,10 @@ import optax
 import pytest
 from flax import nnx
 from jax.sharding import NamedSharding, PartitionSpec
+from support.compiling import refusal, silent, total
 from support.jits import each_jit
 
-from perfsuite.measure.compiles import callsite, compiles
-from perfsuite.measure.compiles.causes import HISTORY
-from perfsuite.measure.compiles.description import describe
+from perfsuite.measure.compiles import compiles
 from perfsuite.measure.errors import RecompilationError
 
 HERE = os.path.relpath(__file__)
@@ -27,27 +25,8 @@ HERE = os.path.relpath(__file__)
 @pytest.fixture(autouse=True)
 def watching():
     """Remember what compiles, as the plugin does for the session."""
-    HISTORY.forget()
     with compiles.observe():
         yield
-
-
-def refusal(fn, *args, **kwargs) -> RecompilationError:
-    """The error of a call that must compile; and afterwards the control: the same call again is silent."""
-    with pytest.raises(RecompilationError) as raised, compiles.forbid():
-        fn(*args, **kwargs)
-    fn(*args, **kwargs)
-    silent(fn, *args, **kwargs)
-    return raised.value
-
-
-def silent(fn, *args, **kwargs) -> None:
-    with compiles.forbid():
-        fn(*args, **kwargs)
-
-
-def total(tree: Any):
-    return sum(jnp.sum(leaf) for leaf in jax.tree.leaves(tree) if eqx.is_array(leaf))
 
 
 @each_jit
@@ -449,51 +428,6 @@ def test_the_nearest_of_several_calls_is_chosen():
     assert "nearest of 4 known signatures" in str(error)
 
 
-def test_many_differences_are_cut_short():
-    step = jax.jit(lambda tree: total(tree))
-    before, after = ([jnp.ones(size) for _ in range(20)] for size in (3, 4))
-    step(before)
-    error = refusal(step, after)
-    assert len(error.changes) == 20
-    assert "  and 14 more\n" in str(error)
-    assert len(str(error).splitlines()) == 10
-
-
-def test_nothing_found_is_said_with_what_was_compared():
-    step = jax.jit(lambda x: x * 2)
-    x = jnp.ones(3)
-    step(x)
-    step.clear_cache()
-    error = refusal(step, x)
-    assert error.changes == ()
-    assert "nothing differs from one of 1 known signature, in tree structure, shapes, dtypes, weak types" in str(error)
-    assert "jax.clear_caches()" in str(error)
-
-
-def test_the_users_line_is_named_behind_transformations_and_helpers():
-    inner = jax.jit(lambda x: x * 2)
-    x, more = jnp.ones((2, 3)), jnp.ones((2, 4))
-    mapped = jax.vmap(inner)
-    mapped(x)
-    with pytest.raises(RecompilationError) as raised, compiles.forbid():
-        mapped(more)
-    line = test_the_users_line_is_named_behind_transformations_and_helpers.__code__.co_firstlineno + 6
-    assert f" at {HERE}:{line}" in str(raised.value)
-    assert raised.value.changes == ("args[0]: shape was (2, 3), is (2, 4)",)
-
-
-def test_lowering_ahead_of_time_is_explained_with_the_same_paths():
-    step = jax.jit(lambda x: x * 2)
-    step.lower(jnp.ones(3)).compile()
-    after = jnp.ones(4)
-    with pytest.raises(RecompilationError) as raised, compiles.forbid():
-        step.lower(after)
-    assert raised.value.changes == ("args[0]: shape was (3,), is (4,)",)
-    with compiles.count() as counted:
-        step.lower(jax.ShapeDtypeStruct((5,), jnp.float32))
-    assert counted.events[0].changes == ("args[0]: shape was (3,), is (5,)",)
-
-
 def test_no_array_is_kept_alive_by_what_is_remembered():
     import gc
     import weakref
@@ -632,30 +566,3 @@ def test_an_array_of_another_dtype_is_nearer_than_a_python_number():
     step(jnp.ones(3))
     step(1.0)  # the latest of equals would be named
     assert refusal(step, jnp.ones(3, jnp.bfloat16)).changes == ("args[0]: dtype was float32, is bfloat16",)
-
-
-def in_a_checkout(path):
-    """The module `diffrax._solve` at a path, whose `solve` runs an operation outside jit."""
-    source = "import jax.numpy as jnp\ndef solve(x):\n    return jnp.cbrt(x) * 3\n"
-    names = {"__name__": "diffrax._solve"}
-    exec(compile(source, path, "exec"), names)
-    return names["solve"]
-
-
-@pytest.mark.parametrize(
-    ("path", "named"),
-    [("/elsewhere/diffrax/_solve.py", "/elsewhere/diffrax/_solve.py:3"), ("/x/site-packages/diffrax/_solve.py", HERE)],
-)
-def test_a_project_built_on_jax_is_the_users_own_where_it_is_no_installed_package(path, named):
-    solve = in_a_checkout(path)
-    with pytest.raises(RecompilationError) as raised, compiles.forbid():
-        solve(np.ones(len(path), np.float32))
-    assert f" at {named}" in str(raised.value)
-
-
-def test_an_iterator_among_a_librarys_arguments_is_a_leaf_and_warned_of_nowhere():
-    """Pytest makes errors of warnings here, and JAX's goes to whoever takes the iterator apart."""
-    numbers = (number for number in range(3))
-    assert callsite.CallSite("here", args=(numbers,)).mark == callsite.CallSite("here", args=(numbers,)).mark
-    assert describe(numbers) == describe(numbers)
-    assert list(numbers) == [0, 1, 2]

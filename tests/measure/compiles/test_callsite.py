@@ -1,0 +1,81 @@
+"""A compile is traced back to the user's line and to the call with its arguments."""
+
+import os
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from support.compiling import SHORT, doubling, run_in_thread
+
+from perfsuite.measure.compiles import compiles
+from perfsuite.measure.errors import RecompilationError
+
+HERE = os.path.relpath(__file__)
+
+
+@pytest.fixture(autouse=True)
+def watching():
+    """Remember what compiles, as the plugin does for the session."""
+    with compiles.observe():
+        yield
+
+
+def test_the_users_line_is_named_behind_transformations_and_helpers():
+    inner = jax.jit(lambda x: x * 2)
+    x, more = jnp.ones((2, 3)), jnp.ones((2, 4))
+    mapped = jax.vmap(inner)
+    mapped(x)
+    with pytest.raises(RecompilationError) as raised, compiles.forbid():
+        mapped(more)
+    line = test_the_users_line_is_named_behind_transformations_and_helpers.__code__.co_firstlineno + 6
+    assert f" at {HERE}:{line}" in str(raised.value)
+    assert raised.value.changes == ("args[0]: shape was (2, 3), is (2, 4)",)
+
+
+def test_lowering_ahead_of_time_is_explained_with_the_same_paths():
+    step = jax.jit(lambda x: x * 2)
+    step.lower(jnp.ones(3)).compile()
+    after = jnp.ones(4)
+    with pytest.raises(RecompilationError) as raised, compiles.forbid():
+        step.lower(after)
+    assert raised.value.changes == ("args[0]: shape was (3,), is (4,)",)
+    with compiles.count() as counted:
+        step.lower(jax.ShapeDtypeStruct((5,), jnp.float32))
+    assert counted.events[0].changes == ("args[0]: shape was (3,), is (5,)",)
+
+
+def in_a_checkout(path):
+    """The module `diffrax._solve` at a path, whose `solve` runs an operation outside jit."""
+    source = "import jax.numpy as jnp\ndef solve(x):\n    return jnp.cbrt(x) * 3\n"
+    names = {"__name__": "diffrax._solve"}
+    exec(compile(source, path, "exec"), names)
+    return names["solve"]
+
+
+@pytest.mark.parametrize(
+    ("path", "named"),
+    [("/elsewhere/diffrax/_solve.py", "/elsewhere/diffrax/_solve.py:3"), ("/x/site-packages/diffrax/_solve.py", HERE)],
+)
+def test_a_project_built_on_jax_is_the_users_own_where_it_is_no_installed_package(path, named):
+    solve = in_a_checkout(path)
+    with pytest.raises(RecompilationError) as raised, compiles.forbid():
+        solve(np.ones(len(path), np.float32))
+    assert f" at {named}" in str(raised.value)
+
+
+def test_a_thread_whose_target_is_the_jitted_function_has_no_line():
+    step = doubling()
+    with compiles.count() as counted:
+        run_in_thread(step, SHORT)
+    assert counted.compiles == 1
+    assert counted.events[0].location == "a thread that runs no code but JAX's"
+
+
+def test_an_eager_operation_inside_a_users_function_names_the_line_of_the_function():
+    def build():
+        return jnp.full((2, 3, 7), 1.5)
+
+    with pytest.raises(RecompilationError) as raised, compiles.forbid():
+        build()
+    assert f"{HERE}:{build.__code__.co_firstlineno + 1}" in str(raised.value)

@@ -1,0 +1,110 @@
+"""What a context counts, by function and stage, and what it leaves out."""
+
+import contextlib
+import warnings
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import pytest
+from flax import nnx
+from support.compiling import LONG, SHORT, doubling, run_in_thread
+from support.jits import each_jit
+
+from perfsuite.measure.compiles import compiles
+from perfsuite.measure.errors import RecompilationError
+
+
+@each_jit
+def test_each_stage_is_counted_by_function(jit):
+    def step(x):
+        return x * 2
+
+    jitted = jit(step)
+    with compiles.count() as counted:
+        jitted(SHORT)
+        jitted(SHORT)
+        jitted(LONG)
+    assert (counted.traces, counted.lowerings, counted.compiles, counted.cache_hits) == (2, 2, 2, 0)
+    assert counted.by_function == {"step": compiles.FunctionCompiles(2, 2, 2)}
+    assert counted.seconds > 0
+
+
+def test_hits_of_the_persistent_cache_are_counted_apart(tmp_path):
+    from jax.experimental.compilation_cache import compilation_cache
+
+    options = {
+        "jax_compilation_cache_dir": str(tmp_path),
+        "jax_persistent_cache_min_compile_time_secs": 0.0,
+        "jax_persistent_cache_min_entry_size_bytes": -1,
+    }
+    before = {name: jax.config.values[name] for name in options}
+    for name, value in options.items():
+        jax.config.update(name, value)
+    compilation_cache.reset_cache()
+    try:
+        with warnings.catch_warnings(), compiles.count() as first:
+            warnings.simplefilter("ignore")
+            doubling()(SHORT)
+        with compiles.count() as second:
+            doubling()(SHORT)
+    finally:
+        for name, value in before.items():
+            jax.config.update(name, value)
+        compilation_cache.reset_cache()
+    assert (first.compiles, first.cache_hits) == (1, 0)
+    assert (second.compiles, second.cache_hits) == (1, 1)
+
+
+def test_inputs_can_be_built_inside():
+    step = doubling()
+    step(SHORT)
+    with compiles.count() as counted, compiles.forbid() as forbidden:
+        with forbidden.building_inputs():
+            argument = jnp.full((3,), 7.0, jnp.float32) * jnp.arange(3)
+            doubling()(argument)
+        step(argument)
+    assert counted.events == ()
+
+
+def test_after_building_inputs_compiles_are_forbidden_again():
+    def build_and_compile(context):
+        with context.building_inputs():
+            doubling()(SHORT)
+        doubling()(SHORT)
+
+    with pytest.raises(RecompilationError), compiles.forbid() as forbidden:
+        build_and_compile(forbidden)
+
+
+def test_building_inputs_excuses_its_own_thread_only():
+    step = doubling()
+
+    def compile_elsewhere():
+        with contextlib.suppress(RecompilationError):
+            step(SHORT)
+
+    with pytest.raises(RecompilationError), compiles.forbid() as forbidden, forbidden.building_inputs():
+        run_in_thread(compile_elsewhere)
+
+
+def test_modules_jitted_by_their_class_are_counted_under_the_methods_name():
+    class Model(eqx.Module):
+        weight: jax.Array
+
+        @eqx.filter_jit
+        def apply(self, x):
+            return self.weight * x
+
+    class Network(nnx.Module):
+        def __init__(self):
+            self.weight = nnx.Param(SHORT)
+
+        @nnx.jit
+        def forward(self, x):
+            return self.weight[...] * x
+
+    with compiles.count() as counted:
+        Model(SHORT).apply(SHORT)
+        Network().forward(SHORT)
+    assert counted.by_function == {name: compiles.FunctionCompiles(1, 1, 1) for name in ("apply", "forward")}
