@@ -1,6 +1,6 @@
 """The command line beside pytest's: `perfsuite show`, `diff`, `history` and `upgrade-check`.
 
-One module a command, named as it is (with `_` for `-`); each has `SUMMARY` (one line for `perfsuite --help`),
+Each command is a module of its name (with `_` for `-`) with `SUMMARY` (one line for `perfsuite --help`), `EXAMPLES`,
 `add_arguments(parser)` and `run(arguments) -> int`, the exit status. A command that cannot go on raises `CommandError`.
 """
 
@@ -13,13 +13,15 @@ from typing import Any
 
 COMMANDS = ("show", "diff", "history", "upgrade-check")
 
+PATTERN_HELP = "only metrics whose test or name contains it, or matches it with * and ?"
+
 
 class CommandError(Exception):
-    """What the user gave cannot be worked with: the message names the file or argument, and what to do."""
+    """What the user gave cannot be used: the message names the file or argument, and says what to do."""
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run one command, with the arguments of the process where none are given; the exit status.
+    """Run one command, with the arguments of the process by default; returns the exit status.
 
     A reader that goes away (`| head`) ends the command with the status that a shell gives for it, 141.
     """
@@ -28,10 +30,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
         prog="perfsuite", description="Read, compare and follow the baselines that `pytest --perf-save` records."
     )
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
-    # Of a command that is named, the others need not be loaded.
+    # Load the named command alone, so that it starts fast.
     for name in given[:1] if given[:1] and given[0] in COMMANDS else COMMANDS:
         module = _module(name)
-        module.add_arguments(commands.add_parser(name, help=module.SUMMARY, description=module.__doc__))
+        command = commands.add_parser(
+            name,
+            help=module.SUMMARY,
+            description=module.__doc__,
+            epilog=module.EXAMPLES,
+            formatter_class=argparse.RawDescriptionHelpFormatter,
+        )
+        module.add_arguments(command)
     options = parser.parse_args(given)
     try:
         status = _module(options.command).run(options)
@@ -43,7 +52,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:
-        # Python flushes once more on its way out, and must find something that takes it.
+        # Python flushes once more when it exits, and needs a standard output that takes it.
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         return 141
 

@@ -1,17 +1,22 @@
 """Print a baseline file for people.
 
-First where its metrics were made, then every metric with its interval, test by
-test.
+First the environments of its metrics, then every metric with its interval, test
+by test.
 """
 
 import argparse
 
+from perfsuite.commands import PATTERN_HELP, CommandError
 from perfsuite.gate.baseline import PROVENANCES
+from perfsuite.history.selecting import select
+from perfsuite.history.source import SourceError, named
 from perfsuite.measure.measurement import KINDS
+from perfsuite.report.terminal.baselines import shown
+from perfsuite.report.terminal.output import style
 
 SUMMARY = "print a baseline file for people"
 
-_EXAMPLES = """examples:
+EXAMPLES = """examples:
   perfsuite show baselines/tpu-v5e.json
   perfsuite show baselines/cpu.json "*host calls*" --kind count
   perfsuite show main:baselines/cpu.json test_generation
@@ -19,42 +24,22 @@ _EXAMPLES = """examples:
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare what the command takes."""
-    parser.formatter_class = argparse.RawDescriptionHelpFormatter
-    parser.epilog = _EXAMPLES
+    """Declare the arguments."""
     parser.add_argument("file", metavar="FILE", help="a baseline file, or REVISION:PATH of git")
-    parser.add_argument(
-        "pattern",
-        metavar="PATTERN",
-        nargs="?",
-        help="only metrics whose test or name contains it, or matches it with * and ?",
-    )
-    parser.add_argument(
-        "--kind", action="append", choices=KINDS, default=[], help="only metrics of this kind; may be given again"
-    )
-    parser.add_argument(
-        "--provenance",
-        action="append",
-        choices=PROVENANCES,
-        default=[],
-        help="only metrics that were measured, compiled or reported; may be given again",
-    )
+    parser.add_argument("pattern", metavar="PATTERN", nargs="?", help=PATTERN_HELP)
+    for option, choices in (("--kind", KINDS), ("--provenance", PROVENANCES)):
+        text = f"only metrics of this {option[2:]}; may be given again"
+        parser.add_argument(option, action="append", choices=choices, default=[], help=text)
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Print the file."""
-    from perfsuite.commands import CommandError
-    from perfsuite.history.selecting import select
-    from perfsuite.history.source import SourceError, named
-    from perfsuite.report.terminal.baselines import shown
-    from perfsuite.report.terminal.output import style
-
     try:
         source = named(arguments.file)
     except SourceError as error:
         raise CommandError(str(error)) from None
     selected = select(source.baselines, arguments.pattern, arguments.kind, arguments.provenance)
     if source.baselines.metrics and not selected.metrics:
-        raise CommandError(f"{source.name}: none of its metrics is of this name, kind and provenance")
+        raise CommandError(f"{source.name}: no metric has this name, kind and provenance")
     print("\n".join(shown(source, selected, style())))
     return 0

@@ -1,8 +1,9 @@
-"""Run the perf tests with two sets of packages, and say what changed and where.
+"""Run the perf tests with two sets of packages, and report what got worse.
 
-Two virtual environments are made, both as the present one but for the packages named. The tests run in both: counts,
-sizes and ratios are compared by the gate's rules, times over pairs of processes in random order. Arguments for pytest
-come last, after `--`: perfsuite upgrade-check "jax==0.10.2" --from "jax==0.10.0" -- tests/perf -k step
+perfsuite creates two virtual environments, both like the present one except for
+the named packages, and runs the tests in both. The gate's rules compare counts,
+sizes and ratios; pairs of processes in random order compare times. Arguments
+for pytest come last, after `--`.
 """
 
 import argparse
@@ -19,16 +20,22 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from perfsuite.commands import CommandError
+from perfsuite.measure.io import write_atomically
 from perfsuite.report.terminal.output import style
 
-SUMMARY = "run the perf tests with other versions of packages, and say what got worse and where"
+SUMMARY = "run the perf tests with other versions of packages, and report what got worse and where"
+
+EXAMPLES = """examples:
+  perfsuite upgrade-check "jax==0.10.2"
+  perfsuite upgrade-check "jax==0.10.2" --from "jax==0.10.0" -- -k step
+"""
 
 ROUNDS = 10
 SECONDS = 0.5
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare the arguments; what follows `--` is pytest's."""
+    """Declare the arguments; pytest gets those after `--`."""
     parser.add_argument(
         "specs", nargs="+", metavar="SPEC", help='a package to try, as pip takes it: "jax==0.10.2", or a folder'
     )
@@ -45,14 +52,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         type=_rounds,
         default=ROUNDS,
         metavar="N",
-        help=f"processes of each side in which the times are taken, 5 and 5 in random order; 0 compares no times "
+        help=f"processes of each side that take the times, 5 and 5 in random order; 0 compares no times "
         f"(default: {ROUNDS})",
     )
     parser.add_argument(
         "--minutes",
         type=_above_zero,
         metavar="M",
-        help="about how long these processes may take in all; ten of them are the least",
+        help="about how long these processes may take in all; there are at least ten",
     )
     parser.add_argument(
         "--seconds",
@@ -62,10 +69,10 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help=f"most time for one timing in each of these processes (default: {SECONDS:g})",
     )
     parser.add_argument(
-        "--keep", type=Path, metavar="DIR", help="keep the environments in this folder, and use those that are there"
+        "--keep", type=Path, metavar="DIR", help="keep the environments in this folder, and reuse those in it"
     )
-    parser.add_argument("--json", type=Path, metavar="FILE", help="write everything that was found to this file, too")
-    parser.add_argument("--all", action="store_true", help="list the metrics too that did not change")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write all results to this file")
+    parser.add_argument("--all", action="store_true", help="also list the metrics that did not change")
     _split_at_dashes(parser)
 
 
@@ -84,7 +91,8 @@ def _split_at_dashes(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Make the environments, run the tests, print what changed; 1 where something is worse."""
+    """Create the environments, run the tests, print what changed; returns 1 when something is worse."""
+    # Here, not above: `perfsuite --help` loads every command, and these import numpy.
     from perfsuite.report.terminal.upgrade import render
     from perfsuite.upgrade.check import CheckFailed, check
     from perfsuite.upgrade.environments import EnvironmentFailed, check_specs
@@ -106,19 +114,22 @@ def run(arguments: argparse.Namespace) -> int:
                 rounds=arguments.rounds,
                 minutes=arguments.minutes,
                 seconds=arguments.seconds,
-                say=_say,
+                say=lambda text: print(f"perfsuite: {text}", file=sys.stderr, flush=True),
             )
     except (EnvironmentFailed, CheckFailed) as error:
         raise CommandError(str(error)) from None
     print("\n".join(render(found, everything=arguments.all, paint=style())))
     if arguments.json is not None:
-        _write(arguments.json, json.dumps(found.to_dict(), indent=1))
+        try:
+            write_atomically(arguments.json, json.dumps(found.to_dict(), indent=1))
+        except OSError as error:
+            raise CommandError(f"--json {arguments.json}: cannot be written ({error.strerror or error})") from None
     return 1 if found.worse else 0
 
 
 @contextlib.contextmanager
 def _ended_by_sigterm() -> Iterator[None]:
-    """SIGTERM ends the check as Ctrl-C does: the process that it runs ends with it, and its scratch folder goes."""
+    """SIGTERM ends the check as Ctrl-C does: its process ends with it, and its scratch folder is removed."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return
@@ -133,33 +144,16 @@ def _ended_by_sigterm() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-def _say(text: str) -> None:
-    print(f"perfsuite: {text}", file=sys.stderr, flush=True)
-
-
 def _check_writable(path: Path | None) -> None:
     """Before minutes of work, not after them."""
     if path is not None and not (path.parent.is_dir() and os.access(path.parent, os.W_OK)):
-        raise CommandError(f"--json {path}: there is no folder {path.parent} that can be written to: make it first")
-
-
-def _write(path: Path, text: str) -> None:
-    beside = path.with_name(f".{path.name}.part")
-    try:
-        beside.write_text(text, encoding="utf-8")
-        os.replace(beside, path)
-    except OSError as error:
-        raise CommandError(f"--json {path}: cannot be written ({error.strerror or error})") from None
+        raise CommandError(f"--json {path}: there is no writable folder {path.parent}: make it first")
 
 
 def _rounds(text: str) -> int:
-    try:
-        value = int(text)
-    except ValueError:
-        value = -1
-    if value < 0 or value == 1:
+    if not text.isdecimal() or int(text) == 1:
         raise argparse.ArgumentTypeError(f"must be a whole number of 2 or more, or 0 for no times, got {text!r}")
-    return value
+    return int(text)
 
 
 def _above_zero(text: str) -> float:

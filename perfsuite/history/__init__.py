@@ -1,6 +1,4 @@
-"""What became of the metrics: two baseline files held against each other, and one over its git history.
+"""What became of the metrics: two baseline files compared with each other, and one file over its git history.
 
-Nothing here prints, and nothing imports jax, nor the `report` extra before a series is long enough for change points.
-`git` reads a repository, `source` a file or a revision of it, `comparing` holds two files against each other,
-`reading` has a file over its commits, `steps` finds where a metric moved.
+Nothing here prints. Nothing imports jax, and only a long noisy series imports `ruptures`, of the extra `report`.
 """

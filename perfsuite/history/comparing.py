@@ -1,38 +1,35 @@
-"""Two baseline files held against each other by the gate's own rules, so that what is noise to a gate is noise here.
+"""Compare two baseline files by the gate's own rules, so that noise to a gate is noise here.
 
-The older file stands for the baselines, the newer one for a run: tolerances by kind, intervals, and what makes two
-metrics incomparable are `gate.verdict`'s and `gate.environment`'s. Two rules are added. Better is what would be worse
-with the files exchanged, so one comparison is the mirror of the other. And both sides were sampled here, so where the
-two intervals overlap nothing is called better or worse. Tolerances that a test sets for itself are in no file: a metric
-is held to those of its kind.
+The older file stands for the baselines, the newer one for a run: the tolerances by kind, the intervals and what makes
+two metrics incomparable are those of `gate.verdict` and `gate.environment`. There are two more rules. A metric is
+better when it would be worse with the files exchanged, so one comparison mirrors the other. And where the two intervals
+overlap the metric is neither, because both sides are samples. No file has the tolerance that a test sets for itself, so
+each metric gets the tolerance of its kind.
 """
 
 import collections
 import dataclasses
 import math
 from collections.abc import Iterable
-from typing import Literal, cast
+from typing import Literal, cast, get_args
 
 from perfsuite.gate.baseline import Baselines, Entry
 from perfsuite.gate.environment import Environment, incomparable, version_changes
 from perfsuite.gate.verdict import Gate, Part, judge_baseline
 from perfsuite.measure.measurement import Metric
+from perfsuite.measure.words import plural
 
 Outcome = Literal["worse", "better", "unclear", "not comparable", "added", "removed", "info", "tolerated", "same"]
 
-OUTCOMES: tuple[Outcome, ...] = (
-    "worse", "better", "unclear", "not comparable", "added", "removed", "info", "tolerated", "same",
-)  # fmt: skip
-"""In the order in which a reader wants them. "tolerated" differ by no more than the gate allows."""
-
-_NAME = "metric"
+OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
+"""In the order in which a reader wants them. "tolerated" metrics differ by no more than the gate allows."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Difference:
     """One metric of two files. `old` is None where it was added, `new` where it was removed.
 
-    `reason` says in words why nothing can be said, `grown` are the parts of the metric that got worse.
+    `reason` says why the two are not comparable or unclear; `grown` are the parts of the metric that got worse.
     """
 
     test: str
@@ -45,14 +42,14 @@ class Difference:
 
     @property
     def change(self) -> float | None:
-        """Relative to the old value, 0.02 is 2 % more; infinite from 0. None where there are no two to compare."""
+        """Relative to the old value: 0.02 is 2 % more; infinite from 0. None without two comparable values."""
         if self.old is None or self.new is None or self.outcome == "not comparable":
             return None
         return relative_change(self.old.value, self.new.value)
 
     @property
     def entry(self) -> Entry:
-        """The newer of the two that is there."""
+        """The new entry, or the old one where the metric was removed."""
         entry = self.new or self.old
         assert entry is not None
         return entry
@@ -66,19 +63,22 @@ def relative_change(old: float, new: float) -> float:
 
 
 def amount(change: float | None) -> float:
-    """By how much to sort a change: a doubling is as much as a halving; what has none comes last."""
+    """By how much to sort a change: a doubling is as much as a halving, and no change comes last."""
     if change is None:
         return -1.0
     return math.inf if change <= -1 else abs(math.log1p(change))
 
 
 def compare(old: Baselines, new: Baselines) -> list[Difference]:
-    """What became of every metric of either: by outcome, those that changed most first, then by name."""
-    found = [
-        _difference(test, name, old.get(test, name), new.get(test, name))
-        for test in {**old.metrics, **new.metrics}
-        for name in {**old.metrics.get(test, {}), **new.metrics.get(test, {})}
-    ]
+    """The outcome of every metric of either file: sorted by outcome, then by how much it changed, then by name."""
+    found = []
+    for test in {**old.metrics, **new.metrics}:
+        for name in {**old.metrics.get(test, {}), **new.metrics.get(test, {})}:
+            was, now = old.get(test, name), new.get(test, name)
+            if was is None or now is None:
+                found.append(Difference(test, name, was, now, "added" if was is None else "removed"))
+            else:
+                found.append(Difference(test, name, was, now, *judged(was, now)))
     return sorted(found, key=lambda each: (OUTCOMES.index(each.outcome), -amount(each.change), each.test, each.name))
 
 
@@ -90,11 +90,11 @@ def version_lines(differences: Iterable[Difference]) -> list[str]:
         if each.old is not None and each.new is not None
         for change in version_changes(each.old.environment, each.new.environment)
     )
-    return [f"{change} (of {count} metric{'s' if count > 1 else ''})" for change, count in counts.most_common()]
+    return [f"{change} (of {plural(count, 'metric')})" for change, count in counts.most_common()]
 
 
 def judged(old: Entry, new: Entry) -> tuple[Outcome, str, tuple[Part, ...]]:
-    """What became of a metric, and why nothing can be said of it, and which parts of it got worse."""
+    """The outcome of a metric, why it is not comparable or unclear, and which parts of it got worse."""
     if why := why_incomparable(old, new):
         return "not comparable", why, ()
     if new.kind == "info" or "reported" in (old.provenance, new.provenance):
@@ -114,7 +114,7 @@ def judged(old: Entry, new: Entry) -> tuple[Outcome, str, tuple[Part, ...]]:
 
 
 def why_incomparable(old: Entry, new: Entry) -> str:
-    """Why two entries of one name cannot be held against each other, in words; empty where they can."""
+    """Why two entries of one name are not comparable, in words; empty where they are."""
     if (old.kind, old.unit) != (new.kind, new.unit):
         return f"was {old.kind} in {old.unit}, is {new.kind} in {new.unit}"
     if old.better != new.better:
@@ -127,24 +127,10 @@ def why_incomparable(old: Entry, new: Entry) -> str:
     return incomparable(new.kind, new.unit, old.environment, new.environment) or ""
 
 
-def _difference(test: str, name: str, old: Entry | None, new: Entry | None) -> Difference:
-    if old is None or new is None:
-        return Difference(test, name, old, new, "added" if old is None else "removed")
-    return Difference(test, name, old, new, *judged(old, new))
-
-
 def _gate(on_file: Entry, made: Entry) -> Gate:
-    metric = Metric(
-        _NAME,
-        made.value,
-        made.unit,
-        made.kind,
-        made.better,
-        made.interval,
-        made.samples,
-        dict(made.detail or {}) or None,
-    )
-    # None is what a compiled metric may have, and then nothing in the gate asks for it.
+    detail = dict(made.detail or {}) or None
+    metric = Metric("metric", made.value, made.unit, made.kind, made.better, made.interval, made.samples, detail)
+    # A compiled metric may have no environment, and the gate of such a metric does not read it.
     return judge_baseline("", metric, on_file, now=cast(Environment, made.environment))
 
 

@@ -1,4 +1,4 @@
-"""What became of a file's metrics over its history: which moved, when, by how much, and between which commits."""
+"""The metrics of a file over its history: which moved, when, by how much, and between which commits."""
 
 import collections
 import dataclasses
@@ -11,12 +11,12 @@ from perfsuite.history.selecting import matches
 from perfsuite.history.steps import Break, Step, runs_of, steps_of, version_marks
 
 GATING = ("count", "size", "ratio", "time")
-"""The kinds that are followed where no other is asked for."""
+"""The kinds that are followed by default."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Followed:
-    """A metric with its steps, the places before which nothing can be said of it, and the marks of new versions."""
+    """A metric with its steps, its breaks, and the marks of new library versions."""
 
     series: Series
     steps: tuple[Step, ...]
@@ -24,18 +24,17 @@ class Followed:
     marks: tuple[tuple[int, list[str]], ...]
 
     @property
-    def amount(self) -> float:
-        """How much it moved at most, for sorting."""
-        return max((step.amount for step in self.steps), default=0.0)
+    def largest(self) -> Step:
+        """The step by which a metric that moved has moved most."""
+        return max(self.steps, key=lambda step: step.amount)
 
 
 @dataclasses.dataclass(frozen=True)
 class CommitSteps:
-    """A commit that metrics moved in.
+    """A commit that recorded moved metrics.
 
-    The commit recorded what moved; what made it move lies between `since`, the commit before of the same file, and it:
-    `commits` of them, 0 where that is not known. `versions` has those that changed with a metric that moved, and of how
-    many such metrics.
+    The cause lies between `since`, the previous commit of the same file, and this commit: among `commits` commits (0
+    where that is unknown). `versions` has the library versions that changed, and the number of moved metrics with each.
     """
 
     commit: Commit
@@ -54,7 +53,7 @@ class CommitSteps:
 class Following:
     """A history, the metrics that were followed, and the commits that they moved in, newest first.
 
-    `left_out` counts metrics of kinds that were not asked for. `versions` has what changed of the versions, and where:
+    `left_out` counts metrics of kinds that nobody asked for. `versions` has the changes of library versions:
     (version, `["jax 0.10.2 -> 0.11.0"]`).
     """
 
@@ -66,21 +65,19 @@ class Following:
 
     @property
     def breaks(self) -> list[tuple[int, str, int]]:
-        """Before which version metrics cannot be compared with later ones, why, and how many of them."""
-        counts = collections.Counter(
-            (of_break.version, of_break.why) for each in self.metrics for of_break in each.breaks
-        )
+        """The versions before which metrics are not comparable with later ones, why, and how many metrics."""
+        counts = collections.Counter((each.version, each.why) for metric in self.metrics for each in metric.breaks)
         return [(version, why, count) for (version, why), count in sorted(counts.items())]
 
     @property
     def moved(self) -> list[Followed]:
-        """The metrics that moved, those first that moved most."""
+        """The metrics that moved; the one that moved most comes first."""
         found = [each for each in self.metrics if each.steps]
-        return sorted(found, key=lambda each: (-each.amount, each.series.test, each.series.name))
+        return sorted(found, key=lambda each: (-each.largest.amount, each.series.test, each.series.name))
 
 
 def follow(history: History, pattern: str | None = None, kinds: Collection[str] = GATING) -> Following:
-    """Follow the metrics that `pattern` matches and that are of one of `kinds` now.
+    """Follow the metrics that match `pattern` and whose newest entry has one of `kinds`.
 
     Needs `ruptures` for series that are long enough for change points.
     """
@@ -94,13 +91,8 @@ def follow(history: History, pattern: str | None = None, kinds: Collection[str] 
     for each in metrics:
         for version, changes in each.marks:
             marks.setdefault(version, {}).update(dict.fromkeys(changes))
-    return Following(
-        history,
-        metrics,
-        tuple(_by_commit(history, metrics)),
-        tuple((version, list(changes)) for version, changes in sorted(marks.items())),
-        len(named) - len(wanted),
-    )
+    versions = tuple((version, list(changes)) for version, changes in sorted(marks.items()))
+    return Following(history, metrics, tuple(_by_commit(history, metrics)), versions, len(named) - len(wanted))
 
 
 def _by_commit(history: History, metrics: Collection[Followed]) -> list[CommitSteps]:
@@ -112,14 +104,10 @@ def _by_commit(history: History, metrics: Collection[Followed]) -> list[CommitSt
     for version in sorted(grouped, reverse=True):
         steps = sorted(grouped[version], key=lambda step: (-step.amount, step.test, step.name))
         commit, since = history.versions[version].commit, history.versions[version - 1].commit
+        try:
+            between = len(Repository(Path(history.path).parent).after(since.id, commit.id or "HEAD"))
+        except GitError:  # the repository was removed after it was read
+            between = 0
         counts = collections.Counter(change for step in steps for change in step.versions)
-        between = _between(history, since, commit)
         commits.append(CommitSteps(commit, since, between, tuple(steps), tuple(counts.most_common())))
     return commits
-
-
-def _between(history: History, older: Commit, newer: Commit) -> int:
-    try:
-        return Repository(Path(history.path).parent).between(older.id, newer.id or "HEAD")
-    except GitError:  # removed since it was read
-        return 0

@@ -1,4 +1,4 @@
-"""A baseline file over its commits: what it held in each, and which of them cannot be read."""
+"""A baseline file over its commits: what each commit holds, and which commits cannot be read."""
 
 import dataclasses
 import datetime
@@ -10,12 +10,12 @@ from perfsuite.history.source import CALIBRATION, SourceError, decode, on_disk
 
 
 class HistoryError(Exception):
-    """A file has no history that can be read: the message names it, and says what to do."""
+    """The history of a file cannot be read: the message names the file, and says what to do."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Version:
-    """What the file held in a commit, or holds now where `commit.id` is empty. Renames of tests are not guessed."""
+    """The baselines in a commit, or in the working tree where `commit.id` is empty."""
 
     commit: Commit
     baselines: Baselines
@@ -23,7 +23,7 @@ class Version:
 
 @dataclasses.dataclass(frozen=True)
 class Skipped:
-    """A commit whose file could not be read, and why."""
+    """A commit whose file cannot be read, and why."""
 
     commit: Commit
     why: str
@@ -33,7 +33,7 @@ class Skipped:
 class History:
     """A baseline file over its commits, oldest first. `path` is as the user named it.
 
-    `notes` are sentences that belong to it, such as that the clone is shallow.
+    `notes` are sentences about the history as a whole, for example that the clone is shallow.
     """
 
     path: str
@@ -44,7 +44,7 @@ class History:
 
 @dataclasses.dataclass(frozen=True)
 class Series:
-    """One metric over the versions of a history: an entry for each version, None where it was not on file."""
+    """One metric over the versions of a history: an entry for each version, None where the file does not have it."""
 
     test: str
     name: str
@@ -57,20 +57,20 @@ class Series:
 
 
 def read_history(path: Path, since: str | None = None) -> History:
-    """The history of the baseline file at `path`, the working tree's state last where it differs from the commit's.
+    """The history of the baseline file at `path`. The working tree comes last where it differs from the last commit.
 
-    `since` is a revision, or a day (`2026-11-21`): the state at that time comes first.
+    `since` is a revision, or a day (`2026-11-21`): the history begins with the state at that time.
 
-    Raises `HistoryError` where the file is in no repository, in no commit, or `since` says nothing.
+    Raises `HistoryError` when the file is in no repository or in no commit, or when `since` names nothing.
     """
     if path.name.startswith(CALIBRATION):
-        raise HistoryError(f"{path}: a calibration, and no baselines: `perfsuite show` prints it")
+        raise HistoryError(f"{path}: a calibration, not baselines: `perfsuite show` prints it")
     try:
         repository = Repository(path.parent)
         commits = repository.commits(repository.prefix + path.name)
-        if not commits:
-            raise HistoryError(_unknown(repository, path))
         notes = (SHALLOW,) if repository.shallow else ()
+        if not commits:
+            raise HistoryError("; ".join([_unknown(path), *notes]))
         commits = _since(repository, commits, since)
         contents = repository.contents([f"{commit.id}:{commit.path}" for commit in commits])
     except GitError as error:
@@ -85,17 +85,17 @@ def read_history(path: Path, since: str | None = None) -> History:
         id, text = content
         try:
             known[id] = known.get(id) or decode(text, commit.path)
+            versions.append(Version(commit, known[id]))
         except SourceError as error:
-            # Repairing it is too late.
+            # The advice comes too late for a commit.
             skipped.append(Skipped(commit, str(error).removesuffix(": repair it, or `git checkout` the file")))
-            continue
-        versions.append(Version(commit, known[id]))
-    _working_tree(path, versions, skipped)
+    if path.exists():
+        _add_working_tree(path, versions, skipped)
     return History(str(path), tuple(versions), tuple(skipped), notes)
 
 
 def series_of(history: History) -> list[Series]:
-    """Every metric that was ever on file, sorted by test and name."""
+    """Every metric of any version, sorted by test and name."""
     names = {
         (test, name)
         for version in history.versions
@@ -112,36 +112,31 @@ def _since(repository: Repository, commits: list[Commit], since: str | None) -> 
     if since is None:
         return commits
     if (revision := repository.commit_id(since)) is not None:
-        after = repository.after(revision)
-        first = next((place for place, commit in enumerate(commits) if commit.id in after), len(commits))
+        after = set(repository.after(revision))
+        later = [commit.id in after for commit in commits]
     else:
         try:
             day = datetime.date.fromisoformat(since)
         except ValueError:
-            raise HistoryError(
-                f"--since {since}: neither a revision that git knows nor a day such as 2026-11-21"
-            ) from None
-        first = next(
-            (place for place, commit in enumerate(commits) if commit.date and commit.date.date() >= day), len(commits)
-        )
+            problem = "neither a revision that git knows nor a day such as 2026-11-21"
+            raise HistoryError(f"--since {since}: {problem}") from None
+        later = [commit.date is not None and commit.date.date() >= day for commit in commits]
+    first = later.index(True) if True in later else len(commits)
     return commits[max(first - 1, 0) :]
 
 
-def _working_tree(path: Path, versions: list[Version], skipped: list[Skipped]) -> None:
+def _add_working_tree(path: Path, versions: list[Version], skipped: list[Skipped]) -> None:
     commit = Commit("", NOT_COMMITTED, "", None, "", "")
-    if not path.exists():
-        return  # deleted, which is not committed yet, or was a commit ago
     try:
         now = on_disk(path).baselines
     except SourceError as error:
         skipped.append(Skipped(commit, str(error)))
-        return
-    if not versions or versions[-1].baselines != now:
-        versions.append(Version(commit, now))
+    else:
+        if not versions or versions[-1].baselines != now:
+            versions.append(Version(commit, now))
 
 
-def _unknown(repository: Repository, path: Path) -> str:
-    shallow = f"; {SHALLOW}" if repository.shallow else ""
+def _unknown(path: Path) -> str:
     if path.exists():
-        return f"{path}: no commit has this file: `git add` and commit it, then every save adds to its history{shallow}"
-    return f"{path}: no such file, neither here nor in any commit of this branch{shallow}"
+        return f"{path}: no commit has this file: `git add` and commit it; every later save then extends its history"
+    return f"{path}: no such file, neither here nor in any commit of this branch"

@@ -1,17 +1,17 @@
-"""Some metrics of many: by their names, kinds and provenance."""
+"""Choose metrics of a baseline file by name, kind and provenance."""
 
 import fnmatch
 from collections.abc import Collection
 
-from perfsuite.gate.baseline import Baselines, Entry
+from perfsuite.gate.baseline import Baselines
 
 
 def matches(pattern: str | None, test: str, name: str) -> bool:
-    """Whether the test's id or the metric's name contains `pattern`, or matches it with `*` and `?`; in any case."""
+    """Whether the test's id or the metric's name contains `pattern`, or matches it with `*` and `?`; ignores case."""
     if pattern is None:
         return True
     wanted = pattern.casefold()
-    # Contained, first of all: the brackets of a test's parameters are a set to fnmatch.
+    # First whether it contains the pattern: fnmatch reads the brackets of a test's parameters as a set of letters.
     return any(wanted in text.casefold() or fnmatch.fnmatchcase(text.casefold(), wanted) for text in (test, name))
 
 
@@ -21,17 +21,15 @@ def select(
     kinds: Collection[str] = (),
     provenances: Collection[str] = (),
 ) -> Baselines:
-    """The metrics that match the pattern and are of one of the kinds and provenances; none given stand for all."""
-
-    def wanted(test: str, name: str, entry: Entry) -> bool:
-        return (
-            matches(pattern, test, name)
+    """The metrics that match the pattern and have one of the kinds and provenances; an empty choice means all."""
+    metrics = {
+        test: {
+            name: entry
+            for name, entry in entries.items()
+            if matches(pattern, test, name)
             and (not kinds or entry.kind in kinds)
             and (not provenances or entry.provenance in provenances)
-        )
-
-    metrics = {
-        test: {name: entry for name, entry in entries.items() if wanted(test, name, entry)}
+        }
         for test, entries in baselines.metrics.items()
     }
     return Baselines(baselines.device, {test: entries for test, entries in metrics.items() if entries})

@@ -1,18 +1,17 @@
-"""A baseline file that the user names: one on disk, or `REVISION:PATH` as git has it."""
+"""A baseline file that the user names: one on disk, or `REVISION:PATH` of git."""
 
 import dataclasses
 import os
-from collections.abc import Callable
 from pathlib import Path, PurePosixPath
 
 from perfsuite.gate.baseline import Baselines
 from perfsuite.gate.baseline_file import BaselineError, load
 from perfsuite.gate.baseline_format import parse
 from perfsuite.gate.located_json import LocatedError
-from perfsuite.history.git import Commit, GitError, Repository
+from perfsuite.history.git import GitError, Repository
 
 CALIBRATION = "calibration-"
-"""How the names of files begin that record no baselines, but what `pytest --perf-calibrate` found."""
+"""How the names of the files begin that `pytest --perf-calibrate` writes. They hold no baselines."""
 
 
 class SourceError(Exception):
@@ -28,7 +27,7 @@ class Source:
 
 
 def decode(content: bytes, path: str) -> Baselines:
-    """What a file of that path holds, its content given. Raises `SourceError` naming the line, not the file."""
+    """The baselines in the content of a file. Raises `SourceError` that names the line, but not the file."""
     try:
         return parse(content.decode("utf-8-sig"), PurePosixPath(path).stem)
     except UnicodeDecodeError:
@@ -38,7 +37,7 @@ def decode(content: bytes, path: str) -> Baselines:
 
 
 def on_disk(path: Path) -> Source:
-    """The baselines in a file. Raises `SourceError` where there is none, or it is damaged."""
+    """The baselines in a file. Raises `SourceError` when it does not exist or is damaged."""
     if not path.exists():
         raise SourceError(f"{path}: no such file{_files_near(path)}")
     if path.is_dir():
@@ -50,9 +49,9 @@ def on_disk(path: Path) -> Source:
 
 
 def at_revision(repository: Repository, revision: str, path: str) -> Source:
-    """The baselines that a file held in a commit. `path` is from the root, or from here where it begins with a dot.
+    """The baselines of a file in a commit. `path` is relative to the root, or to this folder if it begins with a dot.
 
-    Raises `SourceError` where there is no such revision, no such file in it, or it is damaged.
+    Raises `SourceError` when there is no such revision, no such file in it, or the file is damaged.
     """
     name = f"{revision}:{path}"
     try:
@@ -71,10 +70,10 @@ def at_revision(repository: Repository, revision: str, path: str) -> Source:
         raise SourceError(f"{name}: {error}") from None
 
 
-def named(text: str, default: Callable[[], Path] | None = None) -> Source:
-    """The baselines that `text` names: a file, `REVISION:PATH`, or a revision alone, of the file that `default` gives.
+def named(text: str, default: Path | None = None) -> Source:
+    """The baselines that `text` names: a file, `REVISION:PATH`, or a revision alone, which means the file `default`.
 
-    What exists as a file is that file. Raises `SourceError`.
+    A file that exists comes before a revision of the same name. Raises `SourceError`.
     """
     path = Path(text)
     if path.is_file():
@@ -83,45 +82,33 @@ def named(text: str, default: Callable[[], Path] | None = None) -> Source:
     if colon and revision and inside:
         return at_revision(_repository(text, Path()), revision, inside)
     if not colon and default is not None and not path.exists():
-        of = default()
-        repository = _repository(text, of.parent)
+        repository = _repository(text, default.parent)
         if repository.commit_id(text) is not None:
-            return at_revision(repository, text, repository.prefix + of.name)
+            return at_revision(repository, text, repository.prefix + default.name)
         raise SourceError(f"{text}: neither a file nor a revision that git knows{_files_near(path)}")
     return on_disk(path)
 
 
 def files_at(revision: str, folder: Path) -> dict[str, Source]:
-    """The baseline files that a folder held in a commit, by their names. Raises `SourceError`."""
+    """The baseline files of a folder in a commit, by their names. Raises `SourceError`."""
     repository = _repository(revision, folder)
     commit = repository.commit_id(revision)
     if commit is None:
         raise SourceError(f"{revision}: neither a file nor a revision that git knows")
-    paths = [path for path in repository.files(commit, repository.prefix) if _is_baselines(PurePosixPath(path).name)]
-    return {PurePosixPath(path).name: at_revision(repository, revision, path) for path in paths}
+    paths = {PurePosixPath(path).name: path for path in repository.files(commit, repository.prefix)}
+    return {name: at_revision(repository, revision, path) for name, path in paths.items() if _is_baselines(name)}
 
 
 def gating(source: Source) -> Source:
-    """The same, if it holds baselines. Raises `SourceError` for a calibration, which only `perfsuite show` takes."""
+    """The same source. Raises `SourceError` for a calibration, which only `perfsuite show` reads."""
     if source.baselines.device.startswith(CALIBRATION):
-        raise SourceError(f"{source.name}: a calibration, and no baselines: `perfsuite show` prints it")
+        raise SourceError(f"{source.name}: a calibration, not baselines: `perfsuite show` prints it")
     return source
 
 
-def nothing(name: str, device: str) -> Source:
-    """What stands for a file that is not there."""
-    return Source(name, Baselines(device))
-
-
 def baseline_files(folder: Path) -> list[Path]:
-    """The baseline files in a folder, sorted by name; calibrations are none."""
+    """The baseline files in a folder, sorted by name, without calibrations."""
     return sorted(path for path in folder.glob("*.json") if _is_baselines(path.name))
-
-
-def title_of(commit: Commit) -> str:
-    """How a message names a commit: `1a2b3c4 (2026-11-21, its subject)`."""
-    about = ", ".join(filter(None, (commit.day, commit.subject)))
-    return f"{commit.short} ({about})" if about else commit.short
 
 
 def _is_baselines(name: str) -> bool:
@@ -132,10 +119,10 @@ def _repository(text: str, folder: Path) -> Repository:
     try:
         return Repository(folder)
     except GitError as error:
-        raise SourceError(f"{text}: no such file, and as a revision: {error}") from None
+        raise SourceError(f"{text}: no such file, and no revision: {error}") from None
 
 
 def _files_near(path: Path) -> str:
-    """Baseline files that may have been meant, for a message."""
+    """For a message: the baseline files that the user may have meant."""
     near = baseline_files(path.parent) or baseline_files(Path("baselines"))
     return f"; there is {', '.join(map(str, near))}" if near else ""

@@ -27,8 +27,13 @@ from perfsuite.measure.stats.error_rates import DECIDING_ERROR
 from perfsuite.measure.timing.calibrating import Trial, Workload, count_trials, smallest_caught, too_many_alarms
 from perfsuite.measure.timing.comparison import compare_calls
 from perfsuite.measure.timing.load import busy_neighbours, cores
-from perfsuite.report.terminal import calibration as terminal_calibration
-from perfsuite.report.terminal import terminal
+from perfsuite.report.terminal.calibration import (
+    CalibrationOutcome,
+    calibration_header,
+    calibration_summary,
+    nothing_to_calibrate,
+)
+from perfsuite.report.terminal.summary import session_header
 from perfsuite.session.recorder import Recorder
 
 if TYPE_CHECKING:
@@ -125,6 +130,18 @@ class Calibration:
             if (trials := self.trials[busy].get(key))
         ]
 
+    def outcome(self) -> CalibrationOutcome:
+        """What the terminal shows of it."""
+        return CalibrationOutcome(
+            self.path,
+            self.results(),
+            self.unreached,
+            self.promised,
+            self.least_promised,
+            self.alarms_too_often,
+            self.cores,
+        )
+
     @property
     def alarms_too_often(self) -> bool:
         """Whether false alarms were more often than the statistics promise."""
@@ -206,8 +223,8 @@ class CalibrationHooks:
         self.saved = False
 
     def pytest_report_header(self) -> list[str]:
-        first, *_ = terminal.header(self.calibration.session, self.rootpath)
-        return [first, terminal_calibration.header(self.calibration, self.rootpath)]
+        first, *_ = session_header(self.calibration.session, self.rootpath)
+        return [first, calibration_header(self.calibration.path, self.calibration.minutes, self.rootpath)]
 
     @pytest.hookimpl(trylast=True)  # after -k, -m and what they take away
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -230,7 +247,7 @@ class CalibrationHooks:
             return
         results = self.calibration.results()
         if not results:
-            self.message = terminal_calibration.nothing(self.left_out)
+            self.message = nothing_to_calibrate(self.left_out)
             if exitstatus == pytest.ExitCode.OK:
                 session.exitstatus = pytest.ExitCode.NO_TESTS_COLLECTED
             return
@@ -243,7 +260,8 @@ class CalibrationHooks:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
-        terminal_calibration.summary(terminalreporter, self.calibration, self.rootpath, self.saved, self.message)
+        outcome = self.calibration.outcome()
+        calibration_summary(terminalreporter, outcome, self.rootpath, self.saved, self.message)
 
 
 def names_compare(item: pytest.Item) -> bool:

@@ -15,14 +15,15 @@ from perfsuite.measure import peers
 from perfsuite.measure.compat.libtpu_stderr import libtpu_silenced
 from perfsuite.measure.compiles import compiles
 from perfsuite.measure.errors import MeasurementError
+from perfsuite.measure.io import relative
 from perfsuite.measure.profiler.trace_recording import writable
 from perfsuite.measure.serialise import made, plain
 from perfsuite.options import Options, marker_arguments
 from perfsuite.processes.group import join
 from perfsuite.processes.launch import LAUNCH
 from perfsuite.report import text
-from perfsuite.report.terminal import terminal
-from perfsuite.report.terminal import traces as terminal_traces
+from perfsuite.report.terminal.summary import session_header, session_summary
+from perfsuite.report.terminal.traces import trace_summary
 from perfsuite.session.outcomes import facts_of
 from perfsuite.session.records import TestRecord
 from perfsuite.session.session import PerfSession, split_parameters
@@ -139,7 +140,7 @@ class ActiveHooks:
         self.history_said = ""
 
     def pytest_report_header(self) -> list[str]:
-        return terminal.header(self.session, self.rootpath)
+        return session_header(self.session, self.rootpath)
 
     @pytest.hookimpl(tryfirst=True)  # before -k and -m take tests away
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
@@ -258,13 +259,13 @@ class ActiveHooks:
 
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         if not self.is_worker:
-            terminal_traces.summary(terminalreporter, self.session, self.rootpath)
-            terminal.summary(terminalreporter, self.session, self.rootpath, self.saved, self.not_saved)
+            trace_summary(terminalreporter, self.session, self.rootpath)
+            session_summary(terminalreporter, self.session, self.rootpath, self.saved, self.not_saved)
             if self.page is not None:
-                terminalreporter.line(f"report: {terminal.relative(self.page, self.rootpath)}")
+                terminalreporter.line(f"report: {relative(self.page, self.rootpath)}")
                 of_history = self.history_said
                 if self.history is not None:
-                    of_history = f"history: {terminal.relative(self.history, self.rootpath)} ({self.history_said})"
+                    of_history = f"history: {relative(self.history, self.rootpath)} ({self.history_said})"
                 terminalreporter.line(of_history)
             if self.no_page:
                 terminalreporter.line(self.no_page, red=True, bold=True)

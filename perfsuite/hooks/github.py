@@ -1,6 +1,6 @@
 """In GitHub Actions: a failed perf test is an annotation at its line, and the step summary has the report.
 
-Annotations are commands that a step writes to its output, see
+A step annotates by commands in its output, see
 https://docs.github.com/en/actions/reference/workflow-commands-for-github-actions.
 """
 
@@ -8,19 +8,20 @@ import dataclasses
 import os
 import re
 from collections.abc import Callable, Iterator, Mapping
-from pathlib import Path, PurePosixPath
+from pathlib import Path
 from typing import Literal
 
 import pytest
 
+from perfsuite.measure.words import plural
 from perfsuite.report.markdown import markdown
 from perfsuite.report.model import Report, Test
 
 MOST_BYTES = 1_000_000
-"""GitHub refuses a summary of more than 1 MiB a step as a whole."""
+"""GitHub refuses the whole summary of a step when it exceeds 1 MiB."""
 
 MOST_ANNOTATIONS = 10
-"""GitHub shows ten errors and ten notices a step, and drops the others without a word."""
+"""GitHub shows ten errors and ten notices a step, and drops the others silently."""
 
 _ANNOTATES_TOO = "pytest_github_actions_annotate_failures"
 _CUT = "**The report was cut here: a step summary can hold 1 MiB.** `pytest --perf-report=DIR` writes it whole."
@@ -38,7 +39,7 @@ class Actions:
 
     @classmethod
     def of(cls, environment: Mapping[str, str]) -> "Actions | None":
-        """What the environment says of a step; None outside of GitHub Actions."""
+        """The step that the environment describes; None outside of GitHub Actions."""
         if environment.get("GITHUB_ACTIONS") != "true":
             return None
         workspace, summary = (environment.get(f"GITHUB_{name}") for name in ("WORKSPACE", "STEP_SUMMARY"))
@@ -55,7 +56,7 @@ class ActionsHooks:
         self.lines: list[str] = []
         self.problem = ""
 
-    @pytest.hookimpl(trylast=True)  # after baselines were saved, which is part of the report
+    @pytest.hookimpl(trylast=True)  # after the baselines were saved, which the report mentions
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
         report = self.report(session)
         if not report.tests:
@@ -78,39 +79,28 @@ class ActionsHooks:
 
 
 def start(config: pytest.Config, report: Callable[[pytest.Session], Report]) -> None:
-    """Register the hooks, where this is a step of GitHub Actions."""
+    """Register the hooks, if this is a step of GitHub Actions."""
     actions = Actions.of(os.environ)
     if actions is not None:
         config.pluginmanager.register(ActionsHooks(actions, config.rootpath, report), "perfsuite-github")
 
 
 def annotations(report: Report, rootpath: Path, workspace: Path | None, *, failures: bool = True) -> Iterator[str]:
-    """One command for each test that failed (unless another plugin does that), and for each that was left undecided."""
+    """A command for each failed test (unless another plugin annotates them), and for each inconclusive test."""
+    groups: list[tuple[Level, str, list[tuple[Test, str]]]] = []
     if failures:
-        yield from _at_most(report.failures, "error", "failed", rootpath, workspace, lambda test: test.message)
+        groups.append(("error", "failed", [(test, test.message) for test in report.failures]))
     undecided = [test for test in report.tests if not test.failed and "inconclusive" in test.counts]
-    yield from _at_most(undecided, "notice", "left undecided", rootpath, workspace, _undecided)
-
-
-def _at_most(
-    tests: list[Test],
-    level: Level,
-    what: str,
-    rootpath: Path,
-    workspace: Path | None,
-    message: Callable[[Test], str],
-) -> Iterator[str]:
-    shown = tests if len(tests) <= MOST_ANNOTATIONS else tests[: MOST_ANNOTATIONS - 1]
-    for test in shown:
-        file = _seen_from(workspace, rootpath, test.file)
-        yield command(level, message(test) or f"{test.id} {what}", file=file, line=test.line, title=_title(test, what))
-    if left := tests[len(shown) :]:
-        names = "\n".join(test.id for test in left)
-        yield command(level, names, title=f"perfsuite: {len(left)} more tests {what}")
-
-
-def _title(test: Test, what: str) -> str:
-    return f"perfsuite: {test.id.rpartition('::')[2] or test.id} {what}"
+    groups.append(("notice", "left undecided", [(test, _undecided(test)) for test in undecided]))
+    for level, what, tests in groups:
+        shown = tests if len(tests) <= MOST_ANNOTATIONS else tests[: MOST_ANNOTATIONS - 1]
+        for test, message in shown:
+            file = _seen_from(workspace, rootpath, test.file)
+            title = f"perfsuite: {test.id.rpartition('::')[2] or test.id} {what}"
+            yield command(level, message or f"{test.id} {what}", file=file, line=test.line, title=title)
+        if left := tests[len(shown) :]:
+            title = f"perfsuite: {plural(len(left), 'more test')} {what}"
+            yield command(level, "\n".join(test.id for test, _ in left), title=title)
 
 
 def _undecided(test: Test) -> str:
@@ -120,7 +110,8 @@ def _undecided(test: Test) -> str:
 def command(level: Level, message: str, *, title: str, file: str = "", line: int = 0) -> str:
     """A workflow command that annotates a line of a file, or the run as a whole."""
     named = {"file": file, "line": str(line) if file and line else "", "title": title}
-    properties = ",".join(f"{name}={_escaped_property(value)}" for name, value in named.items() if value)
+    texts = {name: _escaped(value).replace(":", "%3A").replace(",", "%2C") for name, value in named.items() if value}
+    properties = ",".join(f"{name}={text}" for name, text in texts.items())
     if len(message) > _LONGEST:
         message = f"{message[:_LONGEST]} ..."
     return f"::{level} {properties}::{_escaped(message)}"
@@ -128,67 +119,51 @@ def command(level: Level, message: str, *, title: str, file: str = "", line: int
 
 def _escaped(text: str) -> str:
     text = text.replace("%", "%25").replace("\r", "%0D").replace("\n", "%0A")
-    # What is left of control characters, an escape sequence of a colour say, would be written to the log.
+    # The log would interpret other control characters, such as an escape sequence of a colour.
     return re.sub(r"[\x00-\x08\x0b-\x1f\x7f\x85\u2028\u2029]", "\N{REPLACEMENT CHARACTER}", text)
 
 
-def _escaped_property(text: str) -> str:
-    return _escaped(text).replace(":", "%3A").replace(",", "%2C")
-
-
 def _seen_from(workspace: Path | None, rootpath: Path, file: str) -> str:
-    """A file of the project, named as GitHub wants it: from the repository's folder, with forward slashes."""
+    """A file of the project as GitHub names it: relative to the repository's folder, with forward slashes."""
     if not file:
         return ""
     path = Path(os.path.normpath(rootpath / file))
     if workspace is not None:
         for root in (workspace, Path(os.path.realpath(workspace))):
             if path.is_relative_to(root):
-                return PurePosixPath(path.relative_to(root)).as_posix()
-    return PurePosixPath(path).as_posix()
+                return path.relative_to(root).as_posix()
+    return path.as_posix()
 
 
 def append_summary(path: Path, text: str) -> None:
-    """Append to the step summary, cut so that GitHub takes it. Raises `OSError` where it cannot be written."""
-    try:
-        taken = path.stat().st_size
-    except FileNotFoundError:
-        taken = 0
+    """Append to the step summary, cut to the size that GitHub accepts. Raises `OSError` if it cannot be written."""
+    taken = path.stat().st_size if path.exists() else 0
     content = ("\n" if taken else "") + text
     with path.open("ab") as file:
         file.write(cut(content, MOST_BYTES - taken).encode("utf-8", "replace"))
 
 
 def cut(text: str, most_bytes: int) -> str:
-    """The first lines of a Markdown text, complete in themselves, and a line that says that there were more.
+    """The first lines of a Markdown text with every block closed, and a line that says that the text goes on.
 
-    Whole where it is no longer than `most_bytes` of UTF-8, empty where there is no room for anything.
+    The whole text if it has at most `most_bytes` of UTF-8; empty if there is no room for anything.
     """
-    if len(text.encode("utf-8", "replace")) <= most_bytes:
+    encoded = text.encode("utf-8", "replace")
+    if len(encoded) <= most_bytes:
         return text
-    kept: list[str] = []
-    fence, open_details = "", 0
-    # Of the end: what closes a block and two foldings at most, and the line that says so.
-    left = most_bytes - len(_CUT.encode()) - 100
-    best: tuple[int, str, int] = (0, "", 0)
-    for line in text.splitlines(keepends=True):
-        left -= len(line.encode("utf-8", "replace"))
-        if left < 0:
-            break
-        kept.append(line)
-        bare = line.strip()
-        if fence:
-            fence = "" if bare == fence else fence
-        elif found := re.match(r"`{3,}", bare):
-            fence = found[0]
-            left -= len(fence)
-        elif bare == "<details>":
-            open_details += 1
-        elif bare == "</details>":
-            open_details -= 1
-        best = (len(kept), fence, open_details)
-    count, fence, open_details = best
-    if not count:
+    # Room for the line, for the longest fence, and for the ends of the foldings.
+    longest = max(map(len, re.findall("`{3,}", text)), default=0)
+    room = most_bytes - len(_CUT) - longest - 100
+    kept, _, _ = encoded[: max(room, 0)].decode("utf-8", "ignore").rpartition("\n")
+    if not kept:
         return _CUT + "\n" if most_bytes > len(_CUT) else ""
+    fence, open_details = "", 0
+    for line in map(str.strip, kept.split("\n")):
+        if fence:
+            fence = "" if line == fence else fence
+        elif found := re.match(r"`{3,}", line):
+            fence = found[0]
+        else:
+            open_details += (line == "<details>") - (line == "</details>")
     closing = (f"{fence}\n" if fence else "") + "\n</details>\n" * open_details
-    return f"{''.join(kept[:count])}{closing}\n{_CUT}\n"
+    return f"{kept}\n{closing}\n{_CUT}\n"

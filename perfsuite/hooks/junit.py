@@ -1,7 +1,7 @@
 """The metrics of a perf test as properties of its test case, in the file that pytest's --junitxml writes.
 
-They are pytest's `user_properties`, which other reports (pytest-reportlog, pytest-json-report) have too, and which
-pytest-xdist sends to the main process.
+They are pytest's `user_properties`: pytest-reportlog and pytest-json-report have them, too, and pytest-xdist sends them
+to the main process.
 """
 
 from collections.abc import Sequence
@@ -13,24 +13,23 @@ from perfsuite.measure.words import number, span
 
 
 def add_properties(item: pytest.Item, gates: Sequence[Gate]) -> None:
-    """Add one property a metric to what pytest will report of the test: its title, and what `in_words` says."""
+    """Add one property for each metric: its title, and `property_value` of its gates."""
     by_title: dict[str, list[Gate]] = {}
     for gate in gates:
         by_title.setdefault(gate.metric.title, []).append(gate)
-    item.user_properties += [(title, in_words(of_metric)) for title, of_metric in by_title.items()]
+    item.user_properties += [(title, property_value(of_metric)) for title, of_metric in by_title.items()]
 
 
-def in_words(gates: Sequence[Gate]) -> str:
+def property_value(gates: Sequence[Gate]) -> str:
     """A metric with its interval, unit and verdicts: `1.062 [1.055, 1.07] x, pass (budget 1.1), fail (baseline 1)`.
 
-    A metric with a budget and a baseline has a gate, and so a verdict, of each; `gates` are those of one metric.
+    `gates` are those of one metric: one with a budget and a baseline has two.
     """
-    made = gates[0].metric
-    verdicts = ", ".join(f"{gate.verdict}{_held_against(gate)}" for gate in gates)
-    return f"{span(made.value, made.interval)} {made.unit}, {verdicts}"
-
-
-def _held_against(gate: Gate) -> str:
-    if gate.source == "budget" and gate.limit is not None:
-        return f" (budget {number(gate.limit)})"
-    return "" if gate.baseline is None else f" (baseline {number(gate.baseline)})"
+    metric = gates[0].metric
+    verdicts = []
+    for gate in gates:
+        limit = "" if gate.baseline is None else f" (baseline {number(gate.baseline)})"
+        if gate.source == "budget" and gate.limit is not None:
+            limit = f" (budget {number(gate.limit)})"
+        verdicts.append(f"{gate.verdict}{limit}")
+    return f"{span(metric.value, metric.interval)} {metric.unit}, {', '.join(verdicts)}"

@@ -1,11 +1,10 @@
-"""What takes long, on one line of the terminal that is rewritten and erased, below the line where pytest writes.
+"""What takes long, on one line of the terminal below pytest's own, which is rewritten and erased.
 
-Nothing is written unless a person looks at a terminal: not into a file or a pipe, not by pytest-xdist's workers, not
-where CI is set, or TERM is dumb or not set, and not on Windows. Nor with -s or --capture=tee-sys, when what tests print
-stands on the same lines, nor with -qq.
+The line is for a person at a terminal: not for a file or a pipe, pytest-xdist's workers, CI, Windows, or a TERM that is
+dumb or unset. Nor with -s or --capture=tee-sys, where tests print on the same lines, nor with -qq.
 
-pytest captures what is written to the standard output while a test runs. So the line goes to a duplicate of it that is
-made before the first test, by one write of the operating system, which no lock or buffer of Python is part of.
+pytest captures the standard output while a test runs. So the line goes to a duplicate of its descriptor from before the
+first test, in one write of the operating system that needs no lock or buffer of Python.
 """
 
 import contextlib
@@ -20,7 +19,7 @@ from perfsuite.measure import progress
 from perfsuite.measure.progress import Progress
 
 # Of the VT100: one line down and up again, so that there is a line below (the screen may have to scroll); remember the
-# place; to the line below. When it is written: erase what follows, and back to the place.
+# place; to the line below. After the text: erase the rest of the line, and back to the place.
 _BELOW = "\x1bD\x1b[A\x1b7\r\n"
 _BACK = "\x1b[K\x1b8"
 _ERASE = "\x1b[J"
@@ -29,7 +28,7 @@ _NARROWEST = 20
 
 
 def wanted(config: pytest.Config, environment: Mapping[str, str], *, is_terminal: bool) -> bool:
-    """Whether anybody would see a line that is rewritten, and be glad of it."""
+    """Whether a person would see the line, and see it alone."""
     return (
         is_terminal
         and os.name == "posix"
@@ -42,7 +41,7 @@ def wanted(config: pytest.Config, environment: Mapping[str, str], *, is_terminal
 
 
 class ProgressLine:
-    """A listener that writes on the terminal that `descriptor` is. `session_words` says what all of it is part of."""
+    """A listener that writes to the terminal `descriptor`. `session_words` says what every wait is part of."""
 
     def __init__(
         self,
@@ -60,11 +59,9 @@ class ProgressLine:
     def __call__(self, now: Progress | None) -> None:
         if now is None:
             self.erase()
-        elif not self._paused:
-            columns = self._columns()
-            if columns >= _NARROWEST:
-                self._shown = True
-                self._write(f"{_BELOW}{_clipped(self._session_words() + in_words(now), columns - 1)}{_BACK}")
+        elif not self._paused and (columns := self._columns()) >= _NARROWEST:
+            self._shown = True
+            self._write(f"{_BELOW}{_one_line(self._session_words() + in_words(now), columns - 1)}{_BACK}")
 
     def erase(self) -> None:
         """Leave nothing on the screen."""
@@ -88,7 +85,7 @@ class ProgressLine:
 def in_words(now: Progress) -> str:
     """`comparing step with plain: 12 of 30 s at most`, `compiling step for tpu-v5e: 34 s (209 s last time)`."""
     if now.most_seconds is not None:
-        # The least number of pairs is taken even when time is up.
+        # The least number of pairs may take longer than the time.
         part = f" ({now.seconds / now.most_seconds:.0%})" if now.most_seconds > now.seconds else ""
         return f"{now.what}: {now.seconds:.0f} of {now.most_seconds:.0f} s at most{part}"
     usual = f" ({now.usual_seconds:.0f} s last time)" if now.usual_seconds else ""
@@ -97,8 +94,12 @@ def in_words(now: Progress) -> str:
 
 @contextlib.contextmanager
 def shown(config: pytest.Config, session_words: Callable[[], str] = lambda: "") -> Iterator[ProgressLine | None]:
-    """Show what takes long inside, if anybody would see it. To be opened while pytest is not capturing."""
-    if not wanted(config, os.environ, is_terminal=_is_terminal()):
+    """Show what takes long inside, if a person would see it. Open it while pytest does not capture."""
+    try:
+        is_terminal = os.isatty(sys.stdout.fileno())
+    except (OSError, ValueError, AttributeError):  # a stream of Python's own, a closed one, or none
+        is_terminal = False
+    if not wanted(config, os.environ, is_terminal=is_terminal):
         yield None
         return
     descriptor = os.dup(sys.stdout.fileno())
@@ -112,14 +113,7 @@ def shown(config: pytest.Config, session_words: Callable[[], str] = lambda: "") 
         os.close(descriptor)
 
 
-def _is_terminal() -> bool:
-    try:
-        return os.isatty(sys.stdout.fileno())
-    except (OSError, ValueError, AttributeError):  # a stream of Python's own, closed, or none
-        return False
-
-
-def _clipped(text: str, columns: int) -> str:
+def _one_line(text: str, columns: int) -> str:
     text = text.encode("ascii", "backslashreplace").decode()
     text = "".join(character if character.isprintable() else "?" for character in text)
     return text if len(text) <= columns else f"{text[: columns - 3]}..."

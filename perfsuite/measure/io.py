@@ -1,4 +1,4 @@
-"""Writing a file so that a reader sees the old content or the new one, never a half of either."""
+"""Files: names for messages, and writes that show a reader the old content or the new one, never half of either."""
 
 import contextlib
 import os
@@ -34,6 +34,11 @@ def write_atomically(path: Path, content: bytes | str, *, durable: bool = False)
         raise
     if durable:
         _sync_folder(path.parent)
+
+
+def relative(path: Path, root: Path) -> str:
+    """The path relative to `root`; in full where it lies elsewhere."""
+    return str(path.relative_to(root)) if path.is_relative_to(root) else str(path)
 
 
 def temporary_prefix(path: Path) -> str:

@@ -33,3 +33,21 @@ def table(rows: Sequence[Sequence[str]], headers: Sequence[str] = ()) -> str:
     import tabulate  # only sessions that print a table need it
 
     return tabulate.tabulate(rows, headers, tablefmt="plain", disable_numparse=True, preserve_whitespace=True)
+
+
+def percent(share: float, digits: int = 3) -> str:
+    """`+2.35 %`, `-50 %`, `+12,300 %`, `0 %`: with the sign, and so many significant digits."""
+    rounded = float(f"{100 * share:.{digits}g}")
+    return f"{rounded:+,g} %" if rounded else "0 %"
+
+
+def change(share: float | None, digits: int = 2) -> str:
+    """A relative change: `+7 %`; `x 12` from ten times on; `-99.9 %`; `from 0`; empty for None."""
+    if share is None:
+        return ""
+    if math.isinf(share):
+        return "from 0"
+    if share >= 9:
+        return f"x {number(share + 1)}"
+    # Near -100 % two digits would not show what is left.
+    return percent(share, 4 if share < -0.985 else digits)

@@ -1,34 +1,56 @@
-"""What a report draws: the ratios of a comparison, a line through sizes, and the same metric of many variants."""
+"""What a report draws: ratios of a comparison, a line through sizes, one metric of many variants or over commits."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
 
 import numpy as np
 from markupsafe import Markup
 from matplotlib.axes import Axes
+from matplotlib.ticker import FuncFormatter
 
+from perfsuite.history.following import Followed, Following
 from perfsuite.measure.measurement import Interval
-from perfsuite.measure.words import number
-from perfsuite.report.pictures import ACCENT, FAIL, FAINT, INK, RULE, WIDTH, blank, plain, quiet, svg, themed
+from perfsuite.measure.words import number, plural
+from perfsuite.report.model import Row
+from perfsuite.report.pictures import (
+    ACCENT,
+    FAIL,
+    FAINT,
+    GOOD,
+    INK,
+    RULE,
+    WARN,
+    WIDTH,
+    blank,
+    drawable,
+    quiet,
+    svg,
+    themed,
+)
 from perfsuite.session.plots import Distribution, Line
 
-if TYPE_CHECKING:
-    from perfsuite.report.model import Row
-
 _GROUPS = 40
-"""Most steps in time of a picture of ratios: each stands for as many pairs."""
+"""Most steps in time of a picture of ratios: each stands for the same number of pairs."""
 
 _LEAST_OF_GROUP = 10
 
 _MARGINS = (48, 6, 6, 34)
 _LETTER = 6.0
-"""Pixels that a letter of a label is wide, about."""
+"""The approximate width of a letter of a label, in pixels."""
 
 _TAILS = 2.5
-"""How far the picture goes beyond the middle half of the ratios, in widths of that half."""
+"""How far the picture extends beyond the middle half of the ratios, in widths of that half."""
 
 _FAR = 1.5
-"""A limit or baseline that is farther from the ratios than so many times their width is left out, and said instead."""
+"""A limit or baseline farther from the ratios, in their widths, is not drawn; the text beside the picture has it."""
+
+_MOST_TICKS = 5
+_MOST_MARKS = 4
+"""A picture of a history names so many new versions; of more, it draws only the lines."""
+
+_LOGARITHMIC = 20
+"""The ratio of the largest value to the smallest from which an axis is logarithmic."""
+
+_DASHED, _DOTTED = (0, (5, 3)), (0, (1, 2))
 
 
 @themed()
@@ -37,8 +59,8 @@ def distribution(made: Distribution, limits: Sequence[float], baseline: float | 
     ratios = np.asarray(made.ratios)
     low, high = _span(ratios, made.interval)
     near = [limit for limit in limits if _near(limit, low, high)]
-    metric = blank(margins=_MARGINS)
-    over_time, spread = metric.subplots(1, 2, sharey=True, width_ratios=(5, 2))
+    figure = blank(margins=_MARGINS)
+    over_time, spread = figure.subplots(1, 2, sharey=True, width_ratios=(5, 2))
     _through_time(over_time, ratios, made.pairs)
     bins = np.linspace(low, high, 31)
     counts, _ = np.histogram(ratios, bins)
@@ -51,9 +73,9 @@ def distribution(made: Distribution, limits: Sequence[float], baseline: float | 
             axes.axhspan(made.interval.low, made.interval.high, color=INK, alpha=0.12, linewidth=0)
         axes.axhline(made.ratio, color=INK, linewidth=1)
         if baseline is not None and baseline in ends:
-            axes.axhline(baseline, color=FAINT, linewidth=1.2, linestyle=(0, (1, 2)))
+            axes.axhline(baseline, color=FAINT, linewidth=1.2, linestyle=_DOTTED)
         for limit in near:
-            axes.axhline(limit, color=FAIL, linewidth=1.2, linestyle=(0, (5, 3)))
+            axes.axhline(limit, color=FAIL, linewidth=1.2, linestyle=_DASHED)
     margin = 0.06 * (max(ends) - min(ends))
     over_time.set_ylim(min(ends) - margin, max(ends) + margin)
     over_time.set_xlabel("pairs, in the order taken")
@@ -61,11 +83,11 @@ def distribution(made: Distribution, limits: Sequence[float], baseline: float | 
     spread.tick_params(left=False)
     spread.spines[["left", "bottom"]].set_visible(False)
     quiet(over_time)
-    return svg(metric, f"paired ratios of {plain(made.title)}: median {number(made.ratio)}")
+    return svg(figure, f"paired ratios of {drawable(made.title)}: median {number(made.ratio)}")
 
 
 def _span(ratios: np.ndarray, interval: Interval | None) -> tuple[float, float]:
-    """Where nearly all ratios lie: single calls that stall would flatten the rest."""
+    """Where nearly all ratios lie: single calls that stall would otherwise flatten the rest."""
     lower, upper = np.quantile(ratios, [0.25, 0.75])
     low = max(ratios.min(), lower - _TAILS * (upper - lower))
     high = min(ratios.max(), upper + _TAILS * (upper - lower))
@@ -74,13 +96,6 @@ def _span(ratios: np.ndarray, interval: Interval | None) -> tuple[float, float]:
     if high - low < 1e-6 * high:
         low, high = low * 0.999, high * 1.001
     return float(low), float(high)
-
-
-def outside(made: Distribution) -> int:
-    """How many of the ratios are not in the picture."""
-    ratios = np.asarray(made.ratios)
-    low, high = _span(ratios, made.interval)
-    return int(((ratios < low) | (ratios > high)).sum())
 
 
 def _near(value: float, low: float, high: float) -> bool:
@@ -108,12 +123,12 @@ def _through_time(axes: Axes, ratios: np.ndarray, pairs: int) -> None:
 
 @themed()
 def line(made: Line, slope: float | None = None, intercept: float | None = None) -> Markup:
-    """The points and the line through them; dotted, that of the baseline, where slope and intercept are given."""
-    metric = blank(margins=_MARGINS)
-    axes = metric.subplots()
+    """The points and the line through them; dotted, the line of the baseline with `slope` and `intercept`."""
+    figure = blank(margins=_MARGINS)
+    axes = figure.subplots()
     ends = np.array([0.0, max(made.units) * 1.05])
     if slope is not None and intercept is not None:
-        axes.plot(ends, intercept + slope * ends, color=FAINT, linewidth=1.2, linestyle=(0, (1, 2)))
+        axes.plot(ends, intercept + slope * ends, color=FAINT, linewidth=1.2, linestyle=_DOTTED)
     axes.plot(ends, made.intercept + made.per_unit * ends, color=ACCENT)
     axes.plot(made.units, made.values, "o", color=INK, markersize=4)
     axes.set_xlim(0, ends[1])
@@ -121,16 +136,16 @@ def line(made: Line, slope: float | None = None, intercept: float | None = None)
     axes.set_xlabel("units")
     axes.set_ylabel(made.unit)
     quiet(axes)
-    return svg(metric, f"{plain(made.title)}: {number(made.per_unit)} {plain(made.unit)} a unit")
+    return svg(figure, f"{drawable(made.title)}: {number(made.per_unit)} {drawable(made.unit)} a unit")
 
 
 @themed()
-def dots(what: str, named: Sequence[tuple[str, "Row"]]) -> Markup:
+def dots(what: str, named: Sequence[tuple[str, Row]]) -> Markup:
     """One metric of many variants, each a dot with its interval, from left (small) to right."""
-    labels = [plain(name, 24) for name, _ in named]
+    labels = [drawable(name, 24) for name, _ in named]
     left = round(8 + _LETTER * max(map(len, labels)))
-    metric = blank(WIDTH, 22 * len(named) + 38, margins=(left, 8, 4, 34))
-    axes = metric.subplots()
+    figure = blank(WIDTH, 22 * len(named) + 38, margins=(left, 8, 4, 34))
+    axes = figure.subplots()
     for place, (_, each) in enumerate(named):
         color = FAIL if each.verdict == "fail" else ACCENT
         if each.interval is not None and np.isfinite([each.interval.low, each.interval.high]).all():
@@ -139,7 +154,7 @@ def dots(what: str, named: Sequence[tuple[str, "Row"]]) -> Markup:
         if each.baseline is not None:
             axes.plot(each.baseline, place, "|", color=FAINT, markersize=11)
     values = [each.value for _, each in named]
-    if min(values) > 0 and max(values) > 20 * min(values):
+    if min(values) > 0 and max(values) > _LOGARITHMIC * min(values):
         axes.set_xscale("log")
     else:
         axes.set_xlim(left=min(0.0, *values))
@@ -150,4 +165,63 @@ def dots(what: str, named: Sequence[tuple[str, "Row"]]) -> Markup:
     axes.grid(axis="x", color=RULE, linewidth=0.6)
     axes.set_axisbelow(True)
     axes.set_xlabel(named[0][1].unit)
-    return svg(metric, f"{plain(what)} of {len(named)} variants")
+    return svg(figure, f"{drawable(what)} of {len(named)} variants")
+
+
+@themed()
+def course(following: Following, each: Followed) -> Markup:
+    """One metric over the commits: values with their intervals, steps, breaks and new versions of the libraries."""
+    entries = each.series.entries
+    figure = blank()
+    axes = figure.subplots()
+    at = [place for place, entry in enumerate(entries) if entry is not None]
+    known = [entry for entry in entries if entry is not None]
+    values = [entry.value for entry in known]
+    axes.plot(at, values, color=ACCENT, alpha=0.5, drawstyle="steps-post")
+    axes.plot(at, values, "o", color=ACCENT, markersize=3 if len(at) < 60 else 1.5)
+    for place, entry in zip(at, known, strict=True):
+        if entry.interval is not None:
+            axes.vlines(place, entry.interval.low, entry.interval.high, color=ACCENT, linewidth=1, alpha=0.6)
+    for step in each.steps:
+        axes.axvline(step.version - 0.5, color=FAIL if step.worse else GOOD, linewidth=1.2)
+    for of_break in each.breaks:
+        axes.axvline(of_break.version - 0.5, color=WARN, linewidth=1.2, linestyle=_DASHED)
+    for row, (version, changes) in enumerate(each.marks):
+        axes.axvline(version, color=FAINT, linewidth=1, linestyle=_DOTTED)
+        if len(each.marks) <= _MOST_MARKS:
+            _name_versions(axes, row, version, changes, left=version > len(entries) / 2)
+    if min(values) > 0 and max(values) > _LOGARITHMIC * min(values):
+        axes.set_yscale("log")
+    axes.set_ylabel(drawable(known[-1].unit, 24))
+    axes.set_xlim(-0.6, len(entries) - 0.4)
+    quiet(axes)
+    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: number(value)))
+    places = _ticks(each, len(entries))
+    axes.set_xticks(places, [following.history.versions[place].commit.short for place in places])
+    return svg(figure, f"{drawable(each.series.name)} over {plural(len(entries), 'version')}")
+
+
+def _name_versions(axes: Axes, row: int, version: int, changes: Sequence[str], left: bool) -> None:
+    """The new versions at the top of their line, each in a row of its own: the lines may lie close."""
+    names = [f"{change.split()[0]} {change.split()[-1]}" for change in changes if not change.startswith("jaxlib")]
+    axes.annotate(
+        drawable(", ".join(names), 60),
+        (version, 1),
+        xycoords=("data", "axes fraction"),
+        xytext=(2 if left else -2, 2 + 10 * row),
+        textcoords="offset points",
+        ha="right" if left else "left",
+        va="bottom",
+        fontsize=8,
+        color=INK,
+    )
+
+
+def _ticks(each: Followed, count: int) -> list[int]:
+    """The first, the last, and those of the largest steps that leave room for a hash."""
+    places = [0] if count == 1 else [0, count - 1]
+    room = max(1, count / _MOST_TICKS)
+    for step in sorted(each.steps, key=lambda step: -step.amount):
+        if all(abs(step.version - place) >= room for place in places):
+            places.append(step.version)
+    return sorted(places)

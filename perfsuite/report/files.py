@@ -1,13 +1,12 @@
-"""The files of `--perf-report=DIR`: whether they can be written, before the tests run, and writing them afterwards."""
+"""The files of `--perf-report=DIR`: check before the tests that they can be written, and write them afterwards."""
 
-import contextlib
 import importlib.util
-import os
-import secrets
 import tempfile
 import warnings
 from pathlib import Path
 
+from perfsuite.measure.io import write_atomically
+from perfsuite.report.markdown import markdown
 from perfsuite.report.model import Report
 
 HTML, JSON, MARKDOWN = "report.html", "report.json", "report.md"
@@ -16,14 +15,11 @@ _NEEDED = ("jinja2", "matplotlib")
 
 
 class ReportError(Exception):
-    """No report can be written. The message names the folder or what is not installed, and what to do."""
+    """No report can be written. The message names the folder or what is not installed, and says what to do."""
 
 
 def check(folder: Path) -> None:
-    """Make sure that a report can be made and written into `folder`, which is made where there is none.
-
-    Raises `ReportError`.
-    """
+    """Make sure that a report can be written into `folder`; creates the folder. Raises `ReportError`."""
     if missing := [name for name in _NEEDED if importlib.util.find_spec(name) is None]:
         raise ReportError(f'{" and ".join(missing)} not installed: pip install "perfsuite[report]"')
     try:
@@ -38,37 +34,23 @@ def check(folder: Path) -> None:
 
 
 def write(report: Report, folder: Path, history: str = "") -> Path:
-    """Write all three, each whole or not at all; the path of the page. Raises `ReportError`.
+    """Write the three files, each atomically; returns the path of the page. Raises `ReportError`.
 
-    `history` is the name of a page of the baselines' history in the folder, which the page then has a link to.
+    The page links to `history`, the name of a page of the baselines' history in the folder.
     """
-    from perfsuite.report.html import html
-    from perfsuite.report.json_report import json_text
-    from perfsuite.report.markdown import markdown
+    from perfsuite.report.html import html  # needs jinja2 and matplotlib, of the extra `report`
 
     with warnings.catch_warnings():
-        # A session that makes errors of warnings must not lose its report to one of a library's.
+        # A session that turns warnings into errors must not lose its report to a warning of a library.
         warnings.simplefilter("ignore")
-        texts = {JSON: json_text(report), MARKDOWN: markdown(report), HTML: html(report, history)}
+        texts = {JSON: report.to_json(), MARKDOWN: markdown(report), HTML: html(report, history)}
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for name, text in texts.items():
-            # A test's name may hold half of a surrogate pair, which UTF-8 has no bytes for.
-            _replace(folder / name, text.encode(errors="replace"))
+            write_atomically(folder / name, text)
     except OSError as error:
         raise _cannot_write(folder, error) from None
     return folder / HTML
-
-
-def _replace(path: Path, content: bytes) -> None:
-    beside = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
-    try:
-        beside.write_bytes(content)
-        os.replace(beside, path)
-    except BaseException:
-        with contextlib.suppress(OSError):
-            beside.unlink()
-        raise
 
 
 def _cannot_write(folder: Path, error: OSError) -> ReportError:

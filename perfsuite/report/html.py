@@ -1,89 +1,69 @@
-"""`report.html`: one page with everything that a report has, and pictures of what people would rather look at."""
+"""`report.html`: one page with everything in a report, and pictures of the comparisons, the lines and the variants."""
 
 import dataclasses
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
-from markupsafe import Markup
-
-from perfsuite.measure.words import number
+from perfsuite.measure.words import number, plural
 from perfsuite.report import drawings
-from perfsuite.report.model import VERDICTS, Report, Reported, Row, Test
+from perfsuite.report.model import VERDICTS, Recorded, Report, Row, Test
 from perfsuite.report.page import render
+from perfsuite.report.pictures import Picture
 from perfsuite.report.variants import Variants, variants_of, worse
 from perfsuite.session.plots import Distribution, Line, ProgramRecord
 
 _EXPLAINED = ("inconclusive", "not comparable", "improved")
-"""Verdicts whose reasons are listed."""
+"""The page lists the reasons of these verdicts."""
 
 _MOST_PARTS = 12
 _MOST_DOTS = 24
 
 
 @dataclasses.dataclass(frozen=True)
-class _Part:
-    name: str
-    then: int | None
-    now: int | None
-    place: str
-
-
-@dataclasses.dataclass(frozen=True)
-class _Picture:
-    drawn: Markup
-    title: str
-    lines: tuple[str, ...]
-    """What it shows, in words and numbers."""
-
-
-@dataclasses.dataclass(frozen=True)
-class _Program:
-    record: ProgramRecord
-    facts: tuple[tuple[str, Row], ...]
-
-
-@dataclasses.dataclass(frozen=True)
 class _Section:
-    """One test, with the anchor that leads to it."""
+    """One test: its pictures, its programs with (name, metric) of each fact, and the metrics of no program."""
 
     test: Test
     anchor: str
-    pictures: tuple[_Picture, ...]
-    programs: tuple[_Program, ...]
+    pictures: tuple[Picture, ...]
+    programs: tuple[tuple[ProgramRecord, list[tuple[str, Row]]], ...]
     metrics: tuple[Row, ...]
-    """Those of no program."""
 
 
 @dataclasses.dataclass(frozen=True)
 class _Table:
     variants: Variants
     anchors: tuple[str, ...]
-    pictures: tuple[_Picture, ...]
+    pictures: tuple[Picture, ...]
 
     @property
     def upright(self) -> bool:
-        """Whether the variants are the rows: the more numerous are."""
+        """Whether the variants are the rows: the larger number is."""
         return len(self.variants.tests) >= len(self.variants.metrics)
 
 
 def html(report: Report, history: str = "") -> str:
     """The page. `history` is the address of the baselines' history, if there is one."""
-    anchors = {test.id: f"t{number}" for number, test in enumerate(report.tests, 1)}
-    metrics = sorted(report.metrics, key=lambda pair: VERDICTS.index(pair[1].verdict))
+    anchors = {test.id: f"t{place}" for place, test in enumerate(report.tests, 1)}
+    functions: dict[str, list[_Section]] = {}
+    for test in report.tests:
+        functions.setdefault(test.function, []).append(_section(test, anchors[test.id]))
+    documents: dict[tuple[str, str], list[Recorded]] = {}
+    for each in report.reported:
+        documents.setdefault((each.device, each.source), []).append(each)
     return render(
         "report.html",
         report=report,
         history=history,
         anchors=anchors,
-        metrics=metrics,
-        verdicts=[(verdict, count) for verdict, count in report.counts.items()],
+        metrics=sorted(report.metrics, key=lambda pair: VERDICTS.index(pair[1].verdict)),
         explained={
             verdict: [(test, each) for test, each in report.metrics if each.verdict == verdict and each.reason]
             for verdict in _EXPLAINED
         },
-        functions=_by_function([_section(test, anchors[test.id]) for test in report.tests]),
+        functions=functions,
         tables=[_table(each, anchors) for each in variants_of(report.tests)],
         traces=[(test, trace) for test in report.tests for trace in test.traces],
-        documents=_by_source(report.reported),
+        documents=documents,
         slowdowns=sorted({size for row in report.calibration for size, _, _ in row.caught}),
         parts_of=_changed_parts,
     )
@@ -93,64 +73,47 @@ def _section(test: Test, anchor: str) -> _Section:
     by_title: dict[str, Row] = {}
     for metric in test.metrics:
         by_title[metric.title] = worse(by_title.get(metric.title), metric)
+    pictures = [_ratios(each, test.metrics) for each in test.distributions if each.ratios]
+    pictures += [_line(each, by_title) for each in test.lines]
+    programs = []
+    for program in test.programs:
+        facts = [by_title[title] for title in program.titles if title in by_title]
+        programs.append((program, [(fact.name.removeprefix(f"{program.label} "), fact) for fact in facts]))
     of_programs = {title for program in test.programs for title in program.titles}
-    return _Section(
-        test,
-        anchor,
-        tuple(
-            [_of_distribution(made, test.metrics) for made in test.distributions if made.ratios]
-            + [_of_line(made, by_title) for made in test.lines]
-        ),
-        tuple(
-            _Program(
-                record,
-                tuple(
-                    (by_title[title].name.removeprefix(f"{record.label} "), by_title[title])
-                    for title in record.titles
-                    if title in by_title
-                ),
-            )
-            for record in test.programs
-        ),
-        tuple(metric for metric in test.metrics if metric.title not in of_programs or metric.source == "budget"),
-    )
+    others = (metric for metric in test.metrics if metric.title not in of_programs or metric.source == "budget")
+    return _Section(test, anchor, tuple(pictures), tuple(programs), tuple(others))
 
 
-def _by_function(sections: Iterable[_Section]) -> dict[str, list[_Section]]:
-    grouped: dict[str, list[_Section]] = {}
-    for section in sections:
-        grouped.setdefault(section.test.function, []).append(section)
-    return grouped
-
-
-def _of_distribution(made: Distribution, metrics: Sequence[Row]) -> _Picture:
+def _ratios(made: Distribution, metrics: Sequence[Row]) -> Picture:
     gates = [metric for metric in metrics if metric.title == made.title]
     limits = list(dict.fromkeys(gate.limit for gate in gates if gate.limit is not None))
     baseline = next((gate.baseline for gate in gates if gate.baseline is not None), None)
+    processes = f" in {made.processes} processes" if made.processes > 1 else ""
     lines = [
         f"{made.candidate}: median {number(made.candidate_median_us)} us",
         f"{made.reference}: median {number(made.reference_median_us)} us",
-        f"{number(made.pairs)} pairs" + (f" in {made.processes} processes" if made.processes > 1 else ""),
+        f"{plural(made.pairs, 'pair')}{processes}",
     ]
     drawn = [("limit", "dashed", limit) for limit in limits]
     drawn += [] if baseline is None else [("baseline", "dotted", baseline)]
     for what, how, value in drawn:
         lines.append(f"{what} ({how if drawings.shown(value, made) else 'off the picture'}): {number(value)}")
     lines += [made.unsettled] if made.unsettled else []
-    return _Picture(drawings.distribution(made, limits, baseline), made.title, tuple(lines))
+    return Picture.of(drawings.distribution(made, limits, baseline), made.title, lines)
 
 
-def _of_line(made: Line, by_title: dict[str, Row]) -> _Picture:
+def _line(made: Line, by_title: dict[str, Row]) -> Picture:
+    rounds = f", {made.rounds} rounds" if made.rounds > 1 else ""
+    lines = [
+        f"{number(made.per_unit)} {made.unit} a unit, and {number(made.intercept)} {made.unit}",
+        f"R\N{SUPERSCRIPT TWO} {made.r_squared:.4f}, {plural(len(made.units), 'size')}{rounds}",
+    ]
     slope = by_title.get(made.title)
     intercept = by_title.get(f"{made.title.removesuffix(' per unit')} intercept")
     before = [each.baseline if each else None for each in (slope, intercept)]
-    lines = [
-        f"{number(made.per_unit)} {made.unit} a unit, and {number(made.intercept)} {made.unit}",
-        f"R\N{SUPERSCRIPT TWO} {made.r_squared:.4f}, {len(made.units)} sizes"
-        + (f", {made.rounds} rounds" if made.rounds > 1 else ""),
-    ]
-    lines += [f"baseline (dotted): {number(before[0])} {made.unit} a unit"] if None not in before else []  # type: ignore[arg-type]
-    return _Picture(drawings.line(made, *before), made.title, tuple(lines))
+    if before[0] is not None and before[1] is not None:
+        lines.append(f"baseline (dotted): {number(before[0])} {made.unit} a unit")
+    return Picture.of(drawings.line(made, *before), made.title, lines)
 
 
 def _table(variants: Variants, anchors: dict[str, str]) -> _Table:
@@ -158,23 +121,15 @@ def _table(variants: Variants, anchors: dict[str, str]) -> _Table:
     for row in variants.metrics:
         named = [(name, cell) for name, cell in zip(variants.names, row.cells, strict=True) if cell is not None]
         if row.kind in ("ratio", "time") and 3 <= len(named) <= _MOST_DOTS:
-            pictures.append(_Picture(drawings.dots(row.name, named), row.name, ("tick: the baseline",)))
+            pictures.append(Picture.of(drawings.dots(row.name, named), row.name, ["tick: the baseline"]))
     return _Table(variants, tuple(anchors[test.id] for test in variants.tests), tuple(pictures))
 
 
-def _changed_parts(metric: Row) -> list[_Part]:
-    """The parts that are not what they were, those first that changed most."""
-    now, then = metric.detail or {}, metric.baseline_detail or {}
+def _changed_parts(metric: Row) -> list[tuple[str, int | None, int | None, str]]:
+    """The parts that changed: (name, then, now, place); the largest change comes first."""
+    now, then, places = metric.detail or {}, metric.baseline_detail or {}, metric.places or {}
     if not now or not then:
         return []
     names = [name for name in {**now, **then} if now.get(name) != then.get(name)]
     names.sort(key=lambda name: -abs(now.get(name, 0) - then.get(name, 0)))
-    places = metric.places or {}
-    return [_Part(name, then.get(name), now.get(name), places.get(name, "")) for name in names[:_MOST_PARTS]]
-
-
-def _by_source(reported: Iterable[Reported]) -> dict[tuple[str, str], list[Reported]]:
-    grouped: dict[tuple[str, str], list[Reported]] = {}
-    for each in reported:
-        grouped.setdefault((each.device, each.source), []).append(each)
-    return grouped
+    return [(name, then.get(name), now.get(name), places.get(name, "")) for name in names[:_MOST_PARTS]]

@@ -1,37 +1,33 @@
-"""The report as GitHub's Markdown: what needs a look comes first, and the table of all metrics is folded away.
+"""The report as GitHub's Markdown: first what needs a look, and a folded table of all metrics at the end.
 
 Names and messages come from users. A name stands in a code span and a message in a code block, where nothing in it is
 Markdown, HTML or a mention; the fences are longer than any run of backticks inside.
 """
 
+import collections
 import re
 from collections.abc import Iterable, Iterator, Sequence
 
-from perfsuite.measure.words import number, span
-from perfsuite.report.model import Report, Row, Test
+from perfsuite.measure.words import change, number, plural, span
+from perfsuite.report.model import Report, Row, SavedFile
 
 LONG_LINES = 8
-"""A message of more lines than this is folded after its first line."""
+"""A message of more lines is folded after its first line."""
 
 LONG_CHARACTERS = 1200
 
-MOST_TIMES = 10
-
-RECORDS = "`pytest --perf-save` records"
-
-_COLUMNS = ("test", "metric", "value", "unit", "limit", "from", "baseline", "change", "verdict")
+_RECORDS = "`pytest --perf-save` records"
 
 
 def markdown(report: Report) -> str:
-    """The report. Needs nothing but this package."""
+    """The report. Needs only this package."""
     parts = [
         *_summary(report),
         *_failures(report),
         *_undecided(report),
-        *_improved(report),
-        *_new(report),
+        *_improved_and_new(report),
         *_missing(report),
-        *_saved(report),
+        *(part for file in report.saved for part in _saved(file)),
         *_skipped(report),
         *_all_metrics(report),
     ]
@@ -48,7 +44,7 @@ def code(text: str, *, in_table: bool = False) -> str:
     return f"{fence}{pad}{shown}{pad}{fence}"
 
 
-def plain(text: str) -> str:
+def escaped(text: str) -> str:
     """`text` on one line, with nothing in it that is Markdown or HTML."""
     return re.sub(r"([\\`*_{}\[\]<>#|~$&@!])", r"\\\1", _printable(" ".join(text.split())))
 
@@ -61,22 +57,22 @@ def block(text: str) -> str:
 
 
 def folded(title: str, content: str) -> str:
-    """`content` behind a line to click on; `title` is Markdown's plain text."""
+    """`content` behind a line to click on; `title` is plain text in Markdown."""
     return f"<details>\n<summary>{title}</summary>\n\n{content}\n\n</details>"
 
 
 def _summary(report: Report) -> Iterator[str]:
-    tests, failures = len(report.tests), len(report.failures)
-    said = f"{failures} of {_many(tests, 'test')} failed" if failures else f"{_many(tests, 'test')}, none failed"
-    yield f"## perfsuite: {said}"
+    tests, failures = plural(len(report.tests), "test"), len(report.failures)
+    yield f"## perfsuite: {f'{failures} of {tests} failed' if failures else f'{tests}, none failed'}"
     counts = ", ".join(f"{count} {verdict}" for verdict, count in report.counts.items())
-    metrics = _many(len(report.metrics), "metric")
+    metrics = plural(len(report.metrics), "metric")
     header = report.header
     versions = ", ".join(f"{name} {version}" for name, version in header.versions.items())
     device = f"{header.device_count} x {header.device_kind} ({header.processor})"
-    yield f"{metrics}{': ' if counts else ''}{counts}. {plain(device)}; {plain(versions)}; size {plain(header.size)}."
+    where = f"{escaped(device)}; {escaped(versions)}; size {escaped(header.size)}"
+    yield f"{metrics}{': ' if counts else ''}{counts}. {where}."
     for note in report.notes:
-        yield f"**{plain(note)}**"
+        yield f"**{escaped(note)}**"
 
 
 def _failures(report: Report) -> Iterator[str]:
@@ -95,135 +91,106 @@ def _message(text: str) -> Iterator[str]:
     lines = text.splitlines()
     if len(lines) <= LONG_LINES and len(text) <= LONG_CHARACTERS:
         yield block(text)
-        return
-    yield block(_clipped(lines[0]))
-    yield folded(f"all {_many(len(lines), 'line')}", block(text))
+    else:
+        yield block(_clipped(lines[0]))
+        yield folded(f"all {plural(len(lines), 'line')}", block(text))
 
 
 def _undecided(report: Report) -> Iterator[str]:
-    for verdict, title in (("inconclusive", "Inconclusive: nothing failed, nothing is sure"), ("not comparable", "")):
-        found = _of(report, verdict)
-        if found:
-            yield f"### {title or 'Not comparable with what is on file'}"
-            yield "\n".join(f"- {code(test.id)}: {_said(metric)}" for test, metric in found)
+    titles = {
+        "inconclusive": "Inconclusive: nothing failed, nothing is sure",
+        "not comparable": "Not comparable with the baseline",
+    }
+    for verdict, title in titles.items():
+        lines = []
+        for test, metric in report.metrics:
+            if metric.verdict == verdict:
+                reason = "<br>".join(map(escaped, metric.reason.splitlines()))
+                lines.append(f"- {code(test.id)}: {reason or code(metric.title)}")
+        if lines:
+            yield f"### {title}"
+            yield "\n".join(lines)
 
 
-def _improved(report: Report) -> Iterator[str]:
-    found = _of(report, "improved")
-    if found:
-        yield f"### Improved: {RECORDS} {'it' if len(found) == 1 else 'them'}"
-        yield "\n".join(f"- {code(test.id)}: {code(metric.title)}{_change_in_words(metric)}" for test, metric in found)
-
-
-def _new(report: Report) -> Iterator[str]:
-    found = _of(report, "new")
-    if found:
-        tests = list(dict.fromkeys(test.id for test, _ in found))
-        yield f"### New: {RECORDS} {'it' if len(found) == 1 else 'them'}"
-        counts = [(name, sum(test.id == name for test, _ in found)) for name in tests]
-        yield "\n".join(f"- {code(name)}: {_many(count, 'metric')} without a baseline" for name, count in counts)
+def _improved_and_new(report: Report) -> Iterator[str]:
+    improved = [(test, metric) for test, metric in report.metrics if metric.verdict == "improved"]
+    if improved:
+        yield f"### Improved: {_RECORDS} {'it' if len(improved) == 1 else 'them'}"
+        yield "\n".join(f"- {code(test.id)}: {code(row.title)}{_change_in_words(row)}" for test, row in improved)
+    new = collections.Counter(test.id for test, metric in report.metrics if metric.verdict == "new")
+    if new:
+        yield f"### New: {_RECORDS} {'it' if new.total() == 1 else 'them'}"
+        yield "\n".join(f"- {code(test)}: {plural(count, 'metric')} without a baseline" for test, count in new.items())
 
 
 def _missing(report: Report) -> Iterator[str]:
     if report.missing:
-        yield "### On file, but not measured: `pytest --perf-save` trims"
+        yield "### Not measured, but in the baselines: `pytest --perf-save` trims"
         yield "\n".join(f"- {code(missing.test)}: {code(missing.title)}" for missing in report.missing)
 
 
-def _saved(report: Report) -> Iterator[str]:
-    for file in report.saved:
-        state = "saved" if file.written else "unchanged"
-        yield (
-            f"### {code(file.path)} {state}: {file.created} created, {file.updated} updated, {file.trimmed} trimmed, "
-            f"{file.kept} kept"
+def _saved(file: SavedFile) -> Iterator[str]:
+    yield f"### {code(file.path)} {file.summary}"
+    rows = [
+        (
+            code(each.test, in_table=True),
+            code(each.name, in_table=True),
+            number(each.old),
+            "trimmed" if each.new is None else number(each.new),
+            escaped(each.unit),
+            escaped("" if each.new is None else each.direction),
+            escaped(", ".join(each.versions)),
         )
-        updated = [change for change in file.changes if change.old is not None]
-        if updated:
-            rows = [
-                (
-                    code(change.test, in_table=True),
-                    code(change.name, in_table=True),
-                    "" if change.old is None else number(change.old),
-                    "trimmed" if change.new is None else number(change.new),
-                    plain(change.unit),
-                    plain("" if change.new is None else change.direction),
-                    plain(", ".join(change.versions)),
-                )
-                for change in updated
-            ]
-            yield folded(
-                f"{_many(len(updated), 'change')}",
-                _table(("test", "metric", "before", "now", "unit", "which is", "versions"), rows),
-            )
+        for each in file.changes
+        if each.old is not None
+    ]
+    if rows:
+        columns = ("test", "metric", "before", "now", "unit", "which is", "versions")
+        yield folded(plural(len(rows), "change"), _table(columns, rows))
 
 
 def _skipped(report: Report) -> Iterator[str]:
-    by_reason: dict[str, list[Test]] = {}
-    for test in report.tests:
-        if test.outcome == "skipped":
-            by_reason.setdefault(test.message, []).append(test)
-    if by_reason:
+    reasons = collections.Counter(test.message for test in report.tests if test.outcome == "skipped")
+    if reasons:
         yield "### Skipped"
         yield "\n".join(
-            f"- {_many(len(tests), 'test')}: {plain(_clipped(why.partition(chr(10))[0]))}"
-            for why, tests in by_reason.items()
+            f"- {plural(count, 'test')}: {escaped(_clipped(reason.partition(chr(10))[0]))}"
+            for reason, count in reasons.items()
         )
 
 
 def _all_metrics(report: Report) -> Iterator[str]:
     rows, above = [], None
     for test, metric in report.metrics:
-        rows.append((code(test.id, in_table=True) if test.id != above else "", *_row(metric)))
+        rows.append((code(test.id, in_table=True) if test.id != above else "", *_cells(metric)))
         above = test.id
     if rows:
-        yield folded(f"all {_many(len(rows), 'metric')}", _table(_COLUMNS, rows))
+        columns = ("test", "metric", "value", "unit", "limit", "from", "baseline", "change", "verdict")
+        yield folded(f"all {plural(len(rows), 'metric')}", _table(columns, rows))
 
 
-def _row(metric: Row) -> tuple[str, ...]:
+def _cells(metric: Row) -> tuple[str, ...]:
     return (
         code(metric.title, in_table=True),
-        plain(span(metric.value, metric.interval)),
-        plain(metric.unit),
+        escaped(span(metric.value, metric.interval)),
+        escaped(metric.unit),
         "" if metric.limit is None else number(metric.limit),
         metric.source or "",
         "" if metric.baseline is None else number(metric.baseline),
-        _change(metric),
+        change(metric.change, 3) if metric.change else "",
         f"**{metric.verdict}**" if metric.verdict == "fail" else metric.verdict,
     )
 
 
 def _table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    lines = [columns, ["---"] * len(columns), *rows]
-    return "\n".join(f"| {' | '.join(cells)} |" for cells in lines)
-
-
-def _said(metric: Row) -> str:
-    reason = "<br>".join(plain(line) for line in metric.reason.splitlines())
-    return reason or code(metric.title)
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in [columns, ["---"] * len(columns), *rows])
 
 
 def _change_in_words(metric: Row) -> str:
     if metric.baseline is None:
         return ""
-    change = _change(metric)
-    arrow = f" {number(metric.baseline)} → {number(metric.value)} {plain(metric.unit)}"
-    return f"{arrow} ({change})" if change else arrow
-
-
-def _change(metric: Row) -> str:
-    """Against the baseline: `+12.50%`, and `x 46` where percentages say less."""
-    if not metric.change:
-        return ""
-    times = metric.change + 1
-    return f"{metric.change:+.2%}" if 0 < times < MOST_TIMES else f"x {times:.3g}"
-
-
-def _of(report: Report, verdict: str) -> list[tuple[Test, Row]]:
-    return [(test, metric) for test, metric in report.metrics if metric.verdict == verdict]
-
-
-def _many(count: int, what: str) -> str:
-    return f"{count:,} {what}{'s' * (count != 1)}"
+    share = f" ({change(metric.change, 3)})" if metric.change else ""
+    return f" {number(metric.baseline)} → {number(metric.value)} {escaped(metric.unit)}{share}"
 
 
 def _clipped(text: str) -> str:

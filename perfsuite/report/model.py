@@ -1,16 +1,20 @@
-"""`Report`: what one session with --perf found, as plain values. Every report is made of it, and of nothing else.
+"""`Report`: the results of one session with --perf, as plain values. Every report is made of it, and of nothing else.
 
-`of_session.report_of` makes one of a finished session; `report.json` is `Report.to_dict`.
+`of_session.report_of` makes it from a finished session; `report.json` is `Report.to_dict`.
 """
 
 import collections
 import dataclasses
+import json
 import math
-import typing
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any, Literal
 
+from perfsuite.gate.baseline import Provenance
+from perfsuite.gate.baseline_file import SaveResult
 from perfsuite.gate.verdict import Source
+from perfsuite.measure.io import relative
 from perfsuite.measure.measurement import Better, Interval, Kind
 from perfsuite.measure.serialise import made, plain
 from perfsuite.session.plots import Distribution, Line, ProgramRecord
@@ -26,7 +30,7 @@ OUTCOMES: tuple[Outcome, ...] = ("failed", "error", "skipped", "passed")
 
 @dataclasses.dataclass(frozen=True)
 class BaselineFile:
-    """A file that metrics were judged by: `metrics` of them are in it. `path` is seen from the project's root."""
+    """A baseline file of the session, with `metrics` metrics. `path` is relative to the project's root."""
 
     device: str
     path: str
@@ -37,9 +41,9 @@ class BaselineFile:
 class Header:
     """Where and how the session ran.
 
-    `project` is the name of the root folder, `date` the time of the report (ISO 8601, UTC), `seconds` how long the
-    session took. `device` is the name of its baseline file. `versions` has python, jax and the others that are
-    installed, and perfsuite. `options` are those of perfsuite that were given, as a command line has them.
+    `project` is the name of the root folder, `date` the time of the report (ISO 8601, UTC), `device` the name of the
+    device's baseline file. `versions` has python, jax, perfsuite and the other libraries that are installed. `options`
+    are those of perfsuite that were given, as on a command line.
     """
 
     project: str
@@ -57,18 +61,17 @@ class Header:
     options: tuple[str, ...]
     baselines: tuple[BaselineFile, ...]
     process_count: int = 1
-    """Those of `jax.distributed`, which have the devices together."""
+    """The processes of `jax.distributed`, which share the devices."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """One metric with one gate that was applied to it: a row of a table.
+    """One metric with one gate, as a row of a table. A metric with a budget and a baseline has two rows.
 
-    A metric with a budget and a baseline makes two rows. `verdict` is one of `VERDICTS`; "not judged" is one whose test
-    ended before its baselines were looked at. `limit` and `baseline` are in `unit`. `reason` says why the verdict is no
-    plain pass, `cause` the likely cause where one was found, `first` what to do first where neither says it. `detail`
-    splits the metric into parts, `baseline_detail` the one on file; `places` says where in the source the parts are.
-    `baseline_versions` are those that changed since ("jax 0.10.1 -> 0.10.2").
+    `verdict` is one of `VERDICTS`: "not judged" when the test ended before its baselines were compared. `limit` and
+    `baseline` are in `unit`. `reason` explains a verdict that is no plain pass, `cause` is the likely cause, `first`
+    what to do first. `detail` splits the metric into parts and `places` locates them in the source;
+    `baseline_detail` splits the baseline. `baseline_versions` changed since the baseline ("jax 0.10.1 -> 0.10.2").
     """
 
     title: str
@@ -95,24 +98,17 @@ class Row:
 
     @property
     def change(self) -> float | None:
-        """Relative to the baseline: 0.02 is 2 % more. None without a baseline, and where that is 0."""
-        if self.baseline is None or not self.baseline or not math.isfinite(self.value / self.baseline):
+        """Relative to the baseline: 0.02 is 2 % more. None without a baseline, or with a baseline of 0."""
+        if not self.baseline or not math.isfinite(self.value / self.baseline):
             return None
         return self.value / self.baseline - 1
-
-    @property
-    def better_than_baseline(self) -> bool | None:
-        """Whether the value lies on the better side of the baseline; None where it is equal or there is none."""
-        if self.baseline is None or self.value == self.baseline:
-            return None
-        return (self.value < self.baseline) == (self.better == "lower")
 
 
 @dataclasses.dataclass(frozen=True)
 class Trace:
-    """A trace that was kept. `folder` and `perfetto`, the file for ui.perfetto.dev, are seen from the report's folder.
+    """A trace of the profiler. `folder` and `perfetto`, the file for ui.perfetto.dev, are relative to the report.
 
-    `perfetto` is empty where there is none. `metrics` are of kind info; `longest` has (operation, us a run, times a
+    `perfetto` is empty without such a file. `metrics` are of kind info; `longest` has (operation, us a run, times a
     run); `note` says why there are no metrics.
     """
 
@@ -129,12 +125,12 @@ class Trace:
 class Test:
     """One perf test.
 
-    `id` is pytest's; `file` is seen from the project's root, and `line` (from 1, 0 where not known) is that of the
-    test. `function` and `parameters` split the id: "tests/test_a.py::test_step" and "tpu-v5e". `message` says why it
+    `id` is pytest's; `function` and `parameters` split it: "tests/test_a.py::test_step" and "tpu-v5e". `file` is
+    relative to the project's root; `line` counts from 1, and is 0 where it is unknown. `message` says why the test
     failed or was skipped.
     """
 
-    __test__ = False  # no test class, whatever its name
+    __test__ = False  # not a test class, in spite of its name
 
     id: str
     function: str
@@ -156,24 +152,21 @@ class Test:
 
     @property
     def counts(self) -> dict[str, int]:
-        """How many metrics have each verdict, those first that a reader wants first."""
-        return count_verdicts(self.metrics)
+        """How many metrics have each verdict, in the order of `VERDICTS`."""
+        return _counted(VERDICTS, (metric.verdict for metric in self.metrics))
 
 
 @dataclasses.dataclass(frozen=True)
 class Missing:
-    """A metric that is on file, but that its test, which came to its end, did not make."""
+    """A metric with a baseline that its test, which ran to its end, did not measure."""
 
     test: str
     title: str
 
 
 @dataclasses.dataclass(frozen=True)
-class Reported:
-    """A metric on file that comes from a document, which `source` names; `device` is the name of its baseline file.
-
-    It never gates.
-    """
+class Recorded:
+    """A metric of a baseline file; `device` is the file's name. `source` is the document of a reported metric."""
 
     device: str
     test: str
@@ -183,31 +176,16 @@ class Reported:
     kind: Kind
     better: Better
     interval: Interval | None
-    source: str
-
-
-@dataclasses.dataclass(frozen=True)
-class Beside:
-    """A metric on file that was measured or compiled (`provenance`), for the same device as reported ones.
-
-    Those with a unit of the same dimension as a reported one, and a word of its name, are there.
-    """
-
-    device: str
-    test: str
-    name: str
-    value: float
-    unit: str
-    interval: Interval | None
-    provenance: str
+    provenance: Provenance
+    source: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
 class CalibrationRow:
-    """What --perf-calibrate found of one workload of this device, on a quiet machine or a busy one.
+    """The results of --perf-calibrate for one workload of this device, on a quiet machine or a busy one.
 
-    `alarms` of `gates` gates of the same code were false. `caught` has (slowdown, gates that caught it, gates), the
-    slowdown as a share: 0.03 is 3 %. `effect` is the slowdown that is caught 99 times in 100, None where not known.
+    `alarms` of `gates` gates of the same code were false. `caught` has (slowdown, gates that caught it, gates); a
+    slowdown of 0.03 is 3 %. `effect` is the slowdown that is caught 99 times in 100, None where it is unknown.
     """
 
     test: str
@@ -221,7 +199,7 @@ class CalibrationRow:
 
 @dataclasses.dataclass(frozen=True)
 class SavedChange:
-    """What --perf-save did to one metric. `action` is create, update or trim; a value that is not there is None."""
+    """What --perf-save did to one metric. `action` is create, update or trim; a created metric has no `old` value."""
 
     test: str
     name: str
@@ -235,7 +213,10 @@ class SavedChange:
 
 @dataclasses.dataclass(frozen=True)
 class SavedFile:
-    """A baseline file that --perf-save wrote, or left as it was: how many metrics were created and so on."""
+    """A baseline file after --perf-save, and how many metrics were created, updated, trimmed and kept.
+
+    `written` is False when nothing changed.
+    """
 
     path: str
     written: bool
@@ -245,16 +226,46 @@ class SavedFile:
     kept: int
     changes: tuple[SavedChange, ...]
 
+    @classmethod
+    def of(cls, result: SaveResult, root: Path) -> "SavedFile":
+        """The result of a save; `path` is relative to `root`."""
+        changes = tuple(
+            SavedChange(
+                change.test,
+                change.name,
+                change.action,
+                change.old.value if change.old else None,
+                change.new.value if change.new else None,
+                (change.new or change.old).unit,  # type: ignore[union-attr]
+                change.direction,
+                tuple(change.versions),
+            )
+            for change in result.changes
+            if change.action != "keep"
+        )
+        counts = (len(result.created), len(result.updated()), len(result.trimmed), len(result.kept) + result.untouched)
+        return cls(Path(relative(result.path, root)).as_posix(), result.written, *counts, changes)
+
+    @property
+    def summary(self) -> str:
+        """`saved: 1 created, 0 updated, 0 trimmed, 12 kept`."""
+        counts = [f"{getattr(self, name)} {name}" for name in ("created", "updated", "trimmed", "kept")]
+        return f"{'saved' if self.written else 'unchanged'}: {', '.join(counts)}"
+
 
 @dataclasses.dataclass(frozen=True)
 class Report:
-    """One session. `notes` are sentences about it as a whole, such as why no baseline was saved."""
+    """One session. `notes` are sentences about it as a whole, such as why no baseline was saved.
+
+    `reported` are metrics of the baseline files that come from documents and never gate; `beside` are measured or
+    compiled metrics of the same device with a unit of the same dimension and a word in common.
+    """
 
     header: Header
     tests: tuple[Test, ...] = ()
     missing: tuple[Missing, ...] = ()
-    reported: tuple[Reported, ...] = ()
-    beside: tuple[Beside, ...] = ()
+    reported: tuple[Recorded, ...] = ()
+    beside: tuple[Recorded, ...] = ()
     calibration: tuple[CalibrationRow, ...] = ()
     saved: tuple[SavedFile, ...] = ()
     notes: tuple[str, ...] = ()
@@ -266,14 +277,13 @@ class Report:
 
     @property
     def counts(self) -> dict[str, int]:
-        """How many metrics have each verdict, those first that a reader wants first."""
-        return count_verdicts(metric for _, metric in self.metrics)
+        """How many metrics have each verdict, in the order of `VERDICTS`."""
+        return _counted(VERDICTS, (metric.verdict for _, metric in self.metrics))
 
     @property
     def outcomes(self) -> dict[str, int]:
-        """How many tests came to each outcome, failed ones first."""
-        counted = collections.Counter(test.outcome for test in self.tests)
-        return {outcome: counted[outcome] for outcome in OUTCOMES if counted[outcome]}
+        """How many tests have each outcome, in the order of `OUTCOMES`."""
+        return _counted(OUTCOMES, (test.outcome for test in self.tests))
 
     @property
     def failures(self) -> list[Test]:
@@ -281,10 +291,12 @@ class Report:
         return [test for test in self.tests if test.failed]
 
     def to_dict(self) -> dict[str, Any]:
-        """Values that JSON has. A number that it lacks, such as an end of an interval that is not bounded, is a text:
-        "inf", "-inf" or "nan".
-        """
+        """Values that JSON has; an infinite number or a NaN becomes a text (see `measure.serialise`)."""
         return {"schema": SCHEMA, **plain(self)}
+
+    def to_json(self) -> str:
+        """The text of `report.json`: strict JSON, without `NaN` and `Infinity`, in ASCII."""
+        return json.dumps(self.to_dict(), allow_nan=False, separators=(",", ":")) + "\n"
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "Report":
@@ -298,7 +310,6 @@ class Report:
             raise ValueError(f"no report: {error}") from None
 
 
-def count_verdicts(metrics: "typing.Iterable[Row]") -> dict[str, int]:
-    """How many metrics have each verdict, those first that a reader wants first; without those that none has."""
-    counted = collections.Counter(metric.verdict for metric in metrics)
-    return {verdict: counted[verdict] for verdict in VERDICTS if counted[verdict]}
+def _counted(order: Iterable[str], values: Iterable[str]) -> dict[str, int]:
+    counts = collections.Counter(values)
+    return {each: counts[each] for each in order if counts[each]}

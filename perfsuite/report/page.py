@@ -1,6 +1,6 @@
-"""Pages: templates, with the style sheet and the script that all pages share, rendered to one text each.
+"""Pages: templates rendered to one text each, with the style sheet and the script that all pages share.
 
-A page needs nothing from elsewhere, and its own policy lets a browser load nothing and run no script but the one whose
+A page is complete in itself. Its content security policy lets a browser load nothing, and run only the script whose
 hash it names.
 """
 
@@ -15,17 +15,13 @@ from urllib.parse import quote
 import jinja2
 from markupsafe import Markup
 
-from perfsuite.measure.words import number
+from perfsuite.measure.words import number, percent, plural, span
 
 _TEMPLATES = importlib.resources.files("perfsuite.report").joinpath("templates")
 
 
 def render(template: str, **values: Any) -> str:
     """A page: `template` is a file of `templates/` that extends `base.html`. Every value is escaped."""
-    return _environment().get_template(template).render(**values)
-
-
-def _environment() -> jinja2.Environment:
     environment = jinja2.Environment(
         loader=jinja2.FunctionLoader(_source),
         autoescape=True,
@@ -46,14 +42,10 @@ def _environment() -> jinja2.Environment:
         "number": number,
         "path": quote,
         "percent": percent,
+        "plural": plural,
+        "span": span,
     }
-    return environment
-
-
-def percent(share: float) -> str:
-    """`+2.3 %`, with the sign, and three significant digits at most; `0 %`."""
-    rounded = float(f"{100 * share:.3g}")
-    return f"{rounded:+,g} %" if rounded else "0 %"
+    return environment.get_template(template).render(**values)
 
 
 def breakable(name: str) -> Markup:
@@ -62,5 +54,5 @@ def breakable(name: str) -> Markup:
 
 
 def _source(name: str) -> str:
-    # Line ends as the hash of the script has them, whatever the checkout made of them.
+    # With the line ends that the hash of the script was taken with, whatever the checkout made of them.
     return "\n".join(_TEMPLATES.joinpath(name).read_text(encoding="utf-8").splitlines()) + "\n"

@@ -1,14 +1,16 @@
-"""Pictures as SVG inside a page: drawn by matplotlib, in the page's own colours and letters, light or dark.
+"""Pictures as SVG inside a page: matplotlib draws them in the page's own colours and letters, light or dark.
 
-Draw inside `themed()`, in the colours below only: they stand for the page's, which the style sheet sets for light and
-dark. `svg` gives what goes into a template.
+Draw inside `themed()`, and only in the colours below: they stand for the page's, which the style sheet sets for light
+and dark.
 """
 
+import dataclasses
 import functools
 import io
 import itertools
 import re
 import warnings
+from collections.abc import Sequence
 from typing import Any
 from xml.etree import ElementTree
 
@@ -70,6 +72,21 @@ themed = functools.partial(matplotlib.rc_context, _SETTINGS)
 """A context manager, or a decorator, for drawing."""
 
 
+@dataclasses.dataclass(frozen=True)
+class Picture:
+    """A drawing with its title, and lines about it: (class of the style sheet, text)."""
+
+    drawn: Markup
+    title: str
+    lines: tuple[tuple[str, str], ...]
+    test: str = ""
+
+    @classmethod
+    def of(cls, drawn: Markup, title: str, lines: Sequence[str]) -> "Picture":
+        """A picture with faint lines."""
+        return cls(drawn, title, tuple(("faint", line) for line in lines))
+
+
 def blank(width: int = WIDTH, height: int = HEIGHT, margins: tuple[int, int, int, int] | None = None) -> Figure:
     """An empty figure of so many CSS pixels, with margins (left, right, top, bottom) around its axes.
 
@@ -84,8 +101,8 @@ def blank(width: int = WIDTH, height: int = HEIGHT, margins: tuple[int, int, int
     return figure
 
 
-def plain(text: str, most: int = 200) -> str:
-    """A name as a picture can show it: of characters that XML knows, and not longer than `most`."""
+def drawable(text: str, most: int = 200) -> str:
+    """A name as a picture can show it: in characters that XML knows, and at most `most` of them."""
     shown = "".join(letter if letter.isprintable() else "?" for letter in text)
     return shown if len(shown) <= most else f"{shown[: most - 1]}\N{HORIZONTAL ELLIPSIS}"
 

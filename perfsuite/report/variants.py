@@ -1,6 +1,6 @@
-"""The tests that one function makes with different parameters, as one table: the same metric of each beside the others.
+"""The tests of one function with different parameters, as one table: the same metric of each, side by side.
 
-Metrics are the same where their titles are, but for the parameters in them: "filter_jit/list ratio" of
+Metrics are the same when their titles are the same, apart from the parameters in them: "filter_jit/list ratio" of
 test_tax[filter_jit] and "dict/list ratio" of test_tax[dict] are both ".../list ratio".
 """
 
@@ -12,7 +12,7 @@ from collections.abc import Iterable, Sequence
 from perfsuite.report.model import VERDICTS, Row, Test
 
 PARAMETER = "\N{HORIZONTAL ELLIPSIS}"
-"""What stands for the parameter in the name of a metric."""
+"""Stands for the parameter in the name of a metric."""
 
 _SAYS_NOTHING = re.compile(r"|None|True|False")
 _NUMBER = re.compile(r"[\d.e+-]+")
@@ -20,7 +20,7 @@ _NUMBER = re.compile(r"[\d.e+-]+")
 
 @dataclasses.dataclass(frozen=True)
 class MetricOfVariants:
-    """One metric: `cells` has that of each variant, None for those that have none."""
+    """One metric: `cells` has it for each variant, None for a variant without it."""
 
     name: str
     unit: str
@@ -30,7 +30,7 @@ class MetricOfVariants:
 
 @dataclasses.dataclass(frozen=True)
 class Variants:
-    """The tests of one function, in order, and the metrics that two of them at least have."""
+    """The tests of one function, in order, and the metrics that at least two of them have."""
 
     function: str
     tests: tuple[Test, ...]
@@ -43,7 +43,7 @@ class Variants:
 
 
 def variants_of(tests: Iterable[Test]) -> list[Variants]:
-    """The functions that made several tests with metrics, in the order of the session."""
+    """The functions of several tests with metrics, in the order of the session."""
     by_function: dict[str, list[Test]] = {}
     for test in tests:
         if test.metrics and test.parameters:
@@ -59,7 +59,7 @@ def _metrics(tests: Sequence[Test]) -> tuple[MetricOfVariants, ...]:
     found: dict[tuple[str, str], dict[str, Row]] = {}
     for test in tests:
         for metric in test.metrics:
-            # That which most tests have; of several, that in which least was replaced.
+            # The name that most tests have; of several, the one with the fewest replacements.
             name = max(_names(metric, test.parameters), key=lambda name: having[name, metric.unit])
             of_test = found.setdefault((name, metric.unit), {})
             of_test[test.id] = worse(of_test.get(test.id), metric)
@@ -78,7 +78,7 @@ def worse(one: Row | None, other: Row) -> Row:
 
 
 def _names(metric: Row, parameters: str) -> list[str]:
-    """What a metric may be called in a table: as it is, without its words among the parameters, without its numbers."""
+    """The candidates for a metric's name: as it is, without the words of the parameters, also without their numbers."""
     name = metric.name if metric.target and metric.target in parameters else metric.title
     parts = sorted({parameters, *parameters.split("-")}, key=len, reverse=True)
     names = [name]

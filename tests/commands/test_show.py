@@ -85,7 +85,7 @@ def test_metrics_are_chosen_by_name_kind_and_provenance(file, capsys, arguments,
 
 
 def test_nothing_chosen_is_said(file, capsys):
-    assert "none of its metrics is of this name, kind and provenance" in refused(capsys, "baselines/cpu.json", "nope")
+    assert "no metric has this name, kind and provenance" in refused(capsys, "baselines/cpu.json", "nope")
     assert "4 metrics" in show(capsys, "baselines/cpu.json")[0]
 
 

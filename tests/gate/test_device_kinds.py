@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from perfsuite.gate.baseline import Baselines, Entry
 from perfsuite.gate.environment import Environment, device_slug, is_known_kind, namesakes
 from perfsuite.measure.targets.targets import TARGETS
-from perfsuite.report.terminal.terminal import header
+from perfsuite.report.terminal.summary import session_header
 
 NVIDIA = ("NVIDIA H100 80GB HBM3", "NVIDIA H200", "NVIDIA A100-SXM4-40GB", "NVIDIA GeForce RTX 4090", "Tesla T4")
 TPUS = (
@@ -99,14 +99,14 @@ class Session:
 
 
 def test_the_header_says_how_the_file_of_an_unknown_kind_is_named(tmp_path):
-    assert header(Session(tmp_path, "gfx950:sramecc+:xnack-"), tmp_path)[1] == (
-        "perfsuite: no device of the kind 'gfx950:sramecc+:xnack-' is known here: its file, "
-        "gfx950-sramecc-xnack-66043141.json, is named after that"
+    assert session_header(Session(tmp_path, "gfx950:sramecc+:xnack-"), tmp_path)[1] == (
+        "perfsuite: unknown kind of device 'gfx950:sramecc+:xnack-': its baseline file, "
+        "gfx950-sramecc-xnack-66043141.json, is named after it"
     )
-    assert len(header(Session(tmp_path, "TPU v5 lite"), tmp_path)) == 2
+    assert len(session_header(Session(tmp_path, "TPU v5 lite"), tmp_path)) == 2
 
 
 def test_the_header_says_that_two_kinds_share_a_file(tmp_path):
-    assert header(Session(tmp_path, "Foo Bar", on_file=["Foo Bar", "foo-bar"]), tmp_path)[2] == (
-        "perfsuite: foo-bar.json has metrics of another kind, too, which has the same name: 'foo-bar'"
+    assert session_header(Session(tmp_path, "Foo Bar", on_file=["Foo Bar", "foo-bar"]), tmp_path)[2] == (
+        "perfsuite: foo-bar.json also has metrics of another kind of device with the same name: 'foo-bar'"
     )

@@ -17,7 +17,7 @@ from perfsuite.measure.measurement import Interval
 from perfsuite.measure.timing import calibrating
 from perfsuite.measure.timing import load as neighbours
 from perfsuite.measure.timing.calibrating import LADDER, Planted, Trial
-from perfsuite.report.terminal import calibration as terminal_calibration
+from perfsuite.report.terminal.calibration import nothing_to_calibrate
 
 pytestmark = pytest.mark.alone
 
@@ -276,9 +276,9 @@ def test_a_function_of_a_module_that_is_named_is_looked_into():
 
 
 def test_tests_that_are_left_out_are_counted_as_one_counts():
-    assert terminal_calibration.nothing(0).endswith("called perf.compare")
-    assert terminal_calibration.nothing(1).endswith(" (1 test that does not name it was left out)")
-    assert terminal_calibration.nothing(2).endswith(" (2 tests that do not name it were left out)")
+    assert nothing_to_calibrate(0).endswith("called perf.compare")
+    assert nothing_to_calibrate(1).endswith(" (1 test that does not name it was left out)")
+    assert nothing_to_calibrate(2).endswith(" (2 tests that do not name it were left out)")
 
 
 # Sharing out the time.

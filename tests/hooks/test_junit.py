@@ -5,7 +5,7 @@ import xml.etree.ElementTree as ET
 import pytest
 
 from perfsuite.gate.verdict import Gate
-from perfsuite.hooks.junit import in_words
+from perfsuite.hooks.junit import property_value
 from perfsuite.measure.measurement import Interval, Metric
 
 HOSTILE = ["<a>", "a & b", "'single' \"double\"", "]]>", "<!-- -->", "&lt;", "per cent % {x}", "\u00e9\u4e2d\U0001f600"]
@@ -40,7 +40,7 @@ def properties(path):
     ],
 )
 def test_a_metric_is_said_with_its_interval_unit_and_verdicts(gates, text):
-    assert in_words(gates) == text
+    assert property_value(gates) == text
 
 
 def test_metrics_are_properties_of_their_test_also_where_it_fails(project):

@@ -126,9 +126,9 @@ PLANTED = STEP.replace("step", "jax.jit(lambda x: jnp.sort(x @ x) + 1)")
 
 
 def test_the_cache_is_used_and_said_to_be(run):
-    run(STEP).stdout.fnmatch_lines(["1 programs: 1 compiled, 0 from the cache (.pytest_cache/d/perfsuite)"])
-    run(STEP).stdout.fnmatch_lines(["1 programs: 0 compiled, 1 from the cache (.pytest_cache/d/perfsuite)"])
-    run(STEP, "-p", "no:cacheprovider").stdout.fnmatch_lines(["1 programs: 1 compiled, 0 from a cache"])
+    run(STEP).stdout.fnmatch_lines(["1 program: 1 compiled, 0 from the cache (.pytest_cache/d/perfsuite)"])
+    run(STEP).stdout.fnmatch_lines(["1 program: 0 compiled, 1 from the cache (.pytest_cache/d/perfsuite)"])
+    run(STEP, "-p", "no:cacheprovider").stdout.fnmatch_lines(["1 program: 1 compiled, 0 from a cache"])
 
 
 def test_a_failure_shows_the_programs_difference_as_long_as_that_of_the_baseline_is_known(project, run):

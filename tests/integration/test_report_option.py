@@ -210,7 +210,7 @@ def test_a_report_that_cannot_be_written_leaves_the_one_before(tmp_path, monkeyp
     def full(*_):
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(files.os, "replace", full)
+    monkeypatch.setattr("os.replace", full)
     with pytest.raises(ReportError, match=r"no report can be written here \(No space left on device\)"):
         write(Report(HEADER, notes=("new",)), tmp_path)
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before

@@ -35,7 +35,7 @@ from perfsuite.measure.timing.scaling import fit_scaling
 from perfsuite.measure.timing.stalls import count_stalls
 from perfsuite.measure.timing.timing import time_call
 from perfsuite.options import Options
-from perfsuite.report.terminal import terminal
+from perfsuite.report.terminal.summary import session_summary
 from perfsuite.session.recorder import Recorder
 from perfsuite.session.records import TestRecord
 from perfsuite.session.session import PerfSession
@@ -463,7 +463,7 @@ def test_the_work_of_a_session_grows_with_its_gates_and_no_faster(tmp_path):
             session.records.append(made(TestRecord, plain(record)))
         saved, errors = session.save()
         assert not errors
-        terminal.summary(Silent(), session, tmp_path, saved, "")
+        session_summary(Silent(), session, tmp_path, saved, "")
 
     work(1)  # what only the first does
     few, many = (host_calls_of(lambda tests=tests: work(tests)) for tests in (200, 1000))

@@ -45,7 +45,7 @@ def test_saving_says_what_became_better_and_worse_and_what_was_trimmed(project, 
         metric.format("better", 2), metric.format("worse", 4), metric.format("same", 3), metric.format("created", 1)
     )
     result = project.runpytest_inprocess("--perf")
-    result.stdout.fnmatch_lines(["missing: *vanished is on file but was not measured*"])
+    result.stdout.fnmatch_lines(["missing: *vanished has a baseline but was not measured*"])
     result = project.runpytest_inprocess("--perf-save")
     result.stdout.fnmatch_lines_random(
         [

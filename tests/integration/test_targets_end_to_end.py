@@ -89,7 +89,7 @@ def test_what_became_better_worse_or_vanished_is_said_for_each_file(project, com
     result = project.runpytest_inprocess("--perf")
     result.stdout.fnmatch_lines(
         [
-            "missing: test_step.py::test_step: step collectives @ tpu-v6e is on file but was not measured: *",
+            "missing: test_step.py::test_step: step collectives @ tpu-v6e has a baseline but was not measured: *",
         ]
     )
     result = project.runpytest_inprocess("--perf-save")
@@ -147,8 +147,8 @@ def test_each_target_has_a_test_a_file_and_a_line_in_the_header(project, compile
     result.stdout.fnmatch_lines(
         [
             "perfsuite: baselines baselines/cpu.json (no metrics yet: *), size small",
-            "perfsuite: tpu-v5e: baselines/tpu-v5e.json (1 metrics)",
-            "perfsuite: tpu-v6e: baselines/tpu-v6e.json (1 metrics)",
+            "perfsuite: tpu-v5e: baselines/tpu-v5e.json (1 metric)",
+            "perfsuite: tpu-v6e: baselines/tpu-v6e.json (1 metric)",
             "  step collectives @ tpu-v5e * pass",
             "  step collectives @ tpu-v6e * pass",
         ]

@@ -5,7 +5,7 @@ import math
 import pytest
 
 from perfsuite.measure.measurement import Interval
-from perfsuite.measure.words import number, plural, span, table
+from perfsuite.measure.words import change, number, percent, plural, span, table
 
 
 @pytest.mark.parametrize(
@@ -56,3 +56,28 @@ def test_a_plural_without_s_is_given():
 
 def test_a_table_aligns_its_columns_and_leaves_texts_as_they_are():
     assert table([["  a", "1e3"], ["b", ""]], ("name", "value")).splitlines() == ["name    value", "  a     1e3", "b"]
+
+
+@pytest.mark.parametrize(
+    ("share", "text"),
+    [(0.0234567, "+2.35 %"), (-0.5, "-50 %"), (0.0, "0 %"), (123.0, "+12,300 %"), (1e-9, "+1e-07 %"), (2.5, "+250 %")],
+)
+def test_a_percentage_has_its_sign_and_three_digits(share, text):
+    assert percent(share) == text
+
+
+@pytest.mark.parametrize(
+    ("share", "text"),
+    [
+        (None, ""),
+        (0.0234567, "+2.3 %"),
+        (8.9, "+890 %"),
+        (11.0, "x 12"),
+        (math.inf, "from 0"),
+        (-0.5, "-50 %"),
+        (-0.999, "-99.9 %"),
+        (-1.0, "-100 %"),
+    ],
+)
+def test_a_large_change_is_a_multiple(share, text):
+    assert change(share) == text

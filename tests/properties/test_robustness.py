@@ -21,7 +21,7 @@ from perfsuite.gate.verdict import judge_baseline
 from perfsuite.measure.measurement import Interval, Metric
 from perfsuite.measure.targets.targets import target
 from perfsuite.options import MARKER_ARGUMENTS, add_options, marker_arguments
-from perfsuite.report.terminal import terminal
+from perfsuite.report.terminal.summary import session_summary
 from perfsuite.session.session import split_parameters
 
 HERE = Environment("cpu", 1, "Xeon", "3.11.7", "0.10.2", "0.10.2", equinox="0.13.8")
@@ -165,7 +165,7 @@ class Reporter:
 
 def summary(session, saved=()):
     reporter = Reporter()
-    terminal.summary(reporter, session, Path("/project"), saved, "")
+    session_summary(reporter, session, Path("/project"), saved, "")
     return reporter.lines
 
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
 from perfsuite.measure.measurement import Interval
-from perfsuite.report.markdown import LONG_LINES, block, code, markdown, plain
+from perfsuite.report.markdown import LONG_LINES, block, code, escaped, markdown
 from perfsuite.report.model import Header, Missing, Report, Row, SavedChange, SavedFile, Test
 
 HEADER = Header(
@@ -121,10 +121,10 @@ def test_failures_come_first_then_what_is_undecided_then_the_rest():
     assert [heading.split(":")[0] for heading in map(str.strip, headings)] == [
         "Failed",
         "Inconclusive",
-        "Not comparable with what is on file",
+        "Not comparable with the baseline",
         "Improved",
         "New",
-        "On file, but not measured",
+        "Not measured, but in the baselines",
     ]
     assert "a is 2 x\n" in seen.all("code")
     assert "to settle it: about 3 more seconds of sampling" in " ".join(text for _, text in seen.seen)
@@ -133,7 +133,7 @@ def test_failures_come_first_then_what_is_undecided_then_the_rest():
 def test_what_improved_and_what_is_new_names_the_command_that_records_it():
     text = markdown(report(a_test("t::a", metrics=(metric("d", "improved", 1.0, baseline=1.25), metric("e", "new")))))
     assert "### Improved: `pytest --perf-save` records it" in text
-    assert "- `t::a`: `d` 1.25 → 1 x (-20.00%)" in text
+    assert "- `t::a`: `d` 1.25 → 1 x (-20 %)" in text
     assert "### New: `pytest --perf-save` records it" in text
     assert "- `t::a`: 1 metric without a baseline" in text
 
@@ -178,7 +178,7 @@ def test_the_table_has_every_metric_in_the_order_of_the_session():
     rows = [line for line in text.splitlines() if line.startswith("| ")]
     assert rows[2:] == [
         "| `tests/test_a.py::test_step` | `a` | 1.5 \\[1.4, 1.6\\] | x | 1.7 | budget |  |  | pass |",
-        "|  | `b` | 3 | x | 2.1 | baseline | 2 | +50.00% | **fail** |",
+        "|  | `b` | 3 | x | 2.1 | baseline | 2 | +50 % | **fail** |",
         "|  | `c` | 0.5 | x |  |  | 0.01 | x 50 | info |",
         "| `other` | `z` | 1.5 | x |  |  |  |  | pass |",
     ]
@@ -254,7 +254,7 @@ def test_a_code_span_in_a_table_reads_as_its_text(text):
 @example("a\\|b")
 @example("~~a~~")
 def test_plain_text_in_a_table_reads_as_its_text(text):
-    cells = Reader(f"| a | b |\n| --- | --- |\n| {plain(text)} | end |")
+    cells = Reader(f"| a | b |\n| --- | --- |\n| {escaped(text)} | end |")
     assert [said.strip() for said in cells.all("td")] == [visible(" ".join(text.split())), "end"]
     assert {tag for tag, _ in cells.seen} == {"", "table", "thead", "tbody", "tr", "th", "td"}
 

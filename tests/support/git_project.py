@@ -6,9 +6,13 @@ import subprocess
 from collections.abc import Mapping
 from pathlib import Path
 
+import pytest
+
 from perfsuite.gate.baseline import Baselines, Entry
 from perfsuite.gate.baseline_format import encode
 from perfsuite.gate.environment import Environment
+from perfsuite.history.following import Following, follow
+from perfsuite.history.reading import read_history
 from perfsuite.measure.measurement import Interval
 
 HERE = Environment("cpu", 1, "Xeon", "3.11.7", "0.10.2", "0.10.2", equinox="0.13.8")
@@ -40,6 +44,21 @@ def with_versions(**versions: str) -> Environment:
     return dataclasses.replace(HERE, **versions)
 
 
+def followed(project: "GitProject", *arguments) -> Following:
+    """The history of `baselines/cpu.json`, followed."""
+    return follow(read_history(project.root / "baselines" / "cpu.json", *arguments))
+
+
+def moved_steps(following: Following) -> list[tuple[str, str, float, float]]:
+    """What moved where: (metric, short hash, before, after)."""
+    versions = following.history.versions
+    return [
+        (step.name, versions[step.version].commit.short, step.before, step.after)
+        for each in following.metrics
+        for step in each.steps
+    ]
+
+
 class GitProject:
     """A repository at `root`, each commit a minute after the one before it, from 2026-01-01 on."""
 
@@ -48,6 +67,15 @@ class GitProject:
         self.minutes = 0
         root.mkdir(parents=True, exist_ok=True)
         self.git("init", "--quiet", "--initial-branch=main")
+
+    @classmethod
+    def here(cls, root: Path, monkeypatch: pytest.MonkeyPatch) -> "GitProject":
+        """A repository that is the current folder, in an environment without the user's settings."""
+        for name, value in ISOLATED.items():
+            monkeypatch.setenv(name, value)
+        project = cls(root)
+        monkeypatch.chdir(root)
+        return project
 
     def git(self, *arguments: str) -> str:
         """Run git here; what it prints."""

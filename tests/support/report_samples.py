@@ -7,12 +7,11 @@ from perfsuite.report.model import (
     OUTCOMES,
     VERDICTS,
     BaselineFile,
-    Beside,
     CalibrationRow,
     Header,
     Missing,
+    Recorded,
     Report,
-    Reported,
     Row,
     SavedChange,
     SavedFile,
@@ -167,6 +166,7 @@ _tests = st.builds(
     _tuples(_programs),
     _tuples(_traces),
 )
+_recorded = st.builds(Recorded, value=_numbers, kind=_kinds, better=_betters, interval=_maybe(_intervals()))
 _changes = st.builds(
     SavedChange, *[_texts] * 3, _maybe(_numbers), _maybe(_numbers), _texts, _texts, versions=_tuples(_texts)
 )
@@ -181,8 +181,8 @@ reports = st.builds(
     ),
     tests=_tuples(_tests),
     missing=_tuples(st.builds(Missing)),
-    reported=_tuples(st.builds(Reported, value=_numbers, kind=_kinds, better=_betters, interval=_maybe(_intervals()))),
-    beside=_tuples(st.builds(Beside, value=_numbers, interval=_maybe(_intervals()))),
+    reported=_tuples(_recorded),
+    beside=_tuples(_recorded),
     calibration=_tuples(
         st.builds(
             CalibrationRow,

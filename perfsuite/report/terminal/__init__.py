@@ -1,1 +1,1 @@
-"""TODO room perfsuite/report/terminal."""
+"""What a terminal shows, of pytest's sessions and of the commands beside pytest."""

@@ -1,26 +1,75 @@
-"""What the present standard output can show."""
+"""What every page of the terminal shares: colours, names of a limited length, and tables of tests."""
 
 import os
 import sys
+from collections.abc import Callable, Sequence
+from typing import Literal
 
-from perfsuite.report.terminal.baselines import Paint, colored, plain
+from perfsuite.measure.words import table
+
+Style = Literal["bold", "red", "green", "yellow", "cyan", "faint"]
+Paint = Callable[[str, Style], str]
+"""A text in a style: `uncolored` leaves it as it is, `colored` adds the codes of a terminal."""
+
+_CODES: dict[Style, str] = {"bold": "1", "red": "31", "green": "32", "yellow": "33", "cyan": "36", "faint": "2"}
+
+LONGEST_NAME = 60
+
+
+def uncolored(text: str, style: Style) -> str:
+    """The text alone."""
+    return text
+
+
+def colored(text: str, style: Style) -> str:
+    """The text with the codes of a terminal."""
+    return f"\x1b[{_CODES[style]}m{text}\x1b[0m" if text else text
 
 
 def style() -> Paint:
     """Colours on a terminal that has them, unless NO_COLOR (https://no-color.org) is set; else the text alone.
 
-    A letter that the output cannot write becomes a question mark from here on.
+    From here on the standard output writes a question mark for a letter that it cannot encode.
     """
     if hasattr(sys.stdout, "reconfigure"):
         sys.stdout.reconfigure(errors="replace")
     on_terminal = sys.stdout.isatty() and os.environ.get("TERM") != "dumb"
-    return colored if on_terminal and not os.environ.get("NO_COLOR") else plain
+    return colored if on_terminal and not os.environ.get("NO_COLOR") else uncolored
 
 
 def can_write(text: str) -> bool:
-    """Whether the output's encoding has these letters."""
+    """Whether the standard output can encode the text."""
     try:
         text.encode(getattr(sys.stdout, "encoding", None) or "ascii")
     except (LookupError, UnicodeEncodeError):
         return False
     return True
+
+
+def clipped(name: str, most: int = LONGEST_NAME) -> str:
+    """A name, cut in the middle where it would push the other columns off the screen."""
+    half = (most - 3) // 2
+    return name if len(name) <= most else f"{name[: most - 3 - half]}...{name[-half:]}"
+
+
+def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
+    """The lines of a table, one for each row."""
+    return [line.rstrip() for line in table(rows).splitlines()]
+
+
+def by_test(
+    columns: Sequence[str], rows: Sequence[Sequence[str]], tests: Sequence[str]
+) -> tuple[str, list[tuple[str, int | None]]]:
+    """A table in which each test's id stands above its rows: the head, then (line, index of the row, None for an id).
+
+    A row of the test "" belongs to no test.
+    """
+    head, *body = aligned([columns, *rows])
+    lines: list[tuple[str, int | None]] = []
+    above = ""
+    for index, (test, line) in enumerate(zip(tests, body, strict=True)):
+        if test and test != above:
+            lines.append((test, None))
+            above = test
+        lines.append((line, index))
+    return head, lines

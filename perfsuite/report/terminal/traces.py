@@ -1,25 +1,22 @@
 """The terminal with --perf-trace: the metrics of every trace, and how to open one."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
+from perfsuite.measure.io import relative
 from perfsuite.measure.measurement import Metric
-from perfsuite.measure.words import number
-from perfsuite.report.terminal.terminal import relative
+from perfsuite.measure.words import number, plural
+from perfsuite.session.session import PerfSession
 from perfsuite.session.trace_record import TraceRecord
 
-if TYPE_CHECKING:
-    from perfsuite.session.session import PerfSession
-
 NAMED = 3
-"""Tests without a trace that are named."""
+"""How many tests without a trace are named."""
 
 HOW = "open a perfetto_trace.json.gz with https://ui.perfetto.dev, or a folder with TensorBoard's profile plugin, xprof"
 
 
-def summary(reporter: pytest.TerminalReporter, session: "PerfSession", rootpath: Path) -> None:
+def trace_summary(reporter: pytest.TerminalReporter, session: PerfSession, rootpath: Path) -> None:
     """Host time, device time, idle share, compilations, transfers and the longest operations, trace by trace."""
     root = session.options.traces
     if root is None:
@@ -34,7 +31,7 @@ def summary(reporter: pytest.TerminalReporter, session: "PerfSession", rootpath:
         named = ", ".join(untraced[:NAMED]) + (f" and {len(untraced) - NAMED} more" if len(untraced) > NAMED else "")
         reporter.line(f"no trace of {named}: perf.trace and perf.trace_block record what no other instrument runs")
     count = sum(len(record.traces) for record in session.records)
-    reporter.line(f"{count} traces below {relative(root, rootpath)}: {HOW}")
+    reporter.line(f"{plural(count, 'trace')} below {relative(root, rootpath)}: {HOW}")
 
 
 def _trace(reporter: pytest.TerminalReporter, trace: TraceRecord, root: Path) -> None:
@@ -42,19 +39,18 @@ def _trace(reporter: pytest.TerminalReporter, trace: TraceRecord, root: Path) ->
     if trace.note:
         reporter.line(f"  {trace.name}: no metrics ({trace.note}): {folder}", yellow=True)
         return
-    runs = f"{trace.runs} run" if trace.runs == 1 else f"{trace.runs} runs"
-    metrics = ", ".join(_metric(trace.name, made) for made in trace.metrics)
-    reporter.line(f"  {trace.name}: {metrics} ({runs}): {folder}")
+    metrics = ", ".join(_in_words(trace.name, metric) for metric in trace.metrics)
+    reporter.line(f"  {trace.name}: {metrics} ({plural(trace.runs, 'run')}): {folder}")
     for name, us, count in trace.longest:
         reporter.line(f"    {number(us):>9} us  {number(count):>5} x  {name}")
 
 
-def _metric(name: str, made: Metric) -> str:
+def _in_words(trace: str, metric: Metric) -> str:
     """`host 31.2 us`, `2 compiles (jit_step 2)`."""
-    what = made.name.removeprefix(f"{name} trace ")
-    if made.unit == "us":
-        return f"{what} {number(made.value)} us"
-    if made.unit == "share":
-        return f"{what} {made.value:.3f}"
-    parts = f" ({', '.join(f'{part} {count}' for part, count in made.detail.items())})" if made.detail else ""
-    return f"{what} {number(made.value)}{parts}"
+    what = metric.name.removeprefix(f"{trace} trace ")
+    if metric.unit == "us":
+        return f"{what} {number(metric.value)} us"
+    if metric.unit == "share":
+        return f"{what} {metric.value:.3f}"
+    detail = ", ".join(f"{part} {count}" for part, count in (metric.detail or {}).items())
+    return f"{what} {number(metric.value)}{f' ({detail})' if detail else ''}"

@@ -1,13 +1,10 @@
-"""The terminal's tables of `perfsuite upgrade-check`: what changed, by where."""
+"""The terminal's tables of `perfsuite upgrade-check`: what changed, place by place."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-import tabulate
-
-from perfsuite.measure.words import number
-from perfsuite.report.terminal.baselines import Paint, Style, plain
-from perfsuite.report.terminal.terminal import LONGEST_NAME
+from perfsuite.measure.words import number, percent, plural
+from perfsuite.report.terminal.output import Paint, Style, by_test, clipped, uncolored
 from perfsuite.report.text import growth
 from perfsuite.upgrade.changes import smallest_seen
 from perfsuite.upgrade.found import ERROR, PLACES, Called, Change, Check
@@ -21,38 +18,35 @@ _STYLES: dict[Called, Style] = {
     "gone": "yellow",
 }
 _QUIET: tuple[Called, ...] = ("no change seen", "undecided")
-"""What is counted and not listed, unless everything is."""
+"""These are counted, and listed only on request."""
 
 
-def render(check: Check, *, everything: bool = False, paint: Paint = plain) -> list[str]:
-    """The lines. `everything` lists the metrics too that did not change."""
-    lines = list(_head(check))
+def render(check: Check, *, everything: bool = False, paint: Paint = uncolored) -> list[str]:
+    """The lines. `everything` also lists the metrics that did not change."""
+    lines = [f"{side}: {' '.join(specs) or 'the present packages'}" for side, specs, _ in _sides(check)]
+    lines.append(f"what differs: {', '.join(check.versions) or 'nothing, every package is the same'}")
+    for side, _, contradictions in _sides(check):
+        lines += [f"{side}, against a package's own requirements: {line}" for line in contradictions]
     lines += [paint(f"note: {note}", "yellow") for note in check.notes]
-    lines += list(_tests(check, paint))
+    lines += _tests(check, paint)
     for where in PLACES:
         here = [change for change in check.changes if change.where == where]
         shown = here if everything else [change for change in here if change.called not in _QUIET]
         if here:
-            lines += ["", f"{where}: {_counted(here)}", *_table(shown, paint)]
+            lines += ["", f"{where}: {_counted(here)}", *(_table(shown, paint) if shown else [])]
     return [*lines, "", *_foot(check, paint)]
 
 
-def _head(check: Check) -> Iterator[str]:
-    for name, made in (("before", check.before), ("after", check.after)):
-        asked = " ".join(made.specs) or "the present packages"
-        yield f"{name}: {asked}"
-    yield f"what differs: {', '.join(check.versions) or 'nothing, every package is the same'}"
-    for line in check.after.contradictions:
-        yield f"after, against a package's own word: {line}"
-    for line in check.before.contradictions:
-        yield f"before, against a package's own word: {line}"
+def _sides(check: Check) -> list[tuple[str, Sequence[str], Sequence[str]]]:
+    return [
+        (name, made.specs, made.contradictions) for name, made in (("before", check.before), ("after", check.after))
+    ]
 
 
 def _tests(check: Check, paint: Paint) -> Iterator[str]:
-    if not check.tests:
-        return
-    yield ""
-    yield "tests that did not pass with both:"
+    if check.tests:
+        yield ""
+        yield "tests that did not pass with both:"
     for test in check.tests:
         text = f"  {test.test}: {test.before} -> {test.after}"
         yield paint(text, "red") if test.worse else text
@@ -61,11 +55,9 @@ def _tests(check: Check, paint: Paint) -> Iterator[str]:
 
 
 def _table(changes: Sequence[Change], paint: Paint) -> Iterator[str]:
-    if not changes:
-        return
     rows = [
         (
-            f"  {_clipped(change.metric)}",
+            f"  {clipped(change.metric)}",
             _value(change.before, change.unit),
             _value(change.after, change.unit),
             _relative(change),
@@ -73,41 +65,40 @@ def _table(changes: Sequence[Change], paint: Paint) -> Iterator[str]:
         )
         for change in changes
     ]
-    columns = ("metric", "before", "after", "change", "called")
-    text = tabulate.tabulate(rows, columns, tablefmt="plain", disable_numparse=True, preserve_whitespace=True)
-    head, *lines = text.splitlines()
+    head, lines = by_test(("metric", "before", "after", "change", "called"), rows, [change.test for change in changes])
     yield head
-    test = None
-    for change, line in zip(changes, lines, strict=True):
-        if change.test != test:
-            test = change.test
-            yield test
-        style = _STYLES.get(change.called)
+    for line, index in lines:
+        if index is None:
+            yield line
+            continue
+        style = _STYLES.get(changes[index].called)
         yield paint(line, style) if style else line
-        if change.reason:
-            yield f"      {change.reason}"
-        if change.grown:
-            yield f"      {growth(change.grown, change.unit)}"
+        if changes[index].reason:
+            yield f"      {changes[index].reason}"
+        if changes[index].grown:
+            yield f"      {growth(changes[index].grown, changes[index].unit)}"
 
 
 def _foot(check: Check, paint: Paint) -> Iterator[str]:
     timed = [change for change in check.changes if change.processes > 1]
     if timed:
-        rounds = sum(check.windows)
         yield (
-            f"times: {len(timed)} metrics over {rounds} processes of each side, in random order; any call among them "
-            f"that is wrong has a chance of {ERROR:.0%} at most"
+            f"times: {plural(len(timed), 'metric')} over {sum(check.windows)} processes of each side, in random order; "
+            f"the chance that any verdict among them is wrong is {ERROR:.0%} at most"
         )
         seen = smallest_seen(timed)
         if seen is not None:
-            yield f"a change of {seen:.1%} would have been called in half of them: more --rounds see smaller ones"
-    counts = Counter(change.called for change in check.changes)
-    said = ", ".join(f"{count} {called}" for called, count in counts.most_common())
-    yield f"{len(check.changes)} metrics: {said}" if check.changes else "no metric was made with both"
+            yield f"half of them would show a change of {seen:.1%}: more --rounds show smaller ones"
+    yield (
+        f"{plural(len(check.changes), 'metric')}: {_counted(check.changes)}"
+        if check.changes
+        else "no metric is in both"
+    )
     lost = sum(test.worse for test in check.tests)
     if check.worse:
-        tests = f" and {lost} test{'s' * (lost > 1)} no longer pass{'es' * (lost == 1)}" if lost else ""
-        yield paint(f"worse: {counts['worse']} metrics{tests}", "red")
+        tests = f" and {plural(lost, 'test')} no longer {'passes' if lost == 1 else 'pass'}" if lost else ""
+        worse = sum(change.called == "worse" for change in check.changes)
+        yield paint(f"worse: {plural(worse, 'metric')}{tests}", "red")
     else:
         yield paint("nothing is worse", "green")
 
@@ -122,20 +113,12 @@ def _value(value: float | None, unit: str) -> str:
 
 
 def _relative(change: Change) -> str:
-    """`+12 % [+8 %, +17 %]`; plain numbers where a count begins at nothing."""
+    """`+12 % [+8 %, +17 %]`; the plain difference where a count begins at 0."""
     if change.ratio is None:
         if change.before is None or change.after is None:
             return ""
         return f"{change.after - change.before:+,.4g}"
+    ratio = percent(change.ratio - 1)
     if change.interval is None:
-        return "no interval" if change.processes > 1 else percent(change.ratio)
-    return f"{percent(change.ratio)} [{percent(change.interval.low)}, {percent(change.interval.high)}]"
-
-
-def percent(ratio: float) -> str:
-    """A ratio as a change in per cent, three significant digits: 1.062 is `+6.2 %`, 3.5 is `+250 %`."""
-    return f"{float(f'{100 * (ratio - 1):.3g}'):+g} %"
-
-
-def _clipped(name: str) -> str:
-    return name if len(name) <= LONGEST_NAME else f"{name[: LONGEST_NAME - 3]}..."
+        return "no interval" if change.processes > 1 else ratio
+    return f"{ratio} [{percent(change.interval.low - 1)}, {percent(change.interval.high - 1)}]"
