@@ -37,6 +37,7 @@ from pathlib import Path
 import tabulate
 
 from perfsuite.measure.timing.load import busy_neighbours
+from perfsuite.measure.words import plural
 
 WORKLOADS = {  # by name; `project.py` makes them
     "small": "a chain of products, about 0.4 ms",
@@ -253,7 +254,7 @@ def main(arguments: Sequence[str] | None = None) -> list[Verdict]:
             took = time.monotonic() - started
             print(f"repeat {repeat + 1} of {options.repeats}, {took:.0f} s so far", file=sys.stderr, flush=True)
     machine = "a busy process on each core" if options.busy else "the machine as it is"
-    print(f"{options.repeats} repeats, {options.seconds:g} s a side, {machine}:\n")
+    print(f"{plural(options.repeats, 'repeat')}, {options.seconds:g} s a side, {machine}:\n")
     print(table(verdicts, plants))
     return verdicts
 

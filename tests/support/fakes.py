@@ -1,4 +1,4 @@
-"""A clock, a device and timed blocks of the tests' own, so that the logic of timing is tested without any timing."""
+"""A clock, a device and timed blocks of the tests' own, for tests of timing that read no real clock."""
 
 import contextlib
 import gc
@@ -32,10 +32,12 @@ class FakeDevice:
     """A host and a device in nanoseconds of a clock that only they move.
 
     `reading_ns` is what it costs to read the clock, `waiting_ns` what it costs to wait for an array that is ready.
+    `cpu_ns` is the host's work in `run` alone: a thread that waits or sleeps has none.
     """
 
     def __init__(self, reading_ns=0, waiting_ns=0):
         self.now = 0
+        self.cpu_ns = 0
         self.reading_ns = reading_ns
         self.waiting_ns = waiting_ns
         self.idle_at = 0
@@ -47,6 +49,7 @@ class FakeDevice:
     def run(self, host_ns, device_ns=0):
         """Spend `host_ns` on the host, then queue `device_ns` of work on the device."""
         self.now += host_ns
+        self.cpu_ns += host_ns
         self.idle_at = max(self.now, self.idle_at) + device_ns
         return FakeArray(self, self.idle_at)
 
@@ -61,7 +64,7 @@ class FakeDevice:
 
 
 class FakeSubject:
-    """In the place of `block.Subject`: its function returns the `Sample` that its block is said to have taken."""
+    """In the place of `block.Subject`: its function returns the `Sample` of its block."""
 
     calls = 3
     harness = Sample(50.0, 150.0)

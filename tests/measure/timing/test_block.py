@@ -1,4 +1,4 @@
-"""`measure.block`: one timed block of calls, on a clock that the tests move themselves."""
+"""`measure.timing.block`: one timed block of calls, on a clock that the tests move themselves."""
 
 import gc
 import weakref

@@ -1,4 +1,4 @@
-"""`measure.calibrating`: gates whose truth is known, and what is concluded from them."""
+"""`measure.timing.calibrating`: gates whose truth is known, and what is concluded from them."""
 
 import math
 
@@ -23,8 +23,6 @@ from perfsuite.measure.timing.calibrating import (
     too_many_alarms,
 )
 from perfsuite.measure.timing.readiness import wait_for_nothing
-
-pytestmark = pytest.mark.alone
 
 STEP = jax.jit(lambda state, x: (state + x, x.sum()), donate_argnums=0)
 
@@ -88,19 +86,20 @@ def test_until_return_nothing_is_waited_for():
 # Gates.
 
 
+@pytest.mark.alone
 @pytest.mark.parametrize("until", ["return", "ready"])
 def test_a_donated_state_serves_both_sides_and_outlives_the_gate(until):
     made = step_call()
     workload = Workload(made, until)
     alike = workload.trial(seconds=0.1)
     assert not alike.planted
-    assert alike.pairs > 3
     caught = workload.trial(1.0, seconds=20)
     assert caught.alarmed
     assert caught.interval.low > 1
     workload.give_back()
     state, _ = made.run()
-    assert float(state[0]) > 100  # it was carried on, and is not the state of before
+    # Both sides carried it on: it is not the state of before.
+    assert float(state[0]) > 2 * (alike.pairs + caught.pairs)
 
 
 def test_a_call_that_cannot_be_warmed_is_given_back():

@@ -1,4 +1,4 @@
-"""`measure.clock`: what the clock resolves, and how many calls make a block worth timing."""
+"""`measure.timing.clock`: what the clock resolves, and how many calls make a block worth timing."""
 
 import itertools
 

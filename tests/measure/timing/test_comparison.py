@@ -1,6 +1,5 @@
-"""`measure.comparison`: two calls in one run, in random order."""
+"""`measure.timing.comparison`: two calls in one run, in random order."""
 
-import contextlib
 import gc
 import math
 
@@ -15,8 +14,7 @@ from perfsuite.measure.errors import MeasurementError, RecompilationError
 from perfsuite.measure.measurement import Interval
 from perfsuite.measure.stats.rank_sum import shift, shift_interval
 from perfsuite.measure.timing import block, comparison
-from perfsuite.measure.timing.block import Sample
-from perfsuite.measure.timing.comparison import Comparison, Estimate, compare_calls
+from perfsuite.measure.timing.comparison import Estimate, compare_calls
 
 
 @pytest.fixture
@@ -291,63 +289,17 @@ def test_a_side_that_was_not_warm_is_said_and_its_interval_holds_both_ends(block
     assert compare_calls(*sides(200, 100)).unsettled is None
 
 
-# What would settle it.
-
-
-def compared_at(value, half_width, *, seconds=5.0, unsettled=None, pairs=1000, us=1000.0):
-    ratio = Estimate(value, Interval(value * math.exp(-half_width), value * math.exp(half_width)))
-    overhead = Estimate((value - 1) * us, Interval((value - 1 - half_width) * us, (value - 1 + half_width) * us))
-    times = np.full((pairs, 2), us)
-    return Comparison(
-        "a", "b", "ready", ratio, overhead, times * value, times, looks=9, seconds=seconds, unsettled=unsettled
-    )
-
-
-def test_what_would_settle_it_is_the_time_in_which_the_interval_gets_narrow_enough():
-    # Half as wide as far from the limit: 1.35 * 2 times narrower takes 7.3 times as many pairs.
-    said = compared_at(1.04, 0.02).to_settle(1.04 * math.exp(0.01))
-    assert said == "about 32 more seconds of sampling (--perf-seconds=37)"
-    assert compared_at(1.04, 0.02).to_settle(1.04 * math.exp(-0.01)) == said, "to either side"
-
-
-def test_what_would_settle_the_overhead_is_counted_in_microseconds():
-    # 20 us wide to each side, 10 us from the limit.
-    assert (
-        compared_at(1.04, 0.02).to_settle(50, "overhead_us") == "about 32 more seconds of sampling (--perf-seconds=37)"
-    )
-
-
-def test_a_limit_as_near_as_two_sides_of_the_same_code_may_lie_is_said_to_be_hopeless():
-    assert "within 0.1% of the limit, where no amount of sampling" in compared_at(1.05, 0.002).to_settle(1.0505)
-
-
-def test_what_would_take_too_long_is_not_recommended():
-    assert compared_at(1.0, 0.3).to_settle(1.005).startswith("more than 10 minutes of sampling: move the limit")
-
-
-def test_a_ratio_that_moved_is_not_settled_by_sampling():
-    said = compared_at(1.04, 0.02, unsettled="the ratio drifted").to_settle(1.05)
-    assert said == "the ratio drifted; more sampling does not settle that"
-
-
-def test_pairs_too_few_for_an_interval_ask_for_the_time_of_enough(blocks):
-    compared = compare_calls(*sides(2e6, 1e6), seconds=0)
-    assert compared.to_settle(1.5) == ("3 pairs are too few for an interval: allow more time (--perf-seconds=33)")
-    compared = compare_calls(*sides(2e6, 1e6), seconds=0, error=8e-5)
-    assert compared.to_settle(1.5).endswith("(--perf-seconds=39)")
-
-
 # With functions of JAX.
 
 
-def test_a_call_compared_with_itself_is_about_as_fast():
+@pytest.mark.alone
+def test_a_call_compared_with_itself_is_no_slower():
     step = jax.jit(lambda state, x: (state + x, x.sum()), donate_argnums=0)
     one, other = (call(step, jnp.zeros(3), jnp.ones(3), carry=1) for _ in range(2))
     compared = compare_calls(one, other, seconds=0.3, settled=never)
     # Not how close, which depends on the machine; but an honest interval holds the truth.
     assert compared.ratio.interval.low <= 1.01
     assert compared.ratio.interval.high >= 0.99
-    assert compared.seconds < 5
     for side in (one, other):
         side.run()[0].block_until_ready()
 
@@ -390,101 +342,3 @@ def test_two_sides_wait_alike_where_one_was_found_to_need_all_its_outputs(monkey
     x = jnp.ones(3)
     waits = {subject.wait for subject in block.subjects_alike(call(step, x), call(step, x))}
     assert waits == {jax.block_until_ready}
-
-
-# Simulations: the rates of false alarms and of regressions that are missed.
-
-
-def simulated(monkeypatch, candidate, reference, *, seed, **arguments):
-    blocks = FakeBlocks().install(monkeypatch, comparison, bare=True)
-    moment = iter(range(1_000_000))
-
-    def side(stream):
-        return call(lambda: Sample(*[1e6 * stream(next(moment))] * 2))
-
-    return compare_calls(side(candidate), side(reference), seed=seed, **arguments), blocks
-
-
-def excludes_one(ratio, overhead):
-    return not ratio.interval.low <= 1 <= ratio.interval.high
-
-
-def lognormal(rng):
-    draws = iter(np.exp(0.02 * rng.normal(size=1000)).tolist())
-    return lambda moment: next(draws)
-
-
-def heavy_tailed(rng):
-    """Stalls without a mean: one in a hundred blocks takes many times as long."""
-    draws = iter((1 + 0.01 * np.abs(rng.standard_cauchy(size=1000))).tolist())
-    return lambda moment: next(draws)
-
-
-def drifting(rng):
-    """Every block is 1 % slower than the one before it, whichever side it is of: who comes second always loses."""
-    draws = iter(np.exp(0.002 * rng.normal(size=1000)).tolist())
-    return lambda moment: 1.01 ** (moment % 100) * next(draws)
-
-
-@pytest.mark.parametrize("noise", [lognormal, heavy_tailed, drifting])
-def test_the_same_code_on_both_sides_raises_false_alarms_as_seldom_as_it_says(monkeypatch, noise):
-    """Looking after every 40 % more and stopping at the first interval that excludes 1, the worst that a gate can do.
-
-    The error is set to 5 %, because the real one of 0.1 % would take 50 times as many simulations to see.
-    """
-    rng = np.random.default_rng(11)
-    alarms, looks = 0, []
-    for seed in range(400):
-        compared, _ = simulated(
-            monkeypatch, noise(rng), noise(rng), settled=excludes_one, seconds=0.3, seed=seed, error=0.05
-        )
-        alarms += excludes_one(compared.ratio, compared.overhead_us)
-        looks.append(compared.looks)
-    assert np.median(looks) >= 5, "the simulation must look often, or it shows nothing about looking often"
-    assert alarms <= 0.05 * 400
-
-
-def test_two_thousand_comparisons_of_the_same_code_raise_next_to_no_alarm(monkeypatch):
-    rng = np.random.default_rng(12)
-    alarms = 0
-    for seed in range(2000):
-        compared, _ = simulated(
-            monkeypatch, heavy_tailed(rng), heavy_tailed(rng), settled=excludes_one, seconds=0.1, seed=seed
-        )
-        alarms += excludes_one(compared.ratio, compared.overhead_us)
-    # 2 are allowed on average; more than 7 would happen once in a thousand times.
-    assert alarms <= 7
-
-
-@pytest.mark.parametrize("noise", [lognormal, heavy_tailed, drifting])
-def test_a_planted_slowdown_is_found_and_its_size_is_inside_the_interval(monkeypatch, noise):
-    rng = np.random.default_rng(13)
-    found = covered = 0
-    for seed in range(40):
-        slow = noise(rng)
-        compared, _ = simulated(
-            monkeypatch,
-            lambda moment, slow=slow: 1.03 * slow(moment),
-            noise(rng),
-            settled=excludes_one,
-            seconds=1,
-            seed=seed,
-        )
-        found += compared.ratio.interval.low > 1
-        covered += compared.ratio.interval.low <= 1.03 <= compared.ratio.interval.high
-    assert found == 40
-    assert covered >= 38
-
-
-def test_a_settled_comparison_does_not_use_up_its_time(monkeypatch):
-    rng = np.random.default_rng(14)
-    slow = lognormal(rng)
-    compared, blocks = simulated(
-        monkeypatch, lambda moment: 1.5 * slow(moment), lognormal(rng), settled=excludes_one, seconds=60, seed=0
-    )
-    assert compared.pairs == 20
-    assert blocks.seconds < 0.1
-
-
-def test_nothing_of_the_simulations_is_left_behind():
-    assert comparison.collector_off is not contextlib.nullcontext

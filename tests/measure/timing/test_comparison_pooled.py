@@ -1,4 +1,4 @@
-"""`measure.comparison.pooled`: comparisons that were made in several processes, as one."""
+"""`measure.timing.comparison.pooled`: comparisons that were made in several processes, as one."""
 
 import dataclasses
 import math

@@ -1,4 +1,4 @@
-"""`measure.neighbours`: busy while the body runs, gone afterwards, whatever happens."""
+"""`measure.timing.load`: busy while the body runs, gone afterwards, whatever happens."""
 
 import os
 import signal

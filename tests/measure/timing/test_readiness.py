@@ -1,4 +1,4 @@
-"""`measure.readiness`: waiting for the device without the host's own work getting into the metric."""
+"""`measure.timing.readiness`: waiting for the device without the host's own work getting into the metric."""
 
 import dataclasses
 import warnings

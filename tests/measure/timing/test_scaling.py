@@ -1,4 +1,4 @@
-"""`measure.scaling`: how a metric grows with size."""
+"""`measure.timing.scaling`: how a metric grows with size."""
 
 import gc
 import math
@@ -15,8 +15,6 @@ from perfsuite.measure.measurement import Interval
 from perfsuite.measure.timing import scaling
 from perfsuite.measure.timing.block import Sample
 from perfsuite.measure.timing.scaling import LEAST_ROUNDS, MOST_ROUNDS, fit_scaling
-
-pytestmark = pytest.mark.alone
 
 
 @pytest.fixture

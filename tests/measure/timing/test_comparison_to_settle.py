@@ -1,0 +1,56 @@
+"""`measure.timing.comparison`: what would settle a comparison that is still open."""
+
+import math
+
+import numpy as np
+from support.fakes import FakeBlocks, takes
+
+from perfsuite.measure.call import call
+from perfsuite.measure.measurement import Interval
+from perfsuite.measure.timing import comparison
+from perfsuite.measure.timing.comparison import Comparison, Estimate, compare_calls
+
+
+def compared_at(value, half_width, *, seconds=5.0, unsettled=None, pairs=1000, us=1000.0):
+    ratio = Estimate(value, Interval(value * math.exp(-half_width), value * math.exp(half_width)))
+    overhead = Estimate((value - 1) * us, Interval((value - 1 - half_width) * us, (value - 1 + half_width) * us))
+    times = np.full((pairs, 2), us)
+    return Comparison(
+        "a", "b", "ready", ratio, overhead, times * value, times, looks=9, seconds=seconds, unsettled=unsettled
+    )
+
+
+def test_what_would_settle_it_is_the_time_in_which_the_interval_gets_narrow_enough():
+    # Half as wide as far from the limit: 1.35 * 2 times narrower takes 7.3 times as many pairs.
+    said = compared_at(1.04, 0.02).to_settle(1.04 * math.exp(0.01))
+    assert said == "about 32 more seconds of sampling (--perf-seconds=37)"
+    assert compared_at(1.04, 0.02).to_settle(1.04 * math.exp(-0.01)) == said, "to either side"
+
+
+def test_what_would_settle_the_overhead_is_counted_in_microseconds():
+    # 20 us wide to each side, 10 us from the limit.
+    assert (
+        compared_at(1.04, 0.02).to_settle(50, "overhead_us") == "about 32 more seconds of sampling (--perf-seconds=37)"
+    )
+
+
+def test_a_limit_as_near_as_two_sides_of_the_same_code_may_lie_is_said_to_be_hopeless():
+    assert "within 0.1% of the limit, where no amount of sampling" in compared_at(1.05, 0.002).to_settle(1.0505)
+
+
+def test_what_would_take_too_long_is_not_recommended():
+    assert compared_at(1.0, 0.3).to_settle(1.005).startswith("more than 10 minutes of sampling: move the limit")
+
+
+def test_a_ratio_that_moved_is_not_settled_by_sampling():
+    said = compared_at(1.04, 0.02, unsettled="the ratio drifted").to_settle(1.05)
+    assert said == "the ratio drifted; more sampling does not settle that"
+
+
+def test_pairs_too_few_for_an_interval_ask_for_the_time_of_enough(monkeypatch):
+    FakeBlocks().install(monkeypatch, comparison)
+    sides = call(takes(2e6, name="candidate")), call(takes(1e6, name="reference"))
+    compared = compare_calls(*sides, seconds=0)
+    assert compared.to_settle(1.5) == ("3 pairs are too few for an interval: allow more time (--perf-seconds=33)")
+    compared = compare_calls(*sides, seconds=0, error=8e-5)
+    assert compared.to_settle(1.5).endswith("(--perf-seconds=39)")
