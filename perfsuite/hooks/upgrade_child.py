@@ -1,26 +1,29 @@
-"""Loaded by the pytest of one environment, `-p perfsuite.hooks.upgrade_child`: what it does otherwise and notes.
+"""Loaded by the pytest of one environment, `-p perfsuite.hooks.upgrade_child`: what it does otherwise, and its notes.
 
-Once all tests run and record their metrics, whatever they are ("metrics"); in the many processes after that each call
-is timed for a moment, and nothing is gated or recorded ("times"). In both, every stage of every compile is noted.
+The first process of an environment runs all tests and records their metrics, whatever they are ("metrics"). The many
+processes after it only time each call for a moment, and gate and record nothing ("times"). Both note every stage of
+every compile.
 """
 
 import argparse
 import contextlib
 import dataclasses
 import json
-import os
 import threading
 from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
 from perfsuite.hooks.rerun_child import TURNED_OFF
+from perfsuite.measure.io import write_atomically
+from perfsuite.measure.serialise import made, plain
 from perfsuite.session.recorder import Recorder
+from perfsuite.upgrade.notes import NOTES_FILE, OPTION, REQUEST_FILE, Notes, Stage, StageNote, TimeNote, UpgradeRequest
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # pytest loads this module before the tests' conftest, which may set up JAX
     from perfsuite.gate.verdict import Gate
     from perfsuite.measure.call import Call
     from perfsuite.measure.measurement import Metric
@@ -28,47 +31,16 @@ if TYPE_CHECKING:
     from perfsuite.measure.timing.comparison import Comparison
     from perfsuite.session.session import PerfSession
 
-OPTION = "--perf-upgrade"
-NOTES = "notes.json"
-REQUEST = "request.json"
-
-Mode = Literal["metrics", "times"]
-
-_STAGES = {
+_STAGES: dict[str, Stage] = {
     "/jax/core/compile/jaxpr_trace_duration": "trace",
     "/jax/core/compile/jaxpr_to_mlir_module_duration": "lower",
     "/jax/core/compile/backend_compile_duration": "compile",
 }
 _LONGEST_MESSAGE = 300
 _WRITERS = ("lfplugin", "nfplugin", "stepwiseplugin")
-"""Of pytest's own: they would note in the user's cache which tests failed here."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Request:
-    """What a process is asked for. `seconds` is the most time for one timing, None leaves it to the options.
-
-    `cache` is where the facts of programs are kept, a folder of this environment alone.
-    """
-
-    mode: Mode
-    seconds: float | None
-    cache: str
-
-
-@dataclasses.dataclass
-class Notes:
-    """What a process noted: plain values, as they stand in its file.
-
-    `tests` says of every test how it ended and why, `uncollected` why files could not be collected. `stages` has test,
-    function, stage, how often and seconds; `times` test, name, value and unit. `environment` is that of the metrics.
-    """
-
-    tests: dict[str, tuple[str, str]] = dataclasses.field(default_factory=dict)
-    uncollected: dict[str, str] = dataclasses.field(default_factory=dict)
-    stages: list[tuple[str, str, str, int, float]] = dataclasses.field(default_factory=list)
-    times: list[tuple[str, str, float, str]] = dataclasses.field(default_factory=list)
-    environment: dict[str, Any] = dataclasses.field(default_factory=dict)
+"""Plugins of pytest that would note in the user's cache which tests failed here."""
+_KEPT = {"pyargs", "lf", "failedfirst", "newfirst", "stepwise", "stepwise_skip"}
+"""Options that choose tests, or their order."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -79,23 +51,22 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_cmdline_main(config: pytest.Config) -> None:
     folder = Path(config.option.perf_upgrade)
     try:
-        request = Request(**json.loads((folder / REQUEST).read_bytes()))
-    except (OSError, ValueError, TypeError) as error:
+        request = made(UpgradeRequest, json.loads((folder / REQUEST_FILE).read_bytes()))
+    except (OSError, ValueError, TypeError, AttributeError) as error:
         raise pytest.UsageError(f"perfsuite: no request in {folder} ({error}); the option is for its own use") from None
-    kept = {"pyargs", "lf", "failedfirst", "newfirst", "stepwise", "stepwise_skip"}  # they choose tests, or their order
     for name, value in TURNED_OFF.items():
-        if name not in kept and hasattr(config.option, name):
+        if name not in _KEPT and hasattr(config.option, name):
             setattr(config.option, name, value)
-    config.option.perf_save = request.mode == "metrics"
+    config.option.perf_save = request.task == "metrics"
     config.option.basetemp = str(folder / "basetemp")
-    config.pluginmanager.register(ChildHooks(folder, request), "perfsuite-upgrade")
+    config.pluginmanager.register(UpgradeHooks(folder, request), "perfsuite-upgrade")
 
 
-class _Stages:
+class _StageSeconds:
     """The seconds of each stage of each function, by the test in which it was compiled.
 
-    It stands in the place of a `measure.tally.Compiles`, which is told how long a stage took without what perfsuite's
-    own listeners took; which stage it was comes from a listener of its own, which JAX calls just before.
+    It takes the place of a `measure.compiles.tally.Compiles`, whose `add_seconds` gets the time of a stage without that
+    of perfsuite's own listeners. A listener of its own, which JAX calls just before, says which stage it was.
     """
 
     counts = False
@@ -103,30 +74,27 @@ class _Stages:
 
     def __init__(self) -> None:
         self.test = ""
-        self.seconds: defaultdict[tuple[str, str, str], float] = defaultdict(float)
-        self.number: Counter[tuple[str, str, str]] = Counter()
+        self._seconds: defaultdict[tuple[str, str, Stage], list[float]] = defaultdict(list)
         self._lock = threading.Lock()
         self._here = threading.local()
 
     def on_end(self, event: str, duration_secs: float, **kwargs: str | int) -> None:
-        stage = _STAGES.get(event)
-        if stage is not None:
+        if event in _STAGES:
             function = str(kwargs.get("fun_name", ""))
-            self._here.now = stage, function.removeprefix("jit(").removesuffix(")")
+            self._here.now = function.removeprefix("jit(").removesuffix(")"), _STAGES[event]
 
     def add_seconds(self, seconds: float) -> None:
-        stage, function = getattr(self._here, "now", ("", ""))
-        if stage:
-            self._here.now = "", ""
+        now = getattr(self._here, "now", None)
+        if now is not None:
+            self._here.now = None
             with self._lock:
-                self.seconds[self.test, function, stage] += seconds
-                self.number[self.test, function, stage] += 1
+                self._seconds[self.test, *now].append(seconds)
 
     def add_cache_hit(self) -> None:
         """The persistent cache is off."""
 
-    def rows(self) -> list[tuple[str, str, str, int, float]]:
-        return [(*key, self.number[key], seconds) for key, seconds in self.seconds.items()]
+    def notes(self) -> list[StageNote]:
+        return [StageNote(*key, len(seconds), sum(seconds)) for key, seconds in self._seconds.items()]
 
 
 class _UngatedRecorder(Recorder):
@@ -140,7 +108,7 @@ class _UngatedRecorder(Recorder):
 
 
 class Times:
-    """Takes the place of comparisons: both sides are timed for `seconds`, in turns, and noted one by one."""
+    """Takes the place of comparisons: times both sides for `seconds`, in turns, and notes each."""
 
     def __init__(self, session: "PerfSession", notes: Notes, seconds: float):
         self.session = session
@@ -162,14 +130,13 @@ class Times:
 
         comparison = compare_calls(candidate, reference, until=until, seconds=min(seconds, self.seconds))
         # Under the name that the gate gives the metric.
-        self.notes.times.append(
-            (test, f"{self._unique(test, name, until)} ratio to {until}", comparison.ratio.value, "x")
-        )
+        ratio = f"{self._unique(test, name, until)} ratio to {until}"
+        self.notes.times.append(TimeNote(test, ratio, comparison.ratio.value, "x"))
         name = self._unique(test, name)
         sides = ("candidate", comparison.candidate_us), ("reference", comparison.reference_us)
         for side, samples in sides:
             for moment, us in zip(("return", "ready"), np.median(samples, axis=0), strict=True):
-                self.notes.times.append((test, f"{name} {side} to {moment}", float(us), "us"))
+                self.notes.times.append(TimeNote(test, f"{name} {side} to {moment}", float(us), "us"))
         return comparison
 
     def _unique(self, *key: str) -> str:
@@ -178,40 +145,41 @@ class Times:
         return key[1] if number == 1 else f"{key[1]} #{number}"
 
 
-class ChildHooks:
-    """Notes how tests ended, what compiled, and what was timed."""
+class UpgradeHooks:
+    """Notes how tests ended, what compiled, and the times."""
 
-    def __init__(self, folder: Path, request: Request):
+    def __init__(self, folder: Path, request: UpgradeRequest):
         self.folder = folder
         self.request = request
         self.notes = Notes()
-        self.stages = _Stages()
+        self.stages = _StageSeconds()
 
     @pytest.hookimpl(wrapper=True)  # around perfsuite's own
     def pytest_sessionstart(self, session: pytest.Session) -> Iterator[None]:
         import jax
 
-        # Before perfsuite's listeners: see `_Stages`.
+        # Before perfsuite's listeners: see `_StageSeconds`.
         jax.monitoring.register_event_duration_secs_listener(self.stages.on_end)
         result = yield
         active: Any = session.config.pluginmanager.get_plugin("perfsuite-active")
         if active is not None:
-            from perfsuite.measure.compiles.listeners import telling
-
-            made: PerfSession = active.session
-            made.cache = Path(self.request.cache)
-            made.cache.mkdir(parents=True, exist_ok=True)
-            self.notes.environment = made.environment.as_dict()
-            if self.request.mode == "times":
-                made.upgrade = Times(made, self.notes, self.request.seconds or made.options.seconds)
-            cleanup = contextlib.ExitStack()
-            watch: Any = self.stages
-            cleanup.enter_context(telling(watch))
-            session.config.add_cleanup(cleanup.close)
+            self._begin(active.session, session.config)
         for name in _WRITERS:
             if session.config.pluginmanager.has_plugin(name):
                 session.config.pluginmanager.unregister(name=name)
         return result
+
+    def _begin(self, perf: "PerfSession", config: pytest.Config) -> None:
+        from perfsuite.measure.compiles.listeners import telling
+
+        perf.cache = Path(self.request.cache)
+        perf.cache.mkdir(parents=True, exist_ok=True)
+        self.notes.device = perf.device
+        if self.request.task == "times":
+            perf.upgrade = Times(perf, self.notes, self.request.seconds or perf.options.seconds)
+        cleanup = contextlib.ExitStack()
+        cleanup.enter_context(telling(cast(Any, self.stages)))
+        config.add_cleanup(cleanup.close)
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:
@@ -225,23 +193,21 @@ class ChildHooks:
             self.notes.uncollected[report.nodeid or "the tests"] = _message(report.longreprtext)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        if report.when == "call" or report.outcome != "passed":
-            message = "" if report.passed else _message(_reason(report))
-            if report.nodeid not in self.notes.tests or report.failed:
-                self.notes.tests[report.nodeid] = report.outcome, message
-        if self.request.mode == "times" and hasattr(report, "perfsuite"):
+        if (report.when == "call" or report.outcome != "passed") and (
+            report.nodeid not in self.notes.tests or report.failed
+        ):
+            self.notes.tests[report.nodeid] = report.outcome, "" if report.passed else _message(_reason(report))
+        if self.request.task == "times" and hasattr(report, "perfsuite"):
             self.notes.times += [
-                (report.nodeid, made["name"], made["value"], made["unit"])
-                for made in report.perfsuite["metrics"]
-                if made["kind"] == "time" and not made["name"].endswith(" p99") and made["value"] > 0
+                TimeNote(report.nodeid, metric["name"], metric["value"], metric["unit"])
+                for metric in report.perfsuite["metrics"]
+                if metric["kind"] == "time" and not metric["name"].endswith(" p99") and metric["value"] > 0
             ]
 
-    @pytest.hookimpl(trylast=True)  # what fails before must not look like a whole run
+    @pytest.hookimpl(trylast=True)  # where a hook before it fails, there must be no notes
     def pytest_sessionfinish(self) -> None:
-        self.notes.stages = self.stages.rows()
-        beside = self.folder / f"{NOTES}.part"
-        beside.write_text(json.dumps(dataclasses.asdict(self.notes)), encoding="utf-8")
-        os.replace(beside, self.folder / NOTES)
+        self.notes.stages = self.stages.notes()
+        write_atomically(self.folder / NOTES_FILE, json.dumps(plain(self.notes)))
 
 
 def _reason(report: pytest.TestReport) -> str:

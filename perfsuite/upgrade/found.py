@@ -1,29 +1,31 @@
 """What a check found: the changes, each with its place, and the tests that can no longer be compared."""
 
 import dataclasses
+import typing
 from typing import Any, Literal
 
 from perfsuite.gate.verdict import Part
 from perfsuite.measure.measurement import Interval
-from perfsuite.upgrade.environments import Made
+from perfsuite.measure.serialise import plain
+from perfsuite.upgrade.environments import VirtualEnvironment
 
 Where = Literal["trace", "lower", "compile", "dispatch", "host calls", "program", "device"]
 Called = Literal["worse", "better", "no change seen", "undecided", "new", "gone", "not comparable"]
 
-PLACES: tuple[Where, ...] = ("trace", "lower", "compile", "dispatch", "host calls", "program", "device")
+PLACES: tuple[Where, ...] = typing.get_args(Where)
 
 ERROR = 0.05
-"""Chance that any change of a time is called in a whole check where there is none."""
+"""The probability that a whole check calls any change of a time where there is none."""
 
 
 @dataclasses.dataclass(frozen=True)
-class Change:
-    """One metric of one test in both environments, and what is called of it.
+class MetricChange:
+    """One metric of one test in both environments, and what the check calls its change.
 
-    `before` and `after` are in `unit`; for a time the medians over the processes, and `ratio` is after / before with
-    `interval`, which holds over all times of the check together with probability 1 - `ERROR`. `reason` says in words
-    why a change is not called, or may not hold, `grown` are the parts of the metric that got worse. `processes` is the
-    number on each side.
+    `before` and `after` are in `unit`; for a time they are the medians over the processes, and `ratio` is after /
+    before with `interval`, which holds over all times of the check together with probability 1 - `ERROR`. `reason`
+    says why a change is not called, or may not hold; `grown` are the parts of the metric that got worse. `processes`
+    is the number on each side.
     """
 
     where: Where
@@ -41,13 +43,30 @@ class Change:
 
 
 @dataclasses.dataclass(frozen=True)
-class Check:
-    """What a check found. `windows` are the sizes of those that were whole, `notes` what is to be known beside it."""
+class TestChange:
+    """A test that did not pass in both environments: how it ended in each, and why."""
 
-    before: Made
-    after: Made
-    tests: tuple["TestChange", ...]
-    changes: tuple[Change, ...]
+    __test__ = False
+
+    test: str
+    before: str
+    after: str
+    reason: str
+
+    @property
+    def worse(self) -> bool:
+        """Whether it can no longer be run, or fails where it passed."""
+        return self.before in ("passed", "collected") and self.after != self.before
+
+
+@dataclasses.dataclass(frozen=True)
+class Check:
+    """What a check found. `windows` are the sizes of the complete windows, `notes` sentences for the reader."""
+
+    before: VirtualEnvironment
+    after: VirtualEnvironment
+    tests: tuple[TestChange, ...]
+    changes: tuple[MetricChange, ...]
     windows: tuple[int, ...]
     notes: tuple[str, ...]
 
@@ -76,23 +95,6 @@ class Check:
             "worse": self.worse,
             "windows": list(self.windows),
             "notes": list(self.notes),
-            "tests": [dataclasses.asdict(test) for test in self.tests],
-            "changes": [dataclasses.asdict(change) for change in self.changes],
+            "tests": plain(self.tests),
+            "changes": plain(self.changes),
         }
-
-
-@dataclasses.dataclass(frozen=True)
-class TestChange:
-    """A test that did not pass in both environments: how it ended in each, and in what words."""
-
-    __test__ = False
-
-    test: str
-    before: str
-    after: str
-    reason: str
-
-    @property
-    def worse(self) -> bool:
-        """Whether it can no longer be run, or fails where it passed."""
-        return self.before in ("passed", "collected") and self.after != self.before

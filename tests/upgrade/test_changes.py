@@ -6,11 +6,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.upgrades import ENVIRONMENT, TEST, notes
 
 from perfsuite.gate.baseline import Baselines, Entry
-from perfsuite.gate.environment import Environment
 from perfsuite.gate.verdict import Part
-from perfsuite.hooks.upgrade_child import Notes
 from perfsuite.measure.measurement import Interval
 from perfsuite.upgrade import changes
 from perfsuite.upgrade.changes import (
@@ -22,27 +21,14 @@ from perfsuite.upgrade.changes import (
     times_changed,
 )
 from perfsuite.upgrade.found import ERROR
-from perfsuite.upgrade.runs import WINDOW, Metrics, Run, Window, sizes
-
-ENVIRONMENT = Environment("cpu", 1, "a processor", "3.11.7", "0.10.0", "0.10.0")
-TEST = "test_a.py::test_step"
-
-
-def notes(times=None, stages=(), tests=None, uncollected=None):
-    """The notes of a process: `times` by name in microseconds, all of one test."""
-    return Notes(
-        tests={TEST: ("passed", "")} if tests is None else tests,
-        uncollected=uncollected or {},
-        stages=[(TEST, *stage) for stage in stages],
-        times=[(TEST, name, us, "us") for name, us in (times or {}).items()],
-        environment=ENVIRONMENT.as_dict(),
-    )
+from perfsuite.upgrade.notes import Notes
+from perfsuite.upgrade.runs import FirstRun, Run, Window, sizes
 
 
 def metrics(entries=None, **noted):
     """The first run of an environment: its entries by name."""
     baselines = {"cpu": Baselines("cpu", {TEST: entries})} if entries else {}
-    return Metrics(Run(notes(**noted), 1.0), baselines)
+    return FirstRun(Run(notes(**noted), 1.0), baselines)
 
 
 def entry(value, kind="count", unit="calls", **more):
@@ -115,7 +101,7 @@ class TestTimes:
 
     def test_a_window_with_a_process_that_failed_does_not_count(self):
         whole = windows_of(noisy(np.random.default_rng(6), slower=1.3))
-        broken = Window((Run(None, 1.0, "killed"), *whole[0].before[1:]), whole[0].after)
+        broken = Window((Run(Notes(), 1.0, "killed"), *whole[0].before[1:]), whole[0].after)
         assert times_changed([broken, *whole[1:]], {TEST})[0].processes == 5
         assert times_changed([broken], {TEST}) == []
 
@@ -259,13 +245,13 @@ class TestMetrics:
     def test_metrics_of_the_full_size_belong_to_their_test(self):
         def of(value):
             key = f"{TEST} --perf-size=full"
-            return Metrics(Run(notes(), 1.0), {"cpu": Baselines("cpu", {key: {"f": entry(value)}})})
+            return FirstRun(Run(notes(), 1.0), {"cpu": Baselines("cpu", {key: {"f": entry(value)}})})
 
         assert [change.called for change in metrics_changed(of(1), of(2))] == ["worse"]
 
     def test_a_targets_metrics_are_named_after_it(self):
         def of(value):
-            return Metrics(Run(notes(), 1.0), {"tpu-v5e": Baselines("tpu-v5e", {TEST: {"f": entry(value)}})})
+            return FirstRun(Run(notes(), 1.0), {"tpu-v5e": Baselines("tpu-v5e", {TEST: {"f": entry(value)}})})
 
         assert [change.metric for change in metrics_changed(of(1), of(1))] == ["f @ tpu-v5e"]
 
@@ -308,20 +294,12 @@ class TestTests:
         assert made[1].reason == "after: ImportError: no eqx"
 
     def test_a_process_that_died_loses_every_test(self):
-        dead = Metrics(Run(None, 1.0, "killed"), {})
+        dead = FirstRun(Run(Notes(), 1.0, "killed"), {})
         assert [each.worse for each in outcomes_changed(metrics(), dead)] == [True]
 
     def test_those_that_passed_or_were_skipped_in_both_are_not_listed(self):
         both = metrics(tests={"a": ("passed", ""), "b": ("skipped", "no libtpu")})
         assert outcomes_changed(both, both) == []
-
-
-@given(st.integers(0, 200))
-def test_windows_are_as_equal_as_can_be(rounds):
-    made = sizes(rounds)
-    assert sum(made) == rounds
-    assert all(size <= WINDOW for size in made)
-    assert not made or max(made) - min(made) <= 1
 
 
 @given(st.integers(1, 5000))

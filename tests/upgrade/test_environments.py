@@ -3,31 +3,14 @@
 import os
 import subprocess
 import sys
-import zipfile
 
 import pytest
+from support.upgrades import wheel
 
 from perfsuite.upgrade import environments
-from perfsuite.upgrade.environments import EnvironmentFailed, check_specs, make
+from perfsuite.upgrade.environments import EnvironmentFailed, VirtualEnvironment, check_specs, make
 
 SITE_PACKAGES = ("lib", f"python{sys.version_info.major}.{sys.version_info.minor}", "site-packages")
-
-
-def wheel(folder, name, version, source, requires=()):
-    """Write a wheel of one module."""
-    info = f"{name}-{version}.dist-info"
-    metadata = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
-    metadata += "".join(f"Provides-Extra: {line.partition('extra == ')[2][1:-1]}\n" for line in requires if ";" in line)
-    metadata += "".join(f"Requires-Dist: {line}\n" for line in requires)
-    path = folder / f"{name}-{version}-py3-none-any.whl"
-    with zipfile.ZipFile(path, "w") as file:
-        file.writestr(f"{name}.py", source)
-        file.writestr(f"{info}/METADATA", metadata)
-        file.writestr(
-            f"{info}/WHEEL", "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
-        )
-        file.writestr(f"{info}/RECORD", "")
-    return path
 
 
 @pytest.fixture(autouse=True)
@@ -86,6 +69,12 @@ def test_a_version_that_is_not_there_is_named_and_leaves_nothing(tmp_path):
 def test_specs_that_contradict_each_other_are_pips_to_explain(tmp_path):
     with pytest.raises(EnvironmentFailed, match=r"(?s)cannot install .*stepuser.*ResolutionImpossible"):
         make(["stepuser==1.0", "steplib==2.0"], tmp_path, linked=True)
+
+
+def test_a_process_in_an_environment_finds_its_programs_first(tmp_path):
+    made = VirtualEnvironment(tmp_path, (), {}, ()).variables({"PATH": "elsewhere", "PYTHONHOME": "elsewhere"})
+    assert made["PATH"].split(os.pathsep) == [str(tmp_path / "bin"), "elsewhere"]
+    assert "PYTHONHOME" not in made
 
 
 @pytest.mark.parametrize(
@@ -179,7 +168,7 @@ def test_packages_of_conda_are_not_copied(monkeypatch):
 
 @pytest.mark.parametrize("text", ["", "{", "[]", '{"key": "another", "packages": {}, "contradictions": []}'])
 def test_a_marker_that_says_something_else_is_no_marker(tmp_path, text):
-    python = environments._python(tmp_path)
+    python = VirtualEnvironment(tmp_path, (), {}, ()).python
     python.parent.mkdir()
     python.touch()
     marker = tmp_path / environments._MARKER

@@ -7,7 +7,7 @@ from perfsuite.measure.words import number, percent, plural
 from perfsuite.report.terminal.output import Paint, Style, by_test, clipped, uncolored
 from perfsuite.report.text import growth
 from perfsuite.upgrade.changes import smallest_seen
-from perfsuite.upgrade.found import ERROR, PLACES, Called, Change, Check
+from perfsuite.upgrade.found import ERROR, PLACES, Called, Check, MetricChange
 
 _STYLES: dict[Called, Style] = {
     "worse": "red",
@@ -54,7 +54,7 @@ def _tests(check: Check, paint: Paint) -> Iterator[str]:
             yield f"    {test.reason}"
 
 
-def _table(changes: Sequence[Change], paint: Paint) -> Iterator[str]:
+def _table(changes: Sequence[MetricChange], paint: Paint) -> Iterator[str]:
     rows = [
         (
             f"  {clipped(change.metric)}",
@@ -103,7 +103,7 @@ def _foot(check: Check, paint: Paint) -> Iterator[str]:
         yield paint("nothing is worse", "green")
 
 
-def _counted(changes: Sequence[Change]) -> str:
+def _counted(changes: Sequence[MetricChange]) -> str:
     counts = Counter(change.called for change in changes)
     return ", ".join(f"{count} {called}" for called, count in counts.most_common())
 
@@ -112,7 +112,7 @@ def _value(value: float | None, unit: str) -> str:
     return "-" if value is None else f"{number(value)} {unit}"
 
 
-def _relative(change: Change) -> str:
+def _relative(change: MetricChange) -> str:
     """`+12 % [+8 %, +17 %]`; the plain difference where a count begins at 0."""
     if change.ratio is None:
         if change.before is None or change.after is None:

@@ -1,0 +1,65 @@
+"""Upgrade checks that are only made up, for the tests of `perfsuite.upgrade`."""
+
+import argparse
+import dataclasses
+import zipfile
+
+from perfsuite.commands import upgrade_check
+from perfsuite.gate.environment import Environment
+from perfsuite.upgrade.notes import Notes, StageNote, TimeNote
+from perfsuite.upgrade.runs import Run
+
+ENVIRONMENT = Environment("cpu", 1, "a processor", "3.11.7", "0.10.0", "0.10.0")
+TEST = "test_a.py::test_step"
+
+
+def notes(times=None, stages=(), tests=None, uncollected=None):
+    """The notes of a process: `times` by name in microseconds, all of one test."""
+    return Notes(
+        tests={TEST: ("passed", "")} if tests is None else tests,
+        uncollected=uncollected or {},
+        stages=[StageNote(TEST, *stage) for stage in stages],
+        times=[TimeNote(TEST, name, us, "us") for name, us in (times or {}).items()],
+        device="cpu",
+    )
+
+
+def wheel(folder, name, version, source, requires=()):
+    """Write a wheel of one module."""
+    info = f"{name}-{version}.dist-info"
+    metadata = f"Metadata-Version: 2.1\nName: {name}\nVersion: {version}\n"
+    metadata += "".join(f"Provides-Extra: {line.partition('extra == ')[2][1:-1]}\n" for line in requires if ";" in line)
+    metadata += "".join(f"Requires-Dist: {line}\n" for line in requires)
+    path = folder / f"{name}-{version}-py3-none-any.whl"
+    with zipfile.ZipFile(path, "w") as file:
+        file.writestr(f"{name}.py", source)
+        file.writestr(f"{info}/METADATA", metadata)
+        file.writestr(
+            f"{info}/WHEEL", "Wheel-Version: 1.0\nGenerator: test\nRoot-Is-Purelib: true\nTag: py3-none-any\n"
+        )
+        file.writestr(f"{info}/RECORD", "")
+    return path
+
+
+def command(*arguments):
+    """The command with these arguments: its exit status."""
+    parser = argparse.ArgumentParser()
+    upgrade_check.add_arguments(parser)
+    return upgrade_check.run(parser.parse_args(arguments))
+
+
+@dataclasses.dataclass
+class FakeTests:
+    """In the place of `Tests`: what ran in which order; `metrics` and `times` by the name of the environment."""
+
+    first: dict
+    times_of: object = None
+    ran: list = dataclasses.field(default_factory=list)
+
+    def metrics(self, made, name):
+        self.ran.append(name)
+        return self.first[name]
+
+    def times(self, made, name, *, seconds, limit):
+        self.ran.append(name)
+        return self.times_of(name) if self.times_of else Run(notes({"f to return": 1.0}), 1.0)

@@ -1,0 +1,77 @@
+"""`perfsuite.upgrade.runs`: the processes of a check, their command lines, and their random order."""
+
+import random
+import re
+from pathlib import Path
+
+from hypothesis import given
+from hypothesis import strategies as st
+from support.upgrades import FakeTests
+
+from perfsuite.upgrade import runs
+from perfsuite.upgrade.environments import VirtualEnvironment
+from perfsuite.upgrade.notes import Notes
+from perfsuite.upgrade.runs import WINDOW, Tests, sizes
+
+
+def arguments(*given, seconds=None):
+    return Tests(given, Path("scratch"), directory=Path())._arguments(Path("run"), Path("empty"), seconds)
+
+
+def test_what_must_hold_comes_after_what_the_user_says_but_before_the_dashes():
+    made = arguments("--perf-baselines=mine", "--", "-odd-name.py", seconds=0.5)
+    assert made.index("--perf-baselines=mine") < made.index("--perf-baselines=empty") < made.index("--")
+    assert made[-2:] == ["--", "-odd-name.py"]
+    assert "--perf-seconds=0.5" in made
+
+
+def test_the_users_own_seconds_hold_for_the_metrics():
+    assert not any(each.startswith("--perf-seconds") for each in arguments("-x"))
+
+
+def windows(rounds, minutes=None):
+    tests = FakeTests({})
+    made = list(
+        runs.windows(
+            tests, None, None, rounds=rounds, minutes=minutes, seconds=1, limit=1, say=str, order=random.Random(1)
+        )
+    )
+    return made, tests.ran
+
+
+def test_each_window_has_as_many_of_each_in_an_order_drawn_by_lot():
+    made, ran = windows(12)
+    assert [len(window.before) for window in made] == [len(window.after) for window in made] == [4, 4, 4]
+    orders = {tuple(ran[start : start + 8]) for start in (0, 8, 16)}
+    assert len(orders) == 3
+    assert all(order.count("before") == 4 for order in orders)
+
+
+def test_time_that_is_up_ends_after_a_whole_window():
+    assert [len(window.before) for window in windows(20, minutes=1e-9)[0]] == [5]
+
+
+def test_a_process_that_cannot_be_started_or_dies_says_so(tmp_path):
+    for program, words in (
+        ("#!/bin/sh\necho last words; exit 3\n", "status 3; .*last words"),
+        ("#!/bin/sh\necho cache: $JAX_ENABLE_COMPILATION_CACHE; exit 3\n", "cache: false"),
+        ("", "status|started"),
+    ):
+        place = tmp_path / str(len(words))
+        python = VirtualEnvironment(place, (), {}, ()).python
+        python.parent.mkdir(parents=True)
+        python.write_text(program)
+        python.chmod(0o755)
+        run = Tests([], place / "runs", directory=tmp_path).times(
+            VirtualEnvironment(place, (), {}, ()), "a", seconds=1, limit=20
+        )
+        assert run.notes == Notes()
+        assert re.search(words, run.problem)
+
+
+@given(st.integers(0, 200))
+def test_windows_are_as_equal_as_possible(rounds):
+    made = sizes(rounds)
+    assert sum(made) == rounds
+    assert all(size <= WINDOW for size in made)
+    assert not made or max(made) - min(made) <= 1
