@@ -12,8 +12,8 @@ from perfsuite.measure.measurement import Metric
 from perfsuite.measure.program.compilation import Compilation, compile_call
 from perfsuite.measure.program.lowering import HostCallbackError
 from perfsuite.measure.program.program import Program
-from perfsuite.measure.program.program_diff import differences
-from perfsuite.measure.program.program_metrics import facts_of, metrics_of
+from perfsuite.measure.program.program_diff import program_differences
+from perfsuite.measure.program.program_metrics import gated_facts, metrics_of
 from perfsuite.measure.targets import cache as facts_cache
 from perfsuite.measure.targets.target_compiler import CompileFailed
 from perfsuite.session.plots import ProgramRecord
@@ -67,7 +67,7 @@ class ProgramGates:
         return self._records
 
     def _record(self, program: Program) -> ProgramRecord:
-        recorded, now = self._recorded(program), facts_of(program)
+        recorded, now = self._recorded(program), gated_facts(program)
         same = all(recorded.get(f"{program.label} {metric}") == value for metric, value in now.items())
         lines = () if same else self._against_baseline(program)
         return ProgramRecord(
@@ -101,10 +101,10 @@ class ProgramGates:
         except (KeyError, TypeError, ValueError):  # of another version of perfsuite
             return ()
         recorded = self._recorded(program)
-        for metric, value in facts_of(before).items():
+        for metric, value in gated_facts(before).items():
             if recorded.get(f"{program.label} {metric}") != value:
                 return ()  # the baseline was saved elsewhere since
-        return tuple(line.strip() for line in differences(before, program).splitlines())
+        return tuple(line.strip() for line in program_differences(before, program).splitlines())
 
     def _recorded(self, program: Program) -> dict[str, float]:
         entries = self._session.baselines_of(program.target).metrics.get(self._session.test_key(self._test), {})

@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from perfsuite import Budget, call
-from perfsuite.measure.program.program_diff import differences
+from perfsuite.measure.program.program_diff import program_differences
 from perfsuite.measure.stats.intervals import line_fit
 from perfsuite.workloads.surgery import (
     apply_transforms,
@@ -193,7 +193,7 @@ def test_compiled_start_up(perf):
     batched, one_by_one = (
         perf.program(call(start_up(config, APPLY[how]), KEY), name=how) for how in ("batched", "one by one")
     )
-    assert differences(batched, one_by_one) == ""
+    assert program_differences(batched, one_by_one) == ""
 
 
 @pytest.mark.parametrize("target", [None, TARGET])

@@ -11,7 +11,7 @@ import pytest
 from support.libtpu_needed import needs_libtpu
 
 from perfsuite.measure.program.compilation import program_of
-from perfsuite.measure.program.program_diff import differences
+from perfsuite.measure.program.program_diff import program_differences
 from perfsuite.workloads.bert import layers as bert_layers
 
 from .abstract_steps import TARGET, flat_step, shapes
@@ -84,4 +84,4 @@ def test_the_layers_with_nothing_in_between_are_those_of_bert(perf, monkeypatch,
     whole = program_of(flat_step(shapes(perf.size, **DROPOUT["dropout"])), TARGET, cache=program_cache)
     monkeypatch.setattr(bert_layers.Attention, "_eager", eager_with())
     copied = program_of(step(perf.size), TARGET, cache=program_cache)
-    assert differences(whole, copied) == ""
+    assert program_differences(whole, copied) == ""

@@ -1,7 +1,7 @@
 """All train steps are one program: what they differ in is paid by the host, on every step."""
 
-from perfsuite.measure.program.program_diff import differences
-from perfsuite.measure.program.program_metrics import facts_of
+from perfsuite.measure.program.program_diff import program_differences
+from perfsuite.measure.program.program_metrics import gated_facts
 
 from .abstract_steps import TARGET, shapes, zeros
 from .conftest import DROPOUT, Steps, Workload
@@ -21,10 +21,10 @@ def test_train_steps_compile_to_the_same_program(perf):
 
     flat = program("flat")
     for variant in SAME:
-        assert differences(flat, program(variant)) == ""
+        assert program_differences(flat, program(variant)) == ""
     filtered = program("filter_jit")
     # The `tree_at` in the call of `Optimizer` leaves nothing in the program.
-    assert differences(filtered, program("optimizer")) == ""
-    mine, theirs = facts_of(flat), facts_of(filtered)
+    assert program_differences(filtered, program("optimizer")) == ""
+    mine, theirs = gated_facts(flat), gated_facts(filtered)
     assert {name for name in mine if mine[name] != theirs[name]} <= MARKED
     assert 0 < theirs["output bytes"] - mine["output bytes"] <= 1024, "one number, in the least that a TPU allots"

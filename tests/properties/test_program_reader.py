@@ -4,9 +4,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from perfsuite.measure.hlo.reader import parse
-from perfsuite.measure.program.lowering import Donation
-from perfsuite.measure.program.program import Origin
-from perfsuite.measure.program.program_diff import differences
+from perfsuite.measure.program.program import DonatedArgument, Origin
+from perfsuite.measure.program.program_diff import program_differences
 from perfsuite.measure.program.program_metrics import metrics_of
 from perfsuite.measure.program.program_reader import read_program
 from properties.hlo_texts import written_modules
@@ -14,8 +13,14 @@ from properties.hlo_texts import written_modules
 ORIGIN = Origin("step", None, "a device", 1, "a compiler", False, 0.0, 0.0, None, None)
 MEMORY = {f"{name}_size_in_bytes": 0 for name in ("argument", "output", "temp", "alias", "generated_code")}
 DONATIONS = st.lists(
-    st.builds(Donation, st.sampled_from(["args[0]", "args[1]"]), st.just((2,)), st.just("f32"), st.just(8), st.integers(0, 99) | st.none())
-)  # fmt: skip
+    st.builds(
+        DonatedArgument,
+        st.sampled_from(["args[0]", "args[1]"]),
+        st.just("f32[2]"),
+        st.just(8),
+        st.integers(0, 99) | st.none(),
+    )
+)
 
 
 @settings(max_examples=60)
@@ -29,4 +34,4 @@ def test_counts_are_those_of_their_parts(written, donations):
             assert 0 <= one.value <= max(instructions, len(donations))
             assert sum((one.detail or {}).values()) == one.value
     assert 0 <= program.donations_reused <= program.donations_asked == len(donations)
-    assert differences(program, program) == ""
+    assert program_differences(program, program) == ""

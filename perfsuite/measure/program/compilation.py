@@ -7,51 +7,50 @@ import json
 import os
 import time
 from collections.abc import Mapping
-from contextlib import AbstractContextManager
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import jax
 import jaxlib
 
 from perfsuite.measure import progress
 from perfsuite.measure.call import Call
-from perfsuite.measure.compat import jax_stack as _jax_internals
-from perfsuite.measure.hlo.hlo_module import Frame, Stack
+from perfsuite.measure.compat import jax_stack
+from perfsuite.measure.hlo.hlo_module import Stack
 from perfsuite.measure.hlo.locations import number_locations, restoring
 from perfsuite.measure.hlo.reader import parse
-from perfsuite.measure.program.lowering import Donation, LoweredCall, lower_call
-from perfsuite.measure.program.program import Origin, Program
+from perfsuite.measure.program.lowering import LoweredCall, lower_call
+from perfsuite.measure.program.program import DonatedArgument, Origin, Program
 from perfsuite.measure.program.program_reader import read_program, source_of
+from perfsuite.measure.serialise import made, plain
 from perfsuite.measure.targets import cache as facts_cache
-from perfsuite.measure.targets.target_compiler import compile_for, configuration
-from perfsuite.measure.targets.targets import Target, peak_rates
+from perfsuite.measure.targets.target_compiler import CompilerOutput, compile_for, configuration, output_of
+from perfsuite.measure.targets.target_worker import cost_of, memory_of
+from perfsuite.measure.targets.targets import Rates, Target, peak_rates
 from perfsuite.measure.targets.targets import target as target_of
 
-_FORMAT = 1
-"""Of the entries in the cache."""
-
-_ENTRY = {"hlo", "cost", "memory", "compile_seconds"}
+_FORMAT = 2
+"""Part of every key of the present device's programs: raised when what an entry holds changes."""
 
 _INSTRUMENTS = os.path.dirname(os.path.dirname(__file__)) + os.sep
 
 REMEMBERED_SECONDS = 5.0
-"""How long a compile takes at least for its seconds to be kept, so that a person who waits for the next one knows."""
+"""The seconds of a compile that takes at least as long are kept, to tell a person who waits for the next one."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Compilation:
-    """What a compiler said of a call: enough to read its program again, also in another session.
+    """What a compiler says about a call: enough to read its program again, also in another session.
 
-    `hlo` is the optimised program, `cost` and `memory` are XLA's analyses, `stacks` what numbers in the program's
-    metadata stand for (see `locations`).
+    `hlo` is the optimised program, `cost` and `memory` are XLA's analyses. `stacks` are what the numbers in the
+    program's metadata stand for (see `locations`).
     """
 
     origin: Origin
     hlo: str
     cost: Mapping[str, float]
     memory: Mapping[str, int]
-    donations: tuple[Donation, ...]
+    donations: tuple[DonatedArgument, ...]
     stacks: Mapping[int, Stack]
 
     def program(self) -> Program:
@@ -61,27 +60,14 @@ class Compilation:
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values only, without the device's published rates, and of each stack the frame that messages name."""
-        frames = {number: source_of(stack) for number, stack in self.stacks.items()}
-        stacks = {number: [dataclasses.asdict(frame)] for number, frame in frames.items() if frame is not None}
-        origin = dataclasses.replace(self.origin, rates=None)
-        return dataclasses.asdict(dataclasses.replace(self, origin=origin, stacks={})) | {"stacks": stacks}
+        frames = {number: (frame,) for number, stack in self.stacks.items() if (frame := source_of(stack))}
+        return plain(dataclasses.replace(self, origin=dataclasses.replace(self.origin, rates=None), stacks=frames))
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> "Compilation":
         """The inverse of `to_dict`, also after a way through JSON. Raises `KeyError` or `TypeError` for others."""
-        donations = (
-            Donation(
-                **{
-                    **donation,
-                    "shape": tuple(donation["shape"]),
-                    "function": Frame(**donation["function"]) if donation["function"] else None,
-                }
-            )
-            for donation in values["donations"]
-        )
-        stacks = {int(number): tuple(Frame(**frame) for frame in frames) for number, frames in values["stacks"].items()}
-        origin = Origin(**values["origin"])
-        return cls(origin, values["hlo"], values["cost"], values["memory"], tuple(donations), stacks)
+        read = made(cls, values)
+        return dataclasses.replace(read, stacks={int(number): stack for number, stack in read.stacks.items()})
 
 
 def program_of(
@@ -96,137 +82,126 @@ def compile_call(
 ) -> Compilation:
     """Compile a call without running it.
 
-    `target` names a device that need not be here ("tpu-v5e"), None is the present one. `chips` asks for a slice of that
-    many; otherwise it is the smallest that has a device for each partition of the program. `cache` is a folder where
-    what the compiler said is kept, under the program's text, the compiler's version and its flags.
+    `target` names a device that need not be present ("tpu-v5e"), None is the present one. `chips` asks for a slice of
+    that many; the default is the smallest that has a device for each partition of the program. `cache` is a folder for
+    compilers' outputs, under the program's text, the compiler's version and its flags.
 
     Raises `ValueError` for an unknown target or too few chips, `TargetUnavailable` when the target's compiler cannot be
     used here, `CompileFailed` when it refuses the program, `HostCallbackError` or `MeasurementError` when the call
     cannot be lowered.
     """
-    if target is not None:
-        of_target = target_of(target)
-        with _told(call, of_target.name, cache):
-            return _for_target(call, of_target, chips, cache)
-    if chips is not None:
+    known = None if target is None else target_of(target)
+    if known is None and chips is not None:
         raise ValueError("perf.program(chips=...) is for a target; the present device is what it is")
-    with _told(call, None, cache):
-        return _here(call, cache)
-
-
-def _for_target(call: Call, target: Target, chips: int | None, cache: Path | None) -> Compilation:
-    lowered = lower_call(call, "tpu")
-    located = number_locations(lowered.text)
-    text = located.text.encode()
-    options = _jax_internals.compiler_options(lowered.lowered)
-    compiled = compile_for(target, text, partitions=lowered.partitions, chips=chips, cache=cache, options=options)
-    if not compiled.cached:
-        _remember_seconds(call, target.name, cache, compiled.compile_seconds)
+    key = _seconds_key(call, target)
+    what = f"compiling {call.label}{f' for {target}' if target else ''}"
+    with progress.waiting(what, usual=lambda: _usual_seconds(cache, key)):
+        lowered = lower_call(call, None if known is None else "tpu")
+        stacks: Mapping[int, Stack] = {}
+        if known is None:
+            output = _output_here(lowered, cache)
+        else:
+            output, stacks = _output_for(known, lowered, chips, cache)
+        if not output.cached and output.compile_seconds >= REMEMBERED_SECONDS:
+            facts_cache.write(cache, key, {"seconds": float(output.compile_seconds)})
+    device = known or _present_device()
     origin = Origin(
         label=call.label,
-        target=target.name,
-        device_kind=target.device_kind,
-        partitions=lowered.partitions,
-        compiler=compiled.compiler,
-        cached=compiled.cached,
-        lower_seconds=lowered.lower_seconds,
-        compile_seconds=compiled.compile_seconds,
-        memory_bytes=target.memory_bytes,
-        rates=target.rates,
-    )
-    return Compilation(origin, compiled.hlo, compiled.cost, compiled.memory, lowered.donations, located.stacks)
-
-
-def _here(call: Call, cache: Path | None) -> Compilation:
-    lowered = lower_call(call)
-    device = jax.local_devices()[0]  # another process's says nothing of its memory
-    version = device.client.platform_version
-    key = _key(lowered, device.device_kind, version)
-    entry = facts_cache.read(cache, key)
-    cached = entry is not None and _ENTRY.issubset(entry)
-    if entry is None or not cached:
-        entry = _compiled(lowered)
-        facts_cache.write(cache, key, entry)
-        _remember_seconds(call, None, cache, entry["compile_seconds"])
-    origin = Origin(
-        label=call.label,
-        target=None,
+        target=target,
         device_kind=device.device_kind,
         partitions=lowered.partitions,
-        compiler=f"jaxlib {jaxlib.__version__}, {version}",
-        cached=cached,
+        compiler=output.compiler,
+        cached=output.cached,
         lower_seconds=lowered.lower_seconds,
-        compile_seconds=entry["compile_seconds"],
-        memory_bytes=(device.memory_stats() or {}).get("bytes_limit"),
-        rates=peak_rates(device.device_kind),
+        compile_seconds=output.compile_seconds,
+        memory_bytes=device.memory_bytes,
+        rates=device.rates,
     )
-    return Compilation(origin, entry["hlo"], entry["cost"], entry["memory"], lowered.donations, {})
+    return Compilation(origin, output.hlo, output.cost, output.memory, lowered.donations, stacks)
 
 
-def _told(call: Call, target: str | None, cache: Path | None) -> AbstractContextManager[None]:
-    """Tell of a compile while it lasts, and of what that of the call took the last time, when its code was another."""
+class _PresentDevice(NamedTuple):
+    """What `Target` has of a device that is absent."""
 
-    def usual() -> float | None:
-        seconds = (facts_cache.read(cache, _seconds_key(call, target)) or {}).get("seconds")
-        return seconds if isinstance(seconds, float) else None
-
-    return progress.waiting(f"compiling {call.label}{f' for {target}' if target else ''}", usual=usual)
+    device_kind: str
+    memory_bytes: int | None
+    rates: Rates | None
 
 
-def _remember_seconds(call: Call, target: str | None, cache: Path | None, seconds: float) -> None:
-    if seconds >= REMEMBERED_SECONDS:
-        facts_cache.write(cache, _seconds_key(call, target), {"seconds": float(seconds)})
+def _present_device() -> _PresentDevice:
+    device = jax.local_devices()[0]  # one of another process does not know its memory
+    memory = (device.memory_stats() or {}).get("bytes_limit")
+    return _PresentDevice(device.device_kind, memory, peak_rates(device.device_kind))
+
+
+def _output_for(
+    target: Target, lowered: LoweredCall, chips: int | None, cache: Path | None
+) -> tuple[CompilerOutput, Mapping[int, Stack]]:
+    """The output of the target's compiler, and the stacks that its numbers stand for."""
+    numbered = number_locations(lowered.text)
+    options = jax_stack.compiler_options(lowered.lowered)
+    text = numbered.text.encode()
+    output = compile_for(target, text, partitions=lowered.partitions, chips=chips, cache=cache, options=options)
+    return output, numbered.stacks
+
+
+def _output_here(lowered: LoweredCall, cache: Path | None) -> CompilerOutput:
+    """The output of the present device's compiler."""
+    device = jax.local_devices()[0]
+    version = device.client.platform_version
+    key = _key(lowered, device.device_kind, version)
+    remembered = output_of(facts_cache.read(cache, key), cached=True)
+    if remembered is not None:
+        return remembered
+    started = time.perf_counter()
+    compiled = lowered.lowered.compile()
+    seconds = time.perf_counter() - started
+    entry: dict[str, Any] = {
+        "hlo": compiled.as_text(),
+        "cost": cost_of(compiled.cost_analysis()),
+        "memory": memory_of(compiled.memory_analysis()),
+        "compile_seconds": seconds,
+        "compiler": f"jaxlib {jaxlib.__version__}, {version}",
+    }
+    facts_cache.write(cache, key, entry)
+    return CompilerOutput(**entry, cached=False)
+
+
+def _usual_seconds(cache: Path | None, key: str) -> float | None:
+    """The seconds that the call's compile took the last time, even if its code was another."""
+    seconds = (facts_cache.read(cache, key) or {}).get("seconds")
+    return seconds if isinstance(seconds, float) else None
 
 
 def _seconds_key(call: Call, target: str | None) -> str:
-    """Of a function and the shapes of its arguments, whatever its code: what took long will take about as long."""
+    """A hash of the function's name and the shapes of its arguments. After a change of its code a compile takes about
+    as long as before.
+    """
     leaves = jax.tree.leaves((call.args, call.kwargs))
     shapes = [[list(getattr(leaf, "shape", ())), str(getattr(leaf, "dtype", ""))] for leaf in leaves]
     module = getattr(call.fn, "__module__", None)
     return hashlib.sha256(json.dumps(["seconds", call.label, str(module), target, shapes]).encode()).hexdigest()
 
 
-def _compiled(lowered: LoweredCall) -> dict[str, Any]:
-    started = time.perf_counter()
-    compiled = lowered.lowered.compile()
-    seconds = time.perf_counter() - started
-    stats = compiled.memory_analysis()
-    return {
-        "hlo": compiled.as_text(),
-        "cost": {name: float(value) for name, value in _cost(compiled.cost_analysis()).items()},
-        "memory": {name: getattr(stats, name) for name in dir(stats) if name.endswith("_in_bytes")},
-        "compile_seconds": seconds,
-    }
-
-
-def _cost(analysis: Any) -> Mapping[str, float]:
-    # A list with one entry a module in some versions of jax.
-    return (analysis[0] if isinstance(analysis, list) else analysis) or {}
-
-
-def _with_lines(text: str) -> str:
-    """The program with the source lines that it was compiled from, which are in its metadata; not with those that led
-    to the compiling, which change with every edit of a test.
-    """
-    located = number_locations(text)
-    lines = (
-        f"{frame.file}:{frame.line}:{frame.function}"
-        for stack in located.stacks.values()
-        for frame in itertools.takewhile(lambda frame: not frame.file.startswith(_INSTRUMENTS), stack)
-    )
-    return "\n".join((located.text, *lines))
-
-
 def _key(lowered: LoweredCall, device_kind: str, version: str) -> str:
-    """What the program depends on. XLA's CPU compiler cuts loops into as many parts as the process may use cores."""
+    """A hash of everything that the compiler's output depends on."""
     parts = {
         "format": _FORMAT,
         "device_kind": device_kind,
         "version": version,
         "jaxlib": jaxlib.__version__,
+        # XLA's CPU compiler cuts loops into as many parts as the process may use cores.
         "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
         "flags": [os.environ.get(name, "") for name in ("XLA_FLAGS", "LIBTPU_INIT_ARGS")],
         "config": configuration(),
-        "options": _jax_internals.compiler_options(lowered.lowered),
+        "options": jax_stack.compiler_options(lowered.lowered),
     }
-    return hashlib.sha256(f"{json.dumps(parts, sort_keys=True)}\n{_with_lines(lowered.text)}".encode()).hexdigest()
+    numbered = number_locations(lowered.text)
+    # The output's metadata has the source lines, without those that lead from a test to the compile: they change with
+    # every edit of the test.
+    lines = [
+        f"{frame.file}:{frame.line}:{frame.function}"
+        for stack in numbered.stacks.values()
+        for frame in itertools.takewhile(lambda frame: not frame.file.startswith(_INSTRUMENTS), stack)
+    ]
+    return hashlib.sha256("\n".join([json.dumps(parts, sort_keys=True), numbered.text, *lines]).encode()).hexdigest()

@@ -1,13 +1,13 @@
-"""A call turned into the compiler's input, for the device that is here or for a platform that is not.
+"""Lowers a call to the compiler's input, for the present device or for a platform that is absent.
 
-Lowering happens in the user's process, where the function and its arguments are; it needs no TPU library.
+Lowering takes place in the user's process, where the function and its arguments are. It needs no TPU library.
+`jax.export` does not serve: it takes only what `jax.jit` itself returned, and refuses calls of the host (jax 0.10.2).
 """
 
 import collections
 import contextlib
 import dataclasses
 import functools
-import gc
 import inspect
 import math
 import re
@@ -18,21 +18,25 @@ from collections.abc import Iterator
 from typing import Any
 
 import jax
+from jax.extend import source_info_util
+from jax.extend.mlir import ir
 from jax.interpreters.mlir import ModuleContext
 
 from perfsuite.measure.call import Call
-from perfsuite.measure.compat import jax_stack as _jax_internals
+from perfsuite.measure.compat import jax_stack
 from perfsuite.measure.errors import MeasurementError
 from perfsuite.measure.hlo.hlo_module import Frame
+from perfsuite.measure.program.program import DonatedArgument
+from perfsuite.measure.words import plural
 
 _NOT_USABLE = "Some donated buffers were not usable"
 _ARGUMENT_NAME = re.compile(r'loc\("(.*)"(?:\(.*\))?\)\Z', re.DOTALL)
 
 
 class HostCallbackError(MeasurementError, AssertionError):
-    """A program for a device that is not here calls the host in a way that JAX does not lower for that device.
+    """A program for an absent device calls the host in a way that JAX does not lower for that device.
 
-    The message names each call with its source line. `calls` is how many there are.
+    The message names each call with its source line. `calls` is their number.
     """
 
     def __init__(self, message: str, calls: int):
@@ -41,29 +45,12 @@ class HostCallbackError(MeasurementError, AssertionError):
 
 
 @dataclasses.dataclass(frozen=True)
-class Donation:
-    """An argument that the caller gives away. `parameter` is its number in the program, None if the program drops it.
-
-    `path` leads to it from the call: `args[0]['w']`. `function` is where the function is defined that it is given to,
-    None where that is not known.
-    """
-
-    path: str
-    shape: tuple[int, ...]
-    dtype: str
-    bytes: int
-    parameter: int | None
-    function: Frame | None = None
-
-
-@dataclasses.dataclass(frozen=True)
 class LoweredCall:
-    """`text` is StableHLO with its source locations; `partitions` how many devices the program runs on."""
+    """`text` is StableHLO with its source locations, `partitions` is how many devices the program runs on."""
 
-    label: str
     text: str
     partitions: int
-    donations: tuple[Donation, ...]
+    donations: tuple[DonatedArgument, ...]
     lower_seconds: float
     lowered: jax.stages.Lowered
 
@@ -78,33 +65,29 @@ def lower_call(call: Call, platform: str | None = None) -> LoweredCall:
     fn, args, kwargs = _unwrapped(call.fn, call.args, call.kwargs)
     started = time.perf_counter()
     elsewhere = _without_device(platform) if platform is not None else contextlib.nullcontext()
-    with warnings.catch_warnings(), _no_collection(), elsewhere, _jax_internals.lowering(platform) as seen:
-        warnings.filterwarnings("ignore", message=_NOT_USABLE)  # a fact of the program, which `lost_donations` has
+    with warnings.catch_warnings(), elsewhere, jax_stack.lowering(platform) as seen:
+        warnings.filterwarnings("ignore", message=_NOT_USABLE)  # `Program.lost_donations` has them
         try:
             lowered = fn.lower(*args, **kwargs)
         except (ValueError, NotImplementedError) as error:
-            if platform is not None and seen.traced is not None and (calls := _host_calls(seen.traced.jaxpr.jaxpr)):
-                message = _callback_message(call.label, platform, calls, error)
-                raise HostCallbackError(message, len(calls)) from error
-            raise
+            calls = list(_host_calls(seen.traced.jaxpr.jaxpr)) if seen.traced is not None else []
+            if platform is None or not calls:
+                raise
+            raise HostCallbackError(_callback_message(call.label, platform, calls, error), len(calls)) from error
     seconds = time.perf_counter() - started
     while not isinstance(lowered, jax.stages.Lowered):  # those of Equinox and NNX hold JAX's
         lowered = lowered.lowered
-    module = lowered.compiler_ir("stablehlo")
-    return LoweredCall(
-        call.label,
-        lowered.as_text(debug_info=True),
-        _partitions(module),
-        tuple(_donations(lowered, module, seen, call)),
-        seconds,
-        lowered,
-    )
+    module: Any = lowered.compiler_ir("stablehlo")
+    attributes = module.operation.attributes
+    partitions = attributes["mhlo.num_partitions"].value if "mhlo.num_partitions" in attributes else 1
+    donations = tuple(_donations(lowered, module, seen, call))
+    return LoweredCall(lowered.as_text(debug_info=True), partitions, donations, seconds, lowered)
 
 
 class _NoDevice:
-    """In the place of the runtime of a device that is not here, which JAX asks to keep the functions to call back.
+    """Stands in for the runtime of an absent device, which JAX hands the functions to call back.
 
-    They are no part of the program's text, and the program is not going to run.
+    They are no part of the program's text, and the program will not run.
     """
 
     def make_python_callback_from_host_send_and_recv(self, *_: Any) -> None:
@@ -115,7 +98,7 @@ class _NoDevice:
 def _without_device(platform: str) -> Iterator[None]:
     """Let calls of the host be lowered for a platform without its runtime, in this thread.
 
-    JAX asks for the runtime where a program calls the host, and for nothing else that a TPU's program has in it.
+    JAX needs the runtime for nothing else in a TPU's program.
     """
     thread, original = threading.get_ident(), ModuleContext.get_backend
 
@@ -134,18 +117,6 @@ def _without_device(platform: str) -> Iterator[None]:
         ModuleContext.get_backend = original  # type: ignore[method-assign]
 
 
-@contextlib.contextmanager
-def _no_collection() -> Iterator[None]:
-    """Tracing makes many objects that stay; looking for garbage among them takes a tenth of its time."""
-    enabled = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if enabled:
-            gc.enable()
-
-
 def _unwrapped(fn: Any, args: tuple, kwargs: dict[str, Any]) -> tuple[Any, tuple, dict[str, Any]]:
     while not hasattr(fn, "lower"):
         if not isinstance(fn, functools.partial):
@@ -157,26 +128,21 @@ def _unwrapped(fn: Any, args: tuple, kwargs: dict[str, Any]) -> tuple[Any, tuple
     return fn, args, kwargs
 
 
-def _partitions(module: Any) -> int:
-    attributes = module.operation.attributes
-    return attributes["mhlo.num_partitions"].value if "mhlo.num_partitions" in attributes else 1
-
-
 def _donations(
-    lowered: jax.stages.Lowered, module: Any, seen: _jax_internals.Lowering, call: Call
-) -> Iterator[Donation]:
+    lowered: jax.stages.Lowered, module: Any, seen: jax_stack.Lowering, call: Call
+) -> Iterator[DonatedArgument]:
     infos = jax.tree_util.tree_leaves_with_path(lowered.args_info)
     if not any(info.donated for _, info in infos):
         return
     paths = _paths(seen.leaves, call) if seen.leaves is not None and len(seen.leaves) == len(infos) else {}
     parameters = _parameters(seen, module, len(infos))
-    function = _definition(call.fn)
+    source = _definition(call.fn)
     for number, (path, info) in enumerate(infos):
         if info.donated:
             name = paths.get(number) or f"args{jax.tree_util.keystr(path[1:])}"
-            bytes_ = math.prod(info.shape) * info.dtype.itemsize
-            shape = tuple(info.shape)
-            yield Donation(name, shape, str(info.dtype), bytes_, parameters.get(number), function)
+            array = f"{info.dtype}[{','.join(map(str, info.shape))}]"
+            size = math.prod(info.shape) * info.dtype.itemsize
+            yield DonatedArgument(name, array, size, parameters.get(number), source)
 
 
 def _definition(fn: Any) -> Frame | None:
@@ -187,7 +153,7 @@ def _definition(fn: Any) -> Frame | None:
 
 
 def _paths(leaves: list[Any], call: Call) -> dict[int, str]:
-    """Where the user passed each leaf that reached `jax.jit`, found by identity: wrappers rearrange arguments."""
+    """Where the user passed each leaf that reached `jax.jit`, by identity, because wrappers rearrange arguments."""
     given: dict[int, str] = {}
     for root, tree in (("args", call.args), ("kwargs", call.kwargs)):
         for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
@@ -195,10 +161,9 @@ def _paths(leaves: list[Any], call: Call) -> dict[int, str]:
     return {number: given[id(leaf)] for number, leaf in enumerate(leaves) if id(leaf) in given}
 
 
-def _parameters(seen: _jax_internals.Lowering, module: Any, count: int) -> dict[int, int]:
-    """Leaf number to parameter number. JAX drops arguments that the program does not use; names tell which."""
-    (main,) = (op for op in module.body.operations if str(op.attributes["sym_name"]) == '"main"')
-    arguments = list(main.regions[0].blocks[0].arguments)
+def _parameters(seen: jax_stack.Lowering, module: Any, count: int) -> dict[int, int]:
+    """Leaf number to parameter number. JAX drops arguments that the program does not use; names say which."""
+    arguments = list(ir.SymbolTable(module.operation)["main"].regions[0].blocks[0].arguments)
     if len(arguments) == count:
         return {number: number for number in range(count)}
     if seen.traced is None:
@@ -216,27 +181,29 @@ def _parameters(seen: _jax_internals.Lowering, module: Any, count: int) -> dict[
     return found
 
 
-def _host_calls(jaxpr: Any) -> list[tuple[str, str]]:
+def _host_calls(jaxpr: Any) -> Iterator[tuple[str, str]]:
     """The primitive and the source line of every host callback, also in inner jaxprs."""
-    from jax.extend import source_info_util
-
-    found = []
     for equation in jaxpr.eqns:
         name = equation.primitive.name
         if "callback" in name or name == "debug_print":
-            found.append((name, source_info_util.summarize(equation.source_info)))
+            yield name, source_info_util.summarize(equation.source_info)
         for value in equation.params.values():
             for inner in value if isinstance(value, tuple | list) else (value,):
                 inner = getattr(inner, "jaxpr", inner)
                 if hasattr(inner, "eqns"):
-                    found += _host_calls(inner)
-    return found
+                    yield from _host_calls(inner)
 
 
 def _callback_message(label: str, platform: str, calls: list[tuple[str, str]], error: Exception) -> str:
-    times = {1: "", **{n: f" ({n} times)" for n in range(2, len(calls) + 1)}}
-    named = "\n".join(f"  {call} at {line}{times[n]}" for (call, line), n in collections.Counter(calls).items())
-    return (
-        f"{label} calls the host {len(calls)} time{'s' * (len(calls) > 1)} a step in a way that JAX does not lower for "
-        f"{platform}: {error}\n{named}\ntake the call out of the step, or ask for the program of the present device"
+    lines = [
+        f"  {call} at {line}" + (f" ({count} times)" if count > 1 else "")
+        for (call, line), count in collections.Counter(calls).items()
+    ]
+    return "\n".join(
+        (
+            f"{label} calls the host {plural(len(calls), 'time')} a step in a way that JAX does not lower for "
+            f"{platform}: {error}",
+            *lines,
+            "take the call out of the step, or ask for the program of the present device",
+        )
     )

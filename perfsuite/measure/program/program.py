@@ -1,18 +1,19 @@
 """A compiled program's own facts: what the compiler says, without running anything and without noise.
 
-All metrics are for one device; of a sharded program, for each of its devices. `program_reader` makes a `Program` from
-what a compiler gives, `program_metrics` turns one into metrics for baselines.
+All facts are for one device; those of a sharded program are for each of its devices. `program_reader` reads a `Program`
+from a compiler's output, `program_metrics` turns it into metrics for baselines.
 """
 
 import collections
 import dataclasses
 import os
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from typing import Literal
 
 from perfsuite.measure.hlo.hlo_module import Frame
 from perfsuite.measure.targets.targets import Rates
+from perfsuite.measure.words import plural
 
 Bound = Literal["compute", "memory"]
 
@@ -25,10 +26,10 @@ An operation that the compiler made of several may have the paths of all, "jit(f
 
 @dataclasses.dataclass(frozen=True)
 class Operation:
-    """One thing that the program does. `what` says it in a word: an opcode, a custom call's target, a fusion's kind.
+    """One thing that the program does. `what` is an opcode, a custom call's target, or a fusion's kind.
 
-    `bytes` are those of its operands and results. `op_name` is JAX's path to it, `source` the innermost line of it that
-    belongs to no installed library, None where the compiler made it up.
+    `bytes` are those of its operands and results. `op_name` is JAX's path to it. `source` is the innermost line of the
+    user's that it comes from, None for an operation that the compiler adds.
     """
 
     what: str
@@ -45,7 +46,7 @@ class Operation:
 
     @property
     def part(self) -> str:
-        """What and where, without the line, so that a line that moves is no change."""
+        """`copy in attention (bert.py)`: without the line, so that a line that moves changes nothing."""
         if self.source is None:
             names = NAME.findall(self.op_name)
             return f"{self.what} of {names[-1]}" if names else self.what
@@ -56,9 +57,10 @@ class Operation:
 
 @dataclasses.dataclass(frozen=True)
 class Fusion(Operation):
-    """Operations in one kernel. `names` are JAX's for them, from primitives out to jitted functions, and the opcodes.
+    """Operations in one kernel.
 
-    `op_names` are the paths, `operations` how many there are, `sources` the lines they came from.
+    `names` are their opcodes and JAX's names for them, from primitives out to jitted functions. `op_names` are JAX's
+    paths, `operations` is their number, `sources` are the lines they come from.
     """
 
     names: frozenset[str]
@@ -68,41 +70,36 @@ class Fusion(Operation):
     estimated_cycles: int | None
 
 
-class Fused(tuple):
+class Fused(tuple[Fusion, ...]):
     """The fusions that hold operations of all of some names.
 
     A failed `assert program.fuses(...)` shows its `repr`, which says where each operation is instead.
     """
 
-    _apart: str
+    _names: tuple[str, ...]
+    _among: tuple[Fusion, ...]
 
-    def __new__(cls, names: tuple[str, ...], fusions: Iterable[Fusion]) -> "Fused":
+    def __new__(cls, names: tuple[str, ...], fusions: tuple[Fusion, ...]) -> "Fused":
         """Those of `fusions` that have all names."""
-        fusions = tuple(fusions)
-        made = super().__new__(cls, (fusion for fusion in fusions if fusion.names.issuperset(names)))
-        made._apart = _apart(names, fusions)
-        return made
+        fused = super().__new__(cls, (fusion for fusion in fusions if fusion.names.issuperset(names)))
+        fused._names, fused._among = names, fusions
+        return fused
 
     def __repr__(self) -> str:
         if self:
-            return f"<{len(self)} kernels: {', '.join(fusion.where for fusion in self[:3])}>"
-        return f"<no kernel has all of them; {self._apart}>"
-
-
-def _apart(names: Iterable[str], fusions: tuple[Fusion, ...]) -> str:
-    """Where the operations of each name are: up to three kernels of each."""
-    found = []
-    for name in names:
-        holders = [fusion.where for fusion in fusions if name in fusion.names]
-        found.append(f"{name}: {', '.join(dict.fromkeys(holders[:3])) or 'in none'}")
-    return "; ".join(found)
+            return f"<{plural(len(self), 'kernel')}: {', '.join(fusion.where for fusion in self[:3])}>"
+        found = []
+        for name in self._names:
+            holders = [fusion.where for fusion in self._among if name in fusion.names]
+            found.append(f"{name}: {', '.join(dict.fromkeys(holders[:3])) or 'in none'}")
+        return f"<no kernel has all of them; {'; '.join(found)}>"
 
 
 @dataclasses.dataclass(frozen=True)
 class Product(Operation):
-    """A matrix product or convolution. `dtypes` are those of its two operands, `flops` two for each multiply-add.
+    """A matrix product or convolution. `dtypes` are those of its two operands, `flops` counts two per multiply-add.
 
-    `precision` is "default", "high" or "highest", which take a TPU several passes in bfloat16.
+    `precision` is "default", "high" or "highest"; the last two take a TPU several passes in bfloat16.
     """
 
     dtypes: tuple[str, str]
@@ -111,24 +108,36 @@ class Product(Operation):
 
 
 @dataclasses.dataclass(frozen=True)
-class LostDonation:
-    """A donated argument whose memory no output reuses.
+class DonatedArgument:
+    """An argument that the caller gives away.
 
-    `path` leads to it from the call; `bytes` of all of it; `function` is where the one is defined that it was given to.
+    `path` leads to it from the call: `args[0]['w']`. `array` is its type, "float32[8,16]". `parameter` is its number in
+    the program, None where the program drops it. `source` is the definition of the function that it is passed to, None
+    where that is not known. `reason` says why no output reuses its memory; it is empty as long as one may.
     """
 
     path: str
+    array: str
     bytes: int
-    reason: str
-    function: Frame | None
+    parameter: int | None
+    source: Frame | None = None
+    reason: str = ""
+
+    @property
+    def where(self) -> str:
+        return self.path if self.source is None else place_of(self.source)
+
+    @property
+    def part(self) -> str:
+        return f"{self.path} ({self.reason})"
 
 
 @dataclasses.dataclass(frozen=True)
 class Origin:
-    """Where a program comes from and what it runs on: what its text does not say.
+    """Where a program comes from and what it runs on, which its text does not say.
 
-    `target` is the name of the device it was compiled for, None for the present one. `memory_bytes` is the memory that
-    a program may use there, None where it is not known, as `rates` are.
+    `target` is the name of the device it is compiled for, None for the present one. `memory_bytes` is the memory that
+    a program may use there. It and `rates` are None where they are not known.
     """
 
     label: str
@@ -147,9 +156,9 @@ class Origin:
 class Program(Origin):
     """The facts of one compiled program, for each device that it runs on.
 
-    `estimated_cycles` are the compiler's own and mean something only beside those of another program for the same
-    device. `bytes_accessed` is the compiler's count, in which one array read by two operations counts twice, and one
-    that stays on the chip counts too.
+    `estimated_cycles` is the compiler's own number, to be compared only with that of another program for the same
+    device. `bytes_accessed` is the compiler's count: an array that two operations read counts twice, and one that stays
+    on the chip counts too.
     """
 
     flops: float
@@ -162,7 +171,7 @@ class Program(Origin):
     code_bytes: int
 
     donations_asked: int
-    lost_donations: tuple[LostDonation, ...]
+    lost_donations: tuple[DonatedArgument, ...]
     fusions: tuple[Fusion, ...]
     operations: tuple[Operation, ...]
     products: tuple[Product, ...]
@@ -176,12 +185,12 @@ class Program(Origin):
 
     @property
     def peak_bytes(self) -> int:
-        """Arguments, outputs that are no arguments, temporaries, and the program itself, which lies there too."""
+        """The memory for arguments, outputs that reuse no argument, temporaries, and the program itself."""
         return sum(self.memory_use.values())
 
     @property
     def memory_use(self) -> dict[str, int]:
-        """What makes up the peak, in bytes."""
+        """The parts of the peak, in bytes."""
         return {
             "arguments": self.argument_bytes,
             "outputs that reuse no argument": self.output_bytes - self.alias_bytes,
@@ -191,7 +200,7 @@ class Program(Origin):
 
     @property
     def fits(self) -> bool | None:
-        """Whether the device has room for it; None where its memory is not known."""
+        """Whether the device's memory is large enough; None where it is not known."""
         return None if self.memory_bytes is None else self.peak_bytes <= self.memory_bytes
 
     @property
@@ -200,13 +209,18 @@ class Program(Origin):
         return None if self.memory_bytes is None else self.memory_bytes - self.peak_bytes
 
     @property
+    def known_cycles(self) -> int | None:
+        """`estimated_cycles`, None where the compiler estimates none."""
+        return self.estimated_cycles or None
+
+    @property
     def arithmetic_intensity(self) -> float:
         """FLOP for each byte accessed; 0 for a program that accesses none."""
         return self.flops / self.bytes_accessed if self.bytes_accessed else 0.0
 
     @property
     def bound(self) -> Bound | None:
-        """What limits the program at the device's published bfloat16 rate and bandwidth, if all else were perfect."""
+        """What limits the program at the device's published bfloat16 rate and bandwidth."""
         if self.rates is None or not self.bytes_accessed:
             return None
         ridge = self.rates.peak_flops["bf16"] / self.rates.memory_bandwidth
@@ -223,20 +237,20 @@ class Program(Origin):
 
     @property
     def float32_products(self) -> tuple[Product, ...]:
-        """Products with an operand in float32: where bfloat16 was meant, a silent loss of speed."""
+        """Products with an operand in float32, which are slow where bfloat16 was meant."""
         return tuple(product for product in self.products if "f32" in product.dtypes)
 
     @property
     def high_precision_products(self) -> tuple[Product, ...]:
-        """Products that a precision above the default was asked for."""
+        """Products at a precision above the default."""
         return tuple(product for product in self.products if product.precision != "default")
 
     @property
     def collective_bytes(self) -> int:
         return sum(collective.bytes for collective in self.collectives)
 
-    def fuses(self, *names: str) -> "Fused":
-        """The kernels that hold an operation of every name: true if there are any, and a tuple of them.
+    def fuses(self, *names: str) -> Fused:
+        """The kernels that hold an operation of every name, as a tuple, which is true if there are any.
 
         A name is that of a JAX primitive ("dot_general", "select_n"), of a jitted function or scope that the operation
         is in ("_bernoulli"), or an opcode of the compiled program ("convolution"). Raises `ValueError` without one.

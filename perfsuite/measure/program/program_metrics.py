@@ -1,109 +1,89 @@
-"""The facts of a program as metrics, each with its unit, its kind, and the parts that it is made of."""
+"""The facts of a program as metrics, each with its unit, its kind, and its parts."""
 
 import collections
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable
+from typing import Any
 
-from perfsuite.measure.measurement import Better, Kind, Metric
-from perfsuite.measure.program.program import Operation, Program, place_of
+from perfsuite.measure.measurement import Kind, Metric
+from perfsuite.measure.program.program import DonatedArgument, Operation, Program
 
 PARTS = 24
-"""At most so many parts of a metric are kept, the largest: a baseline is to be read by people."""
+"""At most so many parts of a metric are kept, the largest: people read the baselines."""
 
 OTHERS = "all others"
 """The part that stands for those that are not kept."""
 
+_FACTS: tuple[tuple[str, str, Kind], ...] = (
+    ("flops", "FLOP", "size"),
+    ("transcendentals", "operations", "size"),
+    ("bytes accessed", "bytes", "size"),
+    ("peak bytes", "bytes", "size"),
+    ("argument bytes", "bytes", "size"),
+    ("output bytes", "bytes", "size"),
+    ("temp bytes", "bytes", "size"),
+    ("alias bytes", "bytes", "size"),
+    ("code bytes", "bytes", "size"),
+    ("fusions", "fusions", "count"),
+    ("products", "products", "count"),
+    ("float32 products", "products", "count"),
+    ("high precision products", "products", "count"),
+    ("custom calls", "calls of the device", "count"),
+    ("copies", "copies", "count"),
+    ("transposes", "transposes", "count"),
+    ("collectives", "collectives", "count"),
+    ("collective bytes", "bytes", "size"),
+    ("resharding", "collectives", "count"),
+    ("host transfers", "transfers", "count"),
+    ("lost donations", "buffers", "count"),
+    ("estimated cycles", "cycles, relative", "info"),
+    ("arithmetic intensity", "FLOP/byte", "info"),
+    ("memory margin", "bytes", "info"),
+    ("lower seconds", "s", "info"),
+    ("compile seconds", "s", "info"),
+)
+"""Name, unit and kind. The attribute of `Program` has the same name; a count is the length of a tuple."""
+
+_ATTRIBUTES = {"memory margin": "margin_bytes", "estimated cycles": "known_cycles"}
+_HIGHER_IS_BETTER = ("alias bytes", "memory margin")
+
 
 def metrics_of(program: Program) -> list[Metric]:
-    """Every fact of the program as a metric named after its label."""
-    return list(_metrics(program))
+    """Every fact of the program as a metric named after its label, without those that are not known."""
+    values = [getattr(program, _ATTRIBUTES.get(name, name.replace(" ", "_"))) for name, _, _ in _FACTS]
+    return [_metric(program, value, *fact) for value, fact in zip(values, _FACTS, strict=True) if value is not None]
 
 
-def facts_of(program: Program) -> dict[str, float]:
+def gated_facts(program: Program) -> dict[str, float]:
     """The facts that are gated, by name without the label: programs with equal ones do the same work."""
     prefix = len(program.label) + 1
-    return {made.name[prefix:]: made.value for made in metrics_of(program) if made.kind != "info"}
+    return {metric.name[prefix:]: metric.value for metric in metrics_of(program) if metric.kind != "info"}
 
 
-def _metrics(program: Program) -> Iterator[Metric]:
-    def metric(
-        name: str,
-        value: float,
-        unit: str,
-        kind: Kind,
-        parts: Iterable[tuple[Operation, int]] = (),
-        better: Better = "lower",
-    ) -> Metric:
-        detail, places = _detail(parts)
-        return Metric(
-            f"{program.label} {name}",
-            value,
-            unit,
-            kind,
-            better,
-            detail=detail,
-            places=places,
-            target=program.target,
-        )
-
-    def count(name: str, operations: Sequence[Operation], unit: str) -> Metric:
-        return metric(name, len(operations), unit, "count", ((operation, 1) for operation in operations))
-
-    by_bytes = [(operation, operation.bytes) for operation in program.operations]
-    by_flops = [(product, product.flops) for product in program.products]
-    yield metric("flops", program.flops, "FLOP", "size", by_flops)
-    yield metric("transcendentals", program.transcendentals, "operations", "size")
-    yield metric("bytes accessed", program.bytes_accessed, "bytes", "size", by_bytes)
-    yield Metric(
-        f"{program.label} peak bytes",
-        program.peak_bytes,
-        "bytes",
-        "size",
-        detail=program.memory_use,
+def _metric(program: Program, value: Any, name: str, unit: str, kind: Kind) -> Metric:
+    amounts: Iterable[tuple[Operation | DonatedArgument, int]] = ()
+    if isinstance(value, tuple):
+        amounts, value = [(part, 1) for part in value], len(value)
+    elif name == "flops":
+        amounts = [(product, product.flops) for product in program.products]
+    elif name in ("bytes accessed", "collective bytes"):
+        parts = program.operations if name == "bytes accessed" else program.collectives
+        amounts = [(part, part.bytes) for part in parts]
+    detail, places = (program.memory_use, None) if name == "peak bytes" else _detail(amounts)
+    return Metric(
+        f"{program.label} {name}",
+        value,
+        unit,
+        kind,
+        "higher" if name in _HIGHER_IS_BETTER else "lower",
+        detail=detail,
+        places=places,
         target=program.target,
     )
-    yield metric("argument bytes", program.argument_bytes, "bytes", "size")
-    yield metric("output bytes", program.output_bytes, "bytes", "size")
-    yield metric("temp bytes", program.temp_bytes, "bytes", "size")
-    yield metric("alias bytes", program.alias_bytes, "bytes", "size", better="higher")
-    yield metric("code bytes", program.code_bytes, "bytes", "size")
-    yield count("fusions", program.fusions, "fusions")
-    yield count("products", program.products, "products")
-    yield count("float32 products", program.float32_products, "products")
-    yield count("high precision products", program.high_precision_products, "products")
-    yield count("custom calls", program.custom_calls, "calls of the device")
-    yield count("copies", program.copies, "copies")
-    yield count("transposes", program.transposes, "transposes")
-    yield count("collectives", program.collectives, "collectives")
-    yield metric(
-        "collective bytes",
-        program.collective_bytes,
-        "bytes",
-        "size",
-        ((made, made.bytes) for made in program.collectives),
-    )
-    yield count("resharding", program.resharding, "collectives")
-    yield count("host transfers", program.host_transfers, "transfers")
-    named = [(f"{donation.path} ({donation.reason})", donation.function) for donation in program.lost_donations]
-    lost = _largest(collections.Counter(name for name, _ in named))
-    yield Metric(
-        f"{program.label} lost donations",
-        len(program.lost_donations),
-        "buffers",
-        "count",
-        detail=lost or None,
-        target=program.target,
-        places={name: place_of(function) for name, function in named if function and name in lost} or None,
-    )
-    if program.estimated_cycles:
-        yield metric("estimated cycles", program.estimated_cycles, "cycles, relative", "info")
-    yield metric("arithmetic intensity", program.arithmetic_intensity, "FLOP/byte", "info")
-    if program.margin_bytes is not None:
-        yield metric("memory margin", program.margin_bytes, "bytes", "info", better="higher")
-    yield metric("lower seconds", program.lower_seconds, "s", "info")
-    yield metric("compile seconds", program.compile_seconds, "s", "info")
 
 
-def _detail(parts: Iterable[tuple[Operation, int]]) -> tuple[dict[str, int] | None, dict[str, str] | None]:
+def _detail(
+    parts: Iterable[tuple[Operation | DonatedArgument, int]],
+) -> tuple[dict[str, int] | None, dict[str, str] | None]:
     """The largest parts of a metric, and the line of the largest operation of each."""
     sums: collections.Counter[str] = collections.Counter()
     largest: dict[str, tuple[int, str]] = {}
@@ -112,15 +92,10 @@ def _detail(parts: Iterable[tuple[Operation, int]]) -> tuple[dict[str, int] | No
         sums[part] += amount
         if operation.source is not None and amount > largest.get(part, (-1, ""))[0]:
             largest[part] = amount, operation.where
-    kept = _largest(sums)
+    # Equal parts by name, because a compiler may change their order.
+    ordered = sorted(sums.items(), key=lambda part: (-part[1], part[0]))
+    kept = dict(ordered[:PARTS])
     places = {part: largest[part][1] for part in kept if part in largest}
+    if len(ordered) > PARTS:
+        kept[OTHERS] = sum(amount for _, amount in ordered[PARTS:])
     return kept or None, places or None
-
-
-def _largest(sums: collections.Counter[str]) -> dict[str, int]:
-    """At most `PARTS`, the largest first; equal ones by name, because a compiler may change their order."""
-    parts = sorted(sums.items(), key=lambda part: (-part[1], part[0]))
-    kept = dict(parts[:PARTS])
-    if len(parts) > PARTS:
-        kept[OTHERS] = sum(amount for _, amount in parts[PARTS:])
-    return kept

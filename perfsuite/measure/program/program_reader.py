@@ -1,4 +1,4 @@
-"""Reads a `Program` off what a compiler gives: the optimised program, its cost analysis, its memory statistics."""
+"""Reads a `Program` from a compiler's output: the optimised program, its cost analysis, its memory statistics."""
 
 import dataclasses
 import re
@@ -6,28 +6,20 @@ import site
 import sysconfig
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-from perfsuite.measure.hlo.hlo_module import Computation, Frame, Instruction, Module, Shape
+from perfsuite.measure.hlo.hlo_module import Frame, Instruction, Module, Shape
 from perfsuite.measure.hlo.product_flops import product_flops
-from perfsuite.measure.program.lowering import Donation
-from perfsuite.measure.program.program import NAME, Fusion, LostDonation, Operation, Origin, Product, Program
+from perfsuite.measure.program.program import NAME, DonatedArgument, Fusion, Operation, Origin, Product, Program
 
 _CONTROL = frozenset(("while", "conditional", "call", "async-start"))
-"""What runs the computations that it calls, instruction by instruction."""
+"""Instructions that run the computations that they call, instruction by instruction."""
 
-_NO_WORK = _CONTROL | {
-    *("after-all", "async-update", "bitcast", "constant", "get-tuple-element", "parameter", "tuple"),
-}
+_NO_WORK = _CONTROL | {"after-all", "async-update", "bitcast", "constant", "get-tuple-element", "parameter", "tuple"}
 
 _PRODUCTS = ("dot", "convolution")
-_COLLECTIVES = (
-    "all-gather",
-    "all-reduce",
-    "all-to-all",
-    "collective-broadcast",
-    "collective-permute",
-    "ragged-all-to-all",
-    "reduce-scatter",
-)
+_COLLECTIVES = {
+    *("all-gather", "all-reduce", "all-to-all", "collective-broadcast", "collective-permute"),
+    *("ragged-all-to-all", "reduce-scatter"),
+}
 _RESHARDS = ("all-gather", "all-to-all", "collective-permute")
 _ASKED_FOR = {
     *("all_gather", "all_to_all", "ppermute", "psum_scatter", "reduce_scatter"),
@@ -40,7 +32,7 @@ _BOOKKEEPING = {
     *("AllocateBuffer", "AssumeGatherIndicesInBound", "AsyncCollectiveDone", "AsyncCollectiveStart", "ConcatBitcast"),
     *("GatherScatterIndicesBitpacked", "X64Combine", "X64SplitHigh", "X64SplitLow"),
 }
-"""Custom calls by which the TPU's compiler tells itself something."""
+"""Custom calls that the TPU's compiler adds for its own use."""
 
 _CHAIN = re.compile(r'chain_id="?(\d+)')
 _LIBRARIES = tuple(
@@ -49,31 +41,26 @@ _LIBRARIES = tuple(
 )
 
 
+_Placed = tuple[Instruction, tuple[Shape, ...]]
+"""An instruction and the shapes of its operands."""
+
+
 def read_program(
     origin: Origin,
     module: Module,
     cost: Mapping[str, float],
     memory: Mapping[str, int],
-    donations: Sequence[Donation],
+    donations: Sequence[DonatedArgument],
 ) -> Program:
     """The facts of a compiled program.
 
     `cost` is XLA's cost analysis ("flops", "bytes accessed", "transcendentals"), `memory` its memory statistics
     (`argument_size_in_bytes` and so on).
     """
-    kernels = list(_kernels(module))
-    everything = [(computation, op) for computation in _reachable(module) for op in computation.instructions]
-    shapes = {name: {op.name: op.shapes for op in of.instructions} for name, of in module.computations.items()}
-
-    def operation(computation: Computation, op: Instruction, what: str, bytes_: int | None = None) -> Operation:
-        size = _bytes(op.shapes) + _operand_bytes(op, shapes[computation.name]) if bytes_ is None else bytes_
-        return Operation(what, op.op_name, source_of(op.stack), size)
-
-    fusions = [_fusion(module, computation, op, shapes) for computation, op in kernels if op.opcode == "fusion"]
-    collectives = [
-        operation(computation, op, op.opcode.removesuffix("-start"), _moved_bytes(op, shapes[computation.name]))
-        for computation, op in _collectives(everything)
-    ]
+    # All instructions, and those that run by themselves: in the entry, in loops and in branches, not inside fusions.
+    everything = list(_placed(module, lambda op: op.calls))
+    kernels = list(_placed(module, lambda op: op.calls if op.opcode in _CONTROL else ()))
+    collectives = tuple(_collectives(everything))
     return Program(
         **{field.name: getattr(origin, field.name) for field in dataclasses.fields(origin)},
         flops=max(cost.get("flops", 0.0), 0.0),
@@ -85,63 +72,47 @@ def read_program(
         alias_bytes=memory["alias_size_in_bytes"],
         code_bytes=memory["generated_code_size_in_bytes"],
         donations_asked=len(donations),
-        lost_donations=tuple(_lost(donations, _reused(module))),
-        fusions=tuple(fusions),
-        operations=tuple(
-            operation(computation, op, op.opcode)
-            for computation, op in kernels
-            if op.opcode not in _NO_WORK and not op.opcode.endswith("-done")
-        ),
-        products=tuple(
-            _product(op, operation(computation, op, op.opcode), shapes[computation.name])
-            for computation, op in everything
-            if op.opcode in _PRODUCTS
-        ),
-        collectives=tuple(collectives),
-        resharding=tuple(made for made in collectives if made.what in _RESHARDS and not _asked_for(made.op_name)),
-        custom_calls=tuple(
-            operation(computation, op, op.custom_call_target or "custom call")
-            for computation, op in everything
-            if op.opcode == "custom-call" and op.custom_call_target not in _BOOKKEEPING
-        ),
-        copies=tuple(operation(computation, op, "copy") for computation, op in kernels if _only_copies(module, op)),
-        transposes=tuple(
-            operation(computation, op, "transpose") for computation, op in everything if op.opcode == "transpose"
-        ),
-        host_transfers=tuple(
-            operation(computation, op, kind) for computation, op in everything if (kind := _host_transfer(op))
-        ),
-        estimated_cycles=sum(op.estimated_cycles or 0 for _, op in kernels),
+        lost_donations=tuple(_lost(donations, module)),
+        fusions=tuple(_fusion(module, placed) for placed in kernels if placed[0].opcode == "fusion"),
+        operations=_operations(kernels, _work),
+        products=tuple(_product(placed) for placed in everything if placed[0].opcode in _PRODUCTS),
+        collectives=collectives,
+        resharding=tuple(each for each in collectives if each.what in _RESHARDS and not _asked_for(each.op_name)),
+        custom_calls=_operations(everything, _custom_call),
+        copies=_operations(kernels, lambda op: "copy" if _only_copies(module, op) else None),
+        transposes=_operations(everything, lambda op: "transpose" if op.opcode == "transpose" else None),
+        host_transfers=_operations(everything, _host_transfer),
+        estimated_cycles=sum(op.estimated_cycles or 0 for op, _ in kernels),
     )
 
 
-def _reachable(module: Module) -> list[Computation]:
-    """The entry and every computation called from it, also those inside kernels, each once."""
-    return _walk(module, lambda op: op.calls)
-
-
-def _kernels(module: Module) -> Iterator[tuple[Computation, Instruction]]:
-    """The instructions that run by themselves: in the entry, in loops and in branches, not inside fusions."""
-    for computation in _walk(module, lambda op: op.calls if op.opcode in _CONTROL else ()):
-        for op in computation.instructions:
-            yield computation, op
-
-
-def _walk(module: Module, calls: Callable[[Instruction], Iterable[str]]) -> list[Computation]:
-    found = {module.entry: module.computations[module.entry]}
+def _placed(module: Module, calls: Callable[[Instruction], Iterable[str]]) -> Iterator[_Placed]:
+    """The instructions of the entry and of every computation that it reaches by `calls`, each once."""
+    reached = {module.entry: None}
     waiting = [module.entry]
     while waiting:
         for op in module.computations[waiting.pop()].instructions:
-            for name in calls(op):
-                if name not in found:
-                    found[name] = module.computations[name]
-                    waiting.append(name)
-    return list(found.values())
+            new = dict.fromkeys(name for name in calls(op) if name not in reached)
+            reached |= new
+            waiting += new
+    for name in reached:
+        computation = module.computations[name]
+        shapes = {op.name: op.shapes for op in computation.instructions}
+        for op in computation.instructions:
+            yield op, tuple(shape for operand in op.operands for shape in shapes[operand])
 
 
-def _fusion(
-    module: Module, computation: Computation, op: Instruction, shapes: Mapping[str, Mapping[str, tuple[Shape, ...]]]
-) -> Fusion:
+def _operations(among: Iterable[_Placed], what: Callable[[Instruction], str | None]) -> tuple[Operation, ...]:
+    """Those instructions for which `what` has a name."""
+    return tuple(
+        Operation(name, op.op_name, source_of(op.stack), _bytes(op.shapes) + _bytes(operands))
+        for op, operands in among
+        if (name := what(op))
+    )
+
+
+def _fusion(module: Module, placed: _Placed) -> Fusion:
+    op, operands = placed
     parts = [part for part in _inside(module, op) if part.opcode not in ("parameter", "constant")]
     op_names = frozenset(part.op_name for part in parts if part.op_name)
     names = {name for op_name in op_names for name in NAME.findall(op_name)} | {part.opcode for part in parts}
@@ -150,7 +121,7 @@ def _fusion(
         f"{op.fusion_kind or 'fusion'} fusion",
         op.op_name,
         source_of(op.stack) or next(iter(sources), None),
-        _bytes(op.shapes) + _operand_bytes(op, shapes[computation.name]),
+        _bytes(op.shapes) + _bytes(operands),
         frozenset(names),
         op_names,
         len(parts),
@@ -167,34 +138,38 @@ def _inside(module: Module, op: Instruction) -> Iterator[Instruction]:
             yield from _inside(module, part)
 
 
+def _work(op: Instruction) -> str | None:
+    return None if op.opcode in _NO_WORK or op.opcode.endswith("-done") else op.opcode
+
+
 def _only_copies(module: Module, op: Instruction) -> bool:
     """A kernel that does nothing but copy: XLA's CPU compiler wraps most operations that are alone in a fusion."""
     if op.opcode != "fusion":
         return op.opcode == "copy"
-    work = {part.opcode for part in _inside(module, op)} - _NO_WORK - {"fusion"}
-    return work == {"copy"}
+    return {part.opcode for part in _inside(module, op)} - _NO_WORK - {"fusion"} == {"copy"}
 
 
-def _product(op: Instruction, operation: Operation, shapes: Mapping[str, tuple[Shape, ...]]) -> Product:
-    left, right = (shapes[operand][0] for operand in op.operands[:2])
-    fields = {field.name: getattr(operation, field.name) for field in dataclasses.fields(operation)}
+def _product(placed: _Placed) -> Product:
+    op, operands = placed
+    left, right = operands[:2]
     precision = max(re.findall(r"high\w*", op.attributes.get("operand_precision", "")), key=len, default="default")
-    what = f"{left.dtype} x {right.dtype} {op.opcode}{'' if precision == 'default' else f' at {precision} precision'}"
     return Product(
-        **{**fields, "what": what},
+        f"{left.dtype} x {right.dtype} {op.opcode}{'' if precision == 'default' else f' at {precision} precision'}",
+        op.op_name,
+        source_of(op.stack),
+        _bytes(op.shapes) + _bytes(operands),
         dtypes=(left.dtype, right.dtype),
         precision=precision,
         flops=product_flops(op, left, right),
     )
 
 
-def _collectives(
-    everything: Iterable[tuple[Computation, Instruction]],
-) -> Iterator[tuple[Computation, Instruction]]:
+def _collectives(everything: Iterable[_Placed]) -> Iterator[Operation]:
     """Each collective once: of an asynchronous one its start, or what that wraps."""
     chains = set()
-    for computation, op in everything:
-        if op.opcode.removesuffix("-start") not in _COLLECTIVES:
+    for op, operands in everything:
+        kind = op.opcode.removesuffix("-start")
+        if kind not in _COLLECTIVES:
             continue
         # The TPU's compiler cuts one collective into the parts of a chain, each in a fusion of its own.
         if chain := _CHAIN.search(op.attributes.get("frontend_attributes", "")):
@@ -202,21 +177,26 @@ def _collectives(
             if part in chains:
                 continue
             chains.add(part)
-        yield computation, op
+        yield Operation(kind, op.op_name, source_of(op.stack), _moved_bytes(op, _bytes(operands)))
 
 
-def _moved_bytes(op: Instruction, shapes: Mapping[str, tuple[Shape, ...]]) -> int:
+def _moved_bytes(op: Instruction, into: int) -> int:
     """The larger of what goes in and what comes out: the whole array for a gather and for a scatter."""
-    into = _operand_bytes(op, shapes)
     if not op.opcode.endswith("-start"):
         return max(into, _bytes(op.shapes))
-    # An asynchronous start gives back its operands beside its results, and scalars that tell how far it is.
+    # An asynchronous start gives back its operands beside its results, and scalars for its progress.
     out = sum(shape.bytes for shape in op.shapes if shape.dims or shape.dtype not in ("s32", "u32"))
     return max(into, out - into if out > into else out)
 
 
 def _asked_for(op_name: str) -> bool:
     return not _ASKED_FOR.isdisjoint(NAME.findall(op_name))
+
+
+def _custom_call(op: Instruction) -> str | None:
+    if op.opcode != "custom-call" or op.custom_call_target in _BOOKKEEPING:
+        return None
+    return op.custom_call_target or "custom call"
 
 
 def _host_transfer(op: Instruction) -> str | None:
@@ -228,36 +208,20 @@ def _host_transfer(op: Instruction) -> str | None:
     return target if target in _MOVES else None
 
 
-def _reused(module: Module) -> set[int]:
-    """The numbers of the arguments whose memory an output takes."""
+def _lost(donations: Sequence[DonatedArgument], module: Module) -> Iterator[DonatedArgument]:
     # A TPU's program with many arguments has one parameter, a tuple of them all.
-    return {alias.parameter_index[0] if alias.parameter_index else alias.parameter for alias in module.aliases}
-
-
-def _lost(donations: Sequence[Donation], reused: set[int]) -> Iterator[LostDonation]:
+    reused = {alias.parameter_index[0] if alias.parameter_index else alias.parameter for alias in module.aliases}
     for donation in donations:
         if donation.parameter is None:
-            yield _lost_donation(donation, "the program does not use it")
+            yield dataclasses.replace(donation, reason="the program does not use it")
         elif donation.parameter not in reused:
-            shape = f"{donation.dtype}[{','.join(map(str, donation.shape))}]"
-            yield _lost_donation(donation, f"{shape}: no output took its memory")
-
-
-def _lost_donation(donation: Donation, reason: str) -> LostDonation:
-    return LostDonation(donation.path, donation.bytes, reason, donation.function)
+            yield dataclasses.replace(donation, reason=f"{donation.array}: no output took its memory")
 
 
 def _bytes(shapes: Iterable[Shape]) -> int:
     return sum(shape.bytes for shape in shapes)
 
 
-def _operand_bytes(op: Instruction, shapes: Mapping[str, tuple[Shape, ...]]) -> int:
-    return sum(_bytes(shapes[name]) for name in op.operands)
-
-
 def source_of(stack: Sequence[Frame]) -> Frame | None:
     """The innermost frame outside installed libraries; failing that, the innermost."""
-    for frame in stack:
-        if not frame.file.startswith(_LIBRARIES):
-            return frame
-    return stack[0] if stack else None
+    return next((frame for frame in stack if not frame.file.startswith(_LIBRARIES)), stack[0] if stack else None)

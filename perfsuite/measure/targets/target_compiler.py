@@ -124,11 +124,11 @@ def compile_for(
     key = _key(target, stablehlo, request, environment)
 
     def remembered() -> CompilerOutput | CompileFailed | None:
-        return _read(target, facts_cache.read(cache, key), cached=True)
+        return _result(target, facts_cache.read(cache, key), cached=True)
 
     def compiled() -> CompilerOutput | CompileFailed:
         entry = _run(target, stablehlo, request, environment)
-        result = _read(target, entry, cached=False)
+        result = _result(target, entry, cached=False)
         if result is None:
             raise TargetError(f"the compiler's process gave a result that cannot be read: {_short(str(entry))}")
         if not (isinstance(result, CompileFailed) and result.details.startswith(_PASSING)):
@@ -216,17 +216,22 @@ def _command(folder: Path) -> list[str]:
     return [sys.executable, "-P", "-m", "perfsuite.measure.targets.target_worker", str(folder)]
 
 
-def _read(target: Target, entry: Mapping[str, Any] | None, *, cached: bool) -> CompilerOutput | CompileFailed | None:
-    """The result that an entry holds; `None` without an entry, and where it holds none."""
+def output_of(entry: Mapping[str, Any] | None, *, cached: bool) -> CompilerOutput | None:
+    """The output that an entry of the cache holds; `None` without an entry, and where it holds none."""
     try:
-        if entry is None or "error" not in entry:
-            return None if entry is None else CompilerOutput(**entry, cached=cached)
-        message = entry["error"]["message"]
-        reason = _short(_CODES.sub("", message.strip()).partition("\n")[0]) or entry["error"]["type"]
-        out_of_memory = message.startswith("RESOURCE_EXHAUSTED: ")
-        return CompileFailed(target.name, reason, out_of_memory=out_of_memory, details=message)
-    except (KeyError, TypeError):
+        return CompilerOutput(**entry or {}, cached=cached)
+    except TypeError:
         return None
+
+
+def _result(target: Target, entry: Mapping[str, Any] | None, *, cached: bool) -> CompilerOutput | CompileFailed | None:
+    error = (entry or {}).get("error")
+    if error is None:
+        return output_of(entry, cached=cached)
+    message = error["message"]
+    reason = _short(_CODES.sub("", message.strip()).partition("\n")[0]) or error["type"]
+    out_of_memory = message.startswith("RESOURCE_EXHAUSTED: ")
+    return CompileFailed(target.name, reason, out_of_memory=out_of_memory, details=message)
 
 
 def _short(text: str) -> str:

@@ -18,8 +18,8 @@ import perfsuite
 from perfsuite.measure.call import call
 from perfsuite.measure.program import compilation
 from perfsuite.measure.program.compilation import Compilation, compile_call, program_of
-from perfsuite.measure.program.program_diff import differences
-from perfsuite.measure.program.program_metrics import facts_of
+from perfsuite.measure.program.program_diff import program_differences
+from perfsuite.measure.program.program_metrics import gated_facts
 from perfsuite.measure.targets import cache as facts_cache
 from perfsuite.measure.targets import target_compiler
 from perfsuite.measure.targets.target_compiler import CompileFailed
@@ -77,7 +77,7 @@ def test_what_a_compiler_said_survives_json(backend):
         made, origin=dataclasses.replace(made.origin, rates=None), stacks={}
     )
     before, after = made.program(), read.program()
-    assert differences(before, after) == ""
+    assert program_differences(before, after) == ""
     assert [fusion.where for fusion in after.fusions] == [fusion.where for fusion in before.fusions] != []
 
 
@@ -200,7 +200,7 @@ def test_a_line_that_moved_is_no_other_program_and_is_told_as_it_is_now(tmp_path
     assert (before.cached, after.cached) == (False, True)
     assert before.products[0].where == f"{tmp_path}/one.py:6 in moved"
     assert after.products[0].where == f"{tmp_path}/two.py:13 in moved"
-    assert facts_of(before) == facts_of(after)
+    assert gated_facts(before) == gated_facts(after)
 
 
 @needs_libtpu

@@ -35,8 +35,8 @@ def test_donations_have_the_paths_of_the_call(platform):
     lowered = lower_call(call(jax.jit(update, donate_argnums=0), {"w": W}, X), platform)
     assert donations(lowered) == {"args[0]['w']": 0}
     assert lowered.donations[0].bytes == 64
-    assert (lowered.donations[0].shape, lowered.donations[0].dtype) == ((4, 4), "float32")
-    assert (lowered.label, lowered.partitions) == ("update", 1)
+    assert lowered.donations[0].array == "float32[4,4]"
+    assert lowered.partitions == 1
     assert lowered.lower_seconds > 0
 
 
@@ -72,7 +72,6 @@ def test_nnx(platform):
     model = nnx.Linear(4, 4, rngs=nnx.Rngs(0))
     lowered = lower_call(call(nnx.jit(lambda model, x: model(x), donate_argnums=0), model, X), platform)
     assert len(lowered.donations) == 2
-    assert lowered.label == "lambda"
 
 
 @pytest.mark.parametrize("platform", PLATFORMS)

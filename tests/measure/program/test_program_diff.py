@@ -10,23 +10,23 @@ from support.compiled_texts import TEXTS, computation, jitted, module, read, spe
 from support.libtpu_needed import needs_libtpu
 
 from perfsuite.measure.program.compilation import program_of
-from perfsuite.measure.program.program_diff import differences
+from perfsuite.measure.program.program_diff import program_differences
 
 FACTS = {name: read(text) for name, text in TEXTS.items()}
 
 
 @pytest.mark.parametrize("name", sorted(TEXTS))
 def test_equal_programs_have_no_differences(name):
-    assert differences(FACTS[name], read(TEXTS[name])) == ""
+    assert program_differences(FACTS[name], read(TEXTS[name])) == ""
     # Neither where it runs nor how long its compiler took is a difference of the program.
     other = dataclasses.replace(FACTS[name], label="other", compiler="another", compile_seconds=9.0, cached=True)
-    assert differences(FACTS[name], other) == ""
+    assert program_differences(FACTS[name], other) == ""
 
 
 @pytest.mark.parametrize("other", ["train_cpu", "control_v5e", "sharded_v5e"])
 def test_the_other_way_around_the_same_is_taken_away(other):
-    there = differences(FACTS["train_v5e"], FACTS[other]).splitlines()
-    back = differences(FACTS[other], FACTS["train_v5e"]).splitlines()
+    there = program_differences(FACTS["train_v5e"], FACTS[other]).splitlines()
+    back = program_differences(FACTS[other], FACTS["train_v5e"]).splitlines()
 
     def moves(lines, sign):
         # The line that is told is the later program's, where both have the part.
@@ -64,18 +64,18 @@ APART = module(
 
 
 def test_a_kernel_that_split_is_told_with_its_place_whatever_the_function_is_called():
-    assert differences(read(TOGETHER), read(APART)).splitlines() == [
+    assert program_differences(read(TOGETHER), read(APART)).splitlines() == [
         "fusions: 1 -> 2 (+100.00%)",
         "+ 1 x kLoop fusion in m.py: m.py:14",
         "unfused: exp and tanh were in one kernel: m.py:3",
     ]
-    assert "unfused" not in differences(read(APART), read(TOGETHER))
+    assert "unfused" not in program_differences(read(APART), read(TOGETHER))
 
 
 def test_an_operation_that_is_gone_did_not_split():
     gone = module('%k = f32[8,16]{1,0} fusion(%a), kind=kInput, calls=%one, metadata={op_name="jit(g)/exp"}', ALONE[0])
     changed = dataclasses.replace(read(gone), flops=1.0)
-    assert "unfused" not in differences(read(TOGETHER), changed)
+    assert "unfused" not in program_differences(read(TOGETHER), changed)
 
 
 def test_an_operation_that_runs_alone_now_did_split():
@@ -84,7 +84,7 @@ def test_an_operation_that_runs_alone_now_did_split():
     %l = f32[8,16]{1,0} tanh(%k), metadata={op_name="jit(g)/tanh"}
     """
     changed = dataclasses.replace(read(module(lines, ALONE[0])), flops=1.0)
-    assert "unfused: exp and tanh were in one kernel: m.py:3" in differences(read(TOGETHER), changed)
+    assert "unfused: exp and tanh were in one kernel: m.py:3" in program_differences(read(TOGETHER), changed)
 
 
 @needs_libtpu
@@ -99,10 +99,10 @@ def test_a_barrier_splits_the_kernel_around_it():
     before, after = (program_of(jitted(function, *shapes), "tpu-v5e") for function in (plain, barred))
     assert before.fuses("exp", "tanh")
     assert not after.fuses("exp", "tanh")
-    split = [line for line in differences(before, after).splitlines() if line.startswith("unfused: ")]
+    split = [line for line in program_differences(before, after).splitlines() if line.startswith("unfused: ")]
     assert len(split) == 1
     assert re.match(r"unfused: \w+ and tanh were in one kernel: \S+test_program_diff.py:\d+ in ", split[0])
-    assert "unfused" not in differences(after, before)
+    assert "unfused" not in program_differences(after, before)
 
 
 def test_the_parts_that_grew_are_told_with_their_lines():
@@ -117,5 +117,8 @@ def test_the_parts_that_grew_are_told_with_their_lines():
         )
         for count in (1, 3)
     )
-    assert differences(before, after).splitlines() == ["copies: 1 -> 3 (+200.00%)", "+ 2 x copy in m.py: m.py:7"]
-    assert differences(after, before).splitlines() == ["copies: 3 -> 1 (-66.67%)", "- 2 x copy in m.py: m.py:5"]
+    assert program_differences(before, after).splitlines() == [
+        "copies: 1 -> 3 (+200.00%)",
+        "+ 2 x copy in m.py: m.py:7",
+    ]
+    assert program_differences(after, before).splitlines() == ["copies: 3 -> 1 (-66.67%)", "- 2 x copy in m.py: m.py:5"]

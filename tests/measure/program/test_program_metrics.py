@@ -6,8 +6,8 @@ from collections import Counter
 import pytest
 from support.compiled_texts import ORIGIN, TEXTS, module, read
 
-from perfsuite.measure.program.lowering import Donation
-from perfsuite.measure.program.program_metrics import OTHERS, PARTS, facts_of, metrics_of
+from perfsuite.measure.program.program import DonatedArgument
+from perfsuite.measure.program.program_metrics import OTHERS, PARTS, gated_facts, metrics_of
 
 FACTS = {name: read(text) for name, text in TEXTS.items()}
 EVERY = pytest.mark.parametrize("name", sorted(TEXTS))
@@ -84,7 +84,7 @@ def test_the_order_of_equal_operations_does_not_choose_the_parts():
 
 
 def test_lost_donations_count_even_where_they_were_passed_as_one():
-    donations = [Donation("args[0]", (8, 16), "float32", 512, number) for number in range(2)]
+    donations = [DonatedArgument("args[0]", "float32[8,16]", 512, number) for number in range(2)]
     lost = metrics(read(module("%x = f32[8,16]{1,0} copy(%a)"), donations=donations))["lost donations"]
     assert (lost.value, lost.detail) == (2, {"args[0] (float32[8,16]: no output took its memory)": 2})
 
@@ -93,7 +93,7 @@ def test_lost_donations_count_even_where_they_were_passed_as_one():
 def test_what_is_gated_is_exact(name):
     program = FACTS[name]
     gated = {one.name.removeprefix("step ") for one in metrics_of(program) if one.kind != "info"}
-    assert facts_of(program).keys() == gated
+    assert gated_facts(program).keys() == gated
     assert {one.name.removeprefix("step ") for one in metrics_of(program)} - gated <= INFO
     assert not gated & INFO
     assert {one.kind for one in metrics_of(program)} == {"count", "size", "info"}
@@ -101,7 +101,7 @@ def test_what_is_gated_is_exact(name):
 
 @EVERY
 def test_metrics_are_those_of_the_facts(name):
-    program, found = FACTS[name], facts_of(FACTS[name])
+    program, found = FACTS[name], gated_facts(FACTS[name])
     for fact in ("fusions", "products", "collectives", "resharding", "copies", "transposes"):
         assert found[fact] == len(getattr(program, fact))
     assert found["host transfers"] == len(program.host_transfers)
@@ -117,7 +117,7 @@ def test_names_begin_with_the_label_and_the_target_is_told():
     assert all(one.name.startswith("train step ") and one.target == "tpu-v5e" for one in made)
     assert {one.name: one.value for one in made}["train step memory margin"] == 2000 - 1157
     assert len({one.name for one in made}) == len(made)
-    assert facts_of(read(TEXTS["train_v5e"], origin=origin)) == facts_of(read(TEXTS["train_v5e"]))
+    assert gated_facts(read(TEXTS["train_v5e"], origin=origin)) == gated_facts(read(TEXTS["train_v5e"]))
 
 
 def test_cycles_are_told_where_the_compiler_has_them():

@@ -24,7 +24,7 @@ from support.compiled_texts import (
 )
 
 from perfsuite.measure.program.compilation import program_of
-from perfsuite.measure.program.lowering import Donation
+from perfsuite.measure.program.program import DonatedArgument
 from perfsuite.measure.targets.targets import target
 
 FACTS = {name: read(text) for name, text in TEXTS.items()}
@@ -278,8 +278,8 @@ def test_custom_calls_are_those_that_a_program_asked_for():
 # Donations -----------------------------------------------------------------------------------------------------------
 
 
-def donation(path, parameter, shape=(8, 16)):
-    return Donation(path, shape, "float32", 512, parameter)
+def donation(path, parameter):
+    return DonatedArgument(path, "float32[8,16]", 512, parameter)
 
 
 def test_a_donation_that_no_output_took_is_lost_and_says_why():
