@@ -87,11 +87,13 @@ class Transfers(TransferCounts):
     """What moved while a context was open, in any thread.
 
     An array that is read twice moves once. Callbacks count once they have run; the context waits for all arrays when it
-    closes.
+    closes. With `forbids` a transfer raises `TransferError` where it happens, an explicit one only with `explicit`.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, *, forbids: bool = False, explicit: bool = False) -> None:
         self.events = ()
+        self._forbids, self._explicit = forbids, explicit
+        self._refused: list[tuple[Transfer, str]] = []  # with the name of the thread
         # Reentrant: the collector may run a finalizer that reads an array while a thread holds it.
         self._lock = threading.RLock()
         self._fetched: dict[int, weakref.ref[jax.Array]] = {}
@@ -108,39 +110,8 @@ class Transfers(TransferCounts):
                 lines[event.direction][event.location or event.what] += 1
         return {direction: dict(counts.most_common()) for direction, counts in lines.items()}
 
-    def _add(self, event: Transfer) -> None:
-        with self._lock:
-            self.events += (event,)
-
-    def _first_read(self, value: jax.Array) -> bool:
-        """Whether an array is read for the first time. Python reuses the identity of an array that is gone."""
-        with self._lock:
-            known = self._fetched.get(id(value))
-            if known is not None and known() is value:
-                return False
-            self._fetched[id(value)] = weakref.ref(value)
-            return True
-
-
-class _Forbidden(Transfers):
-    """Raises where a transfer happens. When the context closes it raises for callbacks, and again what was caught."""
-
-    def __init__(self, *, explicit: bool) -> None:
-        super().__init__()
-        self._explicit = explicit
-        self._refused: list[tuple[Transfer, str]] = []  # with the name of the thread
-
-    def _add(self, event: Transfer) -> None:
-        __tracebackhide__ = True
-        super()._add(event)
-        if event.explicit and not self._explicit:
-            return
-        with self._lock:
-            self._refused.append((event, threading.current_thread().name))
-        if event.direction != "callback":
-            raise _error(event)
-
     def raise_refused(self) -> None:
+        """Raise for the callbacks that were refused, and again for a transfer whose error something caught."""
         __tracebackhide__ = True
         if not self._refused:
             return
@@ -152,6 +123,25 @@ class _Forbidden(Transfers):
             note = f"\n  {caught}" if here else f"\n  In thread {thread!r}."
         more = len(self._refused) - 1
         raise _error(event, note + (f"\n  {more} more like it" if more else ""))
+
+    def _add(self, event: Transfer) -> None:
+        __tracebackhide__ = True
+        refused = self._forbids and (self._explicit or not event.explicit)
+        with self._lock:
+            self.events += (event,)
+            if refused:
+                self._refused.append((event, threading.current_thread().name))
+        if refused and event.direction != "callback":
+            raise _error(event)
+
+    def _first_read(self, value: jax.Array) -> bool:
+        """Whether an array is read for the first time. Python reuses the identity of an array that is gone."""
+        with self._lock:
+            known = self._fetched.get(id(value))
+            if known is not None and known() is value:
+                return False
+            self._fetched[id(value)] = weakref.ref(value)
+            return True
 
 
 @contextlib.contextmanager
@@ -179,7 +169,7 @@ def forbid(*, explicit: bool = False) -> Iterator[Transfers]:
     and `copy_to_host_async` too.
     """
     __tracebackhide__ = True
-    watch = _Forbidden(explicit=explicit)
+    watch = Transfers(forbids=True, explicit=explicit)
     with _reporting_to(watch):
         yield watch
         _settle()
