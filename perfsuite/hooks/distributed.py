@@ -4,6 +4,7 @@ import dataclasses
 
 import pytest
 
+from perfsuite.measure import serialise
 from perfsuite.measure.measurement import Metric
 from perfsuite.options import Options
 from perfsuite.processes.group import Group, ProcessesDifferError
@@ -54,8 +55,9 @@ def keep_worst_metrics(group: Group, test: str, metrics: Recorder) -> None:
 
     Metrics of the kind info are process 0's. Where counts or sizes differ, that is noted.
     """
-    of_all = group.exchange(f"the metrics of {test}", [each.to_dict() for each in metrics.metrics.values()])
-    made = [{each.title: each for each in map(Metric.from_dict, given)} for given in of_all]
+    of_all = group.exchange(f"the metrics of {test}", [serialise.plain(each) for each in metrics.metrics.values()])
+    read = ([serialise.made(Metric, values) for values in given] for given in of_all)
+    made = [{each.title: each for each in of_process} for of_process in read]
     for process, each in enumerate(made):
         if each.keys() != made[0].keys():
             titles = ", ".join(sorted(each.keys() ^ made[0].keys()))

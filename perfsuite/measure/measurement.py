@@ -1,21 +1,21 @@
-"""One named metric, the currency between the rooms: instruments make them, gates judge them, reports show them."""
+"""One named metric. Instruments make metrics, gates judge them, and reports show them."""
 
 import dataclasses
 import math
 import re
-from typing import Literal
+from typing import Literal, get_args
 
 Kind = Literal["count", "size", "ratio", "time", "info"]
 Better = Literal["lower", "higher"]
 
-KINDS: tuple[Kind, ...] = ("count", "size", "ratio", "time", "info")
+KINDS: tuple[Kind, ...] = get_args(Kind)
 
 # It names a file, so it must not lead out of the folder.
 _TARGET = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
 
 
 def is_finite(value: float) -> bool:
-    """Whether a number is one that a float can hold: of an int of 400 digits `math.isfinite` raises instead."""
+    """Whether a float can hold the number: `math.isfinite` raises for an int of 400 digits."""
     try:
         return math.isfinite(value)
     except OverflowError:
@@ -24,7 +24,7 @@ def is_finite(value: float) -> bool:
 
 @dataclasses.dataclass(frozen=True)
 class Interval:
-    """A confidence interval, in the unit of the metric that it belongs to."""
+    """A confidence interval, in the unit of its metric."""
 
     low: float
     high: float
@@ -42,11 +42,10 @@ class Interval:
 class Metric:
     """One metric with its unit and kind.
 
-    `kind` decides how a gate treats the metric (DESIGN: count, size, ratio, time, info). `interval` and `samples` are
-    there where the metric was sampled. `detail` splits a count or a size into its parts (host calls by function), so
-    that a failed gate can say which part grew. `places` says of parts where in the source they are now ("model.py:42 in
-    attention"); no baseline file has it, for every edit moves lines. `target` names the device that the metric was
-    compiled for ("tpu-v5e"), None says that it was made on the present one.
+    `kind` decides how a gate treats the metric. A metric that was sampled has `interval` and `samples`. `detail` splits
+    a count or a size into its parts (host calls by function), so that a failed gate can say which part grew. `places`
+    says where in the source the parts are now ("model.py:42 in attention"); baseline files leave it out, for every edit
+    moves lines. `target` names the device that the metric was compiled for ("tpu-v5e"); None is the present device.
     """
 
     name: str
@@ -67,7 +66,7 @@ class Metric:
             raise ValueError(f"{self.name}: unit must be a text of one line, got {self.unit!r}")
         if self.kind not in KINDS:
             raise ValueError(f"{self.name}: kind must be one of {', '.join(KINDS)}, got {self.kind!r}")
-        if self.better not in ("lower", "higher"):
+        if self.better not in get_args(Better):
             raise ValueError(f"{self.name}: better must be 'lower' or 'higher', got {self.better!r}")
         if isinstance(self.value, bool) or not isinstance(self.value, int | float):
             raise TypeError(f"{self.name}: value must be an int or a float, got {type(self.value).__name__}")
@@ -83,16 +82,6 @@ class Metric:
     def title(self) -> str:
         """The name, with the target where there is one: unique in its test, and what tables and messages show."""
         return title(self.name, self.target)
-
-    def to_dict(self) -> dict:
-        """Plain values only, as a pytest-xdist worker can send them."""
-        return dataclasses.asdict(self)
-
-    @classmethod
-    def from_dict(cls, values: dict) -> "Metric":
-        """The inverse of `to_dict`."""
-        interval = values["interval"]
-        return cls(**{**values, "interval": Interval(**interval) if interval else None})
 
 
 def title(name: str, target: str | None) -> str:

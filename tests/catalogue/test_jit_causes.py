@@ -210,7 +210,7 @@ def a_static_numpy_number():
 
 
 @entry(
-    "measured", "args[1]: static value was True, is False", "Every value of a static argument is a program of its own"
+    "measured", "args[1]: static value was True, is False", "Each value of a static argument has a program of its own"
 )
 def a_flag_that_was_not_warmed():
     step = jax.jit(lambda x, train: x * 2 if train else x, static_argnums=1)
@@ -221,7 +221,7 @@ def a_flag_that_was_not_warmed():
 @entry(
     "JAX documentation, jax.jit: static_argnames",
     "kwargs['mode']: static value was 'train', is 'eval'",
-    "Every value of a static argument is a program of its own. Warm every value",
+    "Each value of a static argument has a program of its own. Warm every value",
 )
 def a_mode_that_was_not_warmed():
     step = jax.jit(lambda x, *, mode: x, static_argnames="mode")
@@ -602,7 +602,7 @@ def a_list_that_grows():
 @entry(
     "pull request 595; issue 523",
     "kwargs['rate']: was passed by position, is passed by keyword",
-    "Pass it in the same way in every call: JAX does not match keywords to positions",
+    "Pass it in the same way in every call (JAX does not match keywords to positions)",
 )
 def a_keyword_in_place_of_a_position():
     step = jax.jit(make_descend())
@@ -614,7 +614,7 @@ def a_keyword_in_place_of_a_position():
     "measured",
     "kwargs['scale']: was absent, is 2.0",
     "Pass it in every call or in none",
-    "also where the default is the same",
+    "even where the default is the same",
 )
 def an_optional_argument_that_is_given():
     step = jax.jit(lambda x, scale=2.0: x * scale)

@@ -1,4 +1,4 @@
-"""`measure.metric`: one named metric."""
+"""`measure.measurement`: one named metric."""
 
 import dataclasses
 import json
@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 
 from perfsuite.measure.measurement import KINDS, Interval, Metric, title
+from perfsuite.measure.serialise import made, plain
 
 
 def metric(**fields):
@@ -98,5 +99,5 @@ def test_a_metric_cannot_be_changed_afterwards():
     ],
 )
 def test_a_metric_survives_the_way_to_another_process(measured):
-    sent = json.loads(json.dumps(measured.to_dict()))
-    assert Metric.from_dict(sent) == measured
+    sent = json.loads(json.dumps(plain(measured)))
+    assert made(Metric, sent) == measured

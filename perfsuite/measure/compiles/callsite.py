@@ -12,7 +12,7 @@ import os
 import sysconfig
 import traceback
 from collections.abc import Callable, Iterator
-from types import FrameType
+from types import CodeType, FrameType
 from typing import Any
 
 import jax
@@ -102,7 +102,7 @@ def on_stack(frame: FrameType) -> CallSite:
         location=_line_of(user),
         compiled=function,
         frame=id(library[-1]) if library else 0,
-        caller=(user.f_code.co_name, _place_of(user.f_code)) if user else ("", ""),
+        caller=(user.f_code.co_name, _place(user.f_code, user.f_code.co_firstlineno)) if user else ("", ""),
         # `filter_jit` and `nnx.jit` give JAX a function of their own, around the user's.
         maker=_maker(library, function) if site.function is function else "",
     )
@@ -128,7 +128,7 @@ def code_of(function: Any) -> str:
     code = getattr(function, "__code__", None)
     if code is None and callable(function):
         code = getattr(type(function).__call__, "__code__", None)
-    return type(function).__qualname__ if code is None else _place_of(code)
+    return type(function).__qualname__ if code is None else _place(code, code.co_firstlineno)
 
 
 def innermost(function: Any) -> Iterator[Any]:
@@ -257,18 +257,12 @@ def _statics(known: jax_stack.StaticArguments | None, args: tuple) -> Statics | 
 
 
 def _line_of(user: FrameType | None) -> str:
-    if user is None:
-        return "a thread that runs no code but JAX's"
-    return f"{_shortened(user.f_code.co_filename)}:{user.f_lineno}"
+    return "a thread that runs no code but JAX's" if user is None else _place(user.f_code, user.f_lineno)
 
 
-def _place_of(code: Any) -> str:
-    return f"{_shortened(code.co_filename)}:{code.co_firstlineno}"
-
-
-def _shortened(filename: str) -> str:
+def _place(code: CodeType, line: int) -> str:
     try:
-        relative = os.path.relpath(filename)
+        relative = os.path.relpath(code.co_filename)
     except (ValueError, OSError):  # Another drive, or a working directory that is gone.
-        return filename
-    return filename if relative.startswith("..") else relative
+        relative = ".."
+    return f"{code.co_filename if relative.startswith('..') else relative}:{line}"

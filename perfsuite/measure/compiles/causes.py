@@ -61,10 +61,19 @@ class Sighting:
 
 @dataclasses.dataclass(frozen=True)
 class Cause:
-    """Why a call compiled. `changes` are from the nearest of `known` calls, and empty where none was found."""
+    """Where a call compiled, and why. `changes` are from the nearest of `known` calls, and empty where none was found.
 
+    `eager` is an operation of JAX's own that ran by itself, `through` the library's function that it came from, and
+    `inside` the user's function around it where that was jitted before. `problem` says why nothing else is known.
+    """
+
+    location: str
     changes: Changes = ()
     known: int = 0
+    eager: bool = False
+    through: str = ""
+    inside: str = ""
+    problem: str = ""
 
 
 class CompileHistory:
@@ -123,20 +132,25 @@ def sighting_of(site: CallSite) -> Sighting:
     return Sighting(signature, function, config_now(), held, site.statics, tuple(shared.items()) if shared else ())
 
 
-def recompile_cause(sighting: Sighting, known: Iterable[Sighting], site: CallSite) -> Cause:
-    """What `sighting` has different from the nearest of the calls in `known`; the latest of equals."""
-    known = tuple(known)
-    if not known:
-        return Cause()
+def recompile_cause(site: CallSite, sighting: Sighting, key: tuple[str, ...]) -> Cause:
+    """What `sighting`, which describes `site`, has different from the nearest call with this key that compiled."""
+    known = HISTORY.known(key)
+    inside = site.caller[0] if site.eager and HISTORY.has(site.caller[1]) else ""
+    changes = _nearest_changes(site, sighting, known) if known else ()
+    return Cause(site.location, changes, len(known), site.eager, site.through, inside)
+
+
+def _nearest_changes(site: CallSite, sighting: Sighting, known: tuple[Sighting, ...]) -> Changes:
+    """The changes from the nearest call, the latest of equals."""
     same = [other for other in known if other.function == sighting.function]
     if not same and isinstance(sighting.function, Value) and not site.eager:
         # JAX compiles every new function object, whatever its arguments. What it holds is built into its program.
         held = min((_held_changes(other, sighting) for other in reversed(known)), key=distance)
-        return Cause((_another_function(site, held), *held), len(known))
+        return _another_function(site, held), *held
     # The same function may be jitted in several ways.
-    same = [other for other in same if other.statics == sighting.statics] or same
-    changes = min((_sighting_changes(other, sighting, site) for other in reversed(same or known)), key=distance)
-    return Cause(changes if site.named else with_parameters(changes, site.function), len(known))
+    same = [other for other in same if other.statics == sighting.statics] or same or [*known]
+    changes = min((_sighting_changes(other, sighting, site) for other in reversed(same)), key=distance)
+    return changes if site.named else with_parameters(changes, site.function)
 
 
 def config_now() -> Config:

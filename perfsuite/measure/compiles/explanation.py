@@ -6,7 +6,7 @@ from perfsuite.measure.compiles.causes import Cause
 from perfsuite.measure.compiles.signature import Signature, SignatureChange
 from perfsuite.measure.words import plural
 
-VERBS = {"trace": "was traced", "lower": "was lowered", "compile": "was compiled"}
+_VERBS = {"trace": "was traced", "lower": "was lowered", "compile": "was compiled"}
 _REUSED = {"trace": "", "lower": " (its trace was reused)", "compile": " (its trace and lowering were reused)"}
 _SHOWN = 6
 
@@ -14,22 +14,27 @@ _REMEDIES = {
     "function": "Create the jitted function once, outside the loop{more}, and warm it: {warm}",
     "options": "Jit it once, with the same static_argnums and static_argnames, and warm it: {warm}",
     "config": "Set it once, before warming, or warm under this setting too: {warm}",
-    "structure": "Pass the same tree in the same way in every call, or warm this one too: {warm}",
+    "structure": "Pass the same tree in the same way in every call,",
     "static value": "Pass it as an array if it changes, or warm every value: {warm}",
     "number": "Pass it as an array if it changes, or warm every value: {warm}",
-    "dtype": "Cast it before the call, or in the step that returns it, with x.astype('{was}'), or warm it: {warm}",
-    "weak type": "Give it a dtype where it is made, as in jnp.asarray(0, {hint}), or warm this one too: {warm}",
-    "shape": "Pad to a declared shape, or warm this one too: {warm}",
-    "sharding": "Place it with jax.device_put(x, sharding) as in the warm call, or warm this one too: {warm}",
+    "dtype": "Cast it before the call, or in the step that returns it, with x.astype('{was}'),",
+    "weak type": "Give it a dtype where it is made, as in jnp.asarray(0, {hint}),",
+    "shape": "Pad to a declared shape,",
+    "sharding": "Place it with jax.device_put(x, sharding) as in the warm call,",
     "committed": "Pass it through jax.device_put(x, device), which commits it, in every call or in none.",
-    "device": "Keep it on the device that was warmed, with jax.device_put(x, device), or warm each: {warm}",
+    "device": "Keep it on the device that was warmed, with jax.device_put(x, device),",
 }
-"""By kind of change, the most telling kind first: a new function object compiles whatever the arguments are."""
+"""By kind of change, the most telling kind first: a new function object compiles whatever the arguments are.
+
+A remedy that ends in a comma goes on with "or warm this one too".
+"""
+
+_FUNCTION_ONCE = "Make the function once, at module level: JAX compares it by identity, and a new one compiles."
+_MODE = "Each value of a static argument has a program of its own. Warm every value: {warm}"
 
 _OBJECTS = {
-    "function": "Make the function once, at module level: JAX compares it by identity, and a new one compiles.",
-    "closure": "Make the function once, at module level: JAX compares it by identity, and a new one compiles. What it "
-    "has built in ({hint}) can be an argument.",
+    "function": _FUNCTION_ONCE,
+    "closure": f"{_FUNCTION_ONCE} What it has built in ({{hint}}) can be an argument.",
     "method": "Take the method of one object: a method of another one is equal only where the objects are.",
     "optimizer": "Make the optimizer or schedule once, outside the loop: every call such as optax.adam(...) makes new "
     "functions, which JAX compares by identity.",
@@ -37,33 +42,28 @@ _OBJECTS = {
     "identity": "It is compared by identity: make it once, or give its class __eq__ and __hash__, as "
     "@dataclass(frozen=True) does.",
     "equality": "The two look the same but are unequal: repair the __eq__ and __hash__ of its class, or make it once.",
-    "mode": "Every value of a static argument is a program of its own. Warm every value: {warm}",
+    "mode": _MODE,
 }
 
 _FINER = {
-    ("structure", "argument"): "Pass it in every call or in none: an argument that is left out is another signature, "
-    "also where the default is the same. Or warm this one too: {warm}",
-    ("structure", "keyword"): "Pass it in the same way in every call: JAX does not match keywords to positions. "
-    "Or warm this one too: {warm}",
-    ("structure", "None"): "None is part of the tree, not an array. Pass the same tree in the same way in every call, "
-    "or warm this one too: {warm}",
-    ("structure", "shared"): "NNX makes another program where other places of a model hold one variable or module: tie "
-    "or untie them before the first call, or warm this one too: {warm}",
-    ("dtype", "key"): "Make keys in one way, with jax.random.key(seed) and one impl: not also with "
-    "jax.random.PRNGKey. Or warm this one too: {warm}",
-    ("dtype", "number"): "Pass {hint}(x) in every call, not a Python number, or warm this one too: {warm}",
-    ("weak type", "number"): "Pass {hint}(x) in every call, not a Python number, or warm this one too: {warm}",
-    ("shape", "key"): "Pass one key in every call, as keys[0] of jax.random.split(key), or warm this one too: {warm}",
-    ("number", "mode"): _OBJECTS["mode"],
-    ("sharding", "mesh"): "Make the mesh once, and place it there with jax.device_put(x, NamedSharding(mesh, spec)), "
-    "or warm this one too: {warm}",
-    ("committed", "many"): "Place it before the first call as the step returns it, with jax.device_put(x, sharding), "
-    "or warm both: {warm}",
+    ("structure", "argument"): "Pass it in every call or in none (without it the signature differs, even where the "
+    "default is the same),",
+    ("structure", "keyword"): "Pass it in the same way in every call (JAX does not match keywords to positions),",
+    ("structure", "None"): "None is part of the tree, not an array. Pass the same tree in the same way in every call,",
+    ("structure", "shared"): "NNX compiles another program where other places of a model share a variable or module: "
+    "tie or untie them before the first call,",
+    ("dtype", "key"): "Make keys in one way, with jax.random.key(seed) and one impl, not also with jax.random.PRNGKey,",
+    ("dtype", "number"): "Pass {hint}(x) in every call, not a Python number,",
+    ("weak type", "number"): "Pass {hint}(x) in every call, not a Python number,",
+    ("shape", "key"): "Pass one key in every call, as keys[0] of jax.random.split(key),",
+    ("number", "mode"): _MODE,
+    ("sharding", "mesh"): "Make the mesh once, and place it there with jax.device_put(x, NamedSharding(mesh, spec)),",
+    ("committed", "many"): "Place it before the first call as the step returns it, with jax.device_put(x, sharding),",
     ("function", "library"): "{hint} makes it anew whenever its code runs outside jit, and JAX traces it anew each "
     "time: jax.jit the function that calls it.",
     **{(kind, variant): text for kind in ("static value", "structure") for variant, text in _OBJECTS.items()},
 }
-"""By kind and variant, where there is more to be said than of the kind."""
+"""By kind and variant, where there is more to say than of the kind."""
 
 _FUNCTIONS = {
     "held": ", with {hint} as an argument (what a function holds is built into its program)",
@@ -78,49 +78,49 @@ _AFTERWARDS = {
     "grows": "\n  Where a length grows: write into a buffer of fixed length, with jax.lax.dynamic_update_slice.",
 }
 
+_NOTHING_DIFFERS = """\
+  static values, shardings, devices, function object and configuration. Possible causes:
+  it was jitted again with other options (donate_argnums, out_shardings: jit it once); JAX dropped its
+  program (jax.clear_caches(), a full cache); or it depends on what is not compared: a layout, or a
+  context such as `with mesh:` (use jax.set_mesh)."""
+
 _LOOPS = ("scan", "while", "cond", "while_loop", "fori_loop", "map", "associative_scan", "switch")
 
 
-def recompilation(function: str, stage: str, location: str, cause: Cause) -> str:
-    """The message for a user's jitted function that compiled."""
+def recompilation(function: str, stage: str, cause: Cause) -> str:
+    """The message for a function that compiled."""
+    if cause.eager:
+        return _eager_operation(function, stage, cause)
     again = " again" if cause.known else ""
-    lines = [f"`{function}` {VERBS[stage]}{again} at {location}{_REUSED[stage]}"]
+    lines = [f"`{function}` {_VERBS[stage]}{again} at {cause.location}{_REUSED[stage]}"]
     warm = _warm(function)
     known = plural(cause.known, "known signature")
-    if not cause.known:
+    if cause.problem:
+        lines.append(f"  {cause.problem}")
+    elif not cause.known:
         lines.append("  no earlier call is known: this is the first, or it compiled before perfsuite watched.")
         lines.append(f"  Warm it before: {warm}")
     elif cause.changes:
-        lines += [*_listed(cause.changes), f"  nearest of {known}. {remedy(cause.changes, warm)}"]
+        lines += [*_listed(cause.changes), f"  nearest of {known}. {_remedy(cause.changes, warm)}"]
     else:
-        lines += [
-            f"  nothing differs from one of {known}, in tree structure, shapes, dtypes, weak types,",
-            "  static values, shardings, devices, function object and configuration. Possible causes:",
-            "  it was jitted again with other options (donate_argnums, out_shardings: jit it once); JAX dropped its",
-            "  program (jax.clear_caches(), a full cache); or it depends on what is not compared: a layout, or a",
-            "  context such as `with mesh:` (use jax.set_mesh).",
-        ]
+        lines.append(f"  nothing differs from one of {known}, in tree structure, shapes, dtypes, weak types,")
+        lines.append(_NOTHING_DIFFERS)
     return "\n".join(lines)
 
 
-def eager_operation(function: str, stage: str, location: str, through: str, cause: Cause, inside: str = "") -> str:
-    """The message for an operation of JAX's own that ran, and compiled, by itself.
-
-    `inside` is the user's function that it ran in, where that was jitted before.
-    """
-    via = f" (in `{through}`)" if through and through != function else ""
-    lines = [f"`{function}` {VERBS[stage]} at {location}{via}"]
-    if function in _LOOPS or through in _LOOPS:
-        lines += [
-            "  a loop outside any jitted function: it compiles for every new body function, length and shape.",
-            "  Put it inside jax.jit, or define its body once, at module level.",
-        ]
+def _eager_operation(function: str, stage: str, cause: Cause) -> str:
+    """The message for an operation of JAX's own that ran, and compiled, by itself."""
+    via = f" (in `{cause.through}`)" if cause.through not in ("", function) else ""
+    lines = [f"`{function}` {_VERBS[stage]} at {cause.location}{via}"]
+    if function in _LOOPS or cause.through in _LOOPS:
+        lines.append("  a loop outside any jitted function: it compiles for every new body function, length and shape.")
+        lines.append("  Put it inside jax.jit, or define its body once, at module level.")
         return "\n".join(lines)
     lines.append("  an eager operation: it runs outside any jitted function and compiles for every new shape.")
     lines += _listed(cause.changes[:2])
-    if inside:
+    if cause.inside:
         lines.append(
-            f"  `{inside}` was jitted before: leave jax.disable_jit(), or call the jitted function, "
+            f"  `{cause.inside}` was jitted before: leave jax.disable_jit(), or call the jitted function, "
             "or call it inside a jitted function."
         )
     lines.append("  Move it into the jitted function, or use NumPy.")
@@ -137,17 +137,18 @@ def unwarmed(
     # A model's signature is hundreds of lines; the lines below name what differs in it.
     shown = f": {signature}" if len(signature.leaves) <= 4 else ""
     lines = [f"`{function}` was called{where} with a signature that was not warmed{inner}{shown}", *_listed(changes)]
-    lines.append(f"  nearest of {warmed} warmed. {remedy(changes, _warm(function))}")
+    lines.append(f"  nearest of {warmed} warmed. {_remedy(changes, _warm(function))}")
     return "\n".join(lines)
 
 
-def remedy(changes: Sequence[SignatureChange], warm: str) -> str:
+def _remedy(changes: Sequence[SignatureChange], warm: str) -> str:
     """What to do about these changes: the advice for the most telling one."""
     by_kind = {change.kind: change for change in reversed(changes)}
     for kind in _REMEDIES:
         if (change := by_kind.get(kind)) is not None:
             more = _FUNCTIONS.get(change.variant, "").format(hint=change.hint)
             text = _FINER.get((kind, change.variant), _REMEDIES[kind])
+            text += " or warm this one too: {warm}" if text.endswith(",") else ""
             afterwards = _AFTERWARDS.get(change.variant, "") if kind == "shape" else ""
             return text.format(warm=warm, was=change.was, hint=change.hint, more=more) + afterwards
     return f"Warm this one too: {warm}"

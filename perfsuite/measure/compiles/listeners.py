@@ -28,7 +28,6 @@ _EVENTS = {
 _CACHE_HIT = "/jax/compilation_cache/cache_hits"
 _HEARTBEAT = "/perfsuite/heartbeat"
 _MOST_PENDING = 256
-_UNEXPLAINED = Cause()
 
 
 # Copied on every change, so that a listener may read it in any thread without a lock.
@@ -164,7 +163,7 @@ def _seen(stage: str, name: str) -> RecompilationError | None:
     changes = tuple(map(str, call.cause.changes))
     for watch in watches:
         if watch.counts:
-            watch.add(CompileEvent(stage, function, call.location, changes))
+            watch.add(CompileEvent(stage, function, call.cause.location, changes))
     forbidding = [watch for watch in watches if watch.forbids]
     if forbidding:
         return _refused(stage, function, call, forbidding)
@@ -177,7 +176,8 @@ def _refused(stage: str, function: str, call: "_CompilingCall", watches: list[Co
     if stage == "compile" and pending is not None and pending[:2] == (function, watches):
         return pending[2]
     changes = tuple(map(str, call.cause.changes))
-    error = RecompilationError(call.message(function, stage), function=function, stage=stage, changes=changes)
+    message = explanation.recompilation(function, stage, call.cause)
+    error = RecompilationError(message, function=function, stage=stage, changes=changes)
     for watch in watches:
         watch.refuse(error, call.compiled)
     if stage != "lower":
@@ -193,15 +193,11 @@ def _refused(stage: str, function: str, call: "_CompilingCall", watches: list[Co
 class _CompilingCall:
     """A call that JAX is compiling, as far as the stack says. Keeps none of its objects alive."""
 
-    location: str
-    cause: Cause = _UNEXPLAINED
+    cause: Cause
     sighting: Sighting | None = None
     key: tuple[str, ...] = ()
     mark: int = 0
     order: int = 0
-    eager: bool = False
-    inside: str = ""
-    problem: str = ""
     compiled: "weakref.ref[Any] | None" = None
 
     def remember(self) -> None:
@@ -211,20 +207,13 @@ class _CompilingCall:
                 _here.seen.clear()
             _here.seen[self.key] = self
 
-    def message(self, function: str, stage: str) -> str:
-        if self.eager:
-            return explanation.eager_operation(function, stage, self.location, self.key[-1], self.cause, self.inside)
-        if self.problem:
-            return f"`{function}` {explanation.VERBS[stage]} at {self.location}\n  {self.problem}"
-        return explanation.recompilation(function, stage, self.location, self.cause)
-
 
 def _call_that_compiles(stage: str, function: str, *, explain: bool) -> _CompilingCall:
     order = STAGES.index(stage)
-    location = "an unknown line"
+    cause = Cause("an unknown line")
     try:
         site = callsite.on_stack(sys._getframe(1))
-        location = site.location
+        cause = Cause(site.location)
         key, mark = key_of(site, function), site.mark
         last = _here.seen.get(key)
         if last is not None and last.order < order and last.mark == mark:
@@ -232,10 +221,10 @@ def _call_that_compiles(stage: str, function: str, *, explain: bool) -> _Compili
             # the first time: 18 ms for the 600 arrays of a BERT-base train state.
             return dataclasses.replace(last, order=order)
         sighting = sighting_of(site)
-        cause = recompile_cause(sighting, HISTORY.known(key), site) if explain else _UNEXPLAINED
+        cause = recompile_cause(site, sighting, key) if explain else cause
         compiled = None if site.compiled is None else weakref.ref(site.compiled)
-        inside = site.caller[0] if site.eager and HISTORY.has(site.caller[1]) else ""
-        return _CompilingCall(location, cause, sighting, key, mark, order, site.eager, inside, compiled=compiled)
+        return _CompilingCall(cause, sighting, key, mark, order, compiled)
     except Exception as problem:
         # A user's object that cannot be described must not fail the user's compile.
-        return _CompilingCall(location, problem=f"perfsuite could not describe the call: {problem!r}")
+        problem_text = f"perfsuite could not describe the call: {problem!r}"
+        return _CompilingCall(dataclasses.replace(cause, problem=problem_text))

@@ -11,16 +11,7 @@ import jax
 from perfsuite.measure import progress
 from perfsuite.measure.call import Call, label_of
 from perfsuite.measure.compat.frameworks import copy_arrays
-from perfsuite.measure.compiles import callsite, compiles, explanation
-from perfsuite.measure.compiles.causes import (
-    HISTORY,
-    Config,
-    config_changes,
-    config_now,
-    key_of,
-    relevant,
-    sighting_of,
-)
+from perfsuite.measure.compiles import callsite, causes, compiles, explanation
 from perfsuite.measure.compiles.signature import (
     Changes,
     Signature,
@@ -46,7 +37,7 @@ class Warm:
     signatures: tuple[Signature, ...]
     compile_seconds: float
     compiles: int
-    _config: Config = dataclasses.field(repr=False)
+    _config: causes.Config = dataclasses.field(repr=False)
 
     def __call__(self, *args, **kwargs):
         __tracebackhide__ = True
@@ -83,8 +74,8 @@ class Warm:
     ) -> UnwarmedSignatureError | None:
         site = callsite.of_function(self.fn, args, kwargs)
         signature = signature_of(site.args, site.kwargs)
-        config = config_changes(self._config, config_now())
-        each = (relevant(changes_between(known, signature), site.statics) for known in reversed(self.signatures))
+        config = causes.config_changes(self._config, causes.config_now())
+        each = (causes.relevant(changes_between(known, signature), site.statics) for known in reversed(self.signatures))
         found = with_parameters((*min(each, key=distance), *config), site.function)
         if not found:
             return None
@@ -122,7 +113,7 @@ def warm(fn: Callable, over: Iterable[tuple | Call]) -> Warm:
             _warm_call(warmed, entry, f"{where}: {entry.label}")
         else:
             warmed.run(copy_arrays(entry), {})
-    return Warm(fn, tuple(warmed.signatures), warmed.seconds, warmed.compiles, config_now())
+    return Warm(fn, tuple(warmed.signatures), warmed.seconds, warmed.compiles, causes.config_now())
 
 
 @contextlib.contextmanager
@@ -155,14 +146,14 @@ class _Warmed:
         """Run once and wait. Gives the outputs, and whether anything was traced, lowered or compiled."""
         __tracebackhide__ = True
         site = callsite.of_function(self.fn, args, kwargs)
-        sighting = sighting_of(site)
+        sighting = causes.sighting_of(site)
         # Nothing is timed here, and on a device of its own the first run may compile for minutes.
         with progress.waiting(f"warming {label_of(self.fn)}"), compiles.count() as counted:
             outputs = self.fn(*args, **kwargs)
             arrays = (leaf for leaf in jax.tree.leaves((outputs, args, kwargs)) if isinstance(leaf, jax.Array))
             jax.block_until_ready([array for array in arrays if not array.is_deleted()])
         # Also where nothing compiled, because it did before perfsuite watched.
-        HISTORY.remember(key_of(site), sighting)
+        causes.HISTORY.remember(causes.key_of(site), sighting)
         self.signatures[sighting.signature] = None
         self.seconds += counted.seconds
         self.compiles += counted.compiles
