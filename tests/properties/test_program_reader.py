@@ -3,7 +3,7 @@
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from perfsuite.measure.hlo.reader import parse
+from perfsuite.measure.hlo.reader import parse_hlo
 from perfsuite.measure.program.program import DonatedArgument, Origin
 from perfsuite.measure.program.program_diff import program_differences
 from perfsuite.measure.program.program_metrics import metrics_of
@@ -27,7 +27,7 @@ DONATIONS = st.lists(
 @given(written_modules(), DONATIONS)
 def test_counts_are_those_of_their_parts(written, donations):
     text, module = written
-    program = read_program(ORIGIN, parse(text), {}, MEMORY, donations)
+    program = read_program(ORIGIN, parse_hlo(text), {}, MEMORY, donations)
     instructions = sum(len(computation.instructions) for computation in module.computations.values())
     for one in metrics_of(program):
         if one.kind == "count":

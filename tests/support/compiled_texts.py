@@ -44,7 +44,7 @@ COST = {"flops": 6000.0, "bytes accessed": 2000.0, "transcendentals": 10.0}
 
 def read(text: str, *, origin=ORIGIN, cost=COST, memory=MEMORY, donations=()) -> Program:
     """The facts in a text, with made-up metrics of cost and memory."""
-    return read_program(origin, hlo.parse(text), cost, memory, donations)
+    return read_program(origin, hlo.parse_hlo(text), cost, memory, donations)
 
 
 def module(entry: str, *before: str, header: str = "") -> str:
@@ -63,7 +63,7 @@ def one_line(line: str, *, before: str = "", header: str = "") -> Instruction:
     """The instruction on a line of its own in an entry that defines %a, %b and %c, after the computations `before`."""
     text = f"HloModule m{header}\n\n{before}ENTRY %main (a: f32[2]) -> f32[2] {{\n"
     text += "".join(f"  %{name} = f32[2]{{0}} parameter({number})\n" for number, name in enumerate("abc"))
-    parsed = hlo.parse(f"{text}  {line}\n  ROOT %root = () tuple()\n}}\n")
+    parsed = hlo.parse_hlo(f"{text}  {line}\n  ROOT %root = () tuple()\n}}\n")
     return parsed.computations["main"].instructions[3]
 
 

@@ -42,7 +42,7 @@ _CALLS: Final = {
 }
 
 
-def parse(text: str, *, restored: Callable[[Stack], Stack] = lambda stack: stack) -> Module:
+def parse_hlo(text: str, *, restored: Callable[[Stack], Stack] = lambda stack: stack) -> Module:
     """Read the text of one module, as `compiled.as_text()` gives it.
 
     `restored` maps the stacks in the text to those that the instructions get, see `locations`.

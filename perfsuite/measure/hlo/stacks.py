@@ -1,5 +1,7 @@
 """The Python stacks in an HLO text: tables of files, functions, places and frames, by number."""
 
+import functools
+import itertools
 import re
 from typing import Final
 
@@ -10,14 +12,13 @@ _PAIR: Final = re.compile(r"(\w+)=([0-9]{1,9})(?![0-9])")
 
 
 class StackTables:
-    """The tables of an HLO text, and the stacks read from them. Each stack is built once."""
+    """The tables of an HLO text, and the stacks in them. Equal stacks are one object."""
 
     def __init__(self) -> None:
         self.texts: dict[str, dict[int, str]] = {"FileNames": {}, "FunctionNames": {}}
         self.rows: dict[str, dict[int, dict[str, int]]] = {"FileLocations": {}, "StackFrames": {}}
-        self.stacks: dict[int, Stack] = {}
         self.shared: dict[Stack, Stack] = {}
-        self.shift: int | None = None
+        self.stack = functools.cache(self._stack)
 
     def add(self, table: str, number: int, text: str | None, fields: str | None) -> None:
         if table in self.texts:
@@ -25,6 +26,7 @@ class StackTables:
         else:
             self.rows[table][number] = {key: int(value) for key, value in _PAIR.findall(fields or "")}
 
+    @functools.cached_property
     def parent_shift(self) -> int:
         """How much too high the text gives the parents of frames.
 
@@ -34,23 +36,16 @@ class StackTables:
         parents = {number: fields.get("parent_frame_id", 0) for number, fields in self.rows["StackFrames"].items()}
         return int(any(number == parent for number, parent in parents.items()) and all(parents.values()))
 
-    def stack(self, frame: int) -> Stack:
+    def _stack(self, frame: int) -> Stack:
         """The frame and those around it, innermost first, without frames that the tables lack."""
-        if self.shift is None:
-            self.shift = self.parent_shift()
-        chain: list[int] = []
-        rows = self.rows["StackFrames"]
-        while frame in rows and frame not in self.stacks and frame not in chain:
-            chain.append(frame)
-            frame = rows[frame].get("parent_frame_id", 0) - self.shift
-        stack = self.stacks.get(frame, ())
-        for number in reversed(chain):
-            # Frames that differ only in their columns give equal stacks, which are kept once.
-            stack = (*self.source(rows[number]), *stack)
-            stack = self.stacks[number] = self.shared.setdefault(stack, stack)
-        return stack
+        chain: dict[int, Stack] = {}
+        while (row := self.rows["StackFrames"].get(frame)) is not None and frame not in chain:
+            chain[frame] = self._source(row)
+            frame = row.get("parent_frame_id", 0) - self.parent_shift
+        stack = tuple(itertools.chain.from_iterable(chain.values()))
+        return self.shared.setdefault(stack, stack)
 
-    def source(self, row: dict[str, int]) -> Stack:
+    def _source(self, row: dict[str, int]) -> Stack:
         place = self.rows["FileLocations"].get(row.get("file_location_id", 0))
         if place is None:
             return ()

@@ -18,14 +18,14 @@ from perfsuite.measure.call import Call
 from perfsuite.measure.compat import jax_stack
 from perfsuite.measure.hlo.hlo_module import Stack
 from perfsuite.measure.hlo.locations import number_locations, restoring
-from perfsuite.measure.hlo.reader import parse
+from perfsuite.measure.hlo.reader import parse_hlo
 from perfsuite.measure.program.lowering import LoweredCall, lower_call
 from perfsuite.measure.program.program import DonatedArgument, Origin, Program
 from perfsuite.measure.program.program_reader import read_program, source_of
 from perfsuite.measure.serialise import made, plain
 from perfsuite.measure.targets import cache as facts_cache
 from perfsuite.measure.targets.target_compiler import CompilerOutput, compile_for, configuration, output_of
-from perfsuite.measure.targets.target_worker import cost_of, memory_of
+from perfsuite.measure.targets.target_worker import cost_analysis, memory_statistics
 from perfsuite.measure.targets.targets import Rates, Target, peak_rates
 from perfsuite.measure.targets.targets import target as target_of
 
@@ -55,7 +55,7 @@ class Compilation:
 
     def program(self) -> Program:
         """The facts."""
-        module = parse(self.hlo, restored=restoring(self.stacks))
+        module = parse_hlo(self.hlo, restored=restoring(self.stacks))
         return read_program(self.origin, module, self.cost, self.memory, self.donations)
 
     def to_dict(self) -> dict[str, Any]:
@@ -158,8 +158,8 @@ def _output_here(lowered: LoweredCall, cache: Path | None) -> CompilerOutput:
     seconds = time.perf_counter() - started
     entry: dict[str, Any] = {
         "hlo": compiled.as_text(),
-        "cost": cost_of(compiled.cost_analysis()),
-        "memory": memory_of(compiled.memory_analysis()),
+        "cost": cost_analysis(compiled.cost_analysis()),
+        "memory": memory_statistics(compiled.memory_analysis()),
         "compile_seconds": seconds,
         "compiler": f"jaxlib {jaxlib.__version__}, {version}",
     }

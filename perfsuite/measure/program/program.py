@@ -60,14 +60,11 @@ class Fusion(Operation):
     """Operations in one kernel.
 
     `names` are their opcodes and JAX's names for them, from primitives out to jitted functions. `op_names` are JAX's
-    paths, `operations` is their number, `sources` are the lines they come from.
+    paths.
     """
 
     names: frozenset[str]
     op_names: frozenset[str]
-    operations: int
-    sources: tuple[Frame, ...]
-    estimated_cycles: int | None
 
 
 class Fused(tuple[Fusion, ...]):

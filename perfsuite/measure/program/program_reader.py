@@ -116,17 +116,14 @@ def _fusion(module: Module, placed: _Placed) -> Fusion:
     parts = [part for part in _inside(module, op) if part.opcode not in ("parameter", "constant")]
     op_names = frozenset(part.op_name for part in parts if part.op_name)
     names = {name for op_name in op_names for name in NAME.findall(op_name)} | {part.opcode for part in parts}
-    sources = dict.fromkeys(source for part in parts if (source := source_of(part.stack)))
+    sources = (source_of(each.stack) for each in (op, *parts))
     return Fusion(
         f"{op.fusion_kind or 'fusion'} fusion",
         op.op_name,
-        source_of(op.stack) or next(iter(sources), None),
+        next(filter(None, sources), None),
         _bytes(op.shapes) + _bytes(operands),
         frozenset(names),
         op_names,
-        len(parts),
-        tuple(sources),
-        op.estimated_cycles,
     )
 
 

@@ -19,7 +19,7 @@ from jaxlib import _jax
 MOST_PLAIN_ARGUMENTS = 2000
 
 
-def parse(stablehlo: bytes) -> ir.Module:
+def parse_stablehlo(stablehlo: bytes) -> ir.Module:
     """The module of a StableHLO text."""
     with mlir.make_ir_context():
         return ir.Module.parse(stablehlo)

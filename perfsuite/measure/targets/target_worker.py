@@ -52,15 +52,15 @@ def main(folder: Path) -> None:
         )
         devices: list[Any] = topology.devices[: request["partitions"]]
         stage = "parse"
-        module = compiler_internals.parse((folder / PROGRAM).read_bytes())
+        module = compiler_internals.parse_stablehlo((folder / PROGRAM).read_bytes())
         stage = "compile"
         start = time.perf_counter()
         executable = compiler_internals.compile_module(module, devices, request["options"])
         seconds = time.perf_counter() - start
         stage = "report"
         result = {
-            "cost": cost_of(executable.cost_analysis()),
-            "memory": memory_of(executable.get_compiled_memory_stats()),
+            "cost": cost_analysis(executable.cost_analysis()),
+            "memory": memory_statistics(executable.get_compiled_memory_stats()),
             "compile_seconds": seconds,
             "compiler": _compiler(devices[0].client.platform_version),
         }
@@ -77,13 +77,13 @@ def _die_with(parent: int) -> None:
         sys.exit("the process that asked is gone")
 
 
-def cost_of(analysis: Any) -> dict[str, float]:
+def cost_analysis(analysis: Any) -> dict[str, float]:
     """XLA's cost analysis; some versions of jaxlib return a list with one entry a module, or None."""
     analysis = analysis[0] if isinstance(analysis, list) else analysis
     return {name: float(value) for name, value in (analysis or {}).items()}
 
 
-def memory_of(stats: Any) -> dict[str, int]:
+def memory_statistics(stats: Any) -> dict[str, int]:
     """XLA's memory statistics: "temp_size_in_bytes" and so on."""
     return {name: getattr(stats, name) for name in dir(stats) if name.endswith("_in_bytes")}
 

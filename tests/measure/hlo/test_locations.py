@@ -9,7 +9,7 @@ import pytest
 from perfsuite import call
 from perfsuite.measure.hlo.hlo_module import Frame
 from perfsuite.measure.hlo.locations import number_locations, restoring
-from perfsuite.measure.hlo.reader import parse
+from perfsuite.measure.hlo.reader import parse_hlo
 from perfsuite.measure.program.lowering import lower_call
 
 X = jnp.ones((8, 8))
@@ -82,13 +82,13 @@ def test_lines_come_back_into_the_compiled_program():
     stacks = {1: (Frame("model.py", 42, "attention"), Frame("train.py", 7, "step"))}
     hlo = re.sub(r'^(\d+) ".*"$', r'\1 "-"', text, flags=re.MULTILINE)
     hlo = re.sub(r"\bline=\d+", "line=1", hlo)
-    ops = every_op(parse(hlo, restored=restoring(stacks)))
+    ops = every_op(parse_hlo(hlo, restored=restoring(stacks)))
     assert {op.stack for op in ops} == {(), stacks[1]}
 
 
 def test_frames_that_are_no_numbers_stay():
     text = lower_call(call(jax.jit(step), X)).lowered.compile().as_text()
-    assert parse(text, restored=restoring({})) == parse(text)
+    assert parse_hlo(text, restored=restoring({})) == parse_hlo(text)
 
 
 @pytest.mark.parametrize(

@@ -16,7 +16,7 @@ from perfsuite.measure.hlo import reader as hlo
 from perfsuite.measure.hlo.hlo_module import Alias, Frame, Shape
 from perfsuite.measure.hlo.scanner import HloError
 
-MODULES = {name: hlo.parse(text) for name, text in TEXTS.items()}
+MODULES = {name: hlo.parse_hlo(text) for name, text in TEXTS.items()}
 EVERY = pytest.mark.parametrize("name", sorted(TEXTS))
 BOTH = pytest.mark.parametrize("backend", ["cpu", "v5e"])
 
@@ -385,7 +385,7 @@ ENTRY %main (a: bf16[64,32], b: bf16[32,16]) -> f32[128,16] {
 
 
 def test_the_forms_of_a_gpu_program():
-    module = hlo.parse(GPU)
+    module = hlo.parse_hlo(GPU)
     named = entry_named(module)
     assert named["product"].fusion_kind == "kCustom"
     assert named["product"].calls == ("gemm_fusion_dot",)
@@ -400,7 +400,7 @@ def test_the_forms_of_a_gpu_program():
 
 def test_names_and_signatures_without_decoration():
     text = "HloModule m\n\nf {\n  x = f32[] parameter(0)\n  ROOT y = f32[] negate(x)\n}\n\nENTRY main {\n  a = f32[] parameter(0)\n"
-    module = hlo.parse(text + "  ROOT m = f32[] map(a), dimensions={}, to_apply=f\n}\n")
+    module = hlo.parse_hlo(text + "  ROOT m = f32[] map(a), dimensions={}, to_apply=f\n}\n")
     assert [(one.operands, one.calls) for one in entry(module)] == [((), ()), (("a",), ("f",))]
 
 
@@ -411,7 +411,7 @@ def test_the_header():
         ' num_partitions=8, frontend_attributes={xla.sdy.meshes={mesh = #sdy.mesh<["x"=8]>}},\ndebug_attributes={\n  {"c"}:({log_mode=default})\n},'
         ' origin_recovery_table={\n  {"c"} : {"d"},\n  "\n    HloModule other, frontend_attributes={foo=\\"bar\\"}\n\n    ENTRY %e () -> s32[] {\n    }\n  "\n}\n\n\n'
     )
-    module = hlo.parse(text + "ENTRY %e () -> s32[] {\n  ROOT %c = s32[] constant(1)\n}\n\n")
+    module = hlo.parse_hlo(text + "ENTRY %e () -> s32[] {\n  ROOT %c = s32[] constant(1)\n}\n\n")
     assert module.aliases == (
         Alias((), 3, ()),
         Alias((1, 0), 10, (2, 1)),
@@ -472,10 +472,10 @@ ENTRY %main (a: f32[2]) -> f32[2] {
     ],
 )
 def test_an_error_names_the_line_and_what_was_expected(was, now, line, problem):
-    assert hlo.parse(GOOD).entry == "main"
+    assert hlo.parse_hlo(GOOD).entry == "main"
     assert was in GOOD
     with pytest.raises(HloError) as caught:
-        hlo.parse(GOOD.replace(was, now, 1))
+        hlo.parse_hlo(GOOD.replace(was, now, 1))
     assert problem in str(caught.value)
     assert (caught.value.line, caught.value.problem in str(caught.value)) == (line, True)
 
@@ -483,7 +483,7 @@ def test_an_error_names_the_line_and_what_was_expected(was, now, line, problem):
 @pytest.mark.parametrize("text", ["", "\n", "HloModule", "HloModule m", "HloModule m\n\n"])
 def test_a_text_without_a_program_is_refused(text):
     with pytest.raises(HloError, match=r"line [13] of"):
-        hlo.parse(text)
+        hlo.parse_hlo(text)
 
 
 @pytest.mark.parametrize("opening", ["(", "{", "[", '"', "%x = (", '{"a":', "/*", "\\", "a="])
@@ -491,12 +491,12 @@ def test_endless_openings_are_refused_without_a_deep_stack(opening):
     start = GOOD.index("negate(") + len("negate(")
     for at in (0, len("HloModule m"), start, GOOD.index('"a":'), GOOD.index('"f/neg"') + 1):
         with pytest.raises(HloError):
-            hlo.parse(GOOD[:at] + opening * 20_000)
+            hlo.parse_hlo(GOOD[:at] + opening * 20_000)
 
 
 def parses_or_is_refused(text):
     try:
-        module = hlo.parse(text)
+        module = hlo.parse_hlo(text)
     except HloError as error:
         problem = error
     else:
@@ -537,4 +537,4 @@ def test_any_text_is_read_or_refused(text):
 @given(written_modules())
 def test_what_is_written_is_read(written):
     text, module = written
-    assert hlo.parse(text) == module
+    assert hlo.parse_hlo(text) == module

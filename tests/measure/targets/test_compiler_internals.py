@@ -27,7 +27,7 @@ def stablehlo(function, *shapes, shardings=None, **jit) -> bytes:
 
 
 def test_a_text_with_locations_is_parsed():
-    module = internals.parse(stablehlo(lambda x: jnp.sin(x), (4,)))
+    module = internals.parse_stablehlo(stablehlo(lambda x: jnp.sin(x), (4,)))
     assert "stablehlo.sine" in str(module), "`mlir.make_ir_context` does not know StableHLO any more"
 
 
@@ -68,7 +68,7 @@ def test_the_configuration_that_options_are_made_of_has_the_same_names(name):
 
 def test_a_sharding_that_was_not_given_is_the_compilers_to_choose():
     rows = NamedSharding(AbstractMesh((4,), ("data",)), P("data"))
-    module = internals.parse(
+    module = internals.parse_stablehlo(
         stablehlo(lambda x, y: (x + 1, y + 1), *((8,), (8,)), shardings=[rows, None], out_shardings=(rows, None))
     )
     assert internals.propagation(module) == ([False, True], [False, True])
@@ -82,11 +82,11 @@ def test_an_output_with_an_open_dimension_is_the_compilers_to_choose():
         return %a : tensor<8x8xf32>
       }
     }"""
-    assert internals.propagation(internals.parse(text)) == ([False], [True])
+    assert internals.propagation(internals.parse_stablehlo(text)) == ([False], [True])
 
 
 def test_without_shardings_all_are_the_compilers_to_choose():
-    module = internals.parse(stablehlo(lambda x, y: x + y, (8,), (8,)))
+    module = internals.parse_stablehlo(stablehlo(lambda x, y: x + y, (8,), (8,)))
     assert internals.propagation(module) == ([True, True], [True])
 
 
@@ -97,4 +97,4 @@ def test_a_token_has_no_sharding_to_choose():
         return %t, %a : !stablehlo.token, tensor<f32>
       }
     }"""
-    assert internals.propagation(internals.parse(text)) == ([False, True], [False, True])
+    assert internals.propagation(internals.parse_stablehlo(text)) == ([False, True], [False, True])
