@@ -67,6 +67,7 @@ class FakeSubject:
     """In the place of `block.Subject`: its function returns the `Sample` of its block."""
 
     calls = 3
+    call_ns = 1e5
     harness = Sample(50.0, 150.0)
 
     def __init__(self, call: Call):
@@ -110,8 +111,7 @@ class FakeBlocks:
         )
         monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: self.seconds))
         if bare:
-            monkeypatch.setattr(module, "collector_off", contextlib.nullcontext)
-            monkeypatch.setattr(module, "compiles", SimpleNamespace(forbid=contextlib.nullcontext))
+            monkeypatch.setattr(module, "steady", lambda *subjects: contextlib.nullcontext())
         return self
 
 

@@ -22,7 +22,7 @@ from perfsuite.measure.errors import MeasurementError
 from perfsuite.measure.measurement import Interval, Metric
 from perfsuite.measure.stats.error_rates import DECIDING_ERROR, error_of_look
 from perfsuite.measure.stats.intervals import median_interval
-from perfsuite.measure.timing.block import Sample, Subject, collector_off, columns_us, run_block
+from perfsuite.measure.timing.block import Sample, Subject, columns_us, run_block, steady
 from perfsuite.measure.timing.clock import now_ns
 from perfsuite.measure.timing.scheduling import is_known, thread_delay_ns
 from perfsuite.measure.timing.stack_sampler import StackPlace, Watch, eager_switching, most_seen
@@ -100,13 +100,10 @@ def asynchrony(call: Call, *, seconds: float = 5.0) -> Asynchrony:
     subject = Subject(call, single=True)
     places: collections.Counter[StackPlace] = collections.Counter()
     looks = 0
-    try:
-        with collector_off(), compiles.forbid():
-            made = _sampled(subject, seconds)
-            if made.waits is not False:
-                places, looks = _watched(subject, min(_WATCH_SECONDS, seconds))
-    finally:
-        subject.give_back()
+    with steady(subject):
+        made = _sampled(subject, seconds)
+        if made.waits is not False:
+            places, looks = _watched(subject, min(_WATCH_SECONDS, seconds))
     if made.waits is False:
         return made
     if not compiles.forbidden() and not _dispatches_early():

@@ -7,6 +7,7 @@ same code differ by a real 0.2 % (measured on a 2-core x86-64 machine, jax 0.10.
 import contextlib
 import copy
 import gc
+from collections.abc import Iterator
 from typing import Literal, NamedTuple
 
 import jax
@@ -204,7 +205,18 @@ def columns_us(samples: list[Sample], label: str) -> np.ndarray:
 
 
 @contextlib.contextmanager
-def collector_off():
+def steady(*subjects: Subject) -> Iterator[None]:
+    """Sample inside: no collections, and a compile raises. Gives the subjects back, whatever happens."""
+    try:
+        with collector_off(), compiles.forbid():
+            yield
+    finally:
+        for subject in subjects:
+            subject.give_back()
+
+
+@contextlib.contextmanager
+def collector_off() -> Iterator[None]:
     """Keep the garbage collector out of the blocks: a collection over JAX's and Python's objects takes milliseconds."""
     was_on = gc.isenabled()
     gc.collect()

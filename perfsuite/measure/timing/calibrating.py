@@ -147,11 +147,6 @@ class GateCounts:
     caught: Mapping[float, tuple[int, int]]
     effect: float | None
 
-    @property
-    def rate_below(self) -> float:
-        """What the rate of false alarms is below, with 95 % confidence: the end of Clopper and Pearson's interval."""
-        return rate_below(self.alarms, self.gates)
-
 
 def count_trials(trials: Sequence[Trial], effect: float | None) -> GateCounts:
     """Count the outcomes of `trials`."""
@@ -162,11 +157,9 @@ def count_trials(trials: Sequence[Trial], effect: float | None) -> GateCounts:
     return GateCounts(len(plain), sum(trial.alarmed for trial in plain), by_size, effect)
 
 
-def rate_below(alarms: int, gates: int, confidence: float = 0.95) -> float:
-    """The upper end of a rate's one-sided exact interval (C. J. Clopper and E. S. Pearson, Biometrika 26, 1934)."""
-    if not gates:
-        return 1.0
-    return float(stats.binomtest(alarms, gates, alternative="less").proportion_ci(confidence).high)
+def rate_below(alarms: int, gates: int) -> float:
+    """What the rate is below with 95 % confidence (C. J. Clopper and E. S. Pearson, Biometrika 26, 1934)."""
+    return float(stats.binomtest(alarms, gates, alternative="less").proportion_ci(0.95).high) if gates else 1.0
 
 
 def too_many_alarms(alarms: int, gates: int, promised: float) -> bool:

@@ -17,7 +17,6 @@ import numpy as np
 
 from perfsuite.measure import peers, progress
 from perfsuite.measure.call import Call
-from perfsuite.measure.compiles import compiles
 from perfsuite.measure.measurement import Interval, Metric
 from perfsuite.measure.stats.error_rates import DECIDING_ERROR, error_of_look
 from perfsuite.measure.stats.rank_sum import Windows
@@ -35,9 +34,9 @@ from perfsuite.measure.timing.block import (
     Sample,
     Subject,
     Until,
-    collector_off,
     columns_us,
     run_block,
+    steady,
     subjects_alike,
 )
 from perfsuite.measure.words import plural
@@ -54,6 +53,9 @@ PRECISION = 0.005
 """Without a limit, sampling stops at this half-width of the log ratio's interval."""
 
 Field = Literal["ratio", "overhead_us"]
+
+Samples = tuple[list[Sample], list[Sample]]
+"""Of the candidate and of the reference."""
 
 Settled = Callable[[Estimate, Estimate], bool]
 """Takes the ratio and the overhead; says whether they are known well enough to stop."""
@@ -173,28 +175,24 @@ def compare_calls(
     best: Look | None = None
     what = f"comparing {candidate.label} with {reference.label}"
     started = time.monotonic()
-    try:
-        with collector_off(), compiles.forbid(), progress.sampling(what, seconds) as report:
-            samples = _run_window(sides, 1, order)
-            window = peers.agreed(window_of(seconds / max(time.monotonic() - started, 1e-9), error))
-            if window > 1:  # that pair was no window, and there is time for others
-                samples = ([], [])
-            while True:
-                time_passed = peers.agreed((time.monotonic() - started) / seconds if seconds else math.inf)
-                pairs = len(samples[0])
-                if pairs >= LEAST_PAIRS and rule.due(pairs, time_passed):
-                    a, b = (np.asarray(peers.slowest(side))[:, column] / 1e3 for side in samples)
-                    now = rule.look(a, b, window, time_passed)
-                    best = now or best
-                    if peers.agreed(time_passed > 1 or bool(now and settled(now.ratio, now.overhead))):
-                        break
-                if report is not None:  # between windows, whose order is random: its cost falls on either side alike
-                    report()
-                for side, more in zip(samples, _run_window(sides, window, order), strict=True):
-                    side += more
-    finally:
-        for subject in sides:
-            subject.give_back()
+    samples: Samples = ([], [])
+    with steady(*sides), progress.sampling(what, seconds) as report:
+        _run_window(sides, 1, order, samples)
+        window = peers.agreed(window_of(seconds / max(time.monotonic() - started, 1e-9), error))
+        if window > 1:  # that pair was no window, and there is time for others
+            samples = ([], [])
+        while True:
+            time_passed = peers.agreed((time.monotonic() - started) / seconds if seconds else math.inf)
+            pairs = len(samples[0])
+            if pairs >= LEAST_PAIRS and rule.due(pairs, time_passed):
+                a, b = (np.asarray(peers.slowest(side))[:, column] / 1e3 for side in samples)
+                now = rule.look(a, b, window, time_passed)
+                best = now or best
+                if peers.agreed(time_passed > 1 or bool(now and settled(now.ratio, now.overhead))):
+                    break
+            if report is not None:  # between windows, whose order is random: its cost falls on either side alike
+                report()
+            _run_window(sides, window, order, samples)
     candidate_us = columns_us(peers.slowest(samples[0]), candidate.label)
     reference_us = columns_us(peers.slowest(samples[1]), reference.label)
     if best is None:
@@ -215,14 +213,12 @@ def compare_calls(
     )
 
 
-def _run_window(sides: list[Subject], pairs: int, order: random.Random) -> tuple[list[Sample], list[Sample]]:
-    """Run each side so many times, every order of the blocks as likely as any other."""
+def _run_window(sides: list[Subject], pairs: int, order: random.Random, samples: Samples) -> None:
+    """Add `pairs` samples of each side, every order of the blocks as likely as any other."""
     turns = [0, 1] * pairs
     order.shuffle(turns)
-    samples: tuple[list[Sample], list[Sample]] = ([], [])
     for side in turns:
         samples[side].append(run_block(sides[side]))
-    return samples
 
 
 def _precise(ratio: Estimate, overhead: Estimate) -> bool:

@@ -9,14 +9,13 @@ from typing import Literal
 import numpy as np
 
 from perfsuite.measure.call import Call
-from perfsuite.measure.compiles import compiles
 from perfsuite.measure.errors import MeasurementError
 from perfsuite.measure.measurement import Metric
 from perfsuite.measure.runtime.hostcalls import host_calls
 from perfsuite.measure.stats.error_rates import INFORMING_ERROR
 from perfsuite.measure.stats.intervals import line_fit, median_interval
 from perfsuite.measure.stats.sequential import Estimate
-from perfsuite.measure.timing.block import COLUMNS, Sample, Until, collector_off, columns_us, run_block, subjects_alike
+from perfsuite.measure.timing.block import COLUMNS, Sample, Until, columns_us, run_block, steady, subjects_alike
 from perfsuite.measure.timing.timing import median_or_range
 
 Scaled = Literal["return", "ready", "host_calls"]
@@ -106,21 +105,17 @@ def _timed_rounds(calls: list[Call], until: Until, units: np.ndarray, seconds: f
     column = COLUMNS[until]
     rounds: list[list[Sample]] = []
     order = list(range(len(subjects)))
-    try:
-        with collector_off(), compiles.forbid():
-            deadline = time.monotonic() + seconds
-            look = LEAST_ROUNDS
-            while len(rounds) < MOST_ROUNDS and (len(rounds) < 3 or time.monotonic() <= deadline):
-                if len(rounds) == look:
-                    look *= 2
-                    if _precise(_slopes(units, np.asarray(rounds)[:, :, column])):
-                        break
-                random.shuffle(order)
-                samples = {index: run_block(subjects[index]) for index in order}
-                rounds.append([samples[index] for index in range(len(subjects))])
-    finally:
-        for subject in subjects:
-            subject.give_back()
+    look = LEAST_ROUNDS
+    with steady(*subjects):
+        deadline = time.monotonic() + seconds
+        while len(rounds) < MOST_ROUNDS and (len(rounds) < 3 or time.monotonic() <= deadline):
+            if len(rounds) == look:
+                look *= 2
+                if _precise(_slopes(units, np.asarray(rounds)[:, :, column])):
+                    break
+            random.shuffle(order)
+            samples = {index: run_block(subjects[index]) for index in order}
+            rounds.append([samples[index] for index in range(len(subjects))])
     by_size = zip(zip(*rounds, strict=True), calls, strict=True)
     return np.stack([columns_us(list(samples), each.label)[:, column] for samples, each in by_size], axis=1)
 

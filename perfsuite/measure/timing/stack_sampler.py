@@ -45,24 +45,22 @@ class Watch:
     def __init__(self, every_s: float, after_s: float = 0.0):
         self.every_s = every_s
         self.after_s = after_s
-        self.native_id: int | None = None
-        """The operating system's number of the thread that looks."""
         self.looks = 0
         """Looks during a call, also those that came too late to tell where it was."""
         self._watched = threading.get_ident()
         self._entered: float | None = None
         self._places: collections.Counter[StackPlace] = collections.Counter()
         self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._look_on, name="perfsuite watch", daemon=True)
+        self.thread = threading.Thread(target=self._look_on, name="perfsuite watch", daemon=True)
 
     def __enter__(self) -> "Watch":
-        self._thread.start()
+        self.thread.start()
         return self
 
     def __exit__(self, *_: object) -> None:
         self._entered = None
         self._stop.set()
-        self._thread.join()
+        self.thread.join()
 
     def begin(self) -> None:
         """A call begins."""
@@ -75,7 +73,6 @@ class Watch:
         return self._places
 
     def _look_on(self) -> None:
-        self.native_id = threading.get_native_id()
         due = time.perf_counter()
         while not self._stop.wait(max(0.0, due - time.perf_counter())):
             now, entered, places = time.perf_counter(), self._entered, self._places

@@ -15,9 +15,8 @@ import time
 
 from perfsuite.measure import progress
 from perfsuite.measure.call import Call
-from perfsuite.measure.compiles import compiles
 from perfsuite.measure.measurement import Metric
-from perfsuite.measure.timing.block import Sample, Subject, collector_off, columns_us, run_block
+from perfsuite.measure.timing.block import Sample, Subject, columns_us, run_block, steady
 from perfsuite.measure.timing.clock import now_ns
 from perfsuite.measure.timing.scheduling import is_known, process_delay_ns
 from perfsuite.measure.timing.stack_sampler import Watch, most_seen
@@ -119,35 +118,28 @@ def count_stalls(call: Call, *, seconds: float = 5.0, over_us: float | None = No
     slow: list[Stall] = []
     limit_us = _limit_us(subject.call_ns / 1e3, over_us)
     every_s = min(max(limit_us / 10e6, 2e-3), 0.05)  # several looks in the shortest stall, and few in other calls
+    what = f"looking for stalls of {call.label}"
     started = time.monotonic()
-    try:
-        with (
-            collector_off(),
-            compiles.forbid(),
-            progress.sampling(f"looking for stalls of {call.label}", seconds) as report,
-            Watch(every_s, after_s=limit_us / 2e6) as watch,
-        ):
-            lost = _LostTime(watch)
-            while len(samples) < CALLS and (len(samples) < 3 or time.monotonic() - started < seconds):
-                if now_ns() - lost.read_at > _SNAPSHOT_NS:
-                    lost.since_last_us()
-                if report is not None:
-                    report()
-                watch.begin()
-                try:
-                    samples.append(run_block(subject))
-                finally:
-                    places = watch.end()
-                us = samples[-1].to_ready / 1e3
-                if us > limit_us:
-                    slow.append(Stall(us, lost.since_last_us(), str(most_seen(places) or "")))
-                if us > limit_us or len(samples) in (_FIRST_MEDIAN, 5 * _FIRST_MEDIAN):
-                    limit_us = _limit_us(statistics.median(sample.to_ready for sample in samples) / 1e3, over_us)
-                    watch.after_s = limit_us / 2e6
-                if len(samples) >= _FIRST_MEDIAN and len(_stalls_of(slow, limit_us)) >= _STOP_AT:
-                    break
-    finally:
-        subject.give_back()
+    with steady(subject), progress.sampling(what, seconds) as report, Watch(every_s, after_s=limit_us / 2e6) as watch:
+        lost = _LostTime(watch)
+        while len(samples) < CALLS and (len(samples) < 3 or time.monotonic() - started < seconds):
+            if now_ns() - lost.read_at > _SNAPSHOT_NS:
+                lost.since_last_us()
+            if report is not None:
+                report()
+            watch.begin()
+            try:
+                samples.append(run_block(subject))
+            finally:
+                places = watch.end()
+            us = samples[-1].to_ready / 1e3
+            if us > limit_us:
+                slow.append(Stall(us, lost.since_last_us(), str(most_seen(places) or "")))
+            if us > limit_us or len(samples) in (_FIRST_MEDIAN, 5 * _FIRST_MEDIAN):
+                limit_us = _limit_us(statistics.median(sample.to_ready for sample in samples) / 1e3, over_us)
+                watch.after_s = limit_us / 2e6
+            if len(samples) >= _FIRST_MEDIAN and len(_stalls_of(slow, limit_us)) >= _STOP_AT:
+                break
     to_ready_us = columns_us(samples, call.label)[:, 1]
     median_us = float(statistics.median(to_ready_us))
     limit_us = _limit_us(median_us, over_us)
@@ -184,6 +176,6 @@ class _LostTime:
 
     def since_last_us(self) -> float:
         """Since the last call of this, in microseconds."""
-        before, self._ns = self._ns, process_delay_ns(without=self._watch.native_id)
+        before, self._ns = self._ns, process_delay_ns(without=self._watch.thread.native_id)
         self.read_at = now_ns()
         return max(0, self._ns - before) / 1e3

@@ -9,11 +9,10 @@ import numpy as np
 
 from perfsuite.measure import peers, progress
 from perfsuite.measure.call import Call
-from perfsuite.measure.compiles import compiles
 from perfsuite.measure.measurement import Interval, Metric
 from perfsuite.measure.stats.error_rates import INFORMING_ERROR
 from perfsuite.measure.stats.intervals import median_interval, quantile_interval
-from perfsuite.measure.timing.block import Sample, Subject, collector_off, columns_us, run_block
+from perfsuite.measure.timing.block import Sample, Subject, columns_us, run_block, steady
 
 LEAST_SAMPLES = 100
 LEAST_FOR_TAIL = 1000
@@ -79,22 +78,18 @@ def time_call(call: Call, *, seconds: float = 5.0, least_samples: int = LEAST_SA
     subject = Subject(call)
     samples: list[Sample] = []
     look = least_samples
-    try:
-        with collector_off(), compiles.forbid(), progress.sampling(f"timing {call.label}", seconds) as report:
-            deadline = time.monotonic() + seconds
-            # Processes agree once in a hundredth of the time, or in 10 blocks.
-            every = min(10, max(1, seconds * 1e7 / max(subject.call_ns * subject.calls, 1))) if not peers.alone() else 1
-            agreement = peers.Sparing(int(every))
-            while len(samples) < 3 or agreement.going_on(lambda: time.monotonic() < deadline):
-                if report is not None:
-                    report()
-                samples.append(run_block(subject))
-                if len(samples) == look:
-                    look *= 2
-                    if peers.agreed(all(map(_precise, np.asarray(peers.slowest(samples)).T))):
-                        break
-    finally:
-        subject.give_back()
+    # Several processes agree once in 10 blocks, or in the blocks that take a hundredth of the time.
+    agreement = peers.Sparing(int(min(10, max(1, seconds * 1e7 / max(subject.call_ns * subject.calls, 1)))))
+    with steady(subject), progress.sampling(f"timing {call.label}", seconds) as report:
+        deadline = time.monotonic() + seconds
+        while len(samples) < 3 or agreement.going_on(lambda: time.monotonic() < deadline):
+            if report is not None:
+                report()
+            samples.append(run_block(subject))
+            if len(samples) == look:
+                look *= 2
+                if peers.agreed(all(map(_precise, np.asarray(peers.slowest(samples)).T))):
+                    break
     to_return, to_ready = columns_us(peers.slowest(samples), call.label).T
     return Timing(
         label=call.label,
