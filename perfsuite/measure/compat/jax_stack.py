@@ -65,6 +65,16 @@ def static_arguments(jitted: Any) -> StaticArguments | None:
     return None if info is None else _statics(info)
 
 
+def without_statics(
+    args: tuple, kwargs: dict[str, Any], statics: StaticArguments | None
+) -> tuple[tuple, dict[str, Any]]:
+    """The arguments of a call, with None in place of the static ones, so that the others keep their positions."""
+    numbers, names = statics or ((), ())
+    left_out = {number % len(args) for number in numbers if -len(args) <= number < len(args)}
+    dynamic = tuple(None if place in left_out else arg for place, arg in enumerate(args))
+    return dynamic, {name: value for name, value in kwargs.items() if name not in names}
+
+
 def _statics(info: Any) -> StaticArguments:
     return tuple(getattr(info, "static_argnums", ())), tuple(getattr(info, "static_argnames", ()))
 
@@ -182,8 +192,4 @@ def _leaves(held: dict[str, Any]) -> list[Any] | None:
     # Not `held.keys()`: for a frame of Python 3.13 it is a list.
     if not {"jit_func", "args", "kwargs"} <= set(held) or (statics := static_arguments(held["jit_func"])) is None:
         return None
-    numbers, names = statics
-    count = len(held["args"])
-    left_out = {number % count for number in numbers if -count <= number < count}
-    args = [arg for i, arg in enumerate(held["args"]) if i not in left_out]
-    return jax.tree.leaves((args, {name: value for name, value in held["kwargs"].items() if name not in names}))
+    return jax.tree.leaves(without_statics(held["args"], held["kwargs"], statics))

@@ -76,16 +76,13 @@ def host_calls(call: Call, *, exact: bool = True) -> HostCalls:
 def _count(call: Call) -> CallProfile:
     profile = CallProfile()
     fn, args, kwargs = call.fn, call.args, call.kwargs
-    before = sys.getprofile()
-    collecting = gc.isenabled()
+    before, collecting = sys.getprofile(), gc.isenabled()
     gc.disable()  # else a finalizer that happens to run would count
     try:
         sys.setprofile(profile)
-        try:
-            outputs = fn(*args, **kwargs)
-        finally:
-            sys.setprofile(before)
+        outputs = fn(*args, **kwargs)
     finally:
+        sys.setprofile(before)
         if collecting:
             gc.enable()
     call.carry_on(outputs)  # before the waiting, which may be interrupted

@@ -105,7 +105,7 @@ def of_put(moved: str, frame: FrameType, *, explicit: bool) -> Words:
 def of_call(jitted: Any, args: tuple, kwargs: dict[str, Any], frame: FrameType) -> list[tuple[str, Words]]:
     """What a call on JAX's fast path moves to the device, and why: each host argument that the program reads."""
     try:
-        traced = _traced(jitted, args, kwargs)
+        traced = jax_stack.without_statics(args, kwargs, jax_stack.static_arguments(jitted))
         if not any(map(_is_of_host, jax.tree.leaves(traced))):
             return []
     except Exception:  # the call has gone well, so no tree of its arguments may make it fail here
@@ -183,14 +183,6 @@ def _is_of_host(leaf: Any) -> bool:
     return not isinstance(leaf, jax.Array) and (
         isinstance(leaf, _NUMBERS) or (hasattr(leaf, "dtype") and hasattr(leaf, "shape"))
     )
-
-
-def _traced(jitted: Any, args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict[str, Any]]:
-    """The arguments, with None in place of the static ones."""
-    numbers, names = jax_stack.static_arguments(jitted) or ((), ())
-    left_out = {number % len(args) for number in numbers if -len(args) <= number < len(args)}
-    dynamic = tuple(None if i in left_out else arg for i, arg in enumerate(args))
-    return dynamic, {name: value for name, value in kwargs.items() if name not in names}
 
 
 def _used(jitted: Any, args: tuple, kwargs: dict[str, Any]) -> list[bool] | None:
