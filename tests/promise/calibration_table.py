@@ -1,8 +1,8 @@
-"""The table of docs/verdicts.md, from the calibration on file.
+"""The table of docs/verdicts.md, from the saved calibration.
 
     python tests/promise/calibration_table.py
 
-writes it into the page; `tests/docs/test_docs.py` holds that it is there.
+writes it into the page; `tests/docs/test_docs.py` checks that it is there.
 """
 
 import re
@@ -20,17 +20,17 @@ SIZES = (0.005, 0.01, 0.02, 0.03, 0.05, 0.10)
 
 
 def table() -> str:
-    """Every workload, on a quiet and on a busy machine, the sums of both, and where they were made."""
-    on_file = load_calibration(FILE)
+    """Every workload, on a quiet and on a busy machine, the sums of both, and the environments."""
+    saved = load_calibration(FILE)
     head = ["workload", "machine", "A/A gates", "false alarms", *(f"+{size:.3g} %" for size in _percent(SIZES))]
     rows = [[*head, "99 in 100"], ["---"] * (len(head) + 1)]
-    rows += [_row(each.workload, each.busy, [each], each.found.effect) for each in on_file]
-    rows += [_row("all", busy, [each for each in on_file if each.busy is busy], None) for busy in (False, True)]
+    rows += [_row(each.workload, each.busy, [each], each.found.effect) for each in saved]
+    rows += [_row("all", busy, [each for each in saved if each.busy is busy], None) for busy in (False, True)]
     environments = sorted(
         {
             f"{each.environment.processor}, {each.environment.device_count} x {each.environment.device_kind}, "
             f"Python {each.environment.python}, jax {each.environment.jax}, equinox {each.environment.equinox}"
-            for each in on_file
+            for each in saved
         }
     )
     return "\n" + "\n".join(f"| {' | '.join(row)} |" for row in rows) + f"\n\nMade on: {'; '.join(environments)}.\n\n"

@@ -3,14 +3,15 @@
     python tests/promise/real_gates.py
     python tests/promise/real_gates.py --gates 20 --rows "A/A" "+3 %" --trials trials.jsonl
 
-Prints a Markdown table. Each gate holds a jitted chain of products of about 1 ms against itself, as `perf.compare` does
+Prints a Markdown table. Each gate compares a jitted chain of products of about 1 ms with itself, as `perf.compare` does
 with `Budget(ratio=1)`: both sides are one function behind the same lines, and the candidate waits busily for a share of
 what each of its own calls took. A gate stops as soon as its interval excludes 1, or when its seconds are up, and fails
-where the interval lies above 1: in a row without a plant (A/A) that is a false alarm. One that lies below 1 fails
-nothing, but is as wrong, and is counted beside. Rows with "busy" run beside a process on each core that only computes.
+where the interval lies above 1: in a row without a plant (A/A) that is a false alarm. An interval below 1 fails
+nothing, but is as wrong, and has a column of its own. Rows with "busy" run beside a process on each core that only
+computes.
 
-With `--trials FILE` each gate is one line of JSON in FILE, and the table is of all that are in it: it can be run in
-parts. The gates of the rows take turns, so that a machine's good and bad minutes are shared among them.
+With `--trials FILE` each gate adds one line of JSON to FILE, and the table shows all gates in it, so a long run can be
+split. The gates of the rows take turns, so that all rows share a machine's good and bad minutes.
 """
 
 import argparse
@@ -29,14 +30,14 @@ import jax.numpy as jnp
 import tabulate
 
 from perfsuite.measure.call import call
-from perfsuite.measure.measurement import Interval
+from perfsuite.measure.serialise import made, plain
 from perfsuite.measure.timing.calibrating import Trial, Workload
 from perfsuite.measure.timing.load import busy_neighbours
 
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """One condition: the slowdown that is planted (0.01 is 1 %), the seconds of a gate, and whether others compute."""
+    """One condition: the planted slowdown (0.01 is 1 %), the seconds of a gate, and whether other processes compute."""
 
     planted: float
     seconds: float
@@ -69,7 +70,7 @@ def chain(products: int = 750):
 
 
 def run(rows: Sequence[Row], gates: int, trials: Path | None) -> dict[Row, list[Trial]]:
-    """`gates` gates of each row, a few of a row at a time; those in the file `trials` come first in the result."""
+    """`gates` gates of each row in turn; those in the file `trials` come first in the result."""
     done = read(trials, rows) if trials else {row: [] for row in rows}
     workload = Workload(chain(), "ready")
     started = time.monotonic()
@@ -87,21 +88,19 @@ def run(rows: Sequence[Row], gates: int, trials: Path | None) -> dict[Row, list[
 
 def read(path: Path, rows: Sequence[Row]) -> dict[Row, list[Trial]]:
     """The trials of these rows in the file; none where there is no file yet."""
-    found: dict[Row, list[Trial]] = {row: [] for row in rows}
+    done: dict[Row, list[Trial]] = {row: [] for row in rows}
     for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
         values = json.loads(line)
-        row, trial = Row(**values["row"]), values["trial"]
-        if row in found:
-            trial["interval"], trial["thresholds"] = Interval(**trial["interval"]), tuple(trial["thresholds"])
-            found[row].append(Trial(**trial))
-    return found
+        row = made(Row, values["row"])
+        if row in done:
+            done[row].append(made(Trial, values["trial"]))
+    return done
 
 
 def write(path: Path, row: Row, trial: Trial) -> None:
     """Add one trial to the file."""
-    values = {"row": dataclasses.asdict(row), "trial": dataclasses.asdict(trial)}
     with path.open("a", encoding="utf-8") as file:
-        file.write(json.dumps(values) + "\n")
+        file.write(json.dumps({"row": plain(row), "trial": plain(trial)}) + "\n")
 
 
 def table(done: dict[Row, list[Trial]]) -> str:
@@ -142,7 +141,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--gates", type=_count, default=100, help="gates of each row (default: 100)")
     parser.add_argument("--rows", nargs="+", type=_row, default=[], metavar="ROW", help=f"of {_NAMES} (default: all)")
     parser.add_argument(
-        "--trials", type=Path, metavar="FILE", help="keep each gate's outcome there, and count earlier ones"
+        "--trials", type=Path, metavar="FILE", help="keep each gate's outcome in FILE, and count those that it has"
     )
     return parser.parse_args(arguments)
 

@@ -5,19 +5,19 @@
 
 Prints a Markdown table. Each repeat runs both tools as their users do, each in pytest processes of its own:
 
-- pytest-benchmark times the code on file in one process (`--benchmark-save`), and the code under test in others
+- pytest-benchmark times the baseline code in one process (`--benchmark-save`), and the code under test in others
   (`--benchmark-compare --benchmark-compare-fail mean:5% ...`), one for each plant: it compares metrics of two
   processes, one after the other. Each test may take `--benchmark-max-time` = SECONDS in each. Its three rules judge the
   same two runs.
 - perfsuite runs both in one process (`perf.compare(candidate, reference, Budget(ratio=...))`, no baseline), in pairs.
   `--perf-seconds` is twice SECONDS, for both sides together; it may stop earlier, and its two rules are two gates.
 
-The code under test is the code on file (A/A: whatever fails is a false alarm), or that with a plant: after each call
-was waited for, a busy wait of a share of the time that this very call took. Code on file runs the same lines, with a
-share of 0. A rule whose limit lies above the plant is not meant to catch it; the table shows that too.
+The code under test is the baseline code (A/A: every failure is a false alarm), or the same with a plant: after each
+call is ready, it waits busily for a share of the time that this very call took. The baseline code runs the same lines,
+with a share of 0. A rule whose limit lies above the plant is not meant to catch it; the table shows that too.
 
-The seconds are those in which the tests of one verdict ran, warming and compiling included; pytest and JAX have to
-start besides, for pytest-benchmark once more in each repeat.
+The seconds are those of the tests of one verdict, warming and compiling included. pytest and JAX start besides, for
+pytest-benchmark once more in each repeat.
 """
 
 import argparse
@@ -141,7 +141,7 @@ COMPARES = {
 
 @dataclasses.dataclass(frozen=True)
 class Verdict:
-    """What one rule said of one workload with one plant: whether the build failed, and the seconds that it took."""
+    """Of one rule, on one workload with one plant: whether the build failed, and the seconds that it took."""
 
     tool: str
     rule: str
@@ -168,7 +168,7 @@ def run_pytest(
 ) -> tuple[str, dict[str, tuple[bool, float]]]:
     """One pytest process: what it printed; and for each test, by its parameters, whether it failed and its seconds.
 
-    Raises `RuntimeError` with all that it printed where a test did not come to a verdict.
+    Raises `RuntimeError` with everything that it printed where a test has no verdict.
     """
     report = folder / "report.xml"
     report.unlink(missing_ok=True)
@@ -191,10 +191,10 @@ def run_pytest(
 def with_benchmark(
     folder: Path, plants: Sequence[float], workloads: Sequence[str], seconds: float
 ) -> Iterator[Verdict]:
-    """pytest-benchmark: the code on file once, and then for each plant the code under test."""
+    """pytest-benchmark: the baseline code once, and then for each plant the code under test."""
     storage = tempfile.mkdtemp(dir=folder)
     common = ("test_benchmark.py", f"--benchmark-max-time={seconds}", f"--benchmark-storage=file://{storage}")
-    _, on_file = run_pytest(folder, 0.0, workloads, *common, "--benchmark-save=base")
+    _, baseline = run_pytest(folder, 0.0, workloads, *common, "--benchmark-save=base")
     for plant in plants:
         rules = ("--benchmark-compare-fail", *BENCHMARK_RULES)  # given several times, the last would count
         output, now = run_pytest(folder, plant, workloads, *common, "--benchmark-compare", *rules)
@@ -202,7 +202,7 @@ def with_benchmark(
         for rule in BENCHMARK_RULES:
             for name in workloads:
                 failed = (name, rule.partition(":")[0]) in regressed
-                took = on_file[name][1] + now[name][1]
+                took = baseline[name][1] + now[name][1]
                 yield Verdict("pytest-benchmark", f"compare-fail={rule}", name, plant, failed, took)
 
 

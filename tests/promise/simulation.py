@@ -1,8 +1,8 @@
 """The noise of shared machines, and gates over it: the rule of `compare_calls` without the sampling.
 
-A noise model gives the times of `blocks` blocks of the same code, one after the other, in units of a quiet block. Which
-side a block belongs to is drawn afterwards, as `compare_calls` does it, and a planted slowdown multiplies the
-candidate's blocks.
+A noise model gives the times of `blocks` blocks of the same code, one after the other, in units of a quiet block. The
+side of each block is drawn afterwards, as `compare_calls` does it, and a planted slowdown multiplies the candidate's
+blocks.
 """
 
 import dataclasses
@@ -81,14 +81,14 @@ class Gate:
 
 
 def sides(rng, times, slowdown=1.0, window=WINDOW):
-    """Which block is of which side: the times of the candidate and of the reference, each of shape (pairs,)."""
+    """Draw the side of each block: the times of the candidate and of the reference, each of shape (pairs,)."""
     windows = times.reshape(-1, 2 * window)
     turns = rng.permuted(np.tile(np.repeat([True, False], window), (len(windows), 1)), axis=1)
     return windows[turns] * slowdown, windows[~turns]
 
 
 def gate(rng, times, slowdown=1.0, *, window=WINDOW, error=DECIDING_ERROR, rule=Sequential) -> Gate:
-    """A gate with the limit 1, that stops at the first interval which excludes it: the worst that a gate can do."""
+    """A gate with the limit 1, that stops at the first interval without it: the worst that a gate can do."""
     candidate, reference = sides(rng, times, slowdown, window)
     passed = np.cumsum((candidate + reference).reshape(-1, window).sum(1))
     sequential, last = rule(error), Gate(None, 0)

@@ -1,4 +1,4 @@
-"""The script that counts false alarms and slowdowns caught on a real call. Real gates run, at its smallest size."""
+"""The script that counts false alarms and slowdowns caught on a real call. Real gates, at its smallest size."""
 
 import json
 

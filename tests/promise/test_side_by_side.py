@@ -1,4 +1,4 @@
-"""The script that holds perfsuite's gate against pytest-benchmark's, at its smallest size. Real pytest processes run."""
+"""The script that compares perfsuite's gate with pytest-benchmark's, at its smallest size, in real pytest processes."""
 
 import pytest
 
@@ -26,7 +26,7 @@ def test_both_tools_judge_the_same_workload_and_the_table_shows_it(capsys, tmp_p
     ours = [verdict for verdict in verdicts if verdict.tool == "perfsuite"]
     assert [verdict.rule for verdict in ours if not verdict.plant] == ["ratio=1.05", "ratio=1.01"]
     side_by_side.write_project(tmp_path)
-    for seconds in (3, 15):  # beside other programs it takes longer to be sure; a quiet machine needs neither
+    for seconds in (3, 15):  # beside other programs a gate takes longer to be sure; a quiet machine needs neither
         if not all(verdict.failed for verdict in ours if verdict.plant):
             ours += side_by_side.with_perfsuite(tmp_path, [0.5], ["small"], seconds)
             ours = [verdict for verdict in ours if not verdict.plant] + ours[-2:]
@@ -38,7 +38,7 @@ def test_both_tools_judge_the_same_workload_and_the_table_shows_it(capsys, tmp_p
     }
     theirs = [verdict for verdict in verdicts if verdict.tool == "pytest-benchmark"]
     assert len(theirs) == 2 * len(side_by_side.BENCHMARK_RULES)
-    # Not how it judged, which is what the script is there to find out; but each rule has a verdict of its own.
+    # Whether they failed is what the script finds out. The test checks only that each rule has a verdict of its own.
     assert {verdict.rule for verdict in theirs} == {f"compare-fail={rule}" for rule in side_by_side.BENCHMARK_RULES}
     assert all(verdict.seconds > 0 for verdict in theirs)
 

@@ -1,7 +1,7 @@
-"""The rule of `compare_calls` over simulated noise: how often it cries wolf, and what it misses.
+"""The rule of `compare_calls` over simulated noise: how often it raises a false alarm, and what it misses.
 
-Everything is drawn from fixed seeds, so each run is the same. The bounds are for any seed: that of the alarms would be
-broken once in 1700 times by a rule that keeps its promise exactly.
+All seeds are fixed, so each run is the same. The bounds hold for any seed: a rule that keeps its promise exactly would
+break that of the alarms once in 1700 times.
 """
 
 import numpy as np

@@ -154,7 +154,7 @@ def test_a_metric_passes_against_itself(metric, tolerance):
     assume(metric.kind != "info")
     at = Interval(metric.value, metric.value)
     entry = entry_for(metric)
-    # The file keeps six digits, so the metric on file is the one to repeat.
+    # The file keeps six digits, so the test repeats the metric of the file.
     repeated = dataclasses.replace(metric, value=entry.value, interval=None if metric.interval is None else at)
     if repeated.interval is not None:
         repeated = dataclasses.replace(repeated, interval=Interval(entry.value, entry.value))

@@ -54,7 +54,7 @@ class FakeDevice:
         return FakeArray(self, self.idle_at)
 
     def install(self, monkeypatch, resolution_ns=50_000 / TICKS_PER_BLOCK):
-        """With blocks of 50 us where nothing else is said, so that shorter calls are run several times a block."""
+        """Replace the clock. By default blocks last 50 us, so that shorter calls run several times a block."""
         monkeypatch.setattr(block, "now_ns", self.now_ns)
         monkeypatch.setattr(readiness, "now_ns", self.now_ns)
         monkeypatch.setattr(clock, "resolution_ns", lambda: resolution_ns)

@@ -1,4 +1,4 @@
-"""`measure.stats.drift`: a ratio that moves while it is sampled, told from a machine that does."""
+"""`measure.stats.drift`: a ratio that moves while it is sampled, and a machine that does."""
 
 import math
 
@@ -29,7 +29,7 @@ def test_a_machine_that_drifts_is_no_trend(model):
 
 
 @pytest.mark.parametrize("sign", [1, -1])
-def test_a_ratio_that_drifts_is_said_with_both_ends(sign):
+def test_a_ratio_that_drifts_is_reported_with_both_ends(sign):
     logs = moving(lambda t: 0.1 + sign * 0.09 * t, pairs=2000)
     found = trend(logs)
     early, late = 1.1 + sign * 0.015, 1.1 + sign * 0.075
@@ -44,7 +44,7 @@ def test_a_ratio_that_drifts_is_said_with_both_ends(sign):
 
 
 @pytest.mark.parametrize("sign", [1, -1])
-def test_a_side_that_is_not_warm_at_the_start_is_told_from_drift(sign):
+def test_a_side_that_is_not_warm_at_the_start_is_not_called_drift(sign):
     found = trend(moving(lambda t: sign * 0.2 * np.exp(-30 * t)))
     assert "had not settled" in str(found)
     assert "not warm yet" in str(found)

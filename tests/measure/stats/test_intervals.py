@@ -119,5 +119,5 @@ def test_line_fit_says_how_much_the_line_explains():
 
 @pytest.mark.parametrize("constant", [0.0, 4.0, 0.1, 1e-9])
 def test_line_through_a_constant_is_flat_and_explains_it(constant):
-    # Three times 0.1 has a mean that is not 0.1: a total of 1e-34 must not be held against a residual of 1e-34.
+    # Three times 0.1 has a mean that is not 0.1: the fit must not compare a total of 1e-34 with a residual of 1e-34.
     assert line_fit(np.array([1.0, 2.0, 4.0]), np.full(3, constant)) == (0.0, constant, 1.0)

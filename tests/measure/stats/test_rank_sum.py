@@ -139,7 +139,7 @@ def test_ties_widen_nothing_and_cover():
     assert sum(not interval.low <= 0 <= interval.high for interval in intervals) <= 0.05 * 500
 
 
-def test_the_centred_statistics_have_the_variance_that_is_said():
+def test_the_centred_statistics_have_the_variance_that_they_state():
     a, b = windows(np.random.default_rng(8), 20_000, 5)
     statistics, variance = centred_statistics(a + 7, b, 7)
     assert statistics.mean() == pytest.approx(0, abs=4 * math.sqrt(variance / 20_000))

@@ -76,7 +76,7 @@ def test_filter_jit_waits_in_a_line_of_equinox():
 
 
 @pytest.mark.alone
-def test_filter_jit_without_work_to_speak_of_is_no_pass():
+def test_filter_jit_with_too_little_work_is_no_pass():
     assert asynchrony(call(filter_step, SMALL), seconds=0.3).waits is not False
 
 
@@ -272,7 +272,7 @@ def test_where_the_system_does_not_say_what_it_took_away_only_what_was_seen_to_w
     assert taking(100, 1000).waits is False
 
 
-def test_late_and_awake_cannot_be_told(taking):
+def test_late_and_awake_is_unknown(taking):
     made = taking(990, 1000)
     assert (made.waits, made.samples) == (None, MOST_SAMPLES)
     assert "too little to do" in made.reason

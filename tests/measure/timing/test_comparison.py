@@ -279,7 +279,7 @@ def test_a_clock_that_stands_still_or_runs_backwards_is_an_error_and_no_verdict(
 # A ratio that moves.
 
 
-def test_a_side_that_was_not_warm_is_said_and_its_interval_holds_both_ends(blocks):
+def test_a_side_that_was_not_warm_is_reported_and_its_interval_holds_both_ends(blocks):
     compared = compare_calls(*sides([200] * 60 + [101] * 10_000, 100), settled=never, seconds=0.1)
     assert compared.unsettled == (
         "the ratio had not settled: it was 2 at the start and 1.01 at the end, so one side was not warm yet"

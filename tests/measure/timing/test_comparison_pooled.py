@@ -83,7 +83,7 @@ def test_one_part_is_what_it_was():
     assert pooled([only]) is only
 
 
-def test_the_error_is_that_of_the_first_part_where_none_is_said():
+def test_the_error_is_by_default_that_of_the_first_part():
     parts = [part(1.0, error=0.0002), part(1.0, seed=1)]
     assert pooled(parts).error == 0.0002
     assert pooled(parts).ratio == pooled(parts, 0.0002).ratio != pooled(parts, DECIDING_ERROR).ratio

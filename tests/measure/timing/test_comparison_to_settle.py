@@ -22,9 +22,9 @@ def compared_at(value, half_width, *, seconds=5.0, unsettled=None, pairs=1000, u
 
 def test_what_would_settle_it_is_the_time_in_which_the_interval_gets_narrow_enough():
     # Half as wide as far from the limit: 1.35 * 2 times narrower takes 7.3 times as many pairs.
-    said = compared_at(1.04, 0.02).to_settle(1.04 * math.exp(0.01))
-    assert said == "about 32 more seconds of sampling (--perf-seconds=37)"
-    assert compared_at(1.04, 0.02).to_settle(1.04 * math.exp(-0.01)) == said, "to either side"
+    text = compared_at(1.04, 0.02).to_settle(1.04 * math.exp(0.01))
+    assert text == "about 32 more seconds of sampling (--perf-seconds=37)"
+    assert compared_at(1.04, 0.02).to_settle(1.04 * math.exp(-0.01)) == text, "to either side"
 
 
 def test_what_would_settle_the_overhead_is_counted_in_microseconds():
@@ -34,7 +34,7 @@ def test_what_would_settle_the_overhead_is_counted_in_microseconds():
     )
 
 
-def test_a_limit_as_near_as_two_sides_of_the_same_code_may_lie_is_said_to_be_hopeless():
+def test_a_limit_as_near_as_two_sides_of_the_same_code_may_lie_is_hopeless():
     assert "within 0.1% of the limit, where no amount of sampling" in compared_at(1.05, 0.002).to_settle(1.0505)
 
 
@@ -43,8 +43,8 @@ def test_what_would_take_too_long_is_not_recommended():
 
 
 def test_a_ratio_that_moved_is_not_settled_by_sampling():
-    said = compared_at(1.04, 0.02, unsettled="the ratio drifted").to_settle(1.05)
-    assert said == "the ratio drifted; more sampling does not settle that"
+    text = compared_at(1.04, 0.02, unsettled="the ratio drifted").to_settle(1.05)
+    assert text == "the ratio drifted; more sampling does not settle that"
 
 
 def test_pairs_too_few_for_an_interval_ask_for_the_time_of_enough(monkeypatch):

@@ -96,7 +96,7 @@ def waits_for(wait, device, outputs, waited):
         lambda array: (array(), None, "loss", 3.5),
     ],
 )
-def test_one_array_speaks_for_all_outputs_of_one_program(device, waited, make):
+def test_one_array_is_enough_for_all_outputs_of_one_program(device, waited, make):
     def run():
         ready = device.run(10 * US, 500 * US)
         return make(lambda: FakeArray(device, ready.ready_at))
@@ -121,7 +121,7 @@ def test_where_the_first_output_is_the_last_to_be_ready_it_is_waited_for(device,
     assert waits_for(wait, device, outputs, waited) == [outputs["a"]]
 
 
-def test_where_neither_end_speaks_for_the_middle_all_are_waited_for(device, waited):
+def test_where_neither_end_is_enough_all_are_waited_for(device, waited):
     def run():
         now = device.run(10 * US)
         return now, device.run(0, 500 * US), now
@@ -173,7 +173,7 @@ def test_arrays_that_no_name_reaches_are_still_waited_for(device, waited, node):
     assert waits_for(waiting_for(run), device, outputs, waited) == [outputs.hidden[0]]
 
 
-def test_an_array_that_a_name_reaches_does_not_speak_for_a_later_one_that_none_does(device, waited):
+def test_an_array_that_a_name_reaches_is_not_enough_for_a_later_one_that_none_reaches(device, waited):
     def run():
         return device.run(10 * US), Sealed(device.run(10 * US, 5 * MS))
 

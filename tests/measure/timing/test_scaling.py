@@ -58,7 +58,7 @@ def test_the_slope_and_intercept_are_those_of_the_line(blocks, metric, share):
     assert (fitted.label, fitted.metric) == ("step10", metric)
 
 
-def test_the_time_to_return_is_fitted_where_nothing_else_is_said(blocks):
+def test_the_time_to_return_is_fitted_by_default(blocks):
     assert fit_scaling(line(to_return=0.5), [10, 20]).per_unit.value == pytest.approx(1.5)
 
 
@@ -69,7 +69,7 @@ def test_units_and_not_sizes_are_what_the_metric_grows_with(blocks):
     assert fit_scaling(layers, [1, 2, 4]).per_unit.value == pytest.approx(8)
 
 
-def test_a_curve_is_told_from_a_line(blocks):
+def test_a_curve_has_a_lower_r_squared_than_a_line(blocks):
     def curve(size):
         return call(takes(float(size**4))), size
 

@@ -1,4 +1,4 @@
-"""`measure.timing.scheduling`: what the operating system says that it took away."""
+"""`measure.timing.scheduling`: the time that the operating system took away."""
 
 import contextlib
 import os
@@ -56,7 +56,7 @@ def test_sleep_is_no_time_that_was_taken_away():
     assert min(lost_in_50_ms() for _ in range(20)) < 45e6
 
 
-def test_a_system_that_says_nothing_is_taken_at_its_word(monkeypatch):
+def test_where_the_system_counts_nothing_the_answer_is_zero(monkeypatch):
     monkeypatch.setattr(scheduling.os, "listdir", lambda path: ["1", "2"])
     monkeypatch.setattr("builtins.open", lambda *_: (_ for _ in ()).throw(FileNotFoundError()))
     assert scheduling.thread_delay_ns() == 0

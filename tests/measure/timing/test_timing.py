@@ -61,7 +61,7 @@ def test_a_duration_shows_its_interval():
     assert str(duration(np.array([3.0, 1.0, 2.0]))) == "2 us [1, 3]"
 
 
-def test_to_return_and_to_ready_are_told_apart(blocks):
+def test_to_return_and_to_ready_are_two_metrics(blocks):
     measured = time_call(call(takes((100, 900))))
     assert (measured.to_return.median_us, measured.to_ready.median_us) == (100, 900)
     np.testing.assert_array_equal(measured.samples_us, np.full(len(measured.samples_us), 900.0))
