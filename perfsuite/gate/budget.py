@@ -30,8 +30,8 @@ class Budget:
     | `host_growth_bytes` | growth of the process's resident memory a step, bytes | `perf.memory` |
     | `undonated` | arrays of the carried state that a step keeps in memory twice | `perf.donation` |
 
-    Raises `TypeError` or `ValueError` for a limit that is no finite number. An instrument that cannot check a field
-    that is set raises `ValueError` and names the one that can.
+    Raises `TypeError` or `ValueError` for a limit that is no finite number. An instrument that does not check
+    a field that is set raises `ValueError` and names the one that does.
     """
 
     ratio: float | None = None
@@ -64,32 +64,3 @@ class Budget:
         return {
             field.name: value for field in dataclasses.fields(self) if (value := getattr(self, field.name)) is not None
         }
-
-    def only(self, instrument: str, *checked: str) -> dict[str, float]:
-        """The limits that are set, having made sure that `instrument` checks all of them."""
-        limits = self.limits()
-        for name in limits:
-            if name not in checked:
-                raise ValueError(
-                    f"{instrument} does not check Budget({name}=...), {CHECKED_BY[name]} does; "
-                    f"{instrument} checks: {', '.join(checked)}"
-                )
-        return limits
-
-
-CHECKED_BY = {
-    "ratio": "perf.compare",
-    "overhead_us": "perf.compare",
-    "us_per_leaf": "perf.scaling",
-    "compiles": "perf.warm",
-    "host_calls": "perf.host_calls",
-    "fast_path_misses": "perf.fast_path",
-    "stall_us": "perf.stalls",
-    "p99_us": "perf.time",
-    "peak_bytes": "perf.program",
-    "transfers": "perf.transfers",
-    "leaked_arrays": "perf.memory",
-    "leaked_bytes": "perf.memory",
-    "host_growth_bytes": "perf.memory",
-    "undonated": "perf.donation",
-}

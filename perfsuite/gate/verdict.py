@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Literal
 
 from perfsuite.gate.baseline import Entry
@@ -88,6 +88,33 @@ class Gate:
         return self.metric.interval or Interval(self.metric.value, self.metric.value)
 
 
+@dataclasses.dataclass(frozen=True)
+class Evidence:
+    """What an instrument knows of a metric beside its value, for its gates. `to_settle` says it for a limit."""
+
+    cause: str = ""
+    to_settle: Callable[[float], str] | None = None
+    drift: str = ""
+    rerun: Rerun | None = None
+    program: tuple[str, ...] = ()
+
+
+NO_EVIDENCE = Evidence()
+
+
+def with_evidence(gate: Gate, evidence: Evidence) -> Gate:
+    """The gate with what of the evidence explains its verdict."""
+    if gate.source is None:
+        return gate
+    gate = dataclasses.replace(gate, rerun=evidence.rerun)
+    if gate.failed:
+        return dataclasses.replace(gate, cause=evidence.cause, drift=evidence.drift, program=evidence.program)
+    if gate.verdict != "inconclusive":
+        return gate
+    to_settle = evidence.to_settle(gate.limit) if evidence.to_settle and gate.limit is not None else ""
+    return dataclasses.replace(gate, cause=evidence.cause, to_settle=to_settle)
+
+
 def against_limit(interval: Interval, limit: float) -> Verdict:
     """Fails only when the whole interval lies above the limit, passes only when none of it does."""
     if interval.low > limit:
@@ -108,9 +135,9 @@ def judge_baseline(
     *,
     now: Environment,
     tolerance: float | None = None,
-    cause: str = "",
+    evidence: Evidence = NO_EVIDENCE,
 ) -> Gate:
-    """A metric made in environment `now` against its baseline. `cause` is kept where the metric does not pass."""
+    """A metric made in environment `now` against its baseline."""
     if metric.kind == "info":
         return Gate(test, metric, "info", baseline=entry.value if entry else None)
     if entry is None:
@@ -125,10 +152,10 @@ def judge_baseline(
         # low enough; saying "inconclusive" of every such tail would teach people not to read the word.
         return Gate(test, metric, "info", baseline=entry.value)
     gate = Gate(test, metric, verdict, "baseline", limit, tolerance, entry.value)
-    if verdict not in ("fail", "inconclusive"):
-        return gate
-    versions = tuple(version_changes(entry.environment, now))
-    return dataclasses.replace(gate, grown=_parts(metric, entry), versions=versions, cause=cause)
+    if verdict in ("fail", "inconclusive"):
+        versions = tuple(version_changes(entry.environment, now))
+        gate = dataclasses.replace(gate, grown=_parts(metric, entry), versions=versions)
+    return with_evidence(gate, evidence)
 
 
 def ratio_limit(entry: Entry | None, now: Environment, tolerance: float | None) -> float | None:

@@ -2,6 +2,7 @@
 
 import contextlib
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -11,6 +12,7 @@ from perfsuite.fixture import Perf
 from perfsuite.gate.baseline_file import BaselineError, SaveResult
 from perfsuite.hooks import distributed as distributed_hooks
 from perfsuite.hooks import github, junit, progress
+from perfsuite.hooks.calibration import CalibrationHooks
 from perfsuite.measure import peers
 from perfsuite.measure.compat.libtpu_stderr import libtpu_silenced
 from perfsuite.measure.compiles import compiles
@@ -20,10 +22,12 @@ from perfsuite.measure.profiler.trace_recording import writable
 from perfsuite.measure.serialise import made, plain
 from perfsuite.options import Options, marker_arguments
 from perfsuite.processes.group import join
-from perfsuite.processes.launch import LAUNCH
+from perfsuite.processes.launch import LAUNCH, TASK, Task
 from perfsuite.report import text
 from perfsuite.report.terminal.summary import session_header, session_summary
 from perfsuite.report.terminal.traces import trace_summary
+from perfsuite.session.calibrating import Calibrating
+from perfsuite.session.modes import Mode
 from perfsuite.session.outcomes import facts_of
 from perfsuite.session.records import TestRecord
 from perfsuite.session.session import PerfSession, split_parameters
@@ -33,6 +37,7 @@ if TYPE_CHECKING:
 
 _SESSION = pytest.StashKey[PerfSession]()
 _PERF = pytest.StashKey[Perf]()
+_ENDED = pytest.StashKey[bool]()
 
 _PARALLEL = "other processes share the machine under pytest-xdist, so a timing would be wrong; run it with `-n 0`"
 
@@ -50,6 +55,7 @@ def start(config: pytest.Config, options: Options) -> None:
             writable(options.traces)
         except MeasurementError as error:
             raise pytest.UsageError(f"--perf-trace: {error}") from None
+    task = config.stash.get(TASK, None)
     # pytest-xdist gives its workers, and only them, a `workerinput`.
     is_worker = hasattr(config, "workerinput")
     if options.report is not None and not is_worker:
@@ -61,21 +67,24 @@ def start(config: pytest.Config, options: Options) -> None:
             raise pytest.UsageError(f"--perf-report: {error}") from None
     try:
         with libtpu_silenced():  # it starts JAX's backend
-            refused = _PARALLEL if is_worker else ""
-            session = PerfSession(options, timing_refused=refused, cache=_cache(config), group=group, say=text.failure)
+            session = PerfSession(
+                options,
+                timing_refused=_PARALLEL if is_worker else "",
+                cache=_cache(config) if task is None else task.cache,
+                group=group,
+                mode=_mode(options, task),
+                say=text.failure,
+            )
         hooks: object = ActiveHooks(session, config.rootpath, is_worker or (group is not None and not group.writes))
-        if options.calibrate is not None:
-            from perfsuite.hooks import calibration
-
-            session.calibration = calibration.start(session, options.calibrate)
-            hooks = calibration.CalibrationHooks(session.calibration, config.rootpath)
+        if isinstance(session.mode, Calibrating):
+            hooks = CalibrationHooks(session.mode, config.rootpath)
     except BaselineError as error:
         raise pytest.UsageError(str(error)) from None
     if group is not None:
         distributed_hooks.check_alike(group, session)
     config.stash[_SESSION] = session
     config.pluginmanager.register(hooks, "perfsuite-active")
-    if isinstance(hooks, ActiveHooks) and not hooks.is_worker and options.again is None:
+    if isinstance(hooks, ActiveHooks) and not hooks.is_worker and task is None:
         github.start(config, hooks.report)
     # What compiles from here on is remembered, so that a later recompilation can be told from it.
     cleanup = contextlib.ExitStack()
@@ -83,14 +92,16 @@ def start(config: pytest.Config, options: Options) -> None:
     if group is not None:
         cleanup.enter_context(peers.together(group))
     if group is None or group.writes:
-        cleanup.enter_context(progress.shown(config, lambda: _part_of(session)))
+        cleanup.enter_context(progress.shown(config, session.mode.part_of))
     config.add_cleanup(cleanup.close)
 
 
-def _part_of(session: PerfSession) -> str:
-    """What all of a session's long waits are part of, in front of what each of them is."""
-    made = session.calibration
-    return "" if made is None else f"calibrating, {made.spent / 60:.0f} of {made.minutes:g} min: "
+def _mode(options: Options, task: Task | None) -> Callable[[PerfSession], Mode] | None:
+    """What makes the mode of the session; None leaves it to the session, which gates or saves."""
+    if task is not None:
+        return task.mode
+    minutes = options.calibrate
+    return None if minutes is None else lambda session: Calibrating(session, minutes)
 
 
 def _cache(config: pytest.Config) -> Path | None:
@@ -116,10 +127,8 @@ def perf_of(item: pytest.Item) -> Perf:
     """The `Perf` of one test."""
     session = item.config.stash[_SESSION]
     arguments = marker_arguments(item)
-    seconds = arguments.get("seconds", session.options.seconds) if session.upgrade is None else session.upgrade.seconds
+    seconds = session.mode.seconds(arguments.get("seconds", session.options.seconds))
     item.stash[_PERF] = Perf(session, item, tolerance=arguments.get("tolerance"), seconds=seconds)
-    if elsewhere := session.calibration or session.upgrade:
-        item.stash[_PERF].metrics = elsewhere.metrics(item.nodeid)
     return item.stash[_PERF]
 
 
@@ -170,11 +179,12 @@ class ActiveHooks:
         measured = item.stash.get(_PERF, None)
         if measured is None:
             return
-        measured.ended = ended
+        item.stash[_ENDED] = ended
+        recorder = measured.recorder
         if self.session.group is not None:
-            distributed_hooks.keep_worst_metrics(self.session.group, item.nodeid, measured.metrics)
+            distributed_hooks.keep_worst_metrics(self.session.group, item.nodeid, recorder)
         try:
-            gates = measured.judge_baselines()
+            gates = recorder.judge_baselines()
         except BaselineError as error:
             pytest.fail(str(error), pytrace=False)
         if failures := self.session.failures(gates):
@@ -184,23 +194,11 @@ class ActiveHooks:
     def pytest_runtest_makereport(self, item: pytest.Item, call: pytest.CallInfo):
         measured = item.stash.get(_PERF, None)
         if measured is not None and call.when == "call":
-            junit.add_properties(item, measured.metrics.gates)
+            junit.add_properties(item, measured.recorder.gates)
         report = yield
         if measured is not None and report.when == "call":
-            record = TestRecord(
-                item.nodeid,
-                report.passed,
-                measured.ended,
-                tuple(measured.metrics.gates),
-                tuple(measured.metrics.metrics.values()),
-                measured.programs.compiled if measured.programs else 0,
-                measured.programs.cached if measured.programs else 0,
-                tuple(measured.traces.records),
-                **facts_of(report, call),
-                distributions=tuple(measured.metrics.distributions),
-                lines=tuple(measured.metrics.lines),
-                programs=tuple(measured.programs.records()) if measured.programs else (),
-            )
+            facts = facts_of(report, call)
+            record = measured.recorder.record(passed=report.passed, ended=item.stash.get(_ENDED, False), **facts)
             report.perfsuite = plain(record)  # plain values: pytest-xdist sends them to the main process
         elif not report.passed and item.get_closest_marker("perf") is not None:
             record = TestRecord(item.nodeid, False, False, (), (), **facts_of(report, call))

@@ -6,10 +6,16 @@ or waits for a person is turned off here, before any plugin is configured.
 
 import os
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from perfsuite.processes.handover import Request, read_request, write_reason
+from perfsuite.processes.launch import TASK, Task
+
+if TYPE_CHECKING:  # see `_mode`
+    from perfsuite.session.modes import Mode
+    from perfsuite.session.session import PerfSession
 
 _LONGEST_REASON = 500
 
@@ -67,6 +73,16 @@ def prepare(config: pytest.Config, folder: Path) -> None:
     config.option.basetemp = str(folder / "basetemp")
     config.args = [request.argument]
     config.pluginmanager.register(ChildHooks(folder, request), "perfsuite-again")
+    # pytest's cache is an empty one here, so that the user's is left alone; but programs take minutes to compile.
+    cache = None if request.cache is None else Path(request.cache)
+    config.stash[TASK] = Task(lambda session: _mode(session, folder, request), cache)
+
+
+def _mode(session: "PerfSession", folder: Path, request: Request) -> "Mode":
+    # Not at the top: it imports jax, which conftests that pytest has not loaded yet may set up.
+    from perfsuite.session.modes import Rerunning
+
+    return Rerunning(session, folder, request)
 
 
 class ChildHooks:

@@ -7,11 +7,10 @@ every compile.
 
 import argparse
 import contextlib
-import dataclasses
 import json
 import threading
-from collections import Counter, defaultdict
-from collections.abc import Iterator, Sequence
+from collections import defaultdict
+from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, cast
 
@@ -20,15 +19,11 @@ import pytest
 from perfsuite.hooks.rerun_child import TURNED_OFF
 from perfsuite.measure.io import write_atomically
 from perfsuite.measure.serialise import made, plain
-from perfsuite.session.recorder import Recorder
+from perfsuite.processes.launch import TASK, Task
 from perfsuite.upgrade.notes import NOTES_FILE, OPTION, REQUEST_FILE, Notes, Stage, StageNote, TimeNote, UpgradeRequest
 
-if TYPE_CHECKING:  # pytest loads this module before the tests' conftest, which may set up JAX
-    from perfsuite.gate.verdict import Gate
-    from perfsuite.measure.call import Call
-    from perfsuite.measure.measurement import Metric
-    from perfsuite.measure.timing.block import Until
-    from perfsuite.measure.timing.comparison import Comparison
+if TYPE_CHECKING:  # see `UpgradeHooks.mode`
+    from perfsuite.session.modes import Mode
     from perfsuite.session.session import PerfSession
 
 _STAGES: dict[str, Stage] = {
@@ -59,7 +54,11 @@ def pytest_cmdline_main(config: pytest.Config) -> None:
             setattr(config.option, name, value)
     config.option.perf_save = request.task == "metrics"
     config.option.basetemp = str(folder / "basetemp")
-    config.pluginmanager.register(UpgradeHooks(folder, request), "perfsuite-upgrade")
+    hooks = UpgradeHooks(folder, request)
+    config.pluginmanager.register(hooks, "perfsuite-upgrade")
+    cache = Path(request.cache)
+    cache.mkdir(parents=True, exist_ok=True)
+    config.stash[TASK] = Task(hooks.mode, cache)
 
 
 class _StageSeconds:
@@ -97,54 +96,6 @@ class _StageSeconds:
         return [StageNote(*key, len(seconds), sum(seconds)) for key, seconds in self._seconds.items()]
 
 
-class _UngatedRecorder(Recorder):
-    """Metrics whose budgets fail nothing: what is over its budget must not keep the calls after it from being timed."""
-
-    def budget_gate(self, metric: "Metric", limit: float) -> "Gate":
-        return dataclasses.replace(super().budget_gate(metric, limit), verdict="info")
-
-    def failing(self, gates: "Sequence[Gate]") -> "list[Gate]":
-        return []
-
-
-class Times:
-    """Takes the place of comparisons: times both sides for `seconds`, in turns, and notes each."""
-
-    def __init__(self, session: "PerfSession", notes: Notes, seconds: float):
-        self.session = session
-        self.notes = notes
-        self.seconds = seconds
-        self._names: Counter[tuple[str, ...]] = Counter()
-
-    def metrics(self, test: str) -> Recorder:
-        """Where the metrics of a test are recorded, for nobody."""
-        return _UngatedRecorder(self.session, test, None)
-
-    def compare(
-        self, test: str, name: str, candidate: "Call", reference: "Call", *, until: "Until", seconds: float
-    ) -> "Comparison":
-        """Compare two calls for a moment: the test may look at the result."""
-        import numpy as np
-
-        from perfsuite.measure.timing.comparison import compare_calls
-
-        comparison = compare_calls(candidate, reference, until=until, seconds=min(seconds, self.seconds))
-        # Under the name that the gate gives the metric.
-        ratio = f"{self._unique(test, name, until)} ratio to {until}"
-        self.notes.times.append(TimeNote(test, ratio, comparison.ratio.value, "x"))
-        name = self._unique(test, name)
-        sides = ("candidate", comparison.candidate_us), ("reference", comparison.reference_us)
-        for side, samples in sides:
-            for moment, us in zip(("return", "ready"), np.median(samples, axis=0), strict=True):
-                self.notes.times.append(TimeNote(test, f"{name} {side} to {moment}", float(us), "us"))
-        return comparison
-
-    def _unique(self, *key: str) -> str:
-        self._names[key] += 1
-        number = self._names[key]
-        return key[1] if number == 1 else f"{key[1]} #{number}"
-
-
 class UpgradeHooks:
     """Notes how tests ended, what compiled, and the times."""
 
@@ -153,6 +104,18 @@ class UpgradeHooks:
         self.request = request
         self.notes = Notes()
         self.stages = _StageSeconds()
+
+    def mode(self, session: "PerfSession") -> "Mode":
+        """The mode of the session that is about to start."""
+        # Not at the top: pytest loads this module before any conftest, which may set jax up before it is imported.
+        from perfsuite.session.modes import Saving, Timing
+
+        if self.request.task == "metrics":
+            return Saving(session)
+        return Timing(session, self._note_time, self.request.seconds or session.options.seconds)
+
+    def _note_time(self, test: str, name: str, value: float, unit: str) -> None:
+        self.notes.times.append(TimeNote(test, name, value, unit))
 
     @pytest.hookimpl(wrapper=True)  # around perfsuite's own
     def pytest_sessionstart(self, session: pytest.Session) -> Iterator[None]:
@@ -172,11 +135,7 @@ class UpgradeHooks:
     def _begin(self, perf: "PerfSession", config: pytest.Config) -> None:
         from perfsuite.measure.compiles.listeners import telling
 
-        perf.cache = Path(self.request.cache)
-        perf.cache.mkdir(parents=True, exist_ok=True)
         self.notes.device = perf.device
-        if self.request.task == "times":
-            perf.upgrade = Times(perf, self.notes, self.request.seconds or perf.options.seconds)
         cleanup = contextlib.ExitStack()
         cleanup.enter_context(telling(cast(Any, self.stages)))
         config.add_cleanup(cleanup.close)

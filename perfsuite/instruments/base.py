@@ -1,36 +1,72 @@
-"""What every instrument of the fixture `perf` has at hand: the test, its session, and where its metrics go."""
+"""What every instrument shares: the declaration of itself, its test, its session, and where its metrics go."""
 
-from typing import TYPE_CHECKING
+import dataclasses
 
 import pytest
 
 from perfsuite.gate.budget import Budget
-from perfsuite.instruments.comparison_processes import Processes
-from perfsuite.instruments.trace_gates import TraceGates
+from perfsuite.instruments.tracing import Tracing
 from perfsuite.session.recorder import Recorder
-
-if TYPE_CHECKING:
-    from perfsuite.instruments.program_gates import ProgramGates
-    from perfsuite.session.session import PerfSession
+from perfsuite.session.session import Need, PerfSession
 
 NO_BUDGET = Budget()
 
+DECLARED: dict[str, "Declaration"] = {}
+"""Every instrument that checks a budget or needs something, by the name of its method."""
 
-class Instruments:
-    """What the instruments of one test share. `seconds` is the most time for one gate."""
 
-    def __init__(self, session: "PerfSession", item: pytest.Item, *, tolerance: float | None, seconds: float):
+@dataclasses.dataclass(frozen=True)
+class Declaration:
+    """An instrument: the method of `perf`, the fields of `Budget` that it checks, and what it needs of the session."""
+
+    method: str
+    budget: tuple[str, ...] = ()
+    needs: tuple[Need, ...] = ()
+
+
+def declare(method: str, *, budget: tuple[str, ...] = (), needs: tuple[Need, ...] = ()) -> Declaration:
+    """Declare an instrument, `method` being its name in a test: `perf.time`."""
+    DECLARED[method] = Declaration(method, budget, needs)
+    return DECLARED[method]
+
+
+class Instrument:
+    """The base of all instruments of one test. `seconds` is the most time for one gate."""
+
+    def __init__(self, session: PerfSession, item: pytest.Item, *, tolerance: float | None, seconds: float):
         self._session = session
         self._item = item
-        self._test = item.nodeid
         self._seconds = seconds
-        self.metrics = Recorder(session, item.nodeid, tolerance)
-        self.programs: ProgramGates | None = None
-        self.traces = TraceGates(session, item.nodeid)
-        self.processes = Processes(session, item, seconds)
-        self.ended = False
+        self._recorder = Recorder(session, item.nodeid, tolerance)
+        self._tracing = Tracing(session, item.nodeid, self._recorder)
 
     @property
     def size(self) -> str:
         """The size asked for with --perf-size, "small" or "full": which workload the test should build."""
         return self._session.options.size
+
+    @property
+    def recorder(self) -> Recorder:
+        """What the test measured so far. The plugin reads it when the test has ended."""
+        return self._recorder
+
+    def _begin(self, declared: Declaration, budget: Budget = NO_BUDGET) -> dict[str, float]:
+        """The limits of the budget. Ends the test where the session lacks what the instrument needs.
+
+        Raises `ValueError` for a limit that the instrument does not check.
+        """
+        __tracebackhide__ = True
+        self._session.check(declared.method, declared.needs)
+        limits = budget.limits()
+        for field in limits:
+            if field not in declared.budget:
+                checks = f"it checks {', '.join(declared.budget)}" if declared.budget else "it checks no budget"
+                raise ValueError(
+                    f"{declared.method} does not check Budget({field}=...), {checked_by(field)} does; {checks}"
+                )
+        return limits
+
+
+def checked_by(field: str) -> str:
+    """The instrument that checks a field of `Budget`."""
+    return next(each.method for each in DECLARED.values() if field in each.budget)

@@ -4,8 +4,9 @@ import dataclasses
 import os
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -42,4 +43,18 @@ class Launch:
         )
 
 
+@dataclasses.dataclass(frozen=True)
+class Task:
+    """What another process started this session for.
+
+    `mode` makes the mode of the session (`session.modes.Mode`) from the session. `cache` is the folder where the facts
+    of programs are kept, None keeps none.
+    """
+
+    mode: Callable[[Any], Any]
+    cache: Path | None
+
+
 LAUNCH = pytest.StashKey[Launch]()
+TASK = pytest.StashKey[Task]()
+"""Only in the config of a session that another process started, before the session starts."""

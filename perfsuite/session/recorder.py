@@ -1,50 +1,62 @@
 """The metrics of one perf test, under names that are unique in it, and the gates that were applied to them."""
 
 import dataclasses
-from collections.abc import Callable, Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 from perfsuite.gate.budget import BudgetExceeded
+from perfsuite.gate.verdict import NO_EVIDENCE, Evidence, Gate, judge_budget
 from perfsuite.measure.measurement import Metric, title
+from perfsuite.session.plots import Distribution, Line, ProgramRecord
+from perfsuite.session.records import TestRecord
+from perfsuite.session.trace_record import TraceRecord
 
 if TYPE_CHECKING:
-    from perfsuite.gate.verdict import Gate
-    from perfsuite.session.plots import Distribution, Line
-    from perfsuite.session.session import PerfSession
+    from perfsuite.session.session import PerfSession  # which every recorder belongs to
+
+
+@dataclasses.dataclass(frozen=True)
+class _Recorded:
+    tolerance: float | None
+    evidence: Evidence
 
 
 class Recorder:
-    """Records metrics, checks their budgets at once, and judges them by the baselines when the test's body has ended.
+    """Records what one test measures. A gate is finished when it is appended, and is never changed.
 
-    `causes` are said where the metric of that title fails.
+    Budgets are checked at once, baselines when the test's body has ended.
     """
 
     def __init__(self, session: "PerfSession", test: str, tolerance: float | None):
         self._session = session
         self._test = test
         self._tolerance = tolerance
-        self._tolerances: dict[str, float | None] = {}
+        self._recorded: dict[str, _Recorded] = {}
+        self._numbers: dict[tuple[str | None, ...], int] = {}
+        self._kept: list[Callable[[], object]] = []
         self.metrics: dict[str, Metric] = {}
         """By title: the same name may stand for the present device and for a target."""
         self.gates: list[Gate] = []
-        self.causes: dict[str, str] = {}
-        self._numbers: dict[tuple[str | None, ...], int] = {}
-        self.settling: dict[str, Callable[[float], str]] = {}
-        """By title: says what would settle whether a metric lies above a limit, where its interval holds the limit."""
+        self.traces: list[TraceRecord] = []
+        """Of --perf-trace. What follows is for the pictures of --perf-report, and empty without it."""
         self.distributions: list[Distribution] = []
-        """What the pictures of a report are made of, like `lines`: empty without --perf-report."""
         self.lines: list[Line] = []
+        self.programs: list[ProgramRecord] = []
+        self.compiled = 0
+        """Programs that a compiler was run for; `cached` are those whose facts were in the cache."""
+        self.cached = 0
 
-    def record(self, metric: Metric, tolerance: float | None = None) -> None:
-        """Record a metric. `tolerance` is the test's own where it is None."""
-        self.metrics[metric.title] = metric
-        self._tolerances[metric.title] = self.tolerance_of(tolerance)
+    def add(
+        self, metric: Metric, tolerance: float | None = None, evidence: Evidence = NO_EVIDENCE, *, once: bool = False
+    ) -> None:
+        """Record a metric. `tolerance` is the test's own where it is None, `evidence` is for the baseline's gate.
 
-    def record_once(self, metric: Metric, tolerance: float | None = None) -> None:
-        """Record a metric whose name the test chose. Raises `ValueError` where there is one of that name."""
-        if metric.title in self.metrics:
+        With `once`, for a name that the test chose, raises `ValueError` where the test has a metric of that name.
+        """
+        if once and metric.title in self.metrics:
             raise ValueError(f"{self._test} records {metric.title!r} twice; give each metric a name of its own")
-        self.record(metric, tolerance)
+        self.metrics[metric.title] = metric
+        self._recorded[metric.title] = _Recorded(self.tolerance(tolerance), evidence)
 
     def unique(self, name: str, *suffixes: str, target: str | None = None) -> str:
         """`name`, or `name #2` and so on, so that a second metric of the same function has a name of its own."""
@@ -58,51 +70,62 @@ class Recorder:
         self._numbers[key] = number
         return candidate
 
-    def tolerance_of(self, tolerance: float | None) -> float | None:
+    def tolerance(self, own: float | None) -> float | None:
         """The tolerance of one metric: its own, or that of the test."""
-        return self._tolerance if tolerance is None else tolerance
+        return self._tolerance if own is None else own
 
-    def against_baseline(self, metric: Metric) -> "Gate":
-        """A recorded metric against its baseline, before the test's body has ended."""
-        tolerance = self._tolerances[metric.title]
-        cause = self.causes.get(metric.title, "")
-        gate = self._session.judge(self._test, metric, tolerance, cause=cause)
-        to_settle = self.settling.get(metric.title)
-        if gate.verdict == "inconclusive" and gate.limit is not None and to_settle:
-            return dataclasses.replace(gate, to_settle=to_settle(gate.limit))
-        return gate
-
-    def judge_baselines(self) -> "list[Gate]":
-        """Every metric against its baseline."""
-        return [self.against_baseline(metric) for metric in self.metrics.values()]
-
-    def failing(self, gates: "Sequence[Gate]") -> "list[Gate]":
-        """Those that fail the test because something got worse."""
-        return [gate for gate in self._session.failures(list(gates)) if gate.source is not None]
-
-    def budget_gate(self, metric: Metric, limit: float) -> "Gate":
-        """A metric against a limit of the test's own."""
-        from perfsuite.gate.verdict import judge_budget
-
-        gate = judge_budget(self._test, metric, limit)
-        self.gates.append(gate)
-        return gate
-
-    def leave_open(self, gate: "Gate", *, note: str = "", to_settle: str = "") -> "Gate":
-        """The gate that was applied last, as one that is inconclusive."""
-        self.gates[-1] = dataclasses.replace(gate, verdict="inconclusive", note=note, to_settle=to_settle)
-        return self.gates[-1]
+    def fails(self, metric: Metric, tolerance: float | None = None) -> bool:
+        """Whether a metric is going to fail against its baseline, so that its cause is worth a look now."""
+        gate = self._session.judge(self._test, metric, self.tolerance(tolerance))
+        return gate.source is not None and self._session.mode.fails(gate)
 
     def check_budget(self, metric: Metric, limit: float, cause: Callable[[], str]) -> None:
         """Raise `BudgetExceeded`, with the likely cause, where a metric is over its limit."""
         __tracebackhide__ = True  # a failure is shown at the test's own line
-        gate = self.budget_gate(metric, limit)
-        if gate.failed:
-            self.fail(gate, cause())
+        self.apply([judge_budget(self._test, metric, limit)], cause)
 
-    def fail(self, gate: "Gate", cause: str) -> None:
-        """Raise `BudgetExceeded` for a gate that failed, whose cause is known now."""
+    def apply(self, gates: list[Gate], cause: Callable[[], str] = str) -> None:
+        """Append the gates of a budget, and raise `BudgetExceeded` for the first that fails, with its likely cause."""
         __tracebackhide__ = True
-        place = next(i for i, applied in enumerate(self.gates) if applied is gate)
-        gate = self.gates[place] = dataclasses.replace(gate, cause=cause)
-        raise BudgetExceeded(self._session.say([gate]))
+        failures = list(map(self._session.mode.fails, gates))
+        why = cause() if any(failures) else ""
+        gates = [
+            dataclasses.replace(gate, cause=gate.cause or why) if fails else gate
+            for gate, fails in zip(gates, failures, strict=True)
+        ]
+        self.gates += gates
+        if any(failures):
+            raise BudgetExceeded(self._session.say([gates[failures.index(True)]]))
+
+    def record(self, *, passed: bool, ended: bool, **facts: Any) -> TestRecord:
+        """All of it as plain values. `facts` are the fields of `TestRecord` that do not depend on what was measured."""
+        return TestRecord(
+            self._test,
+            passed,
+            ended,
+            tuple(self.gates),
+            tuple(self.metrics.values()),
+            self.compiled,
+            self.cached,
+            tuple(self.traces),
+            distributions=tuple(self.distributions),
+            lines=tuple(self.lines),
+            programs=tuple(self.programs),
+            **facts,
+        )
+
+    def when_saved(self, keep: Callable[[], object]) -> None:
+        """Have `keep` called when the test's body has ended, where its metrics become baselines."""
+        self._kept.append(keep)
+
+    def judge_baselines(self) -> list[Gate]:
+        """Judge every metric by its baseline. The plugin calls it once, when the test's body has ended."""
+        gates = [
+            self._session.judge(self._test, metric, recorded.tolerance, recorded.evidence)
+            for metric, recorded in ((metric, self._recorded[title]) for title, metric in self.metrics.items())
+        ]
+        self.gates += gates
+        if self._session.options.save:
+            for keep in self._kept:
+                keep()
+        return gates

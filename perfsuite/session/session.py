@@ -8,15 +8,16 @@ are judged against it, and what was measured is recorded.
 import contextlib
 import dataclasses
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, NoReturn
+from typing import Literal, NoReturn
 
 import pytest
 
 from perfsuite.gate import baseline, verdict
 from perfsuite.gate.baseline import Baselines, Entry
 from perfsuite.gate.baseline_file import BaselineError, SaveResult, check_writable, load, save
+from perfsuite.gate.budget import Budget
 from perfsuite.gate.environment import (
     Environment,
     device_slug,
@@ -24,17 +25,17 @@ from perfsuite.gate.environment import (
     present_environment,
     target_environment,
 )
-from perfsuite.gate.verdict import Gate
+from perfsuite.gate.limits import Limits
+from perfsuite.gate.verdict import Evidence, Gate
 from perfsuite.measure.measurement import Metric, title
 from perfsuite.measure.stats.error_rates import error_of_gate
 from perfsuite.options import HERE, SIZES, Options
 from perfsuite.processes.group import Group, shared_baselines
-from perfsuite.processes.handover import read_request
+from perfsuite.session.modes import Gating, Mode, Saving
 from perfsuite.session.records import TestRecord
 
-if TYPE_CHECKING:
-    from perfsuite.hooks.calibration import Calibration
-    from perfsuite.hooks.upgrade_child import Times
+Need = Literal["quiet", "alone"]
+"""What an instrument may need of a session."""
 
 _SIZE = " --perf-size="
 
@@ -47,8 +48,8 @@ class PerfSession:
     saved; `ValueError` for a target that is not known.
 
     `cache` is the folder where the facts of programs are kept, None keeps none. `group` are the processes that measure
-    together, None where this one is alone; all of them have the baselines of process 0, and keep no facts. `say` makes
-    the message of gates that fail a test.
+    together, None where this one is alone; all of them have the baselines of process 0, and keep no facts. `mode` makes
+    the session's mode: gating or saving where it is None. `say` makes the message of gates that fail a test.
     """
 
     def __init__(
@@ -58,6 +59,7 @@ class PerfSession:
         timing_refused: str,
         cache: Path | None = None,
         group: Group | None = None,
+        mode: Callable[["PerfSession"], Mode] | None = None,
         say: Callable[[Sequence[Gate]], str] = repr,
     ):
         self.options = options
@@ -66,10 +68,6 @@ class PerfSession:
         self.group = group
         # What processes find in their caches differs, and with it what they would run.
         self.cache = cache if group is None else None
-        if options.again is not None:
-            # Its own cache is an empty one, so that it leaves pytest's alone; but programs take minutes to compile.
-            kept = read_request(options.again).cache
-            self.cache = None if kept is None else Path(kept)
         self.environment: Environment = present_environment()
         self.device = device_slug(self.environment.device_kind)
         """The name of the present device's baseline file."""
@@ -84,10 +82,6 @@ class PerfSession:
         for target in options.targets:
             self.environment_of(target)
             self.baselines_of(target)
-        self.calibration: Calibration | None = None
-        """What the session calibrates, with --perf-calibrate; then nothing is gated."""
-        self.upgrade: Times | None = None
-        """Where the times go, in a process that `perfsuite upgrade-check` started for them; then nothing is gated."""
         self._gates_expected: int | None = None
         self._gates_made = 0
         self.records: list[TestRecord] = []
@@ -97,6 +91,7 @@ class PerfSession:
         """Every test of the files that were collected, where they were collected whole."""
         self.of_targets: set[str] = set()
         """The test functions among them, without parameters, that run once for every target."""
+        self.mode = (mode or (Saving if options.save else Gating))(self)
 
     @property
     def path(self) -> Path:
@@ -132,28 +127,31 @@ class PerfSession:
             pytest.fail(f"{reason} (--perf-strict)", pytrace=False)
         pytest.skip(reason)
 
-    def check_timing(self, instrument: str) -> None:
-        """End the test, as skipped, where nothing can be timed."""
-        __tracebackhide__ = True
-        if self.timing_refused:
-            pytest.skip(f"{instrument}: {self.timing_refused}")
+    def check(self, instrument: str, needs: Collection[Need]) -> None:
+        """End the test, as skipped, where the session lacks what an instrument needs.
 
-    def check_alone(self, instrument: str) -> None:
-        """End the test where several processes measure together: in each the instrument would stop by its own clock."""
+        "quiet" is a machine that no other test shares. "alone" is a process that measures by itself: where several
+        measure together, the instrument would stop in each by its own clock.
+        """
         __tracebackhide__ = True
-        if self.group is not None:
+        if "quiet" in needs and self.timing_refused:
+            pytest.skip(f"{instrument}: {self.timing_refused}")
+        if "alone" in needs and self.group is not None:
             self.unavailable(f"{instrument} measures one process alone, and {self.group.count} measure together here")
 
     def test_key(self, test: str) -> str:
         """A test's name in the baseline file. Metrics of the full size stand beside those of the small one."""
         return test if self.options.size == "small" else f"{test}{_SIZE}{self.options.size}"
 
-    def ratio_limit(self, test: str, metric: str, tolerance: float | None, *, target: str | None = None) -> list[float]:
-        """The limit that the baseline puts on a ratio, as a list of one; empty where there is none."""
+    def limits(self, budget: Budget, test: str, ratio: str, tolerance: float | None) -> Limits:
+        """What a comparison must keep to. `ratio` is the name of its ratio's metric."""
+        if not self.mode.gates:
+            return Limits()
+        set_by_test = budget.limits()
         if self.options.save:
-            return []
-        limit = verdict.ratio_limit(self._entry(test, metric, target), self.environment_of(target), tolerance)
-        return [] if limit is None else [limit]
+            return Limits(set_by_test)
+        entry = self._entry(test, ratio, None)
+        return Limits(set_by_test, verdict.ratio_limit(entry, self.environment, tolerance))
 
     def error_of_next_gate(self, item: pytest.Item) -> float:
         """The share of the session's error that the next comparison may spend. `item` is the test that makes it.
@@ -169,18 +167,22 @@ class PerfSession:
         self._gates_made += 1
         return error_of_gate(self._gates_made, self._gates_expected)
 
-    def judge(self, test: str, metric: Metric, tolerance: float | None, *, cause: str = "") -> Gate:
+    def judge(
+        self, test: str, metric: Metric, tolerance: float | None, evidence: Evidence = verdict.NO_EVIDENCE
+    ) -> Gate:
         """A metric against its baseline. Raises `BaselineError` when the file of its target cannot be read."""
+        if not self.mode.gates:
+            return Gate(test, metric, "info")
         entry = self._entry(test, metric.name, metric.target)
         now = self.environment_of(metric.target)
-        gate = verdict.judge_baseline(test, metric, entry, now=now, tolerance=tolerance, cause=cause)
+        gate = verdict.judge_baseline(test, metric, entry, now=now, tolerance=tolerance, evidence=evidence)
         if gate.verdict == "new" and self.options.strict:
             return dataclasses.replace(gate, verdict="fail", strict=True)
         return gate
 
-    def failures(self, gates: list[Gate]) -> list[Gate]:
-        """Those that fail the test. While baselines are being saved, only budgets do."""
-        return [gate for gate in gates if gate.failed and not (self.options.save and gate.source != "budget")]
+    def failures(self, gates: Iterable[Gate]) -> list[Gate]:
+        """Those that fail the test."""
+        return list(filter(self.mode.fails, gates))
 
     def missing(self) -> list[tuple[str, str]]:
         """Recorded metrics that their tests, which ran to their end, did not make: (test, title of the metric)."""

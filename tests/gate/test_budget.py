@@ -5,14 +5,14 @@ import math
 
 import pytest
 
-from perfsuite.gate.budget import CHECKED_BY, Budget, BudgetExceeded
+from perfsuite.gate.budget import Budget, BudgetExceeded
 
 FIELDS = [field.name for field in dataclasses.fields(Budget)]
 
 
 def test_a_budget_without_a_field_limits_nothing():
     assert Budget().limits() == {}
-    assert Budget().only("perf.compare", "ratio") == {}
+    assert Budget().limits() == {}
 
 
 def test_limits_are_the_fields_that_are_set():
@@ -60,24 +60,6 @@ def test_a_ratio_of_zero_is_a_misunderstanding():
 @pytest.mark.parametrize("field", [field for field in FIELDS if field != "ratio"])
 def test_zero_is_a_limit_like_any_other(field):
     assert Budget(**{field: 0}).limits() == {field: 0}
-
-
-@pytest.mark.parametrize("field", FIELDS)
-def test_an_instrument_refuses_what_it_cannot_check_and_names_the_one_that_can(field):
-    with pytest.raises(
-        ValueError, match=rf"perf\.other does not check Budget\({field}=\.\.\.\), {CHECKED_BY[field]} does"
-    ):
-        Budget(**{field: 1}).only("perf.other", "something_else")
-
-
-@pytest.mark.parametrize("field", FIELDS)
-def test_every_field_is_checked_by_an_instrument_that_the_docstring_names(field):
-    assert f"| `{field}` |" in Budget.__doc__
-    assert f"`{CHECKED_BY[field]}`" in Budget.__doc__
-
-
-def test_a_set_field_that_the_instrument_checks_is_handed_on():
-    assert Budget(ratio=1.05).only("perf.compare", "ratio", "overhead_us") == {"ratio": 1.05}
 
 
 def test_a_budget_cannot_be_changed_afterwards():

@@ -8,7 +8,7 @@ import pytest
 
 from perfsuite.gate.baseline import Entry
 from perfsuite.gate.environment import Environment, target_environment
-from perfsuite.gate.verdict import TOLERANCES, Gate, against_limit, judge_baseline, judge_budget, ratio_limit
+from perfsuite.gate.verdict import TOLERANCES, Evidence, Gate, against_limit, judge_baseline, judge_budget, ratio_limit
 from perfsuite.measure.measurement import Interval, Metric
 from perfsuite.measure.serialise import made, plain
 from perfsuite.report.text import reason
@@ -208,8 +208,8 @@ def test_a_failure_names_the_versions_that_changed_since():
 
 
 def test_a_failure_says_its_cause_and_a_pass_does_not():
-    assert against(metric(1.5), entry(1.2), cause="a sleep").cause == "a sleep"
-    assert against(metric(1.2), entry(1.2), cause="a sleep").cause == ""
+    assert against(metric(1.5), entry(1.2), evidence=Evidence("a sleep")).cause == "a sleep"
+    assert against(metric(1.2), entry(1.2), evidence=Evidence("a sleep")).cause == ""
 
 
 def test_a_failed_count_names_the_parts_that_grew_the_worst_first():

@@ -2,7 +2,6 @@
 
 import contextlib
 import functools
-import itertools
 import os
 import types
 from pathlib import Path
@@ -11,13 +10,12 @@ from types import SimpleNamespace
 import pytest
 
 from perfsuite.gate.calibration_file import load_calibration
-from perfsuite.hooks import calibration
-from perfsuite.hooks.calibration import Calibration, names_compare
-from perfsuite.measure.measurement import Interval
+from perfsuite.hooks.calibration import names_compare
 from perfsuite.measure.timing import calibrating
 from perfsuite.measure.timing import load as neighbours
-from perfsuite.measure.timing.calibrating import LADDER, Planted, Trial
+from perfsuite.measure.timing.calibrating import Planted
 from perfsuite.report.terminal.calibration import nothing_to_calibrate
+from perfsuite.session import calibrating as calibrating_mode
 
 pytestmark = pytest.mark.alone
 
@@ -50,7 +48,7 @@ def started(monkeypatch):
 @pytest.fixture
 def two_neighbours(monkeypatch):
     """Whatever the machine has: a core more is a process more to start."""
-    monkeypatch.setattr(calibration, "cores", lambda: 2)
+    monkeypatch.setattr(calibrating_mode, "cores", lambda: 2)
 
 
 def of(project):
@@ -104,17 +102,17 @@ def test_a_side_that_is_always_slower_is_shown_as_false_alarms_and_fails(
     result = project.runpytest_inprocess("--perf-calibrate", "--perf-calibrate-minutes=0.02", "--perf-seconds=2")
     assert result.ret == pytest.ExitCode.TESTS_FAILED
     result.assert_outcomes(passed=1)
-    result.stdout.fnmatch_lines(["that is more often than 1 in 1000, as promised: do not trust this machine's gates*"])
+    result.stdout.fnmatch_lines(["that is more often than the promised 1 in 1000: do not trust this machine's gates*"])
     assert sum(each.found.alarms for each in of(project)) >= 2
 
 
 INTERRUPTED = """
 import os
-from perfsuite.hooks import calibration
 from perfsuite.measure.timing import calibrating, load as neighbours
+from perfsuite.session import calibrating as mode
 
 trial, alone = calibrating.Workload.trial, neighbours.busy_neighbours
-calibration.cores = lambda: 2
+mode.cores = lambda: 2
 
 def noted(count):
     found = alone(count)
@@ -132,7 +130,7 @@ def interrupted(self, *args, **kwargs):
         raise KeyboardInterrupt
     return trial(self, *args, **kwargs)
 
-calibration.busy_neighbours = noted
+mode.busy_neighbours = noted
 calibrating.Workload.trial = interrupted
 """
 
@@ -279,109 +277,3 @@ def test_tests_that_are_left_out_are_counted_as_one_counts():
     assert nothing_to_calibrate(0).endswith("called perf.compare")
     assert nothing_to_calibrate(1).endswith(" (1 test that does not name it was left out)")
     assert nothing_to_calibrate(2).endswith(" (2 tests that do not name it were left out)")
-
-
-# Sharing out the time.
-
-
-def test_every_slowdown_of_the_ladder_is_planted():
-    assert sorted(calibration._ORDER) == sorted(LADDER)
-
-
-@pytest.fixture
-def planned(monkeypatch, tmp_path):
-    """Calibrations on a clock of their own, whose gates take as long as they may."""
-    clock = SimpleNamespace(now=0.0, neighbours=0)
-    monkeypatch.setattr(calibration.time, "monotonic", lambda: clock.now)
-
-    made, given = itertools.count(), []
-
-    class Workload:
-        def __init__(self, call, until):
-            self.given_back = 0
-            self.number = next(made)
-
-        def trial(self, planted=0.0, *, seconds, error):
-            given.append((self.number, error))
-            clock.now += seconds
-            return Trial(planted, Interval(0.99, 1.01), (0.01, 0.01), 100, seconds)
-
-        def give_back(self):
-            self.given_back += 1
-
-    @contextlib.contextmanager
-    def busy(count):
-        clock.neighbours += 1
-        yield
-        clock.neighbours -= 1
-
-    monkeypatch.setattr(calibration, "time", SimpleNamespace(monotonic=lambda: clock.now))
-    monkeypatch.setattr(calibration, "Workload", Workload)
-    monkeypatch.setattr(calibration, "busy_neighbours", busy)
-    monkeypatch.setattr(calibration, "compare_calls", lambda *calls, until, seconds: None)
-    options = SimpleNamespace(baselines=tmp_path)
-    shares = itertools.chain([0.0005], itertools.repeat(0.00025))
-    session = SimpleNamespace(options=options, device="cpu", environment=None, test_key=lambda test: test)
-    session.error_of_next_gate = lambda item: next(shares)
-
-    def run(*workloads, minutes=10.0, seconds=5.0):
-        planned = Calibration(session, minutes)
-        planned.tests = len(workloads)
-        for place, count in enumerate(workloads):
-            planned.begin_test(None)
-            for _ in range(count):
-                planned.compare(f"test_{place}", "a/b", None, None, until="ready", seconds=seconds)
-        planned.given = given
-        return planned, clock.now
-
-    return run
-
-
-def gates(planned, busy):
-    return {key: len(trials) for key, trials in planned.trials[busy].items()}
-
-
-def test_every_workload_gets_the_same_share_half_of_it_beside_busy_processes(planned):
-    plan, seconds = planned(1, 1, 1, 1)
-    assert seconds == pytest.approx(600, abs=20)
-    for busy in (False, True):
-        assert set(gates(plan, busy).values()) <= {14, 15, 16}
-        trials = [trial.planted for of_one in plan.trials[busy].values() for trial in of_one]
-        assert trials.count(0.0) == pytest.approx(len(trials) / 2, abs=1)
-        assert {trials.count(size) for size in LADDER} <= {4, 5, 6}
-
-
-def test_tests_without_a_workload_leave_their_share_to_the_others(planned):
-    plan, seconds = planned(0, 0, 1, 0)
-    # It was not known that the last would have none.
-    assert seconds == pytest.approx(300, abs=10)
-    plan, seconds = planned(0, 0, 0, 1)
-    assert len(plan.trials[False]) == 1
-
-
-def test_several_workloads_of_a_test_have_names_and_shares_of_their_own(planned):
-    plan, _ = planned(2, 2, 2)
-    assert [key[1] for key in plan.trials[False]][:2] == ["a/b to ready", "a/b to ready #2"]
-    assert len(plan.trials[False]) == 6
-
-
-def test_every_gate_errs_as_seldom_as_the_one_that_it_stands_for(planned):
-    """A session shares its error out over its gates, so one of many has wider intervals than one that is alone."""
-    plan, _ = planned(2, 1)
-    assert plan.promised == 0.0005
-    assert plan.least_promised == 0.00025
-    assert {error for _, error in plan.given} == {0.0005, 0.00025}
-    assert [each.errs_once_in for each in plan.results() if not each.busy] == [2000, 4000, 4000]
-    assert {key for key, error in plan.given if error == 0.0005} == {0}
-
-
-def test_more_workloads_than_there_is_time_for_get_a_gate_each_and_then_none(planned):
-    plan, seconds = planned(*[1] * 100, minutes=5)
-    assert seconds <= 1.25 * 300 + 10
-    measured = {*plan.trials[False], *plan.trials[True]}
-    assert len(measured) + plan.unreached == 100
-    assert plan.unreached > 0
-    totals = [sum(gates(plan, busy).values()) for busy in (False, True)]
-    assert abs(totals[0] - totals[1]) <= 1, "both conditions get as many gates, over all workloads"
-    planted = [trial.planted for of_all in plan.trials.values() for of_one in of_all.values() for trial in of_one]
-    assert planted.count(0.0) == pytest.approx(len(planted) / 2, abs=2)

@@ -6,7 +6,7 @@ import pytest
 
 from perfsuite.gate.baseline import Entry
 from perfsuite.gate.environment import Environment
-from perfsuite.gate.verdict import Gate, Part, judge_baseline
+from perfsuite.gate.verdict import Evidence, Gate, Part, judge_baseline
 from perfsuite.measure.measurement import Metric
 from perfsuite.report import text
 from perfsuite.report.text import failure
@@ -61,7 +61,7 @@ def test_what_did_not_fail_has_nothing_to_do_first(value):
 
 def test_a_likely_cause_is_what_to_look_at_first():
     entry = Entry(1, "calls", "count", "measured", HERE)
-    judged = judge_baseline("t", Metric("calls", 3, "calls", "count"), entry, now=HERE, cause="a sleep")
+    judged = judge_baseline("t", Metric("calls", 3, "calls", "count"), entry, now=HERE, evidence=Evidence("a sleep"))
     assert failure([judged]).endswith("\nlikely cause: a sleep")
 
 

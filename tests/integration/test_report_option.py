@@ -124,9 +124,8 @@ def saved_metrics(project) -> list[dict]:
 
 
 def test_without_the_option_nothing_is_kept_for_pictures(project, monkeypatch):
-    for name in ("distribution_of", "line_of"):
-        monkeypatch.setattr(f"perfsuite.instruments.timed.{name}", None)
-    monkeypatch.setattr("perfsuite.instruments.program_gates.ProgramRecord", None)
+    for name in ("compare.distribution_of", "scaling.line_of", "program.ProgramRecord"):
+        monkeypatch.setattr(f"perfsuite.instruments.{name}", None)
     project.makepyfile(test_all=ALL.format(fusions=5, program="x * 2"))
     result = project.runpytest_inprocess("--perf", "--perf-seconds=0.05")
     result.assert_outcomes(passed=7, errors=1, skipped=1)

@@ -82,7 +82,7 @@ def test_every_instrument_that_runs_something_leaves_its_trace_with_metrics_and_
 
 def test_without_the_option_nothing_is_traced_or_shown(project, perf_test, monkeypatch):
     perf_test(
-        "import perfsuite.instruments.trace_gates as traced",
+        "import perfsuite.instruments.tracing as traced",
         "traced.trace_call = traced.trace_block = traced.profiles = None",
         "x = batch()",
         "double = jax.jit(lambda x: x * 2)",
@@ -92,7 +92,7 @@ def test_without_the_option_nothing_is_traced_or_shown(project, perf_test, monke
         "perf.warm(double, over=[(x,)])",
     )
     for name in ("trace_call", "trace_block", "profiles"):  # put back what the nested session sets
-        monkeypatch.setattr(f"perfsuite.instruments.trace_gates.{name}", None)
+        monkeypatch.setattr(f"perfsuite.instruments.tracing.{name}", None)
     result = project.runpytest_inprocess("--perf", "--perf-seconds=0.05")
     result.assert_outcomes(passed=1)
     result.stdout.no_fnmatch_line("*traces*")

@@ -18,8 +18,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from perfsuite.instruments import comparison_processes
-from perfsuite.instruments.comparison_processes import Limits, what_settles
+from perfsuite.gate.limits import Limits
 from perfsuite.measure.measurement import Interval
 from perfsuite.measure.timing.comparison import Comparison, Estimate
 from perfsuite.processes import rerun as processes
@@ -34,6 +33,7 @@ from perfsuite.processes.handover import (
 )
 from perfsuite.processes.launch import LAUNCH
 from perfsuite.processes.rerun import AGAIN, ProcessFailed, compare_again, run_bounded
+from perfsuite.session.modes import what_settles
 
 TESTS = Path(__file__).parents[1]
 
@@ -105,7 +105,7 @@ def further(monkeypatch):
                 raise ProcessFailed(part)
             return part
 
-        monkeypatch.setattr(comparison_processes, "compare_again", compare_again)
+        monkeypatch.setattr(processes, "compare_again", compare_again)
         return requests
 
     return give
@@ -285,7 +285,7 @@ def test_ctrl_c_while_a_further_process_runs_ends_the_session(project, monkeypat
     def interrupted(config, request):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(comparison_processes, "compare_again", interrupted)
+    monkeypatch.setattr(processes, "compare_again", interrupted)
     project.makepyfile(f"def test_step(compare): compare({BELOW})")
     result = project.runpytest_inprocess("--perf", "--perf-processes=2", no_reraise_ctrlc=True)
     assert result.ret == pytest.ExitCode.INTERRUPTED
@@ -294,7 +294,7 @@ def test_ctrl_c_while_a_further_process_runs_ends_the_session(project, monkeypat
 # What would settle it.
 
 
-def settles(*parts, held=Limits([1.05], [])):  # noqa: B008  (frozen)
+def settles(*parts, held=Limits({"ratio": 1.05})):  # noqa: B008  (frozen)
     return what_settles(parts[-1], parts, held, seconds=5)
 
 
@@ -310,7 +310,7 @@ def test_what_would_settle_it_is_as_many_samples_as_make_the_interval_narrow_eno
     above = of_ratio(1.06, 1.04, 1.2)
     assert settles(above, above) == "about 8 processes (--perf-processes=8), or --perf-seconds=20"
     kept = of_ratio(1, 0.9, 1.01, overhead_us=Estimate(4, Interval(0, 10)))
-    assert settles(kept, held=Limits([1.05], [6])).startswith("about 9 processes ")
+    assert settles(kept, held=Limits({"ratio": 1.05, "overhead_us": 6})).startswith("about 9 processes ")
 
 
 @pytest.mark.parametrize("ratio", [1.0499, 1.05, 1.0501])
@@ -321,17 +321,17 @@ def test_a_metric_on_its_limit_is_not_said_to_be_settled_by_more_samples(ratio):
 def test_a_ratio_that_moved_while_it_was_sampled_is_not_said_to_be_settled_by_more_processes():
     below = of_ratio(1.04, 1.01, 1.07)
     moved = of_ratio(1.04, 1.01, 1.07, unsettled="the ratio moved from 1.02 to 1.06")
-    assert settles(moved, below) == "the ratio moved from 1.02 to 1.06; no more processes settle that"
+    assert settles(moved, below) == "the ratio moved from 1.02 to 1.06; more processes do not settle that"
 
 
 def test_processes_that_contradict_each_other_are_named_by_what_they_saw():
     below, above = of_ratio(1.04, 1.01, 1.07), of_ratio(1.06, 1.01, 1.07)
-    said = "the processes contradict each other (1.04, 1.06), which no more of them settle: move the limit"
+    said = "the processes contradict each other (1.04, 1.06), and more processes do not settle that: move the limit"
     assert settles(below, above) == said
     # Both break the smaller of two limits: that is a failure, on which they agree.
-    assert Limits([1.05, 1.03], []).contradiction([below, above]) == []
-    assert Limits([1.05, 1.045], []).contradiction([below, above]) == [1.04, 1.06]
-    assert Limits([1.07], []).contradiction([below, above]) == []
+    assert Limits({"ratio": 1.05}, 1.03).contradiction([below, above]) == []
+    assert Limits({"ratio": 1.05}, 1.045).contradiction([below, above]) == [1.04, 1.06]
+    assert Limits({"ratio": 1.07}).contradiction([below, above]) == []
 
 
 # In the process that was started. It is a session like any other, so here it runs in this process.

@@ -7,7 +7,9 @@ import pytest
 
 from perfsuite.gate.baseline import Entry
 from perfsuite.gate.baseline_file import BaselineError, load, save
+from perfsuite.gate.budget import Budget
 from perfsuite.gate.environment import Environment, target_environment
+from perfsuite.gate.limits import Limits
 from perfsuite.measure.measurement import Metric
 from perfsuite.measure.serialise import made, plain
 from perfsuite.options import Options
@@ -90,15 +92,15 @@ def test_a_metric_is_judged_against_the_file_of_its_own_device(start):
     assert (strict.verdict, strict.strict) == ("fail", True)
 
 
-def test_the_limit_of_a_ratio_is_that_of_its_own_device(start):
+def test_a_ratio_is_limited_by_its_budget_and_by_the_baseline_of_the_present_device(start):
     def cycles(value, target=None):
         return Metric("step cycles", value, "x", "ratio", target=target)
 
     saved(start(), ran(cycles(2.0), cycles(4.0, "tpu-v5e")))
-    gating = start(save=False)
-    assert gating.ratio_limit(TEST, "step cycles", None) == [pytest.approx(2.1)]
-    assert gating.ratio_limit(TEST, "step cycles", None, target="tpu-v5e") == [pytest.approx(4.2)]
-    assert gating.ratio_limit(TEST, "step cycles", None, target="tpu-v6e") == []
+    limits = start(save=False).limits(Budget(overhead_us=3.0), TEST, "step cycles", None)
+    assert (limits.budget, limits.baseline) == ({"overhead_us": 3.0}, pytest.approx(2.1))
+    assert start(save=False).limits(Budget(), TEST, "another", None) == Limits()
+    assert start(save=True).limits(Budget(ratio=2), TEST, "step cycles", None) == Limits({"ratio": 2})
 
 
 def test_a_target_that_is_not_known_is_an_error(start):

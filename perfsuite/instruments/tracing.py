@@ -1,15 +1,15 @@
-"""The profiler's traces of one perf test: kept for people where --perf-trace asks, and asked when a time gate failed.
+"""The profiler's traces of one perf test: kept where --perf-trace asks for them, and read when a time failed its gate.
 
 A metric that gates is never measured under the profiler, which makes small calls a third slower. So a call is traced
-after it was measured, in runs of its own, and what goes wrong in them is a note and never the test's failure.
+after it was measured, in runs of its own. What goes wrong in them becomes a note and never fails the test.
 """
 
 import contextlib
+import functools
 import hashlib
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 from perfsuite.gate.environment import environment_from_dict, incomparable
 from perfsuite.gate.verdict import TOLERANCES
@@ -20,38 +20,33 @@ from perfsuite.measure.profiler.trace_recording import Traced, affordable_runs, 
 from perfsuite.measure.profiler.traces import NothingRanError, Trace
 from perfsuite.measure.serialise import made, plain
 from perfsuite.measure.targets import cache as facts_cache
+from perfsuite.measure.timing.scaling import MakeCall
+from perfsuite.session.recorder import Recorder
+from perfsuite.session.session import PerfSession
 from perfsuite.session.trace_record import TraceRecord, record_of, trace_folder
 
-if TYPE_CHECKING:
-    from perfsuite.measure.timing.scaling import MakeCall
-    from perfsuite.session.session import PerfSession
 
-
-class TraceGates:
+class Tracing:
     """Traces the calls of one test.
 
-    When baselines are saved, what a run of a timed call spent where goes into the cache, as the programs' facts do, so
-    that a later failure on the same machine can name what grew since.
+    When baselines are saved, what a run of a timed call spent its time on goes into the cache, as the facts of programs
+    do, so that a later failure on the same machine can name what grew since.
     """
 
-    def __init__(self, session: "PerfSession", test: str):
+    def __init__(self, session: PerfSession, test: str, recorder: Recorder):
         self._session = session
         self._test = session.test_key(test)
-        self._kept: list[tuple[str, dict[str, Any]]] = []
-        self.records: list[TraceRecord] = []
-        """What was kept with --perf-trace, in its order."""
+        self._recorder = recorder
 
     def keep_trace(self, call: Call, *names: str, us: float = 0.0) -> None:
         """With --perf-trace, trace a call that was measured, one run of which takes about `us`."""
-        if (folder := self._folder(*names)) is None:
-            return
-        name = ", ".join(names)
-        with self._noting(name, folder):
-            trace = trace_call(call, runs=affordable_runs(us), directory=folder)
-            self.records.append(record_of(name, folder, trace))
+        if (folder := self._folder(*names)) is not None:
+            with self._noting(", ".join(names), folder):
+                trace = trace_call(call, runs=affordable_runs(us), directory=folder)
+                self._record(", ".join(names), folder, trace)
 
-    def keep_made_trace(self, make_call: "MakeCall", size: int, name: str) -> None:
-        """With --perf-trace, trace the call of one size of a `perf.scaling`, which is made anew."""
+    def keep_made_trace(self, make_call: MakeCall, size: int, name: str) -> None:
+        """With --perf-trace, make the call of one size of a `perf.scaling` anew, and trace it."""
         if (folder := self._folder(name, str(size))) is not None:
             with self._noting(name, folder):
                 self.keep_trace(make_call(size)[0], name, str(size))
@@ -66,22 +61,23 @@ class TraceGates:
         traced = None
         with self._noting(name, folder):
             traced = block.enter_context(trace_block(folder))
-        # The exception of the block itself is none of the profiler's.
         try:
             yield
-        except BaseException:
+        except BaseException:  # the block's own, which nothing of the profiler may replace
             with contextlib.suppress(Exception):
                 block.close()
             raise
         if traced is not None:
             with self._noting(name, folder):
                 block.close()
-                self.records.append(record_of(name, folder, traced.trace))
+                self._record(name, folder, traced.trace)
 
     def trace(self, call: Call, name: str, runs: int) -> Trace:
         """The trace of a call. Raises what `trace_call` raises."""
         folder = self._folder(name)
-        return self._recorded(name, folder, trace_call(call, runs=runs, directory=folder))
+        trace = trace_call(call, runs=runs, directory=folder)
+        self._record(name, folder, trace)
+        return trace
 
     @contextlib.contextmanager
     def block(self, name: str) -> Iterator[Traced]:
@@ -89,35 +85,34 @@ class TraceGates:
         folder = self._folder(name)
         with trace_block(folder) as traced:
             yield traced
-        self._recorded(name, folder, traced.trace)
+        self._record(name, folder, traced.trace)
 
     def since_baseline(self, call: Call, us: float, metric: Metric) -> str:
         """What grew in a call since `metric` was recorded; the longest operations where that is not known."""
         before = self._baseline(metric)
         of = "since the baseline" if before else "of the baseline no trace is kept here"
-        return _said(lambda: in_words(before, profiles(call, us=us)[0], of))
+        return _unless_it_fails(lambda: in_words(before, profiles(call, us=us)[0], of))
 
-    def against(self, candidate: Call, reference: Call, us: float) -> str:
-        """What the candidate spends more on than the reference. A run of the longer one takes about `us`."""
+    def compared(self, candidate: Call, reference: Call, us: float, metric: Metric, *, by_budget: bool) -> str:
+        """What grew where `metric`, a ratio, failed: since its baseline, or else against the reference.
+
+        A run of the longer call takes about `us`.
+        """
+        if not by_budget and self._baseline(metric) is not None:
+            return self.since_baseline(candidate, us, metric)
 
         def words() -> str:
             now, before = profiles(candidate, reference, us=us)
             return in_words(before, now, f"{reference.label} -> {candidate.label}")
 
-        return _said(words)
-
-    def compared(self, candidate: Call, reference: Call, us: float, metric: Metric, *, by_budget: bool) -> str:
-        """What grew where `metric`, a ratio, failed: since the baseline where that failed and is known."""
-        if by_budget or self._baseline(metric) is None:
-            return self.against(candidate, reference, us)
-        return self.since_baseline(candidate, us, metric)
+        return _unless_it_fails(words)
 
     def longest(self, call: Call, us: float) -> str:
         """What a call spends its time on."""
-        return _said(lambda: in_words(None, profiles(call, us=us)[0]))
+        return _unless_it_fails(lambda: in_words(None, profiles(call, us=us)[0]))
 
     def remember(self, call: Call, us: float, *metrics: Metric) -> None:
-        """While baselines are saved: what the call spends now is to be known when one of `metrics` fails later."""
+        """While baselines are saved, keep what the call spends its time on, for a later failure of one of `metrics`."""
         if not self._session.options.save or self._session.cache is None:
             return
         with contextlib.suppress(Exception):  # without it a later failure only says less
@@ -125,17 +120,12 @@ class TraceGates:
             environment = self._session.environment.as_dict()
             for metric in metrics:
                 entry = {"value": metric.value, "environment": environment, "profile": profile}
-                self._kept.append((metric.name, entry))
+                keep = functools.partial(facts_cache.write, self._session.cache, self._key(metric.name), entry)
+                self._recorder.when_saved(keep)
 
-    def keep(self) -> None:
-        """Keep the profiles as those of the baselines that are being saved."""
-        for name, entry in self._kept:
-            facts_cache.write(self._session.cache, self._key(name), entry)
-
-    def _recorded(self, name: str, folder: Path | None, trace: Trace) -> Trace:
+    def _record(self, name: str, folder: Path | None, trace: Trace) -> None:
         if folder is not None:
-            self.records.append(record_of(name, folder, trace))
-        return trace
+            self._recorder.traces.append(record_of(name, folder, trace))
 
     def _folder(self, *names: str) -> Path | None:
         root = self._session.options.traces
@@ -143,12 +133,15 @@ class TraceGates:
 
     @contextlib.contextmanager
     def _noting(self, name: str, folder: Path) -> Iterator[None]:
+        note = ""
         try:
             yield
         except NothingRanError:
-            self.records.append(TraceRecord(name, str(folder), note="no device ran an operation"))
+            note = "no device ran an operation"
         except Exception as error:  # of the profiler, or of the code under test in a run that it need not make
-            self.records.append(TraceRecord(name, str(folder), note=_in_a_line(error)))
+            note = _in_a_line(error)
+        if note:
+            self._recorder.traces.append(TraceRecord(name, str(folder), note=note))
 
     def _baseline(self, metric: Metric) -> Profile | None:
         entry = facts_cache.read(self._session.cache, self._key(metric.name))
@@ -169,7 +162,7 @@ class TraceGates:
         return hashlib.sha256(f"profile {named}".encode()).hexdigest()
 
 
-def _said(words: Callable[[], str]) -> str:
+def _unless_it_fails(words: Callable[[], str]) -> str:
     """The words, or why there are none: an error here must not hide that a gate failed."""
     try:
         return words()

@@ -1,0 +1,89 @@
+"""`perf.compare`: how much slower one call is than another, measured in pairs."""
+
+import dataclasses
+
+from perfsuite.gate.budget import Budget
+from perfsuite.gate.diagnosis import likely_cause
+from perfsuite.gate.limits import Compared
+from perfsuite.gate.verdict import Gate, Verdict
+from perfsuite.instruments.base import NO_BUDGET, Instrument, declare
+from perfsuite.measure.call import Call, checked
+from perfsuite.measure.measurement import Metric
+from perfsuite.measure.runtime.hostcalls import host_calls
+from perfsuite.measure.timing.block import Until
+from perfsuite.measure.timing.comparison import Comparison
+from perfsuite.session.modes import Pair
+from perfsuite.session.plots import distribution_of
+
+COMPARE = declare("perf.compare", budget=("ratio", "overhead_us"), needs=("quiet",))
+
+_SEVERITY: tuple[Verdict, ...] = ("fail", "inconclusive", "not comparable", "new", "improved", "pass", "info")
+
+
+class Compare(Instrument):
+    def compare(
+        self,
+        candidate: Call,
+        reference: Call,
+        budget: Budget = NO_BUDGET,
+        *,
+        until: Until = "ready",
+        name: str | None = None,
+        tolerance: float | None = None,
+    ) -> Comparison:
+        """Compare two calls, paired and interleaved in random order: `.ratio`, `.overhead_us`, `.verdict`.
+
+        `until="return"` compares what the host pays, `until="ready"` what the user waits. Sampling stops as soon as
+        the intervals lie wholly above one limit, or wholly below all of them: the budget's `ratio` and `overhead_us`,
+        and the baseline's.
+        The two calls must not share arrays that either donates.
+        """
+        __tracebackhide__ = True
+        self._begin(COMPARE, budget)
+        calls = checked(candidate, "perf.compare"), checked(reference, "perf.compare")
+        name = self._recorder.unique(name or f"{candidate.label}/{reference.label}", f" ratio to {until}")
+        pair = Pair(self._item, name, *calls, until, self._seconds)
+        allowed = self._recorder.tolerance(tolerance)
+        limits = self._session.limits(budget, self._item.nodeid, pair.metric, allowed)
+        compared = self._session.mode.compare(pair, limits)
+        ratio, overhead = metrics = compared.comparison.metrics(name)
+        self._keep(pair, compared.comparison, ratio)
+        gates = limits.judge(self._item.nodeid, metrics, compared)
+        evidence = compared.evidence("ratio")
+        by_baseline = self._session.judge(self._item.nodeid, ratio, allowed, evidence)
+        failing = [gate for gate in (*gates, by_baseline) if gate.source and self._session.mode.fails(gate)]
+        cause = self._cause(pair, compared, ratio, by_budget=failing[0].source == "budget") if failing else ""
+        self._recorder.add(ratio, tolerance, dataclasses.replace(evidence, cause=cause))
+        self._recorder.add(overhead, tolerance)
+        self._recorder.apply(gates, lambda: cause)
+        return dataclasses.replace(compared.comparison, verdict=worst(gates or [by_baseline]))
+
+    def _keep(self, pair: Pair, comparison: Comparison, ratio: Metric) -> None:
+        """What reports and later failures need beside the metrics."""
+        if self._session.options.report is not None:
+            self._recorder.distributions.append(distribution_of(ratio.title, comparison))
+        us = max(comparison.candidate_median_us, comparison.reference_median_us)
+        self._tracing.keep_trace(pair.candidate, pair.name, "candidate", us=us)
+        self._tracing.keep_trace(pair.reference, pair.name, "reference", us=us)
+        self._tracing.remember(pair.candidate, us, ratio)
+
+    def _cause(self, pair: Pair, compared: Compared, ratio: Metric, *, by_budget: bool) -> str:
+        comparison = compared.comparison
+        us = max(comparison.candidate_median_us, comparison.reference_median_us)
+        grown = self._tracing.compared(pair.candidate, pair.reference, us, ratio, by_budget=by_budget)
+        group = self._session.group
+        last = "" if group is None else group.last_to_return[0]  # of the candidate's samples
+        return "\n".join(filter(None, [_cause_on_the_host(pair, comparison), last, grown]))
+
+
+def worst(gates: list[Gate]) -> Verdict:
+    """The verdict that says most against the code under test."""
+    return min((gate.verdict for gate in gates), key=_SEVERITY.index)
+
+
+def _cause_on_the_host(pair: Pair, comparison: Comparison) -> str:
+    try:
+        counted = [host_calls(side, exact=False) for side in (pair.candidate, pair.reference)]
+        return likely_cause(comparison, *counted)
+    except Exception as error:  # whatever the code under test raises now must not hide that its gate failed
+        return f"not known, because counting host calls raised {type(error).__name__}: {error}"

@@ -1,0 +1,147 @@
+"""`perf.program`: the facts of a compiled program, for this device or for one that is not present."""
+
+import dataclasses
+import functools
+import hashlib
+import json
+from collections.abc import Sequence
+
+from perfsuite.gate.budget import Budget, BudgetExceeded
+from perfsuite.gate.verdict import NO_EVIDENCE, Evidence, Gate
+from perfsuite.instruments.base import NO_BUDGET, Instrument, declare
+from perfsuite.measure.call import Call, checked
+from perfsuite.measure.measurement import Metric, title
+from perfsuite.measure.program.compilation import Compilation, compile_call
+from perfsuite.measure.program.lowering import HostCallbackError
+from perfsuite.measure.program.program import Program
+from perfsuite.measure.program.program_diff import program_differences
+from perfsuite.measure.program.program_metrics import gated_facts, metrics_of
+from perfsuite.measure.targets import cache as facts_cache
+from perfsuite.measure.targets.target_compiler import CompileFailed, TargetUnavailable
+from perfsuite.session.plots import ProgramRecord
+
+PROGRAM = declare("perf.program", budget=("peak_bytes",))
+
+
+class ProgramInstrument(Instrument):
+    def program(
+        self,
+        call: Call,
+        target: str | None = None,
+        *,
+        chips: int | None = None,
+        budget: Budget = NO_BUDGET,
+        name: str | None = None,
+    ) -> Program:
+        """Compile a call without running it, and record its program's facts: FLOPs, bytes, fusions, collectives.
+
+        `target` names a device that need not be here, such as "tpu-v5e"; None is the present one. A sharded program
+        (its arguments lie on a mesh, or are `jax.ShapeDtypeStruct`s with shardings) is compiled for as many devices of
+        the target as its mesh has, in a slice of `chips` chips or the smallest that has them. The metrics of a target
+        are gated by the target's own baseline file. `Budget(peak_bytes=)` limits the memory.
+
+        A program that the compiler refuses, because it needs more memory than there is, fails as a budget does. Where
+        the target's compiler is not installed the test is skipped, and fails under --perf-strict.
+        """
+        __tracebackhide__ = True
+        limits = self._begin(PROGRAM, budget)
+        call = checked(call, "perf.program")
+        # perf.warm has compile seconds of the function, too.
+        label = self._recorder.unique(name or call.label, " flops", " compile seconds", target=target)
+        self._session.baselines_of(target)  # a damaged file is an error before minutes of compiling
+        compilation = self._compiled(call, target, chips, label)
+        compilation = dataclasses.replace(compilation, origin=dataclasses.replace(compilation.origin, label=label))
+        program = compilation.program()
+        self._record_program(compilation, program)
+        if "peak_bytes" in limits:
+            peak = self._recorder.metrics[title(f"{label} peak bytes", target)]
+            self._recorder.check_budget(peak, limits["peak_bytes"], lambda: _largest_first(program.memory_use))
+        return program
+
+    def _compiled(self, call: Call, target: str | None, chips: int | None, label: str) -> Compilation:
+        __tracebackhide__ = True
+        try:
+            return compile_call(call, target, chips=chips, cache=self._session.cache)
+        except TargetUnavailable as error:
+            self._session.unavailable(str(error))
+        except (CompileFailed, HostCallbackError) as error:
+            refused = _refusal(self._item.nodeid, label, target, error)
+        # Not inside the handler: that would print the source of perfsuite and of jax above the reason.
+        self._recorder.apply([refused])
+        raise BudgetExceeded(refused.note)  # also where nothing gates: there is no program
+
+    def _record_program(self, compilation: Compilation, program: Program) -> None:
+        """Record the metrics; the first that fails says how the program differs from that of the baseline.
+
+        When baselines are saved, what the compiler said goes into the cache under the name of test and program, so that
+        a later failure on the same machine can show what is different. The baseline file has the parts of metrics only.
+        """
+        if program.cached:
+            self._recorder.cached += 1
+        else:
+            self._recorder.compiled += 1
+        metrics = metrics_of(program)
+        failing = next((metric for metric in metrics if self._recorder.fails(metric)), None)
+        for metric in metrics:
+            lines = self._against_baseline(program) if metric is failing else ()
+            self._recorder.add(metric, evidence=Evidence(program=lines) if lines else NO_EVIDENCE, once=True)
+        if self._session.options.report is not None:
+            self._recorder.programs.append(self._program_record(program, metrics))
+        key = self._program_key(program)
+        keep = functools.partial(facts_cache.write, self._session.cache, key, compilation.to_dict())
+        self._recorder.when_saved(keep)
+
+    def _program_record(self, program: Program, metrics: Sequence[Metric]) -> ProgramRecord:
+        recorded = self._recorded(program)
+        same = all(recorded.get(f"{program.label} {metric}") == value for metric, value in gated_facts(program).items())
+        lines = () if same else self._against_baseline(program)
+        return ProgramRecord(
+            program.label,
+            program.target,
+            program.device_kind,
+            program.compiler,
+            program.partitions,
+            program.cached,
+            tuple(metric.title for metric in metrics),
+            compared=same or bool(lines),
+            differences=lines,
+        )
+
+    def _against_baseline(self, program: Program) -> tuple[str, ...]:
+        entry = facts_cache.read(self._session.cache, self._program_key(program))
+        if entry is None:
+            return ()
+        try:
+            before = Compilation.from_dict(entry).program()
+        except (KeyError, TypeError, ValueError):  # of another version of perfsuite
+            return ()
+        recorded = self._recorded(program)
+        for metric, value in gated_facts(before).items():
+            if recorded.get(f"{program.label} {metric}") != value:
+                return ()  # the baseline was saved elsewhere since
+        return tuple(line.strip() for line in program_differences(before, program).splitlines())
+
+    def _recorded(self, program: Program) -> dict[str, float]:
+        entries = self._session.baselines_of(program.target).metrics.get(self._test_key, {})
+        return {name: entry.value for name, entry in entries.items()}
+
+    def _program_key(self, program: Program) -> str:
+        named = json.dumps([self._test_key, program.label, program.target, self._session.device])
+        return hashlib.sha256(f"baseline {named}".encode()).hexdigest()
+
+    @property
+    def _test_key(self) -> str:
+        return self._session.test_key(self._item.nodeid)
+
+
+def _refusal(test: str, label: str, target: str | None, error: CompileFailed | HostCallbackError) -> Gate:
+    """The gate of a program that the compiler refuses: it fails as one over its budget does, for the error's reason."""
+    if isinstance(error, HostCallbackError):
+        metric = Metric(f"{label} host transfers", error.calls, "transfers", "count", target=target)
+    else:
+        metric = Metric(f"{label} refused", 1, "programs", "count", target=target)
+    return Gate(test, metric, "fail", "budget", limit=0, note=str(error))
+
+
+def _largest_first(parts: dict[str, int]) -> str:
+    return ", ".join(f"{name} {value:,}" for name, value in sorted(parts.items(), key=lambda part: -part[1]))

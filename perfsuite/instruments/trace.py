@@ -1,0 +1,35 @@
+"""`perf.trace` and `perf.trace_block`: where the time goes, on the host and on the devices."""
+
+import contextlib
+from collections.abc import Iterator
+
+from perfsuite.instruments.base import Instrument
+from perfsuite.measure.call import Call, checked
+from perfsuite.measure.profiler.trace_recording import RUNS, Traced
+from perfsuite.measure.profiler.traces import Trace
+
+
+class TraceInstrument(Instrument):
+    def trace(self, call: Call, *, runs: int = RUNS, name: str | None = None) -> Trace:
+        """Trace `runs` warm runs of a call: where its time goes, on the host and on the devices. It never gates.
+
+        The files are kept under --perf-trace. Raises `MeasurementError` where a trace is being recorded already and
+        where no device ran anything, and `RecompilationError` when a run compiles.
+        """
+        trace = self._tracing.trace(checked(call, "perf.trace"), name or call.label, runs)
+        self._record_trace(trace, name or call.label)
+        return trace
+
+    @contextlib.contextmanager
+    def trace_block(self, name: str) -> Iterator[Traced]:
+        """Context manager: trace what the block does, compilations included. `.trace` is there once it has ended.
+
+        For what is no single call: a loop, a pipeline. Nothing that gates should be timed in the block.
+        """
+        with self._tracing.block(name) as traced:
+            yield traced
+        self._record_trace(traced.trace, name)
+
+    def _record_trace(self, trace: Trace, name: str) -> None:
+        for metric in trace.metrics(self._recorder.unique(name, *trace.suffixes)):
+            self._recorder.add(metric)

@@ -1,0 +1,40 @@
+"""`perf.transfers`, `perf.no_transfers` and `perf.count_transfers`: what moves between host and device."""
+
+from perfsuite.gate.budget import Budget
+from perfsuite.instruments.base import NO_BUDGET, Instrument, declare
+from perfsuite.measure.call import Call, checked
+from perfsuite.measure.measurement import Metric
+from perfsuite.measure.runtime import transfers
+from perfsuite.measure.runtime.call_transfers import EXPLICIT, SUFFIXES, CallTransfers, transfers_of
+
+TRANSFERS = declare("perf.transfers", budget=("transfers",))
+
+
+class Transfers(Instrument):
+    def transfers(self, call: Call, *, budget: Budget = NO_BUDGET, name: str | None = None) -> CallTransfers:
+        """Count the transfers and callbacks of one warm call, until its outputs are ready; any increase fails.
+
+        `Budget(transfers=)` limits the implicit transfers and the callbacks together.
+        """
+        __tracebackhide__ = True
+        limits = self._begin(TRANSFERS, budget)
+        counted = transfers_of(checked(call, "perf.transfers"))
+        name = self._recorder.unique(name or counted.label, *SUFFIXES.values(), EXPLICIT)
+        for metric in counted.metrics(name):
+            self._recorder.add(metric)
+        if "transfers" in limits:
+            total = Metric(f"{name} transfers and callbacks", counted.total, "transfers", "count")
+            self._recorder.check_budget(total, limits["transfers"], counted.in_words)
+        return counted
+
+    def no_transfers(self, *, explicit: bool = False):
+        """Context manager: any implicit transfer inside, in any thread, or a callback of a program, raises
+        `TransferError`. `explicit=True` forbids `jax.device_put`, `jax.device_get` and `copy_to_host_async` too.
+        """
+        return transfers.forbid(explicit=explicit)
+
+    def count_transfers(self):
+        """Context manager giving `host_to_device`, `device_to_host`, `callbacks`, `explicit` and `by_line`; asserts
+        nothing.
+        """
+        return transfers.count()

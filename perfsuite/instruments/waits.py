@@ -1,0 +1,88 @@
+"""`perf.stays_async` and `perf.stalls`: calls that wait for the device, and single calls that take far too long.
+
+Both have a limit of 0 that needs no baseline. Where no verdict can be reached the gate is inconclusive and says what
+would settle it: nothing passes by luck.
+"""
+
+import dataclasses
+
+from perfsuite.gate.budget import Budget
+from perfsuite.gate.verdict import Gate, judge_budget
+from perfsuite.instruments.base import NO_BUDGET, Instrument, declare
+from perfsuite.measure.call import Call, checked
+from perfsuite.measure.measurement import Metric
+from perfsuite.measure.timing.asynchrony import EARLY, Asynchrony, asynchrony
+from perfsuite.measure.timing.stalls import ENOUGH, Stalls, count_stalls
+
+STAYS_ASYNC = declare("perf.stays_async", needs=("quiet", "alone"))
+STALLS = declare("perf.stalls", budget=("stall_us",), needs=("quiet", "alone"))
+
+
+class Waits(Instrument):
+    def stays_async(self, call: Call, *, name: str | None = None) -> Asynchrony:
+        """Fail where a call waits for the device before it returns, and say where: `.share`, `.waits`, `.where`.
+
+        A call that waits keeps the host from preparing the next step meanwhile. Where the device has too little to do
+        to tell, the verdict is `inconclusive` and says what to do. Raises `MeasurementError` where JAX's asynchronous
+        dispatch is off.
+        """
+        __tracebackhide__ = True
+        self._begin(STAYS_ASYNC)
+        measured = asynchrony(checked(call, "perf.stays_async"), seconds=self._seconds)
+        name = self._recorder.unique(name or measured.label, " returns at")
+        share, *waits = measured.metrics(name)
+        self._recorder.add(share)
+        self._recorder.apply([_asynchrony_gate(self._item.nodeid, name, measured, share, waits)])
+        return measured
+
+    def stalls(self, call: Call, *, budget: Budget = NO_BUDGET, name: str | None = None) -> Stalls:
+        """Fail where single calls stall, twice or more in 1000, and say where: `.count`, `.where`.
+
+        A call stalls that takes ten times the median and 20 ms more at least; `Budget(stall_us=)` says how much more
+        it may take. What the operating system gave to other processes is no stall. A stall in one of a hundred calls
+        is found with probability 0.999; where --perf-seconds is over before, the verdict is `inconclusive`.
+        """
+        __tracebackhide__ = True
+        limits = self._begin(STALLS, budget)
+        measured = count_stalls(checked(call, "perf.stalls"), seconds=self._seconds, over_us=limits.get("stall_us"))
+        name = self._recorder.unique(name or measured.label, " longest")
+        stalls, longest = measured.metrics(name)
+        self._recorder.add(longest)
+        self._recorder.apply([_stalls_gate(self._item.nodeid, name, measured, stalls)])
+        return measured
+
+
+def _asynchrony_gate(test: str, name: str, measured: Asynchrony, share: Metric, waits: list[Metric]) -> Gate:
+    if not waits:
+        note = f"{name} may or may not wait for the device: {measured.reason}"
+        return Gate(test, share, "inconclusive", "budget", EARLY, note=note)
+    gate = judge_budget(test, waits[0], 0)
+    if not gate.failed:
+        return gate
+    first, *others = measured.where or ("a place that was not seen",)
+    note = f"{name} waits for the device before it returns: it {measured}, asleep for {measured.asleep:.0%} of it"
+    cause = [f"it waits at {first}", *(f"it was also seen at {place}" for place in others)]
+    return dataclasses.replace(gate, note=note, cause="\n".join(cause))
+
+
+def _stalls_gate(test: str, name: str, measured: Stalls, stalls: Metric) -> Gate:
+    gate = judge_budget(test, stalls, 0)
+    held_up = f"; the machine held up {measured.machine} more" if measured.machine else ""
+    if measured.repeats and gate.failed:
+        unseen = ["where was not seen: C code that keeps Python's lock"]
+        seen = [f"meanwhile it was at {place}" for place in measured.where]
+        return dataclasses.replace(gate, note=f"{name}: {measured}{held_up}", cause="\n".join(seen or unseen))
+    if measured.stalls:
+        at = f", at {measured.where[0]}" if measured.where else ""
+        once = "one can be the machine's: run it again, or allow more --perf-seconds"
+        if measured.count > 1:
+            once = "this system does not tell what the machine held up, and fewer than two were seen: run it again"
+        note = f"{name}: {measured}{at}{held_up}; {once}"
+        return dataclasses.replace(gate, verdict="inconclusive", note=note)
+    if not measured.enough:
+        # The calls that the machine held up say nothing of the code.
+        needed = 1 + int(measured.seconds / max(1, measured.calls - measured.machine) * ENOUGH * 1.1)
+        too_few = f"a stall in one of a hundred shows for certain in {ENOUGH}: --perf-seconds={needed}"
+        note = f"{name}: {measured}{held_up}; {too_few}"
+        return dataclasses.replace(gate, verdict="inconclusive", note=note)
+    return gate
