@@ -177,7 +177,7 @@ def relevant(changes: Iterable[SignatureChange], statics: Statics | None) -> Cha
     if statics is None:
         return tuple(change for change in changes if change.kind != "number") or changes
     numbers = {change.path for change in changes if change.kind == "number"}
-    # Of a static number only the value is told; of another the dtype and weak type.
+    # For a static number only the value counts, for another only dtype and weak type.
     return tuple(
         change
         for change in changes

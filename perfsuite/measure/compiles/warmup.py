@@ -24,6 +24,9 @@ from perfsuite.measure.errors import MeasurementError, RecompilationError, Unwar
 
 _MOST_RUNS = 3
 
+Run = tuple[Signature, compiles.Compiles]
+"""The signature of one run, and what compiled in it."""
+
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Warm:
@@ -100,20 +103,12 @@ def warm(fn: Callable, over: Iterable[tuple | Call]) -> Warm:
         fn = fn.fn
     if not callable(fn):
         raise TypeError(f"warm(fn, over=[...]): fn must be callable, got {type(fn).__name__}")
-    warmed = _Warmed(fn)
+    runs: list[Run] = []
     for place, entry in enumerate(_checked_entries(fn, over)):
-        where = f"warm({label_of(fn)}, over=[...]): entry {place}"
-        args, kwargs = (entry.args, entry.kwargs) if isinstance(entry, Call) else (entry, {})
-        if donated := _deleted(args, kwargs):
-            raise MeasurementError(
-                f"{where}: {donated} was deleted, because an earlier call donated it. Pass a fresh array, "
-                "or use call(fn, ..., carry=n), which moves on to what the function returns"
-            )
-        if isinstance(entry, Call):
-            _warm_call(warmed, entry, f"{where}: {entry.label}")
-        else:
-            warmed.run(copy_arrays(entry), {})
-    return Warm(fn, tuple(warmed.signatures), warmed.seconds, warmed.compiles, causes.config_now())
+        runs += _run_entry(fn, entry, f"warm({label_of(fn)}, over=[...]): entry {place}")
+    signatures = tuple(dict.fromkeys(signature for signature, _ in runs))
+    seconds, count = sum(counted.seconds for _, counted in runs), sum(counted.compiles for _, counted in runs)
+    return Warm(fn, signatures, seconds, count, causes.config_now())
 
 
 @contextlib.contextmanager
@@ -133,50 +128,47 @@ def _unwrapped(fn: Callable) -> Callable:
     return fn.fn if isinstance(fn, Warm) else fn
 
 
-class _Warmed:
-    """What the runs so far have compiled."""
-
-    def __init__(self, fn: Callable):
-        self.fn = fn
-        self.signatures: dict[Signature, None] = {}
-        self.seconds = 0.0
-        self.compiles = 0
-
-    def run(self, args: tuple, kwargs: dict[str, Any]) -> tuple[Any, bool]:
-        """Run once and wait. Gives the outputs, and whether anything was traced, lowered or compiled."""
-        __tracebackhide__ = True
-        site = callsite.of_function(self.fn, args, kwargs)
-        sighting = causes.sighting_of(site)
-        # Nothing is timed here, and on a device of its own the first run may compile for minutes.
-        with progress.waiting(f"warming {label_of(self.fn)}"), compiles.count() as counted:
-            outputs = self.fn(*args, **kwargs)
-            arrays = (leaf for leaf in jax.tree.leaves((outputs, args, kwargs)) if isinstance(leaf, jax.Array))
-            jax.block_until_ready([array for array in arrays if not array.is_deleted()])
-        # Also where nothing compiled, because it did before perfsuite watched.
-        causes.HISTORY.remember(causes.key_of(site), sighting)
-        self.signatures[sighting.signature] = None
-        self.seconds += counted.seconds
-        self.compiles += counted.compiles
-        return outputs, bool(counted.events)
-
-
-def _warm_call(warmed: _Warmed, entry: Call, who: str) -> None:
+def _run(fn: Callable, args: tuple, kwargs: dict[str, Any]) -> tuple[Any, Run]:
+    """Run once and wait. Gives the outputs, the signature and what compiled."""
     __tracebackhide__ = True
-    for run in range(_MOST_RUNS if entry.carry else 1):
+    site = callsite.of_function(fn, args, kwargs)
+    sighting = causes.sighting_of(site)
+    # Nothing is timed here, and on a device of its own the first run may compile for minutes.
+    with progress.waiting(f"warming {label_of(fn)}"), compiles.count() as counted:
+        outputs = fn(*args, **kwargs)
+        arrays = (leaf for leaf in jax.tree.leaves((outputs, args, kwargs)) if isinstance(leaf, jax.Array))
+        jax.block_until_ready([array for array in arrays if not array.is_deleted()])
+    # Also where nothing compiled, because it did before perfsuite watched.
+    causes.HISTORY.remember(causes.key_of(site), sighting)
+    return outputs, (sighting.signature, counted)
+
+
+def _run_entry(fn: Callable, entry: tuple | Call, where: str) -> list[Run]:
+    """Run a tuple once, on copies; a call once, or until nothing compiles where it carries."""
+    __tracebackhide__ = True
+    given = entry if isinstance(entry, Call) else Call(fn, entry, {}, 0)
+    if donated := _deleted(given):
+        raise MeasurementError(
+            f"{where}: {donated} was deleted, because an earlier call donated it. Pass a fresh array, "
+            "or use call(fn, ..., carry=n), which moves on to what the function returns"
+        )
+    if isinstance(entry, tuple):
+        return [_run(fn, copy_arrays(entry), {})[1]]
+    who = f"{where}: {entry.label}"
+    runs: list[Run] = []
+    for _ in range(_MOST_RUNS if entry.carry else 1):
         before = signature_of(entry.args, entry.kwargs)
-        outputs, compiled = warmed.run(entry.args, entry.kwargs)
+        outputs, run = _run(fn, entry.args, entry.kwargs)
+        runs.append(run)
         entry.carry_on(outputs)
-        if donated := _deleted(entry.args, entry.kwargs):
+        if donated := _deleted(entry):
+            why = f"so the call cannot run again. Carry what it returns in its place: call({entry.label}, ..., carry=n)"
             if entry.carry:
                 why = f"which carry={entry.carry} does not replace. Carry more outputs, or do not donate it"
-            else:
-                why = "so the call cannot run again. "
-                why += f"Carry what it returns in its place: call({entry.label}, ..., carry=n)"
             raise MeasurementError(f"{who} donates {donated}, {why}")
-        if not entry.carry or (run and not compiled):
-            return
-    changes = changes_between(before, signature_of(entry.args, entry.kwargs))
-    raise MeasurementError(_unsettled(who, changes))
+        if not entry.carry or (len(runs) > 1 and not run[1].events):
+            return runs
+    raise MeasurementError(_unsettled(who, changes_between(before, signature_of(entry.args, entry.kwargs))))
 
 
 def _unsettled(who: str, changes: Changes) -> str:
@@ -210,11 +202,11 @@ def _checked_entries(fn: Callable, over: Any) -> list[tuple | Call]:
     return entries
 
 
-def _deleted(args: tuple, kwargs: dict[str, Any]) -> str:
+def _deleted(call: Call) -> str:
     """The paths of arguments whose arrays are deleted, as text; empty if there are none."""
     paths = [
         f"{name}{jax.tree_util.keystr(path)}"
-        for name, tree in (("args", args), ("kwargs", kwargs))
+        for name, tree in (("args", call.args), ("kwargs", call.kwargs))
         for path, leaf in jax.tree_util.tree_leaves_with_path(tree)
         if isinstance(leaf, jax.Array) and leaf.is_deleted()
     ]

@@ -1,4 +1,4 @@
-"""`measure.frameworks`: what a static value of Equinox, Flax or Optax consists of, so that a message names the part."""
+"""The parts of a static value of Equinox, Flax or Optax are known, so that a message names the part."""
 
 import dataclasses
 from typing import Any, NamedTuple

@@ -1,4 +1,4 @@
-"""A recompilation is told from the nearest call known, by the argument's path and what it was and is."""
+"""A recompilation is compared with the nearest known call: the argument's path, what it was and what it is."""
 
 import functools
 import os

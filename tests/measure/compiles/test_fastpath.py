@@ -1,4 +1,4 @@
-"""`measure.fastpath`: calls of jitted functions that take JAX's slow path, though nothing compiles."""
+"""`fast_path`: calls of jitted functions that take JAX's slow path, though nothing compiles."""
 
 import sys
 
