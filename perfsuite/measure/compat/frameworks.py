@@ -29,15 +29,13 @@ def is_filter_jit(value: Any) -> bool:
     return _is_of("equinox", value, "Module") and wraps_jit(value)
 
 
-def as_passed_on(wrapper: Any, args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict[str, Any]]:
-    """The arguments as the wrapper hands them to JAX: `filter_jit` makes keywords positional where it can."""
-    if is_filter_jit(wrapper):
-        try:
-            bound = inspect.signature(wrapper.__wrapped__).bind(*args, **kwargs)
-        except (TypeError, ValueError):  # The call itself is about to fail, or the callable has no signature.
-            return args, kwargs
-        return bound.args, bound.kwargs
-    return args, kwargs
+def bound_by_filter_jit(wrapper: Any, args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict[str, Any]]:
+    """The arguments as `filter_jit` hands them to JAX: it makes keywords positional where it can."""
+    try:
+        bound = inspect.signature(wrapper.__wrapped__).bind(*args, **kwargs)
+    except (TypeError, ValueError):  # The call itself is about to fail, or the callable has no signature.
+        return args, kwargs
+    return bound.args, bound.kwargs
 
 
 def graph_children(value: Any) -> dict[str, Any] | None:

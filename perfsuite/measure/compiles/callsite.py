@@ -18,7 +18,7 @@ from typing import Any
 import jax
 
 from perfsuite.measure.compat import jax_stack
-from perfsuite.measure.compat.frameworks import as_passed_on, is_filter_jit, wraps_jit
+from perfsuite.measure.compat.frameworks import bound_by_filter_jit, is_filter_jit, wraps_jit
 
 _FRAMEWORKS = frozenset({"jax", "jaxlib", "equinox", "flax", "optax", "haiku", "chex"})
 _BUILT_ON_THEM = frozenset({"diffrax", "distrax", "lineax", "optimistix", "orbax", "quax"})
@@ -228,7 +228,7 @@ def _jitted_call(library: list[FrameType], compiling: jax_stack.CompilingFunctio
 
 
 def _filter_jit_call(wrapper: Any, args: tuple, kwargs: dict[str, Any]) -> CallSite:
-    args, kwargs = as_passed_on(wrapper, args, kwargs)
+    args, kwargs = bound_by_filter_jit(wrapper, args, kwargs)
     return CallSite("", args, kwargs, function=wrapper.__wrapped__, compared=True, statics=Statics(all=True))
 
 
