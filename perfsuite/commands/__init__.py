@@ -1,7 +1,8 @@
 """The command line beside pytest's: `perfsuite show`, `diff`, `history` and `upgrade-check`.
 
 Each command is a module of its name (with `_` for `-`) with `SUMMARY` (one line for `perfsuite --help`), `EXAMPLES`,
-`add_arguments(parser)` and `run(arguments) -> int`, the exit status. A command that cannot go on raises `CommandError`.
+`add_arguments(parser)` and `run(arguments) -> int`, the exit status. A command that cannot go on raises `CommandError`,
+or `HistoryError` for a file that it cannot read.
 """
 
 import argparse
@@ -10,6 +11,8 @@ import sys
 from collections.abc import Sequence
 from importlib import import_module
 from typing import Any
+
+from perfsuite.history import HistoryError
 
 COMMANDS = ("show", "diff", "history", "upgrade-check")
 
@@ -46,7 +49,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         status = _module(options.command).run(options)
         sys.stdout.flush()
         return status
-    except CommandError as error:
+    except (CommandError, HistoryError) as error:
         print(f"perfsuite {options.command}: {error}", file=sys.stderr)
         return 2
     except KeyboardInterrupt:

@@ -14,7 +14,7 @@ from perfsuite.commands import PATTERN_HELP, CommandError
 from perfsuite.gate.baseline import Baselines
 from perfsuite.history.comparing import compare
 from perfsuite.history.selecting import select
-from perfsuite.history.source import Source, SourceError, baseline_files, files_at, gating, named, on_disk
+from perfsuite.history.source import Source, baseline_files, files_at, gating, named, on_disk
 from perfsuite.report.terminal.baselines import differences
 from perfsuite.report.terminal.output import style
 
@@ -48,10 +48,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Print the differences; with --fail-on-worse returns 1 when a metric is worse, else 0."""
     worse = False
-    try:
-        pairs = list(_pairs(arguments.old, arguments.new))
-    except SourceError as error:
-        raise CommandError(str(error)) from None
+    pairs = list(_pairs(arguments.old, arguments.new))
     for place, (old, new) in enumerate(pairs):
         found = compare(*(select(source.baselines, arguments.pattern) for source in (old, new)))
         worse = worse or any(each.outcome == "worse" for each in found)
@@ -68,7 +65,7 @@ def _pairs(old: str, new: str) -> Iterator[tuple[Source, Source]]:
         yield gating(named(old, default=folder)), after_one
         return
     if Path(old).is_file():
-        raise SourceError(f"{new} is a folder, and {old} a file: name the two files")
+        raise CommandError(f"{new} is a folder, and {old} a file: name the two files")
     if Path(old).is_dir():
         before = {path.name: on_disk(path) for path in baseline_files(Path(old))}
     else:

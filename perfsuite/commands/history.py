@@ -12,7 +12,7 @@ from pathlib import Path
 
 from perfsuite.commands import PATTERN_HELP, CommandError
 from perfsuite.history.following import GATING, Following, follow
-from perfsuite.history.reading import HistoryError, read_history
+from perfsuite.history.reading import read_history
 from perfsuite.history.source import baseline_files
 from perfsuite.measure.measurement import KINDS
 from perfsuite.report.terminal.history import BLOCKS, LETTERS, history_lines
@@ -63,8 +63,6 @@ def run(arguments: argparse.Namespace) -> int:
     try:
         histories = [read_history(each, arguments.since) for each in paths]
         followings = [follow(history, arguments.pattern, arguments.kind or GATING) for history in histories]
-    except HistoryError as error:
-        raise CommandError(str(error)) from None
     except ImportError as error:
         raise _not_installed(error) from None
     if arguments.pattern and not any(following.metrics for following in followings):

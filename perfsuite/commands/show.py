@@ -9,7 +9,7 @@ import argparse
 from perfsuite.commands import PATTERN_HELP, CommandError
 from perfsuite.gate.baseline import PROVENANCES
 from perfsuite.history.selecting import select
-from perfsuite.history.source import SourceError, named
+from perfsuite.history.source import named
 from perfsuite.measure.measurement import KINDS
 from perfsuite.report.terminal.baselines import shown
 from perfsuite.report.terminal.output import style
@@ -34,10 +34,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Print the file."""
-    try:
-        source = named(arguments.file)
-    except SourceError as error:
-        raise CommandError(str(error)) from None
+    source = named(arguments.file)
     selected = select(source.baselines, arguments.pattern, arguments.kind, arguments.provenance)
     if source.baselines.metrics and not selected.metrics:
         raise CommandError(f"{source.name}: no metric has this name, kind and provenance")

@@ -75,6 +75,11 @@ class Following:
         found = [each for each in self.metrics if each.steps]
         return sorted(found, key=lambda each: (-each.largest.amount, each.series.test, each.series.name))
 
+    @property
+    def moved_count(self) -> int:
+        """How many metrics moved."""
+        return sum(bool(each.steps) for each in self.metrics)
+
 
 def follow(history: History, pattern: str | None = None, kinds: Collection[str] = GATING) -> Following:
     """Follow the metrics that match `pattern` and whose newest entry has one of `kinds`.

@@ -5,12 +5,9 @@ import datetime
 from pathlib import Path
 
 from perfsuite.gate.baseline import Baselines, Entry
+from perfsuite.history import HistoryError
 from perfsuite.history.git import NOT_COMMITTED, SHALLOW, Commit, GitError, Repository
-from perfsuite.history.source import CALIBRATION, SourceError, decode, on_disk
-
-
-class HistoryError(Exception):
-    """The history of a file cannot be read: the message names the file, and says what to do."""
+from perfsuite.history.source import CALIBRATION, decode, on_disk
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,7 +83,7 @@ def read_history(path: Path, since: str | None = None) -> History:
         try:
             known[id] = known.get(id) or decode(text, commit.path)
             versions.append(Version(commit, known[id]))
-        except SourceError as error:
+        except HistoryError as error:
             # The advice comes too late for a commit.
             skipped.append(Skipped(commit, str(error).removesuffix(": repair it, or `git checkout` the file")))
     if path.exists():
@@ -129,7 +126,7 @@ def _add_working_tree(path: Path, versions: list[Version], skipped: list[Skipped
     commit = Commit("", NOT_COMMITTED, "", None, "", "")
     try:
         now = on_disk(path).baselines
-    except SourceError as error:
+    except HistoryError as error:
         skipped.append(Skipped(commit, str(error)))
     else:
         if not versions or versions[-1].baselines != now:

@@ -8,14 +8,11 @@ from perfsuite.gate.baseline import Baselines
 from perfsuite.gate.baseline_file import BaselineError, load
 from perfsuite.gate.baseline_format import parse
 from perfsuite.gate.located_json import LocatedError
+from perfsuite.history import HistoryError
 from perfsuite.history.git import GitError, Repository
 
 CALIBRATION = "calibration-"
 """How the names of the files begin that `pytest --perf-calibrate` writes. They hold no baselines."""
-
-
-class SourceError(Exception):
-    """There is no such baseline file, or it cannot be read: the message names it, and says what to do."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,53 +24,53 @@ class Source:
 
 
 def decode(content: bytes, path: str) -> Baselines:
-    """The baselines in the content of a file. Raises `SourceError` that names the line, but not the file."""
+    """The baselines in the content of a file. Raises `HistoryError` that names the line, but not the file."""
     try:
         return parse(content.decode("utf-8-sig"), PurePosixPath(path).stem)
     except UnicodeDecodeError:
-        raise SourceError("not UTF-8") from None
+        raise HistoryError("not UTF-8") from None
     except LocatedError as error:
-        raise SourceError(f"line {error.line}: {error.problem}") from None
+        raise HistoryError(f"line {error.line}: {error.problem}") from None
 
 
 def on_disk(path: Path) -> Source:
-    """The baselines in a file. Raises `SourceError` when it does not exist or is damaged."""
+    """The baselines in a file. Raises `HistoryError` when it does not exist or is damaged."""
     if not path.exists():
-        raise SourceError(f"{path}: no such file{_files_near(path)}")
+        raise HistoryError(f"{path}: no such file{_files_near(path)}")
     if path.is_dir():
-        raise SourceError(f"{path} is a folder: name a file in it{_files_near(path / 'any')}")
+        raise HistoryError(f"{path} is a folder: name a file in it{_files_near(path / 'any')}")
     try:
         return Source(os.fspath(path), load(path))
     except BaselineError as error:
-        raise SourceError(str(error)) from None
+        raise HistoryError(str(error)) from None
 
 
 def at_revision(repository: Repository, revision: str, path: str) -> Source:
     """The baselines of a file in a commit. `path` is relative to the root, or to this folder if it begins with a dot.
 
-    Raises `SourceError` when there is no such revision, no such file in it, or the file is damaged.
+    Raises `HistoryError` when there is no such revision, no such file in it, or the file is damaged.
     """
     name = f"{revision}:{path}"
     try:
         commit = repository.commit_id(revision)
         if commit is None:
-            raise SourceError(f"{name}: git knows no revision {revision!r}")
+            raise HistoryError(f"{name}: git knows no revision {revision!r}")
         (found,) = repository.contents([f"{commit}:{path}"])
     except GitError as error:
-        raise SourceError(f"{name}: {error}") from None
+        raise HistoryError(f"{name}: {error}") from None
     if found is None:
         inside = "" if path.startswith(".") or not repository.prefix else f" (from here it may be {revision}:./{path})"
-        raise SourceError(f"{name}: there was no such file in {revision!r}{inside}")
+        raise HistoryError(f"{name}: there was no such file in {revision!r}{inside}")
     try:
         return Source(name, decode(found[1], path))
-    except SourceError as error:
-        raise SourceError(f"{name}: {error}") from None
+    except HistoryError as error:
+        raise HistoryError(f"{name}: {error}") from None
 
 
 def named(text: str, default: Path | None = None) -> Source:
     """The baselines that `text` names: a file, `REVISION:PATH`, or a revision alone, which means the file `default`.
 
-    A file that exists comes before a revision of the same name. Raises `SourceError`.
+    A file that exists comes before a revision of the same name. Raises `HistoryError`.
     """
     path = Path(text)
     if path.is_file():
@@ -85,24 +82,24 @@ def named(text: str, default: Path | None = None) -> Source:
         repository = _repository(text, default.parent)
         if repository.commit_id(text) is not None:
             return at_revision(repository, text, repository.prefix + default.name)
-        raise SourceError(f"{text}: neither a file nor a revision that git knows{_files_near(path)}")
+        raise HistoryError(f"{text}: neither a file nor a revision that git knows{_files_near(path)}")
     return on_disk(path)
 
 
 def files_at(revision: str, folder: Path) -> dict[str, Source]:
-    """The baseline files of a folder in a commit, by their names. Raises `SourceError`."""
+    """The baseline files of a folder in a commit, by their names. Raises `HistoryError`."""
     repository = _repository(revision, folder)
     commit = repository.commit_id(revision)
     if commit is None:
-        raise SourceError(f"{revision}: neither a file nor a revision that git knows")
+        raise HistoryError(f"{revision}: neither a file nor a revision that git knows")
     paths = {PurePosixPath(path).name: path for path in repository.files(commit, repository.prefix)}
     return {name: at_revision(repository, revision, path) for name, path in paths.items() if _is_baselines(name)}
 
 
 def gating(source: Source) -> Source:
-    """The same source. Raises `SourceError` for a calibration, which only `perfsuite show` reads."""
+    """The same source. Raises `HistoryError` for a calibration, which only `perfsuite show` reads."""
     if source.baselines.device.startswith(CALIBRATION):
-        raise SourceError(f"{source.name}: a calibration, not baselines: `perfsuite show` prints it")
+        raise HistoryError(f"{source.name}: a calibration, not baselines: `perfsuite show` prints it")
     return source
 
 
@@ -119,7 +116,7 @@ def _repository(text: str, folder: Path) -> Repository:
     try:
         return Repository(folder)
     except GitError as error:
-        raise SourceError(f"{text}: no such file, and no revision: {error}") from None
+        raise HistoryError(f"{text}: no such file, and no revision: {error}") from None
 
 
 def _files_near(path: Path) -> str:

@@ -58,24 +58,21 @@ def distribution(made: Distribution, limits: Sequence[float], baseline: float | 
     """The paired ratios in the order in which they were taken, and how they are spread."""
     ratios = np.asarray(made.ratios)
     low, high = _span(ratios, made.interval)
-    near = [limit for limit in limits if _near(limit, low, high)]
+    marks = [(limit, FAIL, _DASHED) for limit in limits if shown(limit, made)]
+    if baseline is not None and shown(baseline, made):
+        marks.append((baseline, FAINT, _DOTTED))
     figure = blank(margins=_MARGINS)
     over_time, spread = figure.subplots(1, 2, sharey=True, width_ratios=(5, 2))
     _through_time(over_time, ratios, made.pairs)
-    bins = np.linspace(low, high, 31)
-    counts, _ = np.histogram(ratios, bins)
+    counts, bins = np.histogram(ratios, np.linspace(low, high, 31))
     spread.stairs(counts, bins, orientation="horizontal", fill=True, color=ACCENT, alpha=0.55, linewidth=0)
-    ends = [low, high, *near]
-    if baseline is not None and _near(baseline, low, high):
-        ends.append(baseline)
     for axes in (over_time, spread):
         if made.interval is not None:
             axes.axhspan(made.interval.low, made.interval.high, color=INK, alpha=0.12, linewidth=0)
         axes.axhline(made.ratio, color=INK, linewidth=1)
-        if baseline is not None and baseline in ends:
-            axes.axhline(baseline, color=FAINT, linewidth=1.2, linestyle=_DOTTED)
-        for limit in near:
-            axes.axhline(limit, color=FAIL, linewidth=1.2, linestyle=_DASHED)
+        for value, color, style in marks:
+            axes.axhline(value, color=color, linewidth=1.2, linestyle=style)
+    ends = [low, high, *(value for value, _, _ in marks)]
     margin = 0.06 * (max(ends) - min(ends))
     over_time.set_ylim(min(ends) - margin, max(ends) + margin)
     over_time.set_xlabel("pairs, in the order taken")
@@ -98,13 +95,10 @@ def _span(ratios: np.ndarray, interval: Interval | None) -> tuple[float, float]:
     return float(low), float(high)
 
 
-def _near(value: float, low: float, high: float) -> bool:
-    return low - _FAR * (high - low) <= value <= high + _FAR * (high - low)
-
-
 def shown(value: float, made: Distribution) -> bool:
     """Whether a limit or baseline is in the picture of a distribution."""
-    return _near(value, *_span(np.asarray(made.ratios), made.interval))
+    low, high = _span(np.asarray(made.ratios), made.interval)
+    return low - _FAR * (high - low) <= value <= high + _FAR * (high - low)
 
 
 def _through_time(axes: Axes, ratios: np.ndarray, pairs: int) -> None:

@@ -5,9 +5,9 @@ import warnings
 from collections.abc import Sequence
 from pathlib import Path
 
+from perfsuite.history import HistoryError
 from perfsuite.history.following import Followed, Following, follow
-from perfsuite.history.git import Commit
-from perfsuite.history.reading import HistoryError, read_history
+from perfsuite.history.reading import read_history
 from perfsuite.history.source import baseline_files
 from perfsuite.history.steps import By, Step
 from perfsuite.measure.io import relative, write_atomically
@@ -24,37 +24,26 @@ DRAWN = 20
 FOUND_BY: dict[By, str] = {"gate": "the gate's rule compared two saves", "drift": "little by little"}
 
 
+_FOR_THE_TEMPLATE = {
+    "change_of": change,
+    "found_by": FOUND_BY,
+    "notes_of": history_notes,
+    "same_versions": same_versions,
+    "span_of": version_span,
+    "where_to_look": where_to_look,
+}
+
+
 class PageError(Exception):
     """The page cannot be written: the message says why, and what to do."""
-
-
-@dataclasses.dataclass(frozen=True)
-class _MovedRow:
-    followed: Followed
-    step: Step
-    commit: Commit
-    how: str
-
-
-@dataclasses.dataclass(frozen=True)
-class _FileSection:
-    anchor: str
-    following: Following
-    span: str
-    notes: list[str]
-    same_versions: str
-    versions: list[tuple[str, str]]
-    pictures: list[Picture]
-    rows: list[_MovedRow]
 
 
 def history_page(followings: Sequence[Following], most: int = DRAWN) -> str:
     """The page; it draws the `most` metrics of each file that moved most."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # of matplotlib, in a session that turns warnings into errors
-        files = [_section(following, f"f{place}", most) for place, following in enumerate(followings, 1)]
-        moved = sum(len(file.rows) for file in files)
-        return render("history.html", files=files, moved=moved, change_of=change, where_to_look=where_to_look)
+        drawn = [[_picture(each, metric) for metric in each.moved[:most]] for each in followings]
+        return render("history.html", files=list(zip(followings, drawn, strict=True)), **_FOR_THE_TEMPLATE)
 
 
 def write_history(followings: Sequence[Following], path: Path, most: int = DRAWN) -> None:
@@ -91,23 +80,8 @@ def history_beside(
         write_history(followings, report / PAGE, most)
     except PageError as error:
         return None, f"no history: {error}"
-    moved = plural(sum(len(following.moved) for following in followings), "metric")
+    moved = plural(sum(following.moved_count for following in followings), "metric")
     return report / PAGE, f"{moved} moved in the history of {plural(len(followings), 'baseline file')}"
-
-
-def _section(following: Following, anchor: str, most: int) -> _FileSection:
-    versions, moved = following.history.versions, following.moved
-    steps = [(each, each.largest) for each in moved]
-    return _FileSection(
-        anchor,
-        following,
-        version_span(following),
-        history_notes(following),
-        same_versions(following),
-        [(versions[at].commit.title, ", ".join(changes)) for at, changes in following.versions],
-        [_picture(following, each) for each in moved[:most]],
-        [_MovedRow(each, step, versions[step.version].commit, FOUND_BY.get(step.by, step.by)) for each, step in steps],
-    )
 
 
 def _picture(following: Following, each: Followed) -> Picture:

@@ -29,18 +29,6 @@ class _Section:
     metrics: tuple[Row, ...]
 
 
-@dataclasses.dataclass(frozen=True)
-class _Table:
-    variants: Variants
-    anchors: tuple[str, ...]
-    pictures: tuple[Picture, ...]
-
-    @property
-    def upright(self) -> bool:
-        """Whether the variants are the rows: the larger number is."""
-        return len(self.variants.tests) >= len(self.variants.metrics)
-
-
 def html(report: Report, history: str = "") -> str:
     """The page. `history` is the address of the baselines' history, if there is one."""
     anchors = {test.id: f"t{place}" for place, test in enumerate(report.tests, 1)}
@@ -61,7 +49,7 @@ def html(report: Report, history: str = "") -> str:
             for verdict in _EXPLAINED
         },
         functions=functions,
-        tables=[_table(each, anchors) for each in variants_of(report.tests)],
+        tables=[(each, _dots(each)) for each in variants_of(report.tests)],
         traces=[(test, trace) for test in report.tests for trace in test.traces],
         documents=documents,
         slowdowns=sorted({size for row in report.calibration for size, _, _ in row.caught}),
@@ -116,13 +104,13 @@ def _line(made: Line, by_title: dict[str, Row]) -> Picture:
     return Picture.of(drawings.line(made, *before), made.title, lines)
 
 
-def _table(variants: Variants, anchors: dict[str, str]) -> _Table:
+def _dots(variants: Variants) -> list[Picture]:
     pictures = []
     for row in variants.metrics:
-        named = [(name, cell) for name, cell in zip(variants.names, row.cells, strict=True) if cell is not None]
+        named = [(test.parameters, cell) for test, cell in zip(variants.tests, row.cells, strict=True) if cell]
         if row.kind in ("ratio", "time") and 3 <= len(named) <= _MOST_DOTS:
             pictures.append(Picture.of(drawings.dots(row.name, named), row.name, ["tick: the baseline"]))
-    return _Table(variants, tuple(anchors[test.id] for test in variants.tests), tuple(pictures))
+    return pictures
 
 
 def _changed_parts(metric: Row) -> list[tuple[str, int | None, int | None, str]]:

@@ -7,6 +7,7 @@ import os
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 from perfsuite.gate.baseline import Baselines
 from perfsuite.gate.baseline_file import BaselineError, SaveResult
@@ -35,6 +36,13 @@ from perfsuite.session.trace_record import TraceRecord
 
 _ANYWHERE = {"time", "over", "with", "ratio", "return", "ready", "seconds"}
 """Words of metrics' names that say nothing about what was measured."""
+
+
+_OF_METRIC = ("title", "name", "target", "value", "unit", "kind", "better", "interval", "samples", "detail", "places")
+_OF_GATE = ("verdict", "source", "limit", "baseline", "cause")
+_OF_RECORD = ("line", "outcome", "message", "seconds", "distributions", "lines", "programs")
+_OF_ENVIRONMENT = ("device_kind", "device_count", "processor", "x64", "xla_flags", "process_count")
+_OF_ENTRY = ("value", "unit", "kind", "better", "interval", "provenance")
 
 
 def report_of(
@@ -79,19 +87,14 @@ def _header(
         seconds=seconds,
         exit_status=exit_status,
         device=session.device,
-        device_kind=environment.device_kind,
-        device_count=environment.device_count,
-        processor=environment.processor,
         versions={name: version for name, version in versions.items() if version},
-        x64=environment.x64,
-        xla_flags=environment.xla_flags,
         size=session.options.size,
         options=_options(session.options),
         baselines=tuple(
             BaselineFile(file.device, Path(relative(path, rootpath)).as_posix(), sum(map(len, file.metrics.values())))
             for path, file in files
         ),
-        process_count=environment.process_count,
+        **_copied(environment, _OF_ENVIRONMENT),
     )
 
 
@@ -123,9 +126,7 @@ def _baselines(session: PerfSession, notes: list[str]) -> Iterator[tuple[Path, B
 
 
 def _tests(session: PerfSession, folder: Path) -> Iterator[Test]:
-    records: dict[str, TestRecord] = {}
-    for record in session.records:
-        records[record.test] = record  # the last run of a test that was run again
+    records = {record.test: record for record in session.records}  # of a test that ran again, the last run
     for record in session.unmeasured:
         if record.test in records:  # it failed once more, after its body
             before = records[record.test]
@@ -140,14 +141,8 @@ def _tests(session: PerfSession, folder: Path) -> Iterator[Test]:
             function=function,
             parameters=parameters.removesuffix("]"),
             file=record.file or record.test.partition("::")[0],
-            line=record.line,
-            outcome=record.outcome,  # type: ignore[arg-type]
-            message=record.message,
-            seconds=record.seconds,
+            **_copied(record, _OF_RECORD),
             metrics=tuple(_rows(session, record)),
-            distributions=record.distributions,
-            lines=record.lines,
-            programs=record.programs,
             traces=tuple(_trace(trace, folder) for trace in record.traces),
         )
 
@@ -173,32 +168,11 @@ def _rows(session: PerfSession, record: TestRecord) -> Iterator[Row]:
 
 
 def _row(metric: Metric, gate: Gate | None) -> Row:
-    row = Row(
-        metric.title,
-        metric.name,
-        metric.target,
-        metric.value,
-        metric.unit,
-        metric.kind,
-        metric.better,
-        "not judged",
-        interval=metric.interval,
-        samples=metric.samples,
-        detail=metric.detail,
-        places=metric.places,
-    )
+    row = Row(**_copied(metric, _OF_METRIC), verdict="not judged")
     if gate is None:
         return row
-    return dataclasses.replace(
-        row,
-        verdict=gate.verdict,
-        source=gate.source,
-        limit=gate.limit,
-        baseline=gate.baseline,
-        reason="\n".join(filter(None, [text.reason(gate), *text.program_lines(gate)])),
-        cause=gate.cause,
-        first=text.first(gate),
-    )
+    reason = "\n".join(filter(None, [text.reason(gate), *text.program_lines(gate)]))
+    return dataclasses.replace(row, **_copied(gate, _OF_GATE), reason=reason, first=text.first(gate))
 
 
 def _trace(trace: TraceRecord, folder: Path) -> Trace:
@@ -218,18 +192,7 @@ def _trace(trace: TraceRecord, folder: Path) -> Trace:
 def _recorded(file: Baselines) -> Iterator[Recorded]:
     for test, entries in file.metrics.items():
         for name, entry in entries.items():
-            yield Recorded(
-                file.device,
-                test,
-                name,
-                entry.value,
-                entry.unit,
-                entry.kind,
-                entry.better,
-                entry.interval,
-                entry.provenance,
-                entry.source or "",
-            )
+            yield Recorded(file.device, test, name, **_copied(entry, _OF_ENTRY), source=entry.source or "")
 
 
 def _beside(recorded: Sequence[Recorded]) -> Iterator[Recorded]:
@@ -259,6 +222,10 @@ def _calibration(session: PerfSession, notes: list[str]) -> Iterator[Calibration
         found = each.found
         caught = tuple((size, count, of) for size, (count, of) in sorted(found.caught.items()))
         yield CalibrationRow(each.test, each.workload, each.busy, found.gates, found.alarms, caught, found.effect)
+
+
+def _copied(source: Any, names: Sequence[str]) -> dict[str, Any]:
+    return {name: getattr(source, name) for name in names}
 
 
 def _seen_from(path: Path, folder: Path) -> str:

@@ -10,12 +10,11 @@ import io
 import itertools
 import re
 import warnings
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
-from xml.etree import ElementTree
 
 import matplotlib
-from markupsafe import Markup
+from markupsafe import Markup, escape
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
@@ -43,7 +42,6 @@ WIDTH, HEIGHT = 360, 160
 _POINTS = 72
 _SETTINGS: dict[Any, Any] = {
     "svg.fonttype": "none",  # text stays text, in the page's own letters
-    "svg.hashsalt": "perfsuite",  # the same picture is the same text
     "text.parse_math": False,  # a name may hold dollars
     "font.size": 10,
     "axes.labelsize": 10,
@@ -62,11 +60,10 @@ _SETTINGS: dict[Any, Any] = {
     "lines.linewidth": 1.5,
 }
 
+_NO_METADATA = dict.fromkeys(("Creator", "Date", "Format", "Type"))
+
 _numbers = itertools.count(1)
-_REFERENCE = re.compile(r"#([\w.-]+)")
-_NUMBER = re.compile(r"-?\d+\.\d+")
-_COLOR = re.compile("|".join(_VARIABLES))
-_FONT_FAMILY = re.compile(r"font-family: [^;]*;? ?")
+
 
 themed = functools.partial(matplotlib.rc_context, _SETTINGS)
 """A context manager, or a decorator, for drawing."""
@@ -115,56 +112,37 @@ def quiet(axes: Axes, *, ticks: int = 4) -> None:
 
 
 def svg(figure: Figure, label: str) -> Markup:
-    """The figure as an element for a page. `label` says in words what it shows, for those who do not see it."""
+    """The figure as an element for a page, in the page's colours. `label` describes it for those who do not see it."""
     written = io.StringIO()
-    with themed(), warnings.catch_warnings():
-        # Its own font lacks a letter of a name; the page's has it.
+    # A salt of its own keeps the ids of one picture apart from those of all others in the page.
+    salt = matplotlib.rc_context({"svg.hashsalt": f"perfsuite-{next(_numbers)}"})
+    with themed(), salt, warnings.catch_warnings():
+        # Matplotlib's own font may lack a letter of a name; the page's has it.
         warnings.filterwarnings("ignore", message="Glyph .* missing")
-        figure.savefig(written, format="svg", transparent=True, metadata={"Date": None})
-    root = ElementTree.fromstring(written.getvalue())
-    # The number keeps the ids of one picture apart from those of all others in the page.
-    _clean(root, prefix=f"p{next(_numbers)}-")
+        figure.savefig(written, format="svg", transparent=True, metadata=_NO_METADATA)
+    attributes, _, content = written.getvalue().partition("<svg ")[2].partition(">")
+    view = re.findall(r'viewBox="[^"]*"', attributes)[0]
+    for pattern, replacement in _CLEANED:
+        content = re.sub(pattern, replacement, content, flags=re.DOTALL)
     width = round(float(figure.get_figwidth()) * _POINTS)
-    root.attrib = {
-        "class": "picture",
-        "viewBox": root.attrib["viewBox"],
-        "style": f"width: {width}px",
-        "role": "img",
-        "aria-label": label,
-    }
-    return Markup(ElementTree.tostring(root, encoding="unicode"))  # it escapes text and attributes
+    start = f'<svg class="picture" {view} style="width: {width}px" role="img" aria-label="{escape(label)}">'
+    return Markup(start + content)  # matplotlib escapes text and attributes
 
 
-def _clean(root: ElementTree.Element, prefix: str) -> None:
-    """Leave what is drawn, without namespaces and metadata, in the page's colours, with ids of its own."""
-    used = {name for each in root.iter() for value in each.attrib.values() for name in _REFERENCE.findall(value)}
-    for element in root.iter():
-        element.tag = _local(element.tag)
-        element[:] = [
-            child
-            for child in element
-            if _local(child.tag) not in ("metadata", "style") and (len(child) or child.attrib or child.text)
-        ]
-        element.tail = None
-        if element.tag != "text" and element.text and not element.text.strip():
-            element.text = None
-        kept = {}
-        for name, value in element.attrib.items():
-            name = _local(name)
-            if name == "id":
-                if value not in used:
-                    continue
-                value = prefix + value
-            elif name in ("href", "clip-path"):
-                value = value.replace("#", f"#{prefix}")
-            elif name in ("d", "points", "transform", "x", "y", "width", "height"):
-                value = _NUMBER.sub(lambda match: f"{float(match[0]):.2f}".rstrip("0").rstrip("."), value)
-                value = " ".join(value.split())
-            elif name == "style":
-                value = _COLOR.sub(lambda match: _VARIABLES[match[0]], _FONT_FAMILY.sub("", value))
-            kept[name] = value
-        element.attrib = kept
+def _rounded(attribute: re.Match[str]) -> str:
+    """Numbers with two decimals: a hundredth of a pixel."""
+    text = re.sub(r"-?\d+\.\d+", lambda found: f"{float(found[0]):.2f}".rstrip("0").rstrip("."), attribute[0])
+    return " ".join(text.split())
 
 
-def _local(tag: str) -> str:
-    return tag.rpartition("}")[2]
+_CLEANED: list[tuple[str, str | Callable[[re.Match[str]], str]]] = [
+    (r"<defs>\s*<style.*?</defs>|<!--.*?-->|<metadata>.*?</metadata>", ""),
+    (r'<g id="[^"]*"', "<g"),
+    (r'xlink:href="', 'href="'),
+    (r"font-family: [^;\"]*;? ?", ""),
+    ("|".join(_VARIABLES), lambda found: _VARIABLES[found[0]]),
+    (r'(?<=\s)(?:d|points|transform|x|y|width|height)="[^"]*"', _rounded),
+    (r">\s+<", "><"),
+    (r"<g></g>", ""),
+]
+"""What is replaced in matplotlib's text of a picture: its styles, metadata, ids of groups, colours and long numbers."""

@@ -36,11 +36,6 @@ class Variants:
     tests: tuple[Test, ...]
     metrics: tuple[MetricOfVariants, ...]
 
-    @property
-    def names(self) -> tuple[str, ...]:
-        """The parameters of each test."""
-        return tuple(test.parameters for test in self.tests)
-
 
 def variants_of(tests: Iterable[Test]) -> list[Variants]:
     """The functions of several tests with metrics, in the order of the session."""

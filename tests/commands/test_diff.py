@@ -134,4 +134,4 @@ def test_what_is_neither_a_file_nor_a_revision_is_refused(project, capsys, tmp_p
     (outside / "cpu.json").write_bytes(encode(Baselines("cpu")))
     monkeypatch.chdir(outside)
     monkeypatch.setenv("GIT_CEILING_DIRECTORIES", str(tmp_path))
-    assert "v1.0: no such file, and as a revision:" in refused(capsys, "v1.0", "cpu.json")
+    assert "v1.0: no such file, and no revision:" in refused(capsys, "v1.0", "cpu.json")

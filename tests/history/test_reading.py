@@ -7,9 +7,9 @@ import pytest
 from support.git_project import GitProject, count, followed, moved_steps
 
 from perfsuite.commands import main
-from perfsuite.history import git
+from perfsuite.history import HistoryError, git
 from perfsuite.history.git import Repository
-from perfsuite.history.reading import HistoryError, read_history
+from perfsuite.history.reading import read_history
 
 
 @pytest.fixture
