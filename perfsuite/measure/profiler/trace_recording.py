@@ -20,13 +20,12 @@ from pathlib import Path
 import jax
 
 from perfsuite.measure.call import Call
-from perfsuite.measure.compiles import compiles
 from perfsuite.measure.compiles.warmup import borrowed, warm
 from perfsuite.measure.errors import MeasurementError
 from perfsuite.measure.profiler.trace_events import BLOCK_MARK, RUN_MARK
 from perfsuite.measure.profiler.trace_growth import Profile, profile_of
 from perfsuite.measure.profiler.traces import Trace, read_trace
-from perfsuite.measure.timing.block import collector_off
+from perfsuite.measure.timing.block import steady
 
 RUNS = 10
 ROUNDS = 3
@@ -109,7 +108,7 @@ def trace_call(call: Call, *, runs: int = RUNS, directory: str | os.PathLike | N
         raise ValueError(f"trace_call({call.label}, runs=...): runs must be 1 or more, got {runs}")
     with borrowed(call) as subject:
         warm(subject.fn, over=[subject])
-        with compiles.forbid(), collector_off(), trace_block(directory) as traced:
+        with steady(), trace_block(directory) as traced:
             for _ in range(runs):
                 with jax.profiler.TraceAnnotation(RUN_MARK):
                     outputs = subject.run()
