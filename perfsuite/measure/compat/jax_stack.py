@@ -52,7 +52,7 @@ def compiling_function(frames: Iterable[FrameType]) -> CompilingFunction | None:
             continue
         name = frame.f_code.co_name
         if name == "cache_miss" and "fun" in (held := frame.f_locals):
-            return CompilingFunction(held["fun"], _statics(held.get("jit_info")), False)
+            return CompilingFunction(held["fun"], _of_info(held.get("jit_info")), False)
         if name in _AHEAD_OF_TIME and "jit_func" in (held := frame.f_locals):
             jitted = held["jit_func"]
             return CompilingFunction(jitted.__wrapped__, static_arguments(jitted) or ((), ()), True)
@@ -62,7 +62,7 @@ def compiling_function(frames: Iterable[FrameType]) -> CompilingFunction | None:
 def static_arguments(jitted: Any) -> StaticArguments | None:
     """The static arguments of what `jax.jit` or `nnx.jit` returned; `None` if unknown."""
     info = getattr(getattr(jitted, "jitted_fn", jitted), "_jit_info", None)
-    return None if info is None else _statics(info)
+    return None if info is None else _of_info(info)
 
 
 def without_statics(
@@ -75,7 +75,7 @@ def without_statics(
     return dynamic, {name: value for name, value in kwargs.items() if name not in names}
 
 
-def _statics(info: Any) -> StaticArguments:
+def _of_info(info: Any) -> StaticArguments:
     return tuple(getattr(info, "static_argnums", ())), tuple(getattr(info, "static_argnames", ()))
 
 

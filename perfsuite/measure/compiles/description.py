@@ -12,7 +12,7 @@ import jax
 import numpy as np
 
 from perfsuite.measure.compat.frameworks import graph_children, is_graph_node
-from perfsuite.measure.compiles.values import Value, tried, value_of
+from perfsuite.measure.compiles.values import Value, safely, value_of
 
 _SCALARS = (bool, int, float, complex)
 _LEAVES = (jax.Array, np.ndarray, np.generic, jax.ShapeDtypeStruct, *_SCALARS)
@@ -142,7 +142,7 @@ def _leaf(value: Any) -> Leaf:
     if isinstance(value, _SCALARS):
         return Leaf("scalar", shape, dtype, weak_type, value=value_of(value), source=f"a Python {source}")
     # A tracer, or an array of another library, has no placement to compare.
-    placement = tried(lambda: _placement(value), _NO_PLACEMENT)
+    placement = safely(lambda: _placement(value), _NO_PLACEMENT)
     return Leaf("array", shape, dtype, weak_type, *placement, source="an array")
 
 

@@ -69,7 +69,7 @@ class Value:
             return True
         mine, theirs = (value.reference and value.reference() for value in (self, other))
         if mine is not None and theirs is not None:
-            return mine is theirs or (not self.by_identity and tried(lambda: bool(mine == theirs), False))
+            return mine is theirs or (not self.by_identity and safely(lambda: bool(mine == theirs), False))
         if self.by_identity and (self.reference is not None or other.reference is not None):
             return False  # One is gone, and no other object is equal to it.
         return self.hash == other.hash and self.text == other.text
@@ -78,7 +78,7 @@ class Value:
         return hash(self.type)
 
 
-def tried(ask: Callable[[], T], otherwise: T) -> T:
+def safely(ask: Callable[[], T], otherwise: T) -> T:
     """What a user's object answers, or `otherwise`: its properties, `__eq__`, `__hash__` or `__repr__` may raise."""
     try:
         return ask()
@@ -116,13 +116,13 @@ def value_of(value: Any, _depth: int = 0) -> Value:
     if kind in _PLAIN:
         return Value(_type_name(kind), text_of(value), plain=value, is_plain=True)
     # A record whose fields raise is compared as a whole.
-    fields: dict[str, Any] = tried(lambda: record_fields(value), {}) if _depth < _DEEPEST else {}
+    fields: dict[str, Any] = safely(lambda: record_fields(value), {}) if _depth < _DEEPEST else {}
     return Value(
         _type_name(kind),
         text_of(value),
         by_identity=kind.__eq__ is object.__eq__,
-        hash=tried(lambda: hash(value), None),
-        reference=tried(lambda: weakref.ref(value), None),
+        hash=safely(lambda: hash(value), None),
+        reference=safely(lambda: weakref.ref(value), None),
         fields=tuple((name, value_of(field, _depth + 1)) for name, field in fields.items()),
         module=_attribute(value, "__module__"),
         holds=_holds(value) if kind is types.FunctionType else (),
@@ -157,7 +157,7 @@ def held_by(function: Any) -> dict[str, Any]:
 
 def _holds(function: types.FunctionType) -> tuple[tuple[str, str], ...]:
     """What could be an argument of the function instead. No text reads an array or runs a user's `__repr__`."""
-    brought: dict[str, Any] = tried(lambda: held_by(function), {})
+    brought: dict[str, Any] = safely(lambda: held_by(function), {})
     held = {name: value for name, value in brought.items() if not callable(value)}
     shown = (*_PLAIN, np.generic, np.ndarray, jax.Array)
     return tuple((name, text_of(x) if isinstance(x, shown) else type(x).__qualname__) for name, x in held.items())
@@ -185,5 +185,5 @@ def text_of(value: Any) -> str:
 
 def _attribute(value: Any, name: str) -> str:
     """A text among the attributes of any object; "" where it has none, or raises."""
-    found = tried(lambda: getattr(value, name, ""), "")
+    found = safely(lambda: getattr(value, name, ""), "")
     return found if isinstance(found, str) else ""

@@ -9,6 +9,7 @@ from typing import Any
 import jax
 
 from perfsuite.measure import progress
+from perfsuite.measure.arguments import leaves_with_paths
 from perfsuite.measure.call import Call, label_of
 from perfsuite.measure.compat.frameworks import copy_arrays
 from perfsuite.measure.compiles import callsite, causes, compiles, explanation
@@ -117,14 +118,14 @@ def borrowed(call: Call) -> Iterator[Call]:
 
     When the context closes, also after an error, `call` gets the arguments that were carried last.
     """
-    subject = Call(_unwrapped(call.fn), call.args, call.kwargs, call.carry)
+    subject = Call(_function_of(call.fn), call.args, call.kwargs, call.carry)
     try:
         yield subject
     finally:
         call.args = subject.args
 
 
-def _unwrapped(fn: Callable) -> Callable:
+def _function_of(fn: Callable) -> Callable:
     return fn.fn if isinstance(fn, Warm) else fn
 
 
@@ -194,7 +195,7 @@ def _checked_entries(fn: Callable, over: Any) -> list[tuple | Call]:
         raise ValueError(f"{wanted}; it is empty")
     for place, entry in enumerate(entries):
         if isinstance(entry, Call):
-            if _unwrapped(entry.fn) is not fn:
+            if _function_of(entry.fn) is not fn:
                 raise ValueError(f"{wanted}; entry {place} is a call of another function, {entry.label}")
         elif type(entry) is not tuple:
             hint = "make the list a tuple" if isinstance(entry, list) else "one argument alone is (x,)"
@@ -204,10 +205,6 @@ def _checked_entries(fn: Callable, over: Any) -> list[tuple | Call]:
 
 def _deleted(call: Call) -> str:
     """The paths of arguments whose arrays are deleted, as text; empty if there are none."""
-    paths = [
-        f"{name}{jax.tree_util.keystr(path)}"
-        for name, tree in (("args", call.args), ("kwargs", call.kwargs))
-        for path, leaf in jax.tree_util.tree_leaves_with_path(tree)
-        if isinstance(leaf, jax.Array) and leaf.is_deleted()
-    ]
+    leaves = leaves_with_paths(call.args, call.kwargs)
+    paths = [path for path, leaf in leaves if isinstance(leaf, jax.Array) and leaf.is_deleted()]
     return ", ".join(paths[:3]) + (f" and {len(paths) - 3} more" if len(paths) > 3 else "")

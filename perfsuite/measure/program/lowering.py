@@ -22,6 +22,7 @@ from jax.extend import source_info_util
 from jax.extend.mlir import ir
 from jax.interpreters.mlir import ModuleContext
 
+from perfsuite.measure.arguments import leaves_with_paths
 from perfsuite.measure.call import Call
 from perfsuite.measure.compat import jax_stack
 from perfsuite.measure.errors import MeasurementError
@@ -155,9 +156,8 @@ def _definition(fn: Any) -> Frame | None:
 def _paths(leaves: list[Any], call: Call) -> dict[int, str]:
     """Where the user passed each leaf that reached `jax.jit`, by identity, because wrappers rearrange arguments."""
     given: dict[int, str] = {}
-    for root, tree in (("args", call.args), ("kwargs", call.kwargs)):
-        for path, leaf in jax.tree_util.tree_leaves_with_path(tree):
-            given.setdefault(id(leaf), f"{root}{jax.tree_util.keystr(path)}")
+    for path, leaf in leaves_with_paths(call.args, call.kwargs):
+        given.setdefault(id(leaf), path)
     return {number: given[id(leaf)] for number, leaf in enumerate(leaves) if id(leaf) in given}
 
 

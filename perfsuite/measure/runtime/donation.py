@@ -10,12 +10,12 @@ from typing import Any
 
 import jax
 
+from perfsuite.measure.arguments import leaves_with_paths
 from perfsuite.measure.call import Call
 from perfsuite.measure.compiles.description import text_of_array
 from perfsuite.measure.compiles.warmup import borrowed, warm
 from perfsuite.measure.errors import MeasurementError
 from perfsuite.measure.measurement import Metric
-from perfsuite.measure.runtime.arguments import leaves_with_paths
 
 NAMED = 12
 """How many arrays a metric names, the largest first."""

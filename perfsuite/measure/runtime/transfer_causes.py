@@ -9,11 +9,11 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from perfsuite.measure.arguments import leaves_with_paths
 from perfsuite.measure.call import label_of
 from perfsuite.measure.compat import jax_stack
 from perfsuite.measure.compiles import callsite
 from perfsuite.measure.compiles.description import text_of_array
-from perfsuite.measure.runtime.arguments import leaves_with_paths
 
 Words = tuple[str, str]
 """Cause and advice."""

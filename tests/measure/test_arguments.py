@@ -1,6 +1,6 @@
-"""`measure.runtime.arguments`: the paths of a call's arguments."""
+"""`measure.arguments`: the paths of a call's arguments."""
 
-from perfsuite.measure.runtime.arguments import leaves_with_paths
+from perfsuite.measure.arguments import leaves_with_paths
 
 
 def test_leaves_have_the_paths_by_which_the_user_passed_them():
