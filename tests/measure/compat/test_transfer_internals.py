@@ -16,30 +16,30 @@ from perfsuite.measure.compat import transfer_internals as internals
 X = jnp.arange(4.0)
 
 
-class Seen:
-    """An observer that writes down what it was told."""
+class Observer:
+    """Keeps what it observes."""
 
     def __init__(self):
-        self.told = []
+        self.events = []
 
     def moved_to_device(self, value, frame, *, explicit):
-        self.told.append(("to device", explicit))
+        self.events.append(("to device", explicit))
 
     def called(self, jitted, args, kwargs, frame):
-        self.told.append(("called", jitted.__name__, args, kwargs))
+        self.events.append(("called", jitted.__name__, args, kwargs))
 
     def moved_to_host(self, value, frame, *, explicit):
-        self.told.append(("to host", explicit))
+        self.events.append(("to host", explicit))
 
     def called_back(self, kind, function):
-        self.told.append((kind, internals.callback_function(function)))
+        self.events.append((kind, internals.callback_function(function)))
 
 
 @pytest.fixture
-def told():
-    seen = Seen()
-    with internals.observing(seen):
-        yield seen.told
+def events():
+    observer = Observer()
+    with internals.observing(observer):
+        yield observer.events
 
 
 def test_arrays_are_of_the_class_that_is_observed():
@@ -63,58 +63,58 @@ def test_an_array_that_was_fetched_to_stay_says_so():
     ],
     ids=["asarray", "array", "array of a list", "stack", "testing"],
 )
-def test_a_read_by_numpy_is_observed(told, read, times):
+def test_a_read_by_numpy_is_observed(events, read, times):
     read()
-    assert told[:times] == [("to host", False)] * times, "NumPy reads arrays without what is replaced"
+    assert events[:times] == [("to host", False)] * times, "NumPy reads arrays without what is replaced"
 
 
 @pytest.mark.skipif(sys.version_info >= (3, 12), reason="from Python 3.12 on, no array has a buffer inside the context")
-def test_a_read_in_place_by_compiled_code_is_not_observed_on_python_3_11(told):
+def test_a_read_in_place_by_compiled_code_is_not_observed_on_python_3_11(events):
     losses = np.zeros(4)
     losses[:] = X
     np.add(X, 1)
     assert memoryview(X).nbytes == 16
-    assert told == [], "docs/instruments/transfers.md says that these reads are not seen"
+    assert events == [], "docs/instruments/transfers.md says that these reads are not seen"
 
 
 @pytest.mark.skipif(sys.version_info < (3, 12), reason="Python 3.11 has no __buffer__")
-def test_every_read_in_place_is_observed_from_python_3_12_on(told):
+def test_every_read_in_place_is_observed_from_python_3_12_on(events):
     losses = np.zeros(4)
     losses[:] = X
     np.add(X, 1)
-    assert told == [("to host", False)] * 2
+    assert events == [("to host", False)] * 2
     with pytest.raises(BufferError, match="perfsuite counts transfers here"):
         memoryview(X)
 
 
 def test_the_buffer_of_an_array_is_its_own_again_afterwards():
-    with internals.observing(Seen()):
+    with internals.observing(Observer()):
         pass
     assert np.asarray(memoryview(X)).tolist() == [0, 1, 2, 3]
     assert np.shares_memory(np.asarray(X), memoryview(X))
 
 
-def test_explicit_scopes_are_told(told):
+def test_explicit_scopes_are_observed(events):
     jax.device_put(np.ones(3))
     jax.device_get(X)
-    said = "guard_lib.thread_local_state() has no `explicit_device_put` or `explicit_device_get` any more"
-    assert {entry for entry in told if entry[0] != "called"} == {("to device", True), ("to host", True)}, said
+    message = "guard_lib.thread_local_state() has no `explicit_device_put` or `explicit_device_get` any more"
+    assert {entry for entry in events if entry[0] != "called"} == {("to device", True), ("to host", True)}, message
 
 
-def test_the_fast_path_tells_of_calls(told):
+def test_calls_on_the_fast_path_are_observed(events):
     def step(x, n):
         return x * n
 
     jitted = jax.jit(step)
     jitted(X, 2.0)
-    assert told == [("to device", False)], "`xla_client.batched_device_put` is not what moves arguments any more"
-    told.clear()
+    assert events == [("to device", False)], "`xla_client.batched_device_put` is not what moves arguments any more"
+    events.clear()
     jitted(X, 2.0)
-    assert [entry[:2] for entry in told] == [("called", "step")], "`api._post_hook_state` is not called any more"
-    assert told[0][2] == (X, 2.0)
+    assert [entry[:2] for entry in events] == [("called", "step")], "`api._post_hook_state` is not called any more"
+    assert events[0][2] == (X, 2.0)
 
 
-def test_callbacks_lead_to_the_users_function(told, capfd):
+def test_callbacks_lead_to_the_users_function(events, capfd):
     def mine(x):
         return np.asarray(x)
 
@@ -126,7 +126,7 @@ def test_callbacks_lead_to_the_users_function(told, capfd):
 
     jax.block_until_ready(step(X))
     jax.effects_barrier()
-    found = [entry for entry in told if entry[0].startswith("jax.")]
+    found = [entry for entry in events if entry[0].startswith("jax.")]
     assert len(found) == 3, "the functions that run callbacks have moved"
     assert ("jax.pure_callback", ("", mine)) in found
     assert ("jax.debug", ("", mine)) in found

@@ -76,7 +76,7 @@ def test_each_device_has_its_own_times(write_trace):
     assert (trace.device_us, trace.idle_share) == (30, 0.25)
 
 
-def test_a_copy_between_devices_is_told_from_one_to_a_device(write_trace):
+def test_a_copy_between_devices_is_not_one_to_a_device(write_trace):
     python = [
         ("DevicePutWithSharding", 0, 10, {}),
         ("CopyToMemorySpace", 2, 3, {}),

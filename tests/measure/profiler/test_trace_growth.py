@@ -6,7 +6,7 @@ from perfsuite.measure.profiler.trace_growth import Profile, grew, in_words, pro
 from perfsuite.measure.serialise import made, plain
 
 
-def test_what_grew_is_said_a_run_and_the_most_grown_first(steps):
+def test_growth_is_per_run_and_the_most_grown_comes_first(steps):
     before = steps(dot_1=100, tanh_2=50, exp_3=10, add_4=20)
     after = steps(dot_7=60, dot_8=60, tanh_2=90, exp_3=10, sort_5=30)
     assert grew(profile_of(before), profile_of(after)) == [

@@ -42,7 +42,7 @@ def test_a_function_that_calls_nothing_is_one_call():
     assert (counted.python_calls, counted.c_calls, counted.total) == (1, 0, 1)
 
 
-def test_python_and_c_calls_are_told_apart_and_named():
+def test_python_and_c_calls_count_apart_and_are_named():
     counted = host_calls(call(three_leaves_and_a_length))
     assert (counted.python_calls, counted.c_calls, counted.total) == (4, 1, 5)
     assert counted.by_function == {f"{HERE}:leaf": 3, f"{HERE}:three_leaves_and_a_length": 1, "builtins:len": 1}

@@ -140,7 +140,7 @@ parametrized = pytest.mark.parametrize
 
 def cases(found: dict) -> pytest.MarkDecorator:
     values = [value if isinstance(value, tuple) else (value,) for value in found.values()]
-    names = {1: ("go",), 2: ("go", "cause"), 3: ("program", "said", "function")}[len(values[0])]
+    names = {1: ("go",), 2: ("go", "cause"), 3: ("program", "what", "function")}[len(values[0])]
     return parametrized(names, values, ids=found.keys())
 
 
@@ -303,18 +303,18 @@ def test_an_explicit_transfer_is_allowed_and_counted_apart(go, direction, cause)
 
 
 @cases(CALLBACKS)
-def test_a_callback_that_runs_is_forbidden_and_named(program, said, function, capfd):
+def test_a_callback_that_runs_is_forbidden_and_named(program, what, function, capfd):
     jax.block_until_ready(program(X))
     jax.effects_barrier()
     with pytest.raises(TransferError) as caught, forbid():
         program(X)
     where = f" at {HERE}:{function.__code__.co_firstlineno}" if function else ""
-    assert str(caught.value).startswith(f"callback of {said}{where}: the program calls Python in each run: take it out")
+    assert str(caught.value).startswith(f"callback of {what}{where}: the program calls Python in each run: take it out")
     assert caught.value.direction == "callback"
 
 
 @cases(CALLBACKS)
-def test_callbacks_count_once_a_run_and_what_they_read_does_not(program, said, function, capfd):
+def test_callbacks_count_once_a_run_and_what_they_read_does_not(program, what, function, capfd):
     program(X)
     with count() as counted:
         program(X)
@@ -364,7 +364,7 @@ def test_an_error_that_was_caught_is_raised_again():
         float(fresh_scalar())
 
 
-def test_contexts_nest_and_each_is_told():
+def test_contexts_nest_and_each_counts():
     with count() as outer:
         with count() as inner:
             float(fresh_scalar())
@@ -433,7 +433,7 @@ def test_where_the_stack_cannot_be_read_a_transfer_still_counts(monkeypatch):
 
 @jax.tree_util.register_pytree_with_keys_class
 class Odd:
-    """A tree whose paths cannot be told once `broken` is true."""
+    """A tree without paths once `broken` is true."""
 
     broken = False
 
@@ -461,8 +461,8 @@ def test_a_tree_that_cannot_be_described_does_not_raise_out_of_the_users_call(mo
     with count() as counted:
         total = summed(Odd(leaf), 1)
     assert total == leaf.sum()
-    told = [(event.direction, event.cause) for event in counted.events if event.direction == "host_to_device"]
-    assert told == [("host_to_device", "no cause known")] * transfers
+    to_device = [(event.direction, event.cause) for event in counted.events if event.direction == "host_to_device"]
+    assert to_device == [("host_to_device", "no cause known")] * transfers
     with contextlib.ExitStack() as stack:
         if transfers:
             stack.enter_context(pytest.raises(TransferError, match=r"a host value at .*no cause known"))
