@@ -15,7 +15,7 @@ from perfsuite.gate.baseline import Baselines
 from perfsuite.history.comparing import compare
 from perfsuite.history.selecting import select
 from perfsuite.history.source import Source, baseline_files, files_at, gating, named, on_disk
-from perfsuite.report.terminal.baselines import differences
+from perfsuite.report.terminal.baselines import difference_lines
 from perfsuite.report.terminal.output import style
 
 SUMMARY = "show what differs between two baseline files, by the gate's rules"
@@ -54,7 +54,7 @@ def run(arguments: argparse.Namespace) -> int:
         worse = worse or any(each.outcome == "worse" for each in found)
         if place:
             print()
-        print("\n".join(differences(old, new, found, arguments.all, style())))
+        print("\n".join(difference_lines(old, new, found, arguments.all, style())))
     return 1 if worse and arguments.fail_on_worse else 0
 
 

@@ -11,7 +11,7 @@ from perfsuite.gate.baseline import PROVENANCES
 from perfsuite.history.selecting import select
 from perfsuite.history.source import named
 from perfsuite.measure.measurement import KINDS
-from perfsuite.report.terminal.baselines import shown
+from perfsuite.report.terminal.baselines import file_lines
 from perfsuite.report.terminal.output import style
 
 SUMMARY = "print a baseline file for people"
@@ -38,5 +38,5 @@ def run(arguments: argparse.Namespace) -> int:
     selected = select(source.baselines, arguments.pattern, arguments.kind, arguments.provenance)
     if source.baselines.metrics and not selected.metrics:
         raise CommandError(f"{source.name}: no metric has this name, kind and provenance")
-    print("\n".join(shown(source, selected, style())))
+    print("\n".join(file_lines(source, selected, style())))
     return 0

@@ -93,7 +93,7 @@ def _split_at_dashes(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Create the environments, run the tests, print what changed; returns 1 when something is worse."""
     # Here, not above: `perfsuite --help` loads every command, and these import numpy.
-    from perfsuite.report.terminal.upgrade import render
+    from perfsuite.report.terminal.upgrade import check_lines
     from perfsuite.upgrade.check import CheckFailed, check
     from perfsuite.upgrade.environments import EnvironmentFailed, check_specs
 
@@ -110,15 +110,12 @@ def run(arguments: argparse.Namespace) -> int:
                 arguments.specs,
                 arguments.pytest_arguments,
                 scratch=Path(scratch),
-                keep=arguments.keep,
-                rounds=arguments.rounds,
-                minutes=arguments.minutes,
-                seconds=arguments.seconds,
+                **{name: getattr(arguments, name) for name in ("keep", "rounds", "minutes", "seconds")},
                 say=lambda text: print(f"perfsuite: {text}", file=sys.stderr, flush=True),
             )
     except (EnvironmentFailed, CheckFailed) as error:
         raise CommandError(str(error)) from None
-    print("\n".join(render(found, everything=arguments.all, paint=style())))
+    print("\n".join(check_lines(found, everything=arguments.all, paint=style())))
     if arguments.json is not None:
         try:
             write_atomically(arguments.json, json.dumps(found.to_dict(), indent=1))

@@ -72,6 +72,19 @@ def read_history(path: Path, since: str | None = None) -> History:
         contents = repository.contents([f"{commit.id}:{commit.path}" for commit in commits])
     except GitError as error:
         raise HistoryError(f"{path}: {error}") from None
+    versions, skipped = _decoded(commits, contents)
+    if path.exists():
+        commit = Commit("", NOT_COMMITTED, "", None, "", "")
+        try:
+            now = on_disk(path).baselines
+            if not versions or versions[-1].baselines != now:
+                versions.append(Version(commit, now))
+        except HistoryError as error:
+            skipped.append(Skipped(commit, str(error)))
+    return History(str(path), tuple(versions), tuple(skipped), notes)
+
+
+def _decoded(commits: list[Commit], contents: list[tuple[str, bytes] | None]) -> tuple[list[Version], list[Skipped]]:
     versions: list[Version] = []
     skipped: list[Skipped] = []
     known: dict[str, Baselines] = {}
@@ -86,9 +99,7 @@ def read_history(path: Path, since: str | None = None) -> History:
         except HistoryError as error:
             # The advice comes too late for a commit.
             skipped.append(Skipped(commit, str(error).removesuffix(": repair it, or `git checkout` the file")))
-    if path.exists():
-        _add_working_tree(path, versions, skipped)
-    return History(str(path), tuple(versions), tuple(skipped), notes)
+    return versions, skipped
 
 
 def series_of(history: History) -> list[Series]:
@@ -120,17 +131,6 @@ def _since(repository: Repository, commits: list[Commit], since: str | None) -> 
         later = [commit.date is not None and commit.date.date() >= day for commit in commits]
     first = later.index(True) if True in later else len(commits)
     return commits[max(first - 1, 0) :]
-
-
-def _add_working_tree(path: Path, versions: list[Version], skipped: list[Skipped]) -> None:
-    commit = Commit("", NOT_COMMITTED, "", None, "", "")
-    try:
-        now = on_disk(path).baselines
-    except HistoryError as error:
-        skipped.append(Skipped(commit, str(error)))
-    else:
-        if not versions or versions[-1].baselines != now:
-            versions.append(Version(commit, now))
 
 
 def _unknown(path: Path) -> str:

@@ -53,18 +53,15 @@ def at_revision(repository: Repository, revision: str, path: str) -> Source:
     name = f"{revision}:{path}"
     try:
         commit = repository.commit_id(revision)
-        if commit is None:
-            raise HistoryError(f"{name}: git knows no revision {revision!r}")
-        (found,) = repository.contents([f"{commit}:{path}"])
-    except GitError as error:
+        found = repository.contents([f"{commit}:{path}"])[0] if commit else None
+        if found is not None:
+            return Source(name, decode(found[1], path))
+    except (GitError, HistoryError) as error:
         raise HistoryError(f"{name}: {error}") from None
-    if found is None:
-        inside = "" if path.startswith(".") or not repository.prefix else f" (from here it may be {revision}:./{path})"
-        raise HistoryError(f"{name}: there was no such file in {revision!r}{inside}")
-    try:
-        return Source(name, decode(found[1], path))
-    except HistoryError as error:
-        raise HistoryError(f"{name}: {error}") from None
+    if commit is None:
+        raise HistoryError(f"{name}: git knows no revision {revision!r}")
+    inside = "" if path.startswith(".") or not repository.prefix else f" (from here it may be {revision}:./{path})"
+    raise HistoryError(f"{name}: there was no such file in {revision!r}{inside}")
 
 
 def named(text: str, default: Path | None = None) -> Source:

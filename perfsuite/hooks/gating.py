@@ -62,7 +62,7 @@ def start(config: pytest.Config, options: Options) -> None:
         from perfsuite.report import files
 
         try:
-            files.check(options.report)
+            files.check_folder(options.report)
         except files.ReportError as error:
             raise pytest.UsageError(f"--perf-report: {error}") from None
     try:
@@ -85,14 +85,14 @@ def start(config: pytest.Config, options: Options) -> None:
     config.stash[_SESSION] = session
     config.pluginmanager.register(hooks, "perfsuite-active")
     if isinstance(hooks, ActiveHooks) and not hooks.is_worker and task is None:
-        github.start(config, hooks.report)
+        github.register_actions(config, hooks.report)
     # What compiles from here on is remembered, so that a later recompilation can be told from it.
     cleanup = contextlib.ExitStack()
     cleanup.enter_context(compiles.observe())
     if group is not None:
         cleanup.enter_context(peers.together(group))
     if group is None or group.writes:
-        cleanup.enter_context(progress.shown(config, session.mode.part_of))
+        cleanup.enter_context(progress.shown_below(config, session.mode.part_of))
     config.add_cleanup(cleanup.close)
 
 
@@ -250,7 +250,7 @@ class ActiveHooks:
         try:
             self.history, self.history_said = history_beside(folder, self.session.options.baselines, self.rootpath)
             history = "" if self.history is None else self.history.name
-            self.page = files.write(self.report(session, folder), folder, history)
+            self.page = files.write_report(self.report(session, folder), folder, history)
         except files.ReportError as error:
             self.no_page = f"--perf-report: {error}"
             session.exitstatus = pytest.ExitCode.TESTS_FAILED

@@ -78,7 +78,7 @@ class ActionsHooks:
             terminalreporter.write_line(self.problem, yellow=True)
 
 
-def start(config: pytest.Config, report: Callable[[pytest.Session], Report]) -> None:
+def register_actions(config: pytest.Config, report: Callable[[pytest.Session], Report]) -> None:
     """Register the hooks, if this is a step of GitHub Actions."""
     actions = Actions.of(os.environ)
     if actions is not None:
@@ -97,17 +97,17 @@ def annotations(report: Report, rootpath: Path, workspace: Path | None, *, failu
         for test, message in shown:
             file = _seen_from(workspace, rootpath, test.file)
             title = f"perfsuite: {test.id.rpartition('::')[2] or test.id} {what}"
-            yield command(level, message or f"{test.id} {what}", file=file, line=test.line, title=title)
+            yield workflow_command(level, message or f"{test.id} {what}", file=file, line=test.line, title=title)
         if left := tests[len(shown) :]:
             title = f"perfsuite: {plural(len(left), 'more test')} {what}"
-            yield command(level, "\n".join(test.id for test, _ in left), title=title)
+            yield workflow_command(level, "\n".join(test.id for test, _ in left), title=title)
 
 
 def _undecided(test: Test) -> str:
     return "\n".join(metric.reason or metric.title for metric in test.metrics if metric.verdict == "inconclusive")
 
 
-def command(level: Level, message: str, *, title: str, file: str = "", line: int = 0) -> str:
+def workflow_command(level: Level, message: str, *, title: str, file: str = "", line: int = 0) -> str:
     """A workflow command that annotates a line of a file, or the run as a whole."""
     named = {"file": file, "line": str(line) if file and line else "", "title": title}
     texts = {name: _escaped(value).replace(":", "%3A").replace(",", "%2C") for name, value in named.items() if value}

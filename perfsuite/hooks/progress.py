@@ -61,7 +61,7 @@ class ProgressLine:
             self.erase()
         elif not self._paused and (columns := self._columns()) >= _NARROWEST:
             self._shown = True
-            self._write(f"{_BELOW}{_one_line(self._session_words() + in_words(now), columns - 1)}{_BACK}")
+            self._write(f"{_BELOW}{_one_line(self._session_words() + progress_words(now), columns - 1)}{_BACK}")
 
     def erase(self) -> None:
         """Leave nothing on the screen."""
@@ -82,7 +82,7 @@ class ProgressLine:
             os.write(self._descriptor, text.encode("ascii", "backslashreplace"))
 
 
-def in_words(now: Progress) -> str:
+def progress_words(now: Progress) -> str:
     """`comparing step with plain: 12 of 30 s at most`, `compiling step for tpu-v5e: 34 s (209 s last time)`."""
     if now.most_seconds is not None:
         # The least number of pairs may take longer than the time.
@@ -93,7 +93,7 @@ def in_words(now: Progress) -> str:
 
 
 @contextlib.contextmanager
-def shown(config: pytest.Config, session_words: Callable[[], str] = lambda: "") -> Iterator[ProgressLine | None]:
+def shown_below(config: pytest.Config, session_words: Callable[[], str] = lambda: "") -> Iterator[ProgressLine | None]:
     """Show what takes long inside, if a person would see it. Open it while pytest does not capture."""
     try:
         is_terminal = os.isatty(sys.stdout.fileno())

@@ -45,7 +45,7 @@ _FAR = 1.5
 
 _MOST_TICKS = 5
 _MOST_MARKS = 4
-"""A picture of a history names so many new versions; of more, it draws only the lines."""
+"""A picture of a history names up to so many new versions; it draws more of them as lines alone."""
 
 _LOGARITHMIC = 20
 """The ratio of the largest value to the smallest from which an axis is logarithmic."""
@@ -58,8 +58,8 @@ def distribution(made: Distribution, limits: Sequence[float], baseline: float | 
     """The paired ratios in the order in which they were taken, and how they are spread."""
     ratios = np.asarray(made.ratios)
     low, high = _span(ratios, made.interval)
-    marks = [(limit, FAIL, _DASHED) for limit in limits if shown(limit, made)]
-    if baseline is not None and shown(baseline, made):
+    marks = [(limit, FAIL, _DASHED) for limit in limits if in_picture(limit, made)]
+    if baseline is not None and in_picture(baseline, made):
         marks.append((baseline, FAINT, _DOTTED))
     figure = blank(margins=_MARGINS)
     over_time, spread = figure.subplots(1, 2, sharey=True, width_ratios=(5, 2))
@@ -95,7 +95,7 @@ def _span(ratios: np.ndarray, interval: Interval | None) -> tuple[float, float]:
     return float(low), float(high)
 
 
-def shown(value: float, made: Distribution) -> bool:
+def in_picture(value: float, made: Distribution) -> bool:
     """Whether a limit or baseline is in the picture of a distribution."""
     low, high = _span(np.asarray(made.ratios), made.interval)
     return low - _FAR * (high - low) <= value <= high + _FAR * (high - low)

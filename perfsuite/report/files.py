@@ -18,7 +18,7 @@ class ReportError(Exception):
     """No report can be written. The message names the folder or what is not installed, and says what to do."""
 
 
-def check(folder: Path) -> None:
+def check_folder(folder: Path) -> None:
     """Make sure that a report can be written into `folder`; creates the folder. Raises `ReportError`."""
     if missing := [name for name in _NEEDED if importlib.util.find_spec(name) is None]:
         raise ReportError(f'{" and ".join(missing)} not installed: pip install "perfsuite[report]"')
@@ -33,7 +33,7 @@ def check(folder: Path) -> None:
             raise ReportError(f"{folder / name} is a folder: move it away, or choose another folder")
 
 
-def write(report: Report, folder: Path, history: str = "") -> Path:
+def write_report(report: Report, folder: Path, history: str = "") -> Path:
     """Write the three files, each atomically; returns the path of the page. Raises `ReportError`.
 
     The page links to `history`, the name of a page of the baselines' history in the folder.

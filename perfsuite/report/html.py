@@ -85,7 +85,7 @@ def _ratios(made: Distribution, metrics: Sequence[Row]) -> Picture:
     drawn = [("limit", "dashed", limit) for limit in limits]
     drawn += [] if baseline is None else [("baseline", "dotted", baseline)]
     for what, how, value in drawn:
-        lines.append(f"{what} ({how if drawings.shown(value, made) else 'off the picture'}): {number(value)}")
+        lines.append(f"{what} ({how if drawings.in_picture(value, made) else 'off the picture'}): {number(value)}")
     lines += [made.unsettled] if made.unsettled else []
     return Picture.of(drawings.distribution(made, limits, baseline), made.title, lines)
 

@@ -105,7 +105,7 @@ class Row:
 
 
 @dataclasses.dataclass(frozen=True)
-class Trace:
+class TraceEntry:
     """A trace of the profiler. `folder` and `perfetto`, the file for ui.perfetto.dev, are relative to the report.
 
     `perfetto` is empty without such a file. `metrics` are of kind info; `longest` has (operation, us a run, times a
@@ -144,7 +144,7 @@ class Test:
     distributions: tuple[Distribution, ...] = ()
     lines: tuple[Line, ...] = ()
     programs: tuple[ProgramRecord, ...] = ()
-    traces: tuple[Trace, ...] = ()
+    traces: tuple[TraceEntry, ...] = ()
 
     @property
     def failed(self) -> bool:

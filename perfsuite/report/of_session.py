@@ -28,7 +28,7 @@ from perfsuite.report.model import (
     Row,
     SavedFile,
     Test,
-    Trace,
+    TraceEntry,
 )
 from perfsuite.session.records import TestRecord
 from perfsuite.session.session import PerfSession, split_parameters
@@ -175,10 +175,10 @@ def _row(metric: Metric, gate: Gate | None) -> Row:
     return dataclasses.replace(row, **_copied(gate, _OF_GATE), reason=reason, first=text.first(gate))
 
 
-def _trace(trace: TraceRecord, folder: Path) -> Trace:
+def _trace(trace: TraceRecord, folder: Path) -> TraceEntry:
     where = Path(trace.folder)
     perfetto = max(where.glob("plugins/profile/*/perfetto_trace.json.gz"), default=None)
-    return Trace(
+    return TraceEntry(
         name=trace.name,
         folder=_seen_from(where, folder),
         perfetto=_seen_from(perfetto, folder) if perfetto else "",

@@ -85,7 +85,7 @@ class Picture:
 
 
 def blank(width: int = WIDTH, height: int = HEIGHT, margins: tuple[int, int, int, int] | None = None) -> Figure:
-    """An empty figure of so many CSS pixels, with margins (left, right, top, bottom) around its axes.
+    """An empty figure, in CSS pixels, with margins (left, right, top, bottom) around its axes.
 
     Without margins it fits its axes in by itself, which takes twice as long.
     """

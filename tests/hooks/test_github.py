@@ -10,7 +10,7 @@ from report.test_markdown import a_test, metric, report
 
 from hooks.test_junit import properties
 from perfsuite.hooks import github
-from perfsuite.hooks.github import Actions, annotations, append_summary, command, cut
+from perfsuite.hooks.github import Actions, annotations, append_summary, cut, workflow_command
 from perfsuite.processes.handover import Request, write_request
 from perfsuite.report.markdown import markdown
 
@@ -35,20 +35,20 @@ def understood(line):
 @given(*[st.text(st.characters(codec="utf-8", exclude_categories=["Cc", "Zl", "Zp"]) | st.sampled_from("%:,\r\n"))] * 3)
 @example("100 %0A", "a%2Cb", "%25")
 def test_a_command_is_one_line_and_says_what_it_was_given(message, title, file):
-    line = command("error", message, title=title or "t", file=file, line=3)
+    line = workflow_command("error", message, title=title or "t", file=file, line=3)
     assert len(line.splitlines()) == 1
     named = {"file": file, "line": "3"} if file else {}
     assert understood(line) == ("error", named | {"title": title or "t"}, message)
 
 
 def test_control_characters_do_not_reach_the_log():
-    line = command("error", "\x1b[31mred\x1b[0m\x00 \u2028", title="a\x1bb")
+    line = workflow_command("error", "\x1b[31mred\x1b[0m\x00 \u2028", title="a\x1bb")
     assert line.isprintable()
     assert "red" in line
 
 
 def test_a_very_long_message_is_cut():
-    assert len(command("error", "x" * 100_000, title="t")) < 5000
+    assert len(workflow_command("error", "x" * 100_000, title="t")) < 5000
 
 
 def annotated(*tests, root=ROOT, workspace=WORKSPACE, **fields):

@@ -16,7 +16,7 @@ import pytest
 from support.fakes import FakeBlocks, takes
 
 from perfsuite.gate import baseline_file
-from perfsuite.hooks.progress import ProgressLine, in_words, wanted
+from perfsuite.hooks.progress import ProgressLine, progress_words, wanted
 from perfsuite.measure import progress
 from perfsuite.measure.call import call
 from perfsuite.measure.compiles.warmup import warm
@@ -225,7 +225,7 @@ def test_the_seconds_of_short_compiles_are_not_kept(tmp_path):
     ],
 )
 def test_progress_in_words(now, text):
-    assert in_words(now) == text
+    assert progress_words(now) == text
 
 
 def config(*, worker=False, capture="fd", verbose=0):

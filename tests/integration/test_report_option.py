@@ -7,7 +7,7 @@ import pytest
 from support.git_project import GitProject
 
 from perfsuite.report import files
-from perfsuite.report.files import HTML, JSON, MARKDOWN, ReportError, write
+from perfsuite.report.files import HTML, JSON, MARKDOWN, ReportError, write_report
 from perfsuite.report.model import Report
 
 NAMES = {HTML, JSON, MARKDOWN}
@@ -170,7 +170,7 @@ def test_a_folder_that_cannot_be_made_is_an_error_before_any_test(project, perf_
 def test_a_folder_in_the_place_of_the_page_is_an_error(tmp_path):
     (tmp_path / HTML).mkdir()
     with pytest.raises(ReportError, match=r"report\.html is a folder: move it away"):
-        files.check(tmp_path)
+        files.check_folder(tmp_path)
 
 
 def test_what_is_not_installed_is_named_with_the_extra(project, perf_test, monkeypatch):
@@ -203,7 +203,7 @@ def test_a_folder_that_goes_away_fails_the_session_and_loses_no_baseline(project
 def test_a_report_that_cannot_be_written_leaves_the_one_before(tmp_path, monkeypatch):
     from support.report_samples import HEADER
 
-    write(Report(HEADER), tmp_path)
+    write_report(Report(HEADER), tmp_path)
     before = {name: (tmp_path / name).read_bytes() for name in NAMES}
 
     def full(*_):
@@ -211,14 +211,14 @@ def test_a_report_that_cannot_be_written_leaves_the_one_before(tmp_path, monkeyp
 
     monkeypatch.setattr("os.replace", full)
     with pytest.raises(ReportError, match=r"no report can be written here \(No space left on device\)"):
-        write(Report(HEADER, notes=("new",)), tmp_path)
+        write_report(Report(HEADER, notes=("new",)), tmp_path)
     assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == before
 
 
 def test_half_a_surrogate_pair_in_a_name_can_be_written(tmp_path):
     from support.report_samples import HEADER, metric, perf_test
 
-    write(Report(HEADER, (perf_test("test_\ud800", metric("\udfff")),)), tmp_path)
+    write_report(Report(HEADER, (perf_test("test_\ud800", metric("\udfff")),)), tmp_path)
     assert "test_?" in (tmp_path / HTML).read_text()
     assert Report.from_dict(json.loads((tmp_path / JSON).read_text())).tests[0].metrics[0].title == "\udfff"
 

@@ -20,7 +20,7 @@ from perfsuite.report.model import (
     Report,
     SavedChange,
     SavedFile,
-    Trace,
+    TraceEntry,
 )
 from perfsuite.report.page import breakable, render
 from perfsuite.session.plots import MOST_RATIOS, ProgramRecord, distribution_of
@@ -73,7 +73,7 @@ def everything(name: str) -> Report:
         detail={name: 3, "other": 1}, baseline_detail={name: 2}, places={name: name},
     )  # fmt: skip
     fact = metric(f"{name} flops", target=name, verdict="not comparable", reason=name)
-    trace = Trace(
+    trace = TraceEntry(
         name, name, f"{name}/perfetto_trace.json.gz", 2, (metric(f"{name} trace host"),), ((name, 1.0, 2.0),), ""
     )
     program = ProgramRecord(name, name, name, name, 1, False, (fact.title,), True, (name,))
@@ -87,7 +87,7 @@ def everything(name: str) -> Report:
     tests = (
         perf_test(
             f"test_a[{name}]", failed, fact, ratio, outcome="failed", message=name, distributions=(distribution(name),),
-            lines=(line(name),), programs=(program,), traces=(trace, Trace(name, name, "", 1, (), (), name)),
+            lines=(line(name),), programs=(program,), traces=(trace, TraceEntry(name, name, "", 1, (), (), name)),
         ),
         perf_test("test_b", outcome="skipped", message=name),
         *variants,
@@ -145,7 +145,7 @@ def test_every_id_is_used_once_and_every_link_leads_somewhere(hostile):
 
 
 def test_an_address_that_is_a_script_is_a_path():
-    trace = Trace("t", "t", "javascript:alert(1)//perfetto_trace.json.gz", 1, (), (), "")
+    trace = TraceEntry("t", "t", "javascript:alert(1)//perfetto_trace.json.gz", 1, (), (), "")
     page = Parsed(page_of(Report(HEADER, (perf_test("test_a", traces=(trace,)),))))
     assert all((each["href"] or "").startswith(("#", "javascript%3A")) for each in page.all("a"))
 

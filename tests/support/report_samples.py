@@ -16,7 +16,7 @@ from perfsuite.report.model import (
     SavedChange,
     SavedFile,
     Test,
-    Trace,
+    TraceEntry,
 )
 from perfsuite.session.plots import Distribution, Line, ProgramRecord
 
@@ -146,7 +146,7 @@ _programs = st.builds(
     _tuples(_texts),
 )
 _traces = st.builds(
-    Trace,
+    TraceEntry,
     *[_texts] * 3,
     _counts,
     _tuples(_metrics),

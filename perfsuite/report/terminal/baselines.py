@@ -26,13 +26,13 @@ _LISTED: tuple[Outcome, ...] = ("worse", "better", "unclear", "not comparable", 
 _OF = "of"
 
 
-def shown(source: Source, selected: Baselines, paint: Paint = uncolored) -> list[str]:
+def file_lines(source: Source, selected: Baselines, paint: Paint = uncolored) -> list[str]:
     """The header of a file, and its selected metrics, test by test."""
     table = _calibration if selected.device.startswith(CALIBRATION) else _metrics
     return [*_header(source, selected, paint), "", *table(selected, paint)]
 
 
-def differences(
+def difference_lines(
     old: Source, new: Source, found: Sequence[Difference], everything: bool = False, paint: Paint = uncolored
 ) -> list[str]:
     """What differs between two files: a table of each outcome that a reader wants, or of all; then their numbers.

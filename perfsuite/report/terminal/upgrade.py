@@ -21,12 +21,13 @@ _QUIET: tuple[Called, ...] = ("no change seen", "undecided")
 """These are counted, and listed only on request."""
 
 
-def render(check: Check, *, everything: bool = False, paint: Paint = uncolored) -> list[str]:
+def check_lines(check: Check, *, everything: bool = False, paint: Paint = uncolored) -> list[str]:
     """The lines. `everything` also lists the metrics that did not change."""
-    lines = [f"{side}: {' '.join(specs) or 'the present packages'}" for side, specs, _ in _sides(check)]
+    sides = {"before": check.before, "after": check.after}
+    lines = [f"{side}: {' '.join(made.specs) or 'the present packages'}" for side, made in sides.items()]
     lines.append(f"what differs: {', '.join(check.versions) or 'nothing, every package is the same'}")
-    for side, _, contradictions in _sides(check):
-        lines += [f"{side}, against a package's own requirements: {line}" for line in contradictions]
+    for side, made in sides.items():
+        lines += [f"{side}, against a package's own requirements: {line}" for line in made.contradictions]
     lines += [paint(f"note: {note}", "yellow") for note in check.notes]
     lines += _tests(check, paint)
     for where in PLACES:
@@ -35,12 +36,6 @@ def render(check: Check, *, everything: bool = False, paint: Paint = uncolored) 
         if here:
             lines += ["", f"{where}: {_counted(here)}", *(_table(shown, paint) if shown else [])]
     return [*lines, "", *_foot(check, paint)]
-
-
-def _sides(check: Check) -> list[tuple[str, Sequence[str], Sequence[str]]]:
-    return [
-        (name, made.specs, made.contradictions) for name, made in (("before", check.before), ("after", check.after))
-    ]
 
 
 def _tests(check: Check, paint: Paint) -> Iterator[str]:
@@ -117,7 +112,8 @@ def _relative(change: MetricChange) -> str:
     if change.ratio is None:
         if change.before is None or change.after is None:
             return ""
-        return f"{change.after - change.before:+,.4g}"
+        more = change.after - change.before
+        return f"{'+' if more > 0 else ''}{number(more)}"
     ratio = percent(change.ratio - 1)
     if change.interval is None:
         return "no interval" if change.processes > 1 else ratio
