@@ -195,15 +195,10 @@ def _host_calls(jaxpr: Any) -> Iterator[tuple[str, str]]:
 
 
 def _callback_message(label: str, platform: str, calls: list[tuple[str, str]], error: Exception) -> str:
-    lines = [
-        f"  {call} at {line}" + (f" ({count} times)" if count > 1 else "")
-        for (call, line), count in collections.Counter(calls).items()
-    ]
-    return "\n".join(
-        (
-            f"{label} calls the host {plural(len(calls), 'time')} a step in a way that JAX does not lower for "
-            f"{platform}: {error}",
-            *lines,
-            "take the call out of the step, or ask for the program of the present device",
-        )
+    named = ""
+    for (call, line), count in collections.Counter(calls).items():
+        named += f"  {call} at {line}{f' ({count} times)' if count > 1 else ''}\n"
+    return (
+        f"{label} calls the host {plural(len(calls), 'time')} a step in a way that JAX does not lower for {platform}: "
+        f"{error}\n{named}take the call out of the step, or ask for the program of the present device"
     )

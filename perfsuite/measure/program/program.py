@@ -15,12 +15,10 @@ from perfsuite.measure.hlo.hlo_module import Frame
 from perfsuite.measure.targets.targets import Rates
 from perfsuite.measure.words import plural
 
-Bound = Literal["compute", "memory"]
-
 NAME = re.compile(r"[^\s/();]+")
 """The names in JAX's path to an operation; "jit(f)/transpose(jvp(g))/mul" has jit, f, transpose, jvp, g and mul.
 
-An operation that the compiler made of several may have the paths of all, "jit(f)/mul;jit(f)/add".
+An operation that the compiler merges from several may have the paths of all, "jit(f)/mul;jit(f)/add".
 """
 
 
@@ -198,7 +196,7 @@ class Program(Origin):
     @property
     def fits(self) -> bool | None:
         """Whether the device's memory is large enough; None where it is not known."""
-        return None if self.memory_bytes is None else self.peak_bytes <= self.memory_bytes
+        return None if self.margin_bytes is None else self.margin_bytes >= 0
 
     @property
     def margin_bytes(self) -> int | None:
@@ -206,17 +204,12 @@ class Program(Origin):
         return None if self.memory_bytes is None else self.memory_bytes - self.peak_bytes
 
     @property
-    def known_cycles(self) -> int | None:
-        """`estimated_cycles`, None where the compiler estimates none."""
-        return self.estimated_cycles or None
-
-    @property
     def arithmetic_intensity(self) -> float:
         """FLOP for each byte accessed; 0 for a program that accesses none."""
         return self.flops / self.bytes_accessed if self.bytes_accessed else 0.0
 
     @property
-    def bound(self) -> Bound | None:
+    def bound(self) -> Literal["compute", "memory"] | None:
         """What limits the program at the device's published bfloat16 rate and bandwidth."""
         if self.rates is None or not self.bytes_accessed:
             return None
@@ -258,7 +251,8 @@ class Program(Origin):
 
     def __repr__(self) -> str:
         device = f"for {self.target}" if self.target else f"on {self.device_kind}"
-        return f"<program of {self.label} {device}: {len(self.fusions)} fusions, {self.flops:.3g} FLOP>"
+        fusions = plural(len(self.fusions), "fusion")
+        return f"<program of {self.label} {device}: {fusions}, {self.flops:.3g} FLOP>"
 
 
 def place_of(source: Frame) -> str:

@@ -54,12 +54,12 @@ def _unfused(before: Program, after: Program) -> Iterator[str]:
         for path in _paths(fusion.op_names):
             kernels[path].add(index)
     alone = _paths(operation.op_name for operation in after.operations)
-    told: set[tuple[str, str]] = set()
+    shown: set[tuple[str, str]] = set()
     for fusion in before.fusions:
         paths = sorted(path for path in _paths(fusion.op_names) if path in kernels or path in alone)
         split = _split_pair(paths, kernels)
-        if split and split not in told and len(told) < _MOST:
-            told.add(split)
+        if split and split not in shown and len(shown) < _MOST:
+            shown.add(split)
             yield f"unfused: {split[0]} and {split[1]} were in one kernel: {fusion.where}"
 
 

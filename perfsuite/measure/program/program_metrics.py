@@ -43,14 +43,19 @@ _FACTS: tuple[tuple[str, str, Kind], ...] = (
 )
 """Name, unit and kind. The attribute of `Program` has the same name; a count is the length of a tuple."""
 
-_ATTRIBUTES = {"memory margin": "margin_bytes", "estimated cycles": "known_cycles"}
+_ATTRIBUTES = {"memory margin": "margin_bytes"}
 _HIGHER_IS_BETTER = ("alias bytes", "memory margin")
 
 
 def metrics_of(program: Program) -> list[Metric]:
     """Every fact of the program as a metric named after its label, without those that are not known."""
-    values = [getattr(program, _ATTRIBUTES.get(name, name.replace(" ", "_"))) for name, _, _ in _FACTS]
-    return [_metric(program, value, *fact) for value, fact in zip(values, _FACTS, strict=True) if value is not None]
+    metrics = []
+    for name, unit, kind in _FACTS:
+        value = getattr(program, _ATTRIBUTES.get(name, name.replace(" ", "_")))
+        # Only a TPU's compiler estimates cycles, and not every device knows its memory.
+        if value is not None and not (name == "estimated cycles" and value == 0):
+            metrics.append(_metric(program, value, name, unit, kind))
+    return metrics
 
 
 def gated_facts(program: Program) -> dict[str, float]:

@@ -25,7 +25,7 @@ _ASKED_FOR = {
     *("all_gather", "all_to_all", "ppermute", "psum_scatter", "reduce_scatter"),
     *("reshard", "shard_map", "sharding_constraint"),
 }
-"""Primitives with which a program asks for data to move; the partitioner puts in the rest by itself."""
+"""Primitives with which a program asks for data to move. The partitioner adds all other moves by itself."""
 
 _MOVES = ("MoveToHost", "MoveToDevice")
 _BOOKKEEPING = {
@@ -77,7 +77,9 @@ def read_program(
         operations=_operations(kernels, _work),
         products=tuple(_product(placed) for placed in everything if placed[0].opcode in _PRODUCTS),
         collectives=collectives,
-        resharding=tuple(each for each in collectives if each.what in _RESHARDS and not _asked_for(each.op_name)),
+        resharding=tuple(
+            each for each in collectives if each.what in _RESHARDS and _ASKED_FOR.isdisjoint(NAME.findall(each.op_name))
+        ),
         custom_calls=_operations(everything, _custom_call),
         copies=_operations(kernels, lambda op: "copy" if _only_copies(module, op) else None),
         transposes=_operations(everything, lambda op: "transpose" if op.opcode == "transpose" else None),
@@ -184,10 +186,6 @@ def _moved_bytes(op: Instruction, into: int) -> int:
     # An asynchronous start gives back its operands beside its results, and scalars for its progress.
     out = sum(shape.bytes for shape in op.shapes if shape.dims or shape.dtype not in ("s32", "u32"))
     return max(into, out - into if out > into else out)
-
-
-def _asked_for(op_name: str) -> bool:
-    return not _ASKED_FOR.isdisjoint(NAME.findall(op_name))
 
 
 def _custom_call(op: Instruction) -> str | None:

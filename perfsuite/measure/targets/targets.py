@@ -35,7 +35,6 @@ class Target:
 
     name: str
     device_kind: str
-    generation: str
     memory_bytes: int
     rates: Rates
     slices: tuple[tuple[int, ...], ...]
@@ -62,16 +61,16 @@ _CUBIC = (
 
 # v4: 275 TFLOP/s "bf16 or int8". By itself libtpu would make each core a device, which no v4 that users can have does.
 _V4_RATES = _tpu_rates("v4", 1200 * GIGA, bf16=275 * TERA, int8=275 * TERA)
-_V4 = Target("tpu-v4", "TPU v4", "v4", _gib(30.75), _V4_RATES, _CUBIC, chip_config="megacore")
+_V4 = Target("tpu-v4", "TPU v4", _gib(30.75), _V4_RATES, _CUBIC, chip_config="megacore")
 # v5e: the page has said 819 GB/s as well as "800 GiBps" (859 GB/s); jax uses 819, too.
 _V5E_RATES = _tpu_rates("v5e", 819 * GIGA, bf16=197 * TERA, int8=393 * TERA)
-_V5E = Target("tpu-v5e", "TPU v5 lite", "v5e", _gib(15.75), _V5E_RATES, _FLAT)
+_V5E = Target("tpu-v5e", "TPU v5 lite", _gib(15.75), _V5E_RATES, _FLAT)
 _V5P_RATES = _tpu_rates("v5p", 2765 * GIGA, bf16=459 * TERA)
-_V5P = Target("tpu-v5p", "TPU v5", "v5p", _gib(95.74), _V5P_RATES, (*_CUBIC, (16, 16, 24)))
+_V5P = Target("tpu-v5p", "TPU v5", _gib(95.74), _V5P_RATES, (*_CUBIC, (16, 16, 24)))
 _V6E_RATES = _tpu_rates("v6e", 1638 * GIGA, bf16=918 * TERA, int8=1836 * TERA)
-_V6E = Target("tpu-v6e", "TPU v6 lite", "v6e", _gib(31.25), _V6E_RATES, _FLAT)
+_V6E = Target("tpu-v6e", "TPU v6 lite", _gib(31.25), _V6E_RATES, _FLAT)
 _V7_RATES = _tpu_rates("tpu7x", 7380 / 2 * GIGA, bf16=2307 / 2 * TERA, fp8=4614 / 2 * TERA)
-_V7 = Target("tpu7x", "TPU7x", "tpu7x", _gib(94.75), _V7_RATES, _CUBIC, devices_per_chip=2)
+_V7 = Target("tpu7x", "TPU7x", _gib(94.75), _V7_RATES, _CUBIC, devices_per_chip=2)
 
 TARGETS = {target.name: target for target in (_V4, _V5E, _V5P, _V6E, _V7)}
 
@@ -124,6 +123,6 @@ def topology_name(target: Target, devices: int) -> str:
         raise ValueError(f"a program needs at least 1 device, not {devices}")
     for shape in target.slices:
         if math.prod(shape) * target.devices_per_chip >= devices:
-            return f"{target.generation}:{'x'.join(map(str, shape))}"
+            return f"{target.name.removeprefix('tpu-')}:{'x'.join(map(str, shape))}"
     largest = math.prod(target.slices[-1]) * target.devices_per_chip
     raise ValueError(f"{target.name} has slices of up to {largest} devices, not {devices}")

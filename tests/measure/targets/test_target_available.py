@@ -8,7 +8,8 @@ from pathlib import Path
 import pytest
 
 import perfsuite
-from perfsuite.measure.targets.target_available import unavailable_reason
+from perfsuite.measure.targets import target_available
+from perfsuite.measure.targets.target_available import TargetUnavailable, check_available
 
 ROOT = Path(perfsuite.__path__[0]).parent
 
@@ -37,13 +38,19 @@ HERE = {
         ({"system": "Windows", "machine": "AMD64"}, ["x86-64 Linux only"]),
     ],
 )
-def test_what_is_missing_is_said_with_what_to_do(found, parts):
-    reason = unavailable_reason(**{**HERE, **found})
+def test_what_is_missing_is_said_with_what_to_do(monkeypatch, found, parts):
+    machine = {**HERE, **found}
+    monkeypatch.setattr(target_available, "version", lambda package: machine[package])
+    monkeypatch.setattr(target_available, "requirements", lambda package: machine["requirements"])
+    for name in ("system", "machine"):
+        monkeypatch.setattr(target_available.platform, name, lambda name=name: machine[name])
     if parts is None:
-        assert reason is None
-    else:
-        for part in parts:
-            assert part in reason
+        check_available()
+        return
+    with pytest.raises(TargetUnavailable) as missing:
+        check_available()
+    for part in parts:
+        assert part in str(missing.value)
 
 
 def test_the_check_imports_neither_jax_nor_libtpu():
