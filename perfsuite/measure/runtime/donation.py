@@ -36,7 +36,7 @@ class UndonatedArray:
 
 @dataclasses.dataclass(frozen=True)
 class StepDonation:
-    """The donation of one step's state: how many arrays it `carried`, and which of them are `undonated`."""
+    """The donation of one step's state: how many arrays it `carried`; the `undonated` ones, the largest first."""
 
     label: str
     carried: int
@@ -50,7 +50,7 @@ class StepDonation:
 
     def metrics(self, name: str) -> list[Metric]:
         """How many arrays were not donated, and their bytes."""
-        parts = {leaf.path: leaf.bytes for leaf in self._largest()[:NAMED]}
+        parts = {leaf.path: leaf.bytes for leaf in self.undonated[:NAMED]}
         return [
             Metric(f"{name} undonated arrays", len(self.undonated), "arrays", "count"),
             Metric(f"{name} undonated bytes", self.undonated_bytes, "bytes", "size", detail=parts or None),
@@ -58,12 +58,9 @@ class StepDonation:
 
     def in_words(self) -> str:
         """One line for each of the largest arrays that were not donated."""
-        lines = [str(leaf) for leaf in self._largest()]
+        lines = [str(leaf) for leaf in self.undonated]
         more = [f"and {len(lines) - NAMED} more"] if len(lines) > NAMED else []
         return "\n".join(lines[:NAMED] + more)
-
-    def _largest(self) -> list[UndonatedArray]:
-        return sorted(self.undonated, key=lambda leaf: -leaf.bytes)
 
 
 def donation_of(call: Call) -> StepDonation:
@@ -90,10 +87,11 @@ def donation_of(call: Call) -> StepDonation:
     alive = {path: leaf for path, leaf in carried.items() if not leaf.is_deleted()}
     asked = _asked(subject.fn, args, kwargs) if alive else {}
     none_deleted = len(alive) == len(carried)
-    undonated = []
+    undonated: list[UndonatedArray] = []
     for path, leaf in alive.items():
         reason = _reason(path, leaf, after.get(path), asked.get(path), none_deleted=none_deleted)
         undonated.append(UndonatedArray(path, text_of_array(leaf), leaf.nbytes, reason))
+    undonated.sort(key=lambda leaf: -leaf.bytes)
     return StepDonation(call.label, len(carried), sum(leaf.nbytes for leaf in carried.values()), tuple(undonated))
 
 

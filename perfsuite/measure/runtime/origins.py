@@ -8,7 +8,7 @@ import collections
 import dataclasses
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Iterable
 from types import FrameType
 from typing import Any, TypeVar
 
@@ -22,9 +22,6 @@ _TRANSPARENT = frozenset({"contextlib", "functools", "jaxtyping", "beartype", "t
 _HARNESS = "perfsuite.measure"
 
 T = TypeVar("T")
-
-_Place = tuple[str, str, str, int]
-"""The called function; the caller's file, function and line. Texts keep their hash, code objects do not."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,9 +44,9 @@ class CallProfile:
     def __init__(self) -> None:
         self.python_calls = 0
         self.c_calls = 0
-        self._calls: collections.Counter[tuple[str, _Place]] = collections.Counter()
+        self._calls: collections.Counter[tuple[str, CallOrigin]] = collections.Counter()
         self._depth = 0  # of Python frames below the library's function that the user's code called
-        self._origin: _Place = ("", "", "", 0)
+        self._origin = CallOrigin("")
 
     @property
     def total(self) -> int:
@@ -62,57 +59,53 @@ class CallProfile:
             if self._depth:
                 self._depth += 1
             else:
-                self._origin = jax_stack.behind_filter(frame) or name, *_caller(frame.f_back)
+                self._origin = CallOrigin(jax_stack.behind_filter(frame) or name, _caller(frame.f_back))
                 self._depth = int(_is_elsewhere(frame))
             self._calls[name, self._origin] += 1
         elif event == "c_call":
             self.c_calls += 1
             name = _c_name(callee)
-            self._calls[name, self._origin if self._depth else (name, *_caller(frame))] += 1
+            self._calls[name, self._origin if self._depth else CallOrigin(name, _caller(frame))] += 1
         elif event == "return" and self._depth:
             self._depth -= 1
 
     def forget_last(self, function: str) -> None:
         """Take out a call of a C function that the harness made."""
         self.c_calls -= 1
-        self._calls[function, (function, "", "", 0)] -= 1
+        self._calls[function, CallOrigin(function)] -= 1
 
     def by_function(self) -> dict[str, int]:
         """Calls of each function, the busiest first and equals in order of their names."""
-        return self._sums(lambda name, place: name)
+        return _busiest((name, calls) for (name, _), calls in self._calls.items())
 
     def by_origin(self) -> dict[CallOrigin, int]:
         """Calls made below each call in the user's code."""
-        return self._sums(lambda name, place: _origin(place))
+        return _busiest((origin, calls) for (_, origin), calls in self._calls.items())
 
     def origin_of(self) -> dict[str, CallOrigin]:
         """The origin of most calls of each function."""
-        found: dict[str, CallOrigin] = {}
-        for (name, place), calls in sorted(self._calls.items(), key=lambda item: (-item[1], str(_origin(item[0][1])))):
-            if calls > 0:
-                found.setdefault(name, _origin(place))
-        return found
-
-    def _sums(self, key: Callable[[str, _Place], T]) -> dict[T, int]:
-        sums: collections.Counter[T] = collections.Counter()
-        for (name, place), calls in self._calls.items():
-            sums[key(name, place)] += calls
-        busiest = sorted(sums.items(), key=lambda item: (-item[1], str(item[0])))
-        return {of: calls for of, calls in busiest if calls > 0}
+        most: dict[str, CallOrigin] = {}
+        for name, origin in sorted(self._calls, key=lambda key: (-self._calls[key], str(key[1]))):
+            if self._calls[name, origin] > 0:
+                most.setdefault(name, origin)
+        return most
 
 
-def _origin(place: _Place) -> CallOrigin:
-    function, file, caller, line = place
-    return CallOrigin(function, f"{os.path.basename(file)}:{line} in {caller}" if caller else "")
+def _busiest(counts: Iterable[tuple[T, int]]) -> dict[T, int]:
+    sums: collections.Counter[T] = collections.Counter()
+    for key, calls in counts:
+        sums[key] += calls
+    ordered = sorted(sums.items(), key=lambda item: (-item[1], str(item[0])))
+    return {key: calls for key, calls in ordered if calls > 0}
 
 
-def _caller(frame: FrameType | None) -> tuple[str, str, int]:
-    """The user's file, function and line, in `frame` or around it."""
+def _caller(frame: FrameType | None) -> str:
+    """The user's line and function, in `frame` or around it; "" if the harness called."""
     while frame is not None and (module := _module(frame)).partition(".")[0] in _TRANSPARENT:
         frame = frame.f_back
     if frame is None or module == _HARNESS or module.startswith(f"{_HARNESS}."):
-        return "", "", 0
-    return frame.f_code.co_filename, frame.f_code.co_name, frame.f_lineno
+        return ""
+    return f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno} in {frame.f_code.co_name}"
 
 
 def _is_elsewhere(frame: FrameType) -> bool:
