@@ -9,6 +9,7 @@ import numpy as np
 from scipy.stats import linregress, quantile_test
 
 from perfsuite.measure.measurement import Interval
+from perfsuite.measure.stats.error_rates import INFORMING_ERROR
 
 
 def quantile_interval(samples: np.ndarray, quantile: float, error: float) -> Interval:
@@ -27,6 +28,17 @@ def quantile_interval(samples: np.ndarray, quantile: float, error: float) -> Int
 def median_interval(samples: np.ndarray, error: float) -> Interval:
     """`quantile_interval` of the median: the sign test's interval."""
     return quantile_interval(samples, 0.5, error)
+
+
+def median_or_range(samples: np.ndarray) -> Interval:
+    """The interval of the median that informs; where the samples are too few for one, their range."""
+    interval = median_interval(samples, INFORMING_ERROR)
+    return interval if math.isfinite(interval.half_width) else Interval(float(samples.min()), float(samples.max()))
+
+
+def median_is_known(samples: np.ndarray, to: float) -> bool:
+    """Whether the half-width of the median's interval is at most this share of the median."""
+    return median_interval(samples, INFORMING_ERROR).half_width <= to * abs(float(np.median(samples)))
 
 
 def line_fit(sizes: np.ndarray, values: np.ndarray) -> tuple[float, float, float]:

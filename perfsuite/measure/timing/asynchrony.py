@@ -227,11 +227,9 @@ def _watched(subject: Subject, seconds: float) -> tuple["collections.Counter[Sta
     runs, deadline = 0, time.monotonic() + seconds
     with eager_switching(), Watch(_WATCH_EVERY_S) as watch:
         while runs < _LEAST_RUNS or time.monotonic() < deadline:
-            watch.begin()
-            try:
+            with watch.during_call() as seen:
                 outputs = subject.call.run()
-            finally:
-                places += watch.end()
+            places += seen
             jax.block_until_ready(outputs)
             runs += 1
     return places, watch.looks

@@ -12,11 +12,9 @@ from perfsuite.measure.call import Call
 from perfsuite.measure.errors import MeasurementError
 from perfsuite.measure.measurement import Metric
 from perfsuite.measure.runtime.hostcalls import host_calls
-from perfsuite.measure.stats.error_rates import INFORMING_ERROR
-from perfsuite.measure.stats.intervals import line_fit, median_interval
+from perfsuite.measure.stats.intervals import line_fit, median_is_known, median_or_range
 from perfsuite.measure.stats.sequential import Estimate
 from perfsuite.measure.timing.block import COLUMNS, Sample, Until, columns_us, run_block, steady, subjects_alike
-from perfsuite.measure.timing.timing import median_or_range
 
 Scaled = Literal["return", "ready", "host_calls"]
 MakeCall = Callable[[int], tuple[Call, float]]
@@ -24,7 +22,7 @@ MakeCall = Callable[[int], tuple[Call, float]]
 LEAST_ROUNDS = 12
 MOST_ROUNDS = 2000
 PRECISION = 0.01
-"""Sampling stops once the interval of the slope is this narrow (half of the width, relative), or when time is up."""
+"""Sampling stops once the slope is known to this share, or when time is up."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -111,7 +109,7 @@ def _timed_rounds(calls: list[Call], until: Until, units: np.ndarray, seconds: f
         while len(rounds) < MOST_ROUNDS and (len(rounds) < 3 or time.monotonic() <= deadline):
             if len(rounds) == look:
                 look *= 2
-                if _precise(_slopes(units, np.asarray(rounds)[:, :, column])):
+                if median_is_known(_slopes(units, np.asarray(rounds)[:, :, column]), PRECISION):
                     break
             random.shuffle(order)
             samples = {index: run_block(subjects[index]) for index in order}
@@ -123,7 +121,3 @@ def _timed_rounds(calls: list[Call], until: Until, units: np.ndarray, seconds: f
 def _slopes(units: np.ndarray, times: np.ndarray) -> np.ndarray:
     """The slope of each round; `times` has shape (rounds, sizes)."""
     return np.polyfit(units, times.T, 1)[0]
-
-
-def _precise(slopes: np.ndarray) -> bool:
-    return median_interval(slopes, INFORMING_ERROR).half_width <= PRECISION * abs(float(np.median(slopes)))

@@ -38,8 +38,7 @@ class StackPlace(NamedTuple):
 class Watch:
     """Looks at the stack of the thread that makes it, every `every_s` seconds once a call has lasted `after_s`.
 
-    A context manager; `begin` and `end` mark the call. A look holds Python's lock for some 50 us, and takes nothing
-    else of the thread that it watches.
+    A context manager. A look holds Python's lock for some 50 us, and takes nothing else of the thread that it watches.
     """
 
     def __init__(self, every_s: float, after_s: float = 0.0):
@@ -62,15 +61,16 @@ class Watch:
         self._stop.set()
         self.thread.join()
 
-    def begin(self) -> None:
-        """A call begins."""
-        self._places = collections.Counter()
+    @contextlib.contextmanager
+    def during_call(self) -> "Iterator[collections.Counter[StackPlace]]":
+        """Watch a call, the body: gives the places where it is seen, and how often."""
+        places: collections.Counter[StackPlace] = collections.Counter()
+        self._places = places
         self._entered = time.perf_counter()
-
-    def end(self) -> "collections.Counter[StackPlace]":
-        """The call ends: the places where it was seen, and how often."""
-        self._entered = None
-        return self._places
+        try:
+            yield places
+        finally:
+            self._entered = None
 
     def _look_on(self) -> None:
         due = time.perf_counter()

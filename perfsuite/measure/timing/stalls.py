@@ -127,11 +127,8 @@ def count_stalls(call: Call, *, seconds: float = 5.0, over_us: float | None = No
                 lost.since_last_us()
             if report is not None:
                 report()
-            watch.begin()
-            try:
+            with watch.during_call() as places:
                 samples.append(run_block(subject))
-            finally:
-                places = watch.end()
             us = samples[-1].to_ready / 1e3
             if us > limit_us:
                 slow.append(Stall(us, lost.since_last_us(), str(most_seen(places) or "")))

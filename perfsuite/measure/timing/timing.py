@@ -1,7 +1,6 @@
 """`time_call`: how long one call takes in the steady state, until it returns and until its outputs are ready."""
 
 import dataclasses
-import math
 import time
 from typing import ClassVar
 
@@ -11,14 +10,14 @@ from perfsuite.measure import peers, progress
 from perfsuite.measure.call import Call
 from perfsuite.measure.measurement import Interval, Metric
 from perfsuite.measure.stats.error_rates import INFORMING_ERROR
-from perfsuite.measure.stats.intervals import median_interval, quantile_interval
+from perfsuite.measure.stats.intervals import median_is_known, median_or_range, quantile_interval
 from perfsuite.measure.timing.block import Sample, Subject, columns_us, run_block, steady
 
 LEAST_SAMPLES = 100
 LEAST_FOR_TAIL = 1000
 """With fewer than 368 samples the 99th percentile has no upper end, with fewer than 1000 hardly one."""
 PRECISION = 0.01
-"""Sampling stops once the medians' intervals are this narrow (half of the width, relative), or when time is up."""
+"""Sampling stops once the medians are known to this share, or when time is up."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,7 +87,8 @@ def time_call(call: Call, *, seconds: float = 5.0, least_samples: int = LEAST_SA
             samples.append(run_block(subject))
             if len(samples) == look:
                 look *= 2
-                if peers.agreed(all(map(_precise, np.asarray(peers.slowest(samples)).T))):
+                columns = np.asarray(peers.slowest(samples)).T
+                if peers.agreed(all(median_is_known(column, PRECISION) for column in columns)):
                     break
     to_return, to_ready = columns_us(peers.slowest(samples), call.label).T
     return Timing(
@@ -101,10 +101,6 @@ def time_call(call: Call, *, seconds: float = 5.0, least_samples: int = LEAST_SA
     )
 
 
-def _precise(times: np.ndarray) -> bool:
-    return median_interval(times, INFORMING_ERROR).half_width <= PRECISION * np.median(times)
-
-
 def duration(samples_us: np.ndarray) -> Duration:
     """Median, interval and tail of one column of samples in microseconds."""
     return Duration(
@@ -113,9 +109,3 @@ def duration(samples_us: np.ndarray) -> Duration:
         p99_us=float(np.quantile(samples_us, 0.99)),
         p99_interval_us=quantile_interval(samples_us, 0.99, INFORMING_ERROR),
     )
-
-
-def median_or_range(samples: np.ndarray) -> Interval:
-    """The interval of the median; where the samples are too few for one, their range."""
-    interval = median_interval(samples, INFORMING_ERROR)
-    return interval if math.isfinite(interval.half_width) else Interval(float(samples.min()), float(samples.max()))

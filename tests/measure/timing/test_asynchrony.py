@@ -243,6 +243,7 @@ def taking(monkeypatch):
             return clocks[-1]
 
         monkeypatch.setattr(module, "_SleepClock", keep)
+        monkeypatch.setattr(module, "_dispatches_early", lambda: True)
         monkeypatch.setattr(module, "run_block", run_block)
         places = collections.Counter(dict(watched))
         monkeypatch.setattr(module, "_watched", lambda subject, seconds: (places, sum(places.values())))

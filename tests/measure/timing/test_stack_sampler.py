@@ -21,10 +21,8 @@ def sits_until(done):
 
 
 def test_a_thread_that_does_not_return_is_seen_in_its_line():
-    with Watch(1e-3) as watch:
-        watch.begin()
-        sits_until(lambda: watch._places)
-        places = watch.end()
+    with Watch(1e-3) as watch, watch.during_call() as places:
+        sits_until(lambda: places)
     assert watch.looks >= places.total() > 0
     place = most_seen(places)
     assert place.line.startswith("tests/measure/timing/test_stack_sampler.py:")
@@ -32,10 +30,9 @@ def test_a_thread_that_does_not_return_is_seen_in_its_line():
 
 
 def test_calls_that_return_sooner_are_left_alone():
-    with Watch(1e-3, after_s=1e9) as watch:
-        watch.begin()
+    with Watch(1e-3, after_s=1e9) as watch, watch.during_call() as places:
         time.sleep(0.02)
-        assert not watch.end()
+    assert not places
     assert watch.looks == 0
 
 
@@ -47,11 +44,12 @@ def test_the_thread_that_looks_ends_with_the_body():
 
 def test_each_call_has_places_of_its_own():
     with Watch(1e-3) as watch:
-        watch.begin()
-        sits_until(lambda: watch._places)
-        first = watch.end()
-        watch.begin()
-        assert watch.end() is not first
+        with watch.during_call() as first:
+            sits_until(lambda: first)
+        before = first.copy()
+        with watch.during_call() as second:
+            sits_until(lambda: second)
+    assert first == before
 
 
 def test_a_place_that_shows_a_wait_comes_before_any_that_does_not():
