@@ -8,16 +8,14 @@ gone with it; what it leaves behind is at most a temporary file, which the next 
 import contextlib
 import dataclasses
 import os
-import secrets
-import stat
 import tempfile
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 
 from perfsuite.gate.baseline import Baselines, Change, Direction, Entry, Provenance, merge
-from perfsuite.gate.baseline_format import encode, parse
-from perfsuite.gate.located_json import LocatedError
+from perfsuite.gate.baseline_format import LocatedError, encode, parse
 from perfsuite.measure import progress
+from perfsuite.measure.io import TEMPORARY, temporary_prefix, write_atomically
 
 LOCK_SECONDS = 30.0
 
@@ -130,7 +128,10 @@ def save(
         merged, changes = merge(old, new, trim=trim, gone=gone, provenances=provenances)
         written = any(change.action != "keep" for change in changes)
         if written:
-            _replace(target, encode(merged))
+            try:
+                write_atomically(target, encode(merged), durable=True)
+            except OSError as error:
+                raise BaselineError(target, _cannot_write(error)) from error
     before = sum(map(len, old.metrics.values()))
     untouched = before - sum(change.old is not None for change in changes)
     return SaveResult(path, changes, untouched, written)
@@ -184,48 +185,13 @@ def _locked(target: Path, seconds: float) -> Iterator[None]:
         lock.release()
 
 
-def _temporary_prefix(target: Path) -> str:
-    return f".{target.name}."
-
-
 def _remove_leftovers(target: Path) -> None:
     """Remove what killed processes left. Only the holder of the lock writes such files, so none is in use."""
     # One that cannot be removed does no harm.
     with contextlib.suppress(OSError):
         for path in target.parent.iterdir():
-            if path.name.startswith(_temporary_prefix(target)) and path.name.endswith(".tmp"):
+            if path.name.startswith(temporary_prefix(target)) and path.name.endswith(TEMPORARY):
                 path.unlink()
-
-
-def _replace(target: Path, content: bytes) -> None:
-    temporary = target.with_name(f"{_temporary_prefix(target)}{secrets.token_hex(4)}.tmp")
-    try:
-        try:
-            # "x" makes it with the permissions that the user's umask gives, unlike `tempfile`, which keeps others out.
-            with open(temporary, "xb") as file:
-                if target.exists():
-                    os.chmod(temporary, stat.S_IMODE(target.stat().st_mode))
-                file.write(content)
-                file.flush()
-                os.fsync(file.fileno())
-            os.replace(temporary, target)
-        except BaseException:
-            with contextlib.suppress(OSError):
-                temporary.unlink()
-            raise
-    except OSError as error:
-        raise BaselineError(target, _cannot_write(error)) from error
-    _sync_folder(target.parent)
-
-
-def _sync_folder(folder: Path) -> None:
-    """Make the renaming last through a power cut, where the system can; the file itself is safe either way."""
-    with contextlib.suppress(OSError):
-        handle = os.open(folder, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
 
 
 def _cannot_write(error: OSError) -> str:

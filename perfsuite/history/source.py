@@ -6,8 +6,7 @@ from pathlib import Path, PurePosixPath
 
 from perfsuite.gate.baseline import Baselines
 from perfsuite.gate.baseline_file import BaselineError, load
-from perfsuite.gate.baseline_format import parse
-from perfsuite.gate.located_json import LocatedError
+from perfsuite.gate.baseline_format import LocatedError, parse
 from perfsuite.history import HistoryError
 from perfsuite.history.git import GitError, Repository
 

@@ -1,16 +1,17 @@
 """The folder through which a session and a process that it started exchange a request, samples and reasons.
 
-Every file is written beside its name and then moved there, so that a process that is killed leaves none half-written.
+Every file is written atomically: a process that is killed leaves none half-written.
 """
 
 import dataclasses
 import io
 import json
-import os
 import zipfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+
+from perfsuite.measure.io import write_atomically
 
 if TYPE_CHECKING:
     from perfsuite.measure.timing.comparison import Comparison
@@ -38,7 +39,7 @@ class Request:
 
 def write_request(folder: Path, request: Request) -> None:
     """Leave the request in `folder`."""
-    _write(folder / _REQUEST, json.dumps(dataclasses.asdict(request)).encode())
+    write_atomically(folder / _REQUEST, json.dumps(dataclasses.asdict(request)))
 
 
 def read_request(folder: Path) -> Request:
@@ -48,7 +49,7 @@ def read_request(folder: Path) -> Request:
 
 def write_reason(folder: Path, reason: str) -> None:
     """Say in a sentence why there are no samples."""
-    _write(folder / _REASON, json.dumps(reason).encode())
+    write_atomically(folder / _REASON, json.dumps(reason))
 
 
 def read_reason(folder: Path) -> str:
@@ -74,10 +75,9 @@ def write_samples(folder: Path, comparison: "Comparison") -> None:
         else:
             facts[field.name] = dataclasses.asdict(value) if isinstance(value, Estimate) else value
     arrays[_FACTS] = np.array(json.dumps(facts))
-    beside = folder / f"{_SAMPLES}.part"
-    with beside.open("wb") as file:
-        np.savez(file, **arrays)
-    os.replace(beside, folder / _SAMPLES)
+    content = io.BytesIO()
+    np.savez(content, **arrays)
+    write_atomically(folder / _SAMPLES, content.getvalue())
 
 
 def read_samples(folder: Path) -> "Comparison | None":
@@ -115,9 +115,3 @@ def _restored(value: Any) -> Any:
     if isinstance(value, Mapping) and value.keys() == {"value", "interval"}:
         return Estimate(value["value"], Interval(**value["interval"]))
     return value
-
-
-def _write(path: Path, content: bytes) -> None:
-    beside = path.with_name(f"{path.name}.part")
-    beside.write_bytes(content)
-    os.replace(beside, path)

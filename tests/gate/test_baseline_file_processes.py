@@ -160,7 +160,8 @@ class Half:
         self.file.write(content[: len(content) // 2])
         self.file.flush()
         hang()
-baseline_file.open = lambda *args: Half(open(*args))
+import perfsuite.measure.io as atomic
+atomic.open = lambda *args: Half(open(*args))
 """
 
 
@@ -172,7 +173,7 @@ baseline_file.open = lambda *args: Half(open(*args))
         pytest.param(HALF_WRITTEN, True, id="half of the temporary file written"),
         pytest.param("os.fsync = hang", True, id="temporary file written and not synchronised"),
         pytest.param("os.replace = hang", True, id="before the rename"),
-        pytest.param("baseline_file._sync_folder = hang", False, id="after the rename"),
+        pytest.param("import perfsuite.measure.io as atomic; atomic._sync_folder = hang", False, id="after the rename"),
     ],
 )
 def test_a_process_killed_while_saving_harms_nothing(start, path, prepare, leaves_temporary):

@@ -7,9 +7,8 @@ import pytest
 
 import perfsuite
 from perfsuite.gate.baseline import Baselines, Entry
-from perfsuite.gate.baseline_format import encode, parse, render
+from perfsuite.gate.baseline_format import LocatedError, encode, parse, render
 from perfsuite.gate.environment import Environment
-from perfsuite.gate.located_json import LocatedError
 from perfsuite.measure.measurement import Interval
 
 OWN_FILES = sorted((Path(perfsuite.__path__[0]).parent / "baselines").glob("*.json"))
@@ -137,7 +136,7 @@ def test_the_tpu_v5e_file_has_what_the_seed_document_reports():
         ('"value": 133.5', '"value": [133.5]', 9, ["must be a number"]),
         ('"value": 133.5', '"value": 133.5, "value": 134', 9, ["'value' is here a second time, after line 9"]),
         ('"value": 133.5', '"value": null', 9, ["value is null"]),
-        ('"value": 133.5', '"value": 01', 9, ["expected ',' or '}'"]),
+        ('"value": 133.5', '"value": 01', 9, ["expecting ',' delimiter"]),
         (', "value": 133.5', "", 9, ["lacks value"]),
         ('"unit": "ms"', '"unit": 3', 9, ["unit must be of type str"]),
         ('"unit": "ms"', '"unit": "m\ts"', 9, ["control character"]),
@@ -155,14 +154,14 @@ def test_the_tpu_v5e_file_has_what_the_seed_document_reports():
         ('"noise": 0.014', '"noise": 1e999', 13, ["noise must be finite"]),
         ('"samples": 300', '"samples": 1.5', 13, ["samples must be of type int"]),
         ('"value": 3}', '"value": 3.5}', 12, ["a count must be whole"]),
-        ('"value": 3}', '"value": 3}}', 16, ["follows the end"]),
-        ('"value": 3},', '"value": 3}', 13, ["expected ',' or '}'"]),
-        ('"value": 3},', '"value": 3},,', 12, ["key in double quotes, found ','"]),
+        ('"value": 3}', '"value": 3}}', 16, ["extra data"]),
+        ('"value": 3},', '"value": 3}', 13, ["expecting ',' delimiter"]),
+        ('"value": 3},', '"value": 3},,', 12, ["expecting property name enclosed in double quotes"]),
         ('   "flat_step/ratio to ready"', '   "compiles"', 13, ["'compiles' is here a second time, after line 12"]),
         (f'"{STEP}"', '"reported/step"', 11, ["'reported/step' is here a second time, after line 8"]),
         (' "metrics": {', ' "metrics": 3, "x": {', 7, ["unknown key"]),
         ('{"kind": "time", "provenance"', '[3], "x": {"kind": "time", "provenance"', 9, ["must be an object, got [3]"]),
-        ("\n}\n", "\n}\n}\n", 17, ["follows the end"]),
+        ("\n}\n", "\n}\n}\n", 17, ["extra data"]),
         ('"reported/step": {', '"reported/step": ' + "[" * 100_000, 8, ["nested more than"]),
         ('"reported/step": {', '"reported/step', 8, ["without its closing quote"]),
     ],

@@ -62,7 +62,7 @@ def test_a_new_calibration_of_a_test_takes_the_place_of_the_old_one_whole_and_ot
 @pytest.mark.parametrize(
     ("old", "new", "words"),
     [
-        ('"schema": 1', '"schema": 1,,', ":2: expected"),
+        ('"schema": 1', '"schema": 1,,', ":2: expecting"),
         ('"schema": 1', '"schema": 2', "newer perfsuite"),
         ("false alarms", "false alrams", "is no metric of a calibration: delete the file and run pytest --perf-calibrate"),
         (", busy:", ", lazy:", "is no metric of a calibration"),
