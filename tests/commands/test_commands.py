@@ -37,7 +37,7 @@ def test_help_of_a_command_fits_a_terminal_and_has_examples(capsys, monkeypatch,
 
 
 @pytest.mark.parametrize("arguments", [[], ["nope"], ["show"], ["show", "a", "b", "c"]], ids=str)
-def test_what_is_no_command_is_refused_with_the_usage(capsys, arguments):
+def test_an_unknown_command_is_refused_with_the_usage(capsys, arguments):
     with pytest.raises(SystemExit) as stopped:
         main(arguments)
     assert stopped.value.code == 2
@@ -53,7 +53,7 @@ def test_an_error_of_a_command_is_one_line_and_status_2(capsys, monkeypatch):
     assert capsys.readouterr().err == "perfsuite show: file.json: what is wrong, and what to do\n"
 
 
-def test_an_interrupt_is_no_traceback(monkeypatch):
+def test_an_interrupt_prints_no_traceback(monkeypatch):
     def interrupted(arguments):
         raise KeyboardInterrupt
 
@@ -98,7 +98,7 @@ def test_colours_are_for_terminals_that_want_them(tmp_path, monkeypatch, capsys,
     assert ("\x1b[1m" in capsys.readouterr().out) == colors
 
 
-def test_of_a_named_command_no_other_is_loaded(monkeypatch, capsys):
+def test_a_named_command_is_loaded_alone(monkeypatch, capsys):
     monkeypatch.setattr(commands, "COMMANDS", ("show", "no-such-module"))
     help_of(capsys, "show")
     with pytest.raises(ModuleNotFoundError):

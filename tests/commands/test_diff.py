@@ -50,7 +50,7 @@ def refused(capsys, *arguments):
     ],
     ids=" ".join,
 )
-def test_two_files_or_revisions_are_held_against_each_other(project, capsys, arguments):
+def test_two_files_or_revisions_are_compared(project, capsys, arguments):
     project.write({"compiles": count(2), "ratio": ratio(1.0), "gone": count(1)}, "old/cpu.json")
     newer = with_versions(jax="0.11.0")
     project.save({"compiles": count(3, newer), "ratio": ratio(0.9, environment=newer), "new": count(1, newer)})
@@ -85,7 +85,7 @@ def test_only_with_fail_on_worse_is_the_status_1(project, capsys):
     diff(capsys, "v1.0", "--fail-on-worse")
 
 
-def test_what_cannot_be_compared_is_listed_with_the_reason(project, capsys):
+def test_incomparable_metrics_are_listed_with_the_reason(project, capsys):
     project.write({"compiles": size(2), "ratio": ratio(2.0, environment=TPU), "gone": count(1)})
     lines = diff(capsys, "v1.0", "baselines/cpu.json")
     assert lines[lines.index("2 not comparable") + 2] == "      was count in compiles, is size in bytes"
@@ -99,7 +99,7 @@ def test_two_devices_are_compared_where_that_says_something(project, capsys):
     assert lines[-1] == "1 worse, 1 not comparable, 1 removed"
 
 
-def test_a_file_that_came_or_went_is_said(project, capsys):
+def test_an_added_or_removed_file_is_named(project, capsys):
     project.write({"compiles": count(3, TPU)}, "baselines/tpu-v4.json")
     lines = diff(capsys, "v1.0")
     assert "v1.0 (no tpu-v4.json) -> baselines/tpu-v4.json" in lines
@@ -107,7 +107,7 @@ def test_a_file_that_came_or_went_is_said(project, capsys):
     assert "v1.0:baselines/cpu.json -> baselines (no cpu.json)" in diff(capsys, "v1.0")
 
 
-def test_all_lists_what_is_the_same_too(project, capsys):
+def test_all_lists_unchanged_metrics_too(project, capsys):
     lines = diff(capsys, "v1.0", "--all")
     assert "3 the same" in lines
     assert sum(line.endswith(TEST) for line in lines) == 3

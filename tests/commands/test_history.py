@@ -24,7 +24,7 @@ def refused(capsys, *arguments):
     return captured.err
 
 
-def test_what_is_printed_of_it_names_commit_change_and_version(project, capsys):
+def test_a_step_is_printed_with_its_commit_change_and_version(project, capsys):
     before, after = HERE, with_versions(jax="0.11.0", equinox="0.14.0")
     project.save({"compiles": count(2, before), "steady": count(1, before)}, "First")
     project.commit("Work that may be the cause")
@@ -88,13 +88,13 @@ def test_a_repository_without_a_commit_and_no_repository_are_refused(project, ca
     assert "is not in a git repository" in refused(capsys, "cpu.json")
 
 
-def test_without_git_that_is_said(project, capsys, monkeypatch):
+def test_missing_git_is_reported(project, capsys, monkeypatch):
     project.save({"compiles": count(2)})
     monkeypatch.setenv("PATH", "")
     assert "git is not installed, or not on the PATH" in refused(capsys)
 
 
-def test_of_a_shallow_clone_it_is_said_how_to_fetch_the_rest(project, capsys, tmp_path, monkeypatch):
+def test_a_shallow_clone_says_how_to_fetch_the_rest(project, capsys, tmp_path, monkeypatch):
     for value in (2, 3, 4):
         project.save({"compiles": count(value)})
     clone = tmp_path / "clone"

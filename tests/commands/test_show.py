@@ -84,7 +84,7 @@ def test_metrics_are_chosen_by_name_kind_and_provenance(file, capsys, arguments,
     assert sorted(line.split()[0] for line in lines[5:] if line.startswith("  ")) == shown
 
 
-def test_nothing_chosen_is_said(file, capsys):
+def test_a_choice_of_nothing_is_refused(file, capsys):
     assert "no metric has this name, kind and provenance" in refused(capsys, "baselines/cpu.json", "nope")
     assert "4 metrics" in show(capsys, "baselines/cpu.json")[0]
 
@@ -133,7 +133,7 @@ def test_a_file_of_a_revision_is_shown(file, capsys, monkeypatch):
     assert "cpu.json:1: " in refused(capsys, "cpu.json")
 
 
-def test_what_cannot_be_shown_is_named_with_what_can(file, capsys):
+def test_a_file_that_cannot_be_shown_is_named_with_the_files_that_can(file, capsys):
     assert "nope.json: no such file; there is baselines/cpu.json" in refused(capsys, "nope.json")
     assert "baselines is a folder: name a file in it; there is baselines/cpu.json" in refused(capsys, "baselines")
     file.write_text("{}")

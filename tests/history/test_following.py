@@ -42,7 +42,7 @@ def test_a_step_of_8_percent_in_a_noisy_ratio_is_found_at_its_commit_with_the_ve
     assert (of_commit.commit.subject, of_commit.commit.author, of_commit.commit.day) == ("Save 12", "Ada", "2026-01-01")
 
 
-def test_no_step_is_sought_across_another_processor_and_that_is_said(project, capsys):
+def test_no_step_is_searched_across_another_processor_and_a_note_says_so(project, capsys):
     other = with_versions(processor="EPYC")
     for value, environment in [(100.0, HERE), (101.0, HERE), (900.0, other), (905.0, other)]:
         project.save({"step": Entry(value, "us", "time", "measured", environment, Interval(value - 5, value + 5))})

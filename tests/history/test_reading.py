@@ -38,7 +38,7 @@ def test_commits_that_cannot_be_read_are_skipped_and_named_with_the_reason(proje
     assert moved_steps(followed(project)) == [("compiles", last, 2, 3)]
 
 
-def test_what_is_not_committed_comes_last(project, capsys):
+def test_uncommitted_baselines_come_last(project, capsys):
     project.save({"compiles": count(2)})
     assert len(followed(project).history.versions) == 1
     project.write({"compiles": count(5)})

@@ -64,20 +64,20 @@ def test_a_ratio_that_grows_with_every_save_has_moved():
     assert (step.by, step.before, step.after) == ("drift", 2.5, 6.5)
 
 
-def test_one_bad_save_in_the_middle_is_no_step():
+def test_one_bad_save_in_the_middle_makes_no_step():
     values = noisy(1)
     values[9] *= 1.5
     assert steps_of(ratios(values)) == []
 
 
-def test_the_last_save_is_held_against_the_level_before_it_by_the_gates_rule():
+def test_the_last_save_is_compared_with_the_level_before_it_by_the_gates_rule():
     values = noisy(2)
     values[-1] *= 1.2
     (step,) = steps_of(ratios(values))
     assert (step.version, step.by, step.worse) == (19, "gate", True)
 
 
-def test_of_two_saves_the_gates_rule_decides():
+def test_the_gates_rule_decides_between_two_saves():
     assert steps_of(ratios([1.0, 1.04])) == []  # within the tolerance
     (step,) = steps_of(ratios([1.0, 1.2]))
     assert (step.by, step.before, step.after, step.worse) == ("gate", 1.0, 1.2, True)
@@ -91,13 +91,13 @@ def test_a_count_or_size_moves_with_any_other_value_and_nothing_else_does():
     assert step.change == pytest.approx(1e-4)
 
 
-def test_what_a_save_kept_is_one_observation_and_not_many():
+def test_an_entry_that_saves_keep_is_one_observation():
     kept = ratio(1.0, 0.01)
     (run,), _ = runs_of(series([kept] * 30 + [ratio(1.2, 0.01)]))
     assert [observation.version for observation in run] == [0, 30]
 
 
-def test_a_metric_that_was_off_file_goes_on_where_it_was():
+def test_a_metric_that_was_removed_and_added_again_goes_on():
     assert [step.version for step in steps_of(series([count(2), None, None, count(3)]))] == [3]
     assert steps_of(series([None, count(2), None, count(2)])) == []
 
@@ -124,7 +124,7 @@ def test_marks_are_where_the_versions_of_a_metric_change():
     assert version_marks(marked) == [(2, ["jax 0.10.2 -> 0.11.0"]), (4, ["jax 0.11.0 -> 0.10.2"])]
 
 
-def test_levels_are_medians_of_what_is_on_either_side():
+def test_levels_are_the_medians_of_both_sides():
     values = [1.0, 1.01, 0.99, 1.0, 1.01, 1.21, 1.2, 1.19, 1.2, 1.21]
     (step,) = steps_of(ratios(values))
     assert (step.version, step.before, step.after) == (5, 1.0, 1.2)

@@ -39,7 +39,7 @@ def properties(path):
         ),
     ],
 )
-def test_a_metric_is_said_with_its_interval_unit_and_verdicts(gates, text):
+def test_a_property_has_interval_unit_and_verdicts(gates, text):
     assert property_value(gates) == text
 
 

@@ -53,7 +53,7 @@ def config(*, worker=False, capture="fd", verbose=0):
         (False, {"TERM": "xterm"}, {"verbose": -2}, True),
     ],
 )
-def test_it_is_shown_to_a_person_alone(expected, environment, options, is_terminal):
+def test_only_a_person_at_a_terminal_sees_it(expected, environment, options, is_terminal):
     assert wanted(config(**options), environment, is_terminal=is_terminal) is expected
 
 

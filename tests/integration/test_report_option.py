@@ -173,7 +173,7 @@ def test_a_folder_in_the_place_of_the_page_is_an_error(tmp_path):
         files.check_folder(tmp_path)
 
 
-def test_what_is_not_installed_is_named_with_the_extra(project, perf_test, monkeypatch):
+def test_a_missing_package_is_named_with_the_extra(project, perf_test, monkeypatch):
     perf_test("raise SystemExit('it ran')")
     monkeypatch.setattr(files, "_NEEDED", ("jinja2", "not_there"))
     result = project.runpytest_inprocess("--perf", "--perf-report=out")

@@ -107,7 +107,7 @@ def test_the_second_line_counts_verdicts_and_says_where():
     )
 
 
-def test_failures_come_first_then_what_is_undecided_then_the_rest():
+def test_failures_come_first_then_undecided_metrics_then_the_rest():
     metrics = (
         metric("e", "new"),
         metric("d", "improved", 1.0, baseline=1.5),
@@ -130,7 +130,7 @@ def test_failures_come_first_then_what_is_undecided_then_the_rest():
     assert "to settle it: about 3 more seconds of sampling" in " ".join(text for _, text in seen.seen)
 
 
-def test_what_improved_and_what_is_new_names_the_command_that_records_it():
+def test_improved_and_new_metrics_name_the_command_that_records_them():
     text = markdown(report(a_test("t::a", metrics=(metric("d", "improved", 1.0, baseline=1.25), metric("e", "new")))))
     assert "### Improved: `pytest --perf-save` records it" in text
     assert "- `t::a`: `d` 1.25 → 1 x (-20 %)" in text
@@ -184,7 +184,7 @@ def test_the_table_has_every_metric_in_the_order_of_the_session():
     ]
 
 
-def test_what_was_saved_is_told_with_its_changes():
+def test_a_saved_file_is_listed_with_its_changes():
     changes = (
         SavedChange("t::a", "made", "create", None, 1.0, "x", "same", ()),
         SavedChange("t::a", "slower", "update", 1.2, 1.5, "x", "worse", ("jax 0.9 -> 0.10",)),
@@ -198,7 +198,7 @@ def test_what_was_saved_is_told_with_its_changes():
     assert "`made`" not in text
 
 
-def test_skipped_tests_are_counted_by_their_reason_and_notes_are_said():
+def test_skipped_tests_are_counted_by_reason_and_notes_are_shown():
     skipped = (
         a_test("a", "skipped", "no TPU"),
         a_test("b", "skipped", "no TPU"),

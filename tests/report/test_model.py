@@ -49,7 +49,7 @@ def test_another_schema_is_refused(values):
         {"calibration": [{"caught": [[1, 2]]}]},
     ],
 )
-def test_what_is_no_report_is_refused(damage):
+def test_values_that_are_no_report_are_refused(damage):
     values = {**Report(HEADER).to_dict(), **damage}
     with pytest.raises(ValueError, match="no report: "):
         Report.from_dict(values)

@@ -146,7 +146,7 @@ def shown(page) -> list[str]:
     return page.locator("#metrics tbody tr:visible td:first-child a").all_inner_texts()
 
 
-def test_the_page_renders_and_runs_nothing_of_a_name(open_page):
+def test_the_page_renders_and_never_runs_a_name(open_page):
     page = open_page()
     assert page.title().startswith("perfsuite: project")
     assert page.locator("h1").inner_text() == "2 of 7 perf tests failed"

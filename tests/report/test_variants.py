@@ -45,7 +45,7 @@ def test_metrics_of_several_targets_are_side_by_side():
     assert names(*tests) == ["step flops"]
 
 
-def test_a_metric_of_one_variant_only_is_left_out_and_a_gap_stays_one():
+def test_a_metric_of_one_variant_is_left_out_and_a_gap_stays_a_gap():
     tests = (
         perf_test("test_a[x]", metric("both"), metric("two")),
         perf_test("test_a[y]", metric("both")),
@@ -59,7 +59,7 @@ def test_a_metric_of_one_variant_only_is_left_out_and_a_gap_stays_one():
 
 
 @pytest.mark.parametrize("order", [("pass", "fail"), ("fail", "pass")])
-def test_of_two_gates_of_one_metric_the_worse_is_shown(order):
+def test_the_worse_of_two_gates_of_one_metric_is_shown(order):
     tests = [perf_test(f"test_a[{name}]", *(metric("calls", verdict=verdict) for verdict in order)) for name in "xy"]
     (made,) = variants_of(tests)
     assert [cell.verdict for cell in made.metrics[0].cells] == ["fail", "fail"]

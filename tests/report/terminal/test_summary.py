@@ -111,7 +111,7 @@ def test_a_metric_keeps_its_digits_in_the_table(reporter):
 
 
 @pytest.mark.parametrize("name", ["step peak bytes", "a" * 100])
-def test_a_metric_of_a_target_says_so_however_long_its_name(reporter, name):
+def test_a_target_is_named_however_long_the_name_of_its_metric(reporter, name):
     metric = Metric(name, 12_345_678, "bytes", "size", target="tpu-v5e")
     written(reporter, Gate("tests/test_a.py::test_step", metric, "pass"))
     assert " @ tpu-v5e  " in reporter.find("12,345,678")
@@ -184,7 +184,7 @@ def test_no_new_metrics_no_line(reporter):
     assert not any(line.startswith("new:") for line in reporter.lines)
 
 
-def test_metrics_on_file_that_were_not_measured_are_listed_unless_they_are_just_being_trimmed(reporter):
+def test_metrics_with_a_baseline_that_were_not_measured_are_listed_unless_a_save_trims_them(reporter):
     missing = [("tests/test_a.py::test_step", "step p99")]
     written(reporter, gate("a"), missing=missing)
     assert "step p99 has a baseline but was not measured" in reporter.find("missing: tests/test_a.py::test_step")
@@ -241,7 +241,7 @@ def test_every_file_that_was_saved_has_its_line(reporter):
     ]
 
 
-def test_a_save_that_failed_is_the_last_thing_that_is_said(reporter):
+def test_a_failed_save_is_the_last_line(reporter):
     written(reporter, gate("a"), not_saved="no baseline was saved: disk full")
     assert reporter.lines[-1] == "no baseline was saved: disk full"
     assert reporter.markup[reporter.lines[-1]] == {"red": True, "bold": True}
