@@ -20,7 +20,8 @@ _NUMBER: Final = re.compile("[0-9]{1,9}")
 _HEADER: Final = re.compile(rf"\s*HloModule ({_NAME})")
 _TABLE: Final = re.compile(r"\s*(FileNames|FunctionNames|FileLocations|StackFrames)\n")
 _ROW: Final = re.compile(r'([0-9]{1,9}) (?:"((?:[^"\\\n]|\\.)*+)"|\{([^{}\n]*+)\})\n')
-_COMPUTATION: Final = re.compile(rf"\s*(ENTRY )?%?({_NAME}) (?=[({{])")
+# `%f (x: f32[2]) -> f32[2] {`, or `f {` in a text without signatures.
+_COMPUTATION: Final = re.compile(rf"\s*(ENTRY )?%?({_NAME}) (?:\(.*\) -> .* )?\{{\n")
 _INSTRUCTION: Final = re.compile(rf" *+(ROOT )?%?({_NAME}) = ")
 # Most lines: an array, and operands without their types. Others are read bracket by bracket.
 _COMMON: Final = re.compile(rf" *+(ROOT )?%?({_NAME}) = ({_ARRAY_TEXT}) ([a-z][a-z0-9-]*+)\(([^\"()\[\]{{}}\n]*+)\)")
@@ -103,7 +104,7 @@ class _ModuleReader(Scanner):
             if head[1] and entry is not None:
                 self.fail(head.start(2), f"a second entry, after {entry!r}")
             entry = name if head[1] else entry
-            found[name], at = self.computation(name, self.signature(head.end()))
+            found[name], at = self.computation(name, head.end())
         rest = self.text[at:].lstrip()
         if rest:
             self.unexpected(len(self.text) - len(rest), "a computation")
@@ -113,20 +114,6 @@ class _ModuleReader(Scanner):
             if name not in found:
                 self.fail(where, f"there is no computation {name!r}")
         return found, entry
-
-    def signature(self, at: int) -> int:
-        """Over `(x: f32[2]) -> f32[2] {`, or only the brace where the text is without signatures."""
-        if self.text[at] == "(":
-            at = self.closed(at)
-            if not self.text.startswith(" -> ", at):
-                self.unexpected(at, "' -> '")
-            at = self.shape(at + 4)
-            if self.text[at : at + 1] != " ":
-                self.unexpected(at, "' {'")
-            at += 1
-        if not self.text.startswith("{\n", at):
-            self.unexpected(at, "'{' and the end of the line")
-        return at + 2
 
     def computation(self, name: str, at: int) -> tuple[Computation, int]:
         instructions: dict[str, Instruction] = {}

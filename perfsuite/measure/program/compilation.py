@@ -95,7 +95,8 @@ def compile_call(
         raise ValueError("perf.program(chips=...) is for a target; the present device is what it is")
     key = _seconds_key(call, target)
     what = f"compiling {call.label}{f' for {target}' if target else ''}"
-    with progress.waiting(what, usual=lambda: _usual_seconds(cache, key)):
+    # The seconds of the call's last compile, even if its code was another.
+    with progress.waiting(what, usual=lambda: (facts_cache.read(cache, key) or {}).get("seconds")):
         lowered = lower_call(call, None if known is None else "tpu")
         stacks: Mapping[int, Stack] = {}
         if known is None:
@@ -167,16 +168,8 @@ def _output_here(lowered: LoweredCall, cache: Path | None) -> CompilerOutput:
     return CompilerOutput(**entry, cached=False)
 
 
-def _usual_seconds(cache: Path | None, key: str) -> float | None:
-    """The seconds that the call's compile took the last time, even if its code was another."""
-    seconds = (facts_cache.read(cache, key) or {}).get("seconds")
-    return seconds if isinstance(seconds, float) else None
-
-
 def _seconds_key(call: Call, target: str | None) -> str:
-    """A hash of the function's name and the shapes of its arguments. After a change of its code a compile takes about
-    as long as before.
-    """
+    """A hash of the function's name and the shapes of its arguments, whatever its code is."""
     leaves = jax.tree.leaves((call.args, call.kwargs))
     shapes = [[list(getattr(leaf, "shape", ())), str(getattr(leaf, "dtype", ""))] for leaf in leaves]
     module = getattr(call.fn, "__module__", None)

@@ -185,7 +185,7 @@ class Program(Origin):
 
     @property
     def memory_use(self) -> dict[str, int]:
-        """The parts of the peak, in bytes."""
+        """The parts of the peak."""
         return {
             "arguments": self.argument_bytes,
             "outputs that reuse no argument": self.output_bytes - self.alias_bytes,

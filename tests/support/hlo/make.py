@@ -1,4 +1,4 @@
-"""Compiles programs.py for the CPU and for a TPU, and writes each text beside this file: `python tests/hlo/make.py`.
+"""Compiles programs.py for the CPU and for a TPU, and writes each text beside this file: `python tests/support/hlo/make.py`.
 
 Runs on x86-64 Linux with libtpu. File names are written below `/project/`, so that the texts do not say where they were
 made.
