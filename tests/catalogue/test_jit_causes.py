@@ -867,7 +867,7 @@ def a_slice_of_a_new_length_beside_the_step():
     return Case(lambda: x[:6], lambda: (x[:5], numpy[:7]))
 
 
-@entry("measured", "no earlier call is known", "Warm it before: perf.warm(step, over=[...])")
+@entry("measured", "no earlier call is known", "Warm it first: perf.warm(step, over=[...])")
 def a_step_that_was_never_warmed():
     @jax.jit
     def step(x):

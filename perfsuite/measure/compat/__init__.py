@@ -1,1 +1,1 @@
-"""What perfsuite must know of JAX's, the frameworks' and libtpu's internals: each private name is used here only."""
+"""What perfsuite knows about the internals of JAX, the frameworks and libtpu."""

@@ -46,7 +46,7 @@ def graph_children(value: Any) -> dict[str, Any] | None:
 
 
 def looks_at_identity(wrapper: Any) -> bool:
-    """Whether `wrapper` makes another program where two places of its arguments hold one NNX object: as `nnx.jit`."""
+    """Whether `wrapper` makes another program where two places of its arguments hold one NNX object. `nnx.jit` does."""
     return wraps_jit(wrapper) and type(wrapper).__module__.startswith("flax.nnx.")
 
 
@@ -100,7 +100,7 @@ def _is_of(module: str, value: Any, *classes: str) -> bool:
 def _graph_statics(nodes: Iterator[Any], attributes: Iterator[Any], path: str) -> Iterator[tuple[str, Any]]:
     """The type of the next node, its static attributes and those of the nodes below it: both lists go depth first."""
     node = next(nodes)
-    yield f"{path}(type)", getattr(node, "type", "a reference to a node that is named before")
+    yield f"{path}(type)", getattr(node, "type", "a reference to an earlier node")
     for _ in range(getattr(node, "num_attributes", 0)):
         name, attribute = next(attributes)
         below = f"{path}.{name}" if path else str(name)

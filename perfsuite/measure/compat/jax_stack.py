@@ -80,7 +80,7 @@ def _of_info(info: Any) -> StaticArguments:
 
 
 def behind_filter(frame: FrameType) -> str:
-    """The function that a frame of JAX's which only shortens tracebacks is about to call; empty for other frames."""
+    """The function that JAX's frame for shorter tracebacks is about to call; empty for other frames."""
     if frame.f_globals.get("__name__") != "jax._src.traceback_util":
         return ""
     function = frame.f_locals.get("fun")

@@ -17,7 +17,7 @@ NOISE = re.compile(
     r"|unexpected worker hostname"
     r"|^=== Source Location Trace|^learning/\S+:\d+$"
 )
-"""A line without meaning, without its end."""
+"""Matches a line, given without its line end, that says nothing of use."""
 
 _STDERR = 2
 
@@ -30,7 +30,7 @@ def libtpu_silenced() -> Iterator[None]:
             kept = os.dup(_STDERR)
             cleanup.callback(os.close, kept)
             held = cleanup.enter_context(tempfile.TemporaryFile())
-        except OSError:  # No such descriptor, or no place for a file: then the noise is the smaller evil.
+        except OSError:  # No such descriptor, or no place for a file: libtpu's noise is shown.
             yield
             return
         _flush()

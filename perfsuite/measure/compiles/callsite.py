@@ -23,8 +23,8 @@ from perfsuite.measure.compat.frameworks import bound_by_filter_jit, is_filter_j
 _FRAMEWORKS = frozenset({"jax", "jaxlib", "equinox", "flax", "optax", "haiku", "chex"})
 _BUILT_ON_THEM = frozenset({"diffrax", "distrax", "lineax", "optimistix", "orbax", "quax"})
 LIBRARIES = _FRAMEWORKS | _BUILT_ON_THEM
-"""Their frames belong to the call, as do those of objects around a jitted function, whoever made them. For what is
-built on the frameworks this holds where it is installed: in a checkout of diffrax, its code is the user's own."""
+"""Their frames belong to the call, as do those of any object around a jitted function. A library that is built on the
+frameworks counts where it is installed: in a checkout of diffrax, its code is the user's own."""
 
 _TRANSPARENT = ("jaxtyping", "beartype", "typeguard")
 """Their frames pass arguments on as they are."""
@@ -81,9 +81,9 @@ class CallSite:
 
     @property
     def mark(self) -> int:
-        """Tells this call from another, as long as its arguments live; much cheaper than a description."""
+        """Identifies this call while its arguments live, at a much lower cost than a description."""
         values = self.args, self.kwargs, self.named
-        # JAX warns of an iterator unless it is told to take it for a leaf.
+        # Without `is_leaf`, JAX warns of an iterator.
         leaves = jax.tree.leaves(values, is_leaf=lambda node: isinstance(node, Iterator))
         return hash((self.frame, *map(id, leaves)))
 
@@ -132,7 +132,7 @@ def code_of(function: Any) -> str:
 
 
 def innermost(function: Any) -> Iterator[Any]:
-    """A function, and what is behind it where it is a partial or a wrapper, the function with the code last."""
+    """A function, then each function behind it where it is a partial or a wrapper. The last one has the code."""
     yield function
     for _ in range(100):  # A wrapper that wraps itself must not hang a user's compile.
         if isinstance(function, functools.partial):
@@ -151,7 +151,7 @@ def belongs_to_library(module: str, filename: str) -> bool:
 
 
 def wraps_call(frame: FrameType) -> bool:
-    """Whether a frame of a library hands a call of the user's on to what was jitted, as those of `filter_jit` do."""
+    """Whether a library's frame passes a user's call on to a jitted function, as the frames of `filter_jit` do."""
     return _wrapper_of(frame) is not None or _module_of(frame).startswith(("equinox._jit", "flax.nnx.transforms"))
 
 
@@ -162,7 +162,7 @@ def is_harness(module: str) -> bool:
 
 
 def _library_and_user(frame: FrameType) -> tuple[list[FrameType], FrameType | None]:
-    """The library's frames, innermost first, and the user's frame whose line to name."""
+    """The library's frames, innermost first, and the user's frame, whose line a message names."""
     library: list[FrameType] = []
     called = False
     for found, _ in traceback.walk_stack(frame):
@@ -175,7 +175,7 @@ def _library_and_user(frame: FrameType) -> tuple[list[FrameType], FrameType | No
             library.append(found)
             continue
         called = True
-        # A user's helper that hides from tracebacks wants the line that called it to be named.
+        # For a user's helper that hides from tracebacks, a message names the line that calls it.
         if "__tracebackhide__" not in found.f_code.co_varnames:
             return library, found
     return library, None
@@ -186,7 +186,7 @@ def _module_of(frame: FrameType) -> str:
 
 
 def _maker(library: list[FrameType], function: Any) -> str:
-    """The library that gave JAX a function of its own, in a line of its own."""
+    """The library whose code gave JAX a function of the library's own."""
     code = getattr(function, "__code__", None)
     package = str(getattr(function, "__module__", None) or "").partition(".")[0]
     if code is None or package in ("jax", "jaxlib") or not belongs_to_library(package, code.co_filename):

@@ -2,7 +2,7 @@
 
 Compiles are remembered while any context counts, forbids or observes them, as descriptions that keep no array alive.
 JAX's own `jax.explain_cache_misses` would not do: it is silent where only committedness or the device differ, reports
-after the trace, and must be configured for the whole process.
+after the trace, and needs an option of the whole process.
 """
 
 import collections
@@ -33,7 +33,7 @@ from perfsuite.measure.compiles.values import Value, held_by, identity_of, text_
 
 _FUNCTIONS = 512
 _CALLS_EACH = 32
-"""What is remembered at most. The signature of 600 arrays takes 0.6 MB, and most functions are seen once."""
+"""The most that is remembered. The signature of 600 arrays takes 0.6 MB, and most functions are seen once."""
 
 _UNRELATED = ("log", "explain", "persistent", "compilation_cache", "traceback", "dump", "leak", "pgle", "distributed")
 """Parts of the names of options that no program depends on."""
@@ -112,13 +112,13 @@ HISTORY = CompileHistory()
 
 
 def key_of(site: CallSite, name: str = "") -> tuple[str, ...]:
-    """What calls have in common that may be compared: the function's code or `name`, and how it was reached."""
+    """What two calls must have in common to be compared: the function's code or `name`, and how it was reached."""
     code = name if site.function is None else code_of(site.function)
     return code, "by equality" if site.compared else "by identity", site.through
 
 
 def sighting_of(site: CallSite) -> Sighting:
-    """Describe a call that is compiling, or about to."""
+    """Describe a call that compiles now, or is about to."""
     signature = signature_of(site.args, site.kwargs) if site.named is None else signature_of_named(site.named)
     function: Value | Item | None = None
     held: Signature | None = None

@@ -1,7 +1,7 @@
 """Traces, lowerings and backend compiles: counted, forbidden, or only remembered.
 
-JAX reports compiles alone, so a warm call pays nothing. An error is raised at the start of the stage that it forbids,
-before the work.
+JAX calls perfsuite only when it compiles, so a warm call pays nothing. The error is raised when a forbidden stage
+starts, before its work.
 """
 
 import contextlib

@@ -95,7 +95,7 @@ def leaves_below(path: str, item: Item) -> Iterator[tuple[str, Leaf]]:
 
 
 def shared_places(arguments: dict[str, Any]) -> dict[str, str]:
-    """The further paths of each NNX variable or module that has several, each with the first path."""
+    """The second and further paths of each NNX variable or module that has several, each with its first path."""
     first: dict[int, str] = {}
     again: dict[str, str] = {}
 
@@ -135,7 +135,7 @@ def _leaf(value: Any) -> Leaf:
     try:
         aval: Any = value if isinstance(value, jax.ShapeDtypeStruct) else jax.typeof(value)
         shape, dtype, weak_type = tuple(aval.shape), str(aval.dtype), bool(aval.weak_type)
-    except Exception:  # Not for JAX to trace, such as a string, or an int that fits no dtype: it must be static.
+    except Exception:  # JAX cannot trace it: a string, or an int that fits no dtype. It must be static.
         return Leaf("static", value=value_of(value), source=source)
     if isinstance(value, np.generic):  # The only arrays that can be static: the others have no hash.
         return Leaf("array", shape, dtype, weak_type, value=value_of(value), source=f"a NumPy {source}")

@@ -63,7 +63,7 @@ _FINER = {
     "time: jax.jit the function that calls it.",
     **{(kind, variant): text for kind in ("static value", "structure") for variant, text in _OBJECTS.items()},
 }
-"""By kind and variant, where there is more to say than of the kind."""
+"""By kind and variant, where the variant has better advice than the kind."""
 
 _FUNCTIONS = {
     "held": ", with {hint} as an argument (what a function holds is built into its program)",
@@ -99,7 +99,7 @@ def recompilation(function: str, stage: str, cause: Cause) -> str:
         lines.append(f"  {cause.problem}")
     elif not cause.known:
         lines.append("  no earlier call is known: this is the first, or it compiled before perfsuite watched.")
-        lines.append(f"  Warm it before: {warm}")
+        lines.append(f"  Warm it first: {warm}")
     elif cause.changes:
         lines += [*_listed(cause.changes), f"  nearest of {known}. {_remedy(cause.changes, warm)}"]
     else:
@@ -131,7 +131,7 @@ def _eager_operation(function: str, stage: str, cause: Cause) -> str:
 def unwarmed(
     function: str, signature: Signature, changes: Sequence[SignatureChange], warmed: int, *, where: str, compiled: str
 ) -> str:
-    """The message for a call whose signature was not warmed; at `where`, for which JAX compiled `compiled`."""
+    """The message for a call at `where` whose signature was not warmed, and which made JAX compile `compiled`."""
     where = where and f" at {where}"
     inner = f" (it compiled `{compiled}`)" if compiled not in ("", function) else ""
     # A model's signature is hundreds of lines; the lines below name what differs in it.

@@ -21,7 +21,7 @@ from perfsuite.measure.errors import MeasurementError
 from perfsuite.measure.measurement import Metric
 
 _RUNS = 4
-"""The first two may fill a cache that the others find full; of the others the one with the most misses counts."""
+"""The first two runs may fill a cache. Of the others, the one with the most misses counts."""
 
 MOVED = "an argument that is moved"
 ERROR_BEFORE = (
@@ -111,7 +111,7 @@ def _misses(call: Call) -> list[_Miss]:
         outputs = fn(*args, **kwargs)
     finally:
         sys.setprofile(before)
-    call.carry_on(outputs)  # before the waiting, which may be interrupted
+    call.carry_on(outputs)  # before waiting, which may be interrupted
     jax.block_until_ready(outputs)
     return misses
 

@@ -30,9 +30,9 @@ _HEARTBEAT = "/perfsuite/heartbeat"
 _MOST_PENDING = 256
 
 
-# Copied on every change, so that a listener may read it in any thread without a lock.
+# Replaced on every change, so that a listener in any thread can read it without a lock.
 _open: tuple[Compiles, ...] = ()
-# Reentrant: an interrupt's handler may open a context too.
+# Reentrant, because the handler of an interrupt may open a context too.
 _lock = threading.RLock()
 
 
@@ -88,7 +88,7 @@ def _unregister() -> None:
 
 
 def is_heard() -> bool:
-    """Whether JAX still calls our listeners."""
+    """Whether JAX still calls perfsuite's listeners."""
     _here.heard = False
     jax.monitoring.record_event_duration_secs(_HEARTBEAT, 0.0)
     return _here.heard

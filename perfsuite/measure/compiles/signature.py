@@ -92,7 +92,7 @@ def with_parameters(changes: Iterable[SignatureChange], function: Any) -> Change
 
 
 def signature_of(args: tuple, kwargs: dict[str, Any] | None = None) -> Signature:
-    """Describe the arguments of a call. Any argument will do, also donated arrays and objects without a text."""
+    """Describe the arguments of a call. Takes any argument, also donated arrays and objects whose repr raises."""
     by_path = {f"args[{n}]": value for n, value in enumerate(args)}
     return signature_of_named(by_path | {f"kwargs[{name!r}]": x for name, x in sorted((kwargs or {}).items())})
 
@@ -103,7 +103,7 @@ def signature_of_named(arguments: dict[str, Any]) -> Signature:
 
 
 def changes_between(before: Signature, after: Signature) -> Changes:
-    """What `after` has different from `before`, in the order of `after`'s arguments. Empty where JAX sees none.
+    """The differences of `after` from `before`, in the order of `after`'s arguments. Empty where JAX sees none.
 
     The changes in the opposite direction are the same with `was` and `now` exchanged.
     """
@@ -193,7 +193,7 @@ def _field_changes(path: str, was: Value | None, now: Value | None) -> Iterator[
 def _static_changes(
     path: str, was: Value | None, now: Value | None, was_text: str, now_text: str
 ) -> Iterator[SignatureChange]:
-    """A static value that is another, by its fields; of two functions also what differs of what they have built in."""
+    """How two static values differ: by their fields, or as a whole; for functions also in what they have built in."""
     if fields := list(_field_changes(path, was, now)):
         yield from fields
         return
@@ -247,7 +247,7 @@ def _placement_changes(path: str, was: Leaf, now: Leaf) -> Iterator[SignatureCha
 
 
 def _shape_distance(was: tuple[int, ...], now: tuple[int, ...]) -> float:
-    """From 1 for sizes that are close to 3 for another number of dimensions."""
+    """1 for sizes that are close, up to 3 for another number of dimensions."""
     if len(was) != len(now):
         return 3.0
     return 1.0 + sum(abs(a - b) / max(a, b, 1) for a, b in zip(was, now, strict=True)) / max(len(was), 1)
@@ -269,7 +269,7 @@ def _looks_apart(was: str, now: str) -> float:
 
 
 def _constructor(was: Leaf, now: Leaf) -> str:
-    """What gives a Python number a dtype that both sides fit in, such as `jnp.float32`."""
+    """The constructor, such as `jnp.float32`, of a dtype that both sides fit in."""
     name = str(jnp.promote_types(was.dtype, now.dtype)) if was.dtype != now.dtype else now.dtype
     return f"jnp.{name}{'_' if name == 'bool' else ''}"
 

@@ -135,7 +135,7 @@ def identity_of(value: Any) -> Value:
 
 
 def held_by(function: Any) -> dict[str, Any]:
-    """What a function object brings with it, by the words for a message."""
+    """What a function object brings with it, under the names that a message uses."""
     found: dict[str, Any] = {}
     for part in innermost(function):
         if isinstance(part, functools.partial):

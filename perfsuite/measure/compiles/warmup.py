@@ -60,7 +60,7 @@ class Warm:
             raise unwarmed from None
 
     def __getattr__(self, name: str) -> Any:
-        if name == "fn":  # A copy that is still empty has nobody to ask.
+        if name == "fn":  # `copy.copy` asks before it sets `fn`.
             raise AttributeError(name)
         return getattr(self.fn, name)
 
@@ -114,7 +114,7 @@ def warm(fn: Callable, over: Iterable[tuple | Call]) -> Warm:
 
 @contextlib.contextmanager
 def borrowed(call: Call) -> Iterator[Call]:
-    """A call to run in the place of `call`: of its function itself where that is `Warm`, with the same arguments.
+    """A call to run in place of `call`, with the same arguments. Where its function is `Warm`, the call is of `.fn`.
 
     When the context closes, also after an error, `call` gets the arguments that were carried last.
     """
@@ -134,12 +134,12 @@ def _run(fn: Callable, args: tuple, kwargs: dict[str, Any]) -> tuple[Any, Run]:
     __tracebackhide__ = True
     site = callsite.of_function(fn, args, kwargs)
     sighting = causes.sighting_of(site)
-    # Nothing is timed here, and on a device of its own the first run may compile for minutes.
+    # Nothing is timed here, and on an accelerator the first run may compile for minutes.
     with progress.waiting(f"warming {label_of(fn)}"), compiles.count() as counted:
         outputs = fn(*args, **kwargs)
         arrays = (leaf for leaf in jax.tree.leaves((outputs, args, kwargs)) if isinstance(leaf, jax.Array))
         jax.block_until_ready([array for array in arrays if not array.is_deleted()])
-    # Also where nothing compiled, because it did before perfsuite watched.
+    # Also where nothing compiled now, because it did before perfsuite watched.
     causes.HISTORY.remember(causes.key_of(site), sighting)
     return outputs, (sighting.signature, counted)
 
