@@ -15,7 +15,7 @@ from perfsuite.gate.environment import environment_from_dict, incomparable
 from perfsuite.gate.verdict import TOLERANCES
 from perfsuite.measure.call import Call
 from perfsuite.measure.measurement import Metric
-from perfsuite.measure.profiler.trace_growth import Profile, in_words
+from perfsuite.measure.profiler.trace_growth import Profile, where_time_went
 from perfsuite.measure.profiler.trace_recording import Traced, affordable_runs, profiles, trace_block, trace_call
 from perfsuite.measure.profiler.traces import NothingRanError, Trace
 from perfsuite.measure.serialise import made, plain
@@ -91,7 +91,7 @@ class Tracing:
         """What grew in a call since `metric` was recorded; the longest operations where that is not known."""
         before = self._baseline(metric)
         of = "since the baseline" if before else "of the baseline no trace is kept here"
-        return _unless_it_fails(lambda: in_words(before, profiles(call, us=us)[0], of))
+        return _unless_it_fails(lambda: where_time_went(before, profiles(call, us=us)[0], of))
 
     def compared(self, candidate: Call, reference: Call, us: float, metric: Metric, *, by_budget: bool) -> str:
         """What grew where `metric`, a ratio, failed: since its baseline, or else against the reference.
@@ -103,13 +103,13 @@ class Tracing:
 
         def words() -> str:
             now, before = profiles(candidate, reference, us=us)
-            return in_words(before, now, f"{reference.label} -> {candidate.label}")
+            return where_time_went(before, now, f"{reference.label} -> {candidate.label}")
 
         return _unless_it_fails(words)
 
     def longest(self, call: Call, us: float) -> str:
         """What a call spends its time on."""
-        return _unless_it_fails(lambda: in_words(None, profiles(call, us=us)[0]))
+        return _unless_it_fails(lambda: where_time_went(None, profiles(call, us=us)[0]))
 
     def remember(self, call: Call, us: float, *metrics: Metric) -> None:
         """While baselines are saved, keep what the call spends its time on, for a later failure of one of `metrics`."""

@@ -5,7 +5,7 @@ from perfsuite.instruments.base import NO_BUDGET, Instrument, declare
 from perfsuite.measure.call import Call, checked
 from perfsuite.measure.measurement import Metric
 from perfsuite.measure.runtime import transfers
-from perfsuite.measure.runtime.call_transfers import EXPLICIT, SUFFIXES, CallTransfers, transfers_of
+from perfsuite.measure.runtime.call_transfers import SUFFIXES, CallTransfers, transfers_of
 
 TRANSFERS = declare("perf.transfers", budget=("transfers",))
 
@@ -19,7 +19,7 @@ class Transfers(Instrument):
         __tracebackhide__ = True
         limits = self._begin(TRANSFERS, budget)
         counted = transfers_of(checked(call, "perf.transfers"))
-        name = self._recorder.unique(name or counted.label, *SUFFIXES.values(), EXPLICIT)
+        name = self._recorder.unique(name or counted.label, *SUFFIXES.values())
         for metric in counted.metrics(name):
             self._recorder.add(metric)
         if "transfers" in limits:

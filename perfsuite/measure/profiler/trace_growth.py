@@ -74,7 +74,7 @@ def grew(before: Profile, after: Profile) -> list[str]:
     return lines
 
 
-def in_words(before: Profile | None, after: Profile, of: str = "") -> str:
+def where_time_went(before: Profile | None, after: Profile, of: str = "") -> str:
     """What grew between two profiles, or the longest operations of one. `of` names what is compared."""
     head = f"traced, a run ({of})" if of else "traced, a run"
     if before is None:

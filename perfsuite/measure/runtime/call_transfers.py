@@ -8,14 +8,14 @@ import jax
 from perfsuite.measure.call import Call
 from perfsuite.measure.compiles.warmup import borrowed, warm
 from perfsuite.measure.measurement import Metric
-from perfsuite.measure.runtime.transfers import Direction, Transfer, TransferCounts, count
+from perfsuite.measure.runtime.transfers import Transfer, TransferCounts, count
 
-SUFFIXES: dict[Direction, str] = {
+SUFFIXES = {
     "host_to_device": " host to device transfers",
     "device_to_host": " device to host transfers",
     "callback": " callbacks",
+    "explicit": " explicit transfers",
 }
-EXPLICIT = " explicit transfers"
 REPEATS = 2
 
 
@@ -33,14 +33,18 @@ class CallTransfers(TransferCounts):
 
     def metrics(self, name: str) -> list[Metric]:
         """Four counts, each with what moved as its detail."""
-        implicit = [event for event in self.events if not event.explicit]
-        return [
-            _metric(f"{name}{suffix}", [event for event in implicit if event.direction == direction])
-            for direction, suffix in SUFFIXES.items()
-        ] + [_metric(f"{name}{EXPLICIT}", [event for event in self.events if event.explicit])]
+        metrics = []
+        for kind, suffix in SUFFIXES.items():
+            events = [event for event in self.events if kind == ("explicit" if event.explicit else event.direction)]
+            what = [f"{event.what}: {event.cause}" for event in events]
+            places = {part: event.location for part, event in zip(what, events, strict=True) if event.location}
+            unit = "callbacks" if kind == "callback" else "transfers"
+            detail = dict(Counter(what)) or None
+            metrics.append(Metric(name + suffix, len(events), unit, "count", detail=detail, places=places or None))
+        return metrics
 
     def in_words(self) -> str:
-        """One line for each implicit transfer and callback, the same ones together."""
+        """One line for each implicit transfer and callback, equal ones together."""
         lines = Counter(str(event) for event in self.events if not event.explicit)
         return "\n".join(f"{line} ({times} times)" if times > 1 else line for line, times in lines.most_common())
 
@@ -59,11 +63,3 @@ def transfers_of(call: Call) -> CallTransfers:
                 jax.block_until_ready(subject.run())
             runs.append(counted.events)
     return CallTransfers(call.label, min(runs, key=len))
-
-
-def _metric(name: str, events: list[Transfer]) -> Metric:
-    parts = [f"{event.what}: {event.cause}" for event in events]
-    places = {part: event.location for part, event in zip(parts, events, strict=True) if event.location}
-    detail = dict(Counter(parts))
-    unit = "callbacks" if name.endswith(SUFFIXES["callback"]) else "transfers"
-    return Metric(name, len(events), unit, "count", detail=detail or None, places=places or None)

@@ -2,7 +2,7 @@
 
 import json
 
-from perfsuite.measure.profiler.trace_growth import Profile, grew, in_words, profile_of
+from perfsuite.measure.profiler.trace_growth import Profile, grew, profile_of, where_time_went
 from perfsuite.measure.serialise import made, plain
 
 
@@ -38,16 +38,16 @@ def test_what_is_longer_in_one_trace_alone_did_not_grow_unless_it_runs_more_ofte
 def test_the_message_has_the_sums_the_ten_most_grown_and_what_takes_less(steps):
     before = profile_of(steps(dot=100, **{f"exp{n}": 10 + n for n in range(12)}))
     after = profile_of(steps(dot=40, **{f"exp{n}": 20 + 2 * n for n in range(12)}))
-    lines = in_words(before, after, "old -> new").splitlines()
+    lines = where_time_went(before, after, "old -> new").splitlines()
     assert lines[0] == ("traced, a run (old -> new): host 0 -> 0 us, device 286 -> 412 us, idle share 0.000 -> 0.000")
     assert lines[1] == "  grew: jit_step: exp11: 21 -> 42 us a run (+21), 1 time"
     assert len(lines) == 1 + 10 + 1
     assert lines[-1] == "  less: jit_step: dot (-60)"
-    assert in_words(after, after).splitlines()[1:] == ["  no operation on the device grew"]
+    assert where_time_went(after, after).splitlines()[1:] == ["  no operation on the device grew"]
 
 
 def test_a_single_profile_has_its_ten_longest_operations(steps):
-    lines = in_words(None, profile_of(steps(**{f"exp{n}": 10 + n for n in range(12)}))).splitlines()
+    lines = where_time_went(None, profile_of(steps(**{f"exp{n}": 10 + n for n in range(12)}))).splitlines()
     assert lines[0] == "traced, a run: host 0 us, device 186 us, idle share 0.000; the longest operations:"
     assert lines[1] == "  jit_step: exp11: 21 us, 1 time"
     assert len(lines) == 1 + 10
