@@ -48,21 +48,22 @@ class Subject:
         fn = call.fn.fn if isinstance(call.fn, Warm) else call.fn
         self.call = Call(fn, call.args, call.kwargs, call.carry)
         self.source = call
-        self.calls = 1
-        self.harness = Sample(0.0, 0.0)
         try:
             warm(fn, over=[self.call])
             with compiles.forbid():  # a call that compiles when it is warm has no steady state
-                self._calibrate(single)
+                self._calibrate()
         finally:
             self.give_back()
+        if single:  # calibrated all the same, which finds a clock that does not work
+            self.calls, self.harness = 1, Sample(0.0, 0.0)
 
-    def _calibrate(self, single: bool) -> None:
+    def _calibrate(self) -> None:
+        self.calls, self.harness = 1, Sample(0.0, 0.0)
         # How often `waiting_for` runs the call depends on what it sees, which differs between processes.
         self.wait = waiting_for(self.call.run) if peers.alone() else jax.block_until_ready
         # Twice, so that one stall of the machine does not make a short call look slow.
         self.call_ns = peers.agreed(min(run_block(self).to_ready for _ in range(2)))
-        if self.call_ns < SLOW_NS and not single:
+        if self.call_ns < SLOW_NS:
             self.calls = peers.agreed(calls_per_block(min(run_block(self).to_return for _ in range(5))))
             self.measure_harness()
 
