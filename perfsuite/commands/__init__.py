@@ -29,6 +29,23 @@ def main(arguments: Sequence[str] | None = None) -> int:
     A reader that goes away (`| head`) ends the command with the status that a shell gives for it, 141.
     """
     given = list(sys.argv[1:] if arguments is None else arguments)
+    options = _parser(given).parse_args(given)
+    try:
+        status = _module(options.command).run(options)
+        sys.stdout.flush()
+        return status
+    except (CommandError, HistoryError) as error:
+        print(f"perfsuite {options.command}: {error}", file=sys.stderr)
+        return 2
+    except KeyboardInterrupt:
+        return 130
+    except BrokenPipeError:
+        # Python flushes once more when it exits, and needs a standard output that takes it.
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return 141
+
+
+def _parser(given: Sequence[str]) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="perfsuite", description="Read, compare and follow the baselines that `pytest --perf-save` records."
     )
@@ -44,20 +61,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
         module.add_arguments(command)
-    options = parser.parse_args(given)
-    try:
-        status = _module(options.command).run(options)
-        sys.stdout.flush()
-        return status
-    except (CommandError, HistoryError) as error:
-        print(f"perfsuite {options.command}: {error}", file=sys.stderr)
-        return 2
-    except KeyboardInterrupt:
-        return 130
-    except BrokenPipeError:
-        # Python flushes once more when it exits, and needs a standard output that takes it.
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 141
+    return parser
 
 
 def _module(command: str) -> Any:

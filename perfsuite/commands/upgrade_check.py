@@ -36,43 +36,21 @@ SECONDS = 0.5
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments; pytest gets those after `--`."""
-    parser.add_argument(
-        "specs", nargs="+", metavar="SPEC", help='a package to try, as pip takes it: "jax==0.10.2", or a folder'
-    )
-    parser.add_argument(
-        "--from",
-        dest="before",
-        nargs="+",
-        default=[],
-        metavar="SPEC",
-        help="what to compare with (default: the packages as they are)",
-    )
-    parser.add_argument(
-        "--rounds",
-        type=_rounds,
-        default=ROUNDS,
-        metavar="N",
-        help=f"processes of each side that take the times, 5 and 5 in random order; 0 compares no times "
-        f"(default: {ROUNDS})",
-    )
-    parser.add_argument(
-        "--minutes",
-        type=_above_zero,
-        metavar="M",
-        help="about how long these processes may take in all; there are at least ten",
-    )
-    parser.add_argument(
-        "--seconds",
-        type=_above_zero,
-        default=SECONDS,
-        metavar="S",
-        help=f"most time for one timing in each of these processes (default: {SECONDS:g})",
-    )
-    parser.add_argument(
-        "--keep", type=Path, metavar="DIR", help="keep the environments in this folder, and reuse those in it"
-    )
-    parser.add_argument("--json", type=Path, metavar="FILE", help="also write all results to this file")
-    parser.add_argument("--all", action="store_true", help="also list the metrics that did not change")
+    spec = 'a package to try, as pip takes it: "jax==0.10.2", or a folder'
+    before = "what to compare with (default: the packages as they are)"
+    rounds = "processes of each side that take the times, 5 and 5 in random order; 0 compares no times"
+    minutes = "about how long these processes may take in all; there are at least ten"
+    seconds = f"most time for one timing in each of these processes (default: {SECONDS:g})"
+    keep = "keep the environments in this folder, and reuse those in it"
+    add = parser.add_argument
+    add("specs", nargs="+", metavar="SPEC", help=spec)
+    add("--from", dest="before", nargs="+", default=[], metavar="SPEC", help=before)
+    add("--rounds", type=_rounds, default=ROUNDS, metavar="N", help=f"{rounds} (default: {ROUNDS})")
+    add("--minutes", type=_above_zero, metavar="M", help=minutes)
+    add("--seconds", type=_above_zero, default=SECONDS, metavar="S", help=seconds)
+    add("--keep", type=Path, metavar="DIR", help=keep)
+    add("--json", type=Path, metavar="FILE", help="also write all results to this file")
+    add("--all", action="store_true", help="also list the metrics that did not change")
     _split_at_dashes(parser)
 
 
@@ -97,31 +75,35 @@ def run(arguments: argparse.Namespace) -> int:
     from perfsuite.upgrade.check import CheckFailed, check
     from perfsuite.upgrade.environments import EnvironmentFailed, check_specs
 
+    limits = {name: getattr(arguments, name) for name in ("keep", "rounds", "minutes", "seconds")}
     try:
         check_specs(arguments.specs)
         check_specs(arguments.before)
         _check_writable(arguments.json)
-        with (
-            _ended_by_sigterm(),
-            tempfile.TemporaryDirectory(prefix="perfsuite-upgrade-", ignore_cleanup_errors=True) as scratch,
-        ):
-            found = check(
-                arguments.before,
-                arguments.specs,
-                arguments.pytest_arguments,
-                scratch=Path(scratch),
-                **{name: getattr(arguments, name) for name in ("keep", "rounds", "minutes", "seconds")},
-                say=lambda text: print(f"perfsuite: {text}", file=sys.stderr, flush=True),
-            )
+        with _ended_by_sigterm(), _scratch_folder() as scratch:
+            sides = (arguments.before, arguments.specs)
+            found = check(*sides, arguments.pytest_arguments, scratch=Path(scratch), say=_say, **limits)
     except (EnvironmentFailed, CheckFailed) as error:
         raise CommandError(str(error)) from None
     print("\n".join(check_lines(found, everything=arguments.all, paint=style())))
     if arguments.json is not None:
-        try:
-            write_atomically(arguments.json, json.dumps(found.to_dict(), indent=1))
-        except OSError as error:
-            raise CommandError(f"--json {arguments.json}: cannot be written ({error.strerror or error})") from None
+        _write(arguments.json, json.dumps(found.to_dict(), indent=1))
     return 1 if found.worse else 0
+
+
+def _scratch_folder() -> tempfile.TemporaryDirectory[str]:
+    return tempfile.TemporaryDirectory(prefix="perfsuite-upgrade-", ignore_cleanup_errors=True)
+
+
+def _say(text: str) -> None:
+    print(f"perfsuite: {text}", file=sys.stderr, flush=True)
+
+
+def _write(path: Path, text: str) -> None:
+    try:
+        write_atomically(path, text)
+    except OSError as error:
+        raise CommandError(f"--json {path}: cannot be written ({error.strerror or error})") from None
 
 
 @contextlib.contextmanager

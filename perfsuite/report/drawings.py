@@ -176,14 +176,7 @@ def course(following: Following, each: Followed) -> Markup:
     for place, entry in zip(at, known, strict=True):
         if entry.interval is not None:
             axes.vlines(place, entry.interval.low, entry.interval.high, color=ACCENT, linewidth=1, alpha=0.6)
-    for step in each.steps:
-        axes.axvline(step.version - 0.5, color=FAIL if step.worse else GOOD, linewidth=1.2)
-    for of_break in each.breaks:
-        axes.axvline(of_break.version - 0.5, color=WARN, linewidth=1.2, linestyle=_DASHED)
-    for row, (version, changes) in enumerate(each.marks):
-        axes.axvline(version, color=FAINT, linewidth=1, linestyle=_DOTTED)
-        if len(each.marks) <= _MOST_MARKS:
-            _name_versions(axes, row, version, changes, left=version > len(entries) / 2)
+    _mark_versions(axes, each)
     if min(values) > 0 and max(values) > _LOGARITHMIC * min(values):
         axes.set_yscale("log")
     axes.set_ylabel(drawable(known[-1].unit, 24))
@@ -193,6 +186,18 @@ def course(following: Following, each: Followed) -> Markup:
     places = _ticks(each, len(entries))
     axes.set_xticks(places, [following.history.versions[place].commit.short for place in places])
     return svg(figure, f"{drawable(each.series.name)} over {plural(len(entries), 'version')}")
+
+
+def _mark_versions(axes: Axes, each: Followed) -> None:
+    """Lines where the metric moved, where it is not comparable with earlier values, and where versions changed."""
+    for step in each.steps:
+        axes.axvline(step.version - 0.5, color=FAIL if step.worse else GOOD, linewidth=1.2)
+    for of_break in each.breaks:
+        axes.axvline(of_break.version - 0.5, color=WARN, linewidth=1.2, linestyle=_DASHED)
+    for row, (version, changes) in enumerate(each.marks):
+        axes.axvline(version, color=FAINT, linewidth=1, linestyle=_DOTTED)
+        if len(each.marks) <= _MOST_MARKS:
+            _name_versions(axes, row, version, changes, left=version > len(each.series.entries) / 2)
 
 
 def _name_versions(axes: Axes, row: int, version: int, changes: Sequence[str], left: bool) -> None:

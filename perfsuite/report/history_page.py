@@ -67,13 +67,12 @@ def history_beside(
     for path in baseline_files(baselines):
         try:
             following = follow(read_history(path))
+            history = dataclasses.replace(following.history, path=relative(path, root) if root else str(path))
+            followings.append(dataclasses.replace(following, history=history))
         except HistoryError as error:
             problems.append(str(error))
         except ImportError as error:
             return None, f'no history: {error.name} is not installed: pip install "perfsuite[report]"'
-        else:
-            name = str(path) if root is None else relative(path, root)
-            followings.append(dataclasses.replace(following, history=dataclasses.replace(following.history, path=name)))
     if not followings:
         return None, f"no history: {problems[0] if problems else f'no baseline file in {baselines}'}"
     try:

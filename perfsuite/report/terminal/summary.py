@@ -65,19 +65,26 @@ def session_summary(
         counts = collections.Counter(gate.verdict for gate in gates)
         verdicts = ", ".join(f"{count} {name}" for name, count in counts.most_common())
         reporter.line(f"{plural(len(gates), 'metric')}: {verdicts}")
+    _programs(reporter, session, rootpath)
+    for result in saved:
+        _saved(reporter, SavedFile.of(result, rootpath))
+    if not_saved:
+        reporter.line(not_saved, red=True, bold=True)
+
+
+def _programs(reporter: pytest.TerminalReporter, session: PerfSession, rootpath: Path) -> None:
     compiled = sum(record.compiled for record in session.records)
     cached = sum(record.cached for record in session.records)
     if compiled or cached:
         where = f"the cache ({relative(session.cache, rootpath)})" if session.cache else "a cache"
         reporter.line(f"{plural(compiled + cached, 'program')}: {compiled} compiled, {cached} from {where}")
-    for result in saved:
-        file = SavedFile.of(result, rootpath)
-        reporter.line(f"{file.path} {file.summary}")
-        for change in file.changes:
-            if change.old is not None:
-                reporter.line(f"  {_in_words(change)}", **_CHANGE_COLORS.get(change.direction, {}))
-    if not_saved:
-        reporter.line(not_saved, red=True, bold=True)
+
+
+def _saved(reporter: pytest.TerminalReporter, file: SavedFile) -> None:
+    reporter.line(f"{file.path} {file.summary}")
+    for change in file.changes:
+        if change.old is not None:
+            reporter.line(f"  {_in_words(change)}", **_CHANGE_COLORS.get(change.direction, {}))
 
 
 def _file_name(session: PerfSession, rootpath: Path) -> list[str]:
