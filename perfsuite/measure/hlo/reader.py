@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator
 from typing import Any, Final
 
 from perfsuite.measure.hlo.hlo_module import Alias, Computation, Frame, Instruction, Module, Shape, Stack, bits_of
-from perfsuite.measure.hlo.scanner import ATTRIBUTE, CLOSING, Scanner, unescaped
+from perfsuite.measure.hlo.scanner import ATTRIBUTE, Scanner, unescaped
 from perfsuite.measure.hlo.stacks import StackTables
 
 _NAME: Final = r'[^\s%"(),/=\[\]{}]++'
@@ -30,6 +30,7 @@ _ARRAY: Final = re.compile(_ARRAY_TEXT, re.ASCII)
 _LEAF: Final = re.compile(r"([a-z]\w*+)\[([^][]*+)\](?:\{[^{}]*+\})?", re.ASCII)
 _SIZE: Final = re.compile(r"(?:<=)?([0-9]{1,18})")
 _COMMENT: Final = re.compile(r"/\*.*?\*/")
+_INNERMOST_BRACKETS: Final = re.compile(r"\([^()]*\)|\[[^\[\]]*\]|\{[^{}]*\}")
 _PERCENT_NAME: Final = re.compile(rf"%({_NAME})")
 _METADATA: Final = re.compile(r'\s*+(\w++)=("(?:[^"\\]++|\\.)*+"|\{[^{}]*+\}|[^\s"{}]++)', re.DOTALL)
 _CYCLES: Final = re.compile(r'"estimated_cycles":\s*+"?(-?[0-9]{1,18})')
@@ -239,17 +240,12 @@ def _callees(value: str) -> list[str]:
     return [name.removeprefix("%") for name in names if name]
 
 
-def _bare_operands(arguments: str) -> Iterator[str]:
+def _bare_operands(arguments: str) -> list[str]:
     """The names in `a, f32[2,3]{1,0} b`: operands of a text without `%`, whose types may hold commas of their own."""
-    depth = 0
-    word = ""
-    for token in re.findall(r"[()\[\]{}]|[^()\[\]{},\s]+|,", _COMMENT.sub("", arguments)):
-        depth += (token in CLOSING) - (token in CLOSING.values())
-        if token == "," and depth == 0:
-            yield word
-        word = token
-    if word:
-        yield word
+    text, outer = "", _COMMENT.sub("", arguments)
+    while text != outer:
+        text, outer = outer, _INNERMOST_BRACKETS.sub("", outer)
+    return [part.split()[-1] for part in text.split(",") if part.strip()]
 
 
 def _number(text: str | None) -> int:

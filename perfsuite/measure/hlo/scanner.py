@@ -9,7 +9,7 @@ _UNBRACKETED: Final = re.compile(rf'(?:[^"()\[\]{{}}]++|{_QUOTED_TEXT})*+', re.D
 _UNBRACED: Final = re.compile(rf'(?:[^"{{}}]++|{_QUOTED_TEXT})*+', re.DOTALL)
 _QUOTED: Final = re.compile(_QUOTED_TEXT, re.DOTALL)
 _BARE: Final = re.compile(r'[^,\n"()\[\]{}]*+')
-CLOSING: Final = {"(": ")", "[": "]", "{": "}"}
+_CLOSING: Final = {"(": ")", "[": "]", "{": "}"}
 
 # The name of an attribute, and its value where that is a word, a text in quotes or one pair of braces.
 ATTRIBUTE: Final = re.compile(
@@ -67,7 +67,7 @@ class Scanner:
                 if not quoted:
                     self.fail(at, "cut short: a text without its closing quote")
                 at = quoted.end()
-            elif first in CLOSING:
+            elif first in _CLOSING:
                 at = self.closed(at)
             else:
                 return at
@@ -75,14 +75,14 @@ class Scanner:
     def closed(self, at: int, skip: re.Pattern[str] = _UNBRACKETED) -> int:
         """The position after the bracket that closes the one here; `skip` matches what lies between brackets."""
         text, start = self.text, at
-        open_brackets = [CLOSING[text[at]]]
+        open_brackets = [_CLOSING[text[at]]]
         while open_brackets:
             at = skip.match(text, at + 1).end()  # type: ignore[union-attr]  # it matches the empty text too
             bracket = text[at : at + 1]
             if bracket == open_brackets[-1]:
                 open_brackets.pop()
-            elif bracket in CLOSING:
-                open_brackets.append(CLOSING[bracket])
+            elif bracket in _CLOSING:
+                open_brackets.append(_CLOSING[bracket])
             else:
                 # The line named is that of the opening bracket: the error is rarely as far away as where it shows.
                 found = {"": "the end", '"': "a text without its closing quote"}.get(bracket, repr(bracket))

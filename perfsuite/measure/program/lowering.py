@@ -168,17 +168,10 @@ def _parameters(seen: jax_stack.Lowering, module: Any, count: int) -> dict[int, 
         return {number: number for number in range(count)}
     if seen.traced is None:
         return {}
-    names = list(seen.traced.jaxpr.jaxpr.debug_info.arg_names)
-    found: dict[int, int] = {}
-    leaf = 0
-    for parameter, argument in enumerate(arguments):
-        match = _ARGUMENT_NAME.match(str(argument.location))
-        while leaf < len(names) and (match is None or names[leaf] != match[1]):
-            leaf += 1
-        if leaf < len(names):
-            found[leaf] = parameter
-        leaf += 1
-    return found
+    locations = [_ARGUMENT_NAME.match(str(argument.location)) for argument in arguments]
+    by_name = {found[1]: parameter for parameter, found in enumerate(locations) if found}
+    names = seen.traced.jaxpr.jaxpr.debug_info.arg_names
+    return {leaf: by_name[name] for leaf, name in enumerate(names) if name in by_name}
 
 
 def _host_calls(jaxpr: Any) -> Iterator[tuple[str, str]]:

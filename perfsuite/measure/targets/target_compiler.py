@@ -120,13 +120,23 @@ def compile_for(
         "config": configuration(),
         "options": dict(options or {}),
     }
+    result = _remembered_or_compiled(target, stablehlo, request, cache)
+    if isinstance(result, CompileFailed):
+        raise result
+    return result
+
+
+def _remembered_or_compiled(
+    target: Target, stablehlo: bytes, request: Mapping[str, Any], cache: Path | None
+) -> CompilerOutput | CompileFailed:
     environment = worker_environment(os.environ)
     key = _key(target, stablehlo, request, environment)
-
-    def remembered() -> CompilerOutput | CompileFailed | None:
-        return _result(target, facts_cache.read(cache, key), cached=True)
-
-    def compiled() -> CompilerOutput | CompileFailed:
+    if result := _result(target, facts_cache.read(cache, key), cached=True):
+        return result
+    with facts_cache.locked(cache, key):
+        # Another process may have compiled it meanwhile.
+        if result := _result(target, facts_cache.read(cache, key), cached=True):
+            return result
         entry = _run(target, stablehlo, request, environment)
         result = _result(target, entry, cached=False)
         if result is None:
@@ -134,14 +144,6 @@ def compile_for(
         if not (isinstance(result, CompileFailed) and result.details.startswith(_PASSING)):
             facts_cache.write(cache, key, entry)
         return result
-
-    result = remembered()
-    if result is None:
-        with facts_cache.locked(cache, key):
-            result = remembered() or compiled()  # another process may have compiled it meanwhile
-    if isinstance(result, CompileFailed):
-        raise result
-    return result
 
 
 def configuration() -> dict[str, Any]:

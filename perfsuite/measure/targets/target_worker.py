@@ -5,13 +5,12 @@ The folder holds `program.mlir`, a StableHLO text, and `request.json`:
     {"parent": pid, "topology": "v5e:2x2", "arguments": {...}, "partitions": 1, "config": {...}, "options": {...}}
 
 `arguments` are those of `topologies.get_topology_desc`, `config` values of `jax.config`, `options` those of
-`jax.jit(compiler_options=...)`. It writes `program.hlo`, the compiled text, and last `result.json`:
+`jax.jit(compiler_options=...)`. The worker writes `program.hlo`, the compiled text, and last `result.json`:
 
     {"cost": {...}, "memory": {...}, "compile_seconds": s, "compiler": "..."}
     {"error": {"stage": "start", "parse", "compile" or "report", "type": "JaxRuntimeError", "message": "..."}}
 
-libtpu stays out of the process that runs the tests, because it may end that process: on an unknown flag it exits, and a
-failed check of the compiler aborts.
+libtpu may end its process: it exits on an unknown flag, and a failed check of the compiler aborts.
 """
 
 import ctypes
