@@ -1,4 +1,4 @@
-"""What a pytree is besides its arrays: the part that a compiled function holds static.
+"""The part of a pytree besides its arrays, which a compiled function holds static.
 
 Python says `1 == 1.0 == True` and `0.0 == -0.0`, and that not-a-number equals nothing. A compiled function keyed on
 plain equality therefore answers `f(x, 1.0)` with the program for `f(x, 1)`, and compiles again for every not-a-number.
@@ -61,9 +61,9 @@ def is_array_or_struct(leaf: Any) -> bool:
 class Structure:
     """A pytree without its arrays: tree definition, which leaves are arrays, and the leaves that are not.
 
-    Arrays are what `equinox.is_array` says: JAX and NumPy arrays and NumPy scalars. Two structures are equal when
-    their tree definitions are (static fields by `==`, as everywhere in JAX) and their static leaves have the same
-    `static_key`. Hashing raises `ValueError` where a static leaf is not hashable.
+    `equinox.is_array` defines arrays: JAX and NumPy arrays and NumPy scalars. Two structures are equal when their tree
+    definitions are (static fields by `==`, as everywhere in JAX) and their static leaves have the same `static_key`.
+    Hashing raises `ValueError` where a static leaf is not hashable.
     """
 
     __slots__ = ("_join", "_key", "mask", "static", "treedef")
@@ -92,7 +92,7 @@ class Structure:
         return arrays
 
     def join(self, arrays: Sequence[Any]) -> Any:
-        """The tree again, with `arrays` (anything, one for each array there was) in the arrays' places."""
+        """The tree again, with `arrays` (anything, one for each array) in the arrays' places."""
         if self._join is None:
             return self.treedef.unflatten(arrays)
         return self.treedef.unflatten(self._join([*arrays, *self.static]))
@@ -117,6 +117,6 @@ class Structure:
 
 
 def _join_order(mask: Sequence[bool]) -> list[int]:
-    """Where each leaf is found in the list of arrays followed by static leaves."""
+    """Each leaf's place in the list of arrays followed by static leaves."""
     arrays, static = iter(range(sum(mask))), iter(range(sum(mask), len(mask)))
     return [next(arrays) if is_array else next(static) for is_array in mask]

@@ -36,7 +36,7 @@ class Shapes:
 
 
 def shapes(size: str, **changes: Any) -> Shapes:
-    """The seed's configuration at full size, BERT-base at 64 x 512 in bfloat16; a small one with the same kernels.
+    """The main configuration at full size, BERT-base at 64 x 512 in bfloat16; a small one with the same kernels.
 
     Two layers, 128 wide: narrower, and a TPU's compiler fuses otherwise, because arrays no longer fill its tiles.
     """

@@ -23,7 +23,7 @@ DROPOUT = {
     "no-dropout": {"dropout": 0.0, "attention": "fused"},
     "dropout": {"dropout": 0.1, "attention": "eager"},
 }
-"""The seed's two configurations."""
+"""The two configurations of the lab note behind docs/workloads/bert.md."""
 
 UNLIKE = 0.3
 """Tolerance of a ratio between Python and C++ work, which a busy machine slows unequally: `filter_jit` over the flat

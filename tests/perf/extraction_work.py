@@ -1,4 +1,4 @@
-"""Qwen2 and ragged texts for the suite, and the way from the seed's extraction to the pipeline, one change at a time.
+"""Qwen2 and ragged texts for the suite, and the way from the lab note's extraction to the pipeline, one change at a time.
 
 Run as a script, `python extraction_work.py small`, it times the first run of every step of that way, compiles included,
 in a process that has compiled nothing yet, and prints them as JSON.
@@ -69,7 +69,7 @@ def work(size: str, **changes: Any) -> Work:
 
 
 def naive(model: Qwen2, made: Work) -> Run:
-    """The seed's."""
+    """The lab note's."""
     return lambda params, texts: extract_naive(model, params, texts, made.batch_size, made.layers)
 
 

@@ -1,4 +1,4 @@
-"""GPT-2 models whose generation the suite measures, and the cache of seed document 004, which grows with every token."""
+"""GPT-2 models whose generation the suite measures, and a cache that grows with every token."""
 
 import dataclasses
 import functools
@@ -27,7 +27,7 @@ STRIDE = {"small": 1, "full": 16}
 """Of the lengths at which an uncached token is timed."""
 
 PROMPT = (0, 1, 2, 3)
-"""As long as the seed's, whose first shape is [1, 4]."""
+"""As long as the lab note's, whose first shape is [1, 4]."""
 
 
 def config_of(size: str, **changes: Any) -> GPT2Config:
@@ -119,7 +119,7 @@ def r_squared(values: np.ndarray, fitted: np.ndarray) -> float:
 
 @functools.partial(jax.jit, static_argnames="config")
 def growing_step(past: Any, ids: jax.Array, params: Params, *, config: GPT2Config) -> tuple[Any, jax.Array]:
-    """The seed's: read `ids` after what `past` has, and give it back with their keys and values behind.
+    """Read `ids` after the tokens in `past`, and return `past` with their keys and values appended, as the lab note does.
 
     `past` is None, or a pair `[1, tokens, heads, size]` a layer; after it `ids` is a single token. Every length is
     another shape.

@@ -23,7 +23,7 @@ from perfsuite.workloads.training import Optimizer
 ADAMW = optax.adamw(1e-4)
 KEY = jax.random.key(0)
 LADDER = {4: 768, 12: 1024, 24: 2048, 36: 2048, 48: 2048, 60: 2048}
-"""Layers and width of the six models of seed document 002: 24 to 360 transforms, 0.1 to 3.1 billion parameters."""
+"""Layers and width of the six models of the lab note: 24 to 360 transforms, 0.1 to 3.1 billion parameters."""
 
 
 def rung(layers: int, size: str) -> BertConfig:

@@ -1,6 +1,7 @@
-"""Activations of Qwen2 for a stream of texts: seed document 001, whose extraction was not jitted.
+"""Activations of Qwen2 for a stream of texts. docs/workloads/extraction.md has the measurements.
 
-The seed expected 4 to 7 times from all of its improvements together. `extraction_work.VARIANTS` has them one by one.
+The lab note behind it, whose extraction was not jitted, expected 4 to 7 times from all of its improvements together.
+`extraction_work.VARIANTS` has them one by one.
 """
 
 import dataclasses

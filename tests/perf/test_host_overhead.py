@@ -1,7 +1,7 @@
 """What a step costs the host when there is nothing to compute: about 600 arrays of BERT-base with its AdamW state.
 
-Seed 000 says that the overhead follows structure and not computation, and asks whether it is linear in the model's
-size. Host calls answer both exactly; the times beside them say what they are worth.
+The lab note behind docs/workloads/bert.md says that the overhead follows structure and not computation, and asks
+whether it is linear in the model's size. Host calls answer both exactly; the times beside them show what they cost.
 """
 
 import equinox as eqx
@@ -45,7 +45,7 @@ def preprocess(tree):
 
 
 def test_preprocess_and_postprocess_of_filter_jit(perf, trivial_steps):
-    """The seed's split: 26 % before the call, 74 % after it, where the outputs are combined."""
+    """The lab note's split: 26 % before the call, 74 % after it, where the outputs are combined."""
     tree = trivial_steps.tree
     halves = call(preprocess, tree), call(eqx.combine, *eqx.partition(tree, eqx.is_array))
     split = perf.compare(*halves, until="return", name="preprocess/postprocess", tolerance=UNLIKE)

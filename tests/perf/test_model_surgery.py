@@ -1,7 +1,7 @@
-"""Model surgery and start-up over a mesh: seed documents 002 and 003.
+"""Model surgery and start-up over a mesh. docs/workloads/surgery.md has the measurements.
 
-The seed made one `equinox.tree_at` for each of 24 replacements, 68 us a leaf each, and got 7.6 times faster with one for
-all. Building the nodes on the paths anew, and nothing else, leaves both behind.
+The lab note behind it made one `equinox.tree_at` for each of 24 replacements, 68 us a leaf each, and was 7.6 times
+faster with one for all. Building new nodes on the paths, and nothing else, is faster than both.
 """
 
 import statistics
@@ -81,7 +81,7 @@ def flatten_and_unflatten(tree):
 
 
 def test_one_tree_at_for_all_replacements(perf, surgery):
-    """The seed's metric."""
+    """The lab note's metric."""
     model, _, replacements = surgery(4)
     assert_same_tree(*(replace(model, replacements) for replace in REPLACE.values()))
     calls = replacing(replace_at_once, model, replacements), replacing(replace_one_by_one, model, replacements)
@@ -149,7 +149,7 @@ def test_one_tree_at_costs_in_proportion_to_the_model(perf, one_replacement):
 
 
 def test_first_run_over_the_ladder(perf):
-    """Trace, lower, compile and run, for each of the seed's six models: "near-linear", 90 ms a transform on a TPU v4.
+    """Trace, lower, compile and run, for each of the lab note's six models: "near-linear", 90 ms a transform on a TPU v4.
 
     The times are for people. What the compiler gets is linear: the lines of the program.
     """
@@ -208,7 +208,7 @@ def test_no_device_needs_more_than_its_part_of_the_model(perf, target):
 
 
 def test_start_up_of_bert_base(perf):
-    """The seed's table: the phases one after the other, and all in one program, where they cost time while tracing."""
+    """The lab note's table: the phases one after the other, and all in one program, where they cost time while tracing."""
     config = bert(12, perf.size)
     eager, tracing = Clock(), Clock()
     for _ in range(4):

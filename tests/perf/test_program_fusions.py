@@ -1,4 +1,4 @@
-"""Seed 000's fusion analysis on the v5e's own compiler: which operations of BERT's attention and dropout share a kernel.
+"""Fusion analysis with the v5e's own compiler: which operations of BERT's attention and dropout share a kernel.
 
 Each has a control: an `optimization_barrier` where the kernel is to hold together, and the same question answers no.
 """

@@ -1,6 +1,6 @@
-"""What the compilers make of BERT's train step: seed 000's two configurations, on the v5e, and the main one elsewhere.
+"""What the compilers make of BERT's train step: two configurations, on the v5e, and the main one elsewhere.
 
-The times to compile are the seed's compile-time analysis: 53 to 62 s without dropout, 205 to 228 s with it, reported of a
+The lab note behind docs/workloads/bert.md reports 53 to 62 s to compile without dropout, 205 to 228 s with it, on a
 v5e's own host at full size.
 """
 

@@ -1,4 +1,4 @@
-"""Seed 000's table on this device: what each train step costs beside the floor, a step over the same arrays in a list.
+"""What each train step costs beside the floor, a step over the same arrays in a list.
 
 "To ready" is what the user waits for a step. `filter_jit`'s overhead shows in it whole; an asynchronous step hides its
 own as far as the device has work to do meanwhile.

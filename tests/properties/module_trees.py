@@ -12,7 +12,7 @@ import jax
 import numpy as np
 from hypothesis import strategies as st
 
-from perfsuite.workloads.surgery.module_paths import places
+from perfsuite.workloads.surgery.module_paths import sub_modules
 
 from .strategies import Branch, Leafless, Named, Tagged, arrays, statics
 
@@ -161,7 +161,7 @@ class Change:
 @st.composite
 def patterns(draw, tree):
     """A pattern that matches at least one sub-module."""
-    names = [place.name for place in places(tree)]
+    names = [place.name for place in sub_modules(tree)]
     name = draw(st.sampled_from(names[:0:-1] or names))
     kind = draw(st.sampled_from([*["exact"] * 6, "one character", "start", "end", "both"]))
     start = draw(st.integers(0, len(name)))
@@ -181,7 +181,7 @@ def patterns(draw, tree):
 
 def matched(tree, pattern):
     """The paths of the sub-modules that `pattern` matches."""
-    return [place.path for place in places(tree) if fnmatch.fnmatchcase(place.name, pattern)]
+    return [place.path for place in sub_modules(tree) if fnmatch.fnmatchcase(place.name, pattern)]
 
 
 def separate(paths):

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jax.tree_util import keystr
 
-from perfsuite.workloads.surgery.module_paths import at_path, iter_module, places
+from perfsuite.workloads.surgery.module_paths import at_path, iter_module, sub_modules
 from perfsuite.workloads.surgery.replacing import replace_at_once, replace_on_paths, replace_one_by_one
 from perfsuite.workloads.surgery.transforms import (
     PlanError,
@@ -82,7 +82,7 @@ def test_places_are_all_dataclasses_that_are_nodes_with_names_of_their_own_and_p
         for path, node in walk(tree)
         if dataclasses.is_dataclass(node) and not jax.tree_util.all_leaves([node])
     ]
-    found = list(places(tree))
+    found = list(sub_modules(tree))
     assert [(place.path, place.name, id(place.module)) for place in found] == [
         (path, name, id(node)) for path, name, node in expected
     ]
@@ -100,7 +100,7 @@ def test_places_are_all_dataclasses_that_are_nodes_with_names_of_their_own_and_p
 @given(module_trees())
 def test_iter_module_gives_every_sub_module_once_under_its_first_name(tree):
     first = {}
-    for place in places(tree):
+    for place in sub_modules(tree):
         first.setdefault(id(place.module), place.name)
     found = list(iter_module(tree))
     assert found[0][0] == ""

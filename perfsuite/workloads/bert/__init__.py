@@ -45,7 +45,7 @@ class BertForMaskedLM(eqx.Module):
         """Logits `[batch, sequence, vocabulary]` in the activation dtype.
 
         `input_ids` and `token_type_ids` are integers `[batch, sequence]`; `attention_mask` has their shape and is
-        nonzero on real tokens, of which every row must have one: eager attention over none is not a number.
+        nonzero on real tokens. Every row must have one: eager attention over none is not a number.
 
         Raises `ValueError` for sequences beyond `config.max_positions`, and where dropout is on without a `key`.
         """
@@ -79,9 +79,9 @@ def masked_lm_loss(
     labels = batch["labels"]
     selected = labels != IGNORED_LABEL
     targets = jnp.where(selected, labels, 0)
-    # logsumexp minus one logit, not log_softmax: the backward pass then keeps one array of logits, not two. And the one
-    # by comparison, not by a gather, which would make XLA write out all logits in float32: of BERT-base at batch 64 and
-    # sequence 512 4 GB, with which the step does not fit a TPU v5e.
+    # logsumexp minus one logit, not log_softmax, so that the backward pass keeps one array of logits, not two. A gather
+    # of that logit would make XLA write out all logits in float32: 4 GB for BERT-base at batch 64 and sequence 512,
+    # with which the step does not fit a TPU v5e.
     wide = logits.astype(jnp.float32)
     is_target = targets[..., None] == jnp.arange(logits.shape[-1])
     target_logits = jnp.sum(jnp.where(is_target, wide, 0.0), axis=-1)
@@ -93,5 +93,5 @@ def masked_lm_loss(
 
 
 def parameter_count(model: Any) -> int:
-    """How many numbers are trained: the sizes of all floating-point arrays of `model`, added up."""
+    """The number of trained parameters: the sizes of all floating-point arrays of `model`, added up."""
     return sum(leaf.size for leaf in jax.tree.leaves(eqx.filter(model, eqx.is_inexact_array)))

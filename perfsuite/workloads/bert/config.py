@@ -3,6 +3,8 @@
 import dataclasses
 from typing import Any, Literal, Self
 
+from perfsuite.workloads.checks import DTYPES, check_at_least, check_choice, check_multiple
+
 
 @dataclasses.dataclass(frozen=True)
 class BertConfig:
@@ -11,8 +13,8 @@ class BertConfig:
     `attention` is `"fused"` (`jax.nn.dot_product_attention`) or `"eager"` (QK^T, mask, softmax, dropout, V). The fused
     kernel has no dropout on attention weights, so `dropout` then applies to embeddings and residual branches alone.
     `activation_dtype` is what layers compute in; parameters, normalisation, softmax and loss stay float32.
-    `remat` keeps each layer's input alone for the backward pass, which computes the layer once more: less memory on an
-    accelerator, more FLOPs, the same gradients.
+    With `remat` the backward pass computes each layer again from its input: less memory on an accelerator, more FLOPs,
+    the same gradients.
 
     Raises `ValueError` on sizes that cannot make a model.
     """
@@ -33,23 +35,13 @@ class BertConfig:
 
     def __post_init__(self) -> None:
         sizes = ("vocab_size", "hidden_size", "num_heads", "intermediate_size", "max_positions", "num_token_types")
-        for name in sizes:
-            if getattr(self, name) < 1:
-                raise ValueError(f"BertConfig.{name} must be at least 1, got {getattr(self, name)}")
-        if self.num_layers < 0:
-            raise ValueError(f"BertConfig.num_layers must not be negative, got {self.num_layers}")
-        if self.hidden_size % self.num_heads:
-            raise ValueError(
-                f"BertConfig.hidden_size ({self.hidden_size}) must be a multiple of num_heads ({self.num_heads})"
-            )
+        check_at_least(1, self, *sizes)
+        check_at_least(0, self, "num_layers")
+        check_multiple(self, "hidden_size", "num_heads")
         if not 0 <= self.dropout < 1:
             raise ValueError(f"BertConfig.dropout must be in [0, 1), got {self.dropout}")
-        if self.attention not in ("fused", "eager"):
-            raise ValueError(f"BertConfig.attention must be 'fused' or 'eager', got {self.attention!r}")
-        if self.activation_dtype not in ("float32", "bfloat16", "float16"):
-            raise ValueError(
-                f"BertConfig.activation_dtype must be 'float32', 'bfloat16' or 'float16', got {self.activation_dtype!r}"
-            )
+        check_choice(("fused", "eager"), self, "attention")
+        check_choice(DTYPES, self, "activation_dtype")
 
     @classmethod
     def base(cls, **changes: Any) -> Self:
@@ -69,14 +61,8 @@ class BertConfig:
         return cls(**{**sizes, **changes})
 
     def narrowed(self, **changes: Any) -> Self:
-        """The same tree, leaf for leaf, with arrays so narrow that host overhead is what is left to measure."""
-        # Not narrower than 64: XLA's CPU compiler then turns products into loops and fuses them across layers, over
-        # and over. Twelve layers and AdamW compile in 4.3 s of processor time at 64, in over 34 s at 16 (jax 0.10.2).
-        sizes = {
-            "vocab_size": 128,
-            "hidden_size": 64,
-            "num_heads": 2,
-            "intermediate_size": 128,
-            "max_positions": 64,
-        }
+        """The same tree, leaf for leaf, with arrays so narrow that a step's time is mostly host overhead."""
+        # Not narrower than 64, where XLA's CPU compiler turns products into loops and fuses them across layers: twelve
+        # layers and AdamW compile in 4.3 s of processor time at 64, in over 34 s at 16 (jax 0.10.2).
+        sizes = {"vocab_size": 128, "hidden_size": 64, "num_heads": 2, "intermediate_size": 128, "max_positions": 64}
         return dataclasses.replace(self, **{**sizes, **changes})

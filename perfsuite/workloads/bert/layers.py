@@ -3,9 +3,9 @@
 The tree has Hugging Face's names (`attention.query`, `attention.output.dense`, `intermediate.dense`, `output.dense`)
 and its leaf count, 16 arrays a layer, because host overhead depends on the tree alone.
 
-Modules work on all tokens of a batch at once, `[tokens, hidden]` with tokens = batch x sequence, rather than one at a
-time under `vmap` or as `[batch, sequence, hidden]`: the program is smaller. A train step over 12 narrow layers then has
-1 680 fusions instead of 1 828, and compiles in 3.6 s of processor time instead of 4.4 (CPU, jax 0.10.2).
+Modules work on all tokens of a batch at once, `[tokens, hidden]` with tokens = batch x sequence. With
+`[batch, sequence, hidden]`, or one token at a time under `vmap`, the program is larger: a train step over 12 narrow
+layers has 1 828 fusions, not 1 680, and compiles in 4.4 s of processor time, not 3.6 (CPU, jax 0.10.2).
 """
 
 import math
@@ -149,7 +149,7 @@ class Attention(eqx.Module):
         )
         visible = mask[:, None, None, :]
         if self.kind == "fused":
-            # As a flash kernel does: the backward pass computes the scores again, and none are kept.
+            # As in a flash kernel, no scores are kept: the backward pass computes them again.
             mixed = jax.checkpoint(jax.nn.dot_product_attention)(query, key, value, mask=visible)
         else:
             mixed = self._eager(query, key, value, visible, weights_key)

@@ -1,30 +1,29 @@
 """Activations of chosen layers for a stream of batches, on the host and in a store.
 
-`extract` is the pipeline: one compiled program a batch shape, one transfer a batch, and the device on the next batch
-while this one is copied and used. `extract_to` puts what comes out of it in an `ActivationStore`, and goes on where an
-earlier run was cut short:
+`extract` is the pipeline: one compiled program a batch shape, one transfer a batch, and the device computes the next
+batch while this one is copied and used. `extract_to` puts the results in an `ActivationStore`, and continues an earlier
+run that was interrupted:
 
     identity = StoreIdentity.of(config, layers, params, sequences, samples_per_chunk=32)
     store = ActivationStore.create_or_open("gs://bucket/activations", identity)
     extract_to(store, make_extractor(model, layers), params, sequences, batch_size=32, pad_id=0)
 
-`extract_naive` is where the seed document (001) started from, and the reference: both give every sample the same
-activations, up to rounding, because they are not the same programs.
-
-What an activation is, says `perfsuite.workloads.qwen2`.
+`extract_naive` is the reference, and what the lab note behind docs/workloads/extraction.md began with. Both give every
+sample the same activations up to rounding. `perfsuite.workloads.qwen2` defines an activation.
 """
 
 import collections
 import contextlib
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from perfsuite.workloads.checks import check_ids
 from perfsuite.workloads.extraction.activation_store import ActivationStore, StoreError
 from perfsuite.workloads.extraction.batching import (
     Batch,
@@ -35,7 +34,7 @@ from perfsuite.workloads.extraction.batching import (
 )
 from perfsuite.workloads.extraction.prefetch import prefetched
 from perfsuite.workloads.extraction.store_identity import StoreIdentity
-from perfsuite.workloads.qwen2 import Qwen2, check_ids, check_layers
+from perfsuite.workloads.qwen2 import Qwen2, check_layers
 
 __all__ = [
     "ActivationStore",
@@ -66,11 +65,11 @@ class Extractor:
     def __call__(self, params: Any, ids: np.ndarray | Array, mask: np.ndarray | Array) -> Array:
         """Activations `[batch, layers, sequence, hidden]` of `ids` and `mask`, both `[batch, sequence]`; does not wait.
 
-        Raises `ValueError` for NumPy `ids` that are not in the vocabulary. Ids on a device are not looked at, because
-        that would wait for them; of those the results are NaN.
+        Raises `ValueError` for NumPy `ids` that are not in the vocabulary. To check ids on a device would be to wait
+        for them; wrong ones give NaN.
         """
         if isinstance(ids, np.ndarray):
-            check_ids("ids", ids, self.model.config)
+            check_ids("ids", ids, self.model.config.vocab_size)
         return self.step(params, ids, mask)
 
 
@@ -98,8 +97,8 @@ def extract(
 ) -> Iterator[BatchActivations]:
     """Activations of each batch, in order.
 
-    When a batch is handed over, `ahead` more are under way: computed, then copied to the host as soon as they are
-    there. So the device holds the activations of up to `ahead + 1` batches. With `ahead=0` nothing overlaps.
+    When a batch is handed over, `ahead` more are under way: computed, then copied to the host. So the device holds the
+    activations of up to `ahead + 1` batches. With `ahead=0` nothing overlaps.
 
     Raises `ValueError` at once for a negative `ahead`.
     """
@@ -114,10 +113,10 @@ def _extract(
     under_way: collections.deque[tuple[Batch, Array]] = collections.deque()
     for batch in batches:
         values = extractor(params, batch.ids, batch.mask)
-        # Returns before there is anything to copy. jax.device_get would wait.
+        # Returns at once; jax.device_get would wait.
         values.copy_to_host_async()
         under_way.append((batch, values))
-        # Else the array would live on the device until the batch after the next.
+        # Otherwise the array would live on the device until the batch after the next.
         del values
         if len(under_way) > ahead:
             yield _on_host(*under_way.popleft())
@@ -129,50 +128,17 @@ def _on_host(batch: Batch, values: Array) -> BatchActivations:
     return BatchActivations(batch, np.asarray(values))
 
 
-class AnyExtractor(Protocol):
-    """What `extract_to` needs of an extractor. What it gives has `copy_to_host_async()` and `__array__()`."""
-
-    @property
-    def model(self) -> Qwen2:
-        """Whose activations they are."""
-
-    @property
-    def layers(self) -> tuple[int, ...]:
-        """The layers, in the order of the activations."""
-
-    def __call__(self, params: Any, ids: np.ndarray, mask: np.ndarray) -> Any:
-        """The activations of a batch, which need not be there yet."""
-
-
-class AnyStore(Protocol):
-    """What `extract_to` needs of a store."""
-
-    @property
-    def identity(self) -> StoreIdentity:
-        """What is to be stored."""
-
-    def tokens(self) -> np.ndarray:
-        """Each sample's tokens, 0 where it is not there yet. Asked once, before the first batch."""
-
-    def write(self, done: BatchActivations, /) -> None:
-        """Take a whole batch, with the values that the extractor gave."""
-
-    def __enter__(self) -> Any: ...
-
-    def __exit__(self, *error: Any) -> None: ...
-
-
 @dataclasses.dataclass(frozen=True)
 class Extracted:
-    """What an `extract_to` did: samples that it computed and stored, and samples that were there already."""
+    """How many samples `extract_to` computed and stored, and how many were there already."""
 
     computed: int
     skipped: int
 
 
 def extract_to(
-    store: AnyStore,
-    extractor: AnyExtractor,
+    store: ActivationStore,
+    extractor: Extractor,
     params: Any,
     sequences: Sequence[Sequence[int] | np.ndarray],
     batch_size: int,
@@ -184,14 +150,14 @@ def extract_to(
 ) -> Extracted:
     """Store the activations of all `sequences` that `store` lacks, and wait until they are there.
 
-    Batches are those of `fixed_size_batches`, with the store's `length` by default, in order; one whose samples the
-    store has is neither made nor computed. So after a run that was cut short the same call ends it, with the same
-    batches, and hence bit for bit the same activations as of a run in one go. Another `batch_size` or `length` than
-    before is allowed, and gives the rest of the samples the same activations up to rounding.
+    Batches are those of `fixed_size_batches`, with the store's `length` by default, in order; a batch whose samples the
+    store has is skipped. So the same call completes an interrupted run with the same batches, and hence with bit for
+    bit the same activations as a run in one go. Another `batch_size` or `length` gives the remaining samples the same
+    activations up to rounding.
 
-    A batch is computed while the one before is copied to the host and those before it are compressed and written; up to
-    `prefetch` batches are prepared in a thread before they are needed. However this ends, the threads are gone, and
-    what was computed and handed over is in the store.
+    A batch is computed while the one before is copied to the host and earlier ones are compressed and written; a thread
+    prepares up to `prefetch` batches ahead. However this ends, the threads end too, and every batch that was computed
+    and handed over is in the store.
 
     Raises `ValueError` before anything is computed where extractor, number of sequences or sizes are not the store's,
     `StoreError` if something cannot be written, and what `extract` and `fixed_size_batches` raise.
@@ -212,12 +178,12 @@ def extract_to(
         for done in extract(extractor, params, prepared, ahead=ahead):
             store.write(done)
             computed += int(done.batch.rows.sum())
-            # Else it would live until the next one is there.
+            # Otherwise it would live until the next one is there.
             del done
     return Extracted(computed, len(sequences) - computed)
 
 
-def _check_fits(identity: StoreIdentity, extractor: AnyExtractor, samples: int) -> None:
+def _check_fits(identity: StoreIdentity, extractor: Extractor, samples: int) -> None:
     for name, expected, got in (
         ("layers", identity.layers, extractor.layers),
         ("model's config", identity.config, extractor.model.config),
@@ -230,10 +196,10 @@ def _check_fits(identity: StoreIdentity, extractor: AnyExtractor, samples: int) 
 def extract_naive(
     model: Qwen2, params: Any, sequences: Sequence[Sequence[int] | np.ndarray], batch_size: int, layers: Sequence[int]
 ) -> Iterator[tuple[int, np.ndarray]]:
-    """The seed document's extraction as it was: each sample's index and activations `[layers, tokens, hidden]`.
+    """The lab note's extraction: each sample's index and activations `[layers, tokens, hidden]`.
 
     The model is not jitted and computes all layers and logits; batches are as long as their longest sequence and the
-    last is smaller, so that shapes change; and each layer of each sample is a transfer that waits.
+    last one is smaller, so shapes change; and each layer of each sample is a transfer that waits.
     """
     for start in range(0, len(sequences), batch_size):
         chunk = sequences[start : start + batch_size]

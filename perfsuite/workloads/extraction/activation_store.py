@@ -1,10 +1,10 @@
 """Activations in a folder or a bucket: a Zarr group of two arrays, written and read by tensorstore.
 
 `activations` is `[sample, layer, token, hidden]`, zero beyond a sample's tokens. A chunk, all layers of some samples,
-is one object that is written at once and by one writer, so that processes can share a store and write different chunks.
-Inside it every sample is compressed by itself, with a checksum, and can be read by itself. `tokens` is `[sample]`: the
-tokens of a sample that is there, and 0 of one that is not. A chunk's tokens are written when its activations are on the
-disk, so that whatever kills a process, a sample that is marked is there.
+is one object, which one writer writes at once, so that processes can share a store and write different chunks. Inside
+it every sample is compressed by itself, with a checksum, and can be read by itself. `tokens` is `[sample]`: a sample's
+tokens, and 0 while it is missing. A chunk's tokens are written after its activations are on the disk, so that a sample
+that is marked is there, whatever kills the process.
 """
 
 import collections
@@ -17,7 +17,7 @@ from typing import Self, TypeVar, overload
 import numpy as np
 import tensorstore as ts
 
-from perfsuite.workloads.extraction.batching import BatchActivations
+from perfsuite.workloads.extraction.batching import Batch, BatchActivations
 from perfsuite.workloads.extraction.store_identity import StoreIdentity
 from perfsuite.workloads.extraction.store_layout import (
     StoreError,
@@ -36,9 +36,9 @@ T = TypeVar("T")
 class ActivationStore:
     """Activations of an extraction, sample by sample, as `create_or_open` or `open` give it.
 
-    Writing is asynchronous: `write` returns while up to `in_flight` chunks are on their way, and an error of one is
-    raised by a later `write`, or by `wait`. As a context manager a store waits at the end; it can be used again after.
-    Instances can be shared between threads for reading, not for writing.
+    Writing is asynchronous: `write` returns while up to `in_flight` chunks are being written, and a later `write`, or
+    `wait`, raises their errors. As a context manager a store waits at the end, and can be used again. Threads can share
+    an instance for reading, not for writing.
     """
 
     def __init__(
@@ -55,14 +55,14 @@ class ActivationStore:
 
     @classmethod
     def create_or_open(cls, path: str | os.PathLike[str], identity: StoreIdentity, *, in_flight: int = 2) -> Self:
-        """The store of `identity` at `path`, with what it holds already; a new one where there is nothing.
+        """The store of `identity` at `path`, with the samples that it holds; a new one where there is nothing.
 
         `path` is a local folder, or a URL that tensorstore knows: `gs://bucket/folder`, `file:///folder`,
         `memory://name` (this process). Several processes may do this at once. `in_flight` bounds the chunks that are
-        being written, and so the memory that writing takes.
+        written at a time, and so the memory for them.
 
-        Raises `StoreError`, and changes nothing, if something else is there: activations of another model, of other
-        layers, weights or inputs, or in another layout; files that are not a store; a damaged store.
+        Raises `StoreError`, and changes nothing, if something else is there: activations of another identity, files
+        that are not a store, a damaged store.
         """
         if in_flight < 1:
             raise ValueError(f"in_flight must be at least 1, got {in_flight}")
@@ -85,11 +85,11 @@ class ActivationStore:
         return cls(name, found, *open_arrays(name, root, found, create=False), 0)
 
     def __len__(self) -> int:
-        """Samples that there are to be, those that are not there yet included."""
+        """All samples, with those that are missing."""
         return self.identity.samples
 
     def tokens(self) -> np.ndarray:
-        """Each sample's tokens, int32 `[samples]`, and 0 where a sample is not there yet. Read anew each time."""
+        """Each sample's tokens, int32 `[samples]`, 0 where the sample is missing. Read from the store each time."""
         tokens: np.ndarray = self._tried("its tokens cannot be read", lambda: self._tokens.read().result())
         if tokens.size and not 0 <= tokens.min() <= tokens.max() <= self.identity.length:
             raise StoreError(
@@ -99,7 +99,7 @@ class ActivationStore:
         return tokens
 
     def missing(self) -> np.ndarray:
-        """The samples that are not there yet, increasing, int64."""
+        """The missing samples, increasing, int64."""
         return np.flatnonzero(self.tokens() == 0)
 
     @overload
@@ -109,8 +109,8 @@ class ActivationStore:
     def read(self, which: int | slice) -> np.ndarray | list[np.ndarray]:
         """A sample's activations `[layers, tokens, hidden]`, or those of a slice of samples.
 
-        Raises `IndexError` for a sample that there is not to be, `LookupError` for one that is not there yet, and
-        `StoreError` where the store is damaged.
+        Raises `IndexError` for an index that the store does not have, `LookupError` for a missing sample, and
+        `StoreError` for a damaged store.
         """
         if isinstance(which, slice):
             start, stop, step = which.indices(len(self))
@@ -123,11 +123,11 @@ class ActivationStore:
         return sample
 
     def __iter__(self) -> Iterator[tuple[int, np.ndarray]]:
-        """The samples that are there, in order: each one's index and its activations, read a chunk at a time."""
+        """The index and the activations of each sample that is there, in order, read a chunk at a time."""
         per_chunk = self.identity.samples_per_chunk
         there = self.tokens() > 0
         for first in range(0, len(self), per_chunk):
-            # Of a chunk all samples are there, or none.
+            # All samples of a chunk are there, or none.
             if there[first]:
                 yield from enumerate(self._read(first, min(first + per_chunk, len(self))), first)
 
@@ -147,15 +147,16 @@ class ActivationStore:
     def write(self, done: BatchActivations) -> None:
         """Start to write the samples of a batch; waits while `in_flight` chunks are being written.
 
-        The batch's rows, but for rows of padding, must be whole chunks; the last chunk of a store may be a smaller one.
-        `done.values` must stay as it is until it is written. A sample that is there already is replaced.
+        The batch's rows, without rows of padding, must be whole chunks; the last chunk of a store may be smaller.
+        `done.values` must not change until it is written. A sample that is there already is replaced.
 
         Raises `ValueError`, before anything is written, for rows, shapes and dtypes that the store does not take, and
-        `StoreError` if an earlier write went wrong; then other chunks that are being written still end.
+        `StoreError` if an earlier write failed; the other chunks under way are still written.
         """
         if not self._in_flight:
             raise StoreError(f"activation store {self.path} was opened to be read: write with create_or_open")
-        chunks = self._chunks(done)
+        self._check_takes(done)
+        chunks = self._chunks(done.batch)
         self._pool = self._pool or ThreadPoolExecutor(self._in_flight, "activation-store")
         for first, rows in chunks:
             while len(self._writing) >= self._in_flight:
@@ -163,7 +164,7 @@ class ActivationStore:
             self._writing.append(self._pool.submit(self._write, first, rows, done.values, done.batch.lengths))
 
     def wait(self) -> None:
-        """Wait until all that was handed over is written. Raises `StoreError` if some of it could not be."""
+        """Wait until everything is written. Raises `StoreError` if some of it could not be."""
         errors = []
         while self._writing:
             try:
@@ -191,7 +192,7 @@ class ActivationStore:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
-        """Close. A failed write does not take the place of an `error` that is there already: it becomes its note."""
+        """Close. A failed write does not replace an `error` that is under way: it becomes its note."""
         try:
             self.close()
         except StoreError as failed:
@@ -199,43 +200,44 @@ class ActivationStore:
                 raise
             error.add_note(str(failed))
 
-    def _chunks(self, done: BatchActivations) -> list[tuple[int, np.ndarray]]:
-        """Each chunk's first sample, and the rows of the batch that are its samples."""
+    def _check_takes(self, done: BatchActivations) -> None:
+        """Raise `ValueError` for shapes, dtypes and lengths that are not the store's."""
         identity, batch = self.identity, done.batch
-        rows = np.flatnonzero(batch.rows)
         shape = len(batch.rows), len(identity.layers), batch.mask.shape[1], identity.config.hidden_size
         if done.values.shape != shape or done.values.dtype.name != identity.config.activation_dtype:
             raise ValueError(
                 f"activation store {self.path} takes {identity.config.activation_dtype} of shape {shape}, got "
                 f"{done.values.dtype} of shape {done.values.shape}"
             )
-        if rows.size and not 1 <= batch.lengths[rows].min() <= batch.lengths[rows].max() <= identity.length:
+        lengths = batch.lengths[batch.rows]
+        if lengths.size and not 1 <= lengths.min() <= lengths.max() <= identity.length:
             raise ValueError(
                 f"activation store {self.path} holds samples of 1 to {identity.length} tokens, got "
-                f"{batch.lengths[rows].min()} to {batch.lengths[rows].max()}"
+                f"{lengths.min()} to {lengths.max()}"
             )
+
+    def _chunks(self, batch: Batch) -> list[tuple[int, np.ndarray]]:
+        """Each chunk's first sample, and the batch's rows that hold its samples."""
+        per_chunk, samples = self.identity.samples_per_chunk, self.identity.samples
+        rows = np.flatnonzero(batch.rows)
+        indices = batch.indices[rows].tolist()
         chunks = []
-        indices = batch.indices[rows]
         at = 0
         while at < len(rows):
-            first = int(indices[at])
-            stop = min(first + identity.samples_per_chunk, identity.samples)
-            found = indices[at : at + stop - first]
-            if (
-                first % identity.samples_per_chunk
-                or not 0 <= first < stop
-                or found.tolist() != list(range(first, stop))
-            ):
+            first = indices[at]
+            stop = min(first + per_chunk, samples)
+            chunk = slice(at, at + stop - first)
+            if first % per_chunk or not 0 <= first < stop or indices[chunk] != list(range(first, stop)):
                 raise ValueError(
-                    f"activation store {self.path} is written in whole chunks of {identity.samples_per_chunk} of its "
-                    f"{identity.samples} samples, got the samples {indices.tolist()}"
+                    f"activation store {self.path} is written in whole chunks of {per_chunk} of its {samples} samples, "
+                    f"got the samples {indices}"
                 )
-            chunks.append((first, rows[at : at + stop - first]))
-            at += stop - first
+            chunks.append((first, rows[chunk]))
+            at = chunk.stop
         return chunks
 
     def _write(self, first: int, rows: np.ndarray, values: np.ndarray, lengths: np.ndarray) -> None:
-        """In a thread: a chunk, and when it is on the disk its tokens."""
+        """In a thread: write a chunk, and when it is on the disk its tokens."""
         stop = first + len(rows)
 
         def write() -> None:
@@ -248,7 +250,7 @@ class ActivationStore:
     def _padded(self, first: int, rows: np.ndarray, values: np.ndarray, lengths: np.ndarray) -> np.ndarray:
         identity = self.identity
         shape = len(rows), len(identity.layers), identity.length, identity.config.hidden_size
-        # A dtype of the ml_dtypes that tensorstore and jax share.
+        # This dtype is one of ml_dtypes, which tensorstore and jax share.
         chunk = np.zeros(shape, self._activations.dtype.numpy_dtype)
         for place, row in enumerate(rows):
             real = values[row, :, : lengths[row]]

@@ -50,17 +50,20 @@ def fixed_size_batches(
     """Batches of `batch_size` rows, in the stream's order, every sequence exactly once, padded on the right.
 
     `length` is every batch's length in tokens; or several, increasing, of which a batch gets the smallest that holds
-    its longest sequence; or `None` for the longest sequence of all, for which the whole stream is read first. The last
-    batch is filled up with padding rows.
+    its longest sequence; or `None` for the longest sequence of all, for which the whole stream is read first. Padding
+    rows fill the last batch.
 
-    Raises `ValueError` at once for arguments that make no sense, and on reaching it for a sequence that is empty,
+    Raises `ValueError` at once for arguments that make no sense, and, when it reaches it, for a sequence that is empty,
     longer than the longest length, or not of int32 token ids.
     """
     _check_sizes(batch_size, pad_id)
     if length is None:
-        arrays = [checked_sequence(i, sequence) for i, sequence in enumerate(sequences)]
-        return _batches(arrays, batch_size, (max(map(len, arrays), default=1),), pad_id)
-    return _batches(sequences, batch_size, checked_lengths(length), pad_id)
+        sequences = [checked_sequence(i, sequence) for i, sequence in enumerate(sequences)]
+        length = max(map(len, sequences), default=1)
+    buckets = checked_lengths(length)
+    stream = enumerate(sequences)
+    chunks = iter(lambda: list(itertools.islice(stream, batch_size)), [])
+    return (_padded(chunk, batch_size, buckets, pad_id) for chunk in chunks)
 
 
 def chosen_batches(
@@ -71,16 +74,19 @@ def chosen_batches(
     length: int | Sequence[int],
     pad_id: int,
 ) -> Iterator[Batch]:
-    """Of the batches that `fixed_size_batches` makes those whose samples, a slice of `sequences`, are `chosen`.
+    """The batches that `fixed_size_batches` makes whose samples, a slice of `sequences`, are `chosen`.
 
-    Sequences of other batches are not looked at. Raises as `fixed_size_batches` does.
+    Sequences of other batches are not read. Raises as `fixed_size_batches` does.
     """
     _check_sizes(batch_size, pad_id)
-    return _chosen_batches(sequences, batch_size, chosen, checked_lengths(length), pad_id)
+    buckets = checked_lengths(length)
+    parts = (slice(i, min(i + batch_size, len(sequences))) for i in range(0, len(sequences), batch_size))
+    chunks = ([(i, sequences[i]) for i in range(part.start, part.stop)] for part in parts if chosen(part))
+    return (_padded(chunk, batch_size, buckets, pad_id) for chunk in chunks)
 
 
 def checked_lengths(length: int | Sequence[int]) -> tuple[int, ...]:
-    """The lengths that batches can have. Raises `ValueError` where there are none, or they do not increase."""
+    """The lengths that batches can have. Raises `ValueError` without any, or where they do not increase."""
     lengths = (length,) if isinstance(length, int | np.integer) else tuple(length)
     if not lengths or lengths[0] < 1 or any(a >= b for a, b in itertools.pairwise(lengths)):
         raise ValueError(f"length must be one or more increasing numbers of tokens, at least 1, got {length}")
@@ -92,27 +98,6 @@ def _check_sizes(batch_size: int, pad_id: int) -> None:
         raise ValueError(f"batch_size must be at least 1, got {batch_size}")
     if not _INT32.min <= pad_id <= _INT32.max:
         raise ValueError(f"pad_id must be an int32, got {pad_id}")
-
-
-def _batches(
-    sequences: Iterable[Sequence[int] | np.ndarray], batch_size: int, buckets: tuple[int, ...], pad_id: int
-) -> Iterator[Batch]:
-    stream = enumerate(sequences)
-    while chunk := list(itertools.islice(stream, batch_size)):
-        yield _padded(chunk, batch_size, buckets, pad_id)
-
-
-def _chosen_batches(
-    sequences: Sequence[Sequence[int] | np.ndarray],
-    batch_size: int,
-    chosen: Callable[[slice], bool],
-    buckets: tuple[int, ...],
-    pad_id: int,
-) -> Iterator[Batch]:
-    for start in range(0, len(sequences), batch_size):
-        stop = min(start + batch_size, len(sequences))
-        if chosen(slice(start, stop)):
-            yield _padded([(i, sequences[i]) for i in range(start, stop)], batch_size, buckets, pad_id)
 
 
 def _padded(

@@ -1,4 +1,4 @@
-"""Items of an iterable made ahead of their use, in a thread."""
+"""Items of an iterable, which a thread makes ahead of their use."""
 
 import collections
 from collections.abc import Generator, Iterable, Iterator
@@ -11,11 +11,11 @@ _END: Any = object()
 
 
 def prefetched(iterable: Iterable[T], depth: int) -> Generator[T]:
-    """The items of `iterable`, in order, of which up to `depth` are made in a thread before they are asked for.
+    """The items of `iterable`, in order; a thread makes up to `depth` of them before they are asked for.
 
-    What `iterable` raises is raised in its place in the order. However the generator ends, at its end, by an exception
-    or by `close` (which Python also calls when nobody refers to it any more), the item that is being made is waited for
-    and the thread is gone. With `depth=0` there is no thread.
+    An exception of `iterable` is raised in its place in the order. However the generator ends, by itself, by an
+    exception or by `close` (which Python also calls without a reference to it), it waits for the item that is being
+    made and ends the thread. With `depth=0` there is no thread.
 
     Raises `ValueError` at once for a negative `depth`.
     """
@@ -36,7 +36,7 @@ def _prefetched(iterator: Iterator[T], depth: int) -> Generator[T]:
         while (item := waiting.popleft().result()) is not _END:
             waiting.append(pool.submit(next, iterator, _END))
             yield item
-            # Else the item would live until the next one is there.
+            # Otherwise the item would live until the next one is there.
             del item
     finally:
         pool.shutdown(cancel_futures=True)

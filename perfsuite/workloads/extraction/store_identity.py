@@ -1,4 +1,4 @@
-"""What the activations in a store are of: model, weights, inputs and layout. A store takes no others."""
+"""Which activations a store holds: of which model, weights and inputs, in which layout. A store takes no others."""
 
 import dataclasses
 import hashlib
@@ -9,10 +9,9 @@ from typing import Any, Self
 import jax
 import numpy as np
 
+from perfsuite.workloads.checks import DTYPES, check_at_least, check_choice
 from perfsuite.workloads.extraction.batching import checked_sequence
 from perfsuite.workloads.qwen2 import Qwen2Config, check_layers
-
-_DTYPES = ("float32", "bfloat16", "float16")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -20,7 +19,7 @@ class StoreIdentity:
     """The activations of `layers`, in that order, of `samples` samples of up to `length` tokens.
 
     config: the model's.
-    dtype: what they are stored in; by default the model's activation dtype.
+    dtype: of the stored numbers; by default the model's activation dtype.
     samples_per_chunk: samples that are written together, as one object.
     weights, inputs: fingerprints, or any names that differ where weights and token ids do.
 
@@ -41,12 +40,11 @@ class StoreIdentity:
         object.__setattr__(self, "dtype", self.dtype or self.config.activation_dtype)
         if not self.layers:
             raise ValueError("StoreIdentity.layers must name at least one layer")
-        for name, least in (("samples", 0), ("length", 1), ("samples_per_chunk", 1)):
-            if getattr(self, name) < least:
-                raise ValueError(f"StoreIdentity.{name} must be at least {least}, got {getattr(self, name)}")
+        check_at_least(0, self, "samples")
+        check_at_least(1, self, "length", "samples_per_chunk")
+        for name in ("samples", "length", "samples_per_chunk"):
             object.__setattr__(self, name, int(getattr(self, name)))
-        if self.dtype not in _DTYPES:
-            raise ValueError(f"StoreIdentity.dtype must be 'float32', 'bfloat16' or 'float16', got {self.dtype!r}")
+        check_choice(DTYPES, self, "dtype")
         for name in ("weights", "inputs"):
             if not isinstance(getattr(self, name), str) or not getattr(self, name):
                 raise ValueError(f"StoreIdentity.{name} must be a name or a fingerprint, got {getattr(self, name)!r}")
@@ -63,10 +61,9 @@ class StoreIdentity:
         length: int | None = None,
         dtype: str = "",
     ) -> Self:
-        """The identity of an extraction, from what goes into it: all parameters and all sequences are read.
+        """The identity of an extraction, from its inputs: all parameters and all sequences are read.
 
-        `length` is by default that of the longest sequence. Raises as `fixed_size_batches` does for a sequence that is
-        none, and as `weights_fingerprint` does.
+        `length` is by default the longest sequence's. Raises as `inputs_fingerprint` and `weights_fingerprint` do.
         """
         inputs = inputs_fingerprint(sequences, length)
         return cls(
@@ -92,14 +89,14 @@ class StoreIdentity:
         return cls(**{**stored, "config": Qwen2Config(**stored["config"]), "layers": tuple(stored["layers"])})
 
     def differences(self, other: Self) -> list[str]:
-        """For each field in which `other` is different its name and both values, this one's first."""
-        # As a file has them: what is equal there is equal.
+        """The name and both values of each field in which `other` differs, this one's value first."""
+        # Through JSON, because one of them was read from a file.
         mine, others = (_flat(json.loads(json.dumps(identity.to_json()))) for identity in (self, other))
         return [f"{name} {mine[name]!r}, not {others[name]!r}" for name in mine if mine[name] != others[name]]
 
 
 def weights_fingerprint(params: Any) -> str:
-    """A hash of the paths, dtypes, shapes and bytes of a tree of arrays, wherever they lie.
+    """A hash of the paths, dtypes, shapes and bytes of a tree of arrays, on any device.
 
     Raises `ValueError` for arrays that lie partly in other processes; name such weights yourself.
     """
@@ -110,7 +107,7 @@ def weights_fingerprint(params: Any) -> str:
             if not leaf.is_fully_addressable:
                 raise ValueError(f"params{name} lies partly in other processes, so that its bytes cannot be read here")
             if any(device.platform != "cpu" for device in leaf.devices()):
-                # An array keeps the host's copy of itself as long as it lives; that of a copy goes with it.
+                # A JAX array keeps its copy on the host as long as it lives: here it goes with the copied array.
                 leaf = leaf.copy()
         array = np.ascontiguousarray(leaf)
         digest.update(f"{name} {array.dtype} {array.shape}\n".encode())
@@ -121,7 +118,7 @@ def weights_fingerprint(params: Any) -> str:
 def inputs_fingerprint(sequences: Sequence[Sequence[int] | np.ndarray], longest: int | None = None) -> str:
     """A hash of all token ids and where each sequence ends; the same for lists and arrays.
 
-    Raises as `fixed_size_batches` does for a sequence that is none, or longer than `longest`.
+    Raises as `fixed_size_batches` does for a sequence that is invalid or longer than `longest`.
     """
     digest = hashlib.sha256()
     for index, sequence in enumerate(sequences):

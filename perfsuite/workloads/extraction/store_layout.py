@@ -1,7 +1,7 @@
-"""How an activation store lies in its folder: a Zarr group, whose attributes say what is stored, and its two arrays.
+"""The files of an activation store: a Zarr group, whose attributes hold the store's identity, and its two arrays.
 
-The group's metadata is the first that is written, and written only if there is none. So where other files are and no
-metadata is, something else lives; and of several processes that make a store, one does.
+The group's metadata is written first, and only if there is none. So a folder with other files and no metadata is not a
+store; and of several processes that try to make a store, one does.
 """
 
 import json
@@ -28,11 +28,11 @@ _CONTEXT = ts.Context()
 
 
 class StoreError(Exception):
-    """A store that is not one, is damaged, holds something else, or cannot be written. Says which, and what to do."""
+    """There is no store, or it is damaged, holds something else, or cannot be written. Says which, and what to do."""
 
 
 def located(path: str | os.PathLike[str]) -> tuple[str, ts.KvStore]:
-    """What to call the store in messages, and where it is."""
+    """The store's name in messages, and its place."""
     name = os.fspath(path)
     url = name if "://" in name else Path(name).absolute().as_uri()
     url = f"{url.rstrip('/')}/"
@@ -72,26 +72,21 @@ def created_or_read(name: str, root: ts.KvStore, identity: StoreIdentity) -> Sto
     found, generation = read_identity(name, root)
     if found is not None:
         return found
-    listed = tried(f"activation store {name} cannot be made", lambda: root.list().result())
-    if listed:
-        # Of a store the metadata is there first. Another process may have made one since it was looked for.
-        found, _ = read_identity(name, root)
-        if found is None:
-            raise StoreError(
-                f"{name} is not an activation store, but has other files in it, such as {listed[0].decode()}. Use "
-                "another path, or an empty folder"
-            )
-        return found
-    ours = {"schema": _SCHEMA, "identity": identity.to_json()}
-    metadata = json.dumps({"zarr_format": 3, "node_type": "group", "attributes": {_ATTRIBUTE: ours}}, indent=2)
-    # Written only if there still is none: of several processes one makes the store.
-    stamp = tried(
-        f"activation store {name} cannot be made",
-        lambda: root.write(_GROUP, metadata, if_equal=generation).result(),
-    )
-    if stamp.generation:
-        return identity
+    what = f"activation store {name} cannot be made"
+    files = tried(what, lambda: root.list().result())
+    if not files:
+        ours = {"schema": _SCHEMA, "identity": identity.to_json()}
+        metadata = json.dumps({"zarr_format": 3, "node_type": "group", "attributes": {_ATTRIBUTE: ours}}, indent=2)
+        # Written only if there still is none: of several processes one makes the store.
+        if tried(what, lambda: root.write(_GROUP, metadata, if_equal=generation).result()).generation:
+            return identity
+    # Another process may have made the store meanwhile. It writes the metadata first.
     found, _ = read_identity(name, root)
+    if found is None and files:
+        raise StoreError(
+            f"{name} is not an activation store, but has other files in it, such as {files[0].decode()}. Use another "
+            "path, or an empty folder"
+        )
     if found is None:
         raise StoreError(f"activation store {name} was deleted while it was made")
     return found
@@ -100,14 +95,29 @@ def created_or_read(name: str, root: ts.KvStore, identity: StoreIdentity) -> Sto
 def open_arrays(
     name: str, root: ts.KvStore, identity: StoreIdentity, *, create: bool
 ) -> tuple[ts.TensorStore, ts.TensorStore]:
-    """The arrays `activations` and `tokens`; with `create`, made where they lack, as after a start that was cut short.
+    """The arrays `activations` and `tokens`; with `create`, missing ones are made, as after an interrupted start.
 
-    The schema stands for all of their metadata: whoever changes that, changes the schema, and reads both.
+    The schema stands for all of their metadata: a change of it needs a new schema, and code that reads both.
     """
-    samples, chunk = identity.samples, identity.samples_per_chunk
+    # Zeros are written too, so that a lost object is an error and not a chunk of zeros.
+    kept = {"store_data_equal_to_fill_value": True, "fill_missing_data_reads": False}
+
+    def opened(array: str, metadata: dict[str, Any], **options: Any) -> ts.TensorStore:
+        kvstore = (root / f"{array}/").spec().to_json()
+        spec = {"driver": "zarr3", "kvstore": kvstore, "metadata": metadata, **options}
+        return tried(
+            f"activation store {name}: its array {array} cannot be opened",
+            lambda: ts.open(spec, open=True, create=create, read=True, write=create, context=_CONTEXT).result(),
+        )
+
+    tokens = _metadata(identity, (), "int32", 0, dimension_names=["sample"], codecs=[_BYTES, _CHECKSUM])
+    return opened("activations", _activations_metadata(identity), **kept), opened("tokens", tokens)
+
+
+def _activations_metadata(identity: StoreIdentity) -> dict[str, Any]:
     sample = len(identity.layers), identity.length, identity.config.hidden_size
-    # Measured on float32 and bfloat16 activations of random weights, 56 % of them real tokens and the rest padding:
-    # 0.49 and 0.42 of the raw bytes, as small as zstd and two to three times as fast (tensorstore 0.1.86, 2 cores).
+    # 0.49 and 0.42 of the raw bytes of float32 and bfloat16 activations of random weights, 44 % padding: as small as
+    # zstd and two to three times as fast (tensorstore 0.1.86, 2 cores).
     compressor = {
         "name": "blosc",
         "configuration": {
@@ -120,48 +130,27 @@ def open_arrays(
     }
     by_sample = {"chunk_shape": [1, *sample], "codecs": [_BYTES, compressor, _CHECKSUM]}
     sharded = {"name": "sharding_indexed", "configuration": by_sample}
-    activations = {
-        **_metadata((samples, *sample), (chunk, *sample), identity.dtype, 0.0),
-        "dimension_names": ["sample", "layer", "token", "hidden"],
-        "codecs": [sharded],
-    }
-    tokens = {
-        **_metadata((samples,), (chunk,), "int32", 0),
-        "dimension_names": ["sample"],
-        "codecs": [_BYTES, _CHECKSUM],
-    }
-
-    def opened(array: str, metadata: dict[str, Any], **options: Any) -> ts.TensorStore:
-        spec = {
-            "driver": "zarr3",
-            "kvstore": (root / f"{array}/").spec().to_json(),
-            "metadata": metadata,
-            **options,
-        }
-        return tried(
-            f"activation store {name}: its array {array} cannot be opened",
-            lambda: ts.open(spec, open=True, create=create, read=True, write=create, context=_CONTEXT).result(),
-        )
-
-    # Zeros are written too, so that an object that is lost is an error and not a chunk of zeros.
-    kept = {"store_data_equal_to_fill_value": True, "fill_missing_data_reads": False}
-    return opened("activations", activations, **kept), opened("tokens", tokens)
+    names = ["sample", "layer", "token", "hidden"]
+    return _metadata(identity, sample, identity.dtype, 0.0, dimension_names=names, codecs=[sharded])
 
 
-def _metadata(shape: tuple[int, ...], chunk: tuple[int, ...], dtype: str, fill: float) -> dict[str, Any]:
+def _metadata(identity: StoreIdentity, sample: tuple[int, ...], dtype: str, fill: float, **more: Any) -> dict[str, Any]:
+    """Of an array with a value of shape `sample` for each sample."""
+    chunk_shape = identity.samples_per_chunk, *sample
     return {
-        "shape": shape,
+        "shape": (identity.samples, *sample),
         "data_type": dtype,
         "fill_value": fill,
-        "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": chunk}},
+        "chunk_grid": {"name": "regular", "configuration": {"chunk_shape": chunk_shape}},
+        **more,
     }
 
 
 def tried(what: str, work: Callable[[], T]) -> T:
-    """`work()`. What tensorstore raises, mostly `ValueError`, becomes a `StoreError` of one line."""
+    """`work()`, but whatever tensorstore raises, mostly `ValueError`, becomes a `StoreError` of one line."""
     try:
         return work()
     except Exception as error:
-        # After the reason comes the whole specification of the array.
+        # The whole specification of the array follows the reason.
         reason = str(error).split(" [tensorstore_spec=")[0].split(" [source locations=")[0]
         raise StoreError(f"{what}: {reason}") from error

@@ -1,9 +1,9 @@
 """GPT-2 (Radford et al. 2019) in pure JAX: parameters, whole sequences, and token by token with a key-value cache.
 
 Parameters are nested dicts under the names of the published checkpoints, and a list of layers. Every weight of a
-product is `[out, in]`, which the published ones are not: a decode step reads each weight once, for one row, and XLA's
-CPU compiler then reads int8 weights of this layout as they lie (1.4 ms for the LM head of 50257 x 768), while `[in,
-out]` ones are written out in float32 first (40 ms). In float32 the two cost about the same (jax 0.10.2, 2 cores).
+product is `[out, in]`, which the published ones are not. A decode step reads each weight once, for one row: XLA's CPU
+compiler reads int8 weights of this layout in place (1.4 ms for the LM head of 50257 x 768), and first writes `[in,
+out]` ones out in float32 (40 ms). In float32 the two cost about the same (jax 0.10.2, 2 cores).
 """
 
 import dataclasses
@@ -16,6 +16,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from perfsuite.workloads.checks import check_ids
 from perfsuite.workloads.gpt2.config import GPT2Config
 
 __all__ = ["Cache", "GPT2Config", "decode_step", "init_params", "initialize_cache", "logits", "prefill", "update_cache"]
@@ -26,10 +27,10 @@ Params = dict[str, Any]
 @jax.tree_util.register_dataclass
 @dataclasses.dataclass(frozen=True)
 class Cache:
-    """Keys and values of what was read so far.
+    """Keys and values of the tokens read so far.
 
-    `keys` and `values` have an array `[batch x heads, slots, head size]` a layer; `lengths`, int32 `[batch]`, is how
-    many slots of each row hold something. Slots beyond are not read.
+    `keys` and `values` have an array `[batch x heads, slots, head size]` a layer. Of each row the first `lengths`,
+    int32 `[batch]`, slots are filled, and only those are read.
     """
 
     # One axis for batch and heads: with two, XLA's CPU compiler sees the update of a batch of one in two shapes, and
@@ -89,7 +90,7 @@ def logits(params: Params, config: GPT2Config, ids: Array) -> Array:
     Raises `ValueError` for sequences beyond `config.max_positions`, and, outside `jit`, for ids not in the vocabulary.
     """
     _check_width(ids, config)
-    check_ids(ids, config)
+    check_ids("ids", ids, config.vocab_size)
     x = embed(params, config, ids, jnp.arange(ids.shape[1]))
     for layer in params["h"]:
         x = apply_layer(layer, config, x, causal_attention)
@@ -116,8 +117,8 @@ def initialize_cache(config: GPT2Config, batch_size: int, length: int) -> Cache:
 def update_cache(cache: Cache, layer: int, keys: Array, values: Array) -> Cache:
     """The cache with one layer's new keys and values `[batch, new, heads, head size]`, behind what each row holds.
 
-    `lengths` stays as it is, for the other layers to write at the same place. Rows without room for `new` more slots
-    lose their last ones: whoever calls sees to it that there is room.
+    `lengths` stays, so that the other layers write to the same slots. The caller makes sure that every row has room
+    for `new` more slots: a row without it loses its last ones.
     """
 
     def written(old: Array, new: Array) -> Array:
@@ -152,7 +153,7 @@ def prefill(params: Params, config: GPT2Config, ids: Array, lengths: Array, cach
     if is_concrete(cache.lengths) and np.any(np.asarray(cache.lengths)):
         raise ValueError(f"cache must be empty, has lengths {np.asarray(cache.lengths).tolist()}")
     ids = jnp.where(jnp.arange(width) < jnp.asarray(lengths)[:, None], ids, 0)
-    check_ids(ids, config)
+    check_ids("ids", ids, config.vocab_size)
     x = embed(params, config, ids, jnp.arange(width))
     for i, layer in enumerate(params["h"]):
 
@@ -169,10 +170,10 @@ def prefill(params: Params, config: GPT2Config, ids: Array, lengths: Array, cach
 def decode_step(params: Params, config: GPT2Config, token: Array, cache: Cache) -> tuple[Array, Cache]:
     """Read one more token of every row, integer `[batch]`: logits of the next, float32 `[batch, vocabulary]`.
 
-    Raises `ValueError`, outside `jit`, for ids not in the vocabulary and for a row whose slots are all taken. Inside,
-    whoever calls sees to both.
+    Outside `jit`, raises `ValueError` for ids not in the vocabulary and for a row whose slots are all filled. Inside,
+    the caller checks both.
     """
-    check_ids(token, config)
+    check_ids("token", token, config.vocab_size)
     if cache.slots is not None and is_concrete(cache.lengths) and np.any(np.asarray(cache.lengths) >= cache.slots):
         raise ValueError(f"cache is full: lengths {np.asarray(cache.lengths).tolist()} of {cache.slots} slots")
     x = embed(params, config, token, cache.lengths)
@@ -269,18 +270,6 @@ def normalise(layer: Params, config: GPT2Config, x: Array) -> Array:
 def is_concrete(array: Any) -> bool:
     """Whether there are numbers to look at, rather than a tracer inside `jit`."""
     return not isinstance(array, jax.core.Tracer)
-
-
-def check_ids(ids: Any, config: GPT2Config) -> None:
-    """Raise `ValueError` for ids outside the vocabulary, if they are numbers already."""
-    if not is_concrete(ids):
-        return
-    ids = np.asarray(ids)
-    if not np.issubdtype(ids.dtype, np.integer):
-        raise ValueError(f"ids must be integers, got {ids.dtype}")
-    wrong = ids[(ids < 0) | (ids >= config.vocab_size)]
-    if wrong.size:
-        raise ValueError(f"ids must be in 0..{config.vocab_size - 1} (GPT2Config.vocab_size), got {wrong[0]}")
 
 
 def check_lengths(lengths: Any, width: int) -> None:

@@ -3,6 +3,8 @@
 import dataclasses
 from typing import Any, Literal, Self
 
+from perfsuite.workloads.checks import DTYPES, check_at_least, check_choice, check_multiple, check_positive
+
 
 @dataclasses.dataclass(frozen=True)
 class GPT2Config:
@@ -24,22 +26,11 @@ class GPT2Config:
     initializer_std: float = 0.02
 
     def __post_init__(self) -> None:
-        for name in ("vocab_size", "max_positions", "hidden_size", "num_heads"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"GPT2Config.{name} must be at least 1, got {getattr(self, name)}")
-        if self.num_layers < 0:
-            raise ValueError(f"GPT2Config.num_layers must not be negative, got {self.num_layers}")
-        if self.hidden_size % self.num_heads:
-            raise ValueError(
-                f"GPT2Config.hidden_size ({self.hidden_size}) must be a multiple of num_heads ({self.num_heads})"
-            )
-        if self.activation_dtype not in ("float32", "bfloat16", "float16"):
-            raise ValueError(
-                f"GPT2Config.activation_dtype must be 'float32', 'bfloat16' or 'float16', got {self.activation_dtype!r}"
-            )
-        for name in ("norm_epsilon", "initializer_std"):
-            if not getattr(self, name) > 0:
-                raise ValueError(f"GPT2Config.{name} must be above 0, got {getattr(self, name)}")
+        check_at_least(1, self, "vocab_size", "max_positions", "hidden_size", "num_heads")
+        check_at_least(0, self, "num_layers")
+        check_multiple(self, "hidden_size", "num_heads")
+        check_choice(DTYPES, self, "activation_dtype")
+        check_positive(self, "norm_epsilon", "initializer_std")
 
     @property
     def head_size(self) -> int:

@@ -14,6 +14,7 @@ import numpy as np
 from jax import Array
 
 from perfsuite.workloads import gpt2
+from perfsuite.workloads.checks import check_ids
 from perfsuite.workloads.gpt2 import Cache, GPT2Config, Params
 
 __all__ = ["BUCKETS", "first_token", "generate", "generate_stepwise", "generate_uncached", "next_token"]
@@ -40,9 +41,9 @@ def generate(
 ) -> Array:
     """Continue prompts by `max_new_tokens` tokens, int32 `[batch, max_new_tokens]`, in one compiled program.
 
-    `ids` is integer `[batch, width]`, of which the first `lengths[row]` are the prompt and the rest is padding of any
-    kind. A temperature of 0 takes the likeliest token; above, tokens are drawn with `key`, of the `top_k` likeliest if
-    given. From its first `stop_token` on a row is all `stop_token`, and once all rows are there it ends early.
+    `ids` is integer `[batch, width]`; the first `lengths[row]` are the prompt, the rest is padding. A temperature of 0
+    takes the likeliest token; above 0, tokens are drawn with `key`, from the `top_k` likeliest if given. From its first
+    `stop_token` on a row is all `stop_token`; generation ends early when all rows have one.
 
     Prompts are padded to the smallest of `buckets` that holds the longest, and the cache has `cache_length` slots, by
     default the smallest of `buckets` that holds the padded prompt and the new tokens. A program is compiled for every
@@ -69,10 +70,10 @@ def generate_stepwise(
     cache_length: int | None = None,
     buckets: Sequence[int] = BUCKETS,
 ) -> Array:
-    """As `generate`, by a program for the prompts and one for each token, driven from Python.
+    """As `generate`, by two programs driven from Python: `first_token` for the prompts, `next_token` for each token.
 
-    The two, `first_token` and `next_token`, serve any `max_new_tokens` that the cache has room for. The cache is
-    donated from step to step. Waits for the last token; with a `stop_token` for every one, to see whether to go on.
+    They serve any `max_new_tokens` that fits the cache, which is donated from step to step. Waits for the last token;
+    with a `stop_token` for every one, to see whether to go on.
     """
     ids, lengths, slots = _prepare(config, ids, lengths, max_new_tokens, cache_length, buckets)
     key, temperature_, stop = _sampling(config, temperature, top_k, key, stop_token)
@@ -85,14 +86,14 @@ def generate_stepwise(
         token, cache = next_token(params, token, cache, key, np.int32(step), temperature_, stop, **static)
         tokens.append(token)
     tokens += [token] * (max_new_tokens - len(tokens))
-    # By NumPy, and no `jnp.asarray` either: both would compile a program for every number of tokens.
+    # By NumPy: `jnp.stack` and `jnp.asarray` would compile a program for every number of tokens.
     return jax.device_put(np.stack(jax.device_get(tokens), axis=1))
 
 
 def generate_uncached(params: Params, config: GPT2Config, ids: Any, lengths: Any, max_new_tokens: int) -> Array:
-    """The baseline of seed document 004: greedy tokens, the whole growing sequence read again for each.
+    """The uncached baseline: greedy tokens; each reads the whole growing sequence again.
 
-    Its pieces are jitted one by one, with a mask and logits for every position, and compile anew for every length.
+    Its pieces are jitted one by one, with a mask and logits for every position, and compile again for every length.
     """
     ids, lengths = _check(config, ids, lengths, max_new_tokens)
     ids = np.where(np.arange(ids.shape[1]) < lengths[:, None], ids, 0)[:, : lengths.max()]
@@ -128,7 +129,7 @@ def _generate(
 ) -> Array:
     batch = len(ids)
     token, cache = first_token(params, ids, lengths, key, temperature, config=config, slots=slots, top_k=top_k)
-    # Filled with the stop token, so that whatever the loop does not reach is right already.
+    # Filled with the stop token, so that tokens that the loop does not reach are right.
     tokens = jnp.full((batch, count), stop, jnp.int32).at[:, 0].set(token)
     in_place = batch == 1 and "scale" in params["wte"]
 
@@ -218,7 +219,7 @@ def _check(config: GPT2Config, ids: Any, lengths: Any, max_new_tokens: int) -> t
     if lengths.shape != ids.shape[:1] or not np.issubdtype(lengths.dtype, np.integer):
         raise ValueError(f"lengths must be {len(ids)} integers, one a row of ids, got {lengths.dtype} {lengths.shape}")
     gpt2.check_lengths(lengths, ids.shape[1])
-    gpt2.check_ids(np.where(np.arange(ids.shape[1]) < lengths[:, None], ids, 0), config)
+    check_ids("ids", np.where(np.arange(ids.shape[1]) < lengths[:, None], ids, 0), config.vocab_size)
     if max_new_tokens < 1:
         raise ValueError(f"max_new_tokens must be at least 1, got {max_new_tokens}")
     if lengths.max() > config.max_positions:
@@ -248,9 +249,8 @@ def _prepare(
         )
 
     def rounded(length: int) -> int:
-        return min(
-            min((bucket for bucket in buckets if bucket >= length), default=config.max_positions), config.max_positions
-        )
+        holding = min((bucket for bucket in buckets if bucket >= length), default=config.max_positions)
+        return min(holding, config.max_positions)
 
     width = rounded(longest)
     # By the padded prompt, not the longest, which would take prompts of one bucket to caches of two lengths.

@@ -1,8 +1,8 @@
 """GPT-2 with int8 weights: a quarter of the bytes that a decode step reads.
 
 Weights of products and the token embedding are int8 with a float32 scale for every output channel; positions, biases
-and norms stay float32. GPT-2 small then takes 127.7 MB, not 497.8. (Seed document 004 says 163 MB, which is a byte for
-each of 163 037 184 numbers: all parameters, and the LM head counted once more although it is the embedding.)
+and norms stay float32. GPT-2 small then takes 127.7 MB, not 497.8. (163 MB would be a byte for
+each of 163 037 184 numbers, a count that has the LM head, which is the embedding, twice.)
 """
 
 from typing import Any, NamedTuple
@@ -13,6 +13,7 @@ import numpy as np
 from jax import Array
 
 from perfsuite.workloads import gpt2
+from perfsuite.workloads.checks import check_ids
 from perfsuite.workloads.gpt2 import GPT2Config, Params
 
 
@@ -65,7 +66,7 @@ def size_bytes(params: Any) -> int:
 def logit_error(params: Params, other: Params, config: GPT2Config, ids: Array) -> LogitError:
     """How far the logits of `other` are from those of `params` on sequences `ids`, integer `[batch, sequence]`."""
     compute = jax.jit(gpt2.logits, static_argnums=1)
-    gpt2.check_ids(ids, config)
+    check_ids("ids", ids, config.vocab_size)
     expected, actual = (np.asarray(compute(tree, config, ids)) for tree in (params, other))
     error = np.abs(actual - expected)
     same = np.mean(actual.argmax(-1) == expected.argmax(-1))

@@ -4,21 +4,15 @@ There the weights of products in layers are `[in, out]` (`Conv1D`), here `[out, 
 """
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
+from typing import Any
 
-import jax.numpy as jnp
 import numpy as np
 
 from perfsuite.workloads.gpt2 import Params
 from perfsuite.workloads.gpt2.config import GPT2Config
-from perfsuite.workloads.state_dicts import check_weights, read_safetensors
+from perfsuite.workloads.state_dicts import Weight, arrays_by_path, nested, read_safetensors, state_dict_of
 
-_TOP = (("wte", "weight"), ("wpe", "weight"), ("ln_f", "weight"), ("ln_f", "bias"))
-_LAYER = tuple(
-    (*path, leaf)
-    for path in (("ln_1",), ("attn", "c_attn"), ("attn", "c_proj"), ("ln_2",), ("mlp", "c_fc"), ("mlp", "c_proj"))
-    for leaf in ("weight", "bias")
-)
 # Older checkpoints hold the causal mask of every layer, and some the LM head, which is the embedding once more.
 _MASKS = ("attn.bias", "attn.masked_bias")
 _HEAD = "lm_head.weight"
@@ -33,20 +27,12 @@ def from_state_dict(state: Mapping[str, np.ndarray], config: GPT2Config) -> Para
     Raises `ValueError` as `check_weights` does.
     """
     prefix = _PREFIX if any(name.startswith(_PREFIX) for name in state) else ""
-    wanted = {prefix + name: (path, shape) for name, path, shape in _weights(config)}
     masks = {f"{prefix}h.{i}.{mask}" for i in range(config.num_layers) for mask in _MASKS}
     state = {name: array for name, array in state.items() if name not in masks}
-    shapes = {name: shape for name, (_, shape) in wanted.items()}
-    check_weights(state, shapes, {_HEAD: f"{prefix}wte.weight"}, because="GPT-2's LM head is its embedding")
-    params: Params = {"h": [{} for _ in range(config.num_layers)]}
-    for name, (path, _) in wanted.items():
-        array = np.asarray(state[name])
-        node = params["h"][int(path[1])] if path[0] == "h" else params
-        for step in path[2:-1] if path[0] == "h" else path[:-1]:
-            node = node.setdefault(step, {})
-        # A copy: on a CPU `jnp.asarray` may share memory with an array that its owner goes on to change.
-        node[path[-1]] = jnp.array(array.T if _is_transposed(path) else array, jnp.float32)
-    return params
+    table = _table(config.vocab_size, config.max_positions, config.hidden_size, config.num_layers, prefix)
+    repeats = {_HEAD: f"{prefix}wte.weight"}
+    params = nested(arrays_by_path(table, state, repeats, because="GPT-2's LM head is its embedding"))
+    return {**params, "h": list(params.get("h", {}).values())}
 
 
 def to_state_dict(params: Params, prefix: str = "") -> dict[str, np.ndarray]:
@@ -56,45 +42,38 @@ def to_state_dict(params: Params, prefix: str = "") -> dict[str, np.ndarray]:
     """
     if "scale" in params["wte"]:
         raise ValueError("params are quantised: a state dict holds float weights alone")
-    paths = [*_TOP, *(("h", str(i), *path) for i in range(len(params["h"])) for path in _LAYER)]
-    state = {}
-    for path in paths:
-        node = params["h"][int(path[1])] if path[0] == "h" else params
-        for step in path[2:] if path[0] == "h" else path:
-            node = node[step]
-        array = np.asarray(node)
-        state[prefix + ".".join(path)] = np.ascontiguousarray(array.T) if _is_transposed(path) else array
-    return state
+    vocab_size, hidden = params["wte"]["weight"].shape
+    return state_dict_of(_table(vocab_size, len(params["wpe"]["weight"]), hidden, len(params["h"]), prefix), params)
 
 
 def load_safetensors(path: str | os.PathLike[str], config: GPT2Config) -> Params:
-    """`from_state_dict` of the weights in the `.safetensors` file at `path`.
-
-    Raises as `from_state_dict` and `read_safetensors` do.
-    """
+    """`from_state_dict` of the weights in the file at `path`; raises as `read_safetensors` does."""
     return from_state_dict(read_safetensors(path), config)
 
 
-def _weights(config: GPT2Config) -> Iterator[tuple[str, tuple[str, ...], tuple[int, ...]]]:
-    """Name, path and published shape of every weight."""
-    hidden, wide = config.hidden_size, config.intermediate_size
-    shapes: dict[tuple[str, ...], tuple[int, ...]] = {
-        ("wte", "weight"): (config.vocab_size, hidden),
-        ("wpe", "weight"): (config.max_positions, hidden),
-        ("attn", "c_attn", "weight"): (hidden, 3 * hidden),
-        ("attn", "c_attn", "bias"): (3 * hidden,),
-        ("attn", "c_proj", "weight"): (hidden, hidden),
-        ("mlp", "c_fc", "weight"): (hidden, wide),
-        ("mlp", "c_fc", "bias"): (wide,),
-        ("mlp", "c_proj", "weight"): (wide, hidden),
+def _table(vocab_size: int, max_positions: int, hidden: int, num_layers: int, prefix: str) -> dict[str, Weight]:
+    """Every weight by its Hugging Face name."""
+    norm: dict[str, tuple[int, ...]] = {"weight": (hidden,), "bias": (hidden,)}
+
+    def product(inputs: int, outputs: int) -> dict[str, tuple[int, ...]]:
+        return {"weight": (inputs, outputs), "bias": (outputs,)}
+
+    layer: dict[tuple[str, ...], dict[str, tuple[int, ...]]] = {
+        ("ln_1",): norm,
+        ("attn", "c_attn"): product(hidden, 3 * hidden),
+        ("attn", "c_proj"): product(hidden, hidden),
+        ("ln_2",): norm,
+        ("mlp", "c_fc"): product(hidden, 4 * hidden),
+        ("mlp", "c_proj"): product(4 * hidden, hidden),
     }
-    for path in _TOP:
-        yield ".".join(path), path, shapes.get(path, (hidden,))
-    for i in range(config.num_layers):
-        for path in _LAYER:
-            whole = ("h", str(i), *path)
-            yield ".".join(whole), whole, shapes.get(path, (hidden,))
-
-
-def _is_transposed(path: tuple[str, ...]) -> bool:
-    return path[0] == "h" and path[2] in ("attn", "mlp") and path[-1] == "weight"
+    parts: dict[tuple[Any, ...], dict[str, tuple[int, ...]]] = {
+        ("wte",): {"weight": (vocab_size, hidden)},
+        ("wpe",): {"weight": (max_positions, hidden)},
+        ("ln_f",): norm,
+    }
+    parts |= {("h", i, *path): arrays for i in range(num_layers) for path, arrays in layer.items()}
+    return {
+        prefix + ".".join(map(str, (*path, leaf))): Weight((*path, leaf), shape, path[0] == "h" and len(shape) == 2)
+        for path, arrays in parts.items()
+        for leaf, shape in arrays.items()
+    }

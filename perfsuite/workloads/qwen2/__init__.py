@@ -1,20 +1,18 @@
 """Qwen2 (Yang et al. 2024, arXiv:2407.10671) in Flax: a forward pass with the activations of chosen layers, and
 generation with a cache of keys and values.
 
-A layer's *activation* is the residual stream after that layer, before any later normalisation. For every layer but the
-last it is Hugging Face's `hidden_states[i + 1]`; of the last layer Hugging Face gives the stream after the model's
-final norm, and this module the stream before it, like that of every other layer.
+A layer's *activation* is the residual stream after that layer, before any later normalisation: Hugging Face's
+`hidden_states[i + 1]`, except for the last layer, for which Hugging Face gives the stream after the final norm.
 
 Prompts of different lengths share a batch: padding is masked out and positions count real tokens. In a cache sample `b`
-has slots `0 .. lengths[b] - 1`, whatever the others have.
+has slots `0 .. lengths[b] - 1`.
 
-What can be checked on the host is checked there: `ValueError` names the argument. Under `jit` values are unknown; there
-an id that is not in the vocabulary, or a token that no longer fits the cache, makes its row's results NaN.
+Outside `jit` a `ValueError` names a wrong argument. Under `jit` values are unknown: an id that is not in the
+vocabulary, or a token that no longer fits the cache, makes its row's results NaN.
 """
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any
 
 import flax.linen as nn
 import jax
@@ -22,10 +20,11 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from perfsuite.workloads.checks import check_ids
 from perfsuite.workloads.qwen2.config import Qwen2Config
 from perfsuite.workloads.qwen2.layers import Layer, RMSNorm, dense, rotations
 
-__all__ = ["KeyValueCache", "Qwen2", "Qwen2Config", "check_ids", "check_layers", "initialize_cache"]
+__all__ = ["KeyValueCache", "Qwen2", "Qwen2Config", "check_layers", "initialize_cache"]
 
 
 @jax.tree_util.register_dataclass
@@ -33,8 +32,8 @@ __all__ = ["KeyValueCache", "Qwen2", "Qwen2Config", "check_ids", "check_layers",
 class KeyValueCache:
     """Keys and values of all layers, each `[batch, capacity, key_value_heads, head_size]`; `lengths` int32 `[batch]`.
 
-    What lies at and beyond a sample's length is never read. Donate the cache to a jitted `decode`, which then writes in
-    place; else each token copies the whole of it.
+    Slots at and beyond a sample's length are never read. Donate the cache to a jitted `decode`, which then writes in
+    place; otherwise each token copies all of it.
     """
 
     keys: tuple[Array, ...]
@@ -60,7 +59,7 @@ def initialize_cache(config: Qwen2Config, batch_size: int, capacity: int) -> Key
         )
     shape = batch_size, capacity, config.num_key_value_heads, config.head_size
 
-    # An array each: an array that is in a donated tree twice cannot be donated.
+    # A new array for each layer: an array that is in a donated tree twice cannot be donated.
     def zeros() -> tuple[Array, ...]:
         return tuple(jnp.zeros(shape, config.activation_dtype) for _ in range(config.num_layers))
 
@@ -73,20 +72,6 @@ def check_layers(layers: Sequence[int], config: Qwen2Config) -> tuple[int, ...]:
         if not isinstance(layer, int | np.integer) or not 0 <= layer < config.num_layers:
             raise ValueError(f"layers must be numbers from 0 to {config.num_layers - 1}, got {layer!r}")
     return tuple(int(layer) for layer in layers)
-
-
-def check_ids(name: str, ids: Any, config: Qwen2Config) -> None:
-    """Raise `ValueError` where the array `ids`, called `name`, has values that are not in the vocabulary.
-
-    Says nothing of a tracer's values. Waits for an array on a device.
-    """
-    if not jnp.issubdtype(ids.dtype, jnp.integer):
-        raise ValueError(f"{name} must be integers, got {ids.dtype}")
-    if isinstance(ids, jax.core.Tracer) or not ids.size:
-        return
-    low, high = int(np.min(ids)), int(np.max(ids))
-    if low < 0 or high >= config.vocab_size:
-        raise ValueError(f"{name} must be from 0 to {config.vocab_size - 1}, got {low if low < 0 else high}")
 
 
 class Qwen2(nn.Module):
@@ -109,18 +94,13 @@ class Qwen2(nn.Module):
             self.lm_head = dense(config, None, config.vocab_size)
 
     def __call__(
-        self,
-        input_ids: Array,
-        mask: Array | None = None,
-        positions: Array | None = None,
-        *,
-        layers: Sequence[int] = (),
+        self, input_ids: Array, mask: Array | None = None, positions: Array | None = None, *, layers: Sequence[int] = ()
     ) -> tuple[Array, tuple[Array, ...]]:
         """Logits `[batch, sequence, vocabulary]`, and for each of `layers` its activation `[batch, sequence, hidden]`.
 
-        `input_ids` is integer `[batch, sequence]`; `mask` has that shape and is nonzero on real tokens (all of them
-        without it); `positions` has it too, and without it counts the real tokens. All results are in the activation
-        dtype. At padding they are finite and mean nothing.
+        `input_ids` is integer `[batch, sequence]`; `mask`, of that shape, is nonzero on real tokens, by default all;
+        `positions`, of that shape, by default counts the real tokens. All results are in the activation dtype. At
+        padding they are finite and mean nothing.
 
         Raises `ValueError` for layers, ids or shapes that do not fit the model.
         """
@@ -128,12 +108,7 @@ class Qwen2(nn.Module):
         return self._logits(x), hidden
 
     def hidden_states(
-        self,
-        input_ids: Array,
-        mask: Array | None = None,
-        positions: Array | None = None,
-        *,
-        layers: Sequence[int],
+        self, input_ids: Array, mask: Array | None = None, positions: Array | None = None, *, layers: Sequence[int]
     ) -> tuple[Array, ...]:
         """The activations alone, as `__call__` gives them; layers after the last of `layers` are not run."""
         needed = 1 + max(check_layers(layers, self.config), default=-1)
@@ -142,10 +117,10 @@ class Qwen2(nn.Module):
     def prefill(
         self, input_ids: Array, lengths: Array, cache: KeyValueCache, *, layers: Sequence[int] = ()
     ) -> tuple[Array, tuple[Array, ...], KeyValueCache]:
-        """Run prompts, and start the cache with them, over whatever is in it.
+        """Run prompts, and overwrite the cache with them.
 
-        `input_ids` is `[batch, sequence]`, padded on the right; `lengths`, `[batch]`, says how many tokens are real. Of
-        a row of length 0 the logits are finite and mean nothing.
+        `input_ids` is `[batch, sequence]`, padded on the right; `lengths`, `[batch]`, is the number of real tokens. The
+        logits of a row of length 0 are finite and mean nothing.
 
         Returns the logits after each prompt's last token, `[batch, vocabulary]`; activations, each
         `[batch, sequence, hidden]`; and the cache.
@@ -178,8 +153,8 @@ class Qwen2(nn.Module):
         `token_ids` is `[batch]`. Returns logits `[batch, vocabulary]`; activations of the token, each
         `[batch, hidden]`; and the cache, one longer.
 
-        Raises `ValueError` also for a full cache. Under `jit` a sample that no longer fits gets NaN, and its cache
-        stays.
+        Raises `ValueError` also for a full cache. Under `jit` a sample that no longer fits gets NaN, and its cache does
+        not change.
         """
         layers = check_layers(layers, self.config)
         self._check_cache("token_ids", token_ids, cache, dimensions=1)
@@ -205,7 +180,7 @@ class Qwen2(nn.Module):
         self, input_ids: Array, mask: Array | None, positions: Array | None, layers: Sequence[int], run: int
     ) -> tuple[Array, tuple[Array, ...], list[tuple[Array, Array]]]:
         layers = check_layers(layers, self.config)
-        check_ids("input_ids", input_ids, self.config)
+        check_ids("input_ids", input_ids, self.config.vocab_size)
         if input_ids.ndim != 2:
             raise ValueError(f"input_ids must be [batch, sequence], got shape {input_ids.shape}")
         for name, array in (("mask", mask), ("positions", positions)):
@@ -240,7 +215,7 @@ class Qwen2(nn.Module):
         return x @ self.embed_tokens.embedding.astype(x.dtype).T
 
     def _check_cache(self, name: str, ids: Array, cache: KeyValueCache, *, dimensions: int) -> None:
-        check_ids(name, ids, self.config)
+        check_ids(name, ids, self.config.vocab_size)
         if ids.ndim != dimensions or ids.shape[0] != cache.lengths.shape[0]:
             shape = f"[{cache.lengths.shape[0]}{', sequence' * (dimensions - 1)}]"
             raise ValueError(f"{name} must have shape {shape}, a row for each of the cache, got {ids.shape}")

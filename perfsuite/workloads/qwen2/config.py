@@ -3,7 +3,7 @@
 import dataclasses
 from typing import Any, Literal, Self
 
-_DTYPES = ("float32", "bfloat16", "float16")
+from perfsuite.workloads.checks import DTYPES, check_at_least, check_choice, check_multiple, check_positive
 
 
 @dataclasses.dataclass(frozen=True)
@@ -11,9 +11,8 @@ class Qwen2Config:
     """Sizes and choices of a Qwen2 language model. Hashable, so that it can be a module's field.
 
     `num_key_value_heads` heads of keys and values serve `num_heads` heads of queries, in equal groups. With `tied_head`
-    the word embedding is the output layer too. `activation_dtype` is what layers compute in and caches hold;
-    normalisation, rotary embedding and softmax are computed in float32. `parameter_dtype` is what parameters are kept
-    in.
+    the word embedding is the output layer too. `activation_dtype` is the dtype of layers and caches; normalisation,
+    rotary embedding and softmax are computed in float32.
 
     Published sizes are those of the Qwen2 report (Yang et al. 2024, arXiv:2407.10671, table 1), with the vocabulary as
     padded in the published weights.
@@ -37,27 +36,12 @@ class Qwen2Config:
 
     def __post_init__(self) -> None:
         sizes = ("vocab_size", "hidden_size", "num_layers", "num_heads", "num_key_value_heads", "intermediate_size")
-        for name in (*sizes, "max_positions"):
-            if getattr(self, name) < 1:
-                raise ValueError(f"Qwen2Config.{name} must be at least 1, got {getattr(self, name)}")
+        check_at_least(1, self, *sizes, "max_positions")
         # Rotary embedding turns pairs of numbers, so a head needs an even size.
-        if self.hidden_size % (2 * self.num_heads):
-            raise ValueError(
-                f"Qwen2Config.hidden_size ({self.hidden_size}) must be a multiple of twice num_heads ({self.num_heads})"
-            )
-        if self.num_heads % self.num_key_value_heads:
-            raise ValueError(
-                f"Qwen2Config.num_heads ({self.num_heads}) must be a multiple of num_key_value_heads "
-                f"({self.num_key_value_heads})"
-            )
-        for name in ("rope_theta", "norm_epsilon"):
-            if not getattr(self, name) > 0:
-                raise ValueError(f"Qwen2Config.{name} must be positive, got {getattr(self, name)}")
-        for name in ("activation_dtype", "parameter_dtype"):
-            if getattr(self, name) not in _DTYPES:
-                raise ValueError(
-                    f"Qwen2Config.{name} must be 'float32', 'bfloat16' or 'float16', got {getattr(self, name)!r}"
-                )
+        check_multiple(self, "hidden_size", "num_heads", times=2)
+        check_multiple(self, "num_heads", "num_key_value_heads")
+        check_positive(self, "rope_theta", "norm_epsilon")
+        check_choice(DTYPES, self, "activation_dtype", "parameter_dtype")
 
     @property
     def head_size(self) -> int:
@@ -85,13 +69,6 @@ class Qwen2Config:
         return cls(**{**_sizes(256, 64, 4, 4, 2, 128, True), "max_positions": 128, **changes})
 
 
-def _sizes(
-    vocab_size: int,
-    hidden_size: int,
-    num_layers: int,
-    num_heads: int,
-    num_key_value_heads: int,
-    intermediate_size: int,
-    tied_head: bool,
-) -> dict[str, Any]:
-    return locals()
+def _sizes(*sizes: int) -> dict[str, Any]:
+    """The first fields by name."""
+    return dict(zip(Qwen2Config.__dataclass_fields__, sizes, strict=False))

@@ -38,9 +38,9 @@ class Attention(nn.Module):
     ) -> tuple[Array, tuple[Array, Array]]:
         """`[batch, queries, hidden]` to the same shape, and the keys and values that were attended to.
 
-        `positions` is `[batch, queries]`, `rotation` what `rotations` gives for them, `visible` boolean
-        `[batch, 1, queries, keys]`. With `memory`, keys and values of a cache, the new ones are put into its slots
-        `positions`, and positions that it lacks are dropped.
+        `positions` is `[batch, queries]`, `rotation` the `rotations` of them, `visible` boolean
+        `[batch, 1, queries, keys]`. With `memory`, keys and values of a cache, the new ones go into its slots
+        `positions`; those at positions that it lacks are dropped.
         """
         config, groups = self.config, self.config.num_key_value_heads
 
@@ -56,7 +56,7 @@ class Attention(nn.Module):
                 old.at[rows, positions].set(new.astype(old.dtype), mode="drop", unique_indices=True)
                 for old, new in zip(memory, (key, value), strict=True)
             )
-        # Masked scores are large and negative, not infinite: a query that sees nothing gets a mean, and no NaN.
+        # Masked scores are large and negative, not infinite: a query that sees nothing gets a mean, not NaN.
         mixed = jax.nn.dot_product_attention(query, key, value, mask=visible)
         return dense(config, "o_proj", x.shape[-1])(mixed.reshape(*x.shape[:2], -1)), (key, value)
 
@@ -118,7 +118,7 @@ def rotations(config: Qwen2Config, positions: Array, limit: int | None = None) -
     `positions` is `[batch, sequence]`. With `limit` they must be from 0 to `limit - 1`, and are looked up in a table.
     """
     half = config.head_size // 2
-    # XLA on a CPU fuses sines into every layer and head that use them, but not a look-up.
+    # XLA on a CPU computes sines again in every layer and head that use them, but not a look-up.
     counted = positions if limit is None else jnp.arange(limit)
     angles = counted[..., None, None] * config.rope_theta ** (-jnp.arange(half, dtype=jnp.float32) / half)
     cos, sin = jnp.cos(angles), jnp.sin(angles)

@@ -1,32 +1,22 @@
-"""Qwen2 parameters from and to Hugging Face's names and layouts.
+"""Qwen2's parameters from and to Hugging Face's names. Every weight has one line in an explicit table.
 
-Every weight has one line in an explicit table; nothing is guessed from names. Hugging Face keeps a product's weight
-`[out, in]`, Flax its kernel `[in, out]`.
+Hugging Face keeps a product's weight `[out, in]`, Flax its kernel `[in, out]`.
 """
 
 import os
 from collections.abc import Mapping
-from typing import Any, NamedTuple
+from typing import Any
 
-import jax.numpy as jnp
 import numpy as np
 
 from perfsuite.workloads.qwen2.config import Qwen2Config
-from perfsuite.workloads.state_dicts import check_weights, read_safetensors
+from perfsuite.workloads.state_dicts import Weight, arrays_by_path, nested, read_safetensors, state_dict_of
 
 EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
 
 
-class Weight(NamedTuple):
-    """Where a weight goes in the tree below `params`, and its shape in the state dict."""
-
-    path: tuple[str, ...]
-    shape: tuple[int, ...]
-    transposed: bool = False
-
-
 def weight_table(config: Qwen2Config) -> dict[str, Weight]:
-    """Every weight of the model by its Hugging Face name."""
+    """Every weight by its Hugging Face name, with its path below `params`."""
     hidden, wide = config.hidden_size, config.intermediate_size
     memory = config.num_key_value_heads * config.head_size
     table = {EMBEDDING: Weight(("embed_tokens", "embedding"), (config.vocab_size, hidden))}
@@ -58,37 +48,17 @@ def from_state_dict(config: Qwen2Config, weights: Mapping[str, np.ndarray]) -> d
 
     Raises `ValueError` as `check_weights` does.
     """
-    table = weight_table(config)
-    shapes = {name: weight.shape for name, weight in table.items()}
     repeats = {HEAD: EMBEDDING} if config.tied_head else {}
-    check_weights(weights, shapes, repeats, because="Qwen2Config.tied_head is true")
-    params: dict[str, Any] = {}
-    for name, weight in table.items():
-        array = weights[name].T if weight.transposed else weights[name]
-        *parents, leaf = weight.path
-        node = params
-        for parent in parents:
-            node = node.setdefault(parent, {})
-        # A copy: on a CPU `jnp.asarray` may share memory with an array that its owner goes on to change.
-        node[leaf] = jnp.array(array, config.parameter_dtype)
-    return {"params": params}
+    because = "Qwen2Config.tied_head is true"
+    arrays = arrays_by_path(weight_table(config), weights, repeats, because, config.parameter_dtype)
+    return {"params": nested(arrays)}
 
 
 def to_state_dict(config: Qwen2Config, params: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    """Hugging Face's state dict of `{"params": ...}`, in NumPy arrays of the parameters' dtype. The way back."""
-    weights = {}
-    for name, weight in weight_table(config).items():
-        node: Any = params["params"]
-        for part in weight.path:
-            node = node[part]
-        # A whole array and no view of a transposed one: safetensors writes memory as it lies.
-        weights[name] = np.ascontiguousarray(np.asarray(node).T if weight.transposed else np.asarray(node))
-    return weights
+    """Hugging Face's state dict of `{"params": ...}`, in NumPy arrays of the parameters' dtype."""
+    return state_dict_of(weight_table(config), params["params"])
 
 
 def load_safetensors(config: Qwen2Config, *files: str | os.PathLike[str]) -> dict[str, Any]:
-    """`from_state_dict` of the weights in `files`, all parts of one checkpoint.
-
-    Raises as `from_state_dict` and `read_safetensors` do.
-    """
+    """`from_state_dict` of the weights in `files`, all parts of one checkpoint; raises as `read_safetensors` does."""
     return from_state_dict(config, read_safetensors(*files))

@@ -1,14 +1,14 @@
-"""Model surgery, and start-up over a mesh: seed documents 002 and 003. The names of this workload.
+"""Model surgery, and start-up over a mesh. docs/workloads/surgery.md has the measurements.
 
     plan = bert_tensor_parallel_plan(config)
     module, optimizer = make_module_opt(lambda key: BertForMaskedLM(config, key=key), tx, mesh, plan, key=key)
 
 | module | has |
 |---|---|
-| `module_paths` | which sub-modules there are, and where |
-| `transforms` | replacing those that the patterns of a plan match: the fast way, one `equinox.tree_at`, and many |
-| `replacing` | the same, given the paths |
-| `tensor_parallel` | layers that say how they are split, BERT's plan, partition specs |
+| `module_paths` | sub-modules and their paths |
+| `transforms` | replacing those that match the patterns of a plan: the fast way, one `equinox.tree_at`, and many |
+| `replacing` | replacing at given paths |
+| `tensor_parallel` | layers with how they are split, BERT's plan, partition specs |
 | `sharding` | partition specs and a mesh; train steps over it |
 | `start_up` | all of it in one compiled program |
 """

@@ -1,13 +1,11 @@
 """Where the sub-modules of a model are: `iter_module`, and the paths behind it.
 
-A sub-module is an Equinox module or any other dataclass that is a pytree node. The way to one leads through whatever
-JAX can take apart: modules, lists, tuples, dicts, dataclasses, nodes that a library has registered. It does not lead
-through static fields, nor through a dataclass that was not registered (to JAX that is a leaf), nor into a function that
-`equinox.filter_jit` has wrapped.
+A sub-module is an Equinox module or any other dataclass that is a pytree node. Its path leads through everything that
+JAX can take apart: modules, lists, tuples, dicts, dataclasses, nodes that a library has registered; but not through
+static fields, a dataclass that is not registered (for JAX a leaf), or a function that `equinox.filter_jit` has wrapped.
 
-A path is a `jax.tree_util.KeyPath`, its name what `jax.tree_util.keystr` makes of it: `layers.0.attention.query`. The
-model itself has the name "". Keys of dicts may make two places of one name, `{"a.b": ..., "a": {"b": ...}}`: a pattern
-chooses both.
+A path is a `jax.tree_util.KeyPath`; its name is that of `jax.tree_util.keystr`: `layers.0.attention.query`. The model
+itself has the name "". Two paths can have one name, as in `{"a.b": ..., "a": {"b": ...}}`: a pattern chooses both.
 """
 
 import dataclasses
@@ -17,8 +15,8 @@ from typing import Any, NamedTuple
 from jax.tree_util import DictKey, GetAttrKey, KeyPath, SequenceKey, is_tree_node, keystr, tree_leaves_with_path
 
 
-class Place(NamedTuple):
-    """One path at which a sub-module is."""
+class SubModule(NamedTuple):
+    """A sub-module at one of its paths."""
 
     path: KeyPath
     name: str
@@ -28,33 +26,33 @@ class Place(NamedTuple):
 def iter_module(module: Any) -> Iterator[tuple[str, Any]]:
     """The name and the value of every sub-module, `module` first, parents before children, in the order of the leaves.
 
-    One that is in there several times comes once, under its first name.
+    A sub-module that is in there several times comes once, under its first name.
     """
-    seen: dict[int, Any] = {}  # by id, and the modules too, so that none is freed and its id given to another
-    for _, name, sub_module in places(module):
+    seen: dict[int, Any] = {}  # by id; it keeps the modules, so that no other object gets the id of one
+    for _, name, sub_module in sub_modules(module):
         if id(sub_module) not in seen:
             seen[id(sub_module)] = sub_module
             yield name, sub_module
 
 
-def places(module: Any) -> Iterator[Place]:
+def sub_modules(module: Any) -> Iterator[SubModule]:
     """Every path to every sub-module, in the order of `iter_module`: a shared one has several."""
-    waiting = [Place((), "", module)] if is_tree_node(type(module)) else []
+    waiting = [SubModule((), "", module)] if is_tree_node(type(module)) else []
     while waiting:
-        place = waiting.pop()
-        path, name, node = place
+        found = waiting.pop()
+        path, name, node = found
         if dataclasses.is_dataclass(node):
-            yield place
+            yield found
         prefix = f"{name}." if name else ""
         waiting += [
-            Place((*path, key), prefix + keystr((key,), simple=True), child)
+            SubModule((*path, key), prefix + keystr((key,), simple=True), child)
             for key, child in reversed(children_of(node))
             if child is not None and is_tree_node(type(child))
         ]
 
 
 def at_path(tree: Any, path: KeyPath) -> Any:
-    """What is in `tree` at `path`."""
+    """The part of `tree` at `path`."""
     for key in path:
         match key:
             case GetAttrKey():

@@ -6,9 +6,9 @@
 | `replace_at_once` | the whole tree, several times |
 | `replace_on_paths` | the nodes on the paths, once |
 
-`replacements` maps paths (see `module_paths`) to what to put there; no path may lead through another. The tree itself
-stays as it is; the result shares with it every leaf that was not replaced. As in `equinox.tree_at`, no `__init__` and
-no `__check_init__` of an Equinox module runs.
+`replacements` maps paths (see `module_paths`) to new values; no path may lead through another. The tree itself does not
+change; the result shares with it every leaf that was not replaced. As in `equinox.tree_at`, no `__init__` and no
+`__check_init__` of an Equinox module runs.
 """
 
 from collections.abc import Mapping
@@ -30,7 +30,7 @@ def replace_one_by_one(tree: Any, replacements: Mapping[KeyPath, Any]) -> Any:
 
 
 def replace_at_once(tree: Any, replacements: Mapping[KeyPath, Any]) -> Any:
-    """One `equinox.tree_at` for all paths, from seed document 002."""
+    """One `equinox.tree_at` for all paths."""
     if not replacements:
         return tree
     return eqx.tree_at(lambda tree: [at_path(tree, path) for path in replacements], tree, list(replacements.values()))
@@ -53,13 +53,13 @@ def replace_on_paths(tree: Any, replacements: Mapping[KeyPath, Any]) -> Any:
 
 
 class _Branches(dict[Any, Any]):
-    """By key: what to put there, or the branches below. A class of its own, because a value may be a dict."""
+    """By key: the new value, or the branches below. A class of its own, because a value may be a dict."""
 
 
 def _rebuilt(node: Any, branches: _Branches) -> Any:
     kind = type(node)
     fields = _fields(kind)  # type: ignore[arg-type]  # mypy takes a class for unhashable
-    # With a cached value or a wrapper's `__name__` there is more than fields, and Equinox knows what to keep of it.
+    # With a cached value or a wrapper's `__name__` there is more than fields, and Equinox decides what to keep of it.
     if fields is not None and vars(node).keys() <= fields:
         new = object.__new__(kind)  # what unflattening does, too
         values = vars(new)

@@ -24,9 +24,9 @@ from perfsuite.workloads.training.train_state import TrainState
 def module_shardings(tree: Any, mesh: Mesh, *, plan: Iterable[str] = ()) -> Any:
     """`tree` with a `NamedSharding` in place of every array and `None` in place of every other leaf.
 
-    `tree` has `Partitioned` layers in it, which say how they are split: a model, its optimizer's state, a tuple of
-    both, a `TrainState`. Arrays outside of them are on all devices. Arrays may be `jax.ShapeDtypeStruct`s. `plan` are
-    the patterns that chose the layers; errors then name the one at fault.
+    `tree` is a model with `Partitioned` layers, its optimizer's state, a tuple of both, or a `TrainState`. Arrays
+    outside of such layers are on all devices. Arrays may be `jax.ShapeDtypeStruct`s. Errors name the pattern of `plan`
+    that chose the layer.
 
     Raises `ValueError` if the mesh lacks an axis or has it of another type than Auto, or if it does not divide a
     dimension or its groups.
@@ -42,7 +42,7 @@ def module_shardings(tree: Any, mesh: Mesh, *, plan: Iterable[str] = ()) -> Any:
         if path not in splits:
             return NamedSharding(mesh, PartitionSpec())
         try:
-            _check_split(splits[path], mesh)
+            check_split(splits[path], mesh)
         except ValueError as error:
             raise ValueError(f"{_culprit(path, plan)}: {error}") from None
         return NamedSharding(mesh, splits[path].spec)
@@ -71,10 +71,10 @@ def batch_shardings(batch: Any, mesh: Mesh, *, data: str = "data") -> Any:
 def shard(tree: Any, shardings: Any) -> Any:
     """`tree` with its arrays placed as `shardings` says, a tree of the same structure or a single sharding.
 
-    A leaf whose sharding is `None` stays as it is. A `jax.ShapeDtypeStruct` stays one and gets the sharding. In a trace
-    arrays are constrained to their shardings. Otherwise the result takes over the arrays of `tree`: what is in place
-    already is not copied (`jax.device_put` with `may_alias=False` does not either, jax 0.10.2), so a step that donates
-    the result deletes the original too.
+    A leaf whose sharding is `None` does not change. A `jax.ShapeDtypeStruct` gets the sharding. In a trace arrays are
+    constrained to their shardings. Otherwise the result takes over the arrays of `tree`: an array that is in place is
+    not copied (nor does `jax.device_put` with `may_alias=False`, jax 0.10.2), so a step that donates the result deletes
+    the original too.
     """
 
     def place(leaf: Any, sharding: Any) -> Any:
@@ -92,13 +92,13 @@ def shard(tree: Any, shardings: Any) -> Any:
 
 
 def keep_shardings(step: Any, *carried: Any) -> Any:
-    """The jitted train step `step`, giving back what it carries in the shardings that it got it in, and donating it.
+    """The jitted train step `step`, which donates what it carries and returns it in the same shardings.
 
     `carried` are the shardings of the first arguments, which are the first outputs too: of the state for
-    `make_flat_train_step`, of parameters and optimizer state for `make_train_step_with_partition`. Left to choose, XLA
-    may place an output unlike its argument, and then the argument's memory cannot be used for it and the next call
-    compiles again. The remaining output, loss and counts, is put on all devices. Arguments that are placed otherwise
-    are an error. `step` itself is traced anew and left as it is.
+    `make_flat_train_step`, of parameters and optimizer state for `make_train_step_with_partition`. Without them XLA may
+    place an output unlike its argument: then it cannot reuse the argument's memory, and the next call compiles again.
+    The remaining output, loss and counts, is on all devices. Arguments in other places are an error. `step` itself does
+    not change.
     """
     mesh = jax.tree.leaves(carried)[0].mesh
     return jax.jit(
@@ -109,7 +109,8 @@ def keep_shardings(step: Any, *carried: Any) -> Any:
     )
 
 
-def _check_split(split: Split, mesh: Mesh) -> None:
+def check_split(split: Split, mesh: Mesh) -> None:
+    """Raise `ValueError` unless the mesh has the axes of the split and divides the array and its groups."""
     used: set[str] = set()
     for dimension, names in enumerate(split.spec):
         if names is None:
@@ -131,7 +132,7 @@ def _check_split(split: Split, mesh: Mesh) -> None:
 
 
 def check_axis(mesh: Mesh, name: str) -> None:
-    """Raise `ValueError` unless the mesh has the axis, of type Auto: the models leave their activations to XLA."""
+    """Raise `ValueError` unless the mesh has the axis, of type Auto: XLA places the models' activations."""
     types = dict(zip(mesh.axis_names, mesh.axis_types, strict=True))
     if name not in types:
         raise ValueError(f"the mesh has no axis {name!r}, only {mesh.axis_names}")

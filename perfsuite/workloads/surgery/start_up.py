@@ -1,4 +1,4 @@
-"""The start of a training over a mesh: model and optimizer are made, transformed and split in one compiled program."""
+"""The start of a training over a mesh: one compiled program makes, transforms and splits model and optimizer."""
 
 import dataclasses
 from collections.abc import Callable
@@ -19,10 +19,10 @@ from perfsuite.workloads.training.train_state import Optimizer, TrainState
 
 @dataclasses.dataclass(frozen=True)
 class StartUp:
-    """`module, optimizer = start_up(key)`, compiled. What `make_module_opt` calls, for those who want to `.lower` it.
+    """`module, optimizer = start_up(key)`, compiled; `make_module_opt` calls it, and one can `.lower` it.
 
-    Equal ones compile once: all of it is hashed, and `plan` is a tuple of (pattern, transform) therefore.
-    `apply` is `apply_transforms` or one of its variants.
+    Equal ones compile once: all of it is hashed, so `plan` is a tuple of (pattern, transform). `apply` is
+    `apply_transforms` or one of its variants.
     """
 
     module_fn: Callable[[Array], Any]
@@ -51,9 +51,9 @@ class StartUp:
 
 
 _MEMORY_FIRST = {"cpu": {"xla_cpu_scheduler_type": "CPU_SCHEDULER_TYPE_MEMORY_OPTIMIZED"}}
-"""By platform, XLA's options. Its scheduler for CPUs otherwise begins all arrays before it ends one: of BERT-base over
-eight devices, four to a layer, 343 MB a device beside the 549 MB of the result, and 7 kB with this (jax 0.10.2). A
-TPU draws them without scratch memory anyway."""
+"""XLA's options by platform. Without them its scheduler for CPUs begins all arrays before it ends one: for BERT-base
+over eight devices, four to a layer, that is 343 MB a device beside the 549 MB of the result, and 7 kB with them (jax
+0.10.2). A TPU needs no scratch memory for them."""
 
 
 @cache
@@ -67,7 +67,7 @@ def _start_up(how: StartUp, key: Array) -> TrainState:
     module = shard(module, module_shardings(module, how.mesh, plan=plan))
     optimizer = Optimizer.create(how.tx, module, how.wrt)
     optimizer = shard(optimizer, module_shardings(optimizer, how.mesh, plan=plan))
-    # What is static in them leaves the trace as part of the structure.
+    # Their static parts leave the trace in the structure.
     return TrainState(*Structure.split((module, optimizer)))
 
 
@@ -83,12 +83,12 @@ def make_module_opt(
 ) -> tuple[Any, Optimizer]:
     """A model over a mesh, and its optimizer: `module_fn(key)`, transformed and split, in one compiled program.
 
-    Every device computes its own part of the arrays, so that none ever holds the whole model. What `Partitioned` layers
-    do not split is on all devices; the optimizer's state lies like the parameters that it belongs to. The numbers are
-    those that `jax.jit(module_fn)(key)` gives on one device, where `jax_threefry_partitionable` is on (the default).
+    Every device computes its own part of the arrays, so that none ever holds the whole model. Arrays that `Partitioned`
+    layers do not split are on all devices; the optimizer's state is split like its parameters. The numbers are those of
+    `jax.jit(module_fn)(key)` on one device, where `jax_threefry_partitionable` is on (the default).
 
-    Called again with equal functions, `tx`, mesh and transforms, it does not compile again; a lambda or a partial made
-    anew is not equal. `wrt` says which floating-point arrays are trained, `strict` is that of `apply_transforms`.
+    Called again with equal functions, `tx`, mesh and transforms, it does not compile again; a new lambda or partial is
+    not equal. `wrt` selects the floating-point arrays that are trained, `strict` is that of `apply_transforms`.
 
     Raises what `apply_transforms` and `module_shardings` raise, with pattern and path.
     """

@@ -1,13 +1,13 @@
-"""Layers that say how their arrays are split over a mesh of devices, and the plan that makes BERT of such layers.
+"""Layers that hold how their arrays are split over a mesh of devices, and the plan that makes BERT of such layers.
 
 A transformer layer is split as in Megatron-LM (Shoeybi et al. 2019, arXiv:1909.08053): query, key, value and the wide
 feed-forward product by output features, so that each device has whole heads (`column_parallel`); the products that end
 both residual branches by input features, so that one all-reduce adds up what the devices computed (`row_parallel`).
 Every other array is on all devices: norms and row-parallel biases because they work on the sum; the head's dense
-product for it is small; and the embeddings, which Megatron splits by vocabulary, because BERT's 30 522 rows are no
+product because it is small; and the embeddings, which Megatron splits by vocabulary, because BERT's 30 522 rows are no
 multiple of four.
 
-Nothing here knows a mesh: `sharding.module_shardings` brings layers and mesh together.
+`sharding.module_shardings` brings layers and mesh together.
 """
 
 import dataclasses
@@ -27,9 +27,9 @@ from perfsuite.workloads.surgery.transforms import Transform
 class Split:
     """How one array of a layer is split over mesh axes.
 
-    An array of another shape than `shape` is not the layer's own, such as a factored second moment that an optimizer
-    keeps in its place, and is not split. `groups` are equal parts of the split dimension, such as attention heads, that
-    must each stay on one device.
+    An array of another shape is not the layer's own, for example a factored second moment that an optimizer keeps in
+    its place, and is not split. `groups` is the number of equal parts of the split dimension, such as attention heads,
+    that must each stay on one device.
     """
 
     array: str
@@ -39,7 +39,7 @@ class Split:
 
 
 class Partitioned(eqx.Module):
-    """A layer that says how its arrays are split, and otherwise is the layer: called like it, with its attributes.
+    """A layer with how its arrays are split. It is called like the layer and has its attributes.
 
     Make one with `partitioned`, `column_parallel` or `row_parallel`.
     """
@@ -52,7 +52,7 @@ class Partitioned(eqx.Module):
         return self.layer(*args, **kwargs)
 
     def __getattr__(self, name: str) -> Any:
-        # Only for names that are not found here. Before `layer` is set there is nothing to ask.
+        # Python calls this for names that are not found otherwise, and before `layer` is set.
         if name == "layer" or name.startswith("__"):
             raise AttributeError(name)
         return getattr(self.layer, name)
@@ -61,9 +61,9 @@ class Partitioned(eqx.Module):
 def partitioned(layer: Any, *, groups: int | None = None, **specs: PartitionSpec) -> Partitioned:
     """`layer` with specs for arrays of its own: `partitioned(embedding, weight=PartitionSpec("model"))`.
 
-    The others are on all devices. `groups`: see `Split`. A stack of layers made under `equinox.filter_vmap` is split as
-    a whole, after that: inside, its arrays have other shapes. Raises `TypeError` for a name that is no array of the
-    layer and for a layer that is split already, `ValueError` for a spec with more dimensions than its array.
+    The others are on all devices. `groups`: see `Split`. Split a stack of layers after the `equinox.filter_vmap` that
+    makes it: inside, its arrays have other shapes. Raises `TypeError` for a name that is no array of the layer and for
+    a layer that is split already, `ValueError` for a spec with more dimensions than its array.
     """
     if isinstance(layer, Partitioned):
         raise TypeError(f"this {type(layer.layer).__name__} is split already")
@@ -81,8 +81,7 @@ def partitioned(layer: Any, *, groups: int | None = None, **specs: PartitionSpec
 def column_parallel(linear: eqx.nn.Linear, *, axis: str = "model", groups: int | None = None) -> Partitioned:
     """`linear` split by output features over the mesh axis `axis`, the bias with them.
 
-    `weight` is `[..., out, in]`: in front there may be dimensions of a stack of layers. `groups` is the number of equal
-    parts of the output, such as attention heads, that must each stay on one device.
+    `weight` is `[..., out, in]`, with the dimensions of a stack of layers in front. `groups`: see `Split`.
     """
     weight, bias = _arrays(linear, "column_parallel")
     specs = {"weight": _split_at(weight.ndim - 2, axis)}
@@ -94,14 +93,14 @@ def column_parallel(linear: eqx.nn.Linear, *, axis: str = "model", groups: int |
 def row_parallel(linear: eqx.nn.Linear, *, axis: str = "model") -> Partitioned:
     """`linear` split by input features over the mesh axis `axis`; the bias, added to the sum, is on all devices.
 
-    `weight` is `[..., out, in]`: in front there may be dimensions of a stack of layers.
+    `weight` is `[..., out, in]`, with the dimensions of a stack of layers in front.
     """
     weight, _ = _arrays(linear, "row_parallel")
     return partitioned(linear, weight=_split_at(weight.ndim - 1, axis))
 
 
 def bert_tensor_parallel_plan(config: BertConfig, *, axis: str = "model") -> dict[str, Transform]:
-    """What becomes parallel in a `BertForMaskedLM`: six patterns, each of which finds one sub-module in every layer."""
+    """The tensor-parallel plan of a `BertForMaskedLM`: six patterns, each for one sub-module of every layer."""
     heads = partial(column_parallel, axis=axis, groups=config.num_heads)
     columns, rows = partial(column_parallel, axis=axis), partial(row_parallel, axis=axis)
     return {
@@ -127,7 +126,7 @@ def partition_specs(tree: Any) -> Any:
 
 
 def splits_of(tree: Any) -> dict[jax.tree_util.KeyPath, Split]:
-    """By path: the splits of the arrays of `tree` that are split. Arrays may be `jax.ShapeDtypeStruct`s."""
+    """The splits of the arrays of `tree` that are split, by path. Arrays may be `jax.ShapeDtypeStruct`s."""
     found: dict[jax.tree_util.KeyPath, Split] = {}
     waiting: list[tuple[jax.tree_util.KeyPath, Any]] = [((), tree)]
     while waiting:

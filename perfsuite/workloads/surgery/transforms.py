@@ -1,16 +1,16 @@
-"""Sub-modules of a model, chosen by patterns of their paths, are replaced.
+"""Replacing the sub-modules of a model whose paths match patterns.
 
-A plan maps patterns to transforms. A pattern is matched against the names that `iter_module` gives, with the rules of
+A plan maps patterns to transforms. A pattern is matched with the names that `iter_module` gives, by the rules of
 `fnmatch`: `*` stands for any characters, dots too, `[0-9]` for one digit. A transform takes a sub-module and returns
-what is to be in its place.
+its replacement.
 
     plan = {"*.attention.query": column_parallel, "*.attention.output.dense": row_parallel}
     model = apply_transforms(model, plan)
 
-| function | is |
+| function | does |
 |---|---|
-| `apply_transforms` | what to use: it builds the nodes on the paths anew, and no others |
-| `apply_transforms_batched` | one `equinox.tree_at` for all replacements, from seed document 002 |
+| `apply_transforms` | builds new nodes on the paths, and no others: use this one |
+| `apply_transforms_batched` | one `equinox.tree_at` for all replacements |
 | `apply_transforms_one_by_one` | one `equinox.tree_at` a replacement: the reference |
 
 All three give the same tree and raise the same errors.
@@ -27,31 +27,27 @@ import jax
 from jax.tree_util import KeyPath
 
 from perfsuite.workloads.structure import is_array_or_struct
-from perfsuite.workloads.surgery.module_paths import Place, places
+from perfsuite.workloads.surgery.module_paths import SubModule, sub_modules
 from perfsuite.workloads.surgery.replacing import replace_at_once, replace_on_paths, replace_one_by_one
 
 Transform = Callable[[Any], Any]
-"""Takes a sub-module and returns what is to be in its place."""
-
 Plan = Mapping[str, Transform]
-"""Transforms by pattern."""
 
 
 class PlanError(ValueError):
-    """A plan that does not fit the model. The message names pattern and path."""
+    """The plan does not fit the model. The message names pattern and path."""
 
 
 def apply_transforms(module: Any, plan: Plan, *, strict: bool = False, same_shapes: bool = True) -> Any:
     """`module` with every sub-module that a pattern of `plan` matches replaced by what the pattern's transform returns.
 
-    `module` itself is left as it is, and the result shares with it whatever was not replaced. A pattern chooses places:
-    a sub-module that is in the tree several times is replaced where its names match, and is transformed once for a
-    pattern, so that the places go on sharing. No `__init__` and no `__check_init__` of the Equinox modules around it
-    runs.
+    `module` itself does not change, and the result shares with it everything that was not replaced. A sub-module that
+    is in the tree several times is replaced where its names match, and is transformed once for a pattern, so that the
+    places still share it. No `__init__` and no `__check_init__` of the Equinox modules around it runs.
 
-    A pattern that matches nothing is a warning, or, if `strict`, a `PlanError`. So are two patterns that match the same
-    path, a match inside of another match, a transform that returns `None`, and one that gives an array another shape:
-    that fails only far away, where the array is used. `same_shapes=False` is for where it is meant, as for a new head.
+    A pattern that matches nothing is a warning, or, if `strict`, a `PlanError`. Always a `PlanError`: two patterns that
+    match the same path, a match inside of another match, a transform that returns `None`, and one that gives an array
+    another shape, which would fail only where the array is used. `same_shapes=False` allows that, as for a new head.
     """
     return replace_on_paths(module, find_replacements(module, plan, strict=strict, same_shapes=same_shapes))
 
@@ -67,7 +63,7 @@ def apply_transforms_one_by_one(module: Any, plan: Plan, *, strict: bool = False
 
 
 def find_replacements(module: Any, plan: Plan, *, strict: bool = False, same_shapes: bool = True) -> dict[KeyPath, Any]:
-    """By path: what `plan` puts there. The half of `apply_transforms` that does not depend on how it is put there."""
+    """The new sub-modules of `plan` by path. All ways to put them there share this half of `apply_transforms`."""
     chosen = _chosen(module, plan, strict)
     made: dict[tuple[int, str], Any] = {}
     for place, pattern in chosen.values():
@@ -77,11 +73,11 @@ def find_replacements(module: Any, plan: Plan, *, strict: bool = False, same_sha
     return {path: made[id(place.module), pattern] for path, (place, pattern) in chosen.items()}
 
 
-def _chosen(module: Any, plan: Plan, strict: bool) -> dict[KeyPath, tuple[Place, str]]:
+def _chosen(module: Any, plan: Plan, strict: bool) -> dict[KeyPath, tuple[SubModule, str]]:
     matchers = [(pattern, re.compile(fnmatch.translate(pattern)).match) for pattern in plan]
-    chosen: dict[KeyPath, tuple[Place, str]] = {}
+    chosen: dict[KeyPath, tuple[SubModule, str]] = {}
     names = []
-    for place in places(module):
+    for place in sub_modules(module):
         names.append(place.name)
         matching = [pattern for pattern, match in matchers if match(place.name)]
         if not matching:
@@ -108,7 +104,7 @@ def _chosen(module: Any, plan: Plan, strict: bool) -> dict[KeyPath, tuple[Place,
     return chosen
 
 
-def _transformed(place: Place, pattern: str, transform: Transform, same_shapes: bool) -> Any:
+def _transformed(place: SubModule, pattern: str, transform: Transform, same_shapes: bool) -> Any:
     try:
         new = transform(place.module)
     except Exception as error:
@@ -124,13 +120,13 @@ def _transformed(place: Place, pattern: str, transform: Transform, same_shapes: 
     return new
 
 
-def _check_shapes(place: Place, pattern: str, new: Any) -> None:
+def _check_shapes(place: SubModule, pattern: str, new: Any) -> None:
     before, after = _shapes(place.module), _shapes(new)
     made = {path: shape for path, shape in after.items() if before.get(path) != shape}
     for path, shape in before.items():
         if after.get(path) == shape:
             continue
-        # Wrapped in another module, an array has a longer path that ends in the old one.
+        # In a wrapping module an array has a longer path, which ends in the old one.
         same = [other for longer, other in made.items() if longer[len(longer) - len(path) :] == path]
         if same and shape not in same:
             array = jax.tree_util.keystr(path, simple=True, separator=".") or "the array"
@@ -149,7 +145,7 @@ def _shown(name: str) -> str:
 
 
 def _close(pattern: str, names: list[str]) -> str:
-    # By what stands after the last dot: most patterns begin with a wildcard.
+    # By the part after the last dot: most patterns begin with a wildcard.
     first_with = {name.rpartition(".")[2]: name for name in reversed(names)}
     close = difflib.get_close_matches(pattern.rpartition(".")[2], first_with, n=3, cutoff=0.0)
     return ", ".join(_shown(first_with[tail]) for tail in close) or "there is none"

@@ -1,4 +1,4 @@
-"""Train steps that compute one thing in different ways, so that what they cost the host can be compared.
+"""Train steps that compute the same in different ways, to compare what they cost the host.
 
 | factory | call | carry | the host takes apart |
 |---|---|---|---|
@@ -9,9 +9,9 @@
 | `make_list_train_step` | `arrays, out = step(arrays, batch, key)` | 1 | a list: the floor |
 
 `out` is `(loss, aux)` as `loss_fn(model, batch, key)` returned it: `loss` a real scalar, `aux` any tree of arrays
-(through `filter_jit`, of anything). The first `carry` outputs are the first arguments of the next call. They are
-donated, so the arrays passed in are deleted, and none may be in there twice; `donate=False` leaves them alone. Batch
-and key are never donated. All but `filter_jit` return before the device is done. All have `.lower`.
+(through `filter_jit`, of anything). The first `carry` outputs are the first arguments of the next call. These are
+donated: the step deletes the arrays passed in, and no array may be in there twice; `donate=False` keeps them. Batch and
+key are never donated. All but `filter_jit` return before the device is done. All have `.lower`.
 """
 
 import dataclasses
@@ -48,8 +48,7 @@ LossFn = Callable[[Any, Any, Any], tuple[Array, Any]]
 class ModelStep:
     """A step over a model and an optimizer of some kind.
 
-    `jitted((batch, key), model, optimizer)` has what is not donated in its first argument, because Equinox can donate
-    all arguments, or all but the first.
+    `jitted((batch, key), model, optimizer)`: Equinox can donate all arguments, or all but the first.
     """
 
     jitted: Any
@@ -98,7 +97,7 @@ def make_train_step(loss_fn: LossFn, *, donate: bool = True, jit: Callable[..., 
 class PartitionedTraining(NamedTuple):
     """A step over the arrays of a model and of its optimizer's state.
 
-    `params` and `opt_state` are the trees with `None` in place of everything static, to start with; `static` is the
+    `params` and `opt_state` are the first arguments, trees with `None` in place of everything static; `static` is the
     model with `None` in place of arrays. `equinox.combine(params, static)` is the model again.
     """
 
@@ -149,7 +148,7 @@ def make_flat_train_step(
 
 
 class ListTraining(NamedTuple):
-    """A step over a plain list of arrays, and the list to start with. `TrainState(arrays, structure)` has the trees."""
+    """A step over a plain list of arrays, and its first list. `TrainState(arrays, structure)` has the trees."""
 
     step: Any
     arrays: list[Array]
@@ -184,5 +183,5 @@ def _update(
 
 
 def _donation(donate: bool) -> str:
-    # "warn" rather than "all": a buffer that cannot be used is worth knowing, and not warning costs time on every call.
+    # "warn" and not "all": a buffer that cannot be used is worth knowing, and silence costs time on every call.
     return "warn-except-first" if donate else "none"

@@ -1,26 +1,56 @@
-"""How a function's arguments are taken apart for `jax.jit`, remembered from one call to the next."""
+"""How `cached_filter_jit` takes a function's arguments apart for `jax.jit`, remembered from one call to the next."""
 
 import dataclasses
 import inspect
 import operator
+import threading
 from collections.abc import Callable, Hashable, Sequence
-from typing import Any
+from typing import Any, Generic, TypeVar
 
 import equinox as eqx
 import jax
 
 from perfsuite.workloads.structure import Structure, picker, static_keys
-from perfsuite.workloads.training.bounded import BoundedCache
 
-# Structures remembered for a function, and static values for a structure.
-_CAPACITY = 1024
-
+K = TypeVar("K")
+V = TypeVar("V")
 Leaves = Sequence[Any]
+
+CAPACITY = 1024
+"""Structures remembered for a function, and sets of static leaves for a structure."""
+
+
+class BoundedCache(Generic[K, V]):
+    """Keeps at most `CAPACITY` entries and forgets the oldest. Safe to share between threads.
+
+    Reading takes no lock and does not make an entry younger: a hit must cost a dictionary lookup and no more.
+    """
+
+    __slots__ = ("_capacity", "_entries", "_lock")
+
+    def __init__(self, capacity: int | None = None) -> None:
+        self._capacity = CAPACITY if capacity is None else capacity
+        self._entries: dict[K, V] = {}
+        self._lock = threading.Lock()
+
+    def __len__(self) -> int:
+        return len(self._entries)
+
+    def get(self, key: K, make: Callable[[], V]) -> V:
+        """The entry at `key`; without one, `make()`, which is kept. Of two threads that race, the first one's is."""
+        found = self._entries.get(key)
+        if found is not None:
+            return found
+        made = make()
+        with self._lock:
+            if key not in self._entries and len(self._entries) >= self._capacity:
+                del self._entries[next(iter(self._entries))]
+            return self._entries.setdefault(key, made)
 
 
 @dataclasses.dataclass(frozen=True)
-class Donation:
-    """Whether the buffers of the first argument, and of all others, are donated; and whether to warn of unused ones."""
+class DonationRule:
+    """Whether the buffers of the first argument, and of all others, are donated; and whether unused ones are silent."""
 
     first: bool
     rest: bool
@@ -52,19 +82,28 @@ jax.tree_util.register_dataclass(FlatOutput, data_fields=["arrays"], meta_fields
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Entry:
+class JittedCall:
     """One set of static leaves, and the `jax.jit` that holds them: `jitted(donated, kept, own)` gives `FlatOutput`."""
 
     static: tuple[Any, ...]
     jitted: Any
 
 
-class Partition:
-    """Where the leaves of one tree definition go: donated arrays, kept arrays, static leaves."""
+class TreePlan:
+    """Where the leaves of one tree definition go, and a `JittedCall` for each set of static leaves seen with it.
 
-    __slots__ = ("_order", "donated", "kept", "static", "treedef")
+    `donated`, `kept` and `static` pick the donated arrays, the kept arrays and the static leaves.
+    """
 
-    def __init__(self, treedef: jax.tree_util.PyTreeDef, mask: tuple[bool, ...], donation: Donation) -> None:
+    __slots__ = ("_calls", "_last", "_make", "_order", "donated", "kept", "static", "treedef")
+
+    def __init__(
+        self,
+        treedef: jax.tree_util.PyTreeDef,
+        mask: tuple[bool, ...],
+        donation: DonationRule,
+        make: Callable[["TreePlan", tuple[Any, ...]], Any],
+    ) -> None:
         positional = treedef.children()[0].children()
         in_first = positional[0].num_leaves if positional else 0
         donated, kept, static = [], [], []
@@ -76,46 +115,34 @@ class Partition:
             else:
                 kept.append(i)
         self.treedef = treedef
-        self.donated = picker(donated)
-        self.kept = picker(kept)
-        self.static = picker(static)
+        self.donated, self.kept, self.static = picker(donated), picker(kept), picker(static)
         shuffled = [*donated, *kept, *static]
         self._order = picker(sorted(range(len(shuffled)), key=shuffled.__getitem__))
+        self._make = make
+        self._calls: BoundedCache[tuple[Hashable, ...], JittedCall] = BoundedCache()
+        self._last: JittedCall | None = None
 
     def join(self, donated: Leaves, kept: Leaves, static: Leaves) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """The positional and keyword arguments that these leaves came from."""
         return self.treedef.unflatten(self._order([*donated, *kept, *static]))
 
-
-class Plan:
-    """One partition, and an entry for each set of static leaves seen with it."""
-
-    __slots__ = ("_entries", "_last", "_make", "partition")
-
-    def __init__(self, partition: Partition, make: Callable[[Partition, tuple[Any, ...]], Any]) -> None:
-        self.partition = partition
-        self._make = make
-        self._entries: BoundedCache[tuple[Hashable, ...], Entry] = BoundedCache(_CAPACITY)
-        self._last: Entry | None = None
-
-    def entry(self, leaves: Leaves) -> Entry:
-        """The entry for the static ones among `leaves`. Raises `ValueError` if one is not hashable."""
-        static = self.partition.static(leaves)
+    def call(self, leaves: Leaves) -> JittedCall:
+        """The call for the static ones among `leaves`. Raises `ValueError` if one is not hashable."""
+        static = self.static(leaves)
         last = self._last
         # Identity first, because static leaves hardly ever change and hashing them can be slow.
         if last is not None and all(map(operator.is_, static, last.static)):
             return last
         held = tuple(static)
-        entry = self._entries.get(static_keys(held), lambda: Entry(held, self._make(self.partition, held)))
-        self._last = entry
-        return entry
+        self._last = call = self._calls.get(static_keys(held), lambda: JittedCall(held, self._make(self, held)))
+        return call
 
 
-class Program:
+class CallPlans:
     """All plans of one function.
 
-    `function(own)` gives the function to call from its own arrays. `Program` does not refer to the function otherwise,
-    so that a cache of programs need not keep functions alive.
+    `function(own)` gives the function to call from its own arrays. There is no other reference to the function here, so
+    a cache of plans does not keep functions alive.
     """
 
     def __init__(
@@ -123,18 +150,18 @@ class Program:
         function: Callable[[Leaves], Callable[..., Any]],
         name: str,
         signature: inspect.Signature,
-        donation: Donation,
+        donation: DonationRule,
     ) -> None:
         self._function = function
         self._name = name
         self._signature = signature
         self.donation = donation
-        self._plans: BoundedCache[Hashable, Plan] = BoundedCache(_CAPACITY)
-        self._by_kinds: BoundedCache[Hashable, Plan] = BoundedCache(_CAPACITY)
-        self._last: tuple[tuple[type, ...], Plan] | None = None
+        self._plans: BoundedCache[Hashable, TreePlan] = BoundedCache()
+        self._by_kinds: BoundedCache[Hashable, TreePlan] = BoundedCache()
+        self._last: tuple[tuple[type, ...], TreePlan] | None = None
 
-    def find(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Entry, Leaves, Leaves]:
-        """The entry for these arguments, the arrays to donate, and the arrays to keep."""
+    def find(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[JittedCall, Leaves, Leaves]:
+        """The call for these arguments, the arrays to donate, and the arrays to keep."""
         if kwargs:
             # An argument given by keyword is the same argument, and the first one is the first one.
             bound = self._signature.bind(*args, **kwargs)
@@ -142,17 +169,17 @@ class Program:
         leaves, treedef = jax.tree_util.tree_flatten((args, kwargs))
         kinds = tuple(map(type, leaves))
         last = self._last
-        if last is not None and kinds == last[0] and _same(treedef, last[1].partition.treedef):
+        if last is not None and kinds == last[0] and _same(treedef, last[1].treedef):
             plan = last[1]
         else:
             plan = self._plan(leaves, treedef, kinds)
-        return plan.entry(leaves), plan.partition.donated(leaves), plan.partition.kept(leaves)
+        return plan.call(leaves), plan.donated(leaves), plan.kept(leaves)
 
-    def _plan(self, leaves: Leaves, treedef: jax.tree_util.PyTreeDef, kinds: tuple[type, ...]) -> Plan:
-        def by_mask() -> Plan:
+    def _plan(self, leaves: Leaves, treedef: jax.tree_util.PyTreeDef, kinds: tuple[type, ...]) -> TreePlan:
+        def by_mask() -> TreePlan:
             mask = tuple(map(eqx.is_array, leaves))
             # NumPy in place of JAX arrays is another set of types but the same program.
-            return self._plans.get((treedef, mask), lambda: Plan(Partition(treedef, mask, self.donation), self._jit))
+            return self._plans.get((treedef, mask), lambda: TreePlan(treedef, mask, self.donation, self._jit))
 
         # Proxies claim a class that their type does not have, so their types say nothing about them.
         if any(leaf.__class__ is not kind for leaf, kind in zip(leaves, kinds, strict=True)):
@@ -161,11 +188,11 @@ class Program:
         self._last = (kinds, plan)
         return plan
 
-    def _jit(self, partition: Partition, static: tuple[Any, ...]) -> Any:
+    def _jit(self, plan: TreePlan, static: tuple[Any, ...]) -> Any:
         function = self._function
 
         def run(donated: Leaves, kept: Leaves, own: Leaves) -> FlatOutput:
-            args, kwargs = partition.join(donated, kept, static)
+            args, kwargs = plan.join(donated, kept, static)
             arrays, structure = Structure.split(function(own)(*args, **kwargs))
             return FlatOutput(arrays, _Identified(structure))
 
@@ -177,5 +204,5 @@ class Program:
 def _same(a: jax.tree_util.PyTreeDef, b: jax.tree_util.PyTreeDef) -> bool:
     try:
         return a == b
-    except Exception:  # A static field without a usable `==`. If it matters, looking the plan up says so.
+    except Exception:  # A static field without a usable `==`. If it matters, looking the plan up raises.
         return False

@@ -1,11 +1,11 @@
-"""Masked-LM batches in NumPy: made-up sequences of varying length, masked as in Devlin et al. 2018 (arXiv:1810.04805).
+"""Masked-LM batches in NumPy: random sequences of random lengths, masked as in Devlin et al. 2018 (arXiv:1810.04805).
 
 Sequences are sorted into buckets of declared lengths, so that a compiled step sees a known, small set of shapes.
 """
 
 import itertools
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
@@ -37,14 +37,14 @@ def mlm_batches(
     A sequence is `CLS`, ordinary tokens, `SEP`, and `PAD` up to the smallest of `buckets` that holds it. Lengths are
     log-normal with mean `mean_length` tokens (by default half the longest bucket) and standard deviation
     `length_spread` of the logarithm, cut to 3 tokens and the longest bucket. Ordinary tokens follow Zipf's law, so
-    that there is something to learn. A batch is yielded when its bucket is full, hence batches are all full, and short
-    and long ones come in no fixed order.
+    that there is something to learn. A batch is yielded when its bucket is full: short and long ones come in no fixed
+    order.
 
     Of each sequence's ordinary tokens `selected_fraction`, rounded, and at least one, get their id as label, all other
     positions `IGNORED_LABEL`. Of the selected, `masked_fraction` become `MASK`, `random_fraction` a random ordinary
     token, and the rest stay, drawn token by token.
 
-    The same arguments and the same NumPy give the same batches. Without `num_batches` there is no end to them.
+    The same arguments and the same NumPy give the same batches. Without `num_batches` they never end.
 
     Raises `ValueError`, at once, for arguments that make no sense.
     """
@@ -55,16 +55,19 @@ def mlm_batches(
     if not 3 <= mean_length <= buckets[-1]:
         raise ValueError(f"mean_length must be between 3 and the longest bucket, {buckets[-1]}, got {mean_length}")
     _check_fractions(selected_fraction, masked_fraction, random_fraction)
-    return _batches(
-        vocab_size,
-        batch_size,
-        buckets,
-        num_batches,
-        np.random.default_rng(seed),
-        mean_length,
-        length_spread,
-        (selected_fraction, masked_fraction, random_fraction),
+    rng = np.random.default_rng(seed)
+    sequences = _sequences(vocab_size, buckets[-1], rng, mean_length, length_spread)
+    fractions = {
+        "selected_fraction": selected_fraction,
+        "masked_fraction": masked_fraction,
+        "random_fraction": random_fraction,
+    }
+    batches = (
+        {"input_ids": masked, "attention_mask": (ids != PAD).astype(np.int32), "labels": labels}
+        for ids in _full_buckets(sequences, batch_size, buckets)
+        for masked, labels in [mask_tokens(ids, vocab_size, rng, **fractions)]
     )
+    return itertools.islice(batches, num_batches)
 
 
 def mask_tokens(
@@ -97,38 +100,28 @@ def mask_tokens(
     return masked.astype(np.int32), np.where(selected, input_ids, IGNORED_LABEL).astype(np.int32)
 
 
-def _batches(
-    vocab_size: int,
-    batch_size: int,
-    buckets: tuple[int, ...],
-    num_batches: int | None,
-    rng: np.random.Generator,
-    mean_length: float,
-    length_spread: float,
-    fractions: tuple[float, float, float],
-) -> Iterator[Batch]:
-    selected, masked, random = fractions
+def _sequences(
+    vocab_size: int, longest: int, rng: np.random.Generator, mean_length: float, length_spread: float
+) -> Iterator[np.ndarray]:
+    """`CLS`, ordinary tokens and `SEP`, of random lengths, without end."""
     frequency = 1 / np.arange(1, vocab_size - FIRST_TOKEN + 1)
     frequency /= frequency.sum()
     # The mean of a log-normal is exp(mu + sigma^2 / 2).
     mu = math.log(mean_length) - length_spread**2 / 2
+    while True:
+        length = int(np.clip(np.rint(rng.lognormal(mu, length_spread)), 3, longest))
+        yield np.array([CLS, *(FIRST_TOKEN + rng.choice(frequency.size, length - 2, p=frequency)), SEP], np.int32)
+
+
+def _full_buckets(sequences: Iterable[np.ndarray], batch_size: int, buckets: tuple[int, ...]) -> Iterator[np.ndarray]:
+    """Padded ids `[batch_size, bucket]`, whenever so many sequences of a bucket are there."""
     waiting: dict[int, list[np.ndarray]] = {bucket: [] for bucket in buckets}
-    yielded = 0
-    while num_batches is None or yielded < num_batches:
-        length = int(np.clip(np.rint(rng.lognormal(mu, length_spread)), 3, buckets[-1]))
-        bucket = next(bucket for bucket in buckets if length <= bucket)
-        sequence = np.full(bucket, PAD, np.int32)
-        sequence[0], sequence[length - 1] = CLS, SEP
-        sequence[1 : length - 1] = FIRST_TOKEN + rng.choice(frequency.size, length - 2, p=frequency)
-        waiting[bucket].append(sequence)
+    for sequence in sequences:
+        bucket = next(bucket for bucket in buckets if len(sequence) <= bucket)
+        waiting[bucket].append(np.pad(sequence, (0, bucket - len(sequence)), constant_values=PAD))
         if len(waiting[bucket]) == batch_size:
-            ids = np.stack(waiting[bucket])
+            yield np.stack(waiting[bucket])
             waiting[bucket].clear()
-            input_ids, labels = mask_tokens(
-                ids, vocab_size, rng, selected_fraction=selected, masked_fraction=masked, random_fraction=random
-            )
-            yielded += 1
-            yield {"input_ids": input_ids, "attention_mask": (ids != PAD).astype(np.int32), "labels": labels}
 
 
 def _check(

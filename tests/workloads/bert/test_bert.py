@@ -289,7 +289,7 @@ def test_sequences_beyond_the_positions_are_an_error(model):
     [
         ({"hidden_size": 100, "num_heads": 3}, "multiple of num_heads"),
         ({"vocab_size": 0}, "vocab_size must be at least 1"),
-        ({"num_layers": -1}, "num_layers must not be negative"),
+        ({"num_layers": -1}, "num_layers must be at least 0"),
         ({"dropout": 1.0}, r"dropout must be in \[0, 1\)"),
         ({"attention": "flash"}, "attention must be 'fused' or 'eager'"),
         ({"activation_dtype": "int8"}, "activation_dtype must be"),

@@ -286,8 +286,14 @@ def test_a_store_of_something_else_and_a_batch_that_does_not_fit_are_errors_befo
 @pytest.mark.parametrize(
     ("changes", "problem"),
     [
-        ({"num_key_value_heads": 2}, "params.layers_0.self_attn.k_proj.kernel: 2 heads of keys and values cannot be"),
-        ({"num_heads": 2, "num_key_value_heads": 2}, "params.layers_0.self_attn.q_proj.kernel: 2 heads cannot be"),
+        (
+            {"num_key_value_heads": 2},
+            "params.layers_0.self_attn.k_proj.kernel: 2 heads or other groups of features cannot be",
+        ),
+        (
+            {"num_heads": 2, "num_key_value_heads": 2},
+            "params.layers_0.self_attn.q_proj.kernel: 2 heads or other groups of features cannot be",
+        ),
         (
             {"intermediate_size": 46},
             r"params.layers_0.mlp.gate_proj.kernel: an array of shape \(32, 46\) cannot be divided over 4 devices "
@@ -344,9 +350,9 @@ def test_parameters_that_do_not_fit_are_all_named():
     del given["params"]["norm"]
     given["params"]["extra"] = np.zeros(1)
     given["params"]["layers_0"]["mlp"]["up_proj"]["kernel"] = np.zeros((3, 2))
-    with pytest.raises(ValueError, match="params do not fit the model") as caught:
+    with pytest.raises(ValueError, match="weights do not fit the configuration") as caught:
         extractor.place(given)
     assert str(caught.value) == (
-        "params do not fit the model: params.extra is not known; params.layers_0.mlp.up_proj.kernel has shape "
+        "weights do not fit the configuration: params.extra is not known, shape (1,); params.layers_0.mlp.up_proj.kernel has shape "
         "(3, 2), not (32, 48); params.norm.scale is missing, shape (32,)"
     )

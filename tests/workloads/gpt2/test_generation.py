@@ -120,8 +120,8 @@ def test_prompt_and_new_tokens_may_take_all_positions(params):
         ({"lengths": [5, 6]}, r"lengths must be in 1..5, .* row 1 has 6"),
         ({"lengths": [5]}, "lengths must be 2 integers"),
         ({"ids": np.zeros((2, 0), int)}, r"ids must be \[batch, sequence\], neither empty"),
-        ({"ids": np.full((2, 5), 97)}, r"ids must be in 0..96 .*, got 97"),
-        ({"ids": np.full((2, 5), -1)}, r"ids must be in 0..96 .*, got -1"),
+        ({"ids": np.full((2, 5), 97)}, r"ids must be from 0 to 96, got 97"),
+        ({"ids": np.full((2, 5), -1)}, r"ids must be from 0 to 96, got -1"),
         (
             {"ids": np.zeros((2, 65), int), "lengths": [65, 1]},
             "prompt of 65 tokens, but GPT2Config.max_positions is 64",

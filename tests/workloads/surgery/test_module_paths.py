@@ -8,7 +8,7 @@ import pytest
 from jax.tree_util import DictKey, FlattenedIndexKey, GetAttrKey, SequenceKey
 from support.pytree_nodes import Keyless, Pair, Result
 
-from perfsuite.workloads.surgery.module_paths import at_path, iter_module, places
+from perfsuite.workloads.surgery.module_paths import at_path, iter_module, sub_modules
 
 
 class Leafless(eqx.Module):
@@ -73,7 +73,7 @@ def names(tree):
 def test_names_are_fields_indices_and_keys_with_dots_between(node, expected):
     tree = Pair(node)
     assert names(tree) == ["", *expected]
-    for place in places(tree):
+    for place in sub_modules(tree):
         assert place.name == jax.tree_util.keystr(place.path, simple=True, separator=".")
         assert at_path(tree, place.path) is place.module
 
@@ -128,7 +128,7 @@ def test_shared_sub_module_comes_once_under_its_first_name_but_has_all_its_place
     shared = Pair(Leafless())
     tree = Pair([shared, shared], {"again": shared})
     assert names(tree) == ["", "left.0", "left.0.left"]
-    assert [place.name for place in places(tree)] == [
+    assert [place.name for place in sub_modules(tree)] == [
         "",
         "left.0",
         "left.0.left",

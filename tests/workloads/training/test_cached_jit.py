@@ -13,7 +13,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from perfsuite.workloads.training.bounded import BoundedCache
 from perfsuite.workloads.training.cached_jit import cached_filter_jit
 
 X = jnp.arange(3.0)
@@ -483,17 +482,8 @@ def test_a_function_takes_its_programs_along_when_it_goes():
     assert reference() is None
 
 
-def test_a_cache_forgets_its_oldest_entry_when_full():
-    cache = BoundedCache(2)
-    made = []
-    for key in (1, 2, 1, 3, 2, 1):
-        cache.get(key, lambda key=key: made.append(key) or key)
-    assert made == [1, 2, 3, 1]
-    assert len(cache) == 2
-
-
 def test_what_was_forgotten_compiles_again_and_is_right(monkeypatch):
-    monkeypatch.setattr("perfsuite.workloads.training.call_plan._CAPACITY", 2)
+    monkeypatch.setattr("perfsuite.workloads.training.call_plan.CAPACITY", 2)
     f = cached_filter_jit(lambda x, n: (x + n, n))
     for n in (1, 2, 3, 1, 2, 3):
         out, static = f(X, n)
