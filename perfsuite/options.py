@@ -1,22 +1,22 @@
-"""The command line and ini options, as one frozen value."""
+"""The command line and ini options: each is a row of `OPTIONS`, and what was given is one frozen value."""
 
 import argparse
 import dataclasses
 import math
 import reprlib
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 import pytest
 
 SIZES = ("small", "full")
-DEFAULT_SECONDS = 5.0
-DEFAULT_MINUTES = 10.0
 SKIP_REASON = "perf test: run it with `pytest --perf`"
 HERE = "here"
 """The id of `perf_target` where no target is named."""
 MARKER_ARGUMENTS = ("seconds", "tolerance")
+
+_AS_GIVEN = object()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,92 +31,229 @@ class Options:
     seconds: float
     baselines: Path
     targets: tuple[str, ...]
-    """Devices to compile for, by the names of their baseline files, in the order given. Checked when they are used."""
+    """Devices to compile for, by the names of their baseline files, in the order given; checked at first use."""
     targets_from: str
-    """What named them, for messages: the option or the ini option."""
+    """The option that named the targets, for messages."""
     traces: Path | None = None
-    """Where the profiler's traces of perf tests go; None records none."""
+    """The folder for the profiler's traces of perf tests; None records none."""
     processes: int = 1
     """Most processes that one comparison may take its samples from, this one included."""
-    again: Path | None = None
-    """The folder with a request, in a process that was started to make one comparison again; None in any other."""
     calibrate: float | None = None
-    """Minutes, with --perf-calibrate: then nothing is gated. None without."""
+    """Minutes, with --perf-calibrate: then nothing is gated."""
     report: Path | None = None
-    """Where the report goes, with --perf-report; None writes none."""
+    """The folder for the report; None writes none."""
+
+    @property
+    def gating(self) -> bool:
+        """Whether it is --perf alone that runs the perf tests."""
+        return self.active and not self.only and not self.save
+
+
+def _folder(text: str) -> str:
+    if not text.strip():
+        raise argparse.ArgumentTypeError("must be a folder, got an empty name")
+    return text
+
+
+def _processes(text: str) -> int:
+    try:
+        value = int(text)
+    except ValueError:
+        value = 0
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"must be a whole number of processes, 1 or more, got {text!r}")
+    return value
+
+
+def _above_zero(unit: str) -> Callable[[str], float]:
+    def number(text: str) -> float:
+        try:
+            value = float(text)
+        except ValueError:
+            value = math.nan
+        if not (math.isfinite(value) and value > 0):
+            raise argparse.ArgumentTypeError(f"must be a number of {unit} above zero, got {text!r}")
+        return value
+
+    return number
+
+
+@dataclasses.dataclass(frozen=True)
+class Option:
+    """An option of the command line: a flag, unless `type`, `choices` or `several` says that it takes a value.
+
+    `in_child` is the value in a process that the session starts to make a comparison again. Options that `must_agree`
+    are the same in all processes of a `jax.distributed` session, and a report lists those that are `in_report`;
+    `field` is the field of `Options` that both look at.
+    """
+
+    name: str
+    help: str
+    field: str = ""
+    type: Callable[[str], Any] | None = None
+    default: Any = None
+    metavar: str | None = None
+    choices: Sequence[str] | None = None
+    several: bool = False
+    in_child: Any = _AS_GIVEN
+    must_agree: bool = False
+    in_report: bool = False
+
+    @property
+    def destination(self) -> str:
+        """Pytest's name for the option."""
+        return self.name.removeprefix("--").replace("-", "_")
+
+    def declare(self, group: pytest.OptionGroup) -> None:
+        """Add the option to pytest's."""
+        if self.several:
+            group.addoption(self.name, action="append", default=[], metavar=self.metavar, help=self.help)
+        elif self.choices is not None:
+            group.addoption(self.name, choices=self.choices, default=self.default, help=self.help)
+        elif self.metavar is None:
+            group.addoption(self.name, action="store_true", help=self.help)
+        else:
+            group.addoption(self.name, type=self.type, default=self.default, metavar=self.metavar, help=self.help)
+
+    def value(self, options: Options) -> Any:
+        """What was asked for. Of a folder only whether there is one: its name may be secret, or another elsewhere."""
+        value = getattr(options, self.field)
+        return value is not None if self.type is _folder else list(value) if self.several else value
+
+    def given(self, options: Options) -> list[str]:
+        """The option as a command line has it; nothing where it was not given."""
+        value = self.value(options)
+        if isinstance(value, bool):
+            return [self.name] if value else []
+        if self.several:
+            return [f"{self.name}={each}" for each in value]
+        return [] if value == self.default else [f"{self.name}={value:g}" if self.type else f"{self.name}={value}"]
+
+
+OPTIONS = (
+    Option("--perf", "run the perf tests, and fail those that got worse", "gating", in_child=True, in_report=True),
+    Option("--perf-only", "as --perf, and deselect every other test", "only", must_agree=True, in_report=True),
+    Option(
+        "--perf-save",
+        "run the perf tests and record their metrics as baselines",
+        "save",
+        in_child=False,
+        must_agree=True,
+        in_report=True,
+    ),
+    Option(
+        "--perf-strict",
+        "fail a perf test that has a metric without a baseline",
+        "strict",
+        in_child=False,
+        must_agree=True,
+        in_report=True,
+    ),
+    Option(
+        "--perf-size",
+        "size of the workloads: small for a CPU, full for an accelerator (default: small)",
+        "size",
+        choices=SIZES,
+        default="small",
+        must_agree=True,
+        in_report=True,
+    ),
+    Option(
+        "--perf-seconds",
+        "most time that one timing gate may sample for (default: 5)",
+        "seconds",
+        type=_above_zero("seconds"),
+        default=5.0,
+        metavar="S",
+        must_agree=True,
+        in_report=True,
+    ),
+    Option(
+        "--perf-processes",
+        "most processes for one comparison (default: 1): where the time of this one leaves it undecided, its test runs "
+        "again in fresh processes, one after another, until their samples together decide it",
+        "processes",
+        type=_processes,
+        default=1,
+        metavar="N",
+        in_child=1,
+        in_report=True,
+    ),
+    Option(
+        "--perf-calibrate",
+        "gate nothing, but measure on the tests' own calls how often a gate raises a false alarm on this machine, and "
+        "which slowdown it catches 99 times in 100; write that beside the baselines",
+        in_child=False,
+    ),
+    Option(
+        "--perf-calibrate-minutes",
+        "about how long --perf-calibrate measures in all (default: 10); one gate takes --perf-seconds at most",
+        type=_above_zero("minutes"),
+        default=10.0,
+        metavar="M",
+    ),
+    Option("--perf-again", argparse.SUPPRESS, type=str, metavar="DIR"),  # see perfsuite.processes.rerun
+    Option(
+        "--perf-baselines",
+        "folder of the baseline files (default: the ini option perf_baselines)",
+        type=str,
+        metavar="DIR",
+    ),
+    Option(
+        "--perf-target",
+        "compile for this device, which need not be present, instead of the devices of the ini option perf_targets; "
+        "may be given several times: --perf-target=tpu-v5e",
+        "targets",
+        metavar="NAME",
+        several=True,
+        must_agree=True,
+        in_report=True,
+    ),
+    Option(
+        "--perf-trace",
+        "trace the calls of each perf test with JAX's profiler, after they were measured, and keep the traces "
+        "(Perfetto and XPlane) below this folder",
+        "traces",
+        type=_folder,
+        metavar="DIR",
+        in_child=None,
+        must_agree=True,
+        in_report=True,
+    ),
+    Option(
+        "--perf-report",
+        "write a report of the perf tests into this folder: report.html (one page, complete in itself), report.json "
+        "and report.md",
+        type=_folder,
+        metavar="DIR",
+        in_child=None,
+    ),
+)
 
 
 def add_options(parser: pytest.Parser) -> None:
     """Declare every option. pytest itself rejects those that it does not know."""
     group = parser.getgroup("perfsuite", "performance gates for JAX")
-    group.addoption("--perf", action="store_true", help="run the perf tests, and fail those that got worse")
-    group.addoption("--perf-only", action="store_true", help="as --perf, and deselect every other test")
-    group.addoption("--perf-save", action="store_true", help="run the perf tests and record their metrics as baselines")
-    group.addoption("--perf-strict", action="store_true", help="fail a perf test that has a metric without a baseline")
-    group.addoption(
-        "--perf-size",
-        choices=SIZES,
-        default="small",
-        help="size of the workloads: small for a CPU, full for an accelerator (default: small)",
-    )
-    group.addoption(
-        "--perf-seconds",
-        type=_above_zero("seconds"),
-        default=DEFAULT_SECONDS,
-        metavar="S",
-        help=f"most time that one timing gate may sample for (default: {DEFAULT_SECONDS:g})",
-    )
-    group.addoption(
-        "--perf-processes",
-        type=_processes,
-        default=1,
-        metavar="N",
-        help="most processes for one comparison: where this one's time leaves it undecided, its test runs again in "
-        "fresh ones, one after another, until all of their samples together decide it (default: 1)",
-    )
-    group.addoption(
-        "--perf-calibrate",
-        action="store_true",
-        help="gate nothing, and find out on the tests' own calls how often a gate of this machine raises a false alarm "
-        "and which slowdown it catches 99 times in 100; written beside the baselines",
-    )
-    group.addoption(
-        "--perf-calibrate-minutes",
-        type=_above_zero("minutes"),
-        default=DEFAULT_MINUTES,
-        metavar="M",
-        help="about how long --perf-calibrate measures in all; a gate takes --perf-seconds at most "
-        f"(default: {DEFAULT_MINUTES:g})",
-    )
-    group.addoption("--perf-again", metavar="DIR", help=argparse.SUPPRESS)  # see perfsuite.processes.rerun
-    group.addoption(
-        "--perf-baselines", metavar="DIR", help="folder of the baseline files (default: the ini option perf_baselines)"
-    )
-    group.addoption(
-        "--perf-target",
-        action="append",
-        default=[],
-        metavar="NAME",
-        help="compile for this device, which need not be here, instead of those of the ini option perf_targets; "
-        "may be given several times: --perf-target=tpu-v5e",
-    )
-    group.addoption(
-        "--perf-trace",
-        type=_folder,
-        metavar="DIR",
-        help="trace the calls of each perf test with JAX's profiler, after they were measured, and keep the traces "
-        "(Perfetto and XPlane) below this folder",
-    )
-    group.addoption(
-        "--perf-report",
-        type=_folder,
-        metavar="DIR",
-        help="write a report of the perf tests into this folder: report.html (one page, complete in itself), "
-        "report.json and report.md",
-    )
+    for option in OPTIONS:
+        option.declare(group)
     parser.addini("perf_baselines", "folder of the baseline files, relative to the rootdir", default="baselines")
     parser.addini("perf_strict", "fail perf tests that have a metric without a baseline", type="bool", default=False)
     parser.addini("perf_targets", "devices that the tests using perf_target compile for: tpu-v5e tpu-v6e", type="args")
+
+
+def options_in_child() -> dict[str, Any]:
+    """The options that are others in a process that the session starts, by pytest's names for them."""
+    return {option.destination: option.in_child for option in OPTIONS if option.in_child is not _AS_GIVEN}
+
+
+def options_that_must_agree(options: Options) -> dict[str, Any]:
+    """The values that are the same in all processes of a session, by the names of the options."""
+    return {option.name: option.value(options) for option in OPTIONS if option.must_agree}
+
+
+def options_in_report(options: Options) -> tuple[str, ...]:
+    """The options that decide what is measured and how it is judged, as a command line has them."""
+    return tuple(given for option in OPTIONS if option.in_report for given in option.given(options))
 
 
 def read_options(config: pytest.Config) -> Options:
@@ -145,7 +282,6 @@ def read_options(config: pytest.Config) -> Options:
         targets_from="--perf-target" if option.perf_target else "the ini option perf_targets",
         traces=config.invocation_params.dir / option.perf_trace if option.perf_trace else None,
         processes=option.perf_processes,
-        again=Path(option.perf_again) if option.perf_again else None,
         calibrate=calibrate,
         report=config.invocation_params.dir / option.perf_report if option.perf_report else None,
     )
@@ -189,22 +325,6 @@ def _shown(value: Any) -> str:
         return f"a {type(value).__name__} that cannot be shown"
 
 
-def _folder(text: str) -> str:
-    if not text.strip():
-        raise argparse.ArgumentTypeError("must be a folder, got an empty name")
-    return text
-
-
-def _processes(text: str) -> int:
-    try:
-        value = int(text)
-    except ValueError:
-        value = 0
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"must be a whole number of processes, 1 or more, got {text!r}")
-    return value
-
-
 def _check_calibrating(config: pytest.Config) -> None:
     option = config.option
     if option.perf_save or option.perf_strict:
@@ -223,16 +343,3 @@ def _check_calibrating(config: pytest.Config) -> None:
         raise pytest.UsageError(
             "--perf-calibrate measures this machine, and pytest-xdist's workers would measure each other: add `-n 0`"
         )
-
-
-def _above_zero(unit: str) -> Callable[[str], float]:
-    def number(text: str) -> float:
-        try:
-            value = float(text)
-        except ValueError:
-            value = math.nan
-        if not (math.isfinite(value) and value > 0):
-            raise argparse.ArgumentTypeError(f"must be a number of {unit} above zero, got {text!r}")
-        return value
-
-    return number

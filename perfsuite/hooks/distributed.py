@@ -6,7 +6,7 @@ import pytest
 
 from perfsuite.measure import serialise
 from perfsuite.measure.measurement import Metric
-from perfsuite.options import Options
+from perfsuite.options import Options, options_that_must_agree
 from perfsuite.processes.group import Group, ProcessesDifferError
 from perfsuite.session.recorder import Recorder
 from perfsuite.session.session import PerfSession
@@ -32,16 +32,8 @@ def begin(group: Group, config: pytest.Config, options: Options) -> Options:
 
 def check_alike(group: Group, session: PerfSession) -> None:
     """Raise `pytest.UsageError`, in every process, that names an option or a version which is not the same in all."""
-    options = session.options
-    mine = {
-        "--perf-save": options.save,
-        "--perf-strict": options.strict,
-        "--perf-only": options.only,
-        "--perf-size": options.size,
-        "--perf-seconds": options.seconds,
-        "--perf-trace": options.traces is not None,
-        "the targets": list(options.targets),
-    } | {name: value for name, value in session.environment.as_dict().items() if name not in _OWN}
+    environment = {name: value for name, value in session.environment.as_dict().items() if name not in _OWN}
+    mine = options_that_must_agree(session.options) | environment
     of_all = group.exchange("the options of the session", mine)
     for name in of_all[0]:
         if len({str(each[name]) for each in of_all}) > 1:

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from perfsuite.options import options_in_child
 from perfsuite.processes.handover import Request, read_request, write_reason
 from perfsuite.processes.launch import TASK, Task
 
@@ -20,14 +21,7 @@ if TYPE_CHECKING:  # see `_mode`
 _LONGEST_REASON = 500
 
 TURNED_OFF: dict[str, object] = {
-    # perfsuite
-    "perf": True,
-    "perf_save": False,
-    "perf_strict": False,
-    "perf_calibrate": False,
-    "perf_processes": 1,
-    "perf_trace": None,
-    "perf_report": None,
+    **options_in_child(),
     # pytest
     "pyargs": False,  # the test is named by its path
     "usepdb": False,

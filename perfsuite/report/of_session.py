@@ -16,7 +16,7 @@ from perfsuite.gate.environment import VERSION_FIELDS, version_changes
 from perfsuite.gate.verdict import Gate
 from perfsuite.measure.io import relative
 from perfsuite.measure.measurement import Metric
-from perfsuite.options import DEFAULT_SECONDS, Options
+from perfsuite.options import options_in_report
 from perfsuite.report import text
 from perfsuite.report.model import (
     BaselineFile,
@@ -89,29 +89,13 @@ def _header(
         device=session.device,
         versions={name: version for name, version in versions.items() if version},
         size=session.options.size,
-        options=_options(session.options),
+        options=options_in_report(session.options),
         baselines=tuple(
             BaselineFile(file.device, Path(relative(path, rootpath)).as_posix(), sum(map(len, file.metrics.values())))
             for path, file in files
         ),
         **_copied(environment, _OF_ENVIRONMENT),
     )
-
-
-def _options(options: Options) -> tuple[str, ...]:
-    """The options that decide what is measured and how it is judged; the rest of a command line may be secret."""
-    given = {
-        "--perf-save": options.save,
-        "--perf-only": options.only and not options.save,
-        "--perf": not options.only and not options.save,
-        "--perf-strict": options.strict,
-        f"--perf-size={options.size}": options.size != "small",
-        f"--perf-seconds={options.seconds:g}": options.seconds != DEFAULT_SECONDS,
-        f"--perf-processes={options.processes}": options.processes != 1,
-        **{f"--perf-target={target}": True for target in options.targets},
-        "--perf-trace": options.traces is not None,
-    }
-    return tuple(option for option, is_given in given.items() if is_given)
 
 
 def _baselines(session: PerfSession, notes: list[str]) -> Iterator[tuple[Path, Baselines]]:
