@@ -2,9 +2,10 @@
 
 import re
 import subprocess
+import sys
 
 import pytest
-from support.git_project import HERE, TEST, GitProject, count, with_versions
+from support.git_project import HERE, TEST, GitProject, count, ratio, with_versions
 
 from perfsuite.commands import main
 from perfsuite.gate.baseline import Entry
@@ -126,3 +127,13 @@ def test_a_page_that_cannot_be_written_is_refused_before_the_history_is_read(pro
     project.save({"compiles": count(2)})
     assert "is a folder: name a file in it, baselines/history.html" in refused(capsys, "--out", "baselines")
     assert "there is no folder nowhere" in refused(capsys, "--out", "nowhere/page.html")
+
+
+@pytest.mark.parametrize(("package", "options"), [("ruptures", []), ("jinja2", ["--out", "page.html"])])
+def test_a_missing_package_of_the_extra_is_named(project, package, options):
+    for value in range(6):
+        project.save({"metric": ratio(1.0 + value) if package == "ruptures" else count(value)})
+    arguments = ["history", *options]
+    code = f"import sys; sys.modules[{package!r}] = None; from perfsuite.commands import main; main({arguments!r})"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
+    assert done.stderr == f'perfsuite history: {package} is not installed: pip install "perfsuite[report]"\n'
