@@ -32,7 +32,7 @@ class Trend:
     def widened(self, interval: Interval, windows: Windows, error: float) -> Interval:
         """`interval`, wide enough to hold the intervals of the early and of the late windows."""
         low, high = interval.low, interval.high
-        for part in _parts(windows, self.early, self.late):
+        for part in _early_and_late(windows, self.early, self.late):
             one = shift_interval([part], error)
             if math.isinf(one.high):  # too few windows: all that they saw
                 every = pair_differences([part])
@@ -70,11 +70,11 @@ def trend(logs: Windows) -> Trend | None:
     if by_weights[start] / math.sqrt(variance) < -ndtri(TREND_ERROR / 4):  # two directions, two sets of weights
         return None
     early, late = max(1, round(number * START)) if start else number // 3, number - number // 3
-    before, after = (math.exp(shift([part])) for part in _parts(logs, early, late))
+    before, after = (math.exp(shift([part])) for part in _early_and_late(logs, early, late))
     return Trend(early, late, before, after, start)
 
 
-def _parts(windows: Windows, early: int, late: int) -> tuple[Windows, Windows]:
+def _early_and_late(windows: Windows, early: int, late: int) -> tuple[Windows, Windows]:
     candidate, reference = windows
     return (candidate[:early], reference[:early]), (candidate[late:], reference[late:])
 

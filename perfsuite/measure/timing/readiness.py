@@ -74,7 +74,7 @@ def _waits_for_one(outputs: Any) -> list[_WaitForOne]:
     for path, leaf in jax.tree_util.tree_flatten_with_path(outputs)[0]:
         if isinstance(leaf, jax.Array):
             try:
-                wait = _WaitForOne([_step(key) for key in path])
+                wait = _WaitForOne([_path_step(key) for key in path])
                 with warnings.catch_warnings():
                     warnings.simplefilter("error")  # it would come again with every block: `nnx.State` warns so
                     if wait.array_of(outputs) is leaf:
@@ -84,7 +84,7 @@ def _waits_for_one(outputs: Any) -> list[_WaitForOne]:
     return [waits[-1], waits[0]] if len(waits) > 1 else waits
 
 
-def _step(key: Any) -> tuple[Callable[[Any, Any], Any], Any]:
+def _path_step(key: Any) -> tuple[Callable[[Any, Any], Any], Any]:
     match key:
         case jax.tree_util.GetAttrKey(name=name):
             return getattr, name
