@@ -1,8 +1,8 @@
-"""What takes long, told to a listener while it lasts. There is none as it is, and then nothing is told at all.
+"""What a listener learns of long waits and long timings while they last. Without a listener nothing here does anything.
 
-Two ways, because telling must not disturb what is being timed: `waiting` is for a compile, a lock, another process,
-where no clock is held to anything, so that a thread tells; `sampling` is for a loop of timed blocks, which tells by
-itself, between blocks. No instrument samples inside `waiting`.
+Reports must not disturb what is being timed. So there are two ways: `waiting` is for a compile, a lock or another
+process, where nothing is timed, and a thread reports; `sampling` is for a loop of timed blocks, which reports between
+blocks itself. No instrument samples inside `waiting`.
 """
 
 import contextlib
@@ -12,17 +12,17 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 FIRST_SECONDS = 2.0
-"""What is over sooner is not told of."""
+"""Nothing shorter than this is reported."""
 
 EVERY_SECONDS = 1.0
-"""Between two tellings: what is told has whole seconds."""
+"""Between two reports, which show whole seconds."""
 
 
 class Progress(NamedTuple):
-    """`what` goes on for `seconds` now.
+    """`what` has lasted for `seconds` so far.
 
     It ends after `most_seconds` at the latest, where that is known; `usual_seconds` is what it took the last time,
-    where anybody remembers.
+    where that is known.
     """
 
     what: str
@@ -32,16 +32,16 @@ class Progress(NamedTuple):
 
 
 Listener = Callable[[Progress | None], None]
-"""Is told how far it is, and None when it is over. May be called in another thread; must not raise."""
+"""Gets each report, and None at the end. Another thread may call it; it must not raise."""
 
 _listener: Listener | None = None
 _waiting: list[threading.Event] = []
-"""What goes on now, the innermost last: that one alone is told of."""
+"""The waits that last now, the innermost last: only that one is reported."""
 
 
 @contextlib.contextmanager
 def listening(listener: Listener | None) -> Iterator[None]:
-    """Tell `listener` of what takes long inside, and nobody else."""
+    """Report to `listener` alone what takes long inside."""
     global _listener
     before, _listener = _listener, listener
     try:
@@ -52,14 +52,26 @@ def listening(listener: Listener | None) -> Iterator[None]:
 
 @contextlib.contextmanager
 def waiting(what: str, *, usual: Callable[[], float | None] = lambda: None) -> Iterator[None]:
-    """Something during which nothing is timed. `usual` gives the seconds that it took last time; called if need be."""
+    """Something during which nothing is timed. `usual` gives the seconds of the last time, if need be."""
     listener = _listener
     if listener is None:
         yield
         return
     over = threading.Event()
-    arguments = (listener, over, what, time.monotonic(), usual)
-    thread = threading.Thread(target=_tell_until, args=arguments, name="perfsuite progress", daemon=True)
+    began = time.monotonic()
+
+    def report() -> None:
+        if over.wait(FIRST_SECONDS):
+            return
+        usual_seconds = usual()
+        while True:
+            if _waiting[-1:] == [over]:
+                listener(Progress(what, time.monotonic() - began, usual_seconds=usual_seconds))
+            if over.wait(EVERY_SECONDS):
+                listener(None)
+                return
+
+    thread = threading.Thread(target=report, name="perfsuite progress", daemon=True)
     _waiting.append(over)
     thread.start()
     try:
@@ -67,56 +79,31 @@ def waiting(what: str, *, usual: Callable[[], float | None] = lambda: None) -> I
     finally:
         _waiting.remove(over)
         over.set()
-        thread.join()  # so that nothing of it is left to wake while something is timed
-
-
-def _tell_until(
-    listener: Listener, over: threading.Event, what: str, began: float, usual: Callable[[], float | None]
-) -> None:
-    if over.wait(FIRST_SECONDS):
-        return
-    usual_seconds = usual()
-    while True:
-        if _waiting[-1:] == [over]:
-            listener(Progress(what, time.monotonic() - began, usual_seconds=usual_seconds))
-        if over.wait(EVERY_SECONDS):
-            listener(None)
-            return
+        thread.join()  # so that it cannot wake while something is timed
 
 
 @contextlib.contextmanager
 def sampling(what: str, most_seconds: float) -> Iterator[Callable[[], None] | None]:
-    """A loop of timed blocks of `most_seconds` at most: what it is to call between two blocks, None for nothing."""
+    """A loop of timed blocks of `most_seconds` at most. Gives what the loop calls between blocks, or None."""
     listener = _listener
     if listener is None:
         yield None
         return
-    told = _Sampling(listener, what, most_seconds)
-    try:
-        yield told
-    finally:
-        told.end()
+    began = time.monotonic()
+    due = began + FIRST_SECONDS
+    reported = False
 
-
-class _Sampling:
-    """Called between blocks; costs a look at the clock unless it is time to tell."""
-
-    def __init__(self, listener: Listener, what: str, most_seconds: float):
-        self._listener = listener
-        self._what = what
-        self._most_seconds = most_seconds
-        self._began = time.monotonic()
-        self._due = self._began + FIRST_SECONDS
-        self._told = False
-
-    def __call__(self) -> None:
+    def report() -> None:
+        """Costs a look at the clock, unless a report is due."""
+        nonlocal due, reported
         now = time.monotonic()
-        if now < self._due:
-            return
-        self._told = True
-        self._listener(Progress(self._what, now - self._began, self._most_seconds))
-        self._due = time.monotonic() + EVERY_SECONDS
+        if now >= due:
+            reported = True
+            listener(Progress(what, now - began, most_seconds))
+            due = time.monotonic() + EVERY_SECONDS
 
-    def end(self) -> None:
-        if self._told:
-            self._listener(None)
+    try:
+        yield report
+    finally:
+        if reported:
+            listener(None)

@@ -7,44 +7,33 @@ program over all devices runs only where every process calls it. Each sample is 
 The processes exchange values through the key-value store of JAX's coordination service, not through collectives on the
 devices: those would disturb what is measured, and wait forever for a process that has died.
 
-Each process renews a key of its own every `BEAT_SECONDS`. One whose key stays the same for `LOST_BEATS` beats is gone,
-and the session ends in all others: with a message, exit status 2, and nothing saved. JAX itself takes 100 s by default,
-and then aborts the processes. A program that waits for the process that is gone cannot be interrupted, so a process
-that has not ended after `GRACE_SECONDS` exits at once, without pytest's summary.
+A process that dies is noticed at once, by its connection (see `members`), and the session ends in all others: with a
+message, exit status 2, and nothing saved. A process that waits for the dead one in a program cannot be interrupted, so
+it exits after `GRACE_SECONDS`, without pytest's summary.
 """
 
 import contextlib
 import itertools
 import os
-import socket
+import selectors
 import sys
 import threading
-import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import Any, NamedTuple
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
 
 import jax
 import pytest
 
-from perfsuite.gate.baseline import Baselines
-from perfsuite.gate.baseline_file import check_writable, load
-from perfsuite.gate.baseline_format import parse, render
 from perfsuite.measure.compat.coordination import Store, StoreUnreachable, shared_store
 from perfsuite.measure.compat.libtpu_stderr import libtpu_silenced
 from perfsuite.measure.errors import MeasurementError
+from perfsuite.processes.members import Line, Member, connect, meet
 
-BEAT_SECONDS = 1.0
-"""How often a process renews its key and reads those of the others. A beat takes 0.6 ms (2 cores, jax 0.10.2)."""
-LOST_BEATS = 10
-"""Beats without a new key after which a process is gone. Native code that holds Python's lock delays them, too."""
 GRACE_SECONDS = 10.0
 """How long a process has to end by itself when the session ends because another one is gone."""
 STUCK_SECONDS = 60.0
 """How long a process that failed a test, or skipped it, waits for the others at the test's end."""
-JOIN_SECONDS = 60.0
-"""How long the processes wait for each other at the start, once JAX's backend runs in all of them."""
 EXIT_STATUS = int(pytest.ExitCode.INTERRUPTED)
 
 _WAIT_SECONDS = 0.5
@@ -57,24 +46,13 @@ class ProcessesDifferError(MeasurementError):
     """The processes of a session no longer do the same: one of them failed, or took another way through a test."""
 
 
-class Member(NamedTuple):
-    """One process of the session, and where it runs."""
-
-    process: int
-    host: str
-    pid: int
-
-    def __str__(self) -> str:
-        return f"process {self.process} ({self.host}, pid {self.pid})"
-
-
 class Group:
     """The processes of one session, seen from one of them. `process` is its number, of `count`.
 
     `doing` is the test that runs, or another part of the session, for messages.
     """
 
-    def __init__(self, members: list[Member], process: int, store: Store):
+    def __init__(self, members: list[Member], process: int, store: Store, lines: Mapping[int, Line]):
         self.members = members
         self.process = process
         self.count = len(members)
@@ -88,6 +66,8 @@ class Group:
         """
         self._me = members[process]
         self._store = store
+        self._lines = lines
+        self._server = process if store.serves else next(iter(lines))
         self._exchanges = 0
         self._over: str | None = None
         self._ended = False
@@ -95,8 +75,7 @@ class Group:
         self._lock = threading.Lock()
         # While a test runs, pytest captures file descriptor 2.
         self._stderr = os.dup(2)
-        self._stop = threading.Event()
-        self._watch = threading.Thread(target=self._beat, name="perfsuite group", daemon=True)
+        self._watch = threading.Thread(target=self._watch_lines, name="perfsuite group", daemon=True)
         self._watch.start()
 
     @property
@@ -107,9 +86,9 @@ class Group:
     def exchange(self, what: str, given: Any = None, note: str = "", *, last: bool = False) -> list[Any]:
         """What every process gives, in the order of the processes. All have to call this with the same `what`.
 
-        Waits for the others, however long they take. Raises `ProcessesDifferError` where another process calls it with
-        another `what`, and shows that process's `note`; `pytest.exit.Exception` where one is gone. After the `last`
-        one each process may end.
+        Waits for the others, however long they take. Raises `ProcessesDifferError`, with the notes, where another
+        process calls it with another `what`; `pytest.exit.Exception` where one is gone. After the `last` one each
+        process may end.
         """
         self.check()
         self._exchanges += 1
@@ -123,8 +102,8 @@ class Group:
             else:
                 self._store.put(f"{folder}/{self.process}", message)
                 messages = self._wait_for(f"{folder}/all")
-        except StoreUnreachable:
-            self._end(f"{self.members[0]} is gone: it was killed, or ended without a message")
+        except StoreUnreachable as error:
+            self._end(f"{self.members[self._server]} is gone: {error}", gone=self._server)
             self.check()
             raise
         self._ended = last
@@ -178,8 +157,7 @@ class Group:
         """End the session in the other processes, because this one ends. Nothing where it has ended already."""
         if not self._ended and self._over is None:
             self._ended = self._left = True
-            with contextlib.suppress(StoreUnreachable):
-                self._store.put("beats/over", f"{self._me} ended its session: {why}")
+            self._tell(f"{self._me} ended its session: {why}")
 
     def end(self) -> None:
         """The session ends in all processes, and all know why."""
@@ -192,19 +170,19 @@ class Group:
         """
         if self._over is None and not self._left:
             return
-        self._stop_beating()
-        with contextlib.suppress(StoreUnreachable):
-            self._store.delete(f"beats/{self.process}")
-            deadline = time.monotonic() + self._grace_seconds()
-            while self._store.serves and self._store.below("beats").keys() - {"over"} and time.monotonic() < deadline:
-                time.sleep(0.05)
+        if self._store.serves:
+            self._watch.join(self._grace_seconds())
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(status or EXIT_STATUS)
 
     def close(self) -> None:
-        """The session has ended: this process no longer has to show that it lives."""
-        self._stop_beating()
+        """Close the connections. The session has ended."""
+        for line in self._lines.values():
+            line.hang_up()
+        self._watch.join(timeout=5.0)
+        for line in self._lines.values():
+            line.close()
         os.close(self._stderr)
 
     def _wait_for(self, key: str) -> Any:
@@ -214,42 +192,32 @@ class Group:
             except TimeoutError:
                 self.check()
 
-    def _beat(self) -> None:
-        """In a thread: renew this process's key, and end the session where another's stays the same.
+    def _watch_lines(self) -> None:
+        """In a thread: end the session when another process is gone, or says why the session ends."""
+        with selectors.DefaultSelector() as selector:
+            for process, line in self._lines.items():
+                selector.register(line, selectors.EVENT_READ, (process, line))
+            while selector.get_map():
+                for key, _ in selector.select():
+                    process, line = key.data
+                    why = line.hear()
+                    if why is not None:
+                        self._end(why)
+                        continue
+                    selector.unregister(line)
+                    if process == self._server and self._over is not None:
+                        os._exit(EXIT_STATUS)  # before JAX aborts it
+                    member = self.members[process]
+                    self._end(f"{member} is gone: it was killed, or ended without a message", gone=process)
 
-        It counts beats, not seconds: where all processes were stopped together (Ctrl-Z), none looks gone after that.
-        """
-        before: dict[str, Any] = {}
-        silent: Counter[Member] = Counter()
-        for beat in itertools.count():
-            try:
-                self._store.put(f"beats/{self.process}", beat)
-                now = self._store.below("beats")
-                if "over" in now:
-                    self._end(now["over"])
-                for member in self.members:
-                    key = str(member.process)
-                    silent[member] = silent[member] + 1 if now.get(key) == before.get(key) else 0
-                    if silent[member] == LOST_BEATS:
-                        self._store.delete(f"beats/{key}")
-                        self._end(f"{member} is gone: it was killed, or ended without a message")
-            except StoreUnreachable:
-                if self._over is not None:
-                    os._exit(EXIT_STATUS)
-                self._end(f"{self.members[0]} is gone: it was killed, or ended without a message")
-                return
-            before = now
-            if self._stop.wait(BEAT_SECONDS):
-                return
+    def _tell(self, why: str) -> None:
+        for line in self._lines.values():
+            line.say(why)
 
-    def _stop_beating(self) -> None:
-        self._stop.set()
-        self._watch.join(timeout=5.0)
-
-    def _end(self, why: str) -> None:
+    def _end(self, why: str, *, gone: int | None = None) -> None:
         """The session is over, in all processes.
 
-        Without the store nothing more can be told, and JAX aborts this process within moments: it exits at once.
+        Without the process that serves the store, JAX aborts this one within moments: it exits at once.
         """
         with self._lock:
             if self._over is not None or self._ended:
@@ -257,15 +225,14 @@ class Group:
             message = f"{why}. The session ends in all {self.count} processes (while at {self.doing}); nothing is saved"
             self._over = message
         os.write(self._stderr, f"\nperfsuite: process {self.process}: {message}\n".encode(errors="replace"))
-        try:
-            self._store.put("beats/over", why)
-        except StoreUnreachable:
+        if gone == self._server:
             os._exit(EXIT_STATUS)
+        self._tell(why)
         _timer(self._grace_seconds(), os._exit, EXIT_STATUS)
 
     def _grace_seconds(self) -> float:
         """Longer where this process serves the store, which the others need until they have ended."""
-        return GRACE_SECONDS + (4 * BEAT_SECONDS if self._store.serves else 0)
+        return GRACE_SECONDS + (1.0 if self._store.serves else 0.0)
 
 
 def join() -> Group | None:
@@ -283,39 +250,10 @@ def join() -> Group | None:
             f"JAX has {count} processes and no coordination service: call jax.distributed.initialize() in conftest.py"
         )
     try:
-        return Group(meet(store, process, count), process, store)
+        members = meet(store, process, count)
+        return Group(members, process, store, connect(store, members[process], count))
     except StoreUnreachable as error:
         raise pytest.UsageError(f"perfsuite under jax.distributed: {error}") from None
-
-
-def meet(store: Store, process: int, count: int) -> list[Member]:
-    """All processes of the session, once each is there. Raises `pytest.UsageError` where one does not come."""
-    store.put(f"members/{process}", (socket.gethostname(), os.getpid()))
-    members = []
-    for other in range(count):
-        try:
-            members.append(Member(other, *store.wait_for(f"members/{other}", JOIN_SECONDS)))
-        except TimeoutError:
-            raise pytest.UsageError(
-                f"perfsuite under jax.distributed: process {other} did not join within {JOIN_SECONDS:g} s: "
-                f"run the same pytest --perf in all {count} processes"
-            ) from None
-    return members
-
-
-def shared_baselines(group: Group, paths: list[Path], *, save: bool) -> dict[str, Baselines]:
-    """The baseline files of process 0, by device, in all processes: the others need not have them.
-
-    Raises `BaselineError` in process 0 where one cannot be read, or cannot be written although it is to be saved. That
-    ends the session in the others.
-    """
-
-    def texts() -> dict[str, str]:
-        if save:
-            check_writable(paths[0].parent)
-        return {path.stem: render(load(path)) for path in paths}
-
-    return {device: parse(text, device) for device, text in group.only_writer(texts).items()}
 
 
 def _timer(seconds: float, function: Callable[..., Any], argument: Any) -> threading.Timer:

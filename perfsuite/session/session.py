@@ -30,7 +30,8 @@ from perfsuite.gate.verdict import Evidence, Gate
 from perfsuite.measure.measurement import Metric, title
 from perfsuite.measure.stats.error_rates import error_of_gate
 from perfsuite.options import HERE, SIZES, Options
-from perfsuite.processes.group import Group, shared_baselines
+from perfsuite.processes.group import Group
+from perfsuite.processes.shared_baselines import shared_baselines
 from perfsuite.session.modes import Gating, Mode, Saving
 from perfsuite.session.records import TestRecord
 

@@ -299,7 +299,7 @@ def test_a_process_that_dies_or_is_waited_for_in_vain_ends_the_session_and_nothi
     sessions = {
         "middle": beginning("middle", 4, DIES="2", WHEN="inside", **killed),
         "between": beginning("between", 2, DIES="0", WHEN="before", **killed),
-        "stuck": beginning("stuck", 2, test_stuck=STUCK),
+        "stuck": beginning("stuck", 2, test_stuck=STUCK, STUCK="2"),
     }
     for name, session in sessions.items():
         session.wait()

@@ -1,7 +1,6 @@
 """`perfsuite.processes.group`: what the processes of a session exchange, as threads of one process."""
 
 import contextlib
-import os
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -13,10 +12,9 @@ from support.coordination import all_at_once
 
 from perfsuite.gate.baseline_file import BaselineError
 from perfsuite.measure import peers
-from perfsuite.measure.compat.coordination import Store
 from perfsuite.measure.timing.block import Sample
 from perfsuite.processes import group as group_module
-from perfsuite.processes.group import ProcessesDifferError, meet
+from perfsuite.processes.group import ProcessesDifferError
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +27,6 @@ def clients():
 def ended(monkeypatch):
     """The exit statuses of processes that exited at once: here there is one process for all of them."""
     statuses = []
-    monkeypatch.setattr(group_module, "BEAT_SECONDS", 0.05)
     monkeypatch.setattr(group_module, "GRACE_SECONDS", 0.05)
     monkeypatch.setattr(group_module, "STUCK_SECONDS", 0.2)
     monkeypatch.setattr(group_module.os, "_exit", statuses.append)
@@ -58,8 +55,9 @@ class Unreachable:
 
 
 def kill(group):
-    """What the others see of a process that is killed: its key stays the same."""
-    group._stop_beating()
+    """As the system does when a process ends."""
+    for line in group._lines.values():
+        line.hang_up()
 
 
 def test_every_process_gets_what_all_of_them_give(groups):
@@ -164,40 +162,36 @@ def test_a_process_whose_store_is_unreachable_exits_at_once(groups, ended, monke
     assert "perfsuite: process 1: process 0 (host, pid 100) is gone" in capfd.readouterr().err
 
 
-def test_the_process_that_serves_the_store_exits_last(groups, ended):
+def test_without_process_0_the_others_exit_at_once_with_a_message(groups, ended, monkeypatch, capfd):
+    monkeypatch.setattr(group_module, "GRACE_SECONDS", 60)
+    first, second = groups(2)
+    kill(first)
+    second._watch.join(10)
+    assert ended[0] == 2
+    assert "perfsuite: process 1: process 0 (host, pid 100) is gone" in capfd.readouterr().err
+
+
+def test_the_process_that_serves_the_store_exits_last(groups, ended, monkeypatch):
+    monkeypatch.setattr(group_module, "GRACE_SECONDS", 60)
     first, second = groups(2)
     first.leave("no")
     wait_until(lambda: second._over is not None)
     with ThreadPoolExecutor(1) as pool:
         going = pool.submit(first.go, 7)
         second.go(0)
+        assert ended == [2]
+        kill(second)
         going.result(timeout=10)
-    assert ended[-2:] == [2, 7]
+    assert 7 in ended
 
 
 def test_after_the_last_exchange_every_process_may_end(groups, ended):
     two = groups(2)
     all_at_once(two, lambda group: group.exchange("the end", last=True))
     kill(two[1])
-    wait_until(lambda: not two[0]._store.below("beats").get("1"))
+    two[0]._watch.join(10)
     assert two[0]._over is None
     assert ended == []
-
-
-def test_a_process_that_does_not_join_is_named(clients, monkeypatch):
-    monkeypatch.setattr(group_module, "JOIN_SECONDS", 0.1)
-    with pytest.raises(
-        pytest.UsageError, match=r"process 1 did not join within 0\.1 s: run the same pytest --perf in a"
-    ):
-        meet(Store(clients[0], "nobody", serves=True), 0, 2)
-
-
-def test_the_processes_that_join_know_each_other(clients):
-    with ThreadPoolExecutor(2) as pool:
-        found = list(pool.map(lambda each: meet(Store(clients[each], "both", serves=each == 0), each, 2), range(2)))
-    assert found[0] == found[1]
-    assert [member.process for member in found[0]] == [0, 1]
-    assert found[0][0].pid == os.getpid()
 
 
 def test_a_process_that_is_waited_for_in_a_program_ends_the_session(groups, ended):

@@ -8,7 +8,8 @@ from concurrent.futures import ThreadPoolExecutor
 from jax._src.lib import _jax
 
 from perfsuite.measure.compat.coordination import Store
-from perfsuite.processes.group import Group, Member
+from perfsuite.processes.group import Group
+from perfsuite.processes.members import Line, Member
 
 _folders = itertools.count()
 
@@ -40,7 +41,13 @@ def groups(clients, count):
     """The groups of a session of `count` processes, which are threads of this one."""
     folder = f"session {next(_folders)}"
     members = [Member(process, "host", 100 + process) for process in range(count)]
-    made = [Group(members, each, Store(clients[each], folder, serves=each == 0)) for each in range(count)]
+    pairs = {process: socket.socketpair() for process in range(1, count)}
+    lines = [{process: Line(pair[0]) for process, pair in pairs.items()}]
+    lines += [{0: Line(pair[1])} for pair in pairs.values()]
+    made = [
+        Group(members, process, Store(clients[process], folder, serves=process == 0), lines[process])
+        for process in range(count)
+    ]
     try:
         yield made
     finally:

@@ -11,8 +11,8 @@ import os
 import jax
 import perfsuite.processes.group
 
-perfsuite.processes.group.GRACE_SECONDS = perfsuite.processes.group.STUCK_SECONDS = 2
-perfsuite.processes.group.BEAT_SECONDS = 0.5
+perfsuite.processes.group.GRACE_SECONDS = 2
+perfsuite.processes.group.STUCK_SECONDS = int(os.environ.get("STUCK", 60))
 jax.config.update("jax_num_cpu_devices", 2)
 jax.distributed.initialize(
     os.environ["COORDINATOR"],

@@ -1,0 +1,23 @@
+"""The baselines of a session of several processes: process 0 reads them for all."""
+
+from pathlib import Path
+
+from perfsuite.gate.baseline import Baselines
+from perfsuite.gate.baseline_file import check_writable, load
+from perfsuite.gate.baseline_format import parse, render
+from perfsuite.processes.group import Group
+
+
+def shared_baselines(group: Group, paths: list[Path], *, save: bool) -> dict[str, Baselines]:
+    """The baseline files of process 0, by device, in all processes: the others need not have them.
+
+    Raises `BaselineError` in process 0 where one cannot be read, or cannot be written although it is to be saved. That
+    ends the session in the others.
+    """
+
+    def texts() -> dict[str, str]:
+        if save:
+            check_writable(paths[0].parent)
+        return {path.stem: render(load(path)) for path in paths}
+
+    return {device: parse(text, device) for device, text in group.only_writer(texts).items()}
