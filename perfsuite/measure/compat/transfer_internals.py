@@ -80,7 +80,7 @@ def observing(observer: Observer) -> Iterator[None]:
             for module, name in _numpy_reads():
                 replace(module, name, lambda old: _reading(observer, old))
         replace(xla_client, "batched_device_put", lambda old: _putting(observer, old))
-        undo.callback(_hook_calls(observer))
+        undo.enter_context(_hooked_calls(observer))
         for kind, (owner, name) in _CALLBACKS.items():
             replace(owner, name, functools.partial(_calling_back, observer, kind))
         yield
@@ -166,7 +166,8 @@ def _in_fast_path(frame: FrameType | None) -> bool:
     return False
 
 
-def _hook_calls(observer: Observer) -> Callable[[], None]:
+@contextlib.contextmanager
+def _hooked_calls(observer: Observer) -> Iterator[None]:
     state = api._post_hook_state
     before, before_here = state.get_global(), state.get_local()
 
@@ -181,17 +182,16 @@ def _hook_calls(observer: Observer) -> Callable[[], None]:
     thread = threading.get_ident()
     # A thread that was ever inside `jax.debug_nans` has a hook of its own from then on, if only None.
     has_own = before_here is None or callable(before_here)
-
-    def undo() -> None:
+    state.set_global(hook)
+    if has_own:
+        state.set_local(hook)
+    try:
+        yield
+    finally:
         if state.get_global() is hook:  # else jax_debug_nans was switched in the meantime
             state.set_global(before)
         if has_own and threading.get_ident() == thread and state.get_local() is hook:
             state.set_local(before_here)
-
-    state.set_global(hook)
-    if has_own:
-        state.set_local(hook)
-    return undo
 
 
 def _calling_back(observer: Observer, kind: str, run: Callable[..., Any]) -> Callable[..., Any]:

@@ -199,24 +199,31 @@ def _read_host(lines: list[tuple[int, Any]], events: Events, on_cpu: list[Ran]) 
             elif name == _CPU_COPY:
                 events.copies.append(Copy(name, event.start, event.end, None))
             else:
-                stats = dict(raw.stats)
-                if name.startswith(_OVER) and "_c" in stats:
-                    over[stats["_c"]] = event.start
-                # CUPTI gives the launch of a kernel the kernel's `hlo_op`, and a correlation.
-                elif "hlo_op" in stats and "correlation_id" not in stats:
-                    flows.append((stats.get("_p"), _ran_on_cpu(event, stats)))
-                elif name.endswith(f"({stats.get('module')})"):
-                    events.passes.append(event._replace(name=stats["module"]))
+                _read_stats(event, dict(raw.stats), events.passes, flows, over)
     for flow, ran in flows:
         on_cpu.append(ran if flow is None else ran._replace(until=max(ran.end, over.get(flow, ran.end))))
     events.passes.sort(key=lambda found: found.start)
     events.compiles.sort(key=lambda found: found.start)
 
 
-def _ran_on_cpu(event: Event, stats: dict[str, Any]) -> Ran:
-    device = f"CPU {stats.get('device_ordinal', 0)}"
-    module, run = str(stats.get("hlo_module", "")), stats.get("run_id", 0)
-    return Ran(event.line, str(stats["hlo_op"]), event.start, event.end, event.end, module, device, run)
+def _read_stats(
+    event: Event,
+    stats: dict[str, Any],
+    passes: list[Event],
+    flows: list[tuple[int | None, Ran]],
+    over: dict[int, float],
+) -> None:
+    """Read an event of the host that only its stats explain: an operation, its end, or a pass of the compiler."""
+    if event.name.startswith(_OVER) and "_c" in stats:
+        over[stats["_c"]] = event.start
+    # CUPTI gives the launch of a kernel the kernel's `hlo_op`, and a correlation.
+    elif "hlo_op" in stats and "correlation_id" not in stats:
+        device = f"CPU {stats.get('device_ordinal', 0)}"
+        module, run = str(stats.get("hlo_module", "")), stats.get("run_id", 0)
+        ran = Ran(event.line, str(stats["hlo_op"]), event.start, event.end, event.end, module, device, run)
+        flows.append((stats.get("_p"), ran))
+    elif event.name.endswith(f"({stats.get('module')})"):
+        passes.append(event._replace(name=stats["module"]))
 
 
 def _read_device(lines: list[tuple[int, Any]], device: str, events: Events) -> None:

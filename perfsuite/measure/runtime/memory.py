@@ -110,11 +110,8 @@ def memory_of(call: Call, *, steps: int = STEPS) -> Memory:
     leaked_arrays = _growth([sum(number for number, _ in sample.values()) for sample in samples])
     leaked_bytes = _growth(totals)
     grown = _grown(samples, strangers, subject) if leaked_arrays or leaked_bytes else ()
-    peak, source = _peak_of_device(), "device"
-    if peak is None or (peak_before is not None and peak <= peak_before):
-        peak, source = max(totals), "live arrays"
     leaks = leaked_arrays / _apart(steps), leaked_bytes / _apart(steps)
-    return Memory(call.label, steps, totals[-1], peak, source, *leaks, grown, *_slope(resident))
+    return Memory(call.label, steps, totals[-1], *_peak(peak_before, totals), *leaks, grown, *_slope(resident))
 
 
 def _growth(values: Sequence[int]) -> int:
@@ -176,6 +173,14 @@ def _held(kind: str, strangers: frozenset[int], call: Call) -> str:
         with contextlib.suppress(Exception):  # a holder whose attributes raise must not hide that something leaks
             phrases |= dict.fromkeys(holders_of(array, ignored))
     return f", held by {'; '.join(list(phrases)[:NAMED])}" if phrases else ""
+
+
+def _peak(before: int | None, totals: Sequence[int]) -> tuple[int, str]:
+    """The most memory in use, and where that is from."""
+    after = _peak_of_device()
+    if after is None or (before is not None and after <= before):
+        return max(totals), "live arrays"
+    return after, "device"
 
 
 def _peak_of_device() -> int | None:
