@@ -5,7 +5,7 @@ import string
 
 from hypothesis import strategies as st
 
-from perfsuite.measure.hlo.hlo_module import Alias, Computation, Frame, Instruction, Module, Shape
+from perfsuite.measure.hlo.hlo_module import Computation, Frame, Instruction, Module, Shape
 
 NAMES = st.text(string.ascii_letters + string.digits + "_.-", min_size=1, max_size=8).map(lambda rest: "n" + rest)
 ANYTHING = st.text(st.characters(exclude_categories=["Cs"]) | st.sampled_from('{}[]()"\\,=% \n\t'), max_size=12)
@@ -168,19 +168,20 @@ def written_modules(draw):
     indices = st.lists(st.integers(0, 20), max_size=2).map(tuple)
     aliases = draw(
         st.lists(
-            st.tuples(st.builds(Alias, indices, st.integers(0, 99), indices), st.sampled_from(["may", "must"])),
+            st.tuples(indices, st.integers(0, 99), indices, st.sampled_from(["may", "must"])),
             max_size=3,
         )
     )
     donors = draw(st.lists(st.integers(0, 99), max_size=3))
     partitions = draw(st.integers(1, 512))
     shown = ", ".join(
-        f"{{{','.join(map(str, one.output))}}}: ({one.parameter}, {{{','.join(map(str, one.parameter_index))}}}, {kind}-alias)"
-        for one, kind in aliases
+        f"{{{','.join(map(str, output))}}}: ({parameter}, {{{','.join(map(str, index))}}}, {kind}-alias)"
+        for output, parameter, index, kind in aliases
     )
     header = f"HloModule {names[0]}, is_scheduled=true"
     header += f", input_output_alias={{ {shown} }}" if aliases else ""
     header += f", buffer_donor={{ {', '.join(f'({one}, {{}})' for one in donors)} }}" if donors else ""
     header += f", note={draw(VALUES)}, num_partitions={partitions}\n"
+    reused = frozenset(index[0] if index else parameter for _, parameter, index, _ in aliases)
     text = header + tables + "\n" + "\n".join(texts)
-    return text, Module(names[0], computations, names[-1], tuple(one for one, _ in aliases))
+    return text, Module(names[0], computations, names[-1], reused)

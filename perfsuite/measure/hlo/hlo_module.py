@@ -70,22 +70,13 @@ class Computation:
 
 
 @dataclasses.dataclass(frozen=True)
-class Alias:
-    """An output (the path to a leaf of the result) that shares the buffer of a parameter, or of a part of one."""
-
-    output: tuple[int, ...]
-    parameter: int
-    parameter_index: tuple[int, ...]
-
-
-@dataclasses.dataclass(frozen=True)
 class Module:
-    """A compiled program."""
+    """A compiled program. `reused` are the numbers of the arguments whose memory an output takes."""
 
     name: str
     computations: Mapping[str, Computation]
     entry: str
-    aliases: tuple[Alias, ...]
+    reused: frozenset[int]
 
 
 def bits_of(dtype: str) -> int | None:

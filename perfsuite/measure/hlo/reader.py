@@ -10,7 +10,7 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
-from perfsuite.measure.hlo.hlo_module import Alias, Computation, Frame, Instruction, Module, Shape, Stack, bits_of
+from perfsuite.measure.hlo.hlo_module import Computation, Frame, Instruction, Module, Shape, Stack, bits_of
 from perfsuite.measure.hlo.scanner import ATTRIBUTE, Scanner, unescaped
 from perfsuite.measure.hlo.stacks import StackTables
 
@@ -34,8 +34,8 @@ _INNERMOST_BRACKETS: Final = re.compile(r"\([^()]*\)|\[[^\[\]]*\]|\{[^{}]*\}")
 _PERCENT_NAME: Final = re.compile(rf"%({_NAME})")
 _METADATA: Final = re.compile(r'\s*+(\w++)=("(?:[^"\\]++|\\.)*+"|\{[^{}]*+\}|[^\s"{}]++)', re.DOTALL)
 _CYCLES: Final = re.compile(r'"estimated_cycles":\s*+"?(-?[0-9]{1,18})')
-_INDEX: Final = r"\{((?:[0-9]{1,9}+(?![0-9])[, ]*+)*+)\}"
-_ALIAS: Final = re.compile(rf"{_INDEX}: \(([0-9]{{1,9}}), {_INDEX}(?:, (?:may|must)-alias)?\)")
+_INDEX: Final = r"(?:[0-9]{1,9}+(?![0-9])[, ]*+)*+"
+_ALIAS: Final = re.compile(rf"\{{{_INDEX}\}}: \(([0-9]{{1,9}}), \{{({_INDEX})\}}(?:, (?:may|must)-alias)?\)")
 
 # Attributes whose values are computations.
 _CALLS: Final = {
@@ -73,11 +73,11 @@ class _ModuleReader(Scanner):
         if not found:
             self.fail(0, "expected 'HloModule' and a name at the start")
         at = found.end()
-        aliases: list[Alias] = []
+        reused: set[int] = set()
         while attribute := ATTRIBUTE.match(self.text, at):
             key, value, start, at = self.attribute(attribute)
             if key == "input_output_alias":
-                aliases += self.aliases(value, start)
+                reused |= self.reused(value, start)
         self.line_end(at)
         while table := _TABLE.match(self.text, at):
             at = table.end()
@@ -86,14 +86,14 @@ class _ModuleReader(Scanner):
                 at = row.end()
             self.line_end(at)
         computations, entry = self.computations(at)
-        return Module(found[1], computations, entry, tuple(aliases))
+        return Module(found[1], computations, entry, frozenset(reused))
 
-    def aliases(self, value: str, at: int) -> Iterator[Alias]:
-        """The entries of `{ {0}: (1, {}, may-alias), {1}: (2, {0}) }`."""
+    def reused(self, value: str, at: int) -> set[int]:
+        """The arguments in `{ {0}: (1, {}, may-alias), {1}: (2, {}) }`: 1 and 2."""
         if _ALIAS.sub("", value).strip("{}, "):
             self.unexpected(at, "entries of input_output_alias")
-        for output, parameter, index in _ALIAS.findall(value):
-            yield Alias(_index(output), int(parameter), _index(index))
+        # A TPU's program with more than 2000 arguments has one parameter, a tuple of them all: `{0}: (0, {7})` is 7.
+        return {int(re.split("[, ]", index or parameter)[0]) for parameter, index in _ALIAS.findall(value)}
 
     def computations(self, at: int) -> tuple[dict[str, Computation], str]:
         found: dict[str, Computation] = {}
@@ -228,10 +228,6 @@ class _ModuleReader(Scanner):
             stack = (Frame(file, _number(fields.get("source_line")), ""),)
         found = self.metadata[raw] = unescaped(fields.get("op_name", "")[1:-1]), stack
         return found
-
-
-def _index(text: str) -> tuple[int, ...]:
-    return tuple(int(part) for part in text.replace(",", " ").split())
 
 
 def _callees(value: str) -> list[str]:

@@ -204,12 +204,10 @@ def _host_transfer(op: Instruction) -> str | None:
 
 
 def _lost(donations: Sequence[DonatedArgument], module: Module) -> Iterator[DonatedArgument]:
-    # A TPU's program with many arguments has one parameter, a tuple of them all.
-    reused = {alias.parameter_index[0] if alias.parameter_index else alias.parameter for alias in module.aliases}
     for donation in donations:
         if donation.parameter is None:
             yield dataclasses.replace(donation, reason="the program does not use it")
-        elif donation.parameter not in reused:
+        elif donation.parameter not in module.reused:
             yield dataclasses.replace(donation, reason=f"{donation.array}: no output took its memory")
 
 

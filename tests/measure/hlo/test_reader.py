@@ -13,7 +13,7 @@ from support.compiled_texts import LINES as PROGRAMS
 from support.compiled_texts import TEXTS, one_line
 
 from perfsuite.measure.hlo import reader as hlo
-from perfsuite.measure.hlo.hlo_module import Alias, Frame, Shape
+from perfsuite.measure.hlo.hlo_module import Frame, Shape
 from perfsuite.measure.hlo.scanner import HloError
 
 MODULES = {name: hlo.parse_hlo(text) for name, text in TEXTS.items()}
@@ -148,11 +148,11 @@ def _by_line(name):
 
 
 @BOTH
-def test_donated_parameters_are_aliases(backend):
+def test_donated_parameters_are_reused(backend):
     module = MODULES[f"train_{backend}"]
-    assert module.aliases == tuple(Alias((index,), index, ()) for index in range(10))
+    assert module.reused == set(range(10))
     assert module.name == "jit_train_step"
-    assert MODULES[f"control_{backend}"].aliases == ()
+    assert MODULES[f"control_{backend}"].reused == set()
 
 
 @BOTH
@@ -412,11 +412,7 @@ def test_the_header():
         ' origin_recovery_table={\n  {"c"} : {"d"},\n  "\n    HloModule other, frontend_attributes={foo=\\"bar\\"}\n\n    ENTRY %e () -> s32[] {\n    }\n  "\n}\n\n\n'
     )
     module = hlo.parse_hlo(text + "ENTRY %e () -> s32[] {\n  ROOT %c = s32[] constant(1)\n}\n\n")
-    assert module.aliases == (
-        Alias((), 3, ()),
-        Alias((1, 0), 10, (2, 1)),
-        Alias((2,), 0, ()),
-    )
+    assert module.reused == {3, 2, 0}
     assert (module.name, module.entry, list(module.computations)) == ("jit_f", "e", ["e"])
 
 
