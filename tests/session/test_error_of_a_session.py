@@ -3,12 +3,20 @@
 import re
 
 import pytest
+from support.fakes import FakeBlocks
 
 from perfsuite.gate.budget import Budget
+from perfsuite.gate.limits import Compared
 from perfsuite.measure.stats.error_rates import DECIDING_ERROR, SESSION_ERROR, error_of_gate
+from perfsuite.measure.timing import comparison
 from perfsuite.measure.timing.comparison import Comparison, compare_calls
+from perfsuite.session import modes
 
-pytestmark = pytest.mark.alone
+
+@pytest.fixture(autouse=True)
+def fake_blocks(monkeypatch):
+    """Blocks on a clock of their own."""
+    FakeBlocks().install(monkeypatch, comparison)
 
 
 @pytest.fixture
@@ -20,14 +28,14 @@ def errors(monkeypatch):
         given.append(error)
         return compare_calls(*calls, error=error, seconds=1e-6, **arguments)
 
-    monkeypatch.setattr("perfsuite.measure.timing.comparison.compare_calls", compare)
+    monkeypatch.setattr(modes, "compare_calls", compare)
     return given
 
 
 def compared(*budgets: Budget | None) -> str:
     """A test that makes as many comparisons."""
     lines = [
-        f"    perf.compare(call(sum, range(999)), call(sum, range(999)), {'Budget(ratio=9)' if budget else ''})"
+        f"    perf.compare(call(takes(100)), call(takes(100)), {'Budget(ratio=9)' if budget else ''})"
         for budget in budgets
     ]
     return "\n".join(lines)
@@ -35,13 +43,13 @@ def compared(*budgets: Budget | None) -> str:
 
 def write(project, **tests: str) -> None:
     functions = [f"def test_{name}(perf):\n{body}\n" for name, body in tests.items()]
-    project.makepyfile("\n".join(["from perfsuite import Budget, call", *functions]))
+    project.makepyfile("\n".join(["from perfsuite import Budget, call", "from support.fakes import takes", *functions]))
 
 
 LIMITED, OPEN = Budget(ratio=9), None
 
 
-def test_each_test_without_metrics_on_file_is_expected_to_make_one_comparison(project, errors):
+def test_each_test_without_a_baseline_is_expected_to_make_one_comparison(project, errors):
     names = "abcdefghij"
     write(project, **dict.fromkeys(names, compared(LIMITED)))
     project.runpytest_inprocess("--perf").assert_outcomes(passed=10)
@@ -68,42 +76,39 @@ def test_tests_that_are_not_run_and_tests_without_perf_are_not_expected(project,
     assert errors == [error_of_gate(1, 2)] * 2
 
 
-def test_the_ratios_on_file_are_expected(project, errors, monkeypatch):
+def test_the_ratios_of_the_baseline_are_expected(project, errors, monkeypatch):
     write(project, many=compared(*[LIMITED] * 12), none="    perf.record('n', 1, unit='x', kind='count')")
     with monkeypatch.context() as patch:
-        patch.setattr("perfsuite.measure.timing.comparison.compare_calls", of_enough_pairs)
+        patch.setattr(modes, "compare_calls", compare_calls)
         project.runpytest_inprocess("--perf-save").assert_outcomes(passed=2)
     errors.clear()
     (file,) = (project.path / "baselines").glob("*.json")
-    on_file = file.read_text().count('"kind": "ratio"')
-    assert on_file > 6, "of 12; where the machine stood still, the pairs were too few for a ratio"
+    assert file.read_text().count('"kind": "ratio"') == 12
     project.runpytest_inprocess("--perf").assert_outcomes(passed=2)
-    assert errors == [error_of_gate(gate, on_file) for gate in range(1, 13)]
-    assert errors[0] == SESSION_ERROR / 2 / on_file
-
-
-def of_enough_pairs(*calls, error, seconds, **arguments) -> Comparison:
-    return compare_calls(*calls, error=error, seconds=0.05, **arguments)
+    assert errors == [SESSION_ERROR / 2 / 12] * 12
 
 
 def test_half_is_kept_where_further_processes_may_follow(project, errors, monkeypatch):
-    monkeypatch.setattr(
-        "perfsuite.instruments.comparison_processes.Processes.settle", lambda self, name, comparison, held: comparison
-    )
+    monkeypatch.setattr(modes.Gating, "_further", lambda self, pair, first, limits: Compared(first))
     write(project, one=compared(LIMITED))
     project.runpytest_inprocess("--perf", "--perf-processes=2").assert_outcomes(passed=1)
     assert errors == [error_of_gate(1, 1) / 2]
 
 
 NOISY = """
-import random, time
+import random
 from perfsuite import Budget, call
-def noisy(): time.sleep(random.uniform(1e-3, 2e-3))
+from support.fakes import takes
+
+def noisy(seed):
+    drawn = random.Random(seed)
+    return call(takes(*(drawn.uniform(1000, 2000) for _ in range(999)), name="noisy"))
+
 """
 
 
 def test_an_open_budget_says_what_would_settle_it(project):
-    project.makepyfile(NOISY + "def test_step(perf): perf.compare(call(noisy), call(noisy), Budget(ratio=1.03))")
+    project.makepyfile(NOISY + "def test_step(perf): perf.compare(noisy(0), noisy(1), Budget(ratio=1.03))")
     result = project.runpytest_inprocess("--perf", "--perf-seconds=0.2")
     assert re.search(
         r"^inconclusive: .*\nto settle it: (about \d+ more seconds? of sampling \(--perf-seconds=\d+\)$|more than 10 min|"
@@ -114,7 +119,7 @@ def test_an_open_budget_says_what_would_settle_it(project):
 
 
 def test_an_open_baseline_says_what_would_settle_it(project):
-    project.makepyfile(NOISY + "def test_step(perf): perf.compare(call(noisy), call(noisy))")
+    project.makepyfile(NOISY + "def test_step(perf): perf.compare(noisy(0), noisy(1))")
     project.runpytest_inprocess("--perf-save", "--perf-seconds=0.2").assert_outcomes(passed=1)
     (file,) = (project.path / "baselines").glob("*.json")
     file.write_text(re.sub(r'("kind": "ratio",[^}]*?"value": )[\d.]+', r"\g<1>0.98", file.read_text()))
