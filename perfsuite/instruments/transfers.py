@@ -4,8 +4,8 @@ from perfsuite.gate.budget import Budget
 from perfsuite.instruments.base import NO_BUDGET, Instrument, declare
 from perfsuite.measure.call import Call, checked
 from perfsuite.measure.measurement import Metric
-from perfsuite.measure.runtime import transfers
 from perfsuite.measure.runtime.call_transfers import SUFFIXES, CallTransfers, transfers_of
+from perfsuite.measure.runtime.transfers import count_transfers, forbid_transfers
 
 TRANSFERS = declare("perf.transfers", budget=("transfers",))
 
@@ -31,10 +31,10 @@ class Transfers(Instrument):
         """Context manager: any implicit transfer inside, in any thread, or a callback of a program, raises
         `TransferError`. `explicit=True` forbids `jax.device_put`, `jax.device_get` and `copy_to_host_async` too.
         """
-        return transfers.forbid(explicit=explicit)
+        return forbid_transfers(explicit=explicit)
 
     def count_transfers(self):
         """Context manager giving `host_to_device`, `device_to_host`, `callbacks`, `explicit` and `by_line`; asserts
         nothing.
         """
-        return transfers.count()
+        return count_transfers()

@@ -27,6 +27,7 @@ from perfsuite.measure.runtime import transfers
 from perfsuite.measure.runtime.call_transfers import transfers_of
 from perfsuite.measure.runtime.hostcalls import host_calls
 from perfsuite.measure.runtime.memory import memory_of
+from perfsuite.measure.runtime.transfers import count_transfers, forbid_transfers
 from perfsuite.measure.serialise import made, plain
 from perfsuite.measure.timing import asynchrony, block, clock, readiness, stalls
 from perfsuite.measure.timing.asynchrony import asynchrony as stays_async
@@ -228,9 +229,9 @@ CONTEXTS = {
     "forbid": compiles.forbid,
     "count": compiles.count,
     "observe": compiles.observe,
-    "no transfers": transfers.forbid,
-    "no transfers at all": functools.partial(transfers.forbid, explicit=True),
-    "count transfers": transfers.count,
+    "no transfers": forbid_transfers,
+    "no transfers at all": functools.partial(forbid_transfers, explicit=True),
+    "count transfers": count_transfers,
     "trace": trace_block,
 }
 PAIRS = [(outer, inner) for outer in CONTEXTS for inner in CONTEXTS if (outer, inner) != ("trace", "trace")]

@@ -16,11 +16,11 @@ from perfsuite.measure.errors import RecompilationError, UnwarmedSignatureError
 from perfsuite.measure.profiler.trace_events import is_collective
 from perfsuite.measure.profiler.trace_recording import trace_call
 from perfsuite.measure.program.compilation import program_of
-from perfsuite.measure.runtime import transfers
 from perfsuite.measure.runtime.call_transfers import transfers_of
 from perfsuite.measure.runtime.donation import donation_of
 from perfsuite.measure.runtime.hostcalls import host_calls
 from perfsuite.measure.runtime.memory import memory_of
+from perfsuite.measure.runtime.transfers import forbid_transfers
 from perfsuite.measure.timing.asynchrony import asynchrony
 from perfsuite.measure.timing.comparison import compare_calls
 from perfsuite.measure.timing.timing import time_call
@@ -113,7 +113,7 @@ def test_transfers_to_a_mesh_are_counted():
     fed = jax.jit(lambda x: x + 1, in_shardings=ROWS)
     counted = transfers_of(call(fed, host))
     assert len(counted.events) == 1
-    with transfers.forbid(explicit=True):
+    with forbid_transfers(explicit=True):
         jax.block_until_ready(step(state_before, batch_before))
 
 

@@ -8,7 +8,7 @@ import jax
 from perfsuite.measure.call import Call
 from perfsuite.measure.compiles.warmup import borrowed, warm
 from perfsuite.measure.measurement import Metric
-from perfsuite.measure.runtime.transfers import Transfer, TransferCounts, count
+from perfsuite.measure.runtime.transfers import Transfer, TransferCounts, count_transfers
 
 SUFFIXES = {
     "host_to_device": " host to device transfers",
@@ -59,7 +59,7 @@ def transfers_of(call: Call) -> CallTransfers:
     with borrowed(call) as subject:
         warm(subject.fn, over=[subject])
         for _ in range(REPEATS):
-            with count() as counted:
+            with count_transfers() as counted:
                 jax.block_until_ready(subject.run())
             runs.append(counted.events)
     return CallTransfers(call.label, min(runs, key=len))

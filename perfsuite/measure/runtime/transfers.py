@@ -83,7 +83,7 @@ class TransferCounts:
         return sum(event.direction == direction and not event.explicit for event in self.events)
 
 
-class Transfers(TransferCounts):
+class TransferWatch(TransferCounts):
     """What moved while a context was open, in any thread.
 
     An array that is read twice moves once. Callbacks count once they have run; the context waits for all arrays when it
@@ -145,23 +145,23 @@ class Transfers(TransferCounts):
 
 
 @contextlib.contextmanager
-def count() -> Iterator[Transfers]:
+def count_transfers() -> Iterator[TransferWatch]:
     """Count transfers and callbacks inside, in any thread, without asserting anything.
 
-    `with count() as counted: step(state, batch)`, then `counted.device_to_host` and the others. Do not time inside:
-    every call of a jitted function and every read of an array calls Python there.
+    `with count_transfers() as counted: step(state, batch)`, then `counted.device_to_host` and the others. Do not time
+    inside: every call of a jitted function and every read of an array calls Python there.
 
     In a thread that was ever inside `jax.debug_nans`, calls on JAX's fast path are seen only if the thread opens the
     first context. It should then close the last one too, or its calls of jitted functions go on calling Python.
     """
-    watch = Transfers()
+    watch = TransferWatch()
     with _reporting_to(watch):
         yield watch
         _settle()
 
 
 @contextlib.contextmanager
-def forbid(*, explicit: bool = False) -> Iterator[Transfers]:
+def forbid_transfers(*, explicit: bool = False) -> Iterator[TransferWatch]:
     """Raise `TransferError` at any implicit transfer inside, in any thread, and for callbacks when it closes.
 
     The error names the direction, what moved, the cause and the user's line. When the context closes it is raised again
@@ -169,7 +169,7 @@ def forbid(*, explicit: bool = False) -> Iterator[Transfers]:
     and `copy_to_host_async` too.
     """
     __tracebackhide__ = True
-    watch = Transfers(forbids=True, explicit=explicit)
+    watch = TransferWatch(forbids=True, explicit=explicit)
     with _reporting_to(watch):
         yield watch
         _settle()
@@ -177,14 +177,14 @@ def forbid(*, explicit: bool = False) -> Iterator[Transfers]:
 
 
 # Copied on every change, so that an observer may read it in any thread without a lock.
-_open: tuple[Transfers, ...] = ()
+_open: tuple[TransferWatch, ...] = ()
 _observing = contextlib.ExitStack()
 # Reentrant: an interrupt's handler may open a context too.
 _lock = threading.RLock()
 
 
 @contextlib.contextmanager
-def _reporting_to(watch: Transfers) -> Iterator[None]:
+def _reporting_to(watch: TransferWatch) -> Iterator[None]:
     """Report every transfer inside to `watch`. JAX is observed while at least one context is open."""
     global _open
     try:
@@ -238,7 +238,7 @@ def _moved(direction: Direction, what: str, words: Words, frame: FrameType, expl
     return Transfer(direction, what, *words, location, explicit, inside)
 
 
-def _report(event: Transfer, watches: Sequence[Transfers]) -> None:
+def _report(event: Transfer, watches: Sequence[TransferWatch]) -> None:
     """Every context gets the event, even if one of them raises."""
     __tracebackhide__ = True
     error: TransferError | None = None

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from flax import nnx
 
-from perfsuite.measure.runtime.transfers import count
+from perfsuite.measure.runtime.transfers import count_transfers
 
 HERE = os.path.relpath(__file__)
 HOST = np.ones(4, np.float32)
@@ -20,7 +20,7 @@ def test_an_operation_inside_a_library_is_named_with_the_librarys_line_too():
     attention.init_cache((1, 4, 2))
     token = jnp.ones((1, 1, 2))
     attention(token)  # compiled, so that JAX takes the fast path
-    with count() as counted:
+    with count_transfers() as counted:
         attention(token)
     line = test_an_operation_inside_a_library_is_named_with_the_librarys_line_too.__code__.co_firstlineno + 6
     assert {event.location for event in counted.events} == {f"{HERE}:{line}"}
@@ -31,6 +31,6 @@ def test_an_operation_inside_a_library_is_named_with_the_librarys_line_too():
 
 @pytest.mark.parametrize("jit", [jax.jit, eqx.filter_jit, nnx.jit])
 def test_an_argument_of_the_users_call_is_at_the_users_line_alone(jit):
-    with count() as counted:
+    with count_transfers() as counted:
         jit(lambda x: x + 1)(HOST)
     assert [event.inside for event in counted.events] == [""]

@@ -18,7 +18,7 @@ from jax.experimental import io_callback
 from perfsuite.measure.compiles import compiles
 from perfsuite.measure.errors import TransferError
 from perfsuite.measure.runtime import transfers
-from perfsuite.measure.runtime.transfers import count, forbid
+from perfsuite.measure.runtime.transfers import count_transfers, forbid_transfers
 
 HERE = os.path.relpath(__file__)
 X = jnp.arange(4.0)
@@ -151,7 +151,7 @@ def cases(found: dict) -> pytest.MarkDecorator:
 def test_what_moves_to_the_device_raises_with_its_cause_and_line(go, cause):
     go()
     line = f"{HERE}:{go.__code__.co_firstlineno}"
-    with pytest.raises(TransferError) as caught, forbid():
+    with pytest.raises(TransferError) as caught, forbid_transfers():
         go()
     error = caught.value
     assert str(error).startswith(f"host to device transfer of {error.what} at {line}: ")
@@ -162,7 +162,7 @@ def test_what_moves_to_the_device_raises_with_its_cause_and_line(go, cause):
 @cases(TO_DEVICE)
 def test_what_moves_to_the_device_counts_once_whether_jax_knows_the_call_or_not(go, cause):
     for _ in range(2):
-        with count() as counted:
+        with count_transfers() as counted:
             go()
         assert (counted.host_to_device, counted.device_to_host, counted.callbacks, counted.explicit) == (1, 0, 0, 0)
 
@@ -175,18 +175,21 @@ def test_jax_forbids_the_same_transfers_to_the_device(go, cause):
 
 
 def test_the_message_says_what_to_do():
-    with pytest.raises(TransferError, match=r"float32\[4\] .* put it on the device before the step"), forbid():
+    with (
+        pytest.raises(TransferError, match=r"float32\[4\] .* put it on the device before the step"),
+        forbid_transfers(),
+    ):
         step(X, HOST)
-    with pytest.raises(TransferError, match="or make it static if it never changes"), forbid():
+    with pytest.raises(TransferError, match="or make it static if it never changes"), forbid_transfers():
         step(X, X, 0.5)
 
 
 def test_every_argument_of_the_host_counts():
-    with count() as counted:
+    with count_transfers() as counted:
         step({"a": HOST, "b": HOST}, X, 0.5)
     assert counted.host_to_device == 3
     assert "NumPy array at args[0]['a'] or args[0]['b']" in counted.events[0].cause  # JAX's first sight of the call
-    with count() as counted:
+    with count_transfers() as counted:
         step({"a": HOST, "b": HOST}, X, 0.5)
     assert sorted(event.cause.rpartition(" at ")[2] for event in counted.events) == [
         "args[0]['a']",
@@ -203,7 +206,7 @@ def filtered(model, batch):
 def test_the_arguments_of_filter_jit_are_named_as_they_were_passed():
     for _ in range(2):  # off JAX's fast path, and on it
         with pytest.raises(TransferError, match=r"`filtered` was called with a NumPy array at args\[1\]\['ids'\]"):
-            under(forbid(), lambda: filtered(X, {"ids": HOST}))
+            under(forbid_transfers(), lambda: filtered(X, {"ids": HOST}))
         filtered(X, {"ids": HOST})
 
 
@@ -220,7 +223,7 @@ def sharded(of):
 def test_an_argument_that_goes_to_several_devices_counts_once():
     spread = sharded(X)
     for _ in range(3):
-        with count() as counted:
+        with count_transfers() as counted:
             step(spread, HOST)
         assert [event.cause for event in counted.events] == ["`step` was called with a NumPy array at args[1]"]
 
@@ -232,7 +235,7 @@ def test_an_argument_that_goes_to_several_devices_counts_once():
 def test_what_is_read_by_the_host_raises_with_its_cause_and_line(go, cause, capsys):
     go()
     line = f"{HERE}:{go.__code__.co_firstlineno}"
-    with pytest.raises(TransferError) as caught, forbid():
+    with pytest.raises(TransferError) as caught, forbid_transfers():
         go()
     assert str(caught.value).startswith(f"device to host transfer of {caught.value.what} at {line}: {cause}")
     assert "keep it on the device" in str(caught.value)
@@ -244,20 +247,20 @@ def test_iteration_over_an_array_on_several_devices_reads_it():
     cause = (
         "iteration over an array that lies on several devices" if jax.__version_info__ < (0, 11) else "NumPy function"
     )
-    with pytest.raises(TransferError, match=cause), forbid():
+    with pytest.raises(TransferError, match=cause), forbid_transfers():
         list(sharded(X))
 
 
 def test_an_array_that_is_read_twice_moves_once():
     value = fresh_scalar()
-    with count() as counted:
+    with count_transfers() as counted:
         assert [float(value), float(value)] == [2.0, 2.0]
         assert float(fresh_scalar()) == 2.0
     assert counted.device_to_host == 2
 
 
 def test_numpy_reads_an_array_right_while_it_is_watched_and_afterwards():
-    with count():
+    with count_transfers():
         np.testing.assert_array_equal(np.asarray(X), [0, 1, 2, 3])
     assert memoryview(X).nbytes == 16
 
@@ -268,7 +271,7 @@ def test_numpy_reads_an_array_right_while_it_is_watched_and_afterwards():
 @cases(SILENT)
 def test_what_moves_nothing_is_silent(go):
     go()
-    with forbid(), count() as counted:
+    with forbid_transfers(), count_transfers() as counted:
         go()
     assert counted.events == ()
 
@@ -290,12 +293,15 @@ def fetch_later(x):
 @parametrized(("go", "direction", "cause"), EXPLICIT.values(), ids=EXPLICIT.keys())
 def test_an_explicit_transfer_is_allowed_and_counted_apart(go, direction, cause):
     go()
-    with forbid(), count() as counted:
+    with forbid_transfers(), count_transfers() as counted:
         go()
     assert (counted.host_to_device, counted.device_to_host, counted.explicit) == (0, 0, 1)
     assert (counted.events[0].direction, counted.events[0].cause) == (direction, cause)
     assert not any(counted.by_line.values())
-    with pytest.raises(TransferError, match=f"^explicit {direction.replace('_', ' ')} transfer"), forbid(explicit=True):
+    with (
+        pytest.raises(TransferError, match=f"^explicit {direction.replace('_', ' ')} transfer"),
+        forbid_transfers(explicit=True),
+    ):
         go()
 
 
@@ -306,7 +312,7 @@ def test_an_explicit_transfer_is_allowed_and_counted_apart(go, direction, cause)
 def test_a_callback_that_runs_is_forbidden_and_named(program, what, function, capfd):
     jax.block_until_ready(program(X))
     jax.effects_barrier()
-    with pytest.raises(TransferError) as caught, forbid():
+    with pytest.raises(TransferError) as caught, forbid_transfers():
         program(X)
     where = f" at {HERE}:{function.__code__.co_firstlineno}" if function else ""
     assert str(caught.value).startswith(f"callback of {what}{where}: the program calls Python in each run: take it out")
@@ -316,7 +322,7 @@ def test_a_callback_that_runs_is_forbidden_and_named(program, what, function, ca
 @cases(CALLBACKS)
 def test_callbacks_count_once_a_run_and_what_they_read_does_not(program, what, function, capfd):
     program(X)
-    with count() as counted:
+    with count_transfers() as counted:
         program(X)
         program(X)
     assert (counted.callbacks, counted.device_to_host, counted.host_to_device, counted.explicit) == (2, 0, 0, 0)
@@ -331,7 +337,7 @@ def run(thread: threading.Thread) -> None:
 
 
 def test_lines_are_counted():
-    with count() as counted:
+    with count_transfers() as counted:
         for _ in range(3):
             step(X, HOST)
         float(fresh_scalar())
@@ -354,22 +360,22 @@ def test_another_thread_is_watched_too_and_named_when_the_context_closes():
             failed.append(error)
 
     thread = threading.Thread(target=read, name="reader")
-    with pytest.raises(TransferError, match=r"float\(x\)(.|\n)*In thread 'reader'"), forbid():
+    with pytest.raises(TransferError, match=r"float\(x\)(.|\n)*In thread 'reader'"), forbid_transfers():
         run(thread)
     assert len(failed) == 1
 
 
 def test_an_error_that_was_caught_is_raised_again():
-    with pytest.raises(TransferError, match="something caught it"), forbid(), contextlib.suppress(Exception):
+    with pytest.raises(TransferError, match="something caught it"), forbid_transfers(), contextlib.suppress(Exception):
         float(fresh_scalar())
 
 
 def test_contexts_nest_and_each_counts():
-    with count() as outer:
-        with count() as inner:
+    with count_transfers() as outer:
+        with count_transfers() as inner:
             float(fresh_scalar())
         float(fresh_scalar())
-        with pytest.raises(TransferError), forbid():
+        with pytest.raises(TransferError), forbid_transfers():
             float(fresh_scalar())
     assert (outer.device_to_host, inner.device_to_host) == (3, 1)
 
@@ -390,7 +396,7 @@ def everything_that_is_replaced() -> list:
 
 
 @parametrized("error", [None, ZeroDivisionError, KeyboardInterrupt])
-@parametrized("context", [count, forbid])
+@parametrized("context", [count_transfers, forbid_transfers])
 def test_everything_is_as_it_was_afterwards(context: Callable, error):
     before = everything_that_is_replaced()
     caught = contextlib.nullcontext() if error is None else pytest.raises(error)
@@ -402,21 +408,21 @@ def test_everything_is_as_it_was_afterwards(context: Callable, error):
 
 
 def test_the_hook_of_jax_debug_nans_goes_on_working():
-    with jax.debug_nans(True), count(), pytest.raises(FloatingPointError):
+    with jax.debug_nans(True), count_transfers(), pytest.raises(FloatingPointError):
         jnp.log(-ONE)
 
 
 def test_a_thread_that_was_in_debug_nans_is_watched_all_the_same():
     with jax.debug_nans(True):
         step(X, HOST)
-    with count() as counted:
+    with count_transfers() as counted:
         step(X, HOST)
     assert counted.host_to_device == 1
 
 
 def test_watching_compiles_nothing_and_traces_nothing():
     step(X, HOST, 0.5)
-    with compiles.forbid(), count() as counted:
+    with compiles.forbid(), count_transfers() as counted:
         step(X, HOST, 0.5)
     assert counted.host_to_device == 2
 
@@ -426,7 +432,7 @@ def test_where_the_stack_cannot_be_read_a_transfer_still_counts(monkeypatch):
         raise KeyError("moved")
 
     monkeypatch.setattr(transfers.transfer_causes, "of_read", unreadable)
-    with count() as counted:
+    with count_transfers() as counted:
         float(fresh_scalar())
     assert [event.cause for event in counted.events] == ["no cause known"]
 
@@ -458,7 +464,7 @@ def test_a_tree_that_cannot_be_described_does_not_raise_out_of_the_users_call(mo
     summed = jax.jit(lambda odd, times: odd.leaf.sum() * times, static_argnums=1)
     summed(Odd(leaf), 1)
     monkeypatch.setattr(Odd, "broken", True)
-    with count() as counted:
+    with count_transfers() as counted:
         total = summed(Odd(leaf), 1)
     assert total == leaf.sum()
     to_device = [(event.direction, event.cause) for event in counted.events if event.direction == "host_to_device"]
@@ -466,5 +472,5 @@ def test_a_tree_that_cannot_be_described_does_not_raise_out_of_the_users_call(mo
     with contextlib.ExitStack() as stack:
         if transfers:
             stack.enter_context(pytest.raises(TransferError, match=r"a host value at .*no cause known"))
-        stack.enter_context(forbid())
+        stack.enter_context(forbid_transfers())
         summed(Odd(leaf), 1)
