@@ -15,7 +15,7 @@ def collectives(perf, target="tpu-v5e", **parts):
     detail = {name.replace("_", "-"): number for name, number in parts.items()}
     total = sum(parts.values())
     made = Metric("step collectives", total, "collectives", "count", detail=detail, target=target, places=places)
-    perf.metrics.record(made)
+    perf._recorder.add(made)
 """
 
 
@@ -123,9 +123,9 @@ def test_reported_metrics_beside_compiled_ones_are_left_as_they_are(project, com
 def test_a_metric_here_and_one_of_a_target_may_have_the_same_name(project, compiled_test):
     compiled_test(
         "collectives(perf, all_gather=2)",
-        "assert perf.metrics.unique('step', ' collectives') == 'step'",
-        "assert perf.metrics.unique('step', ' collectives', target='tpu-v6e') == 'step'",
-        "assert perf.metrics.unique('step', ' collectives', target='tpu-v5e') == 'step #2'",
+        "assert perf._recorder.unique('step', ' collectives') == 'step'",
+        "assert perf._recorder.unique('step', ' collectives', target='tpu-v6e') == 'step'",
+        "assert perf._recorder.unique('step', ' collectives', target='tpu-v5e') == 'step #2'",
     )
     project.runpytest_inprocess("--perf").assert_outcomes(passed=1)
 
