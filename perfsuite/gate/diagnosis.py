@@ -10,7 +10,7 @@ from perfsuite.measure.runtime.origins import CallOrigin
 from perfsuite.measure.timing.comparison import Comparison
 
 WAITS = 0.8
-"""A call whose time to return is above this share of its time to ready is said to wait for the device."""
+"""A call waits for the device whose time to return is above this share of its time to ready."""
 
 HOST_CALL_US = 0.1
 """About what one Python or C call costs: the 27 500 calls of a `filter_jit` step over 607 arrays take it 4.5 ms longer
@@ -24,9 +24,6 @@ NOTICEABLE = 0.1
 
 TELLING = 0.1
 """What the user's code calls is named and advised on when this share of the host calls in question are made by it."""
-
-_NOT_PYTHON = "not Python on the host"
-_TRACE = "first: pytest --perf --perf-trace=DIR, which shows where its time goes"
 
 ASYNCHRONOUS = 0.5
 """A call whose time to return is below this share returns before the device is done."""
@@ -42,10 +39,19 @@ def likely_cause(comparison: Comparison, candidate: HostCalls, reference: HostCa
             f"{_return_share(comparison.reference_us):.0%} for {comparison.reference}): "
             f"{_what_waits(candidate, reference)}. Return the array, and read it some steps later"
         )
-    host = _host_cause(comparison, candidate, reference)
-    if not causes and host.startswith(_NOT_PYTHON):
-        host += f".\n{_TRACE}"
-    return "; ".join([*causes, host])
+    counts = f"{candidate.total} host calls against {reference.total} of {comparison.reference}"
+    more = candidate.total - reference.total
+    if more > 0 and more * HOST_CALL_US >= NOTICEABLE * comparison.overhead_us.value:
+        causes.append(f"Python on the host: {counts}, above all {_most_host_calls(candidate, reference)}")
+    elif causes:
+        causes.append(f"host calls do not explain it ({counts})")
+    else:
+        causes.append(
+            f"unknown: host calls do not explain it ({counts}). It may be the compiled program, dispatch in C++, a "
+            "sleep, another thread or native code.\n"
+            "first: pytest --perf --perf-trace=DIR, which shows where its time goes"
+        )
+    return "; ".join(causes)
 
 
 def _return_share(samples_us: np.ndarray) -> float:
@@ -53,21 +59,13 @@ def _return_share(samples_us: np.ndarray) -> float:
     return float(to_return / to_ready)
 
 
-def _host_cause(comparison: Comparison, candidate: HostCalls, reference: HostCalls) -> str:
-    more = candidate.total - reference.total
-    counts = f"{candidate.total} host calls against {reference.total} of {comparison.reference}"
-    if more * HOST_CALL_US < NOTICEABLE * comparison.overhead_us.value or more <= 0:
-        return (
-            f"{_NOT_PYTHON} ({counts}): the compiled program, dispatch in C++, a sleep, "
-            "or work in another thread or in native code"
-        )
-    intro = f"Python on the host: {counts}, above all"
+def _most_host_calls(candidate: HostCalls, reference: HostCalls) -> str:
     if not candidate.by_origin:
         extra = {name: calls - reference.by_function.get(name, 0) for name, calls in candidate.by_function.items()}
         worst = sorted((name for name in extra if extra[name] > 0), key=lambda name: (-extra[name], name))[:NAMED]
-        return f"{intro} {', '.join(f'{name} (+{extra[name]})' for name in worst)}"
+        return ", ".join(f"{name} (+{extra[name]})" for name in worst)
     named = _telling(_extra(candidate, reference))
-    return f"{intro} {', '.join(f'{origin} (+{calls})' for origin, calls in named.items())}{_advised(named)}"
+    return ", ".join(f"{origin} (+{calls})" for origin, calls in named.items()) + _advised(named)
 
 
 def busiest(counted: HostCalls) -> str:

@@ -9,12 +9,15 @@ from perfsuite.gate.advice import advice_on
 from perfsuite.gate.environment import HOST_CALLS_UNIT
 from perfsuite.gate.verdict import Gate, Part
 from perfsuite.measure.measurement import Kind, Metric
-from perfsuite.measure.words import number
+from perfsuite.measure.words import number, percent
 
 OTHERS_NAMED = 4
 """How many metrics that failed beside the first a test's message names."""
 
 CAUSE = "likely cause: "
+
+_IRREGULAR = {"misses": "miss", "copies": "copy"}
+"""Units of perfsuite that do not become a singular by losing an s."""
 
 
 def reason(gate: Gate) -> str:
@@ -91,10 +94,10 @@ def growth(parts: Sequence[Part], unit: str) -> str:
     """Which parts of a metric in `unit` got worse, by how much, and where they are."""
     if unit == HOST_CALLS_UNIT:
         known = dict.fromkeys(part.place for part in parts if " at " in part.place or advice_on(part.place))
-        named = ", ".join(f"{part.name} ({_amount(part)})" for part in parts)
+        named = ", ".join(f"{part.name} ({_grown_by(part)})" for part in parts)
         return f"more calls of {named}" + (f", made in {', '.join(known)}" if known else "")
     verb = "fell" if parts[0].amount < 0 else "grew"
-    at = (f"{part.name} ({_amount(part)})" + (f" at {part.place}" if part.place else "") for part in parts)
+    at = (f"{part.name} ({_grown_by(part)})" + (f" at {part.place}" if part.place else "") for part in parts)
     return f"{verb}: {', '.join(at)}"
 
 
@@ -111,16 +114,28 @@ def _finding(gate: Gate) -> str:
     if gate.verdict not in ("fail", "inconclusive", "improved"):
         return ""
     if gate.source == "budget" and gate.limit is not None:
-        return f"{_span(metric)} against a budget of {_exact(gate.limit, metric.kind)} {metric.unit}"
+        held = "over" if gate.failed else "undecided against"
+        return f"{_span(metric)}, {held} the budget of {_amount(gate.limit, metric)}"
     if gate.baseline is None:
         return _span(metric)
-    baseline = _exact(gate.baseline, metric.kind)
+    said = f"{_span(metric)}, {_change(metric, gate.baseline)} the baseline {_amount(gate.baseline, metric)}"
     if gate.verdict == "improved":
-        return f"{_span(metric)}, the baseline is {baseline}: pytest --perf-save records it"
-    allowed = (
-        "" if gate.tolerance is None or metric.kind == "count" else f" and may be {gate.tolerance:.3g} of that worse"
-    )
-    return f"{_span(metric)}, the baseline is {baseline} {metric.unit}{allowed}"
+        return f"{said}: pytest --perf-save records it"
+    if gate.tolerance is None or metric.kind == "count":
+        return said
+    allowed = -gate.tolerance if metric.better == "higher" else gate.tolerance
+    return f"{said} (limit {percent(allowed)})"
+
+
+def _change(metric: Metric, baseline: float) -> str:
+    """By how much the metric differs: `+22.1 % over`; in its unit where it is a count, or where the baseline is 0."""
+    difference = metric.value - baseline
+    if not difference:
+        return "equal to"
+    where = "over" if difference > 0 else "under"
+    if metric.kind == "count" or not baseline:
+        return f"{'+' if difference > 0 else '-'}{_exact(abs(difference), metric.kind)} {where}"
+    return f"{percent(difference / abs(baseline))} {where}"
 
 
 def _rerun(gate: Gate) -> str:
@@ -138,20 +153,29 @@ def _advice(gate: Gate) -> list[str]:
     return list(dict.fromkeys(filter(None, (advice_on(part.place) for part in gate.grown))))
 
 
-def _amount(part: Part) -> str:
+def _grown_by(part: Part) -> str:
     sign = "+" if part.amount > 0 else "-"
-    return f"{sign}{abs(part.amount)}" + {"": "", "at least": " or more", "at most": " at most"}[part.bound]
+    return f"{sign}{abs(part.amount):,}" + {"": "", "at least": " or more", "at most": " at most"}[part.bound]
 
 
 def _span(metric: Metric) -> str:
-    value = f"{metric.title} is {_exact(metric.value, metric.kind)} {metric.unit}"
     if metric.interval is None:
-        return value
-    return f"{value} [{metric.interval.low:.6g}, {metric.interval.high:.6g}]"
+        return f"{metric.title} is {_amount(metric.value, metric)}"
+    low, high = metric.interval.low, metric.interval.high
+    return f"{metric.title} is {_exact(metric.value, metric.kind)} {metric.unit} [{low:.6g}, {high:.6g}]"
+
+
+def _amount(value: float, metric: Metric) -> str:
+    """A value in the metric's unit: `1 call`, `2 calls`, `1.05 x`."""
+    unit = metric.unit
+    if value == 1 and metric.kind in ("count", "size"):
+        word, space, rest = unit.partition(" ")
+        unit = _IRREGULAR.get(word, word if word.endswith("ss") else word.removesuffix("s")) + space + rest
+    return f"{_exact(value, metric.kind)} {unit}"
 
 
 def _exact(value: float, kind: Kind) -> str:
-    """Counts and sizes are exact, so they are written out."""
+    """More digits than tables have: a message must show on which side of a limit the value lies."""
     return f"{value:,.0f}" if kind in ("count", "size") and value == int(value) else f"{value:.6g}"
 
 

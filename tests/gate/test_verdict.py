@@ -79,18 +79,18 @@ def test_a_budget_that_holds_says_nothing():
 def test_a_broken_budget_says_the_interval_and_the_limit():
     gate = judge_budget(TEST, metric(1.2, low=1.15, high=1.25), 1.05)
     assert gate.failed
-    assert reason(gate) == "step is 1.2 x [1.15, 1.25] against a budget of 1.05 x"
+    assert reason(gate) == "step is 1.2 x [1.15, 1.25], over the budget of 1.05 x"
 
 
 def test_an_interval_around_the_budget_is_not_a_failure_and_says_why():
     gate = judge_budget(TEST, metric(1.05, low=1.0, high=1.1), 1.05)
     assert (gate.verdict, gate.failed) == ("inconclusive", False)
-    assert "[1, 1.1] against a budget of 1.05 x" in reason(gate)
+    assert "[1, 1.1], undecided against the budget of 1.05 x" in reason(gate)
 
 
 def test_a_count_may_reach_its_budget_and_not_pass_it():
     assert judge_budget(TEST, metric(100, "count"), 100).verdict == "pass"
-    assert reason(judge_budget(TEST, metric(101, "count"), 100)) == "step is 101 calls against a budget of 100 calls"
+    assert reason(judge_budget(TEST, metric(101, "count"), 100)) == "step is 101 calls, over the budget of 100 calls"
 
 
 # Baselines.
@@ -133,7 +133,7 @@ def test_a_ratio_is_judged_by_its_interval_and_not_its_value(low, high, verdict)
 def test_one_call_fewer_is_an_improvement_that_the_user_is_told_to_record():
     gate = against(metric(99, "count"), entry(100, "count"))
     assert (gate.verdict, gate.failed) == ("improved", False)
-    assert reason(gate) == "step is 99 calls, the baseline is 100: pytest --perf-save records it"
+    assert reason(gate) == "step is 99 calls, -1 under the baseline 100 calls: pytest --perf-save records it"
 
 
 def test_a_time_of_less_than_half_is_an_improvement_where_twice_the_time_fails():
@@ -194,12 +194,15 @@ def test_every_kind_that_gates_has_a_tolerance():
 
 def test_a_failure_says_the_metric_the_baseline_and_the_allowance():
     gate = against(metric(1.5, low=1.4, high=1.6), entry(1.2))
-    assert reason(gate) == "step is 1.5 x [1.4, 1.6], the baseline is 1.2 x and may be 0.05 of that worse"
+    assert reason(gate) == "step is 1.5 x [1.4, 1.6], +25 % over the baseline 1.2 x (limit +5 %)"
     assert (gate.limit, gate.baseline, gate.source) == (pytest.approx(1.26), 1.2, "baseline")
 
 
 def test_a_failed_count_says_no_allowance():
-    assert reason(against(metric(101, "count"), entry(100, "count"))) == "step is 101 calls, the baseline is 100 calls"
+    assert (
+        reason(against(metric(101, "count"), entry(100, "count")))
+        == "step is 101 calls, +1 over the baseline 100 calls"
+    )
 
 
 def test_a_failure_names_the_versions_that_changed_since():
@@ -253,7 +256,9 @@ def test_a_part_is_named_with_its_place_where_that_is_known(kind, unit):
     places = {"all-gather": "bert_layers.py:131 in __call__"}
     measured = Metric("step", 170, unit, kind, detail=now, target="tpu-v5e", places=places)
     said = reason(against(measured, recorded))
-    assert said.startswith(f"step @ tpu-v5e is 170 {unit}, the baseline is 100 {unit}")
+    assert said.startswith(
+        f"step @ tpu-v5e is 170 {unit}, {'+70' if kind == 'count' else '+70 %'} over the baseline 100 {unit}"
+    )
     assert "; grew: all-gather (+60) at bert_layers.py:131 in __call__, copy (+10)" in said
 
 
@@ -353,7 +358,7 @@ def test_a_compiled_metric_is_compared_whatever_host_and_compiler_it_came_from()
     gate = against(Metric("step copies", 4, "copies", "count", target="tpu-v5e"), recorded, now=compiled)
     assert gate.failed
     assert reason(gate) == (
-        "step copies @ tpu-v5e is 4 copies, the baseline is 3 copies; since the baseline: libtpu 0.0.42 -> 0.0.43"
+        "step copies @ tpu-v5e is 4 copies, +1 over the baseline 3 copies; since the baseline: libtpu 0.0.42 -> 0.0.43"
     )
     assert against(Metric("step copies", 3, "copies", "count", target="tpu-v5e"), recorded).verdict == "pass"
 

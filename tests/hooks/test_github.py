@@ -167,7 +167,7 @@ def test_a_regression_is_annotated_and_in_the_summary(project, actions):
     lines = [line for line in result.outlines if line.startswith("::")]
     assert len(lines) == 1, "of other tests nothing is said"
     assert lines[0].startswith(
-        f"::error {file}title=perfsuite%3A test_counts failed::calls is 8 calls, the baseline is 7"
+        f"::error {file}title=perfsuite%3A test_counts failed::calls is 8 calls, +1 over the baseline 7"
     )
     before, _, after = actions.read_text().partition("1 of 1 test failed")
     assert "1 created" in before

@@ -61,7 +61,7 @@ def test_an_undecided_comparison_says_so_and_does_not_fail(project, perf_test):
     )
     result = project.runpytest_inprocess("--perf", "--perf-seconds=0.5")
     result.assert_outcomes(passed=1)
-    result.stdout.fnmatch_lines(["inconclusive: *noisy/noisy ratio to ready is * against a budget of 1 x"])
+    result.stdout.fnmatch_lines(["inconclusive: *noisy/noisy ratio to ready is *, undecided against the budget of 1 x"])
 
 
 def test_too_few_pairs_for_an_interval_are_inconclusive_and_never_gate(project, perf_test):

@@ -69,7 +69,7 @@ def test_a_likely_cause_is_what_to_look_at_first():
 
 
 def test_one_metric_is_its_reason_and_what_to_do_first():
-    said = "a is 8 fusions, the baseline is 7 fusions"
+    said = "a is 8 fusions, +1 over the baseline 7 fusions"
     assert failure([gate("a", place="x.py:3")]) == f"{said}; grew: dot (+1) at x.py:3\nfirst: look at x.py:3"
     assert failure([gate("a", cause="b")]) == f"{said}\nlikely cause: b"
 
@@ -77,7 +77,7 @@ def test_one_metric_is_its_reason_and_what_to_do_first():
 def test_what_differs_in_a_program_is_left_to_the_closing_section():
     made = gate("flops", place="x.py:3", program=("flops: 7 -> 8", "+ 1 x dot"))
     assert failure([made]).splitlines() == [
-        "flops is 8 fusions, the baseline is 7 fusions; grew: dot (+1) at x.py:3",
+        "flops is 8 fusions, +1 over the baseline 7 fusions; grew: dot (+1) at x.py:3",
         "first: look at x.py:3",
         "in full: in the section perfsuite at the end",
     ]
@@ -91,7 +91,7 @@ def test_what_differs_in_a_program_is_left_to_the_closing_section():
 def test_other_metrics_are_named_in_one_line():
     said = failure([gate("a"), gate("b", 9), gate("c", baseline=None, source="budget")])
     assert said.splitlines() == [
-        "a is 8 fusions, the baseline is 7 fusions",
+        "a is 8 fusions, +1 over the baseline 7 fusions",
         "first: if that is meant, record it: pytest --perf-save",
         "also worse: b 7 -> 9 fusions; c 8 fusions",
     ]
@@ -108,7 +108,7 @@ def test_metrics_without_a_baseline_are_counted():
     assert failure(new[:1]) == "a has no baseline (--perf-strict): pytest --perf-save records it"
     assert failure(new).splitlines()[1] == "nor have: b, c, d, e and 1 more"
     assert failure([*new[:2], gate("z", cause="a sleep")]).splitlines() == [
-        "z is 8 fusions, the baseline is 7 fusions",
+        "z is 8 fusions, +1 over the baseline 7 fusions",
         "likely cause: a sleep",
         "without a baseline (--perf-strict): 2: pytest --perf-save records them",
     ]
@@ -123,7 +123,7 @@ def test_the_closing_section_has_what_the_message_left_out(project, perf_test):
     result.assert_outcomes(failed=1)
     message, _, closing = result.stdout.str().partition("= FAILURES =")[2].partition("= perfsuite =")
     assert "metric 6" not in message
-    assert "metric 6 is 8 x, the baseline is 7 x" in closing
+    assert "metric 6 is 8 x, +1 over the baseline 7 x" in closing
 
 
 # Tracebacks.

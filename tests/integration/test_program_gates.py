@@ -67,7 +67,7 @@ def test_a_budget_on_memory(run, limit, outcome):
     result.assert_outcomes(**{outcome: 1})
     if outcome == "failed":
         result.stdout.fnmatch_lines(
-            ["*peak bytes @ tpu-v5e is * bytes against a budget of 10,000 bytes", "*likely cause: *arguments *"]
+            ["*peak bytes @ tpu-v5e is * bytes, over the budget of 10,000 bytes", "*likely cause: *arguments *"]
         )
 
 

@@ -93,7 +93,7 @@ def test_a_session_that_saves_and_one_with_regressions(project):
     fusions, new = tests["test_counts"].metrics
     assert (fusions.verdict, fusions.value, fusions.baseline, fusions.limit) == ("fail", 6, 5, 5)
     assert (new.verdict, new.baseline) == ("new", None)
-    assert tests["test_counts"].message.startswith("fusions is 6 fusions, the baseline is 5 fusions")
+    assert tests["test_counts"].message.startswith("fusions is 6 fusions, +1 over the baseline 5 fusions")
     assert (tests["test_counts"].file, tests["test_counts"].line) == ("test_all.py", 4)
     assert tests["test_scaling[small]"].parameters == "small"
     (line,) = tests["test_scaling[small]"].lines

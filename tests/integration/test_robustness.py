@@ -397,7 +397,7 @@ def test_tests_of_every_name_are_saved_gated_traced_and_reported(project):
     test_file.write_text(test_file.read_text().replace("value = 3", "value = 4"))
     result = project.runpytest_inprocess("--perf")
     result.assert_outcomes(failed=tests)
-    assert result.stdout.str().count("metric is 4 things, the baseline is 3 things") >= tests
+    assert result.stdout.str().count("metric is 4 things, +1 over the baseline 3 things") >= tests
     # A test that is gone is trimmed, whatever its name.
     test_file.write_text(test_file.read_text().replace(f"{PARAMETERS!r}", "['another']"))
     project.runpytest_inprocess("--perf-save").assert_outcomes(passed=1)
@@ -413,7 +413,7 @@ def test_thousands_of_metrics_are_saved_and_the_one_that_got_worse_is_named(proj
     result = project.runpytest_inprocess("--perf")
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(
-        ["*metric 1234 is 4 things, the baseline is 3 things", "3000 metrics: 2999 pass, 1 fail"]
+        ["*metric 1234 is 4 things, +1 over the baseline 3 things", "3000 metrics: 2999 pass, 1 fail"]
     )
 
 

@@ -42,7 +42,7 @@ def test_a_collective_too_many_fails_and_names_its_part_and_place(project, compi
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(
         [
-            "step collectives @ tpu-v5e is 4 collectives, the baseline is 3 collectives; "
+            "step collectives @ tpu-v5e is 4 collectives, +1 over the baseline 3 collectives; "
             "grew: all-gather (+1) at model.py:10 in attention",
             "  step collectives @ tpu-v5e * 4 * collectives * 3 * baseline * 3 * fail",
         ]

@@ -105,16 +105,16 @@ def test_each_plant_turns_its_test_red_and_is_named_and_the_quiet_step_is_green(
     result.assert_outcomes(passed=1, failed=6)
     result.stdout.fnmatch_lines_random(
         [
-            "*update transfers and callbacks is 1 transfers against a budget of 0 transfers*",
+            "*update transfers and callbacks is 1 transfer, over the budget of 0 transfers*",
             "*likely cause: host to device transfer of float32[[]4[]] at *: `update` was called with a NumPy array at "
             "args[[]1[]]: put it on the device before the step, with jax.device_put*",
             "*likely cause: device to host transfer of float32[[][]] at steps.py:21: float(x): the host waits for it*",
             "*likely cause: callback of jax.debug.print 'loss {}': the program calls Python in each run*",
             "*TransferError: device to host transfer of float32[[][]] at steps.py:21: float(x): the host waits for it*",
-            "*hoarding leaked arrays is 1 arrays a step against a budget of 0 arrays a step*",
+            "*hoarding leaked arrays is 1 array a step, over the budget of 0 arrays a step*",
             "*likely cause: float32[[][]]: 1 more a step (4 bytes each), held by a list of length *, "
             "module global `*.losses`*",
-            "*update undonated arrays is 1 arrays against a budget of 0 arrays*",
+            "*update undonated arrays is 1 array, over the budget of 0 arrays*",
             "*likely cause: args[[]0[]][[]'kernel'[]] float32[[]4,4[]] (64 bytes): not donated; jit the step with "
             "donate_argnums for argument 0*",
         ]
@@ -140,12 +140,12 @@ def test_each_plant_fails_against_the_baselines_of_the_step_before(planted):
     result.assert_outcomes(failed=3)
     result.stdout.fnmatch_lines_random(
         [
-            "*step device to host transfers is 1 transfers, the baseline is 0 transfers; grew: float32[[][]]: float(x) "
+            "*step device to host transfers is 1 transfer, +1 over the baseline 0 transfers; grew: float32[[][]]: float(x) "
             "(+1) at steps.py:21*",
-            "*step leaked arrays is 1 arrays a step, the baseline is 0 arrays a step*",
+            "*step leaked arrays is 1 array a step, +1 over the baseline 0 arrays a step*",
             "*likely cause: float32[[][]]: 1 more a step*module global `*.losses`*",
-            "*step undonated arrays is 1 arrays, the baseline is 0 arrays*",
-            "*step undonated bytes is 64 bytes, the baseline is 0 bytes*",
+            "*step undonated arrays is 1 array, +1 over the baseline 0 arrays*",
+            "*step undonated bytes is 64 bytes, +64 over the baseline 0 bytes*",
         ]
     )
 

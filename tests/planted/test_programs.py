@@ -202,7 +202,7 @@ def test_a_donation_lost_to_another_dtype_is_named_by_its_path_and_why(planted):
     outcome = planted('"losses": losses}', '"losses": losses.astype(BF16)}')
     assert outcome.status == pytest.ExitCode.TESTS_FAILED
     message = outcome.message("lost donations")
-    assert message.startswith("1 buffers, the baseline is 0 buffers")
+    assert message.startswith("1 buffer, +1 over the baseline 0 buffers")
     named = (
         r"args\[0\]\['losses'\] \(float32\[3000\]: no output took its memory\) \(\+1\) at model.py:\d+ in train_step"
     )

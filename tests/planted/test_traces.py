@@ -62,8 +62,8 @@ def test_an_operation_planted_in_the_candidate_is_named_and_no_file_is_left(run,
     control.stdout.no_fnmatch_line(TRACED)
     fails(
         run(PLANTED, COMPARE),
-        "*step/reference ratio to ready is * against a budget of 2 x",
-        "*likely cause: not Python on the host*",
+        "*step/reference ratio to ready is *, over the budget of 2 x",
+        "*likely cause: unknown: host calls do not explain it*",
         "*traced, a run (reference -> step): host * -> * us, device * -> * us, idle share * -> *",
         "*  grew: jit_step: sort: 0 -> * us a run (+*), 0 -> 1 time",
     )
@@ -95,7 +95,7 @@ def test_a_baselines_failure_names_what_grew_since_as_long_as_its_trace_is_known
     control.assert_outcomes(passed=1)
     control.stdout.no_fnmatch_line(TRACED)
     grown = [
-        f"*{metric}* is * the baseline is *",
+        f"*{metric}* is * the baseline *",
         "*traced, a run (since the baseline): *",
         "  grew: jit_step: sort: 0 -> *",
     ]
@@ -147,7 +147,7 @@ def test_an_error_while_tracing_does_not_hide_the_failure(run):
             "monkeypatch.setattr(perfsuite.instruments.trace_gates, 'profiles', broken)",
             COMPARE,
         ),
-        "*step/reference ratio to ready is * against a budget of 2 x",
+        "*step/reference ratio to ready is *, over the budget of 2 x",
         "*what grew could not be traced: OSError: disk full really",
     )
 
@@ -158,5 +158,5 @@ def test_of_calls_that_run_nothing_on_a_device_the_host_calls_speak_alone(run):
         "from time import sleep",
         "perf.compare(call(sleep, 30e-3), call(sleep, 1e-3), Budget(ratio=2))",
     )
-    fails(result, "*ratio to ready is *", "*likely cause: not Python on the host*")
+    fails(result, "*ratio to ready is *", "*likely cause: unknown: host calls do not explain it*")
     result.stdout.no_fnmatch_line("*traced*")
