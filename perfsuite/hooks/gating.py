@@ -20,6 +20,7 @@ from perfsuite.measure.errors import MeasurementError
 from perfsuite.measure.io import relative
 from perfsuite.measure.profiler.trace_recording import writable
 from perfsuite.measure.serialise import made, plain
+from perfsuite.measure.targets.targets import target
 from perfsuite.options import Options, marker_arguments
 from perfsuite.processes.group import join
 from perfsuite.processes.launch import LAUNCH, TASK, Task
@@ -32,7 +33,7 @@ from perfsuite.session.outcomes import facts_of
 from perfsuite.session.records import TestRecord
 from perfsuite.session.session import PerfSession, split_parameters
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # only sessions that write a report load what makes it
     from perfsuite.report.model import Report
 
 _SESSION = pytest.StashKey[PerfSession]()
@@ -114,8 +115,6 @@ def _cache(config: pytest.Config) -> Path | None:
 
 def _check_targets(options: Options) -> None:
     if options.targets:
-        from perfsuite.measure.targets.targets import target
-
         for name in options.targets:
             try:
                 target(name)

@@ -22,8 +22,8 @@ from perfsuite.measure.serialise import made, plain
 from perfsuite.measure.targets import cache as facts_cache
 from perfsuite.measure.timing.scaling import MakeCall
 from perfsuite.session.recorder import Recorder
+from perfsuite.session.records import TraceRecord, trace_folder, trace_record
 from perfsuite.session.session import PerfSession
-from perfsuite.session.trace_record import TraceRecord, record_of, trace_folder
 
 
 class Tracing:
@@ -125,7 +125,7 @@ class Tracing:
 
     def _record(self, name: str, folder: Path | None, trace: Trace) -> None:
         if folder is not None:
-            self._recorder.traces.append(record_of(name, folder, trace))
+            self._recorder.traces.append(trace_record(name, folder, trace))
 
     def _folder(self, *names: str) -> Path | None:
         root = self._session.options.traces

@@ -30,9 +30,8 @@ from perfsuite.report.model import (
     Test,
     TraceEntry,
 )
-from perfsuite.session.records import TestRecord
+from perfsuite.session.records import TestRecord, TraceRecord
 from perfsuite.session.session import PerfSession, split_parameters
-from perfsuite.session.trace_record import TraceRecord
 
 _ANYWHERE = {"time", "over", "with", "ratio", "return", "ready", "seconds"}
 """Words of metrics' names that say nothing about what was measured."""

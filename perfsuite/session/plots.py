@@ -1,16 +1,14 @@
-"""What of a test's samples is kept for the pictures of a report: with --perf-report only, for it is much."""
+"""What of a test's samples is kept for the pictures of a report, with --perf-report only: it is much."""
 
 import dataclasses
-from typing import TYPE_CHECKING
 
 from perfsuite.measure.measurement import Interval
-
-if TYPE_CHECKING:
-    from perfsuite.measure.timing.comparison import Comparison
-    from perfsuite.measure.timing.scaling import Scaling
+from perfsuite.measure.timing.block import COLUMNS
+from perfsuite.measure.timing.comparison import Comparison
+from perfsuite.measure.timing.scaling import Scaling
 
 MOST_RATIOS = 1000
-"""Of a comparison of more pairs, so many are kept, evenly spaced in the order in which they were taken."""
+"""The most pairs that are kept of a comparison: evenly spaced, in the order in which they were taken."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,10 +72,8 @@ class ProgramRecord:
     differences: tuple[str, ...] = ()
 
 
-def distribution_of(title: str, comparison: "Comparison") -> Distribution:
+def distribution_of(title: str, comparison: Comparison) -> Distribution:
     """The distribution behind the metric `title`."""
-    from perfsuite.measure.timing.block import COLUMNS
-
     column = COLUMNS[comparison.until]
     ratios = comparison.candidate_us[:, column] / comparison.reference_us[:, column]
     pairs = len(ratios)
@@ -98,7 +94,7 @@ def distribution_of(title: str, comparison: "Comparison") -> Distribution:
     )
 
 
-def line_of(title: str, scaling: "Scaling") -> Line:
+def line_of(title: str, scaling: Scaling) -> Line:
     """The line behind the metric `title`."""
     exact = scaling.metric == "host_calls"
     return Line(

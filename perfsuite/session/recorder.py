@@ -8,8 +8,7 @@ from perfsuite.gate.budget import BudgetExceeded
 from perfsuite.gate.verdict import NO_EVIDENCE, Evidence, Gate, judge_budget
 from perfsuite.measure.measurement import Metric, title
 from perfsuite.session.plots import Distribution, Line, ProgramRecord
-from perfsuite.session.records import TestRecord
-from perfsuite.session.trace_record import TraceRecord
+from perfsuite.session.records import TestRecord, TraceRecord
 
 if TYPE_CHECKING:
     from perfsuite.session.session import PerfSession  # which every recorder belongs to

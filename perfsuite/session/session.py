@@ -29,6 +29,7 @@ from perfsuite.gate.limits import Limits
 from perfsuite.gate.verdict import Evidence, Gate
 from perfsuite.measure.measurement import Metric, title
 from perfsuite.measure.stats.error_rates import error_of_gate
+from perfsuite.measure.targets import targets
 from perfsuite.options import HERE, SIZES, Options
 from perfsuite.processes.group import Group
 from perfsuite.processes.shared_baselines import shared_baselines
@@ -115,8 +116,6 @@ class PerfSession:
         if target is None:
             return self.environment
         if target not in self._environments:
-            from perfsuite.measure.targets import targets
-
             kind = targets.target(target).device_kind
             self._environments[target] = target_environment(self.environment, kind, libtpu=installed("libtpu"))
         return self._environments[target]

@@ -11,8 +11,7 @@ from hypothesis import assume, example, given
 from perfsuite.measure.measurement import Metric
 from perfsuite.measure.profiler.traces import read_trace
 from perfsuite.measure.serialise import made, plain
-from perfsuite.session.records import TestRecord
-from perfsuite.session.trace_record import LONGEST_PART, TraceRecord, trace_folder
+from perfsuite.session.records import LONGEST_PART, TestRecord, TraceRecord, trace_folder
 
 INSTRUMENTS = """
 import pytest

@@ -7,8 +7,8 @@ import pytest
 from perfsuite.measure.io import relative
 from perfsuite.measure.measurement import Metric
 from perfsuite.measure.words import number, plural
+from perfsuite.session.records import TraceRecord
 from perfsuite.session.session import PerfSession
-from perfsuite.session.trace_record import TraceRecord
 
 NAMED = 3
 """How many tests without a trace are named."""
