@@ -58,6 +58,11 @@ def is_array_or_struct(leaf: Any) -> bool:
     return eqx.is_array(leaf) or isinstance(leaf, jax.ShapeDtypeStruct)
 
 
+def path_name(path: jax.tree_util.KeyPath) -> str:
+    """A path in a tree as messages and weight tables show it: `layers.0.attention.query`."""
+    return jax.tree_util.keystr(path, simple=True, separator=".")
+
+
 class Structure:
     """A pytree without its arrays: tree definition, which leaves are arrays, and the leaves that are not.
 

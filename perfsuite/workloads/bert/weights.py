@@ -9,11 +9,11 @@ from collections.abc import Iterator, Mapping
 import equinox as eqx
 import jax
 import numpy as np
-from jax.tree_util import keystr
 
 from perfsuite.workloads.bert import BertForMaskedLM
 from perfsuite.workloads.bert.config import BertConfig
 from perfsuite.workloads.state_dicts import Weight, arrays_by_path, read_safetensors
+from perfsuite.workloads.structure import path_name
 
 EMBEDDING, BIAS = "bert.embeddings.word_embeddings.weight", "cls.predictions.bias"
 # Weights that checkpoints hold twice, because the head shares them.
@@ -40,7 +40,7 @@ _HEAD = {"dense": "dense", "LayerNorm": "norm"}
 
 def weight_table(config: BertConfig) -> dict[str, Weight]:
     """Every weight of the model by its Hugging Face name."""
-    ours = {_name(path): Weight(path, leaf.shape) for path, leaf in jax.tree.leaves_with_path(_shapes(config))}
+    ours = {path_name(path): Weight(path, leaf.shape) for path, leaf in jax.tree.leaves_with_path(_shapes(config))}
     return {theirs: ours[name] for theirs, name in _names(config.num_layers)}
 
 
@@ -60,7 +60,7 @@ def from_state_dict(config: BertConfig, weights: Mapping[str, np.ndarray]) -> Be
 
 def to_state_dict(model: BertForMaskedLM) -> dict[str, np.ndarray]:
     """The state dict that `from_state_dict` reads, without the decoder, which is the word embedding."""
-    arrays = {_name(path): leaf for path, leaf in jax.tree.leaves_with_path(model)}
+    arrays = {path_name(path): leaf for path, leaf in jax.tree.leaves_with_path(model)}
     return {theirs: np.array(arrays[ours]) for theirs, ours in _names(len(model.layers))}
 
 
@@ -81,10 +81,6 @@ def _names(num_layers: int) -> Iterator[tuple[str, str]]:
         for leaf in ("weight", "bias"):
             yield f"{theirs}.{leaf}", f"{ours}.{leaf}"
     yield BIAS, "head.bias"
-
-
-def _name(path: jax.tree_util.KeyPath) -> str:
-    return keystr(path, simple=True, separator=".")
 
 
 def _shapes(config: BertConfig) -> BertForMaskedLM:

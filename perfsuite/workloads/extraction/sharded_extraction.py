@@ -35,8 +35,9 @@ from perfsuite.workloads.extraction import Extracted, extract, extract_to, make_
 from perfsuite.workloads.extraction.activation_store import ActivationStore
 from perfsuite.workloads.extraction.batching import Batch, BatchActivations
 from perfsuite.workloads.qwen2 import Qwen2
-from perfsuite.workloads.qwen2.sharding import parameter_shapes, path_name, qwen2_shardings
+from perfsuite.workloads.qwen2.sharding import parameter_shapes, qwen2_shardings
 from perfsuite.workloads.state_dicts import check_weights
+from perfsuite.workloads.structure import path_name
 from perfsuite.workloads.surgery.sharding import batch_shardings, check_axis
 
 

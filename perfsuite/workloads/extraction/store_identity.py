@@ -12,6 +12,7 @@ import numpy as np
 from perfsuite.workloads.checks import DTYPES, check_at_least, check_choice
 from perfsuite.workloads.extraction.batching import checked_sequence
 from perfsuite.workloads.qwen2 import Qwen2Config, check_layers
+from perfsuite.workloads.structure import path_name
 
 
 @dataclasses.dataclass(frozen=True)
@@ -128,8 +129,6 @@ def inputs_fingerprint(sequences: Sequence[Sequence[int] | np.ndarray], longest:
     return f"sha256:{digest.hexdigest()}"
 
 
-def _flat(stored: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    flat: dict[str, Any] = {}
-    for name, value in stored.items():
-        flat.update(_flat(value, f"{name}.") if isinstance(value, Mapping) else {f"{prefix}{name}": value})
-    return flat
+def _flat(stored: Mapping[str, Any]) -> dict[str, Any]:
+    leaves = jax.tree.leaves_with_path(stored, is_leaf=lambda value: not isinstance(value, dict))
+    return {path_name(path): value for path, value in leaves}

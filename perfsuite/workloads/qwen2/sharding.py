@@ -11,7 +11,6 @@ published sizes and 4 for Qwen2-7B. More devices belong on the axis that splits 
 
 from typing import Any
 
-import jax
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from perfsuite.workloads.qwen2.config import Qwen2Config
@@ -67,8 +66,3 @@ def parameter_shapes(config: Qwen2Config) -> dict[tuple[str, ...], tuple[int, ..
         ("params", *weight.path): weight.shape[::-1] if weight.transposed else weight.shape
         for weight in weight_table(config).values()
     }
-
-
-def path_name(path: jax.tree_util.KeyPath) -> str:
-    """A parameter's path as errors show it: `params.layers_0.mlp.up_proj.kernel`."""
-    return jax.tree_util.keystr(path, simple=True, separator=".")

@@ -16,7 +16,7 @@ from typing import Any
 import jax
 from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
-from perfsuite.workloads.structure import is_array_or_struct
+from perfsuite.workloads.structure import is_array_or_struct, path_name
 from perfsuite.workloads.surgery.tensor_parallel import Split, splits_of
 from perfsuite.workloads.training.train_state import TrainState
 
@@ -147,8 +147,8 @@ def _culprit(path: Any, plan: Iterable[str]) -> str:
     """The name of the array at `path`, with the pattern that chose the sub-module around it."""
     steps = range(len(path) + 1)
     # In an optimizer's state the model's names have something before them.
-    parts = {jax.tree_util.keystr(path[i:j], simple=True, separator=".") for i in steps for j in steps if i <= j}
-    name = jax.tree_util.keystr(path, simple=True, separator=".")
+    parts = {path_name(path[i:j]) for i in steps for j in steps if i <= j}
+    name = path_name(path)
     for pattern in plan:
         if any(fnmatch.fnmatchcase(part, pattern) for part in parts):
             return f"{name} (chosen by pattern {pattern!r})"

@@ -26,7 +26,7 @@ from typing import Any
 import jax
 from jax.tree_util import KeyPath
 
-from perfsuite.workloads.structure import is_array_or_struct
+from perfsuite.workloads.structure import is_array_or_struct, path_name
 from perfsuite.workloads.surgery.module_paths import SubModule, sub_modules
 from perfsuite.workloads.surgery.replacing import replace_at_once, replace_on_paths, replace_one_by_one
 
@@ -129,7 +129,7 @@ def _check_shapes(place: SubModule, pattern: str, new: Any) -> None:
         # In a wrapping module an array has a longer path, which ends in the old one.
         same = [other for longer, other in made.items() if longer[len(longer) - len(path) :] == path]
         if same and shape not in same:
-            array = jax.tree_util.keystr(path, simple=True, separator=".") or "the array"
+            array = path_name(path) or "the array"
             raise PlanError(
                 f"the transform of pattern {pattern!r} at {_shown(place.name)} makes {array} of shape {shape} one of "
                 f"shape {same[0]}; if that is meant, pass same_shapes=False"

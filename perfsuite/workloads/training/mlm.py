@@ -16,8 +16,6 @@ FIRST_TOKEN = 4
 IGNORED_LABEL = -100
 """Label of a position that takes no part in the loss."""
 
-Batch = dict[str, np.ndarray]
-
 
 def mlm_batches(
     vocab_size: int,
@@ -31,7 +29,7 @@ def mlm_batches(
     selected_fraction: float = 0.15,
     masked_fraction: float = 0.8,
     random_fraction: float = 0.1,
-) -> Iterator[Batch]:
+) -> Iterator[dict[str, np.ndarray]]:
     """Batches of `{"input_ids", "attention_mask", "labels"}`, each int32 `[batch_size, bucket]`.
 
     A sequence is `CLS`, ordinary tokens, `SEP`, and `PAD` up to the smallest of `buckets` that holds it. Lengths are
