@@ -1,1 +1,1 @@
-"""What is shown. Only this room formats."""
+"""Sentences, tables, pages and pictures: only this package writes for people, and nothing reads its sentences back."""

@@ -17,7 +17,7 @@ _CONDITIONS = {False: "quiet", True: "busy"}
 
 @dataclasses.dataclass(frozen=True)
 class CalibrationOutcome:
-    """What a calibration measured. `path` is its file; nobody reached `unreached` workloads in time.
+    """What a calibration measured. `path` is its file; the time ended before `unreached` workloads.
 
     The gates may raise false alarms at rates from `least_promised` to `promised`; `alarms_too_often` when they raise
     more. A busy machine has a busy process on each of `cores` cores.
@@ -33,7 +33,7 @@ class CalibrationOutcome:
 
 
 def calibration_header(path: Path, minutes: float, rootpath: Path) -> str:
-    """What the session is about to do, for its top."""
+    """The line at the top of a session that calibrates."""
     return f"perfsuite: calibrating for about {minutes:g} minutes, into {relative(path, rootpath)}; nothing is gated"
 
 
