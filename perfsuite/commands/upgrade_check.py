@@ -74,15 +74,23 @@ def run(arguments: argparse.Namespace) -> int:
     from perfsuite.report.terminal.upgrade import check_lines
     from perfsuite.upgrade.check import CheckFailed, check
     from perfsuite.upgrade.environments import EnvironmentFailed, check_specs
+    from perfsuite.upgrade.runs import Effort
 
-    limits = {name: getattr(arguments, name) for name in ("keep", "rounds", "minutes", "seconds")}
+    effort = Effort(arguments.rounds, arguments.minutes, arguments.seconds)
     try:
         check_specs(arguments.specs)
         check_specs(arguments.before)
         _check_writable(arguments.json)
         with _ended_by_sigterm(), _scratch_folder() as scratch:
-            sides = (arguments.before, arguments.specs)
-            found = check(*sides, arguments.pytest_arguments, scratch=Path(scratch), say=_say, **limits)
+            found = check(
+                arguments.before,
+                arguments.specs,
+                arguments.pytest_arguments,
+                effort,
+                scratch=Path(scratch),
+                keep=arguments.keep,
+                say=_say,
+            )
     except (EnvironmentFailed, CheckFailed) as error:
         raise CommandError(str(error)) from None
     print("\n".join(check_lines(found, everything=arguments.all, paint=style())))

@@ -1,5 +1,6 @@
 """pytest's hooks in a session of several processes: the same tests, the same outcomes, the same metrics in all."""
 
+import contextlib
 import dataclasses
 
 import pytest
@@ -16,22 +17,20 @@ _OWN = ("processor", "python")
 
 
 def begin(group: Group, config: pytest.Config, options: Options) -> Options:
-    """Register the hooks. Gives the options of this process: process 0 alone writes a report.
+    """Register the hooks. Returns the options of this process: only process 0 writes a report.
 
-    Raises `pytest.UsageError` for what one process alone can do.
+    Raises `pytest.UsageError` for an option that measures one process alone.
     """
     config.pluginmanager.register(DistributedHooks(group), "perfsuite-distributed")
     for given, name in ((options.processes > 1, "--perf-processes"), (options.calibrate, "--perf-calibrate")):
         if given:
-            group.end()  # the others were started alike, or see that this one is gone
-            raise pytest.UsageError(
-                f"{name} and jax.distributed contradict each other: it makes metrics of a process alone"
-            )
+            group.end()  # the others have the same option, or notice that this one is gone
+            raise pytest.UsageError(f"{name} and jax.distributed contradict each other: it measures one process alone")
     return options if group.writes else dataclasses.replace(options, report=None)
 
 
 def check_alike(group: Group, session: PerfSession) -> None:
-    """Raise `pytest.UsageError`, in every process, that names an option or a version which is not the same in all."""
+    """Raise `pytest.UsageError` in every process where an option or a version differs between them."""
     environment = {name: value for name, value in session.environment.as_dict().items() if name not in _OWN}
     mine = options_that_must_agree(session.options) | environment
     of_all = group.exchange("the options of the session", mine)
@@ -43,9 +42,9 @@ def check_alike(group: Group, session: PerfSession) -> None:
 
 
 def keep_worst_metrics(group: Group, test: str, metrics: Recorder) -> None:
-    """Make of every metric of a test the worst that a process has, in all processes.
+    """Replace every metric of a test by the worst of all processes, in all of them.
 
-    Metrics of the kind info are process 0's. Where counts or sizes differ, that is noted.
+    Metrics of kind info are process 0's. Counts and sizes that differ are noted in `group.differences`.
     """
     of_all = group.exchange(f"the metrics of {test}", [serialise.plain(each) for each in metrics.metrics.values()])
     read = ([serialise.made(Metric, values) for values in given] for given in of_all)
@@ -53,24 +52,21 @@ def keep_worst_metrics(group: Group, test: str, metrics: Recorder) -> None:
     for process, each in enumerate(made):
         if each.keys() != made[0].keys():
             titles = ", ".join(sorted(each.keys() ^ made[0].keys()))
-            pytest.fail(f"process 0 and process {process} made other metrics: {titles}", pytrace=False)
+            pytest.fail(f"process 0 and process {process} recorded different metrics: {titles}", pytrace=False)
     for title in list(metrics.metrics):
         versions = [each[title] for each in made]
-        metrics.metrics[title] = _worst(versions)
+        if versions[0].kind == "info":
+            metrics.metrics[title] = versions[0]
+            continue
+        worst = min if versions[0].better == "higher" else max
+        metrics.metrics[title] = worst(versions, key=lambda each: each.value)
         if versions[0].kind in ("count", "size") and len({each.value for each in versions}) > 1:
             seen = ", ".join(f"{each.value:,.6g} in process {process}" for process, each in enumerate(versions))
             group.differences.append(f"{test}: {title} differs: {seen}; the worst one counts")
 
 
-def _worst(versions: list[Metric]) -> Metric:
-    if versions[0].kind == "info":
-        return versions[0]
-    sign = -1 if versions[0].better == "higher" else 1
-    return max(versions, key=lambda each: sign * each.value)
-
-
 class DistributedHooks:
-    """Registered only where there are several processes, and before the hooks that see what it makes of outcomes."""
+    """Registered only where there are several processes, before the hooks that read the outcomes which it changes."""
 
     def __init__(self, group: Group):
         self.group = group
@@ -92,10 +88,10 @@ class DistributedHooks:
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(self, item: pytest.Item, call: pytest.CallInfo):
-        """Exchange what became of a test, before its body, in it and after it: what failed in one failed in all."""
+        """Exchange the outcomes of a test's set-up, its body and its end: what fails in one process fails in all."""
         report = yield
         if call.excinfo is not None and isinstance(call.excinfo.value, ProcessesDifferError):
-            report.longrepr = str(call.excinfo.value)  # what this process was at in the harness explains nothing
+            report.longrepr = str(call.excinfo.value)  # this process's traceback explains nothing
         why = "" if report.passed else _in_a_line(report, call)
         of_all = self._outcomes(report, why)
         others = [(process, *each) for process, each in enumerate(of_all) if process != self.group.process]
@@ -137,18 +133,16 @@ class DistributedHooks:
         self.group.close()
 
     def _outcomes(self, report: pytest.TestReport, why: str) -> list[tuple[str, str]]:
+        """The outcome and its reason in every process."""
         what = f"the end of {report.nodeid} ({report.when})"
-        if report.passed:
-            return self._exchanged(what, report.outcome, why)
-        with self.group.ending_where_stuck(f"{report.outcome} {report.nodeid} ({why})"):
-            return self._exchanged(what, report.outcome, why)
-
-    def _exchanged(self, what: str, outcome: str, why: str) -> list[tuple[str, str]]:
-        while True:
-            try:
-                return [tuple(each) for each in self.group.exchange(what, [outcome, why], note=why)]
-            except ProcessesDifferError:
-                continue  # the others were measuring, and are told now that this process is at the end of the test
+        with contextlib.ExitStack() as waiting:
+            if not report.passed:
+                stuck = self.group.ending_where_stuck(f"{report.outcome} {report.nodeid} ({why})")
+                waiting.enter_context(stuck)
+            while True:
+                # A process that was still measuring learns here that this one is at the end of the test.
+                with contextlib.suppress(ProcessesDifferError):
+                    return [tuple(each) for each in self.group.exchange(what, [report.outcome, why], note=why)]
 
 
 def _fail(report: pytest.TestReport, why: str) -> None:

@@ -28,7 +28,7 @@ import pytest
 from perfsuite.measure.compat.coordination import Store, StoreUnreachable, shared_store
 from perfsuite.measure.compat.libtpu_stderr import libtpu_silenced
 from perfsuite.measure.errors import MeasurementError
-from perfsuite.processes.members import Line, Member, connect, meet
+from perfsuite.processes.members import Lifeline, Member, connect, meet
 
 GRACE_SECONDS = 10.0
 """How long a process has to end by itself when the session ends because another one is gone."""
@@ -52,7 +52,7 @@ class Group:
     `doing` is the test that runs, or another part of the session, for messages.
     """
 
-    def __init__(self, members: list[Member], process: int, store: Store, lines: Mapping[int, Line]):
+    def __init__(self, members: list[Member], process: int, store: Store, lines: Mapping[int, Lifeline]):
         self.members = members
         self.process = process
         self.count = len(members)
@@ -92,16 +92,8 @@ class Group:
         """
         self.check()
         self._exchanges += 1
-        folder = f"exchange {self._exchanges}"
-        message = {"what": what, "given": given, "note": note}
         try:
-            if self.writes:
-                messages = [message, *(self._wait_for(f"{folder}/{other}") for other in range(1, self.count))]
-                self._store.put(f"{folder}/all", messages)
-                self._store.delete(f"exchange {self._exchanges - 1}")  # every process has read it
-            else:
-                self._store.put(f"{folder}/{self.process}", message)
-                messages = self._wait_for(f"{folder}/all")
+            messages = self._exchanged({"what": what, "given": given, "note": note})
         except StoreUnreachable as error:
             self._end(f"{self.members[self._server]} is gone: {error}", gone=self._server)
             self.check()
@@ -184,6 +176,17 @@ class Group:
         for line in self._lines.values():
             line.close()
         os.close(self._stderr)
+
+    def _exchanged(self, message: dict[str, Any]) -> list[dict[str, Any]]:
+        """The messages of all processes. Process 0 collects them, so that the others each wait for one value only."""
+        folder = f"exchange {self._exchanges}"
+        if not self.writes:
+            self._store.put(f"{folder}/{self.process}", message)
+            return self._wait_for(f"{folder}/all")
+        messages = [message, *(self._wait_for(f"{folder}/{other}") for other in range(1, self.count))]
+        self._store.put(f"{folder}/all", messages)
+        self._store.delete(f"exchange {self._exchanges - 1}")  # every process has read it
+        return messages
 
     def _wait_for(self, key: str) -> Any:
         while True:

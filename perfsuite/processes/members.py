@@ -38,7 +38,7 @@ class Member(NamedTuple):
         return f"process {self.process} ({self.host}, pid {self.pid})"
 
 
-class Line:
+class Lifeline:
     """One end of a connection. It carries at most one message, the reason why the session ends."""
 
     def __init__(self, connection: socket.socket):
@@ -87,7 +87,7 @@ def meet(store: Store, process: int, count: int) -> list[Member]:
     return members
 
 
-def connect(store: Store, me: Member, count: int) -> dict[int, Line]:
+def connect(store: Store, me: Member, count: int) -> dict[int, Lifeline]:
     """A line to every other process in the process that serves the store; in the others, the line to that process.
 
     Raises `pytest.UsageError` where a process cannot be reached.
@@ -103,7 +103,7 @@ def connect(store: Store, me: Member, count: int) -> dict[int, Line]:
         ) from None
 
 
-def _accept(store: Store, me: Member, count: int) -> dict[int, Line]:
+def _accept(store: Store, me: Member, count: int) -> dict[int, Lifeline]:
     if store.host in _LOOPBACK:  # all processes are on this machine: no other machine can connect
         server = socket.create_server(("127.0.0.1", 0))
     elif socket.has_dualstack_ipv6():
@@ -111,7 +111,7 @@ def _accept(store: Store, me: Member, count: int) -> dict[int, Line]:
     else:
         server = socket.create_server(("", 0))
     token = secrets.token_hex(_TOKEN_BYTES // 2)
-    lines: dict[int, Line] = {}
+    lines: dict[int, Lifeline] = {}
     deadline = time.monotonic() + JOIN_SECONDS
     with server:
         store.put("server", (me.process, server.getsockname()[1], token))
@@ -123,18 +123,18 @@ def _accept(store: Store, me: Member, count: int) -> dict[int, Line]:
                 said, _, process = connection.recv(_TOKEN_BYTES + 8, socket.MSG_WAITALL).decode().partition(":")
                 if not hmac.compare_digest(said, token):
                     raise ValueError("another program connected")
-                lines[int(process)] = Line(connection)
+                lines[int(process)] = Lifeline(connection)
             except (OSError, ValueError, TypeError):
                 connection.close()
     return lines
 
 
-def _reach(store: Store, me: Member) -> dict[int, Line]:
+def _reach(store: Store, me: Member) -> dict[int, Lifeline]:
     server, port, token = store.wait_for("server", JOIN_SECONDS)
     host = "127.0.0.1" if store.host in _LOOPBACK else store.host.strip("[]")
     connection = socket.create_connection((host, port), timeout=_ANSWER_SECONDS)
     connection.sendall(f"{token}:{me.process:07}".encode())
-    return {server: Line(connection)}
+    return {server: Lifeline(connection)}
 
 
 def _keep_alive(connection: socket.socket) -> None:

@@ -8,7 +8,7 @@ from perfsuite.measure.words import plural
 from perfsuite.upgrade import changes, environments, runs
 from perfsuite.upgrade.environments import VirtualEnvironment
 from perfsuite.upgrade.found import PLACES, Check
-from perfsuite.upgrade.runs import FirstRun, Say, Tests, Window
+from perfsuite.upgrade.runs import Effort, FirstRun, Say, Tests, Window
 
 LOCK_SECONDS = 30.0
 
@@ -21,12 +21,10 @@ def check(
     before: Sequence[str],
     after: Sequence[str],
     arguments: Sequence[str],
+    effort: Effort,
     *,
     scratch: Path,
     keep: Path | None = None,
-    rounds: int,
-    minutes: float | None = None,
-    seconds: float,
     say: Say,
 ) -> Check:
     """Compare the tests with the packages `before` and `after`, both on top of the present ones.
@@ -49,10 +47,9 @@ def check(
         say("metrics: the tests with the packages after")
         second = tests.metrics(new, "after")
         windows: list[Window] = []
-        if rounds and changes.passed_in_both(first, second):
-            limit = runs.allowed_seconds((first, second))
-            timed = runs.windows(tests, old, new, rounds=rounds, minutes=minutes, seconds=seconds, limit=limit, say=say)
-            windows = list(timed)
+        if effort.rounds and changes.passed_in_both(first, second):
+            limit = runs.timing_limit((first, second))
+            windows = list(runs.windows(tests, (old, new), effort, limit=limit, say=say))
     return _found(old, new, first, second, windows)
 
 
@@ -65,14 +62,14 @@ def _found(
         *times,
         *changes.metrics_changed(first, second, times),
     ]
-    notes = [*_problems(first, second, windows)]
+    complete = tuple(len(window.before) for window in windows if window.complete)
+    notes = list(_problems(first, second, windows))
     if before.packages == after.packages:
         notes.insert(0, "both environments have the same packages: each change is noise, or depends on a folder's name")
-    complete = tuple(len(window.before) for window in windows if window.complete)
     if times and sum(complete) < (needed := changes.rounds_needed(len(times))):
+        many = plural(len(times), "time")
         notes.append(
-            f"{sum(complete)} rounds cannot call a change of any of {plural(len(times), 'time')}: "
-            f"take --rounds {needed}, or fewer tests"
+            f"{sum(complete)} rounds cannot call a change of any of {many}: take --rounds {needed}, or fewer tests"
         )
     return Check(
         before,

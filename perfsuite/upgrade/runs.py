@@ -32,6 +32,18 @@ Say = Callable[[str], None]
 
 
 @dataclasses.dataclass(frozen=True)
+class Effort:
+    """How long a check takes times: `rounds` processes of each side, for about `minutes` in all where that is given.
+
+    One timing takes `seconds` at most.
+    """
+
+    rounds: int
+    minutes: float | None
+    seconds: float
+
+
+@dataclasses.dataclass(frozen=True)
 class Run:
     """The notes of one process, and what went wrong. A process that did not end by itself has no notes."""
 
@@ -137,12 +149,9 @@ class Tests:
 
 def windows(
     tests: Tests,
-    before: VirtualEnvironment,
-    after: VirtualEnvironment,
+    environments: tuple[VirtualEnvironment, VirtualEnvironment],
+    effort: Effort,
     *,
-    rounds: int,
-    minutes: float | None,
-    seconds: float,
     limit: float,
     say: Say,
     order: random.Random | None = None,
@@ -150,24 +159,24 @@ def windows(
     """Windows of processes, until there were so many rounds or the minutes are over, but at least one.
 
     Each order of a window's processes is equally likely. So what differs between processes (where their memory lies)
-    and the machine's drift affect both sides alike.
+    and the machine's drift affect both sides alike. A process may take `limit` seconds.
     """
     order = order or random.Random()
     started = time.monotonic()
     done = 0
-    for size in sizes(rounds):
+    for size in sizes(effort.rounds):
         began = time.monotonic()
         sides: tuple[list[Run], list[Run]] = ([], [])
         turns = [0, 1] * size
         order.shuffle(turns)
         for place, side in enumerate(turns):
-            say(f"times: process {2 * done + place + 1} of {2 * rounds}")
-            environment, name = ((before, "before"), (after, "after"))[side]
-            sides[side].append(tests.times(environment, name, seconds=seconds, limit=limit))
+            say(f"times: process {2 * done + place + 1} of {2 * effort.rounds}")
+            run = tests.times(environments[side], ("before", "after")[side], seconds=effort.seconds, limit=limit)
+            sides[side].append(run)
         done += size
         yield Window(tuple(sides[0]), tuple(sides[1]))
         now = time.monotonic()
-        if minutes is not None and now - started + (now - began) > 60 * minutes:
+        if effort.minutes is not None and now - started + (now - began) > 60 * effort.minutes:
             return
 
 
@@ -177,6 +186,6 @@ def sizes(rounds: int) -> list[int]:
     return [rounds // number + (place < rounds % number) for place in range(number)] if rounds else []
 
 
-def allowed_seconds(first: Sequence[FirstRun]) -> float:
-    """How long a process that only times may take: the first runs did more, but the machine may be busier then."""
+def timing_limit(first: Sequence[FirstRun]) -> float:
+    """The most seconds for a process that only times: the first runs did more, but the machine may be busier then."""
     return _STARTING_SECONDS + _SLACK * max(each.run.seconds for each in first)

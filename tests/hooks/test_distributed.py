@@ -244,7 +244,7 @@ def test_what_fails_in_one_process_fails_in_all_and_the_session_goes_on(tmp_path
         assert "slowed/step ratio to ready is" in output
         assert "process 1 was the last to return in" in output
         assert "the processes do not agree: passed in process 0; skipped in process 1" in output
-        assert "process 0 and process 1 made other metrics: mine" in output
+        assert "process 0 and process 1 recorded different metrics: mine" in output
     first = session.outputs[0]
     assert "process 1: the end of test_faults.py::test_fails_in_one (call) (AssertionError: only here" in first
     assert "passed in this process, failed in process 1: AssertionError: no fixture" in first

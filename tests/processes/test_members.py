@@ -10,7 +10,7 @@ from support import coordination
 
 from perfsuite.measure.compat.coordination import Store
 from perfsuite.processes import members
-from perfsuite.processes.members import Line, Member, connect, meet
+from perfsuite.processes.members import Lifeline, Member, connect, meet
 
 
 @pytest.fixture(scope="module")
@@ -56,7 +56,7 @@ def test_the_process_that_serves_the_store_has_a_line_to_every_other(stores):
 
 def test_hanging_up_ends_a_wait_at_either_end():
     for side in (0, 1):
-        lines = [Line(each) for each in socket.socketpair()]
+        lines = [Lifeline(each) for each in socket.socketpair()]
         with ThreadPoolExecutor(1) as pool:
             heard = pool.submit(lines[0].hear)
             threading.Timer(0.05, lines[side].hang_up).start()

@@ -9,7 +9,7 @@ from jax._src.lib import _jax
 
 from perfsuite.measure.compat.coordination import Store
 from perfsuite.processes.group import Group
-from perfsuite.processes.members import Line, Member
+from perfsuite.processes.members import Lifeline, Member
 
 _folders = itertools.count()
 
@@ -42,8 +42,8 @@ def groups(clients, count):
     folder = f"session {next(_folders)}"
     members = [Member(process, "host", 100 + process) for process in range(count)]
     pairs = {process: socket.socketpair() for process in range(1, count)}
-    lines = [{process: Line(pair[0]) for process, pair in pairs.items()}]
-    lines += [{0: Line(pair[1])} for pair in pairs.values()]
+    lines = [{process: Lifeline(pair[0]) for process, pair in pairs.items()}]
+    lines += [{0: Lifeline(pair[1])} for pair in pairs.values()]
     made = [
         Group(members, process, Store(clients[process], folder, serves=process == 0), lines[process])
         for process in range(count)

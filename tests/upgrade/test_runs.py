@@ -11,7 +11,7 @@ from support.upgrades import FakeTests
 from perfsuite.upgrade import runs
 from perfsuite.upgrade.environments import VirtualEnvironment
 from perfsuite.upgrade.notes import Notes
-from perfsuite.upgrade.runs import WINDOW, Tests, sizes
+from perfsuite.upgrade.runs import WINDOW, Effort, Tests, sizes
 
 
 def arguments(*given, seconds=None):
@@ -31,11 +31,8 @@ def test_the_users_own_seconds_hold_for_the_metrics():
 
 def windows(rounds, minutes=None):
     tests = FakeTests({})
-    made = list(
-        runs.windows(
-            tests, None, None, rounds=rounds, minutes=minutes, seconds=1, limit=1, say=str, order=random.Random(1)
-        )
-    )
+    effort = Effort(rounds, minutes, 1.0)
+    made = list(runs.windows(tests, (None, None), effort, limit=1, say=str, order=random.Random(1)))
     return made, tests.ran
 
 
