@@ -1,4 +1,4 @@
-"""FLOP of products: those that XLA counts for the whole of a program that is nothing else."""
+"""FLOP of products, compared with what XLA counts for a whole program of products alone."""
 
 import jax
 import jax.numpy as jnp

@@ -1,4 +1,4 @@
-"""A call lowered for the present device and for a TPU that is not here: donations, paths, host calls, wrappers."""
+"""A call lowered for the present device and for an absent TPU: donations, paths, host calls, wrappers."""
 
 import functools
 import re

@@ -29,7 +29,7 @@ def test_the_other_way_around_the_same_is_taken_away(other):
     back = program_differences(FACTS[other], FACTS["train_v5e"]).splitlines()
 
     def moves(lines, sign):
-        # The line that is told is the later program's, where both have the part.
+        # Where both have the part, the line is that of the later program.
         return sorted(line[2:].partition(": ")[0] for line in lines if line.startswith(f"{sign} "))
 
     assert moves(there, "+") == moves(back, "-") != []

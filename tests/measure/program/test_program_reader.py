@@ -1,4 +1,4 @@
-"""The facts read off compiled programs: those of `hlo/`, whose shapes `hlo/programs.py` has, and forms written by hand."""
+"""The facts read from compiled programs: those of `hlo/`, whose shapes `hlo/programs.py` has, and forms written by hand."""
 
 import dataclasses
 import re
