@@ -1,28 +1,28 @@
 """The `perf` fixture: one object a test, which measures, checks budgets at once, and baselines when the test ends."""
 
-from perfsuite.instruments.compare import Compare
-from perfsuite.instruments.compiles import Compiles
+from perfsuite.instruments.compare import CompareInstrument
+from perfsuite.instruments.compiles import CompilesInstrument
 from perfsuite.instruments.fast_path import FastPathInstrument
 from perfsuite.instruments.host_calls import HostCallsInstrument
 from perfsuite.instruments.memory import MemoryInstrument
 from perfsuite.instruments.program import ProgramInstrument
 from perfsuite.instruments.scaling import ScalingInstrument
-from perfsuite.instruments.time import Time
+from perfsuite.instruments.time import TimeInstrument
 from perfsuite.instruments.trace import TraceInstrument
-from perfsuite.instruments.transfers import Transfers
-from perfsuite.instruments.waits import Waits
+from perfsuite.instruments.transfers import TransfersInstrument
+from perfsuite.instruments.waits import WaitsInstrument
 from perfsuite.measure.measurement import Better, Interval, Kind, Metric
 
 
 class Perf(
-    Compiles,
-    Time,
-    Compare,
+    CompilesInstrument,
+    TimeInstrument,
+    CompareInstrument,
     ScalingInstrument,
     HostCallsInstrument,
     FastPathInstrument,
-    Waits,
-    Transfers,
+    WaitsInstrument,
+    TransfersInstrument,
     MemoryInstrument,
     ProgramInstrument,
     TraceInstrument,

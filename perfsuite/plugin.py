@@ -1,6 +1,6 @@
-"""pytest's hooks and the fixtures. Imports neither jax nor numpy: an idle plugin must not slow a session down.
+"""pytest's hooks and the fixtures. It imports neither jax nor numpy: an idle plugin must not slow a session down.
 
-What costs anything is imported inside the hooks that run only with --perf, or inside the fixtures.
+The hooks that run only with --perf, and the fixtures, import inside what costs time.
 Hooks: https://docs.pytest.org/en/stable/reference/reference.html#hooks
 """
 
@@ -19,7 +19,7 @@ _OPTIONS = pytest.StashKey[Options]()
 
 _ERRORS = "perfsuite.measure.errors"
 _LIBRARIES = {"jax", "jaxlib", "equinox", "flax", "optax", "perfsuite"}
-"""Their frames are left out where perfsuite raises from inside JAX: the message has all that they would say."""
+"""Tracebacks leave their frames out where perfsuite raises from inside JAX: the message says everything they would."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -94,7 +94,7 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo) -> None:
     """Leave the libraries' frames out of the traceback of a recompilation or a transfer; --full-trace has them."""
     error = call.excinfo
     if error is not None and type(error.value).__module__ == _ERRORS and not item.config.option.fulltrace:
-        # Not by `ExceptionInfo.traceback`, which pytest makes anew of these when it cuts its own frames off.
+        # Not by `ExceptionInfo.traceback`, which pytest builds again from these when it cuts its own frames off.
         entry = error.tb
         while entry.tb_next is not None:
             if _is_of_library(entry.tb_next.tb_frame.f_globals):

@@ -1,8 +1,7 @@
 """What to do about host calls, by the function of a library that the user's code calls and that makes them.
 
-The functions are named as the interpreter has them, "module:qualified.name" (jax 0.10.2, equinox 0.13.8, flax 0.12.8,
-optax 0.2.8). A library that moves one of them costs a message its advice, no more: what is called, and at which line,
-is said in any case.
+The functions have the interpreter's names, "module:qualified.name" (jax 0.10.2, equinox 0.13.8, flax 0.12.8, optax
+0.2.8). Where a library moves one of them, a message loses its advice; it still names the function and the line.
 """
 
 _READS = ("__float__", "__int__", "__bool__", "__complex__", "__index__", "__array__", "item", "tolist", "__repr__")
@@ -44,7 +43,7 @@ _ADVICE: tuple[tuple[tuple[str, ...], str], ...] = (
     (("equinox._tree:",), "It takes the whole tree apart on every call: do it inside the jitted function."),
     (
         _TRANSFORMATIONS,
-        "A transformation outside jit traces its function anew on every call: jit the transformed function, once.",
+        "A transformation outside jit traces its function again on every call: jit the transformed function, once.",
     ),
     (
         _WAITING,
@@ -61,7 +60,7 @@ _ADVICE: tuple[tuple[tuple[str, ...], str], ...] = (
     ),
     (
         ("dataclasses:", "flax.struct:", "flax.core.frozen_dict:", "copy:"),
-        "It builds a state object anew on every call: replace the field inside the jitted function.",
+        "It builds a new state object on every call: replace the field inside the jitted function.",
     ),
     (
         ("equinox._module", "?:"),
@@ -97,7 +96,7 @@ _ADVICE: tuple[tuple[tuple[str, ...], str], ...] = (
 
 
 def advice_on(function: str) -> str:
-    """What to do about the host calls that "module:function" makes; empty where nothing is known of it."""
+    """What to do about the host calls that "module:function" makes; empty for a function that is not known."""
     return next((words for prefixes, words in _ADVICE if function.startswith(prefixes)), "")
 
 

@@ -1,4 +1,4 @@
-"""The model of a baseline file: its entries, and what becomes of them when new metrics are recorded.
+"""The model of a baseline file: its entries, and the rules by which new metrics replace them.
 
 `baseline_format` turns the model into text and back, `baseline_file` reads and writes the file.
 """
@@ -30,7 +30,7 @@ class Entry:
     """One recorded metric.
 
     `value` and `interval` are in `unit`. `provenance` is "measured" on the device, in `environment`; "compiled" by the
-    device's compiler on a machine without it; or "reported" by the document that `source` names, and then it never
+    device's compiler on a machine without the device; or "reported" by the document that `source` names: that never
     gates. `detail` splits a count or a size into its parts.
 
     Numbers are held as the file writes them: whole counts and sizes exactly, other floats with 6 significant digits. So
@@ -109,7 +109,7 @@ class Baselines:
     metrics: Mapping[str, Mapping[str, Entry]] = dataclasses.field(default_factory=dict)
 
     def get(self, test: str, name: str) -> Entry | None:
-        """The metric that `test` recorded under `name`, None where there is none."""
+        """The metric that `test` recorded under `name`, or None."""
         return self.metrics.get(test, {}).get(name)
 
     @property
@@ -121,7 +121,7 @@ class Baselines:
 
 @dataclasses.dataclass(frozen=True)
 class Change:
-    """What a save did to one metric. `old` is None when it was created, `new` when it was trimmed.
+    """How a save changed one metric. `old` is None when it was created, `new` when it was trimmed.
 
     `new` is what the file holds now: for a metric that was kept, the old entry.
     """
@@ -145,7 +145,7 @@ def entry_of(metric: Metric, environment: Environment | None, provenance: Proven
     """The entry that records `metric`.
 
     `environment` may be None for a compiled metric only. An interval that is not bounded on both sides (too few
-    samples) says nothing about later runs and is left out.
+    samples) tells nothing about later runs and is left out.
     """
     interval = metric.interval
     if interval is not None and not (math.isfinite(interval.low) and math.isfinite(interval.high)):
@@ -171,7 +171,7 @@ def merge(
     gone: Collection[str] = (),
     provenances: tuple[Provenance, ...] = ("measured",),
 ) -> tuple[Baselines, tuple[Change, ...]]:
-    """What the baselines are after a run that made the metrics `new`, and what that did to each of them.
+    """The baselines after a run that measured `new`, and the change of each metric.
 
     `trim` are the ids of tests that ran completely: those of their metrics that were not made again go, if they are of
     the `provenances` that this run makes for the device. `gone` are ids of tests that no longer exist: their metrics
@@ -211,7 +211,7 @@ def _recorded(test: str, name: str, old: Entry | None, new: Entry) -> Change:
 
 
 def _stands(old: Entry, new: Entry) -> bool:
-    """Whether the old entry is left as it is, because the new one adds nothing to it."""
+    """Whether the old entry stays, because the new one adds nothing to it."""
     if old == new:
         return True
     if old.provenance != new.provenance:
@@ -223,7 +223,7 @@ def _stands(old: Entry, new: Entry) -> bool:
     if old.provenance == "compiled" and old.kind == "info" and old.unit == new.unit == "s":
         return not _other_versions(old, new)  # seconds of whichever machine compiled it
     if old.kind in ("count", "size") or old.provenance == "reported":
-        # The processor or the device count says nothing about a count or a size; the versions do.
+        # A count or a size depends on the versions, not on the processor or the device count.
         return _same_result(old, new) and not _other_versions(old, new) and old.source == new.source
     return old.environment == new.environment and _within_noise(old, new)
 

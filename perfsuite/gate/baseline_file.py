@@ -1,8 +1,8 @@
 """Baseline files on disk: read whole or refused, and written so that no reader or killed writer ever sees half a file.
 
 A save holds a lock beside the file (`.cpu.json.lock`), reads the file again inside it, merges, writes a temporary file
-in the same folder and renames it over the old one. The lock is the operating system's, so that of a killed process is
-gone with it; what it leaves behind is at most a temporary file, which the next save removes.
+in the same folder and renames it over the old one. The lock is the operating system's, so it ends with a killed
+process. Such a process leaves a temporary file at most, which the next save removes.
 """
 
 import contextlib
@@ -23,7 +23,7 @@ LOCK_SECONDS = 30.0
 class BaselineError(Exception):
     """A baseline file cannot be used or written; the message names file, line where there is one, and what to do.
 
-    The file is as it was before.
+    The file is unchanged.
     """
 
     def __init__(self, path: str | os.PathLike[str], problem: str, line: int | None = None):
@@ -35,7 +35,7 @@ class BaselineError(Exception):
 
 @dataclasses.dataclass(frozen=True)
 class SaveResult:
-    """What a save did to the metrics of its run. `untouched` counts those that the run said nothing about.
+    """What a save did to the metrics of its run. `untouched` counts the others in the file.
 
     `written` is False when nothing changed: the file was then not rewritten.
     """
@@ -54,7 +54,7 @@ class SaveResult:
         """Metrics that the file held otherwise: all, or those that became "better", "worse" or stayed the "same".
 
         "same" ones differ within their noise, or in their versions or parts only. "not comparable" ones changed their
-        unit or kind, or were made where the old metric says nothing.
+        unit or kind, or were measured where the old metric cannot be compared.
         """
         return [
             change
@@ -69,7 +69,7 @@ class SaveResult:
 
     @property
     def kept(self) -> list[Change]:
-        """Metrics made again that agree with the file, which was left as it is."""
+        """Metrics that agree with the file, which keeps its entries."""
         return [change for change in self.changes if change.action == "keep"]
 
 
@@ -108,13 +108,13 @@ def save(
     provenances: tuple[Provenance, ...] = ("measured",),
     lock_seconds: float = LOCK_SECONDS,
 ) -> SaveResult:
-    """Record the metrics `new` (test id -> metric name -> entry), and say what that changed. See `merge` for the rules.
+    """Record the metrics `new` (test id -> metric name -> entry), by the rules of `merge`. Returns what that changed.
 
     `trim` are the tests that ran completely and `gone` those that no longer exist, `provenances` those of the metrics
     that this run makes for the device. Waits `lock_seconds` for another process that is saving. The folder is made when
     it is missing; the file keeps its permissions.
 
-    Raises `BaselineError` when the file is damaged, locked for too long or cannot be written; it then is as it was.
+    Raises `BaselineError` when the file is damaged, locked for too long or cannot be written, and leaves it unchanged.
     """
     path = Path(path)
     if not new and not os.path.exists(path):

@@ -1,4 +1,4 @@
-"""A budget: limits that a test writes down itself, checked where they are given."""
+"""A budget: limits in the test itself, checked where they are given."""
 
 import dataclasses
 

@@ -1,7 +1,7 @@
 """What `pytest --perf-calibrate` found, in `calibration-<device>.json` beside the baselines.
 
-It is a file of the baselines' own format and goes the same way to the disk: one metric a line, under a lock, atomic,
-the metrics of other tests kept, damage refused with file and line. Nothing in it gates.
+It has the format of the baselines and is saved like them: one metric a line, under a lock, atomically; metrics of other
+tests stay, and damage is refused with file and line. Nothing in it gates.
 """
 
 import dataclasses
@@ -84,7 +84,7 @@ def _entries(each: Calibrated) -> dict[str, Entry]:
 
 
 def _count(each: Calibrated, value: int, gates: int) -> Entry:
-    # In the detail, and not as samples: an entry is left as it is where another run differs in these alone.
+    # In the detail, and not as samples: an entry stays where another run differs in its samples alone.
     detail = {_OF: gates}
     if each.errs_once_in != Calibrated.errs_once_in:
         detail[_ONCE_IN] = each.errs_once_in

@@ -1,4 +1,4 @@
-"""The likely cause of a ratio over its limit, in words: what a person would look at first."""
+"""The likely cause of a ratio over its limit: what a person would look at first."""
 
 import collections
 
@@ -23,7 +23,7 @@ NOTICEABLE = 0.1
 """More host calls are named as the cause when they account for this share of the overhead."""
 
 TELLING = 0.1
-"""What the user's code calls is named and advised on when this share of the host calls in question are made by it."""
+"""A message names a function, with advice, that makes this share of the host calls in question."""
 
 ASYNCHRONOUS = 0.5
 """A call whose time to return is below this share returns before the device is done."""

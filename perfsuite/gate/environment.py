@@ -1,4 +1,4 @@
-"""Where a metric was made: the device, its host and the versions; and whether two metrics can be compared."""
+"""Where a metric was measured: device, host and versions; and whether two metrics can be compared."""
 
 import dataclasses
 import hashlib
@@ -27,7 +27,7 @@ _NEWEST_TPU = 8
 # properties, XLA's `device_kind`).
 _NVIDIA = re.compile(r"(NVIDIA|Tesla|Quadro|GeForce|GRID) |[ABH][0-9]{2,3}-")
 
-# Letters, digits, and one space or hyphen between them: what becomes of it is told apart by anybody.
+# Letters, digits, and one space or hyphen between them: two such kinds never get the same slug by accident.
 _PLAIN = re.compile(r"[A-Za-z0-9]+(?:[ -][A-Za-z0-9]+)*", re.ASCII)
 _LONGEST_SLUG = 64
 # Windows has no files of these names, whatever their ending.
@@ -41,7 +41,7 @@ class Environment:
     """The device, the host and the versions that a metric was made with.
 
     `device_kind` is JAX's name of the device ("cpu", "TPU v5 lite"), `processor` the model of the host's processor,
-    `python` the full version; both are "" for a metric that was compiled for a device that is not here, which does not
+    `python` the full version; both are "" for a metric that was compiled without the device, which does not
     depend on them. `libtpu`, the TPU's compiler, is None for every other device, installed or not. `equinox`, `flax`
     and `optax` are None where they are not installed. `device_count` counts the devices of all `process_count`
     processes of the session.
@@ -111,7 +111,7 @@ def environment_from_dict(fields: Mapping[str, Any]) -> Environment:
 
 
 def incomparable(kind: Kind, unit: str, then: Environment | None, now: Environment | None) -> str | None:
-    """Why a metric made `then` says nothing about one made `now`, in words; None when the two can be compared.
+    """Why a metric from `then` cannot be compared with one from `now`; None where it can.
 
     Counts and sizes belong to the program and can always be compared, except counts of host calls (`unit` "calls"),
     which change with Python's minor version. A ratio needs the same device kind and as many processes, the slowest of
@@ -219,7 +219,7 @@ def present_environment() -> Environment:
 def target_environment(
     present: Environment, device_kind: str, device_count: int = 1, libtpu: str | None = None
 ) -> Environment:
-    """The environment of metrics that are compiled, in this one, for a device that is not here.
+    """The environment of metrics that are compiled here, for a device that is not present.
 
     `libtpu` is the version of the compiler. It is the same on every host and under every Python, so that the metrics of
     a target do not change with the machine that they are saved on.
@@ -255,7 +255,7 @@ def normal_flags(flags: str) -> str:
 
 
 def installed(package: str) -> str | None:
-    """The version of an installed package, None where there is none. Imports nothing."""
+    """The version of an installed package, or None. Imports nothing."""
     try:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
@@ -265,7 +265,7 @@ def installed(package: str) -> str | None:
 def _present_flags(platform_name: str) -> str:
     flags = os.environ.get("XLA_FLAGS", "")
     if platform_name == "tpu":
-        # The TPU's compiler reads its flags from a variable of its own.
+        # The TPU's compiler reads its flags from this variable.
         flags += " " + os.environ.get("LIBTPU_INIT_ARGS", "")
     return normal_flags(flags)
 

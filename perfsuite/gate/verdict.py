@@ -1,4 +1,4 @@
-"""Budget or baseline applied to a metric: the one place where something is called good or bad."""
+"""A budget or a baseline applied to a metric: nothing else calls a metric good or bad."""
 
 import dataclasses
 import math
@@ -16,7 +16,7 @@ TOLERANCES: dict[Kind, float] = {"count": 0.0, "size": 0.01, "ratio": 0.05, "tim
 """How much worse than its baseline a metric may be, relative.
 
 A paired ratio repeats to 0.65 % at worst, so 5 % is far outside its noise. A plain time on a shared machine does not:
-sequential medians of one and the same program were up to 62 % apart (FACTS of the project, 2-core x86-64), so a plain
+sequential medians of one and the same program were up to 62 % apart (2-core x86-64 machine), so a plain
 time fails only when it doubles. Compare two calls to hold a time more closely.
 """
 
@@ -50,7 +50,7 @@ class Rerun:
 
 @dataclasses.dataclass(frozen=True)
 class Gate:
-    """One metric of one test, with what was allowed and what became of it. `report.text` makes the sentences of it.
+    """One metric of one test, with its limit and its verdict. `report.text` makes the sentences of it.
 
     `limit` and `baseline`, the recorded value, are in the metric's unit; `tolerance` is the share by which the metric
     may be worse than its baseline. `incomparable` says why the two cannot be compared. Where the verdict is a failure
@@ -167,7 +167,7 @@ def ratio_limit(entry: Entry | None, now: Environment, tolerance: float | None) 
 
 def _why_not_comparable(metric: Metric, entry: Entry, now: Environment) -> str | None:
     if entry.provenance == "reported":
-        return f"the metric on file is reported ({entry.source}), not measured"
+        return f"the baseline is reported ({entry.source}), not measured"
     if (entry.unit, entry.kind, entry.better) != (metric.unit, metric.kind, metric.better):
         return (
             f"recorded as {entry.kind} in {entry.unit} ({entry.better} is better), "

@@ -87,7 +87,7 @@ def start(config: pytest.Config, options: Options) -> None:
     config.pluginmanager.register(hooks, "perfsuite-active")
     if isinstance(hooks, ActiveHooks) and not hooks.is_worker and task is None:
         github.register_actions(config, hooks.report)
-    # What compiles from here on is remembered, so that a later recompilation can be told from it.
+    # Remember what compiles from here on, to explain a later recompilation.
     cleanup = contextlib.ExitStack()
     cleanup.enter_context(compiles.observe())
     if group is not None:
@@ -109,7 +109,7 @@ def _cache(config: pytest.Config) -> Path | None:
     """Where the facts of programs are kept: with pytest's own cache, which CI systems know how to keep."""
     try:
         return Path(config.cache.mkdir("perfsuite")) if getattr(config, "cache", None) is not None else None
-    except OSError:  # read-only: then each session compiles anew
+    except OSError:  # read-only: then each session compiles again
         return None
 
 
@@ -132,7 +132,7 @@ def perf_of(item: pytest.Item) -> Perf:
 
 
 class ActiveHooks:
-    """Registered as a plugin of its own, so that a session without --perf has none of these hooks."""
+    """A separate plugin, so that a session without --perf has none of these hooks."""
 
     def __init__(self, session: PerfSession, rootpath: Path, is_worker: bool):
         self.session = session

@@ -108,11 +108,11 @@ class UpgradeHooks:
     def mode(self, session: "PerfSession") -> "Mode":
         """The mode of the session that is about to start."""
         # Not at the top: pytest loads this module before any conftest, which may set jax up before it is imported.
-        from perfsuite.session.modes import Saving, Timing
+        from perfsuite.session.modes import Saving, TimingOneSide
 
         if self.request.task == "metrics":
             return Saving(session)
-        return Timing(session, self._note_time, self.request.seconds or session.options.seconds)
+        return TimingOneSide(session, self._note_time, self.request.seconds or session.options.seconds)
 
     def _note_time(self, test: str, name: str, value: float, unit: str) -> None:
         self.notes.times.append(TimeNote(test, name, value, unit))

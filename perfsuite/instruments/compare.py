@@ -20,7 +20,7 @@ COMPARE = declare("perf.compare", budget=("ratio", "overhead_us"), needs=("quiet
 _SEVERITY: tuple[Verdict, ...] = ("fail", "inconclusive", "not comparable", "new", "improved", "pass", "info")
 
 
-class Compare(Instrument):
+class CompareInstrument(Instrument):
     def compare(
         self,
         candidate: Call,

@@ -12,7 +12,7 @@ from perfsuite.measure.measurement import Metric
 WARM = declare("perf.warm", budget=("compiles",))
 
 
-class Compiles(Instrument):
+class CompilesInstrument(Instrument):
     def warm(
         self, fn: Callable, over: Sequence[tuple | Call], *, budget: Budget = NO_BUDGET, name: str | None = None
     ) -> Warm:

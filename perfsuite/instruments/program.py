@@ -35,7 +35,7 @@ class ProgramInstrument(Instrument):
     ) -> Program:
         """Compile a call without running it, and record its program's facts: FLOPs, bytes, fusions, collectives.
 
-        `target` names a device that need not be here, such as "tpu-v5e"; None is the present one. A sharded program
+        `target` names a device that need not be present, such as "tpu-v5e"; None is the present one. A sharded program
         (its arguments lie on a mesh, or are `jax.ShapeDtypeStruct`s with shardings) is compiled for as many devices of
         the target as its mesh has, in a slice of `chips` chips or the smallest that has them. The metrics of a target
         are gated by the target's own baseline file. `Budget(peak_bytes=)` limits the memory.

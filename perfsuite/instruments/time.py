@@ -17,7 +17,7 @@ TAIL_TOLERANCE = 9.0
 cores that of a 9 ms step rose by a factor of 2.2 to 5.6 without any change of code."""
 
 
-class Time(Instrument):
+class TimeInstrument(Instrument):
     def time(
         self, call: Call, *, budget: Budget = NO_BUDGET, name: str | None = None, tolerance: float | None = None
     ) -> Timing:

@@ -46,7 +46,7 @@ class Tracing:
                 self._record(", ".join(names), folder, trace)
 
     def keep_made_trace(self, make_call: MakeCall, size: int, name: str) -> None:
-        """With --perf-trace, make the call of one size of a `perf.scaling` anew, and trace it."""
+        """With --perf-trace, make the call of one size of a `perf.scaling` again, and trace it."""
         if (folder := self._folder(name, str(size))) is not None:
             with self._noting(name, folder):
                 self.keep_trace(make_call(size)[0], name, str(size))
@@ -90,7 +90,7 @@ class Tracing:
     def since_baseline(self, call: Call, us: float, metric: Metric) -> str:
         """What grew in a call since `metric` was recorded; the longest operations where that is not known."""
         before = self._baseline(metric)
-        of = "since the baseline" if before else "of the baseline no trace is kept here"
+        of = "since the baseline" if before else "no trace of the baseline is kept here"
         return _unless_it_fails(lambda: where_time_went(before, profiles(call, us=us)[0], of))
 
     def compared(self, candidate: Call, reference: Call, us: float, metric: Metric, *, by_budget: bool) -> str:

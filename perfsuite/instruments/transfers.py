@@ -10,7 +10,7 @@ from perfsuite.measure.runtime.transfers import count_transfers, forbid_transfer
 TRANSFERS = declare("perf.transfers", budget=("transfers",))
 
 
-class Transfers(Instrument):
+class TransfersInstrument(Instrument):
     def transfers(self, call: Call, *, budget: Budget = NO_BUDGET, name: str | None = None) -> CallTransfers:
         """Count the transfers and callbacks of one warm call, until its outputs are ready; any increase fails.
 

@@ -18,7 +18,7 @@ STAYS_ASYNC = declare("perf.stays_async", needs=("quiet", "alone"))
 STALLS = declare("perf.stalls", budget=("stall_us",), needs=("quiet", "alone"))
 
 
-class Waits(Instrument):
+class WaitsInstrument(Instrument):
     def stays_async(self, call: Call, *, name: str | None = None) -> Asynchrony:
         """Fail where a call waits for the device before it returns, and say where: `.share`, `.waits`, `.where`.
 

@@ -43,7 +43,7 @@ def write_request(folder: Path, request: Request) -> None:
 
 
 def read_request(folder: Path) -> Request:
-    """The request in `folder`. Raises `OSError`, `ValueError` or `TypeError` where there is none."""
+    """The request in `folder`. Raises `OSError`, `ValueError` or `TypeError` without one."""
     return Request(**json.loads((folder / _REQUEST).read_bytes()))
 
 
@@ -81,7 +81,7 @@ def write_samples(folder: Path, comparison: "Comparison") -> None:
 
 
 def read_samples(folder: Path) -> "Comparison | None":
-    """The comparison that was handed over, None where there is none. Raises `ValueError` where it is no comparison."""
+    """The comparison that was handed over, or None. Raises `ValueError` for a file that has no comparison."""
     import numpy as np
 
     from perfsuite.measure.timing.comparison import Comparison

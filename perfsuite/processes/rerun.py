@@ -1,7 +1,7 @@
 """Make a comparison again in a fresh process: pytest on its one test, which hands the samples back.
 
-What is chosen once a process (where its memory came to lie, how its programs were laid out) and not anew for every
-pair is the same for all the samples of one process, and no number of them averages it out.
+Some things are decided once a process, such as where its memory and its programs lie. They are the same for all
+samples of that process, and no number of samples averages them out.
 """
 
 import contextlib
@@ -42,7 +42,7 @@ class ProcessFailed(Exception):  # noqa: N818  (a report, not a fault of this pr
 
 
 def compare_again(config: pytest.Config, request: Request) -> "Comparison":
-    """Make the comparison of `request` in a process of its own, one like the session of `config`.
+    """Make the comparison of `request` in a fresh process that is like the session of `config`.
 
     Raises `ProcessFailed`.
     """
@@ -84,7 +84,7 @@ def command(config: pytest.Config, folder: Path) -> list[str]:
     """The command line: that of this session, so that rootdir, ini file, conftests and plugins are the same.
 
     Which test is meant is in the request: an id may hold what a command line cannot. What is to be left undone is
-    turned off in `process_child`, but for what is too late there.
+    turned off in `hooks.rerun_child`, except what is too late there.
     """
     launch = config.stash[LAUNCH]
     # With pytest's capturing, what a process wrote would end with it when it crashes.

@@ -26,7 +26,7 @@ from perfsuite.report.pictures import (
     svg,
     themed,
 )
-from perfsuite.session.plots import Distribution, Line
+from perfsuite.session.plots import Distribution, FittedLine
 
 _GROUPS = 40
 """Most steps in time of a picture of ratios: each stands for the same number of pairs."""
@@ -116,7 +116,7 @@ def _through_time(axes: Axes, ratios: np.ndarray, pairs: int) -> None:
 
 
 @themed()
-def line(made: Line, slope: float | None = None, intercept: float | None = None) -> Markup:
+def line(made: FittedLine, slope: float | None = None, intercept: float | None = None) -> Markup:
     """The points and the line through them; dotted, the line of the baseline with `slope` and `intercept`."""
     figure = blank(margins=_MARGINS)
     axes = figure.subplots()

@@ -9,7 +9,7 @@ from perfsuite.report.model import VERDICTS, Recorded, Report, Row, Test
 from perfsuite.report.page import render
 from perfsuite.report.pictures import Picture
 from perfsuite.report.variants import Variants, variants_of, worse
-from perfsuite.session.plots import Distribution, Line, ProgramRecord
+from perfsuite.session.plots import Distribution, FittedLine, ProgramRecord
 
 _EXPLAINED = ("inconclusive", "not comparable", "improved")
 """The page lists the reasons of these verdicts."""
@@ -90,7 +90,7 @@ def _ratios(made: Distribution, metrics: Sequence[Row]) -> Picture:
     return Picture.of(drawings.distribution(made, limits, baseline), made.title, lines)
 
 
-def _line(made: Line, by_title: dict[str, Row]) -> Picture:
+def _line(made: FittedLine, by_title: dict[str, Row]) -> Picture:
     rounds = f", {made.rounds} rounds" if made.rounds > 1 else ""
     lines = [
         f"{number(made.per_unit)} {made.unit} a unit, and {number(made.intercept)} {made.unit}",

@@ -17,7 +17,7 @@ from perfsuite.gate.verdict import Source
 from perfsuite.measure.io import relative
 from perfsuite.measure.measurement import Better, Interval, Kind
 from perfsuite.measure.serialise import made, plain
-from perfsuite.session.plots import Distribution, Line, ProgramRecord
+from perfsuite.session.plots import Distribution, FittedLine, ProgramRecord
 
 SCHEMA = 1
 
@@ -142,7 +142,7 @@ class Test:
     seconds: float
     metrics: tuple[Row, ...] = ()
     distributions: tuple[Distribution, ...] = ()
-    lines: tuple[Line, ...] = ()
+    lines: tuple[FittedLine, ...] = ()
     programs: tuple[ProgramRecord, ...] = ()
     traces: tuple[TraceEntry, ...] = ()
 

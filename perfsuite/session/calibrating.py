@@ -124,7 +124,7 @@ class Calibrating(Mode):
         return left / ahead
 
     def _measure(self, key: Key, pair: Pair, end: float, share: float) -> None:
-        """Half of the time on the machine as it is, half with a busy process on each core; at least one gate."""
+        """Measure half of the time on the quiet machine, half with a busy process on each core; at least one gate."""
         workload = Workload(pair.reference, pair.until)
         try:
             order = sorted((False, True), key=lambda busy: sum(self._done(busy).values()))

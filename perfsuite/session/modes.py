@@ -156,7 +156,7 @@ class Rerunning(Gating):
         pytest.skip("the comparison was handed over")
 
 
-class Timing(Mode):
+class TimingOneSide(Mode):
     """One side of an upgrade check: time each comparison for `seconds`, and note its times: test, name, value, unit.
 
     Nothing is gated.

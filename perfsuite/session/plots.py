@@ -34,7 +34,7 @@ class Distribution:
 
 
 @dataclasses.dataclass(frozen=True)
-class Line:
+class FittedLine:
     """The points of one `perf.scaling`, and the line through them: `values` in `unit`, over `units`.
 
     `title` is that of the metric of the slope, `per_unit`. `interval` is that of the slope, None where it is exact.
@@ -94,10 +94,10 @@ def distribution_of(title: str, comparison: Comparison) -> Distribution:
     )
 
 
-def line_of(title: str, scaling: Scaling) -> Line:
+def line_of(title: str, scaling: Scaling) -> FittedLine:
     """The line behind the metric `title`."""
     exact = scaling.metric == "host_calls"
-    return Line(
+    return FittedLine(
         title,
         scaling.label,
         scaling.what,

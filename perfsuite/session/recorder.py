@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 from perfsuite.gate.budget import BudgetExceeded
 from perfsuite.gate.verdict import NO_EVIDENCE, Evidence, Gate, judge_budget
 from perfsuite.measure.measurement import Metric, title
-from perfsuite.session.plots import Distribution, Line, ProgramRecord
+from perfsuite.session.plots import Distribution, FittedLine, ProgramRecord
 from perfsuite.session.records import TestRecord, TraceRecord
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ class Recorder:
         self.traces: list[TraceRecord] = []
         """Of --perf-trace. What follows is for the pictures of --perf-report, and empty without it."""
         self.distributions: list[Distribution] = []
-        self.lines: list[Line] = []
+        self.lines: list[FittedLine] = []
         self.programs: list[ProgramRecord] = []
         self.compiled = 0
         """Programs that a compiler was run for; `cached` are those whose facts were in the cache."""

@@ -8,7 +8,7 @@ from pathlib import Path
 from perfsuite.gate.verdict import Gate
 from perfsuite.measure.measurement import Metric
 from perfsuite.measure.profiler.traces import Trace
-from perfsuite.session.plots import Distribution, Line, ProgramRecord
+from perfsuite.session.plots import Distribution, FittedLine, ProgramRecord
 
 LONGEST_PART = 80
 """Characters of one folder's name. Most file systems allow 255 bytes."""
@@ -58,7 +58,7 @@ class TestRecord:
     """That the body took."""
     distributions: tuple[Distribution, ...] = ()
     """Like the lines and the programs, of sessions with --perf-report only."""
-    lines: tuple[Line, ...] = ()
+    lines: tuple[FittedLine, ...] = ()
     programs: tuple[ProgramRecord, ...] = ()
 
 

@@ -43,7 +43,7 @@ _SIZE = " --perf-size="
 
 
 class PerfSession:
-    """Made once a session, when --perf is given; it starts JAX's backend.
+    """There is one a session, with --perf. It starts JAX's backend.
 
     `timing_refused` says why nothing can be timed here, or is empty. Raises `BaselineError` when the baselines of the
     present device or of the targets named in the options cannot be read, or cannot be written although they are to be
@@ -156,8 +156,8 @@ class PerfSession:
     def error_of_next_gate(self, item: pytest.Item) -> float:
         """The share of the session's error that the next comparison may spend. `item` is the test that makes it.
 
-        Expected are as many comparisons as the perf tests of the session have ratios on file, and one of each test that
-        has no metric on file.
+        It expects one comparison for each ratio among the baselines of the session's perf tests, and one for each test
+        without a baseline.
         """
         if self._gates_expected is None:
             perf_tests = {each.nodeid for each in item.session.items if "perf" in getattr(each, "fixturenames", ())}
@@ -205,7 +205,7 @@ class PerfSession:
         return lost
 
     def save(self) -> tuple[list[SaveResult], list[BaselineError]]:
-        """Record the metrics of the tests that passed: what became of each file, and the files that are as they were.
+        """Record the metrics of the tests that passed. Returns the result of each file, and the errors.
 
         Written are the present device's file, and those of targets that this run made metrics for, or whose tests ran
         and no longer make them.

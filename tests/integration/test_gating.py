@@ -199,7 +199,7 @@ def test_a_reported_metric_never_gates(project, perf_test):
     (project.path / "baselines/cpu.json").write_text(json.dumps(content))
     result = project.runpytest_inprocess("--perf")
     green(result)
-    result.stdout.fnmatch_lines(["not comparable: *the metric on file is reported (a paper)*"])
+    result.stdout.fnmatch_lines(["not comparable: *the baseline is reported (a paper)*"])
 
 
 def test_a_metric_recorded_twice_under_one_name_is_refused(project, perf_test):

@@ -35,7 +35,7 @@ def train(state, x):
 PLANTED = HEAD.replace("jnp.tanh(x @ x)", "jnp.sort(jnp.concatenate([x] * 100), axis=0)[:64] + jnp.tanh(x @ x)", 1)
 COMPARE = "perf.compare(call(step, X), call(reference, X), Budget(ratio=2))"
 TRACED = "*traced, a run*"
-UNKNOWN = "*(of the baseline no trace is kept here): host * us, *; the longest operations:"
+UNKNOWN = "*(no trace of the baseline is kept here): host * us, *; the longest operations:"
 
 
 @pytest.fixture

@@ -18,7 +18,7 @@ from perfsuite.report.model import (
     Test,
     TraceEntry,
 )
-from perfsuite.session.plots import Distribution, Line, ProgramRecord
+from perfsuite.session.plots import Distribution, FittedLine, ProgramRecord
 
 HEADER = Header(
     project="project",
@@ -58,11 +58,11 @@ def distribution(title: str = "a/b ratio to ready", ratios=(1.0, 1.1, 1.05, 0.99
     return Distribution(title, "a", "b", "ready", tuple(ratios), **{**medians, **made})
 
 
-def line(title: str = "step to return per unit", **fields) -> Line:
+def line(title: str = "step to return per unit", **fields) -> FittedLine:
     """Three points on a line, nearly."""
     made = {"units": (10.0, 20.0, 40.0), "values": (31.0, 60.0, 121.0), "per_unit": 3.0, **fields}
     rest = {"interval": Interval(2.9, 3.1), "intercept": 0.5, "r_squared": 0.999, "rounds": 12}
-    return Line(title, "step", "to return", "us", **{**rest, **made})
+    return FittedLine(title, "step", "to return", "us", **{**rest, **made})
 
 
 _texts = st.text(max_size=12)
@@ -123,7 +123,7 @@ _distributions = st.builds(
     _texts,
 )
 _lines = st.builds(
-    Line,
+    FittedLine,
     *[_texts] * 4,
     _tuples(_numbers),
     _tuples(_numbers),
