@@ -121,7 +121,7 @@ class DistributedHooks:
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         group = self.group
         if not group.writes:
-            terminalreporter.line(f"perfsuite: process {group.process} of {group.count}: the report is process 0's")
+            terminalreporter.line(f"perfsuite: process {group.process} of {group.count}: process 0 writes the report")
             return
         for line in group.differences:
             terminalreporter.line(line, yellow=True)

@@ -136,7 +136,7 @@ class Group:
     def ending_where_stuck(self, why: str) -> Iterator[None]:
         """End the session where the block takes too long: the others wait for this process in a program."""
         message = (
-            f"{self._me} {why}, and {STUCK_SECONDS:g} s later the others had not come to the end of that test: they "
+            f"{self._me} {why}, and the others did not reach the end of that test within {STUCK_SECONDS:g} s: they "
             "wait for it in a program, which nothing can interrupt"
         )
         timer = _timer(STUCK_SECONDS, self._end, message)
@@ -225,7 +225,7 @@ class Group:
         with self._lock:
             if self._over is not None or self._ended:
                 return
-            message = f"{why}. The session ends in all {self.count} processes (while at {self.doing}); nothing is saved"
+            message = f"{why}. The session ends in all {self.count} processes, during {self.doing}; nothing is saved"
             self._over = message
         os.write(self._stderr, f"\nperfsuite: process {self.process}: {message}\n".encode(errors="replace"))
         if gone == self._server:

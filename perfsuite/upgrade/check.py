@@ -43,7 +43,7 @@ def check(
         first = tests.metrics(old, "before")
         if not (first.run.notes.tests or first.run.notes.uncollected):
             why = first.run.problem or "no perf test was found"
-            raise CheckFailed(f"there is nothing to compare with: of the tests with the packages before, {why}")
+            raise CheckFailed(f"nothing to compare with: with the packages before, {why}")
         say("metrics: the tests with the packages after")
         second = tests.metrics(new, "after")
         windows: list[Window] = []
@@ -84,7 +84,7 @@ def _found(
 def _problems(first: FirstRun, second: FirstRun, windows: Sequence[Window]) -> Iterator[str]:
     for name, each in (("before", first), ("after", second)):
         if each.run.problem:
-            yield f"the tests with the packages {name}: {each.run.problem}"
+            yield f"with the packages {name}, {each.run.problem}"
     problems = [run.problem for window in windows for side in window.sides for run in side if run.problem]
     if problems:
         gave = plural(len(problems), "process gave", "processes gave")

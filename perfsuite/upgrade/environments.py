@@ -228,8 +228,7 @@ def _extra_of(requirement: Requirement) -> str | None:
 def _key(specs: Sequence[str]) -> str:
     """What an environment depends on: the packages named, the present ones, and Python."""
     present = sorted(
-        (str(each.metadata["Name"]), each.version, each.read_text("direct_url.json") or "")
-        for each in importlib.metadata.distributions()
+        (name, each.version, each.read_text("direct_url.json") or "") for name, each in _installed().items()
     )
     places = {spec: _changed(spec) for spec in specs if _is_place(spec)}
     parts: list[Any] = [_FORMAT, sorted(specs), places, present, sys.prefix, platform.python_version()]

@@ -127,14 +127,14 @@ class Tests:
         try:
             ended = run_bounded(command, directory=self.directory, environment=variables, output=output, seconds=limit)
         except OSError as error:
-            return Run(Notes(), 0.0, f"it could not be started ({error})")
+            return Run(Notes(), 0.0, f"pytest could not be started ({error})")
         took = time.monotonic() - started
         try:
             return Run(made(Notes, json.loads((folder / NOTES_FILE).read_bytes())), took)
         except (OSError, ValueError, TypeError, KeyError, AttributeError):
-            how = "its time was up" if ended is None else f"it ended with status {ended}"
+            how = f"was stopped after {limit:.0f} s" if ended is None else f"ended with status {ended}"
             text = " ".join(output.read_text(encoding="utf-8", errors="replace").split())[-_OUTPUT_SHOWN:]
-            return Run(Notes(), took, f"{how}; the end of its output: {text or 'nothing'}")
+            return Run(Notes(), took, f"pytest {how}; the end of its output: {text or 'nothing'}")
 
     def _arguments(self, folder: Path, baselines: Path, seconds: float | None) -> list[str]:
         first = ["-p", "perfsuite.hooks.upgrade_child", f"{OPTION}={folder}"]

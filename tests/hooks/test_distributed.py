@@ -180,7 +180,7 @@ def test_two_processes_measure_together_and_process_0_writes(tmp_path):
     assert "4 x cpu in 2 processes" in first
     assert "created" in first
     assert "test_counts: things differs: 3 in process 0, 4 in process 1; the worst one counts" in first
-    assert "perfsuite: process 1 of 2: the report is process 0's" in second
+    assert "perfsuite: process 1 of 2: process 0 writes the report" in second
     assert "created" not in second
     assert "step/step ratio to ready" not in second
     assert "perf.stays_async measures one process alone, and 2 measure together here" in first
@@ -312,7 +312,7 @@ def test_a_process_that_dies_or_is_waited_for_in_vain_ends_the_session_and_nothi
         assert middle.status[process] not in (0, 1, None), middle.said
         assert f"perfsuite: process {process}: process 2 (" in middle.outputs[process]
         assert (
-            "is gone: it was killed, or ended without a message. The session ends in all 4 processes (while at test_"
+            "is gone: it was killed, or ended without a message. The session ends in all 4 processes, during test_"
             in (middle.outputs[process])
         )
         assert "nothing is saved" in middle.outputs[process]
@@ -327,4 +327,4 @@ def test_a_process_that_dies_or_is_waited_for_in_vain_ends_the_session_and_nothi
     assert stuck.status == [2, 2], stuck.said
     for output in stuck.outputs:
         assert "failed test_stuck.py::test_stuck (AssertionError: too early" in output
-        assert "2 s later the others had not come to the end of that test" in output
+        assert "the others did not reach the end of that test within 2 s" in output

@@ -163,7 +163,7 @@ class TestExitStatus:
         assert tests.ran[2:].count("before") == tests.ran[2:].count("after") == 10
 
     def test_a_test_that_died(self, fake, capsys):
-        dead = FirstRun(Run(Notes(), 1.0, "it ended with status -11; the end of its output: boom"), {})
+        dead = FirstRun(Run(Notes(), 1.0, "pytest ended with status -11; the end of its output: boom"), {})
         status, tests = fake(recorded(f=3), dead)
         assert status == 1
         written = capsys.readouterr().out
