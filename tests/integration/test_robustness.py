@@ -413,7 +413,7 @@ def test_thousands_of_metrics_are_saved_and_the_one_that_got_worse_is_named(proj
     result = project.runpytest_inprocess("--perf")
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(
-        ["*metric 1234 is 4 things, +1 over the baseline 3 things", "3000 metrics: 2999 pass, 1 fail"]
+        ["*metric 1234 is 4 things, +1 over the baseline 3 things", "3,000 metrics: 2999 pass, 1 fail"]
     )
 
 
