@@ -22,7 +22,7 @@ from perfsuite.measure.profiler.trace_recording import writable
 from perfsuite.measure.serialise import made, plain
 from perfsuite.measure.targets.targets import target
 from perfsuite.options import Options, marker_arguments
-from perfsuite.processes.group import join
+from perfsuite.processes.group import Group, join
 from perfsuite.processes.launch import LAUNCH, TASK, Task
 from perfsuite.report import text
 from perfsuite.report.terminal.summary import session_header, session_summary
@@ -44,49 +44,29 @@ _PARALLEL = "other processes share the machine under pytest-xdist, so a timing w
 
 
 def start(config: pytest.Config, options: Options) -> None:
-    """Start JAX, read the baselines and register the hooks. Raises `pytest.UsageError` for damaged baselines and
-    for a target that is not known, and where --perf-trace or --perf-report names no folder that can be written.
+    """Start JAX, read the baselines and register the hooks.
+
+    Raises `pytest.UsageError` for damaged baselines, for a target that is not known, and where --perf-trace or
+    --perf-report names a folder that cannot be written.
     """
     group = join()
     if group is not None:
         options = distributed_hooks.begin(group, config, options)
-    _check_targets(options)
-    if options.traces is not None:
-        try:
-            writable(options.traces)
-        except MeasurementError as error:
-            raise pytest.UsageError(f"--perf-trace: {error}") from None
-    task = config.stash.get(TASK, None)
     # pytest-xdist gives its workers, and only them, a `workerinput`.
     is_worker = hasattr(config, "workerinput")
-    if options.report is not None and not is_worker:
-        from perfsuite.report import files
-
-        try:
-            files.check_folder(options.report)
-        except files.ReportError as error:
-            raise pytest.UsageError(f"--perf-report: {error}") from None
-    try:
-        with libtpu_silenced():  # it starts JAX's backend
-            session = PerfSession(
-                options,
-                timing_refused=_PARALLEL if is_worker else "",
-                cache=_cache(config) if task is None else task.cache,
-                group=group,
-                mode=_mode(options, task),
-                say=text.failure,
-            )
-        hooks: object = ActiveHooks(session, config.rootpath, is_worker or (group is not None and not group.writes))
-        if isinstance(session.mode, Calibrating):
-            hooks = CalibrationHooks(session.mode, config.rootpath)
-    except BaselineError as error:
-        raise pytest.UsageError(str(error)) from None
+    _check_options(options, reports=not is_worker)
+    session = _session(config, options, group, timing_refused=_PARALLEL if is_worker else "")
     if group is not None:
         distributed_hooks.check_alike(group, session)
     config.stash[_SESSION] = session
-    config.pluginmanager.register(hooks, "perfsuite-active")
-    if isinstance(hooks, ActiveHooks) and not hooks.is_worker and task is None:
-        github.register_actions(config, hooks.report)
+    if isinstance(session.mode, Calibrating):
+        config.pluginmanager.register(CalibrationHooks(session.mode, config.rootpath), "perfsuite-active")
+    else:
+        is_worker = is_worker or (group is not None and not group.writes)
+        hooks = ActiveHooks(session, config.rootpath, is_worker)
+        config.pluginmanager.register(hooks, "perfsuite-active")
+        if not is_worker and TASK not in config.stash:
+            github.register_actions(config, hooks.report)
     # Remember what compiles from here on, to explain a later recompilation.
     cleanup = contextlib.ExitStack()
     cleanup.enter_context(compiles.observe())
@@ -95,6 +75,43 @@ def start(config: pytest.Config, options: Options) -> None:
     if group is None or group.writes:
         cleanup.enter_context(progress.shown_below(config, session.mode.part_of))
     config.add_cleanup(cleanup.close)
+
+
+def _session(config: pytest.Config, options: Options, group: Group | None, *, timing_refused: str) -> PerfSession:
+    task = config.stash.get(TASK, None)
+    try:
+        with libtpu_silenced():  # it starts JAX's backend
+            return PerfSession(
+                options,
+                timing_refused=timing_refused,
+                cache=_cache(config) if task is None else task.cache,
+                group=group,
+                mode=_mode(options, task),
+                say=text.failure,
+            )
+    except BaselineError as error:
+        raise pytest.UsageError(str(error)) from None
+
+
+def _check_options(options: Options, *, reports: bool) -> None:
+    """Raise `pytest.UsageError` for what would fail only at its first use, which may be minutes away."""
+    try:
+        for name in options.targets:
+            target(name)
+    except ValueError as error:
+        raise pytest.UsageError(f"{options.targets_from}: {error}") from None
+    try:
+        if options.traces is not None:
+            writable(options.traces)
+    except MeasurementError as error:
+        raise pytest.UsageError(f"--perf-trace: {error}") from None
+    if options.report is not None and reports:
+        from perfsuite.report import files
+
+        try:
+            files.check_folder(options.report)
+        except files.ReportError as error:
+            raise pytest.UsageError(f"--perf-report: {error}") from None
 
 
 def _mode(options: Options, task: Task | None) -> Callable[[PerfSession], Mode] | None:
@@ -111,15 +128,6 @@ def _cache(config: pytest.Config) -> Path | None:
         return Path(config.cache.mkdir("perfsuite")) if getattr(config, "cache", None) is not None else None
     except OSError:  # read-only: then each session compiles again
         return None
-
-
-def _check_targets(options: Options) -> None:
-    if options.targets:
-        for name in options.targets:
-            try:
-                target(name)
-            except ValueError as error:
-                raise pytest.UsageError(f"{options.targets_from}: {error}") from None
 
 
 def perf_of(item: pytest.Item) -> Perf:
