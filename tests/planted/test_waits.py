@@ -88,6 +88,7 @@ def test_stays_async(perf, which):
     fn = {"control": step, "filter_jit": eqx.filter_jit(work), "loss": reads_the_loss}[which]
     assert perf.stays_async(call(fn, X), name=which).waits is False
 
+@pytest.mark.perf(seconds=20)
 def test_too_small(perf):
     def slow_host(x):
         end = time.perf_counter() + 2e-3
