@@ -28,7 +28,7 @@ CAUGHT = {
     PROGRAM: ("head", r"assert products == pytest.approx"),
     SMALLER_PROGRAM: (
         "donated",
-        r"assert not program.lost_donations\n.* assert not \(LostDonation\(path=\"args\[0\]\['params'\]",
+        r"assert not program.lost_donations\n.* assert not \(DonatedArgument\(path=\"args\[0\]\['params'\]",
     ),
 }
 """What is planted for each test, and what it says."""
