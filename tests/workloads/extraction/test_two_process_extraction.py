@@ -29,7 +29,8 @@ def free_port():
 
 def run_pair(role, folder):
     """Both processes' exit status and output, and what they said."""
-    environment = {**os.environ, "JAX_PLATFORMS": "cpu"}
+    path = os.pathsep.join([str(Path(worker.__file__).parents[1]), os.environ.get("PYTHONPATH", "")])
+    environment = {**os.environ, "JAX_PLATFORMS": "cpu", "PYTHONPATH": path}
     command = [sys.executable, worker.__file__, role]
     rest = [str(free_port()), str(folder)]
     with contextlib.ExitStack() as stack:
