@@ -9,7 +9,7 @@ from perfsuite.gate.advice import advice_on
 from perfsuite.gate.environment import HOST_CALLS_UNIT
 from perfsuite.gate.verdict import Gate, Part
 from perfsuite.measure.measurement import Kind, Metric
-from perfsuite.measure.words import number, percent
+from perfsuite.measure.words import number, percent, plural
 
 OTHERS_NAMED = 4
 """How many metrics that failed beside the first a test's message names."""
@@ -46,7 +46,7 @@ def program_lines(gate: Gate) -> list[str]:
     """How the program differs from that of the baseline, in lines under a heading; none where it does not."""
     if not gate.program:
         return []
-    return ["the program against that of the baseline:", *(f"  {line}" for line in gate.program)]
+    return ["differences from the baseline's program:", *(f"  {line}" for line in gate.program)]
 
 
 def first(gate: Gate) -> str:
@@ -58,10 +58,10 @@ def first(gate: Gate) -> str:
         return ""
     if gate.versions:
         versions = ", ".join(gate.versions)
-        return f"run it with the versions of the baseline, too ({versions}): is it the upgrade, or the code?"
+        return f"run it with the baseline's versions too ({versions}), to see whether the upgrade or the code causes it"
     if places:
         return f"look at {places[0]}"
-    return "if that is meant, record it: pytest --perf-save"
+    return "if you intend this change, record it: pytest --perf-save"
 
 
 def failure(gates: Sequence[Gate]) -> str:
@@ -74,7 +74,7 @@ def failure(gates: Sequence[Gate]) -> str:
     if not judged:
         said, others = reason(unrecorded[0]), unrecorded[1:]
         names = ", ".join(gate.metric.title for gate in others[:OTHERS_NAMED])
-        return f"{said}\nnor have: {names}{_and_more(others)}" if others else said
+        return f"{said}\nalso without a baseline: {names}{_and_more(others)}" if others else said
     worst, others = judged[0], judged[1:]
     lines = [reason(worst)]
     if worst.cause:
@@ -84,10 +84,16 @@ def failure(gates: Sequence[Gate]) -> str:
     if others:
         lines.append(f"also worse: {'; '.join(map(_in_short, others[:OTHERS_NAMED]))}{_and_more(others)}")
     if unrecorded:
-        lines.append(f"without a baseline (--perf-strict): {len(unrecorded)}: pytest --perf-save records them")
+        lines.append(without_baseline(len(unrecorded), " (--perf-strict)"))
     if worst.program or others[OTHERS_NAMED:]:
-        lines.append("in full: in the section perfsuite at the end")
+        lines.append("full message: in the section perfsuite at the end")
     return "\n".join(lines)
+
+
+def without_baseline(count: int, why: str = "") -> str:
+    """How many metrics have no baseline, and how to record them."""
+    verb, them = ("has", "it") if count == 1 else ("have", "them")
+    return f"{plural(count, 'metric')} {verb} no baseline{why}: pytest --perf-save records {them}"
 
 
 def growth(parts: Sequence[Part], unit: str) -> str:

@@ -40,12 +40,13 @@ def test_first_is_the_upgrade_where_there_was_one():
     detail, places = {"dot in f": 3}, {"dot in f": "model.py:4 in f"}
     said = first(detail, places, {"dot in f": 1}, OLDER)
     assert (
-        said == "run it with the versions of the baseline, too (jax 0.10.1 -> 0.10.2): is it the upgrade, or the code?"
+        said
+        == "run it with the baseline's versions too (jax 0.10.1 -> 0.10.2), to see whether the upgrade or the code causes it"
     )
 
 
 def test_first_is_to_record_it_where_nothing_else_is_known():
-    assert first() == "if that is meant, record it: pytest --perf-save"
+    assert first() == "if you intend this change, record it: pytest --perf-save"
 
 
 def test_nothing_is_added_where_the_reason_has_advice():
@@ -79,10 +80,10 @@ def test_what_differs_in_a_program_is_left_to_the_closing_section():
     assert failure([made]).splitlines() == [
         "flops is 8 fusions, +1 over the baseline 7 fusions; grew: dot (+1) at x.py:3",
         "first: look at x.py:3",
-        "in full: in the section perfsuite at the end",
+        "full message: in the section perfsuite at the end",
     ]
     assert text.in_full(made).splitlines()[1:] == [
-        "the program against that of the baseline:",
+        "differences from the baseline's program:",
         "  flops: 7 -> 8",
         "  + 1 x dot",
     ]
@@ -92,7 +93,7 @@ def test_other_metrics_are_named_in_one_line():
     said = failure([gate("a"), gate("b", 9), gate("c", baseline=None, source="budget")])
     assert said.splitlines() == [
         "a is 8 fusions, +1 over the baseline 7 fusions",
-        "first: if that is meant, record it: pytest --perf-save",
+        "first: if you intend this change, record it: pytest --perf-save",
         "also worse: b 7 -> 9 fusions; c 8 fusions",
     ]
 
@@ -106,11 +107,11 @@ def test_many_metrics_do_not_make_a_long_message():
 def test_metrics_without_a_baseline_are_counted():
     new = [gate(name, source=None, strict=True) for name in "abcdef"]
     assert failure(new[:1]) == "a has no baseline (--perf-strict): pytest --perf-save records it"
-    assert failure(new).splitlines()[1] == "nor have: b, c, d, e and 1 more"
+    assert failure(new).splitlines()[1] == "also without a baseline: b, c, d, e and 1 more"
     assert failure([*new[:2], gate("z", cause="a sleep")]).splitlines() == [
         "z is 8 fusions, +1 over the baseline 7 fusions",
         "likely cause: a sleep",
-        "without a baseline (--perf-strict): 2: pytest --perf-save records them",
+        "2 metrics have no baseline (--perf-strict): pytest --perf-save records them",
     ]
 
 

@@ -121,7 +121,7 @@ def test_without_the_compiler_a_test_is_skipped_and_fails_under_strict(project, 
     result.stdout.fnmatch_lines(['*pip install "perfsuite*"*--perf-strict*'])
 
 
-SECTION = "*the program against that of the baseline:"
+SECTION = "*differences from the baseline's program:"
 PLANTED = STEP.replace("step", "jax.jit(lambda x: jnp.sort(x @ x) + 1)")
 
 

@@ -185,7 +185,7 @@ def planted(step_project, run):
     return plant
 
 
-SECTION = "the program against that of the baseline:"
+SECTION = "differences from the baseline's program:"
 
 
 def test_control_no_change_is_green_and_compiles_nothing(step_project, run):

@@ -130,9 +130,7 @@ def _explanations(reporter: pytest.TerminalReporter, gates: Sequence[Gate]) -> N
             if gate.verdict == verdict:
                 reporter.line(f"{verdict}: {gate.test}: {text.in_full(gate)}", **COLORS[verdict])
     if new := sum(gate.verdict == "new" for gate in gates):
-        verb, them = ("has", "it") if new == 1 else ("have", "them")
-        line = f"new: {plural(new, 'metric')} {verb} no baseline: pytest --perf-save records {them}"
-        reporter.line(line, **COLORS["new"])
+        reporter.line(f"new: {text.without_baseline(new)}", **COLORS["new"])
 
 
 def _in_words(change: SavedChange) -> str:
