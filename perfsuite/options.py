@@ -131,8 +131,8 @@ class Option:
 
 
 OPTIONS = (
-    Option("--perf", "run the perf tests, and fail those that got worse", "gating", in_child=True, in_report=True),
-    Option("--perf-only", "as --perf, and deselect every other test", "only", must_agree=True, in_report=True),
+    Option("--perf", "run the perf tests, and fail each test that got worse", "gating", in_child=True, in_report=True),
+    Option("--perf-only", "like --perf, and deselect all other tests", "only", must_agree=True, in_report=True),
     Option(
         "--perf-save",
         "run the perf tests and record their metrics as baselines",
@@ -160,7 +160,7 @@ OPTIONS = (
     ),
     Option(
         "--perf-seconds",
-        "most time that one timing gate may sample for (default: 5)",
+        "longest sampling time of one timing gate, in seconds (default: 5)",
         "seconds",
         type=_above_zero("seconds"),
         default=5.0,
@@ -170,8 +170,8 @@ OPTIONS = (
     ),
     Option(
         "--perf-processes",
-        "most processes for one comparison (default: 1): where the time of this one leaves it undecided, its test runs "
-        "again in fresh processes, one after another, until their samples together decide it",
+        "most processes for one comparison (default: 1): if it is undecided when its time is up, its test runs again "
+        "in fresh processes, one after another, until their samples together decide it",
         "processes",
         type=_processes,
         default=1,
@@ -181,13 +181,13 @@ OPTIONS = (
     ),
     Option(
         "--perf-calibrate",
-        "gate nothing, but measure on the tests' own calls how often a gate raises a false alarm on this machine, and "
-        "which slowdown it catches 99 times in 100; write that beside the baselines",
+        "gate nothing; run the tests' comparisons to measure how often a gate raises a false alarm on this machine, "
+        "and which slowdown it catches 99 times in 100; write the result beside the baselines",
         in_child=False,
     ),
     Option(
         "--perf-calibrate-minutes",
-        "about how long --perf-calibrate measures in all (default: 10); one gate takes --perf-seconds at most",
+        "about how many minutes --perf-calibrate measures in all (default: 10); one gate takes --perf-seconds at most",
         type=_above_zero("minutes"),
         default=10.0,
         metavar="M",
@@ -201,8 +201,8 @@ OPTIONS = (
     ),
     Option(
         "--perf-target",
-        "compile for this device, which need not be present, instead of the devices of the ini option perf_targets; "
-        "may be given several times: --perf-target=tpu-v5e",
+        "compile for this device, present or not, instead of the devices in the ini option perf_targets: "
+        "--perf-target=tpu-v5e; repeat the option for several devices",
         "targets",
         metavar="NAME",
         several=True,
@@ -211,8 +211,8 @@ OPTIONS = (
     ),
     Option(
         "--perf-trace",
-        "trace the calls of each perf test with JAX's profiler, after they were measured, and keep the traces "
-        "(Perfetto and XPlane) below this folder",
+        "after measuring, trace the calls of each perf test with JAX's profiler, and keep the traces (Perfetto and "
+        "XPlane) in this folder",
         "traces",
         type=_folder,
         metavar="DIR",
@@ -222,8 +222,8 @@ OPTIONS = (
     ),
     Option(
         "--perf-report",
-        "write a report of the perf tests into this folder: report.html (one page, complete in itself), report.json "
-        "and report.md",
+        "write a report of the perf tests into this folder: report.html (one page that needs no other file), "
+        "report.json and report.md",
         type=_folder,
         metavar="DIR",
         in_child=None,
@@ -238,7 +238,7 @@ def add_options(parser: pytest.Parser) -> None:
         option.declare(group)
     parser.addini("perf_baselines", "folder of the baseline files, relative to the rootdir", default="baselines")
     parser.addini("perf_strict", "fail perf tests that have a metric without a baseline", type="bool", default=False)
-    parser.addini("perf_targets", "devices that the tests using perf_target compile for: tpu-v5e tpu-v6e", type="args")
+    parser.addini("perf_targets", "devices to compile for, in tests that use perf_target: tpu-v5e tpu-v6e", type="args")
 
 
 def options_in_child() -> dict[str, Any]:
@@ -335,8 +335,8 @@ def _check_calibrating(config: pytest.Config) -> None:
         )
     if option.perf_report:
         raise pytest.UsageError(
-            "--perf-calibrate and --perf-report contradict each other: while calibrating nothing is gated, so there is "
-            "nothing to report; the next report shows what was calibrated"
+            "--perf-calibrate and --perf-report contradict each other: --perf-calibrate gates nothing, so there is "
+            "nothing to report; the next report shows the calibration"
         )
     # pytest-xdist sets it, from -n too; its workers get the main process's options, but never this far.
     if getattr(option, "dist", "no") != "no":

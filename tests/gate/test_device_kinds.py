@@ -100,8 +100,8 @@ class Session:
 
 def test_the_header_says_how_the_file_of_an_unknown_kind_is_named(tmp_path):
     assert session_header(Session(tmp_path, "gfx950:sramecc+:xnack-"), tmp_path)[1] == (
-        "perfsuite: unknown kind of device 'gfx950:sramecc+:xnack-': its baseline file, "
-        "gfx950-sramecc-xnack-66043141.json, is named after it"
+        "perfsuite: unknown device kind 'gfx950:sramecc+:xnack-': its baseline file is "
+        "gfx950-sramecc-xnack-66043141.json"
     )
     assert len(session_header(Session(tmp_path, "TPU v5 lite"), tmp_path)) == 2
 

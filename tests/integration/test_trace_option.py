@@ -62,7 +62,7 @@ def test_every_instrument_that_runs_something_leaves_its_trace_with_metrics_and_
             "    * us      1 x  jit__lambda: *",
             "test_all.py::test_scaling",
             "  rows, 4: *",
-            "no trace of test_all.py::test_nothing: perf.trace and perf.trace_block *",
+            "no trace of test_all.py::test_nothing: no instrument ran a call there; use perf.trace or perf.trace_block",
             "8 traces below out/traces: open a perfetto_trace.json.gz with https://ui.perfetto.dev, or *",
         ]
     )

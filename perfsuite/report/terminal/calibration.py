@@ -57,7 +57,7 @@ def calibration_summary(
     if outcome.unreached:
         count = plural(outcome.unreached, "more workload")
         verb = "was" if outcome.unreached == 1 else "were"
-        reporter.line(f"{count} {verb} not reached in time: allow more --perf-calibrate-minutes", yellow=True)
+        reporter.line(f"{count} {verb} not measured in time: increase --perf-calibrate-minutes", yellow=True)
     if saved:
         reporter.line(f"written: {relative(outcome.path, rootpath)}")
     if message:
@@ -96,19 +96,23 @@ def _row(name: str, results: Sequence[Calibrated], sizes: Sequence[float], effec
 
 
 def _legend(reporter: pytest.TerminalReporter, outcome: CalibrationOutcome) -> None:
-    reporter.line("counted: A/A gates (the reference against itself, limit 1), and planted slowdowns caught/tried")
     reporter.line(
-        "derived: the slowdown that the next gate catches 99 times in 100, from how far the A/A gates were from an "
-        "alarm; in all: on every workload"
+        "counted: A/A gates (the reference compared with itself, limit 1), and planted slowdowns: caught/tried"
+    )
+    reporter.line(
+        "99 in 100: the slowdown that the next gate catches 99 times in 100, estimated from the A/A gates; in all: on "
+        "every workload"
     )
     ends = dict.fromkeys(round(1 / error) for error in (outcome.promised, outcome.least_promised))
     between = " to ".join(map(str, ends))
-    reporter.line(f"error: a gate may raise a false alarm once in {between}, its share of what a session of these may")
-    reporter.line(f"busy: beside {outcome.cores} processes that compute all the time, one a core")
+    reporter.line(
+        f"promised: a gate raises a false alarm at most once in {between}; the gates of a session share its error"
+    )
+    reporter.line(f"busy: {plural(outcome.cores, 'process', 'processes')} computing all the time, one on each core")
     if any(result.found.effect is None for result in outcome.results):
         reporter.line(
-            "-: not tried, or not known: too few A/A gates, or too few pairs for an interval; allow more "
-            "--perf-calibrate-minutes, or more --perf-seconds",
+            "-: not tried, or unknown: too few A/A gates, or too few pairs for an interval; increase "
+            "--perf-calibrate-minutes or --perf-seconds",
             yellow=True,
         )
 
@@ -123,7 +127,7 @@ def _alarms(reporter: pytest.TerminalReporter, outcome: CalibrationOutcome) -> N
     if outcome.alarms_too_often:
         reporter.line(
             f"that is more often than the promised 1 in {round(1 / outcome.promised)}: "
-            "do not trust this machine's gates before you know why",
+            "do not trust this machine's gates until you know why",
             red=True,
             bold=True,
         )

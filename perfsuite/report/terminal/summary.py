@@ -92,7 +92,7 @@ def _file_name(session: PerfSession, rootpath: Path) -> list[str]:
     kind, path = session.environment.device_kind, relative(session.path_of(None), rootpath)
     lines = []
     if not is_known_kind(kind):
-        lines.append(f"unknown kind of device {kind!r}: its baseline file, {path}, is named after it")
+        lines.append(f"unknown device kind {kind!r}: its baseline file is {path}")
     if others := namesakes(kind, session.baselines_of(None).environments.values()):
         lines.append(f"{path} also has metrics of another kind of device with the same name: {', '.join(others)}")
     return lines
