@@ -19,7 +19,7 @@ _STYLES: dict[Outcome, Style] = {
 _TITLES: dict[Outcome, str] = {
     "same": "the same",
     "unclear": "unclear (they differ by less than their noise)",
-    "info": "info (they differ, and never gate)",
+    "info": "info (they differ, but are never gated)",
     "tolerated": "tolerated (they differ by no more than the gate allows)",
 }
 _LISTED: tuple[Outcome, ...] = ("worse", "better", "unclear", "not comparable", "added", "removed")
@@ -93,7 +93,7 @@ def _calibration(selected: Baselines, paint: Paint) -> list[str]:
             cells.setdefault((test, workload), {})[what] = f"{number(entry.value)} {unit}"
     columns = sorted({what for of_row in cells.values() for what in of_row}, key=_by_size)
     rows = [(f"  {workload}", *(row.get(what, "-") for what in columns)) for (_, workload), row in cells.items()]
-    about = "results of pytest --perf-calibrate: false alarms and caught slowdowns, each of a number of gates"
+    about = "results of pytest --perf-calibrate: false alarms and caught slowdowns, with the number of gates"
     return [about, *_under_their_tests(("workload", *columns), rows, [test for test, _ in cells], paint)]
 
 

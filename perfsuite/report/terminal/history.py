@@ -18,8 +18,8 @@ LETTERS = "_.,-~=*#"
 _WIDEST = 40
 _MARKS: dict[By, str] = {"gate": "*", "drift": "~"}
 _MEANING: dict[By, str] = {
-    "gate": "* the gate's rule compared two saves: there are too few for a change point",
-    "drift": "~ little by little, around this commit",
+    "gate": "* found by the gate's rule for two saves: there are too few saves for a change point",
+    "drift": "~ a gradual change, around this commit",
 }
 _MOST_NAMED = 3
 
@@ -38,12 +38,12 @@ def history_lines(following: Following, most: int, paint: Paint = uncolored, lev
         lines += ["", *_metrics(following, moved[:most], paint, levels)]
         if len(moved) > most:
             lines.append(f"  and {len(moved) - most} more that moved less: --metrics {len(moved)} shows them all")
-        lines += ["", paint("commits that metrics moved in, the newest first", "bold")]
+        lines += ["", paint("commits in which metrics moved, the newest first", "bold")]
         for each in following.commits:
             lines += _commit(each, paint)
     if following.left_out:
         others = plural(following.left_out, "metric")
-        lines.append(f"{others} of other kinds left out: --kind info follows those that never gate")
+        lines.append(f"{others} of other kinds left out: --kind info shows those that are never gated")
     return lines + (_legend(following, moved[:most]) if moved else [])
 
 
@@ -112,5 +112,5 @@ def _legend(following: Following, moved: Sequence[Followed]) -> list[str]:
     if any(not version.commit.id for version in following.history.versions):
         lines.append("not committed: the file in the working tree")
     if any(len(each.steps) > 1 for each in moved):
-        lines.append("(+1): it moved once more, by less")
+        lines.append("(+1): the metric moved once more, by less")
     return lines

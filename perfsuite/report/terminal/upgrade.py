@@ -25,9 +25,9 @@ def check_lines(check: Check, *, everything: bool = False, paint: Paint = uncolo
     """The lines. `everything` also lists the metrics that did not change."""
     sides = {"before": check.before, "after": check.after}
     lines = [f"{side}: {' '.join(made.specs) or 'the present packages'}" for side, made in sides.items()]
-    lines.append(f"what differs: {', '.join(check.versions) or 'nothing, every package is the same'}")
+    lines.append(f"what differs: {', '.join(check.versions) or 'nothing: all packages are the same'}")
     for side, made in sides.items():
-        lines += [f"{side}, against a package's own requirements: {line}" for line in made.contradictions]
+        lines += [f"{side}, conflict with a package's requirements: {line}" for line in made.contradictions]
     lines += [paint(f"note: {note}", "yellow") for note in check.notes]
     lines += _tests(check, paint)
     for where in PLACES:
@@ -41,7 +41,7 @@ def check_lines(check: Check, *, everything: bool = False, paint: Paint = uncolo
 def _tests(check: Check, paint: Paint) -> Iterator[str]:
     if check.tests:
         yield ""
-        yield "tests that did not pass with both:"
+        yield "tests that did not pass on both sides:"
     for test in check.tests:
         text = f"  {test.test}: {test.before} -> {test.after}"
         yield paint(text, "red") if test.worse else text
@@ -78,16 +78,16 @@ def _foot(check: Check, paint: Paint) -> Iterator[str]:
     timed = [change for change in check.changes if change.processes > 1]
     if timed:
         yield (
-            f"times: {plural(len(timed), 'metric')} over {sum(check.windows)} processes of each side, in random order; "
-            f"the chance that any verdict among them is wrong is {ERROR:.0%} at most"
+            f"times: {plural(len(timed), 'metric')} from {sum(check.windows)} processes on each side, in random order; "
+            f"the probability that any of their verdicts is wrong is at most {ERROR:.0%}"
         )
         seen = smallest_seen(timed)
         if seen is not None:
-            yield f"half of them would show a change of {seen:.1%}: more --rounds show smaller ones"
+            yield f"half of them would show a change of {seen:.1%}: use more --rounds for smaller changes"
     yield (
         f"{plural(len(check.changes), 'metric')}: {_counted(check.changes)}"
         if check.changes
-        else "no metric is in both"
+        else "no metric was measured on both sides"
     )
     lost = sum(test.worse for test in check.tests)
     if check.worse:

@@ -35,7 +35,7 @@ def test_what_changed_is_listed_by_where_and_the_rest_is_counted():
     assert not re.search(r"^  g", text, re.MULTILINE)
     assert re.search(r"  f +0 calls +4 calls +\+4 +worse\n +more calls of a \(\+4\)", text)
     assert "\n".join(check_lines(check(slower, same), everything=True)).count("\n  g ") == 1
-    assert "over 10 processes of each side" in text
+    assert "from 10 processes on each side" in text
     assert text.endswith("worse: 2 metrics")
 
 
