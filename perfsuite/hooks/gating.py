@@ -28,7 +28,8 @@ from perfsuite.report import text
 from perfsuite.report.terminal.summary import session_header, session_summary
 from perfsuite.report.terminal.traces import trace_summary
 from perfsuite.session.calibrating import Calibrating
-from perfsuite.session.modes import Mode
+from perfsuite.session.mode import Mode
+from perfsuite.session.modes import Gating, Saving
 from perfsuite.session.outcomes import facts_of
 from perfsuite.session.records import TestRecord
 from perfsuite.session.session import PerfSession, split_parameters
@@ -114,12 +115,14 @@ def _check_options(options: Options, *, reports: bool) -> None:
             raise pytest.UsageError(f"--perf-report: {error}") from None
 
 
-def _mode(options: Options, task: Task | None) -> Callable[[PerfSession], Mode] | None:
-    """What makes the mode of the session; None leaves it to the session, which gates or saves."""
+def _mode(options: Options, task: Task | None) -> Callable[[PerfSession], Mode]:
+    """What makes the mode of the session."""
     if task is not None:
         return task.mode
     minutes = options.calibrate
-    return None if minutes is None else lambda session: Calibrating(session, minutes)
+    if minutes is not None:
+        return lambda session: Calibrating(session, minutes)
+    return Saving if options.save else Gating
 
 
 def _cache(config: pytest.Config) -> Path | None:

@@ -15,7 +15,7 @@ from perfsuite.processes.handover import Request, read_request, write_reason
 from perfsuite.processes.launch import TASK, Task
 
 if TYPE_CHECKING:  # see `_mode`
-    from perfsuite.session.modes import Mode
+    from perfsuite.session.mode import Mode
     from perfsuite.session.session import PerfSession
 
 _LONGEST_REASON = 500

@@ -23,7 +23,7 @@ from perfsuite.processes.launch import TASK, Task
 from perfsuite.upgrade.notes import NOTES_FILE, OPTION, REQUEST_FILE, Notes, Stage, StageNote, TimeNote, UpgradeRequest
 
 if TYPE_CHECKING:  # see `UpgradeHooks.mode`
-    from perfsuite.session.modes import Mode
+    from perfsuite.session.mode import Mode
     from perfsuite.session.session import PerfSession
 
 _STAGES: dict[str, Stage] = {

@@ -12,7 +12,7 @@ from perfsuite.measure.measurement import Metric
 from perfsuite.measure.runtime.hostcalls import host_calls
 from perfsuite.measure.timing.block import Until
 from perfsuite.measure.timing.comparison import Comparison
-from perfsuite.session.modes import Pair
+from perfsuite.session.mode import Pair
 from perfsuite.session.plots import distribution_of
 
 COMPARE = declare("perf.compare", budget=("ratio", "overhead_us"), needs=("quiet",))

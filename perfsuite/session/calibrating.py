@@ -16,7 +16,8 @@ from perfsuite.gate.limits import Compared, Limits
 from perfsuite.measure.stats.error_rates import DECIDING_ERROR
 from perfsuite.measure.timing.calibrating import Trial, Workload, count_trials, smallest_caught, too_many_alarms
 from perfsuite.measure.timing.load import busy_neighbours, cores
-from perfsuite.session.modes import Mode, Pair
+from perfsuite.session.mode import Pair
+from perfsuite.session.modes import SessionMode
 from perfsuite.session.session import PerfSession
 
 _GLANCE = 0.5
@@ -32,7 +33,7 @@ Key = tuple[str, str]
 """A test and its workload."""
 
 
-class Calibrating(Mode):
+class Calibrating(SessionMode):
     """The mode of a session that calibrates: its trials, and the time that they may take.
 
     `minutes` are those of all trials, without the tests' own set-up. Raises `BaselineError` where the file is damaged

@@ -4,13 +4,10 @@ The modes here gate, save, make one comparison again in a fresh process, or time
 `session.calibrating` has the mode of --perf-calibrate.
 """
 
-import abc
-import dataclasses
 import math
 from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import numpy as np
 import pytest
@@ -18,73 +15,27 @@ import pytest
 from perfsuite.gate.limits import Compared, Limits
 from perfsuite.gate.verdict import Gate, Rerun
 from perfsuite.measure import progress
-from perfsuite.measure.call import Call
 from perfsuite.measure.stats.error_rates import DECIDING_ERROR
 from perfsuite.measure.stats.sequential import Estimate
-from perfsuite.measure.timing.block import Until
-from perfsuite.measure.timing.comparison import Comparison, Settled, compare_calls, pooled
+from perfsuite.measure.timing.comparison import Comparison, pooled
 from perfsuite.processes import rerun
 from perfsuite.processes.handover import Request, write_samples
 from perfsuite.processes.rerun import ProcessFailed
-
-if TYPE_CHECKING:
-    from perfsuite.session.session import PerfSession  # which holds a mode
+from perfsuite.session.mode import Mode, Pair
+from perfsuite.session.session import PerfSession
 
 MOST_PROCESSES = 50
 """Where more than these would be needed, more samples are not what settles a comparison."""
 
 
-@dataclasses.dataclass(frozen=True)
-class Pair:
-    """The two calls of one comparison, in the test `item`. `name` is unique in the test."""
+class SessionMode(Mode):
+    """A mode that knows its session."""
 
-    item: pytest.Item
-    name: str
-    candidate: Call
-    reference: Call
-    until: Until
-    seconds: float
-
-    @property
-    def metric(self) -> str:
-        """The name of the metric of the ratio."""
-        return f"{self.name} ratio to {self.until}"
-
-    def compare(self, *, seconds: float | None = None, settled: Settled | None = None, error: float) -> Comparison:
-        """Sample both calls, for at most `seconds`, or the pair's own."""
-        seconds = self.seconds if seconds is None else seconds
-        return compare_calls(
-            self.candidate, self.reference, until=self.until, seconds=seconds, settled=settled, error=error
-        )
-
-
-class Mode(abc.ABC):
-    """What a session is for."""
-
-    gates = True
-    """Whether metrics are judged at all."""
-
-    def __init__(self, session: "PerfSession"):
+    def __init__(self, session: PerfSession):
         self.session = session
 
-    @abc.abstractmethod
-    def compare(self, pair: Pair, limits: Limits) -> Compared:
-        """Compare the two calls of a pair, as well as `limits` need it."""
 
-    def fails(self, gate: Gate) -> bool:
-        """Whether a gate fails its test."""
-        return self.gates and gate.failed
-
-    def seconds(self, asked: float) -> float:
-        """The most time for one gate of a test that asks for so much."""
-        return asked
-
-    def part_of(self) -> str:
-        """What all long waits of the session are part of, as the beginning of a sentence."""
-        return ""
-
-
-class Gating(Mode):
+class Gating(SessionMode):
     """Sample until the limits are decided, in further processes where --perf-processes allows it."""
 
     def compare(self, pair: Pair, limits: Limits) -> Compared:
@@ -144,7 +95,7 @@ class Saving(Gating):
 class Rerunning(Gating):
     """In a fresh process: make the one comparison that was asked for, hand it over, and end the test there."""
 
-    def __init__(self, session: "PerfSession", folder: Path, request: Request):
+    def __init__(self, session: PerfSession, folder: Path, request: Request):
         super().__init__(session)
         self.folder = folder
         self.request = request
@@ -156,7 +107,7 @@ class Rerunning(Gating):
         pytest.skip("the comparison was handed over")
 
 
-class TimingOneSide(Mode):
+class TimingOneSide(SessionMode):
     """One side of an upgrade check: time each comparison for `seconds`, and note its times: test, name, value, unit.
 
     Nothing is gated.
@@ -164,7 +115,7 @@ class TimingOneSide(Mode):
 
     gates = False
 
-    def __init__(self, session: "PerfSession", note: Callable[[str, str, float, str], None], seconds: float):
+    def __init__(self, session: PerfSession, note: Callable[[str, str, float, str], None], seconds: float):
         super().__init__(session)
         self._note = note
         self._seconds = seconds

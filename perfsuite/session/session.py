@@ -33,7 +33,7 @@ from perfsuite.measure.targets import targets
 from perfsuite.options import HERE, SIZES, Options
 from perfsuite.processes.group import Group
 from perfsuite.processes.shared_baselines import shared_baselines
-from perfsuite.session.modes import Gating, Mode, Saving
+from perfsuite.session.mode import Mode
 from perfsuite.session.records import TestRecord
 
 Need = Literal["quiet", "alone"]
@@ -51,7 +51,7 @@ class PerfSession:
 
     `cache` is the folder where the facts of programs are kept, None keeps none. `group` are the processes that measure
     together, None where this one is alone; all of them have the baselines of process 0, and keep no facts. `mode` makes
-    the session's mode: gating or saving where it is None. `say` makes the message of gates that fail a test.
+    the session's mode (`session.modes`). `say` makes the message of gates that fail a test.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class PerfSession:
         timing_refused: str,
         cache: Path | None = None,
         group: Group | None = None,
-        mode: Callable[["PerfSession"], Mode] | None = None,
+        mode: Callable[["PerfSession"], Mode],
         say: Callable[[Sequence[Gate]], str] = repr,
     ):
         self.options = options
@@ -93,7 +93,7 @@ class PerfSession:
         """Every test of the files that were collected, where they were collected whole."""
         self.of_targets: set[str] = set()
         """The test functions among them, without parameters, that run once for every target."""
-        self.mode = (mode or (Saving if options.save else Gating))(self)
+        self.mode = mode(self)
 
     @property
     def path(self) -> Path:

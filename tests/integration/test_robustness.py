@@ -37,6 +37,7 @@ from perfsuite.measure.timing.stalls import count_stalls
 from perfsuite.measure.timing.timing import time_call
 from perfsuite.options import Options
 from perfsuite.report.terminal.summary import session_summary
+from perfsuite.session.modes import Gating
 from perfsuite.session.recorder import Recorder
 from perfsuite.session.records import TestRecord
 from perfsuite.session.session import PerfSession
@@ -448,7 +449,7 @@ def test_the_work_of_a_session_grows_with_its_gates_and_no_faster(tmp_path):
     options = Options(True, False, True, False, "small", 1.0, tmp_path, (), "--perf-target")
 
     def work(tests):
-        session = PerfSession(options, timing_refused="")
+        session = PerfSession(options, timing_refused="", mode=Gating)
         ids = [f"test_a.py::test_step[{number}]" for number in range(tests)]
         functions = [SimpleNamespace(nodeid=test, fixturenames=("perf",)) for test in ids]
         session.collected = set(ids)

@@ -11,7 +11,7 @@ from perfsuite.measure.measurement import Interval
 from perfsuite.measure.timing.calibrating import LADDER, Trial
 from perfsuite.session import calibrating
 from perfsuite.session.calibrating import Calibrating
-from perfsuite.session.modes import Pair
+from perfsuite.session.mode import Pair
 
 
 def test_every_slowdown_of_the_ladder_is_planted():

@@ -14,6 +14,7 @@ from perfsuite.measure.measurement import Metric
 from perfsuite.measure.serialise import made, plain
 from perfsuite.options import Options
 from perfsuite.session import session as session_module
+from perfsuite.session.modes import Gating, Saving
 from perfsuite.session.records import TestRecord
 from perfsuite.session.session import PerfSession, split_parameters
 
@@ -41,7 +42,7 @@ def start(tmp_path, monkeypatch):
             targets=targets,
             targets_from="--perf-target",
         )
-        return PerfSession(options, timing_refused="")
+        return PerfSession(options, timing_refused="", mode=Saving if options.save else Gating)
 
     return start
 

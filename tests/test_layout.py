@@ -1,0 +1,151 @@
+"""Packages stay small, and imports go one way: lazy and type-only imports included.
+
+`MAY_IMPORT` says which packages of perfsuite each package may import, beside itself. Add an arrow only downwards: from
+what a user calls (`commands`, `hooks`) to what is measured (`measure`). Where two packages need the same thing, it
+belongs in a package below both.
+"""
+
+import ast
+import collections
+import graphlib
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+import perfsuite
+
+ROOT = Path(perfsuite.__file__).parent
+
+MOST_FILES = 14
+MOST_FILES_AT_THE_ROOT = 6
+MOST_LINES = 350
+
+_COMPAT = ("measure", "measure/compat")
+_COMPILES = (*_COMPAT, "measure/compiles")
+_TIMING = (*_COMPILES, "measure/stats", "measure/runtime", "measure/timing")
+_PROGRAM = (*_COMPAT, "measure/hlo", "measure/targets", "measure/program")
+_MEASURE = (*_TIMING, *_PROGRAM, "measure/profiler")
+_GATE = (*_MEASURE, "gate")
+_SESSION = (*_GATE, "options", "processes", "session")
+_REPORT = (*_SESSION, "history", "upgrade", "report")
+_SHOWN = (*_REPORT, "report/terminal")
+
+MAY_IMPORT: dict[str, tuple[str, ...]] = {
+    "options": (),
+    "measure": (),
+    "measure/compat": ("measure",),
+    "measure/stats": ("measure",),
+    "measure/compiles": _COMPAT,
+    "measure/runtime": _COMPILES,
+    "measure/timing": _TIMING,
+    "measure/profiler": _TIMING,
+    "measure/hlo": ("measure",),
+    "measure/targets": _COMPAT,
+    "measure/program": _PROGRAM,
+    "gate": _MEASURE,
+    "history": _GATE,
+    "processes": (*_GATE, "options"),
+    "session": _SESSION,
+    "upgrade": (*_GATE, "options", "processes"),
+    "instruments": _SESSION,
+    "report": _REPORT,
+    "report/terminal": _REPORT,
+    "commands": _SHOWN,
+    "fixture": (*_SESSION, "instruments"),
+    "hooks": (*_SHOWN, "instruments", "fixture"),
+    "plugin": ("options", "processes", "measure/compiles", "fixture", "hooks"),
+    "__init__": ("measure", "gate"),
+    "__main__": ("commands",),
+    "workloads": (),
+    "workloads/training": ("workloads",),
+    "workloads/bert": ("workloads", "workloads/training"),
+    "workloads/surgery": ("workloads", "workloads/training", "workloads/bert"),
+    "workloads/gpt2": ("workloads",),
+    "workloads/qwen2": ("workloads", "workloads/surgery"),
+    "workloads/extraction": ("workloads", "workloads/surgery", "workloads/qwen2"),
+}
+"""By package, seen from perfsuite/. The modules at the root stand for themselves."""
+
+MODULES = {
+    ".".join(("perfsuite", *path.relative_to(ROOT).with_suffix("").parts)).removesuffix(".__init__"): path
+    for path in sorted(ROOT.rglob("*.py"))
+}
+
+
+def package_of(module: str) -> str:
+    """What `MAY_IMPORT` calls the package of a module: "measure/timing", or "plugin" for perfsuite/plugin.py."""
+    folder = MODULES[module].parent.relative_to(ROOT).as_posix()
+    return MODULES[module].stem if folder == "." else folder
+
+
+def imports_of(module: str) -> Iterator[tuple[str, int]]:
+    """The modules of perfsuite that a module imports anywhere in it, each with its line."""
+    for node in ast.walk(ast.parse(MODULES[module].read_text())):
+        if isinstance(node, ast.Import):
+            names = [each.name for each in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            assert node.level == 0, f"{MODULES[module]}:{node.lineno}: perfsuite imports by full names"
+            names = [f"{node.module}.{each.name}" for each in node.names]
+        else:
+            continue
+        for name in names:
+            while name.startswith("perfsuite"):
+                if name in MODULES:
+                    yield name, node.lineno
+                    break
+                name = name.rpartition(".")[0]
+
+
+IMPORTS = {module: list(imports_of(module)) for module in MODULES}
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_a_module_imports_only_packages_below_its_own(module):
+    package = package_of(module)
+    assert package in MAY_IMPORT, f"say in MAY_IMPORT what perfsuite/{package} may import"
+    wrong = [
+        f"{MODULES[module].relative_to(ROOT)}:{line} imports {imported}"
+        for imported, line in IMPORTS[module]
+        if imported != "perfsuite" and package_of(imported) not in (package, *MAY_IMPORT[package])
+    ]
+    assert not wrong, "\n".join(wrong)
+
+
+def test_no_package_may_import_one_that_may_import_it():
+    below = {package: set(others) - {package} for package, others in MAY_IMPORT.items()}
+    try:
+        graphlib.TopologicalSorter(below).prepare()
+    except graphlib.CycleError as error:
+        pytest.fail(f"a circle of packages: {' -> '.join(error.args[1])}")
+
+
+def test_no_modules_import_each_other():
+    graph = {
+        module: {imported for imported, _ in imports if imported not in (module, "perfsuite")}
+        for module, imports in IMPORTS.items()
+    }
+    try:
+        graphlib.TopologicalSorter(graph).prepare()
+    except graphlib.CycleError as error:
+        pytest.fail(f"a circle of imports: {' -> '.join(error.args[1])}")
+
+
+def test_packages_are_small_enough_to_look_through():
+    count = collections.Counter(path.parent.relative_to(ROOT).as_posix() for path in MODULES.values())
+    count["."] += (ROOT / "py.typed").exists()
+    assert count.pop(".") <= MOST_FILES_AT_THE_ROOT
+    assert not {folder: files for folder, files in count.items() if files > MOST_FILES}
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_a_module_is_short_enough_to_read(module):
+    assert len(MODULES[module].read_text().splitlines()) <= MOST_LINES
+
+
+def test_an_arrow_back_up_is_seen(tmp_path, monkeypatch):
+    lazy = tmp_path / "block.py"
+    lazy.write_text("def time():\n    from perfsuite.report import model\n")
+    monkeypatch.setitem(MODULES, "perfsuite.measure.timing.block", lazy)
+    assert list(imports_of("perfsuite.measure.timing.block")) == [("perfsuite.report.model", 2)]
+    assert package_of("perfsuite.report.model") not in MAY_IMPORT["measure/timing"]
