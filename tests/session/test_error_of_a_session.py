@@ -10,7 +10,7 @@ from perfsuite.gate.limits import Compared
 from perfsuite.measure.stats.error_rates import DECIDING_ERROR, SESSION_ERROR, error_of_gate
 from perfsuite.measure.timing import comparison
 from perfsuite.measure.timing.comparison import Comparison, compare_calls
-from perfsuite.session import modes
+from perfsuite.session import mode, modes
 
 
 @pytest.fixture(autouse=True)
@@ -28,7 +28,7 @@ def errors(monkeypatch):
         given.append(error)
         return compare_calls(*calls, error=error, seconds=1e-6, **arguments)
 
-    monkeypatch.setattr(modes, "compare_calls", compare)
+    monkeypatch.setattr(mode, "compare_calls", compare)
     return given
 
 
@@ -79,7 +79,7 @@ def test_tests_that_are_not_run_and_tests_without_perf_are_not_expected(project,
 def test_the_ratios_of_the_baseline_are_expected(project, errors, monkeypatch):
     write(project, many=compared(*[LIMITED] * 12), none="    perf.record('n', 1, unit='x', kind='count')")
     with monkeypatch.context() as patch:
-        patch.setattr(modes, "compare_calls", compare_calls)
+        patch.setattr(mode, "compare_calls", compare_calls)
         project.runpytest_inprocess("--perf-save").assert_outcomes(passed=2)
     errors.clear()
     (file,) = (project.path / "baselines").glob("*.json")
