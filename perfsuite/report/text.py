@@ -134,14 +134,15 @@ def _finding(gate: Gate) -> str:
 
 
 def _change(metric: Metric, baseline: float) -> str:
-    """By how much the metric differs: `+22.1 % over`; in its unit where it is a count, or where the baseline is 0."""
+    """By how much the metric differs: `+22.1 % over`, `5 % under`; in its unit for a count, or a baseline of 0."""
     difference = metric.value - baseline
     if not difference:
         return "equal to"
-    where = "over" if difference > 0 else "under"
-    if metric.kind == "count" or not baseline:
-        return f"{'+' if difference > 0 else '-'}{_exact(abs(difference), metric.kind)} {where}"
-    return f"{percent(difference / abs(baseline))} {where}"
+    exact = metric.kind == "count" or not baseline
+    amount = _exact(difference, metric.kind) if exact else percent(difference / abs(baseline))
+    if difference < 0:
+        return f"{amount.removeprefix('-')} under"
+    return f"+{amount.removeprefix('+')} over"
 
 
 def _rerun(gate: Gate) -> str:

@@ -133,7 +133,7 @@ def test_a_ratio_is_judged_by_its_interval_and_not_its_value(low, high, verdict)
 def test_one_call_fewer_is_an_improvement_that_the_user_is_told_to_record():
     gate = against(metric(99, "count"), entry(100, "count"))
     assert (gate.verdict, gate.failed) == ("improved", False)
-    assert reason(gate) == "step is 99 calls, -1 under the baseline 100 calls: pytest --perf-save records it"
+    assert reason(gate) == "step is 99 calls, 1 under the baseline 100 calls: pytest --perf-save records it"
 
 
 def test_a_time_of_less_than_half_is_an_improvement_where_twice_the_time_fails():

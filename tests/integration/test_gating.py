@@ -147,7 +147,7 @@ def test_an_improvement_passes_and_says_how_to_record_it(project, perf_test):
     result = project.runpytest_inprocess("--perf")
     green(result)
     result.stdout.fnmatch_lines(
-        ["improved: *: fusions is 2 fusions, -1 under the baseline 3 fusions: pytest --perf-save records it"]
+        ["improved: *: fusions is 2 fusions, 1 under the baseline 3 fusions: pytest --perf-save records it"]
     )
 
 
