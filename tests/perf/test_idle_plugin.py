@@ -27,7 +27,7 @@ import pytest takes longer than all the rest, and is the same on both sides."""
 
 
 @pytest.mark.perf(seconds=25)
-def test_an_idle_plugin_adds_at_most_20_ms_to_a_session(perf, tmp_path):
+def test_an_idle_plugin_adds_less_than_half_of_an_empty_session(perf, tmp_path):
     (tmp_path / "test_nothing.py").write_text("def test_nothing(): pass")
     # Alone, so that no other plugin has imported for it what it needs.
     environment = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
@@ -42,6 +42,6 @@ def test_an_idle_plugin_adds_at_most_20_ms_to_a_session(perf, tmp_path):
             assert process.stdout.readline() == "0\n"
 
         with_plugin, without = call(session, "perfsuite.plugin"), call(session, "no:perfsuite")
-        budget = Budget(overhead_us=20_000)
-        perf.compare(with_plugin, without, budget, until="return", name="idle plugin", tolerance=0.5)
+        # A ratio: milliseconds are the machine's. The plugin took 8 ms on one and 23 on another, 1.29 x and 1.26 x.
+        perf.compare(with_plugin, without, Budget(ratio=1.5), until="return", name="idle plugin", tolerance=0.5)
         process.stdin.close()
