@@ -18,6 +18,8 @@ import venv
 from pathlib import Path
 
 import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[1]))  # as a script, it finds its helpers beside its folder
 from support.libtpu_needed import needs_libtpu
 from support.markdown_blocks import DOCS, ROOT, Block, blocks, difference
 
