@@ -113,14 +113,20 @@ def shared_places(arguments: dict[str, Any]) -> dict[str, str]:
 
 def _one_level(value: Any) -> tuple[list[tuple[str, Any]] | None, Any]:
     """The children of a node with their part of the path, and its auxiliary data; `None` for a leaf."""
+    if isinstance(value, Iterator):
+        return None, None  # JAX would warn that it takes it for a leaf
+    # JAX asks about the value first, and only that is taken apart. (`jax.tree_util.flatten_one_level_with_keys` does the
+    # same, but jax 0.10.0 does not have it.)
+    is_leaf = iter([False])
+    structure: Any
     try:
-        keyed, auxiliary = jax.tree_util.flatten_one_level_with_keys(value)
-    except Exception:  # A leaf; or unsortable keys, or a flattening of the user's that fails: JAX will say so itself.
+        keyed, structure = jax.tree_util.tree_flatten_with_path(value, is_leaf=lambda node: next(is_leaf, True))
+    except Exception:  # Unsortable keys, or a flattening of the user's that fails: JAX will say so itself.
+        return None, None
+    if (data := structure.node_data()) is None:
         graph = graph_children(value)
         return (None, None) if graph is None else ([(f".{name}", child) for name, child in graph.items()], None)
-    if hasattr(value, "_fields"):  # JAX gives every field of a named tuple the name of the first (0.10.2).
-        return [(f".{name}", child) for name, child in zip(value._fields, value, strict=True)], auxiliary
-    return [(jax.tree_util.keystr((key,)), child) for key, child in keyed], auxiliary
+    return [(jax.tree_util.keystr(path), child) for path, child in keyed], data[1]
 
 
 def _own_attributes(value: Any) -> Iterator[tuple[str, Any]]:
