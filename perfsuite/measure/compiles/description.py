@@ -115,8 +115,8 @@ def _one_level(value: Any) -> tuple[list[tuple[str, Any]] | None, Any]:
     """The children of a node with their part of the path, and its auxiliary data; `None` for a leaf."""
     if isinstance(value, Iterator):
         return None, None  # JAX would warn that it takes it for a leaf
-    # JAX asks about the value first, and only that is taken apart. (`jax.tree_util.flatten_one_level_with_keys` does the
-    # same, but jax 0.10.0 does not have it.)
+    # JAX asks about the value first, and only that is taken apart.
+    # (`jax.tree_util.flatten_one_level_with_keys` does the same, but jax 0.10.0 lacks it.)
     is_leaf = iter([False])
     structure: Any
     try:
