@@ -4,8 +4,8 @@ import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 
 from perfsuite.gate.verdict import Evidence, Gate, Rerun, judge_budget, with_evidence
+from perfsuite.measure.estimate import Estimate
 from perfsuite.measure.measurement import Metric
-from perfsuite.measure.stats.sequential import Estimate
 from perfsuite.measure.timing.comparison import Comparison, Field
 
 FIELDS: tuple[Field, ...] = ("ratio", "overhead_us")

@@ -64,7 +64,7 @@ def write_samples(folder: Path, comparison: "Comparison") -> None:
     """Hand a comparison over: its samples and everything else that it says."""
     import numpy as np
 
-    from perfsuite.measure.stats.sequential import Estimate
+    from perfsuite.measure.estimate import Estimate
 
     arrays: dict[str, Any] = {}
     facts: dict[str, Any] = {}
@@ -109,8 +109,8 @@ def read_samples(folder: Path) -> "Comparison | None":
 
 
 def _restored(value: Any) -> Any:
+    from perfsuite.measure.estimate import Estimate
     from perfsuite.measure.measurement import Interval
-    from perfsuite.measure.stats.sequential import Estimate
 
     if isinstance(value, Mapping) and value.keys() == {"value", "interval"}:
         return Estimate(value["value"], Interval(**value["interval"]))

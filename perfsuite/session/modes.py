@@ -15,8 +15,8 @@ import pytest
 from perfsuite.gate.limits import Compared, Limits
 from perfsuite.gate.verdict import Gate, Rerun
 from perfsuite.measure import progress
+from perfsuite.measure.estimate import Estimate
 from perfsuite.measure.stats.error_rates import DECIDING_ERROR
-from perfsuite.measure.stats.sequential import Estimate
 from perfsuite.measure.timing.comparison import Comparison, pooled
 from perfsuite.processes import rerun
 from perfsuite.processes.handover import Request, write_samples

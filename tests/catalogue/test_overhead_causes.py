@@ -24,9 +24,10 @@ from perfsuite.gate.diagnosis import HOST_CALL_US, busiest, likely_cause
 from perfsuite.gate.environment import Environment
 from perfsuite.gate.verdict import judge_baseline
 from perfsuite.measure.call import Call
+from perfsuite.measure.estimate import Estimate
 from perfsuite.measure.measurement import Interval
 from perfsuite.measure.runtime.hostcalls import host_calls
-from perfsuite.measure.timing.comparison import Comparison, Estimate
+from perfsuite.measure.timing.comparison import Comparison
 from perfsuite.report import text
 
 HERE = Environment("cpu", 2, "Xeon", "3.11.7", "0.10.2", "0.10.1")

@@ -5,10 +5,11 @@ import pytest
 
 from perfsuite.gate.advice import advice_on, waits
 from perfsuite.gate.diagnosis import busiest, likely_cause
+from perfsuite.measure.estimate import Estimate
 from perfsuite.measure.measurement import Interval
 from perfsuite.measure.runtime.hostcalls import HostCalls
 from perfsuite.measure.runtime.origins import CallOrigin
-from perfsuite.measure.timing.comparison import Comparison, Estimate
+from perfsuite.measure.timing.comparison import Comparison
 
 ASYNCHRONOUS = (100.0, 1000.0)
 """Microseconds until a call returns and until its outputs are ready."""

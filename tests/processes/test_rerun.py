@@ -19,8 +19,9 @@ import numpy as np
 import pytest
 
 from perfsuite.gate.limits import Limits
+from perfsuite.measure.estimate import Estimate
 from perfsuite.measure.measurement import Interval
-from perfsuite.measure.timing.comparison import Comparison, Estimate
+from perfsuite.measure.timing.comparison import Comparison
 from perfsuite.processes import rerun as processes
 from perfsuite.processes.handover import (
     Request,

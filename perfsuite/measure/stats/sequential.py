@@ -6,11 +6,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from perfsuite.measure.estimate import Estimate
 from perfsuite.measure.measurement import Interval
 from perfsuite.measure.stats.drift import trend
 from perfsuite.measure.stats.error_rates import DECIDING_ERROR
 from perfsuite.measure.stats.rank_sum import Windows, least_windows, shift, shift_interval
-from perfsuite.measure.words import span
 
 FIRST_LOOK = 20
 LOOK_GROWTH = 1.4
@@ -28,17 +28,6 @@ SMALL = 2
 LEAD = 3
 """Pairs for which there must be time before the last window begins: the first pair is no sample, and later ones may
 take longer than the first."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Estimate:
-    """A metric with its interval, which holds over all looks together with the probability that its maker states."""
-
-    value: float
-    interval: Interval
-
-    def __str__(self) -> str:
-        return span(self.value, self.interval)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -17,11 +17,11 @@ import numpy as np
 
 from perfsuite.measure import peers, progress
 from perfsuite.measure.call import Call
+from perfsuite.measure.estimate import Estimate
 from perfsuite.measure.measurement import Interval, Metric
 from perfsuite.measure.stats.error_rates import DECIDING_ERROR, error_of_look
 from perfsuite.measure.stats.rank_sum import Windows
 from perfsuite.measure.stats.sequential import (
-    Estimate,
     Look,
     Sequential,
     estimates,

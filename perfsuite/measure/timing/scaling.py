@@ -10,10 +10,10 @@ import numpy as np
 
 from perfsuite.measure.call import Call
 from perfsuite.measure.errors import MeasurementError
+from perfsuite.measure.estimate import Estimate
 from perfsuite.measure.measurement import Metric
 from perfsuite.measure.runtime.hostcalls import host_calls
 from perfsuite.measure.stats.intervals import line_fit, median_is_known, median_or_range
-from perfsuite.measure.stats.sequential import Estimate
 from perfsuite.measure.timing.block import COLUMNS, Sample, Until, columns_us, run_block, steady, subjects_alike
 
 Scaled = Literal["return", "ready", "host_calls"]

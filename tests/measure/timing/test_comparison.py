@@ -11,10 +11,11 @@ from support.fakes import FakeBlocks, takes
 
 from perfsuite.measure.call import call
 from perfsuite.measure.errors import MeasurementError, RecompilationError
+from perfsuite.measure.estimate import Estimate
 from perfsuite.measure.measurement import Interval
 from perfsuite.measure.stats.rank_sum import shift, shift_interval
 from perfsuite.measure.timing import block, comparison
-from perfsuite.measure.timing.comparison import Estimate, compare_calls
+from perfsuite.measure.timing.comparison import compare_calls
 
 
 @pytest.fixture

@@ -6,10 +6,11 @@ import math
 import numpy as np
 import pytest
 
+from perfsuite.measure.estimate import Estimate
 from perfsuite.measure.measurement import Interval
 from perfsuite.measure.stats.error_rates import DECIDING_ERROR, error_of_look
 from perfsuite.measure.stats.rank_sum import shift_interval
-from perfsuite.measure.timing.comparison import Comparison, Estimate, pooled
+from perfsuite.measure.timing.comparison import Comparison, pooled
 
 UNKNOWN = Estimate(1.0, Interval(0.0, math.inf))
 

@@ -6,9 +6,10 @@ import numpy as np
 from support.fakes import FakeBlocks, takes
 
 from perfsuite.measure.call import call
+from perfsuite.measure.estimate import Estimate
 from perfsuite.measure.measurement import Interval
 from perfsuite.measure.timing import comparison
-from perfsuite.measure.timing.comparison import Comparison, Estimate, compare_calls
+from perfsuite.measure.timing.comparison import Comparison, compare_calls
 
 
 def compared_at(value, half_width, *, seconds=5.0, unsettled=None, pairs=1000, us=1000.0):
