@@ -37,6 +37,10 @@ class Interval:
     def half_width(self) -> float:
         return (self.high - self.low) / 2
 
+    def widened(self, by: float) -> "Interval":
+        """The interval, `by` wider to either side."""
+        return Interval(self.low - by, self.high + by)
+
 
 @dataclasses.dataclass(frozen=True)
 class Metric:

@@ -126,8 +126,8 @@ TIMED = {
 
 @pytest.fixture
 def break_clock(monkeypatch):
-    clock.resolution_ns.cache_clear()
-    monkeypatch.setattr(clock, "_MOST_READINGS", 1000)
+    forget_the_clock()
+    monkeypatch.setattr(clock, "_READINGS", 1000)
 
     def broken(fault, right):
         now_ns = BrokenClock(fault, right)
@@ -135,7 +135,12 @@ def break_clock(monkeypatch):
             monkeypatch.setattr(module, "now_ns", now_ns)
 
     yield broken
-    clock.resolution_ns.cache_clear()
+    forget_the_clock()
+
+
+def forget_the_clock():
+    clock._steps_ns.cache_clear()
+    clock.tick_ns.cache_clear()
 
 
 @pytest.mark.parametrize("right", [0, 1_500], ids=["from the start", "later"])
@@ -159,7 +164,7 @@ def test_a_clock_without_any_tick_is_named(break_clock, fault, words):
 def test_a_call_that_takes_no_tick_of_a_coarse_clock_is_a_clear_error(break_clock, monkeypatch):
     for module in (block, clock, readiness):
         monkeypatch.setattr(module, "now_ns", lambda: time.perf_counter_ns() // 100_000 * 100_000)
-    monkeypatch.setattr(clock, "_MOST_READINGS", 100_000)
+    monkeypatch.setattr(clock, "_READINGS", 100_000)
     monkeypatch.setattr(clock, "MOST_CALLS_PER_BLOCK", 10)
     with pytest.raises(MeasurementError, match=r"int: the clock gave times .* the call may do nothing at all"):
         compare_calls(call(int), call(int), seconds=0.05)

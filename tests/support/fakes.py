@@ -10,7 +10,7 @@ import numpy as np
 from perfsuite.measure.call import Call
 from perfsuite.measure.timing import block, clock, readiness
 from perfsuite.measure.timing.block import Sample
-from perfsuite.measure.timing.clock import TICKS_PER_BLOCK
+from perfsuite.measure.timing.clock import READINGS_PER_BLOCK
 
 US = 1_000
 MS = 1_000_000
@@ -32,11 +32,13 @@ class FakeDevice:
     """A host and a device in nanoseconds of a clock that only they move.
 
     `reading_ns` is what it costs to read the clock, `waiting_ns` what it costs to wait for an array that is ready.
-    `cpu_ns` is the host's work in `run` alone: a thread that waits or sleeps has none.
+    `cpu_ns` is the host's work in `run` alone: a thread that waits or sleeps has none. Readings are multiples of
+    `tick_ns`.
     """
 
-    def __init__(self, reading_ns=0, waiting_ns=0):
+    def __init__(self, reading_ns=0, waiting_ns=0, tick_ns=1):
         self.now = 0
+        self.tick_ns = tick_ns
         self.cpu_ns = 0
         self.reading_ns = reading_ns
         self.waiting_ns = waiting_ns
@@ -44,7 +46,7 @@ class FakeDevice:
 
     def now_ns(self):
         self.now += self.reading_ns
-        return self.now
+        return self.now // self.tick_ns * self.tick_ns
 
     def run(self, host_ns, device_ns=0):
         """Spend `host_ns` on the host, then queue `device_ns` of work on the device."""
@@ -53,11 +55,13 @@ class FakeDevice:
         self.idle_at = max(self.now, self.idle_at) + device_ns
         return FakeArray(self, self.idle_at)
 
-    def install(self, monkeypatch, resolution_ns=50_000 / TICKS_PER_BLOCK):
+    def install(self, monkeypatch, resolution_ns=50_000 / READINGS_PER_BLOCK):
         """Replace the clock. By default blocks last 50 us, so that shorter calls run several times a block."""
         monkeypatch.setattr(block, "now_ns", self.now_ns)
+        monkeypatch.setattr(block, "tick_ns", lambda: self.tick_ns)
         monkeypatch.setattr(readiness, "now_ns", self.now_ns)
         monkeypatch.setattr(clock, "resolution_ns", lambda: resolution_ns)
+        monkeypatch.setattr(clock, "tick_ns", lambda: self.tick_ns)
         only_what_is_used = {name: getattr(jax, name) for name in ("tree", "tree_util", "block_until_ready")}
         monkeypatch.setattr(readiness, "jax", SimpleNamespace(Array=FakeArray, **only_what_is_used))
         return self
@@ -104,6 +108,7 @@ class FakeBlocks:
         # A collection over all of JAX's objects takes 0.1 s; `test_block.py` has the test that there is one.
         used = {name: getattr(gc, name) for name in ("isenabled", "enable", "disable")}
         monkeypatch.setattr(block, "gc", SimpleNamespace(collect=lambda: None, **used))
+        monkeypatch.setattr(block, "tick_ns", lambda: 0)
         monkeypatch.setattr(module, "run_block", self.run_block)
         monkeypatch.setattr(module, "Subject", self.subject, raising=False)
         monkeypatch.setattr(

@@ -11,6 +11,9 @@ from scipy.stats import linregress, quantile_test
 from perfsuite.measure.measurement import Interval
 from perfsuite.measure.stats.error_rates import INFORMING_ERROR
 
+BATCHES = 20
+"""Fewer would widen the interval for chance alone, and more would be alike."""
+
 
 def quantile_interval(samples: np.ndarray, quantile: float, error: float) -> Interval:
     """The interval of a quantile from order statistics (`scipy.stats.quantile_test`), for any distribution.
@@ -30,15 +33,27 @@ def median_interval(samples: np.ndarray, error: float) -> Interval:
     return quantile_interval(samples, 0.5, error)
 
 
-def median_or_range(samples: np.ndarray) -> Interval:
-    """The interval of the median that informs; where the samples are too few for one, their range."""
-    interval = median_interval(samples, INFORMING_ERROR)
-    return interval if math.isfinite(interval.half_width) else Interval(float(samples.min()), float(samples.max()))
+def median_within_run(samples: np.ndarray) -> Interval:
+    """The interval of the median of one run's samples, in their order: within this run, and not of another one.
+
+    Samples that follow each other are alike on a shared machine. So the run is cut into 20 batches, whose medians are
+    nearly independent where a 20th of the run outlasts what makes the samples alike (batch means: B. Schmeiser, Batch
+    size effects in the analysis of simulation output, Operations Research 30, 1982), and the interval is that of their
+    median. Of fewer than 6 samples it is the range, and infinite where a sample is not finite.
+    """
+    if not np.isfinite(samples).all():
+        return Interval(-math.inf, math.inf)
+    batches = np.array_split(samples, min(BATCHES, len(samples)))
+    interval = median_interval(np.asarray([np.median(batch) for batch in batches]), INFORMING_ERROR)
+    if math.isinf(interval.half_width):
+        return Interval(float(samples.min()), float(samples.max()))
+    middle = float(np.median(samples))  # the batches' medians may all lie above or below it
+    return Interval(min(interval.low, middle), max(interval.high, middle))
 
 
 def median_is_known(samples: np.ndarray, to: float) -> bool:
-    """Whether the half-width of the median's interval is at most this share of the median."""
-    return median_interval(samples, INFORMING_ERROR).half_width <= to * abs(float(np.median(samples)))
+    """Whether the half-width of `median_within_run` is at most this share of the median."""
+    return median_within_run(samples).half_width <= to * abs(float(np.median(samples)))
 
 
 def line_fit(sizes: np.ndarray, values: np.ndarray) -> tuple[float, float, float]:

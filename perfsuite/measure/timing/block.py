@@ -18,7 +18,7 @@ from perfsuite.measure.call import Call, carried
 from perfsuite.measure.compiles import compiles
 from perfsuite.measure.compiles.warmup import Warm, warm
 from perfsuite.measure.errors import MeasurementError
-from perfsuite.measure.timing.clock import calls_per_block, now_ns
+from perfsuite.measure.timing.clock import calls_per_block, now_ns, tick_ns
 from perfsuite.measure.timing.readiness import SLOW_NS, waiting_for
 
 Until = Literal["return", "ready"]
@@ -129,6 +129,14 @@ def _share_harness_cost(subjects: list[Subject]) -> None:
         shared = _least([subject.harness for subject in group])
         for subject in group:
             subject.harness = shared
+
+
+def rounding_us(*subjects: Subject) -> float:
+    """What the clock's tick can hide of one call, in microseconds: an interval of times is that wide to either side.
+
+    Blocks of a steady call may all be rounded alike, so no number of them shows more.
+    """
+    return max(tick_ns() / subject.calls for subject in subjects) / 1e3
 
 
 def run_block(subject: Subject) -> Sample:

@@ -13,8 +13,18 @@ from perfsuite.measure.errors import MeasurementError
 from perfsuite.measure.estimate import Estimate
 from perfsuite.measure.measurement import Metric
 from perfsuite.measure.runtime.hostcalls import host_calls
-from perfsuite.measure.stats.intervals import line_fit, median_is_known, median_or_range
-from perfsuite.measure.timing.block import COLUMNS, Sample, Until, columns_us, run_block, steady, subjects_alike
+from perfsuite.measure.stats.intervals import line_fit, median_is_known, median_within_run
+from perfsuite.measure.timing.block import (
+    COLUMNS,
+    Sample,
+    Subject,
+    Until,
+    columns_us,
+    rounding_us,
+    run_block,
+    steady,
+    subjects_alike,
+)
 
 Scaled = Literal["return", "ready", "host_calls"]
 MakeCall = Callable[[int], tuple[Call, float]]
@@ -30,7 +40,8 @@ class Scaling:
     """A line through (units, metric): `per_unit` and `intercept` in microseconds, or in calls for "host_calls".
 
     `units` and `values` have shape (sizes,); a value is the median over the rounds. `per_unit` is the median of the
-    slopes of the rounds, with its interval, so drift between the rounds does not reach it.
+    slopes of the rounds, so drift between the rounds does not reach it. Its interval is that within this run; the next
+    run may lie outside.
     """
 
     label: str
@@ -73,12 +84,15 @@ def fit_scaling(
     calls, units = _calls_of(make_call, sizes)
     if metric == "host_calls":
         values = np.asarray([float(host_calls(each).total) for each in calls])
-        rounds, slopes = 1, np.asarray([line_fit(units, values)[0]])
+        rounds, slopes, hidden = 1, np.asarray([line_fit(units, values)[0]]), 0.0
     else:
-        times = _timed_rounds(calls, metric, units, seconds)
+        subjects = subjects_alike(*calls)
+        times = _timed_rounds(subjects, metric, units, seconds)
         rounds, slopes, values = len(times), _slopes(units, times), np.median(times, axis=0)
+        weights = _slopes(units, np.eye(len(units)))  # of each size's time in the slope
+        hidden = rounding_us(*subjects) * float(np.abs(weights).sum())
     _, intercept, r_squared = line_fit(units, values)
-    per_unit = Estimate(float(np.median(slopes)), median_or_range(slopes))
+    per_unit = Estimate(float(np.median(slopes)), median_within_run(slopes).widened(hidden))
     return Scaling(calls[0].label, metric, units, values, per_unit, intercept, r_squared, rounds)
 
 
@@ -97,9 +111,8 @@ def _calls_of(make_call: MakeCall, sizes: Sequence[int]) -> tuple[list[Call], np
     return calls, np.asarray(units)
 
 
-def _timed_rounds(calls: list[Call], until: Until, units: np.ndarray, seconds: float) -> np.ndarray:
+def _timed_rounds(subjects: list[Subject], until: Until, units: np.ndarray, seconds: float) -> np.ndarray:
     """Microseconds, shape (rounds, sizes)."""
-    subjects = subjects_alike(*calls)
     column = COLUMNS[until]
     rounds: list[list[Sample]] = []
     order = list(range(len(subjects)))
@@ -114,8 +127,8 @@ def _timed_rounds(calls: list[Call], until: Until, units: np.ndarray, seconds: f
             random.shuffle(order)
             samples = {index: run_block(subjects[index]) for index in order}
             rounds.append([samples[index] for index in range(len(subjects))])
-    by_size = zip(zip(*rounds, strict=True), calls, strict=True)
-    return np.stack([columns_us(list(samples), each.label)[:, column] for samples, each in by_size], axis=1)
+    by_size = zip(zip(*rounds, strict=True), subjects, strict=True)
+    return np.stack([columns_us(list(samples), each.call.label)[:, column] for samples, each in by_size], axis=1)
 
 
 def _slopes(units: np.ndarray, times: np.ndarray) -> np.ndarray:

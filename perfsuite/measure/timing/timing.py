@@ -10,8 +10,8 @@ from perfsuite.measure import peers, progress
 from perfsuite.measure.call import Call
 from perfsuite.measure.measurement import Interval, Metric
 from perfsuite.measure.stats.error_rates import INFORMING_ERROR
-from perfsuite.measure.stats.intervals import median_is_known, median_or_range, quantile_interval
-from perfsuite.measure.timing.block import Sample, Subject, columns_us, run_block, steady
+from perfsuite.measure.stats.intervals import median_is_known, median_within_run, quantile_interval
+from perfsuite.measure.timing.block import Sample, Subject, columns_us, rounding_us, run_block, steady
 
 LEAST_SAMPLES = 100
 LEAST_FOR_TAIL = 1000
@@ -22,9 +22,10 @@ PRECISION = 0.01
 
 @dataclasses.dataclass(frozen=True)
 class Duration:
-    """Microseconds a call: the median and the 99th percentile, with their intervals.
+    """Microseconds a call: the median and the 99th percentile, with their intervals within this run.
 
-    The upper end of the 99th percentile is infinite where the samples are too few for one.
+    The next run may lie outside. The interval of the 99th percentile takes slow calls to be independent; its upper end
+    is infinite where the samples are too few for one.
     """
 
     median_us: float
@@ -91,21 +92,22 @@ def time_call(call: Call, *, seconds: float = 5.0, least_samples: int = LEAST_SA
                 if peers.agreed(all(median_is_known(column, PRECISION) for column in columns)):
                     break
     to_return, to_ready = columns_us(peers.slowest(samples), call.label).T
+    rounding = rounding_us(subject)
     return Timing(
         label=call.label,
-        to_return=duration(to_return),
-        to_ready=duration(to_ready),
+        to_return=duration(to_return, rounding),
+        to_ready=duration(to_ready, rounding),
         samples_us=to_ready,
         calls_per_block=subject.calls,
         harness_us=sum(subject.harness) / 1e3,
     )
 
 
-def duration(samples_us: np.ndarray) -> Duration:
-    """Median, interval and tail of one column of samples in microseconds."""
+def duration(samples_us: np.ndarray, rounding_us: float = 0.0) -> Duration:
+    """Median, interval and tail of one run's samples in microseconds, each of which may be off by `rounding_us`."""
     return Duration(
         median_us=float(np.median(samples_us)),
-        interval_us=median_or_range(samples_us),
+        interval_us=median_within_run(samples_us).widened(rounding_us),
         p99_us=float(np.quantile(samples_us, 0.99)),
-        p99_interval_us=quantile_interval(samples_us, 0.99, INFORMING_ERROR),
+        p99_interval_us=quantile_interval(samples_us, 0.99, INFORMING_ERROR).widened(rounding_us),
     )

@@ -4,10 +4,11 @@ import math
 
 import numpy as np
 import pytest
+from scipy.signal import lfilter
 
 from perfsuite.measure.measurement import Interval
 from perfsuite.measure.stats.error_rates import DECIDING_ERROR, INFORMING_ERROR
-from perfsuite.measure.stats.intervals import line_fit, median_interval, quantile_interval
+from perfsuite.measure.stats.intervals import line_fit, median_interval, median_within_run, quantile_interval
 
 INFINITE = Interval(-math.inf, math.inf)
 REPEATS = 2000
@@ -105,6 +106,27 @@ def test_interval_narrows_with_samples():
     rng = np.random.default_rng(1)
     widths = [median_interval(rng.normal(size=size), 0.05).half_width for size in (10, 100, 1000, 10_000)]
     assert widths == sorted(widths, reverse=True)
+
+
+@pytest.mark.parametrize("alike", [0, 0.5, 0.9])
+def test_the_median_within_a_run_is_held_as_often_as_it_says_also_where_neighbours_are_alike(alike):
+    rng = np.random.default_rng(3)
+    runs = lfilter([1], [1, -alike], rng.normal(size=(REPEATS, 2000)))  # a first-order autoregression, of median 0
+    covered = [(interval := median_within_run(run)).low <= 0 <= interval.high for run in runs]
+    assert np.mean(covered) >= 0.935  # 0.95 and three standard errors; the sign test of all samples gets 0.4 at 0.9
+
+
+def test_few_samples_of_a_run_have_their_range():
+    assert median_within_run(np.array([3.0, 1.0, 2.0])) == Interval(1, 3)
+
+
+def test_the_interval_within_a_run_holds_its_median_whatever_the_batches_say():
+    run = np.concatenate([np.tile([0.0, 0.0, 9.0, 9.0, 9.0], 15), np.zeros(25)])
+    assert np.median(run) == 0 == median_within_run(run).low
+
+
+def test_a_sample_that_is_no_number_leaves_the_run_without_an_interval():
+    assert median_within_run(np.array([1.0] * 50 + [math.nan])) == INFINITE
 
 
 def test_line_fit_finds_the_line():

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from support.fakes import FakeBlocks, takes
+from support.fakes import FakeBlocks, FakeDevice, takes
 
 from perfsuite.measure.call import call
 from perfsuite.measure.errors import MeasurementError, RecompilationError
@@ -128,6 +128,14 @@ def test_the_interval_of_the_slope_covers_it_as_often_as_it_says(monkeypatch):
         interval = fit_scaling(make_call, [10, 20, 40], seconds=0.04).per_unit.interval
         covered += interval.low <= 3 <= interval.high
     assert covered >= 0.93 * 300
+
+
+@pytest.mark.parametrize("per_unit", [0.003, 0.01, 0.017])
+def test_the_interval_of_the_slope_holds_what_the_tick_of_the_clock_hides(monkeypatch, per_unit):
+    device = FakeDevice(tick_ns=100).install(monkeypatch, resolution_ns=100)
+    fitted = fit_scaling(lambda size: (call(device.run, 1e3 * (50 + per_unit * size)), size), [1, 2, 4], seconds=0.05)
+    assert fitted.per_unit.interval.low <= per_unit <= fitted.per_unit.interval.high
+    assert fitted.per_unit.interval.half_width <= 0.1, "the slope of one tick in a step of one size"
 
 
 def test_the_metrics_of_a_fit_gate_the_slope_alone(blocks):
