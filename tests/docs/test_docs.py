@@ -117,8 +117,7 @@ def test_a_gate_that_failed_and_the_history_of_its_baselines_print_what_their_pa
     commit("The first baselines")
 
     pytester.makepyfile(test_train=gated)
-    # In a process of its own, as a reader runs it. At one depth of the stack the copy took 250 us in place of 20 to 60, and
-    # two frames more ended that. Probably a call crosses the end of a chunk of CPython 3.11's frames; nobody looked there.
+    # In a process of its own, as a reader runs it.
     printed = pytester.runpytest_subprocess("--perf")
     printed.assert_outcomes(failed=3)
     texts = [block.text for block in found if block.language == "text"]

@@ -99,7 +99,7 @@ class FakeBlocks:
         self.seconds += abs(sample.to_ready) / 1e9 if sample.to_ready and np.isfinite(sample.to_ready) else 1e-6
         return sample
 
-    def subject(self, call):
+    def subject(self, call, *, single=False):
         self.subjects.append(FakeSubject(call))
         return self.subjects[-1]
 

@@ -13,6 +13,7 @@ from perfsuite.measure.errors import MeasurementError
 from perfsuite.measure.estimate import Estimate
 from perfsuite.measure.measurement import Metric
 from perfsuite.measure.runtime.hostcalls import host_calls
+from perfsuite.measure.stack_room import with_room
 from perfsuite.measure.stats.intervals import line_fit, median_is_known, median_within_run
 from perfsuite.measure.timing.block import (
     COLUMNS,
@@ -73,6 +74,7 @@ class Scaling:
         return [Metric(f"{name} per unit", slope.value, "calls/unit", "info"), *line, exact]
 
 
+@with_room
 def fit_scaling(
     make_call: MakeCall, sizes: Sequence[int], *, metric: Scaled = "return", seconds: float = 5.0
 ) -> Scaling:

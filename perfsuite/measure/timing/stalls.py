@@ -16,6 +16,7 @@ import time
 from perfsuite.measure import progress
 from perfsuite.measure.call import Call
 from perfsuite.measure.measurement import Metric
+from perfsuite.measure.stack_room import with_room
 from perfsuite.measure.timing.block import Sample, Subject, columns_us, run_block, steady
 from perfsuite.measure.timing.clock import now_ns
 from perfsuite.measure.timing.scheduling import is_known, process_delay_ns
@@ -106,6 +107,7 @@ class Stalls:
         )
 
 
+@with_room
 def count_stalls(call: Call, *, seconds: float = 5.0, over_us: float | None = None) -> Stalls:
     """Run `call` 1000 times, or for `seconds`, and find the calls that take far longer than the median.
 

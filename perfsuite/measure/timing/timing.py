@@ -9,6 +9,7 @@ import numpy as np
 from perfsuite.measure import peers, progress
 from perfsuite.measure.call import Call
 from perfsuite.measure.measurement import Interval, Metric
+from perfsuite.measure.stack_room import with_room
 from perfsuite.measure.stats.error_rates import INFORMING_ERROR
 from perfsuite.measure.stats.intervals import median_is_known, median_within_run, quantile_interval
 from perfsuite.measure.timing.block import Sample, Subject, columns_us, rounding_us, run_block, steady
@@ -68,6 +69,7 @@ class Timing:
         ]
 
 
+@with_room
 def time_call(call: Call, *, seconds: float = 5.0, least_samples: int = LEAST_SAMPLES) -> Timing:
     """Time `call` in the steady state, for at most `seconds` of sampling, but 3 samples in any case.
 
