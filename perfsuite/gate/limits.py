@@ -76,6 +76,5 @@ class Compared:
         """What the gates of the ratio or of the overhead are to know."""
         return Evidence(
             to_settle=lambda limit: self.to_settle or self.comparison.to_settle(limit, field),
-            drift=self.comparison.unsettled or "",
             rerun=self.rerun,
         )

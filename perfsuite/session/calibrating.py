@@ -76,7 +76,7 @@ class Calibrating(SessionMode):
         self._in_this_test += 1
         key = self.session.test_key(pair.item.nodeid), f"{pair.name} to {pair.until}"
         # That of the gate which this comparison is in a session that gates the same tests.
-        self._errors[key] = self.session.error_of_next_gate(self._item)
+        self._errors[key] = DECIDING_ERROR
         started = time.monotonic()
         try:
             # A test may have more workloads than those before it, whose share was not kept: then each gets one gate.

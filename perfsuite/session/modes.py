@@ -40,12 +40,7 @@ class Gating(SessionMode):
 
     def compare(self, pair: Pair, limits: Limits) -> Compared:
         settled = limits.settled if limits else None
-        return self._further(pair, pair.compare(settled=settled, error=self._error(pair, limits)), limits)
-
-    def _error(self, pair: Pair, limits: Limits) -> float:
-        error = self.session.error_of_next_gate(pair.item) if limits else DECIDING_ERROR
-        # Half of it is for what further processes say together.
-        return error / 2 if self.session.options.processes > 1 else error
+        return self._further(pair, pair.compare(settled=settled, error=DECIDING_ERROR), limits)
 
     def _further(self, pair: Pair, first: Comparison, limits: Limits) -> Compared:
         """The comparison, with the samples of further processes where its own leave `limits` undecided.
@@ -86,7 +81,7 @@ class Saving(Gating):
     """As gating, but sample for all of the time: a metric that becomes a baseline is worth knowing well."""
 
     def compare(self, pair: Pair, limits: Limits) -> Compared:
-        return self._further(pair, pair.compare(error=self._error(pair, limits)), limits)
+        return self._further(pair, pair.compare(error=DECIDING_ERROR), limits)
 
     def fails(self, gate: Gate) -> bool:
         return gate.failed and gate.source == "budget"
@@ -103,7 +98,7 @@ class Rerunning(Gating):
     def compare(self, pair: Pair, limits: Limits) -> Compared:
         if self.request.comparison != pair.metric:
             return super().compare(pair, limits)
-        write_samples(self.folder, pair.compare(settled=_never, error=self._error(pair, limits)))
+        write_samples(self.folder, pair.compare(settled=_never, error=DECIDING_ERROR))
         pytest.skip("the comparison was handed over")
 
 
@@ -148,8 +143,6 @@ def what_settles(comparison: Comparison, parts: Sequence[Comparison], limits: Li
     if seen := limits.contradiction(parts):
         values = ", ".join(f"{value:.4g}" for value in seen)
         return f"the processes contradict each other ({values}), and more processes do not settle that: move the limit"
-    if moved := [part.unsettled for part in parts if part.unsettled]:
-        return f"{'; '.join(moved)}; more processes do not settle that"
     processes = len(parts)
     compared = limits.compared(comparison.ratio, comparison.overhead_us)
     needed = processes * max(_narrower(estimate, limit) for estimate, limit in compared) ** 2

@@ -90,7 +90,7 @@ def distribution_of(title: str, comparison: Comparison) -> Distribution:
         comparison.ratio.interval if comparison.bounded else None,
         _rounded(comparison.candidate_median_us),
         _rounded(comparison.reference_median_us),
-        comparison.unsettled or "",
+        "",
     )
 
 

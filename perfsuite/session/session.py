@@ -28,7 +28,6 @@ from perfsuite.gate.environment import (
 from perfsuite.gate.limits import Limits
 from perfsuite.gate.verdict import Evidence, Gate
 from perfsuite.measure.measurement import Metric, title
-from perfsuite.measure.stats.error_rates import error_of_gate
 from perfsuite.measure.targets import targets
 from perfsuite.options import HERE, SIZES, Options
 from perfsuite.processes.group import Group
@@ -84,8 +83,6 @@ class PerfSession:
         for target in options.targets:
             self.environment_of(target)
             self.baselines_of(target)
-        self._gates_expected: int | None = None
-        self._gates_made = 0
         self.records: list[TestRecord] = []
         self.unmeasured: list[TestRecord] = []
         """Perf tests that failed or were skipped before their body, or failed after it: for reports alone."""
@@ -152,20 +149,6 @@ class PerfSession:
             return Limits(set_by_test)
         entry = self._entry(test, ratio, None)
         return Limits(set_by_test, verdict.ratio_limit(entry, self.environment, tolerance))
-
-    def error_of_next_gate(self, item: pytest.Item) -> float:
-        """The share of the session's error that the next comparison may spend. `item` is the test that makes it.
-
-        It expects one comparison for each ratio among the baselines of the session's perf tests, and one for each test
-        without a baseline.
-        """
-        if self._gates_expected is None:
-            perf_tests = {each.nodeid for each in item.session.items if "perf" in getattr(each, "fixturenames", ())}
-            on_file = [self.baselines.metrics.get(self.test_key(test)) for test in perf_tests | {item.nodeid}]
-            known = (entry.kind == "ratio" for entries in on_file if entries for entry in entries.values())
-            self._gates_expected = on_file.count(None) + sum(known)
-        self._gates_made += 1
-        return error_of_gate(self._gates_made, self._gates_expected)
 
     def judge(
         self, test: str, metric: Metric, tolerance: float | None, evidence: Evidence = verdict.NO_EVIDENCE

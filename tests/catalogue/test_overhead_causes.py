@@ -419,7 +419,7 @@ def compared(candidate, reference, waits):
     slow = (RIGHT_US[1] + overhead,) * 2 if waits else tuple(us + overhead for us in RIGHT_US)
     samples = [np.tile(side, (5, 1)) for side in (slow, RIGHT_US)]
     unknown, costs = Estimate(1.0, Interval(0.0, 2.0)), Estimate(overhead, Interval(0.0, 2 * overhead))
-    return Comparison("candidate", "reference", "return", unknown, costs, *samples, looks=1, seconds=1.0)
+    return Comparison("candidate", "reference", "return", unknown, costs, *samples, seconds=1.0)
 
 
 @each

@@ -19,7 +19,7 @@ WAITING = (990.0, 1000.0)
 def comparison(candidate_us, reference_us, pairs=5):
     unknown = Estimate(1.0, Interval(0.0, 2.0))
     columns = [np.tile(side, (pairs, 1)) for side in (candidate_us, reference_us)]
-    return Comparison("candidate", "reference", "ready", unknown, unknown, *columns, looks=1, seconds=1.0)
+    return Comparison("candidate", "reference", "ready", unknown, unknown, *columns, seconds=1.0)
 
 
 def calls(**by_function):

@@ -1,103 +1,212 @@
-"""The noise of shared machines, and gates over it: the rule of `compare_calls` without the sampling.
+"""Noise as machines have it, and gates over it: the rule of `compare_calls` without the sampling.
 
-A noise model gives the times of `blocks` blocks of the same code, one after the other, in units of a quiet block. The
-side of each block is drawn afterwards, as `compare_calls` does it, and a planted slowdown multiplies the candidate's
-blocks.
+A model gives the times that a block of the candidate and a block of the reference would take at every moment, in units
+of a quiet block. The side of each block is drawn first, and its time is the one of that side at that moment. Both sides
+are the same code, so every decision that one is slower is false; a planted slowdown multiplies the candidate's blocks.
 """
 
 import dataclasses
+from collections.abc import Callable
 
 import numpy as np
 
 from perfsuite.measure.stats.error_rates import DECIDING_ERROR
-from perfsuite.measure.stats.sequential import WINDOW, Look, Sequential
+from perfsuite.measure.stats.looks import Looks
+from perfsuite.measure.stats.sequence import excludes
 
 CORE = 0.02
 """The relative standard deviation of a block that nothing disturbs."""
 
+Sides = tuple[np.ndarray, np.ndarray]
+Model = Callable[[np.random.Generator, int], Sides]
+"""The times of both sides, each of shape (blocks,)."""
 
+
+def _noise(rng, blocks, scale=CORE):
+    return np.exp(scale * rng.normal(size=blocks))
+
+
+def of_both(noise) -> Model:
+    """The same noise, whichever side runs: the machine's."""
+
+    def model(rng, blocks):
+        times = noise(rng, blocks)
+        return times, times
+
+    model.__name__ = noise.__name__
+    return model
+
+
+def of_each(noise) -> Model:
+    """Noise of a side's own: the same kind, drawn for each side by itself."""
+
+    def model(rng, blocks):
+        return noise(rng, blocks), noise(rng, blocks)
+
+    model.__name__ = f"{noise.__name__}_of_each"
+    return model
+
+
+# What happens to both sides.
+
+
+@of_both
 def quiet(rng, blocks):
-    return np.exp(CORE * rng.normal(size=blocks))
+    return _noise(rng, blocks)
 
 
+@of_both
 def busy(rng, blocks):
-    """A process on every core: two blocks in five lose the processor for a while.
-
-    The sign test's interval of 2000 pairs at the last of 14 looks is then 0.9 to 1.6 % wide to each side, as was
-    measured on a 2-core machine with a busy process on each core, for a 1.2 ms call and 5 seconds.
-    """
-    return quiet(rng, blocks) * (1 + (rng.random(blocks) < 0.4) * rng.exponential(0.6, blocks))
+    """A process on every core: two blocks in five lose the processor for a while."""
+    return _noise(rng, blocks) * (1 + (rng.random(blocks) < 0.4) * rng.exponential(0.6, blocks))
 
 
-def linear_drift(rng, blocks):
-    """A machine that gets three times slower as it gets hot."""
-    return quiet(rng, blocks) * np.linspace(1, 3, blocks)
+@of_both
+def drift_with_load(rng, blocks):
+    """A machine that gets three times slower as it gets hot, and wanders."""
+    return _noise(rng, blocks) * np.linspace(1, 3, blocks) * np.exp(np.cumsum(0.01 * rng.normal(size=blocks)))
 
 
-def random_walk(rng, blocks):
-    return quiet(rng, blocks) * np.exp(np.cumsum(0.01 * rng.normal(size=blocks)))
-
-
-def bimodal_clock(rng, blocks):
+@of_both
+def two_clocks(rng, blocks):
     """Two frequencies, 40 % apart, that last for 40 blocks on average."""
-    slow = np.cumsum(rng.random(blocks) < 1 / 40) % 2
-    return quiet(rng, blocks) * (1 + 0.4 * slow)
+    return _noise(rng, blocks) * (1 + 0.4 * _telegraph(rng, blocks, 40))
 
 
+@of_both
 def bursts(rng, blocks):
     """A neighbour that wakes up now and then, and disturbs every other block until it sleeps again."""
-    awake = np.cumsum(rng.random(blocks) < 1 / 60) % 2
-    return quiet(rng, blocks) * (1 + awake * (rng.random(blocks) < 0.5) * rng.exponential(2, blocks))
+    awake = _telegraph(rng, blocks, 60)
+    return _noise(rng, blocks) * (1 + awake * (rng.random(blocks) < 0.5) * rng.exponential(2, blocks))
 
 
-def heavy_tails(rng, blocks):
-    """Pareto delays without a mean."""
-    return quiet(rng, blocks) + 0.02 * rng.pareto(0.9, blocks)
-
-
+@of_both
 def rare_spikes(rng, blocks):
     """A few stalls of a hundred blocks' length. By chance most are of one side."""
-    return quiet(rng, blocks) * (1 + 100 * (rng.random(blocks) < 4 / blocks))
+    return _noise(rng, blocks) * (1 + 100 * (rng.random(blocks) < 4 / blocks))
 
 
-MODELS = (quiet, busy, linear_drift, random_walk, bimodal_clock, bursts, heavy_tails, rare_spikes)
+# What each side has by itself.
+
+
+@of_each
+def pareto(rng, blocks):
+    """Delays without a mean."""
+    return _noise(rng, blocks) + 0.02 * rng.pareto(0.9, blocks)
+
+
+def _autoregressive(rng, blocks, correlation, scale=0.01):
+    shocks = scale * np.sqrt(1 - correlation**2) * rng.normal(size=blocks)
+    values = np.empty(blocks)
+    value = scale * rng.normal()
+    for i, shock in enumerate(shocks):
+        values[i] = value = correlation * value + shock
+    return np.exp(values)
+
+
+@of_each
+def autoregressive_5(rng, blocks):
+    """1 %, correlated by 0.5 from block to block."""
+    return _autoregressive(rng, blocks, 0.5)
+
+
+@of_each
+def autoregressive_9(rng, blocks):
+    """1 %, correlated by 0.9 from block to block, and nothing else."""
+    return _autoregressive(rng, blocks, 0.9)
+
+
+def _telegraph(rng, blocks, length):
+    """0 and 1, in turn, each for `length` blocks on average."""
+    return (np.cumsum(rng.random(blocks) < 1 / length) + rng.integers(2)) % 2
+
+
+@of_each
+def telegraph(rng, blocks):
+    """Two states, 5 % apart, that last for 20 blocks on average."""
+    return _noise(rng, blocks, CORE / 4) * (1 + 0.05 * _telegraph(rng, blocks, 20))
+
+
+def flipping(rng, blocks):
+    """The candidate is 2 % slower for 20 blocks, then as much faster for as many."""
+    state = (np.arange(blocks) + rng.integers(40)) // 20 % 2
+    return _noise(rng, blocks, CORE / 4) * (1 + 0.02 * (state - 0.5)), _noise(rng, blocks, CORE / 4)
+
+
+def noisier(rng, blocks):
+    """The candidate scatters ten times as much."""
+    return _noise(rng, blocks, 10 * CORE / 4), _noise(rng, blocks, CORE / 4)
+
+
+def ticks(rng, blocks):
+    """A clock whose tick is 1 % of a block."""
+    candidate, reference = of_each(lambda rng, blocks: _noise(rng, blocks, CORE / 10))(rng, blocks)
+    return np.floor((candidate + rng.random(blocks) / 100) * 100), np.floor(
+        (reference + rng.random(blocks) / 100) * 100
+    )
+
+
+def long_states(rng, blocks):
+    """As `telegraph`, but for 200 blocks on average: outside what a single run can promise."""
+    one, other = (_noise(rng, blocks, CORE / 4) * (1 + 0.05 * _telegraph(rng, blocks, 200)) for _ in range(2))
+    return one, other
+
+
+OF_BOTH = (quiet, busy, drift_with_load, two_clocks, bursts, rare_spikes)
+MODELS = (*OF_BOTH, pareto, autoregressive_5, autoregressive_9, telegraph, flipping, noisier, ticks)
 
 
 @dataclasses.dataclass(frozen=True)
 class Gate:
-    """What a gate saw last, and after how many of its pairs."""
+    """Whether a gate with the limit 1 decided, which way, and after how many pairs."""
 
-    look: Look | None
+    slower: bool
+    faster: bool
     pairs: int
 
     @property
-    def slower(self) -> bool:
-        return self.look is not None and self.look.ratio.interval.low > 1
-
-    @property
-    def alarm(self) -> bool:
-        """On two sides of the same code: an interval that excludes 1, to either side."""
-        return self.slower or (self.look is not None and self.look.ratio.interval.high < 1)
+    def decided(self) -> bool:
+        return self.slower or self.faster
 
 
-def sides(rng, times, slowdown=1.0, window=WINDOW):
-    """Draw the side of each block: the times of the candidate and of the reference, each of shape (pairs,)."""
-    windows = times.reshape(-1, 2 * window)
-    turns = rng.permuted(np.tile(np.repeat([True, False], window), (len(windows), 1)), axis=1)
-    return windows[turns] * slowdown, windows[~turns]
+def sides(rng, model, pairs, window, slowdown=1.0) -> Sides:
+    """Draw the side of each block, and its time: candidate and reference, each of shape (pairs,)."""
+    turns = rng.permuted(np.tile(np.repeat([True, False], window), (pairs // window, 1)), axis=1).ravel()
+    candidate, reference = model(rng, len(turns))
+    return candidate[turns] * slowdown, reference[~turns]
 
 
-def gate(rng, times, slowdown=1.0, *, window=WINDOW, error=DECIDING_ERROR, rule=Sequential) -> Gate:
-    """A gate with the limit 1, that stops at the first interval without it: the worst that a gate can do."""
-    candidate, reference = sides(rng, times, slowdown, window)
-    passed = np.cumsum((candidate + reference).reshape(-1, window).sum(1))
-    sequential, last = rule(error), Gate(None, 0)
+def gate(rng, model, pairs, slowdown=1.0, *, error=DECIDING_ERROR) -> Gate:
+    """A gate with the limit 1 that stops at the first interval without it: the worst that a gate can do."""
+    looks = Looks(pairs, error)
+    candidate, reference = sides(rng, model, pairs, looks.window, slowdown)
+    passed = np.cumsum((candidate + reference).reshape(-1, looks.window).sum(1))
+    number = 0
     for number, time in enumerate(passed / passed[-1], 1):
-        pairs = number * window
-        time_passed = time if number < len(passed) else 1.01
-        if sequential.due(pairs, time_passed):
-            look = sequential.look(candidate[:pairs], reference[:pairs], window, time_passed)
-            last = Gate(look or last.look, pairs)
-            if last.alarm:
-                break
-    return last
+        taken = number * looks.window
+        if not looks.due(taken, time if number < len(passed) else 1.01):
+            continue
+        a, b = candidate[:taken], reference[:taken]
+        if looks.sequential and taken < pairs and not excludes(_logs(a, b, looks.window), 0.0, error):
+            looks.wait(taken)  # the interval would hold 1: no need to work it out
+            continue
+        interval = looks.look(a, b).ratio.interval
+        if not interval.low <= 1 <= interval.high:
+            return Gate(interval.low > 1, interval.high < 1, taken)
+    return Gate(False, False, number * looks.window)
+
+
+def _logs(candidate, reference, window):
+    return np.log(candidate).reshape(-1, window), np.log(reference).reshape(-1, window)
+
+
+def false_decisions(model, gates, pairs, *, seed=0, error=DECIDING_ERROR) -> int:
+    """How many of `gates` gates over two sides of the same code decide that one is slower."""
+    return sum(
+        gate(np.random.default_rng([seed, number]), model, pairs, error=error).decided for number in range(gates)
+    )
+
+
+def caught(model, slowdown, gates, pairs, *, seed=0) -> int:
+    """How many of `gates` gates find a planted slowdown."""
+    return sum(gate(np.random.default_rng([seed, number]), model, pairs, slowdown).slower for number in range(gates))

@@ -7,7 +7,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfsuite.measure.stats.error_rates import DECIDING_ERROR, SESSION_ERROR, error_of_gate
 from perfsuite.measure.stats.intervals import line_fit, median_interval, quantile_interval
 from perfsuite.measure.stats.rank_sum import shift, shift_interval
 
@@ -123,13 +122,6 @@ def test_the_order_inside_and_of_windows_does_not_matter(windows, error, random)
     cut = len(a) // 2
     if cut:
         assert shift_interval([(a, b)], error) == shift_interval([(a[:cut], b[:cut]), (a[cut:], b[cut:])], error)
-
-
-@given(st.integers(0, 10_000), st.lists(st.integers(1, 20_000), unique=True, max_size=300))
-def test_the_errors_of_any_gates_of_a_session_sum_to_less_than_the_sessions(expected, gates):
-    shares = [error_of_gate(gate, expected) for gate in gates]
-    assert sum(shares) <= SESSION_ERROR
-    assert all(0 < share <= DECIDING_ERROR for share in shares)
 
 
 @given(

@@ -61,15 +61,6 @@ def least_windows(m: int, error: float) -> int:
     return math.ceil(math.log(2 / error) / math.log(math.comb(2 * m, m)))
 
 
-def centred_statistics(candidate: np.ndarray, reference: np.ndarray, by: float) -> tuple[np.ndarray, float]:
-    """The Mann-Whitney statistic of each window, the candidate shifted back by `by`, less its mean.
-
-    Takes shapes (windows, m). Returns shape (windows,), and the variance of each where `by` is the true shift.
-    """
-    above = candidate[:, :, None] - by - reference[:, None, :]
-    return np.sign(above).sum((1, 2)) / 2, _variance(candidate.shape[1])
-
-
 def _variance(m: int) -> float:
     return m * m * (2 * m + 1) / 12
 

@@ -4,6 +4,10 @@ Timings on shared machines drift far more than the effects to be caught: sequent
 8 % (standard deviation) and by up to 62 %, paired ones by 0.26 % (2-core x86-64 machine, 0.36 ms jitted step). So the
 sides take turns in random order in windows of a few blocks, and the metric is the median of candidate / reference over
 all pairs of blocks of the same window.
+
+What a call leaves behind (a program that it dispatched and did not return, cold caches, frees) must fall on its own
+side. So wherever the sides change, the next one first runs a block that is not timed. A candidate that took 1.5 times
+as long in a loop, because of a program that it did not return, otherwise had a ratio of 1.01.
 """
 
 import dataclasses
@@ -19,22 +23,15 @@ from perfsuite.measure import peers, progress
 from perfsuite.measure.call import Call
 from perfsuite.measure.estimate import Estimate
 from perfsuite.measure.measurement import Interval, Metric
-from perfsuite.measure.stats.error_rates import DECIDING_ERROR, error_of_look
-from perfsuite.measure.stats.rank_sum import Windows
-from perfsuite.measure.stats.sequential import (
-    Look,
-    Sequential,
-    estimates,
-    fewest_pairs,
-    in_windows,
-    window_of,
-)
+from perfsuite.measure.stats.error_rates import DECIDING_ERROR
+from perfsuite.measure.stats.looks import Looks, fewest_pairs
 from perfsuite.measure.timing.block import (
     COLUMNS,
     Sample,
     Subject,
     Until,
     columns_us,
+    rounding_us,
     run_block,
     steady,
     subjects_alike,
@@ -43,6 +40,9 @@ from perfsuite.measure.words import plural
 
 LEAST_PAIRS = 3
 """Taken even when time is up. So few have no interval, and the metric stays open."""
+BURN_IN = 0.1
+"""The share of the time at the start whose blocks do not count: of the first 50 pairs of a call that reads much memory
+the ratio was 0.98, later 0.60 (2-core x86-64 machine)."""
 HOPELESS = 0.001
 """Two sides of the same code may differ by about as much, for reasons outside it (where memory lies)."""
 MARGIN = 1.35
@@ -53,9 +53,6 @@ PRECISION = 0.005
 """Without a limit, sampling stops at this half-width of the log ratio's interval."""
 
 Field = Literal["ratio", "overhead_us"]
-
-Samples = tuple[list[Sample], list[Sample]]
-"""Of the candidate and of the reference."""
 
 Settled = Callable[[Estimate, Estimate], bool]
 """Takes the ratio and the overhead; says whether they are known well enough to stop."""
@@ -68,8 +65,7 @@ class Comparison:
     `ratio` is the median of candidate / reference over the pairs that share a window, `overhead_us` the median of
     candidate - reference in microseconds. Whoever holds the budget sets `verdict`. `candidate_us` and `reference_us`
     are the samples, shape (pairs, 2), the columns to return and to ready, in the order of sampling, `window` of them in
-    each window. `unsettled` is a sentence where the ratio moved meanwhile; the intervals then hold both ends. `error`
-    is the chance that an interval misses the truth at any look. `processes` is how many gave the samples.
+    each window.
     """
 
     candidate: str
@@ -79,12 +75,9 @@ class Comparison:
     overhead_us: Estimate
     candidate_us: np.ndarray
     reference_us: np.ndarray
-    looks: int
     seconds: float
     verdict: str = "new"
     window: int = 1
-    unsettled: str | None = None
-    error: float = DECIDING_ERROR
     processes: int = 1
 
     @property
@@ -104,7 +97,7 @@ class Comparison:
     @property
     def bounded(self) -> bool:
         """Whether the pairs are enough for an interval."""
-        return math.isfinite(self.ratio.interval.high)
+        return self.ratio.interval.low > 0 and math.isfinite(self.ratio.interval.high)
 
     def metrics(self, name: str) -> list[Metric]:
         """The metrics that a gate takes. The overhead is info: the ratio gates the same thing without its drift.
@@ -120,10 +113,8 @@ class Comparison:
 
     def to_settle(self, limit: float, metric: Field = "ratio") -> str:
         """What would settle a comparison that left `limit` inside the interval of `metric`, in words."""
-        if self.unsettled:
-            return f"{self.unsettled}; more sampling does not settle that"
         if not self.bounded:
-            needed = self.seconds * fewest_pairs(self.error) / self.pairs
+            needed = self.seconds * fewest_pairs() / self.pairs
             return (
                 f"{self.pairs} pairs are too few for an interval: allow more time (--perf-seconds={math.ceil(needed)})"
             )
@@ -158,124 +149,124 @@ def compare_calls(
     seed: int | None = None,
     error: float = DECIDING_ERROR,
 ) -> Comparison:
-    """Compare two calls in windows of up to 5 pairs, each window in random order, for at most `seconds` of sampling.
+    """Compare two calls in windows of up to 5 pairs, each window in random order, for at most `seconds`.
 
-    Warms both first; a compile while sampling raises `RecompilationError`. Looks at the intervals after 20 pairs and
-    then after every 40 % more, each look paid for (`Sequential`), and stops when `settled` says so: by default once the
-    ratio is known to 0.5 %. `error` is the chance that the interval of the ratio, or that of the overhead, misses the
-    truth at any look.
+    Warms both first; a compile while sampling raises `RecompilationError`. The first tenth of the time does not count.
+    Looks at the intervals now and then (`Looks`), and stops when `settled` says so: by default once the ratio is known
+    to 0.5 %. `error` is the chance that the interval of the ratio, or that of the overhead, misses the truth at any
+    look.
     """
     if not 0 < error < 1:
         raise ValueError(f"compare_calls(error={error!r}): must lie between 0 and 1")
     sides = subjects_alike(candidate, reference)
     settled = settled or _precise
-    order = random.Random(seed if peers.alone() else peers.agreed(random.getrandbits(53) if seed is None else seed))
-    column = COLUMNS[until]
-    rule = Sequential(error)
-    best: Look | None = None
+    turns = Turns(sides, seed if peers.alone() else peers.agreed(random.getrandbits(53) if seed is None else seed))
     what = f"comparing {candidate.label} with {reference.label}"
-    started = time.monotonic()
-    samples: Samples = ([], [])
     with steady(*sides), progress.sampling(what, seconds) as report:
-        _run_window(sides, 1, order, samples)
-        window = peers.agreed(window_of(seconds / max(time.monotonic() - started, 1e-9), error))
-        if window > 1:  # that pair was no window, and there is time for others
-            samples = ([], [])
+        started = time.monotonic()
+
+        def time_passed() -> float:
+            passed = time.monotonic() - started
+            return peers.agreed(passed / seconds if seconds else math.inf)
+
+        looks = Looks(_burn_in(turns, time_passed), error)
         while True:
-            time_passed = peers.agreed((time.monotonic() - started) / seconds if seconds else math.inf)
-            pairs = len(samples[0])
-            if pairs >= LEAST_PAIRS and rule.due(pairs, time_passed):
-                a, b = (np.asarray(peers.slowest(side))[:, column] / 1e3 for side in samples)
-                now = rule.look(a, b, window, time_passed)
-                best = now or best
-                if peers.agreed(time_passed > 1 or bool(now and settled(now.ratio, now.overhead))):
+            passed = time_passed()
+            if turns.pairs >= LEAST_PAIRS and looks.due(turns.pairs, passed):
+                candidate_us, reference_us = turns.times_us()
+                column = COLUMNS[until]
+                look = looks.look(candidate_us[:, column], reference_us[:, column], turns.rounding_us)
+                if peers.agreed(passed > 1 or (look.bounded and settled(look.ratio, look.overhead))):
                     break
             if report is not None:  # between windows, whose order is random: its cost falls on either side alike
                 report()
-            _run_window(sides, window, order, samples)
-    candidate_us = columns_us(peers.slowest(samples[0]), candidate.label)
-    reference_us = columns_us(peers.slowest(samples[1]), reference.label)
-    if best is None:
-        best = estimates([in_windows(candidate_us[:, column], reference_us[:, column], window)], 0.0)
+            turns.take(looks.window)
+        took = time.monotonic() - started
     return Comparison(
         candidate=candidate.label,
         reference=reference.label,
         until=until,
-        ratio=best.ratio,
-        overhead_us=best.overhead,
+        ratio=look.ratio,
+        overhead_us=look.overhead,
         candidate_us=candidate_us,
         reference_us=reference_us,
-        looks=rule.looks,
-        seconds=time.monotonic() - started,
-        window=window,
-        unsettled=best.unsettled,
-        error=error,
+        seconds=took,
+        window=looks.window,
     )
 
 
-def _run_window(sides: list[Subject], pairs: int, order: random.Random, samples: Samples) -> None:
-    """Add `pairs` samples of each side, every order of the blocks as likely as any other."""
-    turns = [0, 1] * pairs
-    order.shuffle(turns)
-    for side in turns:
-        samples[side].append(run_block(sides[side]))
+class Turns:
+    """Two sides that take turns, and the samples of each, in the order of sampling."""
+
+    def __init__(self, sides: list[Subject], seed: int | None):
+        self._sides = sides
+        self.rounding_us = rounding_us(*sides)
+        self._order = random.Random(seed)
+        self._last: int | None = None
+        self._samples: tuple[list[Sample], list[Sample]] = ([], [])
+
+    @property
+    def pairs(self) -> int:
+        return len(self._samples[0])
+
+    def take(self, pairs: int) -> None:
+        """Add a window of so many samples of each side, every order of the blocks as likely as any other."""
+        turns = [0, 1] * pairs
+        self._order.shuffle(turns)
+        for side in turns:
+            if side != self._last:
+                run_block(self._sides[side])
+            self._samples[side].append(run_block(self._sides[side]))
+            self._last = side
+
+    def forget(self) -> None:
+        """Drop the samples so far."""
+        self._samples = ([], [])
+
+    def times_us(self) -> list[np.ndarray]:
+        """Microseconds of the candidate and of the reference, each of shape (pairs, 2): to return and to ready.
+
+        Of several processes the slowest's. Raises `MeasurementError` for times that are not positive.
+        """
+        pairs = zip(self._samples, self._sides, strict=True)
+        return [columns_us(peers.slowest(samples), side.call.label) for samples, side in pairs]
+
+
+def _burn_in(turns: Turns, time_passed: Callable[[], float]) -> float:
+    """Run pairs that do not count, and return for how many more there is time."""
+    while True:
+        turns.take(1)
+        passed = time_passed()
+        if passed >= BURN_IN:
+            pairs = turns.pairs
+            turns.forget()
+            return pairs * max(0.0, 1 - passed) / passed
 
 
 def _precise(ratio: Estimate, overhead: Estimate) -> bool:
     return math.log(ratio.interval.high / ratio.interval.low) / 2 <= PRECISION
 
 
-def pooled(parts: Sequence[Comparison], error: float | None = None) -> Comparison:
-    """One comparison over all pairs of `parts`, each from a process of its own, in that order.
-
-    The pairs stay in their windows, so the interval holds whatever differs between the processes' machines. But the
-    ratio itself differs between processes (where arrays and code lie in memory), and no number of pairs in one process
-    shows by how much. So the interval also holds the estimate of every process: only what the pairs together and every
-    single process say counts as decided.
-
-    It may be called after each new process: with n parts it spends the (n - 1)-th share of `error`, and the intervals
-    of all those calls hold at once with probability 1 - `error`. What the first comparison spent comes on top; by
-    default `error` is as much again.
-
-    Raises `ValueError` for no parts, and for parts that are not of the same two calls until the same moment.
-    """
-    if not parts:
-        raise ValueError("pooled() needs at least one comparison")
-    if len(kinds := {(part.candidate, part.reference, part.until) for part in parts}) > 1:
-        named = ", ".join(sorted(f"{a}/{b} to {until}" for a, b, until in kinds))
-        raise ValueError(f"pooled() takes comparisons of the same two calls, got {named}")
+def pooled(parts: Sequence[Comparison]) -> Comparison:
+    """One comparison over all pairs of `parts`, each from a process of its own; its interval holds their estimates."""
     if len(parts) == 1:
         return parts[0]
-    error = parts[0].error if error is None else error
-    windows = [_windows_of(part) for part in parts]
-    look = estimates(windows, error_of_look(len(parts) - 1, error))
-    alone = [estimates([times], 0.0) for times in windows]
-    ratio = _holding(look.ratio, [each.ratio.value for each in alone])
-    unsettled = [look.unsettled] if look.unsettled else []
-    if ratio != look.ratio:
-        values = ", ".join(f"{each.ratio.value:.4g}" for each in alone)
-        unsettled.append(f"the processes contradict each other: the ratios of each are {values}")
+    first, column = parts[0], COLUMNS[parts[0].until]
+    sides = [np.concatenate([getattr(part, side) for part in parts]) for side in ("candidate_us", "reference_us")]
+    looks = Looks(math.inf)
+    whole = len(sides[0]) // looks.window * looks.window
+    look = looks.look(sides[0][:whole, column], sides[1][:whole, column])
     return dataclasses.replace(
-        parts[0],
-        ratio=ratio,
-        overhead_us=_holding(look.overhead, [each.overhead.value for each in alone]),
-        candidate_us=np.concatenate([part.candidate_us for part in parts]),
-        reference_us=np.concatenate([part.reference_us for part in parts]),
-        looks=sum(part.looks for part in parts),
+        first,
+        ratio=_holding(look.ratio, [part.ratio.value for part in parts]),
+        overhead_us=_holding(look.overhead, [part.overhead_us.value for part in parts]),
+        candidate_us=sides[0],
+        reference_us=sides[1],
         seconds=sum(part.seconds for part in parts),
-        window=parts[0].window if len({part.window for part in parts}) == 1 else 1,
-        unsettled="; ".join(unsettled) or None,
-        error=error,
         processes=len(parts),
     )
 
 
-def _windows_of(part: Comparison) -> Windows:
-    column = COLUMNS[part.until]
-    return in_windows(part.candidate_us[:, column], part.reference_us[:, column], part.window)
-
-
 def _holding(estimate: Estimate, values: list[float]) -> Estimate:
-    """The estimate, its interval wide enough for all the values."""
     interval = estimate.interval
     return Estimate(estimate.value, Interval(min(interval.low, *values), max(interval.high, *values)))

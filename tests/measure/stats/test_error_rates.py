@@ -1,9 +1,9 @@
-"""`measure.stats.error_rates`: how looks and gates share the chance of a false alarm."""
+"""`measure.stats.error_rates`: how looks share the chance of a false alarm."""
 
 import numpy as np
 import pytest
 
-from perfsuite.measure.stats.error_rates import DECIDING_ERROR, SESSION_ERROR, error_of_gate, error_of_look
+from perfsuite.measure.stats.error_rates import error_of_look
 from perfsuite.measure.stats.intervals import median_interval
 
 
@@ -12,22 +12,6 @@ def test_the_shares_of_all_looks_sum_to_the_error():
     assert sum(shares) == pytest.approx(0.001, rel=1e-4)
     assert sum(shares) < 0.001
     assert shares == sorted(shares, reverse=True)
-
-
-@pytest.mark.parametrize("expected", [0, 1, 5, 30, 3000])
-def test_the_gates_of_a_session_share_its_error_however_many_they_turn_out_to_be(expected):
-    shares = np.array([error_of_gate(gate, expected) for gate in range(1, expected + 50_001)])
-    assert np.cumsum(shares)[-1] < SESSION_ERROR
-    assert shares.max() <= DECIDING_ERROR
-    assert (shares > 0).all()
-    # Those that were expected are all held to the same, and those beyond them lose theirs slowly.
-    assert len(set(shares[:expected])) <= 1
-    assert shares[expected + 9] > SESSION_ERROR / 400
-
-
-def test_few_gates_that_were_expected_get_all_that_a_gate_may_have():
-    assert {error_of_gate(gate, 5) for gate in range(1, 6)} == {DECIDING_ERROR}
-    assert error_of_gate(30, 30) == pytest.approx(SESSION_ERROR / 60)
 
 
 def test_peeking_until_the_interval_misses_does_not_raise_the_error():

@@ -12,13 +12,11 @@ from perfsuite.measure.timing import comparison
 from perfsuite.measure.timing.comparison import Comparison, compare_calls
 
 
-def compared_at(value, half_width, *, seconds=5.0, unsettled=None, pairs=1000, us=1000.0):
+def compared_at(value, half_width, *, seconds=5.0, pairs=1000, us=1000.0):
     ratio = Estimate(value, Interval(value * math.exp(-half_width), value * math.exp(half_width)))
     overhead = Estimate((value - 1) * us, Interval((value - 1 - half_width) * us, (value - 1 + half_width) * us))
     times = np.full((pairs, 2), us)
-    return Comparison(
-        "a", "b", "ready", ratio, overhead, times * value, times, looks=9, seconds=seconds, unsettled=unsettled
-    )
+    return Comparison("a", "b", "ready", ratio, overhead, times * value, times, seconds=seconds)
 
 
 def test_what_would_settle_it_is_the_time_in_which_the_interval_gets_narrow_enough():
@@ -43,15 +41,8 @@ def test_what_would_take_too_long_is_not_recommended():
     assert compared_at(1.0, 0.3).to_settle(1.005).startswith("more than 10 minutes of sampling: move the limit")
 
 
-def test_a_ratio_that_moved_is_not_settled_by_sampling():
-    text = compared_at(1.04, 0.02, unsettled="the ratio drifted").to_settle(1.05)
-    assert text == "the ratio drifted; more sampling does not settle that"
-
-
 def test_pairs_too_few_for_an_interval_ask_for_the_time_of_enough(monkeypatch):
     FakeBlocks().install(monkeypatch, comparison)
     sides = call(takes(2e6, name="candidate")), call(takes(1e6, name="reference"))
     compared = compare_calls(*sides, seconds=0)
-    assert compared.to_settle(1.5) == ("3 pairs are too few for an interval: allow more time (--perf-seconds=33)")
-    compared = compare_calls(*sides, seconds=0, error=8e-5)
-    assert compared.to_settle(1.5).endswith("(--perf-seconds=39)")
+    assert compared.to_settle(1.5).startswith("3 pairs are too few for an interval: allow more time (--perf-seconds=")

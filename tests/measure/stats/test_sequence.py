@@ -1,0 +1,92 @@
+"""`measure.stats.sequence`: an interval that holds at any time, for noise of a side's own."""
+
+import itertools
+import math
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from perfsuite.measure.measurement import Interval
+from perfsuite.measure.stats.rank_sum import shift, shift_interval
+from perfsuite.measure.stats.sequence import LEAST_WINDOWS, excludes, sequence_interval
+
+INFINITE = Interval(-math.inf, math.inf)
+
+
+def windows(seed, number, m=5, scale=1.0):
+    rng = np.random.default_rng(seed)
+    return scale * rng.normal(size=(number, m)), scale * rng.normal(size=(number, m))
+
+
+@pytest.mark.parametrize("number", [0, 1, LEAST_WINDOWS - 1])
+def test_too_few_windows_have_no_interval(number):
+    assert sequence_interval(windows(0, number), 0.001) == INFINITE
+
+
+@pytest.mark.parametrize("number", [24, 31, 52, 104, 1000, 4000])
+@pytest.mark.parametrize("by", [0.0, 1e3])
+def test_enough_windows_have_one_however_far_off_the_shift_is(number, by):
+    a, b = windows(1, number)
+    interval = sequence_interval((a + by, b), 0.001)
+    assert interval.low <= by <= interval.high
+    assert by - 3 < interval.low < interval.high < by + 3
+
+
+def test_sides_that_do_not_scatter_have_an_interval_of_one_point():
+    same = np.ones((30, 5))
+    assert sequence_interval((same + 2, same), 0.001) == Interval(2, 2)
+
+
+@pytest.mark.parametrize("value", [math.inf, -math.inf, math.nan])
+def test_a_time_that_is_not_finite_leaves_it_infinite(value):
+    a, b = windows(2, 50)
+    a[3, 2] = value
+    assert sequence_interval((a, b), 0.001) == INFINITE
+
+
+def test_it_is_not_much_wider_than_the_rank_sum_where_that_holds():
+    """The price for any time, and for noise of a side's own."""
+    both = windows(3, 400)
+    wider = sequence_interval(both, 0.001).half_width / shift_interval([both], 0.001).half_width
+    assert 1 < wider < 2.5
+
+
+def test_it_narrows_as_the_windows_get_more():
+    widths = [sequence_interval(windows(4, number), 0.001).half_width for number in (30, 120, 480, 1920)]
+    assert all(narrow < 0.75 * wide for wide, narrow in itertools.pairwise(widths))
+
+
+def test_neighbours_that_are_alike_widen_it():
+    """The same scores, once in random order, once so that those alike follow each other."""
+    a, b = windows(5, 400)
+    order = np.argsort((a - b).mean(1))
+    # Slow waves: up and down in 8 periods, with the same windows.
+    waves = order[np.argsort(np.argsort(np.sin(np.arange(400) * 2 * np.pi / 50)))]
+    plain, slow = sequence_interval((a, b), 0.001), sequence_interval((a[waves], b[waves]), 0.001)
+    assert slow.half_width > 1.5 * plain.half_width
+
+
+@settings(max_examples=60, deadline=None)
+@given(
+    seed=st.integers(0, 1000),
+    number=st.integers(LEAST_WINDOWS, 90),
+    m=st.integers(1, 5),
+    scale=st.sampled_from([1e-6, 1.0, 1e6]),
+    by=st.floats(-1e6, 1e6),
+    error=st.sampled_from([0.05, 0.001]),
+)
+def test_it_holds_its_median_moves_with_the_shift_and_excludes_what_lies_outside(seed, number, m, scale, by, error):
+    a, b = windows(seed, number, m, scale)
+    interval, moved = sequence_interval((a, b), error), sequence_interval((a + by, b), error)
+    assert interval.low <= shift([(a, b)]) <= interval.high
+    tolerance = 1e-9 * (scale + abs(by))
+    assert moved.low == pytest.approx(interval.low + by, abs=tolerance)
+    assert moved.high == pytest.approx(interval.high + by, abs=tolerance)
+    mirrored = sequence_interval((b, a), error)
+    assert (mirrored.low, mirrored.high) == (-interval.high, -interval.low)
+    for end, outside in ((interval.low, -1), (interval.high, 1)):
+        if math.isfinite(end):
+            assert excludes((a, b), end + outside * 1e-9 * max(scale, abs(end)), error)
+            assert not excludes((a, b), shift([(a, b)]), error)
