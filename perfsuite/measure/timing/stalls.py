@@ -20,7 +20,7 @@ from perfsuite.measure.stack_room import with_room
 from perfsuite.measure.timing.block import Sample, Subject, columns_us, run_block, steady
 from perfsuite.measure.timing.clock import now_ns
 from perfsuite.measure.timing.scheduling import is_known, process_delay_ns
-from perfsuite.measure.timing.stack_sampler import Watch, most_seen
+from perfsuite.measure.timing.stack_sampler import StackPlace, Watch, most_seen
 
 TIMES = 10
 """A call stalls that takes this many times the median call, if that is at least `LEAST_US` longer."""
@@ -116,53 +116,70 @@ def count_stalls(call: Call, *, seconds: float = 5.0, over_us: float | None = No
     inside the calls, so its pauses do not count.
     """
     subject = Subject(call, single=True)
-    samples: list[Sample] = []
-    slow: list[Stall] = []
-    limit_us = _limit_us(subject.call_ns / 1e3, over_us)
-    every_s = min(max(limit_us / 10e6, 2e-3), 0.05)  # several looks in the shortest stall, and few in other calls
+    seen = _Seen(subject.call_ns / 1e3, over_us)
+    every_s = min(max(seen.limit_us / 10e6, 2e-3), 0.05)  # several looks in the shortest stall, and few in other calls
     what = f"looking for stalls of {call.label}"
     started = time.monotonic()
-    with steady(subject), progress.sampling(what, seconds) as report, Watch(every_s, after_s=limit_us / 2e6) as watch:
+    with steady(subject), progress.sampling(what, seconds) as report, Watch(every_s) as watch:
         lost = _LostTime(watch)
-        while len(samples) < CALLS and (len(samples) < 3 or time.monotonic() - started < seconds):
-            if now_ns() - lost.read_at > _SNAPSHOT_NS:
-                lost.since_last_us()
+        while not seen.enough() and (len(seen.samples) < 3 or time.monotonic() - started < seconds):
+            watch.after_s = seen.limit_us / 2e6
+            lost.read_now_and_then()
             if report is not None:
                 report()
             with watch.during_call() as places:
-                samples.append(run_block(subject))
-            us = samples[-1].to_ready / 1e3
-            if us > limit_us:
-                slow.append(Stall(us, lost.since_last_us(), str(most_seen(places) or "")))
-            if us > limit_us or len(samples) in (_FIRST_MEDIAN, 5 * _FIRST_MEDIAN):
-                limit_us = _limit_us(statistics.median(sample.to_ready for sample in samples) / 1e3, over_us)
-                watch.after_s = limit_us / 2e6
-            if len(samples) >= _FIRST_MEDIAN and len(_stalls_of(slow, limit_us)) >= _STOP_AT:
-                break
-    to_ready_us = columns_us(samples, call.label)[:, 1]
-    median_us = float(statistics.median(to_ready_us))
-    limit_us = _limit_us(median_us, over_us)
-    stalls = _stalls_of(slow, limit_us)
-    return Stalls(
-        label=call.label,
-        calls=len(samples),
-        median_us=median_us,
-        limit_us=limit_us,
-        longest_us=float(to_ready_us.max()),
-        stalls=tuple(stalls),
-        machine=sum(each.us > limit_us for each in slow) - len(stalls),
-        machine_known=is_known(),
-        seconds=time.monotonic() - started,
-    )
+                sample = run_block(subject)
+            seen.add(sample, lost, places)
+    return seen.told(call.label, time.monotonic() - started)
 
 
-def _limit_us(median_us: float, over_us: float | None) -> float:
-    return median_us + (max((TIMES - 1) * median_us, LEAST_US) if over_us is None else over_us)
+class _Seen:
+    """The calls so far, and those that took longer than the limit, which follows the median."""
 
+    def __init__(self, call_us: float, over_us: float | None):
+        self._over_us = over_us
+        self.samples: list[Sample] = []
+        self._slow: list[Stall] = []
+        self._follow(call_us)
 
-def _stalls_of(slow: list[Stall], limit_us: float) -> list[Stall]:
-    """Those that are above the limit without what the operating system took away."""
-    return [each for each in slow if each.us - each.taken_us > limit_us]
+    def _follow(self, median_us: float) -> None:
+        over_us = max((TIMES - 1) * median_us, LEAST_US) if self._over_us is None else self._over_us
+        self.limit_us = median_us + over_us
+
+    def add(self, sample: Sample, lost: "_LostTime", places: "collections.Counter[StackPlace]") -> None:
+        self.samples.append(sample)
+        us = sample.to_ready / 1e3
+        slow = us > self.limit_us
+        if slow:
+            self._slow.append(Stall(us, lost.since_last_us(), str(most_seen(places) or "")))
+        if slow or len(self.samples) in (_FIRST_MEDIAN, 5 * _FIRST_MEDIAN):
+            self._follow(statistics.median(sample.to_ready for sample in self.samples) / 1e3)
+
+    def enough(self) -> bool:
+        """Whether no further call is needed."""
+        number = len(self.samples)
+        return number >= CALLS or (number >= _FIRST_MEDIAN and len(self._stalls()) >= _STOP_AT)
+
+    def _stalls(self) -> list[Stall]:
+        """Those that are above the limit without what the operating system took away."""
+        return [each for each in self._slow if each.us - each.taken_us > self.limit_us]
+
+    def told(self, label: str, seconds: float) -> Stalls:
+        to_ready_us = columns_us(self.samples, label)[:, 1]
+        median_us = float(statistics.median(to_ready_us))
+        self._follow(median_us)
+        stalls = self._stalls()
+        return Stalls(
+            label=label,
+            calls=len(self.samples),
+            median_us=median_us,
+            limit_us=self.limit_us,
+            longest_us=float(to_ready_us.max()),
+            stalls=tuple(stalls),
+            machine=sum(each.us > self.limit_us for each in self._slow) - len(stalls),
+            machine_known=is_known(),
+            seconds=seconds,
+        )
 
 
 class _LostTime:
@@ -173,8 +190,13 @@ class _LostTime:
         self._ns = 0
         self.since_last_us()
 
+    def read_now_and_then(self) -> None:
+        """Forget what is long past, so that a slow call is not charged with it."""
+        if now_ns() - self._read_at > _SNAPSHOT_NS:
+            self.since_last_us()
+
     def since_last_us(self) -> float:
         """Since the last call of this, in microseconds."""
         before, self._ns = self._ns, process_delay_ns(without=self._watch.thread.native_id)
-        self.read_at = now_ns()
+        self._read_at = now_ns()
         return max(0, self._ns - before) / 1e3
