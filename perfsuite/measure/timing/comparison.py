@@ -23,6 +23,7 @@ from perfsuite.measure import peers, progress
 from perfsuite.measure.call import Call
 from perfsuite.measure.estimate import Estimate
 from perfsuite.measure.measurement import Interval, Metric
+from perfsuite.measure.stack_room import with_room
 from perfsuite.measure.stats.error_rates import DECIDING_ERROR
 from perfsuite.measure.stats.looks import Looks, fewest_pairs
 from perfsuite.measure.timing.block import (
@@ -139,6 +140,7 @@ class Comparison:
         return f"about {more} of sampling (--perf-seconds={math.ceil(needed)})"
 
 
+@with_room
 def compare_calls(
     candidate: Call,
     reference: Call,
