@@ -47,7 +47,8 @@ class Perf(
     ) -> None:
         """Record any other metric, gated like the rest.
 
-        `interval` is (low, high), for a metric that was sampled. `target` names the device that it was compiled for;
+        `interval` is (low, high). A ratio or a time neither passes nor fails without one; where it is exact, both ends
+        are its value. `target` names the device that it was compiled for;
         None means that it was measured on the present one.
         """
         sampled = Interval(*interval) if interval else None

@@ -52,11 +52,11 @@ class Rerun:
 class Gate:
     """One metric of one test, with its limit and its verdict. `report.text` makes the sentences of it.
 
-    `limit` and `baseline`, the recorded value, are in the metric's unit; `tolerance` is the share by which the metric
-    may be worse than its baseline. `incomparable` says why the two cannot be compared. Where the verdict is a failure
-    or open, `grown` are the parts that got worse, `versions` those that changed since the baseline, `cause` is the
-    likely cause as the instrument knows it, `to_settle` what would decide an open one, and `drift` how the metric moved
-    while it was sampled. `note` is an instrument's own finding, in place of value and limit. `program` is how a program
+    `limit` and `baseline`, the recorded value with `baseline_interval`, are in the metric's unit; `tolerance` is the
+    share by which the metric may be worse than the worse end of that interval. `incomparable` says why the two cannot
+    be compared. Where the verdict is a failure or open, `grown` are the parts that got worse, `versions` those that
+    changed since the baseline, `cause` is the likely cause as the instrument knows it, and `to_settle` what would
+    decide an open one. `note` is an instrument's own finding, in place of value and limit. `program` is how a program
     differs from that of the baseline, a line a difference. `strict` is a metric that fails because it has no baseline.
     """
 
@@ -67,12 +67,12 @@ class Gate:
     limit: float | None = None
     tolerance: float | None = None
     baseline: float | None = None
+    baseline_interval: Interval | None = None
     incomparable: str = ""
     grown: tuple[Part, ...] = ()
     versions: tuple[str, ...] = ()
     cause: str = ""
     to_settle: str = ""
-    drift: str = ""
     rerun: Rerun | None = None
     note: str = ""
     program: tuple[str, ...] = ()
@@ -82,11 +82,6 @@ class Gate:
     def failed(self) -> bool:
         return self.verdict == "fail"
 
-    @property
-    def interval(self) -> Interval:
-        """That of the metric; where it has none, its value alone."""
-        return self.metric.interval or Interval(self.metric.value, self.metric.value)
-
 
 @dataclasses.dataclass(frozen=True)
 class Evidence:
@@ -94,7 +89,6 @@ class Evidence:
 
     cause: str = ""
     to_settle: Callable[[float], str] | None = None
-    drift: str = ""
     rerun: Rerun | None = None
     program: tuple[str, ...] = ()
 
@@ -108,7 +102,7 @@ def with_evidence(gate: Gate, evidence: Evidence) -> Gate:
         return gate
     gate = dataclasses.replace(gate, rerun=evidence.rerun)
     if gate.failed:
-        return dataclasses.replace(gate, cause=evidence.cause, drift=evidence.drift, program=evidence.program)
+        return dataclasses.replace(gate, cause=evidence.cause, program=evidence.program)
     if gate.verdict != "inconclusive":
         return gate
     to_settle = evidence.to_settle(gate.limit) if evidence.to_settle and gate.limit is not None else ""
@@ -122,10 +116,17 @@ def against_limit(interval: Interval, limit: float) -> Verdict:
     return "pass" if interval.high <= limit else "inconclusive"
 
 
+def known(metric: Metric) -> Interval:
+    """The interval that a gate judges. A count or a size is exact; of any other metric without one nothing is known."""
+    if metric.interval is not None:
+        return metric.interval
+    exact = metric.kind in ("count", "size")
+    return Interval(metric.value, metric.value) if exact else Interval(-math.inf, math.inf)
+
+
 def judge_budget(test: str, metric: Metric, limit: float) -> Gate:
     """A metric against a limit of the test's own."""
-    interval = metric.interval or Interval(metric.value, metric.value)
-    return Gate(test, metric, against_limit(interval, limit), "budget", limit)
+    return Gate(test, metric, against_limit(known(metric), limit), "budget", limit)
 
 
 def judge_baseline(
@@ -138,20 +139,26 @@ def judge_baseline(
     evidence: Evidence = NO_EVIDENCE,
 ) -> Gate:
     """A metric made in environment `now` against its baseline."""
-    if metric.kind == "info":
-        return Gate(test, metric, "info", baseline=entry.value if entry else None)
     if entry is None:
-        return Gate(test, metric, "new")
-    if why := _why_not_comparable(metric, entry, now):
-        return Gate(test, metric, "not comparable", "baseline", baseline=entry.value, incomparable=why)
-    if tolerance is None or metric.kind in ("count", "size"):
-        tolerance = TOLERANCES[metric.kind]
-    limit, verdict = _against_baseline(metric, entry.value, tolerance)
-    if verdict == "inconclusive" and metric.interval and math.isinf(metric.interval.high):
+        return Gate(test, metric, "info" if metric.kind == "info" else "new")
+    gate = Gate(test, metric, "info", baseline=entry.value, baseline_interval=entry.interval)
+    if metric.kind == "info" and not entry.gates:
+        return gate
+    judged = metric
+    if metric.kind == "info" and entry.kind == "ratio" and metric.samples:
+        judged = dataclasses.replace(metric, kind="ratio")  # a comparison of too few pairs for an interval
+    if why := _why_not_comparable(judged, entry, now):
+        return dataclasses.replace(gate, verdict="not comparable", source="baseline", incomparable=why)
+    if tolerance is None or judged.kind in ("count", "size"):
+        tolerance = TOLERANCES[judged.kind]
+    limit, verdict = _against_baseline(judged, entry, tolerance)
+    ends = metric.interval
+    if verdict == "inconclusive" and ends and math.isfinite(ends.low) and math.isinf(ends.high):
         # The 99th percentile of a few hundred samples has no upper end. It can be seen to be too high, but not to be
-        # low enough; saying "inconclusive" of every such tail would teach people not to read the word.
-        return Gate(test, metric, "info", baseline=entry.value)
-    gate = Gate(test, metric, verdict, "baseline", limit, tolerance, entry.value)
+        # low enough; saying "inconclusive" of every such tail would teach people not to read the word, and no slow call
+        # could keep to --perf-strict=inconclusive. "info" claims nothing. A budget of the test's own is another matter.
+        return gate
+    gate = dataclasses.replace(gate, verdict=verdict, source="baseline", limit=limit, tolerance=tolerance)
     if verdict in ("fail", "inconclusive"):
         versions = tuple(version_changes(entry.environment, now))
         gate = dataclasses.replace(gate, grown=_parts(metric, entry), versions=versions)
@@ -162,7 +169,7 @@ def ratio_limit(entry: Entry | None, now: Environment, tolerance: float | None) 
     """The ratio above which a comparison fails against `entry`, so that it knows when it may stop; None without one."""
     if entry is None or entry.kind != "ratio" or not entry.gates or incomparable("ratio", "x", entry.environment, now):
         return None
-    return entry.value * (1 + (TOLERANCES["ratio"] if tolerance is None else tolerance))
+    return _limits(_recorded(entry), "ratio", TOLERANCES["ratio"] if tolerance is None else tolerance)[1]
 
 
 def _why_not_comparable(metric: Metric, entry: Entry, now: Environment) -> str | None:
@@ -177,18 +184,29 @@ def _why_not_comparable(metric: Metric, entry: Entry, now: Environment) -> str |
     return incomparable(metric.kind, metric.unit, entry.environment, now)
 
 
-def _against_baseline(metric: Metric, baseline: float, tolerance: float) -> tuple[float, Verdict]:
-    interval = metric.interval or Interval(metric.value, metric.value)
-    allowed = abs(baseline) * tolerance
+def _against_baseline(metric: Metric, entry: Entry, tolerance: float) -> tuple[float, Verdict]:
+    interval, recorded = known(metric), _recorded(entry)
     if metric.better == "higher":  # mirrored, so that one rule judges both
-        interval, baseline = Interval(-interval.high, -interval.low), -baseline
-    limit = baseline + allowed
-    verdict = against_limit(interval, limit)
-    # No time lies 100 % below another: where twice as long is worse, half as long is better.
-    better = baseline / (1 + tolerance) if metric.kind == "time" and baseline > 0 else baseline - allowed
-    if interval.high < better:
-        verdict = "improved"
+        interval, recorded = (Interval(-each.high, -each.low) for each in (interval, recorded))
+    better, limit = _limits(recorded, metric.kind, tolerance)
+    verdict = "improved" if interval.high < better else against_limit(interval, limit)
     return (0 - limit if metric.better == "higher" else limit), verdict  # 0 - limit: never minus zero
+
+
+def _recorded(entry: Entry) -> Interval:
+    """Where the baseline lies: a limit starts from the worse end, because the value itself was measured with noise."""
+    interval = entry.interval if entry.kind in ("ratio", "time") else None
+    # A value need not lie in its own interval: a file may have been edited by hand.
+    ends = (entry.value, interval.low, interval.high) if interval else (entry.value,)
+    return Interval(min(ends), max(ends))
+
+
+def _limits(recorded: Interval, kind: Kind, tolerance: float) -> tuple[float, float]:
+    """Below which value a metric is better than its baseline, and above which it is worse, where lower is better."""
+    low, high = recorded.low, recorded.high
+    # No time lies 100 % below another: where twice as long is worse, half as long is better.
+    better = low / (1 + tolerance) if kind == "time" and low > 0 else low - tolerance * abs(low)
+    return better, high + tolerance * abs(high)
 
 
 def _parts(metric: Metric, entry: Entry) -> tuple[Part, ...]:

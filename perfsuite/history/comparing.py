@@ -16,7 +16,7 @@ from typing import Literal, cast, get_args
 from perfsuite.gate.baseline import Baselines, Entry
 from perfsuite.gate.environment import Environment, incomparable, version_changes
 from perfsuite.gate.verdict import Gate, Part, judge_baseline
-from perfsuite.measure.measurement import Metric
+from perfsuite.measure.measurement import Interval, Metric
 from perfsuite.measure.words import plural
 
 Outcome = Literal["worse", "better", "unclear", "not comparable", "added", "removed", "info", "tolerated", "same"]
@@ -103,8 +103,6 @@ def judged(old: Entry, new: Entry) -> tuple[Outcome, str, tuple[Part, ...]]:
         return "same", "", ()
     forward, backward = _gate(old, new), _gate(new, old)
     if "fail" in (forward.verdict, backward.verdict):
-        if _overlap(old, new):
-            return "unclear", "the two intervals overlap", ()
         if backward.verdict == "fail":
             return "better", "", ()
         return "worse", "", forward.grown
@@ -129,12 +127,8 @@ def why_incomparable(old: Entry, new: Entry) -> str:
 
 def _gate(on_file: Entry, made: Entry) -> Gate:
     detail = dict(made.detail or {}) or None
-    metric = Metric("metric", made.value, made.unit, made.kind, made.better, made.interval, made.samples, detail)
+    # What two files say is compared as they say it, also where one has no interval.
+    interval = made.interval or Interval(made.value, made.value)
+    metric = Metric("metric", made.value, made.unit, made.kind, made.better, interval, made.samples, detail)
     # A compiled metric may have no environment, and the gate of such a metric does not read it.
     return judge_baseline("", metric, on_file, now=cast(Environment, made.environment))
-
-
-def _overlap(old: Entry, new: Entry) -> bool:
-    if old.interval is None or new.interval is None:
-        return False
-    return old.interval.low <= new.interval.high and new.interval.low <= old.interval.high

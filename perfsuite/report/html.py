@@ -86,7 +86,6 @@ def _ratios(made: Distribution, metrics: Sequence[Row]) -> Picture:
     drawn += [] if baseline is None else [("baseline", "dotted", baseline)]
     for what, how, value in drawn:
         lines.append(f"{what} ({how if drawings.in_picture(value, made) else 'off the picture'}): {number(value)}")
-    lines += [made.unsettled] if made.unsettled else []
     return Picture.of(drawings.distribution(made, limits, baseline), made.title, lines)
 
 

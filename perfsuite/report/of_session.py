@@ -38,7 +38,7 @@ _ANYWHERE = {"time", "over", "with", "ratio", "return", "ready", "seconds"}
 
 
 _OF_METRIC = ("title", "name", "target", "value", "unit", "kind", "better", "interval", "samples", "detail", "places")
-_OF_GATE = ("verdict", "source", "limit", "baseline", "cause")
+_OF_GATE = ("verdict", "source", "limit", "baseline", "baseline_interval", "cause")
 _OF_RECORD = ("line", "outcome", "message", "seconds", "distributions", "lines", "programs")
 _OF_ENVIRONMENT = ("device_kind", "device_count", "processor", "x64", "xla_flags", "process_count")
 _OF_ENTRY = ("value", "unit", "kind", "better", "interval", "provenance")
@@ -143,7 +143,6 @@ def _rows(session: PerfSession, record: TestRecord) -> Iterator[Row]:
         if entry is not None:
             row = dataclasses.replace(
                 row,
-                baseline_interval=None if row.baseline is None else entry.interval,
                 baseline_versions=tuple(version_changes(entry.environment, session.environment_of(metric.target))),
                 baseline_detail=dict(entry.detail) if entry.detail else None,
             )

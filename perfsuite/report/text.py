@@ -27,7 +27,7 @@ def reason(gate: Gate) -> str:
         said.append(growth(gate.grown, gate.metric.unit))
     if gate.versions:
         said.append(f"since the baseline: {', '.join(gate.versions)}")
-    said += [gate.drift, _rerun(gate)]
+    said.append(_rerun(gate))
     lines = ["; ".join(filter(None, said)), *(f"  {text}" for text in _advice(gate))]
     if gate.to_settle:
         lines.append(f"to settle it: {gate.to_settle}")
@@ -124,13 +124,25 @@ def _finding(gate: Gate) -> str:
         return f"{_span(metric)}, {held} the budget of {_amount(gate.limit, metric)}"
     if gate.baseline is None:
         return _span(metric)
-    said = f"{_span(metric)}, {_change(metric, gate.baseline)} the baseline {_amount(gate.baseline, metric)}"
+    said = f"{_span(metric)}, {_change(metric, gate.baseline)} the baseline "
+    said += f"{_amount(gate.baseline, metric)}{_spread(gate)}"
     if gate.verdict == "improved":
         return f"{said}: pytest --perf-save records it"
-    if gate.tolerance is None or metric.kind == "count":
+    if gate.tolerance is None or gate.limit is None or metric.kind == "count":
         return said
-    allowed = -gate.tolerance if metric.better == "higher" else gate.tolerance
-    return f"{said} (limit {percent(allowed)})"
+    allowed = percent(-gate.tolerance if metric.better == "higher" else gate.tolerance)
+    if not _spread(gate):
+        return f"{said} (limit {allowed})"
+    end = "lower" if metric.better == "higher" else "upper"
+    return f"{said} (limit {_exact(gate.limit, metric.kind)}: its {end} end {allowed})"
+
+
+def _spread(gate: Gate) -> str:
+    """The interval of the baseline, where the limit starts from an end of it."""
+    interval = gate.baseline_interval
+    if interval is None or interval.low == interval.high or gate.metric.kind in ("count", "size"):
+        return ""
+    return f" [{interval.low:.6g}, {interval.high:.6g}]"
 
 
 def _change(metric: Metric, baseline: float) -> str:

@@ -30,7 +30,6 @@ class Distribution:
     interval: Interval | None
     candidate_median_us: float
     reference_median_us: float
-    unsettled: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -90,7 +89,6 @@ def distribution_of(title: str, comparison: Comparison) -> Distribution:
         comparison.ratio.interval if comparison.bounded else None,
         _rounded(comparison.candidate_median_us),
         _rounded(comparison.reference_median_us),
-        "",
     )
 
 

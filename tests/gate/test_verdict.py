@@ -28,6 +28,8 @@ def changed(**fields):
 
 
 def metric(value, kind="ratio", low=None, high=None, **fields):
+    if low is None and kind in ("ratio", "time"):
+        low = high = value
     interval = None if low is None else Interval(low, high)
     return Metric("step", value, KINDS.get(kind, ("s", 0))[0], kind, interval=interval, **fields)
 
@@ -151,7 +153,7 @@ def test_a_size_within_its_tolerance_is_no_improvement():
 
 @pytest.mark.parametrize(("value", "verdict"), [(94.9, "fail"), (95.0, "pass"), (105.0, "pass"), (105.1, "improved")])
 def test_where_higher_is_better_a_lower_metric_fails(value, verdict):
-    measured = Metric("tokens", value, "1/s", "ratio", better="higher")
+    measured = Metric("tokens", value, "1/s", "ratio", "higher", Interval(value, value))
     recorded = Entry(100.0, "1/s", "ratio", "measured", HERE, better="higher")
     gate = against(measured, recorded)
     assert (gate.verdict, gate.limit) == (verdict, pytest.approx(95.0))
@@ -182,6 +184,77 @@ def test_the_tests_own_tolerance_replaces_that_of_ratios_and_times():
     assert against(metric(1.2001), entry(1.2), tolerance=0.0).verdict == "fail"
 
 
+@pytest.mark.parametrize(
+    ("kind", "low", "high", "verdict"),
+    [
+        ("ratio", 1.3125, 1.4, "inconclusive"),  # 5 % above the upper end is 1.3125
+        ("ratio", 1.3126, 1.4, "fail"),
+        ("ratio", 1.2, 1.3125, "pass"),
+        ("ratio", 1.0, 1.0924, "improved"),  # 5 % below the lower end is 1.0925
+        ("ratio", 1.0, 1.0926, "pass"),
+        ("time", 2.51, 2.6, "fail"),  # twice the upper end is 2.5
+        ("time", 1.0, 2.5, "pass"),
+        ("time", 0.5, 0.574, "improved"),  # half the lower end is 0.575
+        ("time", 0.5, 0.576, "pass"),
+    ],
+)
+def test_a_limit_starts_from_the_worse_end_of_the_baselines_interval(kind, low, high, verdict):
+    recorded = entry(1.2, kind, interval=Interval(1.15, 1.25))
+    assert against(metric((low + high) / 2, kind, low, high), recorded).verdict == verdict
+
+
+def test_where_higher_is_better_the_worse_end_is_the_lower_one():
+    recorded = Entry(100.0, "1/s", "ratio", "measured", HERE, Interval(90, 110), better="higher")
+    verdicts = [
+        against(Metric("tokens", value, "1/s", "ratio", "higher", Interval(value, value)), recorded).verdict
+        for value in (85.4, 85.6, 115.4, 115.6)
+    ]
+    assert verdicts == ["fail", "pass", "pass", "improved"]
+
+
+def test_a_value_outside_of_its_interval_moves_the_limit_and_not_the_value():
+    recorded = entry(1.4, interval=Interval(1.1, 1.2))
+    assert against(metric(1.46), recorded).verdict == "pass"
+    assert against(metric(1.48), recorded).verdict == "fail"
+
+
+def test_the_interval_of_a_size_moves_no_limit():
+    recorded = entry(1000, "size", interval=Interval(900, 1100))
+    assert against(metric(1011, "size"), recorded).verdict == "fail"
+
+
+# What is not known well enough.
+
+
+@pytest.mark.parametrize("kind", ["ratio", "time"])
+@pytest.mark.parametrize("value", [0.1, 1.2, 900.0])
+def test_a_sampled_metric_without_an_interval_neither_passes_nor_fails(kind, value):
+    bare = Metric("step", value, KINDS[kind][0], kind)
+    assert against(bare, entry(1.2, kind)).verdict == "inconclusive"
+    assert judge_budget(TEST, bare, 1.2).verdict == "inconclusive"
+
+
+def test_a_comparison_of_too_few_pairs_is_undecided_against_a_recorded_ratio():
+    few = Metric("step", 1.2, "x", "info", samples=3)
+    gate = against(few, entry(1.2), evidence=Evidence(to_settle=lambda limit: f"more pairs for {limit:g}"))
+    assert (gate.verdict, gate.to_settle) == ("inconclusive", "more pairs for 1.26")
+    assert against(few, None).verdict == "info"
+
+
+def test_a_metric_that_gates_no_longer_says_so():
+    gate = against(metric(5.0, "info"), Entry(5.0, "s", "time", "measured", HERE))
+    assert gate.verdict == "not comparable"
+    assert "recorded as time in s" in reason(gate)
+
+
+def test_a_tail_without_an_upper_end_can_fail_and_is_else_information():
+    def verdict(low):
+        return against(metric(low, "time", low, math.inf), entry(50.0, "time")).verdict
+
+    assert [verdict(low) for low in (10.0, 100.0, 100.1)] == ["info", "info", "fail"]
+    assert judge_budget(TEST, metric(10.0, "time", 10.0, math.inf), 50.0).verdict == "inconclusive"
+
+
 @pytest.mark.parametrize("kind", ["count", "size"])
 def test_no_tolerance_softens_a_count_or_a_size(kind):
     recorded = entry(KINDS[kind][1], kind)
@@ -196,6 +269,17 @@ def test_a_failure_says_the_metric_the_baseline_and_the_allowance():
     gate = against(metric(1.5, low=1.4, high=1.6), entry(1.2))
     assert reason(gate) == "step is 1.5 x [1.4, 1.6], +25 % over the baseline 1.2 x (limit +5 %)"
     assert (gate.limit, gate.baseline, gate.source) == (pytest.approx(1.26), 1.2, "baseline")
+
+
+def test_a_failure_says_from_where_its_limit_starts():
+    gate = against(metric(1.21, low=1.19, high=1.23), entry(1.05, interval=Interval(1.04, 1.06)))
+    assert (
+        reason(gate)
+        == "step is 1.21 x [1.19, 1.23], +15.2 % over the baseline 1.05 x [1.04, 1.06] (limit 1.113: its upper end +5 %)"
+    )
+    higher = Metric("tokens", 80.0, "1/s", "ratio", "higher", Interval(79, 81))
+    gate = against(higher, Entry(100.0, "1/s", "ratio", "measured", HERE, Interval(90, 110), better="higher"))
+    assert reason(gate).endswith("20 % under the baseline 100 1/s [90, 110] (limit 85.5: its lower end -5 %)")
 
 
 def test_a_failed_count_says_no_allowance():
@@ -334,6 +418,8 @@ def test_a_comparison_may_stop_at_the_limit_that_its_baseline_is_judged_by():
     assert limit == against(metric(1.2), entry(1.2)).limit
     assert ratio_limit(entry(1.2), HERE, 0.5) == against(metric(1.2), entry(1.2), tolerance=0.5).limit
     assert ratio_limit(entry(1.2), HERE, 0.0) == 1.2
+    spread = entry(1.2, interval=Interval(1.1, 1.4))
+    assert ratio_limit(spread, HERE, None) == against(metric(1.2), spread).limit == pytest.approx(1.47)
 
 
 @pytest.mark.parametrize(

@@ -71,7 +71,8 @@ def entry_for(metric, **fields):
 
 
 def span(metric):
-    return metric.interval or Interval(metric.value, metric.value)
+    exact = metric.kind in ("count", "size")
+    return metric.interval or (Interval(metric.value, metric.value) if exact else Interval(-math.inf, math.inf))
 
 
 def judged(metric, entry, tolerance=None):
@@ -152,13 +153,24 @@ def test_a_count_passes_at_its_baseline_and_fails_at_any_increase(value, baselin
 @given(metrics(), tolerances)
 def test_a_metric_passes_against_itself(metric, tolerance):
     assume(metric.kind != "info")
-    at = Interval(metric.value, metric.value)
     entry = entry_for(metric)
     # The file keeps six digits, so the test repeats the metric of the file.
-    repeated = dataclasses.replace(metric, value=entry.value, interval=None if metric.interval is None else at)
-    if repeated.interval is not None:
-        repeated = dataclasses.replace(repeated, interval=Interval(entry.value, entry.value))
+    repeated = dataclasses.replace(metric, value=entry.value, interval=Interval(entry.value, entry.value))
     assert judged(repeated, entry, tolerance).verdict == "pass"
+
+
+@given(st.data(), metrics(SAMPLED), st.floats(0, 1))
+def test_a_baseline_known_less_well_never_fails_what_a_better_known_one_lets_pass(data, metric, tolerance):
+    value = data.draw(positive)
+    near = Interval(value * data.draw(st.floats(0.5, 1)), value * data.draw(st.floats(1, 2)))
+    far = Interval(near.low * data.draw(st.floats(0.5, 1)), near.high * data.draw(st.floats(1, 2)))
+    exact, close, wide = (
+        judged(metric, entry_for(metric, value=value, interval=interval), tolerance).verdict
+        for interval in (None, near, far)
+    )
+    assert not (wide == "fail" and close != "fail")
+    assert not (close == "fail" and exact != "fail")
+    assert not (wide == "improved" and close != "improved")
 
 
 @given(st.data(), metrics(), tolerances)

@@ -120,7 +120,6 @@ _distributions = st.builds(
     _maybe(_intervals()),
     _numbers,
     _numbers,
-    _texts,
 )
 _lines = st.builds(
     FittedLine,
