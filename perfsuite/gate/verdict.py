@@ -2,7 +2,7 @@
 
 import dataclasses
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Literal
 
 from perfsuite.gate.baseline import Entry
@@ -57,7 +57,7 @@ class Gate:
     be compared. Where the verdict is a failure or open, `grown` are the parts that got worse, `versions` those that
     changed since the baseline, `cause` is the likely cause as the instrument knows it, and `to_settle` what would
     decide an open one. `note` is an instrument's own finding, in place of value and limit. `program` is how a program
-    differs from that of the baseline, a line a difference. `strict` is a metric that fails because it has no baseline.
+    differs from that of the baseline, a line a difference. `strict` is the verdict that --perf-strict made a failure.
     """
 
     test: str
@@ -76,7 +76,7 @@ class Gate:
     rerun: Rerun | None = None
     note: str = ""
     program: tuple[str, ...] = ()
-    strict: bool = False
+    strict: Verdict | None = None
 
     @property
     def failed(self) -> bool:
@@ -114,6 +114,11 @@ def against_limit(interval: Interval, limit: float) -> Verdict:
     if interval.low > limit:
         return "fail"
     return "pass" if interval.high <= limit else "inconclusive"
+
+
+def strictly(gate: Gate, words: Collection[str]) -> Gate:
+    """The gate, failed where its verdict is among the words of --perf-strict."""
+    return dataclasses.replace(gate, verdict="fail", strict=gate.verdict) if gate.verdict in words else gate
 
 
 def known(metric: Metric) -> Interval:

@@ -16,6 +16,8 @@ OTHERS_NAMED = 4
 
 CAUSE = "likely cause: "
 
+_STRICT = " (--perf-strict)"
+
 _IRREGULAR = {"misses": "miss", "copies": "copy"}
 """Units of perfsuite that do not become a singular by losing an s."""
 
@@ -28,9 +30,11 @@ def reason(gate: Gate) -> str:
     if gate.versions:
         said.append(f"since the baseline: {', '.join(gate.versions)}")
     said.append(_rerun(gate))
+    if gate.strict == "inconclusive":
+        said.append("fails because it is undecided (--perf-strict=inconclusive)")
     lines = ["; ".join(filter(None, said)), *(f"  {text}" for text in _advice(gate))]
-    if gate.to_settle:
-        lines.append(f"to settle it: {gate.to_settle}")
+    if settles := _to_settle(gate):
+        lines.append(f"to settle it: {settles}")
     return "\n".join(filter(None, lines))
 
 
@@ -51,7 +55,7 @@ def program_lines(gate: Gate) -> list[str]:
 
 def first(gate: Gate) -> str:
     """The one thing to do first about a metric that fails against its baseline; empty where its reason says it."""
-    if not gate.failed or gate.source != "baseline" or gate.cause or gate.note:
+    if not gate.failed or gate.source != "baseline" or gate.cause or gate.note or gate.strict:
         return ""
     places = [part.place for part in gate.grown if part.place]
     if any(map(advice_on, places)):
@@ -69,12 +73,14 @@ def failure(gates: Sequence[Gate]) -> str:
 
     The closing summary has every reason in full.
     """
-    unrecorded = [gate for gate in gates if gate.source is None]
-    judged = [gate for gate in gates if gate.source is not None]
+    unrecorded = [gate for gate in gates if gate.strict == "new"]
+    undecided = [gate for gate in gates if gate.strict == "inconclusive"]
+    judged = [gate for gate in gates if not gate.strict]
     if not judged:
-        said, others = reason(unrecorded[0]), unrecorded[1:]
-        names = ", ".join(gate.metric.title for gate in others[:OTHERS_NAMED])
-        return f"{said}\nalso without a baseline: {names}{_and_more(others)}" if others else said
+        first_open, others = (undecided or unrecorded)[0], (undecided or unrecorded)[1:]
+        also = [_also("undecided" if undecided else "without a baseline", others)] if others else []
+        also += [without_baseline(len(unrecorded), _STRICT)] if undecided and unrecorded else []
+        return "\n".join([reason(first_open), *also])
     worst, others = judged[0], judged[1:]
     lines = [reason(worst)]
     if worst.cause:
@@ -83,8 +89,10 @@ def failure(gates: Sequence[Gate]) -> str:
         lines.append(f"first: {to_do}")
     if others:
         lines.append(f"also worse: {'; '.join(map(_in_short, others[:OTHERS_NAMED]))}{_and_more(others)}")
+    if undecided:
+        lines.append(_also("undecided", undecided))
     if unrecorded:
-        lines.append(without_baseline(len(unrecorded), " (--perf-strict)"))
+        lines.append(without_baseline(len(unrecorded), _STRICT))
     if worst.program or others[OTHERS_NAMED:]:
         lines.append("full message: in the section perfsuite at the end")
     return "\n".join(lines)
@@ -107,12 +115,27 @@ def growth(parts: Sequence[Part], unit: str) -> str:
     return f"{verb}: {', '.join(at)}"
 
 
+def _also(what: str, gates: Sequence[Gate]) -> str:
+    names = ", ".join(gate.metric.title for gate in gates[:OTHERS_NAMED])
+    return f"also {what}: {names}{_and_more(gates)}"
+
+
+def _to_settle(gate: Gate) -> str:
+    """What would decide an open gate, where neither the instrument nor its note says it better."""
+    if gate.to_settle or gate.note or "inconclusive" not in (gate.verdict, gate.strict):
+        return gate.to_settle
+    if gate.metric.interval is None:
+        return "its interval: perf.record(..., interval=(low, high)), or (value, value) where it is exact"
+    wider = "a wider budget" if gate.source == "budget" else "a wider tolerance="
+    return f"a narrower interval (more samples: --perf-seconds), or {wider}"
+
+
 def _finding(gate: Gate) -> str:
     metric = gate.metric
     if gate.note:
         return gate.note
-    if gate.strict:
-        return f"{metric.title} has no baseline (--perf-strict): pytest --perf-save records it"
+    if gate.strict == "new":
+        return f"{metric.title} has no baseline{_STRICT}: pytest --perf-save records it"
     if gate.verdict == "new":
         return f"{metric.title} has no baseline"
     if gate.incomparable:
@@ -120,7 +143,7 @@ def _finding(gate: Gate) -> str:
     if gate.verdict not in ("fail", "inconclusive", "improved"):
         return ""
     if gate.source == "budget" and gate.limit is not None:
-        held = "over" if gate.failed else "undecided against"
+        held = "over" if gate.failed and not gate.strict else "undecided against"
         return f"{_span(metric)}, {held} the budget of {_amount(gate.limit, metric)}"
     if gate.baseline is None:
         return _span(metric)

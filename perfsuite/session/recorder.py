@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from perfsuite.gate.budget import BudgetExceeded
-from perfsuite.gate.verdict import NO_EVIDENCE, Evidence, Gate, judge_budget
+from perfsuite.gate.verdict import NO_EVIDENCE, Evidence, Gate, judge_budget, strictly
 from perfsuite.measure.measurement import Metric, title
 from perfsuite.session.plots import Distribution, FittedLine, ProgramRecord
 from perfsuite.session.records import TestRecord, TraceRecord
@@ -75,8 +75,7 @@ class Recorder:
 
     def fails(self, metric: Metric, tolerance: float | None = None) -> bool:
         """Whether a metric is going to fail against its baseline, so that its cause is worth a look now."""
-        gate = self._session.judge(self._test, metric, self.tolerance(tolerance))
-        return gate.source is not None and self._session.mode.fails(gate)
+        return self._session.mode.fails(self._session.judge(self._test, metric, self.tolerance(tolerance)))
 
     def check_budget(self, metric: Metric, limit: float, cause: Callable[[], str]) -> None:
         """Raise `BudgetExceeded`, with the likely cause, where a metric is over its limit."""
@@ -84,17 +83,23 @@ class Recorder:
         self.apply([judge_budget(self._test, metric, limit)], cause)
 
     def apply(self, gates: list[Gate], cause: Callable[[], str] = str) -> None:
-        """Append the gates of a budget, and raise `BudgetExceeded` for the first that fails, with its likely cause."""
+        """Append the gates of a budget, and raise `BudgetExceeded` for the first that fails, with its likely cause.
+
+        A budget that is undecided is not exceeded: where --perf-strict fails it, it does so when the test has ended.
+        """
         __tracebackhide__ = True
         failures = list(map(self._session.mode.fails, gates))
         why = cause() if any(failures) else ""
         gates = [
-            dataclasses.replace(gate, cause=gate.cause or why) if fails else gate
+            dataclasses.replace(gate, cause=gate.cause or why) if fails else self._strictly(gate)
             for gate, fails in zip(gates, failures, strict=True)
         ]
         self.gates += gates
         if any(failures):
             raise BudgetExceeded(self._session.say([gates[failures.index(True)]]))
+
+    def _strictly(self, gate: Gate) -> Gate:
+        return strictly(gate, self._session.options.strict if self._session.mode.gates else ())
 
     def record(self, *, passed: bool, ended: bool, **facts: Any) -> TestRecord:
         """All of it as plain values. `facts` are the fields of `TestRecord` that do not depend on what was measured."""
@@ -118,13 +123,17 @@ class Recorder:
         self._kept.append(keep)
 
     def judge_baselines(self) -> list[Gate]:
-        """Judge every metric by its baseline. The plugin calls it once, when the test's body has ended."""
+        """Judge every metric by its baseline. The plugin calls it once, when the test's body has ended.
+
+        Returns these gates, after those of budgets that --perf-strict fails.
+        """
+        undecided = [gate for gate in self.gates if gate.strict]
         gates = [
-            self._session.judge(self._test, metric, recorded.tolerance, recorded.evidence)
+            self._strictly(self._session.judge(self._test, metric, recorded.tolerance, recorded.evidence))
             for metric, recorded in ((metric, self._recorded[title]) for title, metric in self.metrics.items())
         ]
         self.gates += gates
         if self._session.options.save:
             for keep in self._kept:
                 keep()
-        return gates
+        return undecided + gates

@@ -6,7 +6,6 @@ are judged against it, and what was measured is recorded.
 """
 
 import contextlib
-import dataclasses
 import re
 from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
@@ -120,7 +119,7 @@ class PerfSession:
     def unavailable(self, reason: str) -> NoReturn:
         """End the test, for something that this machine lacks: skipped, but failed under --perf-strict."""
         __tracebackhide__ = True
-        if self.options.strict:
+        if "new" in self.options.strict:
             pytest.fail(f"{reason} (--perf-strict)", pytrace=False)
         pytest.skip(reason)
 
@@ -158,10 +157,7 @@ class PerfSession:
             return Gate(test, metric, "info")
         entry = self._entry(test, metric.name, metric.target)
         now = self.environment_of(metric.target)
-        gate = verdict.judge_baseline(test, metric, entry, now=now, tolerance=tolerance, evidence=evidence)
-        if gate.verdict == "new" and self.options.strict:
-            return dataclasses.replace(gate, verdict="fail", strict=True)
-        return gate
+        return verdict.judge_baseline(test, metric, entry, now=now, tolerance=tolerance, evidence=evidence)
 
     def failures(self, gates: Iterable[Gate]) -> list[Gate]:
         """Those that fail the test."""

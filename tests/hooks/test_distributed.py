@@ -36,7 +36,7 @@ HERE = Environment("cpu", 4, "Xeon", "3.11.7", "0.10.2", "0.10.2", process_count
 def session_with(**options):
     given = {
         "save": False,
-        "strict": False,
+        "strict": (),
         "only": False,
         "size": "small",
         "seconds": 5.0,

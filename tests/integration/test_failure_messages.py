@@ -105,13 +105,31 @@ def test_many_metrics_do_not_make_a_long_message():
 
 
 def test_metrics_without_a_baseline_are_counted():
-    new = [gate(name, source=None, strict=True) for name in "abcdef"]
+    new = [gate(name, source=None, strict="new") for name in "abcdef"]
     assert failure(new[:1]) == "a has no baseline (--perf-strict): pytest --perf-save records it"
     assert failure(new).splitlines()[1] == "also without a baseline: b, c, d, e and 1 more"
     assert failure([*new[:2], gate("z", cause="a sleep")]).splitlines() == [
         "z is 8 fusions, +1 over the baseline 7 fusions",
         "likely cause: a sleep",
         "2 metrics have no baseline (--perf-strict): pytest --perf-save records them",
+    ]
+
+
+def test_undecided_metrics_are_named_after_those_that_got_worse():
+    undecided = [gate(name, strict="inconclusive", to_settle="more time") for name in "abc"]
+    assert failure(undecided[:1]).splitlines() == [
+        "a is 8 fusions, +1 over the baseline 7 fusions; fails because it is undecided (--perf-strict=inconclusive)",
+        "to settle it: more time",
+    ]
+    new = gate("n", source=None, strict="new")
+    assert failure([new, *undecided]).splitlines()[2:] == [
+        "also undecided: b, c",
+        "1 metric has no baseline (--perf-strict): pytest --perf-save records it",
+    ]
+    assert failure([*undecided, gate("z", cause="a sleep")]).splitlines() == [
+        "z is 8 fusions, +1 over the baseline 7 fusions",
+        "likely cause: a sleep",
+        "also undecided: a, b, c",
     ]
 
 

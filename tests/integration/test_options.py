@@ -67,6 +67,88 @@ def test_strict_can_be_set_in_the_ini_and_does_not_hinder_saving(project, counte
     project.runpytest_inprocess("--perf-save").assert_outcomes(passed=1)
 
 
+OPEN = "perf.record('ratio', 1.0, unit='x', kind='ratio', interval=(0.9, 1.2))"
+
+
+def saved_at_one(project, perf_test):
+    perf_test("perf.record('ratio', 1.0, unit='x', kind='ratio', interval=(1, 1))")
+    project.runpytest_inprocess("--perf-save").assert_outcomes(passed=1)
+
+
+@pytest.mark.parametrize(
+    ("words", "open_one", "new_one"),
+    [
+        ([], "passed", "passed"),
+        (["--perf-strict"], "passed", "failed"),
+        (["--perf-strict=new"], "passed", "failed"),
+        (["--perf-strict=inconclusive"], "failed", "passed"),
+        (["--perf-strict=new,inconclusive"], "failed", "failed"),
+        (["--perf-strict=inconclusive,new"], "failed", "failed"),
+        (["--perf-strict", "--perf-strict=inconclusive"], "failed", "failed"),
+    ],
+)
+def test_strict_fails_the_verdicts_that_its_words_name(project, perf_test, words, open_one, new_one):
+    saved_at_one(project, perf_test)
+    perf_test(OPEN)
+    project.runpytest_inprocess("--perf", *words).assert_outcomes(**{open_one: 1})
+    perf_test("perf.record('another', 3, unit='things', kind='count')")
+    project.runpytest_inprocess("--perf", *words).assert_outcomes(**{new_one: 1})
+
+
+def test_a_metric_that_fails_for_being_undecided_says_so_and_what_would_settle_it(project, perf_test):
+    saved_at_one(project, perf_test)
+    perf_test(OPEN)
+    result = project.runpytest_inprocess("--perf", "--perf-strict=inconclusive", "--perf-report=report")
+    result.assert_outcomes(failed=1)
+    because = "fails because it is undecided (--perf-strict=inconclusive)"
+    settles = "to settle it: a narrower interval (more samples: --perf-seconds), or a wider tolerance="
+    result.stdout.fnmatch_lines([f"*ratio is 1 x [[]0.9, 1.2], equal to the baseline 1 x*; {because}", f"*{settles}"])
+    report = json.loads((project.path / "report/report.json").read_text())
+    (row,) = report["tests"][0]["metrics"]
+    assert row["verdict"] == "fail"
+    assert "--perf-strict=inconclusive" in report["header"]["options"]
+    assert because in row["reason"]
+    assert because in (project.path / "report/report.md").read_text()
+
+
+def test_an_undecided_budget_is_not_exceeded_and_fails_when_the_test_has_ended(project, perf_test):
+    perf_test(
+        "perf.time(call(step, state(), batch(), carry=1), budget=Budget(p99_us=1e9))",
+        "perf.record('after', 3, unit='things', kind='count')",
+    )
+    few = "--perf-seconds=0.001"
+    project.runpytest_inprocess("--perf", few).assert_outcomes(passed=1)
+    result = project.runpytest_inprocess("--perf", few, "--perf-strict=inconclusive")
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["*step p99 is *, undecided against the budget of *", "  after *new"])
+    result.stdout.no_fnmatch_line("*BudgetExceeded*")
+
+
+def test_strict_does_not_swallow_the_path_behind_it(project, counted):
+    project.makepyfile(test_other="def test_other(): pass")
+    result = project.runpytest_inprocess("--perf", "--perf-strict", "test_other.py")
+    result.assert_outcomes(passed=1)
+    result.stdout.no_fnmatch_line("*test_step*")
+
+
+@pytest.mark.parametrize("word", ["new", "inconclusive"])
+@pytest.mark.parametrize("spelling", ["perf_strict = {}", "perf_strict = {},new", "perf_strict = new {}"])
+def test_the_ini_takes_the_words_too(project, perf_test, word, spelling):
+    saved_at_one(project, perf_test)
+    perf_test(OPEN)
+    project.makeini(f"[pytest]\n{spelling.format(word)}\npythonpath = .\n")
+    expected = {"new": "passed", "inconclusive": "failed"}[word]
+    project.runpytest_inprocess("--perf").assert_outcomes(**{expected: 1})
+    project.runpytest_inprocess("--perf", "--override-ini=perf_strict=false").assert_outcomes(passed=1)
+
+
+def test_an_unknown_word_in_the_ini_is_a_usage_error_that_names_the_words(project, counted):
+    project.makeini("[pytest]\nperf_strict = new undecided\npythonpath = .\n")
+    result = project.runpytest_inprocess("--perf")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(["*perf_strict: must be true, false or of new, inconclusive, got 'undecided'*"])
+
+
 def test_size_reaches_the_test_and_its_fixtures_and_has_baselines_of_its_own(project):
     project.makepyfile(
         """
@@ -93,6 +175,7 @@ def test_size_reaches_the_test_and_its_fixtures_and_has_baselines_of_its_own(pro
     ("arguments", "message"),
     [
         (["--perf-save", "--perf-strict"], "*--perf-save and --perf-strict contradict each other*"),
+        (["--perf", "--perf-strict=undecided"], "*--perf-strict=new,inconclusive*explicit argument 'undecided'*"),
         (["--perf", "--perf-size=huge"], "*--perf-size*invalid choice: 'huge'*"),
         (["--perf", "--perf-seconds=0"], "*--perf-seconds*must be a number of seconds above zero, got '0'*"),
         (["--perf", "--perf-seconds=nan"], "*--perf-seconds*must be a number of seconds above zero, got 'nan'*"),

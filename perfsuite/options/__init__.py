@@ -10,6 +10,8 @@ from typing import Any
 
 import pytest
 
+from perfsuite.options.values import Strict, above_zero, folder, processes, strictness_of_ini
+
 SIZES = ("small", "full")
 SKIP_REASON = "perf test: run it with `pytest --perf`"
 HERE = "here"
@@ -26,7 +28,8 @@ class Options:
     active: bool
     only: bool
     save: bool
-    strict: bool
+    strict: tuple[str, ...]
+    """The verdicts that fail a test beside "fail"."""
     size: str
     seconds: float
     baselines: Path
@@ -49,38 +52,9 @@ class Options:
         return self.active and not self.only and not self.save
 
 
-def _folder(text: str) -> str:
-    if not text.strip():
-        raise argparse.ArgumentTypeError("must be a folder, got an empty name")
-    return text
-
-
-def _processes(text: str) -> int:
-    try:
-        value = int(text)
-    except ValueError:
-        value = 0
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"must be a whole number of processes, 1 or more, got {text!r}")
-    return value
-
-
-def _above_zero(unit: str) -> Callable[[str], float]:
-    def number(text: str) -> float:
-        try:
-            value = float(text)
-        except ValueError:
-            value = math.nan
-        if not (math.isfinite(value) and value > 0):
-            raise argparse.ArgumentTypeError(f"must be a number of {unit} above zero, got {text!r}")
-        return value
-
-    return number
-
-
 @dataclasses.dataclass(frozen=True)
 class Option:
-    """An option of the command line: a flag, unless `type`, `choices` or `several` says that it takes a value.
+    """An option of the command line: a flag, unless `type`, `choices`, `several` or `action` says that it takes more.
 
     `in_child` is the value in a process that the session starts to make a comparison again. Options that `must_agree`
     are the same in all processes of a `jax.distributed` session, and a report lists those that are `in_report`;
@@ -95,6 +69,7 @@ class Option:
     metavar: str | None = None
     choices: Sequence[str] | None = None
     several: bool = False
+    action: Callable[..., argparse.Action] | None = None
     in_child: Any = _AS_GIVEN
     must_agree: bool = False
     in_report: bool = False
@@ -106,7 +81,9 @@ class Option:
 
     def declare(self, group: pytest.OptionGroup) -> None:
         """Add the option to pytest's."""
-        if self.several:
+        if self.action is not None:
+            group.addoption(self.name, action=self.action, dest=self.destination, default=self.default, help=self.help)
+        elif self.several:
             group.addoption(self.name, action="append", default=[], metavar=self.metavar, help=self.help)
         elif self.choices is not None:
             group.addoption(self.name, choices=self.choices, default=self.default, help=self.help)
@@ -118,7 +95,7 @@ class Option:
     def value(self, options: Options) -> Any:
         """What was asked for. Of a folder only whether there is one: its name may be secret, or another elsewhere."""
         value = getattr(options, self.field)
-        return value is not None if self.type is _folder else list(value) if self.several else value
+        return value is not None if self.type is folder else list(value) if isinstance(value, tuple) else value
 
     def given(self, options: Options) -> list[str]:
         """The option as a command line has it; nothing where it was not given."""
@@ -127,6 +104,8 @@ class Option:
             return [self.name] if value else []
         if self.several:
             return [f"{self.name}={each}" for each in value]
+        if isinstance(value, list):
+            return [f"{self.name}={','.join(value)}"] if value else []
         return [] if value == self.default else [f"{self.name}={value:g}" if self.type else f"{self.name}={value}"]
 
 
@@ -143,9 +122,12 @@ OPTIONS = (
     ),
     Option(
         "--perf-strict",
-        "fail a perf test that has a metric without a baseline",
+        "fail a perf test that has a metric without a baseline (new, the default), or one that no verdict was reached "
+        "about (inconclusive)",
         "strict",
-        in_child=False,
+        default=(),
+        action=Strict,
+        in_child=(),
         must_agree=True,
         in_report=True,
     ),
@@ -162,7 +144,7 @@ OPTIONS = (
         "--perf-seconds",
         "longest sampling time of one timing gate, in seconds (default: 5)",
         "seconds",
-        type=_above_zero("seconds"),
+        type=above_zero("seconds"),
         default=5.0,
         metavar="S",
         must_agree=True,
@@ -173,7 +155,7 @@ OPTIONS = (
         "most processes for one comparison (default: 1): if it is undecided when its time is up, its test runs again "
         "in fresh processes, one after another, until their samples together decide it",
         "processes",
-        type=_processes,
+        type=processes,
         default=1,
         metavar="N",
         in_child=1,
@@ -188,7 +170,7 @@ OPTIONS = (
     Option(
         "--perf-calibrate-minutes",
         "about how many minutes --perf-calibrate measures in all (default: 10); one gate takes --perf-seconds at most",
-        type=_above_zero("minutes"),
+        type=above_zero("minutes"),
         default=10.0,
         metavar="M",
     ),
@@ -214,7 +196,7 @@ OPTIONS = (
         "after measuring, trace the calls of each perf test with JAX's profiler, and keep the traces (Perfetto and "
         "XPlane) in this folder",
         "traces",
-        type=_folder,
+        type=folder,
         metavar="DIR",
         in_child=None,
         must_agree=True,
@@ -224,7 +206,7 @@ OPTIONS = (
         "--perf-report",
         "write a report of the perf tests into this folder: report.html (one page that needs no other file), "
         "report.json and report.md",
-        type=_folder,
+        type=folder,
         metavar="DIR",
         in_child=None,
     ),
@@ -237,7 +219,7 @@ def add_options(parser: pytest.Parser) -> None:
     for option in OPTIONS:
         option.declare(group)
     parser.addini("perf_baselines", "folder of the baseline files, relative to the rootdir", default="baselines")
-    parser.addini("perf_strict", "fail perf tests that have a metric without a baseline", type="bool", default=False)
+    parser.addini("perf_strict", "words of --perf-strict: new inconclusive; true means new", type="args", default=[])
     parser.addini("perf_targets", "devices to compile for, in tests that use perf_target: tpu-v5e tpu-v6e", type="args")
 
 
@@ -274,7 +256,7 @@ def read_options(config: pytest.Config) -> Options:
         active=option.perf or option.perf_only or save or option.perf_calibrate,
         only=option.perf_only or option.perf_calibrate,
         save=save,
-        strict=not save and (option.perf_strict or config.getini("perf_strict")),
+        strict=() if save else option.perf_strict or strictness_of_ini(config.getini("perf_strict")),
         size=option.perf_size,
         seconds=option.perf_seconds,
         baselines=folder or config.rootpath / config.getini("perf_baselines"),

@@ -1,0 +1,84 @@
+"""What the text of an option may be, and the value that it stands for."""
+
+import argparse
+import itertools
+import math
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import pytest
+
+STRICTNESS = ("new", "inconclusive")
+"""The verdicts that --perf-strict can fail, by the words of `gate.verdict.Verdict`."""
+
+
+def folder(text: str) -> str:
+    """The name of a folder."""
+    if not text.strip():
+        raise argparse.ArgumentTypeError("must be a folder, got an empty name")
+    return text
+
+
+def processes(text: str) -> int:
+    """A number of processes."""
+    try:
+        value = int(text)
+    except ValueError:
+        value = 0
+    if value < 1:
+        raise argparse.ArgumentTypeError(f"must be a whole number of processes, 1 or more, got {text!r}")
+    return value
+
+
+def above_zero(unit: str) -> Callable[[str], float]:
+    """What reads a number of `unit` above zero."""
+
+    def number(text: str) -> float:
+        try:
+            value = float(text)
+        except ValueError:
+            value = math.nan
+        if not (math.isfinite(value) and value > 0):
+            raise argparse.ArgumentTypeError(f"must be a number of {unit} above zero, got {text!r}")
+        return value
+
+    return number
+
+
+class Strict(argparse.Action):
+    """--perf-strict, alone or with its words behind an equals sign.
+
+    Every spelling is an option of its own, without an argument: an optional argument would swallow the path that
+    follows in `pytest --perf --perf-strict tests/perf`.
+    """
+
+    spellings = tuple(
+        f"--perf-strict={','.join(words)}"
+        for count in range(1, len(STRICTNESS) + 1)
+        for words in itertools.permutations(STRICTNESS, count)
+    )
+
+    def __init__(self, option_strings: Sequence[str], dest: str, **arguments: Any):
+        super().__init__([*option_strings, *self.spellings], dest, nargs=0, **arguments)
+
+    def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
+        given = (option_string or "").partition("=")[2] or "new"
+        setattr(namespace, self.dest, _strictness([*getattr(namespace, self.dest), *given.split(",")]))
+
+
+def _strictness(words: Iterable[str]) -> tuple[str, ...]:
+    """The words in their own order, each once."""
+    return tuple(word for word in STRICTNESS if word in words)
+
+
+def strictness_of_ini(words: Sequence[str]) -> tuple[str, ...]:
+    """What the ini option perf_strict says: words, or whether it is on."""
+    words = [word.lower() for text in words for word in str(text).split(",") if word]
+    if words in (["true"], ["1"], ["yes"], ["on"]):
+        return ("new",)
+    if words in ([], ["false"], ["0"], ["no"], ["off"]):
+        return ()
+    if wrong := [word for word in words if word not in STRICTNESS]:
+        known = ", ".join(STRICTNESS)
+        raise pytest.UsageError(f"the ini option perf_strict: must be true, false or of {known}, got {wrong[0]!r}")
+    return _strictness(words)
