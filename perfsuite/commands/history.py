@@ -1,7 +1,8 @@
 """Follow baselines over their git history, and find where a metric moved.
 
 perfsuite reads every commit that changed the file. A count or a size moved when
-its value changed; a ratio or a time moved where its noise has a change point.
+its value changed; a ratio or a time moved where a gate would not allow the new
+level and it stands out of the metric's own noise.
 The named commit recorded the metric: the cause lies there, or in the commits
 since the record before. perfsuite does not guess renames of tests.
 """
@@ -60,11 +61,8 @@ def run(arguments: argparse.Namespace) -> int:
         raise CommandError(f"{path}: no baseline file in this folder: pytest --perf-save writes them")
     if arguments.out is not None:
         _check_page(arguments.out)
-    try:
-        histories = [read_history(each, arguments.since) for each in paths]
-        followings = [follow(history, arguments.pattern, arguments.kind or GATING) for history in histories]
-    except ImportError as error:
-        raise _not_installed(error) from None
+    histories = [read_history(each, arguments.since) for each in paths]
+    followings = [follow(history, arguments.pattern, arguments.kind or GATING) for history in histories]
     if arguments.pattern and not any(following.metrics for following in followings):
         raise CommandError(f"{path}: no metric ever had this name and kind: {arguments.pattern}")
     # Before anything is printed, because the reader of the terminal's lines may go away.
@@ -88,15 +86,11 @@ def _write_page(followings: Sequence[Following], path: Path, most: int) -> None:
     try:
         from perfsuite.report.history_page import PageError, write_history  # needs the extra `report`
     except ImportError as error:
-        raise _not_installed(error) from None
+        raise CommandError(f'{error.name} is not installed: pip install "perfsuite[report]"') from None
     try:
         write_history(followings, path, most)
     except PageError as error:
         raise CommandError(str(error)) from None
-
-
-def _not_installed(error: ImportError) -> CommandError:
-    return CommandError(f'{error.name} is not installed: pip install "perfsuite[report]"')
 
 
 def _check_page(path: Path) -> None:

@@ -1,6 +1,6 @@
 """What became of the metrics: two baseline files compared with each other, and one file over its git history.
 
-Nothing here prints. Nothing imports jax, and only a long noisy series imports `ruptures`, of the extra `report`.
+Nothing here prints, and nothing imports jax or NumPy.
 """
 
 

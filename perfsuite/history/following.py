@@ -8,7 +8,7 @@ from pathlib import Path
 from perfsuite.history.git import Commit, GitError, Repository
 from perfsuite.history.reading import History, Series, series_of
 from perfsuite.history.selecting import matches
-from perfsuite.history.steps import Break, Step, runs_of, steps_of, version_marks
+from perfsuite.history.steps import Break, Step, places_of, runs_of, steps_of, version_marks
 
 GATING = ("count", "size", "ratio", "time")
 """The kinds that are followed by default."""
@@ -82,15 +82,14 @@ class Following:
 
 
 def follow(history: History, pattern: str | None = None, kinds: Collection[str] = GATING) -> Following:
-    """Follow the metrics that match `pattern` and whose newest entry has one of `kinds`.
-
-    Needs `ruptures` for series that are long enough for change points.
-    """
+    """Follow the metrics that match `pattern` and whose newest entry has one of `kinds`."""
     named = [series for series in series_of(history) if matches(pattern, series.test, series.name)]
     wanted = [series for series in named if series.last.kind in kinds]
+    runs = [runs_of(series) for series in wanted]
+    places = sum(places_of(of_series) for of_series, _ in runs)
     metrics = tuple(
-        Followed(series, tuple(steps_of(series)), tuple(runs_of(series)[1]), tuple(version_marks(series)))
-        for series in wanted
+        Followed(series, tuple(steps_of(series, of_series, places)), tuple(breaks), tuple(version_marks(series)))
+        for series, (of_series, breaks) in zip(wanted, runs, strict=True)
     )
     marks: dict[int, dict[str, None]] = {}
     for each in metrics:

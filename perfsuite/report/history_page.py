@@ -9,7 +9,7 @@ from perfsuite.history import HistoryError
 from perfsuite.history.following import Followed, Following, follow
 from perfsuite.history.reading import read_history
 from perfsuite.history.source import baseline_files
-from perfsuite.history.steps import By, Step
+from perfsuite.history.steps import Step
 from perfsuite.measure.io import relative, write_atomically
 from perfsuite.measure.words import change, number, plural
 from perfsuite.report.drawings import course
@@ -21,12 +21,8 @@ PAGE = "history.html"
 DRAWN = 20
 """How many metrics are drawn of each file."""
 
-FOUND_BY: dict[By, str] = {"gate": "the gate's rule compared two saves", "drift": "little by little"}
-
-
 _FOR_THE_TEMPLATE = {
     "change_of": change,
-    "found_by": FOUND_BY,
     "notes_of": history_notes,
     "same_versions": same_versions,
     "span_of": version_span,
@@ -60,8 +56,8 @@ def history_beside(
 ) -> tuple[Path | None, str]:
     """Write `history.html` into the folder of a report, at a session's end: (the page, what the terminal says of it).
 
-    The page names files relative to `root`. Without a page the text says why: no repository, no baseline file, nothing
-    committed, or a missing extra. Never raises for those.
+    The page names files relative to `root`. Without a page the text says why: no repository, no baseline file, or
+    nothing committed. Never raises for those.
     """
     followings, problems = [], []
     for path in baseline_files(baselines):
@@ -71,8 +67,6 @@ def history_beside(
             followings.append(dataclasses.replace(following, history=history))
         except HistoryError as error:
             problems.append(str(error))
-        except ImportError as error:
-            return None, f'no history: {error.name} is not installed: pip install "perfsuite[report]"'
     if not followings:
         return None, f"no history: {problems[0] if problems else f'no baseline file in {baselines}'}"
     try:
@@ -102,5 +96,4 @@ def _about(following: Following, step: Step) -> list[tuple[str, str]]:
     ]
     lines += [("faint", where_to_look(each)) for each in following.commits if each.commit == commit]
     lines.append(("", f"with it: {', '.join(step.versions)}" if step.versions else ""))
-    lines.append(("faint", FOUND_BY.get(step.by, "")))
     return [(style, text) for style, text in lines if text]

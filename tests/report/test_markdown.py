@@ -272,6 +272,6 @@ def test_a_block_reads_as_its_text_and_ends_where_it_ends(text):
 def test_it_is_made_without_the_extra_report(monkeypatch):
     import sys
 
-    for name in ("jinja2", "matplotlib", "ruptures"):
+    for name in ("jinja2", "matplotlib"):
         monkeypatch.setitem(sys.modules, name, None)
     assert markdown(dataclasses.replace(report(a_test()), notes=("a note",)))

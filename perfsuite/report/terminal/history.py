@@ -6,7 +6,6 @@ from collections.abc import Sequence
 
 from perfsuite.gate.baseline import Entry
 from perfsuite.history.following import CommitSteps, Followed, Following
-from perfsuite.history.steps import By
 from perfsuite.measure.words import change, number, plural
 from perfsuite.report.history_text import dated, history_notes, same_versions, version_span, where_to_look
 from perfsuite.report.terminal.output import Paint, aligned, clipped, uncolored
@@ -16,11 +15,6 @@ LETTERS = "_.,-~=*#"
 """Instead of blocks, where the output cannot write them."""
 
 _WIDEST = 40
-_MARKS: dict[By, str] = {"gate": "*", "drift": "~"}
-_MEANING: dict[By, str] = {
-    "gate": "* found by the gate's rule for two saves: there are too few saves for a change point",
-    "drift": "~ a gradual change, around this commit",
-}
 _MOST_NAMED = 3
 
 
@@ -81,7 +75,7 @@ def _metrics(following: Following, moved: Sequence[Followed], paint: Paint, leve
                 f"  {clipped(each.series.name)}",
                 f"{number(step.before)} -> {number(step.after)} {step.entry.unit}",
                 change(step.change),
-                f"{following.history.versions[step.version].commit.short}{_MARKS.get(step.by, '')}{others}",
+                f"{following.history.versions[step.version].commit.short}{others}",
                 sparkline(each.series.entries, levels),
                 clipped(each.series.test, 90),
             )
@@ -107,8 +101,7 @@ def _commit(each: CommitSteps, paint: Paint) -> list[str]:
 
 
 def _legend(following: Following, moved: Sequence[Followed]) -> list[str]:
-    used = {each.largest.by for each in moved}
-    lines = [meaning for by, meaning in _MEANING.items() if by in used]
+    lines = []
     if any(not version.commit.id for version in following.history.versions):
         lines.append("not committed: the file in the working tree")
     if any(len(each.steps) > 1 for each in moved):
