@@ -111,9 +111,9 @@ def test_interval_narrows_with_samples():
 @pytest.mark.parametrize("alike", [0, 0.5, 0.9])
 def test_the_median_within_a_run_is_held_as_often_as_it_says_also_where_neighbours_are_alike(alike):
     rng = np.random.default_rng(3)
-    runs = lfilter([1], [1, -alike], rng.normal(size=(REPEATS, 2000)))  # a first-order autoregression, of median 0
+    runs = lfilter([1], [1, -alike], rng.normal(size=(500, 2000)))  # a first-order autoregression, of median 0
     covered = [(interval := median_within_run(run)).low <= 0 <= interval.high for run in runs]
-    assert np.mean(covered) >= 0.935  # 0.95 and three standard errors; the sign test of all samples gets 0.4 at 0.9
+    assert np.mean(covered) >= 0.92  # 0.95 and three standard errors; the sign test of all samples gets 0.4 at 0.9
 
 
 def test_few_samples_of_a_run_have_their_range():
