@@ -1,10 +1,9 @@
 """Compare two baseline files by the gate's own rules, so that noise to a gate is noise here.
 
 The older file stands for the baselines, the newer one for a run: the tolerances by kind, the intervals and what makes
-two metrics incomparable are those of `gate.verdict` and `gate.environment`. There are two more rules. A metric is
-better when it would be worse with the files exchanged, so one comparison mirrors the other. And where the two intervals
-overlap the metric is neither, because both sides are samples. No file has the tolerance that a test sets for itself, so
-each metric gets the tolerance of its kind.
+two metrics incomparable are those of `gate.verdict` and `gate.environment`. There is one more rule: a metric is better
+when it would be worse with the files exchanged, so one comparison mirrors the other. No file has the tolerance that a
+test sets for itself, so each metric gets the tolerance of its kind.
 """
 
 import collections
@@ -102,10 +101,10 @@ def judged(old: Entry, new: Entry) -> tuple[Outcome, str, tuple[Part, ...]]:
     if old.value == new.value:
         return "same", "", ()
     forward, backward = _gate(old, new), _gate(new, old)
-    if "fail" in (forward.verdict, backward.verdict):
-        if backward.verdict == "fail":
-            return "better", "", ()
+    if forward.verdict == "fail":
         return "worse", "", forward.grown
+    if backward.verdict == "fail":
+        return "better", "", ()
     if "inconclusive" in (forward.verdict, backward.verdict):
         return "unclear", "an interval reaches beyond what is allowed", ()
     return "tolerated", "", ()
