@@ -1,0 +1,175 @@
+"""Real pytest sessions of a few comparisons, one after another, and their verdicts: what the scripts here share."""
+
+import argparse
+import contextlib
+import dataclasses
+import json
+import math
+import os
+import re
+import statistics
+import subprocess
+import sys
+import tempfile
+import time
+import xml.etree.ElementTree as ElementTree
+from collections.abc import Sequence
+from pathlib import Path
+
+import tabulate
+
+from perfsuite.gate.baseline_file import load
+from perfsuite.measure.serialise import made, plain
+from perfsuite.measure.timing.load import busy_neighbours
+
+ROOT = Path(__file__).parents[2]
+
+COUNTED = ("fail", "inconclusive", "improved", "pass")
+
+_OUTCOMES = "outcomes.jsonl"
+_PROPERTY = re.compile(r"(?P<ratio>[0-9.,]+(?:e[+-]?[0-9]+)?)(?: \[.*?\])? x, (?P<verdicts>.*)")
+"""A ratio in the file of --junitxml: `1.062 [1.055, 1.07] x, pass (budget 1.1), new`."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Outcome:
+    """One comparison in one session. `verdict` is the one that says most; `seconds` are those of its test."""
+
+    session: int
+    machine: str
+    name: str
+    verdict: str
+    ratio: float
+    seconds: float
+
+
+@dataclasses.dataclass(frozen=True)
+class Script:
+    """A script of this folder: sessions of the same tests, again and again.
+
+    `tests` is the text of a module with a test `test`, which has one comparison for each of `names`. The sessions run
+    on each of `machines` in turn. Where `save` is true, one session before all others saves the baselines.
+    """
+
+    about: str
+    tests: str
+    names: Sequence[str]
+    machines: Sequence[str] = ("quiet",)
+    save: bool = False
+
+    def main(self, arguments: Sequence[str] | None = None) -> list[Outcome]:
+        """Run the sessions that are missing, print the table of all, and give their outcomes."""
+        options = self._parse(arguments)
+        with contextlib.ExitStack() as cleanup:
+            folder = options.folder or Path(cleanup.enter_context(tempfile.TemporaryDirectory()))
+            folder.mkdir(parents=True, exist_ok=True)
+            (folder / "pytest.ini").write_text("[pytest]\n", encoding="utf-8")
+            (folder / "test_promise.py").write_text(self.tests, encoding="utf-8")
+            outcomes = self._run(folder.resolve(), options)
+        print(table(outcomes))
+        for machine in dict.fromkeys(outcome.machine for outcome in outcomes):
+            of = [outcome for outcome in outcomes if outcome.machine == machine]
+            failed = {outcome.session for outcome in of if outcome.verdict == "fail"}
+            print(f"\n{machine}: {len(failed)} of {len({outcome.session for outcome in of})} sessions failed")
+        return outcomes
+
+    def _run(self, folder: Path, options: argparse.Namespace) -> list[Outcome]:
+        tests = [f"test_promise.py::test[{name}]" for name in options.calls]
+        common = (*tests, f"--perf-seconds={options.seconds:g}", *options.pytest)
+        outcomes = read(folder / _OUTCOMES)
+        done = {(outcome.session, outcome.machine) for outcome in outcomes}
+        if self.save and not list((folder / "baselines").glob("*.json")):
+            _pytest(folder, "quiet", "--perf-save", *common)
+            files = [load(path) for path in (folder / "baselines").glob("*.json")]
+            saved = sum(
+                entry.kind == "ratio" for file in files for of in file.metrics.values() for entry in of.values()
+            )
+            print(f"saved {saved} of {len(options.calls)} ratios", file=sys.stderr, flush=True)
+        for session in range(1, options.sessions + 1):
+            for machine in options.machines:
+                if (session, machine) not in done:
+                    started = time.monotonic()
+                    found = verdicts(_pytest(folder, machine, "--perf", *common), session, machine)
+                    write(folder / _OUTCOMES, found)
+                    outcomes += found
+                    took = f"{time.monotonic() - started:.0f} s"
+                    print(f"session {session} of {options.sessions}, {machine}: {took}", file=sys.stderr, flush=True)
+        return outcomes
+
+    def _parse(self, arguments: Sequence[str] | None) -> argparse.Namespace:
+        """The command line. Bad values end the program, with a message that names the option."""
+        parser = argparse.ArgumentParser(description=self.about)
+        add = parser.add_argument
+        add("--sessions", type=_count, default=20, help="on each machine (default: 20)")
+        add("--seconds", type=float, default=5.0, help="most sampling for one gate (default: 5)")
+        add("--calls", nargs="+", choices=self.names, default=self.names, metavar="CALL", help=f"of {', '.join(self.names)}")  # fmt: skip
+        add("--machines", nargs="+", choices=("quiet", "busy"), default=self.machines, help="as it is, or beside a process on each core that computes")  # fmt: skip
+        add("--folder", type=Path, help="keep the outcomes in this folder, and run only the sessions that it lacks")
+        add("--pytest", action="append", default=[], metavar="OPTION", help="one more option of pytest, such as --pytest=--perf-processes=1")  # fmt: skip
+        return parser.parse_args(arguments)
+
+
+def _pytest(folder: Path, machine: str, *arguments: str) -> str:
+    """One session in a process of its own. Gives the report of --junitxml, or raises `RuntimeError` with the output."""
+    report = folder / "report.xml"
+    report.unlink(missing_ok=True)
+    path = os.pathsep.join([str(ROOT), str(ROOT / "tests"), *filter(None, [os.environ.get("PYTHONPATH")])])
+    environment = {**os.environ, "PYTHONPATH": path, "PYTEST_ADDOPTS": ""}
+    command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", f"--junitxml={report}", *arguments]
+    with busy_neighbours() if machine == "busy" else contextlib.nullcontext():
+        done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
+    if not report.exists():
+        raise RuntimeError(f"{' '.join(command)}\n{done.stdout}{done.stderr}")
+    return report.read_text(encoding="utf-8")
+
+
+def verdicts(report: str, session: int, machine: str) -> list[Outcome]:
+    """The outcomes in a report of --junitxml. Raises `RuntimeError` for a test that failed for another reason."""
+    outcomes = []
+    for case in ElementTree.fromstring(report).iter("testcase"):
+        ratios = [each.get("value", "") for each in case.iter("property") if " ratio to " in each.get("name", "")]
+        match = _PROPERTY.fullmatch(ratios[0]) if ratios else None
+        given = re.sub(r" \(.*?\)", "", match["verdicts"]).split(", ") if match else []
+        failed = case.find("failure") is not None or case.find("error") is not None
+        if match is None or failed is not ("fail" in given):
+            raise RuntimeError(ElementTree.tostring(case, encoding="unicode"))
+        verdict = next((each for each in COUNTED if each in given), given[0])
+        name = case.get("name", "").partition("[")[2].removesuffix("]")
+        ratio = float(match["ratio"].replace(",", ""))
+        outcomes.append(Outcome(session, machine, name, verdict, ratio, float(case.get("time", 0))))
+    return outcomes
+
+
+def read(path: Path) -> list[Outcome]:
+    """The outcomes in a file; none where there is no file yet."""
+    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+    return [made(Outcome, json.loads(line)) for line in lines]
+
+
+def write(path: Path, outcomes: Sequence[Outcome]) -> None:
+    """Add the outcomes of one session to the file, a line each."""
+    with path.open("a", encoding="utf-8") as file:
+        file.write("".join(json.dumps(plain(outcome)) + "\n" for outcome in outcomes))
+
+
+def table(outcomes: Sequence[Outcome]) -> str:
+    """The Markdown table: how often each comparison failed, and how its ratio scatters between sessions."""
+    groups: dict[tuple[str, str], list[Outcome]] = {}
+    for outcome in outcomes:
+        groups.setdefault((outcome.name, outcome.machine), []).append(outcome)
+    lines = []
+    for (name, machine), of in groups.items():
+        counts = [sum(outcome.verdict == verdict for outcome in of) for verdict in COUNTED]
+        logs = [math.log(outcome.ratio) for outcome in of]
+        scatter = f"{100 * statistics.stdev(logs):.2g} %" if len(of) > 1 else ""
+        ratio = f"{math.exp(statistics.median(logs)):.4g}"
+        seconds = f"{statistics.median(outcome.seconds for outcome in of):.1f}"
+        lines.append((name, machine, len(of), *counts, len(of) - sum(counts), ratio, scatter, seconds))
+    columns = ("compared", "machine", "gates", "failed", "inconclusive", "improved", "passed", "not gated", "ratio", "its standard deviation between sessions", "median s")  # fmt: skip
+    return tabulate.tabulate(lines, columns, tablefmt="github", disable_numparse=True)
+
+
+def _count(text: str) -> int:
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"must be a whole number, got {text!r}")
+    return int(text)

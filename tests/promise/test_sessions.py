@@ -1,0 +1,180 @@
+"""The scripts that run real sessions: what they build, how they count, and that they can find a false alarm."""
+
+import math
+import runpy
+import sys
+
+import jax
+import pytest
+
+from promise import another_day, leftovers, two_builds
+from promise.calls import BUILDS, UNLIKE
+from promise.leftovers import COMPARED, in_a_loop
+from promise.sessions import Outcome, Script, read, table, verdicts, write
+
+SCRIPTS = (two_builds, another_day, leftovers)
+
+MAKERS = {maker.__name__: maker for pair in [*UNLIKE.values(), *COMPARED.values()] for maker in pair} | BUILDS
+
+
+@pytest.mark.parametrize("name", MAKERS)
+def test_two_calls_of_one_function_share_nothing_that_was_built(name):
+    first, second = MAKERS[name](), MAKERS[name]()
+    assert first.fn is not second.fn
+    arrays = [[leaf for leaf in jax.tree.leaves(made.args) if isinstance(leaf, jax.Array)] for made in (first, second)]
+    assert not set(map(id, arrays[0])) & set(map(id, arrays[1]))
+    for made in (first, second):
+        jax.block_until_ready(made.run())
+        jax.block_until_ready(made.run())
+
+
+DECIDED = Script(
+    "Gates whose verdict is known.",
+    """
+import pytest
+from promise.calls import python
+
+from perfsuite import Budget
+
+
+@pytest.mark.parametrize("name", ["fails", "passes"])
+def test(perf, name):
+    perf.compare(python(), python(), Budget(ratio=0.01 if name == "fails" else 100), name=name)
+""",
+    ["fails", "passes"],
+)
+
+QUICK = ["--sessions=1", "--seconds=1", "--pytest=--perf-processes=1"]
+
+
+@pytest.mark.alone
+def test_a_gate_that_fails_is_found_and_a_session_is_not_run_twice(tmp_path, capsys):
+    outcomes = DECIDED.main([*QUICK, f"--folder={tmp_path}"])
+    assert [(each.name, each.verdict, each.machine) for each in outcomes] == [("fails", "fail", "quiet"), ("passes", "pass", "quiet")]  # fmt: skip
+    assert all(each.ratio > 0 and each.seconds > 0 for each in outcomes)
+    assert "quiet: 1 of 1 sessions failed" in capsys.readouterr().out
+    (tmp_path / "report.xml").unlink()
+    assert DECIDED.main([*QUICK, f"--folder={tmp_path}"]) == outcomes
+    assert not (tmp_path / "report.xml").exists()
+
+
+@pytest.mark.alone
+def test_baselines_are_saved_once_and_gate_the_sessions_after(tmp_path, capsys):
+    saving = Script("", DECIDED.tests.replace("Budget(ratio=0.01 if name == \"fails\" else 100), ", ""), ["passes"], save=True)  # fmt: skip
+    arguments = [*QUICK, f"--folder={tmp_path}"]
+    (outcome,) = saving.main(arguments)
+    assert "saved 1 of 1 ratios" in capsys.readouterr().err
+    assert outcome.verdict != "new"
+    (file,) = (tmp_path / "baselines").glob("*.json")
+    before = file.read_bytes()
+    saving.main([*arguments, "--sessions=2"])
+    assert file.read_bytes() == before
+    assert "saved" not in capsys.readouterr().err
+
+
+def report(*cases):
+    return f"<testsuites><testsuite>{''.join(cases)}</testsuite></testsuites>"
+
+
+def case(value, failure="", name="memory"):
+    properties = f'<properties><property name="{name} ratio to ready" value="{value}"/></properties>'
+    return f'<testcase name="test[{name}]" time="1.5">{properties}{failure}</testcase>'
+
+
+@pytest.mark.parametrize(
+    ("value", "failure", "verdict", "ratio"),
+    [
+        ("1.062 [1.055, 1.07] x, pass (budget 1.1), new", "", "pass", 1.062),
+        ("1.062 [1.055, 1.07] x, inconclusive (baseline 1.01)", "", "inconclusive", 1.062),
+        ("12,345 [1, 20,000] x, pass (budget 1.1), fail (baseline 1)", "<failure/>", "fail", 12345),
+        ("1.2e-05 x, new", "", "new", 1.2e-5),
+        ("0.5 [0.4, 0.6] x, not comparable (baseline 1)", "", "not comparable", 0.5),
+    ],
+)
+def test_the_verdict_is_read_from_the_report_of_the_session(value, failure, verdict, ratio):
+    assert verdicts(report(case(value, failure)), 3, "busy") == [Outcome(3, "busy", "memory", verdict, ratio, 1.5)]
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        '<testcase name="test[memory]"><error>no module</error></testcase>',
+        case("1.062 [1.055, 1.07] x, pass (budget 1.1)", "<failure>another reason</failure>"),
+        case("1.062 [1.055, 1.07] x, fail (budget 1.01)"),
+    ],
+)
+def test_a_test_that_failed_for_another_reason_is_no_outcome(broken):
+    with pytest.raises(RuntimeError, match="testcase"):
+        verdicts(report(broken), 1, "quiet")
+
+
+def test_the_table_counts_verdicts_and_the_scatter_between_sessions(tmp_path):
+    outcomes = [
+        Outcome(1, "quiet", "memory", "fail", math.exp(0.01), 2.0),
+        Outcome(2, "quiet", "memory", "pass", math.exp(-0.01), 4.0),
+        Outcome(1, "quiet", "sort", "new", 2.0, 1.0),
+        Outcome(1, "busy", "memory", "inconclusive", 1.0, 1.0),
+    ]
+    for outcome in outcomes:
+        write(tmp_path / "kept", [outcome])
+    assert read(tmp_path / "kept") == outcomes
+    rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in table(outcomes).splitlines()[2:]]
+    assert rows == [
+        ["memory", "quiet", "2", "1", "0", "0", "1", "0", "1", "1.4 %", "3.0"],
+        ["sort", "quiet", "1", "0", "0", "0", "0", "1", "2", "", "1.0"],
+        ["memory", "busy", "1", "0", "1", "0", "0", "0", "1", "", "1.0"],
+    ]
+
+
+def test_what_takes_longer_in_a_loop_is_seen():
+    """A clock that each run of the second call moves on by half as much again."""
+    now = [0.0]
+
+    def maker(seconds):
+        class Slow:
+            def run(self):
+                now[0] += seconds
+
+        return Slow
+
+    first, second = in_a_loop((maker(1e-3), maker(1.5e-3)), 1.0, clock=lambda: now[0])
+    assert (first, second) == pytest.approx((1000, 1500))
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.__name__)
+def test_each_test_of_a_script_compares_by_its_name(script):
+    names = []
+
+    class Perf:
+        def compare(self, candidate, reference, *budget, name):
+            names.append(name)
+
+    space: dict = {}
+    exec(script.SCRIPT.tests, space)
+    (mark,) = space["test"].pytestmark
+    for name in mark.args[1]:
+        space["test"](Perf(), name)
+    assert names == mark.args[1] == script.SCRIPT.names
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--sessions", "many"], "--sessions: must be a whole number, got 'many'"),
+        (["--calls", "huge"], "--calls: invalid choice: 'huge'"),
+        (["--machines", "fast"], "--machines: invalid choice: 'fast'"),
+    ],
+)
+def test_a_bad_argument_is_named(arguments, message, capsys):
+    with pytest.raises(SystemExit):
+        two_builds.SCRIPT.main(arguments)
+    assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.__name__)
+def test_a_script_says_what_it_does(script, monkeypatch, capsys):
+    monkeypatch.setattr(sys, "argv", [script.__file__, "--help"])
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    with pytest.raises(SystemExit):
+        runpy.run_path(script.__file__, run_name="__main__")
+    assert " ".join(script.__doc__.partition("\n")[0].split()[:4]) in capsys.readouterr().out
