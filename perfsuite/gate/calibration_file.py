@@ -14,35 +14,32 @@ from typing import Any
 from perfsuite.gate.baseline import Entry
 from perfsuite.gate.baseline_file import BaselineError, SaveResult, load, save
 from perfsuite.gate.environment import Environment
-from perfsuite.measure.stats.error_rates import DECIDING_ERROR
-from perfsuite.measure.timing.calibrating import GateCounts
+from perfsuite.measure.timing.calibrating import Builds, GateCounts, builds_within
 
 _METRIC = re.compile(
     r"(?P<workload>.+), (?P<condition>quiet|busy): "
-    r"(?:(?P<alarms>false alarms)|\+(?P<size>[0-9.]+) % caught|(?P<effect>caught 99 in 100))"
+    r"(?:(?P<alarms>false alarms)|\+(?P<size>[0-9.]+) % caught|(?P<effect>caught 99 in 100)|(?P<builds>builds scatter))"
 )
 _EFFECT = "caught 99 in 100"
+_BUILDS = "builds scatter"
 _OF = "of"
 """How many gates a count is of."""
-_ONCE_IN = "errs once in"
-"""The gates of which one may raise a false alarm, where that is not `DECIDING_ERROR`."""
+_SEEN = "builds"
+"""How many builds a spread is of."""
 _PERCENT = 100
-
+_AGAIN = "delete the file and run pytest --perf-calibrate"
 
 BUILDS_DIFFER = 0.02
-"""By what share two builds of the same code differ where nothing is known of the device."""
-
-
-def builds_differ(baselines: Path, device: str) -> float:
-    """By what share the ratio of two builds of the same code differs from 1 on a device, 19 times in 20."""
-    return BUILDS_DIFFER
+"""By what share two builds of the same code differ where too little is known of the device."""
+BUILDS_DIFFER_AT_LEAST = 0.005
+"""No calibration says that they differ by less: it has few of the ways in which builds differ."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Calibrated:
     """The gates of one workload, of a test, on a quiet machine or beside a busy process on each core.
 
-    Of `errs_once_in` of them, one may raise a false alarm: the share of the session's error that the gate would have.
+    `builds` is how the workload's ratio scatters over processes, None where there was one process.
     """
 
     test: str
@@ -50,7 +47,7 @@ class Calibrated:
     busy: bool
     found: GateCounts
     environment: Environment
-    errs_once_in: int = round(1 / DECIDING_ERROR)
+    builds: Builds | None = None
 
 
 def calibration_path(baselines: Path, device: str) -> Path:
@@ -79,6 +76,21 @@ def load_calibration(path: str | os.PathLike[str]) -> list[Calibrated]:
     ]
 
 
+def builds_differ(baselines: Path, device: str) -> float:
+    """By what share the ratio of two builds of the same code differs from 1 on a device, 19 times in 20.
+
+    `BUILDS_DIFFER` where `--perf-calibrate` has seen too few builds there. Raises `BaselineError` for a damaged file.
+    """
+    seen = builds_seen(load_calibration(calibration_path(baselines, device)))
+    return BUILDS_DIFFER if seen is None else seen
+
+
+def builds_seen(calibrated: Iterable[Calibrated]) -> float | None:
+    """What a calibration has of that, `BUILDS_DIFFER_AT_LEAST` or more; None where it has too few builds."""
+    within = builds_within(each.builds for each in calibrated if each.builds)
+    return None if within is None else max(within, BUILDS_DIFFER_AT_LEAST)
+
+
 def _entries(each: Calibrated) -> dict[str, Entry]:
     name = f"{each.workload}, {'busy' if each.busy else 'quiet'}"
     found = each.found
@@ -89,15 +101,16 @@ def _entries(each: Calibrated) -> dict[str, Entry]:
         entries[f"+{size * _PERCENT:g} % caught"] = _count(each, caught, tried)
     if found.effect is not None:
         entries[_EFFECT] = Entry(found.effect * _PERCENT, "%", "ratio", "measured", each.environment)
+    if each.builds is not None:
+        of = {_SEEN: each.builds.count}
+        spread = each.builds.spread * _PERCENT
+        entries[_BUILDS] = Entry(spread, "%", "ratio", "measured", each.environment, detail=of)
     return {f"{name}: {metric}": entry for metric, entry in entries.items()}
 
 
 def _count(each: Calibrated, value: int, gates: int) -> Entry:
     # In the detail, and not as samples: an entry stays where another run differs in its samples alone.
-    detail = {_OF: gates}
-    if each.errs_once_in != Calibrated.errs_once_in:
-        detail[_ONCE_IN] = each.errs_once_in
-    return Entry(value, "gates", "count", "measured", each.environment, detail=detail)
+    return Entry(value, "gates", "count", "measured", each.environment, detail={_OF: gates})
 
 
 def _quiet_first(group: tuple[tuple[str, str], Any]) -> tuple[str, bool]:
@@ -109,11 +122,9 @@ def _grouped(path: Path, test: str, entries: Mapping[str, Entry]) -> dict[tuple[
     groups: dict[tuple[str, str], dict[str, Entry]] = {}
     for name, entry in entries.items():
         match = _METRIC.fullmatch(name)
-        if match is None or entry.environment is None or (not match["effect"] and _OF not in (entry.detail or {})):
-            raise BaselineError(
-                path,
-                f"{name!r} of {test!r} is no metric of a calibration: delete the file and run pytest --perf-calibrate",
-            )
+        of = match and (_SEEN if match["builds"] else _OF)
+        if match is None or entry.environment is None or (not match["effect"] and of not in (entry.detail or {})):
+            raise BaselineError(path, f"{name!r} of {test!r} is no metric of a calibration: {_AGAIN}")
         groups.setdefault((match["workload"], match["condition"]), {})[name] = entry
     return groups
 
@@ -121,8 +132,7 @@ def _grouped(path: Path, test: str, entries: Mapping[str, Entry]) -> dict[tuple[
 def _calibrated(path: Path, test: str, workload: str, busy: bool, entries: Mapping[str, Entry]) -> Calibrated:
     gates = alarms = 0
     caught: dict[float, tuple[int, int]] = {}
-    effect = None
-    once_in = Calibrated.errs_once_in
+    effect = builds = None
     for name, entry in entries.items():
         match = _METRIC.fullmatch(name)
         assert match is not None
@@ -130,13 +140,15 @@ def _calibrated(path: Path, test: str, workload: str, busy: bool, entries: Mappi
             effect = entry.value / _PERCENT
             continue
         detail = entry.detail or {}
-        of, once_in = detail[_OF], detail.get(_ONCE_IN, once_in)
+        if match["builds"]:
+            seen = detail[_SEEN]
+            if seen < 2 or entry.value < 0:
+                raise BaselineError(path, f"{name!r} of {test!r}: {entry.value} % of {seen} builds cannot be: {_AGAIN}")
+            builds = Builds(seen, entry.value / _PERCENT)
+            continue
+        of = detail[_OF]
         if not 0 <= entry.value <= of:
-            raise BaselineError(
-                path,
-                f"{name!r} of {test!r}: {entry.value} of {of} gates cannot be: delete the file and run "
-                "pytest --perf-calibrate",
-            )
+            raise BaselineError(path, f"{name!r} of {test!r}: {entry.value} of {of} gates cannot be: {_AGAIN}")
         if match["alarms"]:
             alarms, gates = int(entry.value), of
         else:
@@ -144,4 +156,4 @@ def _calibrated(path: Path, test: str, workload: str, busy: bool, entries: Mappi
     (environment,) = {entry.environment for entry in list(entries.values())[:1]}
     assert environment is not None
     found = GateCounts(gates, alarms, dict(sorted(caught.items())), effect)
-    return Calibrated(test, workload, busy, found, environment, once_in)
+    return Calibrated(test, workload, busy, found, environment, builds)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from perfsuite.gate.baseline_file import BaselineError
-from perfsuite.gate.calibration_file import save_calibration
+from perfsuite.gate.calibration_file import builds_seen, load_calibration, save_calibration
 from perfsuite.report.terminal.calibration import (
     CalibrationOutcome,
     calibration_header,
@@ -29,6 +29,7 @@ class CalibrationHooks:
         self.left_out = 0
         self.message = ""
         self.saved = False
+        self.builds_differ: float | None = None
 
     def pytest_report_header(self) -> list[str]:
         first, *_ = session_header(self.calibration.session, self.rootpath)
@@ -45,8 +46,8 @@ class CalibrationHooks:
         self.calibration.tests = len(items)
 
     @pytest.hookimpl(wrapper=True)
-    def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:
-        self.calibration.begin_test(item)
+    def pytest_runtest_protocol(self) -> Iterator[None]:
+        self.calibration.begin_test()
         return (yield)
 
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
@@ -62,6 +63,7 @@ class CalibrationHooks:
         try:
             save_calibration(self.calibration.path, results)
             self.saved = True
+            self.builds_differ = builds_seen(load_calibration(self.calibration.path))
         except BaselineError as error:
             self.message = f"no calibration was saved: {error}"
         if self.message or self.calibration.alarms_too_often:
@@ -73,8 +75,8 @@ class CalibrationHooks:
             calibration.path,
             calibration.results(),
             calibration.unreached,
-            calibration.promised,
-            calibration.least_promised,
+            self.builds_differ,
+            calibration.not_again,
             calibration.alarms_too_often,
             calibration.cores,
         )

@@ -164,7 +164,8 @@ OPTIONS = (
     Option(
         "--perf-calibrate",
         "gate nothing; run the tests' comparisons to measure how often a gate raises a false alarm on this machine, "
-        "and which slowdown it catches 99 times in 100; write the result beside the baselines",
+        "which slowdown it catches 99 times in 100, and by what two builds of the same code differ; write the result "
+        "beside the baselines",
         in_child=False,
     ),
     Option(

@@ -1,27 +1,46 @@
 """The mode of a session with --perf-calibrate: each `perf.compare` measures the gates of its workload; nothing gates.
 
 A call needs its test's fixtures, so a workload is measured while its test runs. How many workloads follow is not known
-then, so each gets its share of the time that is left.
+then, so each gets its share of the time that is left. A third of it is for fresh processes, which make the test's own
+comparison again: there both sides are built anew.
 """
 
 import contextlib
 import time
 from collections import Counter
 
-import pytest
-
 from perfsuite.gate.baseline_file import check_writable
 from perfsuite.gate.calibration_file import Calibrated, calibration_path, load_calibration
 from perfsuite.gate.limits import Compared, Limits
+from perfsuite.measure import progress
 from perfsuite.measure.stats.error_rates import DECIDING_ERROR
-from perfsuite.measure.timing.calibrating import Trial, Workload, count_trials, smallest_caught, too_many_alarms
+from perfsuite.measure.timing.calibrating import (
+    Builds,
+    Trial,
+    Workload,
+    count_trials,
+    smallest_caught,
+    too_many_alarms,
+)
+from perfsuite.measure.timing.comparison import Comparison
 from perfsuite.measure.timing.load import busy_neighbours, cores
+from perfsuite.processes import rerun
+from perfsuite.processes.handover import Request
+from perfsuite.processes.rerun import ProcessFailed
 from perfsuite.session.mode import Pair
 from perfsuite.session.modes import SessionMode
 from perfsuite.session.session import PerfSession
 
 _GLANCE = 0.5
-"""Seconds, at most, for the comparison that the test itself gets: it may look at its metrics, but nothing is gated."""
+"""Seconds, at most, for the comparison that the test itself gets: it may look at its metrics, but nothing is gated.
+
+Where fresh processes make it again, it has as long as theirs, because its ratio counts with theirs."""
+
+_FOR_GATES = 2 / 3
+"""The share of a workload's time that its gates get; fresh processes have the rest."""
+
+_STARTING = 5.0
+"""Seconds that a fresh process takes before it samples, as long as none was seen: Python, JAX, a test's set-up."""
 
 _ORDER = (0.03, 0.01, 0.10, 0.02, 0.05, 0.005)
 """Every slowdown of the ladder, the most telling first."""
@@ -47,6 +66,10 @@ class Calibrating(SessionMode):
         self.minutes = minutes
         self.trials: dict[bool, dict[Key, list[Trial]]] = {False: {}, True: {}}
         """By whether the machine was busy, and by workload."""
+        self.ratios: dict[Key, list[float]] = {}
+        """By workload: those of this process and of fresh ones."""
+        self.not_again: dict[Key, str] = {}
+        """Why a fresh process gave no ratio, by workload."""
         self.path = calibration_path(session.options.baselines, session.device)
         self.tests = 0
         self.tests_begun = 0
@@ -55,14 +78,12 @@ class Calibrating(SessionMode):
         self.cores = cores()
         self._seen = 0
         self._in_this_test = 0
-        self._item: pytest.Item  # set when a test begins
-        self._errors: dict[Key, float] = {}
+        self._process_seconds: list[float] = []
         check_writable(session.options.baselines)
         load_calibration(self.path)
 
-    def begin_test(self, item: "pytest.Item") -> None:
+    def begin_test(self) -> None:
         """Called before each test that may have workloads."""
-        self._item = item
         self.tests_begun += 1
         self._in_this_test = 0
 
@@ -70,21 +91,19 @@ class Calibrating(SessionMode):
         return f"calibrating, {self.spent / 60:.0f} of {self.minutes:g} min: "
 
     def compare(self, pair: Pair, limits: Limits) -> Compared:
-        """Measure gates of the pair's reference against itself; then compare the two for a moment."""
+        """Measure gates of the pair's reference against itself; then compare the two, here and in fresh processes."""
         share = self._share()
         self._seen += 1
         self._in_this_test += 1
         key = self.session.test_key(pair.item.nodeid), f"{pair.name} to {pair.until}"
-        # That of the gate which this comparison is in a session that gates the same tests.
-        self._errors[key] = DECIDING_ERROR
         started = time.monotonic()
         try:
             # A test may have more workloads than those before it, whose share was not kept: then each gets one gate.
             if share > 0 or self.spent < _MOST_OVER * self.minutes * 60:
-                self._measure(key, pair, started + share, share)
+                self._measure(key, pair, started + _FOR_GATES * share, _FOR_GATES * share)
             else:
                 self.unreached += 1
-            return Compared(pair.compare(seconds=min(pair.seconds, _GLANCE), error=DECIDING_ERROR))
+            return Compared(self._built_again(key, pair, started + share))
         finally:
             self.spent += time.monotonic() - started
 
@@ -92,30 +111,23 @@ class Calibrating(SessionMode):
         """What was found, by test and workload, in the order of the tests, first on the quiet machine."""
         environment = self.session.environment
         effects = {busy: smallest_caught(of_workloads) for busy, of_workloads in self.trials.items()}
-        keys = dict.fromkeys([*self.trials[False], *self.trials[True]])
-        return [
-            Calibrated(*key, busy, count_trials(trials, effects[busy][key]), environment, round(1 / self._errors[key]))
-            for key in keys
-            for busy in (False, True)
-            if (trials := self.trials[busy].get(key))
-        ]
+        found = []
+        for key in dict.fromkeys([*self.trials[False], *self.trials[True]]):
+            ratios = self.ratios.get(key, [])
+            builds = Builds.of(ratios) if len(ratios) > 1 else None
+            for busy in (False, True):
+                if trials := self.trials[busy].get(key):
+                    counts = count_trials(trials, effects[busy][key])
+                    found.append(Calibrated(*key, busy, counts, environment, builds))
+                    builds = None  # a workload has them once
+        return found
 
     @property
     def alarms_too_often(self) -> bool:
         """Whether false alarms were more often than the statistics promise."""
         all_trials = [trial for of in self.trials.values() for trials in of.values() for trial in trials]
         gates = [trial for trial in all_trials if not trial.planted]
-        return too_many_alarms(sum(trial.alarmed for trial in gates), len(gates), self.promised)
-
-    @property
-    def promised(self) -> float:
-        """The rate of false alarms that none of the gates is to exceed."""
-        return max(self._errors.values(), default=DECIDING_ERROR)
-
-    @property
-    def least_promised(self) -> float:
-        """The rate of the gates that may err least often."""
-        return min(self._errors.values(), default=DECIDING_ERROR)
+        return too_many_alarms(sum(trial.alarmed for trial in gates), len(gates), DECIDING_ERROR)
 
     def _share(self) -> float:
         """Seconds for the next workload: that much each, if the tests to come have as many as those so far."""
@@ -135,12 +147,38 @@ class Calibrating(SessionMode):
                 with busy_neighbours(self.cores) if busy else contextlib.nullcontext():
                     trials = self.trials[busy].setdefault(key, [])
                     while True:
-                        trials.append(workload.trial(self._next(busy), seconds=pair.seconds, error=self._errors[key]))
+                        trials.append(workload.trial(self._next(busy), seconds=pair.seconds))
                         # The one that goes past the end half of the time keeps to it on average.
                         if time.monotonic() + _typical(trials) / 2 > stop:
                             break
         finally:
             workload.give_back()
+
+    def _built_again(self, key: Key, pair: Pair, end: float) -> Comparison:
+        """The pair compared in this process; its ratio is kept with those of as many others as there is time for."""
+        expected = _mean(self._process_seconds) or _STARTING + pair.seconds
+        # As with the gates, the one that goes past the end half of the time keeps to it on average.
+        if time.monotonic() + pair.seconds + expected / 2 > end:
+            return pair.compare(seconds=min(pair.seconds, _GLANCE), error=DECIDING_ERROR)
+        here = pair.compare(error=DECIDING_ERROR)
+        ratios = self.ratios.setdefault(key, [here.ratio.value])
+        while key not in self.not_again and time.monotonic() + expected / 2 <= end:
+            started = time.monotonic()
+            try:
+                with progress.waiting(f"building {pair.name} anew in process {len(ratios) + 1}"):
+                    ratios.append(self._in_a_fresh_process(pair))
+            except ProcessFailed as error:
+                self.not_again[key] = str(error)
+            self._process_seconds.append(time.monotonic() - started)
+            expected = _mean(self._process_seconds)
+        return here
+
+    def _in_a_fresh_process(self, pair: Pair) -> float:
+        """The ratio of the pair as a fresh process sees it. Raises `ProcessFailed`."""
+        cache = self.session.cache
+        argument = rerun.argument_of(pair.item)
+        request = Request(pair.item.nodeid, argument, pair.metric, None if cache is None else str(cache))
+        return rerun.compare_again(pair.item.config, request).ratio.value
 
     def _next(self, busy: bool) -> float:
         """A/A gates are to be as many as all others together; else what has been planted least often."""
@@ -154,4 +192,8 @@ class Calibrating(SessionMode):
 
 
 def _typical(trials: list[Trial]) -> float:
-    return sum(trial.seconds for trial in trials) / len(trials) if trials else 0.0
+    return _mean([trial.seconds for trial in trials])
+
+
+def _mean(seconds: list[float]) -> float:
+    return sum(seconds) / len(seconds) if seconds else 0.0

@@ -7,20 +7,25 @@ import pytest
 
 from perfsuite.gate.baseline import Entry
 from perfsuite.gate.baseline_file import BaselineError, save
-from perfsuite.gate.calibration_file import Calibrated, calibration_path, load_calibration, save_calibration
+from perfsuite.gate.calibration_file import (
+    BUILDS_DIFFER,
+    BUILDS_DIFFER_AT_LEAST,
+    Calibrated,
+    builds_differ,
+    calibration_path,
+    load_calibration,
+    save_calibration,
+)
 from perfsuite.gate.environment import Environment
-from perfsuite.measure.timing.calibrating import LADDER, GateCounts
+from perfsuite.measure.timing.calibrating import LADDER, Builds, GateCounts, builds_within
 
 HERE = Environment("cpu", 2, "Xeon", "3.11.7", "0.10.2", "0.10.2")
 STEP = "tests/test_steps.py::test_flat[tiny]"
 NAME = "flat, list: a/b to ready"
 CAUGHT = {size: (place, place + 3) for place, size in enumerate(LADDER)}
 FOUND = [
-    Calibrated(STEP, NAME, False, GateCounts(12, 0, CAUGHT, 0.0123), HERE),
+    Calibrated(STEP, NAME, False, GateCounts(12, 0, CAUGHT, 0.0123), HERE, Builds(4, 0.0125)),
     Calibrated(STEP, NAME, True, GateCounts(11, 2, {0.03: (2, 4)}, None), HERE),
-    Calibrated(
-        STEP, "share of a session to ready", True, GateCounts(7, 0, {0.03: (2, 4)}, 0.02), HERE, errs_once_in=12_000
-    ),
     Calibrated("tests/test_steps.py::test_other", "step to return", True, GateCounts(0, 0, {0.1: (1, 1)}, None), HERE),
 ]
 
@@ -48,7 +53,7 @@ def test_every_metric_is_on_a_line_of_its_own_with_its_numbers_and_provenance(pa
     metrics = json.loads(path.read_text())["metrics"][STEP]
     assert metrics[f"{NAME}, quiet: caught 99 in 100"]["value"] == 1.23
     assert metrics[f"{NAME}, quiet: +0.5 % caught"]["detail"] == {"of": 3}
-    assert len(metrics) == 1 + len(LADDER) + 1 + 2 + 3
+    assert (metrics[f"{NAME}, quiet: builds scatter"]["value"], len(metrics)) == (1.25, 1 + len(LADDER) + 2 + 2)
 
 
 def test_a_new_calibration_of_a_test_takes_the_place_of_the_old_one_whole_and_others_stay(path):
@@ -68,6 +73,8 @@ def test_a_new_calibration_of_a_test_takes_the_place_of_the_old_one_whole_and_ot
         (", busy:", ", lazy:", "is no metric of a calibration"),
         ('"detail": {"of": 11}, ', "", "is no metric of a calibration"),
         ('{"of": 11}', '{"of": 1}', "2 of 1 gates cannot be"),
+        ('{"builds": 4}', '{"builds": 1}', "1.25 % of 1 builds cannot be"),
+        ('{"builds": 4}', '{"of": 4}', "is no metric of a calibration"),
     ],
 )  # fmt: skip
 def test_a_damaged_file_is_refused_and_says_what_to_do(path, old, new, words):
@@ -79,6 +86,34 @@ def test_a_damaged_file_is_refused_and_says_what_to_do(path, old, new, words):
         load_calibration(path)
     assert words in str(caught.value)
     assert str(path) in str(caught.value)
+
+
+def with_builds(*builds):
+    return [
+        Calibrated(STEP, f"a/b #{place}", False, GateCounts(1, 0, {}, None), HERE, each)
+        for place, each in enumerate(builds)
+    ]
+
+
+@pytest.mark.parametrize(
+    ("builds", "expected"),
+    [
+        ([], BUILDS_DIFFER),
+        ([Builds(9, 0.04)], BUILDS_DIFFER),
+        ([None, Builds(5, 0.04), Builds(5, 0.01)], builds_within([Builds(5, 0.04), Builds(5, 0.01)])),
+        ([Builds(40, 0.0001)], BUILDS_DIFFER_AT_LEAST),
+    ],
+)
+def test_what_builds_differ_by_is_that_of_all_workloads_where_enough_were_seen(path, builds, expected):
+    save_calibration(path, with_builds(*builds))
+    assert builds_differ(path.parent, "tpu-v5e") == pytest.approx(expected)
+    assert builds_differ(path.parent, "tpu-v4") == BUILDS_DIFFER, "of another device nothing is known"
+
+
+def test_what_builds_differ_by_is_not_guessed_from_a_damaged_file(path):
+    path.write_text("{half")
+    with pytest.raises(BaselineError, match=r"calibration-tpu-v5e\.json:1: "):
+        builds_differ(path.parent, "tpu-v5e")
 
 
 def test_a_file_of_baselines_is_none_of_a_calibration(path):

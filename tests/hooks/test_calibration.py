@@ -62,15 +62,16 @@ def test_the_table_is_printed_the_file_written_and_no_budget_matters(project, pe
     result.stdout.fnmatch_lines(
         [
             "perfsuite: calibrating for about 0.03 minutes, into baselines/calibration-cpu.json; nothing is gated",
-            "workload * machine * A/A gates * false alarms * 99 in 100",
+            "workload * machine * A/A gates * false alarms * 99 in 100* builds",
             "test_step.py::test_step",
             "  s/s to ready * quiet *",
             "  s/s to ready * busy *",
             "in all * quiet *",
             "in all * busy *",
-            "promised: a gate raises a false alarm at most once in 1000; *",
+            "promised: a gate raises a false alarm at most once in 1000",
             "busy: 2 processes computing all the time, one on each core",
             "* false alarms in * A/A gates (*): the rate is below * (95 %, Clopper and Pearson)",
+            "fewer than 10 builds are too few to say by what two of the same code differ: gates take 2 %; *",
             "written: baselines/calibration-cpu.json",
         ]
     )
@@ -88,6 +89,37 @@ def test_the_table_is_printed_the_file_written_and_no_budget_matters(project, pe
     assert of(project) == [quiet, busy]
 
 
+def test_fresh_processes_build_both_sides_anew_and_their_ratios_scatter(
+    project, perf_test, monkeypatch, two_neighbours
+):
+    """A candidate that is twice as slow in this process, and not in others."""
+    monkeypatch.setenv("BUILDER", str(os.getpid()))
+    perf_test(
+        "import os, time",
+        "slow = os.environ['BUILDER'] == str(os.getpid())",
+        "candidate = call(lambda: [step(state(), batch()) for _ in range(1 + slow)])",
+        "perf.compare(candidate, call(lambda: [step(state(), batch())]), name='a/b')",
+    )
+    monkeypatch.setattr(calibrating_mode, "_STARTING", 0.0)
+    result = project.runpytest_inprocess("--perf-calibrate", "--perf-calibrate-minutes=0.1", "--perf-seconds=0.2")
+    result.assert_outcomes(passed=1)
+    quiet, busy = of(project)
+    assert quiet.builds.count >= 2
+    assert quiet.builds.spread > 0.1
+    assert busy.builds is None
+    result.stdout.fnmatch_lines([f"  a/b to ready * quiet * {quiet.builds.count}: *"])
+
+
+def test_a_test_that_fresh_processes_cannot_run_is_named(project, perf_test, monkeypatch, two_neighbours):
+    monkeypatch.setenv("BUILDER", str(os.getpid()))
+    perf_test("import os", "assert os.environ['BUILDER'] == str(os.getpid()), 'elsewhere'", *BODY)
+    monkeypatch.setattr(calibrating_mode, "_STARTING", 0.0)
+    result = project.runpytest_inprocess("--perf-calibrate", "--perf-calibrate-minutes=0.1", "--perf-seconds=0.2")
+    result.assert_outcomes(passed=1)
+    result.stdout.fnmatch_lines(["a fresh process gave no ratio of s/s to ready: *AssertionError: elsewhere*"])
+    assert {each.builds for each in of(project)} == {None}
+
+
 def test_a_side_that_is_always_slower_is_shown_as_false_alarms_and_fails(
     project, perf_test, monkeypatch, two_neighbours
 ):
@@ -99,7 +131,7 @@ def test_a_side_that_is_always_slower_is_shown_as_false_alarms_and_fails(
 
     monkeypatch.setattr(calibrating, "Planted", biased)
     perf_test(*BODY)
-    result = project.runpytest_inprocess("--perf-calibrate", "--perf-calibrate-minutes=0.02", "--perf-seconds=2")
+    result = project.runpytest_inprocess("--perf-calibrate", "--perf-calibrate-minutes=0.08", "--perf-seconds=2")
     assert result.ret == pytest.ExitCode.TESTS_FAILED
     result.assert_outcomes(passed=1)
     result.stdout.fnmatch_lines(

@@ -9,7 +9,8 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
-from perfsuite.gate.calibration_file import Calibrated, load_calibration
+from perfsuite.gate.calibration_file import Calibrated, builds_seen, load_calibration
+from perfsuite.measure.timing.calibrating import Builds
 
 ROOT = Path(__file__).parents[2]
 FILE = ROOT / "baselines" / "calibration-cpu.json"
@@ -26,6 +27,9 @@ def table() -> str:
     rows = [[*head, "99 in 100"], ["---"] * (len(head) + 1)]
     rows += [_row(each.workload, each.busy, [each], each.found.effect) for each in saved]
     rows += [_row("all", busy, [each for each in saved if each.busy is busy], None) for busy in (False, True)]
+    if any(each.builds for each in saved):
+        for row, cell in zip(rows, ["builds", "---", *(_scatter(each.builds) for each in saved), "", ""], strict=True):
+            row.append(cell)
     environments = sorted(
         {
             f"{each.environment.processor}, {each.environment.device_count} x {each.environment.device_kind}, "
@@ -33,7 +37,10 @@ def table() -> str:
             for each in saved
         }
     )
-    return "\n" + "\n".join(f"| {' | '.join(row)} |" for row in rows) + f"\n\nMade on: {'; '.join(environments)}.\n\n"
+    differ = builds_seen(saved)
+    builds = "" if differ is None else f"Two builds of the same code differ by up to {100 * differ:.2g} % (95 %). "
+    lines = "\n".join(f"| {' | '.join(row)} |" for row in rows)
+    return f"\n{lines}\n\n{builds}Made on: {'; '.join(environments)}.\n\n"
 
 
 def _row(name: str, busy: bool, parts: Iterable[Calibrated], effect: float | None) -> list[str]:
@@ -45,6 +52,10 @@ def _row(name: str, busy: bool, parts: Iterable[Calibrated], effect: float | Non
     gates, alarms = sum(each.gates for each in found), sum(each.alarms for each in found)
     slowdown = "" if effect is None else f"+{100 * effect:.1f} %"
     return [name, "busy" if busy else "quiet", str(gates), str(alarms), *caught, slowdown]
+
+
+def _scatter(builds: Builds | None) -> str:
+    return "" if builds is None else f"{builds.count}: {100 * builds.spread:.2g} %"
 
 
 def _percent(sizes: Iterable[float]) -> list[float]:

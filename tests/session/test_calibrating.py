@@ -1,14 +1,14 @@
 """`session.calibrating`: how a calibration shares its time out among the workloads."""
 
 import contextlib
-import itertools
 from types import SimpleNamespace
 
 import pytest
 
 from perfsuite.gate.limits import Limits
 from perfsuite.measure.measurement import Interval
-from perfsuite.measure.timing.calibrating import LADDER, Trial
+from perfsuite.measure.timing.calibrating import LADDER, Builds, Trial
+from perfsuite.processes.rerun import ProcessFailed
 from perfsuite.session import calibrating
 from perfsuite.session.calibrating import Calibrating
 from perfsuite.session.mode import Pair
@@ -20,19 +20,18 @@ def test_every_slowdown_of_the_ladder_is_planted():
 
 @pytest.fixture
 def planned(monkeypatch, tmp_path):
-    """Calibrations on a clock of their own, whose gates take as long as they may."""
+    """Calibrations on a clock of their own, whose gates take as long as they may, and a fresh process 3 seconds more.
+
+    Where `fails` says so, the second fresh process of the first test fails.
+    """
     clock = SimpleNamespace(now=0.0, neighbours=0)
     monkeypatch.setattr(calibrating.time, "monotonic", lambda: clock.now)
-
-    made, given = itertools.count(), []
 
     class Workload:
         def __init__(self, call, until):
             self.given_back = 0
-            self.number = next(made)
 
-        def trial(self, planted=0.0, *, seconds, error):
-            given.append((self.number, error))
+        def trial(self, planted=0.0, *, seconds):
             clock.now += seconds
             return Trial(planted, Interval(0.99, 1.01), (0.01, 0.01), 100, seconds)
 
@@ -51,26 +50,33 @@ def planned(monkeypatch, tmp_path):
     options = SimpleNamespace(baselines=tmp_path)
 
     class Compared(Pair):
-        def compare(self, **arguments):
-            return None
+        def compare(self, *, seconds=None, error):
+            clock.now += self.seconds if seconds is None else 0  # a glance
+            return SimpleNamespace(ratio=SimpleNamespace(value=1.0))
 
-    shares = itertools.chain([0.0005], itertools.repeat(0.00025))
+    def again(self, pair):
+        assert not clock.neighbours, "builds are compared on the quiet machine"
+        clock.now += pair.seconds + 3
+        if planned.fails and pair.item.nodeid == "test_0" and len(self.ratios["test_0", "a/b to ready"]) == 2:
+            raise ProcessFailed("it crashed")
+        return 1.01
+
+    monkeypatch.setattr(Calibrating, "_in_a_fresh_process", again)
     session = SimpleNamespace(options=options, device="cpu", environment=None, test_key=lambda test: test)
-    session.error_of_next_gate = lambda item: next(shares)
 
-    def run(*workloads, minutes=10.0, seconds=5.0):
-        planned = Calibrating(session, minutes)
-        planned.tests = len(workloads)
+    def planned(*workloads, minutes=10.0, seconds=5.0, fails=False):
+        planned.fails = fails
+        plan = Calibrating(session, minutes)
+        plan.tests = len(workloads)
         for place, count in enumerate(workloads):
-            planned.begin_test(None)
+            plan.begin_test()
             for number in range(count):
                 name = f"a/b #{number + 1}" if number else "a/b"
                 pair = Compared(SimpleNamespace(nodeid=f"test_{place}"), name, None, None, "ready", seconds)
-                planned.compare(pair, Limits())
-        planned.given = given
-        return planned, clock.now
+                plan.compare(pair, Limits())
+        return plan, clock.now
 
-    return run
+    return planned
 
 
 def gates(planned, busy):
@@ -81,10 +87,34 @@ def test_every_workload_gets_the_same_share_half_of_it_beside_busy_processes(pla
     plan, seconds = planned(1, 1, 1, 1)
     assert seconds == pytest.approx(600, abs=20)
     for busy in (False, True):
-        assert set(gates(plan, busy).values()) <= {14, 15, 16}
+        assert set(gates(plan, busy).values()) <= {9, 10, 11}
         trials = [trial.planted for of_one in plan.trials[busy].values() for trial in of_one]
         assert trials.count(0.0) == pytest.approx(len(trials) / 2, abs=1)
-        assert {trials.count(size) for size in LADDER} <= {4, 5, 6}
+        assert {trials.count(size) for size in LADDER} <= {2, 3, 4}
+
+
+def test_a_third_of_the_time_is_for_fresh_processes_whose_ratios_scatter(planned):
+    plan, seconds = planned(1, 1, 1, 1)
+    assert seconds == pytest.approx(600, abs=20)
+    for ratios in plan.ratios.values():
+        assert ratios == [1.0, *[1.01] * (len(ratios) - 1)]
+        assert 5 <= len(ratios) <= 8, "this process and as many as 50 seconds have room for"
+    results = plan.results()
+    assert [bool(each.builds) for each in results] == [True, False] * 4, "a workload has them once, not once a machine"
+    assert results[0].builds == Builds.of(plan.ratios["test_0", "a/b to ready"])
+
+
+def test_a_workload_that_fresh_processes_cannot_make_keeps_what_it_has(planned):
+    plan, _ = planned(1, 1, fails=True)
+    assert plan.not_again == {("test_0", "a/b to ready"): "it crashed"}
+    assert plan.results()[0].builds.count == 2
+    assert len(plan.ratios["test_1", "a/b to ready"]) > 2
+
+
+def test_a_short_calibration_starts_no_process(planned):
+    plan, _ = planned(1, minutes=0.1, seconds=0.5)
+    assert plan.ratios == {}
+    assert {each.builds for each in plan.results()} == {None}
 
 
 def test_tests_without_a_workload_leave_their_share_to_the_others(planned):
@@ -99,16 +129,6 @@ def test_several_workloads_of_a_test_have_names_and_shares_of_their_own(planned)
     plan, _ = planned(2, 2, 2)
     assert [key[1] for key in plan.trials[False]][:2] == ["a/b to ready", "a/b #2 to ready"]
     assert len(plan.trials[False]) == 6
-
-
-def test_every_gate_errs_as_seldom_as_the_one_that_it_stands_for(planned):
-    """A session shares its error out over its gates, so one of many has wider intervals than one that is alone."""
-    plan, _ = planned(2, 1)
-    assert plan.promised == 0.0005
-    assert plan.least_promised == 0.00025
-    assert {error for _, error in plan.given} == {0.0005, 0.00025}
-    assert [each.errs_once_in for each in plan.results() if not each.busy] == [2000, 4000, 4000]
-    assert {key for key, error in plan.given if error == 0.0005} == {0}
 
 
 def test_more_workloads_than_there_is_time_for_get_a_gate_each_and_then_none(planned):

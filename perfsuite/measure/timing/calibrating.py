@@ -2,6 +2,9 @@
 
 They show how often a gate on this machine raises a false alarm, and which slowdown it catches. Both sides of such a
 gate are the same function with the same state behind the same `Planted` object, so they differ in the plant alone.
+
+So they do not show what two builds of the same code differ by. The same comparison in several processes does: each
+process builds both sides anew (`Builds`).
 """
 
 import contextlib
@@ -18,7 +21,6 @@ from perfsuite.measure.call import Call, label_of
 from perfsuite.measure.compiles.warmup import borrowed, warm
 from perfsuite.measure.estimate import Estimate
 from perfsuite.measure.measurement import Interval
-from perfsuite.measure.stats.error_rates import DECIDING_ERROR
 from perfsuite.measure.timing.block import Until
 from perfsuite.measure.timing.clock import now_ns
 from perfsuite.measure.timing.comparison import compare_calls
@@ -34,6 +36,12 @@ DETECTION = 0.99
 
 LEAST_GATES = 3
 """With fewer A/A gates of one condition, over all workloads, their spread is unknown."""
+
+LEAST_BUILDS = 10
+"""With fewer builds, of all workloads that have several, nothing is said of what builds differ by."""
+
+_BUILDS_WITHIN = 0.95
+"""The share of builds that differ by no more than is said."""
 
 MOST_SHIFT = math.log(10)
 """Where a gate may miss even a slowdown by a factor of 10, no slowdown is named."""
@@ -109,13 +117,11 @@ class Workload:
         """Leave the caller's call able to run, with the state that the last run carried. No trial may follow."""
         self._borrowing.close()
 
-    def trial(
-        self, planted: float = 0.0, *, seconds: float, seed: int | None = None, error: float = DECIDING_ERROR
-    ) -> Trial:
+    def trial(self, planted: float = 0.0, *, seconds: float, seed: int | None = None) -> Trial:
         """One gate, the reference against itself with `planted`, for at most `seconds` of sampling.
 
-        It stops as soon as the interval excludes 1, as a gate with the budget `ratio=1` does; `error` is the chance
-        that it does so where nothing is planted. Raises what `compare_calls` raises.
+        It stops as soon as the interval excludes 1, as a gate with the budget `ratio=1` does. Raises what
+        `compare_calls` raises.
         """
         looks: list[Interval] = []
 
@@ -124,9 +130,7 @@ class Workload:
             return ratio.interval.low > 1 or ratio.interval.high < 1
 
         candidate, reference = (Call(Planted(self.inner, self.wait, size), (), {}, 0) for size in (planted, 0.0))
-        compared = compare_calls(
-            candidate, reference, until=self.until, seconds=seconds, settled=settled, seed=seed, error=error
-        )
+        compared = compare_calls(candidate, reference, until=self.until, seconds=seconds, settled=settled, seed=seed)
         looks.append(compared.ratio.interval)
         # A slowdown is caught at the look that leaves it the most room.
         highest_low, lowest_high = max(look.low for look in looks), min(look.high for look in looks)
@@ -155,6 +159,37 @@ def count_trials(trials: Sequence[Trial], effect: float | None) -> GateCounts:
     caught = Counter(trial.planted for trial in trials if trial.planted and trial.alarmed)
     by_size = {size: (caught[size], tried[size]) for size in sorted(tried)}
     return GateCounts(len(plain), sum(trial.alarmed for trial in plain), by_size, effect)
+
+
+@dataclasses.dataclass(frozen=True)
+class Builds:
+    """How the ratio of one comparison scatters over `count` processes, each of which builds both sides anew.
+
+    `spread` is the standard deviation of the log ratio.
+    """
+
+    count: int
+    spread: float
+
+    @classmethod
+    def of(cls, ratios: Sequence[float]) -> "Builds":
+        """Of the ratios of two or more processes."""
+        return cls(len(ratios), float(np.std(np.log(ratios), ddof=1)))
+
+
+def builds_within(builds: Iterable[Builds]) -> float | None:
+    """By what share (0.012 is 1.2 %) the ratio of two builds misses that of their code, at most, 19 times in 20.
+
+    The log ratios count as normal, with a mean for each comparison and one variance for all. The result is the quantile
+    of Student's t for that many degrees of freedom, so it is larger where little is known. None for fewer than
+    `LEAST_BUILDS` builds.
+    """
+    known = list(builds)
+    count, freedom = sum(each.count for each in known), sum(each.count - 1 for each in known)
+    if count < LEAST_BUILDS:
+        return None
+    variance = sum((each.count - 1) * each.spread**2 for each in known) / freedom
+    return math.expm1(float(stats.t.ppf((1 + _BUILDS_WITHIN) / 2, freedom)) * math.sqrt(variance))
 
 
 def rate_below(alarms: int, gates: int) -> float:

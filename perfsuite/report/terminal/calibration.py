@@ -1,14 +1,15 @@
 """The terminal's table of a calibration: false alarms, planted slowdowns, and the smallest slowdown that is caught."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import pytest
 
-from perfsuite.gate.calibration_file import Calibrated
+from perfsuite.gate.calibration_file import BUILDS_DIFFER, Calibrated
 from perfsuite.measure.io import relative
-from perfsuite.measure.timing.calibrating import rate_below
+from perfsuite.measure.stats.error_rates import DECIDING_ERROR
+from perfsuite.measure.timing.calibrating import LEAST_BUILDS, Builds, rate_below
 from perfsuite.measure.words import percent, plural
 from perfsuite.report.terminal.output import by_test, clipped
 
@@ -19,15 +20,16 @@ _CONDITIONS = {False: "quiet", True: "busy"}
 class CalibrationOutcome:
     """What a calibration measured. `path` is its file; the time ended before `unreached` workloads.
 
-    The gates may raise false alarms at rates from `least_promised` to `promised`; `alarms_too_often` when they raise
-    more. A busy machine has a busy process on each of `cores` cores.
+    `builds_differ` is the share by which two builds differ, as the saved file has it, None where that is unknown;
+    `not_again` says, by test and workload, why a fresh process gave no ratio. `alarms_too_often` when the gates raise
+    more false alarms than promised. A busy machine has a busy process on each of `cores` cores.
     """
 
     path: Path
     results: Sequence[Calibrated]
     unreached: int
-    promised: float
-    least_promised: float
+    builds_differ: float | None
+    not_again: Mapping[tuple[str, str], str]
     alarms_too_often: bool
     cores: int
 
@@ -54,6 +56,7 @@ def calibration_summary(
         _table(reporter, outcome.results)
         _legend(reporter, outcome)
         _alarms(reporter, outcome)
+        _builds(reporter, outcome)
     if outcome.unreached:
         count = plural(outcome.unreached, "more workload")
         verb = "was" if outcome.unreached == 1 else "were"
@@ -67,7 +70,7 @@ def calibration_summary(
 def _table(reporter: pytest.TerminalReporter, results: Sequence[Calibrated]) -> None:
     sizes = sorted({size for result in results for size in result.found.caught})
     slowdowns = [percent(size, 2) for size in sizes]
-    columns = ("workload", "machine", "A/A gates", "false alarms", *slowdowns, "99 in 100")
+    columns = ("workload", "machine", "A/A gates", "false alarms", *slowdowns, "99 in 100", "builds")
     rows = [_row(f"  {clipped(result.workload)}", [result], sizes, result.found.effect) for result in results]
     tests = [result.test for result in results]
     for busy in _CONDITIONS:
@@ -92,7 +95,12 @@ def _row(name: str, results: Sequence[Calibrated], sizes: Sequence[float], effec
         caught, tried = (sum(column) for column in zip(*counted, strict=True))
         of_sizes.append(f"{caught}/{tried}" if tried else "-")
     derived = "-" if effect is None else percent(effect, 2)
-    return name, _CONDITIONS[results[0].busy], str(gates), str(alarms), *of_sizes, derived
+    builds = _scatter(results[0].builds) if len(results) == 1 else ""
+    return name, _CONDITIONS[results[0].busy], str(gates), str(alarms), *of_sizes, derived, builds
+
+
+def _scatter(builds: Builds | None) -> str:
+    return "" if builds is None else f"{builds.count}: {_unsigned(builds.spread)}"
 
 
 def _legend(reporter: pytest.TerminalReporter, outcome: CalibrationOutcome) -> None:
@@ -103,11 +111,11 @@ def _legend(reporter: pytest.TerminalReporter, outcome: CalibrationOutcome) -> N
         "99 in 100: the slowdown that the next gate catches 99 times in 100, estimated from the A/A gates; in all: on "
         "every workload"
     )
-    ends = dict.fromkeys(round(1 / error) for error in (outcome.promised, outcome.least_promised))
-    between = " to ".join(map(str, ends))
-    reporter.line(
-        f"promised: a gate raises a false alarm at most once in {between}; the gates of a session share its error"
-    )
+    if any(result.builds for result in outcome.results):
+        reporter.line(
+            "builds: processes that built both sides anew, and the standard deviation of the ratio between them"
+        )
+    reporter.line(f"promised: a gate raises a false alarm at most once in {round(1 / DECIDING_ERROR)}")
     reporter.line(f"busy: {plural(outcome.cores, 'process', 'processes')} computing all the time, one on each core")
     if any(result.found.effect is None for result in outcome.results):
         reporter.line(
@@ -126,11 +134,27 @@ def _alarms(reporter: pytest.TerminalReporter, outcome: CalibrationOutcome) -> N
     reporter.line(f"{plural(alarms, 'false alarm')} in {plural(gates, 'A/A gate')}{rate}: {bound}", **color)
     if outcome.alarms_too_often:
         reporter.line(
-            f"that is more often than the promised 1 in {round(1 / outcome.promised)}: "
+            f"that is more often than the promised 1 in {round(1 / DECIDING_ERROR)}: "
             "do not trust this machine's gates until you know why",
             red=True,
             bold=True,
         )
+
+
+def _builds(reporter: pytest.TerminalReporter, outcome: CalibrationOutcome) -> None:
+    if outcome.builds_differ is None:
+        reporter.line(
+            f"fewer than {LEAST_BUILDS} builds are too few to say by what two of the same code differ: gates take "
+            f"{_unsigned(BUILDS_DIFFER)}; increase --perf-calibrate-minutes",
+            yellow=True,
+        )
+    else:
+        reporter.line(
+            f"two builds of the same code differ by up to {_unsigned(outcome.builds_differ)} (95 %): a gate does not "
+            "fail a ratio that is above its limit by less"
+        )
+    for (_, workload), reason in outcome.not_again.items():
+        reporter.line(f"a fresh process gave no ratio of {workload}: {reason}", yellow=True)
 
 
 def _unsigned(share: float) -> str:

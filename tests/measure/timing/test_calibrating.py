@@ -14,9 +14,12 @@ from perfsuite.measure.timing import calibrating, comparison
 from perfsuite.measure.timing.block import Sample
 from perfsuite.measure.timing.calibrating import (
     FLOOR_NS,
+    LEAST_BUILDS,
+    Builds,
     Planted,
     Trial,
     Workload,
+    builds_within,
     count_trials,
     rate_below,
     smallest_caught,
@@ -129,6 +132,8 @@ def simulated(monkeypatch):
     monkeypatch.setattr(calibrating, "Planted", Scaled)
     monkeypatch.setattr(calibrating, "warm", lambda fn, over: None)
     monkeypatch.setattr(calibrating, "waiting_for", lambda run: None)
+    # In its time slower calls are fewer, so those that count would see other noise.
+    monkeypatch.setattr(comparison, "BURN_IN", 0.0)
 
     def gate(planted, seed, noise=0.02, seconds=1.0):
         FakeBlocks().install(monkeypatch, comparison, bare=True)
@@ -207,6 +212,25 @@ def test_the_bound_on_a_rate_is_exact():
 )
 def test_more_alarms_than_chance_explains_are_too_many(alarms, gates, too_many):
     assert too_many_alarms(alarms, gates, 0.001) is too_many
+
+
+# What builds differ by.
+
+
+def test_the_next_build_differs_by_no_more_19_times_in_20():
+    rng = np.random.default_rng(0)
+    hits = 0
+    for _ in range(2000):
+        seen = [Builds.of(np.exp(centre + 0.01 * rng.normal(size=4))) for centre in (0.0, 0.5, -2.0)]
+        hits += abs(0.01 * rng.normal()) < math.log1p(builds_within(seen))
+    assert hits / 2000 == pytest.approx(0.95, abs=0.015)
+
+
+def test_of_few_builds_nothing_is_said():
+    few = [Builds(2, 0.01)] * (LEAST_BUILDS // 2 - 1)
+    assert builds_within(few) is None
+    assert builds_within([*few, Builds(2, 0.01)]) > 0.0196
+    assert Builds.of([1.0, 1.0]) == Builds(2, 0.0)
 
 
 # What is derived.
