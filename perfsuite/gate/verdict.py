@@ -181,6 +181,10 @@ def _why_not_comparable(metric: Metric, entry: Entry, now: Environment) -> str |
     if entry.provenance == "reported":
         return f"the baseline is reported ({entry.source}), not measured"
     if (entry.unit, entry.kind, entry.better) != (metric.unit, metric.kind, metric.better):
+        if metric.kind == "info":
+            return (
+                f"recorded as {entry.kind}, and now information, which no gate judges: pytest --perf-save replaces it"
+            )
         return (
             f"recorded as {entry.kind} in {entry.unit} ({entry.better} is better), "
             f"now {metric.kind} in {metric.unit} ({metric.better} is better): "

@@ -15,8 +15,10 @@ from perfsuite.measure.stats.intervals import median_is_known, median_within_run
 from perfsuite.measure.timing.block import Sample, Subject, columns_us, rounding_us, run_block, steady
 
 LEAST_SAMPLES = 100
+LEAST_WITH_END = 368
+"""With fewer samples the 99th percentile has no upper end."""
 LEAST_FOR_TAIL = 1000
-"""With fewer than 368 samples the 99th percentile has no upper end, with fewer than 1000 hardly one."""
+"""With fewer samples the 99th percentile hardly has one."""
 PRECISION = 0.01
 """Sampling stops once the medians are known to this share, or when time is up."""
 

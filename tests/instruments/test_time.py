@@ -1,0 +1,106 @@
+"""`perf.time`: which of its times gate, and which only inform because the host's load decides them."""
+
+import json
+
+import pytest
+from support.fakes import FakeBlocks, takes
+
+from perfsuite.measure.timing import timing
+
+
+@pytest.fixture(autouse=True)
+def fake_blocks(monkeypatch):
+    """Blocks on a clock of their own."""
+    FakeBlocks().install(monkeypatch, timing)
+    assert takes  # which the tests of the project import
+
+
+@pytest.fixture
+def timed(project):
+    """Run `perf.time` of a call that takes so many microseconds to return and to be ready; the verdicts, by metric."""
+
+    def timed(to_return, to_ready, *options, passes=True, extra=""):
+        project.makepyfile(
+            test_step=f"""
+            from perfsuite import Budget, call
+            from support.fakes import takes
+            def test_step(perf): perf.time(call(takes(({to_return}, {to_ready}), name="step")){extra})
+            """
+        )
+        result = project.runpytest_inprocess(*(options or ["--perf"]), "--perf-report=report")
+        result.assert_outcomes(**{"passed" if passes else "failed": 1})
+        report = json.loads((project.path / "report/report.json").read_text())
+        rows = report["tests"][0]["metrics"]
+        return {row["name"].removeprefix("step "): row["verdict"] for row in rows if row["source"] != "budget"}, result
+
+    return timed
+
+
+def recorded(project):
+    (metrics,) = json.loads((project.path / "baselines/cpu.json").read_text())["metrics"].values()
+    return {name.removeprefix("step "): entry["kind"] for name, entry in metrics.items()}
+
+
+@pytest.mark.parametrize(
+    ("to_return", "to_ready", "kinds"),
+    [
+        (1000, 1000, ("time", "time")),
+        (10, 10.2, ("time", "time")),
+        (100, 1000, ("info", "time")),
+        (900, 1000, ("info", "time")),
+        (7, 44, ("info", "info")),
+    ],
+)
+def test_a_time_that_the_load_of_the_host_decides_is_information(project, timed, to_return, to_ready, kinds):
+    timed(to_return, to_ready, "--perf-save")
+    assert recorded(project) == {"to return": kinds[0], "to ready": kinds[1], "p99": "time"}
+
+
+def test_a_call_that_returns_early_may_return_later_and_still_passes(timed):
+    timed(80, 1000, "--perf-save")
+    verdicts, _ = timed(270, 1000)
+    assert (verdicts["to return"], verdicts["to ready"]) == ("info", "pass")
+
+
+def test_a_call_that_waits_fails_by_both_of_its_times(timed):
+    timed(1000, 1000, "--perf-save")
+    verdicts, result = timed(2100, 2100, passes=False)
+    assert (verdicts["to return"], verdicts["to ready"]) == ("fail", "fail")
+    result.stdout.fnmatch_lines(["*step to return is 2100 us [[]2100, 2100], +110 % over the baseline 1000 us*"])
+
+
+@pytest.mark.parametrize(("was", "now", "verdict"), [(96, 90, "pass"), (90, 97, "info"), (96, 81, "pass")])
+def test_a_call_near_the_boundary_keeps_the_kind_of_its_baseline(timed, was, now, verdict):
+    timed(10 * was, 1000, "--perf-save")
+    verdicts, _ = timed(10 * now, 1000)
+    assert verdicts["to return"] == verdict
+
+
+@pytest.mark.parametrize(("was", "now", "verdict"), [(110, 90, "pass"), (90, 110, "info"), (90, 300, "not comparable")])
+def test_a_short_call_near_the_boundary_does_so_too(timed, was, now, verdict):
+    timed(10, was, "--perf-save")
+    verdicts, _ = timed(10, now)
+    assert verdicts["to ready"] == verdict
+
+
+def test_a_call_that_waited_and_returns_early_now_loses_its_gate_and_says_so(timed):
+    timed(1000, 1000, "--perf-save")
+    verdicts, result = timed(100, 1000)
+    assert (verdicts["to return"], verdicts["to ready"]) == ("not comparable", "pass")
+    result.stdout.fnmatch_lines(["*step to return: recorded as time, and now information, *--perf-save replaces it"])
+
+
+def test_a_save_records_the_kind_anew(project, timed):
+    timed(100, 1000, "--perf-save")
+    timed(1000, 1000, "--perf-save")
+    assert recorded(project)["to return"] == "time"
+    timed(100, 1000, "--perf-save")
+    assert recorded(project)["to return"] == "info"
+
+
+def test_an_open_budget_of_the_tail_says_how_many_samples_it_needs(timed):
+    budget = ", budget=Budget(p99_us=9e6)"
+    _, result = timed(1000, 1000, "--perf", "--perf-seconds=0.1", extra=budget)
+    result.stdout.fnmatch_lines(["*undecided against the budget*", "to settle it: 368 samples, of which there are 10*"])
+    _, result = timed(1000, 1000, "--perf", "--perf-seconds=9", extra=budget)
+    result.stdout.no_fnmatch_line("*undecided*")
