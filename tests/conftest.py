@@ -103,9 +103,10 @@ def _no_step_of_actions(monkeypatch: pytest.MonkeyPatch):
 
 @pytest.fixture
 def project(pytester: pytest.Pytester) -> pytest.Pytester:
-    """A user's project with one jitted step in `steps.py`, whose gates sample for a moment only."""
+    """A user's project with one jitted step in `steps.py`, whose gates sample for a moment only, in one process."""
     pytester.makepyfile(steps=STEP)
-    pytester.makeini("[pytest]\naddopts = --perf-seconds=0.3 -p no:cacheprovider\npythonpath = .\n")
+    options = "--perf-seconds=0.3 --perf-processes=1 -p no:cacheprovider"
+    pytester.makeini(f"[pytest]\naddopts = {options}\npythonpath = .\n")
     return pytester
 
 
@@ -128,7 +129,11 @@ def run_suite(tmp_path: Path):
         (tmp_path / "planted.py").write_text(plugin)
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])}
         command = [sys.executable, "-m", "pytest", "--perf", "-p", "planted", "-p", "no:cacheprovider"]
-        command += ["--perf-seconds=30", *tests]  # a busy machine needs longer to be sure; a quiet one stops at once
+        command += [
+            "--perf-processes=1",
+            "--perf-seconds=30",
+            *tests,
+        ]  # a busy machine needs longer to be sure; a quiet one stops at once
         done = subprocess.run(
             command, cwd=Path(__file__).parent.parent, env=environment, capture_output=True, text=True, timeout=300
         )

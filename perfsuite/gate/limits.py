@@ -1,4 +1,4 @@
-"""What a comparison must keep to, and when its samples have decided that."""
+"""What a comparison must keep to, when its samples have decided that, and when a broken limit counts."""
 
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
@@ -9,6 +9,8 @@ from perfsuite.measure.measurement import Metric
 from perfsuite.measure.timing.comparison import Comparison, Field
 
 FIELDS: tuple[Field, ...] = ("ratio", "overhead_us")
+
+SETTLED_BY_BUILDS = "functions that make the calls (perf.compare(make_candidate, make_reference)), or another limit"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,24 +36,6 @@ class Limits:
         broken = any(each.interval.low > limit for each, limit in pairs)
         return broken or all(each.interval.high <= limit for each, limit in pairs)
 
-    def decided(self, comparison: Comparison) -> bool:
-        """`settled`, by the estimates of a comparison."""
-        return self.settled(comparison.ratio, comparison.overhead_us)
-
-    def contradiction(self, parts: Sequence[Comparison]) -> list[float]:
-        """The values that the processes saw on both sides of one limit; empty where they agree on every limit.
-
-        Pooling never decides such parts, however many more there are. Where all of them break one limit, they agree
-        that the comparison fails.
-        """
-        by_limit = list(zip(*(self.compared(part.ratio, part.overhead_us) for part in parts), strict=True))
-        above = [[each.value > limit for each, limit in seen] for seen in by_limit]
-        if any(map(all, above)):
-            return []
-        return next(
-            ([each.value for each, _ in seen] for seen, over in zip(by_limit, above, strict=True) if any(over)), []
-        )
-
     def judge(self, test: str, metrics: Sequence[Metric], compared: "Compared") -> list[Gate]:
         """The gates of the budget, for the metrics of the comparison: ratio and overhead."""
         gates = []
@@ -66,15 +50,52 @@ class Limits:
 
 @dataclasses.dataclass(frozen=True)
 class Compared:
-    """A comparison; where it took further processes, `rerun`, and what would settle the limits that they left open."""
+    """A comparison, and what fresh processes saw of it.
+
+    `again` has the ratio and the overhead of each fresh process; `failure` says why one gave none. `builds_differ` is
+    the share by which two builds of the same code differ, 0 where the intervals hold that already.
+    """
 
     comparison: Comparison
-    rerun: Rerun | None = None
-    to_settle: str = ""
+    again: tuple[tuple[Estimate, Estimate], ...] = ()
+    failure: str = ""
+    builds_differ: float = 0.0
+
+    def broken(self, limits: Limits) -> Limits:
+        """The limits that all processes break, by more than two builds differ by."""
+        budget: dict[str, float] = {
+            field: limit
+            for field in FIELDS
+            if (limit := limits.budget.get(field)) is not None and self._breaks(field, limit)
+        }
+        baseline = limits.baseline
+        return Limits(budget, baseline if baseline is not None and self._breaks("ratio", baseline) else None)
 
     def evidence(self, field: Field) -> Evidence:
         """What the gates of the ratio or of the overhead are to know."""
         return Evidence(
-            to_settle=lambda limit: self.to_settle or self.comparison.to_settle(limit, field),
-            rerun=self.rerun,
+            to_settle=lambda limit: self.comparison.to_settle(limit, field),
+            confirmed=lambda gate: self._confirmed(gate, field),
         )
+
+    def _confirmed(self, gate: Gate, field: Field) -> Gate:
+        """A gate that fails by this comparison alone; open where the other processes or the builds speak against it."""
+        assert gate.limit is not None
+        seen = tuple(self._seen(field)[1:])
+        if self._breaks(field, gate.limit):
+            return dataclasses.replace(gate, rerun=Rerun(seen, self.failure)) if seen or self.failure else gate
+        builds_differ = self.builds_differ if self._above(field, gate.limit) else 0.0
+        to_settle = SETTLED_BY_BUILDS if self.comparison.builds == 1 else "another limit"
+        rerun = Rerun(seen, self.failure, builds_differ)
+        return dataclasses.replace(gate, verdict="inconclusive", rerun=rerun, to_settle=to_settle)
+
+    def _seen(self, field: Field) -> list[Estimate]:
+        own: Estimate = getattr(self.comparison, field)
+        return [own, *(each[FIELDS.index(field)] for each in self.again)]
+
+    def _above(self, field: Field, limit: float) -> bool:
+        return all(each.interval.low > limit for each in self._seen(field))
+
+    def _breaks(self, field: Field, limit: float) -> bool:
+        margin = self.builds_differ * (limit if field == "ratio" else self.comparison.reference_median_us)
+        return self._above(field, limit) and min(each.value for each in self._seen(field)) >= limit + margin

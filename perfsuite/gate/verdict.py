@@ -7,6 +7,7 @@ from typing import Literal
 
 from perfsuite.gate.baseline import Entry
 from perfsuite.gate.environment import Environment, incomparable, version_changes
+from perfsuite.measure.estimate import Estimate
 from perfsuite.measure.measurement import Interval, Kind, Metric
 
 Verdict = Literal["pass", "fail", "inconclusive", "improved", "new", "not comparable", "info"]
@@ -41,11 +42,15 @@ class Part:
 
 @dataclasses.dataclass(frozen=True)
 class Rerun:
-    """The samples of a comparison that took further processes; `failure` says why one of them gave none."""
+    """What fresh processes saw of a metric that is over its limit; `failure` says why one of them gave nothing.
 
-    pairs: int
-    processes: int
+    `builds_differ` is the share by which two builds of the same code differ, where the metric is over its limit by
+    less.
+    """
+
+    seen: tuple[Estimate, ...] = ()
     failure: str = ""
+    builds_differ: float = 0.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,11 +90,14 @@ class Gate:
 
 @dataclasses.dataclass(frozen=True)
 class Evidence:
-    """What an instrument knows of a metric beside its value, for its gates. `to_settle` says it for a limit."""
+    """What an instrument knows of a metric beside its value, for its gates.
+
+    `to_settle` says it for a limit. `confirmed` makes the gate that counts of one that fails by the metric alone.
+    """
 
     cause: str = ""
     to_settle: Callable[[float], str] | None = None
-    rerun: Rerun | None = None
+    confirmed: Callable[[Gate], Gate] | None = None
     program: tuple[str, ...] = ()
 
 
@@ -100,12 +108,15 @@ def with_evidence(gate: Gate, evidence: Evidence) -> Gate:
     """The gate with what of the evidence explains its verdict."""
     if gate.source is None:
         return gate
-    gate = dataclasses.replace(gate, rerun=evidence.rerun)
+    if gate.failed and evidence.confirmed is not None:
+        gate = evidence.confirmed(gate)
     if gate.failed:
         return dataclasses.replace(gate, cause=evidence.cause, program=evidence.program)
     if gate.verdict != "inconclusive":
         return gate
-    to_settle = evidence.to_settle(gate.limit) if evidence.to_settle and gate.limit is not None else ""
+    to_settle = gate.to_settle
+    if not to_settle and evidence.to_settle and gate.limit is not None:
+        to_settle = evidence.to_settle(gate.limit)
     return dataclasses.replace(gate, cause=evidence.cause, to_settle=to_settle)
 
 

@@ -22,10 +22,11 @@ def begin(group: Group, config: pytest.Config, options: Options) -> Options:
     Raises `pytest.UsageError` for an option that measures one process alone.
     """
     config.pluginmanager.register(DistributedHooks(group), "perfsuite-distributed")
-    for given, name in ((options.processes > 1, "--perf-processes"), (options.calibrate, "--perf-calibrate")):
-        if given:
-            group.end()  # the others have the same option, or notice that this one is gone
-            raise pytest.UsageError(f"{name} and jax.distributed contradict each other: it measures one process alone")
+    if options.calibrate:
+        group.end()  # the others have the same option, or notice that this one is gone
+        raise pytest.UsageError(
+            "--perf-calibrate and jax.distributed contradict each other: it measures one process alone"
+        )
     return options if group.writes else dataclasses.replace(options, report=None)
 
 

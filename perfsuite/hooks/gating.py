@@ -29,9 +29,10 @@ from perfsuite.report.terminal.summary import session_header, session_summary
 from perfsuite.report.terminal.traces import trace_summary
 from perfsuite.session.calibrating import Calibrating
 from perfsuite.session.mode import Mode
-from perfsuite.session.modes import Gating, Saving
+from perfsuite.session.modes import Gating
 from perfsuite.session.outcomes import facts_of
 from perfsuite.session.records import TestRecord
+from perfsuite.session.saving import Saving
 from perfsuite.session.session import PerfSession, split_parameters
 
 if TYPE_CHECKING:  # only sessions that write a report load what makes it
@@ -191,6 +192,8 @@ class ActiveHooks:
             return
         item.stash[_ENDED] = ended
         recorder = measured.recorder
+        if ended:
+            recorder.replace(self.session.mode.taken_again(item, recorder.sampled()))
         if self.session.group is not None:
             distributed_hooks.keep_worst_metrics(self.session.group, item.nodeid, recorder)
         try:
@@ -234,9 +237,12 @@ class ActiveHooks:
             self.not_saved = "the session did not end by itself, so no baseline was saved"
             return
         self.saved, errors = self.session.save()
-        if errors:
-            what = "not" if self.saved else "no baseline was"
-            self.not_saved = "\n".join(f"{what} saved: {error}" for error in errors)
+        what = "not" if self.saved else "no baseline was"
+        lines = [f"{what} saved: {error}" for error in errors]
+        passed = [record for record in self.session.records if record.passed]
+        lines += [f"not saved: {each.test}: {title}: {why}" for each in passed for title, why in each.unsaved.items()]
+        if lines:
+            self.not_saved = "\n".join(lines)
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
     def report(self, session: pytest.Session, folder: Path | None = None) -> "Report":
@@ -269,6 +275,8 @@ class ActiveHooks:
         if not self.is_worker:
             trace_summary(terminalreporter, self.session, self.rootpath)
             session_summary(terminalreporter, self.session, self.rootpath, self.saved, self.not_saved)
+            for note in (note for record in self.session.records for note in record.notes):
+                terminalreporter.line(note, yellow=True)
             if self.page is not None:
                 terminalreporter.line(f"report: {relative(self.page, self.rootpath)}")
                 of_history = self.history_said

@@ -1,4 +1,4 @@
-"""A session that was started to make one comparison again: what it leaves undone, and what it says when it fails.
+"""A session that was started to measure one test again: what it leaves undone, and what it says when it fails.
 
 It has the command line of the session that started it, so everything that writes (reports, baselines, pytest's cache)
 or waits for a person is turned off here, before any plugin is configured.
@@ -10,8 +10,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from perfsuite.measure.measurement import Metric
+from perfsuite.measure.serialise import made
 from perfsuite.options import options_in_child
-from perfsuite.processes.handover import Request, read_request, write_reason
+from perfsuite.processes.handover import Request, read_request, write_metrics, write_reason
 from perfsuite.processes.launch import TASK, Task
 
 if TYPE_CHECKING:  # see `_mode`
@@ -58,7 +60,7 @@ def prepare(config: pytest.Config, folder: Path) -> None:
     """Make the session that of one test. Raises `pytest.UsageError` where `folder` has no request."""
     try:
         request = read_request(folder)
-    except (OSError, ValueError, TypeError) as error:
+    except (OSError, ValueError, TypeError, AttributeError) as error:
         raise pytest.UsageError(f"perfsuite: no request in {folder} ({error}); the option is for its own use") from None
     for name, value in TURNED_OFF.items():
         if hasattr(config.option, name):
@@ -80,7 +82,7 @@ def _mode(session: "PerfSession", folder: Path, request: Request) -> "Mode":
 
 
 class ChildHooks:
-    """Leaves the one test only, and writes down why it did not come to its comparison."""
+    """Leaves the one test only, hands over its metrics where all are asked for, and writes down why there are none."""
 
     def __init__(self, folder: Path, request: Request):
         self.folder = folder
@@ -114,12 +116,16 @@ class ChildHooks:
             self._say(f"{what} failed there ({_line(call.excinfo.exconly(tryshort=True))})")
         return report
 
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if self.request.metric is None and report.passed and hasattr(report, "perfsuite"):
+            write_metrics(self.folder, made(list[Metric], report.perfsuite["metrics"]))
+
     def pytest_keyboard_interrupt(self, excinfo: pytest.ExceptionInfo) -> None:
         self._say(f"its session was ended there ({_line(excinfo.exconly(tryshort=True))})")
 
     def pytest_sessionfinish(self) -> None:
-        made = f"the test ended there without making the comparison {self.request.comparison!r}"
-        self._say(made if self.found else "the test was not found there")
+        what = "using perf" if self.request.metric is None else f"making the comparison {self.request.metric!r}"
+        self._say(f"the test ended there without {what}" if self.found else "the test was not found there")
 
     def _say(self, reason: str) -> None:
         """The first reason is the one that counts."""

@@ -108,7 +108,8 @@ class UpgradeHooks:
     def mode(self, session: "PerfSession") -> "Mode":
         """The mode of the session that is about to start."""
         # Not at the top: pytest loads this module before any conftest, which may set jax up before it is imported.
-        from perfsuite.session.modes import Saving, TimingOneSide
+        from perfsuite.session.modes import TimingOneSide
+        from perfsuite.session.saving import Saving
 
         if self.request.task == "metrics":
             return Saving(session)

@@ -11,6 +11,7 @@ from perfsuite.measure.call import Call, checked
 from perfsuite.measure.measurement import Metric
 from perfsuite.measure.runtime.hostcalls import host_calls
 from perfsuite.measure.timing.block import Until
+from perfsuite.measure.timing.builds import Make, build
 from perfsuite.measure.timing.comparison import Comparison
 from perfsuite.session.mode import Pair
 from perfsuite.session.plots import distribution_of
@@ -23,8 +24,8 @@ _SEVERITY: tuple[Verdict, ...] = ("fail", "inconclusive", "not comparable", "new
 class CompareInstrument(Instrument):
     def compare(
         self,
-        candidate: Call,
-        reference: Call,
+        candidate: Call | Make,
+        reference: Call | Make,
         budget: Budget = NO_BUDGET,
         *,
         until: Until = "ready",
@@ -37,12 +38,15 @@ class CompareInstrument(Instrument):
         the intervals lie wholly above one limit, or wholly below all of them: the budget's `ratio` and `overhead_us`,
         and the baseline's.
         The two calls must not share arrays that either donates.
+
+        `candidate` and `reference` may also be functions of no arguments that make the calls. Then both sides are built
+        anew several times, and the intervals hold what two builds of the same code differ by.
         """
         __tracebackhide__ = True
         self._begin(COMPARE, budget)
-        calls = checked(candidate, "perf.compare"), checked(reference, "perf.compare")
-        name = self._recorder.unique(name or f"{candidate.label}/{reference.label}", f" ratio to {until}")
-        pair = Pair(self._item, name, *calls, until, self._seconds)
+        calls, make = _sides(candidate, reference)
+        name = self._recorder.unique(name or f"{calls[0].label}/{calls[1].label}", f" ratio to {until}")
+        pair = Pair(self._item, name, *calls, until, self._seconds, make)
         allowed = self._recorder.tolerance(tolerance)
         limits = self._session.limits(budget, self._item.nodeid, pair.metric, allowed)
         compared = self._session.mode.compare(pair, limits)
@@ -74,6 +78,19 @@ class CompareInstrument(Instrument):
         group = self._session.group
         last = "" if group is None else group.last_to_return[0]  # of the candidate's samples
         return "\n".join(filter(None, [_cause_on_the_host(pair, comparison), last, grown]))
+
+
+def _sides(candidate: Call | Make, reference: Call | Make) -> tuple[tuple[Call, Call], tuple[Make, Make] | None]:
+    """The two calls; and the functions that make them, of which the calls are the first build."""
+    if isinstance(candidate, Call) or isinstance(reference, Call):
+        if callable(candidate) or callable(reference):
+            raise TypeError(
+                "perf.compare takes two calls, or two functions that make calls: got "
+                f"{'a call and a function' if isinstance(candidate, Call) else 'a function and a call'}"
+            )
+    elif callable(candidate) and callable(reference):
+        return (build(candidate), build(reference)), (candidate, reference)
+    return (checked(candidate, "perf.compare"), checked(reference, "perf.compare")), None
 
 
 def worst(gates: list[Gate]) -> Verdict:

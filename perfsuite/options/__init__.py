@@ -39,8 +39,8 @@ class Options:
     """The option that named the targets, for messages."""
     traces: Path | None = None
     """The folder for the profiler's traces of perf tests; None records none."""
-    processes: int = 1
-    """Most processes that one comparison may take its samples from, this one included."""
+    processes: int = 2
+    """Most processes that one comparison may take, this one included: all others confirm that it is over its limit."""
     calibrate: float | None = None
     """Minutes, with --perf-calibrate: then nothing is gated."""
     report: Path | None = None
@@ -152,11 +152,12 @@ OPTIONS = (
     ),
     Option(
         "--perf-processes",
-        "most processes for one comparison (default: 1): if it is undecided when its time is up, its test runs again "
-        "in fresh processes, one after another, until their samples together decide it",
+        "most processes for one comparison (default: 2): if it is over its limit, its test runs again in a fresh "
+        "process, and fails only if that confirms it; with 1, this process decides alone, and --perf-save saves what "
+        "it sees",
         "processes",
         type=processes,
-        default=1,
+        default=2,
         metavar="N",
         in_child=1,
         in_report=True,

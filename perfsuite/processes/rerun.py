@@ -1,4 +1,4 @@
-"""Make a comparison again in a fresh process: pytest on its one test, which hands the samples back.
+"""Measure again in a fresh process: pytest on one test, which hands its metrics back.
 
 Some things are decided once a process, such as where its memory and its programs lie. They are the same for all
 samples of that process, and no number of samples averages them out.
@@ -13,15 +13,12 @@ import tempfile
 import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
-from perfsuite.processes.handover import Request, read_reason, read_samples, write_request
+from perfsuite.measure.measurement import Metric
+from perfsuite.processes.handover import Request, read_metrics, read_reason, write_request
 from perfsuite.processes.launch import LAUNCH, Launch
-
-if TYPE_CHECKING:
-    from perfsuite.measure.timing.comparison import Comparison
 
 AGAIN = "--perf-again"
 """The option, not in --help, that tells a process of the folder with its request."""
@@ -38,11 +35,11 @@ _LAST_WORDS = 300
 
 
 class ProcessFailed(Exception):  # noqa: N818  (a report, not a fault of this process)
-    """A fresh process handed no samples back. The message says why, and can follow a colon."""
+    """A fresh process handed no metrics back. The message says why, and can follow a colon."""
 
 
-def compare_again(config: pytest.Config, request: Request) -> "Comparison":
-    """Make the comparison of `request` in a fresh process that is like the session of `config`.
+def measure_again(config: pytest.Config, request: Request) -> list[Metric]:
+    """Measure what `request` asks for in a fresh process that is like the session of `config`.
 
     Raises `ProcessFailed`.
     """
@@ -142,13 +139,13 @@ def _environment(launch: Launch) -> dict[str, str]:
     return {"XLA_PYTHON_CLIENT_PREALLOCATE": "false", **launch.environment}
 
 
-def _handed_over(folder: Path, ended: int | None) -> "Comparison":
+def _handed_over(folder: Path, ended: int | None) -> list[Metric]:
     try:
-        comparison = read_samples(folder)
+        metrics = read_metrics(folder)
     except ValueError as error:
         raise ProcessFailed(f"what it handed back cannot be read ({error})") from None
-    if comparison is not None:
-        return comparison
+    if metrics is not None:
+        return metrics
     if reason := read_reason(folder):
         raise ProcessFailed(reason)
     if ended is None:

@@ -76,11 +76,11 @@ def _ratios(made: Distribution, metrics: Sequence[Row]) -> Picture:
     gates = [metric for metric in metrics if metric.title == made.title]
     limits = list(dict.fromkeys(gate.limit for gate in gates if gate.limit is not None))
     baseline = next((gate.baseline for gate in gates if gate.baseline is not None), None)
-    processes = f" in {made.processes} processes" if made.processes > 1 else ""
+    builds = f" of {made.builds} builds" if made.builds > 1 else ""
     lines = [
         f"{made.candidate}: median {number(made.candidate_median_us)} us",
         f"{made.reference}: median {number(made.reference_median_us)} us",
-        f"{plural(made.pairs, 'pair')}{processes}",
+        f"{plural(made.pairs, 'pair')}{builds}",
     ]
     drawn = [("limit", "dashed", limit) for limit in limits]
     drawn += [] if baseline is None else [("baseline", "dotted", baseline)]

@@ -143,7 +143,7 @@ def _finding(gate: Gate) -> str:
     if gate.verdict not in ("fail", "inconclusive", "improved"):
         return ""
     if gate.source == "budget" and gate.limit is not None:
-        held = "over" if gate.failed and not gate.strict else "undecided against"
+        held = "over" if _is_over(gate) or gate.rerun else "undecided against"
         return f"{_span(metric)}, {held} the budget of {_amount(gate.limit, metric)}"
     if gate.baseline is None:
         return _span(metric)
@@ -180,12 +180,26 @@ def _change(metric: Metric, baseline: float) -> str:
     return f"+{amount.removeprefix('+')} over"
 
 
+def _is_over(gate: Gate) -> bool:
+    return gate.failed and not gate.strict
+
+
 def _rerun(gate: Gate) -> str:
-    if gate.rerun is None or gate.source is None:
+    """What fresh processes say of a metric that is over its limit."""
+    rerun = gate.rerun
+    if rerun is None:
         return ""
-    processes = f"{gate.rerun.processes} process{'es' * (gate.rerun.processes > 1)}"
-    failed = f"; a further process gave no samples: {gate.rerun.failure}" if gate.rerun.failure else ""
-    return f"{gate.rerun.pairs} pairs in {processes}{failed}"
+    said = []
+    if rerun.seen:
+        confirmed = "confirmed" if _is_over(gate) or rerun.builds_differ else "not confirmed"
+        processes = "a fresh process" if len(rerun.seen) == 1 else f"{len(rerun.seen)} fresh processes"
+        said.append(f"{confirmed} in {processes}: {', '.join(map(str, rerun.seen))}")
+    if rerun.failure:
+        said.append(f"not confirmed, because a fresh process gave no comparison: {rerun.failure}")
+    if rerun.builds_differ:
+        share = percent(rerun.builds_differ).removeprefix("+")
+        said.append(f"above the limit by less than two builds of the same code differ by here ({share})")
+    return "; ".join(said)
 
 
 def _advice(gate: Gate) -> list[str]:

@@ -24,8 +24,6 @@ from perfsuite.measure.timing.calibrating import (
 )
 from perfsuite.measure.timing.comparison import Comparison
 from perfsuite.measure.timing.load import busy_neighbours, cores
-from perfsuite.processes import rerun
-from perfsuite.processes.handover import Request
 from perfsuite.processes.rerun import ProcessFailed
 from perfsuite.session.mode import Pair
 from perfsuite.session.modes import SessionMode
@@ -159,8 +157,8 @@ class Calibrating(SessionMode):
         expected = _mean(self._process_seconds) or _STARTING + pair.seconds
         # As with the gates, the one that goes past the end half of the time keeps to it on average.
         if time.monotonic() + pair.seconds + expected / 2 > end:
-            return pair.compare(seconds=min(pair.seconds, _GLANCE), error=DECIDING_ERROR)
-        here = pair.compare(error=DECIDING_ERROR)
+            return pair.compare(seconds=min(pair.seconds, _GLANCE))
+        here = pair.compare()
         ratios = self.ratios.setdefault(key, [here.ratio.value])
         while key not in self.not_again and time.monotonic() + expected / 2 <= end:
             started = time.monotonic()
@@ -175,10 +173,7 @@ class Calibrating(SessionMode):
 
     def _in_a_fresh_process(self, pair: Pair) -> float:
         """The ratio of the pair as a fresh process sees it. Raises `ProcessFailed`."""
-        cache = self.session.cache
-        argument = rerun.argument_of(pair.item)
-        request = Request(pair.item.nodeid, argument, pair.metric, None if cache is None else str(cache))
-        return rerun.compare_again(pair.item.config, request).ratio.value
+        return self.measure_again(pair.item, metric=pair.metric)[0].value
 
     def _next(self, busy: bool) -> float:
         """A/A gates are to be as many as all others together; else what has been planted least often."""

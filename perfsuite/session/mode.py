@@ -2,19 +2,25 @@
 
 import abc
 import dataclasses
+from collections.abc import Mapping
 
 import pytest
 
 from perfsuite.gate.limits import Compared, Limits
 from perfsuite.gate.verdict import Gate
 from perfsuite.measure.call import Call
+from perfsuite.measure.measurement import Metric
 from perfsuite.measure.timing.block import Until
+from perfsuite.measure.timing.builds import Make, compare_builds
 from perfsuite.measure.timing.comparison import Comparison, Settled, compare_calls
 
 
 @dataclasses.dataclass(frozen=True)
 class Pair:
-    """The two calls of one comparison, in the test `item`. `name` is unique in the test."""
+    """The two calls of one comparison, in the test `item`. `name` is unique in the test.
+
+    `make` are the functions that make the calls, where the test gave such: then the calls are their first build.
+    """
 
     item: pytest.Item
     name: str
@@ -22,18 +28,41 @@ class Pair:
     reference: Call
     until: Until
     seconds: float
+    make: tuple[Make, Make] | None = None
 
     @property
     def metric(self) -> str:
         """The name of the metric of the ratio."""
         return f"{self.name} ratio to {self.until}"
 
-    def compare(self, *, seconds: float | None = None, settled: Settled | None = None, error: float) -> Comparison:
-        """Sample both calls, for at most `seconds`, or the pair's own."""
+    def compare(self, *, seconds: float | None = None, settled: Settled | None = None) -> Comparison:
+        """Sample both calls, for at most `seconds`, or the pair's own. Several builds are not ended by `settled`."""
         seconds = self.seconds if seconds is None else seconds
-        return compare_calls(
-            self.candidate, self.reference, until=self.until, seconds=seconds, settled=settled, error=error
-        )
+        if self.make is not None:
+            first = self.candidate, self.reference
+            return compare_builds(*self.make, first=first, until=self.until, seconds=seconds)
+        return compare_calls(self.candidate, self.reference, until=self.until, seconds=seconds, settled=settled)
+
+    def glance(self) -> Comparison:
+        """Sample as few pairs as give any metric."""
+        return compare_calls(self.candidate, self.reference, until=self.until, seconds=0)
+
+
+@dataclasses.dataclass(frozen=True)
+class Sampled:
+    """A sampled metric, and how much worse than its baseline it may be."""
+
+    metric: Metric
+    tolerance: float
+
+
+@dataclasses.dataclass(frozen=True)
+class Taken:
+    """What several processes saw of a test: metrics by title, why some of them cannot be saved, and further lines."""
+
+    metrics: Mapping[str, Metric] = dataclasses.field(default_factory=dict)
+    unsaved: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    notes: tuple[str, ...] = ()
 
 
 class Mode(abc.ABC):
@@ -45,6 +74,10 @@ class Mode(abc.ABC):
     @abc.abstractmethod
     def compare(self, pair: Pair, limits: Limits) -> Compared:
         """Compare the two calls of a pair, as well as `limits` need it."""
+
+    def taken_again(self, item: pytest.Item, sampled: Mapping[str, Sampled]) -> Taken:
+        """What takes the place of a test's sampled metrics, which are given by title."""
+        return Taken()
 
     def fails(self, gate: Gate) -> bool:
         """Whether a gate fails its test."""

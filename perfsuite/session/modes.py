@@ -1,31 +1,34 @@
 """What a session does with the comparisons of its tests: its mode, which is chosen once, when the session starts.
 
-The modes here gate, save, make one comparison again in a fresh process, or time one side of an upgrade check.
-`session.calibrating` has the mode of --perf-calibrate.
+The modes here gate, measure one test again in a fresh process, or time one side of an upgrade check. `session.saving`
+has the mode of --perf-save, `session.calibrating` that of --perf-calibrate.
 """
 
+import dataclasses
+import functools
 import math
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
+from perfsuite.gate.calibration_file import builds_differ
 from perfsuite.gate.limits import Compared, Limits
-from perfsuite.gate.verdict import Gate, Rerun
 from perfsuite.measure import progress
 from perfsuite.measure.estimate import Estimate
-from perfsuite.measure.stats.error_rates import DECIDING_ERROR
-from perfsuite.measure.timing.comparison import Comparison, pooled
+from perfsuite.measure.measurement import Interval, Metric
+from perfsuite.measure.timing.comparison import Comparison
 from perfsuite.processes import rerun
-from perfsuite.processes.handover import Request, write_samples
+from perfsuite.processes.handover import Request, write_metrics
 from perfsuite.processes.rerun import ProcessFailed
 from perfsuite.session.mode import Mode, Pair
 from perfsuite.session.session import PerfSession
 
-MOST_PROCESSES = 50
-"""Where more than these would be needed, more samples are not what settles a comparison."""
+MOMENT = 0.01
+"""Seconds for each metric that a fresh process measures on the way to the comparison that is asked for."""
 
 
 class SessionMode(Mode):
@@ -34,71 +37,71 @@ class SessionMode(Mode):
     def __init__(self, session: PerfSession):
         self.session = session
 
+    def measure_again(self, item: pytest.Item, **asked: Any) -> list[Metric]:
+        """What a fresh process measures of a test: `asked` are fields of `Request`. Raises `ProcessFailed`."""
+        group = self.session.group
+        if group is not None:
+            raise ProcessFailed(f"{group.count} processes measure together here")
+        cache = None if self.session.cache is None else str(self.session.cache)
+        request = Request(item.nodeid, rerun.argument_of(item), cache=cache, **asked)
+        return rerun.measure_again(item.config, request)
+
 
 class Gating(SessionMode):
-    """Sample until the limits are decided, in further processes where --perf-processes allows it."""
+    """Sample until the limits are decided. A broken one counts where fresh processes break it too."""
 
     def compare(self, pair: Pair, limits: Limits) -> Compared:
-        settled = limits.settled if limits else None
-        return self._further(pair, pair.compare(settled=settled, error=DECIDING_ERROR), limits)
+        return self.confirmed(pair, pair.compare(settled=limits.settled if limits else None), limits)
 
-    def _further(self, pair: Pair, first: Comparison, limits: Limits) -> Compared:
-        """The comparison, with the samples of further processes where its own leave `limits` undecided.
-
-        A further process samples for all of its time, whatever it sees: stopping where its own samples happen to look
-        decided would pull the pooled metric that way. What all the samples together say may be wrong with the same
-        chance as what `first` says alone, on top of that.
-        """
+    def confirmed(self, pair: Pair, first: Comparison, limits: Limits) -> Compared:
+        """The comparison; where it breaks a limit, made again in fresh processes, until one does not break it."""
         most = self.session.options.processes
-        if most == 1 or not limits or limits.decided(first):
-            return Compared(first)
-        now, parts, failure = first, [first], ""
-        while len(parts) < most and not limits.decided(now) and not limits.contradiction(parts):
+        compared = Compared(first, builds_differ=0.0 if pair.make else self._builds_differ)
+        while len(compared.again) + 1 < most and (broken := compared.broken(limits)):
             try:
-                with progress.waiting(f"comparing {pair.name} in process {len(parts) + 1} of {most} at most"):
-                    parts.append(self._again(pair, first))
+                with progress.waiting(f"{pair.name} is over its limit: comparing again in a fresh process"):
+                    seen = self._again(pair, broken)
             except ProcessFailed as error:
-                failure = str(error)
-                break
-            now = pooled(parts)
-        left_open = now.processes > 1 and now.bounded and not limits.decided(now)
-        to_settle = what_settles(now, parts, limits, seconds=pair.seconds) if left_open else ""
-        return Compared(now, Rerun(now.pairs, len(parts), failure), to_settle)
+                return dataclasses.replace(compared, failure=str(error))
+            compared = dataclasses.replace(compared, again=(*compared.again, seen))
+        return compared
 
-    def _again(self, pair: Pair, first: Comparison) -> Comparison:
-        """`first` as a further process makes it. Raises `ProcessFailed`, also where that compares other calls."""
-        cache = self.session.cache
-        argument = rerun.argument_of(pair.item)
-        request = Request(pair.item.nodeid, argument, pair.metric, None if cache is None else str(cache))
-        part = rerun.compare_again(pair.item.config, request)
-        of, asked = ((each.candidate, each.reference, each.until) for each in (part, first))
-        if of != asked:
-            raise ProcessFailed(f"it compared {' with '.join(of[:2])} and not {' with '.join(asked[:2])}")
-        return part
+    @functools.cached_property
+    def _builds_differ(self) -> float:
+        return builds_differ(self.session.options.baselines, self.session.device)
+
+    def _again(self, pair: Pair, limits: Limits) -> tuple[Estimate, Estimate]:
+        budget = dict(limits.budget)
+        ratio, overhead = self.measure_again(pair.item, metric=pair.metric, budget=budget, baseline=limits.baseline)
+        return _estimate(ratio), _estimate(overhead)
 
 
-class Saving(Gating):
-    """As gating, but sample for all of the time: a metric that becomes a baseline is worth knowing well."""
+class Rerunning(SessionMode):
+    """In a fresh process: make the one comparison that is asked for, hand it over, and end the test there.
 
-    def compare(self, pair: Pair, limits: Limits) -> Compared:
-        return self._further(pair, pair.compare(error=DECIDING_ERROR), limits)
+    What comes before it is sampled for a moment only. Where all metrics are asked for, sample as a save does.
+    """
 
-    def fails(self, gate: Gate) -> bool:
-        return gate.failed and gate.source == "budget"
-
-
-class Rerunning(Gating):
-    """In a fresh process: make the one comparison that was asked for, hand it over, and end the test there."""
+    gates = False
 
     def __init__(self, session: PerfSession, folder: Path, request: Request):
         super().__init__(session)
         self.folder = folder
         self.request = request
+        self._seconds = 0.0
+
+    def seconds(self, asked: float) -> float:
+        self._seconds = asked
+        return asked if self.request.metric is None else MOMENT
 
     def compare(self, pair: Pair, limits: Limits) -> Compared:
-        if self.request.comparison != pair.metric:
-            return super().compare(pair, limits)
-        write_samples(self.folder, pair.compare(settled=_never, error=DECIDING_ERROR))
+        if self.request.metric is None:
+            return Compared(pair.compare())
+        if self.request.metric != pair.metric:
+            return Compared(pair.glance())
+        asked = Limits(self.request.budget, self.request.baseline)
+        comparison = pair.compare(seconds=self._seconds, settled=asked.settled if asked else None)
+        write_metrics(self.folder, comparison.metrics(pair.name))
         pytest.skip("the comparison was handed over")
 
 
@@ -120,7 +123,7 @@ class TimingOneSide(SessionMode):
         return self._seconds
 
     def compare(self, pair: Pair, limits: Limits) -> Compared:
-        comparison = pair.compare(error=DECIDING_ERROR)
+        comparison = pair.compare()
         test = pair.item.nodeid
         # Under the name that the gate gives the metric.
         self._note(test, pair.metric, comparison.ratio.value, "x")
@@ -134,34 +137,5 @@ class TimingOneSide(SessionMode):
         return Compared(comparison)
 
 
-def what_settles(comparison: Comparison, parts: Sequence[Comparison], limits: Limits, *, seconds: float) -> str:
-    """What would decide a comparison that its parts, sampled for `seconds` each, left open, in words.
-
-    An interval narrows with the square root of the number of samples, so that follows from how much narrower it must
-    be to lie on one side of the limit.
-    """
-    if seen := limits.contradiction(parts):
-        values = ", ".join(f"{value:.4g}" for value in seen)
-        return f"the processes contradict each other ({values}), and more processes do not settle that: move the limit"
-    processes = len(parts)
-    compared = limits.compared(comparison.ratio, comparison.overhead_us)
-    needed = processes * max(_narrower(estimate, limit) for estimate, limit in compared) ** 2
-    if needed > MOST_PROCESSES:
-        return f"more than {MOST_PROCESSES} processes: move the limit, or take a quieter machine"
-    more = max(math.ceil(needed), processes + 1)
-    longer = round(seconds * more / processes, 2)
-    return f"about {more} processes (--perf-processes={more}), or --perf-seconds={longer:g}"
-
-
-def _narrower(estimate: Estimate, limit: float) -> float:
-    """How many times narrower the interval must be to lie on that side of the limit where its estimate is."""
-    interval = estimate.interval
-    if interval.low > limit or interval.high <= limit:
-        return 1.0
-    side = interval.high - estimate.value if estimate.value <= limit else estimate.value - interval.low
-    distance = abs(estimate.value - limit)
-    return side / distance if distance else math.inf
-
-
-def _never(ratio: Estimate, overhead: Estimate) -> bool:
-    return False
+def _estimate(metric: Metric) -> Estimate:
+    return Estimate(metric.value, metric.interval or Interval(-math.inf, math.inf))

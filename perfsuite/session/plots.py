@@ -25,7 +25,7 @@ class Distribution:
     until: str
     ratios: tuple[float, ...]
     pairs: int
-    processes: int
+    builds: int
     ratio: float
     interval: Interval | None
     candidate_median_us: float
@@ -84,7 +84,7 @@ def distribution_of(title: str, comparison: Comparison) -> Distribution:
         comparison.until,
         tuple(_rounded(ratio) for ratio in kept),
         pairs,
-        comparison.processes,
+        comparison.builds,
         comparison.ratio.value,
         comparison.ratio.interval if comparison.bounded else None,
         _rounded(comparison.candidate_median_us),

@@ -5,8 +5,9 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from perfsuite.gate.budget import BudgetExceeded
-from perfsuite.gate.verdict import NO_EVIDENCE, Evidence, Gate, judge_budget, strictly
+from perfsuite.gate.verdict import NO_EVIDENCE, TOLERANCES, Evidence, Gate, judge_budget, strictly
 from perfsuite.measure.measurement import Metric, title
+from perfsuite.session.mode import Sampled, Taken
 from perfsuite.session.plots import Distribution, FittedLine, ProgramRecord
 from perfsuite.session.records import TestRecord, TraceRecord
 
@@ -33,6 +34,7 @@ class Recorder:
         self._recorded: dict[str, _Recorded] = {}
         self._numbers: dict[tuple[str | None, ...], int] = {}
         self._kept: list[Callable[[], object]] = []
+        self._taken = Taken()
         self.metrics: dict[str, Metric] = {}
         """By title: the same name may stand for the present device and for a target."""
         self.gates: list[Gate] = []
@@ -72,6 +74,20 @@ class Recorder:
     def tolerance(self, own: float | None) -> float | None:
         """The tolerance of one metric: its own, or that of the test."""
         return self._tolerance if own is None else own
+
+    def sampled(self) -> dict[str, Sampled]:
+        """The ratios and times of the present device, by title."""
+        return {
+            title: Sampled(metric, TOLERANCES[metric.kind] if tolerance is None else tolerance)
+            for title, metric in self.metrics.items()
+            if metric.kind in ("ratio", "time") and metric.interval is not None and metric.target is None
+            for tolerance in [self._recorded[title].tolerance]
+        }
+
+    def replace(self, taken: Taken) -> None:
+        """Put what several processes saw in the place of the metrics of this one."""
+        self.metrics.update(taken.metrics)
+        self._taken = taken
 
     def fails(self, metric: Metric, tolerance: float | None = None) -> bool:
         """Whether a metric is going to fail against its baseline, so that its cause is worth a look now."""
@@ -115,6 +131,8 @@ class Recorder:
             distributions=tuple(self.distributions),
             lines=tuple(self.lines),
             programs=tuple(self.programs),
+            unsaved=dict(self._taken.unsaved),
+            notes=self._taken.notes,
             **facts,
         )
 

@@ -60,6 +60,10 @@ class TestRecord:
     """Like the lines and the programs, of sessions with --perf-report only."""
     lines: tuple[FittedLine, ...] = ()
     programs: tuple[ProgramRecord, ...] = ()
+    unsaved: dict[str, str] = dataclasses.field(default_factory=dict)
+    """With --perf-save, why a metric does not become a baseline, by its title."""
+    notes: tuple[str, ...] = ()
+    """With --perf-save, what else there is to say of the metrics, in lines."""
 
 
 def trace_record(name: str, folder: Path, trace: Trace) -> TraceRecord:

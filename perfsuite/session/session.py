@@ -218,6 +218,10 @@ class PerfSession:
             # What was measured comes last, and takes the place of what was compiled under the same name.
             for metric in sorted(record.metrics, key=lambda metric: metric.target is None):
                 if self._is_of(device, metric):
+                    if metric.title in record.unsaved:
+                        if old := self._entry(record.test, metric.name, metric.target):
+                            new.setdefault(self.test_key(record.test), {})[metric.name] = old
+                        continue
                     provenance: baseline.Provenance = "compiled" if metric.target else "measured"
                     entry = baseline.entry_of(metric, self.environment_of(metric.target), provenance)
                     new.setdefault(self.test_key(record.test), {})[metric.name] = entry

@@ -83,7 +83,8 @@ def test_perf_tests_pass_and_fail_as_their_pages_say(project, monkeypatch):
         monkeypatch.delitem(sys.modules, name, raising=False)
     project.makepyfile(**modules)
     seen = Seen()
-    project.inline_run("--perf", "--perf-seconds=0.5", "--benchmark-max-time=0.05", "-q", plugins=[seen])
+    options = ["--perf-processes=2", "--perf-seconds=0.5", "--benchmark-max-time=0.05"]
+    project.inline_run("--perf", *options, "-q", plugins=[seen])
     fails = {(page.stem, test): text for page in PERF_TESTS for test, text in failures(page).items()}
     wrong = [f"{page}: {test} failed:\n{seen.failed[page, test]}" for page, test in seen.failed.keys() - fails.keys()]
     for (page, test), text in fails.items():
@@ -104,9 +105,8 @@ def test_no_page_is_left_out_for_want_of_chex():
 
 @alone
 def test_a_gate_that_failed_and_the_history_of_its_baselines_print_what_their_pages_say(pytester, monkeypatch, capsys):
-    pytester.makeini(
-        "[pytest]\naddopts = --perf-seconds=0.5\n"
-    )  # with pytest's cache: it has the programs that were saved
+    # With pytest's cache: it has the programs that were saved.
+    pytester.makeini("[pytest]\naddopts = --perf-seconds=0.5 --perf-processes=1\n")
     found = blocks(read(GATE_FAILED))
     saved, gated = (block.text for block in found if block.language == "python")
     for name in ("GIT_CONFIG_GLOBAL", "GIT_CONFIG_SYSTEM"):

@@ -22,7 +22,7 @@ step = jax.jit(lambda x: x @ x + 1)
 @pytest.fixture
 def project(pytester):
     """A project that has pytest's cache, unlike the other tests' ones."""
-    pytester.makeini("[pytest]\naddopts = --perf-seconds=0.3\n")
+    pytester.makeini("[pytest]\naddopts = --perf-seconds=0.3 --perf-processes=1\n")
     return pytester
 
 

@@ -59,7 +59,9 @@ def report_in(folder) -> Report:
 
 def test_a_session_that_saves_and_one_with_regressions(project):
     project.makepyfile(test_all=ALL.format(fusions=5, program="x * 2"))
-    project.makeini("[pytest]\naddopts = --perf-seconds=0.05\npythonpath = .\n")  # with a cache, for the program
+    project.makeini(
+        "[pytest]\naddopts = --perf-seconds=0.05 --perf-processes=1\npythonpath = .\n"
+    )  # with a cache, for the program
     result = project.runpytest_inprocess("--perf-save", "--perf-report=out/report")
     result.assert_outcomes(passed=7, errors=1, skipped=1)
     result.stdout.fnmatch_lines(["report: out/report/report.html", "no history: *"])

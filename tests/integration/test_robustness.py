@@ -10,7 +10,6 @@ import sys
 import threading
 import time
 from contextlib import nullcontext as nothing
-from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -451,17 +450,14 @@ class Silent:
 
 
 def test_the_work_of_a_session_grows_with_its_gates_and_no_faster(tmp_path):
-    options = Options(True, False, True, False, "small", 1.0, tmp_path, (), "--perf-target")
+    options = Options(True, False, True, (), "small", 1.0, tmp_path, (), "--perf-target")
 
     def work(tests):
         session = PerfSession(options, timing_refused="", mode=Gating)
         ids = [f"test_a.py::test_step[{number}]" for number in range(tests)]
-        functions = [SimpleNamespace(nodeid=test, fixturenames=("perf",)) for test in ids]
         session.collected = set(ids)
-        item = SimpleNamespace(nodeid=ids[0], session=SimpleNamespace(items=functions))
         one = Recorder(session, ids[0], None)
         for test in ids:
-            session.error_of_next_gate(item)
             metrics = Recorder(session, test, None)
             metrics.add(Metric("step", 3, "things", "count"))
             one.add(Metric(one.unique("step", " to return") + " to return", 3, "things", "count"))

@@ -95,7 +95,7 @@ def test_donation(perf):
 @pytest.fixture
 def planted(pytester: pytest.Pytester) -> pytest.Pytester:
     pytester.makepyfile(steps=STEPS)
-    pytester.makeini("[pytest]\naddopts = -p no:cacheprovider\npythonpath = .\n")
+    pytester.makeini("[pytest]\naddopts = --perf-processes=1 -p no:cacheprovider\npythonpath = .\n")
     return pytester
 
 

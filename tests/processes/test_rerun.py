@@ -1,12 +1,11 @@
-"""`--perf-processes`: a comparison that its own process leaves undecided is settled by fresh ones, or says why not.
+"""A comparison over its limit is made again in a fresh process, which confirms it or not, or says why it cannot.
 
-The samples are made up (`fakes.FakeBlocks`), so that it is known how many pairs decide; the processes are real, or are
-left out where only what is made of their samples matters.
+The samples are made up (`fakes.FakeBlocks`), so that it is known what they decide; the processes are real, or are left
+out where only what is made of their metrics matters. `test_saving_from_processes.py` has what --perf-save does.
 """
 
 import dataclasses
 import json
-import math
 import os
 import re
 import signal
@@ -15,33 +14,25 @@ import sys
 import time
 from pathlib import Path
 
-import numpy as np
 import pytest
 
-from perfsuite.gate.limits import Limits
-from perfsuite.measure.estimate import Estimate
-from perfsuite.measure.measurement import Interval
-from perfsuite.measure.timing.comparison import Comparison
+from perfsuite.gate import calibration_file
+from perfsuite.measure.measurement import Interval, Metric
 from perfsuite.processes import rerun as processes
 from perfsuite.processes.handover import (
     Request,
+    read_metrics,
     read_reason,
     read_request,
-    read_samples,
+    write_metrics,
     write_reason,
     write_request,
-    write_samples,
 )
 from perfsuite.processes.launch import LAUNCH
-from perfsuite.processes.rerun import AGAIN, ProcessFailed, compare_again, run_bounded
-from perfsuite.session.modes import what_settles
+from perfsuite.processes.rerun import AGAIN, ProcessFailed, measure_again, run_bounded
+from perfsuite.session import modes
 
 TESTS = Path(__file__).parents[1]
-
-SECONDS = "--perf-seconds=0.082"
-"""400 pairs of 205 us: too few to tell the noisy metrics from their limit of 1.05; 800 are enough."""
-
-ABOVE, BELOW = 1.0572, 1.0428
 
 CONFTEST = """
 import random
@@ -56,57 +47,52 @@ def fake_blocks(monkeypatch):
 
 @pytest.fixture
 def compare(perf):
-    def compare(ratio, *, noise=5, limit=1.05):
+    def compare(ratio, /, noise=1, **budget):
         draw = random.Random(1)
         errors = [draw.gauss(0, noise) for _ in range(500)]
         candidate = takes(*[100 * ratio + sign * error for error in errors for sign in (1, -1)], name="candidate")
-        budget = Budget(ratio=limit) if limit else Budget()
-        return perf.compare(call(candidate), call(takes(100, name="reference")), budget)
+        limits = Budget(**budget or {"ratio": 1.05})
+        return perf.compare(call(candidate), call(takes(100, name="reference")), limits)
     return compare
+
+@pytest.fixture
+def first(request):
+    return not request.config.option.perf_again
 """
+
+RATIO = "candidate/reference ratio to ready"
 
 
 @pytest.fixture
 def project(pytester):
     pytester.makeconftest(CONFTEST)
-    pytester.makeini(f"[pytest]\naddopts = {SECONDS} -p no:cacheprovider\npythonpath = {TESTS}\n")
+    pytester.makeini(f"[pytest]\naddopts = --perf-seconds=0.3 -p no:cacheprovider\npythonpath = {TESTS}\n")
     return pytester
 
 
-def of_samples(candidate_us, reference_us=100.0, **changes):
-    """A comparison of these samples, each to return and to ready, with the intervals of 99 in 100."""
-    candidate = np.repeat(np.asarray(candidate_us, dtype=float)[:, None], 2, axis=1)
-    reference = np.full_like(candidate, reference_us)
-    low, value, high = np.quantile(candidate[:, 1] / reference[:, 1], [0.1, 0.5, 0.9])
-    fields = {
-        "candidate": "candidate",
-        "reference": "reference",
-        "until": "ready",
-        "ratio": Estimate(float(value), Interval(float(low), float(high))),
-        "overhead_us": Estimate(5.0, Interval(-math.inf, math.inf)),
-        "candidate_us": candidate,
-        "reference_us": reference,
-        "looks": 3,
-        "seconds": 1.5,
-    }
-    return Comparison(**{**fields, **changes})
+def seen(ratio, low, high, overhead=(5.0, 4.0, 6.0)):
+    """What a process hands over."""
+    return [
+        Metric(RATIO, ratio, "x", "ratio", interval=Interval(low, high), samples=100),
+        Metric("candidate/reference overhead to ready", overhead[0], "us", "info", interval=Interval(*overhead[1:])),
+    ]
 
 
 @pytest.fixture
 def further(monkeypatch):
-    """Further processes that give these in turn, a comparison or the reason why there is none; the requests made."""
+    """Further processes that give these in turn, metrics or the reason why there are none; the requests made."""
 
     def give(*parts):
         coming, requests = iter(parts), []
 
-        def compare_again(config, request):
+        def measure_again(config, request):
             requests.append(request)
             part = next(coming)
             if isinstance(part, str):
                 raise ProcessFailed(part)
             return part
 
-        monkeypatch.setattr(processes, "compare_again", compare_again)
+        monkeypatch.setattr(processes, "measure_again", measure_again)
         return requests
 
     return give
@@ -115,10 +101,10 @@ def further(monkeypatch):
 # With real processes.
 
 
-def test_a_fresh_process_settles_what_one_left_open_and_leaves_nothing_behind(project):
-    """A regression that fails, its control that passes, under ids and in folders that are hard to name."""
+def test_a_slowdown_fails_when_a_fresh_process_confirms_it_and_nothing_is_left_behind(project):
+    """Beside a control that passes, under ids and in folders that are hard to name."""
     folder = project.mkdir("sub")
-    (folder / "conftest.py").write_text(f"import pytest\n@pytest.fixture\ndef ratios(): return {BELOW}, {ABOVE}\n")
+    (folder / "conftest.py").write_text("import pytest\n@pytest.fixture\ndef ratios(): return 1.01, 1.2\n")
     (folder / "test_sub.py").write_text(
         "import json, sys\n"
         "import pytest\n"
@@ -128,7 +114,7 @@ def test_a_fresh_process_settles_what_one_left_open_and_leaves_nothing_behind(pr
         "        config = request.config\n"
         "        if config.option.perf_again:\n"
         "            seen = [str(config.rootpath), str(config.inipath), str(config.invocation_params.dir), sys.stdin.read()]\n"
-        "            seen += [config.option.xmlpath, config.option.perf_save, config.option.perf_size, str(tmp_path)]\n"
+        "            seen += [config.option.xmlpath, config.option.perf_size, str(tmp_path)]\n"
         "            with open(config.rootpath / 'seen.jsonl', 'a') as file: file.write(json.dumps(seen) + '\\n')\n"
         "        else:\n"
         "            (tmp_path / 'mine').touch()\n"
@@ -140,202 +126,209 @@ def test_a_fresh_process_settles_what_one_left_open_and_leaves_nothing_behind(pr
     elsewhere = project.mkdir("elsewhere")
     os.chdir(elsewhere)
     ini = project.path / "tox.ini"
-    result = project.runpytest_inprocess(
-        "--perf-save",
-        "--perf-processes=4",
-        "--perf-size=full",
-        f"-c{ini}",
-        "--junitxml=report.xml",
-        "--basetemp=base",
-        "../sub",
-    )
+    options = ["--perf", "--perf-size=full", f"-c{ini}", "--junitxml=report.xml", "--basetemp=base"]
+    result = project.runpytest_inprocess(*options, "../sub")
     result.assert_outcomes(passed=1, failed=1)
     result.stdout.re_match_lines(
-        [r".*BudgetExceeded: candidate/reference ratio to ready is 1\.057\d* x .*1\.05 x; 8\d\d pairs in 2 processes$"]
+        [
+            r".*BudgetExceeded: .* is 1\.\d+ x .*, over the budget of 1\.05 x; confirmed in a fresh process: 1\.\d+ \[1\..*\]$"
+        ]
     )
-    # Each was made again once, in a session like this one that reads and writes nothing.
-    lines = [json.loads(line) for line in (project.path / "seen.jsonl").read_text().splitlines()]
-    assert [line[:-1] for line in lines] == [[str(project.path), str(ini), str(elsewhere), "", None, False, "full"]] * 2
-    assert not any(Path(line[-1]).exists() for line in lines)
+    # It was made again once, in a session like this one that reads and writes nothing.
+    (line,) = [json.loads(line) for line in (project.path / "seen.jsonl").read_text().splitlines()]
+    assert line[:-1] == [str(project.path), str(ini), str(elsewhere), "", None, "full"]
+    assert not Path(line[-1]).exists()
     assert {path.name for path in elsewhere.iterdir()} - {".benchmarks"} == {"base", "report.xml"}
-    # The pooled metric is the one on file.
-    (metrics,) = json.loads((project.path / "baselines/cpu.json").read_text())["metrics"].values()
-    assert metrics["candidate/reference ratio to ready"]["value"] == pytest.approx(BELOW, abs=1e-3)
-    assert 800 <= metrics["candidate/reference ratio to ready"]["samples"] < 830
 
 
-def test_a_process_that_dies_leaves_the_verdict_open_and_is_said(project):
+def test_a_candidate_that_is_slow_in_the_first_process_alone_stays_open(project):
+    project.makepyfile("def test_step(compare, first): assert compare(1.2 if first else 1).verdict == 'inconclusive'")
+    result = project.runpytest_inprocess("--perf")
+    result.assert_outcomes(passed=1)
+    result.stdout.re_match_lines(
+        [
+            r"inconclusive: .* is 1\.\d+ x .*, over the budget of 1\.05 x; not confirmed in a fresh process: \d.* \[.*\]$",
+            r"to settle it: functions that make the calls \(perf\.compare\(make_candidate, make_reference\)\), or .*limit",
+        ],
+        consecutive=True,
+    )
+
+
+def test_a_process_that_dies_leaves_the_failure_and_is_said(project):
     project.makeconftest(
         f"import os, sys\nif any('{AGAIN}' in word for word in sys.argv): print('boom'); sys.stdout.flush(); os.abort()\n"
         + CONFTEST
     )
-    project.makepyfile(f"def test_step(compare): assert compare({ABOVE}).verdict == 'inconclusive'")
-    result = project.runpytest_inprocess("--perf", "--perf-processes=5")
-    result.assert_outcomes(passed=1)
-    result.stdout.re_match_lines(
-        [
-            r"inconclusive: .*1\.05 x; 4\d\d pairs in 1 process; a further process gave no samples: it ended with "
-            r"SIGABRT; the last that it wrote: .*boom$",
-            r"to settle it: about \d+ more seconds? of sampling",
-        ],
-        consecutive=True,
-    )
-
-
-# What is made of the samples.
-
-
-def test_processes_follow_each_other_only_until_the_samples_together_decide(project, further):
-    project.makepyfile(
-        f"def test_step(compare):\n    made = compare({BELOW})\n    assert made.verdict == 'pass'\n"
-        # Half of what a single gate of a session may err, for the other half went into the first process.
-        "    assert (made.processes, made.error) == (4, 0.0005)"
-    )
-    requests = further(*[of_samples([104.8, 104.9])] * 2, of_samples([104] * 3000), "one too many")
-    project.runpytest_inprocess("--perf", "--perf-processes=9").assert_outcomes(passed=1)
-    (asked,) = set(requests)
-    assert len(requests) == 3
-    assert asked.comparison == "candidate/reference ratio to ready"
-
-
-def test_no_more_processes_than_asked_for_and_then_the_verdict_says_what_would_settle_it(project, further):
-    project.makepyfile(f"def test_step(compare): assert compare({BELOW}).verdict == 'inconclusive'")
-    requests = further(*[of_samples([104.8, 104.9])] * 2, "one too many")
-    result = project.runpytest_inprocess("--perf", "--perf-processes=3")
-    result.assert_outcomes(passed=1)
-    result.stdout.re_match_lines(
-        [
-            r"inconclusive: .*1\.05 x; 40\d pairs in 3 processes$",
-            r"to settle it: about \d+ processes \(--perf-processes=\d+\), or --perf-seconds=0\.\d+$",
-        ],
-        consecutive=True,
-    )
-    assert len(requests) == 2
-
-
-@pytest.mark.parametrize("option", [[], ["--perf-processes=1"]], ids=["default", "one"])
-def test_without_the_option_nothing_is_started(project, further, option):
-    project.makepyfile(f"def test_step(compare): assert compare({BELOW}).verdict == 'inconclusive'")
-    requests = further()
-    project.runpytest_inprocess("--perf", *option).assert_outcomes(passed=1)
-    assert requests == []
-
-
-@pytest.mark.parametrize("body", ["compare(1.04, noise=0)", "compare(1.04, limit=None)"], ids=["decided", "no limit"])
-def test_a_comparison_that_has_nothing_to_decide_starts_nothing(project, further, body):
-    project.makepyfile(f"def test_step(compare): {body}")
-    requests = further()
-    project.runpytest_inprocess("--perf", "--perf-processes=3").assert_outcomes(passed=1)
-    assert requests == []
-
-
-def test_a_baseline_is_settled_by_further_processes_too(project, further):
-    project.makepyfile("def test_step(compare): compare(1, noise=0, limit=None)")
-    project.runpytest_inprocess("--perf-save").assert_outcomes(passed=1)
-    project.makepyfile(f"def test_step(compare): compare({ABOVE}, limit=None)")
+    project.makepyfile("def test_step(compare): compare(1.2)")
     result = project.runpytest_inprocess("--perf")
-    result.assert_outcomes(passed=1)
-    result.stdout.fnmatch_lines(["inconclusive: *"])
-    further(of_samples([106] * 800))
-    result = project.runpytest_inprocess("--perf", "--perf-processes=2")
     result.assert_outcomes(failed=1)
     result.stdout.re_match_lines(
         [
-            r".*ratio to ready is 1\.0\d+ x .* over the baseline 1 x .*; 12\d\d pairs in 2 processes",
-            ".*likely cause: .*",
+            r".*BudgetExceeded: .*1\.05 x; not confirmed, because a fresh process gave no comparison: it ended with "
+            r"SIGABRT; the last that it wrote: .*boom$",
         ]
     )
 
 
-def test_a_process_that_gives_no_samples_ends_the_starting_of_more(project, further):
-    project.makepyfile(f"def test_step(compare): assert compare({BELOW}).verdict == 'inconclusive'")
-    requests = further(of_samples([104.8, 104.9]), "the test was skipped there (it needs two devices)", "one too many")
+def test_the_second_comparison_of_a_test_is_confirmed_whatever_the_first_one_sees(project):
+    project.makepyfile("def test_step(compare, first):\n    compare(1 if first else 9)\n    compare(1.2)")
+    result = project.runpytest_inprocess("--perf")
+    result.assert_outcomes(failed=1)
+    result.stdout.re_match_lines(
+        [r".*BudgetExceeded: candidate/reference #2 .*; confirmed in a fresh process: 1\.\d+ "]
+    )
+
+
+def test_calls_that_are_made_by_functions_are_made_in_the_fresh_process_too(project):
+    project.makepyfile(
+        "from pathlib import Path\n"
+        "from support.fakes import takes\n"
+        "from perfsuite import Budget, call\n"
+        "def make_slow():\n"
+        "    with open('made', 'a') as file: file.write('1')\n"
+        "    return call(takes(120))\n"
+        "def make(): return call(takes(100))\n"
+        "def test_step(perf): perf.compare(make_slow, make, Budget(ratio=1.1))\n"
+    )
+    result = project.runpytest_inprocess("--perf")
+    result.assert_outcomes(failed=1)
+    result.stdout.re_match_lines([r".*over the budget of 1\.1 x; confirmed in a fresh process: 1\.2"])
+    assert Path("made").read_text() == "1" * 2 * 6
+
+
+# What is made of what they see.
+
+
+def test_a_fail_must_repeat_in_each_of_the_processes_that_are_allowed(project, further):
+    project.makepyfile("def test_step(compare): compare(1.2)")
+    requests = further(seen(1.19, 1.18, 1.2), seen(1.21, 1.2, 1.22), "one too many")
+    result = project.runpytest_inprocess("--perf", "--perf-processes=3")
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["*; confirmed in 2 fresh processes: 1.19 [[]1.18, 1.2], 1.21 [[]1.2, 1.22]"])
+    asked = [(each.metric, each.budget, each.baseline) for each in requests]
+    assert asked == [(RATIO, {"ratio": 1.05}, None)] * 2
+
+
+def test_the_first_process_that_does_not_confirm_ends_it(project, further):
+    project.makepyfile("def test_step(compare): assert compare(1.2).verdict == 'inconclusive'")
+    requests = further(seen(1.19, 1.18, 1.2), seen(1.08, 1.04, 1.12), "one too many")
     result = project.runpytest_inprocess("--perf", "--perf-processes=9")
     result.assert_outcomes(passed=1)
+    result.stdout.fnmatch_lines(["*; not confirmed in 2 fresh processes: 1.19 [[]1.18, 1.2], 1.08 [[]1.04, 1.12]"])
+    assert len(requests) == 2
+
+
+def test_with_one_process_this_one_decides_alone(project, further):
+    project.makepyfile("def test_step(compare): compare(1.2)")
+    requests = further()
+    result = project.runpytest_inprocess("--perf", "--perf-processes=1")
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["*over the budget of 1.05 x"])
+    assert requests == []
+
+
+@pytest.mark.parametrize(
+    ("body", "verdict"),
+    [("compare(1.04)", "pass"), ("compare(1.05, noise=9)", "inconclusive"), ("compare(9, overhead_us=1e9)", "pass")],
+    ids=["passes", "open", "no limit on the ratio"],
+)
+def test_a_comparison_that_does_not_fail_asks_no_fresh_process(project, further, body, verdict):
+    project.makepyfile(f"def test_step(compare): assert {body}.verdict == '{verdict}'")
+    requests = further()
+    project.runpytest_inprocess("--perf").assert_outcomes(passed=1)
+    assert requests == []
+
+
+def test_what_fails_against_its_baseline_is_confirmed_too(project, further):
+    project.makepyfile("def test_step(compare): compare(1, overhead_us=1e9)")
+    project.runpytest_inprocess("--perf-save", "--perf-processes=1").assert_outcomes(passed=1)
+    project.makepyfile("def test_step(compare): compare(1.2, overhead_us=1e9)")
+    requests = further(seen(1.2, 1.19, 1.21))
+    result = project.runpytest_inprocess("--perf")
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(
+        ["*over the baseline * x * (limit *); confirmed in a fresh process: 1.2 [[]1.19, 1.21]"]
+    )
+    assert len(requests) == 1
+    assert (requests[0].budget, requests[0].baseline) == ({}, pytest.approx(1.05, abs=0.01))
+
+
+def test_an_unconfirmed_baseline_is_open_when_the_test_ends_and_in_the_report(project, further):
+    project.makepyfile("def test_step(compare): compare(1, overhead_us=1e9)")
+    project.runpytest_inprocess("--perf-save", "--perf-processes=1").assert_outcomes(passed=1)
+    project.makepyfile("def test_step(compare): compare(1.2, overhead_us=1e9)")
+    requests = further(seen(1, 0.99, 1.01))
+    result = project.runpytest_inprocess("--perf", "--perf-report=out")
+    result.assert_outcomes(passed=1)
+    said = "not confirmed in a fresh process: 1 "
+    assert said in result.stdout.str()
+    assert said in (project.path / "out/report.json").read_text()
+    assert said in (project.path / "out/report.md").read_text()
+    assert len(requests) == 1
+
+
+NEAR = r"inconclusive: .*; above the limit by less than two builds of the same code differ by here \({}\)$"
+
+
+@pytest.mark.parametrize(
+    ("body", "share"),
+    [("1.06", "2 %"), ("1.06, overhead_us=5", "2 %"), ("1.2, ratio=1.1", "30 %"), ("1.2, overhead_us=10", "30 %")],
+)
+def test_a_limit_closer_than_two_builds_differ_by_stays_open_without_a_fresh_process(
+    project, further, monkeypatch, body, share
+):
+    monkeypatch.setattr(modes, "builds_differ", lambda *where: float(share.removesuffix(" %")) / 100)
+    project.makepyfile(f"def test_step(compare): assert compare({body}).verdict == 'inconclusive'")
+    requests = further()
+    result = project.runpytest_inprocess("--perf")
+    result.assert_outcomes(passed=1)
+    result.stdout.re_match_lines(
+        [NEAR.format(share), "to settle it: functions that make the calls .*, or another limit"]
+    )
+    assert requests == []
+
+
+def test_a_fresh_process_that_sees_it_closer_than_two_builds_differ_leaves_it_open(project, further):
+    project.makepyfile("def test_step(compare): assert compare(1.2).verdict == 'inconclusive'")
+    further(seen(1.06, 1.055, 1.065))
+    result = project.runpytest_inprocess("--perf")
+    result.assert_outcomes(passed=1)
+    result.stdout.re_match_lines([NEAR.format("2 %")])
+    assert calibration_file.BUILDS_DIFFER == 0.02
+
+
+def test_what_builds_differ_by_is_in_the_interval_of_functions_that_make_calls(project, further):
+    project.makepyfile(
+        "from support.fakes import takes\n"
+        "from perfsuite import Budget, call\n"
+        "def test_step(perf): perf.compare(lambda: call(takes(106)), lambda: call(takes(100)), Budget(ratio=1.05))\n"
+    )
+    further(seen(1.06, 1.055, 1.065))
+    project.runpytest_inprocess("--perf").assert_outcomes(failed=1)
+
+
+def test_a_process_that_gives_no_comparison_leaves_the_failure_and_ends_the_starting_of_more(project, further):
+    project.makepyfile("def test_step(compare): compare(1.2)")
+    requests = further(seen(1.2, 1.19, 1.21), "the test was skipped there (it needs two devices)", "one too many")
+    result = project.runpytest_inprocess("--perf", "--perf-processes=9")
+    result.assert_outcomes(failed=1)
     result.stdout.re_match_lines(
         [
-            r"inconclusive: .*pairs in 2 processes; a further process gave no samples: the test was skipped there "
-            r"\(it needs two devices\)$",
-            "to settle it: about .* processes",
-        ],
-        consecutive=True,
+            r".*; confirmed in a fresh process: .*; not confirmed, because a fresh process gave no comparison: the test "
+            r"was skipped there \(it needs two devices\)$",
+        ]
     )
     assert len(requests) == 2
 
 
-def test_processes_that_contradict_each_other_end_the_starting_of_more(project, further):
-    project.makepyfile(f"def test_step(compare): assert compare({BELOW}).verdict == 'inconclusive'")
-    requests = further(of_samples([106] * 800), "one too many")
-    result = project.runpytest_inprocess("--perf", "--perf-processes=9")
-    result.assert_outcomes(passed=1)
-    result.stdout.re_match_lines(
-        [r"inconclusive: .*in 2 processes$", r"to settle it: the processes contradict each other \(1\.04\d*, 1\.06\)"],
-        consecutive=True,
-    )
-    assert len(requests) == 1
-
-
-def test_samples_of_other_calls_are_not_pooled(project, further):
-    project.makepyfile(f"def test_step(compare): assert compare({BELOW}).verdict == 'inconclusive'")
-    further(of_samples([104] * 5000, candidate="another"))
-    result = project.runpytest_inprocess("--perf", "--perf-processes=2")
-    result.assert_outcomes(passed=1)
-    result.stdout.fnmatch_lines(
-        ["inconclusive: *in 1 process; *it compared another with reference and not candidate with reference*"]
-    )
-
-
-def test_ctrl_c_while_a_further_process_runs_ends_the_session(project, monkeypatch):
+def test_ctrl_c_while_a_fresh_process_runs_ends_the_session(project, monkeypatch):
     def interrupted(config, request):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(processes, "compare_again", interrupted)
-    project.makepyfile(f"def test_step(compare): compare({BELOW})")
-    result = project.runpytest_inprocess("--perf", "--perf-processes=2", no_reraise_ctrlc=True)
+    monkeypatch.setattr(processes, "measure_again", interrupted)
+    project.makepyfile("def test_step(compare): compare(1.2)")
+    result = project.runpytest_inprocess("--perf", no_reraise_ctrlc=True)
     assert result.ret == pytest.ExitCode.INTERRUPTED
-
-
-# What would settle it.
-
-
-def settles(*parts, held=Limits({"ratio": 1.05})):  # noqa: B008  (frozen)
-    return what_settles(parts[-1], parts, held, seconds=5)
-
-
-def of_ratio(value, low, high, **changes):
-    return of_samples([100] * 20, ratio=Estimate(value, Interval(low, high)), **changes)
-
-
-def test_what_would_settle_it_is_as_many_samples_as_make_the_interval_narrow_enough():
-    # To lie below 1.05 the interval must be 3 times narrower, which takes 9 times as many samples.
-    below = of_ratio(1.04, 1.01, 1.07)
-    assert settles(below) == "about 9 processes (--perf-processes=9), or --perf-seconds=45"
-    assert settles(below, below) == "about 18 processes (--perf-processes=18), or --perf-seconds=45"
-    above = of_ratio(1.06, 1.04, 1.2)
-    assert settles(above, above) == "about 8 processes (--perf-processes=8), or --perf-seconds=20"
-    kept = of_ratio(1, 0.9, 1.01, overhead_us=Estimate(4, Interval(0, 10)))
-    assert settles(kept, held=Limits({"ratio": 1.05, "overhead_us": 6})).startswith("about 9 processes ")
-
-
-@pytest.mark.parametrize("ratio", [1.0499, 1.05, 1.0501])
-def test_a_metric_on_its_limit_is_not_said_to_be_settled_by_more_samples(ratio):
-    assert settles(of_ratio(ratio, 1.01, 1.08)) == ("more than 50 processes: move the limit, or take a quieter machine")
-
-
-def test_a_ratio_that_moved_while_it_was_sampled_is_not_said_to_be_settled_by_more_processes():
-    below = of_ratio(1.04, 1.01, 1.07)
-    moved = of_ratio(1.04, 1.01, 1.07, unsettled="the ratio moved from 1.02 to 1.06")
-    assert settles(moved, below) == "the ratio moved from 1.02 to 1.06; more processes do not settle that"
-
-
-def test_processes_that_contradict_each_other_are_named_by_what_they_saw():
-    below, above = of_ratio(1.04, 1.01, 1.07), of_ratio(1.06, 1.01, 1.07)
-    said = "the processes contradict each other (1.04, 1.06), and more processes do not settle that: move the limit"
-    assert settles(below, above) == said
-    # Both break the smaller of two limits: that is a failure, on which they agree.
-    assert Limits({"ratio": 1.05}, 1.03).contradiction([below, above]) == []
-    assert Limits({"ratio": 1.05}, 1.045).contradiction([below, above]) == [1.04, 1.06]
-    assert Limits({"ratio": 1.07}).contradiction([below, above]) == []
 
 
 # In the process that was started. It is a session like any other, so here it runs in this process.
@@ -345,38 +338,53 @@ def test_processes_that_contradict_each_other_are_named_by_what_they_saw():
 def again(project, tmp_path):
     """Run the session of a process that is asked for a comparison: its result, and the folder for what it hands over."""
 
-    def run(body, *arguments, comparison="candidate/reference ratio to ready", test="test_step", conftest=""):
+    def run(body, *arguments, metric=RATIO, conftest="", **limits):
         path = project.makepyfile(test_it=body)
         if conftest:
             project.makeconftest(CONFTEST + conftest)
-        write_request(tmp_path, Request(f"test_it.py::{test}", f"{path}::{test}", comparison))
+        write_request(tmp_path, Request("test_it.py::test_step", f"{path}::test_step", metric, **limits))
         return project.runpytest_inprocess("--perf", f"{AGAIN}={tmp_path}", *arguments, no_reraise_ctrlc=True), tmp_path
 
     return run
 
 
-def test_it_samples_for_all_of_its_time_and_ends_where_it_has_handed_over(again):
-    result, folder = again("def test_step(compare):\n    compare(1.04, noise=0)\n    raise RuntimeError('went on')")
+def test_it_samples_until_the_limits_of_the_request_are_settled_and_ends_where_it_has_handed_over(again):
+    body = "def test_step(compare):\n    compare(1.04, ratio=1.0401)\n    raise RuntimeError('went on')"
+    result, folder = again(body, budget={"ratio": 1.5})
     result.assert_outcomes(skipped=1)
-    part = read_samples(folder)
-    assert part.pairs == pytest.approx(402, abs=4), "20 pairs would have decided it"
-    assert (part.candidate, part.reference, part.until) == ("candidate", "reference", "ready")
+    ratio, overhead = read_metrics(folder)
+    assert ratio.value == pytest.approx(1.04, abs=0.01)
+    assert overhead.value == pytest.approx(4, abs=1)
+    result, folder = again(body, budget={"ratio": 1.0401})
+    assert read_metrics(folder)[0].samples > ratio.samples, "fewer would have settled the other limit"
 
 
-def test_comparisons_before_the_one_that_is_asked_for_stop_as_ever(again):
-    result, folder = again(
-        "def test_step(compare):\n    assert compare(1.03, noise=0).pairs == 20\n    compare(1.04, noise=0)",
-        comparison="candidate/reference #2 ratio to ready",
+def test_what_comes_before_the_comparison_is_sampled_for_a_moment_and_not_gated(again):
+    body = (
+        "def test_step(compare, perf):\n"
+        "    assert compare(9).pairs == 3\n"
+        "    perf.record('x', 1, unit='x', kind='count')\n"
+        "    compare(1.04)"
     )
+    result, folder = again(body, metric="candidate/reference #2 ratio to ready", budget={"ratio": 1.5})
     result.assert_outcomes(skipped=1)
-    assert read_samples(folder).ratio.value == pytest.approx(1.04)
+    assert read_metrics(folder)[0].value == pytest.approx(1.04, abs=0.01)
+
+
+def test_all_metrics_of_the_test_are_handed_over_where_no_comparison_is_named(again):
+    body = "def test_step(compare, perf):\n    compare(9)\n    perf.record('x', 1, unit='x', kind='time')"
+    result, folder = again(body, metric=None)
+    result.assert_outcomes(passed=1)
+    ratio, _, recorded = read_metrics(folder)
+    assert ratio.value == pytest.approx(9, abs=0.1)
+    assert ratio.interval.half_width < 0.1
+    assert recorded == Metric("x", 1, "x", "time")
 
 
 @pytest.mark.parametrize(
     ("body", "reason"),
     [
         ("import pytest\ndef test_step(): pytest.skip('no\\ndevice')", "the test was skipped there (no device)"),
-        ("def test_step(compare):\n    compare(2)", "the test failed there (perfsuite.gate.budget.BudgetExceeded: *)"),
         ("def test_step(compare): 1 / 0", "the test failed there (ZeroDivisionError: division by zero)"),
         ("def test_step(compar): pass", "the test's set-up failed there (no fixture 'compar')"),
         ("def test_step(perf): pass", "the test ended there without making the comparison '*#2 ratio to ready'"),
@@ -384,20 +392,20 @@ def test_comparisons_before_the_one_that_is_asked_for_stop_as_ever(again):
         ("1 / 0", "test_it.py could not be collected there (*ZeroDivisionError: division by zero)"),
         ("def test_step(): raise KeyboardInterrupt", "its session was ended there (KeyboardInterrupt*)"),
     ],
-    ids=["skips", "budget", "raises", "fixture", "ends", "missing", "import", "interrupted"],
+    ids=["skips", "raises", "fixture", "ends", "missing", "import", "interrupted"],
 )
 def test_what_keeps_it_from_its_comparison_is_said_in_a_sentence(again, body, reason):
-    result, folder = again(body, comparison="candidate/reference #2 ratio to ready")
+    result, folder = again(body, metric="candidate/reference #2 ratio to ready")
     print(result.stdout.str())
-    assert read_samples(folder) is None
+    assert read_metrics(folder) is None
     assert re.fullmatch(reason.replace("(", r"\(").replace(")", r"\)").replace("*", ".*"), read_reason(folder))
 
 
 @pytest.mark.parametrize("option", ["-n2", "--pdb"])
 def test_it_starts_no_process_and_no_worker_and_no_debugger_and_leaves_baselines_alone(again, further, option):
     requests = further()
-    body = "def test_step(compare, perf):\n    compare({}, limit=1.0501)\n    perf.record('x', 1, unit='x', kind='count')\n    1 / 0"
-    result, _ = again(body.format(BELOW), "--perf-processes=3", option, "--perf-save", comparison="another")
+    body = "def test_step(compare, perf):\n    compare(1.2)\n    perf.record('x', 1, unit='x', kind='count')\n    1 / 0"
+    result, _ = again(body, "--perf-processes=3", option, "--perf-save", metric="another")
     result.assert_outcomes(failed=1)
     assert requests == []
     result.stdout.no_fnmatch_line("*(Pdb)*")
@@ -407,8 +415,8 @@ def test_it_starts_no_process_and_no_worker_and_no_debugger_and_leaves_baselines
 
 def test_another_plugin_that_takes_tests_away_does_not_keep_it_from_its_own(again):
     conftest = "\ndef pytest_collection_modifyitems(items): items.clear()\n"
-    _, folder = again("def test_step(compare): compare(1.04, noise=0)", conftest=conftest)
-    assert read_samples(folder) is not None
+    _, folder = again("def test_step(compare): compare(1.04)", conftest=conftest)
+    assert read_metrics(folder) is not None
 
 
 @pytest.mark.parametrize("content", [None, b"", b"{}", b"[]", b"\xff"])
@@ -423,18 +431,15 @@ def test_a_folder_without_a_request_is_a_usage_error(project, tmp_path, content)
 # What is handed over.
 
 
-def test_a_comparison_comes_back_as_it_was(tmp_path):
-    handed = of_samples([104, 106.5, 1e-3], seconds=1.25)
-    write_samples(tmp_path, handed)
-    back = read_samples(tmp_path)
-    for field in dataclasses.fields(Comparison):
-        np.testing.assert_equal(getattr(back, field.name), getattr(handed, field.name))
-    assert type(back.ratio) is type(handed.ratio)
-    assert [path.name for path in tmp_path.iterdir()] == ["samples.npz"]
+def test_metrics_come_back_as_they_were(tmp_path):
+    handed = [*seen(1.04, 1.03, float("inf")), Metric("a", 7, "calls", "count", detail={"f": 7}, places={"f": "x"})]
+    write_metrics(tmp_path, handed)
+    assert read_metrics(tmp_path) == handed
+    assert [path.name for path in tmp_path.iterdir()] == ["metrics.json"]
 
 
 def test_a_request_and_a_reason_come_back_as_they_were(tmp_path):
-    request = Request("a::b[ü\n\ud800]", "/x y/a::b[ü\n\ud800]", 'a"b ratio', "/cache")
+    request = Request("a::b[ü\n\ud800]", "/x y/a::b[ü\n\ud800]", 'a"b ratio', {"ratio": 1.5}, 1.25, "/cache")
     write_request(tmp_path, request)
     assert read_request(tmp_path) == request
     assert read_reason(tmp_path) == ""
@@ -442,27 +447,11 @@ def test_a_request_and_a_reason_come_back_as_they_were(tmp_path):
     assert read_reason(tmp_path) == "because\nü"
 
 
-def damaged(folder, damage):
-    path = folder / "samples.npz"
-    if damage == "cut short":
-        path.write_bytes(path.read_bytes()[:-100])
-    elif damage == "empty":
-        path.write_bytes(b"")
-    elif damage == "text":
-        path.write_text("not samples")
-    else:
-        with np.load(path) as file:
-            arrays = dict(file)
-        arrays["candidate_us"] = {"negative": -arrays["candidate_us"], "cut": arrays["candidate_us"][1:]}[damage]
-        np.savez(path, **arrays)
-
-
-@pytest.mark.parametrize("damage", ["cut short", "empty", "text", "negative", "cut"])
-def test_damaged_samples_are_an_error_and_never_a_metric(tmp_path, damage):
-    write_samples(tmp_path, of_samples([104, 106]))
-    damaged(tmp_path, damage)
+@pytest.mark.parametrize("content", ["", "{", '{"a": 1}', "[1]", '[{"name": "a"}]', '[{"name": "a", "interval": 1}]'])
+def test_damaged_metrics_are_an_error_and_never_a_comparison(tmp_path, content):
+    (tmp_path / "metrics.json").write_text(content)
     with pytest.raises(ValueError, match=r"\S"):
-        read_samples(tmp_path)
+        read_metrics(tmp_path)
     with pytest.raises(ProcessFailed, match="what it handed back cannot be read"):
         processes._handed_over(tmp_path, 0)
 
@@ -547,10 +536,9 @@ def test_the_end_of_a_process_is_said_by_its_status_or_signal(tmp_path):
         processes._handed_over(tmp_path, -signal.SIGKILL)
 
 
-def test_samples_count_even_where_the_process_fell_over_afterwards(tmp_path):
-    write_samples(tmp_path, of_samples([104, 106]))
-    assert processes._handed_over(tmp_path, -signal.SIGSEGV).pairs == 2
-    assert processes._handed_over(tmp_path, None).pairs == 2
+def test_metrics_count_even_where_the_process_fell_over_afterwards(tmp_path):
+    write_metrics(tmp_path, seen(1.04, 1.03, 1.05))
+    assert processes._handed_over(tmp_path, -signal.SIGSEGV) == processes._handed_over(tmp_path, None) != []
 
 
 def test_its_time_is_what_this_session_took_so_far_and_more(pytestconfig):
@@ -575,7 +563,7 @@ def launched(pytestconfig):
 def test_a_process_that_cannot_be_started_is_said(launched):
     config = launched(directory=Path("/does/not/exist"))
     with pytest.raises(ProcessFailed, match=r"^it could not be started \("):
-        compare_again(config, Request("a", "a", "a"))
+        measure_again(config, Request("a", "a"))
 
 
 def test_options_end_where_the_command_line_says_so(launched, tmp_path):

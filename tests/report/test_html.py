@@ -278,7 +278,7 @@ def test_the_label_of_a_picture_is_escaped():
 def test_long_comparisons_are_thinned_evenly():
     class Made:
         until, candidate, reference = "ready", "a", "b"
-        processes, bounded = 1, True
+        builds, bounded = 1, True
         candidate_us = np.stack([np.ones(5000), np.arange(1.0, 5001.0)], axis=1)
         reference_us = np.ones((5000, 2))
         candidate_median_us, reference_median_us = 2500.5, 1.0

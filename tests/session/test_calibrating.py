@@ -50,7 +50,7 @@ def planned(monkeypatch, tmp_path):
     options = SimpleNamespace(baselines=tmp_path)
 
     class Compared(Pair):
-        def compare(self, *, seconds=None, error):
+        def compare(self, *, seconds=None):
             clock.now += self.seconds if seconds is None else 0  # a glance
             return SimpleNamespace(ratio=SimpleNamespace(value=1.0))
 

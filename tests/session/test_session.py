@@ -14,8 +14,9 @@ from perfsuite.measure.measurement import Metric
 from perfsuite.measure.serialise import made, plain
 from perfsuite.options import Options
 from perfsuite.session import session as session_module
-from perfsuite.session.modes import Gating, Saving
+from perfsuite.session.modes import Gating
 from perfsuite.session.records import TestRecord
+from perfsuite.session.saving import Saving
 from perfsuite.session.session import PerfSession, split_parameters
 
 CPU = Environment("cpu", 8, "Xeon", "3.11.7", "0.10.2", "0.10.2")

@@ -53,7 +53,7 @@ def perf_test(name: str = "test_step", *metrics: Row, **fields) -> Test:
 
 def distribution(title: str = "a/b ratio to ready", ratios=(1.0, 1.1, 1.05, 0.99), **fields) -> Distribution:
     """Ratios of two calls, with an interval around 1.05."""
-    made = {"pairs": len(ratios), "processes": 1, "ratio": 1.05, "interval": Interval(1.0, 1.1), **fields}
+    made = {"pairs": len(ratios), "builds": 1, "ratio": 1.05, "interval": Interval(1.0, 1.1), **fields}
     medians = {"candidate_median_us": 105.0, "reference_median_us": 100.0}
     return Distribution(title, "a", "b", "ready", tuple(ratios), **{**medians, **made})
 

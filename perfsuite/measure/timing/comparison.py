@@ -14,7 +14,7 @@ import dataclasses
 import math
 import random
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Literal
 
 import numpy as np
@@ -22,7 +22,7 @@ import numpy as np
 from perfsuite.measure import peers, progress
 from perfsuite.measure.call import Call
 from perfsuite.measure.estimate import Estimate
-from perfsuite.measure.measurement import Interval, Metric
+from perfsuite.measure.measurement import Metric
 from perfsuite.measure.stack_room import with_room
 from perfsuite.measure.stats.error_rates import DECIDING_ERROR
 from perfsuite.measure.stats.looks import Looks, fewest_pairs
@@ -66,7 +66,8 @@ class Comparison:
     `ratio` is the median of candidate / reference over the pairs that share a window, `overhead_us` the median of
     candidate - reference in microseconds. Whoever holds the budget sets `verdict`. `candidate_us` and `reference_us`
     are the samples, shape (pairs, 2), the columns to return and to ready, in the order of sampling, `window` of them in
-    each window.
+    each window. `builds` is how many builds of both calls gave the samples; of several, the intervals are over the
+    builds (`timing.builds`).
     """
 
     candidate: str
@@ -79,7 +80,7 @@ class Comparison:
     seconds: float
     verdict: str = "new"
     window: int = 1
-    processes: int = 1
+    builds: int = 1
 
     @property
     def candidate_median_us(self) -> float:
@@ -247,28 +248,3 @@ def _burn_in(turns: Turns, time_passed: Callable[[], float]) -> float:
 
 def _precise(ratio: Estimate, overhead: Estimate) -> bool:
     return math.log(ratio.interval.high / ratio.interval.low) / 2 <= PRECISION
-
-
-def pooled(parts: Sequence[Comparison]) -> Comparison:
-    """One comparison over all pairs of `parts`, each from a process of its own; its interval holds their estimates."""
-    if len(parts) == 1:
-        return parts[0]
-    first, column = parts[0], COLUMNS[parts[0].until]
-    sides = [np.concatenate([getattr(part, side) for part in parts]) for side in ("candidate_us", "reference_us")]
-    looks = Looks(math.inf)
-    whole = len(sides[0]) // looks.window * looks.window
-    look = looks.look(sides[0][:whole, column], sides[1][:whole, column])
-    return dataclasses.replace(
-        first,
-        ratio=_holding(look.ratio, [part.ratio.value for part in parts]),
-        overhead_us=_holding(look.overhead, [part.overhead_us.value for part in parts]),
-        candidate_us=sides[0],
-        reference_us=sides[1],
-        seconds=sum(part.seconds for part in parts),
-        processes=len(parts),
-    )
-
-
-def _holding(estimate: Estimate, values: list[float]) -> Estimate:
-    interval = estimate.interval
-    return Estimate(estimate.value, Interval(min(interval.low, *values), max(interval.high, *values)))

@@ -1,0 +1,107 @@
+"""The mode of a session with --perf-save: it takes every sampled metric from several processes.
+
+What differs between processes (where memory and programs lie) is the same for all samples of one, so an interval of one
+process would be too narrow for the next session. A baseline's interval is the hull of several.
+"""
+
+import dataclasses
+import math
+import statistics
+from collections.abc import Mapping, Sequence
+
+import pytest
+
+from perfsuite.gate.limits import Compared, Limits
+from perfsuite.gate.verdict import Gate
+from perfsuite.measure import progress
+from perfsuite.measure.measurement import Interval, Metric
+from perfsuite.measure.words import number, percent
+from perfsuite.processes.rerun import ProcessFailed
+from perfsuite.session.mode import Pair, Sampled, Taken
+from perfsuite.session.modes import Gating
+
+LEAST_PROCESSES, MOST_PROCESSES = 3, 5
+
+Seen = dict[str, list[Metric]]
+"""What each process saw of each metric, by title."""
+
+
+class Saving(Gating):
+    """As gating, but sample until a metric is known well, and take it from several processes."""
+
+    def compare(self, pair: Pair, limits: Limits) -> Compared:
+        return self.confirmed(pair, pair.compare(), limits)
+
+    def fails(self, gate: Gate) -> bool:
+        return gate.failed and gate.source == "budget"
+
+    def taken_again(self, item: pytest.Item, sampled: Mapping[str, Sampled]) -> Taken:
+        """Measure the test in fresh processes, until its metrics are narrow; those that are not are not saved."""
+        session = self.session
+        if not sampled or session.options.processes == 1 or session.group is not None or session.timing_refused:
+            return Taken()
+        seen = {title: [each.metric] for title, each in sampled.items()}
+        # Half of the tolerance: that much the interval may add to the limit.
+        allowed = {title: each.tolerance / 2 for title, each in sampled.items()}
+        processes, failure = self._measured(item, seen, allowed)
+        metrics = {title: over_processes(each) for title, each in seen.items()}
+        unsaved = {
+            title: _too_wide(metric, seen[title], allowed[title])
+            for title, metric in metrics.items()
+            if len(seen[title]) > 1 and not is_narrow(metric, allowed[title])
+        }
+        said = (
+            f"{item.nodeid}: its ratios and times are of {processes} of {LEAST_PROCESSES} processes, because a fresh "
+            f"one measured nothing: {failure}"
+        )
+        return Taken(metrics, unsaved, (said,) if failure else ())
+
+    def _measured(self, item: pytest.Item, seen: Seen, allowed: Mapping[str, float]) -> tuple[int, str]:
+        """Add what fresh processes see. Returns the number of processes, and why one of them saw nothing."""
+        processes = 1
+        most = max(MOST_PROCESSES, self.session.options.processes)
+        while processes < LEAST_PROCESSES or (processes < most and not _all_narrow(seen, allowed)):
+            try:
+                with progress.waiting(f"measuring {item.name} for its baseline in fresh process {processes}"):
+                    metrics = self.measure_again(item)
+            except ProcessFailed as error:
+                return processes, str(error)
+            processes += 1
+            for metric in metrics:
+                if metric.title in seen and metric.interval is not None:
+                    seen[metric.title].append(metric)
+        return processes, ""
+
+
+def over_processes(seen: Sequence[Metric]) -> Metric:
+    """One metric of what each process saw: the median of the values, and the hull of the intervals."""
+    intervals = [metric.interval for metric in seen if metric.interval is not None]
+    hull = Interval(min(each.low for each in intervals), max(each.high for each in intervals))
+    value = statistics.median(metric.value for metric in seen)
+    samples = sum(metric.samples or 0 for metric in seen)
+    return dataclasses.replace(seen[0], value=value, interval=hull, samples=samples or None)
+
+
+def is_narrow(metric: Metric, allowed: float) -> bool:
+    """Whether the end of the interval from which limits start is no further from the value than the share `allowed`.
+
+    An end that is not bounded, as of the tail of a few samples, is recorded nowhere.
+    """
+    assert metric.interval is not None
+    far = metric.interval.low if metric.better == "higher" else metric.interval.high
+    return not math.isfinite(far) or abs(far - metric.value) <= allowed * abs(metric.value)
+
+
+def _all_narrow(seen: Seen, allowed: Mapping[str, float]) -> bool:
+    return all(is_narrow(over_processes(each), allowed[title]) for title, each in seen.items())
+
+
+def _too_wide(metric: Metric, seen: Sequence[Metric], allowed: float) -> str:
+    assert metric.interval is not None
+    values = ", ".join(number(each.value) for each in seen)
+    low, high = number(metric.interval.low), number(metric.interval.high)
+    return (
+        f"{len(seen)} processes saw {values} {metric.unit}, in all [{low}, {high}], which is wider than half of the "
+        f"tolerance ({percent(2 * allowed)}); a wider tolerance would settle it, or for perf.compare functions that "
+        "make the calls, or more seconds (--perf-seconds)"
+    )

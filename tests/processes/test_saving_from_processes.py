@@ -1,0 +1,199 @@
+"""`--perf-save` takes sampled metrics from several processes, and leaves out those that differ too much between them."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from perfsuite.measure.measurement import Interval, Metric
+from perfsuite.processes import rerun as processes
+from perfsuite.processes.rerun import ProcessFailed
+from perfsuite.session.saving import is_narrow, over_processes
+
+BODY = """
+import os
+
+def test_step(perf):
+    perf.record("ratio", RATIO, unit="x", kind="ratio", interval=(RATIO - 0.01, RATIO + 0.01))
+    perf.record("time", TIME, unit="us", kind="time", interval=(TIME - 1, TIME + 1))
+    perf.record("calls", 3, unit="calls", kind="count")
+"""
+
+
+def seen(ratio, time=100.0):
+    return [
+        Metric("ratio", ratio, "x", "ratio", interval=Interval(ratio - 0.01, ratio + 0.01), samples=10),
+        Metric("time", time, "us", "time", interval=Interval(time - 1, time + 1), samples=10),
+        Metric("calls", 4, "calls", "count"),
+    ]
+
+
+@pytest.fixture
+def project(pytester):
+    pytester.makeini("[pytest]\naddopts = -p no:cacheprovider\n")
+    return pytester
+
+
+@pytest.fixture
+def write(project):
+    def write(ratio, time=100.0):
+        project.makepyfile(test_it=f"RATIO, TIME = {ratio}, {time}\n{BODY}")
+
+    return write
+
+
+@pytest.fixture
+def further(monkeypatch):
+    """Fresh processes that give these in turn, metrics or the reason why there are none; the requests made."""
+
+    def give(*parts):
+        coming, requests = iter(parts), []
+
+        def measure_again(config, request):
+            requests.append(request)
+            part = next(coming)
+            if isinstance(part, str):
+                raise ProcessFailed(part)
+            return part
+
+        monkeypatch.setattr(processes, "measure_again", measure_again)
+        return requests
+
+    return give
+
+
+def saved(project, test="test_it.py::test_step"):
+    (file,) = (project.path / "baselines").glob("*.json")
+    return json.loads(file.read_text())["metrics"][test]
+
+
+def test_two_fresh_processes_measure_the_whole_test_once_each(project):
+    """Real ones: each sees a ratio of its own, and appends to a file that it ran."""
+    project.makepyfile(
+        test_it="from pathlib import Path\n"
+        "runs = Path(__file__).with_name('runs')\n"
+        "with runs.open('a') as file: file.write('1')\n"
+        "RATIO, TIME = {1: 1.02, 2: 1.0, 3: 1.01}[len(runs.read_text())], 100\n" + BODY
+    )
+    project.runpytest_inprocess("--perf-save").assert_outcomes(passed=1)
+    assert (project.path / "runs").read_text() == "111"
+    entry = saved(project)["ratio"]
+    assert (entry["value"], entry["low"], entry["high"]) == (1.01, 0.99, 1.03)
+    assert (saved(project)["time"]["low"], saved(project)["time"]["high"]) == (99, 101)
+    assert saved(project)["calls"]["value"] == 3
+
+
+def test_a_metric_that_is_not_narrow_after_three_processes_takes_up_to_five(project, further, write):
+    write(1.0)
+    requests = further(seen(1.0), seen(1.04), seen(1.03), "one too many")
+    project.runpytest_inprocess("--perf-save")
+    assert len(requests) == 4
+    assert {each.metric for each in requests} == {None}
+
+
+def test_processes_end_as_soon_as_all_metrics_are_narrow(project, further, write):
+    write(1.0)
+    requests = further(seen(1.0), seen(1.02), seen(1.02), "one too many")
+    result = project.runpytest_inprocess("--perf-save")
+    assert result.ret == 0
+    assert len(requests) == 3
+    assert saved(project)["ratio"]["value"] == pytest.approx(1.01)
+
+
+def test_a_metric_that_never_gets_narrow_keeps_its_old_entry_and_fails_the_session_in_the_end(project, further, write):
+    write(1.0)
+    further(seen(1.0), seen(1.0))
+    assert project.runpytest_inprocess("--perf-save").ret == 0
+    write(2.0, 150)
+    further(seen(2.1, 150), seen(2.0, 151), seen(2.2, 152), seen(2.1, 151))
+    result = project.runpytest_inprocess("--perf-save", "--perf-report=out")
+    result.assert_outcomes(passed=1)
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    result.stdout.fnmatch_lines(
+        [
+            "not saved: test_it.py::test_step: ratio: 5 processes saw 2, 2.1, 2, 2.2, 2.1 x, in all [[]1.99, 2.21], which "
+            "is wider than half of the tolerance (+5 %); *functions that make the calls*"
+        ]
+    )
+    assert saved(project)["ratio"]["value"] == 1.0
+    assert saved(project)["time"]["value"] == 151
+    assert "5 processes saw" in (project.path / "out/report.json").read_text()
+
+
+def test_without_an_old_entry_a_metric_that_is_not_narrow_is_not_in_the_file(project, further, write):
+    write(2.0)
+    further(*[seen(ratio) for ratio in (2.1, 2.2, 2.0, 2.1)])
+    assert project.runpytest_inprocess("--perf-save").ret == pytest.ExitCode.TESTS_FAILED
+    assert saved(project).keys() == {"time", "calls"}
+
+
+def test_a_wider_tolerance_of_the_test_allows_a_wider_interval(project, further):
+    project.makepyfile(
+        test_it=f"RATIO, TIME = 2.0, 100\nimport pytest\npytestmark = pytest.mark.perf(tolerance=0.3)\n{BODY}"
+    )
+    requests = further(seen(2.1), seen(2.2), "one too many")
+    assert project.runpytest_inprocess("--perf-save").ret == 0
+    assert len(requests) == 2
+
+
+def test_a_test_that_cannot_run_again_is_saved_from_what_there_is_and_a_line_says_so(project, further, write):
+    write(1.0)
+    requests = further("it ended with SIGABRT", "one too many")
+    result = project.runpytest_inprocess("--perf-save")
+    assert result.ret == 0
+    assert len(requests) == 1
+    result.stdout.fnmatch_lines(
+        [
+            "test_it.py::test_step: its ratios and times are of 1 of 3 processes, because a fresh one measured nothing: "
+            "it ended with SIGABRT"
+        ]
+    )
+    assert saved(project)["ratio"]["value"] == 1.0
+
+
+@pytest.mark.parametrize("options", [["--perf-save", "--perf-processes=1"], ["--perf"]], ids=["one process", "gating"])
+def test_what_starts_no_process(project, further, write, options):
+    write(1.0)
+    requests = further()
+    assert project.runpytest_inprocess(*options).ret == 0
+    assert requests == []
+
+
+def test_a_test_without_sampled_metrics_starts_no_process(project, further):
+    project.makepyfile("def test_step(perf): perf.record('calls', 3, unit='calls', kind='count')")
+    requests = further()
+    assert project.runpytest_inprocess("--perf-save").ret == 0
+    assert requests == []
+
+
+def test_ctrl_c_while_a_fresh_process_runs_saves_nothing(project, monkeypatch, write):
+    def interrupted(config, request):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(processes, "measure_again", interrupted)
+    write(1.0)
+    result = project.runpytest_inprocess("--perf-save", no_reraise_ctrlc=True)
+    assert result.ret == pytest.ExitCode.INTERRUPTED
+    assert not [*(project.path / "baselines").glob("*.json")]
+    assert Path.cwd() == project.path
+
+
+# What is made of several.
+
+
+def sampled(value, low, high, **fields):
+    return Metric("ratio", value, "x", "ratio", interval=Interval(low, high), **fields)
+
+
+def test_the_metric_of_several_processes_is_their_median_in_the_hull_of_their_intervals():
+    three = [sampled(1.1, 1.05, 1.2, samples=5), sampled(1.0, 0.9, 1.05, samples=6), sampled(1.3, 1.25, 1.31)]
+    assert over_processes(three) == sampled(1.1, 0.9, 1.31, samples=11)
+    assert over_processes([sampled(1, 0.9, 1.1)]) == sampled(1, 0.9, 1.1)
+
+
+def test_narrow_is_the_end_from_which_the_limit_starts():
+    assert is_narrow(sampled(1, 0.5, 1.02), 0.025)
+    assert not is_narrow(sampled(1, 0.99, 1.03), 0.025)
+    assert is_narrow(sampled(1, 0.98, 1.5, better="higher"), 0.025)
+    assert not is_narrow(sampled(1, 0.97, 1.01, better="higher"), 0.025)
+    assert is_narrow(sampled(1, 0.5, float("inf")), 0.025), "no interval is recorded of it"
