@@ -124,7 +124,7 @@ def _to_settle(gate: Gate) -> str:
     """What would decide an open gate, where neither the instrument nor its note says it better."""
     if gate.to_settle or gate.note or "inconclusive" not in (gate.verdict, gate.strict):
         return gate.to_settle
-    if gate.metric.interval is None:
+    if gate.metric.interval is None and gate.metric.samples is None:
         return "its interval: perf.record(..., interval=(low, high)), or (value, value) where it is exact"
     wider = "a wider budget" if gate.source == "budget" else "a wider tolerance="
     return f"a narrower interval (more samples: --perf-seconds), or {wider}"

@@ -27,7 +27,8 @@ def timed(project):
             def test_step(perf): perf.time(call(takes(({to_return}, {to_ready}), name="step")){extra})
             """
         )
-        result = project.runpytest_inprocess(*(options or ["--perf"]), "--perf-report=report")
+        once = "--perf-processes=1"  # another process has no fake clock
+        result = project.runpytest_inprocess(*(options or ["--perf"]), once, "--perf-report=report")
         result.assert_outcomes(**{"passed" if passes else "failed": 1})
         report = json.loads((project.path / "report/report.json").read_text())
         rows = report["tests"][0]["metrics"]
@@ -96,6 +97,15 @@ def test_a_save_records_the_kind_anew(project, timed):
     assert recorded(project)["to return"] == "time"
     timed(100, 1000, "--perf-save")
     assert recorded(project)["to return"] == "info"
+
+
+def test_a_call_of_few_samples_is_undecided_and_says_what_would_settle_it(timed):
+    timed(1000, 1000, "--perf-save")
+    verdicts, result = timed(1000, 1000, "--perf", "--perf-seconds=0.003")
+    assert (verdicts["to return"], verdicts["to ready"]) == ("inconclusive", "inconclusive")
+    result.stdout.fnmatch_lines(
+        ["to settle it: a narrower interval (more samples: --perf-seconds), or a wider tolerance="]
+    )
 
 
 def test_an_open_budget_of_the_tail_says_how_many_samples_it_needs(timed):

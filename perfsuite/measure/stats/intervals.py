@@ -11,6 +11,9 @@ from scipy.stats import linregress, quantile_test
 from perfsuite.measure.measurement import Interval
 from perfsuite.measure.stats.error_rates import INFORMING_ERROR
 
+LEAST_FOR_MEDIAN = 6
+"""Fewer samples have no interval of their median: all of 5 lie on one side of it once in 16 times."""
+
 BATCHES = 20
 """Fewer would widen the interval for chance alone, and more would be alike."""
 
@@ -39,7 +42,7 @@ def median_within_run(samples: np.ndarray) -> Interval:
     Samples that follow each other are alike on a shared machine. So the run is cut into 20 batches, whose medians are
     nearly independent where a 20th of the run outlasts what makes the samples alike (batch means: B. Schmeiser, Batch
     size effects in the analysis of simulation output, Operations Research 30, 1982), and the interval is that of their
-    median. Of fewer than 6 samples it is the range, and infinite where a sample is not finite.
+    median. Of fewer than `LEAST_FOR_MEDIAN` samples it is the range, and infinite where a sample is not finite.
     """
     if not np.isfinite(samples).all():
         return Interval(-math.inf, math.inf)

@@ -14,7 +14,7 @@ from perfsuite.measure.estimate import Estimate
 from perfsuite.measure.measurement import Metric
 from perfsuite.measure.runtime.hostcalls import host_calls
 from perfsuite.measure.stack_room import with_room
-from perfsuite.measure.stats.intervals import line_fit, median_is_known, median_within_run
+from perfsuite.measure.stats.intervals import LEAST_FOR_MEDIAN, line_fit, median_is_known, median_within_run
 from perfsuite.measure.timing.block import (
     COLUMNS,
     Sample,
@@ -67,7 +67,8 @@ class Scaling:
             Metric(f"{name} R^2", self.r_squared, "1", "info", better="higher"),
         ]
         if self.metric != "host_calls":
-            per_unit = Metric(f"{name} per unit", slope.value, "us/unit", "time", "lower", slope.interval, self.rounds)
+            interval = slope.interval if self.rounds >= LEAST_FOR_MEDIAN else None  # the range of a few is no interval
+            per_unit = Metric(f"{name} per unit", slope.value, "us/unit", "time", "lower", interval, self.rounds)
             return [per_unit, *line]
         largest = self.units.argmax()
         exact = Metric(f"{name} at {self.units[largest]:g}", int(self.values[largest]), "calls", "count")

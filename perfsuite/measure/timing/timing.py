@@ -11,7 +11,7 @@ from perfsuite.measure.call import Call
 from perfsuite.measure.measurement import Interval, Metric
 from perfsuite.measure.stack_room import with_room
 from perfsuite.measure.stats.error_rates import INFORMING_ERROR
-from perfsuite.measure.stats.intervals import median_is_known, median_within_run, quantile_interval
+from perfsuite.measure.stats.intervals import LEAST_FOR_MEDIAN, median_is_known, median_within_run, quantile_interval
 from perfsuite.measure.timing.block import Sample, Subject, columns_us, rounding_us, run_block, steady
 
 LEAST_SAMPLES = 100
@@ -59,10 +59,14 @@ class Timing:
     suffixes: ClassVar = (" to return", " to ready", " p99")
 
     def metrics(self, name: str) -> list[Metric]:
-        """The metrics that a gate takes: medians to return and to ready, and the tail."""
+        """The metrics that a gate takes: medians to return and to ready, and the tail.
+
+        The range of a few samples is no interval: such a metric has none.
+        """
+        known = len(self.samples_us) >= LEAST_FOR_MEDIAN
         metrics = (
-            (self.to_return.median_us, self.to_return.interval_us),
-            (self.to_ready.median_us, self.to_ready.interval_us),
+            (self.to_return.median_us, self.to_return.interval_us if known else None),
+            (self.to_ready.median_us, self.to_ready.interval_us if known else None),
             (self.to_ready.p99_us, self.to_ready.p99_interval_us),
         )
         return [

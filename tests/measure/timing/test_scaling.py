@@ -223,6 +223,7 @@ def test_few_rounds_have_their_range_as_interval(blocks):
     interval = fitted.per_unit.interval
     assert (interval.low, interval.high) == pytest.approx((1e6, 3e6))
     assert fitted.per_unit.value == pytest.approx(2e6)
+    assert fitted.metrics("step")[0].interval is None, "a range decides no gate"
 
 
 # What goes wrong.

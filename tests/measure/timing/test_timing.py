@@ -98,6 +98,14 @@ def test_the_metrics_of_a_timing_are_times_with_their_intervals(blocks):
     assert {metric.samples for metric in metrics} == {len(measured.samples_us)}
 
 
+@pytest.mark.parametrize(("samples", "known"), [(5, False), (6, True)])
+def test_the_range_of_a_few_samples_is_no_interval_for_a_gate(blocks, samples, known):
+    measured = time_call(call(takes(1e6)), seconds=samples - 0.5)
+    to_return, to_ready, _ = measured.metrics("step")
+    assert len(measured.samples_us) == samples
+    assert [metric.interval is not None for metric in (to_return, to_ready)] == [known, known]
+
+
 # When sampling stops.
 
 
