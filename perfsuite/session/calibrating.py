@@ -6,6 +6,7 @@ comparison again: there both sides are built anew.
 """
 
 import contextlib
+import dataclasses
 import time
 from collections import Counter
 
@@ -154,6 +155,8 @@ class Calibrating(SessionMode):
 
     def _built_again(self, key: Key, pair: Pair, end: float) -> Comparison:
         """The pair compared in this process; its ratio is kept with those of as many others as there is time for."""
+        if pair.make:  # its interval is over several builds, and scatters less than one build does
+            return dataclasses.replace(pair, make=None).compare(seconds=min(pair.seconds, _GLANCE))
         expected = _mean(self._process_seconds) or _STARTING + pair.seconds
         # As with the gates, the one that goes past the end half of the time keeps to it on average.
         if time.monotonic() + pair.seconds + expected / 2 > end:

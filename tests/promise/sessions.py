@@ -47,13 +47,15 @@ class Outcome:
 class Script:
     """A script of this folder: sessions of the same tests, again and again.
 
-    `tests` is the text of a module with a test `test`, which has one comparison for each of `names`. The sessions run
-    on each of `machines` in turn. Where `save` is true, one session before all others saves the baselines.
+    `tests` is the text of a module with a test `test`, which has one comparison for each of `names`, and for each of
+    `others`, which only `--calls` asks for. The sessions run on each of `machines` in turn. Where `save` is true, one
+    session before all others saves the baselines.
     """
 
     about: str
     tests: str
     names: Sequence[str]
+    others: Sequence[str] = ()
     machines: Sequence[str] = ("quiet",)
     save: bool = False
 
@@ -74,22 +76,21 @@ class Script:
         return outcomes
 
     def _run(self, folder: Path, options: argparse.Namespace) -> list[Outcome]:
-        tests = [f"test_promise.py::test[{name}]" for name in options.calls]
-        common = (*tests, f"--perf-seconds={options.seconds:g}", *options.pytest)
+        common = f"--perf-seconds={options.seconds:g}", *options.pytest
         outcomes = read(folder / _OUTCOMES)
-        done = {(outcome.session, outcome.machine) for outcome in outcomes}
+        done = {(outcome.session, outcome.machine, outcome.name) for outcome in outcomes}
         if self.save and not list((folder / "baselines").glob("*.json")):
-            _pytest(folder, "quiet", "--perf-save", *common)
+            _pytest(folder, "quiet", self.names, "--perf-save", *common)
             files = [load(path) for path in (folder / "baselines").glob("*.json")]
             saved = sum(
                 entry.kind == "ratio" for file in files for of in file.metrics.values() for entry in of.values()
             )
-            print(f"saved {saved} of {len(options.calls)} ratios", file=sys.stderr, flush=True)
+            print(f"saved {saved} of {len(self.names)} ratios", file=sys.stderr, flush=True)
         for session in range(1, options.sessions + 1):
             for machine in options.machines:
-                if (session, machine) not in done:
+                if missing := [name for name in options.calls if (session, machine, name) not in done]:
                     started = time.monotonic()
-                    found = verdicts(_pytest(folder, machine, "--perf", *common), session, machine)
+                    found = verdicts(_pytest(folder, machine, missing, "--perf", *common), session, machine)
                     write(folder / _OUTCOMES, found)
                     outcomes += found
                     took = f"{time.monotonic() - started:.0f} s"
@@ -100,22 +101,24 @@ class Script:
         """The command line. Bad values end the program, with a message that names the option."""
         parser = argparse.ArgumentParser(description=self.about)
         add = parser.add_argument
+        also = f"; there is also {', '.join(self.others)}" if self.others else ""
         add("--sessions", type=_count, default=20, help="on each machine (default: 20)")
         add("--seconds", type=float, default=5.0, help="most sampling for one gate (default: 5)")
-        add("--calls", nargs="+", choices=self.names, default=self.names, metavar="CALL", help=f"of {', '.join(self.names)}")  # fmt: skip
+        add("--calls", nargs="+", choices=[*self.names, *self.others], default=self.names, metavar="CALL", help=f"by default {', '.join(self.names)}{also}")  # fmt: skip
         add("--machines", nargs="+", choices=("quiet", "busy"), default=self.machines, help="as it is, or beside a process on each core that computes")  # fmt: skip
         add("--folder", type=Path, help="keep the outcomes in this folder, and run only the sessions that it lacks")
         add("--pytest", action="append", default=[], metavar="OPTION", help="one more option of pytest, such as --pytest=--perf-processes=1")  # fmt: skip
         return parser.parse_args(arguments)
 
 
-def _pytest(folder: Path, machine: str, *arguments: str) -> str:
-    """One session in a process of its own. Gives the report of --junitxml, or raises `RuntimeError` with the output."""
+def _pytest(folder: Path, machine: str, names: Sequence[str], *arguments: str) -> str:
+    """One session of the tests of these names, in a process of its own. Gives the report of --junitxml, or raises `RuntimeError` with the output."""
     report = folder / "report.xml"
     report.unlink(missing_ok=True)
     path = os.pathsep.join([str(ROOT), str(ROOT / "tests"), *filter(None, [os.environ.get("PYTHONPATH")])])
     environment = {**os.environ, "PYTHONPATH": path, "PYTEST_ADDOPTS": ""}
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", f"--junitxml={report}", *arguments]
+    command += [f"test_promise.py::test[{name}]" for name in names]
     with busy_neighbours() if machine == "busy" else contextlib.nullcontext():
         done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
     if not report.exists():

@@ -48,13 +48,17 @@ QUICK = ["--sessions=1", "--seconds=1", "--pytest=--perf-processes=1"]
 
 
 @pytest.mark.alone
-def test_a_gate_that_fails_is_found_and_a_session_is_not_run_twice(tmp_path, capsys):
+def test_a_gate_that_fails_is_found_and_only_what_the_folder_lacks_is_run(tmp_path, capsys):
     outcomes = DECIDED.main([*QUICK, f"--folder={tmp_path}"])
     assert [(each.name, each.verdict, each.machine) for each in outcomes] == [("fails", "fail", "quiet"), ("passes", "pass", "quiet")]  # fmt: skip
     assert all(each.ratio > 0 and each.seconds > 0 for each in outcomes)
     assert "quiet: 1 of 1 sessions failed" in capsys.readouterr().out
+    write(tmp_path / "others", outcomes[1:])
+    (tmp_path / "others").replace(tmp_path / "outcomes.jsonl")
+    (kept, again) = DECIDED.main([*QUICK, f"--folder={tmp_path}"])
+    assert (kept, again.name) == (outcomes[1], "fails")
     (tmp_path / "report.xml").unlink()
-    assert DECIDED.main([*QUICK, f"--folder={tmp_path}"]) == outcomes
+    assert DECIDED.main([*QUICK, f"--folder={tmp_path}"]) == [kept, again]
     assert not (tmp_path / "report.xml").exists()
 
 
@@ -154,7 +158,7 @@ def test_each_test_of_a_script_compares_by_its_name(script):
     (mark,) = space["test"].pytestmark
     for name in mark.args[1]:
         space["test"](Perf(), name)
-    assert names == mark.args[1] == script.SCRIPT.names
+    assert names == mark.args[1] == [*script.SCRIPT.names, *script.SCRIPT.others]
 
 
 @pytest.mark.parametrize(

@@ -64,7 +64,7 @@ def planned(monkeypatch, tmp_path):
     monkeypatch.setattr(Calibrating, "_in_a_fresh_process", again)
     session = SimpleNamespace(options=options, device="cpu", environment=None, test_key=lambda test: test)
 
-    def planned(*workloads, minutes=10.0, seconds=5.0, fails=False):
+    def planned(*workloads, minutes=10.0, seconds=5.0, fails=False, make=None):
         planned.fails = fails
         plan = Calibrating(session, minutes)
         plan.tests = len(workloads)
@@ -72,7 +72,7 @@ def planned(monkeypatch, tmp_path):
             plan.begin_test()
             for number in range(count):
                 name = f"a/b #{number + 1}" if number else "a/b"
-                pair = Compared(SimpleNamespace(nodeid=f"test_{place}"), name, None, None, "ready", seconds)
+                pair = Compared(SimpleNamespace(nodeid=f"test_{place}"), name, None, None, "ready", seconds, make)
                 plan.compare(pair, Limits())
         return plan, clock.now
 
@@ -109,6 +109,12 @@ def test_a_workload_that_fresh_processes_cannot_make_keeps_what_it_has(planned):
     assert plan.not_again == {("test_0", "a/b to ready"): "it crashed"}
     assert plan.results()[0].builds.count == 2
     assert len(plan.ratios["test_1", "a/b to ready"]) > 2
+
+
+def test_functions_that_make_the_calls_are_no_single_builds(planned):
+    plan, _ = planned(1, make=(None, None))
+    assert plan.ratios == {}
+    assert gates(plan, busy=False)
 
 
 def test_a_short_calibration_starts_no_process(planned):
