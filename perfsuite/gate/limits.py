@@ -42,8 +42,6 @@ class Limits:
         for field, metric in zip(FIELDS, metrics, strict=True):
             if field in self.budget:
                 gate = judge_budget(test, metric, self.budget[field])
-                if not compared.comparison.bounded:
-                    gate = dataclasses.replace(gate, verdict="inconclusive")
                 gates.append(with_evidence(gate, compared.evidence(field)))
         return gates
 

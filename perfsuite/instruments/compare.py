@@ -55,7 +55,7 @@ class CompareInstrument(Instrument):
         gates = limits.judge(self._item.nodeid, metrics, compared)
         evidence = compared.evidence("ratio")
         by_baseline = self._session.judge(self._item.nodeid, ratio, allowed, evidence)
-        failing = [gate for gate in (*gates, by_baseline) if gate.source and self._session.mode.fails(gate)]
+        failing = [gate for gate in (*gates, by_baseline) if self._session.mode.fails(gate)]
         cause = self._cause(pair, compared, ratio, by_budget=failing[0].source == "budget") if failing else ""
         self._recorder.add(ratio, tolerance, dataclasses.replace(evidence, cause=cause))
         self._recorder.add(overhead, tolerance)

@@ -127,7 +127,8 @@ def _to_settle(gate: Gate) -> str:
     if gate.metric.interval is None and gate.metric.samples is None:
         return "its interval: perf.record(..., interval=(low, high)), or (value, value) where it is exact"
     wider = "a wider budget" if gate.source == "budget" else "a wider tolerance="
-    return f"a narrower interval (more samples: --perf-seconds), or {wider}"
+    longer = "" if gate.metric.samples is None else ": --perf-seconds"
+    return f"a narrower interval (more samples{longer}), or {wider}"
 
 
 def _finding(gate: Gate) -> str:

@@ -27,8 +27,7 @@ def timed(project):
             def test_step(perf): perf.time(call(takes(({to_return}, {to_ready}), name="step")){extra})
             """
         )
-        once = "--perf-processes=1"  # another process has no fake clock
-        result = project.runpytest_inprocess(*(options or ["--perf"]), once, "--perf-report=report")
+        result = project.runpytest_inprocess(*(options or ["--perf"]), "--perf-report=report")
         result.assert_outcomes(**{"passed" if passes else "failed": 1})
         report = json.loads((project.path / "report/report.json").read_text())
         rows = report["tests"][0]["metrics"]

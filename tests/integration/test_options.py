@@ -101,7 +101,7 @@ def test_a_metric_that_fails_for_being_undecided_says_so_and_what_would_settle_i
     result = project.runpytest_inprocess("--perf", "--perf-strict=inconclusive", "--perf-report=report")
     result.assert_outcomes(failed=1)
     because = "fails because it is undecided (--perf-strict=inconclusive)"
-    settles = "to settle it: a narrower interval (more samples: --perf-seconds), or a wider tolerance="
+    settles = "to settle it: a narrower interval (more samples), or a wider tolerance="
     result.stdout.fnmatch_lines([f"*ratio is 1 x [[]0.9, 1.2], equal to the baseline 1 x*; {because}", f"*{settles}"])
     report = json.loads((project.path / "report/report.json").read_text())
     (row,) = report["tests"][0]["metrics"]
