@@ -84,6 +84,8 @@ class Compared:
             return dataclasses.replace(gate, rerun=Rerun(seen, self.failure)) if seen or self.failure else gate
         builds_differ = self.builds_differ if self._above(field, gate.limit) else 0.0
         to_settle = SETTLED_BY_BUILDS if self.comparison.builds == 1 else "another limit"
+        if any(each.interval.low <= gate.limit < each.interval.high for each in seen):
+            to_settle = f"more seconds (--perf-seconds), {to_settle}"
         rerun = Rerun(seen, self.failure, builds_differ)
         return dataclasses.replace(gate, verdict="inconclusive", rerun=rerun, to_settle=to_settle)
 

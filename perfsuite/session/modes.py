@@ -17,7 +17,7 @@ import pytest
 
 from perfsuite.gate.calibration_file import builds_differ
 from perfsuite.gate.limits import Compared, Limits
-from perfsuite.measure import progress
+from perfsuite.measure import peers, progress
 from perfsuite.measure.estimate import Estimate
 from perfsuite.measure.measurement import Interval, Metric
 from perfsuite.measure.timing.comparison import Comparison
@@ -68,7 +68,8 @@ class Gating(SessionMode):
 
     @functools.cached_property
     def _builds_differ(self) -> float:
-        return builds_differ(self.session.options.baselines, self.session.device)
+        # Of several processes that measure together only the first needs the files.
+        return peers.agreed(builds_differ(self.session.options.baselines, self.session.device))
 
     def _again(self, pair: Pair, limits: Limits) -> tuple[Estimate, Estimate]:
         budget = dict(limits.budget)

@@ -60,7 +60,8 @@ def run(pytester):
         clock = CLOCK.replace("1e5", "1e8") if head is PLANTED else CLOCK
         pytester.makepyfile(test_step=f"{head}\n{clock}\n\ndef test_step(perf, monkeypatch):\n{body}\n")
         limited = "compare" in body and ("Budget" in body or head is PLANTED)
-        return pytester.runpytest_inprocess(*options, f"--perf-seconds={10 if limited else 0.5}")
+        seconds = f"--perf-seconds={10 if limited else 0.5}"
+        return pytester.runpytest_inprocess(*options, seconds, "--perf-processes=1")
 
     return run
 

@@ -13,6 +13,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
@@ -329,6 +330,19 @@ def test_ctrl_c_while_a_fresh_process_runs_ends_the_session(project, monkeypatch
     project.makepyfile("def test_step(compare): compare(1.2)")
     result = project.runpytest_inprocess("--perf", no_reraise_ctrlc=True)
     assert result.ret == pytest.ExitCode.INTERRUPTED
+
+
+def test_what_a_busy_fresh_process_left_open_more_seconds_settle_too(project, further):
+    project.makepyfile("def test_step(compare): assert compare(1.2).verdict == 'inconclusive'")
+    further(seen(1.2, 1.04, 1.4))
+    result = project.runpytest_inprocess("--perf")
+    result.stdout.fnmatch_lines(["to settle it: more seconds (--perf-seconds), functions that make the calls *"])
+
+
+def test_processes_that_measure_together_start_no_fresh_one():
+    mode = modes.Gating(SimpleNamespace(group=SimpleNamespace(count=4)))
+    with pytest.raises(ProcessFailed, match="4 processes measure together here"):
+        mode.measure_again(None)
 
 
 # In the process that was started. It is a session like any other, so here it runs in this process.
