@@ -72,7 +72,7 @@ def test_a_session_that_saves_and_one_with_regressions(project):
         True,
         sum(map(len, saved_metrics(project))),
     )
-    assert report.header.options == ("--perf-save", "--perf-seconds=0.05")
+    assert report.header.options == ("--perf-save", "--perf-seconds=0.05", "--perf-processes=1")
     assert (report.missing, report.header.exit_status) == ((), 1)
 
     project.makepyfile(test_all=ALL.format(fusions=6, program="(x * 2).sum()"))
