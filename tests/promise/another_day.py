@@ -8,7 +8,7 @@ against compiled code, a call that leaves a program running). Then sessions gate
 and beside a process on each core that computes. Nothing changes in between. Prints a Markdown table of the gates, and how
 many sessions failed.
 
-Saving takes about five minutes, a session about one. With `--folder` the baselines and the outcomes are kept, and only
+Saving takes five to eight minutes, a session about one. With `--folder` the baselines and the outcomes are kept, and only
 the sessions run that the folder lacks.
 """
 
