@@ -363,14 +363,14 @@ def again(project, tmp_path):
 
 
 def test_it_samples_until_the_limits_of_the_request_are_settled_and_ends_where_it_has_handed_over(again):
-    body = "def test_step(compare):\n    compare(1.04, ratio=1.0401)\n    raise RuntimeError('went on')"
+    body = "def test_step(compare):\n    compare(1.04, noise=9, ratio=1.0401)\n    raise RuntimeError('went on')"
     result, folder = again(body, budget={"ratio": 1.5})
     result.assert_outcomes(skipped=1)
     ratio, overhead = read_metrics(folder)
-    assert ratio.value == pytest.approx(1.04, abs=0.01)
-    assert overhead.value == pytest.approx(4, abs=1)
+    assert ratio.value == pytest.approx(1.04, abs=0.05)
+    assert overhead.value == pytest.approx(4, abs=5)
     result, folder = again(body, budget={"ratio": 1.0401})
-    assert read_metrics(folder)[0].samples > ratio.samples, "fewer would have settled the other limit"
+    assert read_metrics(folder)[0].samples > 1.5 * ratio.samples, "fewer settle the other limit"
 
 
 def test_what_comes_before_the_comparison_is_sampled_for_a_moment_and_not_gated(again):
