@@ -1,7 +1,7 @@
 """The mode of a session with --perf-save: it takes every sampled metric from several processes.
 
 What differs between processes (where memory and programs lie) is the same for all samples of one, so an interval of one
-process would be too narrow for the next session. A baseline's interval is the hull of several.
+process would be too narrow for the next session. A baseline's interval is one over several.
 """
 
 import dataclasses
@@ -15,6 +15,8 @@ from perfsuite.gate.limits import Compared, Limits
 from perfsuite.gate.verdict import Gate
 from perfsuite.measure import progress
 from perfsuite.measure.measurement import Interval, Metric
+from perfsuite.measure.stats.error_rates import INFORMING_ERROR
+from perfsuite.measure.timing.builds import over_builds
 from perfsuite.measure.words import number, percent
 from perfsuite.processes.rerun import ProcessFailed
 from perfsuite.session.mode import Pair, Sampled, Taken
@@ -74,12 +76,20 @@ class Saving(Gating):
 
 
 def over_processes(seen: Sequence[Metric]) -> Metric:
-    """One metric of what each process saw: the median of the values, and the hull of the intervals."""
-    intervals = [metric.interval for metric in seen if metric.interval is not None]
-    hull = Interval(min(each.low for each in intervals), max(each.high for each in intervals))
-    value = statistics.median(metric.value for metric in seen)
+    """One metric of what each process saw: the mean, with Student's interval over the processes.
+
+    What scatters within a process makes the processes differ as well, so that interval holds it. Two processes are too
+    few for one: theirs are the intervals of both in one.
+    """
+    if len(seen) < LEAST_PROCESSES:
+        intervals = [metric.interval for metric in seen if metric.interval is not None]
+        interval = Interval(min(each.low for each in intervals), max(each.high for each in intervals))
+        value = statistics.median(metric.value for metric in seen)
+    else:
+        estimate = over_builds([metric.value for metric in seen], INFORMING_ERROR)
+        value, interval = estimate.value, estimate.interval
     samples = sum(metric.samples or 0 for metric in seen)
-    return dataclasses.replace(seen[0], value=value, interval=hull, samples=samples or None)
+    return dataclasses.replace(seen[0], value=value, interval=interval, samples=samples or None)
 
 
 def is_narrow(metric: Metric, allowed: float) -> bool:
@@ -101,7 +111,7 @@ def _too_wide(metric: Metric, seen: Sequence[Metric], allowed: float) -> str:
     values = ", ".join(number(each.value) for each in seen)
     low, high = number(metric.interval.low), number(metric.interval.high)
     return (
-        f"{len(seen)} processes saw {values} {metric.unit}, in all [{low}, {high}], which is wider than half of the "
+        f"{len(seen)} processes saw {values} {metric.unit}, together [{low}, {high}], which is wider than half of the "
         f"tolerance ({percent(2 * allowed)}); a wider tolerance would settle it, or for perf.compare functions that "
         "make the calls, or more seconds (--perf-seconds)"
     )
