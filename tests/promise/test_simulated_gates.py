@@ -93,8 +93,11 @@ def test_the_busy_machine_of_the_simulation_is_as_busy_as_a_real_one():
     """On a 2-core machine with a busy process on each core the sign test's interval at an error of 3.1e-6, of 2000
     pairs of a 1.2 ms call, was 0.9 to 1.6 % wide to each side.
     """
-    a, b = (np.log(side)[:, None] for side in sides(np.random.default_rng(8), busy, 2000, 5))
-    assert 0.009 <= shift_interval([(a, b)], 3.1e-6).half_width <= 0.016
+    widths = []
+    for seed in range(10):
+        a, b = (np.log(side)[:, None] for side in sides(np.random.default_rng(seed), busy, 2000, 5))
+        widths.append(shift_interval([(a, b)], 3.1e-6).half_width)
+    assert 0.009 <= np.median(widths) <= 0.016
 
 
 @pytest.mark.parametrize("model", MODELS, ids=name)
