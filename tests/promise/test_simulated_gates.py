@@ -15,7 +15,13 @@ from promise.simulation import MODELS, OF_BOTH, busy, caught, false_decisions, g
 FIVE_SECONDS = 1300
 """Pairs of a 1.2 ms call, about."""
 
-HARDEST = (simulation.autoregressive_9, simulation.telegraph, simulation.flipping, simulation.noisier)
+HARDEST = (
+    simulation.autoregressive_5,
+    simulation.autoregressive_9,
+    simulation.telegraph,
+    simulation.flipping,
+    simulation.noisier,
+)
 
 
 def name(model):
