@@ -21,8 +21,9 @@ SMALL = 2
 FIRST = LEAST_WINDOWS * WINDOW
 """Pairs at the first look of a confidence sequence."""
 
-MANY = 150
-"""Where there is time for fewer pairs, the rank sum judges: the sequence would hardly have begun to narrow."""
+MANY = 200
+"""Where there is time for fewer pairs, the rank sum judges. Blocks that do not count leave about 130 of 200, and the
+sequence needs 120 to begin."""
 
 GROWTH = 1.15
 """A confidence sequence may look at any time; it does so rarely because a look takes up to a tenth of a second."""
@@ -46,7 +47,7 @@ class Look:
 
 
 class Looks:
-    """The looks at one comparison for which there is time for about `pairs` pairs.
+    """The looks at one comparison for which there is time for about `pairs` pairs, if all blocks counted.
 
     The intervals of all looks hold at once with probability 1 - `error`. Those of the rank sum assume that a block
     takes as long as it takes whichever side runs. Those of the sequence need no such assumption.

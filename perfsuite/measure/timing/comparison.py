@@ -152,9 +152,10 @@ def compare_calls(
     seed: int | None = None,
     error: float = DECIDING_ERROR,
 ) -> Comparison:
-    """Compare two calls in windows of up to 5 pairs, each window in random order, for at most `seconds`.
+    """Compare two calls in windows of up to 5 pairs, each window in random order, for at most `seconds` of sampling.
 
     Warms both first; a compile while sampling raises `RecompilationError`. The first tenth of the time does not count.
+    The blocks that a side runs where the sides change are part of the time, but for slow calls, which need it all.
     Looks at the intervals now and then (`Looks`), and stops when `settled` says so: by default once the ratio is known
     to 0.5 %. `error` is the chance that the interval of the ratio, or that of the overhead, misses the truth at any
     look.
@@ -167,12 +168,13 @@ def compare_calls(
     what = f"comparing {candidate.label} with {reference.label}"
     with steady(*sides), progress.sampling(what, seconds) as report:
         started = time.monotonic()
+        looks = Looks(_burn_in(turns, seconds), error)
+        sampling = time.monotonic()
 
         def time_passed() -> float:
-            passed = time.monotonic() - started
-            return peers.agreed(passed / seconds if seconds else math.inf)
+            passed = time.monotonic() - sampling - (0.0 if looks.sequential else turns.uncounted_seconds)
+            return peers.agreed(passed / (seconds * (1 - BURN_IN)) if seconds else math.inf)
 
-        looks = Looks(_burn_in(turns, time_passed), error)
         while True:
             passed = time_passed()
             if turns.pairs >= LEAST_PAIRS and looks.due(turns.pairs, passed):
@@ -206,7 +208,12 @@ class Turns:
         self.rounding_us = rounding_us(*sides)
         self._order = random.Random(seed)
         self._last: int | None = None
+        self.forget()
+
+    def forget(self) -> None:
+        """Drop the samples so far."""
         self._samples: tuple[list[Sample], list[Sample]] = ([], [])
+        self.counted_seconds = self.uncounted_seconds = 0.0
 
     @property
     def pairs(self) -> int:
@@ -216,15 +223,17 @@ class Turns:
         """Add a window of so many samples of each side, every order of the blocks as likely as any other."""
         turns = [0, 1] * pairs
         self._order.shuffle(turns)
+        started = now = time.monotonic()
+        uncounted = 0.0
         for side in turns:
             if side != self._last:
                 run_block(self._sides[side])
+                uncounted += time.monotonic() - now
             self._samples[side].append(run_block(self._sides[side]))
             self._last = side
-
-    def forget(self) -> None:
-        """Drop the samples so far."""
-        self._samples = ([], [])
+            now = time.monotonic()
+        self.uncounted_seconds += uncounted
+        self.counted_seconds += now - started - uncounted
 
     def times_us(self) -> list[np.ndarray]:
         """Microseconds of the candidate and of the reference, each of shape (pairs, 2): to return and to ready.
@@ -235,15 +244,16 @@ class Turns:
         return [columns_us(peers.slowest(samples), side.call.label) for samples, side in pairs]
 
 
-def _burn_in(turns: Turns, time_passed: Callable[[], float]) -> float:
-    """Run pairs that do not count, and return for how many more there is time."""
+def _burn_in(turns: Turns, seconds: float) -> float:
+    """Run pairs that do not count, and return for how many there would be time if all blocks counted."""
+    started = time.monotonic()
     while True:
         turns.take(1)
-        passed = time_passed()
-        if passed >= BURN_IN:
-            pairs = turns.pairs
-            turns.forget()
-            return pairs * max(0.0, 1 - passed) / passed
+        if peers.agreed(time.monotonic() - started >= BURN_IN * seconds):
+            break
+    pairs = peers.agreed(seconds * (1 - BURN_IN) * turns.pairs / max(turns.counted_seconds, 1e-9))
+    turns.forget()
+    return pairs
 
 
 def _precise(ratio: Estimate, overhead: Estimate) -> bool:

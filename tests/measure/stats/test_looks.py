@@ -16,7 +16,7 @@ def times(pairs, seed=0):
 
 @pytest.mark.parametrize(
     ("pairs", "window", "sequential"),
-    [(0, 1, False), (9, 1, False), (10, 2, False), (49, 2, False), (50, 5, False), (149, 5, False), (150, 5, True)],
+    [(0, 1, False), (9, 1, False), (10, 2, False), (49, 2, False), (50, 5, False), (199, 5, False), (200, 5, True)],
 )
 def test_the_pairs_for_which_there_is_time_choose_window_and_rule(pairs, window, sequential):
     looks = Looks(pairs)

@@ -169,7 +169,7 @@ def test_a_slow_call_has_smaller_windows(blocks, us, window):
     compared = compare_calls(*sides(us, us), settled=never, seconds=5)
     assert compared.window == window
     assert compared.pairs % window == 0
-    assert 5 < compared.seconds <= 6.5
+    assert 5 < compared.seconds <= 10
 
 
 def test_a_seed_repeats_the_order_and_none_does_not(blocks):
@@ -236,7 +236,7 @@ def test_an_open_metric_gates_nothing(blocks):
 
 
 def test_ten_pairs_are_enough_for_an_interval(blocks):
-    compared = compare_calls(*sides(2e6, 1e6), seconds=90, settled=never)
+    compared = compare_calls(*sides(2e6, 1e6), seconds=50, settled=never)
     assert compared.bounded
     assert 10 <= compared.pairs <= 20
     assert compared.ratio.interval.high == pytest.approx(2)
