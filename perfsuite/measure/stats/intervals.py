@@ -27,7 +27,9 @@ def quantile_interval(samples: np.ndarray, quantile: float, error: float) -> Int
     samples = np.asarray(samples, dtype=np.float64)
     if not len(samples) or not np.isfinite(samples).all():
         return Interval(-math.inf, math.inf)
-    low, high = quantile_test(samples, q=0, p=quantile).confidence_interval(1 - error)
+    # Both ends by the same rule: where a chance is exactly half of the error, SciPy's rules for the two ends differ.
+    low = quantile_test(samples, q=0, p=quantile).confidence_interval(1 - error).low
+    high = -quantile_test(-samples, q=0, p=1 - quantile).confidence_interval(1 - error).low
     return Interval(-math.inf if math.isnan(low) else float(low), math.inf if math.isnan(high) else float(high))
 
 
