@@ -79,26 +79,6 @@ def seen(ratio, low, high, overhead=(5.0, 4.0, 6.0)):
     ]
 
 
-@pytest.fixture
-def further(monkeypatch):
-    """Further processes that give these in turn, metrics or the reason why there are none; the requests made."""
-
-    def give(*parts):
-        coming, requests = iter(parts), []
-
-        def measure_again(config, request):
-            requests.append(request)
-            part = next(coming)
-            if isinstance(part, str):
-                raise ProcessFailed(part)
-            return part
-
-        monkeypatch.setattr(processes, "measure_again", measure_again)
-        return requests
-
-    return give
-
-
 # With real processes.
 
 

@@ -8,7 +8,6 @@ from scipy import stats
 
 from perfsuite.measure.measurement import Interval, Metric
 from perfsuite.processes import rerun as processes
-from perfsuite.processes.rerun import ProcessFailed
 from perfsuite.session.saving import is_narrow, over_processes
 
 BODY = """
@@ -41,26 +40,6 @@ def write(project):
         project.makepyfile(test_it=f"RATIO, TIME = {ratio}, {time}\n{BODY}")
 
     return write
-
-
-@pytest.fixture
-def further(monkeypatch):
-    """Fresh processes that give these in turn, metrics or the reason why there are none; the requests made."""
-
-    def give(*parts):
-        coming, requests = iter(parts), []
-
-        def measure_again(config, request):
-            requests.append(request)
-            part = next(coming)
-            if isinstance(part, str):
-                raise ProcessFailed(part)
-            return part
-
-        monkeypatch.setattr(processes, "measure_again", measure_again)
-        return requests
-
-    return give
 
 
 def saved(project, test="test_it.py::test_step"):
