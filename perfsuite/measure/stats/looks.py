@@ -39,11 +39,10 @@ class Look:
     ratio: Estimate
     overhead: Estimate
 
-    @property
-    def bounded(self) -> bool:
-        """Whether the pairs are enough for an interval, to both sides."""
-        interval = self.ratio.interval
-        return interval.low > 0 and math.isfinite(interval.high)
+
+def is_bounded(ratio: Estimate) -> bool:
+    """Whether the pairs of a ratio are enough for an interval, to both sides."""
+    return ratio.interval.low > 0 and math.isfinite(ratio.interval.high)
 
 
 class Looks:

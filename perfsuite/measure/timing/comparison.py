@@ -25,7 +25,7 @@ from perfsuite.measure.estimate import Estimate
 from perfsuite.measure.measurement import Metric
 from perfsuite.measure.stack_room import with_room
 from perfsuite.measure.stats.error_rates import DECIDING_ERROR
-from perfsuite.measure.stats.looks import Looks, fewest_pairs
+from perfsuite.measure.stats.looks import Looks, fewest_pairs, is_bounded
 from perfsuite.measure.timing.block import (
     COLUMNS,
     Sample,
@@ -66,8 +66,8 @@ class Comparison:
     `ratio` is the median of candidate / reference over the pairs that share a window, `overhead_us` the median of
     candidate - reference in microseconds. Whoever holds the budget sets `verdict`. `candidate_us` and `reference_us`
     are the samples, shape (pairs, 2), the columns to return and to ready, in the order of sampling, `window` of them in
-    each window. `builds` is how many builds of both calls gave the samples; of several, the intervals are over the
-    builds (`timing.builds`).
+    each window. `seconds` is the time that counts against the most that was asked for. `builds` is how many builds of
+    both calls gave the samples; of several, the intervals are over the builds (`timing.builds`).
     """
 
     candidate: str
@@ -99,7 +99,7 @@ class Comparison:
     @property
     def bounded(self) -> bool:
         """Whether the pairs are enough for an interval."""
-        return self.ratio.interval.low > 0 and math.isfinite(self.ratio.interval.high)
+        return is_bounded(self.ratio)
 
     def metrics(self, name: str) -> list[Metric]:
         """The metrics that a gate takes. The overhead is info: the ratio gates the same thing without its drift.
@@ -169,24 +169,19 @@ def compare_calls(
     with steady(*sides), progress.sampling(what, seconds) as report:
         started = time.monotonic()
         looks = Looks(_burn_in(turns, seconds), error)
-        sampling = time.monotonic()
-
-        def time_passed() -> float:
-            passed = time.monotonic() - sampling - (0.0 if looks.sequential else turns.uncounted_seconds)
-            return peers.agreed(passed / (seconds * (1 - BURN_IN)) if seconds else math.inf)
-
+        burnt_in = time.monotonic()
         while True:
-            passed = time_passed()
+            sampling = time.monotonic() - burnt_in - (0.0 if looks.sequential else turns.uncounted_seconds)
+            passed = peers.agreed(sampling / (seconds * (1 - BURN_IN)) if seconds else math.inf)
             if turns.pairs >= LEAST_PAIRS and looks.due(turns.pairs, passed):
                 candidate_us, reference_us = turns.times_us()
                 column = COLUMNS[until]
                 look = looks.look(candidate_us[:, column], reference_us[:, column], turns.rounding_us)
-                if peers.agreed(passed > 1 or (look.bounded and settled(look.ratio, look.overhead))):
+                if peers.agreed(passed > 1 or (is_bounded(look.ratio) and settled(look.ratio, look.overhead))):
                     break
             if report is not None:  # between windows, whose order is random: its cost falls on either side alike
                 report()
             turns.take(looks.window)
-        took = time.monotonic() - started
     return Comparison(
         candidate=candidate.label,
         reference=reference.label,
@@ -195,7 +190,7 @@ def compare_calls(
         overhead_us=look.overhead,
         candidate_us=candidate_us,
         reference_us=reference_us,
-        seconds=took,
+        seconds=burnt_in - started + sampling,
         window=looks.window,
     )
 

@@ -7,8 +7,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from scipy import signal
 
 from perfsuite.measure.measurement import Interval
+from perfsuite.measure.stats import sequence
 from perfsuite.measure.stats.rank_sum import shift, shift_interval
 from perfsuite.measure.stats.sequence import LEAST_WINDOWS, excludes, sequence_interval
 
@@ -66,6 +68,29 @@ def test_neighbours_that_are_alike_widen_it():
     waves = order[np.argsort(np.argsort(np.sin(np.arange(400) * 2 * np.pi / 50)))]
     plain, slow = sequence_interval((a, b), 0.001), sequence_interval((a[waves], b[waves]), 0.001)
     assert slow.half_width > 1.5 * plain.half_width
+
+
+def test_noise_of_a_sides_own_that_neighbours_hardly_show_is_seen_in_sums():
+    """A side that wanders slowly, by half of what its blocks scatter: neighbouring windows are correlated by a third."""
+    wrong = 0
+    for seed in range(200):
+        a, b = windows(seed, 800)
+        shocks = 0.5 * math.sqrt(1 - 0.95**2) * np.random.default_rng([1, seed]).normal(size=800)
+        wander = signal.lfilter([1], [1, -0.95], shocks)
+        wrong += excludes((a + wander[:, None], b), 0.0, 0.001)
+    assert wrong <= 1, "without the sums of several scores it is 10 and more"
+
+
+@pytest.mark.parametrize("correlation", [0.3, 0.5, 0.6])
+def test_what_correlation_adds_to_the_variance_is_not_underestimated_of_few_sums(correlation):
+    """2 r / (1 - r) of it; without the correction of its bias a fifth less comes out."""
+    rng = np.random.default_rng(0)
+    added = []
+    for _ in range(2000):
+        series = signal.lfilter([1], [1, -correlation], rng.normal(size=100))[-52:]
+        centred = series - series.mean()
+        added.append(sequence._correlated(centred) / (centred @ centred))
+    assert np.median(added) == pytest.approx(2 * correlation / (1 - correlation), rel=0.06)
 
 
 @settings(max_examples=60, deadline=None)

@@ -164,12 +164,27 @@ def test_the_first_tenth_of_the_time_does_not_count(blocks):
     assert compared.seconds == pytest.approx(1, abs=0.01), "but it is part of the time"
 
 
-@pytest.mark.parametrize(("us", "window"), [(3.4e5, 1), (1e5, 2), (20e3, 5), (100, 5)])
+@pytest.mark.parametrize(("us", "window"), [(3.4e5, 1), (2e5, 2), (1e5, 2), (20e3, 5), (100, 5)])
 def test_a_slow_call_has_smaller_windows(blocks, us, window):
     compared = compare_calls(*sides(us, us), settled=never, seconds=5)
     assert compared.window == window
     assert compared.pairs % window == 0
-    assert 5 < compared.seconds <= 10
+    assert 5 < compared.seconds <= 5 + 20 * us / 1e6, "a burn-in of one pair, and a window that goes past the end"
+
+
+def test_the_blocks_that_do_not_count_take_no_time_from_slow_calls(blocks):
+    slow, fast = (compare_calls(*sides(us, us), settled=never, seconds=5) for us in (100e3, 1e3))
+    assert 23 <= slow.pairs <= 24, "4.5 seconds, of 0.2 each"
+    assert blocks.seconds > 5 + slow.seconds
+    assert 1300 < fast.pairs < 1600, "of 2250"
+
+
+def test_the_seconds_that_a_slow_call_is_said_to_need_are_enough_and_no_more_than_half_too_many(blocks):
+    compared = compare_calls(*sides(1e6, 1e6), settled=never, seconds=10)
+    assert compared.pairs == 5
+    said = int(compared.to_settle(1.1).partition("--perf-seconds=")[2].removesuffix(")"))
+    assert compare_calls(*sides(1e6, 1e6), settled=never, seconds=said).bounded
+    assert not compare_calls(*sides(1e6, 1e6), settled=never, seconds=said / 1.5).bounded
 
 
 def test_a_seed_repeats_the_order_and_none_does_not(blocks):
@@ -217,13 +232,21 @@ def test_slow_calls_still_make_three_pairs(blocks, seconds):
     assert compared.pairs == 3
 
 
+def test_a_look_without_an_interval_settles_nothing(blocks):
+    asked = []
+    compared = compare_calls(*sides(2e6, 1e6), settled=lambda *now: asked.append(now) or True, seconds=20)
+    assert not asked
+    assert compared.seconds > 20, "a look after a quarter of the time has three pairs"
+
+
 def test_too_few_pairs_leave_the_metric_open(blocks):
     compared = compare_calls(*sides([2e6, 3e6, 4e6], 1e6), seconds=12)
     assert 3 <= compared.pairs < 10
     assert not compared.bounded
     assert compared.ratio.interval == Interval(0, math.inf)
     assert compared.overhead_us.interval == Interval(-math.inf, math.inf)
-    assert compared.ratio.value == pytest.approx(np.median(compared.candidate_us[:, 1] / compared.reference_us[:, 1]))
+    ratios = compared.candidate_us[:, 1] / compared.reference_us[:, 1]
+    assert compared.ratio.value == pytest.approx(math.exp(np.median(np.log(ratios))))
     assert compared.overhead_us.value == np.median(compared.candidate_us[:, 1] - compared.reference_us[:, 1])
 
 
