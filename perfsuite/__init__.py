@@ -4,18 +4,38 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from perfsuite.fixture import Perf
     from perfsuite.gate.budget import Budget, BudgetExceeded
     from perfsuite.measure.call import call
-    from perfsuite.measure.errors import MeasurementError, RecompilationError, TransferError
+    from perfsuite.measure.errors import (
+        MeasurementError,
+        RecompilationError,
+        SignatureWarning,
+        TransferError,
+        UnwarmedSignatureError,
+    )
 
-__all__ = ["Budget", "BudgetExceeded", "MeasurementError", "RecompilationError", "TransferError", "call"]
+__all__ = [
+    "Budget",
+    "BudgetExceeded",
+    "MeasurementError",
+    "Perf",
+    "RecompilationError",
+    "SignatureWarning",
+    "TransferError",
+    "UnwarmedSignatureError",
+    "call",
+]
 
 _MODULES = {
     "Budget": "perfsuite.gate.budget",
     "BudgetExceeded": "perfsuite.gate.budget",
     "MeasurementError": "perfsuite.measure.errors",
+    "Perf": "perfsuite.fixture",
     "RecompilationError": "perfsuite.measure.errors",
+    "SignatureWarning": "perfsuite.measure.errors",
     "TransferError": "perfsuite.measure.errors",
+    "UnwarmedSignatureError": "perfsuite.measure.errors",
     "call": "perfsuite.measure.call",
 }
 

@@ -2,7 +2,7 @@
 
 from perfsuite.instruments.compare import CompareInstrument
 from perfsuite.instruments.compiles import CompilesInstrument
-from perfsuite.instruments.fast_path import FastPathInstrument
+from perfsuite.instruments.dispatches import DispatchesInstrument
 from perfsuite.instruments.host_calls import HostCallsInstrument
 from perfsuite.instruments.memory import MemoryInstrument
 from perfsuite.instruments.program import ProgramInstrument
@@ -20,7 +20,7 @@ class Perf(
     CompareInstrument,
     ScalingInstrument,
     HostCallsInstrument,
-    FastPathInstrument,
+    DispatchesInstrument,
     WaitsInstrument,
     TransfersInstrument,
     MemoryInstrument,
@@ -29,8 +29,9 @@ class Perf(
 ):
     """The instruments, for one test. Get it by asking for the fixture `perf`.
 
-    Every metric is recorded under a name that is unique in the test: the name of the function, or `name=`. A budget is
-    checked where it is given and raises `BudgetExceeded`; baselines are checked when the test's body has ended.
+    A metric is recorded by its instrument and `name=`, or else by its place among the instrument's calls in the test,
+    and is shown with the name of the function. A budget is checked where it is given and raises `BudgetExceeded`;
+    baselines are checked when the test's body has ended.
     """
 
     def record(

@@ -4,6 +4,7 @@ The hooks that run only with --perf, and the fixtures, import inside what costs 
 Hooks: https://docs.pytest.org/en/stable/reference/reference.html#hooks
 """
 
+from collections.abc import Generator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,8 +19,9 @@ if TYPE_CHECKING:
 _OPTIONS = pytest.StashKey[Options]()
 
 _ERRORS = "perfsuite.measure.errors"
-_LIBRARIES = {"jax", "jaxlib", "equinox", "flax", "optax", "perfsuite"}
-"""Tracebacks leave their frames out where perfsuite raises from inside JAX: the message says everything they would."""
+_LIBRARIES = {"jax", "jaxlib", "equinox", "flax", "optax", "perfsuite", "contextlib"}
+"""Tracebacks leave their frames out where perfsuite raises from inside JAX, or at the end of a block of the test: the
+message says everything they would."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
@@ -27,8 +29,19 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 @pytest.hookimpl(tryfirst=True)  # before any conftest is imported
-def pytest_load_initial_conftests(early_config: pytest.Config) -> None:
-    early_config.stash[LAUNCH] = Launch.of(early_config)
+def pytest_load_initial_conftests(early_config: pytest.Config, args: list[str]) -> None:
+    early_config.stash[LAUNCH] = Launch.of(early_config, args)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_report_header(config: pytest.Config) -> Generator[None, list, list]:
+    """Leave out the header of pytest-benchmark, which perfsuite requires, where none of its options asks for it."""
+    lines = yield
+    benchmark = config.pluginmanager.get_plugin("benchmark")
+    if benchmark is None or config.stash[LAUNCH].asks_for_benchmarks:
+        return lines
+    own = benchmark.pytest_report_header(config)
+    return [each for each in lines if each != own]
 
 
 @pytest.hookimpl(tryfirst=True)  # before any plugin is configured
@@ -89,11 +102,12 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         config.hook.pytest_deselected(items=others)
 
 
-@pytest.hookimpl(tryfirst=True)  # before pytest makes its report of it
-def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo) -> None:
+@pytest.hookimpl(wrapper=True, tryfirst=True)  # before pytest makes its report of it
+def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo) -> Generator[None, pytest.TestReport, object]:
     """Leave the libraries' frames out of the traceback of a recompilation or a transfer; --full-trace has them."""
     error = call.excinfo
-    if error is not None and type(error.value).__module__ == _ERRORS and not item.config.option.fulltrace:
+    module = "" if error is None else type(error.value).__module__
+    if error is not None and module == _ERRORS and not item.config.option.fulltrace:
         # Not by `ExceptionInfo.traceback`, which pytest builds again from these when it cuts its own frames off.
         entry = error.tb
         while entry.tb_next is not None:
@@ -101,6 +115,20 @@ def pytest_runtest_makereport(item: pytest.Item, call: pytest.CallInfo) -> None:
                 entry.tb_next = entry.tb_next.tb_next
             else:
                 entry = entry.tb_next
+    report = yield
+    report.perfsuite_says_why = module.startswith("perfsuite.")  # type: ignore[attr-defined]
+    return report
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
+    """Leave perfsuite's messages out of pytest's short summary, which comes next: they stand above it."""
+    for report in terminalreporter.stats.get("failed", ()) if config.option.tbstyle != "no" else ():
+        if getattr(report, "perfsuite_says_why", False):
+            if isinstance(report.longrepr, str):
+                report.longrepr = None
+            else:
+                report.longrepr.reprcrash = None
 
 
 def _is_of_library(names: dict) -> bool:

@@ -27,8 +27,8 @@ _TIMING = (*_COMPILES, "measure/stats", "measure/runtime", "measure/timing")
 _PROGRAM = (*_COMPAT, "measure/hlo", "measure/targets", "measure/program")
 _MEASURE = (*_TIMING, *_PROGRAM, "measure/profiler")
 _GATE = (*_MEASURE, "gate")
-_SESSION = (*_GATE, "options", "processes", "session")
-_REPORT = (*_SESSION, "history", "upgrade", "report")
+_SESSION = (*_GATE, "options", "processes", "history", "session")
+_REPORT = (*_SESSION, "upgrade", "report")
 _SHOWN = (*_REPORT, "report/terminal")
 
 MAY_IMPORT: dict[str, tuple[str, ...]] = {
@@ -55,7 +55,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "fixture": (*_SESSION, "instruments"),
     "hooks": (*_SHOWN, "instruments", "fixture"),
     "plugin": ("options", "processes", "measure/compiles", "fixture", "hooks"),
-    "__init__": ("measure", "gate"),
+    "__init__": ("measure", "gate", "fixture"),
     "__main__": ("commands",),
     "workloads": (),
     "workloads/training": ("workloads",),

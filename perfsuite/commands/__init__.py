@@ -6,10 +6,14 @@ or `HistoryError` for a file that it cannot read.
 """
 
 import argparse
+import contextlib
+import importlib.metadata
+import io
 import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
+from pathlib import Path
 from typing import Any
 
 from perfsuite.history import HistoryError
@@ -45,10 +49,35 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return 141
 
 
+def project_baselines() -> Path:
+    """The folder of this project's baselines, as pytest would find it from here: by its option, ini file and rootdir.
+
+    Raises `CommandError` where pytest refuses its configuration.
+    """
+    import pytest  # the other commands start without it
+
+    folders: list[Path] = []
+
+    class Asking:
+        @pytest.hookimpl(tryfirst=True)
+        def pytest_cmdline_main(self, config: pytest.Config) -> int:
+            given = config.getoption("perf_baselines", None)
+            folders.append(Path(given) if given else config.rootpath / config.getini("perf_baselines"))
+            return 0
+
+    said = io.StringIO()
+    with contextlib.redirect_stderr(said):
+        pytest.main(["--noconftest"], plugins=[Asking()])
+    if not folders:
+        raise CommandError(f"name the file: pytest cannot read its configuration here: {said.getvalue().strip()}")
+    return Path(os.path.relpath(folders[0]))
+
+
 def _parser(given: Sequence[str]) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="perfsuite", description="Read, compare and follow the baselines that `pytest --perf-save` records."
     )
+    parser.add_argument("--version", action="version", version=f"perfsuite {importlib.metadata.version('perfsuite')}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     # Load the named command alone, so that it starts fast.
     for name in given[:1] if given[:1] and given[0] in COMMANDS else COMMANDS:

@@ -2,7 +2,8 @@
 
 Noise is not worse: a metric is worse when a gate would fail with the older
 metric as its baseline, and the two intervals lie apart. With a revision alone,
-every file of the folder `baselines` is compared with the file at that revision.
+every file of the folder `baselines` is compared with that at the revision.
+Without arguments, every file of this project is compared with HEAD.
 """
 
 import argparse
@@ -10,7 +11,7 @@ import os
 from collections.abc import Iterator
 from pathlib import Path
 
-from perfsuite.commands import PATTERN_HELP, CommandError
+from perfsuite.commands import PATTERN_HELP, CommandError, project_baselines
 from perfsuite.gate.baseline import Baselines
 from perfsuite.history.comparing import compare
 from perfsuite.history.selecting import select
@@ -21,6 +22,7 @@ from perfsuite.report.terminal.output import style
 SUMMARY = "show what differs between two baseline files, by the gate's rules"
 
 EXAMPLES = """examples:
+  perfsuite diff                                      all files with HEAD's
   perfsuite diff main                                 every file of baselines/
   perfsuite diff main baselines/cpu.json              one file
   perfsuite diff v1.0:baselines/cpu.json main:baselines/cpu.json
@@ -30,7 +32,9 @@ EXAMPLES = """examples:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
-    parser.add_argument("old", metavar="OLD", help="a baseline file, REVISION:PATH of git, or a REVISION of NEW")
+    parser.add_argument(
+        "old", metavar="OLD", nargs="?", help="a baseline file, REVISION:PATH of git, or a REVISION of NEW"
+    )
     parser.add_argument(
         "new",
         metavar="NEW",
@@ -48,7 +52,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Print the differences; with --fail-on-worse returns 1 when a metric is worse, else 0."""
     worse = False
-    pairs = list(_pairs(arguments.old, arguments.new))
+    old, new = arguments.old, arguments.new
+    if old is None:
+        old, new = "HEAD", str(project_baselines())
+        if not Path(new).is_dir():
+            raise CommandError(f"{new}: there is no such folder: pytest --perf-save writes baselines into it")
+    pairs = list(_pairs(old, new))
     for place, (old, new) in enumerate(pairs):
         found = compare(*(select(source.baselines, arguments.pattern) for source in (old, new)))
         worse = worse or any(each.outcome == "worse" for each in found)

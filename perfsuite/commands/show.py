@@ -1,22 +1,23 @@
 """Print a baseline file for people.
 
 First the environments of its metrics, then every metric with its interval, test
-by test.
+by test. Without a file: the files of this project, each with its environments.
 """
 
 import argparse
 
-from perfsuite.commands import PATTERN_HELP, CommandError
+from perfsuite.commands import PATTERN_HELP, CommandError, project_baselines
 from perfsuite.gate.baseline import PROVENANCES
 from perfsuite.history.selecting import select
-from perfsuite.history.source import named
+from perfsuite.history.source import baseline_files, named, on_disk
 from perfsuite.measure.measurement import KINDS
-from perfsuite.report.terminal.baselines import file_lines
+from perfsuite.report.terminal.baselines import file_lines, header_lines
 from perfsuite.report.terminal.output import style
 
 SUMMARY = "print a baseline file for people"
 
 EXAMPLES = """examples:
+  perfsuite show                                      the files of the project
   perfsuite show baselines/tpu-v5e.json
   perfsuite show baselines/cpu.json "*host calls*" --kind count
   perfsuite show main:baselines/cpu.json test_generation
@@ -25,7 +26,7 @@ EXAMPLES = """examples:
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments."""
-    parser.add_argument("file", metavar="FILE", help="a baseline file, or REVISION:PATH of git")
+    parser.add_argument("file", metavar="FILE", nargs="?", help="a baseline file, or REVISION:PATH of git")
     parser.add_argument("pattern", metavar="PATTERN", nargs="?", help=PATTERN_HELP)
     for option, choices in (("--kind", KINDS), ("--provenance", PROVENANCES)):
         text = f"only metrics of this {option[2:]}; may be given again"
@@ -33,7 +34,14 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print the file."""
+    """Print the file, or what files there are."""
+    if arguments.file is None:
+        folder = project_baselines()
+        files = baseline_files(folder)
+        if not files:
+            raise CommandError(f"{folder}: no baseline file in this folder: pytest --perf-save writes them")
+        print("\n".join(line for path in files for line in header_lines(on_disk(path), style())))
+        return 0
     source = named(arguments.file)
     selected = select(source.baselines, arguments.pattern, arguments.kind, arguments.provenance)
     if source.baselines.metrics and not selected.metrics:

@@ -69,7 +69,10 @@ def _split_at_dashes(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Create the environments, run the tests, print what changed; returns 1 when something is worse."""
+    """Create the environments, run the tests, print what changed; returns 1 when something is worse.
+
+    Raises `CommandError` where nothing could be compared.
+    """
     # Here, not above: `perfsuite --help` loads every command, and these import numpy.
     from perfsuite.report.terminal.upgrade import check_lines
     from perfsuite.upgrade.check import CheckFailed, check
@@ -96,6 +99,11 @@ def run(arguments: argparse.Namespace) -> int:
     print("\n".join(check_lines(found, everything=arguments.all, paint=style())))
     if arguments.json is not None:
         _write(arguments.json, json.dumps(found.to_dict(), indent=1))
+    if not (found.compared or found.worse):
+        raise CommandError(
+            "no metric was made with both sets of packages, so nothing is compared: see above which tests did not "
+            "pass, and why"
+        )
     return 1 if found.worse else 0
 
 

@@ -15,6 +15,9 @@ Provenance = Literal["measured", "compiled", "reported"]
 Action = Literal["create", "update", "trim", "keep"]
 Direction = Literal["better", "worse", "same", "not comparable"]
 
+SAVE_KINDS = ("new", "better", "worse", "missing")
+"""The kinds of changes that a save can be limited to."""
+
 PROVENANCES: tuple[Provenance, ...] = ("measured", "compiled", "reported")
 
 # An info metric (compile seconds) is never gated and rarely has an interval. One that moved by less than this, relative
@@ -31,7 +34,8 @@ class Entry:
 
     `value` and `interval` are in `unit`. `provenance` is "measured" on the device, in `environment`; "compiled" by the
     device's compiler on a machine without the device; or "reported" by the document that `source` names: that never
-    gates. `detail` splits a count or a size into its parts.
+    gates. `detail` splits a count or a size into its parts. `label` is what people call the metric, where its id is
+    another; nothing compares it.
 
     Numbers are held as the file writes them: whole counts and sizes exactly, other floats with 6 significant digits. So
     an entry is equal to itself after saving and loading.
@@ -49,12 +53,15 @@ class Entry:
     better: Better = "lower"
     source: str | None = None
     detail: Mapping[str, int] | None = None
+    label: str | None = None
 
     def __post_init__(self):
         _one_of("kind", self.kind, KINDS)
         _one_of("provenance", self.provenance, PROVENANCES)
         _one_of("better", self.better, ("lower", "higher"))
         _typed("unit", self.unit, str)
+        if self.label is not None:
+            _typed("label", self.label, str)
         exact = self.kind in ("count", "size")
         object.__setattr__(self, "value", _number("value", self.value, exact=exact))
         if self.kind == "count" and self.value != int(self.value):
@@ -102,15 +109,35 @@ class Entry:
 
 
 @dataclasses.dataclass(frozen=True)
+class Revision:
+    """The commit that was checked out when metrics were recorded, and whether files differed from it (`dirty`)."""
+
+    commit: str
+    dirty: bool = False
+
+    def __post_init__(self):
+        _typed("commit", self.commit, str)
+        if not isinstance(self.dirty, bool):
+            raise TypeError(f"dirty must be true or false, got {self.dirty!r}")
+
+    def __str__(self) -> str:
+        return f"{self.commit[:12]}{' with changes' if self.dirty else ''}"
+
+
+@dataclasses.dataclass(frozen=True)
 class Baselines:
-    """The recorded metrics of one device: `metrics[test id][metric name]`. `device` is the file's name, a slug."""
+    """The recorded metrics of one device: `metrics[test id][metric id]`. `device` is the file's name, a slug.
+
+    `revisions` has the revision at which a save last changed a metric of the test, where that is known.
+    """
 
     device: str
     metrics: Mapping[str, Mapping[str, Entry]] = dataclasses.field(default_factory=dict)
+    revisions: Mapping[str, Revision] = dataclasses.field(default_factory=dict)
 
-    def get(self, test: str, name: str) -> Entry | None:
-        """The metric that `test` recorded under `name`, or None."""
-        return self.metrics.get(test, {}).get(name)
+    def get(self, test: str, id: str) -> Entry | None:
+        """The metric that `test` recorded under an id, or None."""
+        return self.metrics.get(test, {}).get(id)
 
     @property
     def environments(self) -> dict[str, Environment]:
@@ -121,17 +148,24 @@ class Baselines:
 
 @dataclasses.dataclass(frozen=True)
 class Change:
-    """How a save changed one metric. `old` is None when it was created, `new` when it was trimmed.
+    """How a save changed one metric of a test. `old` is None when it was created, `new` when it was trimmed.
 
     `new` is what the file holds now: for a metric that was kept, the old entry.
     """
 
     test: str
-    name: str
+    id: str
     action: Action
     old: Entry | None
     new: Entry | None
     direction: Direction = "same"
+
+    @property
+    def name(self) -> str:
+        """What people call the metric."""
+        entry = self.new or self.old
+        assert entry is not None
+        return name_of(self.id, entry)
 
     @property
     def versions(self) -> list[str]:
@@ -139,6 +173,11 @@ class Change:
         if self.old is None or self.new is None:
             return []
         return version_changes(self.old.environment, self.new.environment)
+
+
+def name_of(id: str, entry: Entry) -> str:
+    """What people call a recorded metric: its label where it has one."""
+    return entry.label or id
 
 
 def entry_of(metric: Metric, environment: Environment | None, provenance: Provenance = "measured") -> Entry:
@@ -160,6 +199,7 @@ def entry_of(metric: Metric, environment: Environment | None, provenance: Proven
         samples=metric.samples,
         better=metric.better,
         detail=metric.detail,
+        label=None if metric.name == metric.id else metric.name,
     )
 
 
@@ -170,31 +210,50 @@ def merge(
     trim: Collection[str] = (),
     gone: Collection[str] = (),
     provenances: tuple[Provenance, ...] = ("measured",),
+    revision: Revision | None = None,
+    kinds: Collection[str] = SAVE_KINDS,
 ) -> tuple[Baselines, tuple[Change, ...]]:
-    """The baselines after a run that measured `new`, and the change of each metric.
+    """The baselines after a run that measured `new` at `revision`, and the change of each metric.
 
     `trim` are the ids of tests that ran completely: those of their metrics that were not made again go, if they are of
     the `provenances` that this run makes for the device. `gone` are ids of tests that no longer exist: their metrics
     go, but for those reported by a document, whose ids were never tests. Every other metric stays, and is not among the
     changes unless it is in `new`.
+
+    Of `kinds` only some restrict the changes to those: "new" metrics, "better" or "worse" ones, and "missing" ones,
+    which go. All of them leave nothing out.
     """
     metrics = {test: dict(entries) for test, entries in old.metrics.items()}
     changes = []
     for test in sorted(new):
         for name in sorted(new[test]):
             change = _recorded(test, name, old.get(test, name), new[test][name])
+            if not _is_wanted(change, kinds):
+                if change.old is None:
+                    continue
+                change = Change(test, name, "keep", change.old, change.old)
             changes.append(change)
             if change.new is not None:
                 metrics.setdefault(test, {})[name] = change.new
     vanishing: dict[str, tuple[Provenance, ...]] = dict.fromkeys(trim, provenances)
     vanishing |= dict.fromkeys(gone, ("measured", "compiled"))
-    for test in sorted(vanishing.keys() & metrics.keys()):
+    for test in sorted(vanishing.keys() & metrics.keys()) if "missing" in kinds else ():
         for name in sorted(metrics[test].keys() - new.get(test, {}).keys()):
             entry = metrics[test][name]
             if entry.provenance in vanishing[test]:
                 changes.append(Change(test, name, "trim", entry, None))
                 del metrics[test][name]
-    return dataclasses.replace(old, metrics={test: kept for test, kept in metrics.items() if kept}), tuple(changes)
+    metrics = {test: kept for test, kept in metrics.items() if kept}
+    changed = {change.test for change in changes if change.action != "keep"}
+    revisions = {test: each for test, each in old.revisions.items() if test in metrics and test not in changed}
+    if revision is not None:
+        revisions |= dict.fromkeys(changed & metrics.keys(), revision)
+    return Baselines(old.device, metrics, revisions), tuple(changes)
+
+
+def _is_wanted(change: Change, kinds: Collection[str]) -> bool:
+    kind = "new" if change.action == "create" else change.direction
+    return change.action == "keep" or kind in kinds or set(kinds) == set(SAVE_KINDS)
 
 
 def _recorded(test: str, name: str, old: Entry | None, new: Entry) -> Change:
@@ -206,13 +265,15 @@ def _recorded(test: str, name: str, old: Entry | None, new: Entry) -> Change:
     if (old.unit, old.kind, old.better) != (new.unit, new.kind, new.better):
         return Change(test, name, "update", old, new, "not comparable")
     if _stands(old, new):
-        return Change(test, name, "keep", old, old)
+        if old.label == new.label:
+            return Change(test, name, "keep", old, old)
+        return Change(test, name, "update", old, dataclasses.replace(old, label=new.label))
     return Change(test, name, "update", old, new, _direction(old, new))
 
 
 def _stands(old: Entry, new: Entry) -> bool:
-    """Whether the old entry stays, because the new one adds nothing to it."""
-    if old == new:
+    """Whether the old entry stays, but for its label, because the new one adds nothing to it."""
+    if dataclasses.replace(old, label=new.label) == new:
         return True
     if old.provenance != new.provenance:
         # A document never displaces what a device or its compiler says, and a compiled metric that agrees with the

@@ -1,8 +1,8 @@
 """Baseline files on disk: read whole or refused, and written so that no reader or killed writer ever sees half a file.
 
-A save holds a lock beside the file (`.cpu.json.lock`), reads the file again inside it, merges, writes a temporary file
-in the same folder and renames it over the old one. The lock is the operating system's, so it ends with a killed
-process. Such a process leaves a temporary file at most, which the next save removes.
+A save holds a lock of the folder, reads the file again inside it, merges, writes a temporary file in the same folder
+and renames it over the old one. The lock is the operating system's, so it ends with a killed process. Such a process
+leaves a temporary file at most, which the next save removes.
 """
 
 import contextlib
@@ -12,7 +12,16 @@ import tempfile
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 
-from perfsuite.gate.baseline import Baselines, Change, Direction, Entry, Provenance, merge
+from perfsuite.gate.baseline import (
+    SAVE_KINDS,
+    Baselines,
+    Change,
+    Direction,
+    Entry,
+    Provenance,
+    Revision,
+    merge,
+)
 from perfsuite.gate.baseline_format import LocatedError, encode, parse
 from perfsuite.measure import progress
 from perfsuite.measure.io import TEMPORARY, temporary_prefix, write_atomically
@@ -106,13 +115,15 @@ def save(
     trim: Collection[str] = (),
     gone: Collection[str] = (),
     provenances: tuple[Provenance, ...] = ("measured",),
+    revision: Revision | None = None,
+    kinds: Collection[str] = SAVE_KINDS,
     lock_seconds: float = LOCK_SECONDS,
 ) -> SaveResult:
-    """Record the metrics `new` (test id -> metric name -> entry), by the rules of `merge`. Returns what that changed.
+    """Record the metrics `new` (test id -> metric id -> entry), by the rules of `merge`. Returns what that changed.
 
     `trim` are the tests that ran completely and `gone` those that no longer exist, `provenances` those of the metrics
-    that this run makes for the device. Waits `lock_seconds` for another process that is saving. The folder is made when
-    it is missing; the file keeps its permissions.
+    that this run makes for the device, `kinds` what is to be saved. Waits `lock_seconds` for another process that is
+    saving. The folder is made when it is missing; the file keeps its permissions.
 
     Raises `BaselineError` when the file is damaged, locked for too long or cannot be written, and leaves it unchanged.
     """
@@ -125,7 +136,7 @@ def save(
     with _locked(target, lock_seconds):
         _remove_leftovers(target)
         old = load(path)
-        merged, changes = merge(old, new, trim=trim, gone=gone, provenances=provenances)
+        merged, changes = merge(old, new, trim=trim, gone=gone, provenances=provenances, revision=revision, kinds=kinds)
         written = any(change.action != "keep" for change in changes)
         if written:
             try:
@@ -165,24 +176,21 @@ def _make_folder(folder: Path) -> None:
 
 @contextlib.contextmanager
 def _locked(target: Path, seconds: float) -> Iterator[None]:
+    """Hold the lock of the file's folder. It leaves no file there that git would see."""
     # Here and not above: only a save needs it, and every gating session imports this module.
-    import filelock
+    from perfsuite.gate.folder_lock import LockedTooLong, locked
 
-    path = target.with_name(f".{target.name}.lock")
-    lock = filelock.FileLock(path, timeout=seconds)
+    held = contextlib.ExitStack()
     try:
-        with progress.waiting(f"waiting for another process that saves {target.name}"):
-            lock.acquire()
-    except filelock.Timeout:
-        raise BaselineError(
-            path, f"another process has held this lock for {seconds:g} s: wait for its --perf-save to end, or stop it"
-        ) from None
-    except (OSError, NotImplementedError) as error:
-        raise BaselineError(path, f"cannot be locked ({_reason(error)}): make its folder writable") from error
-    try:
+        with progress.waiting(f"waiting for another process that saves into {target.parent}"):
+            held.enter_context(locked(target.parent, seconds))
+    except LockedTooLong:
+        problem = f"another process has held the lock of this folder for {seconds:g} s"
+        raise BaselineError(target.parent, f"{problem}: wait for its --perf-save to end, or stop it") from None
+    except OSError as error:
+        raise BaselineError(target.parent, f"cannot be locked ({_reason(error)}): make it readable") from error
+    with held:
         yield
-    finally:
-        lock.release()
 
 
 def _remove_leftovers(target: Path) -> None:

@@ -6,18 +6,19 @@ import json.decoder
 import json.scanner
 import math
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any, NoReturn
 
-from perfsuite.gate.baseline import Baselines, Entry
+from perfsuite.gate.baseline import Baselines, Entry, Revision
 from perfsuite.gate.environment import Environment, environment_from_dict
 from perfsuite.measure.measurement import Interval
 
-SCHEMA = 1
+SCHEMA = 2
 
 _TOP_KEYS = ("schema", "device", "environments", "metrics")
+_REVISIONS = "revisions"
 _NEEDED = ("value", "unit", "kind", "provenance")
-_OPTIONAL = ("environment", "low", "high", "noise", "samples", "better", "source", "detail")
+_OPTIONAL = ("environment", "low", "high", "noise", "samples", "better", "source", "detail", "label")
 
 # No line of JSON starts like this: a line break inside a text is written as an escape.
 _CONFLICT = re.compile(r"^(?:<{7}|\|{7}|={7}|>{7})(?:[ \r]|$)", re.MULTILINE)
@@ -36,14 +37,16 @@ _READ_ARRAY = json.decoder.JSONArray  # type: ignore[attr-defined]
 def render(baselines: Baselines) -> str:
     """The file's text. Environments that no metric refers to are left out."""
     environments = baselines.environments
+    revisions = [(test, _line(_revision_fields(each))) for test, each in sorted(baselines.revisions.items())]
     metrics = (
-        (test, _object("  ", ((name, _line(_entry_fields(entries[name]))) for name in sorted(entries))))
+        (test, _object("  ", ((name, _line(_entry_fields(entries[name]), sort=False)) for name in sorted(entries))))
         for test, entries in sorted(baselines.metrics.items())
     )
     top = (
         ("schema", str(SCHEMA)),
         ("device", _line(baselines.device)),
         ("environments", _object(" ", ((id, _line(environments[id].as_dict())) for id in sorted(environments)))),
+        *([(_REVISIONS, _object(" ", revisions))] if revisions else []),
         ("metrics", _object(" ", metrics)),
     )
     return _object("", top) + "\n"
@@ -66,7 +69,7 @@ def parse(text: str, device: str | None = None) -> Baselines:
         raise LocatedError("the file is empty: `git checkout` it, or delete it and run pytest --perf-save", 1)
     top = _Reader(text).read()
     _check_schema(top)
-    _check_keys(top, "the file", needed=_TOP_KEYS)
+    _check_keys(top, "the file", needed=_TOP_KEYS, optional=(_REVISIONS,))
     recorded = top["device"]
     if not isinstance(recorded, str) or not recorded:
         problem = f"`device` must be the name of a device, got {recorded!r:.40}: {_REPAIR}"
@@ -80,7 +83,8 @@ def parse(text: str, device: str | None = None) -> Baselines:
     for test, entries in top.member("metrics", "metrics").members():
         labels = ((name, f"{name!r} of {test!r}") for name in entries)
         metrics[test] = {name: _entry(label, entries.member(name, label), environments) for name, label in labels}
-    return Baselines(recorded, metrics)
+    revisions = dict(_revisions(top.member(_REVISIONS, _REVISIONS))) if _REVISIONS in top else {}
+    return Baselines(recorded, metrics, revisions)
 
 
 class LocatedError(ValueError):
@@ -180,8 +184,8 @@ def _line_at(text: str, position: int) -> int:
     return text.count("\n", 0, position) + 1
 
 
-def _line(value: Any) -> str:
-    return json.dumps(value, sort_keys=True, ensure_ascii=False, allow_nan=False)
+def _line(value: Any, *, sort: bool = True) -> str:
+    return json.dumps(value, sort_keys=sort, ensure_ascii=False, allow_nan=False)
 
 
 def _object(indent: str, members: Iterable[tuple[str, str]]) -> str:
@@ -190,7 +194,9 @@ def _object(indent: str, members: Iterable[tuple[str, str]]) -> str:
 
 
 def _entry_fields(entry: Entry) -> dict[str, Any]:
+    """In the order in which people read a line: what it is, and the longest last."""
     fields = {
+        "label": entry.label,
         "value": entry.value,
         "unit": entry.unit,
         "kind": entry.kind,
@@ -205,6 +211,20 @@ def _entry_fields(entry: Entry) -> dict[str, Any]:
         "detail": dict(entry.detail) if entry.detail else None,
     }
     return {key: value for key, value in fields.items() if value is not None}
+
+
+def _revision_fields(revision: Revision) -> dict[str, Any]:
+    return {"commit": revision.commit, "dirty": True} if revision.dirty else {"commit": revision.commit}
+
+
+def _revisions(found: _Object) -> Iterator[tuple[str, Revision]]:
+    for test, fields in found.members():
+        label = f"the revision of {test!r}"
+        _check_keys(fields, label, needed=("commit",), optional=("dirty",))
+        try:
+            yield test, Revision(**fields)
+        except TypeError as error:
+            raise LocatedError(f"{label}: {error}: {_REPAIR}", fields.line) from None
 
 
 def _check_schema(top: _Object) -> None:

@@ -20,8 +20,10 @@ class Budget:
     | `us_per_leaf` | slope of a time over sizes, microseconds a unit | `perf.scaling` |
     | `compiles` | backend compiles while warming | `perf.warm` |
     | `host_calls` | Python and C calls of one warm call | `perf.host_calls` |
+    | `dispatches` | compiled programs that one warm call runs, eager operations among them | `perf.dispatches` |
     | `fast_path_misses` | calls of jitted functions in one warm call that take JAX's slow path | `perf.fast_path` |
     | `stall_us` | how much longer than the median single calls may take, microseconds | `perf.stalls` |
+    | `time_us` | median time to ready, microseconds; of a machine of one's own | `perf.time` |
     | `p99_us` | 99th percentile of the time to ready, microseconds | `perf.time` |
     | `peak_bytes` | device memory that the compiled program needs at its peak, bytes | `perf.program` |
     | `transfers` | implicit transfers and callbacks of one warm call | `perf.transfers` |
@@ -39,8 +41,10 @@ class Budget:
     us_per_leaf: float | None = None
     compiles: int | None = None
     host_calls: int | None = None
+    dispatches: int | None = None
     fast_path_misses: int | None = None
     stall_us: float | None = None
+    time_us: float | None = None
     p99_us: float | None = None
     peak_bytes: int | None = None
     transfers: int | None = None

@@ -30,7 +30,7 @@ ASYNCHRONOUS = 0.5
 
 
 def likely_cause(comparison: Comparison, candidate: HostCalls, reference: HostCalls) -> str:
-    """Name the cause of `comparison.ratio` from host calls and asynchrony."""
+    """Name the cause of `comparison.ratio` from host calls and asynchrony; empty where they do not explain it."""
     causes = []
     if _return_share(comparison.candidate_us) > WAITS and _return_share(comparison.reference_us) < ASYNCHRONOUS:
         causes.append(
@@ -39,19 +39,19 @@ def likely_cause(comparison: Comparison, candidate: HostCalls, reference: HostCa
             f"{_return_share(comparison.reference_us):.0%} for {comparison.reference}): "
             f"{_what_waits(candidate, reference)}. Return the array, and read it some steps later"
         )
-    counts = f"{candidate.total} host calls against {reference.total} of {comparison.reference}"
     more = candidate.total - reference.total
     if more > 0 and more * HOST_CALL_US >= NOTICEABLE * comparison.overhead_us.value:
+        counts = f"{candidate.total} host calls against {reference.total} of {comparison.reference}"
         causes.append(f"Python on the host: {counts}, above all {_most_host_calls(candidate, reference)}")
-    elif causes:
-        causes.append(f"host calls do not explain it ({counts})")
-    else:
-        causes.append(
-            f"unknown: host calls do not explain it ({counts}). It may be the compiled program, dispatch in C++, a "
-            "sleep, another thread or native code.\n"
-            "first: pytest --perf --perf-trace=DIR, which shows where its time goes"
-        )
     return "; ".join(causes)
+
+
+def unexplained(comparison: Comparison, candidate: HostCalls, reference: HostCalls) -> str:
+    """What the host's calls say where `likely_cause` names nothing."""
+    if candidate.total == reference.total:
+        return "the host's calls did not change"
+    counts = f"{candidate.total} host calls against {reference.total} of {comparison.reference}"
+    return f"the host's calls do not explain it ({counts})"
 
 
 def _return_share(samples_us: np.ndarray) -> float:

@@ -1,12 +1,14 @@
 """What a comparison must keep to, when its samples have decided that, and when a broken limit counts."""
 
 import dataclasses
+import functools
 from collections.abc import Iterator, Mapping, Sequence
 
 from perfsuite.gate.verdict import Evidence, Gate, Rerun, judge_budget, with_evidence
 from perfsuite.measure.estimate import Estimate
 from perfsuite.measure.measurement import Metric
-from perfsuite.measure.timing.comparison import Comparison, Field
+from perfsuite.measure.timing.comparison import Comparison, Field, Settled
+from perfsuite.measure.timing.load import Usage, slowed, usage
 
 FIELDS: tuple[Field, ...] = ("ratio", "overhead_us")
 
@@ -30,11 +32,23 @@ class Limits:
         if self.baseline is not None:
             yield ratio, self.baseline
 
-    def settled(self, ratio: Estimate, overhead: Estimate) -> bool:
-        """Whether one limit is broken for certain, or all are kept for certain."""
+    def settled(self, ratio: Estimate, overhead: Estimate, since: Usage | None = None) -> bool:
+        """Whether one limit is broken for certain, or all are kept for certain.
+
+        What the load of other processes explains since the usage that is given breaks no baseline.
+        """
         pairs = list(self.compared(ratio, overhead))
-        broken = any(each.interval.low > limit for each, limit in pairs)
-        return broken or all(each.interval.high <= limit for each, limit in pairs)
+        if all(each.interval.high <= limit for each, limit in pairs):
+            return True
+        if self.baseline is None or ratio.interval.low <= self.baseline:
+            return any(each.interval.low > limit for each, limit in pairs)
+        candidate = ratio.value / (1 + ratio.value)  # its part of the time
+        broken = dataclasses.replace(self, baseline=self.baseline * slowed(since, candidate))
+        return any(each.interval.low > limit for each, limit in broken.compared(ratio, overhead))
+
+    def settled_from_now(self) -> Settled | None:
+        """`settled`, with the load from now on; None without limits."""
+        return functools.partial(self.settled, since=usage()) if self else None
 
     def judge(self, test: str, metrics: Sequence[Metric], compared: "Compared") -> list[Gate]:
         """The gates of the budget, for the metrics of the comparison: ratio and overhead."""
@@ -67,7 +81,9 @@ class Compared:
             if (limit := limits.budget.get(field)) is not None and self._breaks(field, limit)
         }
         baseline = limits.baseline
-        return Limits(budget, baseline if baseline is not None and self._breaks("ratio", baseline) else None)
+        if baseline is not None and not self._breaks("ratio", baseline * self.comparison.slowed):
+            baseline = None
+        return Limits(budget, baseline)
 
     def evidence(self, field: Field) -> Evidence:
         """What the gates of the ratio or of the overhead are to know."""

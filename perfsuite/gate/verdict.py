@@ -5,12 +5,15 @@ import math
 from collections.abc import Callable, Collection, Mapping
 from typing import Literal
 
-from perfsuite.gate.baseline import Entry
+from perfsuite.gate.baseline import SAVE_KINDS, Entry, name_of
 from perfsuite.gate.environment import Environment, incomparable, version_changes
 from perfsuite.measure.estimate import Estimate
 from perfsuite.measure.measurement import Interval, Kind, Metric
 
-Verdict = Literal["pass", "fail", "inconclusive", "improved", "new", "not comparable", "info"]
+Verdict = Literal[
+    "pass", "fail", "missing", "inconclusive", "improved", "new", "recorded", "not comparable", "info"
+]  # fmt: skip
+FAILING: tuple[Verdict, ...] = ("fail", "missing")
 Source = Literal["budget", "baseline"]
 
 TOLERANCES: dict[Kind, float] = {"count": 0.0, "size": 0.01, "ratio": 0.05, "time": 1.0}
@@ -60,9 +63,11 @@ class Gate:
     `limit` and `baseline`, the recorded value with `baseline_interval`, are in the metric's unit; `tolerance` is the
     share by which the metric may be worse than the worse end of that interval. `incomparable` says why the two cannot
     be compared. Where the verdict is a failure or open, `grown` are the parts that got worse, `versions` those that
-    changed since the baseline, `cause` is the likely cause as the instrument knows it, and `to_settle` what would
-    decide an open one. `note` is an instrument's own finding, in place of value and limit. `program` is how a program
-    differs from that of the baseline, a line a difference. `strict` is the verdict that --perf-strict made a failure.
+    changed since the baseline, `cause` is the likely cause as the instrument knows it, `unexplained` what it knows
+    where it finds none, and `to_settle` what would decide an open one. `note` is an instrument's own finding, in place
+    of value and limit. `program` is how a program differs from that of the baseline, a line a difference. `strict` is
+    the verdict that --perf-strict made a failure. `recorded_as` is what the baseline's metric is called where another
+    baseline of the test has the metric's own name: calls of one instrument changed places.
     """
 
     test: str
@@ -77,15 +82,17 @@ class Gate:
     grown: tuple[Part, ...] = ()
     versions: tuple[str, ...] = ()
     cause: str = ""
+    unexplained: str = ""
     to_settle: str = ""
     rerun: Rerun | None = None
     note: str = ""
     program: tuple[str, ...] = ()
     strict: Verdict | None = None
+    recorded_as: str = ""
 
     @property
     def failed(self) -> bool:
-        return self.verdict == "fail"
+        return self.verdict in FAILING
 
 
 @dataclasses.dataclass(frozen=True)
@@ -96,6 +103,7 @@ class Evidence:
     """
 
     cause: str = ""
+    unexplained: str = ""
     to_settle: Callable[[float], str] | None = None
     confirmed: Callable[[Gate], Gate] | None = None
     program: tuple[str, ...] = ()
@@ -111,7 +119,9 @@ def with_evidence(gate: Gate, evidence: Evidence) -> Gate:
     if gate.failed and evidence.confirmed is not None:
         gate = evidence.confirmed(gate)
     if gate.failed:
-        return dataclasses.replace(gate, cause=evidence.cause, program=evidence.program)
+        return dataclasses.replace(
+            gate, cause=evidence.cause, unexplained=evidence.unexplained, program=evidence.program
+        )
     if gate.verdict != "inconclusive":
         return gate
     to_settle = gate.to_settle
@@ -175,10 +185,32 @@ def judge_baseline(
         # could keep to --perf-strict=inconclusive. "info" claims nothing. A budget of the test's own is another matter.
         return gate
     gate = dataclasses.replace(gate, verdict=verdict, source="baseline", limit=limit, tolerance=tolerance)
-    if verdict in ("fail", "inconclusive"):
+    if gate.failed and metric.slowed > 1 and known(metric).low <= limit * metric.slowed:
+        # A load slows unlike calls by unlike factors, and a plain time in any case.
+        quieter = f"a quieter machine: other processes may have slowed it by a factor of {metric.slowed:.3g}"
+        gate = dataclasses.replace(gate, verdict="inconclusive", to_settle=quieter)
+    if gate.verdict in ("fail", "inconclusive"):
         versions = tuple(version_changes(entry.environment, now))
         gate = dataclasses.replace(gate, grown=_parts(metric, entry), versions=versions)
     return with_evidence(gate, evidence)
+
+
+def judge_absent(test: str, id: str, entry: Entry, target: str | None, why_not: str) -> Gate:
+    """A recorded metric that its test did not make; `why_not` says why it cannot be made here, empty where it can."""
+    detail = dict(entry.detail) if entry.detail else None
+    name = name_of(id, entry)
+    metric = Metric(name, entry.value, entry.unit, entry.kind, entry.better, None, None, detail, target, id=id)
+    verdict: Verdict = "not comparable" if why_not else "missing"
+    return Gate(test, metric, verdict, "baseline", baseline=entry.value, incomparable=why_not)
+
+
+def as_saved(gate: Gate, kinds: Collection[str]) -> Gate:
+    """The gate of a metric that --perf-save records: its baseline judges it only where that is not to be replaced."""
+    saved: dict[Verdict, str] = {"new": "new", "improved": "better", "fail": "worse"}
+    everything = set(kinds) == set(SAVE_KINDS) and gate.verdict in ("inconclusive", "not comparable")
+    if gate.source == "budget" or not (everything or saved.get(gate.verdict) in kinds):
+        return gate
+    return dataclasses.replace(gate, verdict="recorded")
 
 
 def ratio_limit(entry: Entry | None, now: Environment, tolerance: float | None) -> float | None:

@@ -12,7 +12,7 @@ import math
 from collections.abc import Iterable
 from typing import Literal, cast, get_args
 
-from perfsuite.gate.baseline import Baselines, Entry
+from perfsuite.gate.baseline import Baselines, Entry, name_of
 from perfsuite.gate.environment import Environment, incomparable, version_changes
 from perfsuite.gate.verdict import Gate, Part, judge_baseline
 from perfsuite.measure.measurement import Interval, Metric
@@ -26,7 +26,7 @@ OUTCOMES: tuple[Outcome, ...] = get_args(Outcome)
 
 @dataclasses.dataclass(frozen=True)
 class Difference:
-    """One metric of two files. `old` is None where it was added, `new` where it was removed.
+    """One metric of two files, `name` for people. `old` is None where it was added, `new` where it was removed.
 
     `reason` says why the two are not comparable or unclear; `grown` are the parts of the metric that got worse.
     """
@@ -72,8 +72,8 @@ def compare(old: Baselines, new: Baselines) -> list[Difference]:
     """The outcome of every metric of either file: sorted by outcome, then by how much it changed, then by name."""
     found = []
     for test in {**old.metrics, **new.metrics}:
-        for name in {**old.metrics.get(test, {}), **new.metrics.get(test, {})}:
-            was, now = old.get(test, name), new.get(test, name)
+        for id, entry in {**old.metrics.get(test, {}), **new.metrics.get(test, {})}.items():
+            was, now, name = old.get(test, id), new.get(test, id), name_of(id, entry)
             if was is None or now is None:
                 found.append(Difference(test, name, was, now, "added" if was is None else "removed"))
             else:

@@ -83,7 +83,7 @@ class Following:
 
 def follow(history: History, pattern: str | None = None, kinds: Collection[str] = GATING) -> Following:
     """Follow the metrics that match `pattern` and whose newest entry has one of `kinds`."""
-    named = [series for series in series_of(history) if matches(pattern, series.test, series.name)]
+    named = [series for series in series_of(history) if matches(pattern, series.test, series.id, series.name)]
     wanted = [series for series in named if series.last.kind in kinds]
     runs = [runs_of(series) for series in wanted]
     places = sum(places_of(of_series) for of_series, _ in runs)

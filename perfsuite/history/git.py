@@ -81,6 +81,11 @@ class Repository:
         except GitError:
             return None
 
+    def dirty(self, besides: str) -> bool:
+        """Whether files that git knows differ from the commit, those in the folder `besides` left out."""
+        paths = (":/", f":(exclude,top){besides}") if besides else (":/",)
+        return bool(self._run("status", "--porcelain", "--untracked-files=no", "--", *paths))
+
     def files(self, revision: str, folder: str) -> list[str]:
         """The paths of the files directly in a folder of a revision; all paths are relative to the root."""
         return self._run("ls-tree", "-z", "--name-only", "--full-tree", revision, "--", folder or ".").split("\0")[:-1]

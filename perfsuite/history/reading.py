@@ -4,7 +4,7 @@ import dataclasses
 import datetime
 from pathlib import Path
 
-from perfsuite.gate.baseline import Baselines, Entry
+from perfsuite.gate.baseline import Baselines, Entry, name_of
 from perfsuite.history import HistoryError
 from perfsuite.history.git import NOT_COMMITTED, SHALLOW, Commit, GitError, Repository
 from perfsuite.history.source import CALIBRATION, decode, on_disk
@@ -44,8 +44,13 @@ class Series:
     """One metric over the versions of a history: an entry for each version, None where the file does not have it."""
 
     test: str
-    name: str
+    id: str
     entries: tuple[Entry | None, ...]
+
+    @property
+    def name(self) -> str:
+        """What people call the metric now."""
+        return name_of(self.id, self.last)
 
     @property
     def last(self) -> Entry:
@@ -103,16 +108,16 @@ def _decoded(commits: list[Commit], contents: list[tuple[str, bytes] | None]) ->
 
 
 def series_of(history: History) -> list[Series]:
-    """Every metric of any version, sorted by test and name."""
-    names = {
-        (test, name)
+    """Every metric of any version, sorted by test and id."""
+    ids = {
+        (test, id)
         for version in history.versions
         for test, entries in version.baselines.metrics.items()
-        for name in entries
+        for id in entries
     }
     return [
-        Series(test, name, tuple(version.baselines.get(test, name) for version in history.versions))
-        for test, name in sorted(names)
+        Series(test, id, tuple(version.baselines.get(test, id) for version in history.versions))
+        for test, id in sorted(ids)
     ]
 
 

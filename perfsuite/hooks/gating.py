@@ -10,6 +10,7 @@ import pytest
 
 from perfsuite.fixture import Perf
 from perfsuite.gate.baseline_file import BaselineError, SaveResult
+from perfsuite.gate.verdict import Gate
 from perfsuite.hooks import distributed as distributed_hooks
 from perfsuite.hooks import github, junit, progress
 from perfsuite.hooks.calibration import CalibrationHooks
@@ -27,6 +28,7 @@ from perfsuite.processes.launch import LAUNCH, TASK, Task
 from perfsuite.report import text
 from perfsuite.report.terminal.summary import session_header, session_summary
 from perfsuite.report.terminal.traces import trace_summary
+from perfsuite.session.absent import gone
 from perfsuite.session.calibrating import Calibrating
 from perfsuite.session.mode import Mode
 from perfsuite.session.modes import Gating
@@ -143,6 +145,10 @@ def perf_of(item: pytest.Item) -> Perf:
     return item.stash[_PERF]
 
 
+class GateFailed(pytest.fail.Exception):  # type: ignore[name-defined]
+    """A test whose body ended, and whose metrics got worse. The message says all of it."""
+
+
 class ActiveHooks:
     """A separate plugin, so that a session without --perf has none of these hooks."""
 
@@ -150,6 +156,9 @@ class ActiveHooks:
         self.session = session
         self.rootpath = rootpath
         self.is_worker = is_worker
+        self.files: set[str] = set()
+        self.gone: list[Gate] = []
+        """Of recorded metrics whose tests are gone."""
         self.saved: list[SaveResult] = []
         self.not_saved = ""
         self.page: Path | None = None
@@ -162,11 +171,16 @@ class ActiveHooks:
     def pytest_report_header(self) -> list[str]:
         return session_header(self.session, self.rootpath)
 
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        if report.passed:  # a file that is skipped as a whole has no tests, and none is gone
+            self.files.add(report.nodeid)
+
     @pytest.hookimpl(tryfirst=True)  # before -k and -m take tests away
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
         # --last-failed leaves tests out of their file while collecting, so they would look as if they were deleted.
         whole = not config.getoption("lf", False) and not any("::" in argument for argument in config.args)
         if whole:
+            self.session.files = self.files
             self.session.collected = {item.nodeid for item in items}
             self.session.of_targets = {
                 split_parameters(item.nodeid)[0]
@@ -197,11 +211,11 @@ class ActiveHooks:
         if self.session.group is not None:
             distributed_hooks.keep_worst_metrics(self.session.group, item.nodeid, recorder)
         try:
-            gates = recorder.judge_baselines()
+            gates = recorder.judge_baselines(ended=ended)
         except BaselineError as error:
             pytest.fail(str(error), pytrace=False)
         if failures := self.session.failures(gates):
-            pytest.fail(text.failure(failures), pytrace=False)
+            raise GateFailed(text.failure(failures), pytrace=False)
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(self, item: pytest.Item, call: pytest.CallInfo):
@@ -209,6 +223,9 @@ class ActiveHooks:
         if measured is not None and call.when == "call":
             junit.add_properties(item, measured.recorder.gates)
         report = yield
+        if call.excinfo is not None and isinstance(call.excinfo.value, GateFailed):
+            file, line, _ = report.location
+            report.longrepr = f"{call.excinfo.value}\n\n{file}:{(line or 0) + 1}: {item.name}"
         if measured is not None and report.when == "call":
             facts = facts_of(report, call)
             record = measured.recorder.record(passed=report.passed, ended=item.stash.get(_ENDED, False), **facts)
@@ -221,12 +238,18 @@ class ActiveHooks:
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if hasattr(report, "perfsuite"):
             self.session.records.append(made(TestRecord, report.perfsuite))
+        elif report.when == "call" and report.passed:
+            self.session.passed_without_perf.add(report.nodeid)
         if hasattr(report, "perfsuite_unmeasured"):
             self.session.unmeasured.append(made(TestRecord, report.perfsuite_unmeasured))
 
     def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
         if self.is_worker:
             return
+        if exitstatus not in (pytest.ExitCode.INTERRUPTED, pytest.ExitCode.INTERNAL_ERROR, pytest.ExitCode.USAGE_ERROR):
+            self.gone = gone(self.session)
+            if self.session.failures(self.gone):
+                session.exitstatus = pytest.ExitCode.TESTS_FAILED
         if self.session.options.save:
             self._save(session, exitstatus)
         if self.session.options.report is not None:
@@ -253,6 +276,7 @@ class ActiveHooks:
             self.session,
             self.rootpath,
             folder=folder,
+            gone=self.session.failures(self.gone),
             saved=self.saved,
             not_saved=self.not_saved,
             exit_status=session.exitstatus,
@@ -274,14 +298,16 @@ class ActiveHooks:
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         if not self.is_worker:
             trace_summary(terminalreporter, self.session, self.rootpath)
-            session_summary(terminalreporter, self.session, self.rootpath, self.saved, self.not_saved)
+            lost = self.session.failures(self.gone)
+            session_summary(terminalreporter, self.session, self.rootpath, self.saved, self.not_saved, lost)
             for note in (note for record in self.session.records for note in record.notes):
                 terminalreporter.line(note, yellow=True)
             if self.page is not None:
-                terminalreporter.line(f"report: {relative(self.page, self.rootpath)}")
-                of_history = self.history_said
+                of_history = f"\n{self.history_said}"
                 if self.history is not None:
-                    of_history = f"history: {relative(self.history, self.rootpath)} ({self.history_said})"
-                terminalreporter.line(of_history)
+                    of_history = f"; history: {relative(self.history, self.rootpath)} ({self.history_said})"
+                terminalreporter.line(f"report: {relative(self.page, self.rootpath)}{of_history}")
+            elif any(record.gates for record in self.session.records) and terminalreporter.config.get_verbosity() == 0:
+                terminalreporter.line("all metrics: pytest --perf -v, or --perf-report=DIR for a page of them")
             if self.no_page:
                 terminalreporter.line(self.no_page, red=True, bold=True)

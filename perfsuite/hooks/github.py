@@ -86,10 +86,13 @@ def register_actions(config: pytest.Config, report: Callable[[pytest.Session], R
 
 
 def annotations(report: Report, rootpath: Path, workspace: Path | None, *, failures: bool = True) -> Iterator[str]:
-    """A command for each failed test (unless another plugin annotates them), and for each inconclusive test."""
+    """A command for each failed test (unless another plugin annotates them), and for each inconclusive test.
+
+    It has the first line of the message: the log, which has the command too, and the step summary have all of it.
+    """
     groups: list[tuple[Level, str, list[tuple[Test, str]]]] = []
     if failures:
-        groups.append(("error", "failed", [(test, test.message) for test in report.failures]))
+        groups.append(("error", "failed", [(test, test.message.partition("\n")[0]) for test in report.failures]))
     undecided = [test for test in report.tests if not test.failed and "inconclusive" in test.counts]
     groups.append(("notice", "left undecided", [(test, _undecided(test)) for test in undecided]))
     for level, what, tests in groups:

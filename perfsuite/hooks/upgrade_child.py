@@ -19,6 +19,7 @@ import pytest
 from perfsuite.hooks.rerun_child import TURNED_OFF
 from perfsuite.measure.io import write_atomically
 from perfsuite.measure.serialise import made, plain
+from perfsuite.options.values import SAVE_KINDS
 from perfsuite.processes.launch import TASK, Task
 from perfsuite.upgrade.notes import NOTES_FILE, OPTION, REQUEST_FILE, Notes, Stage, StageNote, TimeNote, UpgradeRequest
 
@@ -32,6 +33,8 @@ _STAGES: dict[str, Stage] = {
     "/jax/core/compile/backend_compile_duration": "compile",
 }
 _LONGEST_MESSAGE = 300
+_NO_ERROR = ("---", "For simplicity, JAX has removed its internal frames")
+"""What JAX adds below an error."""
 _WRITERS = ("lfplugin", "nfplugin", "stepwiseplugin")
 """Plugins of pytest that would note in the user's cache which tests failed here."""
 _KEPT = {"pyargs", "lf", "failedfirst", "newfirst", "stepwise", "stepwise_skip"}
@@ -52,7 +55,8 @@ def pytest_cmdline_main(config: pytest.Config) -> None:
     for name, value in TURNED_OFF.items():
         if name not in _KEPT and hasattr(config.option, name):
             setattr(config.option, name, value)
-    config.option.perf_save = request.task == "metrics"
+    config.option.perf_save = SAVE_KINDS if request.task == "metrics" else ()
+    config.option.continue_on_collection_errors = True  # the other files can be compared
     config.option.basetemp = str(folder / "basetemp")
     hooks = UpgradeHooks(folder, request)
     config.pluginmanager.register(hooks, "perfsuite-upgrade")
@@ -70,6 +74,7 @@ class _StageSeconds:
 
     counts = False
     forbids = False
+    refused: tuple[str, ...] = ()
 
     def __init__(self) -> None:
         self.test = ""
@@ -88,6 +93,9 @@ class _StageSeconds:
             self._here.now = None
             with self._lock:
                 self._seconds[self.test, *now].append(seconds)
+
+    def add_inner_trace(self) -> None:
+        """Its time is that of the trace around it."""
 
     def add_cache_hit(self) -> None:
         """The persistent cache is off."""
@@ -148,6 +156,23 @@ class UpgradeHooks:
         self.stages.test = ""
         return result
 
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_make_collect_report(self, collector: pytest.Collector) -> pytest.CollectReport | None:
+        """A file without any of the tests is not imported: that would do once a process what a test is to do."""
+        only = self.request.only
+        named = any("::" in argument for argument in collector.config.args)  # pytest must find what is named
+        if only is None or named or not isinstance(collector, pytest.Module):
+            return None
+        if any(test.startswith(f"{collector.nodeid}::") for test in only):
+            return None
+        return pytest.CollectReport(collector.nodeid, "passed", None, [])
+
+    def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
+        if self.request.only is not None:
+            only = set(self.request.only)
+            config.hook.pytest_deselected(items=[item for item in items if item.nodeid not in only])
+            items[:] = [item for item in items if item.nodeid in only]
+
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         if report.failed:
             self.notes.uncollected[report.nodeid or "the tests"] = _message(report.longreprtext)
@@ -181,5 +206,6 @@ def _message(text: str) -> str:
     """What to show of a failure: of a traceback the last line that names an error."""
     lines = [line.strip() for line in text.strip().splitlines() if line.strip()]
     errors = [line.removeprefix("E ").strip() for line in lines if line.startswith("E ")]
+    errors = [line for line in errors if not line.startswith(_NO_ERROR)]
     words = " ".join((errors[-1:] or lines[:1] or [""])[0].split())
     return words if len(words) <= _LONGEST_MESSAGE else f"{words[: _LONGEST_MESSAGE - 3]}..."

@@ -3,11 +3,11 @@
 import dataclasses
 
 from perfsuite.gate.budget import Budget
-from perfsuite.gate.diagnosis import likely_cause
-from perfsuite.gate.limits import Compared
+from perfsuite.gate.diagnosis import likely_cause, unexplained
 from perfsuite.gate.verdict import Gate, Verdict
 from perfsuite.instruments.base import NO_BUDGET, Instrument, declare
 from perfsuite.measure.call import Call, checked
+from perfsuite.measure.compiles.compiles import tracing_allowed
 from perfsuite.measure.measurement import Metric
 from perfsuite.measure.runtime.hostcalls import host_calls
 from perfsuite.measure.timing.block import Until
@@ -15,10 +15,13 @@ from perfsuite.measure.timing.builds import Make, build
 from perfsuite.measure.timing.comparison import Comparison
 from perfsuite.session.mode import Pair
 from perfsuite.session.plots import distribution_of
+from perfsuite.session.recorder import Measured
 
 COMPARE = declare("perf.compare", budget=("ratio", "overhead_us"), needs=("quiet",))
 
-_SEVERITY: tuple[Verdict, ...] = ("fail", "inconclusive", "not comparable", "new", "improved", "pass", "info")
+_SEVERITY: tuple[Verdict, ...] = (
+    "fail", "inconclusive", "not comparable", "new", "improved", "recorded", "pass", "info"
+)  # fmt: skip
 
 
 class CompareInstrument(Instrument):
@@ -31,6 +34,7 @@ class CompareInstrument(Instrument):
         until: Until = "ready",
         name: str | None = None,
         tolerance: float | None = None,
+        traces: bool = False,
     ) -> Comparison:
         """Compare two calls, paired and interleaved in random order: `.ratio`, `.overhead_us`, `.verdict`.
 
@@ -40,26 +44,33 @@ class CompareInstrument(Instrument):
         The two calls must not share arrays that either donates.
 
         `candidate` and `reference` may also be functions of no arguments that make the calls. Then both sides are built
-        anew several times, and the intervals hold what two builds of the same code differ by.
+        anew several times, and the intervals hold what two builds of the same code differ by. `traces=True` is for
+        calls that are meant to trace in every run.
         """
         __tracebackhide__ = True
         self._begin(COMPARE, budget)
         calls, make = _sides(candidate, reference)
-        name = self._recorder.unique(name or f"{calls[0].label}/{calls[1].label}", f" ratio to {until}")
-        pair = Pair(self._item, name, *calls, until, self._seconds, make)
+        label = f"{calls[0].label}/{calls[1].label}"
+        measured = self._recorder.measured("compare", label, f" ratio to {until}", name=name)
+        with tracing_allowed(traces):
+            pair = Pair(self._item, measured.name, *calls, until, self._seconds, make)
+            return self._compare(pair, measured, budget, tolerance)
+
+    def _compare(self, pair: Pair, measured: Measured, budget: Budget, tolerance: float | None) -> Comparison:
+        __tracebackhide__ = True
         allowed = self._recorder.tolerance(tolerance)
-        limits = self._session.limits(budget, self._item.nodeid, pair.metric, allowed)
+        limits = self._session.limits(budget, self._item.nodeid, measured.id_of(f"ratio to {pair.until}"), allowed)
         compared = self._session.mode.compare(pair, limits)
-        ratio, overhead = metrics = compared.comparison.metrics(name)
+        ratio, overhead = metrics = measured.metrics(compared.comparison.metrics(measured.name))
         self._keep(pair, compared.comparison, ratio)
         gates = limits.judge(self._item.nodeid, metrics, compared)
         evidence = compared.evidence("ratio")
         by_baseline = self._session.judge(self._item.nodeid, ratio, allowed, evidence)
         failing = [gate for gate in (*gates, by_baseline) if self._session.mode.fails(gate)]
-        cause = self._cause(pair, compared, ratio, by_budget=failing[0].source == "budget") if failing else ""
-        self._recorder.add(ratio, tolerance, dataclasses.replace(evidence, cause=cause))
+        cause, unknown = self._why(pair, compared.comparison) if failing else ("", "")
+        self._recorder.add(ratio, tolerance, dataclasses.replace(evidence, cause=cause, unexplained=unknown))
         self._recorder.add(overhead, tolerance)
-        self._recorder.apply(gates, lambda: cause)
+        self._recorder.apply([dataclasses.replace(gate, unexplained=unknown) for gate in gates], lambda: cause)
         return dataclasses.replace(compared.comparison, verdict=worst(gates or [by_baseline]))
 
     def _keep(self, pair: Pair, comparison: Comparison, ratio: Metric) -> None:
@@ -69,15 +80,18 @@ class CompareInstrument(Instrument):
         us = max(comparison.candidate_median_us, comparison.reference_median_us)
         self._tracing.keep_trace(pair.candidate, pair.name, "candidate", us=us)
         self._tracing.keep_trace(pair.reference, pair.name, "reference", us=us)
-        self._tracing.remember(pair.candidate, us, ratio)
 
-    def _cause(self, pair: Pair, compared: Compared, ratio: Metric, *, by_budget: bool) -> str:
-        comparison = compared.comparison
+    def _why(self, pair: Pair, comparison: Comparison) -> tuple[str, str]:
+        """The likely cause; or, where none is found, what is known."""
         us = max(comparison.candidate_median_us, comparison.reference_median_us)
-        grown = self._tracing.compared(pair.candidate, pair.reference, us, ratio, by_budget=by_budget)
+        traced, grew = self._tracing.compared(pair.candidate, pair.reference, us)
         group = self._session.group
         last = "" if group is None else group.last_to_return[0]  # of the candidate's samples
-        return "\n".join(filter(None, [_cause_on_the_host(pair, comparison), last, grown]))
+        cause, unknown = _on_the_host(pair, comparison)
+        if grew and not cause:
+            cause = "operations on the device take longer"
+        said = "\n".join(filter(None, [cause or unknown, last, traced]))
+        return (said, "") if cause else ("", said)
 
 
 def _sides(candidate: Call | Make, reference: Call | Make) -> tuple[tuple[Call, Call], tuple[Make, Make] | None]:
@@ -98,9 +112,10 @@ def worst(gates: list[Gate]) -> Verdict:
     return min((gate.verdict for gate in gates), key=_SEVERITY.index)
 
 
-def _cause_on_the_host(pair: Pair, comparison: Comparison) -> str:
+def _on_the_host(pair: Pair, comparison: Comparison) -> tuple[str, str]:
+    """The cause that host calls name, and what they say where they name none."""
     try:
         counted = [host_calls(side, exact=False) for side in (pair.candidate, pair.reference)]
-        return likely_cause(comparison, *counted)
+        return likely_cause(comparison, *counted), unexplained(comparison, *counted)
     except Exception as error:  # whatever the code under test raises now must not hide that its gate failed
-        return f"not known, because counting host calls raised {type(error).__name__}: {error}"
+        return "", f"counting host calls raised {type(error).__name__}: {error}"

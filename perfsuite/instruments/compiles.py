@@ -1,12 +1,16 @@
 """`perf.warm`, `perf.no_compiles` and `perf.count_compiles`: what compiles, and when."""
 
-from collections.abc import Callable, Sequence
+import contextlib
+import warnings
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager
 
 from perfsuite.gate.budget import Budget
 from perfsuite.instruments.base import NO_BUDGET, Instrument, declare
 from perfsuite.measure.call import Call, label_of
-from perfsuite.measure.compiles import compiles
+from perfsuite.measure.compiles import compiles, explanation
 from perfsuite.measure.compiles.warmup import Warm, warm
+from perfsuite.measure.errors import SignatureWarning
 from perfsuite.measure.measurement import Metric
 
 WARM = declare("perf.warm", budget=("compiles",))
@@ -23,22 +27,41 @@ class CompilesInstrument(Instrument):
         """
         __tracebackhide__ = True
         limits = self._begin(WARM, budget)
-        name = name or label_of(fn)
+        label = label_of(fn)
         # Nothing that is measured here gates as a time, so it may run under the profiler, and it compiles only once.
-        with self._tracing.keeping_block(self._recorder.unique(f"warming {name}")):
+        with self._tracing.keeping_block(self._recorder.unique(f"warming {name or label}")):
             warmed = warm(fn, over)
-        seconds = self._recorder.unique(f"{name} compile seconds")
-        self._recorder.add(Metric(seconds, warmed.compile_seconds, "s", "info", samples=1))
+        for changes in warmed.doubled:
+            warnings.warn(explanation.doubled(name or label, changes), SignatureWarning, stacklevel=2)
+        measured = self._recorder.measured("warm", label, " compile seconds", name=name)
+        seconds = Metric(f"{measured.name} compile seconds", warmed.compile_seconds, "s", "info", samples=1)
+        self._recorder.add(measured.metrics([seconds])[0])
         if "compiles" in limits:
-            metric = Metric(self._recorder.unique(f"{name} compiles to warm"), warmed.compiles, "compiles", "count")
+            metric = Metric(f"{measured.name} compiles to warm", warmed.compiles, "compiles", "count")
             cause = f"{len(warmed.signatures)} signatures were declared; look for one that compiles more than once"
             self._recorder.check_budget(metric, limits["compiles"], lambda: cause)
         return warmed
 
-    def no_compiles(self):
-        """Context manager: any trace, lowering or compile inside, in any thread, raises `RecompilationError`."""
-        return compiles.forbid()
+    def no_compiles(self, only: Sequence[Callable] = ()) -> AbstractContextManager[compiles.Compiles]:
+        """Context manager: any trace, lowering or compile inside, in any thread, raises `RecompilationError`.
 
-    def count_compiles(self):
-        """Context manager giving `traces`, `lowerings`, `compiles`, `cache_hits` and `by_function`; asserts nothing."""
-        return compiles.count()
+        `only` limits it to these functions and what they call.
+        """
+        return compiles.forbid([each.fn if isinstance(each, Warm) else each for each in only])
+
+    @contextlib.contextmanager
+    def count_compiles(self, *, name: str | None = None) -> Iterator[compiles.Compiles]:
+        """Context manager giving `traces`, `lowerings`, `compiles`, `cache_hits` and `by_function`.
+
+        The first three are metrics of the test, under `name`: any increase over the baseline fails.
+        """
+        with compiles.count() as counted:
+            yield counted
+        counts = {"traces": counted.traces, "lowerings": counted.lowerings, "compiles": counted.compiles}
+        measured = self._recorder.measured("count_compiles", "block", *(f" {stage}" for stage in counts), name=name)
+        by_function = counted.by_function
+        places = {event.function: event.location for event in reversed(counted.events)}
+        for stage, count in counts.items():
+            detail = {function: getattr(each, stage) for function, each in by_function.items() if getattr(each, stage)}
+            metric = Metric(f"{measured.name} {stage}", count, stage, "count", detail=detail, places=places)
+            self._recorder.add(measured.metrics([metric])[0])

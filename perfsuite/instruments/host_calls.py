@@ -1,24 +1,35 @@
-"""`perf.host_calls`: how much Python one warm call runs."""
+"""`perf.host_calls`: how much Python one warm call runs, and how many programs."""
 
 from perfsuite.gate.budget import Budget
 from perfsuite.gate.diagnosis import busiest
 from perfsuite.instruments.base import NO_BUDGET, Instrument, declare
+from perfsuite.instruments.dispatches import record_dispatches
 from perfsuite.measure.call import Call, checked
+from perfsuite.measure.compiles.compiles import tracing_allowed
+from perfsuite.measure.runtime.dispatches import dispatches
 from perfsuite.measure.runtime.hostcalls import HostCalls, host_calls
 
 HOST_CALLS = declare("perf.host_calls", budget=("host_calls",))
 
 
 class HostCallsInstrument(Instrument):
-    def host_calls(self, call: Call, *, budget: Budget = NO_BUDGET, name: str | None = None) -> HostCalls:
-        """Count the Python and C function calls that one warm call makes: exact, repeatable, any increase fails."""
+    def host_calls(
+        self, call: Call, *, budget: Budget = NO_BUDGET, name: str | None = None, traces: bool = False
+    ) -> HostCalls:
+        """Count the Python and C function calls that one warm call makes: exact, repeatable, any increase fails.
+
+        Records what `perf.dispatches` does too: the host calls of a second program are few. `traces=True` is for a call
+        that is meant to trace in every run.
+        """
         __tracebackhide__ = True
         limits = self._begin(HOST_CALLS, budget)
-        counted = host_calls(checked(call, "perf.host_calls"))
-        name = self._recorder.unique(name or counted.label, " host calls")
-        metric = counted.metrics(name)[0]
-        self._recorder.add(metric)
-        self._tracing.keep_trace(call, name)
-        if "host_calls" in limits:
-            self._recorder.check_budget(metric, limits["host_calls"], lambda: busiest(counted))
+        with tracing_allowed(traces):
+            counted = host_calls(checked(call, "perf.host_calls"))
+            measured = self._recorder.measured("host_calls", counted.label, " host calls", name=name)
+            metric = measured.metrics(counted.metrics(measured.name))[0]
+            self._recorder.add(metric)
+            self._tracing.keep_trace(call, measured.name)
+            if "host_calls" in limits:
+                self._recorder.check_budget(metric, limits["host_calls"], lambda: busiest(counted))
+            record_dispatches(self._recorder, dispatches(call), name, instrument="host_calls")
         return counted

@@ -22,7 +22,8 @@ class MemoryInstrument(Instrument):
         __tracebackhide__ = True
         limits = self._begin(MEMORY, budget)
         memory = memory_of(checked(call, "perf.memory"), steps=steps)
-        metrics = memory.metrics(self._recorder.unique(name or memory.label, *SUFFIXES))
+        measured = self._recorder.measured("memory", memory.label, *SUFFIXES, name=name)
+        metrics = measured.metrics(memory.metrics(measured.name))
         for metric in metrics:
             leaks = memory.grown and metric.name.endswith((" leaked arrays", " leaked bytes"))
             self._recorder.add(metric, evidence=Evidence(cause=memory.in_words()) if leaks else NO_EVIDENCE)
@@ -46,9 +47,9 @@ class MemoryInstrument(Instrument):
         __tracebackhide__ = True
         limits = self._begin(DONATION, budget)
         donation = donation_of(checked(call, "perf.donation"))
-        metrics = donation.metrics(
-            self._recorder.unique(name or donation.label, " undonated arrays", " undonated bytes")
-        )
+        suffixes = " undonated arrays", " undonated bytes"
+        measured = self._recorder.measured("donation", donation.label, *suffixes, name=name)
+        metrics = measured.metrics(donation.metrics(measured.name))
         for metric in metrics:
             self._recorder.add(metric, evidence=Evidence(cause=donation.in_words()))
         if "undonated" in limits:

@@ -15,10 +15,11 @@ from perfsuite.measure.program.compilation import Compilation, compile_call
 from perfsuite.measure.program.lowering import HostCallbackError
 from perfsuite.measure.program.program import Program
 from perfsuite.measure.program.program_diff import program_differences
-from perfsuite.measure.program.program_metrics import gated_facts, metrics_of
+from perfsuite.measure.program.program_metrics import FACTS, gated_facts, kernels_of, metrics_of, places_of
 from perfsuite.measure.targets import cache as facts_cache
 from perfsuite.measure.targets.target_compiler import CompileFailed, TargetUnavailable
 from perfsuite.session.plots import ProgramRecord
+from perfsuite.session.recorder import Measured
 
 PROGRAM = declare("perf.program", budget=("peak_bytes",))
 
@@ -47,12 +48,14 @@ class ProgramInstrument(Instrument):
         limits = self._begin(PROGRAM, budget)
         call = checked(call, "perf.program")
         # perf.warm has compile seconds of the function, too.
-        label = self._recorder.unique(name or call.label, " flops", " compile seconds", target=target)
+        suffixes = " flops", " compile seconds"
+        measured = self._recorder.measured("program", call.label, *suffixes, name=name, target=target)
+        label = measured.name
         self._session.baselines_of(target)  # a damaged file is an error before minutes of compiling
         compilation = self._compiled(call, target, chips, label)
         compilation = dataclasses.replace(compilation, origin=dataclasses.replace(compilation.origin, label=label))
         program = compilation.program()
-        self._record_program(compilation, program)
+        self._record_program(compilation, program, measured)
         if "peak_bytes" in limits:
             peak = self._recorder.metrics[title(f"{label} peak bytes", target)]
             self._recorder.check_budget(peak, limits["peak_bytes"], lambda: _largest_first(program.memory_use))
@@ -70,7 +73,7 @@ class ProgramInstrument(Instrument):
         self._recorder.apply([refused])
         raise BudgetExceeded(refused.note)  # also where nothing gates: there is no program
 
-    def _record_program(self, compilation: Compilation, program: Program) -> None:
+    def _record_program(self, compilation: Compilation, program: Program, measured: Measured) -> None:
         """Record the metrics; the first that fails says how the program differs from that of the baseline.
 
         When baselines are saved, what the compiler said goes into the cache under the name of test and program, so that
@@ -80,21 +83,25 @@ class ProgramInstrument(Instrument):
             self._recorder.cached += 1
         else:
             self._recorder.compiled += 1
-        metrics = metrics_of(program)
+        self._recorder.unestimated += kernels_of(program.unestimated)
+        metrics = measured.metrics(metrics_of(program))
+        made = {metric.id for metric in metrics}
+        why = ", which has kernels without an estimate" if program.unestimated else ""
+        for id in {measured.id_of(what) for what in FACTS} - made:
+            self._recorder.unknown[id, program.target] = f"not known of this program{why}"
         failing = next((metric for metric in metrics if self._recorder.fails(metric)), None)
         for metric in metrics:
-            lines = self._against_baseline(program) if metric is failing else ()
+            lines = self._against_baseline(program, measured) if metric is failing else ()
             self._recorder.add(metric, evidence=Evidence(program=lines) if lines else NO_EVIDENCE, once=True)
         if self._session.options.report is not None:
-            self._recorder.programs.append(self._program_record(program, metrics))
-        key = self._program_key(program)
+            self._recorder.programs.append(self._program_record(program, measured, metrics))
+        key = self._program_key(program, measured)
         keep = functools.partial(facts_cache.write, self._session.cache, key, compilation.to_dict())
         self._recorder.when_saved(keep)
 
-    def _program_record(self, program: Program, metrics: Sequence[Metric]) -> ProgramRecord:
-        recorded = self._recorded(program)
-        same = all(recorded.get(f"{program.label} {metric}") == value for metric, value in gated_facts(program).items())
-        lines = () if same else self._against_baseline(program)
+    def _program_record(self, program: Program, measured: Measured, metrics: Sequence[Metric]) -> ProgramRecord:
+        same = self._is_recorded(program, measured)
+        lines = () if same else self._against_baseline(program, measured)
         return ProgramRecord(
             program.label,
             program.target,
@@ -105,28 +112,31 @@ class ProgramInstrument(Instrument):
             tuple(metric.title for metric in metrics),
             compared=same or bool(lines),
             differences=lines,
+            at_least=places_of(program.at_least),
+            at_most=places_of(program.at_most),
+            unestimated=kernels_of(program.unestimated),
         )
 
-    def _against_baseline(self, program: Program) -> tuple[str, ...]:
-        entry = facts_cache.read(self._session.cache, self._program_key(program))
+    def _against_baseline(self, program: Program, measured: Measured) -> tuple[str, ...]:
+        entry = facts_cache.read(self._session.cache, self._program_key(program, measured))
         if entry is None:
             return ()
         try:
             before = Compilation.from_dict(entry).program()
         except (KeyError, TypeError, ValueError):  # of another version of perfsuite
             return ()
-        recorded = self._recorded(program)
-        for metric, value in gated_facts(before).items():
-            if recorded.get(f"{program.label} {metric}") != value:
-                return ()  # the baseline was saved elsewhere since
+        if not self._is_recorded(before, measured):
+            return ()  # the baseline was saved elsewhere since
         return tuple(line.strip() for line in program_differences(before, program).splitlines())
 
-    def _recorded(self, program: Program) -> dict[str, float]:
+    def _is_recorded(self, program: Program, measured: Measured) -> bool:
+        """Whether every gated fact of a program is as the baseline has it."""
         entries = self._session.baselines_of(program.target).metrics.get(self._test_key, {})
-        return {name: entry.value for name, entry in entries.items()}
+        recorded = {id: entry.value for id, entry in entries.items()}
+        return all(recorded.get(measured.id_of(what)) == value for what, value in gated_facts(program).items())
 
-    def _program_key(self, program: Program) -> str:
-        named = json.dumps([self._test_key, program.label, program.target, self._session.device])
+    def _program_key(self, program: Program, measured: Measured) -> str:
+        named = json.dumps([self._test_key, measured.id, program.target, self._session.device])
         return hashlib.sha256(f"baseline {named}".encode()).hexdigest()
 
     @property

@@ -32,13 +32,13 @@ class ScalingInstrument(Instrument):
         __tracebackhide__ = True
         limits = self._begin(OF_COUNTS if metric == "host_calls" else SCALING, budget)
         scaling = fit_scaling(make_call, sizes, metric=metric, seconds=self._seconds)
-        name = self._recorder.unique(name or scaling.label, f" {scaling.what} per unit")
-        metrics = scaling.metrics(name)
+        measured = self._recorder.measured("scaling", scaling.label, f" {scaling.what} per unit", name=name)
+        metrics = measured.metrics(scaling.metrics(measured.name))
         for each in metrics:
             self._recorder.add(each, tolerance)
         if self._session.options.report is not None:
             self._recorder.lines.append(line_of(metrics[0].title, scaling))
-        self._tracing.keep_made_trace(make_call, max(sizes), name)
+        self._tracing.keep_made_trace(make_call, max(sizes), measured.name)
         if "us_per_leaf" in limits:
             cause = f"R^2 of the line is {scaling.r_squared:.3f} over {len(scaling.units)} sizes"
             self._recorder.check_budget(metrics[0], limits["us_per_leaf"], lambda: cause)

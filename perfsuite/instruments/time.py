@@ -10,10 +10,12 @@ from perfsuite.gate.budget import Budget
 from perfsuite.gate.verdict import Evidence, judge_budget, with_evidence
 from perfsuite.instruments.base import NO_BUDGET, Instrument, declare
 from perfsuite.measure.call import Call, checked
+from perfsuite.measure.compiles.compiles import tracing_allowed
 from perfsuite.measure.measurement import Metric
 from perfsuite.measure.timing.timing import LEAST_FOR_TAIL, LEAST_SAMPLES, LEAST_WITH_END, Timing, time_call
+from perfsuite.processes.launch import LAUNCH
 
-TIME = declare("perf.time", budget=("p99_us",), needs=("quiet",))
+TIME = declare("perf.time", budget=("time_us", "p99_us"), needs=("quiet",))
 
 SYNCHRONOUS, STILL_SYNCHRONOUS = 0.95, 0.8
 """A call whose time to return is this share of its time to ready waits for its outputs, or has them at once: then the
@@ -34,34 +36,49 @@ TAIL_TOLERANCE = 9.0
 """A 99th percentile fails at ten times its baseline, where a step in a hundred stalls. With two busy neighbours on two
 cores that of a 9 ms step rose by a factor of 2.2 to 5.6 without any change of code."""
 
+_NO_REFERENCE = "one time has no reference in this run: perf.compare has one"
+
 
 class TimeInstrument(Instrument):
     def time(
-        self, call: Call, *, budget: Budget = NO_BUDGET, name: str | None = None, tolerance: float | None = None
+        self,
+        call: Call,
+        *,
+        budget: Budget = NO_BUDGET,
+        name: str | None = None,
+        tolerance: float | None = None,
+        traces: bool = False,
     ) -> Timing:
         """Time one call in the steady state: `.to_return` and `.to_ready`, each with median, interval and p99.
 
         The metrics are of kind `time`, so they are compared only with a baseline of the same machine; where the host's
-        load decides them, they are `info`. They also appear in pytest-benchmark's table and its --benchmark-json.
-        `Budget(p99_us=)` limits the tail.
+        load decides them, they are `info`. With an option of pytest-benchmark (`--benchmark-json`, ...) they also
+        appear in its table and file. `Budget(time_us=)` limits the median to ready, for a machine of one's own;
+        `Budget(p99_us=)` limits the tail. `traces=True` is for a call that is meant to trace in every run.
         """
         __tracebackhide__ = True
         limits = self._begin(TIME, budget)
-        call = checked(call, "perf.time")
-        timing = time_call(call, seconds=self._seconds, least_samples=LEAST_FOR_TAIL if limits else LEAST_SAMPLES)
-        name = self._recorder.unique(name or timing.label, *timing.suffixes)
-        *times, tail = self._gated(timing, timing.metrics(name))
+        with tracing_allowed(traces):
+            return self._time(checked(call, "perf.time"), limits, name, tolerance)
+
+    def _time(self, call: Call, limits: dict[str, float], name: str | None, tolerance: float | None) -> Timing:
+        __tracebackhide__ = True
+        least_samples = LEAST_FOR_TAIL if "p99_us" in limits else LEAST_SAMPLES
+        timing = time_call(call, seconds=self._seconds, least_samples=least_samples)
+        measured = self._recorder.measured("time", timing.label, *timing.suffixes, name=name)
+        *times, tail = self._gated(timing, measured.metrics(timing.metrics(measured.name)))
         tolerances = [(each, tolerance) for each in times]
         tolerances.append((tail, TAIL_TOLERANCE if tolerance is None else tolerance))
-        add_to_table(self._item, name, timing)
+        add_to_table(self._item, measured.name, timing)
         us = timing.to_ready.median_us
-        self._tracing.keep_trace(call, name, us=us)
-        self._tracing.remember(call, us, *times, tail)
+        self._tracing.keep_trace(call, measured.name, us=us)
         # One that fails is explained: the others fail for the same reason.
         failing = next((metric for metric, allowed in tolerances if self._recorder.fails(metric, allowed)), None)
         for metric, allowed in tolerances:
-            cause = self._tracing.since_baseline(call, us, metric) if metric is failing else ""
-            self._recorder.add(metric, allowed, Evidence(cause=cause))
+            unexplained = f"{_NO_REFERENCE}\n{self._tracing.longest(call, us)}" if metric is failing else ""
+            self._recorder.add(metric, allowed, Evidence(unexplained=unexplained))
+        if "time_us" in limits:
+            self._recorder.check_budget(times[1], limits["time_us"], lambda: self._tracing.longest(call, us))
         if "p99_us" in limits:
             cause = f"the median is {us:.4g} us: single calls stall"
             gate = judge_budget(self._item.nodeid, tail, limits["p99_us"])
@@ -86,7 +103,7 @@ class TimeInstrument(Instrument):
         Near the boundary a metric keeps the kind of its baseline: or unchanged code would not be comparable every other
         time. A save decides anew what was information.
         """
-        recorded = self._session.baselines.get(self._session.test_key(self._item.nodeid), metric.name)
+        recorded = self._session.baselines.get(self._session.test_key(self._item.nodeid), metric.id)
         if recorded is not None and recorded.kind == "time":
             least = still
         elif recorded is not None and not self._session.options.save:
@@ -103,13 +120,14 @@ def _more_samples(timing: Timing, seconds: float) -> str:
 
 
 def add_to_table(item: pytest.Item, name: str, timing: Timing) -> None:
-    """Add `timing` as the benchmark `test:name` of pytest-benchmark, where that plugin is installed and not disabled.
+    """Add `timing` as the benchmark `test:name` of pytest-benchmark, where one of that plugin's options was given.
 
     pytest-benchmark has no public way to add a benchmark that it did not run itself, nor two in one test. So the
     samples are replayed through a copy of its fixture, with a clock that returns them. The private names are in
     `_replaying`; `tests/integration/test_benchmark_table.py` fails when they move.
     """
-    if not item.config.pluginmanager.hasplugin("benchmark"):
+    asked = item.config.stash[LAUNCH].asks_for_benchmarks
+    if not asked or not item.config.pluginmanager.hasplugin("benchmark"):
         return
     request: pytest.FixtureRequest = item._request  # type: ignore[attr-defined]
     fixture = request.getfixturevalue("benchmark")

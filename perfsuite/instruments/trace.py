@@ -17,7 +17,7 @@ class TraceInstrument(Instrument):
         where no device ran anything, and `RecompilationError` when a run compiles.
         """
         trace = self._tracing.trace(checked(call, "perf.trace"), name or call.label, runs)
-        self._record_trace(trace, name or call.label)
+        self._record_trace(trace, call.label, name)
         return trace
 
     @contextlib.contextmanager
@@ -28,8 +28,9 @@ class TraceInstrument(Instrument):
         """
         with self._tracing.block(name) as traced:
             yield traced
-        self._record_trace(traced.trace, name)
+        self._record_trace(traced.trace, name, name)
 
-    def _record_trace(self, trace: Trace, name: str) -> None:
-        for metric in trace.metrics(self._recorder.unique(name, *trace.suffixes)):
+    def _record_trace(self, trace: Trace, label: str, name: str | None) -> None:
+        measured = self._recorder.measured("trace", label, *trace.suffixes, name=name)
+        for metric in measured.metrics(trace.metrics(measured.name)):
             self._recorder.add(metric)

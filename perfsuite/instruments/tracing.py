@@ -5,21 +5,13 @@ after it was measured, in runs of its own. What goes wrong in them becomes a not
 """
 
 import contextlib
-import functools
-import hashlib
-import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from perfsuite.gate.environment import environment_from_dict, incomparable
-from perfsuite.gate.verdict import TOLERANCES
 from perfsuite.measure.call import Call
-from perfsuite.measure.measurement import Metric
-from perfsuite.measure.profiler.trace_growth import Profile, where_time_went
+from perfsuite.measure.profiler.trace_growth import grew, where_time_went
 from perfsuite.measure.profiler.trace_recording import Traced, affordable_runs, profiles, trace_block, trace_call
 from perfsuite.measure.profiler.traces import NothingRanError, Trace
-from perfsuite.measure.serialise import made, plain
-from perfsuite.measure.targets import cache as facts_cache
 from perfsuite.measure.timing.scaling import MakeCall
 from perfsuite.session.recorder import Recorder
 from perfsuite.session.records import TraceRecord, trace_folder, trace_record
@@ -27,11 +19,7 @@ from perfsuite.session.session import PerfSession
 
 
 class Tracing:
-    """Traces the calls of one test.
-
-    When baselines are saved, what a run of a timed call spent its time on goes into the cache, as the facts of programs
-    do, so that a later failure on the same machine can name what grew since.
-    """
+    """Traces the calls of one test."""
 
     def __init__(self, session: PerfSession, test: str, recorder: Recorder):
         self._session = session
@@ -87,41 +75,23 @@ class Tracing:
             yield traced
         self._record(name, folder, traced.trace)
 
-    def since_baseline(self, call: Call, us: float, metric: Metric) -> str:
-        """What grew in a call since `metric` was recorded; the longest operations where that is not known."""
-        before = self._baseline(metric)
-        of = "since the baseline" if before else "no trace of the baseline is kept here"
-        return _unless_it_fails(lambda: where_time_went(before, profiles(call, us=us)[0], of))
-
-    def compared(self, candidate: Call, reference: Call, us: float, metric: Metric, *, by_budget: bool) -> str:
-        """What grew where `metric`, a ratio, failed: since its baseline, or else against the reference.
+    def compared(self, candidate: Call, reference: Call, us: float) -> tuple[str, bool]:
+        """What takes longer in a call than in its reference, and whether an operation does.
 
         A run of the longer call takes about `us`.
         """
-        if not by_budget and self._baseline(metric) is not None:
-            return self.since_baseline(candidate, us, metric)
+        grown: list[str] = []
 
         def words() -> str:
             now, before = profiles(candidate, reference, us=us)
+            grown.extend(grew(before, now))
             return where_time_went(before, now, f"{reference.label} -> {candidate.label}")
 
-        return _unless_it_fails(words)
+        return _unless_it_fails(words), bool(grown)
 
     def longest(self, call: Call, us: float) -> str:
         """What a call spends its time on."""
         return _unless_it_fails(lambda: where_time_went(None, profiles(call, us=us)[0]))
-
-    def remember(self, call: Call, us: float, *metrics: Metric) -> None:
-        """While baselines are saved, keep what the call spends its time on, for a later failure of one of `metrics`."""
-        if not self._session.options.save or self._session.cache is None:
-            return
-        with contextlib.suppress(Exception):  # without it a later failure only says less
-            profile = plain(profiles(call, us=us)[0])
-            environment = self._session.environment.as_dict()
-            for metric in metrics:
-                entry = {"value": metric.value, "environment": environment, "profile": profile}
-                keep = functools.partial(facts_cache.write, self._session.cache, self._key(metric.name), entry)
-                self._recorder.when_saved(keep)
 
     def _record(self, name: str, folder: Path | None, trace: Trace) -> None:
         if folder is not None:
@@ -142,24 +112,6 @@ class Tracing:
             note = _in_a_line(error)
         if note:
             self._recorder.traces.append(TraceRecord(name, str(folder), note=note))
-
-    def _baseline(self, metric: Metric) -> Profile | None:
-        entry = facts_cache.read(self._session.cache, self._key(metric.name))
-        recorded = self._session.baselines_of(None).get(self._test, metric.name)
-        if entry is None or recorded is None:
-            return None
-        try:
-            value, then = float(entry["value"]), environment_from_dict(entry["environment"])
-            profile = made(Profile, entry["profile"])
-        except (AttributeError, KeyError, IndexError, TypeError, ValueError):  # of another version of perfsuite
-            return None
-        if abs(value - recorded.value) > TOLERANCES[recorded.kind] * abs(recorded.value):
-            return None  # the baseline was saved elsewhere since
-        return None if incomparable("time", "us", then, self._session.environment) else profile
-
-    def _key(self, metric: str) -> str:
-        named = json.dumps([self._test, metric, self._session.device])
-        return hashlib.sha256(f"profile {named}".encode()).hexdigest()
 
 
 def _unless_it_fails(words: Callable[[], str]) -> str:

@@ -19,11 +19,11 @@ class TransfersInstrument(Instrument):
         __tracebackhide__ = True
         limits = self._begin(TRANSFERS, budget)
         counted = transfers_of(checked(call, "perf.transfers"))
-        name = self._recorder.unique(name or counted.label, *SUFFIXES.values())
-        for metric in counted.metrics(name):
+        measured = self._recorder.measured("transfers", counted.label, *SUFFIXES.values(), name=name)
+        for metric in measured.metrics(counted.metrics(measured.name)):
             self._recorder.add(metric)
         if "transfers" in limits:
-            total = Metric(f"{name} transfers and callbacks", counted.total, "transfers", "count")
+            total = Metric(f"{measured.name} transfers and callbacks", counted.total, "transfers", "count")
             self._recorder.check_budget(total, limits["transfers"], counted.in_words)
         return counted
 

@@ -28,12 +28,12 @@ class WaitsInstrument(Instrument):
         """
         __tracebackhide__ = True
         self._begin(STAYS_ASYNC)
-        measured = asynchrony(checked(call, "perf.stays_async"), seconds=self._seconds)
-        name = self._recorder.unique(name or measured.label, " returns at")
-        share, *waits = measured.metrics(name)
+        seen = asynchrony(checked(call, "perf.stays_async"), seconds=self._seconds)
+        measured = self._recorder.measured("stays_async", seen.label, " returns at", name=name)
+        share, *waits = measured.metrics(seen.metrics(measured.name))
         self._recorder.add(share)
-        self._recorder.apply([_asynchrony_gate(self._item.nodeid, name, measured, share, waits)])
-        return measured
+        self._recorder.apply([_asynchrony_gate(self._item.nodeid, measured.name, seen, share, waits)])
+        return seen
 
     def stalls(self, call: Call, *, budget: Budget = NO_BUDGET, name: str | None = None) -> Stalls:
         """Fail where single calls stall, twice or more in 1000, and say where: `.count`, `.where`.
@@ -44,12 +44,12 @@ class WaitsInstrument(Instrument):
         """
         __tracebackhide__ = True
         limits = self._begin(STALLS, budget)
-        measured = count_stalls(checked(call, "perf.stalls"), seconds=self._seconds, over_us=limits.get("stall_us"))
-        name = self._recorder.unique(name or measured.label, " longest")
-        stalls, longest = measured.metrics(name)
+        seen = count_stalls(checked(call, "perf.stalls"), seconds=self._seconds, over_us=limits.get("stall_us"))
+        measured = self._recorder.measured("stalls", seen.label, " longest", name=name)
+        stalls, longest = measured.metrics(seen.metrics(measured.name))
         self._recorder.add(longest)
-        self._recorder.apply([_stalls_gate(self._item.nodeid, name, measured, stalls)])
-        return measured
+        self._recorder.apply([_stalls_gate(self._item.nodeid, measured.name, seen, stalls)])
+        return seen
 
 
 def _asynchrony_gate(test: str, name: str, measured: Asynchrony, share: Metric, waits: list[Metric]) -> Gate:

@@ -27,6 +27,10 @@ class UnwarmedSignatureError(RecompilationError):
     """
 
 
+class SignatureWarning(UserWarning):
+    """A function is warmed for two signatures that differ only in weak types, or in what is committed to a device."""
+
+
 class TransferError(AssertionError):
     """An array moved between host and device, or a program called Python, where that was not allowed.
 

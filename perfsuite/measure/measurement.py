@@ -50,6 +50,12 @@ class Metric:
     a count or a size into its parts (host calls by function), so that a failed gate can say which part grew. `places`
     says where in the source the parts are now ("model.py:42 in attention"); baseline files leave it out, for every edit
     moves lines. `target` names the device that the metric was compiled for ("tpu-v5e"); None is the present device.
+    `slowed` is the factor by which other processes may have slowed what was sampled, 1 or more.
+    `at_least` says which places of the source make the value a lower bound: loops counted once whose iterations depend
+    on data. `at_most` says which make it an upper bound: conditionals of which the largest branch counts.
+
+    `name` is for people. `id` says which metric of its test it is, also when the function that it is named after has
+    another name; by default it is the name.
     """
 
     name: str
@@ -62,8 +68,14 @@ class Metric:
     detail: dict[str, int] | None = None
     target: str | None = None
     places: dict[str, str] | None = None
+    slowed: float = 1.0
+    at_least: tuple[str, ...] = ()
+    at_most: tuple[str, ...] = ()
+    id: str = ""
 
     def __post_init__(self):
+        if not self.id:
+            object.__setattr__(self, "id", self.name)
         if not isinstance(self.name, str) or not self.name.strip() or not self.name.isprintable():
             raise ValueError(f"a metric needs a name, of one line, got {self.name!r}")
         if not isinstance(self.unit, str) or not self.unit.isprintable():

@@ -1,7 +1,9 @@
 """The one way in which numbers, intervals, counts and tables are written, in messages and in reports."""
 
+import itertools
 import math
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Sequence
 
 from perfsuite.measure.measurement import Interval
 
@@ -28,6 +30,32 @@ def plural(count: int, what: str, several: str = "") -> str:
     return f"{count:,} {what if count == 1 else several or what + 's'}"
 
 
+FOLDED_FROM = 3
+"""So many places of which the same is said are counted, not listed."""
+
+
+def folded(said: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
+    """Pairs of a place and what is said of it, with repeats folded: `14 leaves of args[0]` is then the place.
+
+    A place is the path of an argument's leaf, such as "args[0]['kernel']".
+    """
+    places: dict[str, list[str]] = {}
+    for place, what in said:
+        places.setdefault(what, []).append(place)
+    pairs = []
+    for what, paths in places.items():
+        counted = [f"{len(paths):,} leaves of {_trunk(paths)}"]
+        pairs += [(place, what) for place in (counted if len(paths) >= FOLDED_FROM else paths)]
+    return pairs
+
+
+def _trunk(paths: Sequence[str]) -> str:
+    """The longest path that all of these are below."""
+    parts = [re.findall(r"^[^.\[]+|\.[^.\[]+|\[[^\]]*\]", path) for path in paths]
+    shared = itertools.takewhile(lambda level: len(set(level)) == 1, zip(*parts, strict=False))
+    return "".join(level[0] for level in shared) or "the arguments"
+
+
 def table(rows: Sequence[Sequence[str]], headers: Sequence[str] = ()) -> str:
     """The rows in aligned columns, without rules. Texts stay as they are."""
     import tabulate  # only sessions that print a table need it
@@ -38,7 +66,7 @@ def table(rows: Sequence[Sequence[str]], headers: Sequence[str] = ()) -> str:
 def percent(share: float, digits: int = 3) -> str:
     """`+2.35 %`, `-50 %`, `+12,300 %`, `0 %`: with the sign, and so many significant digits."""
     rounded = float(f"{100 * share:.{digits}g}")
-    return f"{rounded:+,g} %" if rounded else "0 %"
+    return f"{rounded:+,{'.0f' if abs(rounded) >= 1e6 else 'g'}} %" if rounded else "0 %"
 
 
 def change(share: float | None, digits: int = 2) -> str:

@@ -10,7 +10,16 @@ from typing import Any
 
 import pytest
 
-from perfsuite.options.values import Strict, above_zero, folder, processes, strictness_of_ini
+from perfsuite.options.values import (
+    SAVE_KINDS,
+    Save,
+    SaveSome,
+    Strict,
+    above_zero,
+    folder,
+    processes,
+    strictness_of_ini,
+)
 
 SIZES = ("small", "full")
 SKIP_REASON = "perf test: run it with `pytest --perf`"
@@ -27,7 +36,8 @@ class Options:
 
     active: bool
     only: bool
-    save: bool
+    save: tuple[str, ...]
+    """The kinds of changes that become baselines, of `values.SAVE_KINDS`; empty without --perf-save."""
     strict: tuple[str, ...]
     """The verdicts that fail a test beside "fail"."""
     size: str
@@ -39,8 +49,8 @@ class Options:
     """The option that named the targets, for messages."""
     traces: Path | None = None
     """The folder for the profiler's traces of perf tests; None records none."""
-    processes: int = 2
-    """Most processes that one comparison may take, this one included: all others confirm that it is over its limit."""
+    processes: int | None = None
+    """Most processes for one metric, this one included: others confirm a failure, or measure for a baseline."""
     calibrate: float | None = None
     """Minutes, with --perf-calibrate: then nothing is gated."""
     report: Path | None = None
@@ -105,6 +115,8 @@ class Option:
         if self.several:
             return [f"{self.name}={each}" for each in value]
         if isinstance(value, list):
+            if self.action is Save and value == list(SAVE_KINDS):
+                return [self.name]
             return [f"{self.name}={','.join(value)}"] if value else []
         return [] if value == self.default else [f"{self.name}={value:g}" if self.type else f"{self.name}={value}"]
 
@@ -114,9 +126,12 @@ OPTIONS = (
     Option("--perf-only", "like --perf, and deselect all other tests", "only", must_agree=True, in_report=True),
     Option(
         "--perf-save",
-        "run the perf tests and record their metrics as baselines",
+        "run the perf tests and record their metrics as baselines; of the kinds new, better, worse and missing only "
+        "those that are named",
         "save",
-        in_child=False,
+        default=(),
+        action=Save,
+        in_child=(),
         must_agree=True,
         in_report=True,
     ),
@@ -152,12 +167,11 @@ OPTIONS = (
     ),
     Option(
         "--perf-processes",
-        "most processes for one comparison (default: 2): if it is over its limit, its test runs again in a fresh "
-        "process, and fails only if that confirms it; with 1, this process decides alone, and --perf-save saves what "
-        "it sees",
+        "most processes for one metric: a comparison over its limit runs again in fresh processes, and fails only if "
+        "they confirm it (default: 2); --perf-save takes ratios and times from several (default: 3 to 5); with 1, this "
+        "process does both alone",
         "processes",
         type=processes,
-        default=2,
         metavar="N",
         in_child=1,
         in_report=True,
@@ -220,6 +234,7 @@ def add_options(parser: pytest.Parser) -> None:
     group = parser.getgroup("perfsuite", "performance gates for JAX")
     for option in OPTIONS:
         option.declare(group)
+    group.addoption(SaveSome.first, action=SaveSome, dest="perf_save", default=(), help=argparse.SUPPRESS)
     parser.addini("perf_baselines", "folder of the baseline files, relative to the rootdir", default="baselines")
     parser.addini("perf_strict", "words of --perf-strict: new inconclusive; true means new", type="args", default=[])
     parser.addini("perf_targets", "devices to compile for, in tests that use perf_target: tpu-v5e tpu-v6e", type="args")
@@ -255,7 +270,7 @@ def read_options(config: pytest.Config) -> Options:
     targets = option.perf_target or config.getini("perf_targets")
     folder = config.invocation_params.dir / option.perf_baselines if option.perf_baselines else None
     return Options(
-        active=option.perf or option.perf_only or save or option.perf_calibrate,
+        active=bool(option.perf or option.perf_only or save or option.perf_calibrate),
         only=option.perf_only or option.perf_calibrate,
         save=save,
         strict=() if save else option.perf_strict or strictness_of_ini(config.getini("perf_strict")),

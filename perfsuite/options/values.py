@@ -8,6 +8,9 @@ from typing import Any
 
 import pytest
 
+SAVE_KINDS = ("new", "better", "worse", "missing")
+"""What --perf-save can be limited to, by the words of `gate.baseline.SaveKind`."""
+
 STRICTNESS = ("new", "inconclusive")
 """The verdicts that --perf-strict can fail, by the words of `gate.verdict.Verdict`."""
 
@@ -64,6 +67,32 @@ class Strict(argparse.Action):
     def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
         given = (option_string or "").partition("=")[2] or "new"
         setattr(namespace, self.dest, _strictness([*getattr(namespace, self.dest), *given.split(",")]))
+
+
+class Save(argparse.Action):
+    """--perf-save, alone or with the kinds of changes that it saves behind an equals sign; see `Strict`."""
+
+    spellings: tuple[str, ...] = (f"--perf-save={','.join(SAVE_KINDS)}",)
+
+    def __init__(self, option_strings: Sequence[str], dest: str, **arguments: Any):
+        super().__init__([*option_strings, *self.spellings], dest, nargs=0, **arguments)
+
+    def __call__(self, parser: Any, namespace: Any, values: Any, option_string: str | None = None) -> None:
+        given = (option_string or "").partition("=")[2]
+        words = [*getattr(namespace, self.dest), *(given.split(",") if given else SAVE_KINDS)]
+        setattr(namespace, self.dest, tuple(word for word in SAVE_KINDS if word in words))
+
+
+class SaveSome(Save):
+    """The other spellings of --perf-save: an option apart, because --help would list them all."""
+
+    first, *others = (
+        f"--perf-save={','.join(words)}"
+        for count in range(1, len(SAVE_KINDS) + 1)
+        for words in itertools.permutations(SAVE_KINDS, count)
+        if words != SAVE_KINDS
+    )
+    spellings = tuple(others)
 
 
 def _strictness(words: Iterable[str]) -> tuple[str, ...]:

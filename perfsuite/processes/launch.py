@@ -4,7 +4,7 @@ import dataclasses
 import os
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -27,10 +27,12 @@ class Launch:
     """Flags of the interpreter."""
     started: float
     """Seconds of `time.monotonic`."""
+    asks_for_benchmarks: bool = False
+    """Whether an option of pytest-benchmark was given."""
 
     @classmethod
-    def of(cls, config: pytest.Config) -> "Launch":
-        """The launch of this session."""
+    def of(cls, config: pytest.Config, given: Sequence[str] = ()) -> "Launch":
+        """The launch of this session. `given` are all of its arguments, also those of `addopts`, where known."""
         directory = config.invocation_params.dir
         # `python -m pytest` puts its folder on the path, `pytest` does not.
         on_path = "" in sys.path or str(directory) in sys.path
@@ -40,6 +42,9 @@ class Launch:
             environment=dict(os.environ),
             flags=() if on_path else ("-P",),
             started=time.monotonic(),
+            asks_for_benchmarks=any(
+                str(argument).startswith("--benchmark-") for argument in given or config.invocation_params.args
+            ),
         )
 
 

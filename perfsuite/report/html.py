@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Sequence
 
 from perfsuite.measure.words import number, plural
-from perfsuite.report import drawings
+from perfsuite.report import drawings, text
 from perfsuite.report.model import VERDICTS, Recorded, Report, Row, Test
 from perfsuite.report.page import render
 from perfsuite.report.pictures import Picture
@@ -54,6 +54,8 @@ def html(report: Report, history: str = "") -> str:
         documents=documents,
         slowdowns=sorted({size for row in report.calibration for size, _, _ in row.caught}),
         parts_of=_changed_parts,
+        bounds=text.bounds,
+        without_estimate=text.without_estimate,
     )
 
 

@@ -1,4 +1,4 @@
-"""The report as GitHub's Markdown: first what needs a look, and a folded table of all metrics at the end.
+"""The report as GitHub's Markdown: a table of what changed, regressions first; the rest is folded below it.
 
 Names and messages come from users. A name stands in a code span and a message in a code block, where nothing in it is
 Markdown, HTML or a mention; the fences are longer than any run of backticks inside.
@@ -23,9 +23,10 @@ def markdown(report: Report) -> str:
     """The report. Needs only this package."""
     parts = [
         *_summary(report),
+        *_changed(report),
         *_failures(report),
         *_undecided(report),
-        *_improved_and_new(report),
+        *_new(report),
         *_missing(report),
         *(part for file in report.saved for part in _saved(file)),
         *_skipped(report),
@@ -75,16 +76,48 @@ def _summary(report: Report) -> Iterator[str]:
         yield f"**{escaped(note)}**"
 
 
+def _changed(report: Report) -> Iterator[str]:
+    """The metrics that got worse, then those that got better: at the base, and now."""
+    by_verdict = {
+        verdict: [(test, row) for test, row in report.metrics if row.verdict == verdict]
+        for verdict in ("fail", "improved")
+    }
+    rows = [
+        (code(test.id, in_table=True), code(row.title, in_table=True), *_base_and_head(row))
+        for pairs in by_verdict.values()
+        for test, row in pairs
+    ]
+    if rows:
+        counts = f"{len(by_verdict['fail'])} worse, {len(by_verdict['improved'])} better"
+        yield f"### {counts}{f': {_RECORDS} what is better' if by_verdict['improved'] else ''}"
+        yield _table(("test", "metric", "base", "head", "change"), rows)
+
+
+def _base_and_head(row: Row) -> tuple[str, str, str]:
+    """What a metric was or may be, what it is, and by how much that is more; in bold where it fails."""
+    by_budget = row.source == "budget" and row.limit is not None
+    base = row.limit if by_budget else row.baseline
+    share = row.value / base - 1 if base and base > 0 else None
+    changed = change(share, 3) if share else ""
+    return (
+        "" if base is None else f"{number(base)}{' (budget)' if by_budget else ''}",
+        escaped(f"{span(row.value, row.interval)} {row.unit}"),
+        f"**{changed or 'worse'}**" if row.verdict == "fail" else changed,
+    )
+
+
 def _failures(report: Report) -> Iterator[str]:
+    """The messages of failed tests: folded where the table has what failed."""
     if report.failures:
         yield "### Failed"
     for test in report.failures:
         where = f" ({code(f'{test.file}:{test.line}')})" if test.line else ""
         yield f"{code(test.id)}{where}"
-        yield from _message(test.message or "no message")
-        reasons = [metric.reason for metric in test.metrics if metric.verdict == "fail" and metric.reason]
-        if any(reason not in test.message for reason in reasons):
-            yield folded("every metric that failed", block("\n\n".join(reasons)))
+        reasons = [row.reason for row in test.metrics if row.verdict == "fail" and row.reason not in test.message]
+        if any(row.verdict == "fail" for row in test.metrics):
+            yield folded("why", block("\n\n".join([test.message or "no message", *reasons])))
+        else:
+            yield from _message(test.message or "no message")
 
 
 def _message(text: str) -> Iterator[str]:
@@ -98,8 +131,8 @@ def _message(text: str) -> Iterator[str]:
 
 def _undecided(report: Report) -> Iterator[str]:
     titles = {
-        "inconclusive": "Inconclusive: nothing failed, nothing is sure",
-        "not comparable": "Not comparable with the baseline",
+        "inconclusive": "inconclusive: nothing failed, nothing is sure",
+        "not comparable": "not comparable with the baseline",
     }
     for verdict, title in titles.items():
         lines = []
@@ -108,25 +141,21 @@ def _undecided(report: Report) -> Iterator[str]:
                 reason = "<br>".join(map(escaped, metric.reason.splitlines()))
                 lines.append(f"- {code(test.id)}: {reason or code(metric.title)}")
         if lines:
-            yield f"### {title}"
-            yield "\n".join(lines)
+            yield folded(f"{len(lines)} {title}", "\n".join(lines))
 
 
-def _improved_and_new(report: Report) -> Iterator[str]:
-    improved = [(test, metric) for test, metric in report.metrics if metric.verdict == "improved"]
-    if improved:
-        yield f"### Improved: {_RECORDS} {'it' if len(improved) == 1 else 'them'}"
-        yield "\n".join(f"- {code(test.id)}: {code(row.title)}{_change_in_words(row)}" for test, row in improved)
+def _new(report: Report) -> Iterator[str]:
     new = collections.Counter(test.id for test, metric in report.metrics if metric.verdict == "new")
     if new:
-        yield f"### New: {_RECORDS} {'it' if new.total() == 1 else 'them'}"
-        yield "\n".join(f"- {code(test)}: {plural(count, 'metric')} without a baseline" for test, count in new.items())
+        lines = [f"- {code(test)}: {plural(count, 'metric')} without a baseline" for test, count in new.items()]
+        yield folded(f"{new.total()} new: pytest --perf-save records", "\n".join(lines))
 
 
 def _missing(report: Report) -> Iterator[str]:
     if report.missing:
-        yield "### Not measured, but in the baselines: `pytest --perf-save` trims"
-        yield "\n".join(f"- {code(missing.test)}: {code(missing.title)}" for missing in report.missing)
+        lines = [f"- {code(missing.test)}: {code(missing.title)}" for missing in report.missing]
+        title = f"{len(lines)} not measured, but in the baselines: pytest --perf-save trims"
+        yield folded(title, "\n".join(lines))
 
 
 def _saved(file: SavedFile) -> Iterator[str]:
@@ -152,11 +181,11 @@ def _saved(file: SavedFile) -> Iterator[str]:
 def _skipped(report: Report) -> Iterator[str]:
     reasons = collections.Counter(test.message for test in report.tests if test.outcome == "skipped")
     if reasons:
-        yield "### Skipped"
-        yield "\n".join(
+        lines = [
             f"- {plural(count, 'test')}: {escaped(_clipped(reason.partition(chr(10))[0]))}"
             for reason, count in reasons.items()
-        )
+        ]
+        yield folded(f"{reasons.total()} skipped", "\n".join(lines))
 
 
 def _all_metrics(report: Report) -> Iterator[str]:
@@ -184,13 +213,6 @@ def _cells(metric: Row) -> tuple[str, ...]:
 
 def _table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     return "\n".join(f"| {' | '.join(cells)} |" for cells in [columns, ["---"] * len(columns), *rows])
-
-
-def _change_in_words(metric: Row) -> str:
-    if metric.baseline is None:
-        return ""
-    share = f" ({change(metric.change, 3)})" if metric.change else ""
-    return f" {number(metric.baseline)} → {number(metric.value)} {escaped(metric.unit)}{share}"
 
 
 def _clipped(text: str) -> str:

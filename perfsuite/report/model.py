@@ -21,7 +21,9 @@ from perfsuite.session.plots import Distribution, FittedLine, ProgramRecord
 
 SCHEMA = 1
 
-VERDICTS = ("fail", "inconclusive", "not comparable", "new", "improved", "pass", "not judged", "info")
+VERDICTS = (
+    "fail", "missing", "inconclusive", "not comparable", "new", "improved", "recorded", "pass", "not judged", "info"
+)  # fmt: skip
 """Every verdict of a metric in a report, in the order in which a reader wants them."""
 
 Outcome = Literal["passed", "failed", "skipped", "error"]
@@ -158,7 +160,7 @@ class Test:
 
 @dataclasses.dataclass(frozen=True)
 class Missing:
-    """A metric with a baseline that its test, which ran to its end, did not measure."""
+    """A metric with a baseline whose test is gone."""
 
     test: str
     title: str
@@ -248,9 +250,17 @@ class SavedFile:
 
     @property
     def summary(self) -> str:
-        """`saved: 1 created, 0 updated, 0 trimmed, 12 kept`."""
-        counts = [f"{getattr(self, name)} {name}" for name in ("created", "updated", "trimmed", "kept")]
-        return f"{'saved' if self.written else 'unchanged'}: {', '.join(counts)}"
+        """`27 recorded (20 new, 4 better, 3 worse), 2 removed, 98 kept`."""
+        directions = collections.Counter(change.direction for change in self.changes if change.action == "update")
+        kinds = {"new": self.created, "better": directions["better"], "worse": directions["worse"]}
+        parts = [f"{count} {kind}" for kind, count in kinds.items() if count]
+        recorded = f"{self.created + self.updated} recorded" + (f" ({', '.join(parts)})" if parts else "")
+        removed = [f"{self.trimmed} removed"] if self.trimmed else []
+        return ", ".join([recorded, *removed, f"{self.kept} kept"])
+
+    def changed(self, action: str, direction: str | None = None) -> list[SavedChange]:
+        """The changes of one action, and of one direction."""
+        return [each for each in self.changes if each.action == action and direction in (None, each.direction)]
 
 
 @dataclasses.dataclass(frozen=True)

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from perfsuite.gate.baseline import Baselines
+from perfsuite.gate.baseline import Baselines, name_of
 from perfsuite.gate.baseline_file import BaselineError, SaveResult
 from perfsuite.gate.calibration_file import calibration_path, load_calibration
 from perfsuite.gate.environment import VERSION_FIELDS, version_changes
@@ -49,6 +49,7 @@ def report_of(
     rootpath: Path,
     *,
     folder: Path | None = None,
+    gone: Sequence[Gate] = (),
     saved: Sequence[SaveResult] = (),
     not_saved: str = "",
     exit_status: int = 0,
@@ -57,7 +58,7 @@ def report_of(
     """The report of a session whose tests have ended.
 
     Paths are relative to `rootpath`; those of traces to `folder`, which will hold the report (default: `rootpath`).
-    `saved` and `not_saved` are the outcome of --perf-save.
+    `gone` are the gates of recorded metrics whose tests are gone; `saved` and `not_saved` are what --perf-save did.
     """
     notes = [not_saved] if not_saved else []
     files = list(_baselines(session, notes))
@@ -65,7 +66,7 @@ def report_of(
     return Report(
         _header(session, rootpath, files, int(exit_status), seconds),
         tests=tuple(_tests(session, folder or rootpath)),
-        missing=() if session.options.save else tuple(Missing(test, title) for test, title in session.missing()),
+        missing=tuple(Missing(gate.test, gate.metric.title) for gate in gone),
         reported=tuple(each for of_file in recorded for each in of_file if each.provenance == "reported"),
         beside=tuple(each for of_file in recorded for each in _beside(of_file)),
         calibration=tuple(_calibration(session, notes)),
@@ -137,7 +138,7 @@ def _rows(session: PerfSession, record: TestRecord) -> Iterator[Row]:
     for metric, gate in pairs:
         row = _row(metric, gate)
         try:
-            entry = session.baselines_of(metric.target).get(session.test_key(record.test), metric.name)
+            entry = session.baselines_of(metric.target).get(session.test_key(record.test), metric.id)
         except BaselineError:
             entry = None
         if entry is not None:
@@ -173,8 +174,10 @@ def _trace(trace: TraceRecord, folder: Path) -> TraceEntry:
 
 def _recorded(file: Baselines) -> Iterator[Recorded]:
     for test, entries in file.metrics.items():
-        for name, entry in entries.items():
-            yield Recorded(file.device, test, name, **_copied(entry, _OF_ENTRY), source=entry.source or "")
+        for id, entry in entries.items():
+            yield Recorded(
+                file.device, test, name_of(id, entry), **_copied(entry, _OF_ENTRY), source=entry.source or ""
+            )
 
 
 def _beside(recorded: Sequence[Recorded]) -> Iterator[Recorded]:

@@ -3,18 +3,17 @@
 Everything here is made of a gate's fields, and nothing reads a sentence back.
 """
 
+import math
 from collections.abc import Sequence
 
 from perfsuite.gate.advice import advice_on
 from perfsuite.gate.environment import HOST_CALLS_UNIT
 from perfsuite.gate.verdict import Gate, Part
 from perfsuite.measure.measurement import Kind, Metric
-from perfsuite.measure.words import number, percent, plural
+from perfsuite.measure.words import change, number, percent, plural
 
 OTHERS_NAMED = 4
 """How many metrics that failed beside the first a test's message names."""
-
-CAUSE = "likely cause: "
 
 _STRICT = " (--perf-strict)"
 
@@ -24,26 +23,32 @@ _IRREGULAR = {"misses": "miss", "copies": "copy"}
 
 def reason(gate: Gate) -> str:
     """Why the verdict is no plain pass; empty where there is nothing to say. Further lines say what to do."""
-    said = [_finding(gate)]
+    said = [_finding(gate), moved(gate)]
     if gate.grown:
         said.append(growth(gate.grown, gate.metric.unit))
+    if said[0] and not gate.note:
+        said.extend(bounds(gate.metric.at_least, gate.metric.at_most))
     if gate.versions:
         said.append(f"since the baseline: {', '.join(gate.versions)}")
     said.append(_rerun(gate))
     if gate.strict == "inconclusive":
         said.append("fails because it is undecided (--perf-strict=inconclusive)")
     lines = ["; ".join(filter(None, said)), *(f"  {text}" for text in _advice(gate))]
-    if settles := _to_settle(gate):
+    if settles := to_settle(gate):
         lines.append(f"to settle it: {settles}")
     return "\n".join(filter(None, lines))
 
 
 def in_full(gate: Gate) -> str:
     """The reason, the likely cause, and how the program differs from that of the baseline."""
-    lines = [reason(gate)]
+    return "\n".join(filter(None, [reason(gate), cause(gate), *program_lines(gate)]))
+
+
+def cause(gate: Gate) -> str:
+    """The likely cause, or what is known where the cause is not; empty where nobody looked for one."""
     if gate.cause:
-        lines.append(f"{CAUSE}{gate.cause}")
-    return "\n".join([*lines, *program_lines(gate)])
+        return f"likely cause: {gate.cause}"
+    return f"cause unknown: {gate.unexplained}" if gate.unexplained else ""
 
 
 def program_lines(gate: Gate) -> list[str]:
@@ -57,6 +62,8 @@ def first(gate: Gate) -> str:
     """The one thing to do first about a metric that fails against its baseline; empty where its reason says it."""
     if not gate.failed or gate.source != "baseline" or gate.cause or gate.note or gate.strict:
         return ""
+    if gate.verdict == "missing":
+        return ""
     places = [part.place for part in gate.grown if part.place]
     if any(map(advice_on, places)):
         return ""
@@ -69,33 +76,40 @@ def first(gate: Gate) -> str:
 
 
 def failure(gates: Sequence[Gate]) -> str:
-    """Why a test failed, short: its first failed gate, the one thing to do first, and which others failed.
-
-    The closing summary has every reason in full.
-    """
+    """Why a test failed: its first failed gate in full, the one thing to do first, and which others failed."""
     unrecorded = [gate for gate in gates if gate.strict == "new"]
     undecided = [gate for gate in gates if gate.strict == "inconclusive"]
-    judged = [gate for gate in gates if not gate.strict]
+    lost = [gate for gate in gates if gate.verdict == "missing"]
+    judged = [gate for gate in gates if not gate.strict and gate not in lost] or lost
     if not judged:
         first_open, others = (undecided or unrecorded)[0], (undecided or unrecorded)[1:]
         also = [_also("undecided" if undecided else "without a baseline", others)] if others else []
         also += [without_baseline(len(unrecorded), _STRICT)] if undecided and unrecorded else []
         return "\n".join([reason(first_open), *also])
     worst, others = judged[0], judged[1:]
-    lines = [reason(worst)]
-    if worst.cause:
-        lines.append(f"{CAUSE}{worst.cause}")
+    lines = [in_full(worst)]
     if to_do := first(worst):
         lines.append(f"first: {to_do}")
-    if others:
+    if others and worst not in lost:
         lines.append(f"also worse: {'; '.join(map(_in_short, others[:OTHERS_NAMED]))}{_and_more(others)}")
+    if also_lost := others if worst in lost else lost:
+        lines.append(_also("missing", also_lost))
     if undecided:
         lines.append(_also("undecided", undecided))
     if unrecorded:
         lines.append(without_baseline(len(unrecorded), _STRICT))
-    if worst.program or others[OTHERS_NAMED:]:
-        lines.append("full message: in the section perfsuite at the end")
+    if others[OTHERS_NAMED:]:
+        lines.append("all of them: pytest --perf -v")
     return "\n".join(lines)
+
+
+def of_a_test_gone(test: str, gates: Sequence[Gate]) -> str:
+    """That a test is gone, with its recorded metrics."""
+    names = ", ".join(gate.metric.title for gate in gates[:OTHERS_NAMED])
+    return (
+        f"{test} is gone or does not use perf, and has {plural(len(gates), 'baseline')} "
+        f"({names}{_and_more(gates)}): pytest --perf-save removes {'it' if len(gates) == 1 else 'them'}"
+    )
 
 
 def without_baseline(count: int, why: str = "") -> str:
@@ -115,12 +129,30 @@ def growth(parts: Sequence[Part], unit: str) -> str:
     return f"{verb}: {', '.join(at)}"
 
 
+def without_estimate(kernel: str) -> str:
+    return f"unknown FLOP and bytes: the kernel {kernel} has no estimate: pallas_call(..., cost_estimate=) gives one"
+
+
+def bounds(at_least: Sequence[str], at_most: Sequence[str]) -> list[str]:
+    """Which loops count once, and of which conditionals the largest branch counts."""
+    said = []
+    if at_least:
+        said.append(f"counts once, for its iterations depend on data: the loop at {_first_places(at_least)}")
+    if at_most:
+        said.append(f"counts with its largest branch: the conditional at {_first_places(at_most)}")
+    return said
+
+
+def _first_places(places: Sequence[str]) -> str:
+    return f"{', '.join(places[:OTHERS_NAMED])}{_and_more(places)}"
+
+
 def _also(what: str, gates: Sequence[Gate]) -> str:
     names = ", ".join(gate.metric.title for gate in gates[:OTHERS_NAMED])
     return f"also {what}: {names}{_and_more(gates)}"
 
 
-def _to_settle(gate: Gate) -> str:
+def to_settle(gate: Gate) -> str:
     """What would decide an open gate, where neither the instrument nor its note says it better."""
     if gate.to_settle or gate.note or "inconclusive" not in (gate.verdict, gate.strict):
         return gate.to_settle
@@ -129,6 +161,20 @@ def _to_settle(gate: Gate) -> str:
     wider = "a wider budget" if gate.source == "budget" else "a wider tolerance="
     longer = "" if gate.metric.samples is None else ": --perf-seconds"
     return f"a narrower interval (more samples{longer}), or {wider}"
+
+
+def why_open(gate: Gate) -> str:
+    """Why a gate is undecided, in words that count several of them: `3 with the limit inside the interval`."""
+    if gate.rerun is not None:
+        if gate.rerun.builds_differ:
+            return "over the limit by less than two builds of the same code differ"
+        return "not confirmed in a fresh process"
+    interval, limit = gate.metric.interval, gate.limit
+    if interval is not None and math.isfinite(interval.low) and math.isfinite(interval.high):
+        if limit is not None and not interval.low <= limit <= interval.high:
+            return "that other processes may have slowed"
+        return "with the limit inside the interval"
+    return "without an interval" if gate.metric.samples is None else "of too few samples for an interval"
 
 
 def _finding(gate: Gate) -> str:
@@ -141,10 +187,14 @@ def _finding(gate: Gate) -> str:
         return f"{metric.title} has no baseline"
     if gate.incomparable:
         return f"{metric.title}: {gate.incomparable}"
+    if gate.verdict == "missing":
+        of = _amount(metric.value, metric)
+        return f"{metric.title} has a baseline of {of} and was not measured: pytest --perf-save removes it"
     if gate.verdict not in ("fail", "inconclusive", "improved"):
         return ""
     if gate.source == "budget" and gate.limit is not None:
-        held = "over" if _is_over(gate) or gate.rerun else "undecided against"
+        over = _share_over(metric.value, gate.limit)
+        held = f"{over}over" if _is_over(gate) or gate.rerun else "undecided against"
         return f"{_span(metric)}, {held} the budget of {_amount(gate.limit, metric)}"
     if gate.baseline is None:
         return _span(metric)
@@ -161,6 +211,16 @@ def _finding(gate: Gate) -> str:
     return f"{said} (limit {_exact(gate.limit, metric.kind)}: its {end} end {allowed})"
 
 
+def moved(gate: Gate) -> str:
+    """That the metric is compared with the baseline of another call of its test; empty where it is not."""
+    if not gate.recorded_as:
+        return ""
+    return (
+        f"compared with the baseline of {gate.recorded_as}, because calls changed places in the test: "
+        "give each its name=, or record them anew with pytest --perf-save"
+    )
+
+
 def _spread(gate: Gate) -> str:
     """The interval of the baseline, where the limit starts from an end of it."""
     interval = gate.baseline_interval
@@ -170,15 +230,22 @@ def _spread(gate: Gate) -> str:
 
 
 def _change(metric: Metric, baseline: float) -> str:
-    """By how much the metric differs: `+22.1 % over`, `5 % under`; in its unit for a count, or a baseline of 0."""
+    """By how much the metric differs: `+22.1 % over`, `5 % under`; `+2 (+200 %) over` for a count."""
     difference = metric.value - baseline
     if not difference:
         return "equal to"
-    exact = metric.kind == "count" or not baseline
-    amount = _exact(difference, metric.kind) if exact else percent(difference / abs(baseline))
+    share = percent(difference / abs(baseline)) if baseline else ""
+    amount = share
+    if metric.kind == "count" or not baseline:
+        amount = _exact(difference, metric.kind) + (f" ({share})" if share else "")
     if difference < 0:
         return f"{amount.removeprefix('-')} under"
     return f"+{amount.removeprefix('+')} over"
+
+
+def _share_over(value: float, limit: float) -> str:
+    """`+60 % `, by how much a value is over a limit; empty where that has no meaning."""
+    return f"{percent(value / limit - 1)} " if 0 < limit < value else ""
 
 
 def _is_over(gate: Gate) -> bool:
@@ -217,7 +284,10 @@ def _grown_by(part: Part) -> str:
 
 def _span(metric: Metric) -> str:
     if metric.interval is None:
-        return f"{metric.title} is {_amount(metric.value, metric)}"
+        bound = "at least " if metric.at_least else "at most " if metric.at_most else ""
+        if metric.at_least and metric.at_most:
+            bound = "about "
+        return f"{metric.title} is {bound}{_amount(metric.value, metric)}"
     low, high = metric.interval.low, metric.interval.high
     return f"{metric.title} is {_exact(metric.value, metric.kind)} {metric.unit} [{low:.6g}, {high:.6g}]"
 
@@ -237,10 +307,12 @@ def _exact(value: float, kind: Kind) -> str:
 
 
 def _in_short(gate: Gate) -> str:
+    """`step flops 1,000 -> 1,100 FLOP (+10 %)`."""
     metric = gate.metric
     before = "" if gate.baseline is None else f"{number(gate.baseline)} -> "
-    return f"{metric.title} {before}{number(metric.value)} {metric.unit}"
+    by = f" ({change(metric.value / gate.baseline - 1, 3)})" if gate.baseline and gate.baseline > 0 else ""
+    return f"{metric.title} {before}{number(metric.value)} {metric.unit}{by}"
 
 
-def _and_more(gates: Sequence[Gate]) -> str:
+def _and_more(gates: Sequence[object]) -> str:
     return f" and {len(gates) - OTHERS_NAMED} more" if len(gates) > OTHERS_NAMED else ""

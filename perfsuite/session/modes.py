@@ -27,6 +27,9 @@ from perfsuite.processes.rerun import ProcessFailed
 from perfsuite.session.mode import Mode, Pair
 from perfsuite.session.session import PerfSession
 
+MOST_TO_CONFIRM = 2
+"""Processes that must break a limit, where --perf-processes does not say how many."""
+
 MOMENT = 0.01
 """Seconds for each metric that a fresh process measures on the way to the comparison that is asked for."""
 
@@ -51,11 +54,11 @@ class Gating(SessionMode):
     """Sample until the limits are decided. A broken one counts where fresh processes break it too."""
 
     def compare(self, pair: Pair, limits: Limits) -> Compared:
-        return self.confirmed(pair, pair.compare(settled=limits.settled if limits else None), limits)
+        return self.confirmed(pair, pair.compare(settled=limits.settled_from_now()), limits)
 
     def confirmed(self, pair: Pair, first: Comparison, limits: Limits) -> Compared:
         """The comparison; where it breaks a limit, made again in fresh processes, until one does not break it."""
-        most = self.session.options.processes
+        most = self.session.options.processes or MOST_TO_CONFIRM
         compared = Compared(first, builds_differ=0.0 if pair.make else self._builds_differ)
         while len(compared.again) + 1 < most and (broken := compared.broken(limits)):
             try:
@@ -101,7 +104,7 @@ class Rerunning(SessionMode):
         if self.request.metric != pair.metric:
             return Compared(pair.glance())
         asked = Limits(self.request.budget, self.request.baseline)
-        comparison = pair.compare(seconds=self._seconds, settled=asked.settled if asked else None)
+        comparison = pair.compare(seconds=self._seconds, settled=asked.settled_from_now())
         write_metrics(self.folder, comparison.metrics(pair.name))
         pytest.skip("the comparison was handed over")
 

@@ -57,7 +57,8 @@ class ProgramRecord:
     """One program that a test compiled: what its metrics are called, and how it differs from the baseline's.
 
     `titles` are those of its metrics. `differences` are lines; empty where nothing is different, or where the program
-    of the baseline is not in the cache of this machine (`compared` is False).
+    of the baseline is not in the cache of this machine (`compared` is False). `at_least`, `at_most` and `unestimated`
+    are the places of what `Program` calls so.
     """
 
     label: str
@@ -69,6 +70,9 @@ class ProgramRecord:
     titles: tuple[str, ...]
     compared: bool = False
     differences: tuple[str, ...] = ()
+    at_least: tuple[str, ...] = ()
+    at_most: tuple[str, ...] = ()
+    unestimated: tuple[str, ...] = ()
 
 
 def distribution_of(title: str, comparison: Comparison) -> Distribution:

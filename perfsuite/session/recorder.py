@@ -1,18 +1,43 @@
 """The metrics of one perf test, under names that are unique in it, and the gates that were applied to them."""
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from perfsuite.gate.budget import BudgetExceeded
 from perfsuite.gate.verdict import NO_EVIDENCE, TOLERANCES, Evidence, Gate, judge_budget, strictly
 from perfsuite.measure.measurement import Metric, title
+from perfsuite.session.absent import absent
 from perfsuite.session.mode import Sampled, Taken
 from perfsuite.session.plots import Distribution, FittedLine, ProgramRecord
 from perfsuite.session.records import TestRecord, TraceRecord
 
 if TYPE_CHECKING:
     from perfsuite.session.session import PerfSession  # which every recorder belongs to
+
+
+@dataclasses.dataclass(frozen=True)
+class Measured:
+    """One call of an instrument in a test: what its metrics are called, and by what a later session knows them again.
+
+    `name` is for people: the function's name, or that which the test gave, made unique in the test. `id` is the
+    instrument with the name that the test gave, or else with the call's place among its calls that make such metrics.
+    """
+
+    instrument: str
+    name: str
+    id: str
+
+    def metrics(self, named: Iterable[Metric]) -> list[Metric]:
+        """The metrics, which are called `name` and what they are, with their ids: `compare:loop ratio to ready`."""
+        return [dataclasses.replace(metric, id=self.id_of(metric.name.removeprefix(self.name))) for metric in named]
+
+    def id_of(self, what: str) -> str:
+        """The id of the metric that is called `name` and then `what`."""
+        words = what.strip()
+        if words.replace("-", " ").startswith(self.instrument.replace("_", " ")):
+            words = words[len(self.instrument) :].strip()  # host calls of host_calls
+        return f"{self.id} {words}".strip()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,6 +58,10 @@ class Recorder:
         self._tolerance = tolerance
         self._recorded: dict[str, _Recorded] = {}
         self._numbers: dict[tuple[str | None, ...], int] = {}
+        self._places: dict[tuple[str | None, ...], int] = {}
+        self._ids: dict[tuple[str, str | None], str] = {}
+        self.unknown: dict[tuple[str, str | None], str] = {}
+        """Why an instrument could not tell a metric that it tells elsewhere, by id and target."""
         self._kept: list[Callable[[], object]] = []
         self._taken = Taken()
         self.metrics: dict[str, Metric] = {}
@@ -46,6 +75,8 @@ class Recorder:
         self.compiled = 0
         """Programs that a compiler was run for; `cached` are those whose facts were in the cache."""
         self.cached = 0
+        self.unestimated: list[str] = []
+        """The kernels without a cost estimate, each with its place."""
 
     def add(
         self, metric: Metric, tolerance: float | None = None, evidence: Evidence = NO_EVIDENCE, *, once: bool = False
@@ -53,11 +84,26 @@ class Recorder:
         """Record a metric. `tolerance` is the test's own where it is None, `evidence` is for the baseline's gate.
 
         With `once`, for a name that the test chose, raises `ValueError` where the test has a metric of that name.
+        Raises it for an id that another metric has, too.
         """
-        if once and metric.title in self.metrics:
-            raise ValueError(f"{self._test} records {metric.title!r} twice; give each metric a name of its own")
+        same_id = self._ids.setdefault((metric.id, metric.target), metric.title) != metric.title
+        if same_id or (once and metric.title in self.metrics):
+            name = metric.id if same_id else metric.title
+            raise ValueError(f"{self._test} records {name!r} twice; give each metric a name of its own")
         self.metrics[metric.title] = metric
         self._recorded[metric.title] = _Recorded(self.tolerance(tolerance), evidence)
+
+    def measured(
+        self, instrument: str, label: str, *suffixes: str, name: str | None = None, target: str | None = None
+    ) -> Measured:
+        """The next call of an instrument. `name` is the test's own, `label` that of the function.
+
+        `suffixes` are what the names of its metrics end with.
+        """
+        key = instrument, name, target, *suffixes
+        self._places[key] = place = self._places.get(key, 0) + 1
+        id = instrument + (f":{name}" if name else "") + (f" #{place}" if place > 1 else "")
+        return Measured(instrument, self.unique(name or label, *suffixes, target=target), id)
 
     def unique(self, name: str, *suffixes: str, target: str | None = None) -> str:
         """`name`, or `name #2` and so on, so that a second metric of the same function has a name of its own."""
@@ -131,6 +177,7 @@ class Recorder:
             distributions=tuple(self.distributions),
             lines=tuple(self.lines),
             programs=tuple(self.programs),
+            unestimated=tuple(self.unestimated),
             unsaved=dict(self._taken.unsaved),
             notes=self._taken.notes,
             **facts,
@@ -140,8 +187,10 @@ class Recorder:
         """Have `keep` called when the test's body has ended, where its metrics become baselines."""
         self._kept.append(keep)
 
-    def judge_baselines(self) -> list[Gate]:
+    def judge_baselines(self, *, ended: bool = True) -> list[Gate]:
         """Judge every metric by its baseline. The plugin calls it once, when the test's body has ended.
+
+        Where it did not come to its end, recorded metrics that it did not make are no matter.
 
         Returns these gates, after those of budgets that --perf-strict fails.
         """
@@ -150,6 +199,8 @@ class Recorder:
             self._strictly(self._session.judge(self._test, metric, recorded.tolerance, recorded.evidence))
             for metric, recorded in ((metric, self._recorded[title]) for title, metric in self.metrics.items())
         ]
+        if ended:
+            gates += absent(self._session, self._test, self.metrics.values(), self.unknown)
         self.gates += gates
         if self._session.options.save:
             for keep in self._kept:

@@ -60,6 +60,8 @@ class TestRecord:
     """Like the lines and the programs, of sessions with --perf-report only."""
     lines: tuple[FittedLine, ...] = ()
     programs: tuple[ProgramRecord, ...] = ()
+    unestimated: tuple[str, ...] = ()
+    """The kernels without a cost estimate, each with its place: FLOP and bytes of their programs are not known."""
     unsaved: dict[str, str] = dataclasses.field(default_factory=dict)
     """With --perf-save, why a metric does not become a baseline, by its title."""
     notes: tuple[str, ...] = ()

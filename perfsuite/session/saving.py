@@ -12,7 +12,6 @@ from collections.abc import Mapping, Sequence
 import pytest
 
 from perfsuite.gate.limits import Compared, Limits
-from perfsuite.gate.verdict import Gate
 from perfsuite.measure import progress
 from perfsuite.measure.measurement import Interval, Metric
 from perfsuite.measure.stats.error_rates import INFORMING_ERROR
@@ -34,9 +33,6 @@ class Saving(Gating):
     def compare(self, pair: Pair, limits: Limits) -> Compared:
         return self.confirmed(pair, pair.compare(), limits)
 
-    def fails(self, gate: Gate) -> bool:
-        return gate.failed and gate.source == "budget"
-
     def taken_again(self, item: pytest.Item, sampled: Mapping[str, Sampled]) -> Taken:
         """Measure the test in fresh processes, until its metrics are narrow; those that are not are not saved."""
         session = self.session
@@ -52,17 +48,22 @@ class Saving(Gating):
             for title, metric in metrics.items()
             if len(seen[title]) > 1 and not is_narrow(metric, allowed[title])
         }
+        wanted = min(LEAST_PROCESSES, self._most)
         said = (
-            f"{item.nodeid}: its ratios and times are of {processes} of {LEAST_PROCESSES} processes, because a fresh "
+            f"{item.nodeid}: its ratios and times are of {processes} of {wanted} processes, because a fresh "
             f"one measured nothing: {failure}"
         )
         return Taken(metrics, unsaved, (said,) if failure else ())
 
+    @property
+    def _most(self) -> int:
+        """The most processes for a test."""
+        return self.session.options.processes or MOST_PROCESSES
+
     def _measured(self, item: pytest.Item, seen: Seen, allowed: Mapping[str, float]) -> tuple[int, str]:
         """Add what fresh processes see. Returns the number of processes, and why one of them saw nothing."""
-        processes = 1
-        most = max(MOST_PROCESSES, self.session.options.processes)
-        while processes < LEAST_PROCESSES or (processes < most and not _all_narrow(seen, allowed)):
+        processes, most = 1, self._most
+        while processes < most and (processes < LEAST_PROCESSES or not _all_narrow(seen, allowed)):
             try:
                 with progress.waiting(f"measuring {item.name} for its baseline in fresh process {processes}"):
                     metrics = self.measure_again(item)
@@ -78,16 +79,19 @@ class Saving(Gating):
 def over_processes(seen: Sequence[Metric]) -> Metric:
     """One metric of what each process saw: the mean, with Student's interval over the processes.
 
-    What scatters within a process makes the processes differ as well, so that interval holds it. Two processes are too
-    few for one: theirs are the intervals of both in one.
+    What scatters within a process makes the processes differ as well. But three may agree by chance, so the interval is
+    at least as wide as the mean of theirs. Two processes are too few for Student's: theirs are both intervals in one.
     """
+    intervals = [metric.interval for metric in seen if metric.interval is not None]
     if len(seen) < LEAST_PROCESSES:
-        intervals = [metric.interval for metric in seen if metric.interval is not None]
         interval = Interval(min(each.low for each in intervals), max(each.high for each in intervals))
         value = statistics.median(metric.value for metric in seen)
     else:
         estimate = over_builds([metric.value for metric in seen], INFORMING_ERROR)
         value, interval = estimate.value, estimate.interval
+        within = statistics.fmean(each.half_width for each in intervals) / math.sqrt(len(intervals))
+        if math.isfinite(within):
+            interval = interval.widened(max(0.0, within - interval.half_width))
     samples = sum(metric.samples or 0 for metric in seen)
     return dataclasses.replace(seen[0], value=value, interval=interval, samples=samples or None)
 

@@ -1,20 +1,21 @@
 """One pytest session with --perf: its options, devices and baselines, and the gates of all its tests.
 
 A metric of the present device is *measured*, one of a target is *compiled*, and each goes to the file of its device.
-Where the present device is the target, both are of one file, and metrics of the same test and name are one entry: both
+Where the present device is the target, both are of one file, and metrics of the same test and id are one entry: both
 are judged against it, and what was measured is recorded.
 """
 
 import contextlib
+import dataclasses
 import re
 from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
-from typing import Literal, NoReturn
+from typing import Any, Literal, NoReturn
 
 import pytest
 
 from perfsuite.gate import baseline, verdict
-from perfsuite.gate.baseline import Baselines, Entry
+from perfsuite.gate.baseline import Baselines, Entry, Revision
 from perfsuite.gate.baseline_file import BaselineError, SaveResult, check_writable, load, save
 from perfsuite.gate.budget import Budget
 from perfsuite.gate.environment import (
@@ -26,7 +27,8 @@ from perfsuite.gate.environment import (
 )
 from perfsuite.gate.limits import Limits
 from perfsuite.gate.verdict import Evidence, Gate
-from perfsuite.measure.measurement import Metric, title
+from perfsuite.history.git import GitError, Repository
+from perfsuite.measure.measurement import Metric
 from perfsuite.measure.targets import targets
 from perfsuite.options import HERE, SIZES, Options
 from perfsuite.processes.group import Group
@@ -74,7 +76,7 @@ class PerfSession:
         self._files: dict[str, Baselines] = {}
         if group is not None:
             paths = [self.path_of(target) for target in (None, *options.targets)]
-            self._files = shared_baselines(group, paths, save=options.save)
+            self._files = shared_baselines(group, paths, save=bool(options.save))
         elif options.save:
             check_writable(options.baselines)
         self._environments: dict[str, Environment] = {}
@@ -85,6 +87,10 @@ class PerfSession:
         self.records: list[TestRecord] = []
         self.unmeasured: list[TestRecord] = []
         """Perf tests that failed or were skipped before their body, or failed after it: for reports alone."""
+        self.passed_without_perf: set[str] = set()
+        """Tests that passed and measured nothing, because they do not use `perf`."""
+        self.files: set[str] = set()
+        """The files that were collected whole."""
         self.collected: set[str] = set()
         """Every test of the files that were collected, where they were collected whole."""
         self.of_targets: set[str] = set()
@@ -140,11 +146,11 @@ class PerfSession:
         return test if self.options.size == "small" else f"{test}{_SIZE}{self.options.size}"
 
     def limits(self, budget: Budget, test: str, ratio: str, tolerance: float | None) -> Limits:
-        """What a comparison must keep to. `ratio` is the name of its ratio's metric."""
+        """What a comparison must keep to. `ratio` is the id of its ratio's metric."""
         if not self.mode.gates:
             return Limits()
         set_by_test = budget.limits()
-        if self.options.save:
+        if "worse" in self.options.save:
             return Limits(set_by_test)
         entry = self._entry(test, ratio, None)
         return Limits(set_by_test, verdict.ratio_limit(entry, self.environment, tolerance))
@@ -155,33 +161,30 @@ class PerfSession:
         """A metric against its baseline. Raises `BaselineError` when the file of its target cannot be read."""
         if not self.mode.gates:
             return Gate(test, metric, "info")
-        entry = self._entry(test, metric.name, metric.target)
+        entries = self.baselines_of(metric.target).metrics.get(self.test_key(test), {})
+        entry = entries.get(metric.id)
         now = self.environment_of(metric.target)
-        return verdict.judge_baseline(test, metric, entry, now=now, tolerance=tolerance, evidence=evidence)
+        gate = verdict.judge_baseline(test, metric, entry, now=now, tolerance=tolerance, evidence=evidence)
+        if entry is not None and baseline.name_of(metric.id, entry) != metric.name:
+            others = (baseline.name_of(id, each) for id, each in entries.items() if id != metric.id)
+            moved = metric.name in others
+            gate = dataclasses.replace(gate, recorded_as=baseline.name_of(metric.id, entry) if moved else "")
+        return verdict.as_saved(gate, self.options.save)
 
     def failures(self, gates: Iterable[Gate]) -> list[Gate]:
         """Those that fail the test."""
         return list(filter(self.mode.fails, gates))
 
-    def missing(self) -> list[tuple[str, str]]:
-        """Recorded metrics that their tests, which ran to their end, did not make: (test, title of the metric)."""
-        lost = []
-        ended = [record for record in self.records if record.ended]
-        for device in (self.device, *self._target_files()):
-            target = None if device == self.device else device
-            try:
-                metrics = self.baselines_of(device).metrics
-            except BaselineError:
-                continue  # the tests that make its metrics have failed with it
-            for record in ended:
-                made = {metric.name for metric in record.metrics if self._is_of(device, metric)}
-                lost += [
-                    (record.test, title(name, target))
-                    for name, entry in metrics.get(self.test_key(record.test), {}).items()
-                    # What was measured on a target cannot be made here.
-                    if name not in made and entry.gates and (target is None or entry.provenance == "compiled")
-                ]
-        return lost
+    def known_files(self) -> list[Baselines]:
+        """The baselines of all devices; of several processes together, those that they share.
+
+        The file of another device may be damaged: that is left to who uses it.
+        """
+        if self.group is None:
+            for path in self.options.baselines.glob("*.json"):
+                with contextlib.suppress(BaselineError):
+                    self.baselines_of(path.stem)
+        return [self._files[device] for device in sorted(self._files)]
 
     def save(self) -> tuple[list[SaveResult], list[BaselineError]]:
         """Record the metrics of the tests that passed. Returns the result of each file, and the errors.
@@ -191,19 +194,20 @@ class PerfSession:
         """
         passed = [record for record in self.records if record.passed]
         ran = {self.test_key(record.test) for record in passed}
+        how: dict[str, Any] = {"revision": self._revision(), "kinds": self.options.save}
         saved, errors = [], []
         for device in (self.device, *self._target_files()):
             new = self._new(device, passed)
             try:
                 if device == self.device:
-                    gone = self._gone(self.baselines.metrics)
+                    gone = self.gone_tests(self.baselines.metrics)
                     # Its compiled metrics come from here too, if it is a target.
-                    result = save(self.path, new, trim=ran, gone=gone, provenances=("measured", "compiled"))
+                    result = save(self.path, new, trim=ran, gone=gone, provenances=("measured", "compiled"), **how)
                 else:
                     # A test that this machine does not know may exist where there is such a device, so only what was
                     # compiled goes.
-                    trim = ran | self._gone(self.baselines_of(device).metrics)
-                    result = save(self.path_of(device), new, trim=trim, provenances=("compiled",))
+                    trim = ran | self.gone_tests(self.baselines_of(device).metrics)
+                    result = save(self.path_of(device), new, trim=trim, provenances=("compiled",), **how)
             except BaselineError as error:
                 errors.append(error)
                 continue
@@ -211,21 +215,34 @@ class PerfSession:
         # Of files that are not there and have nothing to hold there is nothing to say.
         return [result for result in saved if result.changes or result.untouched] or saved[:1], errors
 
+    def _revision(self) -> Revision | None:
+        """What is checked out around the baselines; None without git, or a commit."""
+        try:
+            repository = Repository(self.options.baselines)
+            commit = repository.commit_id("HEAD")
+            return Revision(commit, repository.dirty(repository.prefix)) if commit else None
+        except GitError:
+            return None
+
     def _new(self, device: str, records: Iterable[TestRecord]) -> dict[str, dict[str, Entry]]:
         """The entries that these tests make for the file of `device`."""
         new: dict[str, dict[str, Entry]] = {}
         for record in records:
-            # What was measured comes last, and takes the place of what was compiled under the same name.
+            entries = new.setdefault(self.test_key(record.test), {})
+            # A metric that cannot be made here stays as it is.
+            for metric in (gate.metric for gate in record.gates if gate.incomparable and gate.source == "baseline"):
+                if self._is_of(device, metric) and (old := self._entry(record.test, metric.id, metric.target)):
+                    entries[metric.id] = old
+            # What was measured comes last, and takes the place of what was compiled under the same id.
             for metric in sorted(record.metrics, key=lambda metric: metric.target is None):
                 if self._is_of(device, metric):
                     if metric.title in record.unsaved:
-                        if old := self._entry(record.test, metric.name, metric.target):
-                            new.setdefault(self.test_key(record.test), {})[metric.name] = old
+                        if old := self._entry(record.test, metric.id, metric.target):
+                            entries[metric.id] = old
                         continue
                     provenance: baseline.Provenance = "compiled" if metric.target else "measured"
-                    entry = baseline.entry_of(metric, self.environment_of(metric.target), provenance)
-                    new.setdefault(self.test_key(record.test), {})[metric.name] = entry
-        return new
+                    entries[metric.id] = baseline.entry_of(metric, self.environment_of(metric.target), provenance)
+        return {test: entries for test, entries in new.items() if entries}
 
     def _is_of(self, device: str, metric: Metric) -> bool:
         return (metric.target or self.device) == device
@@ -235,24 +252,21 @@ class PerfSession:
         made = {metric.target for record in self.records for metric in record.metrics}
         names = {*self.options.targets, *made} - {None, self.device}
         ran = {self.test_key(record.test) for record in self.records}
-        for path in self.options.baselines.glob("*.json"):
-            # The file of a device that this run has nothing to do with may be damaged: that is left to who uses it.
-            with contextlib.suppress(BaselineError):
-                if path.stem not in {self.device, *names}:
-                    metrics = self.baselines_of(path.stem).metrics
-                    known = ran | self._gone(metrics)
-                    entries = (entry for test in known & metrics.keys() for entry in metrics[test].values())
-                    if any(entry.provenance == "compiled" for entry in entries):
-                        names.add(path.stem)
+        for baselines in self.known_files():
+            known = ran | self.gone_tests(baselines.metrics)
+            entries = (entry for test in known & baselines.metrics.keys() for entry in baselines.metrics[test].values())
+            if any(entry.provenance == "compiled" for entry in entries):
+                names.add(baselines.device)
+        names.discard(self.device)
         return sorted(name for name in names if name)
 
-    def _gone(self, metrics: Iterable[str]) -> set[str]:
-        """Those of the recorded tests that are not in their file any more."""
-        files = {test.partition("::")[0] for test in self.collected}
+    def gone_tests(self, metrics: Iterable[str]) -> set[str]:
+        """Those of the recorded tests that are not in their file any more, or pass without `perf`."""
         keys = {self.test_key(test) for test in self.collected}
-        of_this_size = {key for key in metrics if key == self.test_key(_test_of(key))}
-        absent = {key for key in of_this_size if key.partition("::")[0] in files and key not in keys}
-        return {key for key in absent if not self._is_of_another_target(_test_of(key))}
+        of_this_size = {key for key in metrics if key == self.test_key(test_of(key))}
+        absent = {key for key in of_this_size if key.partition("::")[0] in self.files and key not in keys}
+        plain = of_this_size & {self.test_key(test) for test in self.passed_without_perf}
+        return plain | {key for key in absent if not self._is_of_another_target(test_of(key))}
 
     def _is_of_another_target(self, test: str) -> bool:
         """Whether a test was not collected because this session compiles for other targets, or for none."""
@@ -266,7 +280,7 @@ class PerfSession:
         return self.baselines_of(target).get(self.test_key(test), metric)
 
 
-def _test_of(key: str) -> str:
+def test_of(key: str) -> str:
     """The inverse of `PerfSession.test_key`. A test's parameters may hold the same words as the end of a key."""
     for size in SIZES:
         key = key.removesuffix(f"{_SIZE}{size}")

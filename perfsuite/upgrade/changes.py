@@ -14,14 +14,14 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
-from perfsuite.gate.baseline import Baselines, Entry
+from perfsuite.gate.baseline import Baselines, Entry, name_of
 from perfsuite.gate.environment import HOST_CALLS_UNIT, Environment
 from perfsuite.gate.verdict import judge_baseline
 from perfsuite.measure.measurement import Interval, Metric, title
 from perfsuite.measure.stats.rank_sum import Windows, shift, shift_interval
 from perfsuite.upgrade.found import ERROR, PLACES, Called, MetricChange, TestChange, Where
 from perfsuite.upgrade.notes import Notes, Stage
-from perfsuite.upgrade.runs import FirstRun, Window, sizes
+from perfsuite.upgrade.runs import FirstRun, Run, Window, sizes
 
 LEAST_STAGE_SECONDS = 0.01
 """Stages of a function that take less, averaged over the processes of both sides, are summed over the functions."""
@@ -72,10 +72,10 @@ def metrics_changed(before: FirstRun, after: FirstRun, times: Sequence[MetricCha
             if test.partition(" --perf-size=")[0] not in passed:
                 continue
             was, now = old.get(test, {}), new.get(test, {})
-            for name in sorted({*was, *now}):
-                shown = title(name, None if device == here else device)
+            for id, entry in sorted({**was, **now}.items()):
+                shown = title(name_of(id, entry), None if device == here else device)
                 if (test, shown) not in timed:
-                    found += _metric_changed(test, shown, was.get(name), now.get(name))
+                    found += _metric_changed(test, shown, was.get(id), now.get(id))
     return found
 
 
@@ -130,6 +130,25 @@ def rounds_needed(metrics: int) -> int:
     return rounds
 
 
+def times_expected(run: Run, tests: set[str]) -> int:
+    """How many times processes give that measure what `run` did."""
+    return len(_rows([Window((run,), (run,))], tests))
+
+
+def smallest_called(rounds: int, metrics: int) -> float | None:
+    """The smallest change of so many times that so many rounds call half of the time, or None where they call none.
+
+    It is in units of the standard deviation of a time's logarithm between processes of the same code: the median
+    half width of the interval of `times_changed`, over 200 draws of normal noise.
+    """
+    if rounds < rounds_needed(metrics):
+        return None
+    draw, windows = np.random.default_rng(0).standard_normal, sizes(rounds)
+    noise = ([(draw((1, size)), draw((1, size))) for size in windows] for _ in range(200))
+    widths = [shift_interval(each, ERROR / max(metrics, 1)) for each in noise]
+    return float(np.median([(each.high - each.low) / 2 for each in widths]))
+
+
 def smallest_seen(changes: Sequence[MetricChange]) -> float | None:
     """The change that would have been called for half of the times, as a ratio - 1; None where none has an interval."""
     widths = [math.log(c.interval.high / c.interval.low) / 2 for c in changes if c.interval and c.processes > 1]
@@ -179,6 +198,8 @@ def _where(name: str, unit: str) -> Where:
         return "host calls"
     if unit == "compiles":
         return "compile"
+    if unit in ("programs", "operations"):
+        return "dispatch"
     if unit in ("x", "us", "waits", "stalls", "us/unit"):
         return "dispatch" if unit == "waits" or name.endswith((" to return", " to return per unit")) else "device"
     return "program"

@@ -1,6 +1,7 @@
 """The whole check: two environments, the metrics in both, the times over processes of both, and what changed."""
 
 import contextlib
+import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -11,6 +12,9 @@ from perfsuite.upgrade.found import PLACES, Check
 from perfsuite.upgrade.runs import Effort, FirstRun, Say, Tests, Window
 
 LOCK_SECONDS = 30.0
+
+SCATTER = 0.05
+"""The example in what is said of rounds: how far processes of the same code differ."""
 
 
 class CheckFailed(Exception):  # noqa: N818  (a report, not a fault of this process)
@@ -39,31 +43,79 @@ def check(
         say(f"packages before: {' '.join(before) or 'the present ones'}")
         old = environments.make(before, keep or scratch)
         tests = Tests(arguments, scratch / "runs", directory=Path.cwd())
-        say("metrics: the tests with the packages before")
-        first = tests.metrics(old, "before")
-        if not (first.run.notes.tests or first.run.notes.uncollected):
-            why = first.run.problem or "no perf test was found"
-            raise CheckFailed(f"nothing to compare with: with the packages before, {why}")
-        say("metrics: the tests with the packages after")
-        second = tests.metrics(new, "after")
+        first, second = _first_runs(tests, old, new, say)
+        ran = _alike(tests, old, new, first, second, say)
         windows: list[Window] = []
-        if effort.rounds and changes.passed_in_both(first, second):
-            limit = runs.timing_limit((first, second))
+        if effort.rounds and (both := changes.passed_in_both(*ran)):
+            limit = runs.timing_limit(ran)
+            say("times: one process that does not count, to see how many times there are")
+            trial = tests.times(old, "before", seconds=effort.seconds, limit=limit)
+            if times := changes.times_expected(trial, both):
+                say(_decidable(effort.rounds, times))
             windows = list(runs.windows(tests, (old, new), effort, limit=limit, say=say))
-    return _found(old, new, first, second, windows)
+    return _found(old, new, (first, second), ran, windows)
+
+
+def _first_runs(tests: Tests, old: VirtualEnvironment, new: VirtualEnvironment, say: Say) -> tuple[FirstRun, FirstRun]:
+    say("metrics: the tests with the packages before")
+    first = tests.metrics(old, "before")
+    if not (first.run.notes.tests or first.run.notes.uncollected):
+        why = first.run.problem or "no perf test was found"
+        raise CheckFailed(f"nothing to compare with: with the packages before, {why}")
+    say("metrics: the tests with the packages after")
+    return first, tests.metrics(new, "after")
+
+
+def _alike(
+    tests: Tests, old: VirtualEnvironment, new: VirtualEnvironment, first: FirstRun, second: FirstRun, say: Say
+) -> tuple[FirstRun, FirstRun]:
+    """The runs to compare: of the tests that pass on both sides, without the others.
+
+    What happens once in a process (the first use of an operation is traced and compiled) belongs to the test that does
+    it first. A test that fails on one side leaves it to the next test there, which then seems to have changed.
+    """
+    while changes.outcomes_changed(first, second) and (both := changes.passed_in_both(first, second)):
+        tests.only = frozenset(both)
+        without = "without the tests that do not pass on both sides, which shift what happens once a process"
+        say(f"metrics: again, with the packages before, {without}")
+        first = tests.metrics(old, "before")
+        say("metrics: again, with the packages after")
+        second = tests.metrics(new, "after")
+    return first, second
+
+
+def _decidable(rounds: int, times: int) -> str:
+    """What so many rounds can tell, from the rule that judges them."""
+    many = plural(times, "time")
+    least = changes.smallest_called(rounds, times)
+    if least is None:
+        needed = changes.rounds_needed(times)
+        return f"{rounds} rounds can call no change of {many}, however large: take --rounds {needed}, or fewer tests"
+    share = math.expm1(least * SCATTER)
+    return (
+        f"{rounds} rounds of {many} call a change of {least:.2g} times the scatter between processes half of the time: "
+        f"{share:.0%} where processes of the same code differ by {SCATTER:.0%}"
+    )
 
 
 def _found(
-    before: VirtualEnvironment, after: VirtualEnvironment, first: FirstRun, second: FirstRun, windows: Sequence[Window]
+    before: VirtualEnvironment,
+    after: VirtualEnvironment,
+    first: tuple[FirstRun, FirstRun],
+    ran: tuple[FirstRun, FirstRun],
+    windows: Sequence[Window],
 ) -> Check:
-    times = changes.times_changed(windows, changes.passed_in_both(first, second))
+    times = changes.times_changed(windows, changes.passed_in_both(*ran))
     found = [
-        *changes.stages_changed(first, second, windows),
+        *changes.stages_changed(*ran, windows),
         *times,
-        *changes.metrics_changed(first, second, times),
+        *changes.metrics_changed(*ran, times),
     ]
     complete = tuple(len(window.before) for window in windows if window.complete)
-    notes = list(_problems(first, second, windows))
+    notes = list(_problems(*ran, windows))
+    if lost := changes.passed_in_both(*first) - changes.passed_in_both(*ran):
+        beside = "they pass only beside tests that do not pass on both sides"
+        notes.append(f"not compared, because {beside}: {', '.join(sorted(lost))}")
     if before.packages == after.packages:
         notes.insert(0, "both environments have the same packages: each change is noise, or depends on a folder's name")
     if times and sum(complete) < (needed := changes.rounds_needed(len(times))):
@@ -74,7 +126,7 @@ def _found(
     return Check(
         before,
         after,
-        tests=tuple(changes.outcomes_changed(first, second)),
+        tests=tuple(changes.outcomes_changed(*first)),
         changes=tuple(sorted(found, key=lambda change: PLACES.index(change.where))),
         windows=complete,
         notes=tuple(notes),

@@ -76,6 +76,11 @@ class Check:
         return any(change.called == "worse" for change in self.changes) or any(test.worse for test in self.tests)
 
     @property
+    def compared(self) -> bool:
+        """Whether any metric was made with both sets of packages and could be compared."""
+        return any(change.called not in ("new", "gone", "not comparable") for change in self.changes)
+
+    @property
     def versions(self) -> list[str]:
         """The packages that differ: `["jax 0.10.0 -> 0.10.2"]`."""
         old, new = self.before.packages, self.after.packages

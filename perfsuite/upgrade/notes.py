@@ -16,12 +16,13 @@ class UpgradeRequest:
     """What one process does: record metrics, or only take times.
 
     `seconds` is the most time for one timing, None leaves it to the options. `cache` is the folder for the facts of
-    programs, which only processes of the same environment share.
+    programs, which only processes of the same environment share. `only` are the tests to run, None means all.
     """
 
     task: Task
     seconds: float | None
     cache: str
+    only: tuple[str, ...] | None = None
 
 
 @dataclasses.dataclass(frozen=True)

@@ -13,7 +13,7 @@ from perfsuite.gate.baseline_file import BaselineError, load
 from perfsuite.measure.serialise import made, plain
 from perfsuite.processes.rerun import run_bounded
 from perfsuite.upgrade.environments import VirtualEnvironment
-from perfsuite.upgrade.notes import NOTES_FILE, OPTION, REQUEST_FILE, Notes, UpgradeRequest
+from perfsuite.upgrade.notes import NOTES_FILE, OPTION, REQUEST_FILE, Notes, Task, UpgradeRequest
 
 WINDOW = 5
 """Processes of each side in a window. Two windows of five can show a change at an error of 1 in 31752, ten separate
@@ -80,7 +80,7 @@ class Window:
 class Tests:
     """The tests of one project, to be run with the packages of an environment.
 
-    `arguments` are pytest's, as on its command line, `folder` is scratch.
+    `arguments` are pytest's, as on its command line, `folder` is scratch. `only` are the tests to run, None means all.
     """
 
     __test__ = False
@@ -89,12 +89,13 @@ class Tests:
         self.arguments = tuple(arguments)
         self.folder = folder
         self.directory = directory
+        self.only: frozenset[str] | None = None
         self._started = 0
 
     def metrics(self, environment: VirtualEnvironment, name: str) -> FirstRun:
         """Run the tests as `pytest --perf-save` does, with the baselines in a folder of their own."""
-        baselines = self.folder / f"baselines-{name}"
-        run = self._run(environment, UpgradeRequest("metrics", None, self._cache(name)), name, baselines, FIRST_SECONDS)
+        baselines = self.folder / f"baselines-{self._started}-{name}"
+        run = self._run(environment, self._request("metrics", name), name, baselines, FIRST_SECONDS)
         found = {}
         for path in sorted(baselines.glob("*.json")):
             try:
@@ -105,11 +106,11 @@ class Tests:
 
     def times(self, environment: VirtualEnvironment, name: str, *, seconds: float, limit: float) -> Run:
         """Time every call of the tests for at most `seconds`, in a process that may take `limit` seconds."""
-        request = UpgradeRequest("times", seconds, self._cache(name))
-        return self._run(environment, request, name, self.folder / "no-baselines", limit)
+        return self._run(environment, self._request("times", name, seconds), name, self.folder / "no-baselines", limit)
 
-    def _cache(self, name: str) -> str:
-        return str(self.folder / f"facts-{name}")
+    def _request(self, task: Task, name: str, seconds: float | None = None) -> UpgradeRequest:
+        only = None if self.only is None else tuple(sorted(self.only))
+        return UpgradeRequest(task, seconds, str(self.folder / f"facts-{name}"), only)
 
     def _run(
         self, environment: VirtualEnvironment, request: UpgradeRequest, name: str, baselines: Path, limit: float

@@ -12,6 +12,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.experimental.layout import Format, Layout
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from .catalogue import Case, Catalogue
@@ -401,6 +402,9 @@ class Model:
     def apply(self, x):
         return x * self.scale
 
+    def apply_alone(self, x):
+        return x * self.scale
+
     @functools.partial(jax.jit, static_argnums=0)
     def apply_static(self, x):
         return x * self.scale
@@ -412,9 +416,10 @@ class Model:
     "Create the jitted function once, outside the loop (every obj.method is a new object)",
 )
 def a_bound_method_jitted_in_the_loop():
-    model = Model()
-    jax.jit(model.apply)(X), model.step(X)
-    return Case(lambda: jax.jit(model.apply)(X), lambda: model.step(X))
+    # While a jitted method of the same object lives, JAX finds its program, for the methods are equal.
+    model, other = Model(), Model()
+    jax.jit(model.apply_alone)(X), other.step(X)
+    return Case(lambda: jax.jit(model.apply_alone)(X), lambda: jax.jit(other.apply)(X))
 
 
 @entry(
@@ -459,12 +464,74 @@ def a_vmap_jitted_in_the_loop():
     return Case(lambda: jax.jit(jax.vmap(loss))(X), lambda: jax.vmap(jitted)(X))
 
 
-@entry("measured", "nothing differs", "jitted again with other options (donate_argnums, out_shardings: jit it once)")
+@entry("measured", "donate_argnums: was (), is (0,)", "Jit it once, with one donate_argnums")
 def the_same_function_jitted_with_other_options():
     descend = make_descend()
     jax.jit(descend)(X, RATE)
     # Nothing is lost of X: the plant is refused before it runs.
     return Case(lambda: jax.jit(descend, donate_argnums=0)(X, RATE), lambda: jax.jit(descend)(X, RATE))
+
+
+@entry("measured", "out_shardings", "is (SingleDeviceSharding(", "Jit it once, with one out_shardings")
+def the_same_function_jitted_with_an_output_sharding():
+    descend, placed = make_descend(), jax.sharding.SingleDeviceSharding(jax.devices()[0])
+    jax.jit(descend)(X, RATE)
+    return Case(lambda: jax.jit(descend, out_shardings=placed)(X, RATE), lambda: jax.jit(descend)(X, RATE))
+
+
+@entry("measured", "compiler_options: was {}, is {'xla_cpu_enable_fast_math'", "Jit it once, with one compiler_options")
+def the_same_function_jitted_with_compiler_options():
+    descend, options = make_descend(), {"xla_cpu_enable_fast_math": True}
+    jax.jit(descend)(X, RATE)
+    return Case(lambda: jax.jit(descend, compiler_options=options)(X, RATE), lambda: jax.jit(descend)(X, RATE))
+
+
+@entry("measured", "args[0]: layout was the usual one, is major_to_minor=(1, 0)", "Give it one layout")
+def an_array_with_another_layout():
+    step, usual = jax.jit(lambda x: x * 2), jax.device_put(np.ones((3, 4), np.float32), jax.devices()[0])
+    turned = jax.device_put(usual, Format(Layout(major_to_minor=(1, 0)), usual.sharding))
+    step(usual)
+    return Case(lambda: step(turned), lambda: step(usual))
+
+
+USER_CONTEXT = jax.make_user_context(None)
+
+
+@entry("JAX documentation of make_user_context", "user context", "was 1, is 2", "Set it once, before warming")
+def another_value_of_a_user_context():
+    step = jax.jit(lambda x: x * 2)
+
+    def under(value):
+        with USER_CONTEXT(value):
+            step(X)
+
+    under(1)
+    return Case(lambda: under(2), lambda: under(1))
+
+
+@entry(
+    "measured",
+    "args[1]: dtype was int32 (a Python int), is float32 (a Python float)",
+    "Pass jnp.float32(x) in every call",
+)
+def a_number_under_strict_promotion():
+    step = jax.jit(lambda x, rate: x)
+
+    def strictly(rate):
+        with jax.numpy_dtype_promotion("strict"):
+            step(X, rate)
+
+    strictly(1)
+    return Case(lambda: strictly(0.5), lambda: strictly(2))
+
+
+@entry("measured", "nothing differs", "It is called under a transformation")
+def a_traced_number_under_a_second_derivative():
+    step, kept = jax.jit(lambda x: x**3), jax.jit(lambda x: x**4)
+    second, other = jax.grad(jax.grad(step)), jax.grad(jax.grad(kept))
+    second(2.0), other(2.0)
+    step.clear_cache()
+    return Case(lambda: second(3.0), lambda: other(3.0))
 
 
 @entry(
@@ -804,9 +871,16 @@ def jit_that_is_disabled():
 # Outside the jitted function.
 
 
+@entry("measured", "(iterating over a jax.Array)", "iterate over np.asarray(x), or use jax.lax.scan")
+def a_loop_over_an_array():
+    rows = jax.device_put(np.ones((5, 7), np.float32))
+    return Case(lambda: [None for _ in rows], lambda: [None for _ in np.asarray(rows)])
+
+
 @entry(
     "issues 587, 2251 and 14743",
-    "`scan` was traced",
+    "`<lambda>` was traced",
+    "(in `scan`)",
     "a loop outside any jitted function: it compiles for every new body function, length and shape",
     "Put it inside jax.jit, or define its body once, at module level",
 )

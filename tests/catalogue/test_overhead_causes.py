@@ -430,9 +430,7 @@ def test_the_cause_is_named_with_what_to_do_and_its_control_is_silent(pair):
     assert not missing, f"not in the likely cause: {missing}\n{cause}"
     assert wrong.total > reference.total or pair.waits
 
-    control = likely_cause(compared(reference, reference, False), reference, reference)
-    assert control.startswith("unknown: host calls do not explain it")
-    assert "waits" not in control
+    assert not likely_cause(compared(reference, reference, False), reference, reference)
 
 
 @each

@@ -1,5 +1,6 @@
 """The command line beside pytest's: what each command says of itself, and that none is slow to start."""
 
+import importlib.metadata
 import subprocess
 import sys
 
@@ -36,12 +37,57 @@ def test_help_of_a_command_fits_a_terminal_and_has_examples(capsys, monkeypatch,
     assert max(map(len, text.splitlines())) <= 80
 
 
-@pytest.mark.parametrize("arguments", [[], ["nope"], ["show"], ["show", "a", "b", "c"]], ids=str)
+@pytest.mark.parametrize("arguments", [[], ["nope"], ["show", "a", "b", "c"]], ids=str)
 def test_an_unknown_command_is_refused_with_the_usage(capsys, arguments):
     with pytest.raises(SystemExit) as stopped:
         main(arguments)
     assert stopped.value.code == 2
     assert "usage: perfsuite" in capsys.readouterr().err
+
+
+def test_the_version_is_that_of_the_package(capsys):
+    with pytest.raises(SystemExit) as stopped:
+        main(["--version"])
+    assert stopped.value.code == 0
+    assert capsys.readouterr().out == f"perfsuite {importlib.metadata.version('perfsuite')}\n"
+
+
+@pytest.fixture
+def elsewhere(tmp_path, monkeypatch):
+    """A project whose ini file names the folder of its baselines, seen from a folder below its root."""
+    project = GitProject.here(tmp_path, monkeypatch)
+    (tmp_path / "pytest.ini").write_text("[pytest]\nperf_baselines = kept/here\n")
+    project.save({"compiles": count(2)})
+    (tmp_path / "kept").mkdir()
+    project.git("mv", "baselines", "kept/here")
+    project.git("commit", "--quiet", "--message=Elsewhere")
+    (tmp_path / "below").mkdir()
+    monkeypatch.chdir(tmp_path / "below")
+    return tmp_path / "kept/here/cpu.json"
+
+
+def test_without_arguments_show_names_the_files_of_the_project(elsewhere, capsys):
+    assert main(["show"]) == 0
+    assert capsys.readouterr().out.startswith("../kept/here/cpu.json: cpu, 1 metric of 1 test\n")
+    elsewhere.unlink()
+    assert main(["show"]) == 2
+    assert capsys.readouterr().err == (
+        "perfsuite show: ../kept/here: no baseline file in this folder: pytest --perf-save writes them\n"
+    )
+
+
+def test_without_arguments_diff_compares_the_files_of_the_project_with_head(elsewhere, capsys):
+    assert main(["diff"]) == 0
+    assert capsys.readouterr().out.splitlines()[-1] == "1 the same"
+    elsewhere.write_text(elsewhere.read_text().replace('"value": 2', '"value": 3'))
+    assert main(["diff", "--fail-on-worse"]) == 1
+    assert "1 worse" in capsys.readouterr().out
+
+
+def test_a_configuration_that_pytest_refuses_is_an_error_with_its_words(elsewhere, capsys):
+    (elsewhere.parents[2] / "pytest.ini").write_text("[pytest]\naddopts = --no-such-option\n")
+    assert main(["show"]) == 2
+    assert "--no-such-option" in capsys.readouterr().err
 
 
 def test_an_error_of_a_command_is_one_line_and_status_2(capsys, monkeypatch):

@@ -1,20 +1,24 @@
 """`gate.baseline_file` with several processes: none undoes another's save, and a killed one harms nothing."""
 
 import contextlib
+import errno
+import os
 import signal
 import subprocess
 import sys
+import tempfile
 import textwrap
 import threading
 from pathlib import Path
 
-import filelock
 import pytest
 
 import perfsuite
+from perfsuite.gate import folder_lock
 from perfsuite.gate.baseline import Entry
 from perfsuite.gate.baseline_file import BaselineError, load, save
 from perfsuite.gate.environment import Environment
+from perfsuite.gate.folder_lock import locked
 
 ROOT = Path(perfsuite.__path__[0]).parent
 HERE = Environment("cpu", 1, "Xeon", "3.11.7", "0.10.2", "0.10.2", equinox="0.13.8")
@@ -110,7 +114,7 @@ def held_lock(path):
     held, done = threading.Event(), threading.Event()
 
     def hold():
-        with filelock.FileLock(path.with_name(".cpu.json.lock")):
+        with locked(path.parent, 0):
             held.set()
             done.wait(30)
 
@@ -128,9 +132,9 @@ def test_a_lock_held_for_too_long_names_the_lock_and_what_to_do(path):
     before = path.read_bytes()
     with held_lock(path), pytest.raises(BaselineError) as caught:
         save(path, {"t": {"a": COUNT}}, lock_seconds=0.05)
-    assert caught.value.path == path.with_name(".cpu.json.lock")
+    assert caught.value.path == path.parent
     assert str(caught.value).startswith(str(caught.value.path))
-    assert "held this lock for 0.05 s: wait for its --perf-save to end, or stop it" in str(caught.value)
+    assert "held the lock of this folder for 0.05 s: wait for its --perf-save to end, or stop it" in str(caught.value)
     assert path.read_bytes() == before
     assert save(path, {"t": {"a": COUNT}}).written
 
@@ -140,13 +144,53 @@ def test_reading_does_not_wait_for_the_lock(path):
         assert load(path).metrics == OLD
 
 
-def test_a_lock_that_cannot_be_made_is_refused(path):
-    lock = path.with_name(".cpu.json.lock")
-    lock.unlink(missing_ok=True)
-    lock.mkdir()
-    with pytest.raises(BaselineError, match=r"\.cpu\.json\.lock: cannot be locked"):
-        save(path, {"t": {"a": COUNT}})
-    assert load(path).metrics == OLD
+def test_where_no_folder_can_be_locked_a_file_in_the_temporary_folder_stands_for_it(path, monkeypatch, tmp_path):
+    def refuse(file, operation):
+        raise OSError(errno.EBADF, "NFS locks no folder")
+
+    monkeypatch.setattr("fcntl.flock", refuse)
+    monkeypatch.setattr(folder_lock, "_file_locked", lambda folder, seconds: held(folder))
+    seen = []
+
+    @contextlib.contextmanager
+    def held(folder):
+        seen.append(folder)
+        yield
+
+    save(path, {"t": {"a": COUNT}})
+    assert seen == [path.parent]
+
+
+def test_the_file_that_stands_for_a_folder_is_one_lock_by_whatever_name_the_folder_goes(path, tmp_path):
+    link = tmp_path / "link"
+    link.symlink_to(path.parent)
+    one, again = (folder_lock._file_locked(folder, 0) for folder in (path.parent, link))
+    with one, pytest.raises(folder_lock.LockedTooLong), again:
+        pytest.fail("held twice")
+    assert files_of(path) == ["cpu.json", "link"]
+
+
+def test_a_folder_is_one_lock_by_whatever_name_it_goes(path, tmp_path):
+    link = tmp_path / "link"
+    link.symlink_to(path.parent)
+    with held_lock(path), pytest.raises(BaselineError, match="another process has held"):
+        save(link / "cpu.json", {"t": {"a": COUNT}}, lock_seconds=0.05)
+
+
+@pytest.mark.skipif(not hasattr(os, "geteuid") or os.geteuid() != 0, reason="only root can be another user")
+def test_two_users_of_a_folder_meet_the_same_lock():
+    folder = Path(tempfile.mkdtemp())  # pytest's own are closed to other users
+    folder.chmod(0o777)
+    try:
+        with locked(folder, 0):
+            os.seteuid(65534)
+            try:
+                with pytest.raises(folder_lock.LockedTooLong), locked(folder, 0):
+                    pytest.fail("held twice")
+            finally:
+                os.seteuid(0)
+    finally:
+        folder.rmdir()
 
 
 # Processes that come to grief.
@@ -179,7 +223,7 @@ atomic.open = lambda *args: Half(open(*args))
 def test_a_process_killed_while_saving_harms_nothing(start, path, prepare, leaves_temporary):
     process = start(prepare + '\nsave(path, {"killed": {"a": COUNT}})')
     assert process.stdout.readline() == "here\n", process.stdout.read()
-    with pytest.raises(BaselineError, match="another process has held this lock"):
+    with pytest.raises(BaselineError, match="another process has held the lock of this folder"):
         save(path, {"t": {"a": COUNT}}, lock_seconds=0.05)
     process.send_signal(signal.SIGKILL)
     process.communicate(timeout=30)
@@ -190,7 +234,7 @@ def test_a_process_killed_while_saving_harms_nothing(start, path, prepare, leave
     save(path, {"t": {"a": COUNT}}, lock_seconds=5)
     assert load(path).get("t", "a") == COUNT
     assert load(path).metrics["old"] == OLD["old"]
-    assert files_of(path) == [".cpu.json.lock", "cpu.json"]
+    assert files_of(path) == ["cpu.json"]
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="Windows has no limit on the size of files")
@@ -207,4 +251,4 @@ def test_a_write_that_the_system_refuses_leaves_the_file_as_it_was(start, path):
     output, _ = process.communicate(timeout=30)
     assert "cpu.json: cannot be written (File too large), nothing was changed" in output
     assert path.read_bytes() == before
-    assert files_of(path) == [".cpu.json.lock", "cpu.json"]
+    assert files_of(path) == ["cpu.json"]

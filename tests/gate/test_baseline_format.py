@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 import perfsuite
-from perfsuite.gate.baseline import Baselines, Entry
+from perfsuite.gate.baseline import Baselines, Entry, Revision
 from perfsuite.gate.baseline_format import LocatedError, encode, parse, render
 from perfsuite.gate.environment import Environment
 from perfsuite.measure.measurement import Interval
@@ -16,15 +16,15 @@ HERE = Environment("cpu", 1, "Xeon", "3.11.7", "0.10.2", "0.10.2", equinox="0.13
 STEP = "tests/perf/test_steps.py::test_flat"
 
 COUNT = Entry(3, "compiles", "count", "measured", HERE)
-RATIO = Entry(1.06, "x", "ratio", "measured", HERE, Interval(1.05, 1.08), 300)
+RATIO = Entry(1.06, "x", "ratio", "measured", HERE, Interval(1.05, 1.08), 300, label="flat_step/step ratio to ready")
 METRICS = {
-    STEP: {"flat_step/ratio to ready": RATIO, "compiles": COUNT},
+    STEP: {"compiles": COUNT, "compare ratio to ready": RATIO},
     "reported/step": {"time": Entry(133.5, "ms", "time", "reported", source="A paper")},
 }
 
 TEXT = f"""\
 {{
- "schema": 1,
+ "schema": 2,
  "device": "cpu",
  "environments": {{
   "{HERE.id}": {{"device_count": 1, "device_kind": "cpu", "equinox": "0.13.8", "flax": null, "jax": "0.10.2", \
@@ -32,13 +32,13 @@ TEXT = f"""\
  }},
  "metrics": {{
   "reported/step": {{
-   "time": {{"kind": "time", "provenance": "reported", "source": "A paper", "unit": "ms", "value": 133.5}}
+   "time": {{"value": 133.5, "unit": "ms", "kind": "time", "provenance": "reported", "source": "A paper"}}
   }},
   "tests/perf/test_steps.py::test_flat": {{
-   "compiles": {{"environment": "{HERE.id}", "kind": "count", "provenance": "measured", "unit": "compiles", \
-"value": 3}},
-   "flat_step/ratio to ready": {{"environment": "{HERE.id}", "high": 1.08, "kind": "ratio", "low": 1.05, \
-"noise": 0.014, "provenance": "measured", "samples": 300, "unit": "x", "value": 1.06}}
+   "compare ratio to ready": {{"label": "flat_step/step ratio to ready", "value": 1.06, "unit": "x", "kind": "ratio", \
+"provenance": "measured", "environment": "{HERE.id}", "low": 1.05, "high": 1.08, "noise": 0.014, "samples": 300}},
+   "compiles": {{"value": 3, "unit": "compiles", "kind": "count", "provenance": "measured", \
+"environment": "{HERE.id}"}}
   }}
  }}
 }}
@@ -47,6 +47,36 @@ TEXT = f"""\
 
 def test_a_file_has_one_metric_a_line_and_sorted_keys():
     assert render(Baselines("cpu", METRICS)) == TEXT
+
+
+def test_a_revision_stands_once_a_test():
+    revisions = {STEP: Revision("a" * 40), "tests/test_a.py::test_b": Revision("b" * 40, dirty=True)}
+    baselines = Baselines("cpu", METRICS, revisions)
+    lines = render(baselines).splitlines()
+    assert lines[6:10] == [
+        ' "revisions": {',
+        '  "tests/perf/test_steps.py::test_flat": {"commit": "' + "a" * 40 + '"},',
+        '  "tests/test_a.py::test_b": {"commit": "' + "b" * 40 + '", "dirty": true}',
+        " },",
+    ]
+    assert parse("\n".join(lines)) == baselines
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ('{"commit": 3}', "commit must be of type str"),
+        ('{"commit": "a", "dirty": 1}', "dirty must be true or false"),
+        ('{"dirty": true}', "lacks commit"),
+        ('{"commit": "a", "branch": "b"}', "unknown key 'branch'"),
+        ("[]", "must be an object"),
+    ],
+)
+def test_a_damaged_revision_is_refused_with_its_line(fields, words):
+    text = TEXT.replace(' "metrics": {', f' "revisions": {{\n  "test": {fields}\n }},\n "metrics": {{')
+    with pytest.raises(LocatedError, match=words) as caught:
+        parse(text)
+    assert caught.value.line == 8
 
 
 def test_the_order_in_which_metrics_were_made_does_not_show():
@@ -111,12 +141,12 @@ def test_the_tpu_v5e_file_has_what_the_seed_document_reports():
         (' "device"', '<<<<<<< HEAD\n "device"', 3, ["unresolved merge conflict", "git checkout"]),
         ('  "reported/step"', '=======\n  "reported/step"', 8, ["unresolved merge conflict"]),
         (' "metrics"', '=======\r\n "metrics"', 7, ["unresolved merge conflict"]),
-        (' "schema": 1', ' "schema": 99', 2, ["newer perfsuite (schema 99, this one reads 1): upgrade perfsuite"]),
-        (' "schema": 1', ' "schema": 99, "new": []', 2, ["upgrade perfsuite"]),
-        (' "schema": 1', ' "schema": 0', 2, ["older perfsuite (schema 0", "pytest --perf-save"]),
-        (' "schema": 1,\n', "", 1, ["no `schema`"]),
-        (' "schema": 1', ' "schema": true', 2, ["must be a whole number, got True"]),
-        (' "schema": 1', ' "schema": "1"', 2, ["must be a whole number, got '1'"]),
+        (' "schema": 2', ' "schema": 99', 2, ["newer perfsuite (schema 99, this one reads 2): upgrade perfsuite"]),
+        (' "schema": 2', ' "schema": 99, "new": []', 2, ["upgrade perfsuite"]),
+        (' "schema": 2', ' "schema": 1', 2, ["older perfsuite (schema 1", "delete the file", "pytest --perf-save"]),
+        (' "schema": 2,\n', "", 1, ["no `schema`"]),
+        (' "schema": 2', ' "schema": true', 2, ["must be a whole number, got True"]),
+        (' "schema": 2', ' "schema": "1"', 2, ["must be a whole number, got '1'"]),
         (' "device": "cpu",\n', "", 1, ["lacks device"]),
         ('"device": "cpu"', '"device": 3', 3, ["must be the name of a device"]),
         ('"device": "cpu"', '"device": "gpu"', 3, ["metrics of 'gpu'", "rename"]),
@@ -124,9 +154,14 @@ def test_the_tpu_v5e_file_has_what_the_seed_document_reports():
         ('"device_count": 1, ', "", 5, [HERE.id, "lacks device_count"]),
         ('"x64": false', '"x64": "no"', 5, ["x64 must be true or false"]),
         ('"x64": false', '"x64": false, "x": 1', 5, ["unknown keys: x"]),
-        (f'  "{HERE.id}"', '  "00000000"', 12, ["'compiles' of", STEP, f"environment '{HERE.id}' is not among"]),
-        (f'"environment": "{HERE.id}", "kind"', '"environment": [], "kind"', 12, ["environment [] is not among"]),
-        (f'"environment": "{HERE.id}", "kind"', '"kind"', 12, ["must have the environment"]),
+        (
+            f'  "{HERE.id}"',
+            '  "00000000"',
+            12,
+            ["'compare ratio to ready' of", STEP, f"environment '{HERE.id}' is not among"],
+        ),
+        (f'"environment": "{HERE.id}"}}', '"environment": []}', 13, ["environment [] is not among"]),
+        (f', "environment": "{HERE.id}"}}', "}", 13, ["must have the environment"]),
         ('"value": 133.5', '"value": NaN', 9, ["NaN is not a number that JSON knows"]),
         ('"value": 133.5', '"value": -Infinity', 9, ["-Infinity is not a number"]),
         ('"value": 133.5', '"value": 1e999', 9, ["'time' of 'reported/step'", "must be finite"]),
@@ -137,7 +172,7 @@ def test_the_tpu_v5e_file_has_what_the_seed_document_reports():
         ('"value": 133.5', '"value": 133.5, "value": 134', 9, ["'value' is here a second time, after line 9"]),
         ('"value": 133.5', '"value": null', 9, ["value is null"]),
         ('"value": 133.5', '"value": 01', 9, ["expecting ',' delimiter"]),
-        (', "value": 133.5', "", 9, ["lacks value"]),
+        ('"value": 133.5, ', "", 9, ["lacks value"]),
         ('"unit": "ms"', '"unit": 3', 9, ["unit must be of type str"]),
         ('"unit": "ms"', '"unit": "m\ts"', 9, ["control character"]),
         ('"unit": "ms"', '"unit": "m\\x"', 9, ["escape"]),
@@ -146,21 +181,26 @@ def test_the_tpu_v5e_file_has_what_the_seed_document_reports():
         ('"kind": "time"', '"kind": "speed"', 9, ["kind must be one of"]),
         ('"kind": "time"', '"kind": {"a": {}}', 9, ["kind must be one of"]),
         ('"provenance": "reported"', '"provenance": "heard"', 9, ["provenance must be one of"]),
-        ('"source": "A paper", ', "", 9, ["must name its document"]),
-        ('"low": 1.05', '"low": 1.09', 13, ["empty or not a number"]),
-        ('"low": 1.05, ', "", 13, ["low and high belong together"]),
-        ('"high": 1.08, "kind": "ratio", "low": 1.05, ', '"kind": "ratio", ', 13, ["noise needs low and high"]),
-        ('"noise": 0.014', '"noise": "small"', 13, ["noise must be a number"]),
-        ('"noise": 0.014', '"noise": 1e999', 13, ["noise must be finite"]),
-        ('"samples": 300', '"samples": 1.5', 13, ["samples must be of type int"]),
-        ('"value": 3}', '"value": 3.5}', 12, ["a count must be whole"]),
-        ('"value": 3}', '"value": 3}}', 16, ["extra data"]),
-        ('"value": 3},', '"value": 3}', 13, ["expecting ',' delimiter"]),
-        ('"value": 3},', '"value": 3},,', 12, ["expecting property name enclosed in double quotes"]),
-        ('   "flat_step/ratio to ready"', '   "compiles"', 13, ["'compiles' is here a second time, after line 12"]),
+        (', "source": "A paper"', "", 9, ["must name its document"]),
+        ('"low": 1.05', '"low": 1.09', 12, ["empty or not a number"]),
+        ('"low": 1.05, ', "", 12, ["low and high belong together"]),
+        ('"low": 1.05, "high": 1.08, ', "", 12, ["noise needs low and high"]),
+        ('"noise": 0.014', '"noise": "small"', 12, ["noise must be a number"]),
+        ('"noise": 0.014', '"noise": 1e999', 12, ["noise must be finite"]),
+        ('"samples": 300', '"samples": 1.5', 12, ["samples must be of type int"]),
+        ('"value": 3,', '"value": 3.5,', 13, ["a count must be whole"]),
+        (f'"{HERE.id}"}}\n', f'"{HERE.id}"}}}}\n', 16, ["extra data"]),
+        ('"samples": 300},', '"samples": 300}', 13, ["expecting ',' delimiter"]),
+        ('"samples": 300},', '"samples": 300},,', 12, ["expecting property name enclosed in double quotes"]),
+        (
+            '   "compiles"',
+            '   "compare ratio to ready"',
+            13,
+            ["'compare ratio to ready' is here a second time, after line 12"],
+        ),
         (f'"{STEP}"', '"reported/step"', 11, ["'reported/step' is here a second time, after line 8"]),
         (' "metrics": {', ' "metrics": 3, "x": {', 7, ["unknown key"]),
-        ('{"kind": "time", "provenance"', '[3], "x": {"kind": "time", "provenance"', 9, ["must be an object, got [3]"]),
+        ('{"value": 133.5', '[3], "x": {"value": 133.5', 9, ["must be an object, got [3]"]),
         ("\n}\n", "\n}\n}\n", 17, ["extra data"]),
         ('"reported/step": {', '"reported/step": ' + "[" * 100_000, 8, ["nested more than"]),
         ('"reported/step": {', '"reported/step', 8, ["without its closing quote"]),
@@ -186,4 +226,4 @@ def test_the_line_is_right_in_another_layout_too():
     text = json.dumps(json.loads(TEXT), indent=2).replace('"unit": "x"', '"unit": 3')
     with pytest.raises(LocatedError, match="unit must be") as caught:
         parse(text)
-    assert "flat_step/ratio" in text.splitlines()[caught.value.line - 1]
+    assert "compare ratio" in text.splitlines()[caught.value.line - 1]

@@ -67,11 +67,11 @@ def test_a_new_calibration_of_a_test_takes_the_place_of_the_old_one_whole_and_ot
 @pytest.mark.parametrize(
     ("old", "new", "words"),
     [
-        ('"schema": 1', '"schema": 1,,', ":2: expecting"),
-        ('"schema": 1', '"schema": 2', "newer perfsuite"),
+        ('"schema": 2', '"schema": 2,,', ":2: expecting"),
+        ('"schema": 2', '"schema": 3', "newer perfsuite"),
         ("false alarms", "false alrams", "is no metric of a calibration: delete the file and run pytest --perf-calibrate"),
         (", busy:", ", lazy:", "is no metric of a calibration"),
-        ('"detail": {"of": 11}, ', "", "is no metric of a calibration"),
+        (', "detail": {"of": 11}', "", "is no metric of a calibration"),
         ('{"of": 11}', '{"of": 1}', "2 of 1 gates cannot be"),
         ('{"builds": 4}', '{"builds": 1}', "1.25 % of 1 builds cannot be"),
         ('{"builds": 4}', '{"of": 4}', "is no metric of a calibration"),

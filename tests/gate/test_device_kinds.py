@@ -89,7 +89,7 @@ class Session:
         self._path = folder / f"{device_slug(kind)}.json"
         entries = {each: Entry(1.0, "x", "ratio", "measured", environment=environment(each)) for each in on_file}
         self._baselines = Baselines(device_slug(kind), {"test": entries} if entries else {})
-        self.options = type("Options", (), {"size": "small", "targets": ()})
+        self.options = type("Options", (), {"size": "small", "targets": (), "save": ()})
 
     def path_of(self, target):
         return self._path

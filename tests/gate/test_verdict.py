@@ -81,7 +81,7 @@ def test_a_budget_that_holds_says_nothing():
 def test_a_broken_budget_says_the_interval_and_the_limit():
     gate = judge_budget(TEST, metric(1.2, low=1.15, high=1.25), 1.05)
     assert gate.failed
-    assert reason(gate) == "step is 1.2 x [1.15, 1.25], over the budget of 1.05 x"
+    assert reason(gate) == "step is 1.2 x [1.15, 1.25], +14.3 % over the budget of 1.05 x"
 
 
 def test_an_interval_around_the_budget_is_not_a_failure_and_says_why():
@@ -92,7 +92,9 @@ def test_an_interval_around_the_budget_is_not_a_failure_and_says_why():
 
 def test_a_count_may_reach_its_budget_and_not_pass_it():
     assert judge_budget(TEST, metric(100, "count"), 100).verdict == "pass"
-    assert reason(judge_budget(TEST, metric(101, "count"), 100)) == "step is 101 calls, over the budget of 100 calls"
+    assert (
+        reason(judge_budget(TEST, metric(101, "count"), 100)) == "step is 101 calls, +1 % over the budget of 100 calls"
+    )
 
 
 # Baselines.
@@ -135,7 +137,7 @@ def test_a_ratio_is_judged_by_its_interval_and_not_its_value(low, high, verdict)
 def test_one_call_fewer_is_an_improvement_that_the_user_is_told_to_record():
     gate = against(metric(99, "count"), entry(100, "count"))
     assert (gate.verdict, gate.failed) == ("improved", False)
-    assert reason(gate) == "step is 99 calls, 1 under the baseline 100 calls: pytest --perf-save records it"
+    assert reason(gate) == "step is 99 calls, 1 (-1 %) under the baseline 100 calls: pytest --perf-save records it"
 
 
 def test_a_time_of_less_than_half_is_an_improvement_where_twice_the_time_fails():
@@ -288,7 +290,7 @@ def test_a_failure_says_from_where_its_limit_starts():
 def test_a_failed_count_says_no_allowance():
     assert (
         reason(against(metric(101, "count"), entry(100, "count")))
-        == "step is 101 calls, +1 over the baseline 100 calls"
+        == "step is 101 calls, +1 (+1 %) over the baseline 100 calls"
     )
 
 
@@ -344,7 +346,7 @@ def test_a_part_is_named_with_its_place_where_that_is_known(kind, unit):
     measured = Metric("step", 170, unit, kind, detail=now, target="tpu-v5e", places=places)
     said = reason(against(measured, recorded))
     assert said.startswith(
-        f"step @ tpu-v5e is 170 {unit}, {'+70' if kind == 'count' else '+70 %'} over the baseline 100 {unit}"
+        f"step @ tpu-v5e is 170 {unit}, {'+70 (+70 %)' if kind == 'count' else '+70 %'} over the baseline 100 {unit}"
     )
     assert "; grew: all-gather (+60) at bert_layers.py:131 in __call__, copy (+10)" in said
 
@@ -447,7 +449,7 @@ def test_a_compiled_metric_is_compared_whatever_host_and_compiler_it_came_from()
     gate = against(Metric("step copies", 4, "copies", "count", target="tpu-v5e"), recorded, now=compiled)
     assert gate.failed
     assert reason(gate) == (
-        "step copies @ tpu-v5e is 4 copies, +1 over the baseline 3 copies; since the baseline: libtpu 0.0.42 -> 0.0.43"
+        "step copies @ tpu-v5e is 4 copies, +1 (+33.3 %) over the baseline 3 copies; since the baseline: libtpu 0.0.42 -> 0.0.43"
     )
     assert against(Metric("step copies", 3, "copies", "count", target="tpu-v5e"), recorded).verdict == "pass"
 
@@ -463,3 +465,23 @@ def test_a_gate_survives_the_way_to_another_process():
         against(metric(3, "count", target="tpu-v5e", detail={"a": 3}, places={"a": "model.py:3 in f"}), None),
     ):
         assert made(Gate, json.loads(json.dumps(plain(gate)))) == gate
+
+
+@pytest.mark.parametrize("kind", ["ratio", "time"])
+@pytest.mark.parametrize(("slowed", "verdict"), [(1.0, "fail"), (1.9, "fail"), (2.1, "inconclusive")])
+def test_a_failure_that_the_load_of_the_machine_explains_is_open(kind, slowed, verdict):
+    limit = against(metric(1.0, kind), entry(1.0, kind)).limit
+    gate = against(metric(2.1 * limit, kind, 2 * limit, 2.2 * limit, slowed=slowed), entry(1.0, kind))
+    assert gate.verdict == verdict
+    quieter = f"a quieter machine: other processes may have slowed it by a factor of {slowed}"
+    assert gate.to_settle == (quieter if verdict == "inconclusive" else "")
+
+
+def test_the_load_of_the_machine_explains_no_count_and_no_size_and_makes_no_failure():
+    for kind in ("count", "size"):
+        assert against(metric(300, kind), entry(100, kind)).verdict == "fail"
+    assert against(metric(1.0, slowed=9.0), entry(1.0)).verdict == "pass"
+
+
+def test_the_load_of_the_machine_softens_no_budget():
+    assert judge_budget("test", metric(2.0, slowed=9.0), 1.5).verdict == "fail"

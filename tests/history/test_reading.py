@@ -20,7 +20,7 @@ def project(tmp_path, monkeypatch):
 
 def test_commits_that_cannot_be_read_are_skipped_and_named_with_the_reason(project, capsys):
     project.save({"compiles": count(2)}, "Good")
-    older = project.save(b'{\n "schema": 0\n}\n', "Of an older perfsuite")
+    older = project.save(b'{\n "schema": 1\n}\n', "Of an older perfsuite")
     newer = project.save(b'{\n "schema": 99\n}\n', "Of a newer perfsuite")
     merged = project.save(b"<<<<<<< HEAD\n", "Half merged")
     binary = project.save(b"\xff\xfe\x00", "No text")

@@ -27,7 +27,7 @@ def timed(project):
             def test_step(perf): perf.time(call(takes(({to_return}, {to_ready}), name="step")){extra})
             """
         )
-        result = project.runpytest_inprocess(*(options or ["--perf"]), "--perf-report=report")
+        result = project.runpytest_inprocess(*(options or ["--perf"]), "-v", "--perf-report=report")
         result.assert_outcomes(**{"passed" if passes else "failed": 1})
         report = json.loads((project.path / "report/report.json").read_text())
         rows = report["tests"][0]["metrics"]
@@ -38,7 +38,7 @@ def timed(project):
 
 def recorded(project):
     (metrics,) = json.loads((project.path / "baselines/cpu.json").read_text())["metrics"].values()
-    return {name.removeprefix("step "): entry["kind"] for name, entry in metrics.items()}
+    return {name.removeprefix("time "): entry["kind"] for name, entry in metrics.items()}
 
 
 @pytest.mark.parametrize(
@@ -113,3 +113,10 @@ def test_an_open_budget_of_the_tail_says_how_many_samples_it_needs(timed):
     result.stdout.fnmatch_lines(["*undecided against the budget*", "to settle it: 368 samples, of which there are 10*"])
     _, result = timed(1000, 1000, "--perf", "--perf-seconds=9", extra=budget)
     result.stdout.no_fnmatch_line("*undecided*")
+
+
+@pytest.mark.parametrize(("limit", "passes"), [(1100, True), (900, False)])
+def test_a_budget_on_the_time_is_one_on_the_median_to_ready_whatever_the_baseline(timed, limit, passes):
+    _, result = timed(10, 1000, passes=passes, extra=f", budget=Budget(time_us={limit})")
+    if not passes:
+        result.stdout.fnmatch_lines(["*step to ready is * over the budget of 900 us*"])

@@ -1,4 +1,4 @@
-"""What the terminal shows around the tests: the header and the summary of every gate."""
+"""What the terminal shows around the tests: the header, the few lines that close a session, and the table of -v."""
 
 import jax
 import pytest
@@ -27,29 +27,64 @@ def test_without_perf_there_is_no_header_and_no_summary(project, perf_test):
     result.stdout.no_fnmatch_line("*metrics:*")
 
 
-def test_the_summary_lists_every_gate_with_value_unit_limit_baseline_and_verdict(project, perf_test):
-    perf_test("perf.record('fusions', 3, unit='fusions', kind='count')")
+def test_a_green_session_is_ten_lines_within_the_width_however_many_metrics_there_are(project, perf_test, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "100")
+    names = "[f'a metric with a long name and the number {n}' for n in range(12)]"
+    project.makepyfile(
+        test_many=f"""
+import pytest
+NAMES = {names}
+
+@pytest.mark.parametrize("test", range(11))
+def test_of_a_suite_with_long_names_of_tests_and_of_parameters(perf, test):
+    for name in NAMES:
+        perf.record(name, 12345678, unit="bytes accessed", kind="size")
+"""
+    )
+    project.runpytest_inprocess("--perf-save").assert_outcomes(passed=11)
+    result = project.runpytest_inprocess("--perf")
+    result.assert_outcomes(passed=11)
+    lines = [line for line in result.outlines if line.strip()]
+    # Between pytest's header and its last line: perfsuite's header, the files with their dots, and what closes it.
+    own = lines[[line.startswith("perfsuite: ") for line in lines].index(True) : -1]
+    assert len(own) <= 10
+    assert max(map(len, own)) <= 100
+    result.stdout.fnmatch_lines(["132 metrics of 11 tests: 132 pass", "all metrics: pytest --perf -v*"])
+    verbose = project.runpytest_inprocess("--perf", "-v")
+    table = verbose.outlines[verbose.outlines.index("132 metrics of 11 tests: 132 pass") - 132 - 11 - 1 :]
+    assert table[0].split() == ["metric", "value", "against", "change", "verdict"]
+    assert max(map(len, table)) <= 100
+
+
+def test_with_v_the_table_has_every_gate_with_value_baseline_change_and_verdict(project, perf_test):
+    perf_test(
+        "perf.record('fusions', 3, unit='fusions', kind='count')", "perf.record('seconds', 1, unit='s', kind='info')"
+    )
     project.runpytest_inprocess("--perf-save")
     perf_test(
         "perf.record('fusions', 3, unit='fusions', kind='count')",
         "perf.record('peak', 12345678, unit='bytes', kind='size')",
-        "perf.record('compile seconds', 2.5, unit='s', kind='info')",
+        "perf.record('seconds', 2.5, unit='s', kind='info')",
         "perf.host_calls(call(lambda x: [len(x)] * 3, [1]), budget=Budget(host_calls=5))",
     )
-    result = project.runpytest_inprocess("--perf")
+    result = project.runpytest_inprocess("--perf", "-v")
     result.stdout.fnmatch_lines(
         [
-            "metric * value * unit * limit * from * baseline * verdict",
+            "metric * value * against * change * verdict",
             "test_step.py::test_step",
-            "  lambda host calls * 2 * calls * 5 * budget * pass",
-            "  fusions * 3 * fusions * 3 * baseline * 3 * pass",
-            "  peak * 12,345,678 * bytes * new",
-            "  compile seconds * 2.5 * s * info",
-            "  lambda host calls * 2 * calls * new",
-            "new: 2 metrics have no baseline: pytest --perf-save records them",
-            "5 metrics: 2 pass, 2 new, 1 info",
+            "  lambda host calls * 2 calls * 5 (budget) * pass",
+            "  fusions * 3 fusions * 3 * pass",
+            "  peak * 12,345,678 bytes * new",
+            "  seconds * 2.5 s * 1 * +150 % * info",
+            "  lambda host calls * 2 calls * new",
+            "  lambda dispatches * 0 programs * new",
+            "  lambda eager operations * 0 operations * new",
+            "6 metrics of 1 test: 1 pass, 4 new, 1 info",
+            "new: 4 metrics have no baseline: pytest --perf-save records them",
         ]
     )
+    few = project.runpytest_inprocess("--perf")
+    few.stdout.no_fnmatch_line("*fusions*")
 
 
 def test_an_undecided_comparison_says_so_and_does_not_fail(project, perf_test):
@@ -61,7 +96,13 @@ def test_an_undecided_comparison_says_so_and_does_not_fail(project, perf_test):
     )
     result = project.runpytest_inprocess("--perf", "--perf-seconds=0.5")
     result.assert_outcomes(passed=1)
-    result.stdout.fnmatch_lines(["inconclusive: *noisy/noisy ratio to ready is *, undecided against the budget of 1 x"])
+    result.stdout.fnmatch_lines(
+        ["inconclusive: 1 with the limit inside the interval", "  noisy/noisy ratio to ready: *"]
+    )
+    verbose = project.runpytest_inprocess("--perf", "--perf-seconds=0.5", "-v")
+    verbose.stdout.fnmatch_lines(
+        ["inconclusive: *noisy/noisy ratio to ready is *, undecided against the budget of 1 x"]
+    )
 
 
 def test_too_few_pairs_for_an_interval_are_inconclusive_and_never_gate(project, perf_test):
@@ -75,8 +116,7 @@ def test_too_few_pairs_for_an_interval_are_inconclusive_and_never_gate(project, 
     result.assert_outcomes(passed=1)
     result.stdout.fnmatch_lines(
         [
-            "  slow/slow ratio to ready * 0.5 * budget * inconclusive",
-            "inconclusive: *",
-            "to settle it: *too few for an interval*",
+            "inconclusive: 1 of too few samples for an interval",
+            "  slow/slow ratio to ready: *too few for an interval*",
         ]
     )

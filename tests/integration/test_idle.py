@@ -28,9 +28,9 @@ def test_a_session_copies_its_environment_once(pytester, monkeypatch, named_by):
 
     class Counting(Launch):
         @classmethod
-        def of(cls, config):
+        def of(cls, config, *arguments):
             launches.append(config)
-            return Launch.of(config)
+            return Launch.of(config, *arguments)
 
     monkeypatch.setattr(plugin, "Launch", Counting)
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")

@@ -4,6 +4,9 @@ import json
 
 import pytest
 
+from perfsuite.gate.baseline import SAVE_KINDS
+from perfsuite.options import options_in_report, read_options, values
+
 
 @pytest.fixture
 def counted(perf_test):
@@ -67,11 +70,12 @@ def test_strict_can_be_set_in_the_ini_and_does_not_hinder_saving(project, counte
     project.runpytest_inprocess("--perf-save").assert_outcomes(passed=1)
 
 
+AT_ONE = "perf.record('ratio', 1.0, unit='x', kind='ratio', interval=(1, 1))"
 OPEN = "perf.record('ratio', 1.0, unit='x', kind='ratio', interval=(0.9, 1.2))"
 
 
 def saved_at_one(project, perf_test):
-    perf_test("perf.record('ratio', 1.0, unit='x', kind='ratio', interval=(1, 1))")
+    perf_test(AT_ONE)
     project.runpytest_inprocess("--perf-save").assert_outcomes(passed=1)
 
 
@@ -91,7 +95,7 @@ def test_strict_fails_the_verdicts_that_its_words_name(project, perf_test, words
     saved_at_one(project, perf_test)
     perf_test(OPEN)
     project.runpytest_inprocess("--perf", *words).assert_outcomes(**{open_one: 1})
-    perf_test("perf.record('another', 3, unit='things', kind='count')")
+    perf_test(AT_ONE, "perf.record('another', 3, unit='things', kind='count')")
     project.runpytest_inprocess("--perf", *words).assert_outcomes(**{new_one: 1})
 
 
@@ -118,7 +122,7 @@ def test_an_undecided_budget_is_not_exceeded_and_fails_when_the_test_has_ended(p
     )
     few = "--perf-seconds=0.001"
     project.runpytest_inprocess("--perf", few).assert_outcomes(passed=1)
-    result = project.runpytest_inprocess("--perf", few, "--perf-strict=inconclusive")
+    result = project.runpytest_inprocess("--perf", few, "-v", "--perf-strict=inconclusive")
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(["*step p99 is *, undecided against the budget of *", "  after *new"])
     result.stdout.no_fnmatch_line("*BudgetExceeded*")
@@ -318,3 +322,28 @@ def test_help_lists_every_option(project):
     ]
     for option in [*options, "perf_baselines", "perf_strict", "perf_targets"]:
         assert option in result.stdout.str()
+
+
+def test_the_kinds_of_changes_that_can_be_saved_are_those_that_a_save_knows():
+    assert values.SAVE_KINDS == SAVE_KINDS
+
+
+@pytest.mark.parametrize(
+    ("given", "saved"),
+    [
+        (["--perf-save"], ("new", "better", "worse", "missing")),
+        (["--perf-save=missing,new"], ("new", "missing")),
+        (["--perf-save=worse", "--perf-save=new"], ("new", "worse")),
+    ],
+)
+def test_the_words_of_perf_save(project, given, saved):
+    config = project.parseconfig(*given)
+    assert read_options(config).save == saved
+    shown = options_in_report(read_options(config))[0]
+    assert shown == ("--perf-save" if len(saved) == 4 else f"--perf-save={','.join(saved)}")
+
+
+def test_a_word_that_perf_save_does_not_know_is_refused_with_those_that_it_knows(project):
+    result = project.runpytest("--perf-save=newer")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(["*--perf-save=new,better,worse,missing*'newer'*"])

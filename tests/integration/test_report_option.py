@@ -89,12 +89,12 @@ def test_a_session_that_saves_and_one_with_regressions(project):
         "test_error": "error",
         "test_skipped": "skipped",
     }
-    assert [(each.test, each.title) for each in report.missing] == [("test_all.py::test_counts", "gone5")]
-    assert report.notes == ()
-    fusions, new = tests["test_counts"].metrics
+    assert report.missing == report.notes == ()
+    fusions, new, gone = tests["test_counts"].metrics
+    assert (gone.verdict, gone.title) == ("missing", "gone5")
     assert (fusions.verdict, fusions.value, fusions.baseline, fusions.limit) == ("fail", 6, 5, 5)
     assert (new.verdict, new.baseline) == ("new", None)
-    assert tests["test_counts"].message.startswith("fusions is 6 fusions, +1 over the baseline 5 fusions")
+    assert tests["test_counts"].message.startswith("fusions is 6 fusions, +1 (+20 %) over the baseline 5 fusions")
     assert (tests["test_counts"].file, tests["test_counts"].line) == ("test_all.py", 4)
     assert tests["test_scaling[small]"].parameters == "small"
     (line,) = tests["test_scaling[small]"].lines
@@ -302,7 +302,7 @@ def test_baselines_under_git_have_their_history_beside_the_report(project, perf_
     git.git("add", "baselines")
     git.git("commit", "--quiet", "-m", "Two lines")
     result = project.runpytest_inprocess("--perf", "--perf-report=out")
-    result.stdout.fnmatch_lines(["report: out/report.html", "history: out/history.html (0 metrics moved in *"])
+    result.stdout.fnmatch_lines(["report: out/report.html; history: out/history.html (0 metrics moved in *"])
     assert 'href="history.html"' in (project.path / "out" / HTML).read_text()
     assert "baselines/cpu.json" in (project.path / "out" / "history.html").read_text()
 

@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from contextlib import nullcontext as nothing
+from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
@@ -35,6 +36,7 @@ from perfsuite.measure.timing.scaling import fit_scaling
 from perfsuite.measure.timing.stalls import count_stalls
 from perfsuite.measure.timing.timing import time_call
 from perfsuite.options import Options
+from perfsuite.options.values import SAVE_KINDS
 from perfsuite.report.terminal.summary import session_summary
 from perfsuite.session.modes import Gating
 from perfsuite.session.recorder import Recorder
@@ -395,14 +397,14 @@ def test_tests_of_every_name_are_saved_gated_traced_and_reported(project):
     assert len(metrics) == tests
     result = project.runpytest_inprocess("--perf", "--perf-strict", "--perf-trace=traces")
     result.assert_outcomes(passed=tests)
-    result.stdout.fnmatch_lines([f"{tests + 1} metrics: {tests + 1} pass"])
+    result.stdout.fnmatch_lines([f"{tests + 3} metrics of {tests} tests: {tests + 3} pass"])
     result.stdout.no_fnmatch_line("missing: *")
     assert list(project.path.glob("traces/**/*.xplane.pb"))
     test_file = project.path / "test_names.py"
     test_file.write_text(test_file.read_text().replace("value = 3", "value = 4"))
     result = project.runpytest_inprocess("--perf")
     result.assert_outcomes(failed=tests)
-    assert result.stdout.str().count("metric is 4 things, +1 over the baseline 3 things") >= tests
+    assert result.stdout.str().count("metric is 4 things, +1 (+33.3 %) over the baseline 3 things") == tests
     # A test that is gone is trimmed, whatever its name.
     test_file.write_text(test_file.read_text().replace(f"{PARAMETERS!r}", "['another']"))
     project.runpytest_inprocess("--perf-save").assert_outcomes(passed=1)
@@ -418,7 +420,7 @@ def test_thousands_of_metrics_are_saved_and_the_one_that_got_worse_is_named(proj
     result = project.runpytest_inprocess("--perf")
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(
-        ["*metric 1234 is 4 things, +1 over the baseline 3 things", "3,000 metrics: 2999 pass, 1 fail"]
+        ["*metric 1234 is 4 things, +1 (+33.3 %) over the baseline 3 things", "3,000 metrics of * fail, 2,999 pass"]
     )
 
 
@@ -440,7 +442,12 @@ def host_calls_of(work):
 
 
 class Silent:
-    """Takes the place of pytest's terminal reporter."""
+    """Takes the place of pytest's terminal reporter, with -v."""
+
+    config = SimpleNamespace(
+        get_terminal_writer=lambda: SimpleNamespace(fullwidth=100),
+        get_verbosity=lambda: 1,
+    )
 
     def section(self, title, sep):
         pass
@@ -450,7 +457,7 @@ class Silent:
 
 
 def test_the_work_of_a_session_grows_with_its_gates_and_no_faster(tmp_path):
-    options = Options(True, False, True, (), "small", 1.0, tmp_path, (), "--perf-target")
+    options = Options(True, False, SAVE_KINDS, (), "small", 1.0, tmp_path, (), "--perf-target")
 
     def work(tests):
         session = PerfSession(options, timing_refused="", mode=Gating)

@@ -25,7 +25,7 @@ def baselines(project) -> dict:
 def test_saving_twice_changes_no_count_size_or_provenance(project, perf_test):
     perf_test(*METRICS)
     result = project.runpytest_inprocess("--perf-save")
-    result.stdout.fnmatch_lines(["baselines/cpu.json saved: 6 created, 0 updated, 0 trimmed, 0 kept"])
+    result.stdout.fnmatch_lines(["baselines/cpu.json: 8 recorded (8 new), 0 kept"])
     first = baselines(project)
     project.runpytest_inprocess("--perf-save").assert_outcomes(passed=1)
     second = baselines(project)
@@ -45,16 +45,49 @@ def test_saving_says_what_became_better_and_worse_and_what_was_trimmed(project, 
         metric.format("better", 2), metric.format("worse", 4), metric.format("same", 3), metric.format("created", 1)
     )
     result = project.runpytest_inprocess("--perf")
-    result.stdout.fnmatch_lines(["missing: *vanished has a baseline but was not measured*"])
+    result.stdout.fnmatch_lines(["worse is 4 fusions*", "also missing: vanished"])
     result = project.runpytest_inprocess("--perf-save")
     result.stdout.fnmatch_lines_random(
         [
-            "baselines/cpu.json saved: 1 created, 2 updated, 1 trimmed, 1 kept",
-            "  update *better: 3 -> 2 fusions, better",
-            "  update *worse: 3 -> 4 fusions, worse",
-            "  trim *vanished",
+            "baselines/cpu.json: 3 recorded (1 new, 1 better, 1 worse), 1 removed, 1 kept",
+            "  1 got worse and was accepted:",
+            "    *: worse: 3 -> 4 fusions",
+            "  1 better:",
+            "    *: better: 3 -> 2 fusions",
+            "  1 removed, because no test makes it any more:",
+            "    *: vanished",
         ]
     )
+    result.assert_outcomes(passed=1)
+    result.stdout.no_fnmatch_line("*fail*")
+    result.stdout.no_fnmatch_line("*no baseline*")
+
+
+def test_saving_some_kinds_of_changes_leaves_the_rest_to_the_gates(project):
+    def write(**values):
+        body = "def test_{0}(perf): perf.record('fusions', {1}, unit='fusions', kind='count')"
+        project.makepyfile(test_many="\n".join(body.format(*each) for each in values.items()))
+
+    def recorded():
+        return {test[-1]: each["fusions"]["value"] for test, each in baselines(project)["metrics"].items()}
+
+    write(a=3, b=3, c=3)
+    project.runpytest_inprocess("--perf-save=new").assert_outcomes(passed=3)
+    write(a=4, b=2, d=1)
+    result = project.runpytest_inprocess("--perf-save=better,new")
+    result.assert_outcomes(passed=2, failed=1)
+    result.stdout.fnmatch_lines(
+        [
+            "fusions is 4 fusions, +1 * over the baseline 3 fusions*",
+            "missing: test_many.py::test_c is gone *",
+            "baselines/cpu.json: 2 recorded (1 new, 1 better), 2 kept",
+        ]
+    )
+    assert recorded() == {"a": 3, "b": 2, "c": 3, "d": 1}
+    result = project.runpytest_inprocess("--perf-save=worse", "--perf-save=missing")
+    result.assert_outcomes(passed=3)
+    assert result.ret == 0
+    assert recorded() == {"a": 4, "b": 2, "d": 1}
 
 
 def test_saving_one_test_keeps_the_entries_of_the_others(project):
@@ -62,7 +95,7 @@ def test_saving_one_test_keeps_the_entries_of_the_others(project):
     project.makepyfile(test_many="\n".join(body.format(name) for name in "abc"))
     project.runpytest_inprocess("--perf-save")
     result = project.runpytest_inprocess("--perf-save", "-k", "test_b")
-    result.stdout.fnmatch_lines(["baselines/cpu.json unchanged: 0 created, 0 updated, 0 trimmed, 3 kept"])
+    result.stdout.fnmatch_lines(["baselines/cpu.json: 0 recorded, 3 kept"])
     assert len(baselines(project)["metrics"]) == 3
 
 
@@ -72,7 +105,7 @@ def test_a_test_that_was_deleted_from_its_file_is_trimmed(project):
     project.runpytest_inprocess("--perf-save")
     project.makepyfile(test_many="\n".join(body.format(name) for name in "ab"))
     result = project.runpytest_inprocess("--perf-save", "-k", "test_a")
-    result.stdout.fnmatch_lines(["*0 created, 0 updated, 1 trimmed, 2 kept"])
+    result.stdout.fnmatch_lines(["*: 0 recorded, 1 removed, 2 kept"])
     assert set(baselines(project)["metrics"]) == {"test_many.py::test_a", "test_many.py::test_b"}
 
 
@@ -103,7 +136,7 @@ def test_a_metric_over_its_budget_is_not_recorded(project, perf_test):
 DAMAGE = {
     "cut in half": (lambda text: text[: len(text) // 2], "*cpu.json:*"),
     "of schema 99": (
-        lambda text: text.replace('"schema": 1', '"schema": 99'),
+        lambda text: text.replace('"schema": 2', '"schema": 99'),
         "*cpu.json:*schema 99*upgrade perfsuite*",
     ),
     "with merge markers": (

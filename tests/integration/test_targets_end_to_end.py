@@ -38,13 +38,13 @@ def test_a_collective_too_many_fails_and_names_its_part_and_place(project, compi
     project.runpytest_inprocess("--perf-save").assert_outcomes(passed=1)
     project.runpytest_inprocess("--perf", "--perf-strict").assert_outcomes(passed=1)
     compiled_test("collectives(perf, all_gather=3, all_reduce=1)")
-    result = project.runpytest_inprocess("--perf")
+    result = project.runpytest_inprocess("--perf", "-v")
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(
         [
-            "step collectives @ tpu-v5e is 4 collectives, +1 over the baseline 3 collectives; "
+            "step collectives @ tpu-v5e is 4 collectives, +1 (+33.3 %) over the baseline 3 collectives; "
             "grew: all-gather (+1) at model.py:10 in attention",
-            "  step collectives @ tpu-v5e * 4 * collectives * 3 * baseline * 3 * fail",
+            "  step collectives @ tpu-v5e * 4 collectives * 3 * fail",
         ]
     )
 
@@ -56,21 +56,21 @@ def test_a_part_that_only_moved_in_the_source_changes_no_file(project, compiled_
     assert b"model.py" not in before
     (project.path / "compiled.py").write_text(COMPILED.replace("model.py:", "model.py:1"))
     result = project.runpytest_inprocess("--perf-save")
-    result.stdout.fnmatch_lines(["baselines/tpu-v5e.json unchanged: 0 created, 0 updated, 0 trimmed, 1 kept"])
+    result.stdout.fnmatch_lines(["baselines/tpu-v5e.json: 0 recorded, 1 kept"])
     assert (project.path / "baselines/tpu-v5e.json").read_bytes() == before
 
 
 def test_one_run_saves_the_files_of_both_devices(project, compiled_test):
     compiled_test("collectives(perf, all_gather=2)", "collectives(perf, target=None, copy=1)")
-    result = project.runpytest_inprocess("--perf-save")
+    result = project.runpytest_inprocess("--perf-save", "-v")
     result.assert_outcomes(passed=1)
     result.stdout.fnmatch_lines(
         [
             "  step collectives @ tpu-v5e * 2 *",
             "  step collectives  * 1 *",
-            "2 metrics: 2 new",
-            "baselines/cpu.json saved: 1 created, 0 updated, 0 trimmed, 0 kept",
-            "baselines/tpu-v5e.json saved: 1 created, 0 updated, 0 trimmed, 0 kept",
+            "2 metrics of *",
+            "baselines/cpu.json: 1 recorded (1 new), 0 kept",
+            "baselines/tpu-v5e.json: 1 recorded (1 new), 0 kept",
         ]
     )
     ((test, there),) = metrics(project, "tpu-v5e").items()
@@ -89,17 +89,19 @@ def test_what_became_better_worse_or_vanished_is_said_for_each_file(project, com
     result = project.runpytest_inprocess("--perf")
     result.stdout.fnmatch_lines(
         [
-            "missing: test_step.py::test_step: step collectives @ tpu-v6e has a baseline but was not measured: *",
+            "step collectives @ tpu-v6e has a baseline of 2 collectives and *",
         ]
     )
     result = project.runpytest_inprocess("--perf-save")
     result.stdout.fnmatch_lines(
         [
-            "baselines/cpu.json saved: 1 created, 0 updated, 0 trimmed, 0 kept",
-            "baselines/tpu-v5e.json saved: 0 created, 1 updated, 0 trimmed, 0 kept",
-            "  update *step collectives: 2 -> 1 collectives, better",
-            "baselines/tpu-v6e.json saved: 0 created, 0 updated, 1 trimmed, 0 kept",
-            "  trim *step collectives",
+            "baselines/cpu.json: 1 recorded (1 new), 0 kept",
+            "baselines/tpu-v5e.json: 1 recorded (1 better), 0 kept",
+            "  1 better:",
+            "    *step collectives: 2 -> 1 collectives",
+            "baselines/tpu-v6e.json: 0 recorded, 1 removed, 0 kept",
+            "  1 removed, because no test makes it any more:",
+            "    *step collectives",
         ]
     )
 
@@ -107,12 +109,12 @@ def test_what_became_better_worse_or_vanished_is_said_for_each_file(project, com
 def test_reported_metrics_beside_compiled_ones_are_left_as_they_are(project, compiled_test):
     reported = {"kind": "time", "provenance": "reported", "source": "a lab note", "unit": "ms", "value": 104.7}
     on_file = {"reported/step": {"step": reported}, "test_step.py::test_step": {"step 3": reported}}
-    content = {"schema": 1, "device": "tpu-v5e", "environments": {}, "metrics": on_file}
+    content = {"schema": 2, "device": "tpu-v5e", "environments": {}, "metrics": on_file}
     (project.path / "baselines").mkdir()
     (project.path / "baselines/tpu-v5e.json").write_text(json.dumps(content))
     compiled_test("collectives(perf, all_gather=2)")
     result = project.runpytest_inprocess("--perf-save")
-    result.stdout.fnmatch_lines(["baselines/tpu-v5e.json saved: 1 created, 0 updated, 0 trimmed, 2 kept"])
+    result.stdout.fnmatch_lines(["baselines/tpu-v5e.json: 1 recorded (1 new), 2 kept"])
     after = metrics(project, "tpu-v5e")
     assert after["reported/step"]["step"] == after["test_step.py::test_step"]["step 3"] == reported
     result = project.runpytest_inprocess("--perf")
@@ -142,7 +144,7 @@ def test_each_target_has_a_test_a_file_and_a_line_in_the_header(project, compile
     project.runpytest_inprocess("--perf-save", *options).assert_outcomes(passed=2)
     for name in ("tpu-v5e", "tpu-v6e"):
         assert list(metrics(project, name)) == [f"test_inner.py::test_program[{name}]"]
-    result = project.runpytest_inprocess("--perf", "--perf-strict", *options)
+    result = project.runpytest_inprocess("--perf", "-v", "--perf-strict", *options)
     result.assert_outcomes(passed=2)
     result.stdout.fnmatch_lines(
         [
@@ -170,7 +172,7 @@ def test_a_test_deleted_from_its_file_is_trimmed_from_its_targets_file(project):
     project.runpytest_inprocess("--perf-save", "--perf-target=tpu-v5e").assert_outcomes(passed=2)
     project.makepyfile(test_inner=PARAMETRISED)
     result = project.runpytest_inprocess("--perf-save", "--perf-target=tpu-v5e")
-    result.stdout.fnmatch_lines(["baselines/tpu-v5e.json saved: 0 created, 0 updated, 1 trimmed, 1 kept"])
+    result.stdout.fnmatch_lines(["baselines/tpu-v5e.json: 0 recorded, 1 removed, 1 kept"])
     assert list(metrics(project, "tpu-v5e")) == ["test_inner.py::test_program[tpu-v5e]"]
 
 
@@ -208,9 +210,7 @@ def test_a_worker_of_pytest_xdist_sends_metrics_with_their_target(project, compi
     compiled_test("collectives(perf, all_gather=3)")
     result = project.runpytest_subprocess("--perf", "-n1")
     result.assert_outcomes(failed=1)
-    result.stdout.fnmatch_lines(
-        ["fail: *step collectives @ tpu-v5e is 3*grew: all-gather (+1) at model.py:10 in attention"]
-    )
+    result.stdout.fnmatch_lines(["step collectives @ tpu-v5e is 3*grew: all-gather (+1) at model.py:10 in attention"])
 
 
 def test_a_test_without_its_targets_compiler_is_skipped_and_fails_under_strict(project, compiled_test):

@@ -44,4 +44,6 @@ def test_counts_gate_and_fail_in_a_worker_and_timings_refuse_with_a_reason(proje
     project.makepyfile(test_all=TESTS.format(calls=7, counted=8))
     result = project.runpytest_subprocess("--perf", "-n2")
     result.assert_outcomes(passed=2, failed=1, skipped=2)
-    result.stdout.fnmatch_lines(["*counted is 8 calls, +1 over the baseline 7 calls*", "4 metrics: 1 pass, 1 fail, *"])
+    result.stdout.fnmatch_lines(
+        ["*counted is 8 calls, +1 (+14.3 %) over the baseline 7 calls*", "4 metrics of * 1 fail, 1 pass, *"]
+    )

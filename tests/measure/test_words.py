@@ -5,7 +5,7 @@ import math
 import pytest
 
 from perfsuite.measure.measurement import Interval
-from perfsuite.measure.words import change, number, percent, plural, span, table
+from perfsuite.measure.words import change, folded, number, percent, plural, span, table
 
 
 @pytest.mark.parametrize(
@@ -81,3 +81,21 @@ def test_a_percentage_has_its_sign_and_three_digits(share, text):
 )
 def test_a_large_change_is_a_multiple(share, text):
     assert change(share) == text
+
+
+@pytest.mark.parametrize(
+    ("paths", "place"),
+    [
+        (["args[0]['a']", "args[0]['b']", "args[0]['c']"], "3 leaves of args[0]"),
+        (["args[0].m[0]", "args[0].m[1]", "args[0].m[2]"], "3 leaves of args[0].m"),
+        (["args[0]", "args[1]", "args[2]"], "3 leaves of args"),
+        (["x", "y['a']", "z"], "3 leaves of the arguments"),
+    ],
+)
+def test_what_is_said_of_many_leaves_is_said_once_of_what_they_are_below(paths, place):
+    assert folded([(path, "is new") for path in paths]) == [(place, "is new")]
+
+
+def test_two_places_are_named_and_another_statement_stays_apart():
+    said = [("args[0]['a']", "is new"), ("args[0]['b']", "is new"), ("args[1]", "is old")]
+    assert folded(said) == said

@@ -6,6 +6,8 @@ own as far as the device has work to do meanwhile.
 
 import pytest
 
+from perfsuite import Budget
+
 pytestmark = pytest.mark.perf(seconds=3)
 
 LOOSE = 0.25
@@ -27,6 +29,11 @@ def test_step_time(perf, plain_steps, variant):
     timing = perf.time(plain_steps.call(variant), name=variant)
     returns_at = timing.to_return.median_us / timing.to_ready.median_us
     perf.record(f"{variant} returns at", returns_at, unit="of the time to ready", kind="info")
+
+
+@pytest.mark.parametrize("variant", ["filter_jit", "optimizer", "cached_filter_jit", "partition", "flat"])
+def test_a_step_is_one_program(perf, plain_steps, variant):
+    perf.dispatches(plain_steps.call(variant), budget=Budget(dispatches=1), name=variant)
 
 
 def test_break_even_length_of_a_training_run(perf, plain_steps):

@@ -70,7 +70,7 @@ def assert_caught(run_suite, plugin, caught):
 
 def test_building_the_whole_tree_again_turns_the_suite_red(run_suite):
     caught = {
-        HOST_CALLS: r"paths host calls is [\d,]+ calls, \S+( %)? over the baseline [\d,]+ calls",
+        HOST_CALLS: r"paths host calls is [\d,]+ calls, \S+ \(\S+ %\) over the baseline [\d,]+ calls",
         AGAINST_ONE_BY_ONE: r"paths/one by one ratio to return is .* x \[.*\]",
         ONE_REPLACEMENT: r"paths to return per unit is .* us/unit",
     }

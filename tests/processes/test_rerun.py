@@ -112,7 +112,7 @@ def test_a_slowdown_fails_when_a_fresh_process_confirms_it_and_nothing_is_left_b
     result.assert_outcomes(passed=1, failed=1)
     result.stdout.re_match_lines(
         [
-            r".*BudgetExceeded: .* is 1\.\d+ x .*, over the budget of 1\.05 x; confirmed in a fresh process: 1\.\d+ \[1\..*\]$"
+            r".*BudgetExceeded: .* is 1\.\d+ x .*, \+.* % over the budget of 1\.05 x; confirmed in a fresh process: 1\.\d+ \[1\..*\]$"
         ]
     )
     # It was made again once, in a session like this one that reads and writes nothing.
@@ -124,11 +124,11 @@ def test_a_slowdown_fails_when_a_fresh_process_confirms_it_and_nothing_is_left_b
 
 def test_a_candidate_that_is_slow_in_the_first_process_alone_stays_open(project):
     project.makepyfile("def test_step(compare, first): assert compare(1.2 if first else 1).verdict == 'inconclusive'")
-    result = project.runpytest_inprocess("--perf")
+    result = project.runpytest_inprocess("--perf", "-v")
     result.assert_outcomes(passed=1)
     result.stdout.re_match_lines(
         [
-            r"inconclusive: .* is 1\.\d+ x .*, over the budget of 1\.05 x; not confirmed in a fresh process: \d.* \[.*\]$",
+            r"inconclusive: .* is 1\.\d+ x .*, \+.* % over the budget of 1\.05 x; not confirmed in a fresh process: \d.* \[.*\]$",
             r"to settle it: functions that make the calls \(perf\.compare\(make_candidate, make_reference\)\), or .*limit",
         ],
         consecutive=True,
@@ -193,7 +193,7 @@ def test_a_fail_must_repeat_in_each_of_the_processes_that_are_allowed(project, f
 def test_the_first_process_that_does_not_confirm_ends_it(project, further):
     project.makepyfile("def test_step(compare): assert compare(1.2).verdict == 'inconclusive'")
     requests = further(seen(1.19, 1.18, 1.2), seen(1.08, 1.04, 1.12), "one too many")
-    result = project.runpytest_inprocess("--perf", "--perf-processes=9")
+    result = project.runpytest_inprocess("--perf", "-v", "--perf-processes=9")
     result.assert_outcomes(passed=1)
     result.stdout.fnmatch_lines(["*; not confirmed in 2 fresh processes: 1.19 [[]1.18, 1.2], 1.08 [[]1.04, 1.12]"])
     assert len(requests) == 2
@@ -239,7 +239,7 @@ def test_an_unconfirmed_baseline_is_open_when_the_test_ends_and_in_the_report(pr
     project.runpytest_inprocess("--perf-save", "--perf-processes=1").assert_outcomes(passed=1)
     project.makepyfile("def test_step(compare): compare(1.2, overhead_us=1e9)")
     requests = further(seen(1, 0.99, 1.01))
-    result = project.runpytest_inprocess("--perf", "--perf-report=out")
+    result = project.runpytest_inprocess("--perf", "-v", "--perf-report=out")
     result.assert_outcomes(passed=1)
     said = "not confirmed in a fresh process: 1 "
     assert said in result.stdout.str()
@@ -261,7 +261,7 @@ def test_a_limit_closer_than_two_builds_differ_by_stays_open_without_a_fresh_pro
     monkeypatch.setattr(modes, "builds_differ", lambda *where: float(share.removesuffix(" %")) / 100)
     project.makepyfile(f"def test_step(compare): assert compare({body}).verdict == 'inconclusive'")
     requests = further()
-    result = project.runpytest_inprocess("--perf")
+    result = project.runpytest_inprocess("--perf", "-v")
     result.assert_outcomes(passed=1)
     result.stdout.re_match_lines(
         [NEAR.format(share), "to settle it: functions that make the calls .*, or another limit"]
@@ -272,7 +272,7 @@ def test_a_limit_closer_than_two_builds_differ_by_stays_open_without_a_fresh_pro
 def test_a_fresh_process_that_sees_it_closer_than_two_builds_differ_leaves_it_open(project, further):
     project.makepyfile("def test_step(compare): assert compare(1.2).verdict == 'inconclusive'")
     further(seen(1.06, 1.055, 1.065))
-    result = project.runpytest_inprocess("--perf")
+    result = project.runpytest_inprocess("--perf", "-v")
     result.assert_outcomes(passed=1)
     result.stdout.re_match_lines([NEAR.format("2 %")])
     assert calibration_file.BUILDS_DIFFER == 0.02
@@ -315,7 +315,7 @@ def test_ctrl_c_while_a_fresh_process_runs_ends_the_session(project, monkeypatch
 def test_what_a_busy_fresh_process_left_open_more_seconds_settle_too(project, further):
     project.makepyfile("def test_step(compare): assert compare(1.2).verdict == 'inconclusive'")
     further(seen(1.2, 1.04, 1.4))
-    result = project.runpytest_inprocess("--perf")
+    result = project.runpytest_inprocess("--perf", "-v")
     result.stdout.fnmatch_lines(["to settle it: more seconds (--perf-seconds), functions that make the calls *"])
 
 

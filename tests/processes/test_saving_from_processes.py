@@ -1,14 +1,16 @@
 """`--perf-save` takes sampled metrics from several processes, and leaves out those that differ too much between them."""
 
 import json
+import math
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from scipy import stats
 
 from perfsuite.measure.measurement import Interval, Metric
 from perfsuite.processes import rerun as processes
-from perfsuite.session.saving import is_narrow, over_processes
+from perfsuite.session.saving import Saving, is_narrow, over_processes
 
 BODY = """
 import os
@@ -174,8 +176,15 @@ def test_the_metric_of_several_processes_is_their_mean_with_students_interval():
 
 
 def test_more_processes_that_scatter_as_much_narrow_it():
-    three, five = ([sampled(1 + 0.01 * n, 0.9, 1.1) for n in numbers] for numbers in ((-1, 0, 1), (-1, -1, 0, 1, 1)))
+    three, five = ([sampled(1 + 0.01 * n, 0.99, 1.01) for n in numbers] for numbers in ((-1, 0, 1), (-1, -1, 0, 1, 1)))
     assert over_processes(five).interval.half_width < 0.6 * over_processes(three).interval.half_width
+
+
+def test_processes_that_agree_by_chance_are_known_no_better_than_each_of_them_knows():
+    made = over_processes([sampled(value, value - 0.03, value + 0.03) for value in (1.0, 1.0001, 0.9999)])
+    assert made.interval.half_width == pytest.approx(0.03 / 3**0.5)
+    wide = over_processes([sampled(value, value - 0.03, math.inf) for value in (1.0, 1.0001, 0.9999)])
+    assert wide.interval.half_width < 0.001
 
 
 def test_one_or_two_processes_have_all_of_their_intervals():
@@ -190,3 +199,9 @@ def test_narrow_is_the_end_from_which_the_limit_starts():
     assert is_narrow(sampled(1, 0.98, 1.5, better="higher"), 0.025)
     assert not is_narrow(sampled(1, 0.97, 1.01, better="higher"), 0.025)
     assert is_narrow(sampled(1, 0.5, float("inf")), 0.025), "no interval is recorded of it"
+
+
+@pytest.mark.parametrize(("given", "most"), [(None, 5), (1, 1), (2, 2), (9, 9)])
+def test_the_option_is_the_most_processes_of_a_save(given, most):
+    session = SimpleNamespace(options=SimpleNamespace(processes=given))
+    assert Saving(session)._most == most

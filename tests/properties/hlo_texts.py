@@ -1,6 +1,7 @@
 """HLO texts of every form that the grammar allows, each with the module that is to be read from it."""
 
 import json
+import re
 import string
 
 from hypothesis import strategies as st
@@ -130,7 +131,7 @@ def written_instructions(draw, name, known, computations, stacks, is_root):
             + (f" stack_frame_id={frame}" if frame else "")
             + "}"
         )
-    cycles = None
+    cycles, trips, estimate = None, None, None
     if draw(st.booleans()):
         config = {"before": draw(JSON), "after": draw(JSON)}
         if draw(st.booleans()):
@@ -140,10 +141,19 @@ def written_instructions(draw, name, known, computations, stacks, is_root):
                 "window_config": {"estimated_cycles": str(cycles)},
                 "after": config["after"],
             }
+        if draw(st.booleans()):
+            trips = draw(st.integers(0, 10**9))
+            config["known_trip_count"] = {"n": str(trips)}
+        if draw(st.booleans()):
+            estimate = {key: draw(st.integers(0, 10**15)) for key in ("flops", "transcendentals", "bytes_accessed")}
+            shown = {key: str(value) for key, value in estimate.items()}
+            config["custom_call_config"] = {"cost_estimate": {**shown, "remote_bytes_transferred": "0"}}
         parts.append("backend_config=" + json.dumps(config, separators=(",", ":")))
     line = f"  {'ROOT ' if is_root else ''}%{name} = {shape_text(tree, draw)} {opcode}({inside}){''.join(', ' + part for part in parts)}"
+    literal = int(inside) if opcode == "constant" and re.fullmatch(r"-?[0-9]{1,20}", inside, re.ASCII) else None
     expected = Instruction(
-        name, opcode, tuple(leaves(tree)), operands, calls, op_name, stacks[frame], kind, target, transfer, cycles, parameter, is_root, attributes
+        name, opcode, tuple(leaves(tree)), operands, calls, op_name, stacks[frame], kind, target, transfer, cycles, parameter, is_root, attributes,
+        literal, trips, estimate,
     )  # fmt: skip
     return line, expected
 

@@ -1,1 +1,1 @@
-"""Perf tests of three public projects, as their own maintainers could keep them; docs/three_projects.md is about them."""
+"""Perf tests of public projects, as their own maintainers could keep them: docs/three_projects.md is about three."""

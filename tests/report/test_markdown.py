@@ -107,7 +107,7 @@ def test_the_second_line_counts_verdicts_and_says_where():
     )
 
 
-def test_failures_come_first_then_undecided_metrics_then_the_rest():
+def test_what_changed_and_failed_comes_first_and_the_rest_is_folded():
     metrics = (
         metric("e", "new"),
         metric("d", "improved", 1.0, baseline=1.5),
@@ -117,24 +117,41 @@ def test_failures_come_first_then_undecided_metrics_then_the_rest():
     seen = read(
         a_test("t::ok", metrics=metrics), a_test("t::bad", "failed", "a is 2 x"), missing=(Missing("t", "gone"),)
     )
-    headings = seen.all("h3")
-    assert [heading.split(":")[0] for heading in map(str.strip, headings)] == [
-        "Failed",
-        "Inconclusive",
-        "Not comparable with the baseline",
-        "Improved",
-        "New",
-        "Not measured, but in the baselines",
+    assert [heading.split(":")[0] for heading in map(str.strip, seen.all("h3"))] == ["0 worse, 1 better", "Failed"]
+    assert [title.split(":")[0] for title in seen.all("summary")] == [
+        "1 inconclusive",
+        "1 not comparable with the baseline",
+        "1 new",
+        "1 not measured, but in the baselines",
+        "all 4 metrics",
     ]
     assert "a is 2 x\n" in seen.all("code")
     assert "to settle it: about 3 more seconds of sampling" in " ".join(text for _, text in seen.seen)
 
 
-def test_improved_and_new_metrics_name_the_command_that_records_them():
-    text = markdown(report(a_test("t::a", metrics=(metric("d", "improved", 1.0, baseline=1.25), metric("e", "new")))))
-    assert "### Improved: `pytest --perf-save` records it" in text
-    assert "- `t::a`: `d` 1.25 → 1 x (-20 %)" in text
-    assert "### New: `pytest --perf-save` records it" in text
+def test_what_changed_is_a_table_with_regressions_first():
+    metrics = (
+        metric("better", "improved", 1.0, baseline=1.25),
+        metric("slower", "fail", 3.0, source="baseline", baseline=2.0, limit=2.1),
+        metric("over", "fail", 3.0, source="budget", limit=1.5, interval=Interval(2.9, 3.1)),
+        metric("from nothing", "fail", 3, source="baseline", baseline=0, unit="calls"),
+        metric("same"),
+    )
+    text = markdown(report(a_test("t::a", "failed", "m", metrics)))
+    assert text.split("\n\n")[2:4] == [
+        "### 3 worse, 1 better: `pytest --perf-save` records what is better",
+        "| test | metric | base | head | change |\n"
+        "| --- | --- | --- | --- | --- |\n"
+        "| `t::a` | `slower` | 2 | 3 x | **+50 %** |\n"
+        "| `t::a` | `over` | 1.5 (budget) | 3 \\[2.9, 3.1\\] x | **+100 %** |\n"
+        "| `t::a` | `from nothing` | 0 | 3 calls | **worse** |\n"
+        "| `t::a` | `better` | 1.25 | 1 x | -20 % |",
+    ]
+
+
+def test_new_metrics_name_the_command_that_records_them():
+    text = markdown(report(a_test("t::a", metrics=(metric("e", "new"),))))
+    assert "<summary>1 new: pytest --perf-save records</summary>" in text
     assert "- `t::a`: 1 metric without a baseline" in text
 
 
@@ -159,13 +176,12 @@ def test_a_long_message_is_folded_after_its_first_line():
     assert "<summary>" not in markdown(report(a_test(outcome="failed", message="\n".join(lines[:-1]))))
 
 
-def test_a_failed_metric_that_its_tests_message_does_not_explain_is_explained_in_full_below():
+def test_where_the_table_has_what_failed_the_messages_are_folded_and_complete():
     gates = (metric("a", "fail", reason="a is 2"), metric("b", "fail", reason="b is 3; grew: dot at x.py:4"))
     text = markdown(report(a_test(outcome="failed", message="a is 2\nalso worse: b", metrics=gates)))
-    assert "<summary>every metric that failed</summary>" in text
-    assert "b is 3; grew: dot at x.py:4" in text
-    whole = markdown(report(a_test(outcome="failed", message="a is 2", metrics=gates[:1])))
-    assert "every metric that failed" not in whole
+    why = text.partition("<summary>why</summary>")[2].partition("</details>")[0]
+    assert "a is 2\nalso worse: b\n\nb is 3; grew: dot at x.py:4" in why
+    assert text.count("a is 2") == 1
 
 
 def test_the_table_has_every_metric_in_the_order_of_the_session():
@@ -176,7 +192,7 @@ def test_the_table_has_every_metric_in_the_order_of_the_session():
     )
     text = markdown(report(a_test(metrics=metrics), a_test("other", metrics=(metric("z"),))))
     rows = [line for line in text.splitlines() if line.startswith("| ")]
-    assert rows[2:] == [
+    assert rows[-4:] == [
         "| `tests/test_a.py::test_step` | `a` | 1.5 \\[1.4, 1.6\\] | x | 1.7 | budget |  |  | pass |",
         "|  | `b` | 3 | x | 2.1 | baseline | 2 | +50 % | **fail** |",
         "|  | `c` | 0.5 | x |  |  | 0.01 | x 50 | info |",
@@ -192,7 +208,7 @@ def test_a_saved_file_is_listed_with_its_changes():
     )
     saved = SavedFile("baselines/cpu.json", True, 1, 1, 1, 4, changes)
     text = markdown(report(a_test(), saved=(saved,)))
-    assert "### `baselines/cpu.json` saved: 1 created, 1 updated, 1 trimmed, 4 kept" in text
+    assert "### `baselines/cpu.json` 2 recorded (1 new, 1 worse), 1 removed, 4 kept" in text
     assert "| `t::a` | `slower` | 1.2 | 1.5 | x | worse | jax 0.9 -\\> 0.10 |" in text
     assert "| `t::b` | `gone` | 1 | trimmed | x |  |  |" in text
     assert "`made`" not in text

@@ -53,7 +53,7 @@ def test_raises(perf):
 """
 
 BASELINES = {
-    "schema": 1,
+    "schema": 2,
     "device": "cpu",
     "environments": {},
     "metrics": {
@@ -114,10 +114,10 @@ def pages():
 
 @pytest.fixture
 def open_page(browser, page_path, pages):
-    """Open the report; when the test ends, nothing may have been said on the console, or asked of a network."""
+    """Open the report at its table; when the test ends, nothing may have been said on the console, or asked of a network."""
     said = []
 
-    def opened(width=1280, height=900, scheme="light", fragment="", **options):
+    def opened(width=1280, height=900, scheme="light", fragment="#all-metrics", **options):
         screen = {"viewport": {"width": width, "height": height}, "color_scheme": scheme, **options}
         if str(screen) not in pages:
             pages[str(screen)] = browser.new_context(**screen).new_page()
@@ -183,6 +183,16 @@ def test_empty_cells_come_last_whichever_way(open_page):
     for _ in range(2):
         button.click()
         assert set(shown(page)[:2]) == {"worse", "better"}
+
+
+def test_the_page_opens_on_what_failed_and_the_rest_is_folded(open_page):
+    page = open_page(fragment="")
+    assert page.locator("#failures pre").first.is_visible()
+    assert page.locator("#look li", has_text="better").is_visible()
+    assert not page.locator("#metrics").is_visible()
+    assert not page.locator("#variants table").first.is_visible()
+    page.locator("nav a", has_text="Metrics").click()
+    assert page.locator("#metrics").is_visible()
 
 
 def test_rows_are_filtered_by_verdict_and_text(open_page):
@@ -297,6 +307,7 @@ def test_the_keyboard_reaches_the_filter_the_heads_and_the_box(open_page):
 
 def test_without_its_script_the_page_has_everything(open_page):
     page = open_page(java_script_enabled=False)
+    page.locator("#all-metrics > summary").click()
     assert not page.locator("form.filter").is_visible()
     assert "20,000" in page.locator("#metrics").inner_text()
 

@@ -1,19 +1,23 @@
 """`session`: which file a metric belongs to, and what a save makes of the files. `test_targets_end_to_end` runs it all."""
 
 import dataclasses
+import subprocess
 from pathlib import Path
 
 import pytest
 
-from perfsuite.gate.baseline import Entry
+from perfsuite.gate.baseline import SAVE_KINDS, Entry, Revision
 from perfsuite.gate.baseline_file import BaselineError, load, save
 from perfsuite.gate.budget import Budget
 from perfsuite.gate.environment import Environment, target_environment
 from perfsuite.gate.limits import Limits
 from perfsuite.measure.measurement import Metric
 from perfsuite.measure.serialise import made, plain
+from perfsuite.measure.targets.target_available import TargetUnavailable
 from perfsuite.options import Options
+from perfsuite.session import absent as absent_module
 from perfsuite.session import session as session_module
+from perfsuite.session.absent import absent, gone
 from perfsuite.session.modes import Gating
 from perfsuite.session.records import TestRecord
 from perfsuite.session.saving import Saving
@@ -35,7 +39,7 @@ def start(tmp_path, monkeypatch):
         options = Options(
             active=True,
             only=False,
-            save=save,
+            save=SAVE_KINDS if save is True else save or (),
             strict=strict,
             size=size,
             seconds=1.0,
@@ -54,6 +58,11 @@ def flops(value=100, target=None, name="step flops", **fields):
 
 def ran(*metrics, test=TEST, passed=True, ended=True):
     return TestRecord(test, passed, ended, (), metrics)
+
+
+def lost(session, *metrics, unknown=(), test=TEST):
+    """What a test that made these metrics lacks, by verdict."""
+    return [(gate.verdict, gate.metric.title) for gate in absent(session, test, metrics, dict(unknown))]
 
 
 def saved(session, *records):
@@ -124,28 +133,24 @@ def test_what_a_target_measured_or_a_document_reported_is_not_trimmed_here(start
     save(tmp_path / "tpu-v5e.json", {TEST: {"step": measured, "step 3": REPORTED}})
     session = start()
     assert saved(session, ran(flops(target="tpu-v5e"))) == {"tpu-v5e.json": {f"{TEST}: step flops": "create"}}
-    assert session.missing() == []
+    assert lost(start(save=False), flops(target="tpu-v5e")) == []
     # Nor when the test is deleted.
     session = start()
-    session.collected = {"test_a.py::test_other"}
+    collected(session, "test_a.py::test_other", of_targets=())
     assert saved(session) == {"tpu-v5e.json": {f"{TEST}: step flops": "trim"}}
     assert load(tmp_path / "tpu-v5e.json").metrics == {TEST: {"step": measured, "step 3": REPORTED}}
 
 
 def test_a_metric_of_a_target_that_its_test_no_longer_makes_is_missing_and_trimmed(start):
     saved(start(), ran(flops(target="tpu-v5e"), flops(target="tpu-v5e", name="step peak")))
-    gating = start(save=False)
-    gating.records = [ran(flops(target="tpu-v5e"))]
-    assert gating.missing() == [(TEST, "step peak @ tpu-v5e")]
+    assert lost(start(save=False), flops(target="tpu-v5e")) == [("missing", "step peak @ tpu-v5e")]
     actions = saved(start(), ran(flops(target="tpu-v5e")))
     assert actions == {"tpu-v5e.json": {f"{TEST}: step flops": "keep", f"{TEST}: step peak": "trim"}}
 
 
 def test_a_test_that_no_longer_compiles_for_a_target_at_all_leaves_nothing_in_its_file(start):
     saved(start(), ran(flops(), flops(target="tpu-v5e")), ran(flops(target="tpu-v5e"), test="test_a.py::test_other"))
-    gating = start(save=False)
-    gating.records = [ran(flops())]
-    assert gating.missing() == [(TEST, "step flops @ tpu-v5e")]
+    assert lost(start(save=False), flops()) == [("missing", "step flops @ tpu-v5e")]
     assert saved(start(), ran(flops())) == {
         "cpu.json": {f"{TEST}: step flops": "keep"},
         "tpu-v5e.json": {f"{TEST}: step flops": "trim"},
@@ -172,6 +177,7 @@ def test_a_save_without_anything_to_record_says_so_of_the_present_devices_file(s
 
 def collected(session, *tests, of_targets=(TEST,)):
     session.collected = set(tests)
+    session.files = {test.partition("::")[0] for test in tests}
     session.of_targets = set(of_targets)
     return session
 
@@ -272,7 +278,6 @@ def test_a_damaged_file_is_refused_when_it_is_first_used_and_the_other_is_saved(
     with pytest.raises(BaselineError, match=r"tpu-v5e\.json:1: "):
         session.judge(TEST, flops(target="tpu-v5e"), None)
     session.records = [ran(flops(), flops(target="tpu-v5e"))]
-    assert session.missing() == []
     results, (error,) = session.save()
     assert [result.path.name for result in results] == ["cpu.json"]
     assert str(error).startswith(f"{tmp_path / 'tpu-v5e.json'}:1: ")
@@ -283,7 +288,144 @@ def test_a_damaged_file_that_the_session_does_not_use_is_nobodys_business(start,
     (tmp_path / "nvidia-h100.json").write_text("{")
     session = start()
     assert saved(session, ran(flops())) == {"cpu.json": {f"{TEST}: step flops": "create"}}
-    assert session.missing() == []
+    assert lost(start(save=False), flops()) == []
+
+
+# Recorded metrics that are not made any more.
+
+
+def test_a_metric_that_cannot_be_made_here_is_not_missing(start, monkeypatch):
+    host_calls = Metric("step host calls", 3, "calls", "count")
+    saved(start(), ran(host_calls, flops(target="tpu-v5e"), flops()))
+    elsewhere = start(dataclasses.replace(CPU, python="3.13.1"), save=False)
+    monkeypatch.setattr(absent_module, "check_available", no_compiler)
+    assert lost(elsewhere) == [
+        ("missing", "step flops"),
+        ("not comparable", "step host calls"),
+        ("not comparable", "step flops @ tpu-v5e"),
+    ]
+    alone = start(dataclasses.replace(CPU, process_count=2), save=False)
+    assert {verdict for verdict, _ in lost(alone)} == {"not comparable"}
+
+
+def no_compiler():
+    raise TargetUnavailable("libtpu is not installed")
+
+
+def test_a_metric_that_cannot_be_made_here_stays_when_the_rest_is_saved(start, monkeypatch):
+    saved(start(), ran(flops(), flops(target="tpu-v5e")))
+    monkeypatch.setattr(absent_module, "check_available", no_compiler)
+    session = start()
+    gates = tuple(absent(session, TEST, [flops()], {}))
+    record = dataclasses.replace(ran(flops()), gates=gates)
+    assert saved(session, record)["tpu-v5e.json"] == {f"{TEST}: step flops": "keep"}
+
+
+def test_what_an_instrument_cannot_tell_is_not_missing_and_says_why(start):
+    saved(start(), ran(flops()))
+    session = start(save=False)
+    (gate,) = absent(session, TEST, [], {("step flops", None): "the compiler does not tell it"})
+    assert (gate.verdict, gate.incomparable) == ("not comparable", "the compiler does not tell it")
+
+
+def test_info_and_what_a_document_reports_is_never_missing(start, tmp_path):
+    seconds = Metric("compile seconds", 3.0, "s", "info")
+    saved(start(), ran(seconds))
+    save(tmp_path / "cpu.json", {TEST: {"step 3": REPORTED}})
+    assert lost(start(save=False)) == []
+
+
+def test_a_test_is_gone_where_its_file_was_collected_whole_or_where_it_measures_nothing(start):
+    others = ["test_a.py::test_gone", "test_b.py::test_elsewhere", "test_a.py::test_plain"]
+    saved(start(), ran(flops()), *(ran(flops(), test=test) for test in others))
+    session = start(save=False)
+    assert gone(session) == []
+    collected(session, TEST, "test_a.py::test_plain")
+    session.passed_without_perf = {"test_a.py::test_plain"}
+    assert [(gate.verdict, gate.test) for gate in gone(session)] == [
+        ("missing", "test_a.py::test_gone"),
+        ("missing", "test_a.py::test_plain"),
+    ]
+    saving = start()
+    collected(saving, TEST)
+    assert gone(saving) == [], "a save removes them, and says so"
+
+
+def test_calls_that_changed_places_are_said(start):
+    def calls(first, second):
+        return [Metric(first, 3, "calls", "count", id="host_calls"), Metric(second, 3, "calls", "count", id="#2")]
+
+    saved(start(), ran(*calls("fast host calls", "slow host calls")))
+    session = start(save=False)
+
+    def moved(*names):
+        return [session.judge(TEST, metric, None).recorded_as for metric in calls(*names)]
+
+    assert moved("slow host calls", "fast host calls") == ["fast host calls", "slow host calls"]
+    assert moved("fast host calls", "slow host calls") == ["", ""]
+    assert moved("faster host calls", "slow host calls") == ["", ""], "a new name is no other call's"
+
+
+# Only some kinds of changes.
+
+
+def test_a_save_of_some_kinds_leaves_the_others_as_they_are_and_fails_what_got_worse(start, tmp_path):
+    saved(start(), ran(flops(100, name="worse"), flops(100, name="better"), flops(name="lost")))
+    session = start(save=("new", "better"))
+    made = [flops(200, name="worse"), flops(50, name="better"), flops(7, name="new")]
+    verdicts = [session.judge(TEST, metric, None).verdict for metric in made]
+    assert verdicts == ["fail", "recorded", "recorded"]
+    assert lost(session, *made) == [("missing", "lost")]
+    actions = saved(session, ran(*made))["cpu.json"]
+    assert actions == {f"{TEST}: {name}": action for name, action in
+                       {"worse": "keep", "better": "update", "new": "create"}.items()}  # fmt: skip
+    values = {name: each.value for name, each in load(tmp_path / "cpu.json").metrics[TEST].items()}
+    assert values == {"worse": 100, "better": 50, "lost": 100, "new": 7}
+
+
+def test_a_save_accepts_what_got_worse_and_no_verdict_is_a_failure(start):
+    saved(start(), ran(flops(100)))
+    assert start().judge(TEST, flops(200), None).verdict == "recorded"
+    assert start(save=("new",)).judge(TEST, flops(200), None).failed
+
+
+# What was checked out.
+
+
+def test_the_commit_is_recorded_where_a_test_changed(start, tmp_path):
+    def git(*arguments):
+        command = ["git", "-c", "user.name=a", "-c", "user.email=a@b", "-C", tmp_path, *arguments]
+        return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
+
+    (tmp_path / "code").mkdir()
+    (tmp_path / "code/step.py").write_text("1")
+    (tmp_path / "baselines").mkdir()
+    git("init", "-q")
+    git("add", "-A")
+    git("commit", "-qm", "first")
+    first = git("rev-parse", "HEAD")
+
+    def revisions(*records):
+        session = start()
+        session.options = dataclasses.replace(session.options, baselines=tmp_path / "baselines")
+        saved(session, *records)
+        return load(tmp_path / "baselines/cpu.json").revisions
+
+    other = ran(flops(), test="test_a.py::test_other")
+    assert revisions(ran(flops()), other) == dict.fromkeys([TEST, other.test], Revision(first))
+    git("add", "-A")
+    git("commit", "-qm", "second")
+    second = git("rev-parse", "HEAD")
+    assert revisions(ran(flops(7)), other) == {TEST: Revision(second), other.test: Revision(first)}
+    # Now the baselines differ from the commit, which makes nothing dirty.
+    assert revisions(ran(flops(8)), other)[TEST] == Revision(second)
+    (tmp_path / "code/step.py").write_text("2")
+    assert revisions(ran(flops(9)), other)[TEST] == Revision(second, dirty=True)
+
+
+def test_without_git_no_commit_is_recorded(start, tmp_path):
+    saved(start(), ran(flops()))
+    assert load(tmp_path / "cpu.json").revisions == {}
 
 
 # What this machine lacks.

@@ -115,6 +115,7 @@ class FakeBlocks:
             module, "subjects_alike", lambda *calls: [self.subject(call) for call in calls], raising=False
         )
         monkeypatch.setattr(module, "rounding_us", lambda *subjects: 0.0, raising=False)
+        monkeypatch.setattr(module, "usage", lambda: None, raising=False)  # the machine's load is not that of the clock
         monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: self.seconds))
         if bare:
             monkeypatch.setattr(module, "steady", lambda *subjects: contextlib.nullcontext())

@@ -16,9 +16,11 @@ from perfsuite.upgrade.changes import (
     metrics_changed,
     outcomes_changed,
     rounds_needed,
+    smallest_called,
     smallest_seen,
     stages_changed,
     times_changed,
+    times_expected,
 )
 from perfsuite.upgrade.found import ERROR
 from perfsuite.upgrade.notes import Notes
@@ -132,6 +134,29 @@ class TestTimes:
         )
         assert 0 < smallest_seen(quiet) < 0.05 < smallest_seen(loud)
         assert smallest_seen([]) is None
+
+    @pytest.mark.parametrize(("rounds", "metrics"), [(10, 3), (20, 15), (40, 60)])
+    def test_the_smallest_change_that_is_called_is_called_half_of_the_time(self, rounds, metrics):
+        noise = 0.05
+        slower = math.exp(smallest_called(rounds, metrics) * noise)
+        rng = np.random.default_rng(9)
+        checks = [
+            times_changed(windows_of(noisy(rng, noise=noise, slower=slower, of=metrics), rounds), {TEST})
+            for _ in range(40)
+        ]
+        called = np.mean([change.called == "worse" for made in checks for change in made])
+        assert 0.35 < called < 0.65
+
+    def test_more_rounds_call_smaller_changes_and_more_metrics_only_larger_ones(self):
+        assert smallest_called(40, 20) < smallest_called(20, 20) < smallest_called(20, 200)
+        assert smallest_called(rounds_needed(20) - 1, 20) is None
+        assert smallest_called(rounds_needed(20), 20) is not None
+
+    def test_the_times_that_are_expected_are_those_of_a_process_like_it(self):
+        small = [(f"small{i}", "trace", 1, 0.001) for i in range(5)]
+        run = Run(notes({"f to return": 1.0, "g to ready": 1.0}, stages=[("step", "trace", 1, 0.1), *small]), 1.0)
+        assert times_expected(run, {TEST}) == 4
+        assert times_expected(run, set()) == times_expected(Run(Notes(), 1.0, "killed"), {TEST}) == 0
 
 
 class TestStageSeconds:

@@ -12,6 +12,7 @@ from support.upgrades import ENVIRONMENT, TEST, FakeTests, command, notes, wheel
 from perfsuite.commands import CommandError
 from perfsuite.gate.baseline import Baselines, Entry
 from perfsuite.upgrade import check, environments
+from perfsuite.upgrade.changes import rounds_needed
 from perfsuite.upgrade.check import CheckFailed
 from perfsuite.upgrade.environments import VirtualEnvironment
 from perfsuite.upgrade.notes import Notes
@@ -66,15 +67,27 @@ def test_that_is_no_perf_test():
 """
 
 
-def test_a_planted_upgrade_is_caught_and_what_it_does_not_touch_is_silent(pytester, monkeypatch, capsys, tmp_path):
-    """One host call and one jitted function more in every step. The linked environments are a second each."""
+@pytest.fixture
+def library(tmp_path, monkeypatch):
+    """Makes `steplib` 1.0 and 2.0 of two sources. The linked environments are a second each."""
     index = tmp_path / "wheels"
     index.mkdir()
-    for version, source in (("1.0", OLD), ("2.0", NEW)):
-        wheel(index, "steplib", version, source)
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_FIND_LINKS", str(index))
     monkeypatch.setattr(environments, "_from_conda", lambda: True)
+
+    def make(old, new):
+        for version, source in (("1.0", old), ("2.0", new)):
+            wheel(index, "steplib", version, source)
+
+    return make
+
+
+def test_a_planted_upgrade_is_caught_and_what_it_does_not_touch_is_silent(
+    library, pytester, monkeypatch, capsys, tmp_path
+):
+    """One host call and one jitted function more in every step."""
+    library(OLD, NEW)
     pytester.makepyfile(test_steps=PERF_TESTS)
     pytester.makeini("[pytest]\nperf_strict = true\nfilterwarnings = error\n")
     found = tmp_path / "found.json"
@@ -83,16 +96,17 @@ def test_a_planted_upgrade_is_caught_and_what_it_does_not_touch_is_silent(pytest
     monkeypatch.setattr("tempfile.tempdir", str(scratch))
     options = ("--rounds=2", "--seconds=0.05", f"--json={found}", "--", "--perf-seconds=0.1", "test_steps.py")
     assert command("steplib==2.0", "--from", "steplib==1.0", *options) == 1
-    written = capsys.readouterr().out
+    written, said = capsys.readouterr()
     values = json.loads(found.read_text())
     assert values["changed packages"] == ["steplib 1.0 -> 2.0"]
     assert values["windows"] == [2]
     worse = {(c["test"], c["where"], c["metric"]): c for c in values["changes"] if c["called"] == "worse"}
     step = "test_steps.py::test_step"
-    assert {key[1] for key in worse} == {"trace", "lower", "compile", "host calls"}
+    assert {key[1] for key in worse} == {"trace", "lower", "compile", "host calls", "dispatch"}
     assert {key[0] for key in worse} == {step}
     assert "_checked" in [part["name"] for part in worse[step, "compile", "compiles"]["grown"]]
     assert "steplib:_look" in [part["name"] for part in worse[step, "host calls", "step host calls"]["grown"]]
+    assert "_checked" in [part["name"] for part in worse[step, "dispatch", "step dispatches"]["grown"]]
     own = {c["called"] for c in values["changes"] if c["test"] == "test_steps.py::test_of_its_own"}
     assert own == {"no change seen", "undecided"}  # of two processes no time is called
     timed = {(c["where"], c["metric"]) for c in values["changes"] if c["processes"] == 2}
@@ -109,14 +123,72 @@ def test_a_planted_upgrade_is_caught_and_what_it_does_not_touch_is_silent(pytest
     assert "has no attribute 'removed'" in lost["reason"]
     assert re.search(r"test_that_needs_the_old: passed -> failed", written)
     assert "2 rounds cannot call a change" in written
+    # How many depends on the machine: stages that take long stand alone.
+    assert re.search(r"2 rounds can call no change of \d+ times, however large: take --rounds \d+", said)
     assert list(scratch.iterdir()) == []
     assert not list(pytester.path.glob("baselines*"))
+
+
+CANNOT_BE_IMPORTED = """
+import jax.numpy as jnp
+import steplib
+
+jnp.cumprod(jnp.ones(5))
+steplib.added
+
+def test_that_is_not_compared(perf):
+    pass
+"""
+FIRST_USES = """
+import jax
+import jax.numpy as jnp
+import steplib
+from perfsuite import call
+
+def test_of_what_is_new(perf):
+    jnp.cumsum(jnp.ones(5)).block_until_ready()
+    steplib.added
+    jax.lax.cummax(jnp.ones(5))
+
+def test_that_is_the_same(perf):
+    for function in (jnp.cumsum, jnp.cumprod, jax.lax.cummax):
+        function(jnp.ones(5))
+    perf.host_calls(call(jnp.cumsum, jnp.ones(5)))
+
+def test_that_changed(perf):
+    perf.host_calls(call(steplib.step, jnp.ones((4, 4))))
+"""
+
+
+def test_a_test_that_fails_on_one_side_moves_nothing_into_the_others(library, pytester, capsys, tmp_path):
+    """What JAX does once a process, here for three operations, and in one file while it is imported."""
+    library(OLD, f"{NEW}\nadded = 1\n")
+    pytester.makepyfile(test_a=CANNOT_BE_IMPORTED, test_b=FIRST_USES)
+    found = tmp_path / "found.json"
+    assert command("steplib==2.0", "--from", "steplib==1.0", "--rounds=0", f"--json={found}") == 1
+    values = json.loads(found.read_text())
+    assert {(each["test"], each["before"]) for each in values["tests"]} == {
+        ("test_a.py", "not run"),
+        ("test_a.py::test_that_is_not_compared", "not run"),
+        ("test_b.py::test_of_what_is_new", "failed"),
+    }
+    called = {}
+    for change in values["changes"]:
+        called.setdefault(change["test"], set()).add(change["called"])
+    assert called["test_b.py::test_that_is_the_same"] == {"no change seen"}
+    assert "worse" in called["test_b.py::test_that_changed"]
+    assert len(called) == 2
+    assert "metrics: again, with the packages before, without the tests that do not pass" in capsys.readouterr().err
 
 
 def recorded(**values):
     """The first run of an environment, with counts by name."""
     entries = {name: Entry(value, "calls", "count", "measured", ENVIRONMENT) for name, value in values.items()}
     return FirstRun(Run(notes(), 1.0), {"cpu": Baselines("cpu", {TEST: entries})})
+
+
+def failed(why):
+    return FirstRun(Run(notes(tests={TEST: ("failed", why)}), 1.0), {})
 
 
 @pytest.fixture
@@ -160,7 +232,7 @@ class TestExitStatus:
 
         status, tests = fake(recorded(f=3), recorded(f=3), "--rounds=10", times_of=times_of)
         assert status == 1
-        assert tests.ran[2:].count("before") == tests.ran[2:].count("after") == 10
+        assert tests.ran[3:].count("before") == tests.ran[3:].count("after") == 10
 
     def test_a_test_that_died(self, fake, capsys):
         dead = FirstRun(Run(Notes(), 1.0, "pytest ended with status -11; the end of its output: boom"), {})
@@ -185,11 +257,48 @@ class TestExitStatus:
         assert list(tmp_path.iterdir()) == []
         assert signal.getsignal(signal.SIGTERM) is before
 
+    def test_no_metric_of_both_is_an_error(self, fake, capsys):
+        for old, new in ((recorded(f=3), recorded(g=3)), (recorded(), recorded()), (failed("boom"), recorded(f=3))):
+            with pytest.raises(CommandError, match="no metric was made with both sets of packages"):
+                fake(old, new, "--rounds=0")
+        written = capsys.readouterr().out
+        assert "before: boom" in written
+        assert "nothing is worse" not in written
+
+    def test_no_metric_of_both_because_the_new_ones_fail_is_worse(self, fake):
+        assert fake(recorded(f=3), failed("boom"), "--rounds=0")[0] == 1
+
     def test_nothing_to_compare_with(self, fake):
         with pytest.raises(CommandError, match="no perf test was found"):
             fake(FirstRun(Run(notes(tests={}), 1.0), {}), recorded(f=3))
         with pytest.raises(CommandError, match="killed"):
             fake(FirstRun(Run(Notes(), 1.0, "killed"), {}), recorded(f=3))
+
+
+class TestWhatIsSaidBeforeTheRounds:
+    def said(self, fake, capsys, rounds):
+        timed = Run(notes({f"f{i} to return": 1.0 for i in range(9)}), 1.0)
+        status, _ = fake(recorded(f=3), recorded(f=3), f"--rounds={rounds}", times_of=lambda name: timed)
+        written = capsys.readouterr()
+        assert status == 0
+        said, _, after = written.err.partition("perfsuite: times: process 1 of")
+        assert after
+        return said.splitlines()[-1]
+
+    def test_too_few_rounds_call_nothing(self, fake, capsys):
+        said = self.said(fake, capsys, rounds=4)
+        assert said == (
+            "perfsuite: 4 rounds can call no change of 9 times, however large: "
+            f"take --rounds {rounds_needed(9)}, or fewer tests"
+        )
+
+    def test_enough_rounds_call_a_change_of_some_size(self, fake, capsys):
+        said = self.said(fake, capsys, rounds=20)
+        assert re.fullmatch(
+            r"perfsuite: 20 rounds of 9 times call a change of [\d.]+ times the scatter between processes half of the "
+            r"time: \d+% where processes of the same code differ by 5%",
+            said,
+        )
 
 
 def test_a_second_check_is_kept_out_of_environments_that_are_being_made(tmp_path, monkeypatch):

@@ -1,6 +1,6 @@
 """JAX's private names, read from its stack: no public API says which function compiles, or that a call is slow.
 
-Three names are not read from the stack: `PjitFunction._clear_cache`, which repairs a fast path after an error;
+Three are not read from the stack: JAX's caches of calls and traces, which have to be repaired after an error;
 `stages.Traced.lower`, in which every wrapper's `.lower` ends and which alone can lower for a platform that is not
 present; and `Lowering._compiler_options_kvs`. When JAX moves a name, messages say less, and
 `tests/measure/compat/test_jax_stack.py` fails and names it.
@@ -8,14 +8,21 @@ present; and `Lowering._compiler_options_kvs`. When JAX moves a name, messages s
 
 import contextlib
 import dataclasses
+import functools
 import gc
+import itertools
 import sys
 import threading
-from collections.abc import Iterable, Iterator
+import traceback
+import weakref
+from collections.abc import Callable, Iterable, Iterator
 from types import CodeType, FrameType
 from typing import Any, TypeAlias
 
 import jax
+from jax._src import config, pjit, tree_util
+from jax._src.interpreters import partial_eval, pxla
+from jax._src.lib import _jax
 
 StaticArguments: TypeAlias = tuple[tuple[int, ...], tuple[str, ...]]
 """The positions and the names that `jax.jit` was told are static."""
@@ -30,12 +37,18 @@ _MISSES = {
     ("jax._src.pjit", "call_impl_cache_miss"),
     ("jax._src.stages", "call"),  # of a function that was compiled ahead of time
 }
+TRACING = {
+    (partial_eval.__name__, "trace_to_jaxpr"),
+    (partial_eval.__name__, "trace_to_jaxpr_nocache"),  # from jax 0.11 on
+}
+"""The function that runs a Python function to make a program of it."""
+
 _PLACING = ("jax._src.interpreters.pxla", "cc_shard_arg")
 
 
 @dataclasses.dataclass(frozen=True)
 class CompilingFunction:
-    """The function that a stack is compiling, and its static arguments.
+    """The function that a stack is compiling, its static arguments and the other options of `jax.jit`, by name.
 
     `ahead_of_time` is true for `.lower`, `.trace` and `.eval_shape`, whose own first argument is the jitted function.
     """
@@ -43,6 +56,7 @@ class CompilingFunction:
     function: Any
     statics: StaticArguments
     ahead_of_time: bool
+    options: dict[str, Any]
 
 
 def compiling_function(frames: Iterable[FrameType]) -> CompilingFunction | None:
@@ -52,17 +66,42 @@ def compiling_function(frames: Iterable[FrameType]) -> CompilingFunction | None:
             continue
         name = frame.f_code.co_name
         if name == "cache_miss" and "fun" in (held := frame.f_locals):
-            return CompilingFunction(held["fun"], _of_info(held.get("jit_info")), False)
+            info = held.get("jit_info")
+            return CompilingFunction(held["fun"], _of_info(info), False, _options_of(info))
         if name in _AHEAD_OF_TIME and "jit_func" in (held := frame.f_locals):
             jitted = held["jit_func"]
-            return CompilingFunction(jitted.__wrapped__, static_arguments(jitted) or ((), ()), True)
+            statics = static_arguments(jitted) or ((), ())
+            return CompilingFunction(jitted.__wrapped__, statics, True, jit_options(jitted))
     return None
 
 
 def static_arguments(jitted: Any) -> StaticArguments | None:
     """The static arguments of what `jax.jit` or `nnx.jit` returned; `None` if unknown."""
-    info = getattr(getattr(jitted, "jitted_fn", jitted), "_jit_info", None)
+    info = _info_of(jitted)
     return None if info is None else _of_info(info)
+
+
+def jit_options(jitted: Any) -> dict[str, Any]:
+    """The options that `jax.jit` or `nnx.jit` was given beside the static arguments; empty if unknown."""
+    return _options_of(_info_of(jitted))
+
+
+def _info_of(jitted: Any) -> Any:
+    return getattr(getattr(jitted, "jitted_fn", jitted), "_jit_info", None)
+
+
+def _options_of(info: Any) -> dict[str, Any]:
+    if info is None:
+        return {}
+    # JAX adds the names of donated positions.
+    donated = "donate_argnums" if info.donate_argnums else "donate_argnames"
+    plain = {name: getattr(info, name) for name in (donated, "device", "backend", "keep_unused", "inline")}
+    sides = {
+        f"{side}_{what}": getattr(info, f"{side}_{what}_leaves")
+        for side in ("in", "out")
+        for what in ("shardings", "layouts")
+    }
+    return plain | sides | {"compiler_options": dict(info.compiler_options_kvs)}
 
 
 def without_statics(
@@ -99,19 +138,59 @@ def belongs_to_jax(function: Any) -> bool:
     return (module == "jax" or module.startswith("jax.")) and module != "jax._src.pmap"
 
 
-def restore_fast_path(functions: Iterable[Any]) -> None:
-    """Let calls of these functions use JAX's fast path again, after errors that were raised while they compiled.
+def repairs(frame: FrameType) -> list[Callable[[], None]]:
+    """What makes JAX as it was before, after an error has ended the calls and traces on the stack.
 
-    A `jax.jit` call that raises marks its signature. Every later call with it takes the slow path: some 140 Python
-    calls instead of 1 (jax 0.10.2). No compiled program is dropped: each signature takes the slow path once more.
+    A call that raises marks its signature, in a cache that all jitted objects of one function share. Every later call
+    with it takes the slow path: some 140 Python calls instead of 1 (jax 0.10.2). The repair drops no compiled program:
+    each signature takes the slow path once more. A trace that raises is never cached any more. To repair that, the
+    traces of the function are dropped, unless it has others.
     """
-    functions = [function for function in functions if function is not None]
-    if not functions:
+    found: list[Callable[[], None]] = []
+    for each, _ in traceback.walk_stack(frame):
+        place = each.f_globals.get("__name__"), each.f_code.co_name
+        if place == (pjit.__name__, "cache_miss"):
+            found.append(functools.partial(_repair_call, weakref.ref(each.f_locals["fun"]), each.f_locals["jit_info"]))
+        elif place == (pjit.__name__, "_pjit_call_impl"):  # of a call under jax.grad or jax.vmap
+            held = each.f_locals
+            found.append(functools.partial(_repair_inner_call, weakref.ref(held["f"]), held["cache_key"]))
+        elif place in TRACING and not has_other_traces(each):
+            found.append(functools.partial(_repair_trace, weakref.ref(each.f_locals["fun"])))
+    return found
+
+
+def has_other_traces(frame: FrameType) -> bool:
+    """Whether JAX's cache has other traces of the function that is traced.
+
+    An error that ends a trace spoils its place in the cache, which cannot be mended without these.
+    """
+    function = frame.f_locals.get("fun")
+    references = (key[0] for key in partial_eval.trace_to_jaxpr.cache_keys())
+    return any(each() == function for held in references for each in (held if isinstance(held, tuple) else (held,)))
+
+
+def _repair_call(reference: "weakref.ref[Any]", info: Any) -> None:
+    function = reference()
+    if function is None:
         return
-    # A function does not know its jitted objects. Looking through all objects takes 25 ms, only after an error.
-    for holder in gc.get_referrers(*functions):
-        if type(holder).__name__ == "PjitFunction" and hasattr(holder, "_clear_cache"):
-            holder._clear_cache()
+    pjit._cpp_pjit(function, info)._clear_cache()
+    # After jax.clear_caches(), objects that were jitted before have caches of their own. A function does not know them.
+    # Looking through all objects takes 25 ms, only after an error.
+    for jitted in gc.get_referrers(function):
+        if type(jitted).__name__ == "PjitFunction":
+            jitted._clear_cache()
+
+
+def _repair_inner_call(reference: "weakref.ref[Any]", key: Any) -> None:
+    if (function := reference()) is not None:
+        cache = pjit._get_cpp_global_cache(key.contains_explicit_attributes)
+        registry, place = tree_util.dispatch_registry, pxla.cc_shard_arg
+        _jax.pjit("perfsuite", function, function, [], [], key, registry, place, cache)._clear_cache()
+
+
+def _repair_trace(reference: "weakref.ref[Any]") -> None:
+    if (function := reference()) is not None:
+        partial_eval.trace_to_jaxpr.evict_weakref(function)
 
 
 def misses_fast_path(frame: FrameType) -> bool:
@@ -180,6 +259,21 @@ def lowering(platform: str | None) -> Iterator[Lowering]:
         yield seen
     finally:
         jax.stages.Traced.lower = original  # type: ignore[method-assign]
+
+
+def context_values() -> dict[str, Any]:
+    """What JAX's cache of traces depends on beside the options of `jax.config`, such as `jax.make_user_context`.
+
+    Empty in a jax that does not name them (0.10.0).
+    """
+    try:
+        named = list(zip(config.trace_context_names(), config.trace_context(), strict=True))
+    except (AttributeError, NotImplementedError, ValueError):
+        return {}
+    numbers = itertools.count()
+    found = ((f"user context {next(numbers)}" if name == "user_context" else name, value) for name, value in named)
+    known = ("jax_", "mesh", "abstract_mesh", "axis_env")
+    return {name.removesuffix("_context_manager"): value for name, value in found if not name.startswith(known)}
 
 
 def compiler_options(lowered: jax.stages.Lowered) -> dict[str, Any]:

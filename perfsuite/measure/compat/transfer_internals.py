@@ -9,8 +9,8 @@
   Python 3.11 has no `__buffer__`: there, `array`, `asarray` and `asanyarray` are replaced in NumPy's modules, and no
   other read in place is seen, such as `np.add(x, 1)`, `losses[i] = x`, `memoryview(x)`, or an `asarray` that a project
   imported by name;
-- `xla_client.batched_device_put`, which moves what JAX's fast path does not, and the hook that JAX's fast path calls
-  after a call (the one of `jax_debug_nans`);
+- `xla_client.batched_device_put`, which moves what JAX's fast path does not. What the fast path moves is told by the
+  hook of `program_runs`;
 - the three functions that run the callbacks of compiled programs.
 
 When JAX moves a name, `tests/measure/compat/test_transfer_internals.py` fails and says which.
@@ -27,10 +27,11 @@ from typing import Any, Protocol
 
 import jax
 import numpy as np
-from jax._src import api, array, callback, debugging
+from jax._src import array, callback, debugging
 from jax._src.lib import guard_lib, xla_client
 
 from perfsuite.measure.compat.jax_stack import places_argument
+from perfsuite.measure.compat.program_runs import hooked_calls
 
 _CALLBACKS = {
     "jax.pure_callback": (callback, "pure_callback_impl"),
@@ -80,7 +81,7 @@ def observing(observer: Observer) -> Iterator[None]:
             for module, name in _numpy_reads():
                 replace(module, name, lambda old: _reading(observer, old))
         replace(xla_client, "batched_device_put", lambda old: _putting(observer, old))
-        undo.enter_context(_hooked_calls(observer))
+        undo.enter_context(hooked_calls(functools.partial(_called, observer)))
         for kind, (owner, name) in _CALLBACKS.items():
             replace(owner, name, functools.partial(_calling_back, observer, kind))
         yield
@@ -166,32 +167,10 @@ def _in_fast_path(frame: FrameType | None) -> bool:
     return False
 
 
-@contextlib.contextmanager
-def _hooked_calls(observer: Observer) -> Iterator[None]:
-    state = api._post_hook_state
-    before, before_here = state.get_global(), state.get_local()
-
-    def hook(jitted: Any, args: tuple, kwargs: dict[str, Any], outputs: Any) -> None:
-        __tracebackhide__ = True
-        first = before_here if callable(before_here) else before
-        if first is not None:
-            first(jitted, args, kwargs, outputs)
-        if not _in_callback():
-            observer.called(jitted, args, kwargs, sys._getframe(1))
-
-    thread = threading.get_ident()
-    # A thread that was ever inside `jax.debug_nans` has a hook of its own from then on, if only None.
-    has_own = before_here is None or callable(before_here)
-    state.set_global(hook)
-    if has_own:
-        state.set_local(hook)
-    try:
-        yield
-    finally:
-        if state.get_global() is hook:  # else jax_debug_nans was switched in the meantime
-            state.set_global(before)
-        if has_own and threading.get_ident() == thread and state.get_local() is hook:
-            state.set_local(before_here)
+def _called(observer: Observer, jitted: Any, args: tuple, kwargs: dict[str, Any], frame: FrameType) -> None:
+    __tracebackhide__ = True
+    if not _in_callback():
+        observer.called(jitted, args, kwargs, frame)
 
 
 def _calling_back(observer: Observer, kind: str, run: Callable[..., Any]) -> Callable[..., Any]:

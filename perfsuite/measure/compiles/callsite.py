@@ -11,6 +11,7 @@ import inspect
 import os
 import sysconfig
 import traceback
+import types
 from collections.abc import Callable, Iterator
 from types import CodeType, FrameType
 from typing import Any
@@ -61,8 +62,10 @@ class CallSite:
     the user jitted, `compared` says that JAX compares it by equality, not identity, and `compiled` is what JAX compiles
     for it: a function of the library's own for `filter_jit`. `statics` is `None` where nobody can tell. `frame` is the
     identity of the library's outermost frame, the same for every stage of one call. `caller` is the user's function
-    with the named line: its name, and its place as `code_of` gives it. `maker` is the library that made `function`
-    and passed it to JAX, such as "flax"; "" where the user did.
+    with the named line: its name, and its place as `code_of` gives it. `options` are those of `jax.jit` beside the
+    static arguments, by name; empty where unknown. `via` is the line of an installed library between the user's line
+    and an operation of JAX's own. `maker` is the library that made `function` and passed it to JAX, such as "flax"; ""
+    where the user did.
     """
 
     location: str = ""
@@ -77,6 +80,8 @@ class CallSite:
     compiled: Any = None
     frame: int = 0
     caller: tuple[str, str] = ("", "")
+    options: dict[str, Any] = dataclasses.field(default_factory=dict)
+    via: str = ""
     maker: str = ""
 
     @property
@@ -97,14 +102,21 @@ def on_stack(frame: FrameType) -> CallSite:
     if site is None:
         site = _through(library) if library else CallSite()
         site = dataclasses.replace(site, function=function, eager=jax_stack.belongs_to_jax(function))
+    # Under `filter_grad` and its like, the user called that.
+    site = dataclasses.replace(site, eager=site.eager or jax_stack.belongs_to_jax(function))
+    # An operation that a library runs by itself is the user's to move: the message names the function that leads to it.
+    leading = _leading(user) if site.eager else user
     return dataclasses.replace(
         site,
-        location=_line_of(user),
+        location=_line_of(leading),
+        via="" if leading is user else _line_of(user),
         compiled=function,
         frame=id(library[-1]) if library else 0,
-        caller=(user.f_code.co_name, _place(user.f_code, user.f_code.co_firstlineno)) if user else ("", ""),
+        caller=(leading.f_code.co_name, _place(leading.f_code, leading.f_code.co_firstlineno)) if leading else ("", ""),
         # `filter_jit` and `nnx.jit` give JAX a function of their own, around the user's.
         maker=_maker(library, function) if site.function is function else "",
+        # The jitted function inside of `filter_jit` is not known to `of_function`.
+        options=compiling.options if compiling and not site.compared else {},
     )
 
 
@@ -113,13 +125,30 @@ def location(frame: FrameType) -> str:
     return _line_of(_library_and_user(frame)[1])
 
 
+def identities_of(function: Callable) -> frozenset[int]:
+    """What `identities_on_stack` has of a function: its objects where it is jitted, else its code."""
+    if isinstance(function, types.FunctionType | types.MethodType) and not hasattr(function, "__wrapped__"):
+        return frozenset({id(function.__code__)})
+    return frozenset(map(id, innermost(function)))
+
+
+def identities_on_stack(frame: FrameType) -> frozenset[int]:
+    """Which functions run on the stack, and which one compiles: the identities of their code and of their objects."""
+    frames = [each for each, _ in traceback.walk_stack(frame)]
+    compiling = jax_stack.compiling_function(frames)
+    called = [compiling.function] if compiling else []
+    called += [wrapper for each in frames if (wrapper := _wrapper_of(each)) is not None]
+    objects = {id(part) for function in called for part in innermost(function)}
+    return frozenset(objects.union(id(each.f_code) for each in frames))
+
+
 def of_function(fn: Callable, args: tuple, kwargs: dict[str, Any]) -> CallSite:
     """The call `fn(*args, **kwargs)` as `on_stack` would find it if it were compiling now."""
     if is_filter_jit(fn):
         return _filter_jit_call(fn, args, kwargs)
     function = fn if wraps_jit(fn) and hasattr(fn, "jitted_fn") else getattr(fn, "__wrapped__", fn)
     statics = _statics(jax_stack.static_arguments(fn), args)
-    return CallSite("", args, kwargs, function=function, statics=statics)
+    return CallSite("", args, kwargs, function=function, statics=statics, options=jax_stack.jit_options(fn))
 
 
 def code_of(function: Any) -> str:
@@ -179,6 +208,13 @@ def _library_and_user(frame: FrameType) -> tuple[list[FrameType], FrameType | No
         if "__tracebackhide__" not in found.f_code.co_varnames:
             return library, found
     return library, None
+
+
+def _leading(user: FrameType | None) -> FrameType | None:
+    """The first frame from `user` outwards that is in no installed package; `user` where all are."""
+    frames = (frame for frame, _ in traceback.walk_stack(user)) if user else iter(())
+    own = (frame for frame in frames if not frame.f_code.co_filename.startswith(("<frozen", *_STANDARD_LIBRARY)))
+    return next((frame for frame in own if "-packages" not in frame.f_code.co_filename), user)
 
 
 def _module_of(frame: FrameType) -> str:
@@ -241,7 +277,12 @@ def _through(library: list[FrameType]) -> CallSite:
     named = {name: held[name] for name in names if name in held}
     named |= {"args": held.get(varargs, ())} if varargs else {}
     named |= {"kwargs": held.get(keywords, {})} if keywords else {}
-    return CallSite(named=named, through=function.f_code.co_name)
+    # What jax.grad and its like are called with is traced.
+    statics = Statics() if _module_of(function) == "jax._src.api" else None
+    name = function.f_code.co_name
+    # `for x in array` runs a generator of JAX's.
+    iterates = "__iter__" in function.f_code.co_qualname or name == "_chunk_iter"
+    return CallSite(named=named, through="__iter__" if iterates else name, statics=statics)
 
 
 def _passes_on(frame: FrameType) -> bool:

@@ -16,9 +16,10 @@ from typing import Any
 import jax
 import numpy as np
 
+from perfsuite.measure.compat import jax_stack
 from perfsuite.measure.compat.frameworks import looks_at_identity
 from perfsuite.measure.compiles.callsite import CallSite, Statics, code_of, innermost
-from perfsuite.measure.compiles.description import Item, Leaf, Node, describe, shared_places
+from perfsuite.measure.compiles.description import Item, Leaf, Node, describe, is_traced, shared_places
 from perfsuite.measure.compiles.signature import (
     Changes,
     Signature,
@@ -47,8 +48,8 @@ class Sighting:
     """A call seen compiling: its signature, the function object and the configuration that it compiled under.
 
     `held` is what the function object brings with it, for one that JAX compares by identity. `statics` are the
-    arguments that `jax.jit` was told are static. `shared` are the places of one and the same NNX object, where the
-    function makes another program of them (`shared_places`).
+    arguments that `jax.jit` was told are static, `options` its other options. `shared` are the places of one and the
+    same NNX object, where the function makes another program of them (`shared_places`).
     """
 
     signature: Signature
@@ -57,22 +58,29 @@ class Sighting:
     held: Signature | None = dataclasses.field(default=None, compare=False, repr=False)
     statics: Statics | None = None
     shared: tuple[tuple[str, str], ...] = ()
+    options: Config = ()
 
 
 @dataclasses.dataclass(frozen=True)
 class Cause:
     """Where a call compiled, and why. `changes` are from the nearest of `known` calls, and empty where none was found.
 
-    `eager` is an operation of JAX's own that ran by itself, `through` the library's function that it came from, and
-    `inside` the user's function around it where that was jitted before. `problem` says why nothing else is known.
+    Of `known` calls all are of the same function object, where one of these is known. `transformed` says that it was
+    called under a transformation such as `jax.grad`. `eager` is an operation of JAX's own that ran by itself, `through`
+    the library's function that it came from, and `inside` the user's function around it where that was jitted before.
+    `caller` is the user's function at `location`, `via` the line of a library that it called and that compiled.
+    `problem` says why nothing else is known.
     """
 
     location: str
     changes: Changes = ()
     known: int = 0
+    transformed: bool = False
     eager: bool = False
     through: str = ""
     inside: str = ""
+    caller: str = ""
+    via: str = ""
     problem: str = ""
 
 
@@ -129,26 +137,44 @@ def sighting_of(site: CallSite) -> Sighting:
         if not site.eager:
             held = signature_of_named(_held_with_text(site.function))
     shared = looks_at_identity(site.function) and shared_places({"args": site.args, "kwargs": site.kwargs})
-    return Sighting(signature, function, config_now(), held, site.statics, tuple(shared.items()) if shared else ())
+    options = tuple((name, text_of(value)) for name, value in site.options.items())
+    return Sighting(
+        signature, function, config_now(), held, site.statics, tuple(shared.items()) if shared else (), options
+    )
 
 
 def recompile_cause(site: CallSite, sighting: Sighting, key: tuple[str, ...]) -> Cause:
     """What `sighting`, which describes `site`, has different from the nearest call with this key that compiled."""
     known = HISTORY.known(key)
     inside = site.caller[0] if site.eager and HISTORY.has(site.caller[1]) else ""
-    changes = _nearest_changes(site, sighting, known) if known else ()
-    return Cause(site.location, changes, len(known), site.eager, site.through, inside)
+    same = tuple(other for other in known if other.function == sighting.function)
+    changes = _nearest_changes(site, sighting, known, same) if known else ()
+    through_api = site.named is not None and site.statics == Statics()
+    transformed = through_api or any(is_traced(leaf) for _, leaf in sighting.signature.leaves)
+    return Cause(
+        site.location,
+        changes,
+        len(same or known),
+        transformed,
+        site.eager,
+        site.through,
+        inside,
+        site.caller[0],
+        site.via,
+    )
 
 
-def _nearest_changes(site: CallSite, sighting: Sighting, known: tuple[Sighting, ...]) -> Changes:
-    """The changes from the nearest call, the latest of equals."""
-    same = [other for other in known if other.function == sighting.function]
+def _nearest_changes(
+    site: CallSite, sighting: Sighting, known: tuple[Sighting, ...], same: tuple[Sighting, ...]
+) -> Changes:
+    """The changes from the nearest call, the latest of equals. `same` are those of `known` of the same function."""
     if not same and isinstance(sighting.function, Value) and not site.eager:
         # JAX compiles every new function object, whatever its arguments. What it holds is built into its program.
         held = min((_held_changes(other, sighting) for other in reversed(known)), key=distance)
         return _another_function(site, held), *held
     # The same function may be jitted in several ways.
-    same = [other for other in same if other.statics == sighting.statics] or same or [*known]
+    for alike in (lambda other: other.statics == sighting.statics, lambda other: other.options == sighting.options):
+        same = tuple(filter(alike, same)) or same or known
     changes = min((_sighting_changes(other, sighting, site) for other in reversed(same)), key=distance)
     return changes if site.named else with_parameters(changes, site.function)
 
@@ -161,7 +187,8 @@ def config_now() -> Config:
         try:
             found[name] = text_of(context())
         except Exception:  # JAX raises when it is asked while it traces.
-            found[name] = "unknown while tracing"
+            continue
+    found |= {name: text_of(value) for name, value in jax_stack.context_values().items()}
     return tuple(found.items())
 
 
@@ -198,6 +225,13 @@ def _sighting_changes(before: Sighting, after: Sighting, site: CallSite) -> Chan
         found += (_another_function(site) if change.path == "fn" else change for change in changes_between(old, new))
     if before.statics != after.statics and not site.eager:
         found.append(SignatureChange("options", "static arguments", _listing(before.statics), _listing(after.statics)))
+    if before.options and after.options and not site.eager:
+        was, now = dict(before.options), dict(after.options)
+        names = dict.fromkeys([*was, *now])
+        sides = ((name, was.get(name, "()"), now.get(name, "()")) for name in names)
+        found += [
+            SignatureChange("options", *each, variant="jit", hint=each[0]) for each in sides if each[1] != each[2]
+        ]
     found += relevant(changes_between(before.signature, after.signature), site.statics)
     if all(change.kind != "structure" for change in found):
         found += _sharing_changes(dict(before.shared), dict(after.shared))

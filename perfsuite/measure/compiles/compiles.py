@@ -5,14 +5,36 @@ starts, before its work.
 """
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 
-from perfsuite.measure.compat.jax_stack import restore_fast_path
+from perfsuite.measure.compiles import callsite, explanation
 from perfsuite.measure.compiles.listeners import is_heard, open_contexts, telling
-from perfsuite.measure.compiles.tally import BUILDING_INPUTS, CompileEvent, Compiles, FunctionCompiles
+from perfsuite.measure.compiles.tally import (
+    BUILDING_INPUTS,
+    STAGES,
+    TRACING_ON_PURPOSE,
+    CompileEvent,
+    Compiles,
+    FunctionCompiles,
+)
 from perfsuite.measure.errors import MeasurementError, RecompilationError
 
-__all__ = ["CompileEvent", "Compiles", "FunctionCompiles", "count", "forbid", "forbidden", "observe"]
+__all__ = [
+    "CompileEvent",
+    "Compiles",
+    "FunctionCompiles",
+    "count",
+    "forbid",
+    "forbidden",
+    "observe",
+    "steady_state",
+    "tracing_allowed",
+]
+
+ON_PURPOSE = (
+    "If the call is meant to trace in every run, say so: perf.time(call, traces=True). perf.compare, perf.host_calls "
+    "and perf.dispatches take it too."
+)
 
 
 @contextlib.contextmanager
@@ -28,15 +50,23 @@ def count() -> Iterator[Compiles]:
 
 
 @contextlib.contextmanager
-def forbid() -> Iterator[Compiles]:
+def forbid(only: Sequence[Callable] = (), stages: tuple[str, ...] = STAGES) -> Iterator[Compiles]:
     """Raise `RecompilationError` at any trace, lowering or backend compile inside, in any thread, before its work.
 
     The error names the function, the user's line, and what differs from the nearest known call. If something catches
-    it, or it is another thread's, it is raised again when the context closes. Build inputs in the yielded object's
-    `building_inputs()`.
+    it, or it is another thread's, it is raised again when the context closes. Operations that run by themselves,
+    outside any jitted function, are let run: one error names all of them when the context closes. Build inputs in the
+    yielded object's `building_inputs()`. `only` limits it to these functions, jitted or not, and to what they call,
+    `stages` are those that are refused.
+
+    Raises `TypeError` where `only` holds something else.
     """
     __tracebackhide__ = True
-    watch = Compiles(forbids=True)
+    for each in only:
+        if not callable(each):
+            raise TypeError(f"only=[...] takes functions, got {type(each).__name__}: {each!r}")
+    identities = frozenset().union(*map(callsite.identities_of, only))
+    watch = Compiles(counts=stages == STAGES, forbids=True, refused=stages, only=identities)
     with telling(watch):
         try:
             yield watch
@@ -44,11 +74,41 @@ def forbid() -> Iterator[Compiles]:
             # JAX notes that it removed frames: of this error they are all perfsuite's and JAX's own.
             if hasattr(error, "__notes__"):
                 error.__notes__ = [note for note in error.__notes__ if "JAX_TRACEBACK_FILTERING" not in note]
+            if watch.eager:
+                error.add_note(f"Before that {explanation.eager_operations(watch.eager)}")
             raise
         finally:
-            restore_fast_path(watch.functions_refused())
+            watch.repair()
         _check_heard()
     watch.raise_refused()
+    if watch.eager:
+        first = watch.eager[0]
+        changes = tuple(map(str, first.cause.changes))
+        message = explanation.eager_operations(watch.eager)
+        raise RecompilationError(message, function=first.function, stage=first.stage, changes=changes)
+
+
+@contextlib.contextmanager
+def steady_state() -> Iterator[None]:
+    """Run a warm call that is measured: `forbid`, or only its backend compiles inside `tracing_allowed`."""
+    __tracebackhide__ = True
+    try:
+        with forbid(stages=("compile",) if TRACING_ON_PURPOSE.get() else STAGES):
+            yield
+    except RecompilationError as error:
+        if error.stage != "compile":
+            error.args = (f"{error}\n  {ON_PURPOSE}",)
+        raise
+
+
+@contextlib.contextmanager
+def tracing_allowed(allowed: bool) -> Iterator[None]:
+    """Let the calls that are measured inside trace and lower, where `allowed`."""
+    token = TRACING_ON_PURPOSE.set(allowed)
+    try:
+        yield
+    finally:
+        TRACING_ON_PURPOSE.reset(token)
 
 
 @contextlib.contextmanager
@@ -61,6 +121,11 @@ def observe() -> Iterator[None]:
 def forbidden() -> bool:
     """Whether compiles are forbidden right now, in this thread."""
     return any(watch.forbids for watch in open_contexts()) and not BUILDING_INPUTS.get()
+
+
+def eager_operations() -> int:
+    """How many forbidden operations ran by themselves, outside any jitted function, in the contexts that are open."""
+    return sum(len(watch.eager) for watch in open_contexts())
 
 
 def _check_heard() -> None:

@@ -17,6 +17,7 @@ from perfsuite.measure.compiles.values import Value, safely, value_of
 _SCALARS = (bool, int, float, complex)
 _LEAVES = (jax.Array, np.ndarray, np.generic, jax.ShapeDtypeStruct, *_SCALARS)
 _CONTAINERS = (tuple, list, dict, type(None))
+_TRACER = "a tracer"
 _NO_PLACEMENT: tuple[str, tuple[str, ...]] = ("", ())
 
 
@@ -26,7 +27,8 @@ class Leaf:
 
     `kind` is "array", "scalar" (a Python number: an array for `jax.jit`, static for `filter_jit`) or "static". All but
     unhashable arrays have a `value`; `source` says what the argument is. Arrays that are committed to their devices
-    have `sharding` and `devices`; JAX moves others as it needs them.
+    have `sharding` and `devices`; JAX moves others as it needs them. `layout` is the order of the axes in memory,
+    where it is not the usual one.
     """
 
     kind: Literal["array", "scalar", "static"]
@@ -37,6 +39,7 @@ class Leaf:
     devices: tuple[str, ...] = ()
     value: Value | None = None
     source: str = dataclasses.field(default="", compare=False)
+    layout: str = ""
 
     def __str__(self) -> str:
         if self.kind == "array":
@@ -83,6 +86,11 @@ def describe(value: Any, _above: tuple[int, ...] = ()) -> Item:
 def text_of_array(value: Any) -> str:
     """Shape and dtype of an array or of its description: "float32[8,128]"."""
     return f"{value.dtype}[{','.join(map(str, value.shape))}]"
+
+
+def is_traced(leaf: Leaf) -> bool:
+    """Whether the leaf is an array of a transformation such as `jax.grad`."""
+    return leaf.source == _TRACER
 
 
 def leaves_below(path: str, item: Item) -> Iterator[tuple[str, Leaf]]:
@@ -149,7 +157,15 @@ def _leaf(value: Any) -> Leaf:
         return Leaf("scalar", shape, dtype, weak_type, value=value_of(value), source=f"a Python {source}")
     # A tracer, or an array of another library, has no placement to compare.
     placement = safely(lambda: _placement(value), _NO_PLACEMENT)
-    return Leaf("array", shape, dtype, weak_type, *placement, source="an array")
+    if isinstance(value, jax.core.Tracer):
+        return Leaf("array", shape, dtype, weak_type, *placement, source=_TRACER)
+    layout = safely(lambda: _layout(value), "")
+    return Leaf("array", shape, dtype, weak_type, *placement, source="an array", layout=layout)
+
+
+def _layout(value: Any) -> str:
+    order = tuple(value.format.layout.major_to_minor)
+    return "" if order == tuple(range(len(order))) else f"major_to_minor={order}"
 
 
 def _placement(value: Any) -> tuple[str, tuple[str, ...]]:

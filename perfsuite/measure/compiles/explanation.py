@@ -1,10 +1,12 @@
 """What a recompilation error says: what compiled and where, what was different, and the one thing to do."""
 
+import collections
 from collections.abc import Sequence
 
 from perfsuite.measure.compiles.causes import Cause
 from perfsuite.measure.compiles.signature import Signature, SignatureChange
-from perfsuite.measure.words import plural
+from perfsuite.measure.compiles.tally import EagerOperation
+from perfsuite.measure.words import folded, plural
 
 _VERBS = {"trace": "was traced", "lower": "was lowered", "compile": "was compiled"}
 _REUSED = {"trace": "", "lower": " (its trace was reused)", "compile": " (its trace and lowering were reused)"}
@@ -22,6 +24,7 @@ _REMEDIES = {
     "shape": "Pad to a declared shape,",
     "sharding": "Place it with jax.device_put(x, sharding) as in the warm call,",
     "committed": "Pass it through jax.device_put(x, device), which commits it, in every call or in none.",
+    "layout": "Give it one layout, with jax.device_put(x, Format(Layout(...), sharding)),",
     "device": "Keep it on the device that was warmed, with jax.device_put(x, device),",
 }
 """By kind of change, the most telling kind first: a new function object compiles whatever the arguments are.
@@ -46,6 +49,7 @@ _OBJECTS = {
 }
 
 _FINER = {
+    ("options", "jit"): "Jit it once, with one {hint}, and warm it: {warm}",
     ("structure", "argument"): "Pass it in every call or in none (without it the signature differs, even where the "
     "default is the same),",
     ("structure", "keyword"): "Pass it in the same way in every call (JAX does not match keywords to positions),",
@@ -79,17 +83,26 @@ _AFTERWARDS = {
 }
 
 _NOTHING_DIFFERS = """\
-  static values, shardings, devices, function object and configuration. Possible causes:
-  it was jitted again with other options (donate_argnums, out_shardings: jit it once); JAX dropped its
-  program (jax.clear_caches(), a full cache); or it depends on what is not compared: a layout, or a
-  context such as `with mesh:` (use jax.set_mesh)."""
+  static values, shardings, layouts, devices, function object, options of jax.jit and configuration. Possible
+  causes: JAX dropped its program (jax.clear_caches(), a full cache); or it depends on what is not compared,
+  such as a context `with mesh:` (use jax.set_mesh)."""
+_TRANSFORMED = """\
+  It is called under a transformation (jax.grad, jax.vmap and their like), and JAX compiles another program
+  for each of these and each order of them: jax.jit the function that transforms it."""
+
+_ITERATES = "  Iterating over a jax.Array takes it apart: iterate over np.asarray(x), or use jax.lax.scan."
+_MOVE = (
+    "  Move it into the jitted function, or use NumPy.",
+    "  Build inputs before this context, or inside its .building_inputs().",
+)
+_LINES_SHOWN = 12
 
 _LOOPS = ("scan", "while", "cond", "while_loop", "fori_loop", "map", "associative_scan", "switch")
 
 
 def recompilation(function: str, stage: str, cause: Cause) -> str:
     """The message for a function that compiled."""
-    if cause.eager:
+    if cause.eager or cause.through in _LOOPS:
         return _eager_operation(function, stage, cause)
     again = " again" if cause.known else ""
     lines = [f"`{function}` {_VERBS[stage]}{again} at {cause.location}{_REUSED[stage]}"]
@@ -105,26 +118,65 @@ def recompilation(function: str, stage: str, cause: Cause) -> str:
     else:
         lines.append(f"  nothing differs from one of {known}, in tree structure, shapes, dtypes, weak types,")
         lines.append(_NOTHING_DIFFERS)
+        lines += [_TRANSFORMED] if cause.transformed else []
     return "\n".join(lines)
+
+
+def runs_alone(function: str, cause: Cause) -> bool:
+    """Whether it is an operation that runs by itself and is soon compiled, unlike a loop."""
+    return cause.eager and function not in _LOOPS and cause.through not in _LOOPS
+
+
+def eager_operations(found: Sequence[EagerOperation]) -> str:
+    """The message for all operations of one context that ran by themselves, by the line that leads to them."""
+    if len(found) == 1:
+        return _eager_operation(found[0].function, found[0].stage, found[0].cause)
+    lines: dict[tuple[str, str], collections.Counter[str]] = {}
+    for each in found:
+        caller = each.cause.caller, each.cause.location
+        lines.setdefault(caller, collections.Counter())[f"`{each.function}`{_way(each.function, each.cause)}"] += 1
+    shown = [
+        f"  in `{caller}` at {location}: "
+        + ", ".join(name if count == 1 else f"{name} x {count}" for name, count in operations.items())
+        for (caller, location), operations in lines.items()
+    ]
+    more = [f"  and at {plural(len(shown) - _LINES_SHOWN, 'more line')}"] if len(shown) > _LINES_SHOWN else []
+    iterates = any(each.cause.through == "__iter__" for each in found)
+    return "\n".join(
+        [
+            f"{len(found)} eager operations ran outside any jitted function and were compiled, each for its shapes",
+            *shown[:_LINES_SHOWN],
+            *more,
+            *([_ITERATES] if iterates else []),
+            *_MOVE,
+        ]
+    )
+
+
+def _way(function: str, cause: Cause) -> str:
+    """Through which function of the library an operation came, and from which line of another one."""
+    if cause.through == "__iter__":
+        return " (iterating over a jax.Array)"
+    through = f"in `{cause.through}`" if cause.through not in ("", function) else ""
+    return f" ({', '.join(filter(None, (through, cause.via)))})" if through or cause.via else ""
 
 
 def _eager_operation(function: str, stage: str, cause: Cause) -> str:
     """The message for an operation of JAX's own that ran, and compiled, by itself."""
-    via = f" (in `{cause.through}`)" if cause.through not in ("", function) else ""
-    lines = [f"`{function}` {_VERBS[stage]} at {cause.location}{via}"]
+    lines = [f"`{function}` {_VERBS[stage]} at {cause.location}{_way(function, cause)}"]
     if function in _LOOPS or cause.through in _LOOPS:
         lines.append("  a loop outside any jitted function: it compiles for every new body function, length and shape.")
         lines.append("  Put it inside jax.jit, or define its body once, at module level.")
         return "\n".join(lines)
     lines.append("  an eager operation: it runs outside any jitted function and compiles for every new shape.")
-    lines += _listed(cause.changes[:2])
+    lines += _listed(cause.changes[:2] if cause.through != "__iter__" else ())
     if cause.inside:
         lines.append(
             f"  `{cause.inside}` was jitted before: leave jax.disable_jit(), or call the jitted function, "
             "or call it inside a jitted function."
         )
-    lines.append("  Move it into the jitted function, or use NumPy.")
-    lines.append("  Build inputs before this context, or inside its .building_inputs().")
+    lines += [_ITERATES] if cause.through == "__iter__" else []
+    lines += _MOVE
     return "\n".join(lines)
 
 
@@ -141,6 +193,13 @@ def unwarmed(
     return "\n".join(lines)
 
 
+def doubled(function: str, changes: Sequence[SignatureChange]) -> str:
+    """The message for two warmed signatures that most often are meant to be one."""
+    lines = [f"perf.warm({function}): two of the warmed signatures differ only in this, and compile a program each:"]
+    remedy = _remedy(changes, "").partition(", or warm this one too")[0].rstrip(".")
+    return "\n".join([*lines, *_listed(changes), f"  {remedy}."])
+
+
 def _remedy(changes: Sequence[SignatureChange], warm: str) -> str:
     """What to do about these changes: the advice for the most telling one."""
     by_kind = {change.kind: change for change in reversed(changes)}
@@ -155,8 +214,9 @@ def _remedy(changes: Sequence[SignatureChange], warm: str) -> str:
 
 
 def _listed(changes: Sequence[SignatureChange]) -> list[str]:
-    more = [f"  and {len(changes) - _SHOWN} more"] if len(changes) > _SHOWN else []
-    return [*(f"  {change}" for change in changes[:_SHOWN]), *more]
+    lines = [f"  {place}: {what}" for place, what in folded((change.place, change.difference) for change in changes)]
+    more = [f"  and {len(lines) - _SHOWN} more"] if len(lines) > _SHOWN else []
+    return lines[:_SHOWN] + more
 
 
 def _warm(function: str) -> str:

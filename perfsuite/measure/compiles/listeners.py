@@ -1,7 +1,7 @@
 """The listeners that JAX calls for every stage of every compile, and the contexts that are told.
 
-JAX calls them in the thread that compiles, at the start and at the end of each stage, and never for a call that its
-cache answers. They are registered while any context is open.
+JAX calls them in the thread that compiles, before each trace and at the start and at the end of each stage, and never
+for a call that its cache answers. They are registered while any context is open.
 """
 
 import contextlib
@@ -9,15 +9,23 @@ import dataclasses
 import sys
 import threading
 import time
-import weakref
 from collections.abc import Iterator
+from types import FrameType
 from typing import Any
 
 import jax
 
+from perfsuite.measure.compat import jax_stack, jax_traces
 from perfsuite.measure.compiles import callsite, explanation
 from perfsuite.measure.compiles.causes import HISTORY, Cause, Sighting, key_of, recompile_cause, sighting_of
-from perfsuite.measure.compiles.tally import BUILDING_INPUTS, STAGES, CompileEvent, Compiles
+from perfsuite.measure.compiles.tally import (
+    BUILDING_INPUTS,
+    STAGES,
+    TRACING_ON_PURPOSE,
+    CompileEvent,
+    Compiles,
+    EagerOperation,
+)
 from perfsuite.measure.errors import RecompilationError
 
 _EVENTS = {
@@ -25,6 +33,8 @@ _EVENTS = {
     "/jax/core/compile/jaxpr_to_mlir_module_duration": "lower",
     "/jax/core/compile/backend_compile_duration": "compile",
 }
+"""JAX sends the first one also around a call whose trace is cached. It gives seconds only."""
+
 _CACHE_HIT = "/jax/compilation_cache/cache_hits"
 _HEARTBEAT = "/perfsuite/heartbeat"
 _MOST_PENDING = 256
@@ -36,6 +46,16 @@ _open: tuple[Compiles, ...] = ()
 _lock = threading.RLock()
 
 
+@dataclasses.dataclass(frozen=True)
+class _Pending:
+    """An error that has to wait until JAX can be interrupted: see `_refused`."""
+
+    stage: str
+    function: str
+    watches: list[Compiles]
+    error: RecompilationError
+
+
 class _ThreadState(threading.local):
     """What the listeners know of one thread."""
 
@@ -44,7 +64,8 @@ class _ThreadState(threading.local):
         self.heard = False
         self.started: list[tuple[str, str, float]] = []
         self.seen: dict[tuple[str, ...], _CompilingCall] = {}
-        self.pending: tuple[str, list[Compiles], RecompilationError] | None = None
+        self.pending: _Pending | None = None
+        self.refusing: list[Compiles] = []
 
 
 _here = _ThreadState()
@@ -66,6 +87,7 @@ def telling(watch: Compiles) -> Iterator[None]:
                 jax.monitoring.register_scalar_listener(_on_start)
                 jax.monitoring.register_event_duration_secs_listener(_on_end)
                 jax.monitoring.register_event_listener(_on_event)
+                jax_traces.hear_traces(_on_trace)
             _open = (*_open, watch)
         yield
     finally:
@@ -76,6 +98,7 @@ def telling(watch: Compiles) -> Iterator[None]:
 
 
 def _unregister() -> None:
+    jax_traces.silence_traces()
     ours: tuple[tuple[Any, Any], ...] = (
         (jax.monitoring.unregister_scalar_listener, _on_start),
         (jax.monitoring.unregister_event_duration_listener, _on_end),
@@ -91,7 +114,28 @@ def is_heard() -> bool:
     """Whether JAX still calls perfsuite's listeners."""
     _here.heard = False
     jax.monitoring.record_event_duration_secs(_HEARTBEAT, 0.0)
-    return _here.heard
+    return _here.heard and jax_traces.traces_are_heard()
+
+
+def _on_trace(frame: FrameType) -> None:
+    __tracebackhide__ = True
+    if _here.busy:
+        return
+    if jax_traces.is_inner(frame):
+        if not BUILDING_INPUTS.get():
+            for watch in _open:
+                watch.add_inner_trace()
+        return
+    began = time.perf_counter()
+    function = jax_traces.traced_name(frame)
+    error = _seen("trace", function)
+    if _here.started and _EVENTS[(last := _here.started[-1])[0]] == "trace":
+        _here.started[-1] = (*last[:2], last[2] + time.perf_counter() - began)
+    elif error is not None and jax_stack.has_other_traces(frame):
+        _here.pending = _Pending("trace", function, _here.refusing, error)
+        return
+    if error is not None:
+        raise error
 
 
 def _on_start(event: str, value: float, **kwargs: str | int) -> None:
@@ -101,7 +145,8 @@ def _on_start(event: str, value: float, **kwargs: str | int) -> None:
         return
     began = time.perf_counter()
     function = str(kwargs.get("fun_name", ""))
-    if (error := _seen(stage, function)) is not None:
+    error = None if stage == "trace" else _seen(stage, function)
+    if error is not None:
         raise error
     # JAX's clock for the stage runs already, so the listener's own time is subtracted at its end.
     _here.started.append((event, function, time.perf_counter() - began))
@@ -118,7 +163,7 @@ def _on_end(event: str, duration_secs: float, **kwargs: str | int) -> None:
     function = str(kwargs.get("fun_name", ""))
     own = _own_seconds(event, function)
     # A stage whose start was not seen began before a context was opened, or in a JAX that reports ends only.
-    error = _seen(stage, function) if own is None else None
+    error = _seen(stage, function) if own is None and stage != "trace" else None
     if not BUILDING_INPUTS.get():
         for watch in _open:
             watch.add_seconds(max(0.0, duration_secs - (own or 0.0)))
@@ -148,6 +193,8 @@ def _seen(stage: str, name: str) -> RecompilationError | None:
     """Count and remember one stage that begins; the error to raise if it is forbidden."""
     __tracebackhide__ = True
     watches = _open
+    if stage != "compile" and TRACING_ON_PURPOSE.get():  # a description would be part of what is measured
+        watches = tuple(watch for watch in watches if watch.counts)
     if not watches:
         return None
     # The later stages say `jit(f)` for `f`.
@@ -164,28 +211,43 @@ def _seen(stage: str, name: str) -> RecompilationError | None:
     for watch in watches:
         if watch.counts:
             watch.add(CompileEvent(stage, function, call.cause.location, changes))
-    forbidding = [watch for watch in watches if watch.forbids]
-    if forbidding:
+    forbidding = [watch for watch in watches if stage in watch.refused]
+    if any(watch.only for watch in forbidding):
+        called = callsite.identities_on_stack(sys._getframe(1))
+        forbidding = [watch for watch in forbidding if not watch.only or watch.only & called]
+    if forbidding and explanation.runs_alone(function, call.cause):
+        for watch in forbidding:
+            watch.add_eager(EagerOperation(function, stage, call.cause))
+    elif forbidding:
         return _refused(stage, function, call, forbidding)
     call.remember()
     return None
 
 
 def _refused(stage: str, function: str, call: "_CompilingCall", watches: list[Compiles]) -> RecompilationError | None:
+    """The error to raise now, before the stage begins; None where it has to wait.
+
+    After an error while JAX lowers, it would lower and compile this signature again in every later call, because its
+    lowering cache keeps the failed entry (jax 0.10.2). So the error is raised when the compile begins; where none
+    follows, when the context closes. The same holds for a trace under a transformation, of a function that has other
+    traces: after an error JAX would trace it again in every later call, or these others too.
+    """
+    _here.refusing = watches
     pending, _here.pending = _here.pending, None
-    if stage == "compile" and pending is not None and pending[:2] == (function, watches):
-        return pending[2]
+    if pending is not None and pending.watches == watches:
+        if stage == "lower" and pending.stage == "trace":
+            _here.pending = dataclasses.replace(pending, stage=stage, function=function)
+            return None
+        if stage == "compile" and pending.stage == "lower" and pending.function == function:
+            return pending.error
     changes = tuple(map(str, call.cause.changes))
     message = explanation.recompilation(function, stage, call.cause)
     error = RecompilationError(message, function=function, stage=stage, changes=changes)
     for watch in watches:
-        watch.refuse(error, call.compiled)
+        watch.refuse(error, jax_stack.repairs(sys._getframe(1)))
     if stage != "lower":
         return error
-    # After an error while JAX lowers, it would lower and compile this signature again in every later call, because its
-    # lowering cache keeps the failed entry (jax 0.10.2). So the error is raised when the compile begins; where none
-    # follows, when the context closes.
-    _here.pending = function, watches, error
+    _here.pending = _Pending(stage, function, watches, error)
     return None
 
 
@@ -198,7 +260,6 @@ class _CompilingCall:
     key: tuple[str, ...] = ()
     mark: int = 0
     order: int = 0
-    compiled: "weakref.ref[Any] | None" = None
 
     def remember(self) -> None:
         if self.sighting is not None:
@@ -222,8 +283,7 @@ def _call_that_compiles(stage: str, function: str, *, explain: bool) -> _Compili
             return dataclasses.replace(last, order=order)
         sighting = sighting_of(site)
         cause = recompile_cause(site, sighting, key) if explain else cause
-        compiled = None if site.compiled is None else weakref.ref(site.compiled)
-        return _CompilingCall(cause, sighting, key, mark, order, compiled)
+        return _CompilingCall(cause, sighting, key, mark, order)
     except Exception as problem:
         # A user's object that cannot be described must not fail the user's compile.
         problem_text = f"perfsuite could not describe the call: {problem!r}"

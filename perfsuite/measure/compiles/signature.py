@@ -6,10 +6,11 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 
 from perfsuite.measure.compiles.description import Item, Leaf, Node, describe, leaves_below
-from perfsuite.measure.compiles.values import Value, nature_of
+from perfsuite.measure.compiles.values import Value, nature_of, safely
 
 _ABSENT = "absent"
 _WHOLE_ARGUMENT = re.compile(r"args\[\d+\]|kwargs\[[^\]]*\]")
@@ -39,11 +40,11 @@ class Signature:
 class SignatureChange:
     """One difference between two calls: its kind, its path, and both sides as text.
 
-    `kind` is "shape", "dtype", "weak type", "static value", "number" (the value of a Python number, which matters
-    only where it is static), "structure", "sharding", "committed" or "device"; and of the call as a whole "function",
-    "options" or "config". `distance` says how far apart the sides are, to find the nearest of several calls. `variant`
-    tells apart what a user would do different things about, such as a "ragged" shape from one that "grows", and `hint`
-    completes that advice. `parameter` is the name of the argument, where a message should say it.
+    `kind` is "shape", "dtype", "layout", "weak type", "static value", "number" (the value of a Python number, which
+    matters only where it is static), "structure", "sharding", "committed" or "device"; and of the call as a whole
+    "function", "options" or "config". `distance` says how far apart the sides are, to find the nearest of several
+    calls. `variant` tells apart what a user would do different things about, such as a "ragged" shape from one that
+    "grows", and `hint` completes that advice. `parameter` is the name of the argument, where a message should say it.
     """
 
     kind: str
@@ -56,12 +57,21 @@ class SignatureChange:
     parameter: str = dataclasses.field(default="", compare=False, repr=False)
 
     def __str__(self) -> str:
+        return f"{self.place}: {self.difference}"
+
+    @property
+    def place(self) -> str:
+        """The path, with the parameter's name."""
+        return f"{self.path} ({self.parameter})" if self.parameter else self.path
+
+    @property
+    def difference(self) -> str:
+        """Both sides in words: `shape was (8,), is (5,)`."""
         what = {"number": "static value "}.get(self.kind, f"{self.kind} ")
         if self.kind in ("structure", "committed", "function", "options", "config"):
             what = ""
         now = f"another {self.now}" if self.was == self.now else self.now
-        parameter = f" ({self.parameter})" if self.parameter else ""
-        return f"{self.path}{parameter}: {what}was {self.was}, is {now}"
+        return f"{what}was {self.was}, is {now}"
 
 
 Changes = tuple[SignatureChange, ...]
@@ -222,6 +232,8 @@ def _leaf_changes(path: str, was: Leaf, now: Leaf) -> Iterator[SignatureChange]:
         before, after = (f"{leaf.dtype} ({leaf.source})" if python else leaf.dtype for leaf in (was, now))
         hint = _constructor(was, now) if python else ""
         yield SignatureChange("dtype", path, before, after, variant=key or python, hint=hint)
+    elif was.shape == now.shape and was.layout != now.layout:
+        yield SignatureChange("layout", path, was.layout or "the usual one", now.layout or "the usual one")
     if was.weak_type != now.weak_type:
         before, after = (f"{leaf.weak_type} ({leaf.source})" for leaf in (was, now))
         yield SignatureChange("weak type", path, before, after, 1.0, python, _constructor(was, now))
@@ -270,7 +282,11 @@ def _looks_apart(was: str, now: str) -> float:
 
 def _constructor(was: Leaf, now: Leaf) -> str:
     """The constructor, such as `jnp.float32`, of a dtype that both sides fit in."""
-    name = str(jnp.promote_types(was.dtype, now.dtype)) if was.dtype != now.dtype else now.dtype
+    name = now.dtype
+    if was.dtype != now.dtype:
+        # Under the user's setting "strict" JAX would raise, and it does for the dtypes of keys.
+        with jax.numpy_dtype_promotion("standard"):
+            name = safely(lambda: str(jnp.promote_types(was.dtype, now.dtype)), now.dtype)
     return f"jnp.{name}{'_' if name == 'bool' else ''}"
 
 

@@ -3,9 +3,8 @@
 import contextlib
 import dataclasses
 import threading
-import weakref
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextvars import ContextVar
 from typing import Any
 
@@ -15,6 +14,9 @@ STAGES = ("trace", "lower", "compile")
 
 BUILDING_INPUTS: ContextVar[bool] = ContextVar("perfsuite_building_inputs", default=False)
 """Whether this thread is inside some context's `building_inputs()`."""
+
+TRACING_ON_PURPOSE: ContextVar[bool] = ContextVar("perfsuite_tracing_on_purpose", default=False)
+"""Whether the call that is measured may trace and lower: of it only a backend compile is refused."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,21 +42,44 @@ class FunctionCompiles:
     compiles: int = 0
 
 
+@dataclasses.dataclass(frozen=True)
+class EagerOperation:
+    """An operation of JAX's own that compiled by itself: its name, the first stage that was seen, and its cause."""
+
+    function: str
+    stage: str
+    cause: Any
+
+
 class Compiles:
     """What compiled while a context was open, in any thread.
 
-    A compile that the persistent compilation cache answers counts in `compiles` and in `cache_hits`: the program is
-    still read and loaded. `seconds` is the time that all stages took.
+    A trace is a run of a Python function by which JAX makes a program. `traces` has the outermost ones, `inner_traces`
+    those that are part of another trace or of a lowering: both together are what JAX's own tests count. A compile that
+    the persistent compilation cache answers counts in `compiles` and in `cache_hits`: the program is still read and
+    loaded. `seconds` is the time that all stages took.
     """
 
-    def __init__(self, *, counts: bool = True, forbids: bool = False) -> None:
+    def __init__(
+        self,
+        *,
+        counts: bool = True,
+        forbids: bool = False,
+        refused: tuple[str, ...] = STAGES,
+        only: frozenset[int] = frozenset(),
+    ) -> None:
         self.counts = counts
         self.forbids = forbids
+        self.refused = refused if forbids else ()
+        self.only = only
+        """The identities of the functions that `forbids` is limited to; empty for all."""
         self._lock = threading.Lock()
         self._events: list[CompileEvent] = []
         self._refused: list[tuple[RecompilationError, str]] = []
-        self._functions: list[weakref.ref[Any]] = []
+        self._repairs: list[Callable[[], None]] = []
+        self._eager: list[EagerOperation] = []
         self.cache_hits = 0
+        self.inner_traces = 0
         self.seconds = 0.0
 
     @property
@@ -99,6 +124,11 @@ class Compiles:
         with self._lock:
             self._events.append(event)
 
+    def add_inner_trace(self) -> None:
+        """Count a trace that is part of another trace or of a lowering."""
+        with self._lock:
+            self.inner_traces += 1
+
     def add_cache_hit(self) -> None:
         """Count a compile that the persistent cache answered."""
         with self._lock:
@@ -109,18 +139,32 @@ class Compiles:
         with self._lock:
             self.seconds += seconds
 
-    def refuse(self, error: RecompilationError, function: "weakref.ref[Any] | None") -> None:
-        """Keep an error that is about to be raised, because of a `function` that JAX was about to compile."""
+    def refuse(self, error: RecompilationError, repairs: list[Callable[[], None]]) -> None:
+        """Keep an error that is about to be raised, and what then makes JAX as it was."""
         # A copy without a traceback, whose frames would keep the user's arrays alive until the context closes.
         with self._lock:
             self._refused.append((_error_like(error, str(error)), threading.current_thread().name))
-            if function is not None:
-                self._functions.append(function)
+            self._repairs += repairs
 
-    def functions_refused(self) -> tuple[Any, ...]:
-        """The functions that JAX was about to compile; None for those that are gone."""
+    def add_eager(self, operation: EagerOperation) -> None:
+        """Keep a forbidden operation that is let run, so that the error names all of them."""
         with self._lock:
-            return tuple(reference() for reference in self._functions)
+            # The later stages of one call have the same cause.
+            if not any(operation.cause is known.cause for known in self._eager[-1:]):
+                self._eager.append(operation)
+
+    @property
+    def eager(self) -> tuple[EagerOperation, ...]:
+        """The forbidden operations that ran by themselves."""
+        with self._lock:
+            return tuple(self._eager)
+
+    def repair(self) -> None:
+        """Make JAX as it was before the errors that were raised."""
+        with self._lock:
+            repairs, self._repairs = self._repairs, []
+        for repair in repairs:
+            repair()
 
     def raise_refused(self) -> None:
         """Raise the first of the errors that were kept, if there are any."""

@@ -2,7 +2,10 @@
 
 import contextlib
 import dataclasses
+import functools
+import itertools
 import sys
+import weakref
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
@@ -13,6 +16,7 @@ from perfsuite.measure.arguments import leaves_with_paths
 from perfsuite.measure.call import Call, label_of
 from perfsuite.measure.compat.frameworks import copy_arrays
 from perfsuite.measure.compiles import callsite, causes, compiles, explanation
+from perfsuite.measure.compiles.description import Leaf
 from perfsuite.measure.compiles.signature import (
     Changes,
     Signature,
@@ -21,12 +25,22 @@ from perfsuite.measure.compiles.signature import (
     signature_of,
     with_parameters,
 )
+from perfsuite.measure.compiles.tally import TRACING_ON_PURPOSE
 from perfsuite.measure.errors import MeasurementError, RecompilationError, UnwarmedSignatureError
 
 _MOST_RUNS = 3
 
-Run = tuple[Signature, compiles.Compiles]
-"""The signature of one run, and what compiled in it."""
+_donors: dict[int, tuple["weakref.ref[jax.Array]", str]] = {}
+"""By the identity of a donated array: the label of the call that donated it."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """The signature of one run, what compiled in it, and the leaves of what it returned."""
+
+    signature: Signature
+    counted: compiles.Compiles
+    returned: frozenset[Leaf]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -34,21 +48,25 @@ class Warm:
     """A function, compiled and run once for every one of `signatures`. Calling it calls the function, `fn`.
 
     `compile_seconds` is the time that JAX took to trace, lower and compile, `compiles` the number of backend compiles.
-    Other attributes, such as `lower`, are those of `fn`.
+    `doubled` has the changes between signatures that differ only in weak types, or in what is committed to a device
+    though no run returned it so: most often one was meant, and two are compiled. Other attributes, such as `lower`,
+    are those of `fn`.
     """
 
     fn: Callable
     signatures: tuple[Signature, ...]
     compile_seconds: float
     compiles: int
+    doubled: tuple[Changes, ...]
     _config: causes.Config = dataclasses.field(repr=False)
 
     def __call__(self, *args, **kwargs):
         __tracebackhide__ = True
         if not compiles.forbidden():
             return self.fn(*args, **kwargs)
+        before = compiles.eager_operations()
         try:
-            return self.fn(*args, **kwargs)
+            outputs = self.fn(*args, **kwargs)
         except UnwarmedSignatureError:
             raise
         except RecompilationError as error:
@@ -58,6 +76,11 @@ class Warm:
             if unwarmed is None:
                 raise
             raise unwarmed from None
+        if compiles.eager_operations() == before:
+            return outputs
+        if (unwarmed := self._unwarmed(args, kwargs, where=callsite.location(sys._getframe(1)))) is not None:
+            raise unwarmed
+        return outputs
 
     def __getattr__(self, name: str) -> Any:
         if name == "fn":  # `copy.copy` asks before it sets `fn`.
@@ -107,9 +130,28 @@ def warm(fn: Callable, over: Iterable[tuple | Call]) -> Warm:
     runs: list[Run] = []
     for place, entry in enumerate(_checked_entries(fn, over)):
         runs += _run_entry(fn, entry, f"warm({label_of(fn)}, over=[...]): entry {place}")
-    signatures = tuple(dict.fromkeys(signature for signature, _ in runs))
-    seconds, count = sum(counted.seconds for _, counted in runs), sum(counted.compiles for _, counted in runs)
-    return Warm(fn, signatures, seconds, count, causes.config_now())
+    signatures = tuple(dict.fromkeys(run.signature for run in runs))
+    seconds, count = sum(run.counted.seconds for run in runs), sum(run.counted.compiles for run in runs)
+    statics = callsite.of_function(fn, (), {}).statics
+    return Warm(fn, signatures, seconds, count, tuple(_doubled(runs, signatures, statics)), causes.config_now())
+
+
+def _doubled(runs: list[Run], signatures: tuple[Signature, ...], statics: callsite.Statics | None) -> Iterator[Changes]:
+    """The changes between each two signatures that differ only in weak types and in what is committed."""
+    returned = {_placed(leaf) for run in runs for leaf in run.returned}
+    for before, after in itertools.combinations(signatures, 2):
+        changes = causes.relevant(changes_between(before, after), statics)
+        if not changes or any(change.kind not in ("weak type", "committed") for change in changes):
+            continue
+        # A step commits what it returns, where its batch is committed. Fed back, that is a second signature by intent.
+        committed = {path: leaf for side in (before, after) for path, leaf in side.leaves if leaf.devices}
+        meant = {path for path, leaf in committed.items() if _placed(leaf) in returned}
+        if found := tuple(each for each in changes if each.kind == "weak type" or each.path not in meant):
+            yield found
+
+
+def _placed(leaf: Leaf) -> tuple:
+    return leaf.shape, leaf.dtype, leaf.sharding, leaf.devices
 
 
 @contextlib.contextmanager
@@ -141,25 +183,24 @@ def _run(fn: Callable, args: tuple, kwargs: dict[str, Any]) -> tuple[Any, Run]:
         jax.block_until_ready([array for array in arrays if not array.is_deleted()])
     # Also where nothing compiled now, because it did before perfsuite watched.
     causes.HISTORY.remember(causes.key_of(site), sighting)
-    return outputs, (sighting.signature, counted)
+    returned = frozenset(leaf for _, leaf in signature_of((outputs,)).leaves)
+    return outputs, Run(sighting.signature, counted, returned)
 
 
 def _run_entry(fn: Callable, entry: tuple | Call, where: str) -> list[Run]:
     """Run a tuple once, on copies; a call once, or until nothing compiles where it carries."""
     __tracebackhide__ = True
-    given = entry if isinstance(entry, Call) else Call(fn, entry, {}, 0)
-    if donated := _deleted(given):
-        raise MeasurementError(
-            f"{where}: {donated} was deleted, because an earlier call donated it. Pass a fresh array, "
-            "or use call(fn, ..., carry=n), which moves on to what the function returns"
-        )
+    refuse_deleted(entry if isinstance(entry, Call) else Call(fn, entry, {}, 0), f"{where}: ")
     if isinstance(entry, tuple):
         return [_run(fn, copy_arrays(entry), {})[1]]
     who = f"{where}: {entry.label}"
     runs: list[Run] = []
     for _ in range(_MOST_RUNS if entry.carry else 1):
         before = signature_of(entry.args, entry.kwargs)
+        arrays = [leaf for leaf in jax.tree.leaves((entry.args, entry.kwargs)) if isinstance(leaf, jax.Array)]
         outputs, run = _run(fn, entry.args, entry.kwargs)
+        _remember_donated(arrays, entry.label)
+        del arrays
         runs.append(run)
         entry.carry_on(outputs)
         if donated := _deleted(entry):
@@ -167,9 +208,37 @@ def _run_entry(fn: Callable, entry: tuple | Call, where: str) -> list[Run]:
             if entry.carry:
                 why = f"which carry={entry.carry} does not replace. Carry more outputs, or do not donate it"
             raise MeasurementError(f"{who} donates {donated}, {why}")
-        if not entry.carry or (len(runs) > 1 and not run[1].events):
+        moved = run.counted.compiles if TRACING_ON_PURPOSE.get() else run.counted.events
+        if not entry.carry or (len(runs) > 1 and not moved):
             return runs
     raise MeasurementError(_unsettled(who, changes_between(before, signature_of(entry.args, entry.kwargs))))
+
+
+def refuse_deleted(call: Call, where: str = "") -> None:
+    """Raise `MeasurementError` where arrays of a call are deleted, naming the call that donated them if it is known."""
+    if not (donated := _deleted(call)):
+        return
+    leaves = (leaf for leaf in jax.tree.leaves((call.args, call.kwargs)) if isinstance(leaf, jax.Array))
+    donor = next((_donors[id(leaf)][1] for leaf in leaves if leaf.is_deleted() and id(leaf) in _donors), "")
+    if not donor:
+        raise MeasurementError(
+            f"{where}{donated} was deleted, because an earlier call donated it. Pass a fresh array, "
+            "or use call(fn, ..., carry=n), which moves on to what the function returns"
+        )
+    raise MeasurementError(
+        f"call({call.label}, ...) cannot run: {donated} was deleted, because call({donor}, ...) holds the same "
+        f"array and donates it. Make the state anew for each call: call({call.label}, *make_state(), ...)"
+    )
+
+
+def _remember_donated(arrays: list[jax.Array], label: str) -> None:
+    for array in arrays:
+        if array.is_deleted():
+            _donors[id(array)] = weakref.ref(array, functools.partial(_forget_donated, id(array))), label
+
+
+def _forget_donated(key: int, _: object) -> None:
+    _donors.pop(key, None)
 
 
 def _unsettled(who: str, changes: Changes) -> str:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from typing import Final
 
 _NUMBERED: Final = re.compile(r"(?:bf|[cfsu])([0-9]{1,3})", re.ASCII)
+_TILE: Final = re.compile(r"T\(([0-9,]+)\)", re.ASCII)
 _BITS: Final = {"pred": 8, "token": 0, "opaque": 0}
 
 
@@ -25,15 +26,42 @@ Stack = tuple[Frame, ...]
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Shape:
-    """Element type and sizes of one array; a size that varies (`<=10`) counts as its bound. The layout is left out."""
+    """Element type and sizes of one array; a size that varies (`<=10`) counts as its bound.
+
+    `layout` is as the text has it, `{1,0:T(8,128)}`; arrays that differ in nothing else are equal.
+    """
 
     dtype: str
     dims: tuple[int, ...]
+    layout: str = dataclasses.field(default="", compare=False)
+
+    @property
+    def elements(self) -> int:
+        return math.prod(self.dims)
 
     @property
     def bytes(self) -> int:
         """Without padding and tiling; elements below a byte are packed, and a token or opaque value takes none."""
-        return ((bits_of(self.dtype) or 0) * math.prod(self.dims) + 7) // 8
+        return ((bits_of(self.dtype) or 0) * self.elements + 7) // 8
+
+    @property
+    def tile(self) -> tuple[int, ...]:
+        """The sizes of the tiles that a TPU's layout cuts the array into; empty without tiles."""
+        found = _TILE.search(self.layout)
+        return tuple(int(size) for size in re.findall(r"\d+", found[1])) if found else ()
+
+    @property
+    def allocated_bytes(self) -> int:
+        """With the padding to whole tiles that a TPU's layout asks for."""
+        tile = self.tile
+        order = [int(dim) for dim in re.findall(r"\d+", self.layout.partition(":")[0])]
+        if not tile or sorted(order) != [*range(len(self.dims))]:
+            return self.bytes
+        sizes = [self.dims[dim] for dim in reversed(order)]
+        sizes = [1] * (len(tile) - len(sizes)) + sizes
+        whole = len(sizes) - len(tile)
+        padded = [-(-size // by) * by for size, by in zip(sizes[whole:], tile, strict=True)]
+        return ((bits_of(self.dtype) or 0) * math.prod(sizes[:whole]) * math.prod(padded) + 7) // 8
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -41,8 +69,10 @@ class Instruction:
     """One instruction. Names are without their `%`.
 
     `shapes` are the arrays of the result, a tuple's in order with nested ones flattened. `calls` are the computations
-    that it refers to, in the order of the text. `estimated_cycles` is the TPU compiler's own metric from
-    `backend_config`, of which nothing else is kept. `attributes` are those without a field here, as the text has them.
+    that it refers to, in the order of the text. `attributes` are those without a field here, as the text has them.
+    `literal` is the value of a constant integer. The rest is from `backend_config`, of which nothing else is kept:
+    `estimated_cycles` is the TPU compiler's own metric, `trip_count` how often a loop runs where the CPU's compiler
+    knows it, `cost_estimate` what the author of a Pallas kernel says of its cost.
     """
 
     name: str
@@ -59,6 +89,9 @@ class Instruction:
     parameter: int | None = None
     is_root: bool = False
     attributes: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    literal: int | None = None
+    trip_count: int | None = None
+    cost_estimate: Mapping[str, int] | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,6 +100,10 @@ class Computation:
 
     name: str
     instructions: tuple[Instruction, ...]
+
+    @property
+    def root(self) -> Instruction:
+        return next(op for op in reversed(self.instructions) if op.is_root)
 
 
 @dataclasses.dataclass(frozen=True)

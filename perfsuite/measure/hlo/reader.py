@@ -27,12 +27,16 @@ _INSTRUCTION: Final = re.compile(rf" *+(ROOT )?%?({_NAME}) = ")
 _COMMON: Final = re.compile(rf" *+(ROOT )?%?({_NAME}) = ({_ARRAY_TEXT}) ([a-z][a-z0-9-]*+)\(([^\"()\[\]{{}}\n]*+)\)")
 _OPCODE: Final = re.compile(r" ([a-z][a-z0-9-]*+)\(")
 _ARRAY: Final = re.compile(_ARRAY_TEXT, re.ASCII)
-_LEAF: Final = re.compile(r"([a-z]\w*+)\[([^][]*+)\](?:\{[^{}]*+\})?", re.ASCII)
+_LEAF: Final = re.compile(r"([a-z]\w*+)\[([^][]*+)\](\{[^{}]*+\})?", re.ASCII)
 _SIZE: Final = re.compile(r"(?:<=)?([0-9]{1,18})")
 _COMMENT: Final = re.compile(r"/\*.*?\*/")
 _INNERMOST_BRACKETS: Final = re.compile(r"\([^()]*\)|\[[^\[\]]*\]|\{[^{}]*\}")
 _PERCENT_NAME: Final = re.compile(rf"%({_NAME})")
 _METADATA: Final = re.compile(r'\s*+(\w++)=("(?:[^"\\]++|\\.)*+"|\{[^{}]*+\}|[^\s"{}]++)', re.DOTALL)
+_INTEGER: Final = re.compile(r"-?[0-9]{1,20}")
+_TRIPS: Final = re.compile(r'"known_trip_count":\s*+\{"n":\s*+"?([0-9]{1,18})')
+_ESTIMATE: Final = re.compile(r'"cost_estimate":\s*+\{([^{}]*+)\}')
+_COST: Final = re.compile(r'"(flops|transcendentals|bytes_accessed)":\s*+"?([0-9]{1,30})')
 _CYCLES: Final = re.compile(r'"estimated_cycles":\s*+"?(-?[0-9]{1,18})')
 _INDEX: Final = r"(?:[0-9]{1,9}+(?![0-9])[, ]*+)*+"
 _ALIAS: Final = re.compile(rf"\{{{_INDEX}\}}: \(([0-9]{{1,9}}), \{{({_INDEX})\}}(?:, (?:may|must)-alias)?\)")
@@ -150,7 +154,9 @@ class _ModuleReader(Scanner):
             if not _NUMBER.fullmatch(arguments):
                 self.fail(at, f"expected the number of a parameter, found {arguments[:40]!r}")
             fields["parameter"] = int(arguments)
-        elif opcode != "constant":
+        elif opcode == "constant":
+            fields["literal"] = int(arguments) if _INTEGER.fullmatch(arguments) else None
+        else:
             names = _PERCENT_NAME.findall(arguments) or _bare_operands(arguments)
             fields["operands"] = tuple(map(sys.intern, names))
         end = self.line_end(end)
@@ -187,11 +193,11 @@ class _ModuleReader(Scanner):
     def leaves(self, shape: str, at: int) -> Iterator[Shape]:
         if _COMMENT.sub("", _LEAF.sub("", shape)).strip("b(), "):
             self.fail(at, f"expected a shape, found {shape[:40]!r}")
-        for dtype, sizes in _LEAF.findall(shape):
+        for dtype, sizes, layout in _LEAF.findall(shape):
             dims = [_SIZE.fullmatch(size) for size in sizes.split(",")] if sizes else []
             if bits_of(dtype) is None or not all(dims):
                 self.fail(at, f"expected an element type and sizes, found '{dtype}[{sizes[:40]}]'")
-            yield Shape(sys.intern(dtype), tuple(int(size[1]) for size in dims if size))
+            yield Shape(sys.intern(dtype), tuple(int(size[1]) for size in dims if size), sys.intern(layout))
 
     def attributes(self, opcode: str, at: int) -> tuple[dict[str, Any], int]:
         """What the attributes from here on say, by the fields of `Instruction`."""
@@ -200,9 +206,7 @@ class _ModuleReader(Scanner):
         while attribute := ATTRIBUTE.match(self.text, at):
             key, value, start, at = self.attribute(attribute)
             if key == "backend_config":
-                cycles_at = value.find('"estimated_cycles":')
-                if cycles_at >= 0 and (cycles := _CYCLES.match(value, cycles_at)):
-                    fields["estimated_cycles"] = int(cycles[1])
+                fields |= _configured(value)
             elif key == "metadata":
                 fields["op_name"], fields["stack"] = self.metadata.get(value) or self.described(value)
             elif key in _CALLS:
@@ -228,6 +232,22 @@ class _ModuleReader(Scanner):
             stack = (Frame(file, _number(fields.get("source_line")), ""),)
         found = self.metadata[raw] = unescaped(fields.get("op_name", "")[1:-1]), stack
         return found
+
+
+def _configured(value: str) -> dict[str, Any]:
+    """What `backend_config` says, by the fields of `Instruction`."""
+    fields: dict[str, Any] = {}
+    # Found by their names first: the text of a kernel is megabytes, in which an expression would search for long.
+    for field, name, pattern in (
+        ("estimated_cycles", '"estimated_cycles":', _CYCLES),
+        ("trip_count", '"known_trip_count":', _TRIPS),
+        ("cost_estimate", '"cost_estimate":', _ESTIMATE),
+    ):
+        at = value.find(name)
+        if at >= 0 and (found := pattern.match(value, at)):
+            costs = {key: int(amount) for key, amount in _COST.findall(found[1])}
+            fields[field] = costs if field == "cost_estimate" else int(found[1])
+    return fields
 
 
 def _callees(value: str) -> list[str]:

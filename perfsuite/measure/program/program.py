@@ -26,14 +26,16 @@ An operation that the compiler merges from several may have the paths of all, "j
 class Operation:
     """One thing that the program does. `what` is an opcode, a custom call's target, or a fusion's kind.
 
-    `bytes` are those of its operands and results. `op_name` is JAX's path to it. `source` is the innermost line of the
-    user's that it comes from, None for an operation that the compiler adds.
+    `bytes` are those of its operands and results; in a loop, of an array that it slices only the slice. `op_name` is
+    JAX's path to it. `source` is the innermost line of the user's that it comes from, None for an operation that the
+    compiler adds. `runs` is how often it runs in one run of the program: more than once in a loop.
     """
 
     what: str
     op_name: str
     source: Frame | None
     bytes: int
+    runs: int = dataclasses.field(default=1, kw_only=True)
 
     @property
     def where(self) -> str:
@@ -92,7 +94,9 @@ class Fused(tuple[Fusion, ...]):
 
 @dataclasses.dataclass(frozen=True)
 class Product(Operation):
-    """A matrix product or convolution. `dtypes` are those of its two operands, `flops` counts two per multiply-add.
+    """A matrix product or convolution. `dtypes` are those of its two operands.
+
+    `flops` counts two per multiply-add, of one run of it.
 
     `precision` is "default", "high" or "highest"; the last two take a TPU several passes in bfloat16.
     """
@@ -151,14 +155,19 @@ class Origin:
 class Program(Origin):
     """The facts of one compiled program, for each device that it runs on.
 
+    `flops`, `bytes_accessed`, `transcendentals`, `collective_bytes` and `estimated_cycles` count the body of a loop as
+    often as it runs. `at_least` are the loops for which that depends on data: they count once. `at_most` are the
+    conditionals whose branches cost different amounts: the largest counts. `unestimated` are the kernels without a cost
+    estimate: where there is one, `flops`, `bytes_accessed` and `transcendentals` are None.
+
     `estimated_cycles` is the compiler's own number, to be compared only with that of another program for the same
     device. `bytes_accessed` is the compiler's count: an array that two operations read counts twice, and one that stays
     on the chip counts too.
     """
 
-    flops: float
-    bytes_accessed: float
-    transcendentals: float
+    flops: float | None
+    bytes_accessed: float | None
+    transcendentals: float | None
     argument_bytes: int
     output_bytes: int
     temp_bytes: int
@@ -177,6 +186,9 @@ class Program(Origin):
     transposes: tuple[Operation, ...]
     host_transfers: tuple[Operation, ...]
     estimated_cycles: int
+    at_least: tuple[Operation, ...]
+    at_most: tuple[Operation, ...]
+    unestimated: tuple[Operation, ...]
 
     @property
     def peak_bytes(self) -> int:
@@ -204,14 +216,16 @@ class Program(Origin):
         return None if self.memory_bytes is None else self.memory_bytes - self.peak_bytes
 
     @property
-    def arithmetic_intensity(self) -> float:
-        """FLOP for each byte accessed; 0 for a program that accesses none."""
+    def arithmetic_intensity(self) -> float | None:
+        """FLOP for each byte accessed; 0 for a program that accesses none, None where they are not known."""
+        if self.flops is None or self.bytes_accessed is None:
+            return None
         return self.flops / self.bytes_accessed if self.bytes_accessed else 0.0
 
     @property
     def bound(self) -> Literal["compute", "memory"] | None:
         """What limits the program at the device's published bfloat16 rate and bandwidth."""
-        if self.rates is None or not self.bytes_accessed:
+        if self.rates is None or not self.bytes_accessed or self.arithmetic_intensity is None:
             return None
         ridge = self.rates.peak_flops["bf16"] / self.rates.memory_bandwidth
         return "compute" if self.arithmetic_intensity > ridge else "memory"
@@ -237,7 +251,7 @@ class Program(Origin):
 
     @property
     def collective_bytes(self) -> int:
-        return sum(collective.bytes for collective in self.collectives)
+        return sum(collective.bytes * collective.runs for collective in self.collectives)
 
     def fuses(self, *names: str) -> Fused:
         """The kernels that hold an operation of every name, as a tuple, which is true if there are any.
@@ -252,7 +266,8 @@ class Program(Origin):
     def __repr__(self) -> str:
         device = f"for {self.target}" if self.target else f"on {self.device_kind}"
         fusions = plural(len(self.fusions), "fusion")
-        return f"<program of {self.label} {device}: {fusions}, {self.flops:.3g} FLOP>"
+        flops = "unknown" if self.flops is None else f"{self.flops:.3g}"
+        return f"<program of {self.label} {device}: {fusions}, {flops} FLOP>"
 
 
 def place_of(source: Frame) -> str:

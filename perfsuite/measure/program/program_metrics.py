@@ -43,6 +43,12 @@ _FACTS: tuple[tuple[str, str, Kind], ...] = (
 )
 """Name, unit and kind. The attribute of `Program` has the same name; a count is the length of a tuple."""
 
+_OF_ALL_RUNS = ("flops", "transcendentals", "bytes accessed", "collective bytes", "estimated cycles")
+"""The facts that depend on how often loops run, and on which branches are taken."""
+
+FACTS = tuple(name for name, _, _ in _FACTS)
+"""The names of all facts. Not every compiler tells each of them."""
+
 _ATTRIBUTES = {"memory margin": "margin_bytes"}
 _HIGHER_IS_BETTER = ("alias bytes", "memory margin")
 
@@ -69,10 +75,10 @@ def _metric(program: Program, value: Any, name: str, unit: str, kind: Kind) -> M
     if isinstance(value, tuple):
         amounts, value = [(part, 1) for part in value], len(value)
     elif name == "flops":
-        amounts = [(product, product.flops) for product in program.products]
+        amounts = [(product, product.flops * product.runs) for product in program.products]
     elif name in ("bytes accessed", "collective bytes"):
         parts = program.operations if name == "bytes accessed" else program.collectives
-        amounts = [(part, part.bytes) for part in parts]
+        amounts = [(part, part.bytes * part.runs) for part in parts]
     detail, places = (program.memory_use, None) if name == "peak bytes" else _detail(amounts)
     return Metric(
         f"{program.label} {name}",
@@ -83,7 +89,19 @@ def _metric(program: Program, value: Any, name: str, unit: str, kind: Kind) -> M
         detail=detail,
         places=places,
         target=program.target,
+        at_least=places_of(program.at_least) if name in _OF_ALL_RUNS and value else (),
+        at_most=places_of(program.at_most) if name in _OF_ALL_RUNS and value else (),
     )
+
+
+def places_of(operations: Iterable[Operation]) -> tuple[str, ...]:
+    """Where the operations are, each place once."""
+    return tuple(dict.fromkeys(operation.where for operation in operations))
+
+
+def kernels_of(operations: Iterable[Operation]) -> tuple[str, ...]:
+    """The name and the place of kernels: `attention at model.py:42 in layer`."""
+    return tuple(dict.fromkeys(f"{operation.what} at {operation.where}" for operation in operations))
 
 
 def _detail(
@@ -93,6 +111,8 @@ def _detail(
     sums: collections.Counter[str] = collections.Counter()
     largest: dict[str, tuple[int, str]] = {}
     for operation, amount in parts:
+        if not amount:  # of a loop without iterations
+            continue
         part = operation.part
         sums[part] += amount
         if operation.source is not None and amount > largest.get(part, (-1, ""))[0]:

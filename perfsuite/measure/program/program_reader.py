@@ -5,9 +5,13 @@ import re
 import site
 import sysconfig
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import NamedTuple
 
+from perfsuite.measure.hlo.cost_model import CostModel
 from perfsuite.measure.hlo.hlo_module import Frame, Instruction, Module, Shape
 from perfsuite.measure.hlo.product_flops import product_flops
+from perfsuite.measure.hlo.runs import Runs, runs_of
+from perfsuite.measure.hlo.trip_counts import trip_counts
 from perfsuite.measure.program.program import NAME, DonatedArgument, Fusion, Operation, Origin, Product, Program
 
 _CONTROL = frozenset(("while", "conditional", "call", "async-start"))
@@ -41,8 +45,17 @@ _LIBRARIES = tuple(
 )
 
 
-_Placed = tuple[Instruction, tuple[Shape, ...]]
-"""An instruction and the shapes of its operands."""
+_KERNELS = ("__gpu$xla.gpu.triton", "mosaic_gpu", "mosaic_gpu_v2", "tpu_custom_call")
+"""Custom calls that run a kernel of the user's, whose cost only the user knows."""
+
+
+class _Placed(NamedTuple):
+    """An instruction, the shapes of its operands, the computation that it is in, and how often that runs."""
+
+    op: Instruction
+    operands: tuple[Shape, ...]
+    within: str
+    runs: int
 
 
 def read_program(
@@ -54,18 +67,34 @@ def read_program(
 ) -> Program:
     """The facts of a compiled program.
 
-    `cost` is XLA's cost analysis ("flops", "bytes accessed", "transcendentals"), `memory` its memory statistics
-    (`argument_size_in_bytes` and so on).
+    `cost` is XLA's cost analysis ("flops", "bytes accessed", "transcendentals"), which counts the body of a loop once
+    and lacks what it does not know; `memory` its memory statistics (`argument_size_in_bytes` and so on).
     """
+    counts = trip_counts(module)
+    once, model = CostModel(module, {}), CostModel(module, counts)
+    runs = runs_of(module, counts)
     # All instructions, and those that run by themselves: in the entry, in loops and in branches, not inside fusions.
-    everything = list(_placed(module, lambda op: op.calls))
-    kernels = list(_placed(module, lambda op: op.calls if op.opcode in _CONTROL else ()))
+    everything = list(_placed(module, runs, lambda op: op.calls))
+    kernels = list(_placed(module, runs, lambda op: op.calls if op.opcode in _CONTROL else ()))
     collectives = tuple(_collectives(everything))
+    unestimated = _operations(everything, _unestimated)
+
+    def counted(name: str, field: str) -> float | None:
+        """A cost with the runs of loops, which XLA's own leaves out."""
+        if unestimated:
+            return None
+        if not counts and name in cost:
+            return max(cost[name], 0.0)
+        first, all_runs = getattr(once.total(), field), getattr(model.total(), field)
+        # What the model has otherwise than the compiler is in the loops as it is elsewhere.
+        beside = max(cost.get(name, first), 0.0) - first
+        return float(round(all_runs + (beside * all_runs / first if first else beside)))
+
     return Program(
         **{field.name: getattr(origin, field.name) for field in dataclasses.fields(origin)},
-        flops=max(cost.get("flops", 0.0), 0.0),
-        bytes_accessed=max(cost.get("bytes accessed", 0.0), 0.0),
-        transcendentals=max(cost.get("transcendentals", 0.0), 0.0),
+        flops=counted("flops", "flops"),
+        bytes_accessed=counted("bytes accessed", "bytes"),
+        transcendentals=counted("transcendentals", "transcendentals"),
         argument_bytes=memory["argument_size_in_bytes"],
         output_bytes=memory["output_size_in_bytes"],
         temp_bytes=memory["temp_size_in_bytes"],
@@ -73,9 +102,11 @@ def read_program(
         code_bytes=memory["generated_code_size_in_bytes"],
         donations_asked=len(donations),
         lost_donations=tuple(_lost(donations, module)),
-        fusions=tuple(_fusion(module, placed) for placed in kernels if placed[0].opcode == "fusion"),
-        operations=_operations(kernels, _work),
-        products=tuple(_product(placed) for placed in everything if placed[0].opcode in _PRODUCTS),
+        fusions=tuple(_fusion(module, placed) for placed in kernels if placed.op.opcode == "fusion"),
+        operations=tuple(
+            _sliced(model, runs, placed, _operation(placed, what)) for placed in kernels if (what := _work(placed.op))
+        ),
+        products=tuple(_product(placed) for placed in everything if placed.op.opcode in _PRODUCTS),
         collectives=collectives,
         resharding=tuple(
             each for each in collectives if each.what in _RESHARDS and _ASKED_FOR.isdisjoint(NAME.findall(each.op_name))
@@ -84,11 +115,18 @@ def read_program(
         copies=_operations(kernels, lambda op: "copy" if _only_copies(module, op) else None),
         transposes=_operations(everything, lambda op: "transpose" if op.opcode == "transpose" else None),
         host_transfers=_operations(everything, _host_transfer),
-        estimated_cycles=sum(op.estimated_cycles or 0 for op, _ in kernels),
+        estimated_cycles=sum((placed.op.estimated_cycles or 0) * placed.runs for placed in kernels),
+        at_least=tuple(
+            _operation(placed, "while")
+            for placed in everything
+            if counts.get((placed.within, placed.op.name), 0) is None
+        ),
+        at_most=tuple(_operation(placed, "conditional") for placed in everything if _branches_differ(model, placed.op)),
+        unestimated=unestimated,
     )
 
 
-def _placed(module: Module, calls: Callable[[Instruction], Iterable[str]]) -> Iterator[_Placed]:
+def _placed(module: Module, runs: Runs, calls: Callable[[Instruction], Iterable[str]]) -> Iterator[_Placed]:
     """The instructions of the entry and of every computation that it reaches by `calls`, each once."""
     reached = {module.entry: None}
     waiting = [module.entry]
@@ -101,20 +139,39 @@ def _placed(module: Module, calls: Callable[[Instruction], Iterable[str]]) -> It
         computation = module.computations[name]
         shapes = {op.name: op.shapes for op in computation.instructions}
         for op in computation.instructions:
-            yield op, tuple(shape for operand in op.operands for shape in shapes[operand])
+            operands = tuple(shape for operand in op.operands for shape in shapes[operand])
+            yield _Placed(op, operands, name, runs.times[name])
 
 
 def _operations(among: Iterable[_Placed], what: Callable[[Instruction], str | None]) -> tuple[Operation, ...]:
     """Those instructions for which `what` has a name."""
-    return tuple(
-        Operation(name, op.op_name, source_of(op.stack), _bytes(op.shapes) + _bytes(operands))
-        for op, operands in among
-        if (name := what(op))
-    )
+    return tuple(_operation(placed, name) for placed in among if (name := what(placed.op)))
+
+
+def _operation(placed: _Placed, what: str) -> Operation:
+    op = placed.op
+    size = _bytes(op.shapes) + _bytes(placed.operands)
+    return Operation(what, op.op_name, source_of(op.stack), size, runs=placed.runs)
+
+
+def _sliced(model: CostModel, runs: Runs, placed: _Placed, operation: Operation) -> Operation:
+    """An operation with the bytes that it reads: each iteration of a loop has a slice of the same array."""
+    if placed.within not in runs.looped:
+        return operation
+    return dataclasses.replace(operation, bytes=model.instruction(placed.within, placed.op).bytes)
+
+
+def _branches_differ(model: CostModel, op: Instruction) -> bool:
+    return op.opcode == "conditional" and len({model.computation(name) for name in op.calls}) > 1
+
+
+def _unestimated(op: Instruction) -> str | None:
+    lacks = op.custom_call_target in _KERNELS and op.cost_estimate is None
+    return op.name.partition(".")[0] if lacks else None
 
 
 def _fusion(module: Module, placed: _Placed) -> Fusion:
-    op, operands = placed
+    op, operands, *_ = placed
     parts = [part for part in _inside(module, op) if part.opcode not in ("parameter", "constant")]
     op_names = frozenset(part.op_name for part in parts if part.op_name)
     names = {name for op_name in op_names for name in NAME.findall(op_name)} | {part.opcode for part in parts}
@@ -126,6 +183,7 @@ def _fusion(module: Module, placed: _Placed) -> Fusion:
         _bytes(op.shapes) + _bytes(operands),
         frozenset(names),
         op_names,
+        runs=placed.runs,
     )
 
 
@@ -149,7 +207,7 @@ def _only_copies(module: Module, op: Instruction) -> bool:
 
 
 def _product(placed: _Placed) -> Product:
-    op, operands = placed
+    op, operands, *_ = placed
     left, right = operands[:2]
     precision = max(re.findall(r"high\w*", op.attributes.get("operand_precision", "")), key=len, default="default")
     return Product(
@@ -160,13 +218,14 @@ def _product(placed: _Placed) -> Product:
         dtypes=(left.dtype, right.dtype),
         precision=precision,
         flops=product_flops(op, left, right),
+        runs=placed.runs,
     )
 
 
 def _collectives(everything: Iterable[_Placed]) -> Iterator[Operation]:
     """Each collective once: of an asynchronous one its start, or what that wraps."""
     chains = set()
-    for op, operands in everything:
+    for op, operands, _, runs in everything:
         kind = op.opcode.removesuffix("-start")
         if kind not in _COLLECTIVES:
             continue
@@ -176,7 +235,7 @@ def _collectives(everything: Iterable[_Placed]) -> Iterator[Operation]:
             if part in chains:
                 continue
             chains.add(part)
-        yield Operation(kind, op.op_name, source_of(op.stack), _moved_bytes(op, _bytes(operands)))
+        yield Operation(kind, op.op_name, source_of(op.stack), _moved_bytes(op, _bytes(operands)), runs=runs)
 
 
 def _moved_bytes(op: Instruction, into: int) -> int:

@@ -16,6 +16,7 @@ from perfsuite.measure.compiles.description import text_of_array
 from perfsuite.measure.compiles.warmup import borrowed, warm
 from perfsuite.measure.errors import MeasurementError
 from perfsuite.measure.measurement import Metric
+from perfsuite.measure.words import folded
 
 NAMED = 12
 """How many arrays a metric names, the largest first."""
@@ -31,7 +32,12 @@ class UndonatedArray:
     reason: str
 
     def __str__(self) -> str:
-        return f"{self.path} {self.what} ({self.bytes:,} bytes): {self.reason}"
+        return f"{self.path} {self.about}"
+
+    @property
+    def about(self) -> str:
+        """What it is and why it lives on."""
+        return f"{self.what} ({self.bytes:,} bytes): {self.reason}"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,8 +63,8 @@ class StepDonation:
         ]
 
     def in_words(self) -> str:
-        """One line for each of the largest arrays that were not donated."""
-        lines = [str(leaf) for leaf in self.undonated]
+        """The largest arrays that were not donated, those that are alike in one line."""
+        lines = [f"{place} {about}" for place, about in folded((leaf.path, leaf.about) for leaf in self.undonated)]
         more = [f"and {len(lines) - NAMED} more"] if len(lines) > NAMED else []
         return "\n".join(lines[:NAMED] + more)
 

@@ -26,8 +26,8 @@ FUNCTIONS_KEPT = 12
 class HostCalls:
     """Function calls of one warm call. `by_function` maps "module:function" to its calls, the busiest first.
 
-    `by_origin` has the same calls by what the user's code called, and where; `origin_of` names for each function the
-    origin of most of its calls.
+    `by_responsible` has the same calls by the Python function that is called or that calls into C, `by_origin` by what
+    the user's code called, and where; `origin_of` names for each responsible function the origin of most of its calls.
     """
 
     label: str
@@ -36,14 +36,15 @@ class HostCalls:
     by_function: dict[str, int]
     by_origin: dict[CallOrigin, int] = dataclasses.field(default_factory=dict, compare=False)
     origin_of: dict[str, CallOrigin] = dataclasses.field(default_factory=dict, compare=False)
+    by_responsible: dict[str, int] = dataclasses.field(default_factory=dict, compare=False)
 
     @property
     def total(self) -> int:
         return self.python_calls + self.c_calls
 
     def metrics(self, name: str) -> list[Metric]:
-        """One count. Its detail has the busiest functions, its places what the user's code called."""
-        busiest = dict(list(self.by_function.items())[:FUNCTIONS_KEPT])
+        """One count. Its detail has the responsible functions, its places what the user's code called."""
+        busiest = dict(list(self.by_responsible.items())[:FUNCTIONS_KEPT])
         places = {function: str(self.origin_of[function]) for function in busiest if function in self.origin_of}
         return [Metric(f"{name} host calls", self.total, "calls", "count", detail=busiest, places=places or None)]
 
@@ -59,7 +60,7 @@ def host_calls(call: Call, *, exact: bool = True) -> HostCalls:
     __tracebackhide__ = True
     with borrowed(call) as subject:
         warm(subject.fn, over=[subject])
-        with compiles.forbid():
+        with compiles.steady_state():
             repeats = sorted((_count(subject) for _ in range(REPEATS)), key=lambda profile: profile.total)
     totals = [profile.total for profile in repeats]
     if exact and len(set(totals)) == len(totals):
@@ -69,7 +70,13 @@ def host_calls(call: Call, *, exact: bool = True) -> HostCalls:
         )
     least = repeats[0]
     return HostCalls(
-        call.label, least.python_calls, least.c_calls, least.by_function(), least.by_origin(), least.origin_of()
+        call.label,
+        least.python_calls,
+        least.c_calls,
+        least.by_function(),
+        least.by_origin(),
+        least.origin_of(),
+        least.by_responsible(),
     )
 
 

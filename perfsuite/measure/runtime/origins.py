@@ -44,7 +44,8 @@ class CallProfile:
     def __init__(self) -> None:
         self.python_calls = 0
         self.c_calls = 0
-        self._calls: collections.Counter[tuple[str, CallOrigin]] = collections.Counter()
+        # By function, by the Python function that is responsible for the call, and by origin.
+        self._calls: collections.Counter[tuple[str, str, CallOrigin]] = collections.Counter()
         self._depth = 0  # of Python frames below the library's function that the user's code called
         self._origin = CallOrigin("")
 
@@ -55,39 +56,44 @@ class CallProfile:
     def __call__(self, frame: FrameType, event: str, callee: Any) -> None:
         if event == "call":
             self.python_calls += 1
-            name = f"{_module(frame)}:{frame.f_code.co_qualname}"
+            name = _name(frame)
             if self._depth:
                 self._depth += 1
             else:
                 self._origin = CallOrigin(jax_stack.behind_filter(frame) or name, _caller(frame.f_back))
                 self._depth = int(_is_elsewhere(frame))
-            self._calls[name, self._origin] += 1
+            self._calls[name, name, self._origin] += 1
         elif event == "c_call":
             self.c_calls += 1
             name = _c_name(callee)
-            self._calls[name, self._origin if self._depth else CallOrigin(name, _caller(frame))] += 1
+            by = name if _is_harness(_module(frame)) else _name(frame)
+            self._calls[name, by, self._origin if self._depth else CallOrigin(name, _caller(frame))] += 1
         elif event == "return" and self._depth:
             self._depth -= 1
 
     def forget_last(self, function: str) -> None:
         """Take out a call of a C function that the harness made."""
         self.c_calls -= 1
-        self._calls[function, CallOrigin(function)] -= 1
+        self._calls[function, function, CallOrigin(function)] -= 1
 
     def by_function(self) -> dict[str, int]:
         """Calls of each function, the busiest first and equals in order of their names."""
-        return _busiest((name, calls) for (name, _), calls in self._calls.items())
+        return _busiest((name, calls) for (name, _, _), calls in self._calls.items())
+
+    def by_responsible(self) -> dict[str, int]:
+        """Calls of each Python function and of the C functions that it calls: 500 of `check`, not of `isinstance`."""
+        return _busiest((by, calls) for (_, by, _), calls in self._calls.items())
 
     def by_origin(self) -> dict[CallOrigin, int]:
         """Calls made below each call in the user's code."""
-        return _busiest((origin, calls) for (_, origin), calls in self._calls.items())
+        return _busiest((origin, calls) for (_, _, origin), calls in self._calls.items())
 
     def origin_of(self) -> dict[str, CallOrigin]:
-        """The origin of most calls of each function."""
+        """The origin of most calls of each function of `by_responsible`."""
+        sums = _busiest(((by, origin), calls) for (_, by, origin), calls in self._calls.items())
         most: dict[str, CallOrigin] = {}
-        for name, origin in sorted(self._calls, key=lambda key: (-self._calls[key], str(key[1]))):
-            if self._calls[name, origin] > 0:
-                most.setdefault(name, origin)
+        for by, origin in sums:
+            most.setdefault(by, origin)
         return most
 
 
@@ -103,7 +109,7 @@ def _caller(frame: FrameType | None) -> str:
     """The user's line and function, in `frame` or around it; "" if the harness called."""
     while frame is not None and (module := _module(frame)).partition(".")[0] in _TRANSPARENT:
         frame = frame.f_back
-    if frame is None or module == _HARNESS or module.startswith(f"{_HARNESS}."):
+    if frame is None or _is_harness(module):
         return ""
     return f"{os.path.basename(frame.f_code.co_filename)}:{frame.f_lineno} in {frame.f_code.co_name}"
 
@@ -112,6 +118,14 @@ def _is_elsewhere(frame: FrameType) -> bool:
     # The code that Equinox generates to flatten modules has no module, that of a named tuple has one of its own.
     top = _module(frame).partition(".")[0]
     return top == "?" or top.startswith("namedtuple_") or (top in _ELSEWHERE and top not in _TRANSPARENT)
+
+
+def _is_harness(module: str) -> bool:
+    return module == _HARNESS or module.startswith(f"{_HARNESS}.")
+
+
+def _name(frame: FrameType) -> str:
+    return f"{_module(frame)}:{frame.f_code.co_qualname}"
 
 
 def _module(frame: FrameType) -> str:

@@ -1,4 +1,4 @@
-"""A cache on disk, of what compilers and profilers said: one gzip'd JSON file an entry.
+"""A cache on disk, of what compilers said: one gzip'd JSON file an entry.
 
 A cache may only save time, so nothing here fails a run. A damaged entry counts as absent and is replaced; a folder that
 cannot be written is left alone. When all entries take more than `LIMIT_BYTES`, those used longest ago go.

@@ -16,7 +16,7 @@ import numpy as np
 from perfsuite.measure import peers
 from perfsuite.measure.call import Call, carried
 from perfsuite.measure.compiles import compiles
-from perfsuite.measure.compiles.warmup import Warm, warm
+from perfsuite.measure.compiles.warmup import Warm, refuse_deleted, warm
 from perfsuite.measure.errors import MeasurementError
 from perfsuite.measure.timing.clock import calls_per_block, now_ns, tick_ns
 from perfsuite.measure.timing.readiness import SLOW_NS, waiting_for
@@ -52,7 +52,7 @@ class Subject:
         self.source = call
         try:
             warm(fn, over=[self.call])
-            with compiles.forbid():  # a call that compiles when it is warm has no steady state
+            with compiles.steady_state():  # a call that compiles when it is warm has no steady state
                 self._calibrate()
         finally:
             self.give_back()
@@ -89,6 +89,8 @@ def subjects_alike(*calls: Call) -> list[Subject]:
     1.29 to return and 0.97 to ready (2-core x86-64 machine, jax 0.10.2).
     """
     subjects = [Subject(call) for call in calls]
+    for subject in subjects:  # another one may have donated its arrays by now
+        refuse_deleted(subject.call)
     _wait_alike(subjects)
     # A call too short for a coarse clock takes none of its ticks.
     most = int(max(1, SLOW_NS // max(1, *(subject.call_ns for subject in subjects))))
@@ -228,7 +230,7 @@ def columns_us(samples: list[Sample], label: str) -> np.ndarray:
 def steady(*subjects: Subject) -> Iterator[None]:
     """Sample inside: no collections, and a compile raises. Gives the subjects back, whatever happens."""
     try:
-        with collector_off(), compiles.forbid():
+        with collector_off(), compiles.steady_state():
             yield
     finally:
         for subject in subjects:

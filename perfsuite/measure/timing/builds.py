@@ -86,6 +86,7 @@ def compare_builds(
         reference_us=np.concatenate([part.reference_us for part in parts]),
         seconds=sum(part.seconds for part in parts),
         builds=count,
+        slowed=max(part.slowed for part in parts),
     )
 
 

@@ -37,6 +37,7 @@ from perfsuite.measure.timing.block import (
     steady,
     subjects_alike,
 )
+from perfsuite.measure.timing.load import slowed, usage
 from perfsuite.measure.words import plural
 
 LEAST_PAIRS = 3
@@ -67,7 +68,8 @@ class Comparison:
     candidate - reference in microseconds. Whoever holds the budget sets `verdict`. `candidate_us` and `reference_us`
     are the samples, shape (pairs, 2), the columns to return and to ready, in the order of sampling, `window` of them in
     each window. `seconds` is the time that counts against the most that was asked for. `builds` is how many builds of
-    both calls gave the samples; of several, the intervals are over the builds (`timing.builds`).
+    both calls gave the samples; of several, the intervals are over the builds (`timing.builds`). `slowed` is the
+    factor by which other processes may have slowed the candidate, 1 or more.
     """
 
     candidate: str
@@ -81,6 +83,7 @@ class Comparison:
     verdict: str = "new"
     window: int = 1
     builds: int = 1
+    slowed: float = 1.0
 
     @property
     def candidate_median_us(self) -> float:
@@ -109,7 +112,7 @@ class Comparison:
         ratio = Metric(f"{name} ratio to {self.until}", self.ratio.value, "x", "info", samples=self.pairs)
         overhead = Metric(f"{name} overhead to {self.until}", self.overhead_us.value, "us", "info", samples=self.pairs)
         if self.bounded:
-            ratio = dataclasses.replace(ratio, kind="ratio", interval=self.ratio.interval)
+            ratio = dataclasses.replace(ratio, kind="ratio", interval=self.ratio.interval, slowed=self.slowed)
             overhead = dataclasses.replace(overhead, interval=self.overhead_us.interval)
         return [ratio, overhead]
 
@@ -167,7 +170,7 @@ def compare_calls(
     turns = Turns(sides, seed if peers.alone() else peers.agreed(random.getrandbits(53) if seed is None else seed))
     what = f"comparing {candidate.label} with {reference.label}"
     with steady(*sides), progress.sampling(what, seconds) as report:
-        started = time.monotonic()
+        started, used = time.monotonic(), usage()
         looks = Looks(_burn_in(turns, seconds), error)
         burnt_in = time.monotonic()
         while True:
@@ -182,6 +185,8 @@ def compare_calls(
             if report is not None:  # between windows, whose order is random: its cost falls on either side alike
                 report()
             turns.take(looks.window)
+        candidate_s, reference_s = candidate_us[:, column].sum(), reference_us[:, column].sum()
+        factor = slowed(used, float(candidate_s / (candidate_s + reference_s)))
     return Comparison(
         candidate=candidate.label,
         reference=reference.label,
@@ -192,6 +197,7 @@ def compare_calls(
         reference_us=reference_us,
         seconds=burnt_in - started + sampling,
         window=looks.window,
+        slowed=factor,
     )
 
 

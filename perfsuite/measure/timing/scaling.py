@@ -26,6 +26,7 @@ from perfsuite.measure.timing.block import (
     steady,
     subjects_alike,
 )
+from perfsuite.measure.timing.load import slowed, usage
 
 Scaled = Literal["return", "ready", "host_calls"]
 MakeCall = Callable[[int], tuple[Call, float]]
@@ -42,7 +43,8 @@ class Scaling:
 
     `units` and `values` have shape (sizes,); a value is the median over the rounds. `per_unit` is the median of the
     slopes of the rounds, so drift between the rounds does not reach it. Its interval is that within this run; the next
-    run may lie outside.
+    run may lie outside. `slowed` is the factor by which other
+    processes may have slowed it, 1 or more.
     """
 
     label: str
@@ -53,6 +55,7 @@ class Scaling:
     intercept: float
     r_squared: float
     rounds: int
+    slowed: float = 1.0
 
     @property
     def what(self) -> str:
@@ -69,6 +72,7 @@ class Scaling:
         if self.metric != "host_calls":
             interval = slope.interval if self.rounds >= LEAST_FOR_MEDIAN else None  # the range of a few is no interval
             per_unit = Metric(f"{name} per unit", slope.value, "us/unit", "time", "lower", interval, self.rounds)
+            per_unit = dataclasses.replace(per_unit, slowed=self.slowed)
             return [per_unit, *line]
         largest = self.units.argmax()
         exact = Metric(f"{name} at {self.units[largest]:g}", int(self.values[largest]), "calls", "count")
@@ -85,6 +89,7 @@ def fit_scaling(
     `MeasurementError` when `make_call` gives the same units for all of them.
     """
     calls, units = _calls_of(make_call, sizes)
+    used = usage()
     if metric == "host_calls":
         values = np.asarray([float(host_calls(each).total) for each in calls])
         rounds, slopes, hidden = 1, np.asarray([line_fit(units, values)[0]]), 0.0
@@ -96,7 +101,7 @@ def fit_scaling(
         hidden = rounding_us(*subjects) * float(np.abs(weights).sum())
     _, intercept, r_squared = line_fit(units, values)
     per_unit = Estimate(float(np.median(slopes)), median_within_run(slopes).widened(hidden))
-    return Scaling(calls[0].label, metric, units, values, per_unit, intercept, r_squared, rounds)
+    return Scaling(calls[0].label, metric, units, values, per_unit, intercept, r_squared, rounds, slowed(used))
 
 
 def _calls_of(make_call: MakeCall, sizes: Sequence[int]) -> tuple[list[Call], np.ndarray]:

@@ -83,7 +83,9 @@ class Watch:
                 if now - due < self.every_s / 2 and self._entered == entered:
                     # The code runs on meanwhile: a frame that cannot be described is one look fewer.
                     with contextlib.suppress(Exception):
-                        places[_place_of(sys._current_frames()[self._watched])] += 1
+                        place = _place_of(sys._current_frames()[self._watched])
+                        if self._entered == entered:  # it may have returned while its frame was described
+                            places[place] += 1
             due = max(due, time.perf_counter() - self.every_s) + self.every_s
 
 

@@ -13,6 +13,7 @@ from perfsuite.measure.stack_room import with_room
 from perfsuite.measure.stats.error_rates import INFORMING_ERROR
 from perfsuite.measure.stats.intervals import LEAST_FOR_MEDIAN, median_is_known, median_within_run, quantile_interval
 from perfsuite.measure.timing.block import Sample, Subject, columns_us, rounding_us, run_block, steady
+from perfsuite.measure.timing.load import slowed, usage
 
 LEAST_SAMPLES = 100
 LEAST_WITH_END = 368
@@ -46,7 +47,8 @@ class Timing:
 
     `to_return` is what the host pays, `to_ready` what the user waits. Where both are alike, the call waits for the
     device, or the device is done before the host. `calls_per_block` is above 1 where one call is too short for the
-    clock; `harness_us` is the cost of measuring, which no sample includes.
+    clock; `harness_us` is the cost of measuring, which no sample includes. `slowed` is the factor by which other
+    processes may have slowed it meanwhile, 1 or more.
     """
 
     label: str
@@ -55,6 +57,7 @@ class Timing:
     samples_us: np.ndarray  # (samples,), to ready
     calls_per_block: int
     harness_us: float
+    slowed: float = 1.0
 
     suffixes: ClassVar = (" to return", " to ready", " p99")
 
@@ -70,7 +73,7 @@ class Timing:
             (self.to_ready.p99_us, self.to_ready.p99_interval_us),
         )
         return [
-            Metric(name + suffix, value, "us", "time", "lower", interval, len(self.samples_us))
+            Metric(name + suffix, value, "us", "time", "lower", interval, len(self.samples_us), slowed=self.slowed)
             for suffix, (value, interval) in zip(self.suffixes, metrics, strict=True)
         ]
 
@@ -89,6 +92,7 @@ def time_call(call: Call, *, seconds: float = 5.0, least_samples: int = LEAST_SA
     # Several processes agree once in 10 blocks, or in the blocks that take a hundredth of the time.
     agreement = peers.Sparing(int(min(10, max(1, seconds * 1e7 / max(subject.call_ns * subject.calls, 1)))))
     with steady(subject), progress.sampling(f"timing {call.label}", seconds) as report:
+        used = usage()
         deadline = time.monotonic() + seconds
         while len(samples) < 3 or agreement.going_on(lambda: time.monotonic() < deadline):
             if report is not None:
@@ -99,6 +103,7 @@ def time_call(call: Call, *, seconds: float = 5.0, least_samples: int = LEAST_SA
                 columns = np.asarray(peers.slowest(samples)).T
                 if peers.agreed(all(median_is_known(column, PRECISION) for column in columns)):
                     break
+        factor = slowed(used)
     to_return, to_ready = columns_us(peers.slowest(samples), call.label).T
     rounding = rounding_us(subject)
     return Timing(
@@ -108,6 +113,7 @@ def time_call(call: Call, *, seconds: float = 5.0, least_samples: int = LEAST_SA
         samples_us=to_ready,
         calls_per_block=subject.calls,
         harness_us=sum(subject.harness) / 1e3,
+        slowed=factor,
     )
 
 

@@ -121,7 +121,7 @@
       filter(made);
     }
     const named = [...tables.keys()].find((id) => hash.startsWith(`${id}.`));
-    if (named) document.getElementById(named).closest("section").scrollIntoView();
+    if (named) reveal(named);
   }
 
   // A link to something in a closed part of the page opens it.
@@ -129,7 +129,7 @@
     const target = id && document.getElementById(decodeURIComponent(id));
     if (!target) return;
     for (let part = target; part; part = part.parentElement) if (part.tagName === "DETAILS") part.open = true;
-    target.scrollIntoView();
+    (tables.has(id) ? target.closest("section") : target).scrollIntoView();
   }
 
   document.querySelectorAll("table.sortable").forEach(sortable);

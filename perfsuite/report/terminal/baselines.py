@@ -4,7 +4,7 @@ import collections
 import re
 from collections.abc import Sequence
 
-from perfsuite.gate.baseline import Baselines, Entry
+from perfsuite.gate.baseline import Baselines, Entry, name_of
 from perfsuite.history.comparing import OUTCOMES, Difference, Outcome, version_lines
 from perfsuite.history.source import CALIBRATION, Source
 from perfsuite.measure.words import change, number, plural, span
@@ -30,6 +30,11 @@ def file_lines(source: Source, selected: Baselines, paint: Paint = uncolored) ->
     """The header of a file, and its selected metrics, test by test."""
     table = _calibration if selected.device.startswith(CALIBRATION) else _metrics
     return [*_header(source, selected, paint), "", *table(selected, paint)]
+
+
+def header_lines(source: Source, paint: Paint = uncolored) -> list[str]:
+    """A file, how many metrics it has, and their environments."""
+    return _header(source, source.baselines, paint)
 
 
 def difference_lines(
@@ -75,11 +80,13 @@ def _header(source: Source, selected: Baselines, paint: Paint) -> list[str]:
 def _metrics(selected: Baselines, paint: Paint) -> list[str]:
     rows, tests = [], []
     for test, entries in sorted(selected.metrics.items()):
-        for name, entry in sorted(entries.items()):
+        for id, entry in sorted(entries.items()):
             tests.append(test)
             kind = f"{entry.kind}, higher is better" if entry.better == "higher" else entry.kind
             origin = f"reported: {entry.source}" if entry.source else entry.provenance
-            rows.append((f"  {clipped(name)}", span(entry.value, entry.interval), entry.unit, kind, origin))
+            rows.append(
+                (f"  {clipped(name_of(id, entry))}", span(entry.value, entry.interval), entry.unit, kind, origin)
+            )
     return _under_their_tests(("metric", "value", "unit", "kind", "provenance"), rows, tests, paint)
 
 

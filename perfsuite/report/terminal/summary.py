@@ -1,6 +1,5 @@
-"""The terminal of a session with --perf: its header, and the closing summary that lists every gate."""
+"""The terminal of a session with --perf: its header, and the closing summary."""
 
-import collections
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -8,25 +7,17 @@ import pytest
 
 from perfsuite.gate.baseline_file import SaveResult
 from perfsuite.gate.environment import is_known_kind, namesakes
-from perfsuite.gate.verdict import Gate, Verdict
+from perfsuite.gate.verdict import Gate
 from perfsuite.measure.io import relative
-from perfsuite.measure.measurement import title
-from perfsuite.measure.words import number, plural, span
+from perfsuite.measure.words import number, plural
 from perfsuite.report import text
 from perfsuite.report.model import SavedChange, SavedFile
-from perfsuite.report.terminal.output import by_test, clipped
+from perfsuite.report.terminal.metric_table import metric_table
+from perfsuite.report.terminal.overview import COLORS, Line, explanations, overview
+from perfsuite.session.records import TestRecord
 from perfsuite.session.session import PerfSession
 
-COLORS: dict[Verdict, dict[str, bool]] = {
-    "fail": {"red": True},
-    "inconclusive": {"yellow": True},
-    "improved": {"green": True},
-    "not comparable": {"yellow": True},
-    "new": {"cyan": True},
-}
 _CHANGE_COLORS = {"better": {"green": True}, "worse": {"red": True}}
-EXPLAINED: tuple[Verdict, ...] = ("fail", "inconclusive", "not comparable", "improved")
-"""The table is followed by the reasons of these verdicts, in this order."""
 
 
 def session_header(session: PerfSession, rootpath: Path) -> list[str]:
@@ -52,24 +43,38 @@ def session_summary(
     rootpath: Path,
     saved: Sequence[SaveResult],
     not_saved: str,
+    gone: Sequence[Gate] = (),
 ) -> None:
-    """Every gate of the session in one table, then what needs a look, then what was saved."""
+    """How the gates of the session ended, in few lines; with -v a table of all before. Then what was saved.
+
+    Failures are in pytest's own section, each once. `gone` are the gates of recorded metrics whose tests are gone.
+    """
     gates = [gate for record in session.records for gate in record.gates]
-    if gates:
+    width, saving = reporter.config.get_terminal_writer().fullwidth, bool(session.options.save)
+    if gates or gone:
         reporter.section("perfsuite", sep="=")
-        _table(reporter, gates)
-        _explanations(reporter, gates)
-        for test, name in () if session.options.save else session.missing():
-            advice = "pytest --perf-save trims it"
-            reporter.line(f"missing: {test}: {name} has a baseline but was not measured: {advice}", yellow=True)
-        counts = collections.Counter(gate.verdict for gate in gates)
-        verdicts = ", ".join(f"{count} {name}" for name, count in counts.most_common())
-        reporter.line(f"{plural(len(gates), 'metric')}: {verdicts}")
+        if gates and reporter.config.get_verbosity() > 0:
+            for line, gate in metric_table(gates, width):
+                reporter.line(line, **(COLORS.get(gate.verdict, {}) if gate else {}))
+            _write(reporter, explanations([gate for record in session.records for gate in _untold(record)]))
+        _write(reporter, overview(gates, gone, saving=saving, width=width))
     _programs(reporter, session, rootpath)
     for result in saved:
         _saved(reporter, SavedFile.of(result, rootpath))
     if not_saved:
         reporter.line(not_saved, red=True, bold=True)
+
+
+def _untold(record: TestRecord) -> list[Gate]:
+    """The gates without the one that the message of a failed test explains."""
+    failed = sorted((gate for gate in record.gates if gate.failed), key=lambda gate: gate.strict is not None)
+    told = failed[:1] if not record.passed else []
+    return [gate for gate in record.gates if not any(gate is each for each in told)]
+
+
+def _write(reporter: pytest.TerminalReporter, lines: Sequence[Line]) -> None:
+    for line, markup in lines:
+        reporter.line(line, **markup)
 
 
 def _programs(reporter: pytest.TerminalReporter, session: PerfSession, rootpath: Path) -> None:
@@ -78,13 +83,24 @@ def _programs(reporter: pytest.TerminalReporter, session: PerfSession, rootpath:
     if compiled or cached:
         where = f"the cache ({relative(session.cache, rootpath)})" if session.cache else "a cache"
         reporter.line(f"{plural(compiled + cached, 'program')}: {compiled} compiled, {cached} from {where}")
+    for kernel in dict.fromkeys(kernel for record in session.records for kernel in record.unestimated):
+        reporter.line(text.without_estimate(kernel), yellow=True)
 
 
 def _saved(reporter: pytest.TerminalReporter, file: SavedFile) -> None:
-    reporter.line(f"{file.path} {file.summary}")
-    for change in file.changes:
-        if change.old is not None:
-            reporter.line(f"  {_in_words(change)}", **_CHANGE_COLORS.get(change.direction, {}))
+    reporter.line(f"{file.path}: {file.summary}")
+    worse, gone = file.changed("update", "worse"), file.changed("trim")
+    better, other = file.changed("update", "better"), file.changed("update", "not comparable")
+    for changes, about in (
+        (worse, f"{len(worse)} got worse and {'was' if len(worse) == 1 else 'were'} accepted"),
+        (gone, f"{len(gone)} removed, because no test makes {'it' if len(gone) == 1 else 'them'} any more"),
+        (better, f"{len(better)} better"),
+        (other, f"{len(other)} replaced, because the two cannot be compared"),
+    ):
+        if changes:
+            reporter.line(f"  {about}:", **_CHANGE_COLORS.get(changes[0].direction, {}))
+            for change in changes:
+                reporter.line(f"    {_in_words(change)}")
 
 
 def _file_name(session: PerfSession, rootpath: Path) -> list[str]:
@@ -100,42 +116,14 @@ def _file_name(session: PerfSession, rootpath: Path) -> list[str]:
 
 def _baselines(session: PerfSession, target: str | None, rootpath: Path) -> str:
     count = sum(map(len, session.baselines_of(target).metrics.values()))
-    recorded = plural(count, "metric") if count else "no metrics yet: pytest --perf-save records them"
+    none = "no metrics yet" + ("" if session.options.save else ": pytest --perf-save records them")
+    recorded = plural(count, "metric") if count else none
     return f"{relative(session.path_of(target), rootpath)} ({recorded})"
 
 
-def _table(reporter: pytest.TerminalReporter, gates: Sequence[Gate]) -> None:
-    rows = [
-        (
-            f"  {title(clipped(gate.metric.name), gate.metric.target)}",
-            span(gate.metric.value, gate.metric.interval),
-            gate.metric.unit,
-            "" if gate.limit is None else number(gate.limit),
-            gate.source or "",
-            "" if gate.baseline is None else number(gate.baseline),
-            gate.verdict,
-        )
-        for gate in gates
-    ]
-    columns = ("metric", "value", "unit", "limit", "from", "baseline", "verdict")
-    head, lines = by_test(columns, rows, [gate.test for gate in gates])
-    reporter.line(head, bold=True)
-    for line, index in lines:
-        reporter.line(line, **({} if index is None else COLORS.get(gates[index].verdict, {})))
-
-
-def _explanations(reporter: pytest.TerminalReporter, gates: Sequence[Gate]) -> None:
-    for verdict in EXPLAINED:
-        for gate in gates:
-            if gate.verdict == verdict:
-                reporter.line(f"{verdict}: {gate.test}: {text.in_full(gate)}", **COLORS[verdict])
-    if new := sum(gate.verdict == "new" for gate in gates):
-        reporter.line(f"new: {text.without_baseline(new)}", **COLORS["new"])
-
-
 def _in_words(change: SavedChange) -> str:
-    where = f"{change.action} {change.test}: {change.name}"
+    where = f"{change.test}: {change.name}"
     if change.new is None or change.old is None:
         return where
     versions = f" ({', '.join(change.versions)})" if change.versions else ""
-    return f"{where}: {number(change.old)} -> {number(change.new)} {change.unit}, {change.direction}{versions}"
+    return f"{where}: {number(change.old)} -> {number(change.new)} {change.unit}{versions}"

@@ -87,15 +87,16 @@ def _foot(check: Check, paint: Paint) -> Iterator[str]:
     yield (
         f"{plural(len(check.changes), 'metric')}: {_counted(check.changes)}"
         if check.changes
-        else "no metric was measured on both sides"
+        else "no metric was made with both sets of packages"
     )
     lost = sum(test.worse for test in check.tests)
     if check.worse:
         tests = f" and {plural(lost, 'test')} no longer {'passes' if lost == 1 else 'pass'}" if lost else ""
         worse = sum(change.called == "worse" for change in check.changes)
         yield paint(f"worse: {plural(worse, 'metric')}{tests}", "red")
-    else:
-        yield paint("nothing is worse", "green")
+    elif check.compared:
+        open_ = sum(change.called == "undecided" for change in check.changes)
+        yield paint(f"nothing is known to be worse: {open_} undecided" if open_ else "nothing is worse", "green")
 
 
 def _counted(changes: Sequence[MetricChange]) -> str:

@@ -14,7 +14,7 @@ import pytest
 from flax import nnx
 
 from perfsuite.measure.compat import jax_stack
-from perfsuite.measure.compiles import callsite
+from perfsuite.measure.compiles import callsite, compiles
 
 STARTS = "/jax/core/compile/"
 X = jnp.ones(3)
@@ -82,17 +82,26 @@ def test_jax_defines_its_operations_in_its_own_modules(seen):
     assert seen
 
 
-def test_the_fast_path_is_found_and_cleared():
-    def step(x):
-        return x * 2
+@pytest.mark.parametrize("transform", [lambda fn: fn, jax.grad], ids=["alone", "grad"])
+def test_what_an_error_leaves_in_jaxs_caches_is_found_and_removed(transform):
+    found = []
 
-    jitted = jax.jit(step)
-    jitted(X)
-    assert type(jitted).__name__ == "PjitFunction"
-    assert jitted._cache_size() == 1
-    jax_stack.restore_fast_path([step])
-    assert jitted._cache_size() == 0, "PjitFunction cannot be found, or has no `_clear_cache` any more"
-    jax_stack.restore_fast_path([])
+    def step(x):
+        if not found:
+            found.extend(jax_stack.repairs(sys._getframe()))
+            raise ValueError("once")
+        return (x * 2).sum()
+
+    call = transform(jax.jit(step))
+    with pytest.raises(ValueError, match="once"):
+        call(X)
+    assert len(found) == 2, "JAX has other names for the frames of a call or of a trace"
+    for repair in found:
+        repair()
+    call(X)
+    with compiles.count() as counted:
+        transform(jax.jit(step))(X)
+    assert counted.traces == 0, "the trace that failed is still in JAX's cache"
 
 
 @pytest.mark.parametrize("how", ["jitted", "ahead of time"])

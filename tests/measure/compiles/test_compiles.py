@@ -119,6 +119,47 @@ def test_after_a_refusal_jax_works_as_fast_as_before(jit, stage):
         assert python_calls(step, known) <= warm_calls + 10
 
 
+def made_anew(fn):
+    return lambda x: jax.jit(fn)(x)
+
+
+@pytest.mark.parametrize("make", [jax.jit, made_anew])
+@pytest.mark.parametrize(
+    "transform",
+    [
+        lambda fn: fn,
+        jax.grad,
+        lambda fn: lambda x: jax.vjp(fn, x)[1](jnp.float32(1)),
+        lambda fn: jax.vmap(lambda x: fn(x[None])),
+        lambda fn: lambda x: jax.linearize(fn, x)[1](x),
+        lambda fn: lambda x: jax.jvp(jax.grad(fn), (x,), (x,)),
+        lambda fn: lambda x: jax.lax.scan(lambda carry, y: (carry + fn(y[None]), None), 0.0, x)[0],
+    ],
+    ids=["alone", "grad", "vjp", "vmap", "linearize", "hvp", "scan"],
+)
+def test_after_refusals_under_a_transformation_jax_works_as_before(make, transform):
+    """Of the calls and traces that an error ends, JAX itself keeps none in its caches, and says so to nobody."""
+
+    def fresh():
+        return transform(make(lambda x: (x * x * 3).sum()))
+
+    def warm_calls(step):
+        for _ in range(4):
+            step(LONG)
+        return python_calls(step, LONG)
+
+    expected = warm_calls(fresh())
+    step = fresh()
+    for _ in range(3):
+        with pytest.raises(RecompilationError), compiles.forbid():
+            step(LONG)
+    with pytest.raises(RecompilationError), compiles.forbid():
+        make(step)(SHORT)
+    # Whether a cache is full is known to some 20 calls, and to 40 of the 6,000 of a scan that is traced anew. Caches that
+    # an error has spoilt cost 2,000 and more.
+    assert warm_calls(step) <= 1.02 * expected + 30
+
+
 @pytest.mark.parametrize("stage", ["trace", "lower", "compile"])
 def test_a_refusal_loses_no_donated_argument(stage):
     step = jax.jit(lambda x: x + 1, donate_argnums=0)
@@ -291,3 +332,36 @@ def test_errors_survive_pickling():
     error = RecompilationError("message", function="step", stage="trace", changes=("args[0]: dtype was a, is b",))
     copy = pickle.loads(pickle.dumps(error))
     assert (str(copy), copy.function, copy.stage, copy.changes) == ("message", "step", "trace", error.changes)
+
+
+def traced_anew(x):
+    return jax.make_jaxpr(lambda x: x + 1)(x)
+
+
+def lowered_anew(x):
+    return jax.jit(lambda x: x + 1).lower(x)
+
+
+def compiled_anew(x):
+    return jax.jit(lambda x: x + 1)(x)
+
+
+@pytest.mark.parametrize("function", [traced_anew, lowered_anew])
+def test_a_measured_call_that_traces_is_told_how_to_say_that_it_is_meant_to(function):
+    with pytest.raises(RecompilationError, match=r"perf\.time\(call, traces=True\)"), compiles.steady_state():
+        function(SHORT)
+    with compiles.tracing_allowed(True), compiles.steady_state():
+        function(SHORT)
+    with pytest.raises(RecompilationError), compiles.steady_state():
+        function(SHORT)
+
+
+def test_a_call_that_is_meant_to_trace_may_not_compile_and_what_forbids_all_goes_on_to():
+    with compiles.tracing_allowed(True):
+        with pytest.raises(RecompilationError) as error, compiles.steady_state():
+            compiled_anew(SHORT)
+        assert error.value.stage == "compile"
+        assert "traces=True" not in str(error.value)
+        with pytest.raises(RecompilationError) as error, compiles.forbid(), compiles.steady_state():
+            traced_anew(SHORT)
+    assert error.value.stage == "trace"

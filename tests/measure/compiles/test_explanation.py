@@ -1,12 +1,19 @@
 """The message of a recompilation: what is listed, and what to do."""
 
+import functools
+import os
+
 import jax
 import jax.numpy as jnp
+import numpy as np
+import optax
 import pytest
 from support.compiling import LONG, SHORT, refusal, total
 
 from perfsuite.measure.compiles import compiles
 from perfsuite.measure.errors import RecompilationError
+
+HERE = os.path.relpath(__file__)
 
 
 @pytest.fixture(autouse=True)
@@ -18,12 +25,105 @@ def watching():
 
 def test_many_differences_are_cut_short():
     step = jax.jit(lambda tree: total(tree))
-    before, after = ([jnp.ones(size) for _ in range(20)] for size in (3, 4))
+    before, after = ([jnp.ones(size + place) for place in range(20)] for size in (30, 60))
     step(before)
     error = refusal(step, after)
     assert len(error.changes) == 20
     assert "  and 14 more\n" in str(error)
     assert len(str(error).splitlines()) == 10
+
+
+def test_the_same_difference_of_many_leaves_is_one_line():
+    step = jax.jit(lambda tree, x: total(tree) + x)
+    before, after = ([jnp.ones(size) for _ in range(14)] for size in (3, 4))
+    step(before, 1.0)
+    error = refusal(step, after, jnp.ones(2))
+    assert len(error.changes) >= 15
+    assert "\n  14 leaves of args[0]: shape was (3,), is (4,)\n  args[1]: " in str(error)
+
+
+CONFIGURATIONS = [
+    ("jax_numpy_dtype_promotion", "strict"),
+    ("jax_numpy_rank_promotion", "raise"),
+    ("jax_debug_key_reuse", True),
+    ("jax_debug_nans", True),
+    ("jax_debug_infs", True),
+    ("jax_check_tracer_leaks", True),
+    ("jax_enable_checks", True),
+    ("jax_enable_x64", True),
+    ("jax_transfer_guard", "log"),
+    ("jax_legacy_prng_key", "error"),
+    ("jax_disable_jit", False),
+    ("jax_explain_cache_misses", True),
+    ("jax_log_compiles", True),
+]
+
+
+@pytest.mark.parametrize(("option", "value"), CONFIGURATIONS)
+@pytest.mark.parametrize("transform", [lambda fn: fn, jax.grad], ids=["alone", "grad"])
+def test_messages_are_whole_in_every_configuration(option, value, transform):
+    """Describing a call runs no operation of JAX's, so no setting can make it fail."""
+    step = transform(jax.jit(lambda x, rate: (x * 2).sum()))
+    numbers, key = jnp.ones(3), jax.random.key(0)
+    changed = [(numbers, 1), (numbers, 0.5), (jnp.ones(4), key), (jnp.ones((2, 2)), None), (numbers, jnp.int8(1))]
+    before = jax.config.values[option]
+    jax.config.update(option, value)
+    try:
+        for args in changed:
+            with pytest.raises(RecompilationError) as raised, compiles.forbid():
+                step(*args)
+            assert "could not describe" not in str(raised.value)
+            step(*args)
+    finally:
+        jax.config.update(option, before)
+
+
+def test_every_operation_that_runs_by_itself_is_named_under_the_function_that_leads_to_it():
+    jax.clear_caches()
+    start = np.ones(13, np.float32)
+
+    def leapfrog(position):
+        return optax.tree.add(position, jnp.sin(position))
+
+    def hmc_step(position):
+        return leapfrog(position) * jnp.float32(2)
+
+    with pytest.raises(RecompilationError) as raised, compiles.forbid():
+        hmc_step(start)
+    lines = str(raised.value).splitlines()
+    assert lines[0].endswith("eager operations ran outside any jitted function and were compiled, each for its shapes")
+    assert lines[1].startswith("  in `leapfrog` at ")
+    assert "`sin`, `add`" in lines[1]
+    assert lines[2].startswith("  in `hmc_step` at ")
+    assert "`multiply`" in lines[2]
+
+
+def test_an_operation_of_an_installed_library_is_named_under_the_users_function():
+    source = "def diag(x):\n    return jnp.cos(x)\n"
+    library = {"jnp": jnp, "__name__": "sampler"}
+    exec(compile(source, "/usr/lib/site-packages/sampler.py", "exec"), library)
+    start = np.ones(17, np.float32)
+
+    def hmc_step(position):
+        return library["diag"](position)
+
+    with pytest.raises(RecompilationError) as raised, compiles.forbid():
+        hmc_step(start)
+    message = str(raised.value)
+    assert f"at {HERE}:" in message
+    assert "(/usr/lib/site-packages/sampler.py:2)" in message
+
+
+def test_known_signatures_are_those_of_the_function_itself():
+    def body(x):
+        return x * 2
+
+    others = [jax.jit(functools.wraps(body)(lambda x: body(x))) for _ in range(3)]
+    for other in others:
+        other(jnp.ones(3))
+    step = jax.jit(body)
+    step(jnp.ones(3))
+    assert "nearest of 1 known signature." in str(refusal(step, jnp.ones(4)))
 
 
 def test_nothing_found_is_said_with_what_was_compared():

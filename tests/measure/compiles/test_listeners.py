@@ -86,12 +86,28 @@ def test_the_seconds_leave_out_what_the_listener_itself_takes(monkeypatch, descr
     monkeypatch.setattr(monitor, "time", clock)
     monkeypatch.setattr(monitor, "sighting_of", slow)
     with compiles.count() as counted:
-        for stage in ("jaxpr_trace_duration", "backend_compile_duration"):
+        for stage in ("jaxpr_to_mlir_module_duration", "backend_compile_duration"):
             event, function = f"/jax/core/compile/{stage}", f"step_{stage}"
             jax.monitoring.record_scalar(event, 0.0, fun_name=function)
             jax.monitoring.record_event_duration_secs(event, 1.0, fun_name=function)
-    assert (counted.traces, counted.compiles) == (1, 1)
+    assert (counted.lowerings, counted.compiles) == (1, 1)
     assert counted.seconds == 2 * (1.0 - described_in)
+
+
+@pytest.mark.parametrize("described_in", [0.0, 1000.0])
+def test_the_seconds_of_a_trace_leave_it_out_too(monkeypatch, described_in):
+    clock, real = Clock(), monitor.sighting_of
+
+    def slow(site):
+        clock.now += described_in
+        return real(site)
+
+    monkeypatch.setattr(monitor, "time", clock)
+    monkeypatch.setattr(monitor, "sighting_of", slow)
+    with compiles.count() as counted:
+        doubling().trace(SHORT)
+    assert counted.traces == 1
+    assert (counted.seconds > 0) == (described_in == 0)
 
 
 def test_nothing_is_called_on_the_hit_path():

@@ -2,6 +2,7 @@
 
 import contextlib
 import copy
+import functools
 import os
 
 import equinox as eqx
@@ -317,6 +318,26 @@ def test_arguments_that_were_donated_before_are_named():
             warm(step, over=over)
 
 
+def test_a_call_over_arrays_that_another_call_donated_names_both():
+    @functools.partial(jax.jit, donate_argnums=0)
+    def train_step(state, x):
+        return {"w": state["w"] + x}
+
+    def eval_step(state, x):
+        return state["w"] + x
+
+    state = {"w": jnp.zeros(3) + 0}
+    training, evaluating = call(train_step, state, SHORT, carry=1), call(eval_step, state, SHORT)
+    warm(train_step, over=[training])
+    with pytest.raises(MeasurementError) as error:
+        warm(eval_step, over=[evaluating])
+    assert str(error.value) == (
+        "call(eval_step, ...) cannot run: args[0]['w'] was deleted, because call(train_step, ...) holds the same array "
+        "and donates it. Make the state anew for each call: call(eval_step, *make_state(), ...)"
+    )
+    warm(train_step, over=[training])  # which has moved on
+
+
 def test_a_call_that_donates_what_it_does_not_carry_is_named():
     step = jax.jit(lambda state, x: (state + x, x + 1), donate_argnums=(0, 1))
     with pytest.raises(MeasurementError, match=r"donates args\[0\].*carry=n"):
@@ -384,3 +405,34 @@ def test_what_was_warmed_is_known_also_where_it_had_compiled_unseen():
 def test_warming_while_compiles_are_forbidden_is_refused():
     with pytest.raises(RecompilationError), compiles.forbid():
         warm(doubling(jax.jit), over=[(SHORT,)])
+
+
+@pytest.mark.parametrize(
+    ("over", "kinds"),
+    [
+        ([(jnp.asarray(0.5),), (jnp.asarray(0.5, jnp.float32),)], ["weak type"]),
+        ([(SHORT,), (jax.device_put(SHORT, jax.devices()[0]),)], ["committed"]),
+        ([(0.5,), (jnp.float32(0.5),)], ["weak type"]),
+        ([(SHORT,), (LONG,)], []),
+        ([(SHORT,), (jnp.ones(3, jnp.int32),)], []),
+        ([(SHORT,), (jax.device_put(LONG, jax.devices()[0]),)], []),
+    ],
+)
+def test_signatures_that_were_meant_to_be_one_are_found(over, kinds):
+    # What it returns is never like what it takes.
+    warmed = warm(jax.jit(lambda x: x.astype(int).sum() if isinstance(x, jax.Array) else x), over=over)
+    assert [change.kind for changes in warmed.doubled for change in changes] == kinds
+
+
+def test_a_state_that_is_fed_back_committed_is_meant():
+    step = jax.jit(lambda state, batch: state + batch)
+    batch = jax.device_put(SHORT, jax.devices()[0])
+    assert warm(step, over=[call(step, SHORT, batch, carry=1)]).doubled == ()
+    step = jax.jit(lambda state, batch: state - batch)
+    assert warm(step, over=[(SHORT, batch), (step(SHORT, batch), batch)]).doubled == ()
+
+
+def test_a_state_that_is_fed_back_with_another_weak_type_is_found():
+    step = jax.jit(lambda state: state + jnp.float32(1))
+    (changes,) = warm(step, over=[call(step, jnp.asarray(0.0), carry=1)]).doubled
+    assert [change.kind for change in changes] == ["weak type"]

@@ -1,9 +1,6 @@
 """`measure.profiler.trace_growth`: which operations take longer than before."""
 
-import json
-
-from perfsuite.measure.profiler.trace_growth import Profile, grew, profile_of, where_time_went
-from perfsuite.measure.serialise import made, plain
+from perfsuite.measure.profiler.trace_growth import grew, profile_of, where_time_went
 
 
 def test_growth_is_per_run_and_the_most_grown_comes_first(steps):
@@ -51,8 +48,3 @@ def test_a_single_profile_has_its_ten_longest_operations(steps):
     assert lines[0] == "traced, a run: host 0 us, device 186 us, idle share 0.000; the longest operations:"
     assert lines[1] == "  jit_step: exp11: 21 us, 1 time"
     assert len(lines) == 1 + 10
-
-
-def test_a_profile_survives_being_kept(steps):
-    profile = profile_of(steps(dot=100, tanh=3), steps(dot=110, exp=1))
-    assert made(Profile, json.loads(json.dumps(plain(profile)))) == profile

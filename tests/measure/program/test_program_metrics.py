@@ -37,7 +37,7 @@ def test_the_parts_of_collective_and_peak_bytes_sum_up_to_them(name):
 @EVERY
 def test_the_parts_of_flops_are_the_products(name):
     detail = metrics(FACTS[name])["flops"].detail or {}
-    assert sum(detail.values()) == sum(product.flops for product in FACTS[name].products)
+    assert sum(detail.values()) == sum(product.flops * product.runs for product in FACTS[name].products)
 
 
 @EVERY

@@ -41,7 +41,30 @@ def test_all_that_a_library_does_is_of_the_call_that_the_user_made():
 def test_every_call_has_one_origin():
     counted = host_calls(call(eqx.filter_jit(lambda x: x + 1), jnp.ones(2)))
     assert sum(counted.by_origin.values()) == sum(counted.by_function.values()) == counted.total
-    assert set(counted.origin_of) == set(counted.by_function)
+    assert sum(counted.by_responsible.values()) == counted.total
+    assert set(counted.origin_of) == set(counted.by_responsible)
+
+
+def test_the_function_that_calls_into_c_is_responsible_and_not_the_c_function():
+    def _check_value(value):
+        return isinstance(value, int) and not isinstance(value, bool)
+
+    def body():
+        return [_check_value(value) for value in range(3)]
+
+    counted = host_calls(call(body))
+    check, own = (f"{__name__}:{each.__qualname__}" for each in (_check_value, body))
+    assert counted.by_function["builtins:isinstance"] == 6
+    assert (counted.by_function[check], counted.by_responsible[check]) == (3, 9)
+    assert (*counted.metrics("step")[0].detail,)[:1] == (check,)
+    assert "builtins:isinstance" not in counted.by_responsible
+    assert str(counted.origin_of[check]).startswith("builtins:isinstance at ")
+    assert own in counted.by_responsible
+
+
+def test_a_c_function_that_is_called_by_nobody_is_responsible_itself():
+    counted = host_calls(call(len, "abc"))
+    assert counted.by_responsible == {"builtins:len": 1}
 
 
 def test_the_users_own_calls_are_each_an_origin_at_the_line_that_makes_them():

@@ -381,6 +381,7 @@ def test_contexts_nest_and_each_counts():
 
 
 def everything_that_is_replaced() -> list:
+    from perfsuite.measure.compat import program_runs
     from perfsuite.measure.compat import transfer_internals as internals
 
     return [
@@ -388,7 +389,7 @@ def everything_that_is_replaced() -> list:
         vars(internals.array.ArrayImpl)["copy_to_host_async"],
         np.asarray if sys.version_info < (3, 12) else internals.array.ArrayImpl.__buffer__,
         internals.xla_client.batched_device_put,
-        internals.api._post_hook_state.get_global(),
+        program_runs.api._post_hook_state.get_global(),
         internals.callback.pure_callback_impl,
         internals.callback.io_callback_impl,
         internals.debugging.debug_callback_p.impl,

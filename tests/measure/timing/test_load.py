@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from perfsuite.measure.errors import MeasurementError
-from perfsuite.measure.timing import load as neighbours
-from perfsuite.measure.timing.load import busy_neighbours, cores
+from perfsuite.measure.timing import load
+from perfsuite.measure.timing.load import Usage, busy_neighbours, cores
 
 NEEDS_PROC = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="reads /proc")
 
@@ -64,14 +64,14 @@ def test_none_is_left_when_one_of_them_cannot_be_started(monkeypatch):
         return started[0]
 
     subprocess_popen = subprocess.Popen
-    monkeypatch.setattr(neighbours.subprocess, "Popen", popen)
+    monkeypatch.setattr(load.subprocess, "Popen", popen)
     with pytest.raises(OSError, match="no more processes"), busy_neighbours(2):
         pass
     assert started[0].poll() is not None
 
 
 def test_one_that_ends_at_once_is_an_error(monkeypatch):
-    monkeypatch.setattr(neighbours, "_BUSY", "pass")
+    monkeypatch.setattr(load, "_BUSY", "pass")
     with pytest.raises(MeasurementError, match="a busy process could not be started with"), busy_neighbours(1):
         pass
 
@@ -90,3 +90,63 @@ def test_none_is_left_when_this_process_is_killed():
     while runs(pid):
         assert time.monotonic() < deadline, "it goes on without its parent"
         time.sleep(0.01)
+
+
+@NEEDS_PROC
+def test_what_other_processes_use_is_not_this_processs_own():
+    before = load.usage()
+    assert before is not None
+    with busy_neighbours(cores()) as pids:
+        began = [ticks(pid) for pid in pids]
+        while sum(ticks(pid) - start for pid, start in zip(pids, began, strict=True)) < 50:  # half a second
+            time.sleep(0.01)
+    after = load.usage()
+    assert after is not None
+    tick = 1 / os.sysconf("SC_CLK_TCK")
+    others = after.all_processes - before.all_processes - (after.own - before.own)
+    assert others >= (50 - 2 * cores()) * tick
+
+
+BEFORE = Usage(clock=10.0, all_processes=100.0, own=5.0, waited=1.0)
+
+
+def after(seconds, own, others, waited):
+    tick = cores() / os.sysconf("SC_CLK_TCK")
+    used = BEFORE.all_processes + own + others + tick
+    return Usage(BEFORE.clock + seconds, used, BEFORE.own + own, BEFORE.waited + waited)
+
+
+@pytest.mark.parametrize(
+    ("others", "waited", "part", "factor"),
+    [
+        (0.0, 8.0, 1.0, 1),  # its own threads waited for each other
+        (0.5, 8.0, 1.0, 2),  # half of the machine was left
+        (0.5, 0.0, 1.0, 1),  # what it did not want
+        (0.9, 0.2, 1.0, 1.25),  # it lost a fifth of the time
+        (0.9, 0.2, 0.5, 1 / 0.6),  # all of which may have been that half's
+        (1.0, 8.0, 1.0, 1e9),
+    ],
+)
+def test_a_call_is_slowed_by_what_others_use_and_no_more_than_it_waits(others, waited, part, factor):
+    now = after(4.0, 0.3, others * 4.0 * cores(), waited * 4.0)
+    assert now.slowed(BEFORE, part) == pytest.approx(factor)
+
+
+def test_no_time_and_less_than_a_tick_slow_nothing():
+    assert BEFORE.slowed(BEFORE, 1.0) == 1
+    assert after(1.0, 0.5, -0.001, 9.0).slowed(BEFORE, 1.0) == 1
+
+
+def test_a_system_that_does_not_say_and_a_group_have_no_load(monkeypatch):
+    monkeypatch.setattr(load.peers, "alone", lambda: False)
+    assert load.usage() is None
+    assert load.slowed(None) == load.slowed(BEFORE) == 1
+
+
+def test_the_work_of_the_allowed_cores_is_read_without_what_is_idle_or_counted_twice():
+    tick = os.sysconf("SC_CLK_TCK")
+    # user nice system idle iowait irq softirq steal guest guest_nice
+    stat = "cpu  9 9 9 9 9 9 9 9 9 9\ncpu0 1 2 4 1000 1000 8 16 32 1 2\ncpu1 64 0 0 5 5 0 0 0 0 0\nintr 5 6\n"
+    assert load.busy_seconds(stat, {0}) * tick == pytest.approx(63)
+    assert load.busy_seconds(stat, {0, 1}) * tick == pytest.approx(127)
+    assert load.busy_seconds(stat, ()) == 0

@@ -1,26 +1,15 @@
 """`measure.timing.scheduling`: the time that the operating system took away."""
 
-import contextlib
 import os
 import time
 
 import pytest
+from support.one_processor import on_one_processor
 
 from perfsuite.measure.timing import scheduling
 from perfsuite.measure.timing.load import busy_neighbours
 
 NEEDS_SCHEDSTAT = pytest.mark.skipif(not scheduling.is_known(), reason="needs Linux's schedstat")
-
-
-@contextlib.contextmanager
-def on_one_processor():
-    """This process and those that it starts meanwhile."""
-    before = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, {min(before)})
-    try:
-        yield
-    finally:
-        os.sched_setaffinity(0, before)
 
 
 @NEEDS_SCHEDSTAT

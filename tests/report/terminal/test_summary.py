@@ -1,4 +1,4 @@
-"""The terminal: the session's header, the summary of every gate, and what was saved."""
+"""The terminal: the session's header, what closes it, and what was saved."""
 
 import dataclasses
 from pathlib import Path
@@ -10,7 +10,7 @@ from perfsuite.gate.baseline import Baselines, Change, Entry
 from perfsuite.gate.baseline_file import SaveResult
 from perfsuite.gate.environment import Environment
 from perfsuite.gate.verdict import Gate
-from perfsuite.measure.measurement import Interval, Metric
+from perfsuite.measure.measurement import Metric
 from perfsuite.report.terminal.summary import session_header, session_summary
 
 HERE = Environment("TPU v5 lite", 4, "Xeon", "3.11.7", "0.10.2", "0.10.1")
@@ -20,7 +20,9 @@ ROOT = Path("/project")
 class Reporter:
     """Takes the place of pytest's terminal reporter: keeps the lines, and how each was marked up."""
 
-    def __init__(self):
+    def __init__(self, verbosity=0, width=80):
+        writer = SimpleNamespace(fullwidth=width)
+        self.config = SimpleNamespace(get_terminal_writer=lambda: writer, get_verbosity=lambda: verbosity)
         self.lines = []
         self.markup = {}
         self.sections = []
@@ -49,21 +51,17 @@ def gate(
     verdict="pass",
     *,
     test="tests/test_a.py::test_step",
-    unit="x",
-    interval=None,
     **fields,
 ):
-    kind = "info" if verdict == "info" else "ratio"
-    return Gate(test, Metric(name, value, unit, kind, interval=interval), verdict, **fields)
+    return Gate(test, Metric(name, value, "x", "ratio"), verdict, **fields)
 
 
-def session(*gates, missing=(), metrics=None, save=False, targets=None):
+def session(*gates, metrics=None, save=(), targets=None, passed=True):
     files = {None: Baselines("tpu-v5e", metrics or {})}
     files |= {name: Baselines(name, metrics) for name, metrics in (targets or {}).items()}
     return SimpleNamespace(
-        records=[SimpleNamespace(gates=gates, compiled=0, cached=0)],
+        records=[SimpleNamespace(gates=gates, compiled=0, cached=0, passed=passed, unestimated=())],
         cache=None,
-        missing=lambda: list(missing),
         options=SimpleNamespace(save=save, size="small", targets=tuple(targets or ())),
         environment=HERE,
         path_of=lambda target: ROOT / "baselines" / f"{target or 'tpu-v5e'}.json",
@@ -71,8 +69,8 @@ def session(*gates, missing=(), metrics=None, save=False, targets=None):
     )
 
 
-def written(reporter, *gates, saved=(), not_saved="", **fields):
-    session_summary(reporter, session(*gates, **fields), ROOT, saved, not_saved)
+def written(reporter, *gates, saved=(), not_saved="", gone=(), **fields):
+    session_summary(reporter, session(*gates, **fields), ROOT, saved, not_saved, gone)
     return reporter
 
 
@@ -80,121 +78,46 @@ def entry(value=1.5, **environment):
     return Entry(value, "x", "ratio", "measured", dataclasses.replace(HERE, **environment))
 
 
-# The table.
+# What closes a session.
 
 
-def test_the_table_says_all_that_a_gate_knows(reporter):
-    written(
-        reporter,
-        gate(interval=Interval(1.4, 1.6), verdict="fail", source="baseline", limit=1.26, baseline=1.2, note="r"),
-    )
+def test_few_lines_close_a_session(reporter):
+    written(reporter, gate("a"), gate("b", verdict="new"))
     assert reporter.sections == ["perfsuite"]
-    assert reporter.lines[0].split() == ["metric", "value", "unit", "limit", "from", "baseline", "verdict"]
-    assert reporter.lines[1] == "tests/test_a.py::test_step"
-    assert reporter.lines[2].split() == [
-        *["step", "to", "ready", "1.5", "[1.4,", "1.6]", "x", "1.26", "baseline", "1.2", "fail"]
+    assert reporter.lines == [
+        "2 metrics of 1 test: 1 pass, 1 new",
+        "new: 1 metric has no baseline: pytest --perf-save records it",
     ]
 
 
-def test_columns_line_up(reporter):
-    written(reporter, gate("a", 1.5, limit=2.0), gate("a much longer name", 23_600_000, limit=1234567.0))
-    head, _, first, second = reporter.lines[:4]
-    assert head.index("unit") == first.index("x ") == second.index("x ")
-    assert head.index("verdict") == first.index("pass") == second.index("pass")
+def test_with_v_the_table_and_the_reasons_come_first():
+    verbose = written(Reporter(verbosity=1), gate("a"), gate("b", verdict="inconclusive", note="b is too noisy"))
+    assert verbose.lines[0].split() == ["metric", "value", "against", "change", "verdict"]
+    assert verbose.lines[1] == "tests/test_a.py::test_step"
+    assert verbose.lines[4] == "inconclusive: tests/test_a.py::test_step: b is too noisy"
+    assert verbose.lines[5] == "2 metrics of 1 test: 1 pass, 1 inconclusive"
+    assert verbose.markup[verbose.lines[3]] == {"yellow": True}
 
 
-def test_a_metric_keeps_its_digits_in_the_table(reporter):
-    # tabulate would take "1.50" or "23,600,000" for numbers and align or rewrite them.
-    written(reporter, gate("flops", 23_600_000), gate("1e3", 2.5))
-    assert "23,600,000" in reporter.find("flops")
-    assert "1e3" in reporter.find("  1e3")
+def test_what_the_message_of_a_failed_test_explains_is_not_explained_again():
+    fails = [gate(name, verdict="fail", cause=f"the cause of {name}") for name in "ab"]
+    verbose = written(Reporter(verbosity=1), *fails, passed=False)
+    said = "\n".join(verbose.lines)
+    assert "the cause of a" not in said
+    assert "the cause of b" in said
+    # In a test that passed all the same, nothing else explains them.
+    assert "the cause of a" in "\n".join(written(Reporter(verbosity=1), *fails).lines)
 
 
-@pytest.mark.parametrize("name", ["step peak bytes", "a" * 100])
-def test_a_target_is_named_however_long_the_name_of_its_metric(reporter, name):
-    metric = Metric(name, 12_345_678, "bytes", "size", target="tpu-v5e")
-    written(reporter, Gate("tests/test_a.py::test_step", metric, "pass"))
-    assert " @ tpu-v5e  " in reporter.find("12,345,678")
+def test_the_metrics_of_a_test_that_is_gone_are_one_line(reporter):
+    gone = [gate(name, verdict="missing", source="baseline", test="t::gone") for name in ("a", "b")]
+    written(reporter, gate("a"), gone=gone)
+    assert "t::gone is gone or does not use perf, and has 2 baselines" in reporter.find("missing: ")
 
 
-def test_each_test_is_named_once_above_its_metrics(reporter):
-    other = "tests/test_b.py::test_other"
-    written(reporter, gate("one"), gate("two"), gate("three", test=other))
-    assert [line.strip().split("  ")[0] for line in reporter.lines[1:6]] == [
-        "tests/test_a.py::test_step",
-        "one",
-        "two",
-        other,
-        "three",
-    ]
-
-
-@pytest.mark.parametrize(
-    ("verdict", "markup"),
-    [
-        ("fail", {"red": True}),
-        ("inconclusive", {"yellow": True}),
-        ("not comparable", {"yellow": True}),
-        ("improved", {"green": True}),
-        ("new", {"cyan": True}),
-        ("pass", {}),
-        ("info", {}),
-    ],
-)
-def test_a_verdict_has_its_colour(reporter, verdict, markup):
-    written(reporter, gate("the metric", verdict=verdict))
-    assert reporter.markup[reporter.find("  the metric ")] == markup
-
-
-@pytest.mark.parametrize("limit", [0.0, 0])
-def test_a_limit_of_zero_is_a_limit(reporter, limit):
-    written(reporter, gate("overhead", 3.5, limit=limit, baseline=limit, source="budget"))
-    assert reporter.find("overhead").split() == ["overhead", "3.5", "x", "0", "budget", "0", "pass"]
-
-
-# Below the table.
-
-
-def test_reasons_are_written_out_the_failures_first(reporter):
-    written(
-        reporter,
-        gate("a", verdict="improved", note="a got better"),
-        gate("b", verdict="not comparable", note="b: other device"),
-        gate("c", verdict="inconclusive", note="c is too noisy"),
-        gate("d", verdict="fail", note="d got worse", cause="a sleep"),
-        gate("e", note="never shown"),
-    )
-    explained = [line for line in reporter.lines if ": tests/test_a.py::test_step: " in line]
-    assert explained == [
-        "fail: tests/test_a.py::test_step: d got worse\nlikely cause: a sleep",
-        "inconclusive: tests/test_a.py::test_step: c is too noisy",
-        "not comparable: tests/test_a.py::test_step: b: other device",
-        "improved: tests/test_a.py::test_step: a got better",
-    ]
-    assert reporter.markup[explained[0]] == {"red": True}
-
-
-def test_new_metrics_are_counted_in_one_line(reporter):
-    written(reporter, gate("a", verdict="new", note="a has no baseline"), gate("b", verdict="new"))
-    assert reporter.find("no baseline") == "new: 2 metrics have no baseline: pytest --perf-save records them"
-
-
-def test_no_new_metrics_no_line(reporter):
-    written(reporter, gate("a"))
-    assert not any(line.startswith("new:") for line in reporter.lines)
-
-
-def test_metrics_with_a_baseline_that_were_not_measured_are_listed_unless_a_save_trims_them(reporter):
-    missing = [("tests/test_a.py::test_step", "step p99")]
-    written(reporter, gate("a"), missing=missing)
-    assert "step p99 has a baseline but was not measured" in reporter.find("missing: tests/test_a.py::test_step")
-    again = written(Reporter(), gate("a"), missing=missing, save=True)
-    assert not any("missing" in line for line in again.lines)
-
-
-def test_the_last_line_counts_the_verdicts(reporter):
-    written(reporter, gate("a"), gate("b", verdict="fail"), gate("c"))
-    assert reporter.lines[-1] == "3 metrics: 2 pass, 1 fail"
+def test_calls_that_changed_places_are_said_though_they_pass(reporter):
+    written(reporter, gate("a", recorded_as="b"))
+    assert "test_step: a compared with the baseline of b, because" in reporter.find("moved: ")
 
 
 def test_a_session_without_metrics_writes_nothing(reporter):
@@ -216,19 +139,22 @@ def test_a_save_says_what_it_did_and_what_changed(reporter):
     saved = SaveResult(ROOT / "baselines" / "tpu-v5e.json", changes, untouched=4, written=True)
     written(reporter, saved=[saved])
     assert reporter.lines == [
-        "baselines/tpu-v5e.json saved: 1 created, 2 updated, 1 trimmed, 5 kept",
-        "  update test_a: faster: 1.5 -> 1.2 x, better",
-        "  update test_a: slower: 1.2 -> 1.5 x, worse (jax 0.9.0 -> 0.10.2)",
-        "  trim test_b: gone",
+        "baselines/tpu-v5e.json: 3 recorded (1 new, 1 better, 1 worse), 1 removed, 5 kept",
+        "  1 got worse and was accepted:",
+        "    test_a: slower: 1.2 -> 1.5 x (jax 0.9.0 -> 0.10.2)",
+        "  1 removed, because no test makes it any more:",
+        "    test_b: gone",
+        "  1 better:",
+        "    test_a: faster: 1.5 -> 1.2 x",
     ]
-    assert reporter.markup[reporter.find("faster")] == {"green": True}
-    assert reporter.markup[reporter.find("slower")] == {"red": True}
-    assert reporter.markup[reporter.find("gone")] == {}
+    assert reporter.markup[reporter.find("  1 better:")] == {"green": True}
+    assert reporter.markup[reporter.find("got worse")] == {"red": True}
+    assert reporter.markup[reporter.find("removed, because")] == {}
 
 
 def test_a_save_that_changed_nothing_says_so(reporter):
     written(reporter, saved=[SaveResult(Path("/elsewhere/cpu.json"), (), untouched=2, written=False)])
-    assert reporter.lines == ["/elsewhere/cpu.json unchanged: 0 created, 0 updated, 0 trimmed, 2 kept"]
+    assert reporter.lines == ["/elsewhere/cpu.json: 0 recorded, 2 kept"]
 
 
 def test_every_file_that_was_saved_has_its_line(reporter):
@@ -236,8 +162,8 @@ def test_every_file_that_was_saved_has_its_line(reporter):
     files = [SaveResult(ROOT / f"baselines/{name}.json", created, 0, written=True) for name in ("cpu", "tpu-v5e")]
     written(reporter, saved=files)
     assert [line.split(":")[0] for line in reporter.lines] == [
-        "baselines/cpu.json saved",
-        "baselines/tpu-v5e.json saved",
+        "baselines/cpu.json",
+        "baselines/tpu-v5e.json",
     ]
 
 

@@ -1,0 +1,163 @@
+"""JAX's private names that tell of each compiled program that runs: no public API counts them.
+
+A warm call of a jitted function is one call into C++, which `sys.setprofile` does not see, nor do monitoring listeners.
+Two places together see every run, each run once:
+
+- the hook that JAX's fast path calls after a program (the one of `jax_debug_nans`), in every thread;
+- `pxla.ExecuteReplicated.__call__`, through which JAX's slow path runs a program.
+
+When JAX moves a name, `tests/measure/compat/test_program_runs.py` fails and says which.
+"""
+
+import contextlib
+import dataclasses
+import os
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from types import FrameType
+from typing import Any, TypeAlias
+
+import jax
+from jax._src import api, config
+from jax._src.interpreters import pxla
+
+from perfsuite.measure.compat import jax_stack
+
+_JAX = os.path.join(os.path.dirname(jax.__file__), "")
+
+_BINDING = ("_pjit_call_impl", "_pjit_call_impl_python")
+"""Functions of `jax._src.pjit` that run a program and know its `name` and its `jaxpr`."""
+
+Hook: TypeAlias = Callable[[Any, tuple, dict[str, Any], FrameType], None]
+"""Gets a jitted function whose program JAX's fast path has run, its arguments, and the frame that called it."""
+
+
+@dataclasses.dataclass(frozen=True)
+class ProgramRun:
+    """One run of a compiled program. `operation` says that JAX itself defined the function, such as `jnp.add`'s.
+
+    `frame` is the frame that ran it, of JAX's or of the user's code.
+    """
+
+    name: str
+    operation: bool
+    frame: FrameType
+
+
+@contextlib.contextmanager
+def observing_programs(observe: Callable[[ProgramRun], None]) -> Iterator[None]:
+    """Tell `observe` of every program that begins to run inside, in the thread that runs it."""
+    execute = pxla.ExecuteReplicated.__call__
+
+    def executing(self: Any, *args: Any) -> Any:
+        observe(_slow_run(self, sys._getframe(1)))
+        return execute(self, *args)
+
+    def hook(jitted: Any, args: tuple, kwargs: dict[str, Any], frame: FrameType) -> None:
+        observe(_fast_run(jitted, frame))
+
+    pxla.ExecuteReplicated.__call__ = executing  # type: ignore[method-assign]
+    try:
+        with hooked_calls(hook):
+            yield
+    finally:
+        pxla.ExecuteReplicated.__call__ = execute  # type: ignore[method-assign]
+
+
+@contextlib.contextmanager
+def hooked_calls(hook: Hook) -> Iterator[None]:
+    """Call `hook` after every program that JAX's fast path runs inside, in any thread; what was hooked goes on.
+
+    A thread that was ever inside `jax.debug_nans`, which `jax.vmap` of a jitted function is too, has a hook of its own
+    from then on, if only None. It is taken from this thread, and from any thread that comes through one inside. Of
+    another thread that got it before and comes through none, nothing is heard.
+    """
+    state, unset, outside = api._post_hook_state, config.config_ext.unset, [True]
+
+    def chained(first: Any) -> Callable[..., None]:
+        def after(jitted: Any, args: tuple, kwargs: dict[str, Any], outputs: Any) -> None:
+            __tracebackhide__ = True
+            if callable(first):
+                first(jitted, args, kwargs, outputs)
+            if not outside:
+                hook(jitted, args, kwargs, sys._getframe(1))
+
+        after.first = first  # type: ignore[attr-defined]
+        return after
+
+    def hook_here(_: Any = None) -> None:
+        # JAX's own hook looks at the configuration, so a thread may have the one of all threads in place of None.
+        own = state.get_local()
+        state.set_local(chained(own) if callable(own) else unset)
+
+    def updating(update: Callable[[Any], None] | None) -> Callable[[Any], None]:
+        def updated(value: Any) -> None:
+            if update is not None:
+                update(value)
+            hook_here()
+
+        return updated
+
+    before, before_here, thread = state.get_global(), state.get_local(), threading.get_ident()
+    switches = [(switch, switch._update_thread_local_hook) for switch in (config.debug_nans, config.debug_infs)]
+    for_all = chained(before)
+    outside.clear()
+    state.set_global(for_all)
+    hook_here()
+    for switch, update in switches:
+        switch._update_thread_local_hook = updating(update)
+    try:
+        yield
+    finally:
+        outside.append(True)
+        for switch, update in switches:
+            switch._update_thread_local_hook = update
+        if state.get_global() is for_all:  # else jax_debug_nans was switched in the meantime
+            state.set_global(before)
+        if threading.get_ident() == thread:
+            own = state.get_local()  # else jax.debug_nans was entered or left in the meantime
+            state.set_local(before_here if own is unset and before_here is None else getattr(own, "first", own))
+
+
+def _fast_run(jitted: Any, frame: FrameType) -> ProgramRun:
+    function = getattr(jitted, "__wrapped__", None)
+    if function is not None:
+        return ProgramRun(_said(jitted.__name__), jax_stack.belongs_to_jax(function), frame)
+    if (bound := _bound(frame)) is not None:
+        return ProgramRun(bound[0], _of_jax(bound[1]), frame)
+    executable = getattr(frame.f_locals.get("self"), "_executable", None)  # of a `Compiled`
+    return ProgramRun(_said(getattr(getattr(executable, "unsafe_call", None), "name", "?")), False, frame)
+
+
+def _slow_run(executable: Any, frame: FrameType) -> ProgramRun:
+    outer: FrameType | None = frame
+    of_jax = False
+    while outer is not None and outer.f_globals.get("__name__", "").startswith("jax."):
+        if jax_stack.misses_fast_path(outer) and (function := outer.f_locals.get("fun")) is not None:
+            of_jax = jax_stack.belongs_to_jax(function)
+            break
+        if (bound := _bound(outer)) is not None:
+            of_jax = _of_jax(bound[1])
+        outer = outer.f_back
+    return ProgramRun(_said(executable.name), of_jax, frame)
+
+
+def _bound(frame: FrameType) -> tuple[str, Any] | None:
+    """The name and the jaxpr of the program that a frame of JAX's binds."""
+    if frame.f_code.co_name not in _BINDING or frame.f_globals.get("__name__") != "jax._src.pjit":
+        return None
+    return _said(frame.f_locals["name"]), frame.f_locals["jaxpr"]
+
+
+def _of_jax(jaxpr: Any) -> bool:
+    """Whether JAX defined the function that was traced, or made one without a name."""
+    filename = jaxpr.jaxpr.debug_info.func_filename
+    return filename is None or filename.startswith(_JAX)
+
+
+def _said(name: str) -> str:
+    """`step` for `jit(step)`."""
+    outer, bracket, inner = name.partition("(")
+    name = inner[:-1] if bracket and outer == "jit" and inner.endswith(")") else name
+    return "lambda" if name == "<lambda>" else name

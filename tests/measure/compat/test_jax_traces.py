@@ -1,0 +1,105 @@
+"""JAX still says when it traces, and `perfsuite/measure/compat/jax_traces.py` counts what JAX's own tests count."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from jax._src import test_util
+
+from perfsuite.measure.compat import jax_stack, jax_traces
+from perfsuite.measure.compiles import compiles
+
+X = jnp.ones(3)
+
+
+def cubed(x):
+    return (x**3).sum()
+
+
+def effectful(x):
+    jax.debug.callback(lambda value: None, x)
+    return x + 1
+
+
+def scanned(x):
+    return jax.lax.scan(lambda carry, y: (carry + jnp.where(y > 0, y, 0), None), 0.0, x)[0]
+
+
+cubing, scanning = jax.jit(cubed), jax.jit(scanned)
+
+CALLS = {
+    "jit": lambda: cubing(X),
+    "jit made anew": lambda: jax.jit(cubed)(X),
+    "jit of a lambda": lambda: jax.jit(lambda x: x + 1)(X),
+    "effects, made anew": lambda: jax.jit(effectful)(X),
+    "lower": lambda: jax.jit(cubed).lower(X),
+    "eval_shape": lambda: jax.eval_shape(cubed, X),
+    "make_jaxpr": lambda: jax.make_jaxpr(cubed)(X),
+    "checkpoint": lambda: jax.vjp(jax.checkpoint(lambda x: jnp.sin(x)), X),
+    "grad": lambda: jax.grad(cubing)(X),
+    "grad, made anew": lambda: jax.grad(jax.jit(cubed))(X),
+    "grad of a lambda": lambda: jax.grad(jax.jit(lambda x: cubed(x)))(X),
+    "second derivative": lambda: jax.hessian(cubing)(X),
+    "vmap": lambda: jax.vmap(jax.jit(lambda x: x * 2))(X),
+    "linearize": lambda: jax.linearize(cubing, X)[1](X),
+    "scan in jit": lambda: scanning(X),
+    "scan alone": lambda: scanned(X),
+    "cond alone": lambda: jax.lax.cond(True, jnp.sin, jnp.cos, X),
+    "eager": lambda: jnp.linalg.norm(X + np.float32(1)),
+    "random": lambda: jax.random.normal(jax.random.key(0), (5,)),
+}
+
+
+@pytest.mark.parametrize("call", CALLS.values(), ids=CALLS.keys())
+def test_traces_are_those_that_jax_counts(call):
+    for _ in range(3):
+        with test_util.count_jit_tracing_cache_miss() as theirs, compiles.count() as ours:
+            call()
+        assert ours.traces + ours.inner_traces == theirs(), "JAX no longer says when it traces"
+
+
+def test_a_call_whose_trace_is_cached_is_no_trace():
+    for call in (CALLS[name] for name in ("lower", "eval_shape", "make_jaxpr", "effects, made anew")):
+        call()
+        with compiles.count() as counted:
+            call()
+        assert counted.traces == 0
+
+
+def test_what_is_traced_inside_is_counted_apart():
+    with compiles.count() as counted:
+        jax.jit(lambda x: scanned(x))(X)
+    assert counted.traces == 1
+    assert counted.inner_traces >= 1, "what is_inner looks for on the stack has another name now"
+
+
+def test_a_trace_has_the_name_of_the_function():
+    def body(carry, x):
+        return carry * 2, None
+
+    one = np.ones(5, np.float32)
+    with compiles.count() as counted:
+        jax.jit(cubed)(one)
+        jax.lax.scan(body, one, None, 3)
+    assert [event.function for event in counted.events if event.stage == "trace"][:2] == ["cubed", "body"]
+
+
+def test_nothing_is_left_of_the_listener():
+    assert not jax_traces.traces_are_heard()
+    with compiles.count():
+        assert jax_traces.traces_are_heard()
+    assert not jax_traces.traces_are_heard()
+
+
+def test_the_other_traces_of_a_function_are_found(monkeypatch):
+    found = []
+    monkeypatch.setattr(jax_traces, "is_inner", lambda frame: found.append(jax_stack.has_other_traces(frame)))
+
+    def step(x):
+        return x * 2
+
+    with compiles.count():
+        for size in (5, 6):
+            jax.jit(step).trace(np.ones(size))
+    assert found[0] is False
+    assert found[-1] is True, "trace_to_jaxpr.cache_keys() has another form now"

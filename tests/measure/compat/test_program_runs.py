@@ -1,0 +1,123 @@
+"""The private names of JAX by which every run of a program is seen.
+
+A failure here means that a new JAX has moved one. Change `perfsuite/measure/compat/program_runs.py`.
+"""
+
+import threading
+
+import jax
+import jax.numpy as jnp
+import pytest
+from jax._src import config
+
+from perfsuite.measure.compat import program_runs
+
+X = jnp.arange(4.0)
+
+
+@jax.jit
+def double(x):
+    return 2 * x
+
+
+@jax.jit
+def printing(x):
+    jax.debug.callback(lambda value: None, x)
+    return 2 * x
+
+
+@pytest.fixture
+def runs():
+    """The (name, whether it is an operation of JAX's) of every program that a function runs when it is warm."""
+
+    def of(function, *args):
+        jax.block_until_ready([function(*args) for _ in range(2)])
+        seen = []
+        with program_runs.observing_programs(lambda run: seen.append((run.name, run.operation))):
+            jax.block_until_ready(function(*args))
+        return seen
+
+    return of
+
+
+def test_the_fast_path_calls_the_hook(runs):
+    assert runs(double, X) == [("double", False)], "`api._post_hook_state` is not called any more"
+
+
+def test_the_slow_path_runs_programs_through_execute_replicated(runs):
+    assert runs(printing, X) == [("printing", False)], "`pxla.ExecuteReplicated.__call__` runs no program any more"
+
+
+def test_an_operation_by_itself_is_jaxs_own(runs):
+    assert runs(jax.lax.neg, X) == [("neg", True)]
+    assert runs(jax.lax.cond, True, jnp.sin, jnp.cos, X)[-1] == ("cond", True)
+
+
+def test_a_program_that_a_transformation_binds_has_its_name_from_the_frame(runs):
+    named = ("double", False)
+    assert runs(jax.vmap(double), X) == [named], "`pjit._pjit_call_impl` has no `name` and `jaxpr` any more"
+    forward_and_backward = runs(jax.grad(lambda x: printing(x)[0]), X)
+    assert forward_and_backward.count(("printing", False)) == 2, "`pjit._pjit_call_impl_python` has no `name` any more"
+
+
+def test_a_program_compiled_ahead_of_time_has_its_name_from_the_executable(runs):
+    assert runs(double.lower(X).compile(), X) == [("double", False)], "`Compiled._executable.unsafe_call` moved"
+    assert runs(printing.lower(X).compile(), X) == [("printing", False)]
+
+
+def in_a_thread(function):
+    thread = threading.Thread(target=function)
+    thread.start()
+    thread.join()
+
+
+def hook_here():
+    own = program_runs.api._post_hook_state.get_local()
+    return "unset" if own is config.config_ext.unset else own
+
+
+@pytest.mark.parametrize("states", [(), (False,), (True,), (True, False)])
+def test_each_thread_has_the_hook_that_it_had(states):
+    def body():
+        contexts = [jax.debug_nans(state) for state in states]
+        for context in contexts:
+            context.__enter__()
+        before = hook_here()
+        with program_runs.observing_programs(lambda run: None):
+            jax.vmap(double)(X)
+            with jax.debug_nans(True):
+                double(X)
+        after.append((before, hook_here()))
+        for context in reversed(contexts):
+            context.__exit__(None, None, None)
+        left.append(hook_here())
+
+    after, left = [], []
+    switches = config.debug_nans._update_thread_local_hook, config.debug_infs._update_thread_local_hook
+    in_a_thread(body)
+    assert after[0][0] is after[0][1]
+    assert left == [None if states else after[0][0]]
+    assert (config.debug_nans._update_thread_local_hook, config.debug_infs._update_thread_local_hook) == switches
+
+
+def test_a_check_for_nans_goes_on_and_what_it_checks_is_seen(runs):
+    def checked(x):
+        with jax.debug_nans(True):
+            return double(x)
+
+    assert runs(checked, X) == [("double", False)]
+    with (
+        program_runs.observing_programs(lambda run: None),
+        pytest.raises(FloatingPointError),
+        jax.debug_nans(True),
+    ):
+        jnp.log(double(-X))
+
+
+def test_an_error_of_the_program_leaves_nothing_behind():
+    execute = program_runs.pxla.ExecuteReplicated.__call__
+    before = program_runs.api._post_hook_state.get_global()
+    with pytest.raises(ZeroDivisionError), program_runs.observing_programs(lambda run: None):
+        raise ZeroDivisionError
+    assert program_runs.pxla.ExecuteReplicated.__call__ is execute
+    assert program_runs.api._post_hook_state.get_global() is before

@@ -1,0 +1,117 @@
+"""How often loops run, from their conditions: written by hand, and as both compilers print them."""
+
+import dataclasses
+
+import jax.numpy as jnp
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from jax import lax
+from support.compiled_texts import TEXTS, jitted, spec
+from support.libtpu_needed import skip_without_libtpu
+
+from perfsuite.measure.hlo.reader import parse_hlo
+from perfsuite.measure.hlo.trip_counts import trip_counts
+from perfsuite.measure.program.compilation import compile_call
+
+
+def loop(start: str, limit: str, step: str, direction: str, *, arithmetic="add", turned=False) -> str:
+    """The text of a program with one loop."""
+    sides = "%limit, %i" if turned else "%i, %limit"
+    return f"""HloModule m
+
+%body (state: (s32[], f32[4])) -> (s32[], f32[4]) {{
+  %state = (s32[], f32[4]{{0}}) parameter(0)
+  %i = s32[] get-tuple-element(%state), index=0
+  %x = f32[4]{{0}} get-tuple-element(%state), index=1
+  %step = s32[] {step}
+  %next = s32[] {arithmetic}(%i, %step)
+  ROOT %after = (s32[], f32[4]{{0}}) tuple(%next, %x)
+}}
+
+%condition (state: (s32[], f32[4])) -> pred[] {{
+  %state = (s32[], f32[4]{{0}}) parameter(0)
+  %i = s32[] get-tuple-element(%state), index=0
+  %limit = s32[] {limit}
+  ROOT %less = pred[] compare({sides}), direction={direction}
+}}
+
+ENTRY %main (n: s32[], x: f32[4]) -> (s32[], f32[4]) {{
+  %n = s32[] parameter(0)
+  %x = f32[4]{{0}} parameter(1)
+  %start = s32[] {start}
+  %copied = s32[] copy(%start)
+  %state = (s32[], f32[4]{{0}}) tuple(%copied, %x)
+  ROOT %loop = (s32[], f32[4]{{0}}) while(%state), condition=%condition, body=%body
+}}
+"""
+
+
+def count(text: str) -> int | None:
+    (found,) = trip_counts(parse_hlo(text)).values()
+    return found
+
+
+HOLDS = {
+    "LT": int.__lt__,
+    "LE": int.__le__,
+    "GT": int.__gt__,
+    "GE": int.__ge__,
+    "NE": int.__ne__,
+}
+
+
+@given(st.integers(-20, 20), st.integers(-20, 20), st.integers(-4, 4), st.sampled_from(sorted(HOLDS)), st.booleans())
+def test_counts_are_those_of_running_the_loop(start, limit, step, direction, turned):
+    """Of 100 iterations at most: a loop that goes on runs for ever, or until its integer is at its end."""
+    i, iterations = start, 0
+    while (HOLDS[direction](limit, i) if turned else HOLDS[direction](i, limit)) and iterations <= 100:
+        i, iterations = i + step, iterations + 1
+    text = loop(f"constant({start})", f"constant({limit})", f"constant({step})", direction, turned=turned)
+    assert count(text) == (iterations if iterations <= 100 else None)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {"start": "parameter(0)"},
+        {"limit": "negate(%i)"},
+        {"step": "negate(%i)"},
+        {"arithmetic": "multiply"},
+        {"direction": "EQ"},
+    ],
+)
+def test_what_depends_on_data_or_on_more_than_a_sum_has_no_count(changes):
+    known = {"start": "constant(0)", "limit": "constant(8)", "step": "constant(1)", "direction": "LT"}
+    assert count(loop(**known)) == 8
+    assert count(loop(**(known | changes))) is None
+
+
+def test_a_loop_that_counts_down_by_subtraction():
+    assert count(loop("constant(9)", "constant(0)", "constant(2)", "GT", arithmetic="subtract")) == 5
+
+
+def nested(x):
+    """A loop of 3 in one of 4, whose limits are not constants of their own bodies until the compiler makes them so."""
+    inner = lambda x: lax.while_loop(lambda s: s[0] < s[2], lambda s: (s[0] + 1, jnp.sin(s[1]), s[2]), (0, x, 3))[1]
+    return lax.fori_loop(0, 4, lambda _, x: inner(x) * 2, x)
+
+
+@pytest.mark.parametrize("target", [None, "tpu-v5e"])
+def test_loops_in_loops_as_compiled(target):
+    if target is not None:
+        skip_without_libtpu()
+    module = parse_hlo(compile_call(jitted(nested, spec(8, 128)), target).hlo)
+    assert sorted(trip_counts(module).values()) == [3, 4]
+
+
+@pytest.mark.parametrize("name", sorted(name for name in TEXTS if name.endswith("cpu")))
+def test_the_conditions_say_what_the_compiler_prints(name):
+    module = parse_hlo(TEXTS[name])
+    bare = {
+        computation.name: dataclasses.replace(
+            computation, instructions=tuple(dataclasses.replace(op, trip_count=None) for op in computation.instructions)
+        )
+        for computation in module.computations.values()
+    }
+    assert trip_counts(dataclasses.replace(module, computations=bare)) == trip_counts(module)

@@ -1,0 +1,280 @@
+"""FLOP of programs with loops, beside counts by hand, on the present device and for a TPU without one."""
+
+import functools
+import operator
+import os
+
+import jax
+import jax.numpy as jnp
+import pytest
+from jax import lax
+from support.compiled_texts import compile_here_or_for, spec
+from support.libtpu_needed import UNAVAILABLE
+
+from perfsuite.measure.program.program_metrics import metrics_of
+
+FILE = os.path.relpath(__file__)
+
+N = 256
+"""Rows and columns of the square products, of 2 * N**3 FLOP each."""
+
+PRODUCT = 2 * N**3
+LAYERS = spec(6, N, N)
+SQUARE = spec(N, N)
+COUNT = spec(dtype=jnp.int32)
+
+
+def layer(x, weights):
+    return jnp.tanh(x @ weights), None
+
+
+def scanned(weights, x):
+    return lax.scan(layer, x, weights)[0]
+
+
+def repeated(times, weights, x):
+    return lax.fori_loop(0, times, lambda _, x: x @ weights, x)
+
+
+def by_steps(start, stop, step, weights, x):
+    """The products of a loop that counts by `step`, up or down."""
+    goes_on = operator.lt if step > 0 else operator.ge
+    state = lax.while_loop(
+        lambda state: goes_on(state[0], stop), lambda state: (state[0] + step, state[1] @ weights), (start, x)
+    )
+    return state[1]
+
+
+def nested(weights, x):
+    return lax.scan(lambda x, one: (repeated(5, one, x), None), x, weights)[0]
+
+
+def nested_twice(weights, x):
+    return lax.fori_loop(0, 3, lambda _, x: nested(weights, x), x)
+
+
+def gradient(of):
+    return jax.grad(lambda weights, x: jnp.sum(of(weights, x)))
+
+
+def rematerialized(weights, x):
+    return lax.scan(jax.checkpoint(layer), x, weights)[0]
+
+
+def one_branch(index, weights, x):
+    return lax.fori_loop(0, 6, lambda _, x: lax.cond(index > 0, lambda x: x @ weights, lambda x: x + 1.0, x), x)
+
+
+def attention(weights, x):
+    """Six layers of attention over as many positions as features, in 4 heads."""
+
+    def heads(x, one):
+        q, k, v = (jnp.reshape(x @ each, (N, 4, N // 4)) for each in one)
+        scores = jax.nn.softmax(jnp.einsum("qhd,khd->hqk", q, k))
+        return jnp.reshape(jnp.einsum("hqk,khd->qhd", scores, v), (N, N)), None
+
+    return lax.scan(heads, x, weights)[0]
+
+
+def convolved(x, kernel):
+    convolution = functools.partial(lax.conv_general_dilated, window_strides=(1, 1), padding="SAME")
+    return lax.map(lambda one: convolution(one, kernel), x)
+
+
+def combined(matrices):
+    return lax.associative_scan(jnp.matmul, matrices)
+
+
+def solved(y, field):
+    """20 steps of Euler's method, each of one product."""
+    diffrax = pytest.importorskip("diffrax")
+    solution = diffrax.diffeqsolve(
+        diffrax.ODETerm(lambda t, y, field: y @ field),
+        diffrax.Euler(),
+        t0=0.0,
+        t1=1.0,
+        dt0=None,
+        y0=y,
+        args=field,
+        stepsize_controller=diffrax.StepTo(ts=jnp.linspace(0.0, 1.0, 21)),
+        max_steps=20,
+    )
+    return solution.ys
+
+
+def moved(steps, position, matrix, key):
+    """A step of Hamiltonian Monte Carlo, whose density is one product and its gradient another."""
+    blackjax = pytest.importorskip("blackjax")
+    hmc = blackjax.hmc(
+        lambda position: -jnp.sum((position @ matrix) ** 2), 1e-3, jnp.ones(position.size), num_integration_steps=steps
+    )
+    return hmc.step(key, hmc.init(position))[0].position
+
+
+def moved_arguments():
+    return spec(8, 2048), spec(2048, 2048), spec(2, dtype=jnp.uint32)
+
+
+CASES = {
+    "scan": (scanned, (LAYERS, SQUARE), 6 * PRODUCT),
+    "scan of one": (scanned, (spec(1, N, N), SQUARE), PRODUCT),
+    "scan, unrolled in part": (
+        lambda weights, x: lax.scan(layer, x, weights, unroll=4)[0],
+        (LAYERS, SQUARE),
+        6 * PRODUCT,
+    ),
+    "reversed scan": (
+        lambda weights, x: lax.scan(layer, x, weights, reverse=True)[0],
+        (LAYERS, SQUARE),
+        6 * PRODUCT,
+    ),
+    "fori_loop": (functools.partial(repeated, 7), (SQUARE, SQUARE), 7 * PRODUCT),
+    "fori_loop of 1000": (functools.partial(repeated, 1000), (SQUARE, SQUARE), 1000 * PRODUCT),
+    "while upwards by 3": (functools.partial(by_steps, 1, 30, 3), (SQUARE, SQUARE), 10 * PRODUCT),
+    "while downwards by 2": (functools.partial(by_steps, 10, 0, -2), (SQUARE, SQUARE), 6 * PRODUCT),
+    "scan of fori_loop": (nested, (LAYERS, SQUARE), 6 * 5 * PRODUCT),
+    "fori_loop of scan of fori_loop": (nested_twice, (LAYERS, SQUARE), 3 * 6 * 5 * PRODUCT),
+    # Forwards one product; backwards one for the weights and one for the input.
+    "gradient of scan": (gradient(scanned), (LAYERS, SQUARE), 6 * 3 * PRODUCT),
+    "gradient of scan, rematerialized": (gradient(rematerialized), (LAYERS, SQUARE), 6 * 4 * PRODUCT),
+    "vmap of scan": (jax.vmap(scanned, (None, 0)), (LAYERS, spec(4, N, N)), 4 * 6 * PRODUCT),
+    "cond in a loop": (one_branch, (COUNT, SQUARE, SQUARE), 6 * PRODUCT),
+    "attention": (attention, (spec(6, 3, N, N), SQUARE), 6 * (3 * PRODUCT + 2 * 2 * N * N * N)),
+    # Of 8 matrices: 4 products, then of 4: 2 + 1 (of 2: 1 + 0) and 1, then 3 to fill in.
+    "associative_scan": (combined, (spec(8, N, N),), (4 + (2 + 1 + 0 + 1) + 3) * PRODUCT),
+    "chain of products": (
+        lambda a, b, c: (a @ b) @ c,
+        (spec(64, 256), spec(256, 512), spec(512, 32)),
+        2 * 64 * 256 * 512 + 2 * 64 * 512 * 32,
+    ),
+    "lax.map": (lambda x: lax.map(lambda one: one @ one, x), (LAYERS,), 6 * PRODUCT),
+    "empty scan": (scanned, (spec(0, N, N), SQUARE), 0),
+    "diffrax": (solved, (SQUARE, SQUARE), 20 * PRODUCT),
+    # The gradient at the start, and one for each leapfrog.
+    "blackjax, 10 leapfrogs": (functools.partial(moved, 10), moved_arguments(), 11 * 2 * 2 * 8 * 2048**2),
+    "blackjax, 11 leapfrogs": (functools.partial(moved, 11), moved_arguments(), 12 * 2 * 2 * 8 * 2048**2),
+    "gradient of a perceptron": (
+        jax.grad(lambda weights, x: jnp.sum(jnp.tanh(jnp.tanh(jnp.tanh(x @ weights[0]) @ weights[1]) @ weights[2]))),
+        (LAYERS, SQUARE),
+        # Backwards one for each weight, and one for the input of all but the first.
+        (3 + 3 + 2) * PRODUCT,
+    ),
+}
+
+
+TARGETS = pytest.mark.parametrize("target", [None, "tpu-v5e"])
+
+
+@TARGETS
+@pytest.mark.parametrize("case", CASES)
+def test_flops_are_those_counted_by_hand(case, target):
+    function, arguments, products = CASES[case]
+    program = compile_here_or_for(target, function, *arguments)
+    assert sum(product.flops * product.runs for product in program.products) == products
+    assert program.flops == pytest.approx(products, rel=0.01)
+    assert not program.at_least
+
+
+@pytest.mark.parametrize(("target", "rows"), [(None, 46), ("tpu-v5e", 72)])
+def test_a_convolution_in_a_loop_is_what_the_compiler_makes_of_it(target, rows):
+    """Of 16 positions with a kernel of 3, 46 products are not of padding.
+
+    The TPU's compiler makes 8 groups of 3 rows of the 16, and convolves all of them.
+    """
+    program = compile_here_or_for(target, convolved, spec(5, 1, 128, 16, 16), spec(128, 128, 3, 3))
+    products = 5 * 2 * 128 * 128 * 46 * rows
+    assert sum(product.flops * product.runs for product in program.products) == products
+    assert program.flops == pytest.approx(products, rel=0.01)
+
+
+def endless(limit, weights, x):
+    return lax.while_loop(lambda x: jnp.sum(x) < limit, lambda x: x @ weights, x)
+
+
+def line_of(function):
+    return function.__code__.co_firstlineno
+
+
+@TARGETS
+def test_a_loop_whose_iterations_depend_on_data_counts_once_and_is_named(target):
+    program = compile_here_or_for(target, endless, spec(), SQUARE, SQUARE)
+    assert program.flops == pytest.approx(PRODUCT, rel=0.01)
+    (loop,) = program.at_least
+    assert (loop.what, loop.source.line, loop.source.file) == ("while", line_of(endless) + 1, __file__)
+    assert not program.at_most
+
+
+@TARGETS
+def test_a_loop_that_runs_so_often_as_an_argument_says_counts_once(target):
+    def function(times, weights, x):
+        return lax.fori_loop(0, times, lambda _, x: x @ weights, x)
+
+    program = compile_here_or_for(target, function, COUNT, SQUARE, SQUARE)
+    assert program.flops == pytest.approx(PRODUCT, rel=0.01)
+    assert [loop.source.line for loop in program.at_least] == [line_of(function) + 1]
+
+
+@TARGETS
+def test_a_loop_of_unknown_count_in_a_loop_counts_once_in_each_iteration(target):
+    program = compile_here_or_for(
+        target,
+        lambda weights, x, limit: lax.fori_loop(0, 5, lambda _, x: endless(limit, weights, x), x),
+        SQUARE,
+        SQUARE,
+        spec(),
+    )
+    assert program.flops == pytest.approx(5 * PRODUCT, rel=0.01)
+    assert [(loop.runs, loop.source.line) for loop in program.at_least] == [(5, line_of(endless) + 1)]
+
+
+@TARGETS
+def test_a_conditional_counts_with_its_largest_branch_and_is_named(target):
+    program = compile_here_or_for(target, one_branch, COUNT, SQUARE, SQUARE)
+    assert [branch.source.line for branch in program.at_most] == [line_of(one_branch) + 1]
+    assert not program.at_least
+
+
+@TARGETS
+def test_branches_of_the_same_cost_are_no_bound(target):
+    def function(index, weights, x):
+        return lax.cond(index > 0, lambda x: x @ weights, lambda x: weights @ x, x)
+
+    program = compile_here_or_for(target, function, COUNT, SQUARE, SQUARE)
+    assert program.flops == pytest.approx(PRODUCT, rel=0.01)
+    assert program.at_most == ()
+
+
+@TARGETS
+def test_parts_are_of_all_runs(target):
+    """The line in the loop has its part of the FLOP, and of the bytes: of each weight only its own slice."""
+    program = compile_here_or_for(target, scanned, spec(32, N, N), SQUARE)
+    found = {metric.name.rpartition(" ")[2]: metric for metric in metrics_of(program)}
+    assert found["flops"].places == {part: f"{FILE}:{line_of(layer) + 1} in layer" for part in found["flops"].detail}
+    assert sum(found["flops"].detail.values()) == 32 * PRODUCT
+    read = sum(found["accessed"].detail.values())
+    assert 0.8 * program.bytes_accessed < read < 1.25 * program.bytes_accessed
+    # 32 slices, each read and written once or twice, and the product's three arrays; not 32 times all 32 weights.
+    assert 32 * 4 * SQUARE.size < program.bytes_accessed < 32 * 12 * 4 * SQUARE.size
+
+
+@pytest.mark.skipif(bool(UNAVAILABLE), reason=UNAVAILABLE)
+def test_estimated_cycles_are_of_all_iterations():
+    few, many = (
+        compile_here_or_for("tpu-v5e", functools.partial(repeated, times), SQUARE, SQUARE) for times in (10, 1000)
+    )
+    one = (many.estimated_cycles - few.estimated_cycles) / 990
+    assert 0 < one < few.estimated_cycles
+    assert few.estimated_cycles == pytest.approx(10 * one, rel=0.7)
+
+
+def test_collective_bytes_are_of_all_iterations():
+    mesh = jax.sharding.AbstractMesh((4,), ("d",))
+
+    def reduced(x):
+        return lax.fori_loop(0, 7, lambda _, x: lax.psum(x, "d") * 0.25, x)
+
+    function = jax.shard_map(reduced, mesh=mesh, in_specs=jax.P(), out_specs=jax.P(), check_vma=False)
+    whole = spec(64, 64, sharding=jax.sharding.NamedSharding(mesh, jax.P()))
+    program = compile_here_or_for("tpu-v5e", function, whole)
+    assert [collective.runs for collective in program.collectives] == [7]
+    assert program.collective_bytes == 7 * 64 * 64 * 4

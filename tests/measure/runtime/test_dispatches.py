@@ -1,0 +1,317 @@
+"""`dispatches`: the programs of one call, counted by hand and beside the runs that XLA's own profiler shows."""
+
+import concurrent.futures
+import functools
+import re
+import sys
+import threading
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+import pytest
+from flax import linen, nnx
+from flax.training import train_state
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from jax.experimental import io_callback
+from jax.sharding import NamedSharding, PartitionSpec
+
+from perfsuite import call
+from perfsuite.measure.errors import MeasurementError, RecompilationError
+from perfsuite.measure.runtime.dispatches import dispatches
+
+X = jnp.arange(8.0)
+EXECUTION = re.compile(r"\w+Executable::(Execute \(.*\)|ExecuteHelperOnSingleDevice)")
+"""What XLA's profiler calls one run of a program on a CPU, on all its devices or on one."""
+
+
+def executed(function, *args, folder):
+    """How many programs a warm call runs, as XLA's own profiler has it."""
+    for _ in range(2):
+        jax.block_until_ready(function(*args))
+    options = jax.profiler.ProfileOptions()
+    options.python_tracer_level = 0
+    with jax.profiler.trace(folder, profiler_options=options):
+        jax.block_until_ready(function(*args))
+        jax.effects_barrier()
+    (path,) = folder.rglob("*.xplane.pb")
+    planes = jax.profiler.ProfileData.from_file(str(path)).planes
+    return sum(
+        bool(EXECUTION.fullmatch(event.name)) for plane in planes for line in plane.lines for event in line.events
+    )
+
+
+@jax.jit
+def step(x):
+    return (2 * x).sum()
+
+
+@jax.jit
+def outer(x):
+    return step(x) + 1
+
+
+@jax.jit
+def shouting(x):
+    jax.debug.callback(lambda value: None, x)
+    return x + 1
+
+
+@jax.jit
+def asking(x):
+    return io_callback(lambda value: np.asarray(value), jax.ShapeDtypeStruct(x.shape, x.dtype), x, ordered=True)
+
+
+@functools.partial(jax.jit, donate_argnums=0)
+def donating(x):
+    return x + 1
+
+
+@jax.custom_vjp
+def own_gradient(x):
+    return step(x)
+
+
+own_gradient.defvjp(lambda x: (step(x), x), lambda x, g: (g * x,))
+
+
+@nnx.jit
+def of_module(module, x):
+    return module(x).sum()
+
+
+def unreturned(x):
+    step(x)
+    return x
+
+
+def elsewhere(x):
+    thread = threading.Thread(target=step, args=(x,))
+    thread.start()
+    thread.join()
+    return step(x)
+
+
+def mesh():
+    return jax.make_mesh((8,), ("d",))
+
+
+def add(total, x):
+    return total + x, total
+
+
+ZERO = jnp.zeros(())
+
+
+def in_a_loop(x):
+    return jax.lax.scan(add, ZERO, x)
+
+
+def sharded(x):
+    return jax.device_put(x, NamedSharding(mesh(), PartitionSpec("d")))
+
+
+def in_shards(x):
+    return jax.shard_map(lambda x: 2 * x, mesh=mesh(), in_specs=PartitionSpec("d"), out_specs=PartitionSpec("d"))(x)
+
+
+PROGRAMS = {
+    "one": (lambda: call(step, X), {"step": 1}, {}),
+    "two": (lambda: call(lambda x: step(x) + step(x), X), {"step": 2}, {"add": 1}),
+    "jit in jit": (lambda: call(outer, X), {"outer": 1}, {}),
+    "carried and donated": (lambda: call(donating, X + 0, carry=1), {"donating": 1}, {}),
+    "filter_jit": (lambda: call(eqx.filter_jit(lambda f, x: f(x)), jnp.sin, X), {"lambda": 1}, {}),
+    "nnx.jit": (lambda: call(of_module, nnx.Linear(8, 8, rngs=nnx.Rngs(0)), X), {"of_module": 1}, {}),
+    "eight devices": (lambda: call(step, sharded(X)), {"step": 1}, {}),
+    "shard_map": (lambda: call(jax.jit(in_shards), sharded(X)), {"in_shards": 1}, {}),
+    "ahead of time": (lambda: call(step.lower(X).compile(), X), {"step": 1}, {}),
+    "ahead of time with effects": (lambda: call(shouting.lower(X).compile(), X), {"shouting": 1}, {}),
+    "effects": (lambda: call(shouting, X), {"shouting": 1}, {}),
+    "ordered effects": (lambda: call(asking, X), {"asking": 1}, {}),
+    "grad outside jit": (lambda: call(jax.grad(step), X), {"step": 2}, None),
+    "vjp of a function with its own": (lambda: call(jax.grad(own_gradient), X), {"step": 1}, None),
+    "vmap of jit": (lambda: call(jax.vmap(step), jnp.ones((3, 8))), {"step": 1}, {}),
+    "jit of vmap": (lambda: call(jax.jit(jax.vmap(step)), jnp.ones((3, 8))), {"step": 1}, {}),
+    "jit of grad": (lambda: call(jax.jit(jax.grad(step)), X), {"step": 1}, {}),
+    "one operation": (lambda: call(jnp.add, X, X), {}, {"add": 1}),
+    "operators": (lambda: call(lambda x: -x * x, X), {}, {"multiply": 1, "negative": 1}),
+    "scan outside jit": (lambda: call(in_a_loop, X), {}, {"scan": 1}),
+    "split": (lambda: call(jax.random.split, jax.random.key(0)), {}, {"_threefry_split": 1}),
+    "device_put": (lambda: call(jax.device_put, np.ones(3, np.float32)), {}, {}),
+    "to another device": (lambda: call(lambda x: jax.device_put(x, jax.devices()[1]), X), {}, {}),
+    "pmap": (lambda: call(jax.pmap(lambda x: 2 * x), X), {"lambda": 1}, None),
+    "not returned": (lambda: call(unreturned, X), {"step": 1}, {}),
+    "read": (lambda: call(lambda x: float(step(x)), X), {"step": 1}, {}),
+    "nothing": (lambda: call(lambda: 1), {}, {}),
+}
+
+
+@pytest.mark.parametrize("kind", PROGRAMS)
+def test_programs_are_counted_by_name_and_equal_what_xla_runs(kind, tmp_path):
+    make_call, by_program, by_operation = PROGRAMS[kind]
+    counted = dispatches(make_call())
+    if kind != "pmap":  # which does not pass on the name of a lambda
+        assert counted.by_program == by_program
+    if by_operation is not None:
+        assert counted.by_operation == by_operation
+    made = make_call()
+
+    def run(*_):
+        return made.run()
+
+    assert counted.total == executed(run, folder=tmp_path)
+
+
+class Mlp(linen.Module):
+    @linen.compact
+    def __call__(self, x):
+        return linen.Dense(4)(linen.relu(linen.Dense(8)(x)))
+
+
+OPTIMIZER = optax.sgd(1e-3)
+
+
+def optax_outside_jit():
+    """The usual mistake: the gradient is jitted and the optimizer is not."""
+    params = {"w": jnp.ones((8, 4)), "b": jnp.ones(4)}
+
+    @jax.jit
+    def gradient(params):
+        return jax.grad(lambda params: (X @ params["w"] + params["b"]).sum())(params)
+
+    def train(params, state):
+        updates, state = OPTIMIZER.update(gradient(params), state, params)
+        return optax.apply_updates(params, updates), state
+
+    return call(train, params, OPTIMIZER.init(params), carry=2), {"gradient": 1}, True
+
+
+def equinox_step():
+    model = eqx.nn.MLP(8, 1, 4, 2, key=jax.random.key(0))
+
+    @eqx.filter_jit
+    def gradient(model):
+        return eqx.filter_grad(lambda model: model(X).sum())(model)
+
+    return call(lambda model: eqx.apply_updates(model, gradient(model)), model), {"gradient": 1}, True
+
+
+def linen_step():
+    model = Mlp()
+    params = model.init(jax.random.key(0), X)
+    state = train_state.TrainState.create(apply_fn=model.apply, params=params, tx=OPTIMIZER)
+
+    @jax.jit
+    def train(state):
+        gradients = jax.grad(lambda params: state.apply_fn(params, X).sum())(state.params)
+        return state.apply_gradients(grads=gradients)
+
+    return call(train, state, carry=1), {"train": 1}, False
+
+
+def nnx_step():
+    model = nnx.Linear(8, 4, rngs=nnx.Rngs(0))
+    optimizer = nnx.Optimizer(model, OPTIMIZER, wrt=nnx.Param)
+
+    @nnx.jit
+    def train(model, optimizer):
+        optimizer.update(model, nnx.grad(lambda model: model(X).sum())(model))
+
+    return call(train, model, optimizer), {"train": 1}, False
+
+
+@pytest.mark.parametrize("make", [optax_outside_jit, equinox_step, linen_step, nnx_step])
+def test_steps_of_public_libraries_run_what_xla_says(make, tmp_path):
+    made, by_program, eager = make()
+    counted = dispatches(made)
+    assert counted.by_program == by_program
+    assert bool(counted.eager_operations) == eager
+    assert counted.total == executed(lambda: made.run(), folder=tmp_path)
+
+
+def test_the_user_s_line_of_every_program_is_named():
+    def body(x):
+        y = step(x)
+        return step(x) + y
+
+    counted, first = dispatches(call(body, X)), body.__code__.co_firstlineno
+    here = counted.runs[0].location.rpartition(":")[0]
+    assert [(run.program, run.location) for run in counted.runs] == [
+        ("step", f"{here}:{first + 1}"),
+        ("step", f"{here}:{first + 2}"),
+        ("add", f"{here}:{first + 2}"),
+    ]
+    assert here.endswith("test_dispatches.py")
+    assert str(counted).startswith(f"step (2) at {here}:{first + 1}, {here}:{first + 2}; eager: add (1) at")
+
+
+def test_many_lines_of_one_program_are_shortened_with_the_busiest_first():
+    def body(x):
+        step(x), step(x)
+        step(x)
+        step(x)
+        step(x)
+        return [step(x) for _ in range(3)]
+
+    here = dispatches(call(body, X)).places(eager=False)["step"]
+    assert re.fullmatch(r"\S+:\d+ \(3 times\), \S+:\d+ \(2 times\), \S+:\d+ and 2 more lines", here)
+
+
+def test_metrics_are_two_counts_with_the_programs_as_detail():
+    jitted, eager = dispatches(call(lambda x: -step(x) - step(x), X)).metrics("loop")
+    assert (jitted.name, jitted.value, jitted.unit, jitted.kind) == ("loop dispatches", 2, "programs", "count")
+    assert (jitted.detail, eager.detail) == ({"step": 2}, {"negative": 1, "subtract": 1})
+    assert (eager.name, eager.value, eager.unit) == ("loop eager operations", 2, "operations")
+
+
+def test_a_pool_of_threads_that_was_there_before_is_counted():
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        pool.submit(step, X).result()
+        counted = dispatches(call(lambda x: pool.submit(step, x).result(), X))
+        assert counted.by_program == {"step": 1}
+        # Tracing takes from a thread the hook of all threads, and it gets that back.
+        transforming = jax.vmap(step)
+        counted = dispatches(call(lambda x: pool.submit(lambda: (transforming(x[None]), step(x))).result(), X))
+        assert counted.by_program == {"step": 2}
+
+
+def test_another_number_each_time_is_an_error():
+    calls = []
+
+    def growing(x):
+        calls.append(x)
+        return [step(x) for _ in calls]
+
+    with pytest.raises(MeasurementError, match=r"growing: the number of programs differs from run to run \(2, 3, 4\)"):
+        dispatches(call(growing, X))
+
+
+def test_a_call_that_compiles_is_an_error():
+    with pytest.raises(RecompilationError, match="lambda"):
+        dispatches(call(lambda x: jax.jit(lambda x: x + 1)(x), X))
+
+
+def test_a_profiler_that_is_set_stays_and_sees_nothing_of_it():
+    before = sys.getprofile()
+    dispatches(call(step, X))
+    assert sys.getprofile() is before
+
+
+OPERATIONS = [jnp.sin, jnp.negative, jnp.square, jax.lax.cos]
+JITTED = [jax.jit(lambda x, n=n: x + n) for n in range(3)] + [shouting]
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.lists(st.sampled_from([*((True, each) for each in JITTED), *((False, each) for each in OPERATIONS)])))
+def test_any_sequence_of_jitted_functions_and_operations_is_counted_exactly(sequence):
+    def body(x):
+        for _, function in sequence:
+            x = function(x)
+        return x
+
+    counted = dispatches(call(body, X))
+    jitted = sum(is_jitted for is_jitted, _ in sequence)
+    assert (counted.jitted, counted.eager_operations) == (jitted, len(sequence) - jitted)

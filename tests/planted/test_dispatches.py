@@ -1,0 +1,95 @@
+"""A user's loop in which a second program was planted: a jitted function called twice, a tree map outside jit."""
+
+import pytest
+
+LOOP = """
+import jax
+import jax.numpy as jnp
+from perfsuite import Budget, call
+
+@jax.jit
+def train_step(state, batch):
+    return jax.tree.map(lambda leaf: leaf + batch.sum(), state)
+
+def once(state, batch):
+    return train_step(state, batch)
+
+def twice(state, batch):
+    state = train_step(state, batch)
+    return train_step(state, batch)
+
+def averaged(state, batch):
+    new = train_step(state, batch)
+    return jax.tree.map(jnp.add, state, new)
+
+def made(function):
+    return call(function, {"bias": jnp.ones(4), "kernel": jnp.ones((4, 4))}, jnp.ones(4), carry=1)
+"""
+
+TEST = """
+from loop import *
+
+def test_loop(perf):
+    perf.{instrument}(made({function}), name="loop")
+"""
+
+TWICE = "*loop dispatches is 2 programs, +1 (+100 %) over the baseline 1 program; grew: train_step (+1) at loop.py:13, loop.py:14*"
+AVERAGED = (
+    "*loop eager operations is 2 operations, +2 over the baseline 0 operations; grew: add (+2) at loop.py:18 (2 times)*"
+)
+
+
+@pytest.fixture
+def loop(pytester: pytest.Pytester) -> pytest.Pytester:
+    pytester.makepyfile(loop=LOOP)
+    pytester.makeini("[pytest]\naddopts = --perf-processes=1 -p no:cacheprovider\npythonpath = .\n")
+    return pytester
+
+
+@pytest.mark.parametrize(
+    ("instrument", "function", "said"),
+    [
+        ("dispatches", "twice", TWICE),
+        ("host_calls", "twice", TWICE),
+        ("dispatches", "averaged", AVERAGED),
+        ("host_calls", "averaged", "also worse: loop eager operations 0 -> 2 operations"),
+    ],
+)
+def test_a_program_more_fails_against_the_baseline_and_its_line_is_named(loop, instrument, function, said):
+    loop.makepyfile(test_loop=TEST.format(instrument=instrument, function="once"))
+    loop.runpytest_inprocess("--perf-save").assert_outcomes(passed=1)
+    loop.runpytest_inprocess("--perf").assert_outcomes(passed=1)
+    loop.makepyfile(test_loop=TEST.format(instrument=instrument, function=function))
+    result = loop.runpytest_inprocess("--perf")
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines([said])
+
+
+def test_a_budget_limits_jitted_functions_and_operations_together(loop):
+    loop.makepyfile(
+        test_loop="""
+        from loop import *
+
+        def test_once(perf):
+            assert perf.dispatches(made(once), budget=Budget(dispatches=1)).total == 1
+
+        def test_averaged(perf):
+            perf.dispatches(made(averaged), budget=Budget(dispatches=1))
+        """
+    )
+    result = loop.runpytest_inprocess("--perf")
+    result.assert_outcomes(passed=1, failed=1)
+    result.stdout.fnmatch_lines_random(
+        [
+            "*averaged programs run is 3 programs, +200 % over the budget of 1 program*",
+            "*likely cause: train_step (1) at loop.py:17; eager: add (2) at loop.py:18 (2 times)*",
+            "*each operation outside jit is a program of its own: do it inside the jitted function*",
+        ]
+    )
+
+
+def test_a_loop_that_only_moves_to_other_lines_passes(loop):
+    loop.makepyfile(test_loop=TEST.format(instrument="dispatches", function="twice"))
+    loop.runpytest_inprocess("--perf-save").assert_outcomes(passed=1)
+    loop.makepyfile(loop=LOOP.replace("def twice", "\n\ndef twice"))
+    loop.runpytest_inprocess("--perf").assert_outcomes(passed=1)

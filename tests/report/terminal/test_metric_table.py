@@ -1,0 +1,69 @@
+"""The table of -v: within the width, with the change of each metric."""
+
+import pytest
+
+from perfsuite.gate.verdict import Gate
+from perfsuite.measure.measurement import Interval, Metric
+from perfsuite.report.terminal.metric_table import metric_table, relative_change
+
+TEST = "tests/test_a.py::test_step"
+
+
+def gate(name="step to ready", value=1.5, verdict="pass", *, test=TEST, unit="x", interval=None, **fields):
+    return Gate(test, Metric(name, value, unit, "ratio", interval=interval), verdict, **fields)
+
+
+def lines(*gates, width=100):
+    return [line for line, _ in metric_table(gates, width)]
+
+
+def test_a_row_has_value_baseline_change_and_verdict():
+    head, test, row = lines(
+        gate(interval=Interval(1.4, 1.6), verdict="fail", source="baseline", limit=1.26, baseline=1.2)
+    )
+    assert head.split() == ["metric", "value", "against", "change", "verdict"]
+    assert test == TEST
+    assert row.split() == ["step", "to", "ready", "1.5", "[1.4,", "1.6]", "x", "1.2", "+25", "%", "fail"]
+
+
+def test_a_budget_is_what_a_metric_is_held_against():
+    assert lines(gate("overhead", 3.5, limit=0.0, source="budget"))[2].split()[-4:] == ["x", "0", "(budget)", "pass"]
+
+
+@pytest.mark.parametrize(("baseline", "share"), [(1.2, 0.25), (0.0, None), (-3.0, None), (None, None)])
+def test_a_change_is_relative_to_a_baseline_above_zero(baseline, share):
+    assert relative_change(gate(baseline=baseline)) == (share if share is None else pytest.approx(share))
+
+
+def test_columns_line_up_and_numbers_keep_their_digits():
+    head, _, first, second = lines(gate("a", 1.5), gate("1e3", 23_600_000, unit="FLOP"))
+    assert head.index("value") == first.index("1.5 x") == second.index("23,600,000 FLOP")
+    assert head.index("verdict") == first.index("pass") == second.index("pass")
+
+
+def test_each_test_is_named_once_above_its_metrics():
+    found = metric_table([gate("one"), gate("two"), gate("three", test="tests/test_b.py::test_other")], 100)
+    assert [line.strip().split("  ")[0] for line, _ in found[1:]] == [
+        *[TEST, "one", "two", "tests/test_b.py::test_other", "three"]
+    ]
+    assert [made.metric.name if made else None for _, made in found] == [None, None, "one", "two", None, "three"]
+
+
+@pytest.mark.parametrize("width", [80, 100, 160])
+@pytest.mark.parametrize("length", [10, 60, 300])
+def test_no_line_is_wider_than_the_terminal(width, length):
+    gates = [
+        gate("n" * length, 1234.5, interval=Interval(1.23456e3, 9.87654e3), baseline=1111.0, test=f"t.py::{'t' * 300}"),
+        Gate(TEST, Metric("a" * length, 12_345_678, "bytes", "size", target="tpu-v5e"), "not comparable"),
+        gate("s" * length, 2.0, limit=1.5, source="budget", verdict="inconclusive"),
+    ]
+    found = lines(*gates, width=width)
+    assert max(map(len, found)) <= width
+    assert found[4].split("  ")[1].endswith(" @ tpu-v5e")
+
+
+def test_where_there_is_room_names_are_whole_and_intervals_are_shown():
+    made = gate("n" * 70, interval=Interval(1.4, 1.6))
+    assert "n" * 70 in lines(made, width=160)[2]
+    assert "[1.4, 1.6]" in lines(made, width=160)[2]
+    assert "[1.4, 1.6]" not in lines(made, width=50)[2]

@@ -1,0 +1,191 @@
+"""`report.text`: the message of a failed test, and why a gate is no plain pass."""
+
+import dataclasses
+import math
+
+import pytest
+
+from perfsuite.gate.baseline import Entry
+from perfsuite.gate.environment import Environment
+from perfsuite.gate.verdict import Evidence, Gate, Part, Rerun, judge_baseline, judge_budget
+from perfsuite.measure.measurement import Interval, Metric
+from perfsuite.report import text
+from perfsuite.report.text import failure
+
+HERE = Environment("cpu", 1, "Xeon", "3.11.7", "0.10.2", "0.10.2")
+OLDER = dataclasses.replace(HERE, jax="0.10.1")
+
+
+def gate(name, value=8, *, baseline=7.0, source="baseline", place="", **fields):
+    """A gate that failed, of a metric with one part that grew at `place`."""
+    metric = Metric(name, value, "fusions", "count")
+    grown = (Part("dot", 1, place=place),) if place else ()
+    return Gate("t", metric, "fail", source, 7, baseline=baseline, grown=grown, **fields)
+
+
+def first(detail=None, places=None, then=None, environment=HERE, unit="fusions"):
+    made = Metric("step fusions", 3, unit, "count", detail=detail, places=places)
+    entry = Entry(1, unit, "count", "measured", environment, detail=then)
+    return text.first(judge_baseline("t", made, entry, now=HERE))
+
+
+# The one thing to do first.
+
+
+def test_first_is_the_place_of_the_part_that_grew_most():
+    detail, places = {"dot in f": 2, "copy": 1}, {"dot in f": "model.py:4 in f", "copy": "model.py:9 in g"}
+    assert first(detail, places, {"dot in f": 0, "copy": 1}) == "look at model.py:4 in f"
+
+
+def test_first_is_the_upgrade_where_there_was_one():
+    detail, places = {"dot in f": 3}, {"dot in f": "model.py:4 in f"}
+    said = first(detail, places, {"dot in f": 1}, OLDER)
+    assert (
+        said
+        == "run it with the baseline's versions too (jax 0.10.1 -> 0.10.2), to see whether the upgrade or the code causes it"
+    )
+
+
+def test_first_is_to_record_it_where_nothing_else_is_known():
+    assert first() == "if you intend this change, record it: pytest --perf-save"
+
+
+def test_nothing_is_added_where_the_reason_has_advice():
+    place = "jax._src.tree:map at test_a.py:27 in train"
+    assert first({"f:g": 3}, {"f:g": place}, {"f:g": 1}, unit="calls") == ""
+
+
+@pytest.mark.parametrize("value", [1, 0])
+def test_what_did_not_fail_has_nothing_to_do_first(value):
+    entry = Entry(1, "calls", "count", "measured", HERE)
+    assert text.first(judge_baseline("t", Metric("calls", value, "calls", "count"), entry, now=HERE)) == ""
+
+
+def test_a_likely_cause_is_what_to_look_at_first():
+    entry = Entry(1, "calls", "count", "measured", HERE)
+    judged = judge_baseline("t", Metric("calls", 3, "calls", "count"), entry, now=HERE, evidence=Evidence("a sleep"))
+    assert failure([judged]).endswith("\nlikely cause: a sleep")
+
+
+def test_a_cause_that_was_looked_for_and_not_found_is_said_to_be_unknown():
+    entry = Entry(1, "calls", "count", "measured", HERE)
+    looked = Evidence(unexplained="the host's calls did not change")
+    judged = judge_baseline("t", Metric("calls", 3, "calls", "count"), entry, now=HERE, evidence=looked)
+    assert "\ncause unknown: the host's calls did not change" in failure([judged])
+    passing = judge_baseline("t", Metric("calls", 1, "calls", "count"), entry, now=HERE, evidence=looked)
+    assert text.cause(passing) == ""
+
+
+# The message of a test.
+
+
+def test_one_metric_is_its_reason_and_what_to_do_first():
+    said = "a is 8 fusions, +1 (+14.3 %) over the baseline 7 fusions"
+    assert failure([gate("a", place="x.py:3")]) == f"{said}; grew: dot (+1) at x.py:3\nfirst: look at x.py:3"
+    assert failure([gate("a", cause="b")]) == f"{said}\nlikely cause: b"
+
+
+def test_what_differs_in_a_program_is_said_below_the_metric():
+    made = gate("flops", place="x.py:3", program=("flops: 7 -> 8", "+ 1 x dot"))
+    assert failure([made]).splitlines() == [
+        "flops is 8 fusions, +1 (+14.3 %) over the baseline 7 fusions; grew: dot (+1) at x.py:3",
+        "differences from the baseline's program:",
+        "  flops: 7 -> 8",
+        "  + 1 x dot",
+        "first: look at x.py:3",
+    ]
+
+
+def test_other_metrics_are_named_in_one_line():
+    said = failure([gate("a"), gate("b", 9), gate("c", baseline=None, source="budget")])
+    assert said.splitlines() == [
+        "a is 8 fusions, +1 (+14.3 %) over the baseline 7 fusions",
+        "first: if you intend this change, record it: pytest --perf-save",
+        "also worse: b 7 -> 9 fusions (+28.6 %); c 8 fusions",
+    ]
+
+
+def test_many_metrics_do_not_make_a_long_message():
+    said = failure([gate(f"metric {number}", place="x.py:3") for number in range(30)])
+    assert len(said.splitlines()) == 4
+    assert said.splitlines()[2].endswith("; metric 4 7 -> 8 fusions (+14.3 %) and 25 more")
+
+
+def test_metrics_without_a_baseline_are_counted():
+    new = [gate(name, source=None, strict="new") for name in "abcdef"]
+    assert failure(new[:1]) == "a has no baseline (--perf-strict): pytest --perf-save records it"
+    assert failure(new).splitlines()[1] == "also without a baseline: b, c, d, e and 1 more"
+    assert failure([*new[:2], gate("z", cause="a sleep")]).splitlines() == [
+        "z is 8 fusions, +1 (+14.3 %) over the baseline 7 fusions",
+        "likely cause: a sleep",
+        "2 metrics have no baseline (--perf-strict): pytest --perf-save records them",
+    ]
+
+
+def test_undecided_metrics_are_named_after_those_that_got_worse():
+    undecided = [gate(name, strict="inconclusive", to_settle="more time") for name in "abc"]
+    assert failure(undecided[:1]).splitlines() == [
+        "a is 8 fusions, +1 (+14.3 %) over the baseline 7 fusions; fails because it is undecided (--perf-strict=inconclusive)",
+        "to settle it: more time",
+    ]
+    new = gate("n", source=None, strict="new")
+    assert failure([new, *undecided]).splitlines()[2:] == [
+        "also undecided: b, c",
+        "1 metric has no baseline (--perf-strict): pytest --perf-save records it",
+    ]
+    assert failure([*undecided, gate("z", cause="a sleep")]).splitlines() == [
+        "z is 8 fusions, +1 (+14.3 %) over the baseline 7 fusions",
+        "likely cause: a sleep",
+        "also undecided: a, b, c",
+    ]
+
+
+# By how much.
+
+
+@pytest.mark.parametrize(
+    ("value", "baseline", "kind", "said"),
+    [
+        (30, 7, "count", "+23 (+329 %) over the baseline 7 calls"),
+        (1, 0, "count", "+1 over the baseline 0 calls"),
+        (5000, 4096, "size", "+22.1 % over the baseline 4,096 calls (limit +1 %)"),
+    ],
+)
+def test_a_baseline_is_exceeded_by_so_many_per_cent(value, baseline, kind, said):
+    entry = Entry(baseline, "calls", kind, "measured", HERE)
+    judged = judge_baseline("t", Metric("step", value, "calls", kind), entry, now=HERE)
+    assert text.reason(judged).endswith(said)
+
+
+@pytest.mark.parametrize(
+    ("value", "limit", "said"),
+    [(1.68, 1.05, ", +60 % over the budget of 1.05 x"), (2.0, 0.0, "is 2 x, over the budget of 0 x")],
+)
+def test_a_budget_is_exceeded_by_so_many_per_cent(value, limit, said):
+    metric = Metric("step", value, "x", "ratio", interval=Interval(value, value))
+    assert said.removeprefix("is 2 x") in text.reason(judge_budget("t", metric, limit))
+
+
+# Why a gate is open.
+
+
+@pytest.mark.parametrize(
+    ("interval", "samples", "rerun", "said"),
+    [
+        (Interval(0.9, 1.1), 30, None, "with the limit inside the interval"),
+        (Interval(1.1, 1.2), 30, None, "that other processes may have slowed"),
+        (Interval(0.9, math.inf), 3, None, "of too few samples for an interval"),
+        (None, 3, None, "of too few samples for an interval"),
+        (None, None, None, "without an interval"),
+        (Interval(1.1, 1.2), 30, Rerun(), "not confirmed in a fresh process"),
+        (
+            Interval(1.1, 1.2),
+            30,
+            Rerun(builds_differ=0.02),
+            "over the limit by less than two builds of the same code differ",
+        ),
+    ],
+)
+def test_why_a_gate_is_open_is_said_in_a_few_words(interval, samples, rerun, said):
+    metric = Metric("step", 1.0, "x", "ratio", interval=interval, samples=samples)
+    assert text.why_open(Gate("t", metric, "inconclusive", "budget", 1.0, rerun=rerun)) == said
