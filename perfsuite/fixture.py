@@ -11,7 +11,7 @@ from perfsuite.instruments.time import TimeInstrument
 from perfsuite.instruments.trace import TraceInstrument
 from perfsuite.instruments.transfers import TransfersInstrument
 from perfsuite.instruments.waits import WaitsInstrument
-from perfsuite.measure.measurement import Better, Interval, Kind, Metric
+from perfsuite.measure.metric import Better, Interval, Kind, Metric
 
 
 class Perf(

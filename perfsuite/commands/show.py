@@ -10,7 +10,7 @@ from perfsuite.commands import PATTERN_HELP, CommandError, project_baselines
 from perfsuite.gate.baseline import PROVENANCES
 from perfsuite.history.selecting import select
 from perfsuite.history.source import baseline_files, named, on_disk
-from perfsuite.measure.measurement import KINDS
+from perfsuite.measure.metric import KINDS
 from perfsuite.report.terminal.baselines import file_lines, header_lines
 from perfsuite.report.terminal.output import style
 

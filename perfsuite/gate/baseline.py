@@ -9,7 +9,7 @@ from collections.abc import Collection, Mapping
 from typing import Any, Literal
 
 from perfsuite.gate.environment import Environment, incomparable, version_changes
-from perfsuite.measure.measurement import KINDS, Better, Interval, Kind, Metric
+from perfsuite.measure.metric import KINDS, Better, Interval, Kind, Metric
 
 Provenance = Literal["measured", "compiled", "reported"]
 Action = Literal["create", "update", "trim", "keep"]

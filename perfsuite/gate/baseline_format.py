@@ -11,7 +11,7 @@ from typing import Any, NoReturn
 
 from perfsuite.gate.baseline import Baselines, Entry, Revision
 from perfsuite.gate.environment import Environment, environment_from_dict
-from perfsuite.measure.measurement import Interval
+from perfsuite.measure.metric import Interval
 
 SCHEMA = 2
 

@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from perfsuite.measure.measurement import is_finite
+from perfsuite.measure.metric import is_finite
 
 
 class BudgetExceeded(AssertionError):  # noqa: N818  (the public name; it is an assertion, not a fault)

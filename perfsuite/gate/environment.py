@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from perfsuite.measure.measurement import Kind
+from perfsuite.measure.metric import Kind
 
 # In the order in which messages name them.
 VERSION_FIELDS = ("python", "jax", "jaxlib", "libtpu", "equinox", "flax", "optax")

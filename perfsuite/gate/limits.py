@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 
 from perfsuite.gate.verdict import Evidence, Gate, Rerun, judge_budget, with_evidence
 from perfsuite.measure.estimate import Estimate
-from perfsuite.measure.measurement import Metric
+from perfsuite.measure.metric import Metric
 from perfsuite.measure.timing.comparison import Comparison, Field, Settled
 from perfsuite.measure.timing.load import Usage, slowed, usage
 

@@ -8,7 +8,7 @@ from typing import Literal
 from perfsuite.gate.baseline import SAVE_KINDS, Entry, name_of
 from perfsuite.gate.environment import Environment, incomparable, version_changes
 from perfsuite.measure.estimate import Estimate
-from perfsuite.measure.measurement import Interval, Kind, Metric
+from perfsuite.measure.metric import Interval, Kind, Metric
 
 Verdict = Literal[
     "pass", "fail", "missing", "inconclusive", "improved", "new", "recorded", "not comparable", "info"

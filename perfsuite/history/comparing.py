@@ -15,7 +15,7 @@ from typing import Literal, cast, get_args
 from perfsuite.gate.baseline import Baselines, Entry, name_of
 from perfsuite.gate.environment import Environment, incomparable, version_changes
 from perfsuite.gate.verdict import Gate, Part, judge_baseline
-from perfsuite.measure.measurement import Interval, Metric
+from perfsuite.measure.metric import Interval, Metric
 from perfsuite.measure.words import plural
 
 Outcome = Literal["worse", "better", "unclear", "not comparable", "added", "removed", "info", "tolerated", "same"]

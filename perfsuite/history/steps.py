@@ -20,7 +20,7 @@ from perfsuite.gate.verdict import TOLERANCES
 from perfsuite.history.comparing import amount, judged, relative_change, why_incomparable
 from perfsuite.history.levels import segmentations, stand_out
 from perfsuite.history.reading import Series
-from perfsuite.measure.measurement import Interval, Kind
+from perfsuite.measure.metric import Interval, Kind
 
 EXACT = ("count", "size")
 

@@ -6,7 +6,7 @@ import dataclasses
 import pytest
 
 from perfsuite.measure import serialise
-from perfsuite.measure.measurement import Metric
+from perfsuite.measure.metric import Metric
 from perfsuite.options import Options, options_that_must_agree
 from perfsuite.processes.group import Group, ProcessesDifferError
 from perfsuite.session.recorder import Recorder

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from perfsuite.measure.measurement import Metric
+from perfsuite.measure.metric import Metric
 from perfsuite.measure.serialise import made
 from perfsuite.options import options_in_child
 from perfsuite.processes.handover import Request, read_request, write_metrics, write_reason

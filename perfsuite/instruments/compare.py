@@ -8,7 +8,7 @@ from perfsuite.gate.verdict import Gate, Verdict
 from perfsuite.instruments.base import NO_BUDGET, Instrument, declare
 from perfsuite.measure.call import Call, checked
 from perfsuite.measure.compiles.compiles import tracing_allowed
-from perfsuite.measure.measurement import Metric
+from perfsuite.measure.metric import Metric
 from perfsuite.measure.runtime.hostcalls import host_calls
 from perfsuite.measure.timing.block import Until
 from perfsuite.measure.timing.builds import Make, build

@@ -11,7 +11,7 @@ from perfsuite.measure.call import Call, label_of
 from perfsuite.measure.compiles import compiles, explanation
 from perfsuite.measure.compiles.warmup import Warm, warm
 from perfsuite.measure.errors import SignatureWarning
-from perfsuite.measure.measurement import Metric
+from perfsuite.measure.metric import Metric
 
 WARM = declare("perf.warm", budget=("compiles",))
 

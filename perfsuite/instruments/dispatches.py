@@ -6,7 +6,7 @@ from perfsuite.instruments.base import NO_BUDGET, Instrument, declare
 from perfsuite.measure.call import Call, checked
 from perfsuite.measure.compiles.compiles import tracing_allowed
 from perfsuite.measure.compiles.fastpath import FastPath, fast_path
-from perfsuite.measure.measurement import Metric
+from perfsuite.measure.metric import Metric
 from perfsuite.measure.runtime.dispatches import MOVE_IN, SUFFIXES, Dispatches, dispatches
 from perfsuite.session.recorder import Recorder
 

@@ -10,7 +10,7 @@ from perfsuite.gate.budget import Budget, BudgetExceeded
 from perfsuite.gate.verdict import NO_EVIDENCE, Evidence, Gate
 from perfsuite.instruments.base import NO_BUDGET, Instrument, declare
 from perfsuite.measure.call import Call, checked
-from perfsuite.measure.measurement import Metric, title
+from perfsuite.measure.metric import Metric, title
 from perfsuite.measure.program.compilation import Compilation, compile_call
 from perfsuite.measure.program.lowering import HostCallbackError
 from perfsuite.measure.program.program import Program

@@ -11,7 +11,7 @@ from perfsuite.gate.verdict import Evidence, judge_budget, with_evidence
 from perfsuite.instruments.base import NO_BUDGET, Instrument, declare
 from perfsuite.measure.call import Call, checked
 from perfsuite.measure.compiles.compiles import tracing_allowed
-from perfsuite.measure.measurement import Metric
+from perfsuite.measure.metric import Metric
 from perfsuite.measure.timing.timing import LEAST_FOR_TAIL, LEAST_SAMPLES, LEAST_WITH_END, Timing, time_call
 from perfsuite.processes.launch import LAUNCH
 

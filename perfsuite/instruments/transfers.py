@@ -3,7 +3,7 @@
 from perfsuite.gate.budget import Budget
 from perfsuite.instruments.base import NO_BUDGET, Instrument, declare
 from perfsuite.measure.call import Call, checked
-from perfsuite.measure.measurement import Metric
+from perfsuite.measure.metric import Metric
 from perfsuite.measure.runtime.call_transfers import SUFFIXES, CallTransfers, transfers_of
 from perfsuite.measure.runtime.transfers import count_transfers, forbid_transfers
 

@@ -10,7 +10,7 @@ from perfsuite.gate.budget import Budget
 from perfsuite.gate.verdict import Gate, judge_budget
 from perfsuite.instruments.base import NO_BUDGET, Instrument, declare
 from perfsuite.measure.call import Call, checked
-from perfsuite.measure.measurement import Metric
+from perfsuite.measure.metric import Metric
 from perfsuite.measure.timing.asynchrony import EARLY, Asynchrony, asynchrony
 from perfsuite.measure.timing.stalls import ENOUGH, Stalls, count_stalls
 

@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from perfsuite.measure.measurement import Interval
+from perfsuite.measure.metric import Interval
 from perfsuite.measure.words import span
 
 

@@ -5,7 +5,7 @@ import math
 import re
 from collections.abc import Iterable, Sequence
 
-from perfsuite.measure.measurement import Interval
+from perfsuite.measure.metric import Interval
 
 
 def number(value: float) -> str:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from perfsuite.measure.io import write_atomically
-from perfsuite.measure.measurement import Metric
+from perfsuite.measure.metric import Metric
 from perfsuite.measure.serialise import made, plain
 
 _REQUEST = "request.json"

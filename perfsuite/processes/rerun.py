@@ -16,7 +16,7 @@ from pathlib import Path
 
 import pytest
 
-from perfsuite.measure.measurement import Metric
+from perfsuite.measure.metric import Metric
 from perfsuite.processes.handover import Request, read_metrics, read_reason, write_request
 from perfsuite.processes.launch import LAUNCH, Launch
 

@@ -8,7 +8,7 @@ from matplotlib.axes import Axes
 from matplotlib.ticker import FuncFormatter
 
 from perfsuite.history.following import Followed, Following
-from perfsuite.measure.measurement import Interval
+from perfsuite.measure.metric import Interval
 from perfsuite.measure.words import number, plural
 from perfsuite.report.model import Row
 from perfsuite.report.pictures import (

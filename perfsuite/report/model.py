@@ -15,7 +15,7 @@ from perfsuite.gate.baseline import Provenance
 from perfsuite.gate.baseline_file import SaveResult
 from perfsuite.gate.verdict import Source
 from perfsuite.measure.io import relative
-from perfsuite.measure.measurement import Better, Interval, Kind
+from perfsuite.measure.metric import Better, Interval, Kind
 from perfsuite.measure.serialise import made, plain
 from perfsuite.session.plots import Distribution, FittedLine, ProgramRecord
 

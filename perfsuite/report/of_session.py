@@ -15,7 +15,7 @@ from perfsuite.gate.calibration_file import calibration_path, load_calibration
 from perfsuite.gate.environment import VERSION_FIELDS, version_changes
 from perfsuite.gate.verdict import Gate
 from perfsuite.measure.io import relative
-from perfsuite.measure.measurement import Metric
+from perfsuite.measure.metric import Metric
 from perfsuite.options import options_in_report
 from perfsuite.report import text
 from perfsuite.report.model import (

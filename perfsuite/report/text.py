@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from perfsuite.gate.advice import advice_on
 from perfsuite.gate.environment import HOST_CALLS_UNIT
 from perfsuite.gate.verdict import Gate, Part
-from perfsuite.measure.measurement import Kind, Metric
+from perfsuite.measure.metric import Kind, Metric
 from perfsuite.measure.words import change, number, percent, plural
 
 OTHERS_NAMED = 4

@@ -5,7 +5,7 @@ from collections.abc import Collection, Iterator, Mapping
 from perfsuite.gate.baseline import Entry
 from perfsuite.gate.environment import incomparable
 from perfsuite.gate.verdict import Gate, Verdict, judge_absent
-from perfsuite.measure.measurement import Metric
+from perfsuite.measure.metric import Metric
 from perfsuite.measure.targets import targets
 from perfsuite.measure.targets.target_available import TargetUnavailable, check_available
 from perfsuite.session.session import PerfSession, test_of

@@ -9,7 +9,7 @@ import pytest
 from perfsuite.gate.limits import Compared, Limits
 from perfsuite.gate.verdict import Gate
 from perfsuite.measure.call import Call
-from perfsuite.measure.measurement import Metric
+from perfsuite.measure.metric import Metric
 from perfsuite.measure.timing.block import Until
 from perfsuite.measure.timing.builds import Make, compare_builds
 from perfsuite.measure.timing.comparison import Comparison, Settled, compare_calls

@@ -19,7 +19,7 @@ from perfsuite.gate.calibration_file import builds_differ
 from perfsuite.gate.limits import Compared, Limits
 from perfsuite.measure import peers, progress
 from perfsuite.measure.estimate import Estimate
-from perfsuite.measure.measurement import Interval, Metric
+from perfsuite.measure.metric import Interval, Metric
 from perfsuite.measure.timing.comparison import Comparison
 from perfsuite.processes import rerun
 from perfsuite.processes.handover import Request, write_metrics

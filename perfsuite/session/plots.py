@@ -2,7 +2,7 @@
 
 import dataclasses
 
-from perfsuite.measure.measurement import Interval
+from perfsuite.measure.metric import Interval
 from perfsuite.measure.timing.block import COLUMNS
 from perfsuite.measure.timing.comparison import Comparison
 from perfsuite.measure.timing.scaling import Scaling

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from perfsuite.gate.budget import BudgetExceeded
 from perfsuite.gate.verdict import NO_EVIDENCE, TOLERANCES, Evidence, Gate, judge_budget, strictly
-from perfsuite.measure.measurement import Metric, title
+from perfsuite.measure.metric import Metric, title
 from perfsuite.session.absent import absent
 from perfsuite.session.mode import Sampled, Taken
 from perfsuite.session.plots import Distribution, FittedLine, ProgramRecord

@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 
 from perfsuite.gate.verdict import Gate
-from perfsuite.measure.measurement import Metric
+from perfsuite.measure.metric import Metric
 from perfsuite.measure.profiler.traces import Trace
 from perfsuite.session.plots import Distribution, FittedLine, ProgramRecord
 

@@ -13,7 +13,7 @@ import pytest
 
 from perfsuite.gate.limits import Compared, Limits
 from perfsuite.measure import progress
-from perfsuite.measure.measurement import Interval, Metric
+from perfsuite.measure.metric import Interval, Metric
 from perfsuite.measure.stats.error_rates import INFORMING_ERROR
 from perfsuite.measure.timing.builds import over_builds
 from perfsuite.measure.words import number, percent

@@ -28,7 +28,7 @@ from perfsuite.gate.environment import (
 from perfsuite.gate.limits import Limits
 from perfsuite.gate.verdict import Evidence, Gate
 from perfsuite.history.git import GitError, Repository
-from perfsuite.measure.measurement import Metric
+from perfsuite.measure.metric import Metric
 from perfsuite.measure.targets import targets
 from perfsuite.options import HERE, SIZES, Options
 from perfsuite.processes.group import Group

@@ -17,7 +17,7 @@ import numpy as np
 from perfsuite.gate.baseline import Baselines, Entry, name_of
 from perfsuite.gate.environment import HOST_CALLS_UNIT, Environment
 from perfsuite.gate.verdict import judge_baseline
-from perfsuite.measure.measurement import Interval, Metric, title
+from perfsuite.measure.metric import Interval, Metric, title
 from perfsuite.measure.stats.rank_sum import Windows, shift, shift_interval
 from perfsuite.upgrade.found import ERROR, PLACES, Called, MetricChange, TestChange, Where
 from perfsuite.upgrade.notes import Notes, Stage

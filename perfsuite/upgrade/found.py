@@ -5,7 +5,7 @@ import typing
 from typing import Any, Literal
 
 from perfsuite.gate.verdict import Part
-from perfsuite.measure.measurement import Interval
+from perfsuite.measure.metric import Interval
 from perfsuite.measure.serialise import plain
 from perfsuite.upgrade.environments import VirtualEnvironment
 

@@ -25,7 +25,7 @@ from perfsuite.gate.environment import Environment
 from perfsuite.gate.verdict import judge_baseline
 from perfsuite.measure.call import Call
 from perfsuite.measure.estimate import Estimate
-from perfsuite.measure.measurement import Interval
+from perfsuite.measure.metric import Interval
 from perfsuite.measure.runtime.hostcalls import host_calls
 from perfsuite.measure.timing.comparison import Comparison
 from perfsuite.report import text

@@ -10,7 +10,7 @@ from support.git_project import HERE, ISOLATED, TEST, GitProject, count, ratio, 
 from perfsuite.commands import main
 from perfsuite.gate.baseline import Baselines, Entry
 from perfsuite.gate.baseline_format import encode
-from perfsuite.measure.measurement import Interval
+from perfsuite.measure.metric import Interval
 
 METRICS = {
     TEST: {

@@ -6,7 +6,7 @@ import pytest
 
 from perfsuite.gate.baseline import Baselines, Entry, entry_of, merge
 from perfsuite.gate.environment import Environment, target_environment
-from perfsuite.measure.measurement import Interval, Metric
+from perfsuite.measure.metric import Interval, Metric
 
 HERE = Environment("cpu", 1, "Xeon", "3.11.7", "0.10.2", "0.10.2")
 UPGRADED = dataclasses.replace(HERE, jax="0.11.0")

@@ -15,7 +15,7 @@ from perfsuite.gate.baseline import Baselines, Entry
 from perfsuite.gate.baseline_file import BaselineError, check_writable, load, save
 from perfsuite.gate.baseline_format import parse, render
 from perfsuite.gate.environment import Environment
-from perfsuite.measure.measurement import Interval
+from perfsuite.measure.metric import Interval
 
 HERE = Environment("cpu", 1, "Xeon", "3.11.7", "0.10.2", "0.10.2", equinox="0.13.8")
 STEP = "tests/perf/test_steps.py::test_flat"

@@ -9,7 +9,7 @@ import perfsuite
 from perfsuite.gate.baseline import Baselines, Entry, Revision
 from perfsuite.gate.baseline_format import LocatedError, encode, parse, render
 from perfsuite.gate.environment import Environment
-from perfsuite.measure.measurement import Interval
+from perfsuite.measure.metric import Interval
 
 OWN_FILES = sorted((Path(perfsuite.__path__[0]).parent / "baselines").glob("*.json"))
 HERE = Environment("cpu", 1, "Xeon", "3.11.7", "0.10.2", "0.10.2", equinox="0.13.8")

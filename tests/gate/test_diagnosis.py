@@ -6,7 +6,7 @@ import pytest
 from perfsuite.gate.advice import advice_on, waits
 from perfsuite.gate.diagnosis import busiest, likely_cause, unexplained
 from perfsuite.measure.estimate import Estimate
-from perfsuite.measure.measurement import Interval
+from perfsuite.measure.metric import Interval
 from perfsuite.measure.runtime.hostcalls import HostCalls
 from perfsuite.measure.runtime.origins import CallOrigin
 from perfsuite.measure.timing.comparison import Comparison

@@ -9,7 +9,7 @@ import pytest
 from perfsuite.gate.baseline import Entry
 from perfsuite.gate.environment import Environment, target_environment
 from perfsuite.gate.verdict import TOLERANCES, Evidence, Gate, against_limit, judge_baseline, judge_budget, ratio_limit
-from perfsuite.measure.measurement import Interval, Metric
+from perfsuite.measure.metric import Interval, Metric
 from perfsuite.measure.serialise import made, plain
 from perfsuite.report.text import reason
 

@@ -8,7 +8,7 @@ from support.git_project import HERE, TEST, count, ratio, with_versions
 from perfsuite.gate.baseline import Baselines, Entry
 from perfsuite.gate.verdict import Part
 from perfsuite.history.comparing import OUTCOMES, compare
-from perfsuite.measure.measurement import Interval
+from perfsuite.measure.metric import Interval
 
 TPU = with_versions(device_kind="TPU v4", processor="", python="")
 

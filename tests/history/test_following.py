@@ -6,7 +6,7 @@ from support.git_project import HERE, GitProject, count, followed, moved_steps, 
 
 from perfsuite.commands import main
 from perfsuite.gate.baseline import Entry
-from perfsuite.measure.measurement import Interval
+from perfsuite.measure.metric import Interval
 
 
 @pytest.fixture

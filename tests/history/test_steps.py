@@ -13,7 +13,7 @@ from support.git_project import HERE, TEST, count, ratio, with_versions
 from perfsuite.gate.baseline import Entry
 from perfsuite.history.reading import Series
 from perfsuite.history.steps import places_of, runs_of, steps_of, version_marks
-from perfsuite.measure.measurement import Interval
+from perfsuite.measure.metric import Interval
 
 NOISE = 0.02
 """Of the simulated ratios, from save to save: as much as a machine that is not quiet has."""

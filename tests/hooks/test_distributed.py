@@ -13,7 +13,7 @@ from support.many import start
 
 from perfsuite.gate.environment import Environment
 from perfsuite.hooks import distributed
-from perfsuite.measure.measurement import Metric
+from perfsuite.measure.metric import Metric
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="Windows has no signal that cannot be caught")
 

@@ -6,7 +6,7 @@ import pytest
 
 from perfsuite.gate.verdict import Gate
 from perfsuite.hooks.junit import property_value
-from perfsuite.measure.measurement import Interval, Metric
+from perfsuite.measure.metric import Interval, Metric
 
 HOSTILE = ["<a>", "a & b", "'single' \"double\"", "]]>", "<!-- -->", "&lt;", "per cent % {x}", "\u00e9\u4e2d\U0001f600"]
 

@@ -21,7 +21,7 @@ from perfsuite.measure.compiles import compiles
 from perfsuite.measure.compiles import listeners as monitor
 from perfsuite.measure.compiles.fastpath import fast_path
 from perfsuite.measure.errors import MeasurementError, RecompilationError, TransferError
-from perfsuite.measure.measurement import Metric
+from perfsuite.measure.metric import Metric
 from perfsuite.measure.profiler.trace_recording import trace_block, trace_call
 from perfsuite.measure.runtime import transfers
 from perfsuite.measure.runtime.call_transfers import transfers_of

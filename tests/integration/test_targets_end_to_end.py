@@ -8,7 +8,7 @@ import json
 import pytest
 
 COMPILED = """
-from perfsuite.measure.measurement import Metric
+from perfsuite.measure.metric import Metric
 
 def collectives(perf, target="tpu-v5e", **parts):
     places = {name.replace("_", "-"): f"model.py:{len(name)} in attention" for name in parts}

@@ -8,7 +8,7 @@ import hypothesis.strategies as st
 import pytest
 from hypothesis import assume, example, given
 
-from perfsuite.measure.measurement import Metric
+from perfsuite.measure.metric import Metric
 from perfsuite.measure.profiler.traces import read_trace
 from perfsuite.measure.serialise import made, plain
 from perfsuite.session.records import LONGEST_PART, TestRecord, TraceRecord, trace_folder

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from perfsuite.measure.measurement import Interval
+from perfsuite.measure.metric import Interval
 from perfsuite.measure.words import change, folded, number, percent, plural, span, table
 
 

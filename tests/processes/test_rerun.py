@@ -18,7 +18,7 @@ from types import SimpleNamespace
 import pytest
 
 from perfsuite.gate import calibration_file
-from perfsuite.measure.measurement import Interval, Metric
+from perfsuite.measure.metric import Interval, Metric
 from perfsuite.processes import rerun as processes
 from perfsuite.processes.handover import (
     Request,

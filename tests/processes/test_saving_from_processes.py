@@ -8,7 +8,7 @@ from types import SimpleNamespace
 import pytest
 from scipy import stats
 
-from perfsuite.measure.measurement import Interval, Metric
+from perfsuite.measure.metric import Interval, Metric
 from perfsuite.processes import rerun as processes
 from perfsuite.session.saving import Saving, is_narrow, over_processes
 

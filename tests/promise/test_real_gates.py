@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from perfsuite.measure.measurement import Interval
+from perfsuite.measure.metric import Interval
 from perfsuite.measure.timing.calibrating import Trial
 from promise import real_gates
 

@@ -12,7 +12,7 @@ from perfsuite.gate.baseline import PROVENANCES, Baselines, Entry, merge
 from perfsuite.gate.baseline_file import BaselineError, load, save
 from perfsuite.gate.baseline_format import LocatedError, encode, parse
 from perfsuite.gate.environment import Environment
-from perfsuite.measure.measurement import Interval
+from perfsuite.measure.metric import Interval
 
 awkward = ["test_a.py::TestB::test_c[x-1]", "a\nb", '"', "\\", "\u2028", "\ud800", "{", "\x00", "é" * 3000]
 texts = st.text(max_size=12) | st.sampled_from(awkward)

@@ -19,7 +19,7 @@ from perfsuite.gate.baseline_format import encode, parse
 from perfsuite.gate.budget import Budget
 from perfsuite.gate.environment import Environment
 from perfsuite.gate.verdict import judge_baseline
-from perfsuite.measure.measurement import Interval, Metric
+from perfsuite.measure.metric import Interval, Metric
 from perfsuite.measure.targets.targets import target
 from perfsuite.measure.words import plural
 from perfsuite.options import MARKER_ARGUMENTS, add_options, marker_arguments

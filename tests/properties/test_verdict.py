@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from perfsuite.gate.baseline import Entry
 from perfsuite.gate.environment import Environment
 from perfsuite.gate.verdict import Gate, against_limit, judge_baseline, judge_budget
-from perfsuite.measure.measurement import Interval, Metric
+from perfsuite.measure.metric import Interval, Metric
 from perfsuite.measure.serialise import made, plain
 from perfsuite.report.text import reason
 

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.report_samples import HEADER, distribution, line, metric, perf_test
 
-from perfsuite.measure.measurement import Interval
+from perfsuite.measure.metric import Interval
 from perfsuite.report import drawings, pictures
 from perfsuite.report.html import html as page_of
 from perfsuite.report.model import (

@@ -8,7 +8,7 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
-from perfsuite.measure.measurement import Interval
+from perfsuite.measure.metric import Interval
 from perfsuite.report.markdown import LONG_LINES, block, code, escaped, markdown
 from perfsuite.report.model import Header, Missing, Report, Row, SavedChange, SavedFile, Test
 

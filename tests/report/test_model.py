@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from support.report_samples import HEADER, distribution, metric, perf_test, reports
 
-from perfsuite.measure.measurement import Interval
+from perfsuite.measure.metric import Interval
 from perfsuite.measure.serialise import made, plain
 from perfsuite.report.model import SCHEMA, Report
 

@@ -8,7 +8,7 @@ import pytest
 from perfsuite.gate.baseline import Entry
 from perfsuite.gate.environment import Environment
 from perfsuite.gate.verdict import Evidence, Gate, Part, Rerun, judge_baseline, judge_budget
-from perfsuite.measure.measurement import Interval, Metric
+from perfsuite.measure.metric import Interval, Metric
 from perfsuite.report import text
 from perfsuite.report.text import failure
 

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 import pytest
 
 from perfsuite.gate.limits import Limits
-from perfsuite.measure.measurement import Interval
+from perfsuite.measure.metric import Interval
 from perfsuite.measure.timing.calibrating import LADDER, Builds, Trial
 from perfsuite.processes.rerun import ProcessFailed
 from perfsuite.session import calibrating

@@ -11,7 +11,7 @@ from perfsuite.gate.baseline_file import BaselineError, load, save
 from perfsuite.gate.budget import Budget
 from perfsuite.gate.environment import Environment, target_environment
 from perfsuite.gate.limits import Limits
-from perfsuite.measure.measurement import Metric
+from perfsuite.measure.metric import Metric
 from perfsuite.measure.serialise import made, plain
 from perfsuite.measure.targets.target_available import TargetUnavailable
 from perfsuite.options import Options

@@ -13,7 +13,7 @@ from perfsuite.gate.baseline_format import encode
 from perfsuite.gate.environment import Environment
 from perfsuite.history.following import Following, follow
 from perfsuite.history.reading import read_history
-from perfsuite.measure.measurement import Interval
+from perfsuite.measure.metric import Interval
 
 HERE = Environment("cpu", 1, "Xeon", "3.11.7", "0.10.2", "0.10.2", equinox="0.13.8")
 TEST = "tests/test_steps.py::test_flat"

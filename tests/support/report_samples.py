@@ -2,7 +2,7 @@
 
 import hypothesis.strategies as st
 
-from perfsuite.measure.measurement import KINDS, Interval
+from perfsuite.measure.metric import KINDS, Interval
 from perfsuite.report.model import (
     OUTCOMES,
     VERDICTS,

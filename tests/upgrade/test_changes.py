@@ -10,7 +10,7 @@ from support.upgrades import ENVIRONMENT, TEST, notes
 
 from perfsuite.gate.baseline import Baselines, Entry
 from perfsuite.gate.verdict import Part
-from perfsuite.measure.measurement import Interval
+from perfsuite.measure.metric import Interval
 from perfsuite.upgrade import changes
 from perfsuite.upgrade.changes import (
     metrics_changed,

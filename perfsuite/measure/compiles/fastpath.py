@@ -18,7 +18,7 @@ from perfsuite.measure.compat import jax_stack
 from perfsuite.measure.compiles import callsite, compiles
 from perfsuite.measure.compiles.warmup import borrowed, warm
 from perfsuite.measure.errors import MeasurementError
-from perfsuite.measure.measurement import Metric
+from perfsuite.measure.metric import Metric
 
 _RUNS = 4
 """The first two runs may fill a cache. Of the others, the one with the most misses counts."""

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from perfsuite.measure.errors import MeasurementError
-from perfsuite.measure.measurement import Metric
+from perfsuite.measure.metric import Metric
 from perfsuite.measure.profiler.trace_events import (
     TO_HOST_STARTED,
     Events,

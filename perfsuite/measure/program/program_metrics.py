@@ -4,7 +4,7 @@ import collections
 from collections.abc import Iterable
 from typing import Any
 
-from perfsuite.measure.measurement import Kind, Metric
+from perfsuite.measure.metric import Kind, Metric
 from perfsuite.measure.program.program import DonatedArgument, Operation, Program
 
 PARTS = 24

@@ -7,7 +7,7 @@ import jax
 
 from perfsuite.measure.call import Call
 from perfsuite.measure.compiles.warmup import borrowed, warm
-from perfsuite.measure.measurement import Metric
+from perfsuite.measure.metric import Metric
 from perfsuite.measure.runtime.transfers import Transfer, TransferCounts, count_transfers
 
 SUFFIXES = {

@@ -15,7 +15,7 @@ from perfsuite.measure.compat.program_runs import ProgramRun, observing_programs
 from perfsuite.measure.compiles import callsite, compiles
 from perfsuite.measure.compiles.warmup import borrowed, warm
 from perfsuite.measure.errors import MeasurementError
-from perfsuite.measure.measurement import Metric
+from perfsuite.measure.metric import Metric
 from perfsuite.measure.words import plural
 
 REPEATS = 3

@@ -15,7 +15,7 @@ from perfsuite.measure.call import Call
 from perfsuite.measure.compiles.description import text_of_array
 from perfsuite.measure.compiles.warmup import borrowed, warm
 from perfsuite.measure.errors import MeasurementError
-from perfsuite.measure.measurement import Metric
+from perfsuite.measure.metric import Metric
 from perfsuite.measure.words import folded
 
 NAMED = 12

@@ -21,7 +21,7 @@ from perfsuite.measure.arguments import leaves_with_paths
 from perfsuite.measure.call import Call
 from perfsuite.measure.compiles.description import text_of_array
 from perfsuite.measure.compiles.warmup import borrowed
-from perfsuite.measure.measurement import Interval, Metric
+from perfsuite.measure.metric import Interval, Metric
 from perfsuite.measure.runtime.referrers import holders_of
 
 STEPS = 30

@@ -8,7 +8,7 @@ import math
 import numpy as np
 from scipy.stats import linregress, quantile_test
 
-from perfsuite.measure.measurement import Interval
+from perfsuite.measure.metric import Interval
 from perfsuite.measure.stats.error_rates import INFORMING_ERROR
 
 LEAST_FOR_MEDIAN = 6

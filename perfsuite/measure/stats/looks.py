@@ -6,7 +6,7 @@ import math
 import numpy as np
 
 from perfsuite.measure.estimate import Estimate
-from perfsuite.measure.measurement import Interval
+from perfsuite.measure.metric import Interval
 from perfsuite.measure.stats.error_rates import DECIDING_ERROR
 from perfsuite.measure.stats.rank_sum import Windows, least_windows, shift, shift_interval
 from perfsuite.measure.stats.sequence import LEAST_WINDOWS, sequence_interval

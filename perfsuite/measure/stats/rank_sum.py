@@ -14,7 +14,7 @@ from collections.abc import Sequence
 import numpy as np
 from scipy.special import ndtri
 
-from perfsuite.measure.measurement import Interval
+from perfsuite.measure.metric import Interval
 
 Windows = tuple[np.ndarray, np.ndarray]
 """Candidate and reference of windows of one size, each of shape (windows, m)."""

@@ -19,7 +19,7 @@ import numpy as np
 from perfsuite.measure.call import Call
 from perfsuite.measure.compiles import compiles
 from perfsuite.measure.errors import MeasurementError
-from perfsuite.measure.measurement import Interval, Metric
+from perfsuite.measure.metric import Interval, Metric
 from perfsuite.measure.stats.error_rates import DECIDING_ERROR, error_of_look
 from perfsuite.measure.stats.intervals import median_interval
 from perfsuite.measure.timing.block import Sample, Subject, columns_us, run_block, steady

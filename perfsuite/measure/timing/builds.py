@@ -17,7 +17,7 @@ from scipy.special import stdtrit
 from perfsuite.measure import peers
 from perfsuite.measure.call import Call, label_of
 from perfsuite.measure.estimate import Estimate
-from perfsuite.measure.measurement import Interval
+from perfsuite.measure.metric import Interval
 from perfsuite.measure.stats.error_rates import DECIDING_ERROR
 from perfsuite.measure.timing.block import Until
 from perfsuite.measure.timing.comparison import Comparison, compare_calls

@@ -20,7 +20,7 @@ from scipy import stats
 from perfsuite.measure.call import Call, label_of
 from perfsuite.measure.compiles.warmup import borrowed, warm
 from perfsuite.measure.estimate import Estimate
-from perfsuite.measure.measurement import Interval
+from perfsuite.measure.metric import Interval
 from perfsuite.measure.timing.block import Until
 from perfsuite.measure.timing.clock import now_ns
 from perfsuite.measure.timing.comparison import compare_calls

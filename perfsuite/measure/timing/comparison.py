@@ -22,7 +22,7 @@ import numpy as np
 from perfsuite.measure import peers, progress
 from perfsuite.measure.call import Call
 from perfsuite.measure.estimate import Estimate
-from perfsuite.measure.measurement import Metric
+from perfsuite.measure.metric import Metric
 from perfsuite.measure.stack_room import with_room
 from perfsuite.measure.stats.error_rates import DECIDING_ERROR
 from perfsuite.measure.stats.looks import Looks, fewest_pairs, is_bounded

@@ -11,7 +11,7 @@ import numpy as np
 from perfsuite.measure.call import Call
 from perfsuite.measure.errors import MeasurementError
 from perfsuite.measure.estimate import Estimate
-from perfsuite.measure.measurement import Metric
+from perfsuite.measure.metric import Metric
 from perfsuite.measure.runtime.hostcalls import host_calls
 from perfsuite.measure.stack_room import with_room
 from perfsuite.measure.stats.intervals import LEAST_FOR_MEDIAN, line_fit, median_is_known, median_within_run

@@ -15,7 +15,7 @@ import time
 
 from perfsuite.measure import progress
 from perfsuite.measure.call import Call
-from perfsuite.measure.measurement import Metric
+from perfsuite.measure.metric import Metric
 from perfsuite.measure.stack_room import with_room
 from perfsuite.measure.timing.block import Sample, Subject, columns_us, run_block, steady
 from perfsuite.measure.timing.clock import now_ns

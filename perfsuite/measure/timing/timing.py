@@ -8,7 +8,7 @@ import numpy as np
 
 from perfsuite.measure import peers, progress
 from perfsuite.measure.call import Call
-from perfsuite.measure.measurement import Interval, Metric
+from perfsuite.measure.metric import Interval, Metric
 from perfsuite.measure.stack_room import with_room
 from perfsuite.measure.stats.error_rates import INFORMING_ERROR
 from perfsuite.measure.stats.intervals import LEAST_FOR_MEDIAN, median_is_known, median_within_run, quantile_interval

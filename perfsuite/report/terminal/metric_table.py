@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from perfsuite.gate.verdict import Gate
-from perfsuite.measure.measurement import title
+from perfsuite.measure.metric import title
 from perfsuite.measure.words import change, number, span
 from perfsuite.report.terminal.output import by_test, clipped
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from perfsuite.measure.io import relative
-from perfsuite.measure.measurement import Metric
+from perfsuite.measure.metric import Metric
 from perfsuite.measure.words import number, plural
 from perfsuite.session.records import TraceRecord
 from perfsuite.session.session import PerfSession

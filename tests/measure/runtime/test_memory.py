@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import pytest
 
 from perfsuite.measure.call import call
-from perfsuite.measure.measurement import Interval
+from perfsuite.measure.metric import Interval
 from perfsuite.measure.runtime import memory as memory_module
 from perfsuite.measure.runtime.memory import FEWEST_STEPS, WARM_STEPS, memory_of
 

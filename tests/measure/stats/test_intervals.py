@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from scipy.signal import lfilter
 
-from perfsuite.measure.measurement import Interval
+from perfsuite.measure.metric import Interval
 from perfsuite.measure.stats.error_rates import DECIDING_ERROR, INFORMING_ERROR
 from perfsuite.measure.stats.intervals import line_fit, median_interval, median_within_run, quantile_interval
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from promise.simulation import OF_BOTH, sides
 
-from perfsuite.measure.measurement import Interval
+from perfsuite.measure.metric import Interval
 from perfsuite.measure.stats import rank_sum
 from perfsuite.measure.stats.intervals import median_interval
 from perfsuite.measure.stats.rank_sum import (

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from scipy import signal
 
-from perfsuite.measure.measurement import Interval
+from perfsuite.measure.metric import Interval
 from perfsuite.measure.stats import sequence
 from perfsuite.measure.stats.rank_sum import shift, shift_interval
 from perfsuite.measure.stats.sequence import LEAST_WINDOWS, excludes, sequence_interval

@@ -19,7 +19,7 @@ from support.fakes import MS, US, FakeDevice
 
 from perfsuite.measure.call import call
 from perfsuite.measure.errors import MeasurementError
-from perfsuite.measure.measurement import Interval
+from perfsuite.measure.metric import Interval
 from perfsuite.measure.timing import asynchrony as module
 from perfsuite.measure.timing.asynchrony import MOST_SAMPLES, asynchrony
 from perfsuite.measure.timing.block import Sample

@@ -9,7 +9,7 @@ import pytest
 from support.fakes import FakeBlocks
 
 from perfsuite.measure.call import call
-from perfsuite.measure.measurement import Interval
+from perfsuite.measure.metric import Interval
 from perfsuite.measure.timing import calibrating, comparison
 from perfsuite.measure.timing.block import Sample
 from perfsuite.measure.timing.calibrating import (

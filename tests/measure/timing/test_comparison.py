@@ -13,7 +13,7 @@ from support.fakes import FakeBlocks, takes
 from perfsuite.measure.call import call
 from perfsuite.measure.errors import MeasurementError, RecompilationError
 from perfsuite.measure.estimate import Estimate
-from perfsuite.measure.measurement import Interval
+from perfsuite.measure.metric import Interval
 from perfsuite.measure.stats.looks import Looks
 from perfsuite.measure.timing import block, comparison
 from perfsuite.measure.timing.block import Sample

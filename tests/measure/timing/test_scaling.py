@@ -11,7 +11,7 @@ from support.fakes import FakeBlocks, FakeDevice, takes
 
 from perfsuite.measure.call import call
 from perfsuite.measure.errors import MeasurementError, RecompilationError
-from perfsuite.measure.measurement import Interval
+from perfsuite.measure.metric import Interval
 from perfsuite.measure.timing import scaling
 from perfsuite.measure.timing.block import Sample
 from perfsuite.measure.timing.scaling import LEAST_ROUNDS, MOST_ROUNDS, fit_scaling

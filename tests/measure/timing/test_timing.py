@@ -14,7 +14,7 @@ from support.fakes import FakeBlocks, FakeDevice, takes
 
 from perfsuite.measure.call import call
 from perfsuite.measure.errors import MeasurementError, RecompilationError
-from perfsuite.measure.measurement import Interval
+from perfsuite.measure.metric import Interval
 from perfsuite.measure.timing import timing
 from perfsuite.measure.timing.timing import LEAST_FOR_TAIL, LEAST_SAMPLES, duration, time_call
 

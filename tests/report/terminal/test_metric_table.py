@@ -3,7 +3,7 @@
 import pytest
 
 from perfsuite.gate.verdict import Gate
-from perfsuite.measure.measurement import Interval, Metric
+from perfsuite.measure.metric import Interval, Metric
 from perfsuite.report.terminal.metric_table import metric_table, relative_change
 
 TEST = "tests/test_a.py::test_step"

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from perfsuite.gate.verdict import Gate
-from perfsuite.measure.measurement import Interval, Metric
+from perfsuite.measure.metric import Interval, Metric
 from perfsuite.report.terminal.overview import explanations, overview
 
 VERDICTS = ("fail", "inconclusive", "not comparable", "improved", "new", "pass", "info")

@@ -10,7 +10,7 @@ from perfsuite.gate.baseline import Baselines, Change, Entry
 from perfsuite.gate.baseline_file import SaveResult
 from perfsuite.gate.environment import Environment
 from perfsuite.gate.verdict import Gate
-from perfsuite.measure.measurement import Metric
+from perfsuite.measure.metric import Metric
 from perfsuite.report.terminal.summary import session_header, session_summary
 
 HERE = Environment("TPU v5 lite", 4, "Xeon", "3.11.7", "0.10.2", "0.10.1")

@@ -6,7 +6,7 @@ from pathlib import Path
 from support.upgrades import TEST
 
 from perfsuite.gate.verdict import Part
-from perfsuite.measure.measurement import Interval
+from perfsuite.measure.metric import Interval
 from perfsuite.report.terminal.output import colored
 from perfsuite.report.terminal.upgrade import check_lines
 from perfsuite.upgrade.environments import VirtualEnvironment

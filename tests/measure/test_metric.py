@@ -1,4 +1,4 @@
-"""`measure.measurement`: one named metric."""
+"""`measure.metric`: one named metric."""
 
 import dataclasses
 import json
@@ -7,7 +7,7 @@ import math
 import numpy as np
 import pytest
 
-from perfsuite.measure.measurement import KINDS, Interval, Metric, title
+from perfsuite.measure.metric import KINDS, Interval, Metric, title
 from perfsuite.measure.serialise import made, plain
 
 
