@@ -4,7 +4,7 @@ import dataclasses
 import functools
 from collections.abc import Iterator, Mapping, Sequence
 
-from perfsuite.gate.verdict import Evidence, Gate, Rerun, judge_budget, with_evidence
+from perfsuite.gate.verdict import Evidence, Gate, Rerun, judge_budget, quieter_machine, with_evidence
 from perfsuite.measure.estimate import Estimate
 from perfsuite.measure.metric import Metric
 from perfsuite.measure.timing.comparison import Comparison, Field, Settled
@@ -65,13 +65,19 @@ class Compared:
     """A comparison, and what fresh processes saw of it.
 
     `again` has the ratio and the overhead of each fresh process; `failure` says why one gave none. `builds_differ` is
-    the share by which two builds of the same code differ, 0 where the intervals hold that already.
+    the share by which two builds of the same code differ, 0 where the intervals hold that already. The load that the
+    comparison knows of is the heaviest of all processes.
     """
 
     comparison: Comparison
     again: tuple[tuple[Estimate, Estimate], ...] = ()
     failure: str = ""
     builds_differ: float = 0.0
+
+    def with_again(self, ratio: Estimate, overhead: Estimate, slowed: float) -> "Compared":
+        """With what one more fresh process saw, and by what factor other processes may have slowed it."""
+        comparison = dataclasses.replace(self.comparison, slowed=max(self.comparison.slowed, slowed))
+        return dataclasses.replace(self, comparison=comparison, again=(*self.again, (ratio, overhead)))
 
     def broken(self, limits: Limits) -> Limits:
         """The limits that all processes break, by more than two builds differ by."""
@@ -96,8 +102,13 @@ class Compared:
         """A gate that fails by this comparison alone; open where the other processes or the builds speak against it."""
         assert gate.limit is not None
         seen = tuple(self._seen(field)[1:])
-        if self._breaks(field, gate.limit):
+        slowed = self.comparison.slowed if gate.source == "baseline" else 1.0
+        if self._breaks(field, gate.limit * slowed):
             return dataclasses.replace(gate, rerun=Rerun(seen, self.failure)) if seen or self.failure else gate
+        if self._breaks(field, gate.limit):
+            return dataclasses.replace(
+                gate, verdict="inconclusive", rerun=Rerun(seen, self.failure), to_settle=quieter_machine(slowed)
+            )
         builds_differ = self.builds_differ if self._above(field, gate.limit) else 0.0
         to_settle = SETTLED_BY_BUILDS if self.comparison.builds == 1 else "another limit"
         if any(each.interval.low <= gate.limit < each.interval.high for each in seen):

@@ -187,12 +187,16 @@ def judge_baseline(
     gate = dataclasses.replace(gate, verdict=verdict, source="baseline", limit=limit, tolerance=tolerance)
     if gate.failed and metric.slowed > 1 and known(metric).low <= limit * metric.slowed:
         # A load slows unlike calls by unlike factors, and a plain time in any case.
-        quieter = f"a quieter machine: other processes may have slowed it by a factor of {metric.slowed:.3g}"
-        gate = dataclasses.replace(gate, verdict="inconclusive", to_settle=quieter)
+        gate = dataclasses.replace(gate, verdict="inconclusive", to_settle=quieter_machine(metric.slowed))
     if gate.verdict in ("fail", "inconclusive"):
         versions = tuple(version_changes(entry.environment, now))
         gate = dataclasses.replace(gate, grown=_parts(metric, entry), versions=versions)
     return with_evidence(gate, evidence)
+
+
+def quieter_machine(slowed: float) -> str:
+    """What settles a metric whose limit is broken by no more than other processes may have slowed it."""
+    return f"a quieter machine: other processes may have slowed it by a factor of {slowed:.3g}"
 
 
 def judge_absent(test: str, id: str, entry: Entry, target: str | None, why_not: str) -> Gate:

@@ -63,10 +63,9 @@ class Gating(SessionMode):
         while len(compared.again) + 1 < most and (broken := compared.broken(limits)):
             try:
                 with progress.waiting(f"{pair.name} is over its limit: comparing again in a fresh process"):
-                    seen = self._again(pair, broken)
+                    compared = self._again(pair, broken, compared)
             except ProcessFailed as error:
                 return dataclasses.replace(compared, failure=str(error))
-            compared = dataclasses.replace(compared, again=(*compared.again, seen))
         return compared
 
     @functools.cached_property
@@ -74,10 +73,10 @@ class Gating(SessionMode):
         # Of several processes that measure together only the first needs the files.
         return peers.agreed(builds_differ(self.session.options.baselines, self.session.device))
 
-    def _again(self, pair: Pair, limits: Limits) -> tuple[Estimate, Estimate]:
+    def _again(self, pair: Pair, limits: Limits, compared: Compared) -> Compared:
         budget = dict(limits.budget)
         ratio, overhead = self.measure_again(pair.item, metric=pair.metric, budget=budget, baseline=limits.baseline)
-        return _estimate(ratio), _estimate(overhead)
+        return compared.with_again(_estimate(ratio), _estimate(overhead), ratio.slowed)
 
 
 class Rerunning(SessionMode):
