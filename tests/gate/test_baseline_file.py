@@ -6,10 +6,9 @@ import os
 import shutil
 import stat
 import sys
-import tempfile
-from pathlib import Path
 
 import pytest
+from support.closed_folders import closed
 
 from perfsuite.gate.baseline import Baselines, Entry
 from perfsuite.gate.baseline_file import BaselineError, check_writable, load, save
@@ -223,26 +222,12 @@ def test_an_interrupt_while_writing_leaves_the_file_as_it_was(path, monkeypatch)
 
 @pytest.fixture
 def closed_folder():
-    """A folder that this process may read and not write, whoever runs it."""
-    # pytest's own folders are hidden from other users, so a refusal there would not be about this folder.
-    folder = Path(tempfile.mkdtemp())
-    (folder / "cpu.json").write_text(TEXT, newline="\n")
-    (folder / "cpu.json").chmod(0o644)
-    folder.chmod(0o555)
+    """A folder with baselines that this process may read and not write."""
     # The environment that this runs in may be closed to other users too: what a save imports has to be there before.
     from perfsuite.gate import folder_lock  # noqa: F401
 
-    root = hasattr(os, "geteuid") and os.geteuid() == 0
-    if root:
-        # Root may write anywhere, whatever the permissions say.
-        os.seteuid(65534)
-    try:
+    with closed(lambda folder: (folder / "cpu.json").write_text(TEXT, newline="\n")) as folder:
         yield folder
-    finally:
-        if root:
-            os.seteuid(0)
-        folder.chmod(0o755)
-        shutil.rmtree(folder)
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="folders have no permission bits on Windows")

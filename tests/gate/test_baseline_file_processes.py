@@ -4,23 +4,20 @@ import contextlib
 import errno
 import os
 import signal
-import subprocess
 import sys
 import tempfile
-import textwrap
 import threading
 from pathlib import Path
 
 import pytest
+from support.started import starting
 
-import perfsuite
 from perfsuite.gate import folder_lock
 from perfsuite.gate.baseline import Entry
 from perfsuite.gate.baseline_file import BaselineError, load, save
 from perfsuite.gate.environment import Environment
 from perfsuite.gate.folder_lock import locked
 
-ROOT = Path(perfsuite.__path__[0]).parent
 HERE = Environment("cpu", 1, "Xeon", "3.11.7", "0.10.2", "0.10.2", equinox="0.13.8")
 COUNT = Entry(3, "compiles", "count", "measured", HERE)
 OLD = {"old": {"a": COUNT, "b": COUNT}}
@@ -52,19 +49,8 @@ def path(tmp_path):
 @pytest.fixture
 def start(path):
     """Start another Python process, with what a save needs imported and `path` defined."""
-    started = []
-
-    def run(code):
-        command = [sys.executable, "-c", PRELUDE + textwrap.dedent(code), str(path)]
-        process = subprocess.Popen(command, cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-        started.append(process)
-        return process
-
-    yield run
-    for process in started:
-        process.kill()
-        process.wait()
-        process.stdout.close()
+    with starting(PRELUDE, path) as start:
+        yield start
 
 
 def files_of(path):

@@ -93,10 +93,9 @@ def test_donation(perf):
 
 
 @pytest.fixture
-def planted(pytester: pytest.Pytester) -> pytest.Pytester:
-    pytester.makepyfile(steps=STEPS)
-    pytester.makeini("[pytest]\naddopts = --perf-processes=1 -p no:cacheprovider\npythonpath = .\n")
-    return pytester
+def planted(project: pytest.Pytester) -> pytest.Pytester:
+    project.makepyfile(steps=STEPS)
+    return project
 
 
 def test_each_plant_turns_its_test_red_and_is_named_and_the_quiet_step_is_green(planted):

@@ -36,11 +36,9 @@ def eval_step(state, x):
 
 
 @pytest.fixture
-def steps(pytester: pytest.Pytester) -> pytest.Pytester:
-    pytester.makepyfile(steps=STEPS)
-    options = "--perf-seconds=0.1 --perf-processes=1 -p no:cacheprovider"
-    pytester.makeini(f"[pytest]\naddopts = {options}\npythonpath = .\n")
-    return pytester
+def steps(project: pytest.Pytester) -> pytest.Pytester:
+    project.makepyfile(steps=STEPS)
+    return project
 
 
 @pytest.mark.parametrize("function", ["jaxpr", "lowering", "apply"])

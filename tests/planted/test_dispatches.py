@@ -40,10 +40,9 @@ AVERAGED = (
 
 
 @pytest.fixture
-def loop(pytester: pytest.Pytester) -> pytest.Pytester:
-    pytester.makepyfile(loop=LOOP)
-    pytester.makeini("[pytest]\naddopts = --perf-processes=1 -p no:cacheprovider\npythonpath = .\n")
-    return pytester
+def loop(project: pytest.Pytester) -> pytest.Pytester:
+    project.makepyfile(loop=LOOP)
+    return project
 
 
 @pytest.mark.parametrize(

@@ -3,23 +3,18 @@
 import gzip
 import json
 import os
-import shutil
 import signal
-import subprocess
-import sys
-import tempfile
-import textwrap
 import time
 from pathlib import Path
 
 import filelock
 import pytest
+from support.closed_folders import closed
+from support.started import starting
 
-import perfsuite
 from perfsuite.measure.targets import cache as facts_cache
 from perfsuite.measure.targets.cache import locked, prune, read, write
 
-ROOT = Path(perfsuite.__path__[0]).parent
 KEY, OTHER = "ab" * 32, "cd" * 32
 ENTRY = {"hlo": "HloModule é", "cost": {"flops": 3.0}}
 
@@ -31,24 +26,9 @@ def folder(tmp_path):
 
 @pytest.fixture
 def closed_folder():
-    """A folder that this process may read and not write, whoever runs it; an entry is in it."""
-    # pytest's own folders are hidden from other users, so a refusal there would not be about this folder.
-    folder = Path(tempfile.mkdtemp())
-    write(folder, KEY, ENTRY)
-    for path in folder.iterdir():
-        path.chmod(0o644)
-    folder.chmod(0o555)
-    root = os.geteuid() == 0
-    if root:
-        # Root may write anywhere, whatever the permissions say.
-        os.seteuid(65534)
-    try:
+    """A folder with an entry that this process may read and not write."""
+    with closed(lambda folder: write(folder, KEY, ENTRY)) as folder:
         yield folder
-    finally:
-        if root:
-            os.seteuid(0)
-        folder.chmod(0o755)
-        shutil.rmtree(folder)
 
 
 def entry_file(folder: Path, key: str = KEY) -> Path:
@@ -197,19 +177,8 @@ def hang(*args, **kwargs):
 @pytest.fixture
 def start(folder):
     """Start another Python process, with the cache's functions imported."""
-    started = []
-
-    def run(code):
-        command = [sys.executable, "-c", PRELUDE + textwrap.dedent(code), str(folder)]
-        process = subprocess.Popen(command, cwd=ROOT, text=True, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
-        started.append(process)
-        return process
-
-    yield run
-    for process in started:
-        process.kill()
-        process.wait()
-        process.stdout.close()
+    with starting(PRELUDE, folder) as start:
+        yield start
 
 
 def kill_when_here(process):
