@@ -2,8 +2,9 @@
 
 Three are not read from the stack: JAX's caches of calls and traces, which have to be repaired after an error;
 `stages.Traced.lower`, in which every wrapper's `.lower` ends and which alone can lower for a platform that is not
-present; and `Lowering._compiler_options_kvs`. When JAX moves a name, messages say less, and
-`tests/measure/compat/test_jax_stack.py` fails and names it.
+present; and `Lowering._compiler_options_kvs`. When JAX moves a name, messages say less, what an error left is not
+repaired, and `tests/measure/compat/test_jax_stack.py` fails and names it. When JAX moves one of the modules that are
+imported here, perfsuite cannot be imported.
 """
 
 import contextlib
@@ -138,6 +139,13 @@ def belongs_to_jax(function: Any) -> bool:
     return (module == "jax" or module.startswith("jax.")) and module != "jax._src.pmap"
 
 
+@contextlib.contextmanager
+def _unless_moved() -> Iterator[None]:
+    """End what uses a name that JAX has moved, or a function of JAX's that takes other arguments now."""
+    with contextlib.suppress(AttributeError, KeyError, TypeError):
+        yield
+
+
 def repairs(frame: FrameType) -> list[Callable[[], None]]:
     """What makes JAX as it was before, after an error has ended the calls and traces on the stack.
 
@@ -148,15 +156,22 @@ def repairs(frame: FrameType) -> list[Callable[[], None]]:
     """
     found: list[Callable[[], None]] = []
     for each, _ in traceback.walk_stack(frame):
-        place = each.f_globals.get("__name__"), each.f_code.co_name
-        if place == (pjit.__name__, "cache_miss"):
-            found.append(functools.partial(_repair_call, weakref.ref(each.f_locals["fun"]), each.f_locals["jit_info"]))
-        elif place == (pjit.__name__, "_pjit_call_impl"):  # of a call under jax.grad or jax.vmap
-            held = each.f_locals
-            found.append(functools.partial(_repair_inner_call, weakref.ref(held["f"]), held["cache_key"]))
-        elif place in TRACING and not has_other_traces(each):
-            found.append(functools.partial(_repair_trace, weakref.ref(each.f_locals["fun"])))
+        with _unless_moved():
+            if (repair := _repair_of(each)) is not None:
+                found.append(repair)
     return found
+
+
+def _repair_of(frame: FrameType) -> Callable[[], None] | None:
+    place = frame.f_globals.get("__name__"), frame.f_code.co_name
+    if place not in {(pjit.__name__, "cache_miss"), (pjit.__name__, "_pjit_call_impl"), *TRACING}:
+        return None  # Reading the locals of a user's frame would keep them alive.
+    held = frame.f_locals
+    if place == (pjit.__name__, "cache_miss"):
+        return functools.partial(_repair_call, weakref.ref(held["fun"]), held["jit_info"])
+    if place == (pjit.__name__, "_pjit_call_impl"):  # of a call under jax.grad or jax.vmap
+        return functools.partial(_repair_inner_call, weakref.ref(held["f"]), held["cache_key"])
+    return None if has_other_traces(frame) else functools.partial(_repair_trace, weakref.ref(held["fun"]))
 
 
 def has_other_traces(frame: FrameType) -> bool:
@@ -165,10 +180,13 @@ def has_other_traces(frame: FrameType) -> bool:
     An error that ends a trace spoils its place in the cache, which cannot be mended without these.
     """
     function = frame.f_locals.get("fun")
-    references = (key[0] for key in partial_eval.trace_to_jaxpr.cache_keys())
-    return any(each() == function for held in references for each in (held if isinstance(held, tuple) else (held,)))
+    with _unless_moved():
+        references = (key[0] for key in partial_eval.trace_to_jaxpr.cache_keys())
+        return any(each() == function for held in references for each in (held if isinstance(held, tuple) else (held,)))
+    return False
 
 
+@_unless_moved()
 def _repair_call(reference: "weakref.ref[Any]", info: Any) -> None:
     function = reference()
     if function is None:
@@ -181,6 +199,7 @@ def _repair_call(reference: "weakref.ref[Any]", info: Any) -> None:
             jitted._clear_cache()
 
 
+@_unless_moved()
 def _repair_inner_call(reference: "weakref.ref[Any]", key: Any) -> None:
     if (function := reference()) is not None:
         cache = pjit._get_cpp_global_cache(key.contains_explicit_attributes)
@@ -188,6 +207,7 @@ def _repair_inner_call(reference: "weakref.ref[Any]", key: Any) -> None:
         _jax.pjit("perfsuite", function, function, [], [], key, registry, place, cache)._clear_cache()
 
 
+@_unless_moved()
 def _repair_trace(reference: "weakref.ref[Any]") -> None:
     if (function := reference()) is not None:
         partial_eval.trace_to_jaxpr.evict_weakref(function)

@@ -59,13 +59,12 @@ class CallSite:
 
     `location` is the user's `file:line`. `args` and `kwargs` are the call's own. Where the compile came through a
     library's function instead, such as `zeros`, `through` is its name and `named` has its arguments. `function` is what
-    the user jitted, `compared` says that JAX compares it by equality, not identity, and `compiled` is what JAX compiles
-    for it: a function of the library's own for `filter_jit`. `statics` is `None` where nobody can tell. `frame` is the
-    identity of the library's outermost frame, the same for every stage of one call. `caller` is the user's function
-    with the named line: its name, and its place as `code_of` gives it. `options` are those of `jax.jit` beside the
-    static arguments, by name; empty where unknown. `via` is the line of an installed library between the user's line
-    and an operation of JAX's own. `maker` is the library that made `function` and passed it to JAX, such as "flax"; ""
-    where the user did.
+    the user jitted, and `compared` says that JAX compares it by equality, not identity. `statics` is `None` where
+    nobody can tell. `frame` is the identity of the library's outermost frame, the same for every stage of one call.
+    `caller` is the user's function with the named line: its name, and its place as `code_of` gives it. `options` are
+    those of `jax.jit` beside the static arguments, by name; empty where unknown. `via` is the line of an installed
+    library between the user's line and an operation of JAX's own. `maker` is the library that made `function` and
+    passed it to JAX, such as "flax"; "" where the user did.
     """
 
     location: str = ""
@@ -77,7 +76,6 @@ class CallSite:
     compared: bool = False
     eager: bool = False
     statics: Statics | None = None
-    compiled: Any = None
     frame: int = 0
     caller: tuple[str, str] = ("", "")
     options: dict[str, Any] = dataclasses.field(default_factory=dict)
@@ -110,7 +108,6 @@ def on_stack(frame: FrameType) -> CallSite:
         site,
         location=_line_of(leading),
         via="" if leading is user else _line_of(user),
-        compiled=function,
         frame=id(library[-1]) if library else 0,
         caller=(leading.f_code.co_name, _place(leading.f_code, leading.f_code.co_firstlineno)) if leading else ("", ""),
         # `filter_jit` and `nnx.jit` give JAX a function of their own, around the user's.

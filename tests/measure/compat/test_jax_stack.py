@@ -15,6 +15,7 @@ from flax import nnx
 
 from perfsuite.measure.compat import jax_stack
 from perfsuite.measure.compiles import callsite, compiles
+from perfsuite.measure.errors import RecompilationError
 
 STARTS = "/jax/core/compile/"
 X = jnp.ones(3)
@@ -64,7 +65,6 @@ def test_filter_jit_is_seen_through(seen):
 
     eqx.filter_jit(step)(X)
     assert seen[0].function is step
-    assert seen[0].compiled is not step
     assert seen[0].statics == callsite.Statics(all=True)
 
 
@@ -102,6 +102,15 @@ def test_what_an_error_leaves_in_jaxs_caches_is_found_and_removed(transform):
     with compiles.count() as counted:
         transform(jax.jit(step))(X)
     assert counted.traces == 0, "the trace that failed is still in JAX's cache"
+
+
+@pytest.mark.parametrize("transform", [lambda fn: fn, jax.grad], ids=["alone", "grad"])
+def test_where_jax_has_moved_what_a_repair_needs_the_error_is_the_same(monkeypatch, compile_counter, transform):
+    monkeypatch.setattr(jax_stack, "pjit", types.SimpleNamespace(__name__=jax_stack.pjit.__name__))
+    monkeypatch.setattr(jax_stack, "partial_eval", types.SimpleNamespace(trace_to_jaxpr=None))
+    step = jax.jit(lambda x: (x * 3).sum())
+    with pytest.raises(RecompilationError, match="was traced"), compile_counter.forbid():
+        transform(step)(X)
 
 
 @pytest.mark.parametrize("how", ["jitted", "ahead of time"])
