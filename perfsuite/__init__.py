@@ -3,7 +3,7 @@
 import importlib
 from typing import TYPE_CHECKING, Any
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # see `__getattr__`
     from perfsuite.fixture import Perf
     from perfsuite.gate.budget import Budget, BudgetExceeded
     from perfsuite.measure.call import call

@@ -1,6 +1,7 @@
 """pytest's hooks and the fixtures. It imports neither jax nor numpy: an idle plugin must not slow a session down.
 
-The hooks that run only with --perf, and the fixtures, import inside what costs time.
+The hooks that run only with --perf, and the fixtures, import inside what does. `tests/integration/test_idle.py` fails
+where an idle session imports it.
 Hooks: https://docs.pytest.org/en/stable/reference/reference.html#hooks
 """
 
@@ -13,7 +14,7 @@ import pytest
 from perfsuite.options import HERE, SKIP_REASON, Options, add_options, marker_arguments, read_options
 from perfsuite.processes.launch import LAUNCH, Launch
 
-if TYPE_CHECKING:
+if TYPE_CHECKING:  # imports jax
     from perfsuite.fixture import Perf
 
 _OPTIONS = pytest.StashKey[Options]()
@@ -47,7 +48,7 @@ def pytest_report_header(config: pytest.Config) -> Generator[None, list, list]:
 @pytest.hookimpl(tryfirst=True)  # before any plugin is configured
 def pytest_cmdline_main(config: pytest.Config) -> None:
     if config.option.perf_again:
-        from perfsuite.hooks.rerun_child import prepare
+        from perfsuite.hooks.rerun_child import prepare  # only a process that measures again needs it
 
         prepare(config, Path(config.option.perf_again))
 
@@ -67,7 +68,7 @@ def pytest_sessionstart(session: pytest.Session) -> None:
     config = session.config
     options = config.stash[_OPTIONS]
     if options.active and not config.option.collectonly:
-        from perfsuite.hooks.gating import start
+        from perfsuite.hooks.gating import start  # imports jax
 
         start(config, options)
 
@@ -144,7 +145,7 @@ def perf(request: pytest.FixtureRequest) -> "Perf":
     """
     if not request.config.stash[_OPTIONS].active:
         pytest.skip(SKIP_REASON)  # the fixture was asked for while the test ran, so that collection could not see it
-    from perfsuite.hooks.gating import perf_of
+    from perfsuite.hooks.gating import perf_of  # imports jax
 
     return perf_of(request.node)
 
@@ -173,7 +174,7 @@ def compile_counter():
     `with compile_counter.forbid(): ...` raises `RecompilationError` for a trace, lowering or compile inside, and
     `with compile_counter.count() as counted: ...` counts them.
     """
-    from perfsuite.measure.compiles import compiles
+    from perfsuite.measure.compiles import compiles  # imports jax
 
     with compiles.observe():
         yield compiles

@@ -8,6 +8,9 @@ belongs in a package below both.
 import ast
 import collections
 import graphlib
+import io
+import itertools
+import tokenize
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -97,6 +100,8 @@ def imports_of(module: str) -> Iterator[tuple[str, int]]:
                 name = name.rpartition(".")[0]
 
 
+_IMPORTS = (ast.Import, ast.ImportFrom)
+
 IMPORTS = {module: list(imports_of(module)) for module in MODULES}
 
 
@@ -141,6 +146,41 @@ def test_packages_are_small_enough_to_look_through():
 @pytest.mark.parametrize("module", MODULES)
 def test_a_module_is_short_enough_to_read(module):
     assert len(MODULES[module].read_text().splitlines()) <= MOST_LINES
+
+
+def unexplained_imports(module: str) -> Iterator[int]:
+    """The lines of imports inside a function or for type checkers alone, without a comment there or in the line above.
+
+    Of several imports in a row the first one has the comment.
+    """
+    source = MODULES[module].read_text()
+    tokens = tokenize.generate_tokens(io.StringIO(source).readline)
+    commented = {token.start[0] for token in tokens if token.type == tokenize.COMMENT}
+    for node in ast.walk(ast.parse(source)):
+        blocks = [] if isinstance(node, ast.Module) else [getattr(node, name, []) for name in ("body", "orelse")]
+        for block in (block for block in blocks if isinstance(block, list)):
+            for before, statement in itertools.pairwise([None, *block]):
+                first = isinstance(statement, _IMPORTS) and not isinstance(before, _IMPORTS)
+                if first and not {statement.lineno, statement.lineno - 1} & commented:
+                    yield statement.lineno
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_an_import_that_is_not_at_the_top_says_why(module):
+    """An optional package, or the time that it takes where most sessions do not need it."""
+    assert not [f"{MODULES[module].relative_to(ROOT)}:{line}" for line in unexplained_imports(module)]
+
+
+def test_imports_without_a_reason_are_seen(tmp_path, monkeypatch):
+    module = tmp_path / "block.py"
+    module.write_text(
+        "if TYPE_CHECKING:  # imports jax\n    import perfsuite.fixture\n\n\n"
+        "if TYPE_CHECKING:\n    import perfsuite.fixture\n\n\n"
+        "def time():\n    # 70 ms\n    import jax\n    import numpy\n\n    return jax, numpy\n\n\n"
+        "def lazy():\n    import jax  # 70 ms\n\n    import numpy\n    try:\n        import scipy\n    finally:\n        pass\n"
+    )
+    monkeypatch.setitem(MODULES, "perfsuite.measure.timing.block", module)
+    assert sorted(unexplained_imports("perfsuite.measure.timing.block")) == [6, 22]
 
 
 def test_an_arrow_back_up_is_seen(tmp_path, monkeypatch):

@@ -23,6 +23,7 @@ from perfsuite.gate.baseline import (
     merge,
 )
 from perfsuite.gate.baseline_format import LocatedError, encode, parse
+from perfsuite.gate.folder_lock import LockedTooLong, locked
 from perfsuite.measure import progress
 from perfsuite.measure.io import TEMPORARY, temporary_prefix, write_atomically
 
@@ -177,9 +178,6 @@ def _make_folder(folder: Path) -> None:
 @contextlib.contextmanager
 def _locked(target: Path, seconds: float) -> Iterator[None]:
     """Hold the lock of the file's folder. It leaves no file there that git would see."""
-    # Here and not above: only a save needs it, and every gating session imports this module.
-    from perfsuite.gate.folder_lock import LockedTooLong, locked
-
     held = contextlib.ExitStack()
     try:
         with progress.waiting(f"waiting for another process that saves into {target.parent}"):

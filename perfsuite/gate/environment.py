@@ -195,7 +195,7 @@ def present_environment() -> Environment:
 
     Raises what `jax.devices()` raises when no device can be used.
     """
-    import jax
+    import jax  # `perfsuite show` and the other commands read baselines without it
     import jaxlib
 
     devices = jax.devices()

@@ -33,7 +33,7 @@ def locked(folder: Path, seconds: float) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _folder_locked(folder: Path, seconds: float) -> Iterator[None]:
-    import fcntl
+    import fcntl  # Windows has none
 
     opened = os.open(folder, os.O_RDONLY)
     try:
@@ -57,7 +57,7 @@ def _folder_locked(folder: Path, seconds: float) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _file_locked(folder: Path, seconds: float) -> Iterator[None]:
-    import filelock
+    import filelock  # 0.3 s on a busy machine of 2 cores, and few systems need it
 
     name = hashlib.sha256(os.path.realpath(folder).encode(errors="surrogateescape")).hexdigest()[:16]
     lock = filelock.FileLock(Path(tempfile.gettempdir()) / f"perfsuite-{name}.lock", timeout=seconds)

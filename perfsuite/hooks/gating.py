@@ -4,7 +4,6 @@ import contextlib
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 
@@ -25,7 +24,9 @@ from perfsuite.measure.targets.targets import target
 from perfsuite.options import Options, marker_arguments
 from perfsuite.processes.group import Group, join
 from perfsuite.processes.launch import LAUNCH, TASK, Task
-from perfsuite.report import text
+from perfsuite.report import files, text
+from perfsuite.report.model import Report
+from perfsuite.report.of_session import report_of
 from perfsuite.report.terminal.summary import session_header, session_summary
 from perfsuite.report.terminal.traces import trace_summary
 from perfsuite.session.absent import gone
@@ -36,9 +37,6 @@ from perfsuite.session.outcomes import facts_of
 from perfsuite.session.records import TestRecord
 from perfsuite.session.saving import Saving
 from perfsuite.session.session import PerfSession, split_parameters
-
-if TYPE_CHECKING:  # only sessions that write a report load what makes it
-    from perfsuite.report.model import Report
 
 _SESSION = pytest.StashKey[PerfSession]()
 _PERF = pytest.StashKey[Perf]()
@@ -110,8 +108,6 @@ def _check_options(options: Options, *, reports: bool) -> None:
     except MeasurementError as error:
         raise pytest.UsageError(f"--perf-trace: {error}") from None
     if options.report is not None and reports:
-        from perfsuite.report import files
-
         try:
             files.check_folder(options.report)
         except files.ReportError as error:
@@ -268,10 +264,8 @@ class ActiveHooks:
             self.not_saved = "\n".join(lines)
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
-    def report(self, session: pytest.Session, folder: Path | None = None) -> "Report":
+    def report(self, session: pytest.Session, folder: Path | None = None) -> Report:
         """What every report is made of, once the tests have ended; paths of traces are seen from `folder`."""
-        from perfsuite.report.of_session import report_of
-
         return report_of(
             self.session,
             self.rootpath,
@@ -284,8 +278,7 @@ class ActiveHooks:
         )
 
     def _write_report(self, session: pytest.Session, folder: Path) -> None:
-        from perfsuite.report import files
-        from perfsuite.report.history_page import history_beside
+        from perfsuite.report.history_page import history_beside  # needs the extra `report`
 
         try:
             self.history, self.history_said = history_beside(folder, self.session.options.baselines, self.rootpath)

@@ -16,7 +16,7 @@ from perfsuite.options import options_in_child
 from perfsuite.processes.handover import Request, read_request, write_metrics, write_reason
 from perfsuite.processes.launch import TASK, Task
 
-if TYPE_CHECKING:  # see `_mode`
+if TYPE_CHECKING:  # they import jax: see `_mode`
     from perfsuite.session.mode import Mode
     from perfsuite.session.session import PerfSession
 

@@ -23,7 +23,7 @@ from perfsuite.options.values import SAVE_KINDS
 from perfsuite.processes.launch import TASK, Task
 from perfsuite.upgrade.notes import NOTES_FILE, OPTION, REQUEST_FILE, Notes, Stage, StageNote, TimeNote, UpgradeRequest
 
-if TYPE_CHECKING:  # see `UpgradeHooks.mode`
+if TYPE_CHECKING:  # they import jax: see `UpgradeHooks.mode`
     from perfsuite.session.mode import Mode
     from perfsuite.session.session import PerfSession
 
@@ -128,7 +128,7 @@ class UpgradeHooks:
 
     @pytest.hookimpl(wrapper=True)  # around perfsuite's own
     def pytest_sessionstart(self, session: pytest.Session) -> Iterator[None]:
-        import jax
+        import jax  # not at the top: see `mode`
 
         # Before perfsuite's listeners: see `_StageSeconds`.
         jax.monitoring.register_event_duration_secs_listener(self.stages.on_end)
@@ -142,7 +142,7 @@ class UpgradeHooks:
         return result
 
     def _begin(self, perf: "PerfSession", config: pytest.Config) -> None:
-        from perfsuite.measure.compiles.listeners import telling
+        from perfsuite.measure.compiles.listeners import telling  # not at the top: see `mode`
 
         self.notes.device = perf.device
         cleanup = contextlib.ExitStack()

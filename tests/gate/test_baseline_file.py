@@ -223,9 +223,6 @@ def test_an_interrupt_while_writing_leaves_the_file_as_it_was(path, monkeypatch)
 @pytest.fixture
 def closed_folder():
     """A folder with baselines that this process may read and not write."""
-    # The environment that this runs in may be closed to other users too: what a save imports has to be there before.
-    from perfsuite.gate import folder_lock  # noqa: F401
-
     with closed(lambda folder: (folder / "cpu.json").write_text(TEXT, newline="\n")) as folder:
         yield folder
 
