@@ -14,6 +14,7 @@ from perfsuite.gate.baseline_file import BaselineError, SaveResult
 from perfsuite.gate.calibration_file import calibration_path, load_calibration
 from perfsuite.gate.environment import VERSION_FIELDS, version_changes
 from perfsuite.gate.verdict import Gate
+from perfsuite.history.source import baseline_files
 from perfsuite.measure.io import relative
 from perfsuite.measure.metric import Metric
 from perfsuite.options import options_in_report
@@ -101,8 +102,8 @@ def _header(
 def _baselines(session: PerfSession, notes: list[str]) -> Iterator[tuple[Path, Baselines]]:
     """Every baseline file beside the present device's, without calibrations; notes those that are damaged."""
     yield session.path, session.baselines
-    for path in sorted(session.options.baselines.glob("*.json")):
-        if path.stem != session.device and not path.stem.startswith("calibration-"):
+    for path in baseline_files(session.options.baselines):
+        if path.stem != session.device:
             try:
                 yield path, session.baselines_of(path.stem)
             except BaselineError as error:

@@ -28,6 +28,7 @@ from perfsuite.gate.environment import (
 from perfsuite.gate.limits import Limits
 from perfsuite.gate.verdict import Evidence, Gate
 from perfsuite.history.git import GitError, Repository
+from perfsuite.history.source import baseline_files
 from perfsuite.measure.metric import Metric
 from perfsuite.measure.targets import targets
 from perfsuite.options import HERE, SIZES, Options
@@ -74,6 +75,7 @@ class PerfSession:
         self.device = device_slug(self.environment.device_kind)
         """The name of the present device's baseline file."""
         self._files: dict[str, Baselines] = {}
+        self._damaged: dict[str, BaselineError] = {}
         if group is not None:
             paths = [self.path_of(target) for target in (None, *options.targets)]
             self._files = shared_baselines(group, paths, save=bool(options.save))
@@ -107,10 +109,16 @@ class PerfSession:
         return self.options.baselines / f"{target or self.device}.json"
 
     def baselines_of(self, target: str | None) -> Baselines:
-        """The baselines of a target, or of the present device; read when first asked for. Raises `BaselineError`."""
+        """The baselines of a target, or of the present device; read once, when first asked for. Raises `BaselineError`."""
         device = target or self.device
+        if device in self._damaged:
+            raise self._damaged[device].with_traceback(None)
         if device not in self._files:
-            self._files[device] = load(self.path_of(device))
+            try:
+                self._files[device] = load(self.path_of(device))
+            except BaselineError as error:
+                self._damaged[device] = error
+                raise
         return self._files[device]
 
     def environment_of(self, target: str | None) -> Environment:
@@ -169,7 +177,7 @@ class PerfSession:
             others = (baseline.name_of(id, each) for id, each in entries.items() if id != metric.id)
             moved = metric.name in others
             gate = dataclasses.replace(gate, recorded_as=baseline.name_of(metric.id, entry) if moved else "")
-        return verdict.as_saved(gate, self.options.save)
+        return verdict.as_saved(gate, self.options.save_only)
 
     def failures(self, gates: Iterable[Gate]) -> list[Gate]:
         """Those that fail the test."""
@@ -181,7 +189,7 @@ class PerfSession:
         The file of another device may be damaged: that is left to who uses it.
         """
         if self.group is None:
-            for path in self.options.baselines.glob("*.json"):
+            for path in baseline_files(self.options.baselines):
                 with contextlib.suppress(BaselineError):
                     self.baselines_of(path.stem)
         return [self._files[device] for device in sorted(self._files)]
@@ -194,7 +202,7 @@ class PerfSession:
         """
         passed = [record for record in self.records if record.passed]
         ran = {self.test_key(record.test) for record in passed}
-        how: dict[str, Any] = {"revision": self._revision(), "kinds": self.options.save}
+        how: dict[str, Any] = {"revision": self._revision(), "kinds": self.options.save_only}
         saved, errors = [], []
         for device in (self.device, *self._target_files()):
             new = self._new(device, passed)

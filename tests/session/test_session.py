@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from perfsuite.gate.baseline import SAVE_KINDS, Entry, Revision
+from perfsuite.gate.baseline import Entry, Revision
 from perfsuite.gate.baseline_file import BaselineError, load, save
 from perfsuite.gate.budget import Budget
 from perfsuite.gate.environment import Environment, target_environment
@@ -15,6 +15,7 @@ from perfsuite.measure.metric import Metric
 from perfsuite.measure.serialise import made, plain
 from perfsuite.measure.targets.target_available import TargetUnavailable
 from perfsuite.options import Options
+from perfsuite.options.values import SAVE_KINDS
 from perfsuite.session import absent as absent_module
 from perfsuite.session import session as session_module
 from perfsuite.session.absent import absent, gone
@@ -291,6 +292,23 @@ def test_a_damaged_file_that_the_session_does_not_use_is_nobodys_business(start,
     assert lost(start(save=False), flops()) == []
 
 
+def test_each_file_is_read_once_however_many_tests_end_and_calibrations_never(start, tmp_path, monkeypatch):
+    saved(start(), ran(flops(), flops(target="tpu-v5e")))
+    (tmp_path / "nvidia-h100.json").write_text("{")
+    (tmp_path / "calibration-cpu.json").write_text("{")
+    read = []
+    monkeypatch.setattr(session_module, "load", lambda path: read.append(path.stem) or load(path))
+    session = start(save=False)
+    for _ in range(3):
+        assert lost(session) == [("missing", "step flops"), ("missing", "step flops @ tpu-v5e")]
+    assert sorted(read) == ["cpu", "nvidia-h100", "tpu-v5e"]
+    assert sorted(each.device for each in session.known_files()) == ["cpu", "tpu-v5e"]
+    for _ in range(2):
+        with pytest.raises(BaselineError, match=r"nvidia-h100\.json:1: "):
+            session.baselines_of("nvidia-h100")
+    assert len(read) == 3
+
+
 # Recorded metrics that are not made any more.
 
 
@@ -381,6 +399,14 @@ def test_a_save_of_some_kinds_leaves_the_others_as_they_are_and_fails_what_got_w
                        {"worse": "keep", "better": "update", "new": "create"}.items()}  # fmt: skip
     values = {name: each.value for name, each in load(tmp_path / "cpu.json").metrics[TEST].items()}
     assert values == {"worse": 100, "better": 50, "lost": 100, "new": 7}
+
+
+@pytest.mark.parametrize("kind", SAVE_KINDS)
+def test_a_save_of_one_kind_does_what_its_option_says(start, kind):
+    saved(start(), ran(flops(100, name="worse"), flops(100, name="better"), flops(name="missing")))
+    made = [flops(200, name="worse"), flops(50, name="better"), flops(7, name="new")]
+    changed = {change for change, action in saved(start(save=(kind,)), ran(*made))["cpu.json"].items() if action != "keep"}
+    assert changed == {f"{TEST}: {kind}"}
 
 
 def test_a_save_accepts_what_got_worse_and_no_verdict_is_a_failure(start):
