@@ -15,9 +15,6 @@ Provenance = Literal["measured", "compiled", "reported"]
 Action = Literal["create", "update", "trim", "keep"]
 Direction = Literal["better", "worse", "same", "not comparable"]
 
-SAVE_KINDS = ("new", "better", "worse", "missing")
-"""The kinds of changes that a save can be limited to."""
-
 PROVENANCES: tuple[Provenance, ...] = ("measured", "compiled", "reported")
 
 # An info metric (compile seconds) is never gated and rarely has an interval. One that moved by less than this, relative
@@ -211,7 +208,7 @@ def merge(
     gone: Collection[str] = (),
     provenances: tuple[Provenance, ...] = ("measured",),
     revision: Revision | None = None,
-    kinds: Collection[str] = SAVE_KINDS,
+    kinds: Collection[str] | None = None,
 ) -> tuple[Baselines, tuple[Change, ...]]:
     """The baselines after a run that measured `new` at `revision`, and the change of each metric.
 
@@ -220,8 +217,8 @@ def merge(
     go, but for those reported by a document, whose ids were never tests. Every other metric stays, and is not among the
     changes unless it is in `new`.
 
-    Of `kinds` only some restrict the changes to those: "new" metrics, "better" or "worse" ones, and "missing" ones,
-    which go. All of them leave nothing out.
+    `kinds` restrict the changes to those that they name: "new" metrics, "better" or "worse" ones, and "missing" ones,
+    which go. None leaves nothing out.
     """
     metrics = {test: dict(entries) for test, entries in old.metrics.items()}
     changes = []
@@ -237,7 +234,7 @@ def merge(
                 metrics.setdefault(test, {})[name] = change.new
     vanishing: dict[str, tuple[Provenance, ...]] = dict.fromkeys(trim, provenances)
     vanishing |= dict.fromkeys(gone, ("measured", "compiled"))
-    for test in sorted(vanishing.keys() & metrics.keys()) if "missing" in kinds else ():
+    for test in sorted(vanishing.keys() & metrics.keys()) if kinds is None or "missing" in kinds else ():
         for name in sorted(metrics[test].keys() - new.get(test, {}).keys()):
             entry = metrics[test][name]
             if entry.provenance in vanishing[test]:
@@ -251,9 +248,9 @@ def merge(
     return Baselines(old.device, metrics, revisions), tuple(changes)
 
 
-def _is_wanted(change: Change, kinds: Collection[str]) -> bool:
+def _is_wanted(change: Change, kinds: Collection[str] | None) -> bool:
     kind = "new" if change.action == "create" else change.direction
-    return change.action == "keep" or kind in kinds or set(kinds) == set(SAVE_KINDS)
+    return change.action == "keep" or kinds is None or kind in kinds
 
 
 def _recorded(test: str, name: str, old: Entry | None, new: Entry) -> Change:

@@ -13,7 +13,6 @@ from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 
 from perfsuite.gate.baseline import (
-    SAVE_KINDS,
     Baselines,
     Change,
     Direction,
@@ -117,13 +116,13 @@ def save(
     gone: Collection[str] = (),
     provenances: tuple[Provenance, ...] = ("measured",),
     revision: Revision | None = None,
-    kinds: Collection[str] = SAVE_KINDS,
+    kinds: Collection[str] | None = None,
     lock_seconds: float = LOCK_SECONDS,
 ) -> SaveResult:
     """Record the metrics `new` (test id -> metric id -> entry), by the rules of `merge`. Returns what that changed.
 
     `trim` are the tests that ran completely and `gone` those that no longer exist, `provenances` those of the metrics
-    that this run makes for the device, `kinds` what is to be saved. Waits `lock_seconds` for another process that is
+    that this run makes for the device, `kinds` what alone is to be saved. Waits `lock_seconds` for another process that is
     saving. The folder is made when it is missing; the file keeps its permissions.
 
     Raises `BaselineError` when the file is damaged, locked for too long or cannot be written, and leaves it unchanged.

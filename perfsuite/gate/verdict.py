@@ -5,7 +5,7 @@ import math
 from collections.abc import Callable, Collection, Mapping
 from typing import Literal
 
-from perfsuite.gate.baseline import SAVE_KINDS, Entry, name_of
+from perfsuite.gate.baseline import Entry, name_of
 from perfsuite.gate.environment import Environment, incomparable, version_changes
 from perfsuite.measure.estimate import Estimate
 from perfsuite.measure.metric import Interval, Kind, Metric
@@ -208,11 +208,17 @@ def judge_absent(test: str, id: str, entry: Entry, target: str | None, why_not: 
     return Gate(test, metric, verdict, "baseline", baseline=entry.value, incomparable=why_not)
 
 
-def as_saved(gate: Gate, kinds: Collection[str]) -> Gate:
-    """The gate of a metric that --perf-save records: its baseline judges it only where that is not to be replaced."""
+def as_saved(gate: Gate, kinds: Collection[str] | None) -> Gate:
+    """The gate of a metric that --perf-save records: its baseline judges it only where that is not to be replaced.
+
+    `kinds` are those of `baseline.merge`: None saves everything.
+    """
     saved: dict[Verdict, str] = {"new": "new", "improved": "better", "fail": "worse"}
-    everything = set(kinds) == set(SAVE_KINDS) and gate.verdict in ("inconclusive", "not comparable")
-    if gate.source == "budget" or not (everything or saved.get(gate.verdict) in kinds):
+    if kinds is None:
+        recorded = gate.verdict in (*saved, "inconclusive", "not comparable")
+    else:
+        recorded = saved.get(gate.verdict) in kinds
+    if gate.source == "budget" or not recorded:
         return gate
     return dataclasses.replace(gate, verdict="recorded")
 

@@ -61,6 +61,11 @@ class Options:
         """Whether it is --perf alone that runs the perf tests."""
         return self.active and not self.only and not self.save
 
+    @property
+    def save_only(self) -> tuple[str, ...] | None:
+        """The kinds of changes that a save is limited to; None where it records everything."""
+        return None if self.save == SAVE_KINDS else self.save
+
 
 @dataclasses.dataclass(frozen=True)
 class Option:

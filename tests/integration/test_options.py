@@ -4,7 +4,6 @@ import json
 
 import pytest
 
-from perfsuite.gate.baseline import SAVE_KINDS
 from perfsuite.options import options_in_report, read_options, values
 
 
@@ -322,10 +321,6 @@ def test_help_lists_every_option(project):
     ]
     for option in [*options, "perf_baselines", "perf_strict", "perf_targets"]:
         assert option in result.stdout.str()
-
-
-def test_the_kinds_of_changes_that_can_be_saved_are_those_that_a_save_knows():
-    assert values.SAVE_KINDS == SAVE_KINDS
 
 
 @pytest.mark.parametrize(
