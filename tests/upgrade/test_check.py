@@ -59,6 +59,12 @@ def test_of_its_own(perf):
     perf.program(made)
     perf.compare(made, call(own, jnp.ones((3, 3))), Budget(ratio=1000), name="same")
 
+def test_that_calls_a_warm_function(perf):
+    x = jnp.ones((3, 3))
+    step = perf.warm(own, over=[(x,)])
+    with perf.no_compiles():
+        step(x)
+
 def test_that_needs_the_old(perf):
     perf.record("removed", steplib.removed, unit="things", kind="count")
 

@@ -125,7 +125,7 @@ def forbidden() -> bool:
 
 def eager_operations() -> int:
     """How many forbidden operations ran by themselves, outside any jitted function, in the contexts that are open."""
-    return sum(len(watch.eager) for watch in open_contexts())
+    return sum(len(watch.eager) for watch in open_contexts() if watch.forbids)
 
 
 def _check_heard() -> None:
