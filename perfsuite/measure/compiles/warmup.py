@@ -265,11 +265,19 @@ def _checked_entries(fn: Callable, over: Any) -> list[tuple | Call]:
     for place, entry in enumerate(entries):
         if isinstance(entry, Call):
             if _function_of(entry.fn) is not fn:
-                raise ValueError(f"{wanted}; entry {place} is a call of another function, {entry.label}")
+                raise ValueError(f"warm({label_of(fn)}, over=[...]): entry {place} is {_another(entry, fn)}")
         elif type(entry) is not tuple:
             hint = "make the list a tuple" if isinstance(entry, list) else "one argument alone is (x,)"
             raise TypeError(f"{wanted}; entry {place} is {type(entry).__name__}: {hint}")
     return entries
+
+
+def _another(call: Call, fn: Callable) -> str:
+    """What tells the function of a call from `fn`: both may have the same name."""
+    called, warmed = (callsite.code_of(each) for each in (_function_of(call.fn), fn))
+    if called == warmed:
+        return f"a call of another {call.label}, made anew of the same code ({called}): pass one object to both"
+    return f"a call of another function: of {call.label} ({called}), not of {label_of(fn)} ({warmed})"
 
 
 def _deleted(call: Call) -> str:

@@ -360,14 +360,38 @@ def test_inputs_that_make_no_sense_are_refused_with_what_is_wanted():
             warm(step, over=over)
     with pytest.raises(TypeError, match=r"got one call: over=\[call\(...\)\]"):
         warm(step, over=call(step, SHORT))
-    with pytest.raises(ValueError, match="entry 0 is a call of another function, other"):
-        warm(step, over=[call(other, SHORT)])
     with pytest.raises(TypeError, match="fn must be callable, got int"):
         warm(3, over=[(SHORT,)])
 
 
 def other(x):
     return x
+
+
+def other_of_the_same_name():
+    def other(x):
+        return x + 1
+
+    return other
+
+
+def test_a_call_of_another_function_is_refused_with_the_places_of_both_where_their_names_are_the_same():
+    namesake = other_of_the_same_name()
+    here, there = (f"{HERE}:{each.__code__.co_firstlineno}" for each in (other, namesake))
+    with pytest.raises(ValueError) as refused:
+        warm(jax.jit(other), over=[(SHORT,), call(namesake, SHORT)])
+    assert str(refused.value) == (
+        "warm(other, over=[...]): entry 1 is a call of another function: "
+        f"of other ({there}), not of other ({here})"
+    )
+    with pytest.raises(ValueError) as refused:
+        warm(jax.jit(other), over=[call(jax.jit(other), SHORT)])
+    assert str(refused.value) == (
+        f"warm(other, over=[...]): entry 0 is a call of another other, made anew of the same code ({here}): "
+        "pass one object to both"
+    )
+    step = jax.jit(other)
+    assert len(warm(step, over=[call(warm(step, over=[(SHORT,)]), LONG)]).signatures) == 1
 
 
 def test_an_error_of_the_functions_own_passes_through():
