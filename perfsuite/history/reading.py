@@ -10,6 +10,10 @@ from perfsuite.history.git import NOT_COMMITTED, SHALLOW, Commit, GitError, Repo
 from perfsuite.history.source import CALIBRATION, decode, on_disk
 
 
+_TOO_LATE = (": repair it, or `git checkout` the file", ": delete the file and run pytest --perf-save")
+"""Advice about a damaged file or an older one, which comes too late for a commit."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Version:
     """The baselines in a commit, or in the working tree where `commit.id` is empty."""
@@ -102,8 +106,10 @@ def _decoded(commits: list[Commit], contents: list[tuple[str, bytes] | None]) ->
             known[id] = known.get(id) or decode(text, commit.path)
             versions.append(Version(commit, known[id]))
         except HistoryError as error:
-            # The advice comes too late for a commit.
-            skipped.append(Skipped(commit, str(error).removesuffix(": repair it, or `git checkout` the file")))
+            why = str(error)
+            for advice in _TOO_LATE:
+                why = why.removesuffix(advice)
+            skipped.append(Skipped(commit, why))
     return versions, skipped
 
 

@@ -1,5 +1,7 @@
 """The sentences about a history of baselines, for the terminal and for the page."""
 
+from collections.abc import Sequence
+
 from perfsuite.gate.environment import VERSION_FIELDS, Environment
 from perfsuite.history.following import CommitSteps, Following
 from perfsuite.history.git import Commit
@@ -18,13 +20,22 @@ def version_span(following: Following) -> str:
 def history_notes(following: Following) -> list[str]:
     """What a reader has to know about a history as a whole."""
     history = following.history
-    notes = [f"skipped {each.commit.title}: {each.why}" for each in history.skipped] + list(history.notes)
+    skipped: dict[str, list[Commit]] = {}
+    for each in history.skipped:
+        skipped.setdefault(each.why, []).append(each.commit)
+    notes = [f"skipped {_last_of(commits)}: {why}" for why, commits in skipped.items()] + list(history.notes)
     if len(history.versions) == 1:
         notes.append("one version only: there is nothing to follow before a second save is committed")
     for version, why, count in following.breaks:
         commit = dated(history.versions[version].commit)
         notes.append(f"{commit}: {plural(count, 'metric')} not comparable with earlier values: {why}")
     return notes
+
+
+def _last_of(commits: Sequence[Commit]) -> str:
+    """The newest of commits of which the same is said, and how many they are."""
+    title = commits[-1].title
+    return f"{plural(len(commits), 'commit')}, the last of them {title}" if commits[1:] else title
 
 
 def same_versions(following: Following) -> str:

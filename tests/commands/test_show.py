@@ -8,7 +8,7 @@ import pytest
 from support.git_project import HERE, ISOLATED, TEST, GitProject, count, ratio, with_versions
 
 from perfsuite.commands import main
-from perfsuite.gate.baseline import Baselines, Entry
+from perfsuite.gate.baseline import Baselines, Entry, Revision
 from perfsuite.gate.baseline_format import encode
 from perfsuite.measure.metric import Interval
 
@@ -87,6 +87,36 @@ def test_metrics_are_chosen_by_name_kind_and_provenance(file, capsys, arguments,
 def test_a_choice_of_nothing_is_refused(file, capsys):
     assert "no metric has this name, kind and provenance" in refused(capsys, "baselines/cpu.json", "nope")
     assert "4 metrics" in show(capsys, "baselines/cpu.json")[0]
+
+
+OLD, NEW = Revision("1a2b3c4d5e6f" + "0" * 28), Revision("9a8b7c6d5e4f" + "0" * 28, dirty=True)
+OTHER = "tests/test_steps.py::test_other[a-b]"
+
+
+def test_the_commit_of_the_last_save_is_one_line_where_all_tests_share_it(file, capsys):
+    file.write_bytes(encode(Baselines("cpu", METRICS, {TEST: NEW, OTHER: NEW})))
+    shown = show(capsys, "baselines/cpu.json")
+    assert shown[1] == "  saved at 9a8b7c6d5e4f with changes"
+    assert not any("saved at" in line for line in shown[2:])
+    assert "  saved at 9a8b7c6d5e4f with changes" in show(capsys)
+
+
+@pytest.mark.parametrize(
+    ("revisions", "saved"),
+    [
+        ({TEST: OLD, OTHER: NEW}, ["  (saved at 1a2b3c4d5e6f)", "  (saved at 9a8b7c6d5e4f with changes)"]),
+        ({TEST: OLD}, ["  (saved at 1a2b3c4d5e6f)", ""]),
+        ({}, ["", ""]),
+    ],
+    ids=["different", "one unknown", "unknown"],
+)
+def test_tests_that_were_saved_at_different_commits_have_each_its_own(file, capsys, revisions, saved):
+    file.write_bytes(encode(Baselines("cpu", METRICS, revisions)))
+    shown = show(capsys, "baselines/cpu.json")
+    assert not shown[1].startswith("  saved at")
+    assert [line for line in shown if line.startswith(TEST.partition("::")[0])] == [TEST + saved[0], OTHER + saved[1]]
+    if revisions:
+        assert show(capsys, "baselines/cpu.json", "*::test_flat")[1] == "  saved at 1a2b3c4d5e6f"
 
 
 def test_every_environment_is_shown_with_the_number_of_its_metrics(file, capsys):

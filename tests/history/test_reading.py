@@ -38,6 +38,20 @@ def test_commits_that_cannot_be_read_are_skipped_and_named_with_the_reason(proje
     assert moved_steps(followed(project)) == [("compiles", last, 2, 3)]
 
 
+def test_commits_that_are_skipped_for_the_same_reason_are_one_line_with_the_last_of_them(project, capsys):
+    for number in range(12):
+        older = project.save(b'{\n "schema": 1,\n "device": "%d"\n}\n' % number, f"Older {number}")
+    merged = project.save(b"<<<<<<< HEAD\n", "Half merged")
+    project.save({"compiles": count(3)}, "Good")
+    assert main(["history"]) == 0
+    many, one = [line for line in capsys.readouterr().out.splitlines() if "skipped" in line]
+    assert many == (
+        f"  skipped 12 commits, the last of them {older} (2026-01-01, Older 11): "
+        "line 2: written by an older perfsuite (schema 1, this one reads 2)"
+    )
+    assert one.startswith(f"  skipped {merged} (2026-01-01, Half merged): ")
+
+
 def test_uncommitted_baselines_come_last(project, capsys):
     project.save({"compiles": count(2)})
     assert len(followed(project).history.versions) == 1

@@ -4,7 +4,7 @@ import collections
 import re
 from collections.abc import Sequence
 
-from perfsuite.gate.baseline import Baselines, Entry, name_of
+from perfsuite.gate.baseline import Baselines, Entry, Revision, name_of
 from perfsuite.history.comparing import OUTCOMES, Difference, Outcome, version_lines
 from perfsuite.history.source import CALIBRATION, Source
 from perfsuite.measure.words import change, number, plural, span
@@ -69,6 +69,8 @@ def _header(source: Source, selected: Baselines, paint: Paint) -> list[str]:
     lines = [paint(f"{source.name}: {source.baselines.device}, {of_all} of {tests}", "bold")]
     counts = collections.Counter(entry.environment for entry in every)
     without = counts.pop(None, 0)
+    if saved := _same_revision(selected):
+        lines.append(f"  saved at {saved}")
     for environment, count in counts.most_common():
         if environment is not None:
             lines.append(f"  {environment_line(environment)}: {plural(count, 'metric')}")
@@ -77,11 +79,20 @@ def _header(source: Source, selected: Baselines, paint: Paint) -> list[str]:
     return lines
 
 
+def _same_revision(selected: Baselines) -> Revision | None:
+    """The revision at which every test was saved last, but for metrics of documents; None where they differ."""
+    made = (test for test, entries in selected.metrics.items() if any(entry.provenance != "reported" for entry in entries.values()))
+    revisions = {selected.revisions.get(test) for test in made}
+    return revisions.pop() if len(revisions) == 1 else None
+
+
 def _metrics(selected: Baselines, paint: Paint) -> list[str]:
     rows, tests = [], []
+    revisions = {} if _same_revision(selected) else selected.revisions
     for test, entries in sorted(selected.metrics.items()):
+        saved = f"  (saved at {revisions[test]})" if test in revisions else ""
         for id, entry in sorted(entries.items()):
-            tests.append(test)
+            tests.append(f"{test}{saved}")
             kind = f"{entry.kind}, higher is better" if entry.better == "higher" else entry.kind
             origin = f"reported: {entry.source}" if entry.source else entry.provenance
             rows.append(
