@@ -122,8 +122,8 @@ def save(
     """Record the metrics `new` (test id -> metric id -> entry), by the rules of `merge`. Returns what that changed.
 
     `trim` are the tests that ran completely and `gone` those that no longer exist, `provenances` those of the metrics
-    that this run makes for the device, `kinds` what alone is to be saved. Waits `lock_seconds` for another process that is
-    saving. The folder is made when it is missing; the file keeps its permissions.
+    that this run makes for the device, `kinds` what alone is to be saved. Waits `lock_seconds` for another process that
+    is saving. The folder is made when it is missing; the file keeps its permissions.
 
     Raises `BaselineError` when the file is damaged, locked for too long or cannot be written, and leaves it unchanged.
     """

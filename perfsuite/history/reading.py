@@ -9,7 +9,6 @@ from perfsuite.history import HistoryError
 from perfsuite.history.git import NOT_COMMITTED, SHALLOW, Commit, GitError, Repository
 from perfsuite.history.source import CALIBRATION, decode, on_disk
 
-
 _TOO_LATE = (": repair it, or `git checkout` the file", ": delete the file and run pytest --perf-save")
 """Advice about a damaged file or an older one, which comes too late for a commit."""
 

@@ -17,6 +17,7 @@ from perfsuite.gate.verdict import Source
 from perfsuite.measure.io import relative
 from perfsuite.measure.metric import Better, Interval, Kind
 from perfsuite.measure.serialise import made, plain
+from perfsuite.measure.timing.calibrating import Builds
 from perfsuite.session.plots import Distribution, FittedLine, ProgramRecord
 
 SCHEMA = 1
@@ -188,6 +189,7 @@ class CalibrationRow:
 
     `alarms` of `gates` gates of the same code were false. `caught` has (slowdown, gates that caught it, gates); a
     slowdown of 0.03 is 3 %. `effect` is the slowdown that is caught 99 times in 100, None where it is unknown.
+    `builds` is how the ratio scatters over processes, None where there was one.
     """
 
     test: str
@@ -197,6 +199,7 @@ class CalibrationRow:
     alarms: int
     caught: tuple[tuple[float, int, int], ...]
     effect: float | None
+    builds: Builds | None = None
 
 
 @dataclasses.dataclass(frozen=True)

@@ -207,7 +207,8 @@ def _calibration(session: PerfSession, notes: list[str]) -> Iterator[Calibration
     for each in calibrated:
         found = each.found
         caught = tuple((size, count, of) for size, (count, of) in sorted(found.caught.items()))
-        yield CalibrationRow(each.test, each.workload, each.busy, found.gates, found.alarms, caught, found.effect)
+        counts = found.gates, found.alarms, caught, found.effect
+        yield CalibrationRow(each.test, each.workload, each.busy, *counts, each.builds)
 
 
 def _copied(source: Any, names: Sequence[str]) -> dict[str, Any]:

@@ -109,7 +109,10 @@ class PerfSession:
         return self.options.baselines / f"{target or self.device}.json"
 
     def baselines_of(self, target: str | None) -> Baselines:
-        """The baselines of a target, or of the present device; read once, when first asked for. Raises `BaselineError`."""
+        """The baselines of a target, or of the present device. Raises `BaselineError`.
+
+        A file is read once, when first asked for.
+        """
         device = target or self.device
         if device in self._damaged:
             raise self._damaged[device].with_traceback(None)

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from perfsuite.options import options_in_report, read_options, values
+from perfsuite.options import options_in_report, read_options
 
 
 @pytest.fixture

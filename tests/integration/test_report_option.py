@@ -2,10 +2,14 @@
 
 import json
 import os
+import re
 
 import pytest
 from support.git_project import GitProject
 
+from perfsuite.gate.calibration_file import Calibrated, calibration_path, save_calibration
+from perfsuite.gate.environment import Environment
+from perfsuite.measure.timing.calibrating import Builds, GateCounts
 from perfsuite.report import files
 from perfsuite.report.files import HTML, JSON, MARKDOWN, ReportError, write_report
 from perfsuite.report.model import Report
@@ -118,6 +122,21 @@ def test_a_session_that_saves_and_one_with_regressions(project):
     for name in tests:
         assert name in page
     assert "test_counts" in text
+
+
+def test_the_page_has_the_calibration_with_its_builds(project):
+    project.makepyfile("def test_count(perf): perf.record('things', 1, unit='things', kind='count')")
+    here = Environment("cpu", 8, "Xeon", "3.11.7", "0.10.2", "0.10.2")
+    counts = GateCounts(12, 0, {0.03: (2, 4)}, 0.0123)
+    found = [Calibrated("test_a.py::test_step", name, False, counts, here, builds)
+             for name, builds in (("built/anew", Builds(4, 0.0125)), ("built/once", None))]  # fmt: skip
+    save_calibration(calibration_path(project.path / "baselines", "cpu"), found)
+    project.runpytest_inprocess("--perf", "--perf-report=out").assert_outcomes(passed=1)
+    assert [row.builds for row in report_in(project.path / "out").calibration] == [Builds(4, 0.0125), None]
+    page = (project.path / "out" / HTML).read_text()
+    cells = re.findall(r'\+1\.23 %</td><td class="n">(.*?)</td></tr>', page)
+    assert cells == ["4: 1.25 %", ""]
+    assert page.count('<th class="n">builds</th>') == 1
 
 
 def test_a_damaged_calibration_is_noted_and_fails_what_has_to_read_it(project):

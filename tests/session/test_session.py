@@ -405,7 +405,9 @@ def test_a_save_of_some_kinds_leaves_the_others_as_they_are_and_fails_what_got_w
 def test_a_save_of_one_kind_does_what_its_option_says(start, kind):
     saved(start(), ran(flops(100, name="worse"), flops(100, name="better"), flops(name="missing")))
     made = [flops(200, name="worse"), flops(50, name="better"), flops(7, name="new")]
-    changed = {change for change, action in saved(start(save=(kind,)), ran(*made))["cpu.json"].items() if action != "keep"}
+    changed = {
+        change for change, action in saved(start(save=(kind,)), ran(*made))["cpu.json"].items() if action != "keep"
+    }
     assert changed == {f"{TEST}: {kind}"}
 
 

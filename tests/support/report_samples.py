@@ -3,6 +3,7 @@
 import hypothesis.strategies as st
 
 from perfsuite.measure.metric import KINDS, Interval
+from perfsuite.measure.timing.calibrating import Builds
 from perfsuite.report.model import (
     OUTCOMES,
     VERDICTS,
@@ -187,6 +188,7 @@ reports = st.builds(
             CalibrationRow,
             caught=_tuples(st.tuples(st.floats(0.001, 1), _counts, _counts)),
             effect=_maybe(_numbers),
+            builds=_maybe(st.builds(Builds, _counts, _numbers)),
         )
     ),
     saved=_tuples(st.builds(SavedFile, changes=_tuples(_changes))),

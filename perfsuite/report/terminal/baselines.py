@@ -81,7 +81,11 @@ def _header(source: Source, selected: Baselines, paint: Paint) -> list[str]:
 
 def _same_revision(selected: Baselines) -> Revision | None:
     """The revision at which every test was saved last, but for metrics of documents; None where they differ."""
-    made = (test for test, entries in selected.metrics.items() if any(entry.provenance != "reported" for entry in entries.values()))
+    made = (
+        test
+        for test, entries in selected.metrics.items()
+        if any(entry.provenance != "reported" for entry in entries.values())
+    )
     revisions = {selected.revisions.get(test) for test in made}
     return revisions.pop() if len(revisions) == 1 else None
 

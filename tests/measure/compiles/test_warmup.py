@@ -378,13 +378,12 @@ def other_of_the_same_name():
 def test_a_call_of_another_function_is_refused_with_the_places_of_both_where_their_names_are_the_same():
     namesake = other_of_the_same_name()
     here, there = (f"{HERE}:{each.__code__.co_firstlineno}" for each in (other, namesake))
-    with pytest.raises(ValueError) as refused:
+    with pytest.raises(ValueError, match="entry 1") as refused:
         warm(jax.jit(other), over=[(SHORT,), call(namesake, SHORT)])
     assert str(refused.value) == (
-        "warm(other, over=[...]): entry 1 is a call of another function: "
-        f"of other ({there}), not of other ({here})"
+        f"warm(other, over=[...]): entry 1 is a call of another function: of other ({there}), not of other ({here})"
     )
-    with pytest.raises(ValueError) as refused:
+    with pytest.raises(ValueError, match="entry 0") as refused:
         warm(jax.jit(other), over=[call(jax.jit(other), SHORT)])
     assert str(refused.value) == (
         f"warm(other, over=[...]): entry 0 is a call of another other, made anew of the same code ({here}): "
