@@ -17,7 +17,7 @@ from perfsuite.measure.call import Call
 from perfsuite.measure.compiles import compiles
 from perfsuite.workloads import gpt2
 from perfsuite.workloads.gpt2 import GPT2Config, Params
-from perfsuite.workloads.gpt2.generation import generate, generate_uncached
+from perfsuite.workloads.gpt2.generation import first_token, generate, generate_uncached, next_token
 from perfsuite.workloads.gpt2.int8 import size_bytes
 
 COUNTS = {"small": (4, 8, 12, 15), "full": (15, 64, 256, 512)}
@@ -110,6 +110,22 @@ def rounds(model: Model, counts: Sequence[int], number: int, stride: int) -> tup
             each = np.interp(np.arange(first, first + counts[-1]), list(took), list(took.values()))
             uncached[row] = np.cumsum(each)[np.asarray(counts) - 1]
     return uncached, cached
+
+
+def last_token(model: Model, count: int) -> tuple[Call, Call]:
+    """Two calls that make the last of `count` tokens: with a cache of those before it, and by reading them all again."""
+    seen = np.asarray([len(PROMPT) + count - 1], np.int32)
+    ids = np.resize(model.prompt, (1, *seen))
+    scalars = None, np.int32(count - 1), np.float32(0), np.int32(-1)
+    static = {"config": model.config, "top_k": None}
+    _, cache = first_token(model.params, ids, seen - 1, None, np.float32(0), slots=ids.size, **static)
+
+    def cached(cache: Any) -> tuple[Any, jax.Array]:
+        token, cache = next_token(model.params, ids[:, -1], cache, *scalars, **static)
+        return dataclasses.replace(cache, lengths=seen - 1), token  # the next run makes the same token
+
+    uncached = call(generate_uncached, model.params, model.config, ids, seen, 1)
+    return call(cached, dataclasses.replace(cache, lengths=seen - 1), carry=1), uncached
 
 
 def r_squared(values: np.ndarray, fitted: np.ndarray) -> float:
