@@ -66,6 +66,20 @@ def test_a_call_whose_trace_is_cached_is_no_trace():
         assert counted.traces == 0
 
 
+def test_a_program_that_jaxs_cache_of_compiled_programs_answers_is_no_compile():
+    """Though JAX's own counter counts it: the lowering of an abstract mesh asks that cache each time."""
+    mesh = jax.make_mesh((2,), ("a",), devices=jax.devices()[:2], axis_types=(jax.sharding.AxisType.Auto,))
+    half = jax.sharding.NamedSharding(mesh.abstract_mesh, jax.P("a"))
+    traced = jax.jit(lambda x: x * 7, in_shardings=half).trace(jax.ShapeDtypeStruct((4,), np.float32, sharding=half))
+    lowered = traced.lower(lowering_platforms=(jax.default_backend(),))
+    counts = []
+    for _ in range(2):
+        with test_util.count_jit_compilation_cache_miss() as asked, compiles.count() as counted:
+            lowered.compile(device_assignment=tuple(mesh.devices.flat))
+        counts.append((counted.compiles, asked()))
+    assert counts == [(1, 1), (0, 1)]
+
+
 def test_what_is_traced_inside_is_counted_apart():
     with compiles.count() as counted:
         jax.jit(lambda x: scanned(x))(X)
