@@ -15,7 +15,7 @@ from perfsuite.measure.program.compilation import Compilation, compile_call
 from perfsuite.measure.program.lowering import HostCallbackError
 from perfsuite.measure.program.program import Program
 from perfsuite.measure.program.program_diff import program_differences
-from perfsuite.measure.program.program_metrics import FACTS, gated_facts, kernels_of, metrics_of, places_of
+from perfsuite.measure.program.program_metrics import FACTS, gated_facts, metrics_of, named_places, places_of
 from perfsuite.measure.targets import cache as facts_cache
 from perfsuite.measure.targets.target_compiler import CompileFailed, TargetUnavailable
 from perfsuite.session.plots import ProgramRecord
@@ -83,7 +83,7 @@ class ProgramInstrument(Instrument):
             self._recorder.cached += 1
         else:
             self._recorder.compiled += 1
-        self._recorder.unestimated += kernels_of(program.unestimated)
+        self._recorder.unestimated += named_places(program.unestimated)
         metrics = measured.metrics(metrics_of(program))
         made = {metric.id for metric in metrics}
         why = ", which has kernels without an estimate" if program.unestimated else ""
@@ -113,8 +113,8 @@ class ProgramInstrument(Instrument):
             compared=same or bool(lines),
             differences=lines,
             at_least=places_of(program.at_least),
-            at_most=places_of(program.at_most),
-            unestimated=kernels_of(program.unestimated),
+            at_most=named_places(program.at_most),
+            unestimated=named_places(program.unestimated),
         )
 
     def _against_baseline(self, program: Program, measured: Measured) -> tuple[str, ...]:

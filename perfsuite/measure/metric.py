@@ -52,7 +52,8 @@ class Metric:
     moves lines. `target` names the device that the metric was compiled for ("tpu-v5e"); None is the present device.
     `slowed` is the factor by which other processes may have slowed what was sampled, 1 or more.
     `at_least` says which places of the source make the value a lower bound: loops counted once whose iterations depend
-    on data. `at_most` says which make it an upper bound: conditionals of which the largest branch counts.
+    on data. `at_most` says which make it an upper bound: conditionals of which the largest branch counts, and loops
+    that may end sooner than their limit ("while at model.py:42 in solve").
 
     `name` is for people. `id` says which metric of its test it is, also when the function that it is named after has
     another name; by default it is the name.

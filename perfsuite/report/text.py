@@ -134,12 +134,12 @@ def without_estimate(kernel: str) -> str:
 
 
 def bounds(at_least: Sequence[str], at_most: Sequence[str]) -> list[str]:
-    """Which loops count once, and of which conditionals the largest branch counts."""
+    """Which loops count once, and which loops and conditionals count the most that they may run."""
     said = []
     if at_least:
         said.append(f"counts once, for its iterations depend on data: the loop at {_first_places(at_least)}")
     if at_most:
-        said.append(f"counts with its largest branch: the conditional at {_first_places(at_most)}")
+        said.append(f"counts the most that may run: the {_first_places(at_most)}")
     return said
 
 

@@ -27,6 +27,11 @@ def until_small(x, matrix):
     return lax.while_loop(lambda y: jnp.sum(y) > 1, lambda y: leapfrog(y, matrix), y)
 
 
+def solve(x, matrix):
+    state = 0, x
+    return lax.while_loop(lambda s: (s[0] < STEPS) & (jnp.sum(s[1]) > 1), lambda s: (s[0] + 1, leapfrog(s[1], matrix)), state)
+
+
 def doubling(x, out):
     out[...] = x[...] * 2
 
@@ -44,7 +49,7 @@ import pytest
 from perfsuite import call
 
 
-@pytest.mark.parametrize("name", ["hmc_step", "until_small", "with_kernel"])
+@pytest.mark.parametrize("name", ["hmc_step", "until_small", "solve", "with_kernel"])
 def test_program(perf, perf_target, name):
     square = jnp.ones((128, 128))
     perf.program(call(jax.jit(getattr(model, name)), square, square), perf_target, name=name)
@@ -96,6 +101,21 @@ def test_a_loop_that_depends_on_data_is_a_lower_bound_in_the_message(project):
     assert "until_small flops @ tpu-v5e is at least " in text
     said = "counts once, for its iterations depend on data: the loop at"
     assert f"{said} model.py:{line_of(loop)} in until_small" in text
+
+
+def test_a_higher_limit_of_steps_is_an_upper_bound_in_the_message(project):
+    assert run(project, "--perf-save", "-k", "solve").ret == pytest.ExitCode.OK
+    plant(project, "jnp.sum(s[1]) > 1", "jnp.sum(s[1]) > 2")
+    control = run(project, "--perf", "-k", "solve")
+    assert control.ret == pytest.ExitCode.OK
+    plant(project, "STEPS = 10", "STEPS = 11")
+    result = run(project, "--perf", "-k", "solve")
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    loop = next(line for line in (project.path / "model.py").read_text().splitlines() if "s[0] < STEPS" in line)
+    text = str(result.stdout)
+    assert "solve flops @ tpu-v5e is at most " in text
+    place = f"model.py:{line_of(loop.replace('> 2', '> 1'))} in solve"
+    assert f"counts the most that may run: the while at {place}" in text
 
 
 def test_a_kernel_without_an_estimate_is_named_and_has_no_flops(project):

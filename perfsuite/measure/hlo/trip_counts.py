@@ -2,7 +2,8 @@
 
 A TPU's text has no trip counts. There the loop's condition compares an integer of its state with a limit, the state's
 first value is a constant, and the body adds a constant to it. The three may come through copies, fusions, and the
-state of the loops around it, so the integers of a program are followed from its entry to the loop.
+state of the loops around it, so the integers of a program are followed from its entry to the loop. Where the condition
+asks for something else too (`i < n and not done`), the loop runs so often at most.
 """
 
 import dataclasses
@@ -11,15 +12,18 @@ from typing import TypeAlias
 
 from perfsuite.measure.hlo.hlo_module import Instruction, Module
 
+_LARGEST_INTEGER = 2**31 - 1
+
 _FORWARD = frozenset(("bitcast", "bitcast-convert", "convert", "copy", "copy-done", "opt-barrier", "reshape"))
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
 class Linear:
-    """An integer: `offset`, or that much more than the element `element` of a loop's state has at its start."""
+    """An integer: `offset`, or that much more than `factor` times what a loop's state has at its start as `element`."""
 
     element: int | None
     offset: int
+    factor: int = 1
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -31,22 +35,41 @@ class Comparison:
     right: Linear
 
 
-Value: TypeAlias = "Linear | Comparison | tuple[Value, ...] | None"
+@dataclasses.dataclass(frozen=True, slots=True)
+class Condition:
+    """Whether all of the comparisons are true and, if `more`, something that is not known."""
+
+    comparisons: tuple[Comparison, ...]
+    more: bool = False
+
+
+Value: TypeAlias = "Linear | Condition | tuple[Value, ...] | None"
 """A value as far as it is known: None is any. A tuple of the program is a tuple."""
 
 Place = tuple[str, str]
 """The names of a computation and of an instruction in it."""
 
 
-def trip_counts(module: Module) -> dict[Place, int | None]:
-    """How often each loop's body runs each time that the loop is reached; None where the text does not say."""
-    return _TripCounts(module).counts
+@dataclasses.dataclass(frozen=True)
+class TripCounts:
+    """How often each loop's body runs each time that the loop is reached; None where the text does not say.
+
+    The loops of `at_most` run so often or less.
+    """
+
+    counts: dict[Place, int | None] = dataclasses.field(default_factory=dict)
+    at_most: set[Place] = dataclasses.field(default_factory=set)
 
 
-class _TripCounts:
+def trip_counts(module: Module) -> TripCounts:
+    """The trip counts of all loops that the program's entry reaches."""
+    return _Reader(module).found
+
+
+class _Reader:
     def __init__(self, module: Module):
         self.module = module
-        self.counts: dict[Place, int | None] = {}
+        self.found = TripCounts()
         self.constant: dict[str, list[bool]] = {}
         """By the body of a loop, which elements of its state never change."""
         self.enter(module.entry, ())
@@ -57,10 +80,14 @@ class _TripCounts:
         for op in self.module.computations[name].instructions:
             if _is_loop(op):
                 state = values[op.operands[0]]
-                count = self.count(op, state) if op.trip_count is None else op.trip_count
-                place = name, op.name
+                count, exact = self.count(op, state) if op.trip_count is None else (op.trip_count, True)
+                place, counts = (name, op.name), self.found.counts
                 # Reached from two places with different counts, it has none that is always true.
-                self.counts[place] = count if self.counts.get(place, count) == count else None
+                counts[place] = count if counts.get(place, count) == count else None
+                if counts[place] is None:
+                    self.found.at_most.discard(place)
+                elif not exact:
+                    self.found.at_most.add(place)
                 for called in op.calls:
                     self.enter(called, (self.unchanged(op, state),))
             elif op.opcode == "conditional":
@@ -70,13 +97,23 @@ class _TripCounts:
                 for called in op.calls:
                     self.enter(called, [values[operand] for operand in op.operands])
 
-    def count(self, loop: Instruction, state: Value) -> int | None:
+    def count(self, loop: Instruction, state: Value) -> tuple[int | None, bool]:
+        """How often a loop runs, and whether it always does."""
         condition, body = loop.calls  # XLA prints `condition=` before `body=`
         # What never changes may be the step or the limit.
         start = tuple(
             Linear(number, 0) if value is None else value for number, value in enumerate(self.unchanged(loop, state))
         )
-        return _iterations(self.result(condition, (start,)), state, self.result(body, (start,)))
+        asked, step = self.result(condition, (start,)), self.result(body, (start,))
+        if not isinstance(asked, Condition):
+            return None, True
+        counts = [_iterations(comparison, state, step) for comparison in asked.comparisons]
+        known = [count for count in counts if count is not None]
+        least = min(known, default=None)
+        if least in (None, 0) or (not asked.more and len(known) == len(counts)):
+            return least, True
+        # A limit of the largest integer is none.
+        return (least, False) if least < _LARGEST_INTEGER else (None, True)
 
     def unchanged(self, loop: Instruction, state: Value) -> tuple[Value, ...]:
         """The elements of the state, those that an iteration may change as None."""
@@ -116,6 +153,8 @@ class _TripCounts:
             return self.unchanged(op, operands[0])
         if op.opcode in ("fusion", "call") and op.calls and any(value is not None for value in operands):
             return self.result(op.calls[0], operands)
+        if op.opcode == "and":
+            return _both(operands)
         return _arithmetic(op, operands)
 
 
@@ -130,24 +169,32 @@ def _arithmetic(op: Instruction, operands: Sequence[Value]) -> Value:
     if not isinstance(left, Linear) or not isinstance(right, Linear):
         return None
     if op.opcode == "compare":
-        return Comparison(left, op.attributes["direction"], right)
-    if op.opcode == "add" and None in (left.element, right.element):
-        return Linear(right.element if left.element is None else left.element, left.offset + right.offset)
-    if op.opcode == "subtract" and right.element is None:
-        return Linear(left.element, left.offset - right.offset)
-    if op.opcode == "multiply" and left.element is right.element is None:
-        return Linear(None, left.offset * right.offset)
-    return None
+        return Condition((Comparison(left, op.attributes["direction"], right),))
+    if left.element is not None and right.element is not None:
+        return None
+    if op.opcode == "multiply":
+        known, other = (left, right) if left.element is None else (right, left)
+        return Linear(other.element, known.offset * other.offset, known.offset * other.factor)
+    if op.opcode == "subtract":
+        right = Linear(right.element, -right.offset, -right.factor)
+    elif op.opcode != "add":
+        return None
+    return dataclasses.replace(right if left.element is None else left, offset=left.offset + right.offset)
+
+
+def _both(operands: Sequence[Value]) -> Condition | None:
+    known = [operand for operand in operands if isinstance(operand, Condition)]
+    comparisons = tuple(comparison for operand in known for comparison in operand.comparisons)
+    more = len(known) < len(operands) or any(operand.more for operand in known)
+    return Condition(comparisons, more) if known else None
 
 
 def _element(value: Value, number: int) -> Value:
     return value[number] if isinstance(value, tuple) and number < len(value) else None
 
 
-def _iterations(condition: Value, state: Value, step: Value) -> int | None:
-    """How often the condition is true, of a state that changes by the same in each iteration."""
-    if not isinstance(condition, Comparison):
-        return None
+def _iterations(condition: Comparison, state: Value, step: Value) -> int | None:
+    """How often the comparison is true until it is not, of a state that changes by the same in each iteration."""
     sides = [_course(side, state, step) for side in (condition.left, condition.right)]
     if sides[0] is None or sides[1] is None:
         return None
@@ -175,6 +222,6 @@ def _course(value: Linear, state: Value, step: Value) -> tuple[int, int] | None:
     first, after = _element(state, value.element), _element(step, value.element)
     if not isinstance(first, Linear) or not isinstance(after, Linear):
         return None
-    if first.element is not None or after.element != value.element:
+    if first.element is not None or (after.element, after.factor) != (value.element, 1):
         return None
-    return first.offset + value.offset, after.offset
+    return value.factor * first.offset + value.offset, value.factor * after.offset

@@ -156,9 +156,10 @@ class Program(Origin):
     """The facts of one compiled program, for each device that it runs on.
 
     `flops`, `bytes_accessed`, `transcendentals`, `collective_bytes` and `estimated_cycles` count the body of a loop as
-    often as it runs. `at_least` are the loops for which that depends on data: they count once. `at_most` are the
-    conditionals whose branches cost different amounts: the largest counts. `unestimated` are the kernels without a cost
-    estimate: where there is one, `flops`, `bytes_accessed` and `transcendentals` are None.
+    often as it runs. `at_least` are the loops for which that depends on data: they count once. `at_most` are the loops
+    that may end sooner than their limit, which count as often as it allows, and the conditionals whose branches cost
+    different amounts, of which the largest counts. `unestimated` are the kernels without a cost estimate: where there
+    is one, `flops`, `bytes_accessed` and `transcendentals` are None.
 
     `estimated_cycles` is the compiler's own number, to be compared only with that of another program for the same
     device. `bytes_accessed` is the compiler's count: an array that two operations read counts twice, and one that stays

@@ -90,7 +90,7 @@ def _metric(program: Program, value: Any, name: str, unit: str, kind: Kind) -> M
         places=places,
         target=program.target,
         at_least=places_of(program.at_least) if name in _OF_ALL_RUNS and value else (),
-        at_most=places_of(program.at_most) if name in _OF_ALL_RUNS and value else (),
+        at_most=named_places(program.at_most) if name in _OF_ALL_RUNS and value else (),
     )
 
 
@@ -99,8 +99,8 @@ def places_of(operations: Iterable[Operation]) -> tuple[str, ...]:
     return tuple(dict.fromkeys(operation.where for operation in operations))
 
 
-def kernels_of(operations: Iterable[Operation]) -> tuple[str, ...]:
-    """The name and the place of kernels: `attention at model.py:42 in layer`."""
+def named_places(operations: Iterable[Operation]) -> tuple[str, ...]:
+    """What the operations are and where, each once: `conditional at model.py:42 in layer`."""
     return tuple(dict.fromkeys(f"{operation.what} at {operation.where}" for operation in operations))
 
 

@@ -70,7 +70,8 @@ def read_program(
     `cost` is XLA's cost analysis ("flops", "bytes accessed", "transcendentals"), which counts the body of a loop once
     and lacks what it does not know; `memory` its memory statistics (`argument_size_in_bytes` and so on).
     """
-    counts = trip_counts(module)
+    trips = trip_counts(module)
+    counts = trips.counts
     once, model = CostModel(module, {}), CostModel(module, counts)
     runs = runs_of(module, counts)
     # All instructions, and those that run by themselves: in the entry, in loops and in branches, not inside fusions.
@@ -121,7 +122,11 @@ def read_program(
             for placed in everything
             if counts.get((placed.within, placed.op.name), 0) is None
         ),
-        at_most=tuple(_operation(placed, "conditional") for placed in everything if _branches_differ(model, placed.op)),
+        at_most=tuple(
+            _operation(placed, placed.op.opcode)
+            for placed in everything
+            if (placed.within, placed.op.name) in trips.at_most or _branches_differ(model, placed.op)
+        ),
         unestimated=unestimated,
     )
 

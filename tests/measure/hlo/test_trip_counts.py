@@ -15,9 +15,10 @@ from perfsuite.measure.hlo.trip_counts import trip_counts
 from perfsuite.measure.program.compilation import compile_call
 
 
-def loop(start: str, limit: str, step: str, direction: str, *, arithmetic="add", turned=False) -> str:
-    """The text of a program with one loop."""
+def loop(start: str, limit: str, step: str, direction: str, *, arithmetic="add", turned=False, also="") -> str:
+    """The text of a program with one loop, which asks for `also` too."""
     sides = "%limit, %i" if turned else "%i, %limit"
+    root = f"\n  %other = pred[] {also}\n  ROOT %both = pred[] and(%other, %less)" if also else ""
     return f"""HloModule m
 
 %body (state: (s32[], f32[4])) -> (s32[], f32[4]) {{
@@ -33,7 +34,8 @@ def loop(start: str, limit: str, step: str, direction: str, *, arithmetic="add",
   %state = (s32[], f32[4]{{0}}) parameter(0)
   %i = s32[] get-tuple-element(%state), index=0
   %limit = s32[] {limit}
-  ROOT %less = pred[] compare({sides}), direction={direction}
+  %six = s32[] constant(6)
+  {"" if also else "ROOT "}%less = pred[] compare({sides}), direction={direction}{root}
 }}
 
 ENTRY %main (n: s32[], x: f32[4]) -> (s32[], f32[4]) {{
@@ -48,9 +50,18 @@ ENTRY %main (n: s32[], x: f32[4]) -> (s32[], f32[4]) {{
 
 
 def count(text: str) -> int | None:
-    (found,) = trip_counts(parse_hlo(text)).values()
+    (found,) = trip_counts(parse_hlo(text)).counts.values()
     return found
 
+
+def is_bound(text: str) -> bool:
+    """Whether the loop may run less often."""
+    found = trip_counts(parse_hlo(text))
+    assert found.at_most <= found.counts.keys()
+    return bool(found.at_most)
+
+
+KNOWN = {"start": "constant(0)", "limit": "constant(8)", "step": "constant(1)", "direction": "LT"}
 
 HOLDS = {
     "LT": int.__lt__,
@@ -82,13 +93,37 @@ def test_counts_are_those_of_running_the_loop(start, limit, step, direction, tur
     ],
 )
 def test_what_depends_on_data_or_on_more_than_a_sum_has_no_count(changes):
-    known = {"start": "constant(0)", "limit": "constant(8)", "step": "constant(1)", "direction": "LT"}
-    assert count(loop(**known)) == 8
-    assert count(loop(**(known | changes))) is None
+    assert count(loop(**KNOWN)) == 8
+    assert count(loop(**(KNOWN | changes))) is None
 
 
 def test_a_loop_that_counts_down_by_subtraction():
     assert count(loop("constant(9)", "constant(0)", "constant(2)", "GT", arithmetic="subtract")) == 5
+
+
+@pytest.mark.parametrize(
+    ("changes", "also", "expected", "bound"),
+    [
+        ({}, "", 8, False),
+        ({}, "is-finite(%i)", 8, True),
+        ({}, "compare(%i, %six), direction=LT", 6, False),
+        ({"limit": "constant(3)"}, "compare(%i, %six), direction=NE", 3, False),
+        ({}, "compare(%i, %six), direction=EQ", 8, True),
+        ({"start": "constant(9)"}, "is-finite(%i)", 0, False),
+        ({"limit": "negate(%i)"}, "is-finite(%i)", None, False),
+        ({"limit": "negate(%i)"}, "compare(%i, %six), direction=LT", 6, True),
+        ({"limit": "constant(2147483647)"}, "", 2**31 - 1, False),
+        ({"limit": "constant(2147483647)"}, "is-finite(%i)", None, False),
+    ],
+)
+def test_a_loop_that_asks_for_more_than_its_counter_runs_so_often_at_most(changes, also, expected, bound):
+    text = loop(**(KNOWN | changes), also=also)
+    assert (count(text), is_bound(text)) == (expected, bound)
+
+
+def test_a_loop_that_goes_on_while_either_is_true_has_no_count():
+    text = loop(**KNOWN, also="is-finite(%i)").replace("pred[] and(", "pred[] or(")
+    assert (count(text), is_bound(text)) == (None, False)
 
 
 def nested(x):
@@ -102,7 +137,7 @@ def test_loops_in_loops_as_compiled(target):
     if target is not None:
         skip_without_libtpu()
     module = parse_hlo(compile_call(jitted(nested, spec(8, 128)), target).hlo)
-    assert sorted(trip_counts(module).values()) == [3, 4]
+    assert sorted(trip_counts(module).counts.values()) == [3, 4]
 
 
 @pytest.mark.parametrize("name", sorted(name for name in TEXTS if name.endswith("cpu")))

@@ -187,6 +187,62 @@ def test_a_convolution_in_a_loop_is_what_the_compiler_makes_of_it(target, rows):
     assert program.flops == pytest.approx(products, rel=0.01)
 
 
+def limited(limit, weights, x):
+    """Goes on until the sum is large enough, but never more than 20 times."""
+    state = lax.while_loop(
+        lambda state: (state[0] < 20) & (jnp.sum(state[1]) < limit),
+        lambda state: (state[0] + 1, state[1] @ weights),
+        (0, x),
+    )
+    return state[1]
+
+
+def solved_within(y, field):
+    """Euler's method of 20 steps, which diffrax ends after 64."""
+    diffrax = pytest.importorskip("diffrax")
+    term = diffrax.ODETerm(lambda t, y, field: y @ field)
+    return diffrax.diffeqsolve(term, diffrax.Euler(), t0=0.0, t1=1.0, dt0=0.05, y0=y, args=field, max_steps=64).ys
+
+
+LIMITED = {
+    "while": (limited, (spec(), SQUARE, SQUARE), 20),
+    "while in a loop": (
+        lambda limit, weights, x: lax.fori_loop(0, 3, lambda _, x: limited(limit, weights, x), x),
+        (spec(), SQUARE, SQUARE),
+        3 * 20,
+    ),
+    "diffrax": (solved_within, (SQUARE, SQUARE), 64),
+}
+
+
+@pytest.mark.parametrize("target", [None, "tpu-v5e"])
+@pytest.mark.parametrize("case", LIMITED)
+def test_a_loop_that_may_end_before_its_limit_counts_so_often_as_that_allows_and_is_named(case, target):
+    function, arguments, products = LIMITED[case]
+    program = compile_here_or_for(target, function, *arguments)
+    assert sum(product.flops * product.runs for product in program.products) == products * PRODUCT
+    assert program.flops == pytest.approx(products * PRODUCT, rel=0.01)
+    assert not program.at_least
+    (loop,) = [each for each in program.at_most if each.what == "while"]
+    first = line_of(solved_within if case == "diffrax" else limited)
+    assert loop.source.file == __file__
+    assert first < loop.source.line <= first + 4
+
+
+@pytest.mark.parametrize("target", [None, "tpu-v5e"])
+def test_a_loop_with_two_limits_that_are_both_known_is_no_bound(target):
+    def function(weights, x):
+        return lax.while_loop(
+            lambda state: (state[0] < 20) & (state[1] > 4),
+            lambda state: (state[0] + 1, state[1] - 2, state[2] @ weights),
+            (0, 17, x),
+        )[2]
+
+    program = compile_here_or_for(target, function, SQUARE, SQUARE)
+    assert program.flops == pytest.approx(7 * PRODUCT, rel=0.01)
+    assert (program.at_least, program.at_most) == ((), ())
+
+
 def endless(limit, weights, x):
     return lax.while_loop(lambda x: jnp.sum(x) < limit, lambda x: x @ weights, x)
 
