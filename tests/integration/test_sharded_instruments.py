@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
+from support.programs import program_of
 
 from perfsuite import call
 from perfsuite.measure.compiles import compiles
@@ -15,7 +16,6 @@ from perfsuite.measure.compiles.warmup import warm
 from perfsuite.measure.errors import RecompilationError, UnwarmedSignatureError
 from perfsuite.measure.profiler.trace_events import is_collective
 from perfsuite.measure.profiler.trace_recording import trace_call
-from perfsuite.measure.program.compilation import program_of
 from perfsuite.measure.runtime.call_transfers import transfers_of
 from perfsuite.measure.runtime.donation import donation_of
 from perfsuite.measure.runtime.hostcalls import host_calls

@@ -9,8 +9,8 @@ import jax
 import jax.numpy as jnp
 import pytest
 from support.libtpu_needed import needs_libtpu
+from support.programs import program_of
 
-from perfsuite.measure.program.compilation import program_of
 from perfsuite.measure.program.program_diff import program_differences
 from perfsuite.workloads.bert import layers as bert_layers
 

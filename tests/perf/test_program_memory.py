@@ -4,8 +4,8 @@ import dataclasses
 
 import pytest
 from support.libtpu_needed import needs_libtpu
+from support.programs import program_of
 
-from perfsuite.measure.program.compilation import program_of
 from perfsuite.measure.targets.target_compiler import CompileFailed
 
 from .abstract_steps import TARGET, flat_step, shapes

@@ -6,8 +6,8 @@ import jax
 import pytest
 from jax.sharding import NamedSharding, PartitionSpec
 from support.libtpu_needed import needs_libtpu
+from support.programs import program_of
 
-from perfsuite.measure.program.compilation import program_of
 from perfsuite.workloads.bert import layers as bert_layers
 
 from .abstract_steps import TARGET, flat_step, shapes

@@ -10,10 +10,10 @@ import jax.numpy as jnp
 from perfsuite.measure.call import Call, call
 from perfsuite.measure.hlo import reader as hlo
 from perfsuite.measure.hlo.hlo_module import Instruction
-from perfsuite.measure.program.compilation import program_of
 from perfsuite.measure.program.program import Origin, Program
 from perfsuite.measure.program.program_reader import read_program
 from support.libtpu_needed import skip_without_libtpu
+from support.programs import program_of
 
 FOLDER = pathlib.Path(__file__).parent / "hlo"
 sys.path.insert(0, str(FOLDER))

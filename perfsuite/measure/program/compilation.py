@@ -70,13 +70,6 @@ class Compilation:
         return dataclasses.replace(read, stacks={int(number): stack for number, stack in read.stacks.items()})
 
 
-def program_of(
-    call: Call, target: str | None = None, *, chips: int | None = None, cache: Path | None = None
-) -> Program:
-    """Compile a call without running it, and read the facts of its program. See `compile_call`."""
-    return compile_call(call, target, chips=chips, cache=cache).program()
-
-
 def compile_call(
     call: Call, target: str | None = None, *, chips: int | None = None, cache: Path | None = None
 ) -> Compilation:

@@ -13,11 +13,12 @@ import pytest
 from support import compiled_texts
 from support.compiled_texts import jitted, spec
 from support.libtpu_needed import UNAVAILABLE, needs_libtpu
+from support.programs import program_of
 
 import perfsuite
 from perfsuite.measure.call import call
 from perfsuite.measure.program import compilation
-from perfsuite.measure.program.compilation import Compilation, compile_call, program_of
+from perfsuite.measure.program.compilation import Compilation, compile_call
 from perfsuite.measure.program.program_diff import program_differences
 from perfsuite.measure.program.program_metrics import gated_facts
 from perfsuite.measure.targets import cache as facts_cache
@@ -219,7 +220,7 @@ sys.path.insert(0, sys.argv[2])
 import programs
 import jax
 from perfsuite.measure.call import call
-from perfsuite.measure.program.compilation import program_of
+from perfsuite.measure.program.compilation import compile_call
 from perfsuite.measure.program.program_metrics import metrics_of
 
 made = {}
@@ -229,7 +230,7 @@ for backend in json.loads(sys.argv[3]):
         call(jax.jit(programs.train_step, donate_argnums=(0, 1)), *programs.train_arguments()),
     ]
     for one in calls:
-        for metric in metrics_of(program_of(one, backend)):
+        for metric in metrics_of(compile_call(one, backend).program()):
             if not metric.name.endswith(" seconds"):
                 made[f"{backend} {metric.name}"] = [metric.value, metric.detail, metric.places]
 print(json.dumps(made))

@@ -8,8 +8,8 @@ import jax.numpy as jnp
 import pytest
 from support.compiled_texts import TEXTS, computation, jitted, module, read, spec
 from support.libtpu_needed import needs_libtpu
+from support.programs import program_of
 
-from perfsuite.measure.program.compilation import program_of
 from perfsuite.measure.program.program_diff import program_differences
 
 FACTS = {name: read(text) for name, text in TEXTS.items()}

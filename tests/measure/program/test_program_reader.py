@@ -22,8 +22,8 @@ from support.compiled_texts import (
     read,
     spec,
 )
+from support.programs import program_of
 
-from perfsuite.measure.program.compilation import program_of
 from perfsuite.measure.program.program import DonatedArgument
 from perfsuite.measure.targets.targets import target
 

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 from jax.experimental import multihost_utils
 from jax.sharding import AxisType, PartitionSpec
+from support.programs import program_of
 from support.qwen2_numpy import random_state_dict
 
 from perfsuite import call
-from perfsuite.measure.program.compilation import program_of
 from perfsuite.workloads.extraction import extract, make_extractor
 from perfsuite.workloads.extraction.activation_store import ActivationStore
 from perfsuite.workloads.extraction.batching import BatchActivations, fixed_size_batches
