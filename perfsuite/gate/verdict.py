@@ -67,7 +67,8 @@ class Gate:
     where it finds none, and `to_settle` what would decide an open one. `note` is an instrument's own finding, in place
     of value and limit. `program` is how a program differs from that of the baseline, a line a difference. `strict` is
     the verdict that --perf-strict made a failure. `recorded_as` is what the baseline's metric is called where another
-    baseline of the test has the metric's own name: calls of one instrument changed places.
+    baseline of the test has the metric's own name: calls of one instrument changed places. `where` is the line of the
+    call that made a metric which fails.
     """
 
     test: str
@@ -89,6 +90,7 @@ class Gate:
     program: tuple[str, ...] = ()
     strict: Verdict | None = None
     recorded_as: str = ""
+    where: str = ""
 
     @property
     def failed(self) -> bool:

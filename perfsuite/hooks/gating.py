@@ -2,7 +2,7 @@
 
 import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import pytest
@@ -142,7 +142,14 @@ def perf_of(item: pytest.Item) -> Perf:
 
 
 class GateFailed(pytest.fail.Exception):  # type: ignore[name-defined]
-    """A test whose body ended, and whose metrics got worse. The message says all of it."""
+    """A test whose body ended, and whose metrics got worse. The message says all of it.
+
+    `where` is the line of the call that made the first of them; empty for a metric that no call made.
+    """
+
+    def __init__(self, failures: Sequence[Gate]):
+        super().__init__(text.failure(failures), pytrace=False)
+        self.where = text.explained(failures).where
 
 
 class ActiveHooks:
@@ -211,7 +218,7 @@ class ActiveHooks:
         except BaselineError as error:
             pytest.fail(str(error), pytrace=False)
         if failures := self.session.failures(gates):
-            raise GateFailed(text.failure(failures), pytrace=False)
+            raise GateFailed(failures)
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(self, item: pytest.Item, call: pytest.CallInfo):
@@ -221,7 +228,8 @@ class ActiveHooks:
         report = yield
         if call.excinfo is not None and isinstance(call.excinfo.value, GateFailed):
             file, line, _ = report.location
-            report.longrepr = f"{call.excinfo.value}\n\n{file}:{(line or 0) + 1}: {item.name}"
+            where = call.excinfo.value.where or f"{file}:{(line or 0) + 1}"
+            report.longrepr = f"{call.excinfo.value}\n\n{where}: {item.name}"
         if measured is not None and report.when == "call":
             facts = facts_of(report, call)
             record = measured.recorder.record(passed=report.passed, ended=item.stash.get(_ENDED, False), **facts)

@@ -4,7 +4,7 @@ Everything here is made of a gate's fields, and nothing reads a sentence back.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 from perfsuite.gate.advice import advice_on
 from perfsuite.gate.environment import HOST_CALLS_UNIT
@@ -75,18 +75,24 @@ def first(gate: Gate) -> str:
     return "if you intend this change, record it: pytest --perf-save"
 
 
+def explained(gates: Iterable[Gate]) -> Gate:
+    """The failed gate that a test's message has in full: the first that got worse, else missing, undecided or new."""
+    ranks = {None: 0, "inconclusive": 2, "new": 3}
+    return min(gates, key=lambda gate: 1 if gate.verdict == "missing" else ranks[gate.strict])
+
+
 def failure(gates: Sequence[Gate]) -> str:
     """Why a test failed: its first failed gate in full, the one thing to do first, and which others failed."""
     unrecorded = [gate for gate in gates if gate.strict == "new"]
     undecided = [gate for gate in gates if gate.strict == "inconclusive"]
     lost = [gate for gate in gates if gate.verdict == "missing"]
-    judged = [gate for gate in gates if not gate.strict and gate not in lost] or lost
-    if not judged:
-        first_open, others = (undecided or unrecorded)[0], (undecided or unrecorded)[1:]
+    worst = explained(gates)
+    if worst.strict:
+        others = (undecided or unrecorded)[1:]
         also = [_also("undecided" if undecided else "without a baseline", others)] if others else []
         also += [without_baseline(len(unrecorded), _STRICT)] if undecided and unrecorded else []
-        return "\n".join([reason(first_open), *also])
-    worst, others = judged[0], judged[1:]
+        return "\n".join([reason(worst), *also])
+    others = ([gate for gate in gates if not gate.strict and gate not in lost] or lost)[1:]
     lines = [in_full(worst)]
     if to_do := first(worst):
         lines.append(f"first: {to_do}")

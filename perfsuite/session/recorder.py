@@ -1,11 +1,13 @@
 """The metrics of one perf test, under names that are unique in it, and the gates that were applied to them."""
 
 import dataclasses
+import sys
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from perfsuite.gate.budget import BudgetExceeded
 from perfsuite.gate.verdict import NO_EVIDENCE, TOLERANCES, Evidence, Gate, judge_budget, strictly
+from perfsuite.measure.compiles import callsite
 from perfsuite.measure.metric import Metric, title
 from perfsuite.session.absent import absent
 from perfsuite.session.mode import Sampled, Taken
@@ -44,6 +46,7 @@ class Measured:
 class _Recorded:
     tolerance: float | None
     evidence: Evidence
+    where: str
 
 
 class Recorder:
@@ -91,7 +94,8 @@ class Recorder:
             name = metric.id if same_id else metric.title
             raise ValueError(f"{self._test} records {name!r} twice; give each metric a name of its own")
         self.metrics[metric.title] = metric
-        self._recorded[metric.title] = _Recorded(self.tolerance(tolerance), evidence)
+        where = callsite.location(sys._getframe(1))
+        self._recorded[metric.title] = _Recorded(self.tolerance(tolerance), evidence, where)
 
     def measured(
         self, instrument: str, label: str, *suffixes: str, name: str | None = None, target: str | None = None
@@ -152,16 +156,18 @@ class Recorder:
         __tracebackhide__ = True
         failures = list(map(self._session.mode.fails, gates))
         why = cause() if any(failures) else ""
+        where = callsite.location(sys._getframe(1))
         gates = [
-            dataclasses.replace(gate, cause=gate.cause or why) if fails else self._strictly(gate)
+            dataclasses.replace(gate, cause=gate.cause or why) if fails else self._strictly(gate, where)
             for gate, fails in zip(gates, failures, strict=True)
         ]
         self.gates += gates
         if any(failures):
             raise BudgetExceeded(self._session.say([gates[failures.index(True)]]))
 
-    def _strictly(self, gate: Gate) -> Gate:
-        return strictly(gate, self._session.options.strict if self._session.mode.gates else ())
+    def _strictly(self, gate: Gate, where: str) -> Gate:
+        gate = strictly(gate, self._session.options.strict if self._session.mode.gates else ())
+        return dataclasses.replace(gate, where=where) if gate.failed else gate
 
     def record(self, *, passed: bool, ended: bool, **facts: Any) -> TestRecord:
         """All of it as plain values. `facts` are the fields of `TestRecord` that do not depend on what was measured."""
@@ -196,7 +202,9 @@ class Recorder:
         """
         undecided = [gate for gate in self.gates if gate.strict]
         gates = [
-            self._strictly(self._session.judge(self._test, metric, recorded.tolerance, recorded.evidence))
+            self._strictly(
+                self._session.judge(self._test, metric, recorded.tolerance, recorded.evidence), recorded.where
+            )
             for metric, recorded in ((metric, self._recorded[title]) for title, metric in self.metrics.items())
         ]
         if ended:

@@ -16,11 +16,52 @@ def test_what_got_worse_is_said_once(project, perf_test, monkeypatch):
     assert printed.count("metric 0 is 8 x, +1 (+14.3 %) over the baseline 7 x") == 1
     assert printed.count("metric 0") == 1
     result.stdout.fnmatch_lines(
-        ["test_step.py:3: test_step", "7 metrics of 1 test: 7 fail", "FAILED test_step.py::test_step"],
+        ["test_step.py:4: test_step", "7 metrics of 1 test: 7 fail", "FAILED test_step.py::test_step"],
         consecutive=False,
     )
     every = project.runpytest_inprocess("--perf", "-v")
     every.stdout.fnmatch_lines(["  metric 6 * 8 x * 7 * +14.3 % * fail"])
+
+
+HELPED = """
+from perfsuite import call
+
+def made(perf, size):
+    perf.record("size", size, unit="x", kind="count")
+
+def test_step(perf):
+    perf.record("first", 1, unit="x", kind="count")
+    made(perf, {size})
+    if {size} == 1:
+        perf.record("lost", 1, unit="x", kind="count")
+"""
+
+
+@pytest.mark.parametrize("workers", ["0", "1"])
+def test_a_failure_names_the_line_of_the_call_that_made_the_metric(project, workers):
+    project.makepyfile(test_step=HELPED.format(size=1))
+    project.runpytest_inprocess("--perf-save").assert_outcomes(passed=1)
+    project.makepyfile(test_step=HELPED.format(size=2))
+    result = project.runpytest("--perf", "-n", workers)
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["size is 2 x, +1 (+100 %) over the baseline 1 x", "test_step.py:4: test_step"])
+    project.makepyfile(test_step=HELPED.format(size=1).replace('kind="count")\n    made', 'kind="count")\n    #made'))
+    gone = project.runpytest_inprocess("--perf")
+    gone.stdout.fnmatch_lines(["size has a baseline of 1 x and was not measured*", "test_step.py:6: test_step"])
+    new = project.runpytest_inprocess("--perf", "--perf-strict", "--perf-baselines=other")
+    new.stdout.fnmatch_lines(["first has no baseline (--perf-strict)*", "test_step.py:7: test_step"])
+
+
+@pytest.mark.parametrize(
+    ("before", "after", "line"),
+    [("perf.host_calls(call(sorted, [1]))", "perf.host_calls(call(lambda x: [len(x)], [1]))", 5),
+     ("with perf.count_compiles(): pass", "with perf.count_compiles(): step(state(), batch())", 5)],
+)  # fmt: skip
+def test_the_line_is_that_of_the_instrument_in_the_test(project, perf_test, before, after, line):
+    perf_test("perf.record('first', 1, unit='x', kind='count')", before)
+    project.runpytest_inprocess("--perf-save").assert_outcomes(passed=1)
+    perf_test("perf.record('first', 1, unit='x', kind='count')", after)
+    project.runpytest_inprocess("--perf").stdout.fnmatch_lines([f"test_step.py:{line}: test_step"])
 
 
 @pytest.mark.parametrize("option", ["--perf", "--perf -v", "--perf -n 1"])

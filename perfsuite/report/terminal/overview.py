@@ -70,7 +70,10 @@ def explanations(gates: Iterable[Gate]) -> list[Line]:
         or (gate.failed and (gate.grown or gate.versions or text.cause(gate) or gate.program or gate.strict))
     ]
     explained.sort(key=lambda gate: _ORDER.index(gate.verdict))
-    return [(f"{gate.verdict}: {gate.test}: {text.in_full(gate)}", COLORS[gate.verdict]) for gate in explained]
+    return [
+        (f"{gate.verdict}: {gate.test}{gate.where and f' at {gate.where}'}: {text.in_full(gate)}", COLORS[gate.verdict])
+        for gate in explained
+    ]
 
 
 def _open(verdict: Verdict, gates: Sequence[Gate], why: Callable[[Gate], str]) -> list[Line]:

@@ -67,9 +67,9 @@ def session_summary(
 
 def _untold(record: TestRecord) -> list[Gate]:
     """The gates without the one that the message of a failed test explains."""
-    failed = sorted((gate for gate in record.gates if gate.failed), key=lambda gate: gate.strict is not None)
-    told = failed[:1] if not record.passed else []
-    return [gate for gate in record.gates if not any(gate is each for each in told)]
+    failed = [gate for gate in record.gates if gate.failed]
+    told = text.explained(failed) if failed and not record.passed else None
+    return [gate for gate in record.gates if gate is not told]
 
 
 def _write(reporter: pytest.TerminalReporter, lines: Sequence[Line]) -> None:

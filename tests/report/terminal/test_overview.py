@@ -98,11 +98,13 @@ def test_with_v_what_is_known_beside_the_change_is_written_out_the_failures_firs
             gate("b", "not comparable", incomparable="other device"),
             gate("d", "fail", note="d got worse", cause="a sleep"),
             gate("a", "fail", note="the table says all of it"),
+            gate("f", "fail", note="f got worse", cause="another sleep", where="t.py:12"),
             gate("e", note="never shown"),
         ]
     )
     assert [line for line, _ in found] == [
         "fail: t.py::test_step: d got worse\nlikely cause: a sleep",
+        "fail: t.py::test_step at t.py:12: f got worse\nlikely cause: another sleep",
         "inconclusive: t.py::test_step: c is too noisy",
         "not comparable: t.py::test_step: b: other device",
     ]
