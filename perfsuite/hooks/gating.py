@@ -1,6 +1,7 @@
 """The hooks of a session with --perf: judge, collect, save, report. `perfsuite.plugin` loads this only then."""
 
 import contextlib
+import textwrap
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -300,15 +301,23 @@ class ActiveHooks:
         if not self.is_worker:
             trace_summary(terminalreporter, self.session, self.rootpath)
             lost = self.session.failures(self.gone)
-            session_summary(terminalreporter, self.session, self.rootpath, self.saved, self.not_saved, lost)
+            last = self._where_all_is(terminalreporter.config)
+            session_summary(terminalreporter, self.session, self.rootpath, self.saved, self.not_saved, lost, len(last))
             for note in (note for record in self.session.records for note in record.notes):
                 terminalreporter.line(note, yellow=True)
-            if self.page is not None:
-                of_history = f"\n{self.history_said}"
-                if self.history is not None:
-                    of_history = f"; history: {relative(self.history, self.rootpath)} ({self.history_said})"
-                terminalreporter.line(f"report: {relative(self.page, self.rootpath)}{of_history}")
-            elif any(record.gates for record in self.session.records) and terminalreporter.config.get_verbosity() == 0:
-                terminalreporter.line("all metrics: pytest --perf -v, or --perf-report=DIR for a page of them")
+            for line in last:
+                terminalreporter.line(line)
             if self.no_page:
                 terminalreporter.line(self.no_page, red=True, bold=True)
+
+    def _where_all_is(self, config: pytest.Config) -> list[str]:
+        """The last lines: where all metrics are. A path is never broken, whatever the width of the terminal."""
+        if self.page is None:
+            told = config.get_verbosity() > 0 or not any(record.gates for record in self.session.records)
+            return [] if told else ["all metrics: pytest --perf -v, or --perf-report=DIR for a page of them"]
+        report = f"report: {relative(self.page, self.rootpath)}"
+        width = config.get_terminal_writer().fullwidth
+        if self.history is None:
+            return [report, textwrap.shorten(self.history_said, width, placeholder=" ...")]
+        history = f"history: {relative(self.history, self.rootpath)} ({self.history_said})"
+        return [f"{report}; {history}"] if len(report) + len(history) + 2 <= width else [report, history]

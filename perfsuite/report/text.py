@@ -135,8 +135,10 @@ def growth(parts: Sequence[Part], unit: str) -> str:
     return f"{verb}: {', '.join(at)}"
 
 
-def without_estimate(kernel: str) -> str:
-    return f"unknown FLOP and bytes: the kernel {kernel} has no estimate: pallas_call(..., cost_estimate=) gives one"
+def without_estimate(kernels: Sequence[str]) -> str:
+    """The first of the kernels without a cost estimate, and how many more there are."""
+    more = f" and {plural(len(kernels) - 1, 'more kernel')}" if kernels[1:] else ""
+    return f"unknown FLOP and bytes: give pallas_call(..., cost_estimate=) for the kernel {kernels[0]}{more}"
 
 
 def bounds(at_least: Sequence[str], at_most: Sequence[str]) -> list[str]:

@@ -1,11 +1,14 @@
 """The closing lines of a session: how many metrics have which verdict, and why some of them are open.
 
-Their number depends on the verdicts that there are, never on how many metrics have them.
+A green session closes with `MOST_LINES` at most, whatever its metrics. So each kind of note is one entry, with what to
+do early in it: where the entries are too many, `fitted` cuts them from the last on, and then leaves out those that need
+no action. -v has all of them.
 """
 
 import collections
 import textwrap
 from collections.abc import Callable, Iterable, Sequence
+from typing import NamedTuple
 
 from perfsuite.gate.verdict import Gate, Verdict
 from perfsuite.measure.words import change, plural
@@ -13,8 +16,20 @@ from perfsuite.report import text
 from perfsuite.report.terminal.metric_table import relative_change
 from perfsuite.report.terminal.output import clipped
 
-Line = tuple[str, dict[str, bool]]
-"""A line, and pytest's markup of it."""
+MOST_LINES = 10
+"""From the title of perfsuite's section to the end of it."""
+
+_MOST_ROWS = 2
+"""Rows of the terminal for one entry, where there is room."""
+
+
+class Line(NamedTuple):
+    """A line, or an entry that may be wrapped into several; pytest's markup; and whether it may be left out."""
+
+    text: str
+    markup: dict[str, bool]
+    optional: bool = False
+
 
 COLORS: dict[Verdict, dict[str, bool]] = {
     "fail": {"red": True},
@@ -35,14 +50,14 @@ _COUNTED: tuple[Verdict, ...] = (
     "fail", "missing", "pass", "improved", "new", "inconclusive", "not comparable", "info"
 )  # fmt: skip
 
-_LONGEST_NAME = 40
+_LONGEST_NAME = 30
 
 _REASONS = 2
 """How many reasons a line names, the commonest first."""
 
 
-def overview(gates: Sequence[Gate], gone: Sequence[Gate], *, saving: bool, width: int) -> list[Line]:
-    """The lines, none longer than `width`. `gone` are the gates of recorded metrics whose tests are gone."""
+def overview(gates: Sequence[Gate], gone: Sequence[Gate], *, saving: bool) -> list[Line]:
+    """The entries of the closing lines. `gone` are the gates of recorded metrics whose tests are gone."""
     verdicts: dict[tuple[str, str], Verdict] = {}
     for gate in gates:
         key = gate.test, gate.metric.title
@@ -51,28 +66,49 @@ def overview(gates: Sequence[Gate], gone: Sequence[Gate], *, saving: bool, width
     said = f"{plural(len(verdicts), 'metric')} of {plural(len({test for test, _ in verdicts}), 'test')}"
     if verdicts and not saving:
         said += ": " + ", ".join(f"{counts[each]:,} {each}" for each in _COUNTED if counts[each])
-    lines: list[Line] = [(said, {})]
+    lines = [Line(said, {}), *_gone(gone)]
     lines += _open("inconclusive", gates, text.why_open)
     if not saving:
         lines += _open("not comparable", gates, lambda gate: gate.incomparable)
         lines += _to_record([gate for gate in gates if gate.verdict == "improved"], counts["new"])
         lines += _moved([gate for gate in gates if gate.recorded_as])
-    lines += _gone(gone)
-    return [(_wrapped(line, width), markup) for line, markup in lines]
+    return lines
 
 
-def explanations(gates: Iterable[Gate]) -> list[Line]:
-    """For -v: what is known of metrics that failed beside their change, and the reasons of the open ones."""
+def fitted(lines: Sequence[Line], width: int, most: int | None) -> list[Line]:
+    """The entries in rows of `width` at most; where there are more than `most`, cut, or left out if they are optional.
+
+    Where `most` is None, all of every entry.
+    """
+    rows = [_wrapped(line.text, width, None if most is None else _MOST_ROWS) for line in lines]
+    places = list(reversed(range(len(lines))))
+    for place, allowed in [(place, 1) for place in places] + [(place, 0) for place in places if lines[place].optional]:
+        if most is None or sum(map(len, rows)) <= most:
+            break
+        rows[place] = _wrapped(lines[place].text, width, allowed)
+    return [Line(row, line.markup) for line, of_line in zip(lines, rows, strict=True) for row in of_line]
+
+
+def explanations(gates: Iterable[Gate], gone: Sequence[Gate] = ()) -> list[Line]:
+    """For -v: what is known of metrics that failed beside their change, the reasons of open ones, and tests gone."""
     explained = [
         gate
         for gate in gates
         if gate.verdict in ("inconclusive", "not comparable")
+        or gate.recorded_as
         or (gate.failed and (gate.grown or gate.versions or text.cause(gate) or gate.program or gate.strict))
     ]
     explained.sort(key=lambda gate: _ORDER.index(gate.verdict))
+    tests = dict.fromkeys(gate.test for gate in gone)
     return [
-        (f"{gate.verdict}: {gate.test}{gate.where and f' at {gate.where}'}: {text.in_full(gate)}", COLORS[gate.verdict])
+        Line(
+            f"{gate.verdict}: {gate.test}{gate.where and f' at {gate.where}'}: {text.in_full(gate)}",
+            COLORS.get(gate.verdict, {}),
+        )
         for gate in explained
+    ] + [
+        Line(f"missing: {text.of_a_test_gone(test, [gate for gate in gone if gate.test == test])}", COLORS["missing"])
+        for test in tests
     ]
 
 
@@ -85,11 +121,12 @@ def _open(verdict: Verdict, gates: Sequence[Gate], why: Callable[[Gate], str]) -
     reasons = collections.Counter(map(why, found)).most_common()
     named = [f"{count:,} {reason}" for reason, count in reasons[:_REASONS]]
     others = sum(count for _, count in reasons[_REASONS:])
-    lines = [f"{verdict}: {'; '.join(named)}{f'; {others:,} others' if others else ''}"]
+    lines = [Line(f"{verdict}: {'; '.join(named)}{f'; {others:,} others' if others else ''}", COLORS[verdict])]
     example = next(gate for gate in found if why(gate) == reasons[0][0])
     if settles := text.to_settle(example):
-        lines.append(f"  {clipped(example.metric.title, _LONGEST_NAME)}: {settles}")
-    return [(line, COLORS[verdict]) for line in lines]
+        name = clipped(example.metric.title, _LONGEST_NAME)
+        lines.append(Line(f"  {name}: {settles}", COLORS[verdict], optional=True))
+    return lines
 
 
 def _to_record(improved: Sequence[Gate], new: int) -> list[Line]:
@@ -99,18 +136,21 @@ def _to_record(improved: Sequence[Gate], new: int) -> list[Line]:
         best = max(improved, key=lambda gate: abs(relative_change(gate) or 0.0))
         by = f" ({change(relative_change(best), 3)})" if relative_change(best) else ""
         more = f", and {len(improved) - 1:,} more" if improved[1:] else ""
-        lines.append((f"improved: {best.metric.title}{by}{more}: pytest --perf-save records it", COLORS["improved"]))
+        name, them = clipped(best.metric.title, _LONGEST_NAME), "them" if improved[1:] else "it"
+        lines.append(Line(f"improved: {name}{by}{more}: pytest --perf-save records {them}", COLORS["improved"]))
     if new:
-        lines.append((f"new: {text.without_baseline(new)}", COLORS["new"]))
+        lines.append(Line(f"new: {text.without_baseline(new)}", COLORS["new"]))
     return lines
 
 
 def _moved(moved: Sequence[Gate]) -> list[Line]:
-    """Calls that changed places: the first of them, with the other's name."""
+    """Calls that changed places: how many metrics, and the first of them."""
     if not moved:
         return []
-    more = f" ({len(moved) - 1:,} more)" if moved[1:] else ""
-    return [(f"moved: {moved[0].test}: {moved[0].metric.title} {text.moved(moved[0])}{more}", {"yellow": True})]
+    said = (
+        f"{plural(len(moved), 'metric')} of calls that changed places: give each its name=, or run pytest --perf-save"
+    )
+    return [Line(f"moved: {said}: {moved[0].metric.title} of {moved[0].test}", {"yellow": True})]
 
 
 def _gone(gone: Sequence[Gate]) -> list[Line]:
@@ -120,16 +160,18 @@ def _gone(gone: Sequence[Gate]) -> list[Line]:
     tests = list(dict.fromkeys(gate.test for gate in gone))
     more = f"; {plural(len(tests) - 1, 'more test')} too" if tests[1:] else ""
     said = text.of_a_test_gone(tests[0], [gate for gate in gone if gate.test == tests[0]])
-    return [(f"missing: {said}{more}", COLORS["missing"])]
+    return [Line(f"missing: {said}{more}", COLORS["missing"])]
 
 
-def _wrapped(line: str, width: int) -> str:
-    """The line in two lines at most, none longer than `width`."""
-    return textwrap.fill(
+def _wrapped(line: str, width: int, most: int | None) -> list[str]:
+    """The line in `most` rows, none longer than `width`."""
+    if most == 0:
+        return []
+    return textwrap.wrap(
         line,
         width,
         subsequent_indent="  ",
-        max_lines=2,
+        max_lines=most,
         placeholder=" ...",
         break_on_hyphens=False,
         drop_whitespace=True,

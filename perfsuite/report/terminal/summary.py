@@ -13,7 +13,7 @@ from perfsuite.measure.words import number, plural
 from perfsuite.report import text
 from perfsuite.report.model import SavedChange, SavedFile
 from perfsuite.report.terminal.metric_table import metric_table
-from perfsuite.report.terminal.overview import COLORS, Line, explanations, overview
+from perfsuite.report.terminal.overview import COLORS, MOST_LINES, Line, explanations, fitted, overview
 from perfsuite.session.records import TestRecord
 from perfsuite.session.session import PerfSession
 
@@ -44,21 +44,26 @@ def session_summary(
     saved: Sequence[SaveResult],
     not_saved: str,
     gone: Sequence[Gate] = (),
+    below: int = 0,
 ) -> None:
     """How the gates of the session ended, in few lines; with -v a table of all before. Then what was saved.
 
     Failures are in pytest's own section, each once. `gone` are the gates of recorded metrics whose tests are gone.
+    `below` is the number of lines that the caller has still to print.
     """
     gates = [gate for record in session.records for gate in record.gates]
     width, saving = reporter.config.get_terminal_writer().fullwidth, bool(session.options.save)
+    verbose = reporter.config.get_verbosity() > 0
+    lines: list[Line] = []
     if gates or gone:
         reporter.section("perfsuite", sep="=")
-        if gates and reporter.config.get_verbosity() > 0:
-            for line, gate in metric_table(gates, width):
+        if verbose:
+            for line, gate in metric_table(gates, width) if gates else ():
                 reporter.line(line, **(COLORS.get(gate.verdict, {}) if gate else {}))
-            _write(reporter, explanations([gate for record in session.records for gate in _untold(record)]))
-        _write(reporter, overview(gates, gone, saving=saving, width=width))
-    _programs(reporter, session, rootpath)
+            _write(reporter, explanations([gate for record in session.records for gate in _untold(record)], gone))
+        lines += overview(gates, gone, saving=saving)
+    lines += _programs(session, rootpath, every=verbose)
+    _write(reporter, fitted(lines, width, None if verbose else MOST_LINES - 1 - below))
     for result in saved:
         _saved(reporter, SavedFile.of(result, rootpath))
     if not_saved:
@@ -73,18 +78,23 @@ def _untold(record: TestRecord) -> list[Gate]:
 
 
 def _write(reporter: pytest.TerminalReporter, lines: Sequence[Line]) -> None:
-    for line, markup in lines:
-        reporter.line(line, **markup)
+    for line in lines:
+        reporter.line(line.text, **line.markup)
 
 
-def _programs(reporter: pytest.TerminalReporter, session: PerfSession, rootpath: Path) -> None:
+def _programs(session: PerfSession, rootpath: Path, *, every: bool) -> list[Line]:
+    """How many programs were compiled, and kernels without an estimate: the first, or `every` one."""
+    lines = []
     compiled = sum(record.compiled for record in session.records)
     cached = sum(record.cached for record in session.records)
     if compiled or cached:
         where = f"the cache ({relative(session.cache, rootpath)})" if session.cache else "a cache"
-        reporter.line(f"{plural(compiled + cached, 'program')}: {compiled} compiled, {cached} from {where}")
-    for kernel in dict.fromkeys(kernel for record in session.records for kernel in record.unestimated):
-        reporter.line(text.without_estimate(kernel), yellow=True)
+        said = f"{plural(compiled + cached, 'program')}: {compiled} compiled, {cached} from {where}"
+        lines.append(Line(said, {}, optional=True))
+    kernels = list(dict.fromkeys(kernel for record in session.records for kernel in record.unestimated))
+    if every:
+        return lines + [Line(text.without_estimate([kernel]), {"yellow": True}) for kernel in kernels]
+    return lines + ([Line(text.without_estimate(kernels), {"yellow": True})] if kernels else [])
 
 
 def _saved(reporter: pytest.TerminalReporter, file: SavedFile) -> None:

@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from perfsuite.gate.verdict import Gate
 from perfsuite.measure.metric import Interval, Metric
-from perfsuite.report.terminal.overview import explanations, overview
+from perfsuite.report.terminal.overview import Line, explanations, fitted, overview
 
 VERDICTS = ("fail", "inconclusive", "not comparable", "improved", "new", "pass", "info")
 
@@ -16,7 +16,11 @@ def gate(name="step", verdict="pass", *, test="t.py::test_step", value=1.5, inte
 
 
 def closing(*gates, gone=(), saving=False, width=100):
-    return [line for line, _ in overview(gates, gone, saving=saving, width=width)]
+    return rows(overview(gates, gone, saving=saving), width)
+
+
+def rows(lines, width=100, most=10):
+    return [line.text for line in fitted(lines, width, most)]
 
 
 def test_verdicts_are_counted_metric_by_metric():
@@ -43,7 +47,7 @@ def test_open_metrics_have_their_commonest_reasons_and_what_would_settle_one():
 def test_what_a_save_would_record_is_one_line_each():
     better = [gate(name, "improved", value=value, baseline=2.0) for name, value in (("a", 1.9), ("b", 1.0))]
     assert closing(*better, gate("c", "new"), gate("d", "new"))[1:] == [
-        "improved: b (-50 %), and 1 more: pytest --perf-save records it",
+        "improved: b (-50 %), and 1 more: pytest --perf-save records them",
         "new: 2 metrics have no baseline: pytest --perf-save records them",
     ]
 
@@ -68,8 +72,8 @@ def test_tests_that_are_gone_are_folded():
 def test_calls_that_changed_places_are_folded():
     moved = [gate(name, recorded_as="c") for name in "ab"]
     assert closing(*moved, width=200)[1:] == [
-        "moved: t.py::test_step: a compared with the baseline of c, because calls changed places in the test: "
-        "give each its name=, or record them anew with pytest --perf-save (1 more)"
+        "moved: 2 metrics of calls that changed places: give each its name=, or pytest --perf-save: "
+        "a of t.py::test_step"
     ]
 
 
@@ -86,9 +90,21 @@ def test_the_number_and_the_width_of_the_lines_do_not_grow_with_the_metrics(made
         gate(f"{name}{place} ", verdict, test=f"t.py::test_{test}", incomparable=name, to_settle=name)
         for place, (verdict, test, name) in enumerate(made)
     ]
-    lines = "\n".join(closing(*gates, gone=[gate("m", "missing", test="t" * 300)] * 20, width=width)).splitlines()
-    assert len(lines) <= 16
+    lines = closing(*gates, gone=[gate("m", "missing", test="t" * 300)] * 20, width=width)
+    assert len(lines) <= 10
     assert max(map(len, lines)) <= width
+
+
+def test_where_there_is_no_room_entries_are_cut_from_the_last_on_and_then_those_left_out_that_need_no_action():
+    long = "word " * 30
+    lines = [Line(f"a {long}", {}), Line("b", {}, optional=True), Line(f"c {long}", {"red": True}), Line("d", {})]
+    assert [len(rows(lines, most=most)) for most in (None, 6, 5, 4, 3)] == [6, 6, 5, 4, 3]
+    assert [row[:2].strip() for row in rows(lines, most=5)] == ["a", "", "b", "c", "d"]
+    assert [row[:2].strip() for row in rows(lines, most=3)] == ["a", "c", "d"]
+    assert [row.endswith(" ...") for row in rows(lines, most=3)] == [True, True, False]
+    assert fitted(lines, 100, 3)[1].markup == {"red": True}
+    assert len(rows([Line("word " * 100, {})])) == 2
+    assert len(rows([Line("word " * 100, {})], most=None)) == 6
 
 
 def test_with_v_what_is_known_beside_the_change_is_written_out_the_failures_first():
@@ -102,17 +118,24 @@ def test_with_v_what_is_known_beside_the_change_is_written_out_the_failures_firs
             gate("e", note="never shown"),
         ]
     )
-    assert [line for line, _ in found] == [
+    assert [line.text for line in found] == [
         "fail: t.py::test_step: d got worse\nlikely cause: a sleep",
         "fail: t.py::test_step at t.py:12: f got worse\nlikely cause: another sleep",
         "inconclusive: t.py::test_step: c is too noisy",
         "not comparable: t.py::test_step: b: other device",
     ]
-    assert found[0][1] == {"red": True}
+    assert found[0].markup == {"red": True}
 
 
 @pytest.mark.parametrize("verdict", ["inconclusive", "not comparable", "improved", "new"])
 def test_a_line_has_the_colour_of_its_verdict(verdict):
-    ((_, plain), *found) = overview([gate("a", verdict, incomparable="x")], (), saving=False, width=100)
-    assert plain == {}
-    assert all(markup for _, markup in found)
+    plain, *found = overview([gate("a", verdict, incomparable="x")], (), saving=False)
+    assert plain.markup == {}
+    assert all(line.markup for line in found)
+
+
+def test_with_v_calls_that_changed_places_and_every_test_that_is_gone_are_written_out():
+    gone = [gate("a", "missing", test=f"t.py::test_{number}") for number in range(3)]
+    moved, *lost = [line.text for line in explanations([gate("a", recorded_as="c"), gate("b")], gone)]
+    assert moved.startswith("pass: t.py::test_step: compared with the baseline of c, because calls changed places")
+    assert [line.partition(" is gone")[0] for line in lost] == [f"missing: t.py::test_{number}" for number in range(3)]

@@ -1,6 +1,7 @@
 """The terminal: the session's header, what closes it, and what was saved."""
 
 import dataclasses
+import itertools
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -10,7 +11,7 @@ from perfsuite.gate.baseline import Baselines, Change, Entry
 from perfsuite.gate.baseline_file import SaveResult
 from perfsuite.gate.environment import Environment
 from perfsuite.gate.verdict import Gate
-from perfsuite.measure.metric import Metric
+from perfsuite.measure.metric import Interval, Metric
 from perfsuite.report.terminal.summary import session_header, session_summary
 
 HERE = Environment("TPU v5 lite", 4, "Xeon", "3.11.7", "0.10.2", "0.10.1")
@@ -56,11 +57,11 @@ def gate(
     return Gate(test, Metric(name, value, "x", "ratio"), verdict, **fields)
 
 
-def session(*gates, metrics=None, save=(), targets=None, passed=True):
+def session(*gates, metrics=None, save=(), targets=None, passed=True, compiled=0, kernels=()):
     files = {None: Baselines("tpu-v5e", metrics or {})}
     files |= {name: Baselines(name, metrics) for name, metrics in (targets or {}).items()}
     return SimpleNamespace(
-        records=[SimpleNamespace(gates=gates, compiled=0, cached=0, passed=passed, unestimated=())],
+        records=[SimpleNamespace(gates=gates, compiled=compiled, cached=0, passed=passed, unestimated=kernels)],
         cache=None,
         options=SimpleNamespace(save=save, size="small", targets=tuple(targets or ())),
         environment=HERE,
@@ -69,8 +70,8 @@ def session(*gates, metrics=None, save=(), targets=None, passed=True):
     )
 
 
-def written(reporter, *gates, saved=(), not_saved="", gone=(), **fields):
-    session_summary(reporter, session(*gates, **fields), ROOT, saved, not_saved, gone)
+def written(reporter, *gates, saved=(), not_saved="", gone=(), below=0, **fields):
+    session_summary(reporter, session(*gates, **fields), ROOT, saved, not_saved, gone, below)
     return reporter
 
 
@@ -117,7 +118,57 @@ def test_the_metrics_of_a_test_that_is_gone_are_one_line(reporter):
 
 def test_calls_that_changed_places_are_said_though_they_pass(reporter):
     written(reporter, gate("a", recorded_as="b"))
-    assert "test_step: a compared with the baseline of b, because" in reporter.find("moved: ")
+    assert "1 metric of calls that changed places: give each its name=" in reporter.find("moved: ")
+
+
+INCOMPARABLE = (
+    "recorded as ratio in s (lower is better), now ratio in ms (lower is better): pytest --perf-save replaces it"
+)
+KINDS = {
+    ("inconclusive: ", "with the limit inside the interval"): {"verdict": "inconclusive", "source": "budget", "limit": 1.5},
+    ("not comparable: ", "recorded as ratio in s"): {"verdict": "not comparable", "incomparable": INCOMPARABLE},
+    ("improved: ", "pytest --perf-save records"): {"verdict": "improved", "baseline": 2.0},
+    ("new: ", "pytest --perf-save records"): {"verdict": "new"},
+    ("moved: ", "give each its name="): {"recorded_as": "another"},
+    ("", " pass"): {},
+}  # fmt: skip
+"""Notes of a green session: how the line begins, what it says to do, and the fields of the gates."""
+
+KERNELS = ("unknown FLOP and bytes: ", "give pallas_call(..., cost_estimate=)")
+
+
+@pytest.mark.parametrize("below", [1, 2])
+@pytest.mark.parametrize("count", [1, 130])
+@pytest.mark.parametrize("name", ["a", "a name of many words " * 4, "a_name_of_one_word" * 20])
+def test_a_green_session_closes_with_ten_lines_within_the_width_whatever_its_notes(name, count, below):
+    def of(kind):
+        for number in range(count):
+            metric = Metric(f"{name}{kind} {number}", 1.4, "x", "ratio", interval=Interval(1.3, 1.6))
+            yield Gate(f"t.py::test_{name}[{number}]", metric, **{"verdict": "pass", **KINDS[kind]})
+
+    gates = {kind: list(of(kind)) for kind in KINDS}
+    kernels = [f"kernel_{name} at kernels.py:{number}" for number in range(count)]
+    for chosen in itertools.product([False, True], repeat=len(KINDS) + 1):
+        present = list(itertools.compress(KINDS, chosen))
+        if not present:
+            continue
+        compiled = {"compiled": 12, "kernels": kernels} if chosen[-1] else {}
+        shown = written(
+            Reporter(width=100), *(each for kind in present for each in gates[kind]), below=below, **compiled
+        )
+        assert len(shown.sections) + len(shown.lines) + below <= 10
+        assert max(map(len, shown.lines)) <= 100
+        for beginning, action in [*present, *([KERNELS] if compiled else [])]:
+            said = [line for line in shown.lines if line.startswith(beginning) and action in line]
+            assert said, f"{beginning}{action} is not in {shown.lines}"
+
+
+def test_with_v_every_kernel_without_an_estimate_is_named():
+    kernels = ("one at a.py:1", "two at a.py:2")
+    few = written(Reporter(width=200), gate("a"), kernels=kernels)
+    assert few.find("unknown").endswith("for the kernel one at a.py:1 and 1 more kernel")
+    every = written(Reporter(width=200, verbosity=1), gate("a"), kernels=kernels)
+    assert [line.rpartition("kernel ")[2] for line in every.lines if "unknown" in line] == list(kernels)
 
 
 def test_a_session_without_metrics_writes_nothing(reporter):
