@@ -316,8 +316,6 @@ class ActiveHooks:
             told = config.get_verbosity() > 0 or not any(record.gates for record in self.session.records)
             return [] if told else ["all metrics: pytest --perf -v, or --perf-report=DIR for a page of them"]
         report = f"report: {relative(self.page, self.rootpath)}"
-        width = config.get_terminal_writer().fullwidth
-        if self.history is None:
-            return [report, textwrap.shorten(self.history_said, width, placeholder=" ...")]
-        history = f"history: {relative(self.history, self.rootpath)} ({self.history_said})"
-        return [f"{report}; {history}"] if len(report) + len(history) + 2 <= width else [report, history]
+        if self.history is not None:
+            return [report, f"history: {relative(self.history, self.rootpath)} ({self.history_said})"]
+        return [report, textwrap.shorten(self.history_said, config.get_terminal_writer().fullwidth, placeholder=" ...")]

@@ -136,8 +136,8 @@ def _to_record(improved: Sequence[Gate], new: int) -> list[Line]:
         best = max(improved, key=lambda gate: abs(relative_change(gate) or 0.0))
         by = f" ({change(relative_change(best), 3)})" if relative_change(best) else ""
         more = f", and {len(improved) - 1:,} more" if improved[1:] else ""
-        name, them = clipped(best.metric.title, _LONGEST_NAME), "them" if improved[1:] else "it"
-        lines.append(Line(f"improved: {name}{by}{more}: pytest --perf-save records {them}", COLORS["improved"]))
+        name = clipped(best.metric.title, _LONGEST_NAME)
+        lines.append(Line(f"improved: {name}{by}{more}: pytest --perf-save records it", COLORS["improved"]))
     if new:
         lines.append(Line(f"new: {text.without_baseline(new)}", COLORS["new"]))
     return lines

@@ -47,7 +47,7 @@ def test_open_metrics_have_their_commonest_reasons_and_what_would_settle_one():
 def test_what_a_save_would_record_is_one_line_each():
     better = [gate(name, "improved", value=value, baseline=2.0) for name, value in (("a", 1.9), ("b", 1.0))]
     assert closing(*better, gate("c", "new"), gate("d", "new"))[1:] == [
-        "improved: b (-50 %), and 1 more: pytest --perf-save records them",
+        "improved: b (-50 %), and 1 more: pytest --perf-save records it",
         "new: 2 metrics have no baseline: pytest --perf-save records them",
     ]
 
@@ -72,7 +72,7 @@ def test_tests_that_are_gone_are_folded():
 def test_calls_that_changed_places_are_folded():
     moved = [gate(name, recorded_as="c") for name in "ab"]
     assert closing(*moved, width=200)[1:] == [
-        "moved: 2 metrics of calls that changed places: give each its name=, or pytest --perf-save: "
+        "moved: 2 metrics of calls that changed places: give each its name=, or run pytest --perf-save: "
         "a of t.py::test_step"
     ]
 
