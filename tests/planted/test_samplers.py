@@ -103,6 +103,56 @@ def svi_step(state, data, labels):
 update = svi_step
 """
 
+MCMC = """
+import jax
+import jax.numpy as jnp
+from numpyro.infer import HMC, NUTS
+
+ROWS, STEPS, DEPTH = 200, 10, 10
+
+
+def potential(position):
+    width = position["weights"].size
+    data = jnp.cos(jnp.arange(ROWS * width, dtype=jnp.float32)).reshape(ROWS, width)
+    logits = data @ position["weights"] + position["bias"]
+    return jax.nn.softplus(logits).sum() + 0.5 * (position["weights"] ** 2).sum()
+
+
+FIXED = dict(potential_fn=potential, step_size=1e-2, adapt_step_size=False, adapt_mass_matrix=False)
+SAMPLERS = {
+    "hmc": HMC(num_steps=STEPS, trajectory_length=None, **FIXED),
+    "nuts": NUTS(max_tree_depth=DEPTH, **FIXED),
+}
+
+
+def initial_state(sampler):
+    position = {"bias": jnp.zeros(()), "weights": jnp.zeros(8)}
+    return SAMPLERS[sampler].init(jax.random.key(0), 0, position, (), {})
+
+
+@jax.jit
+def hmc_step(state):
+    state = SAMPLERS["hmc"].sample(state, (), {})
+    return state, state.accept_prob
+
+
+@jax.jit
+def nuts_step(state):
+    state = SAMPLERS["nuts"].sample(state, (), {})
+    return state, state.accept_prob
+"""
+
+MCMC_TESTS = """
+import mcmc
+import pytest
+from perfsuite import call
+
+
+@pytest.mark.parametrize("sampler", ["hmc", "nuts"])
+def test_the_program(perf, sampler):
+    perf.program(call(getattr(mcmc, f"{sampler}_step"), mcmc.initial_state(sampler)))
+"""
+
 HMC_TESTS = """
 import hmc
 import jax
@@ -168,7 +218,7 @@ def test_the_program(perf):
     perf.donation(step(svi.svi_kernel), budget=Budget(undonated=0))
 """
 
-PROJECTS = {"hmc": (HMC, HMC_TESTS), "svi": (SVI, SVI_TESTS)}
+PROJECTS = {"hmc": (HMC, HMC_TESTS), "svi": (SVI, SVI_TESTS), "mcmc": (MCMC, MCMC_TESTS)}
 
 
 @pytest.fixture(scope="module")
@@ -270,6 +320,16 @@ CAUGHT = {
         [("ROWS, STEPS = 200, 10", "ROWS, STEPS = 200, 15")],
         r"hmc_kernel flops is .* FLOP, \+4\S* % over the baseline",
     ),
+    "11 steps of numpyro's HMC for 10": (
+        "mcmc",
+        [("STEPS, DEPTH = 200, 10, 10", "STEPS, DEPTH = 200, 11, 10")],
+        r"hmc_step flops is .* FLOP, \+9\S* % over the baseline",
+    ),
+    "trees of depth 11 for 10 in numpyro's NUTS": (
+        "mcmc",
+        [("STEPS, DEPTH = 200, 10, 10", "STEPS, DEPTH = 200, 10, 11")],
+        r"nuts_step flops is about .* FLOP, \+9\S* % over the baseline(.|\n)*the most that may run: .*while at mcmc.py:\d+",
+    ),
     "a smaller last batch": (
         "svi",
         [("[batch(), batch(), batch()]", "[batch(), batch(), batch(192)]")],
@@ -301,6 +361,13 @@ def test_a_regression_is_caught_and_named(planted, plant):
     ("project", "change"),
     [
         ("hmc", ("state, info.acceptance_rate", "state, info.energy")),
+        (
+            "mcmc",
+            (
+                'SAMPLERS["hmc"].sample(state, (), {})\n    return state, state.accept_prob',
+                'SAMPLERS["hmc"].sample(state, (), {})\n    return state, state.energy',
+            ),
+        ),
         (
             "svi",
             (
