@@ -2,34 +2,36 @@
 
     pytest -p tests.measure.compat.jax_counters -c /dev/null path/to/jax/tests/api_test.py
 
-The tests must be those of the installed jax (`git checkout jax-v0.10.2`). JAX counts for one thread, and so tests that
-start threads are left out. The last lines name the tests where the counts differ, and messages that are not whole.
+The tests must be those of the installed jax (`git checkout jax-v0.10.2`). The last lines name the tests where the counts
+differ, and messages that are not whole.
 
-JAX counts the programs that it asks its cache of compiled programs for. Those that this cache answers are not compiled,
-and are subtracted.
+JAX's tests count events of one thread; here they are counted in all threads, as perfsuite does. JAX's event of a compile
+also comes where JAX's cache of compiled programs has the answer and nothing is compiled: these are subtracted.
 """
 
-import threading
 from collections import Counter
 
 import pytest
-from jax._src import compiler, test_util
+from jax._src import compiler, util
 
 from perfsuite.measure.compiles import compiles, listeners
 
-COUNTERS = {
-    "traces": test_util.count_jit_tracing_cache_miss,
-    "lowerings": test_util.count_jit_and_pmap_lowerings,
-    "compiles": test_util.count_jit_compilation_cache_miss,
+EVENTS = {
+    "traces": "trace_to_jaxpr",
+    "lowerings": "lower_jaxpr_to_module",
+    "compiles": "pxla_cached_compilation",
 }
+"""The events behind `count_jit_tracing_cache_miss` and the others of `jax._src.test_util`."""
 
+events: Counter[str] = Counter()
 totals: Counter[str] = Counter()
 differ: list[str] = []
 problems: Counter[str] = Counter()
 
 
-def pytest_configure() -> None:
-    describe = listeners._call_that_compiles
+def pytest_collection_finish() -> None:
+    describe, compile_program = listeners._call_that_compiles, compiler.compile_or_get_cached
+    hear = util.test_event_listener  # of jax._src.test_util, which the tests have imported
 
     def described(*args, **options):
         call = describe(*args, **options)
@@ -38,38 +40,35 @@ def pytest_configure() -> None:
             problems[call.cause.problem] += 1
         return call
 
-    listeners._call_that_compiles = described
-    compile_program = compiler.compile_or_get_cached
-
     def compiling(*args, **options):
-        totals["programs"] += 1
+        events["compiled"] += 1
         return compile_program(*args, **options)
 
+    def listener(name, *args):
+        events[name] += 1
+        hear(name, *args)
+
+    listeners._call_that_compiles = described
     compiler.compile_or_get_cached = compiling
+    util.test_event_listener = listener
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_runtest_call(item):
-    started = threading.Thread.start
-    threads = []
-    programs = totals["programs"]
-    threading.Thread.start = lambda self: threads.append(self) or started(self)
+    before = events.copy()
     try:
-        with compiles.count() as ours:  # noqa: SIM117
-            with COUNTERS["traces"]() as traces, COUNTERS["lowerings"]() as lowerings, COUNTERS["compiles"]() as built:
-                return (yield)
+        with compiles.count() as ours:
+            return (yield)
     finally:
-        threading.Thread.start = started
         totals["tests"] += 1
-        totals["with threads"] += bool(threads)
+        theirs = {name: events[event] - before[event] for name, event in EVENTS.items()}
+        answered = theirs["compiles"] - (events["compiled"] - before["compiled"])
+        theirs["compiles"] -= answered
+        totals.update(theirs, answered=answered)
         counted = ours.traces + ours.inner_traces, ours.lowerings, ours.compiles
-        programs = totals["programs"] - programs
-        totals["answered by JAX's cache"] += 0 if threads else built() - programs
-        expected = traces(), lowerings(), programs
-        for name, mine, theirs in zip(COUNTERS, counted, expected, strict=True):
-            totals[name] += theirs
-            if mine != theirs and not threads:
-                differ.append(f"{item.nodeid}: {name} {mine}, JAX counts {theirs}")
+        for mine, (name, expected) in zip(counted, theirs.items(), strict=True):
+            if mine != expected:
+                differ.append(f"{item.nodeid}: {name} {mine}, JAX counts {expected}")
 
 
 def pytest_terminal_summary(terminalreporter) -> None:
