@@ -25,7 +25,7 @@ from perfsuite.measure.estimate import Estimate
 from perfsuite.measure.metric import Metric
 from perfsuite.measure.stack_room import with_room
 from perfsuite.measure.stats.error_rates import DECIDING_ERROR
-from perfsuite.measure.stats.looks import Looks, fewest_pairs, is_bounded
+from perfsuite.measure.stats.looks import Look, Looks, fewest_pairs, is_bounded
 from perfsuite.measure.timing.block import (
     COLUMNS,
     Sample,
@@ -166,25 +166,14 @@ def compare_calls(
     if not 0 < error < 1:
         raise ValueError(f"compare_calls(error={error!r}): must lie between 0 and 1")
     sides = subjects_alike(candidate, reference)
-    settled = settled or _precise
     turns = Turns(sides, seed if peers.alone() else peers.agreed(random.getrandbits(53) if seed is None else seed))
     what = f"comparing {candidate.label} with {reference.label}"
     with steady(*sides), progress.sampling(what, seconds) as report:
         started, used = time.monotonic(), usage()
         looks = Looks(_burn_in(turns, seconds), error)
         burnt_in = time.monotonic()
-        while True:
-            sampling = time.monotonic() - burnt_in - (0.0 if looks.sequential else turns.uncounted_seconds)
-            passed = peers.agreed(sampling / (seconds * (1 - BURN_IN)) if seconds else math.inf)
-            if turns.pairs >= LEAST_PAIRS and looks.due(turns.pairs, passed):
-                candidate_us, reference_us = turns.times_us()
-                column = COLUMNS[until]
-                look = looks.look(candidate_us[:, column], reference_us[:, column], turns.rounding_us)
-                if peers.agreed(passed > 1 or (is_bounded(look.ratio) and settled(look.ratio, look.overhead))):
-                    break
-            if report is not None:  # between windows, whose order is random: its cost falls on either side alike
-                report()
-            turns.take(looks.window)
+        column, left = COLUMNS[until], seconds * (1 - BURN_IN)
+        look, (candidate_us, reference_us), sampling = _sample(turns, looks, column, left, settled or _precise, report)
         candidate_s, reference_s = candidate_us[:, column].sum(), reference_us[:, column].sum()
         factor = slowed(used, float(candidate_s / (candidate_s + reference_s)))
     return Comparison(
@@ -255,6 +244,25 @@ def _burn_in(turns: Turns, seconds: float) -> float:
     pairs = peers.agreed(seconds * (1 - BURN_IN) * turns.pairs / max(turns.counted_seconds, 1e-9))
     turns.forget()
     return pairs
+
+
+def _sample(
+    turns: Turns, looks: Looks, column: int, seconds: float, settled: Settled, report: Callable[[], None] | None
+) -> tuple[Look, list[np.ndarray], float]:
+    """Take pairs until a look is `settled` or time is up: the last look, the times that it saw, the seconds it took."""
+    started = time.monotonic()
+    while True:
+        sampling = time.monotonic() - started - (0.0 if looks.sequential else turns.uncounted_seconds)
+        passed = peers.agreed(sampling / seconds if seconds else math.inf)
+        if turns.pairs >= LEAST_PAIRS and looks.due(turns.pairs, passed):
+            times_us = turns.times_us()
+            candidate_us, reference_us = (times[:, column] for times in times_us)
+            look = looks.look(candidate_us, reference_us, turns.rounding_us)
+            if peers.agreed(passed > 1 or (is_bounded(look.ratio) and settled(look.ratio, look.overhead))):
+                return look, times_us, sampling
+        if report is not None:  # between windows, whose order is random: its cost falls on either side alike
+            report()
+        turns.take(looks.window)
 
 
 def _precise(ratio: Estimate, overhead: Estimate) -> bool:
