@@ -12,17 +12,10 @@ import tempfile
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 
-from perfsuite.gate.baseline import (
-    Baselines,
-    Change,
-    Direction,
-    Entry,
-    Provenance,
-    Revision,
-    merge,
-)
+from perfsuite.gate.baseline import Baselines, Entry, Provenance, Revision
 from perfsuite.gate.baseline_format import LocatedError, encode, parse
 from perfsuite.gate.folder_lock import LockedTooLong, locked
+from perfsuite.gate.merging import Change, Direction, merge
 from perfsuite.measure import progress
 from perfsuite.measure.io import TEMPORARY, temporary_prefix, write_atomically
 

@@ -213,7 +213,7 @@ def judge_absent(test: str, id: str, entry: Entry, target: str | None, why_not: 
 def as_saved(gate: Gate, kinds: Collection[str] | None) -> Gate:
     """The gate of a metric that --perf-save records: its baseline judges it only where that is not to be replaced.
 
-    `kinds` are those of `baseline.merge`: None saves everything.
+    `kinds` are those of `merging.merge`: None saves everything.
     """
     saved: dict[Verdict, str] = {"new": "new", "improved": "better", "fail": "worse"}
     if kinds is None:

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 SAVE_KINDS = ("new", "better", "worse", "missing")
-"""The kinds of changes that --perf-save can be limited to: the `kinds` of `gate.baseline.merge`."""
+"""The kinds of changes that --perf-save can be limited to: the `kinds` of `gate.merging.merge`."""
 
 STRICTNESS = ("new", "inconclusive")
 """The verdicts that --perf-strict can fail, by the words of `gate.verdict.Verdict`."""

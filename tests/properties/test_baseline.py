@@ -8,10 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from perfsuite.gate.baseline import PROVENANCES, Baselines, Entry, merge
+from perfsuite.gate.baseline import PROVENANCES, Baselines, Entry
 from perfsuite.gate.baseline_file import BaselineError, load, save
 from perfsuite.gate.baseline_format import LocatedError, encode, parse
 from perfsuite.gate.environment import Environment
+from perfsuite.gate.merging import merge
 from perfsuite.measure.metric import Interval
 
 awkward = ["test_a.py::TestB::test_c[x-1]", "a\nb", '"', "\\", "\u2028", "\ud800", "{", "\x00", "é" * 3000]

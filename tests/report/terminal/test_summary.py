@@ -7,9 +7,10 @@ from types import SimpleNamespace
 
 import pytest
 
-from perfsuite.gate.baseline import Baselines, Change, Entry
+from perfsuite.gate.baseline import Baselines, Entry
 from perfsuite.gate.baseline_file import SaveResult
 from perfsuite.gate.environment import Environment
+from perfsuite.gate.merging import Change
 from perfsuite.gate.verdict import Gate
 from perfsuite.measure.metric import Interval, Metric
 from perfsuite.report.terminal.summary import session_header, session_summary

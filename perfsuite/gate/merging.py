@@ -1,0 +1,178 @@
+"""What a save changes: the rules by which new metrics replace those of a baseline file."""
+
+import dataclasses
+from collections.abc import Collection, Iterator, Mapping
+from typing import Literal
+
+from perfsuite.gate.baseline import Baselines, Entry, Provenance, Revision, name_of
+from perfsuite.gate.environment import incomparable, version_changes
+from perfsuite.measure.metric import Interval
+
+Action = Literal["create", "update", "trim", "keep"]
+Direction = Literal["better", "worse", "same", "not comparable"]
+
+# An info metric (compile seconds) is never gated and rarely has an interval. One that moved by less than this, relative
+# to the recorded one, is left alone, or every save would rewrite it.
+INFO_SLACK = 0.25
+
+_SAMPLED_KINDS = ("ratio", "time", "info")
+
+
+@dataclasses.dataclass(frozen=True)
+class Change:
+    """How a save changed one metric of a test. `old` is None when it was created, `new` when it was trimmed.
+
+    `new` is what the file holds now: for a metric that was kept, the old entry.
+    """
+
+    test: str
+    id: str
+    action: Action
+    old: Entry | None
+    new: Entry | None
+    direction: Direction = "same"
+
+    @property
+    def name(self) -> str:
+        """What people call the metric."""
+        entry = self.new or self.old
+        assert entry is not None
+        return name_of(self.id, entry)
+
+    @property
+    def versions(self) -> list[str]:
+        """The versions that differ between the two entries: `["jax 0.10.2 -> 0.11.0"]`."""
+        if self.old is None or self.new is None:
+            return []
+        return version_changes(self.old.environment, self.new.environment)
+
+
+def merge(
+    old: Baselines,
+    new: Mapping[str, Mapping[str, Entry]],
+    *,
+    trim: Collection[str] = (),
+    gone: Collection[str] = (),
+    provenances: tuple[Provenance, ...] = ("measured",),
+    revision: Revision | None = None,
+    kinds: Collection[str] | None = None,
+) -> tuple[Baselines, tuple[Change, ...]]:
+    """The baselines after a run that measured `new` at `revision`, and the change of each metric.
+
+    `trim` are the ids of tests that ran completely: those of their metrics that were not made again go, if they are of
+    the `provenances` that this run makes for the device. `gone` are ids of tests that no longer exist: their metrics
+    go, but for those reported by a document, whose ids were never tests. Every other metric stays, and is not among the
+    changes unless it is in `new`.
+
+    `kinds` restrict the changes to those that they name: "new" metrics, "better" or "worse" ones, and "missing" ones,
+    which go. None leaves nothing out.
+    """
+    changes = list(_made(old, new, kinds))
+    if kinds is None or "missing" in kinds:
+        vanishing: dict[str, tuple[Provenance, ...]] = dict.fromkeys(trim, provenances)
+        changes += _trimmed(old, new, vanishing | dict.fromkeys(gone, ("measured", "compiled")))
+    metrics = {test: dict(entries) for test, entries in old.metrics.items()}
+    for change in changes:
+        if change.new is not None:
+            metrics.setdefault(change.test, {})[change.id] = change.new
+        elif change.action == "trim":
+            del metrics[change.test][change.id]
+    metrics = {test: kept for test, kept in metrics.items() if kept}
+    changed = {change.test for change in changes if change.action != "keep"}
+    revisions = {test: each for test, each in old.revisions.items() if test in metrics and test not in changed}
+    if revision is not None:
+        revisions |= dict.fromkeys(changed & metrics.keys(), revision)
+    return Baselines(old.device, metrics, revisions), tuple(changes)
+
+
+def _made(old: Baselines, new: Mapping[str, Mapping[str, Entry]], kinds: Collection[str] | None) -> Iterator[Change]:
+    """The changes of the metrics that were made."""
+    for test in sorted(new):
+        for name in sorted(new[test]):
+            change = _recorded(test, name, old.get(test, name), new[test][name])
+            if _is_wanted(change, kinds):
+                yield change
+            elif change.old is not None:
+                yield Change(test, name, "keep", change.old, change.old)
+
+
+def _trimmed(
+    old: Baselines, new: Mapping[str, Mapping[str, Entry]], vanishing: Mapping[str, tuple[Provenance, ...]]
+) -> Iterator[Change]:
+    """The metrics that go: those of `vanishing` tests that were not made again, if of the provenances given."""
+    for test in sorted(vanishing.keys() & old.metrics.keys()):
+        for name in sorted(old.metrics[test].keys() - new.get(test, {}).keys()):
+            entry = old.metrics[test][name]
+            if entry.provenance in vanishing[test]:
+                yield Change(test, name, "trim", entry, None)
+
+
+def _is_wanted(change: Change, kinds: Collection[str] | None) -> bool:
+    kind = "new" if change.action == "create" else change.direction
+    return change.action == "keep" or kinds is None or kind in kinds
+
+
+def _recorded(test: str, name: str, old: Entry | None, new: Entry) -> Change:
+    if old is None:
+        return Change(test, name, "create", None, new)
+    if old.kind == "ratio" and new.kind == "info" and new.samples and old.unit == new.unit:
+        # A comparison of too few pairs for an interval: it must not take the place of a metric that gates.
+        return Change(test, name, "keep", old, old)
+    if (old.unit, old.kind, old.better) != (new.unit, new.kind, new.better):
+        return Change(test, name, "update", old, new, "not comparable")
+    if _stands(old, new):
+        if old.label == new.label:
+            return Change(test, name, "keep", old, old)
+        return Change(test, name, "update", old, dataclasses.replace(old, label=new.label))
+    return Change(test, name, "update", old, new, _direction(old, new))
+
+
+def _stands(old: Entry, new: Entry) -> bool:
+    """Whether the old entry stays, but for its label, because the new one adds nothing to it."""
+    if dataclasses.replace(old, label=new.label) == new:
+        return True
+    if old.provenance != new.provenance:
+        # A document never displaces what a device or its compiler says, and a compiled metric that agrees with the
+        # measured one adds nothing. Otherwise saves on two machines would swap the provenance for ever.
+        if "reported" in (old.provenance, new.provenance):
+            return new.provenance == "reported"
+        return new.provenance == "compiled" and _same_result(old, new)
+    if old.provenance == "compiled" and old.kind == "info" and old.unit == new.unit == "s":
+        return not _other_versions(old, new)  # seconds of whichever machine compiled it
+    if old.kind in ("count", "size") or old.provenance == "reported":
+        # A count or a size depends on the versions, not on the processor or the device count.
+        return _same_result(old, new) and not _other_versions(old, new) and old.source == new.source
+    return old.environment == new.environment and _within_noise(old, new)
+
+
+def _same_result(old: Entry, new: Entry) -> bool:
+    return (old.value, old.interval, old.detail) == (new.value, new.interval, new.detail)
+
+
+def _other_versions(old: Entry, new: Entry) -> bool:
+    if old.environment is None or new.environment is None:
+        return old.environment is not new.environment
+    return bool(version_changes(old.environment, new.environment))
+
+
+def _within_noise(old: Entry, new: Entry) -> bool:
+    if old.value == new.value:
+        return True
+    if old.kind == "info" and abs(new.value - old.value) <= INFO_SLACK * abs(old.value):
+        return True
+    was, is_now = _range(old), _range(new)
+    return was.low <= is_now.high and is_now.low <= was.high
+
+
+def _range(entry: Entry) -> Interval:
+    # A value need not lie in its own interval: a file may have been edited by hand.
+    interval = entry.interval or Interval(entry.value, entry.value)
+    return Interval(min(interval.low, entry.value), max(interval.high, entry.value))
+
+
+def _direction(old: Entry, new: Entry) -> Direction:
+    if old.provenance == "reported" or incomparable(old.kind, old.unit, old.environment, new.environment):
+        return "not comparable"
+    if old.value == new.value or (old.kind in _SAMPLED_KINDS and _within_noise(old, new)):
+        return "same"
+    return "better" if (new.value < old.value) == (old.better == "lower") else "worse"
