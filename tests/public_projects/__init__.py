@@ -1,1 +1,1 @@
-"""Perf tests of public projects, as their own maintainers could keep them: docs/three_projects.md is about three."""
+"""Perf tests of public projects, as their own maintainers could keep them: docs/public_projects.md says what they found."""
