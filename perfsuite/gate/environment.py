@@ -216,9 +216,7 @@ def present_environment() -> Environment:
     )
 
 
-def target_environment(
-    present: Environment, device_kind: str, device_count: int = 1, libtpu: str | None = None
-) -> Environment:
+def target_environment(present: Environment, device_kind: str, libtpu: str | None = None) -> Environment:
     """The environment of metrics that are compiled here, for a device that is not present.
 
     `libtpu` is the version of the compiler. It is the same on every host and under every Python, so that the metrics of
@@ -227,7 +225,7 @@ def target_environment(
     return dataclasses.replace(
         present,
         device_kind=device_kind,
-        device_count=device_count,
+        device_count=1,
         processor="",
         python="",
         libtpu=libtpu,

@@ -41,7 +41,6 @@ from perfsuite.session.session import PerfSession, split_parameters
 
 _SESSION = pytest.StashKey[PerfSession]()
 _PERF = pytest.StashKey[Perf]()
-_ENDED = pytest.StashKey[bool]()
 
 _PARALLEL = "other processes share the machine under pytest-xdist, so a timing would be wrong; run it with `-n 0`"
 
@@ -208,7 +207,6 @@ class ActiveHooks:
         measured = item.stash.get(_PERF, None)
         if measured is None:
             return
-        item.stash[_ENDED] = ended
         recorder = measured.recorder
         if ended:
             recorder.replace(self.session.mode.taken_again(item, recorder.sampled()))
@@ -233,10 +231,10 @@ class ActiveHooks:
             report.longrepr = f"{call.excinfo.value}\n\n{where}: {item.name}"
         if measured is not None and report.when == "call":
             facts = facts_of(report, call)
-            record = measured.recorder.record(passed=report.passed, ended=item.stash.get(_ENDED, False), **facts)
+            record = measured.recorder.record(passed=report.passed, **facts)
             report.perfsuite = plain(record)  # plain values: pytest-xdist sends them to the main process
         elif not report.passed and item.get_closest_marker("perf") is not None:
-            record = TestRecord(item.nodeid, False, False, (), (), **facts_of(report, call))
+            record = TestRecord(item.nodeid, False, (), (), **facts_of(report, call))
             report.perfsuite_unmeasured = plain(record)
         return report
 

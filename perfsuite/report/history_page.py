@@ -51,9 +51,7 @@ def write_history(followings: Sequence[Following], path: Path, most: int = DRAWN
         raise PageError(f"{path} cannot be written ({reason}): make its folder writable, or choose another") from None
 
 
-def history_beside(
-    report: Path, baselines: Path, root: Path | None = None, most: int = DRAWN
-) -> tuple[Path | None, str]:
+def history_beside(report: Path, baselines: Path, root: Path | None = None) -> tuple[Path | None, str]:
     """Write `history.html` into the folder of a report, at a session's end: (the page, what the terminal says of it).
 
     The page names files relative to `root`. Without a page the text says why: no repository, no baseline file, or
@@ -70,7 +68,7 @@ def history_beside(
     if not followings:
         return None, f"no history: {problems[0] if problems else f'no baseline file in {baselines}'}"
     try:
-        write_history(followings, report / PAGE, most)
+        write_history(followings, report / PAGE)
     except PageError as error:
         return None, f"no history: {error}"
     moved = plural(sum(following.moved_count for following in followings), "metric")

@@ -104,11 +104,11 @@ def drawable(text: str, most: int = 200) -> str:
     return shown if len(shown) <= most else f"{shown[: most - 1]}\N{HORIZONTAL ELLIPSIS}"
 
 
-def quiet(axes: Axes, *, ticks: int = 4) -> None:
+def quiet(axes: Axes) -> None:
     """Few ticks, so that labels do not touch on a small picture."""
     for axis in (axes.xaxis, axes.yaxis):
         if axis.get_scale() == "linear":
-            axis.set_major_locator(MaxNLocator(ticks))
+            axis.set_major_locator(MaxNLocator(4))
 
 
 def svg(figure: Figure, label: str) -> Markup:

@@ -169,12 +169,11 @@ class Recorder:
         gate = strictly(gate, self._session.options.strict if self._session.mode.gates else ())
         return dataclasses.replace(gate, where=where) if gate.failed else gate
 
-    def record(self, *, passed: bool, ended: bool, **facts: Any) -> TestRecord:
+    def record(self, *, passed: bool, **facts: Any) -> TestRecord:
         """All of it as plain values. `facts` are the fields of `TestRecord` that do not depend on what was measured."""
         return TestRecord(
             self._test,
             passed,
-            ended,
             tuple(self.gates),
             tuple(self.metrics.values()),
             self.compiled,

@@ -37,8 +37,6 @@ class TestRecord:
 
     test: str
     passed: bool
-    ended: bool
-    """Whether the test's body came to its end, so that a metric it did not measure is really gone."""
     gates: tuple[Gate, ...]
     metrics: tuple[Metric, ...]
     compiled: int = 0

@@ -166,7 +166,7 @@ def test_a_compiled_metric_does_not_depend_on_the_host_that_it_was_compiled_on(m
     # Measured later on the device itself, under whatever Python.
     assert version_changes(compiled, changed(libtpu="0.0.42")) == []
     monkeypatch.setenv("LIBTPU_INIT_ARGS", "--xla_tpu_b=2 --xla_a=1")
-    assert target_environment(HERE, "TPU v5 lite", 4).xla_flags == "--xla_a=1 --xla_tpu_b=2"
+    assert target_environment(HERE, "TPU v5 lite").xla_flags == "--xla_a=1 --xla_tpu_b=2"
 
 
 def test_flags_that_change_no_program_are_left_out_and_order_does_not_matter():

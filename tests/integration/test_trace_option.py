@@ -247,6 +247,6 @@ def _parts(test):
 def test_a_record_survives_the_way_to_the_main_process():
     metric = Metric("step trace device", 1.5, "us", "info", detail={"a": 1})
     record = TraceRecord("step", "/t/a", 3, (metric,), (("jit_step: dot.1", 2.5, 1.0),), "note")
-    test = TestRecord("test_a.py::test_step", True, True, (), (metric,), traces=(record,))
+    test = TestRecord("test_a.py::test_step", True, (), (metric,), traces=(record,))
     # pytest-xdist sends plain values alone, as JSON has them.
     assert made(TestRecord, json.loads(json.dumps(plain(test)))) == test

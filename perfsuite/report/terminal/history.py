@@ -41,13 +41,13 @@ def history_lines(following: Following, most: int, paint: Paint = uncolored, lev
     return lines + (_legend(following, moved[:most]) if moved else [])
 
 
-def sparkline(entries: Sequence[Entry | None], levels: str = BLOCKS, widest: int = _WIDEST) -> str:
+def sparkline(entries: Sequence[Entry | None], levels: str = BLOCKS) -> str:
     """A block for each version, from the smallest value to the largest; a space for a version without the metric.
 
-    Of more than `widest` versions, the last of each group of neighbours stands for the group.
+    Of more than `_WIDEST` versions, the last of each group of neighbours stands for the group.
     """
-    if len(entries) > widest:
-        size = math.ceil(len(entries) / widest)
+    if len(entries) > _WIDEST:
+        size = math.ceil(len(entries) / _WIDEST)
         groups = [entries[max(end - size, 0) : end] for end in range(len(entries), 0, -size)][::-1]
         entries = [next((entry for entry in reversed(group) if entry is not None), None) for group in groups]
     values = [entry.value for entry in entries if entry is not None]
