@@ -50,6 +50,7 @@ def test_of_a_suite_with_long_names_of_tests_and_of_parameters(perf, test):
     assert len(own) <= 10
     assert max(map(len, own)) <= 100
     result.stdout.fnmatch_lines(["132 metrics of 11 tests: 132 pass", "all metrics: pytest --perf -v*"])
+    project.runpytest_inprocess("--perf", "-q").stdout.no_fnmatch_line("all metrics: *")
     verbose = project.runpytest_inprocess("--perf", "-v")
     table = verbose.outlines[verbose.outlines.index("132 metrics of 11 tests: 132 pass") - 132 - 11 - 1 :]
     assert table[0].split() == ["metric", "value", "against", "change", "verdict"]
