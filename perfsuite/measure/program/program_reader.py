@@ -14,6 +14,9 @@ from perfsuite.measure.hlo.runs import Runs, runs_of
 from perfsuite.measure.hlo.trip_counts import trip_counts
 from perfsuite.measure.program.program import NAME, DonatedArgument, Fusion, Operation, Origin, Product, Program
 
+_COSTS = {"flops": "flops", "bytes accessed": "bytes", "transcendentals": "transcendentals"}
+"""XLA's names of costs, and those of the fields of `Cost`."""
+
 _CONTROL = frozenset(("while", "conditional", "call", "async-start"))
 """Instructions that run the computations that they call, instruction by instruction."""
 
@@ -79,23 +82,12 @@ def read_program(
     kernels = list(_placed(module, runs, lambda op: op.calls if op.opcode in _CONTROL else ()))
     collectives = tuple(_collectives(everything))
     unestimated = _operations(everything, _unestimated)
-
-    def counted(name: str, field: str) -> float | None:
-        """A cost with the runs of loops, which XLA's own leaves out."""
-        if unestimated:
-            return None
-        if not counts and name in cost:
-            return max(cost[name], 0.0)
-        first, all_runs = getattr(once.total(), field), getattr(model.total(), field)
-        # What the model has otherwise than the compiler is in the loops as it is elsewhere.
-        beside = max(cost.get(name, first), 0.0) - first
-        return float(round(all_runs + (beside * all_runs / first if first else beside)))
-
+    costs = dict.fromkeys(_COSTS) if unestimated else _costs(cost, once, model)
     return Program(
         **{field.name: getattr(origin, field.name) for field in dataclasses.fields(origin)},
-        flops=counted("flops", "flops"),
-        bytes_accessed=counted("bytes accessed", "bytes"),
-        transcendentals=counted("transcendentals", "transcendentals"),
+        flops=costs["flops"],
+        bytes_accessed=costs["bytes accessed"],
+        transcendentals=costs["transcendentals"],
         argument_bytes=memory["argument_size_in_bytes"],
         output_bytes=memory["output_size_in_bytes"],
         temp_bytes=memory["temp_size_in_bytes"],
@@ -129,6 +121,23 @@ def read_program(
         ),
         unestimated=unestimated,
     )
+
+
+def _costs(cost: Mapping[str, float], once: CostModel, model: CostModel) -> dict[str, float | None]:
+    """XLA's costs with the runs of loops, which its own leave out.
+
+    `once` counts the body of a loop once, `model` as often as it runs.
+    """
+    costs: dict[str, float | None] = {}
+    for name, field in _COSTS.items():
+        if not model.counts and name in cost:
+            costs[name] = max(cost[name], 0.0)
+            continue
+        first, all_runs = getattr(once.total(), field), getattr(model.total(), field)
+        # What the model has otherwise than the compiler is in the loops as it is elsewhere.
+        beside = max(cost.get(name, first), 0.0) - first
+        costs[name] = float(round(all_runs + (beside * all_runs / first if first else beside)))
+    return costs
 
 
 def _placed(module: Module, runs: Runs, calls: Callable[[Instruction], Iterable[str]]) -> Iterator[_Placed]:
