@@ -70,12 +70,12 @@ def percent(share: float, digits: int = 3) -> str:
 
 
 def change(share: float | None, digits: int = 2) -> str:
-    """A relative change: `+7 %`; `x 12` from ten times on; `-99.9 %`; `from 0`; empty for None."""
+    """A relative change: `+7 %`; `x 12` from ten times on, `x -12` too; `-99.9 %`; `from 0`; empty for None."""
     if share is None:
         return ""
     if math.isinf(share):
         return "from 0"
-    if share >= 9:
+    if share >= 9 or share <= -11:
         return f"x {number(share + 1)}"
     # Near -100 % two digits would not show what is left.
     return percent(share, 4 if share < -0.985 else digits)

@@ -73,6 +73,8 @@ def test_a_percentage_has_its_sign_and_three_digits(share, text):
         (0.0234567, "+2.3 %"),
         (8.9, "+890 %"),
         (11.0, "x 12"),
+        (-13.0, "x -12"),
+        (-1e30, "x -1e+30"),
         (math.inf, "from 0"),
         (-0.5, "-50 %"),
         (-0.999, "-99.9 %"),
