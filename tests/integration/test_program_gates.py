@@ -47,7 +47,7 @@ def test_a_program_that_needs_more_memory_than_there_is_fails_with_the_compilers
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(
         [
-            "*BudgetExceeded: the compiler for tpu-v5e refused the program: Ran out of memory*",
+            "*BudgetExceeded: the compiler for tpu-v5e refused the program: *Ran out of memory*",
             "*lambda refused @ tpu-v5e *1 *fail",
         ]
     )

@@ -12,6 +12,7 @@ import dataclasses
 import functools
 import gc
 import itertools
+import os
 import sys
 import threading
 import traceback
@@ -43,6 +44,14 @@ TRACING = {
     (partial_eval.__name__, "trace_to_jaxpr_nocache"),  # from jax 0.11 on
 }
 """The function that runs a Python function to make a program of it."""
+
+_BINDING = ("_pjit_call_impl", "_pjit_call_impl_python")
+"""Functions of `jax._src.pjit` that run a program and know its `name` and its `jaxpr`."""
+
+_ITERATING = ("_iter", "_chunk_iter")
+"""Generators of `jax._src.array`, and functions that return one: `for row in array` runs them."""
+
+_JAX = os.path.join(os.path.dirname(jax.__file__), "")
 
 _PLACING = ("jax._src.interpreters.pxla", "cc_shard_arg")
 
@@ -144,6 +153,32 @@ def _unless_moved() -> Iterator[None]:
     """End what uses a name that JAX has moved, or a function of JAX's that takes other arguments now."""
     with contextlib.suppress(AttributeError, KeyError, TypeError):
         yield
+
+
+@dataclasses.dataclass(frozen=True)
+class BoundProgram:
+    """The program that JAX binds under a transformation. `of_jax` says that JAX defined the function, or that nobody
+    gave it a name.
+    """
+
+    name: str
+    of_jax: bool
+
+
+def bound_program(frame: FrameType) -> BoundProgram | None:
+    """The program that a frame of JAX's binds; `None` for other frames."""
+    if frame.f_code.co_name not in _BINDING or frame.f_globals.get("__name__") != "jax._src.pjit":
+        return None
+    held = frame.f_locals
+    filename = held["jaxpr"].jaxpr.debug_info.func_filename
+    return BoundProgram(held["name"], filename is None or filename.startswith(_JAX))
+
+
+def iterates_over_array(frame: FrameType) -> bool:
+    """Whether a frame of JAX's is that of `for row in array`."""
+    name = frame.f_code.co_qualname
+    outermost = name.partition(".")[0]
+    return "__iter__" in name or (frame.f_globals.get("__name__") == "jax._src.array" and outermost in _ITERATING)
 
 
 def repairs(frame: FrameType) -> list[Callable[[], None]]:

@@ -11,23 +11,16 @@ When JAX moves a name, `tests/measure/compat/test_program_runs.py` fails and say
 
 import contextlib
 import dataclasses
-import os
 import sys
 import threading
 from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any, TypeAlias
 
-import jax
 from jax._src import api, config
 from jax._src.interpreters import pxla
 
 from perfsuite.measure.compat import jax_stack
-
-_JAX = os.path.join(os.path.dirname(jax.__file__), "")
-
-_BINDING = ("_pjit_call_impl", "_pjit_call_impl_python")
-"""Functions of `jax._src.pjit` that run a program and know its `name` and its `jaxpr`."""
 
 Hook: TypeAlias = Callable[[Any, tuple, dict[str, Any], FrameType], None]
 """Gets a jitted function whose program JAX's fast path has run, its arguments, and the frame that called it."""
@@ -124,8 +117,8 @@ def _fast_run(jitted: Any, frame: FrameType) -> ProgramRun:
     function = getattr(jitted, "__wrapped__", None)
     if function is not None:
         return ProgramRun(_said(jitted.__name__), jax_stack.belongs_to_jax(function), frame)
-    if (bound := _bound(frame)) is not None:
-        return ProgramRun(bound[0], _of_jax(bound[1]), frame)
+    if (bound := jax_stack.bound_program(frame)) is not None:
+        return ProgramRun(_said(bound.name), bound.of_jax, frame)
     executable = getattr(frame.f_locals.get("self"), "_executable", None)  # of a `Compiled`
     return ProgramRun(_said(getattr(getattr(executable, "unsafe_call", None), "name", "?")), False, frame)
 
@@ -137,23 +130,10 @@ def _slow_run(executable: Any, frame: FrameType) -> ProgramRun:
         if jax_stack.misses_fast_path(outer) and (function := outer.f_locals.get("fun")) is not None:
             of_jax = jax_stack.belongs_to_jax(function)
             break
-        if (bound := _bound(outer)) is not None:
-            of_jax = _of_jax(bound[1])
+        if (bound := jax_stack.bound_program(outer)) is not None:
+            of_jax = bound.of_jax
         outer = outer.f_back
     return ProgramRun(_said(executable.name), of_jax, frame)
-
-
-def _bound(frame: FrameType) -> tuple[str, Any] | None:
-    """The name and the jaxpr of the program that a frame of JAX's binds."""
-    if frame.f_code.co_name not in _BINDING or frame.f_globals.get("__name__") != "jax._src.pjit":
-        return None
-    return _said(frame.f_locals["name"]), frame.f_locals["jaxpr"]
-
-
-def _of_jax(jaxpr: Any) -> bool:
-    """Whether JAX defined the function that was traced, or made one without a name."""
-    filename = jaxpr.jaxpr.debug_info.func_filename
-    return filename is None or filename.startswith(_JAX)
 
 
 def _said(name: str) -> str:

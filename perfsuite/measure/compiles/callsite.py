@@ -100,8 +100,10 @@ def on_stack(frame: FrameType) -> CallSite:
     if site is None:
         site = _through(library) if library else CallSite()
         site = dataclasses.replace(site, function=function, eager=jax_stack.belongs_to_jax(function))
-    # Under `filter_grad` and its like, the user called that.
-    site = dataclasses.replace(site, eager=site.eager or jax_stack.belongs_to_jax(function))
+    # Under `filter_grad` and its like, the user called that. In a backward pass nobody calls the function any more.
+    bound = next(filter(None, map(jax_stack.bound_program, library)), None) if function is None else None
+    eager = site.eager or jax_stack.belongs_to_jax(function) or (bound is not None and bound.of_jax)
+    site = dataclasses.replace(site, eager=eager)
     # An operation that a library runs by itself is the user's to move: the message names the function that leads to it.
     leading = _leading(user) if site.eager else user
     return dataclasses.replace(
@@ -276,10 +278,8 @@ def _through(library: list[FrameType]) -> CallSite:
     named |= {"kwargs": held.get(keywords, {})} if keywords else {}
     # What jax.grad and its like are called with is traced.
     statics = Statics() if _module_of(function) == "jax._src.api" else None
-    name = function.f_code.co_name
-    # `for x in array` runs a generator of JAX's.
-    iterates = "__iter__" in function.f_code.co_qualname or name == "_chunk_iter"
-    return CallSite(named=named, through="__iter__" if iterates else name, statics=statics)
+    through = "__iter__" if jax_stack.iterates_over_array(function) else function.f_code.co_name
+    return CallSite(named=named, through=through, statics=statics)
 
 
 def _passes_on(frame: FrameType) -> bool:

@@ -11,6 +11,9 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Final
 
+import jaxlib
+from packaging.version import Version
+
 from perfsuite.measure.hlo.hlo_module import Computation, Instruction, Module, Shape
 from perfsuite.measure.hlo.product_flops import product_flops
 from perfsuite.measure.hlo.trip_counts import Place
@@ -28,7 +31,8 @@ _TRANSCENDENTAL: Final = {
 _PRODUCTS: Final = ("dot", "convolution")
 _REDUCTIONS: Final = ("map", "reduce", "reduce-window", "scatter", "select-and-scatter")
 _FREE: Final = {"add-dependency", "after-all", "bitcast", "constant", "domain", "get-tuple-element", "parameter"}
-_POINTER_BYTES: Final = 8
+_POINTER_BYTES: Final = 4 if Version(jaxlib.__version__) >= Version("0.11.2") else 8
+"""What XLA counts on the CPU, as compiled programs of 0.11.1 and 0.11.2 say."""
 _TPU_BLOCK: Final = 512
 """The bytes of the smallest array of a TPU; a table of pointers is whole blocks."""
 _FLAG_BYTES: Final = 4096

@@ -153,10 +153,12 @@ def test_every_target_compiles_and_says_how_much_memory_it_has(name, tmp_path):
         compile_for(known, HUGE)
     assert failure.value.out_of_memory
     assert not isinstance(failure.value, CompilerCrashed)
-    assert failure.value.details.startswith("RESOURCE_EXHAUSTED: Ran out of memory on HBM")
-    assert failure.value.reason.startswith("Ran out of memory on HBM")
+    # libtpu 0.0.50 puts the number of the error first: "E1000: CompileTimeHbmOom: ".
+    assert re.match("RESOURCE_EXHAUSTED: (E1000: \\w+: )?Ran out of memory on HBM", failure.value.details)
+    assert failure.value.reason == failure.value.details.removeprefix("RESOURCE_EXHAUSTED: ").partition("\n")[0]
     (available,) = re.findall(r"available HBM \(([\d.]+)G\)", failure.value.reason)
-    assert float(available) == round(known.memory_bytes / 2**30, 2)
+    # libtpu 0.0.50 keeps 10 MB more for itself than 0.0.42, of three targets.
+    assert float(available) == pytest.approx(known.memory_bytes / 2**30, abs=0.016)
     assert str(failure.value) == f"the compiler for {name} refused the program: {failure.value.reason}"
 
 
