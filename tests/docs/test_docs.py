@@ -106,7 +106,7 @@ def test_no_page_is_left_out_for_want_of_chex():
 @alone
 def test_a_gate_that_failed_and_the_history_of_its_baselines_print_what_their_pages_say(pytester, monkeypatch, capsys):
     # With pytest's cache: it has the programs that were saved.
-    pytester.makeini("[pytest]\naddopts = --perf-seconds=5 --perf-processes=1\n")
+    pytester.makeini("[pytest]\naddopts = --perf-seconds=20 --perf-processes=1\n")
     found = blocks(read(GATE_FAILED))
     saved, gated = (block.text for block in found if block.language == "python")
     for name in ("GIT_CONFIG_GLOBAL", "GIT_CONFIG_SYSTEM"):
