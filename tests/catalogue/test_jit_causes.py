@@ -15,6 +15,8 @@ import pytest
 from jax.experimental.layout import Format, Layout
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from perfsuite.measure.compat import jax_stack
+
 from .catalogue import Case, Catalogue
 
 causes = Catalogue()
@@ -499,6 +501,8 @@ USER_CONTEXT = jax.make_user_context(None)
 
 @entry("JAX documentation of make_user_context", "user context", "was 1, is 2", "Set it once, before warming")
 def another_value_of_a_user_context():
+    if not jax_stack.context_values():
+        pytest.skip("jax 0.10.0 does not name what its cache of traces depends on")
     step = jax.jit(lambda x: x * 2)
 
     def under(value):
