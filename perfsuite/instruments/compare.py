@@ -23,6 +23,9 @@ _SEVERITY: tuple[Verdict, ...] = (
     "fail", "inconclusive", "not comparable", "new", "improved", "recorded", "pass", "info"
 )  # fmt: skip
 
+EXPLAINING = 0.5
+"""Operations on the device are named as the cause when what they grew by is this share of the overhead, or more."""
+
 
 class CompareInstrument(Instrument):
     def compare(
@@ -84,11 +87,11 @@ class CompareInstrument(Instrument):
     def _why(self, pair: Pair, comparison: Comparison) -> tuple[str, str]:
         """The likely cause; or, where none is found, what is known."""
         us = max(comparison.candidate_median_us, comparison.reference_median_us)
-        traced, grew = self._tracing.compared(pair.candidate, pair.reference, us)
+        traced, grown_us = self._tracing.compared(pair.candidate, pair.reference, us)
         group = self._session.group
         last = "" if group is None else group.last_to_return[0]  # of the candidate's samples
         cause, unknown = _on_the_host(pair, comparison)
-        if grew and not cause:
+        if not cause and grown_us >= EXPLAINING * comparison.overhead_us.value > 0:
             cause = "operations on the device take longer"
         said = "\n".join(filter(None, [cause or unknown, last, traced]))
         return (said, "") if cause else ("", said)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 from perfsuite.measure.call import Call
-from perfsuite.measure.profiler.trace_growth import grew, where_time_went
+from perfsuite.measure.profiler.trace_growth import growth_us, where_time_went
 from perfsuite.measure.profiler.trace_recording import Traced, affordable_runs, profiles, trace_block, trace_call
 from perfsuite.measure.profiler.traces import NothingRanError, Trace
 from perfsuite.measure.timing.scaling import MakeCall
@@ -75,19 +75,21 @@ class Tracing:
             yield traced
         self._record(name, folder, traced.trace)
 
-    def compared(self, candidate: Call, reference: Call, us: float) -> tuple[str, bool]:
-        """What takes longer in a call than in its reference, and whether an operation does.
+    def compared(self, candidate: Call, reference: Call, us: float) -> tuple[str, float]:
+        """What takes longer in a call than in its reference, and by how many microseconds a run its operations do.
 
         A run of the longer call takes about `us`.
         """
-        grown: list[str] = []
+        grown_us = 0.0
 
         def words() -> str:
+            nonlocal grown_us
             now, before = profiles(candidate, reference, us=us)
-            grown.extend(grew(before, now))
+            grown_us = growth_us(before, now)
             return where_time_went(before, now, f"{reference.label} -> {candidate.label}")
 
-        return _unless_it_fails(words), bool(grown)
+        said = _unless_it_fails(words)
+        return said, grown_us
 
     def longest(self, call: Call, us: float) -> str:
         """What a call spends its time on."""

@@ -74,6 +74,11 @@ def grew(before: Profile, after: Profile) -> list[str]:
     return lines
 
 
+def growth_us(before: Profile, after: Profile) -> float:
+    """By how many microseconds a run the operations grew that `grew` names: a sum over devices and threads."""
+    return sum(now.us - then.us for then, now in _grown(before, after))
+
+
 def where_time_went(before: Profile | None, after: Profile, of: str = "") -> str:
     """What grew between two profiles, or the longest operations of one. `of` names what is compared."""
     head = f"traced, a run ({of})" if of else "traced, a run"

@@ -1,6 +1,6 @@
 """`measure.profiler.trace_growth`: which operations take longer than before."""
 
-from perfsuite.measure.profiler.trace_growth import grew, profile_of, where_time_went
+from perfsuite.measure.profiler.trace_growth import grew, growth_us, profile_of, where_time_went
 
 
 def test_growth_is_per_run_and_the_most_grown_comes_first(steps):
@@ -11,6 +11,8 @@ def test_growth_is_per_run_and_the_most_grown_comes_first(steps):
         "jit_step: sort: 0 -> 30 us a run (+30), 0 -> 1 time",
         "jit_step: dot: 100 -> 120 us a run (+20), 1 -> 2 times",
     ]
+    assert growth_us(profile_of(before), profile_of(after)) == 90
+    assert growth_us(profile_of(after), profile_of(after)) == 0
 
 
 def test_operations_that_are_only_numbered_anew_or_hardly_slower_did_not_grow(steps):
