@@ -179,4 +179,4 @@ def resident_bytes() -> int:
 
 
 if __name__ == "__main__":
-    print(json.dumps(first_runs(work(sys.argv[1]))))
+    print(json.dumps(first_runs(work(sys.argv[1], samples=int(sys.argv[2])))))

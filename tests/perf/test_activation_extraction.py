@@ -37,6 +37,8 @@ from .extraction_work import VARIANTS, difference, resident_bytes, work
 
 ROUNDING = {"small": 1e-5, "full": 3e-2}
 """Greatest difference between two paths, as a share of a sample's size: of float32, and of bfloat16."""
+FIRST_SAMPLES = {"small": 1000, "full": 2000}
+"""Texts of a first run; the lab note has 2000."""
 STEPS = list(itertools.pairwise(VARIANTS))
 
 
@@ -47,7 +49,7 @@ def shallow(size, **changes):
 
 
 def test_first_run_over_the_seeds_extraction(perf):
-    """2000 texts, compiles included, each path in turn by a process that has compiled nothing."""
+    """Compiles included, each path in turn by a process that has compiled nothing."""
     if jax.default_backend() == "tpu":
         pytest.skip("a TPU serves one process at a time, and this one has it")
     environment = {
@@ -56,7 +58,7 @@ def test_first_run_over_the_seeds_extraction(perf):
         "JAX_PLATFORMS": jax.default_backend(),
         "XLA_PYTHON_CLIENT_PREALLOCATE": "false",
     }
-    command = [sys.executable, extraction_work.__file__, perf.size]
+    command = [sys.executable, extraction_work.__file__, perf.size, str(FIRST_SAMPLES[perf.size])]
     done = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=1200)
     assert done.returncode == 0, done.stderr
     metrics = json.loads(done.stdout.splitlines()[-1])

@@ -74,7 +74,7 @@ def test_cached_generation_over_the_uncached_baseline(perf, model):
     for count in counts[:-1]:
         np.testing.assert_array_equal(model.call(generate, count).run(), longest[:, :count])
 
-    uncached, cached = rounds(model, counts, 3 if perf.size == "full" else 9, STRIDE[perf.size])
+    uncached, cached = rounds(model, counts, 3, STRIDE[perf.size])
     whole = float(np.median([seconds(seeds.run) for _ in range(5)]))
     perf.record("uncached at 15 tokens, generated at once", whole, unit="s", kind="info")
     for count, slow, fast in zip(counts, uncached.T, cached.T, strict=True):

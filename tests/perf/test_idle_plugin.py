@@ -26,7 +26,7 @@ for plugin in sys.stdin:
 import pytest takes longer than all the rest, and is the same on both sides."""
 
 
-@pytest.mark.perf(seconds=25)
+@pytest.mark.perf(seconds=15)
 def test_an_idle_plugin_adds_less_than_half_of_an_empty_session(perf, tmp_path):
     (tmp_path / "test_nothing.py").write_text("def test_nothing(): pass")
     # Alone, so that no other plugin has imported for it what it needs.

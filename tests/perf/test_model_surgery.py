@@ -211,7 +211,7 @@ def test_start_up_of_bert_base(perf):
     """The lab note's table: the phases one after the other, and all in one program, where they cost time while tracing."""
     config = bert(12, perf.size)
     eager, tracing = Clock(), Clock()
-    for _ in range(4):
+    for _ in range(3):
         by_hand = start_by_hand(config, eager)
     for phase, (_, *later) in eager.ms.items():  # the first time compiles
         perf.record(f"eager {phase}", statistics.median(later), unit="ms", kind="info")
