@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from promise.calibration_table import BETWEEN, table
+from support.libtpu_needed import UNAVAILABLE, needs_libtpu
 from support.markdown_blocks import DOCS, ROOT, anchors, blocks, difference, links, pages
 
 import perfsuite
@@ -26,6 +27,8 @@ else:
 
 ALL = sorted(DOCS.rglob("*.md"))
 GATE_FAILED = DOCS / "a_gate_failed.md"
+PALLAS = DOCS / "instruments" / "pallas.md"
+WITHOUT_LIBTPU = {PALLAS} if UNAVAILABLE else set()
 IN_A_TEST_OF_THEIR_OWN = {DOCS / "tutorial.md", GATE_FAILED}
 alone = pytest.mark.alone
 
@@ -39,7 +42,7 @@ def python_of(page: Path) -> str:
     return "\n\n".join(block.text for block in blocks(read(page)) if block.language == "python" and not block.file)
 
 
-LEFT_OUT = IN_A_TEST_OF_THEIR_OWN | WITHOUT_CHEX
+LEFT_OUT = IN_A_TEST_OF_THEIR_OWN | WITHOUT_CHEX | WITHOUT_LIBTPU
 MODULES = {page: code for page in ALL if page not in LEFT_OUT and (code := python_of(page))}
 PERF_TESTS = {page: code for page, code in MODULES.items() if "def test_" in code}
 SCRIPTS = {page: code for page, code in MODULES.items() if page not in PERF_TESTS}
@@ -101,6 +104,15 @@ def test_perf_tests_pass_and_fail_as_their_pages_say(project, monkeypatch):
 @pytest.mark.skipif(bool(WITHOUT_CHEX), reason="chex is not installed, which docs/migrating.md is run with")
 def test_no_page_is_left_out_for_want_of_chex():
     assert DOCS / "migrating.md" in PERF_TESTS
+
+
+@needs_libtpu
+def test_a_kernel_without_an_estimate_is_named_as_its_page_says(project):
+    project.makepyfile(test_pallas=python_of(PALLAS))
+    printed = project.runpytest_inprocess("--perf", "-k", "without_an_estimate")
+    printed.assert_outcomes(passed=1, deselected=2)
+    shown = [block.text for block in blocks(read(PALLAS)) if block.language == "text"]
+    assert (missing := difference(shown[0], printed.stdout.str())) is None, missing
 
 
 @alone

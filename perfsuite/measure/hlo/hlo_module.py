@@ -72,7 +72,8 @@ class Instruction:
     that it refers to, in the order of the text. `attributes` are those without a field here, as the text has them.
     `literal` is the value of a constant integer. The rest is from `backend_config`, of which nothing else is kept:
     `estimated_cycles` is the TPU compiler's own metric, `trip_count` how often a loop runs where the CPU's compiler
-    knows it, `cost_estimate` what the author of a Pallas kernel says of its cost.
+    knows it, `cost_estimate` what the author of a Pallas kernel says of its cost. Of a custom call for a TPU,
+    `vmem_bytes` is what it takes of the memory on the chip, `vmem_limit_bytes` what its author lets it take.
     """
 
     name: str
@@ -92,6 +93,8 @@ class Instruction:
     literal: int | None = None
     trip_count: int | None = None
     cost_estimate: Mapping[str, int] | None = None
+    vmem_bytes: int | None = None
+    vmem_limit_bytes: int | None = None
 
 
 @dataclasses.dataclass(frozen=True)

@@ -32,6 +32,12 @@ class NumberedText:
     text: str
     stacks: Mapping[int, Stack]
 
+    def named(self, op_name: str) -> tuple[Stack, ...]:
+        """The stacks of the operations with this name, as the compiler has it in its messages."""
+        start = f'loc("{op_name}"("{_FILE_OF_NUMBERS}"("{_FILE_OF_NUMBERS}":'
+        numbers = re.findall(rf"{re.escape(start)}(\d+):0\)", self.text)
+        return tuple(self.stacks[int(number)] for number in numbers)
+
 
 def number_locations(text: str) -> NumberedText:
     """Take the locations out of what `Lowered.as_text(debug_info=True)` printed. Names of operations stay."""

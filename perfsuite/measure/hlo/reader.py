@@ -38,6 +38,11 @@ _TRIPS: Final = re.compile(r'"known_trip_count":\s*+\{"n":\s*+"?([0-9]{1,18})')
 _ESTIMATE: Final = re.compile(r'"cost_estimate":\s*+\{([^{}]*+)\}')
 _COST: Final = re.compile(r'"(flops|transcendentals|bytes_accessed)":\s*+"?([0-9]{1,30})')
 _CYCLES: Final = re.compile(r'"estimated_cycles":\s*+"?(-?[0-9]{1,18})')
+_SCOPED: Final = {
+    "vmem_bytes": re.compile(r'"used_scoped_memory_configs":\s*+\[([^][]*+)\]'),
+    "vmem_limit_bytes": re.compile(r'"scoped_memory_configs":\s*+\[([^][]*+)\]'),
+}
+_IN_VMEM: Final = re.compile(r'"memory_space":\s*+"1"[^{}]*?"size":\s*+"([0-9]{1,18})"')
 _INDEX: Final = r"(?:[0-9]{1,9}+(?![0-9])[, ]*+)*+"
 _ALIAS: Final = re.compile(rf"\{{{_INDEX}\}}: \(([0-9]{{1,9}}), \{{({_INDEX})\}}(?:, (?:may|must)-alias)?\)")
 
@@ -207,6 +212,8 @@ class _ModuleReader(Scanner):
             key, value, start, at = self.attribute(attribute)
             if key == "backend_config":
                 fields |= _configured(value)
+                if opcode == "custom-call":
+                    fields |= _vmem(value)
             elif key == "metadata":
                 fields["op_name"], fields["stack"] = self.metadata.get(value) or self.described(value)
             elif key in _CALLS:
@@ -247,6 +254,18 @@ def _configured(value: str) -> dict[str, Any]:
         if at >= 0 and (found := pattern.match(value, at)):
             costs = {key: int(amount) for key, amount in _COST.findall(found[1])}
             fields[field] = costs if field == "cost_estimate" else int(found[1])
+    return fields
+
+
+def _vmem(value: str) -> dict[str, int]:
+    """What `backend_config` says of the memory on a TPU's chip, by the fields of `Instruction`."""
+    fields: dict[str, int] = {}
+    for field, pattern in _SCOPED.items():
+        at = value.find(pattern.pattern.partition(":")[0])
+        if at >= 0 and (found := pattern.match(value, at)):
+            sizes = _IN_VMEM.findall(found[1])
+            if sizes or field == "vmem_bytes":
+                fields[field] = sum(map(int, sizes))
     return fields
 
 

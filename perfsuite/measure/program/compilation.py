@@ -5,6 +5,7 @@ import hashlib
 import itertools
 import json
 import os
+import re
 import time
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,14 +18,20 @@ from perfsuite.measure import progress
 from perfsuite.measure.call import Call
 from perfsuite.measure.compat import jax_stack
 from perfsuite.measure.hlo.hlo_module import Stack
-from perfsuite.measure.hlo.locations import number_locations, restoring
+from perfsuite.measure.hlo.locations import NumberedText, number_locations, restoring
 from perfsuite.measure.hlo.reader import parse_hlo
 from perfsuite.measure.program.lowering import LoweredCall, lower_call
-from perfsuite.measure.program.program import DonatedArgument, Origin, Program
+from perfsuite.measure.program.program import DonatedArgument, Origin, Program, place_of
 from perfsuite.measure.program.program_reader import read_program, source_of
 from perfsuite.measure.serialise import made, plain
 from perfsuite.measure.targets import cache as facts_cache
-from perfsuite.measure.targets.target_compiler import CompilerOutput, compile_for, configuration, output_of
+from perfsuite.measure.targets.target_compiler import (
+    CompileFailed,
+    CompilerOutput,
+    compile_for,
+    configuration,
+    output_of,
+)
 from perfsuite.measure.targets.target_worker import cost_analysis, memory_statistics
 from perfsuite.measure.targets.targets import Rates, Target, peak_rates
 from perfsuite.measure.targets.targets import target as target_of
@@ -33,6 +40,8 @@ _FORMAT = 2
 """Part of every key of the present device's programs: raised when what an entry holds changes."""
 
 _INSTRUMENTS = os.path.dirname(os.path.dirname(__file__)) + os.sep
+
+_OP_NAME = re.compile(r'\bop_name="([^"]*)"')
 
 REMEMBERED_SECONDS = 5.0
 """The seconds of a compile that takes at least as long are kept, to tell a person who waits for the next one."""
@@ -135,8 +144,18 @@ def _output_for(
     numbered = number_locations(lowered.text)
     options = jax_stack.compiler_options(lowered.lowered)
     text = numbered.text.encode()
-    output = compile_for(target, text, partitions=lowered.partitions, chips=chips, cache=cache, options=options)
+    try:
+        output = compile_for(target, text, partitions=lowered.partitions, chips=chips, cache=cache, options=options)
+    except CompileFailed as error:
+        error.where = _where(error.details, numbered)
+        raise
     return output, numbered.stacks
+
+
+def _where(message: str, numbered: NumberedText) -> str:
+    """The lines of the operations that a compiler's message names."""
+    stacks = [stack for name in _OP_NAME.findall(message) for stack in numbered.named(name)]
+    return ", ".join(dict.fromkeys(place_of(frame) for stack in stacks if (frame := source_of(stack))))
 
 
 def _output_here(lowered: LoweredCall, cache: Path | None) -> CompilerOutput:

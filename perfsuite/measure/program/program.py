@@ -107,6 +107,18 @@ class Product(Operation):
 
 
 @dataclasses.dataclass(frozen=True)
+class Kernel(Operation):
+    """A kernel of the user's, such as one of Pallas. `what` is its name.
+
+    `vmem_bytes` is what it takes of VMEM, the memory on a TPU's chip; None where the compiler does not say.
+    `vmem_limit_bytes` is what `CompilerParams(vmem_limit_bytes=)` lets it take, None for the compiler's default.
+    """
+
+    vmem_bytes: int | None
+    vmem_limit_bytes: int | None
+
+
+@dataclasses.dataclass(frozen=True)
 class DonatedArgument:
     """An argument that the caller gives away.
 
@@ -183,13 +195,14 @@ class Program(Origin):
     collectives: tuple[Operation, ...]
     resharding: tuple[Operation, ...]
     custom_calls: tuple[Operation, ...]
+    kernels: tuple[Kernel, ...]
     copies: tuple[Operation, ...]
     transposes: tuple[Operation, ...]
     host_transfers: tuple[Operation, ...]
     estimated_cycles: int
     at_least: tuple[Operation, ...]
     at_most: tuple[Operation, ...]
-    unestimated: tuple[Operation, ...]
+    unestimated: tuple[Kernel, ...]
 
     @property
     def peak_bytes(self) -> int:
@@ -205,6 +218,11 @@ class Program(Origin):
             "temporaries": self.temp_bytes,
             "code": self.code_bytes,
         }
+
+    @property
+    def vmem_bytes(self) -> int | None:
+        """What the kernel that takes most of VMEM takes; None without a kernel whose share is known."""
+        return max((kernel.vmem_bytes for kernel in self.kernels if kernel.vmem_bytes is not None), default=None)
 
     @property
     def fits(self) -> bool | None:

@@ -26,15 +26,19 @@ def program_differences(before: Program, after: Program) -> str:
 
 def _difference_lines(before: Program, after: Program) -> Iterator[str]:
     was, now = gated_facts(before), gated_facts(after)
-    changed = [name for name in was if was[name] != now[name]]
+    changed = [name for name in dict.fromkeys((*was, *now)) if was.get(name) != now.get(name)]
     if not changed:
         return
     for name in changed:
-        relative = f" ({now[name] / was[name] - 1:+.2%})" if was[name] else ""
-        yield f"{name}: {number(was[name])} -> {number(now[name])}{relative}"
+        yield f"{name}: {_change(was.get(name), now.get(name))}"
     for group in ("collectives", "host_transfers", "custom_calls", "products", "copies", "transposes", "fusions"):
         yield from _new_and_gone(getattr(before, group), getattr(after, group))
     yield from _unfused(before, after)
+
+
+def _change(before: float | None, after: float | None) -> str:
+    shown = " -> ".join("not known" if value is None else number(value) for value in (before, after))
+    return f"{shown} ({after / before - 1:+.2%})" if before and after is not None else shown
 
 
 def _new_and_gone(before: tuple[Operation, ...], after: tuple[Operation, ...]) -> Iterator[str]:

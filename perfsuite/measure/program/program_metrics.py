@@ -18,6 +18,7 @@ _FACTS: tuple[tuple[str, str, Kind], ...] = (
     ("transcendentals", "operations", "size"),
     ("bytes accessed", "bytes", "size"),
     ("peak bytes", "bytes", "size"),
+    ("vmem bytes", "bytes", "size"),
     ("argument bytes", "bytes", "size"),
     ("output bytes", "bytes", "size"),
     ("temp bytes", "bytes", "size"),
@@ -79,6 +80,10 @@ def _metric(program: Program, value: Any, name: str, unit: str, kind: Kind) -> M
     elif name in ("bytes accessed", "collective bytes"):
         parts = program.operations if name == "bytes accessed" else program.collectives
         amounts = [(part, part.bytes * part.runs) for part in parts]
+    elif name == "vmem bytes":
+        # Kernels of one part do not hold their memory at the same time.
+        largest = {kernel.part: kernel for kernel in sorted(program.kernels, key=lambda kernel: kernel.vmem_bytes or 0)}
+        amounts = [(kernel, kernel.vmem_bytes or 0) for kernel in largest.values()]
     detail, places = (program.memory_use, None) if name == "peak bytes" else _detail(amounts)
     return Metric(
         f"{program.label} {name}",

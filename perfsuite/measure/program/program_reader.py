@@ -12,7 +12,7 @@ from perfsuite.measure.hlo.hlo_module import Frame, Instruction, Module, Shape
 from perfsuite.measure.hlo.product_flops import product_flops
 from perfsuite.measure.hlo.runs import Runs, runs_of
 from perfsuite.measure.hlo.trip_counts import trip_counts
-from perfsuite.measure.program.program import NAME, DonatedArgument, Fusion, Operation, Origin, Product, Program
+from perfsuite.measure.program.program import NAME, DonatedArgument, Fusion, Kernel, Operation, Origin, Product, Program
 
 _COSTS = {"flops": "flops", "bytes accessed": "bytes", "transcendentals": "transcendentals"}
 """XLA's names of costs, and those of the fields of `Cost`."""
@@ -81,7 +81,8 @@ def read_program(
     everything = list(_placed(module, runs, lambda op: op.calls))
     kernels = list(_placed(module, runs, lambda op: op.calls if op.opcode in _CONTROL else ()))
     collectives = tuple(_collectives(everything))
-    unestimated = _operations(everything, _unestimated)
+    of_the_user = [placed for placed in everything if placed.op.custom_call_target in _KERNELS]
+    unestimated = tuple(_kernel(placed) for placed in of_the_user if placed.op.cost_estimate is None)
     costs = dict.fromkeys(_COSTS) if unestimated else _costs(cost, once, model)
     return Program(
         **{field.name: getattr(origin, field.name) for field in dataclasses.fields(origin)},
@@ -105,6 +106,7 @@ def read_program(
             each for each in collectives if each.what in _RESHARDS and _ASKED_FOR.isdisjoint(NAME.findall(each.op_name))
         ),
         custom_calls=_operations(everything, _custom_call),
+        kernels=tuple(_kernel(placed) for placed in of_the_user),
         copies=_operations(kernels, lambda op: "copy" if _only_copies(module, op) else None),
         transposes=_operations(everything, lambda op: "transpose" if op.opcode == "transpose" else None),
         host_transfers=_operations(everything, _host_transfer),
@@ -179,9 +181,17 @@ def _branches_differ(model: CostModel, op: Instruction) -> bool:
     return op.opcode == "conditional" and len({model.computation(name) for name in op.calls}) > 1
 
 
-def _unestimated(op: Instruction) -> str | None:
-    lacks = op.custom_call_target in _KERNELS and op.cost_estimate is None
-    return op.name.partition(".")[0] if lacks else None
+def _kernel(placed: _Placed) -> Kernel:
+    op = placed.op
+    return Kernel(
+        op.name.partition(".")[0],
+        op.op_name,
+        source_of(op.stack),
+        _bytes(op.shapes) + _bytes(placed.operands),
+        vmem_bytes=op.vmem_bytes,
+        vmem_limit_bytes=op.vmem_limit_bytes,
+        runs=placed.runs,
+    )
 
 
 def _fusion(module: Module, placed: _Placed) -> Fusion:

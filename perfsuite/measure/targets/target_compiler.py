@@ -45,6 +45,8 @@ _PASSING = ("UNAVAILABLE: ", "DEADLINE_EXCEEDED: ", "CANCELLED: ", "ABORTED: ", 
 
 _CODES = re.compile(r"\A(?:[A-Z]+(?:_[A-Z]+)*: )*")
 _REASON_CHARACTERS = 300
+_WHOLE_CHARACTERS = 2000
+"""The first paragraph of a compiler's message is whole up to here. Most of a longer one are an operation's operands."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,25 +69,30 @@ class CompilerOutput:
 class CompileFailed(MeasurementError):  # noqa: N818
     """The target's compiler refused the program.
 
-    `reason` is the first sentence or two of the compiler's message, `details` all of it. `out_of_memory` is true where
-    the program needs more of some memory than one device has.
+    `reason` is the first paragraph of the compiler's message, `details` all of it. `out_of_memory` is true where the
+    program needs more of some memory than one device has. `where` is the line of the operation that the compiler
+    names, empty where it names none.
     """
 
-    def __init__(self, target: str, reason: str, *, out_of_memory: bool = False, details: str = ""):
-        super().__init__(f"the compiler for {target} refused the program: {reason}")
+    def __init__(self, target: str, reason: str, *, out_of_memory: bool = False, details: str = "", where: str = ""):
+        super().__init__(target, reason)
         self.target = target
         self.reason = reason
         self.out_of_memory = out_of_memory
         self.details = details
+        self.where = where
+
+    def __str__(self) -> str:
+        at = f" at {self.where}" if self.where else ""
+        return f"the compiler for {self.target} refused the program{at}: {self.reason}"
 
 
 class CompilerCrashed(CompileFailed):
     """The target's compiler died over the program. `details` are the last lines that it wrote."""
 
-    def __init__(self, target: str, reason: str, *, details: str = ""):
-        super().__init__(target, reason, details=details)
-        written = f"; it wrote:\n{details}" if details else ""
-        self.args = (f"the compiler for {target} crashed: {reason}{written}",)
+    def __str__(self) -> str:
+        written = f"; it wrote:\n{self.details}" if self.details else ""
+        return f"the compiler for {self.target} crashed: {self.reason}{written}"
 
 
 def compile_for(
@@ -231,9 +238,16 @@ def _result(target: Target, entry: Mapping[str, Any] | None, *, cached: bool) ->
     if error is None:
         return output_of(entry, cached=cached)
     message = error["message"]
-    reason = _short(_CODES.sub("", message.strip()).partition("\n")[0]) or error["type"]
+    reason = _first_paragraph(_CODES.sub("", message.strip())) or error["type"]
     out_of_memory = message.startswith("RESOURCE_EXHAUSTED: ")
     return CompileFailed(target.name, reason, out_of_memory=out_of_memory, details=message)
+
+
+def _first_paragraph(text: str) -> str:
+    """In one line. The size and the limit are at its end, so a long one is cut in the middle."""
+    paragraph = " ".join(text.partition("\n\n")[0].split())
+    half = _WHOLE_CHARACTERS // 2
+    return paragraph if len(paragraph) <= 2 * half else f"{paragraph[:half]} ... {paragraph[-half:]}"
 
 
 def _short(text: str) -> str:

@@ -4,9 +4,14 @@ import jax
 import jax.numpy as jnp
 import pytest
 from jax.experimental import pallas
-from support.compiled_texts import compile_here_or_for, spec
+from jax.experimental.pallas import tpu as pltpu
+from support.compiled_texts import compile_here_or_for, jitted, spec
+from support.libtpu_needed import needs_libtpu
+from support.programs import program_of
 
+from perfsuite.measure.program.program_diff import program_differences
 from perfsuite.measure.program.program_metrics import metrics_of
+from perfsuite.measure.targets.target_compiler import CompileFailed
 
 SQUARE = spec(128, 128)
 UNKNOWN = {"flops", "transcendentals", "bytes accessed", "arithmetic intensity"}
@@ -32,6 +37,23 @@ def names(program):
     return {metric.name.removeprefix(f"{program.label} ") for metric in metrics_of(program)}
 
 
+def doubling(x, out):
+    out[...] = x[...] * 2
+
+
+def doubled(x, rows, **options):
+    block = pallas.BlockSpec((rows, 512), lambda i: (i, 0))
+    grid = (x.shape[0] // rows,)
+    call = pallas.pallas_call(
+        doubling, out_shape=x, grid=grid, in_specs=[block], out_specs=block, name="doubled", **options
+    )
+    return call(x)
+
+
+KERNEL_LINE = doubled.__code__.co_firstlineno + 6
+TALL = spec(8192, 512)
+
+
 def test_without_an_estimate_flops_and_bytes_are_unknown_and_the_kernel_is_named():
     program = program_with(None)
     assert (program.flops, program.bytes_accessed, program.transcendentals) == (None, None, None)
@@ -51,3 +73,55 @@ def test_with_an_estimate_it_counts_in_each_iteration(times):
     assert program.bytes_accessed > times * 10**6
     assert names(program) >= UNKNOWN
     assert program.unestimated == ()
+
+
+def test_in_the_interpreter_of_the_present_device_it_counts_without_an_estimate():
+    def interpreted(x, y):
+        shape = jax.ShapeDtypeStruct(x.shape, jnp.float32)
+        return pallas.pallas_call(product_kernel, out_shape=shape, interpret=True)(x, y)
+
+    program = compile_here_or_for(None, interpreted, SQUARE, SQUARE)
+    assert program.flops >= 2 * 128**3
+    assert (program.kernels, program.unestimated, program.vmem_bytes) == ((), (), None)
+
+
+@pytest.mark.parametrize("limit", [None, 20 * 2**20])
+def test_the_memory_on_the_chip_that_a_kernel_takes_and_may_take_is_known(limit):
+    options = {"compiler_params": pltpu.CompilerParams(vmem_limit_bytes=limit)}
+    program = compile_here_or_for(
+        "tpu-v5e", lambda x, y: (doubled(x, 512, **options), doubled(y, 1024, **options)), TALL, TALL
+    )
+    small, large = sorted(program.kernels, key=lambda kernel: kernel.vmem_bytes)
+    # Two arrays, of which each has one block in use and one on its way.
+    assert [kernel.vmem_bytes for kernel in (small, large)] == [4 * 512 * 512 * 4, 4 * 1024 * 512 * 4]
+    assert program.vmem_bytes == large.vmem_bytes
+    assert (large.vmem_limit_bytes, large.what, large.source.line) == (limit, "doubled", KERNEL_LINE)
+    (metric,) = (each for each in metrics_of(program) if each.name.endswith("vmem bytes"))
+    assert (metric.value, metric.kind, metric.detail) == (large.vmem_bytes, "size", {large.part: large.vmem_bytes})
+    assert str(KERNEL_LINE) in metric.places[large.part]
+
+
+def test_a_program_without_kernels_says_nothing_of_the_memory_on_the_chip():
+    program = compile_here_or_for("tpu-v5e", lambda x: jnp.tanh(x @ x).sum(), SQUARE)
+    assert program.vmem_bytes is None
+    assert "vmem bytes" not in names(program)
+
+
+@needs_libtpu
+def test_too_large_blocks_are_refused_with_the_size_the_limit_and_the_line():
+    with pytest.raises(CompileFailed) as failure:
+        program_of(jitted(lambda x: doubled(x, 4096), TALL), "tpu-v5e")
+    assert failure.value.out_of_memory
+    assert failure.value.where.endswith(f"test_kernels.py:{KERNEL_LINE} in doubled")
+    said = str(failure.value)
+    assert said.startswith(f"the compiler for tpu-v5e refused the program at {failure.value.where}: ")
+    assert "32.00M" in said
+    assert "limit 16.00M" in said
+    assert "%doubled" in said
+    assert "\n" not in said
+
+
+def test_a_kernel_that_loses_its_estimate_is_a_difference_that_is_said():
+    with_one = program_with(pallas.CostEstimate(flops=10**7, transcendentals=0, bytes_accessed=10**6))
+    assert "flops: 10,016,384 -> not known" in program_differences(with_one, program_with(None))
+    assert "flops: not known -> 10,016,384" in program_differences(program_with(None), with_one)
