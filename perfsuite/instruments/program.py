@@ -5,6 +5,7 @@ import functools
 import hashlib
 import json
 from collections.abc import Sequence
+from typing import Any
 
 from perfsuite.gate.budget import Budget, BudgetExceeded
 from perfsuite.gate.verdict import NO_EVIDENCE, Evidence, Gate
@@ -31,6 +32,7 @@ class ProgramInstrument(Instrument):
         target: str | None = None,
         *,
         chips: int | None = None,
+        slices: int = 1,
         budget: Budget = NO_BUDGET,
         name: str | None = None,
     ) -> Program:
@@ -38,8 +40,10 @@ class ProgramInstrument(Instrument):
 
         `target` names a device that need not be present, such as "tpu-v5e"; None is the present one. A sharded program
         (its arguments lie on a mesh, or are `jax.ShapeDtypeStruct`s with shardings) is compiled for as many devices of
-        the target as its mesh has, in a slice of `chips` chips or the smallest that has them. The metrics of a target
-        are gated by the target's own baseline file. `Budget(peak_bytes=)` limits the memory.
+        the target as its mesh has, in a slice of `chips` chips or the smallest that has them. With `slices` the chips
+        are in as many slices, which the network joins: the outermost axis of the mesh leads from slice to slice, and
+        collectives that leave their slice are counted apart. The metrics of a target are gated by the target's own
+        baseline file. `Budget(peak_bytes=)` limits the memory.
 
         A program that the compiler refuses, because it needs more memory than there is, fails as a budget does. Where
         the target's compiler is not installed the test is skipped, and fails under --perf-strict.
@@ -52,7 +56,7 @@ class ProgramInstrument(Instrument):
         measured = self._recorder.measured("program", call.label, *suffixes, name=name, target=target)
         label = measured.name
         self._session.baselines_of(target)  # a damaged file is an error before minutes of compiling
-        compilation = self._compiled(call, target, chips, label)
+        compilation = self._compiled(call, target, label, chips=chips, slices=slices)
         compilation = dataclasses.replace(compilation, origin=dataclasses.replace(compilation.origin, label=label))
         program = compilation.program()
         self._record_program(compilation, program, measured)
@@ -61,10 +65,10 @@ class ProgramInstrument(Instrument):
             self._recorder.check_budget(peak, limits["peak_bytes"], lambda: _largest_first(program.memory_use))
         return program
 
-    def _compiled(self, call: Call, target: str | None, chips: int | None, label: str) -> Compilation:
+    def _compiled(self, call: Call, target: str | None, label: str, **where: Any) -> Compilation:
         __tracebackhide__ = True
         try:
-            return compile_call(call, target, chips=chips, cache=self._session.cache)
+            return compile_call(call, target, cache=self._session.cache, **where)
         except TargetUnavailable as error:
             self._session.unavailable(str(error))
         except (CompileFailed, HostCallbackError) as error:

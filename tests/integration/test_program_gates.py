@@ -84,6 +84,15 @@ def test_a_budget_on_memory(run, limit, outcome):
         ("perf.program(call(lambda x: x, X), perf_target)", "*wrap it in jax.jit"),
         ("perf.program(call(step, X), chips=4)", "*present device is what it is"),
         ("perf.program(call(step, X), perf_target, chips=0)", "*chips*"),
+        (
+            "perf.program(call(step, X), slices=2)",
+            "perf.program(slices=...) is for a target*present device is what it is",
+        ),
+        ("perf.program(call(step, X), perf_target, slices=0)", "perf.program(slices=)*at least 1, not 0"),
+        (
+            "perf.program(call(step, X), perf_target, slices=2)",
+            "slices=2 cannot share the 1 device of the program equally*",
+        ),
     ],
 )
 def test_bad_arguments_are_errors_that_say_what_to_do(run, body, message):

@@ -10,7 +10,7 @@ from perfsuite.measure.program.program_metrics import metrics_of
 from perfsuite.measure.program.program_reader import read_program
 from properties.hlo_texts import written_modules
 
-ORIGIN = Origin("step", None, "a device", 1, "a compiler", False, 0.0, 0.0, None, None)
+ORIGIN = Origin("step", None, "a device", 1, 1, "a compiler", False, 0.0, 0.0, None, None)
 MEMORY = {f"{name}_size_in_bytes": 0 for name in ("argument", "output", "temp", "alias", "generated_code")}
 DONATIONS = st.lists(
     st.builds(

@@ -25,6 +25,7 @@ ORIGIN = Origin(
     target=None,
     device_kind="a device",
     partitions=1,
+    slices=1,
     compiler="a compiler",
     cached=False,
     lower_seconds=0.5,

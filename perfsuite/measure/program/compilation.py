@@ -21,8 +21,9 @@ from perfsuite.measure.hlo.hlo_module import Stack
 from perfsuite.measure.hlo.locations import NumberedText, number_locations, restoring
 from perfsuite.measure.hlo.reader import parse_hlo
 from perfsuite.measure.program.lowering import LoweredCall, lower_call
+from perfsuite.measure.program.placed import source_of
 from perfsuite.measure.program.program import DonatedArgument, Origin, Program, place_of
-from perfsuite.measure.program.program_reader import read_program, source_of
+from perfsuite.measure.program.program_reader import read_program
 from perfsuite.measure.serialise import made, plain
 from perfsuite.measure.targets import cache as facts_cache
 from perfsuite.measure.targets.target_compiler import (
@@ -52,7 +53,8 @@ class Compilation:
     """What a compiler says about a call: enough to read its program again, also in another session.
 
     `hlo` is the optimised program, `cost` and `memory` are XLA's analyses. `stacks` are what the numbers in the
-    program's metadata stand for (see `locations`).
+    program's metadata stand for (see `locations`). `unsplit_hlo` is the program of several slices before the compiler
+    splits its collectives between them.
     """
 
     origin: Origin
@@ -61,11 +63,14 @@ class Compilation:
     memory: Mapping[str, int]
     donations: tuple[DonatedArgument, ...]
     stacks: Mapping[int, Stack]
+    unsplit_hlo: str | None = None
 
     def program(self) -> Program:
         """The facts."""
-        module = parse_hlo(self.hlo, restored=restoring(self.stacks))
-        return read_program(self.origin, module, self.cost, self.memory, self.donations)
+        restored = restoring(self.stacks)
+        module = parse_hlo(self.hlo, restored=restored)
+        unsplit = None if self.unsplit_hlo is None else parse_hlo(self.unsplit_hlo, restored=restored)
+        return read_program(self.origin, module, self.cost, self.memory, self.donations, unsplit)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values only, without the device's published rates, and of each stack the frame that messages name."""
@@ -80,21 +85,33 @@ class Compilation:
 
 
 def compile_call(
-    call: Call, target: str | None = None, *, chips: int | None = None, cache: Path | None = None
+    call: Call,
+    target: str | None = None,
+    *,
+    chips: int | None = None,
+    slices: int = 1,
+    cache: Path | None = None,
 ) -> Compilation:
     """Compile a call without running it.
 
     `target` names a device that need not be present ("tpu-v5e"), None is the present one. `chips` asks for a slice of
-    that many; the default is the smallest that has a device for each partition of the program. `cache` is a folder for
+    that many; the default is the smallest that has a device for each partition of the program. With `slices` they are
+    in as many slices of one size, which the network joins. `cache` is a folder for
     compilers' outputs, under the program's text, the compiler's version and its flags.
 
-    Raises `ValueError` for an unknown target or too few chips, `TargetUnavailable` when the target's compiler cannot be
-    used here, `CompileFailed` when it refuses the program, `HostCallbackError` or `MeasurementError` when the call
-    cannot be lowered.
+    Raises `ValueError` for an unknown target, too few chips, or slices that cannot share them equally,
+    `TargetUnavailable` when the target's compiler cannot be used here, `CompileFailed` when it refuses the program,
+    `HostCallbackError` or `MeasurementError` when the call cannot be lowered.
     """
     known = None if target is None else target_of(target)
     if known is None and chips is not None:
         raise ValueError("perf.program(chips=...) is for a target; the present device is what it is")
+    if isinstance(slices, bool) or not isinstance(slices, int) or slices < 1:
+        raise ValueError(f"perf.program(slices=) is the number of slices, at least 1, not {slices!r}")
+    if known is None and slices != 1:
+        raise ValueError(
+            'perf.program(slices=...) is for a target, such as "tpu-v5e"; the present device is what it is'
+        )
     key = _seconds_key(call, target)
     what = f"compiling {call.label}{f' for {target}' if target else ''}"
     # The seconds of the call's last compile, even if its code was another.
@@ -104,7 +121,7 @@ def compile_call(
         if known is None:
             output = _output_here(lowered, cache)
         else:
-            output, stacks = _output_for(known, lowered, chips, cache)
+            output, stacks = _output_for(known, lowered, cache, chips=chips, slices=slices)
         if not output.cached and output.compile_seconds >= REMEMBERED_SECONDS:
             facts_cache.write(cache, key, {"seconds": float(output.compile_seconds)})
     device = known or _present_device()
@@ -113,6 +130,7 @@ def compile_call(
         target=target,
         device_kind=device.device_kind,
         partitions=lowered.partitions,
+        slices=slices,
         compiler=output.compiler,
         cached=output.cached,
         lower_seconds=lowered.lower_seconds,
@@ -120,7 +138,7 @@ def compile_call(
         memory_bytes=device.memory_bytes,
         rates=device.rates,
     )
-    return Compilation(origin, output.hlo, output.cost, output.memory, lowered.donations, stacks)
+    return Compilation(origin, output.hlo, output.cost, output.memory, lowered.donations, stacks, output.unsplit_hlo)
 
 
 class _PresentDevice(NamedTuple):
@@ -138,14 +156,14 @@ def _present_device() -> _PresentDevice:
 
 
 def _output_for(
-    target: Target, lowered: LoweredCall, chips: int | None, cache: Path | None
+    target: Target, lowered: LoweredCall, cache: Path | None, **where: Any
 ) -> tuple[CompilerOutput, Mapping[int, Stack]]:
     """The output of the target's compiler, and the stacks that its numbers stand for."""
     numbered = number_locations(lowered.text)
     options = jax_stack.compiler_options(lowered.lowered)
     text = numbered.text.encode()
     try:
-        output = compile_for(target, text, partitions=lowered.partitions, chips=chips, cache=cache, options=options)
+        output = compile_for(target, text, partitions=lowered.partitions, cache=cache, options=options, **where)
     except CompileFailed as error:
         error.where = _where(error.details, numbered)
         raise

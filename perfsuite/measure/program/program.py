@@ -147,14 +147,16 @@ class DonatedArgument:
 class Origin:
     """Where a program comes from and what it runs on, which its text does not say.
 
-    `target` is the name of the device it is compiled for, None for the present one. `memory_bytes` is the memory that
-    a program may use there. It and `rates` are None where they are not known.
+    `target` is the name of the device it is compiled for, None for the present one. `partitions` devices run it, in
+    `slices` slices. `memory_bytes` is the memory that a program may use there. It and `rates` are None where they are
+    not known.
     """
 
     label: str
     target: str | None
     device_kind: str
     partitions: int
+    slices: int
     compiler: str
     cached: bool
     lower_seconds: float
@@ -172,6 +174,9 @@ class Program(Origin):
     that may end sooner than their limit, which count as often as it allows, and the conditionals whose branches cost
     different amounts, of which the largest counts. `unestimated` are the kernels without a cost estimate: where there
     is one, `flops`, `bytes_accessed` and `transcendentals` are None.
+
+    `collectives` stay inside a slice, `cross_slice_collectives` leave it: the bytes of one of these are what one device
+    sends to other slices. `resharding` has some of both.
 
     `estimated_cycles` is the compiler's own number, to be compared only with that of another program for the same
     device. `bytes_accessed` is the compiler's count: an array that two operations read counts twice, and one that stays
@@ -193,6 +198,7 @@ class Program(Origin):
     operations: tuple[Operation, ...]
     products: tuple[Product, ...]
     collectives: tuple[Operation, ...]
+    cross_slice_collectives: tuple[Operation, ...]
     resharding: tuple[Operation, ...]
     custom_calls: tuple[Operation, ...]
     kernels: tuple[Kernel, ...]
@@ -271,6 +277,11 @@ class Program(Origin):
     @property
     def collective_bytes(self) -> int:
         return sum(collective.bytes * collective.runs for collective in self.collectives)
+
+    @property
+    def cross_slice_bytes(self) -> int:
+        """What one device sends to other slices."""
+        return sum(collective.bytes * collective.runs for collective in self.cross_slice_collectives)
 
     def fuses(self, *names: str) -> Fused:
         """The kernels that hold an operation of every name, as a tuple, which is true if there are any.

@@ -10,6 +10,12 @@ from perfsuite.measure.program.program_metrics import gated_facts
 from perfsuite.measure.words import number
 
 _MOST = 8
+_GROUPS = {
+    "collectives": "",
+    "cross_slice_collectives": "cross-slice ",
+    **dict.fromkeys(("host_transfers", "custom_calls", "products", "copies", "transposes", "fusions"), ""),
+}
+"""The operations that are compared, and what stands before their names."""
 
 _WHOLE = re.compile(r"\Ajit\([^()]*\)/")
 """Every path in a program starts with this, the name of its function. A variant may have another one."""
@@ -31,8 +37,8 @@ def _difference_lines(before: Program, after: Program) -> Iterator[str]:
         return
     for name in changed:
         yield f"{name}: {_change(was.get(name), now.get(name))}"
-    for group in ("collectives", "host_transfers", "custom_calls", "products", "copies", "transposes", "fusions"):
-        yield from _new_and_gone(getattr(before, group), getattr(after, group))
+    for group, prefix in _GROUPS.items():
+        yield from _new_and_gone(getattr(before, group), getattr(after, group), prefix)
     yield from _unfused(before, after)
 
 
@@ -41,14 +47,14 @@ def _change(before: float | None, after: float | None) -> str:
     return f"{shown} ({after / before - 1:+.2%})" if before and after is not None else shown
 
 
-def _new_and_gone(before: tuple[Operation, ...], after: tuple[Operation, ...]) -> Iterator[str]:
+def _new_and_gone(before: tuple[Operation, ...], after: tuple[Operation, ...], prefix: str) -> Iterator[str]:
     was = collections.Counter(operation.part for operation in before)
     now = collections.Counter(operation.part for operation in after)
     # The later program's line, where it has the part.
     where = {operation.part: operation.where for operation in (*before, *after)}
     for sign, parts in (("+", now - was), ("-", was - now)):
         for part, count in parts.most_common(_MOST):
-            yield f"{sign} {count} x {part}: {where[part]}"
+            yield f"{sign} {count} x {prefix}{part}: {where[part]}"
 
 
 def _unfused(before: Program, after: Program) -> Iterator[str]:

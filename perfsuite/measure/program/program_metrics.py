@@ -14,6 +14,9 @@ OTHERS = "all others"
 """The part that stands for those that are not kept."""
 
 _FACTS: tuple[tuple[str, str, Kind], ...] = (
+    # The first that fails leads the message: the network is the slowest part, and what leaves a slice changes the rest.
+    ("cross-slice collectives", "collectives", "count"),
+    ("cross-slice bytes", "bytes", "size"),
     ("flops", "FLOP", "size"),
     ("transcendentals", "operations", "size"),
     ("bytes accessed", "bytes", "size"),
@@ -44,13 +47,26 @@ _FACTS: tuple[tuple[str, str, Kind], ...] = (
 )
 """Name, unit and kind. The attribute of `Program` has the same name; a count is the length of a tuple."""
 
-_OF_ALL_RUNS = ("flops", "transcendentals", "bytes accessed", "collective bytes", "estimated cycles")
+_OF_ALL_RUNS = (
+    *("flops", "transcendentals", "bytes accessed", "collective bytes", "cross-slice bytes", "estimated cycles"),
+)
 """The facts that depend on how often loops run, and on which branches are taken."""
+
+_BYTES_OF = {
+    "bytes accessed": "operations",
+    "collective bytes": "collectives",
+    "cross-slice bytes": "cross_slice_collectives",
+}
+"""The facts that are sums of bytes, and the attributes that have their operations."""
 
 FACTS = tuple(name for name, _, _ in _FACTS)
 """The names of all facts. Not every compiler tells each of them."""
 
-_ATTRIBUTES = {"memory margin": "margin_bytes"}
+_ATTRIBUTES = {
+    "memory margin": "margin_bytes",
+    "cross-slice collectives": "cross_slice_collectives",
+    "cross-slice bytes": "cross_slice_bytes",
+}
 _HIGHER_IS_BETTER = ("alias bytes", "memory margin")
 
 
@@ -60,7 +76,8 @@ def metrics_of(program: Program) -> list[Metric]:
     for name, unit, kind in _FACTS:
         value = getattr(program, _ATTRIBUTES.get(name, name.replace(" ", "_")))
         # Only a TPU's compiler estimates cycles, and not every device knows its memory.
-        if value is not None and not (name == "estimated cycles" and value == 0):
+        lacks = value is None or (name == "estimated cycles" and value == 0)
+        if not lacks and not (name.startswith("cross-slice") and program.slices == 1):
             metrics.append(_metric(program, value, name, unit, kind))
     return metrics
 
@@ -77,9 +94,8 @@ def _metric(program: Program, value: Any, name: str, unit: str, kind: Kind) -> M
         amounts, value = [(part, 1) for part in value], len(value)
     elif name == "flops":
         amounts = [(product, product.flops * product.runs) for product in program.products]
-    elif name in ("bytes accessed", "collective bytes"):
-        parts = program.operations if name == "bytes accessed" else program.collectives
-        amounts = [(part, part.bytes * part.runs) for part in parts]
+    elif name in _BYTES_OF:
+        amounts = [(part, part.bytes * part.runs) for part in getattr(program, _BYTES_OF[name])]
     elif name == "vmem bytes":
         # Kernels of one part do not hold their memory at the same time.
         largest = {kernel.part: kernel for kernel in sorted(program.kernels, key=lambda kernel: kernel.vmem_bytes or 0)}

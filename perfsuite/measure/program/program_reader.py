@@ -2,16 +2,21 @@
 
 import dataclasses
 import re
-import site
-import sysconfig
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import NamedTuple
 
 from perfsuite.measure.hlo.cost_model import CostModel
-from perfsuite.measure.hlo.hlo_module import Frame, Instruction, Module, Shape
+from perfsuite.measure.hlo.hlo_module import Instruction, Module
 from perfsuite.measure.hlo.product_flops import product_flops
 from perfsuite.measure.hlo.runs import Runs, runs_of
 from perfsuite.measure.hlo.trip_counts import trip_counts
+from perfsuite.measure.program.collectives import (
+    across_slices,
+    collectives_in,
+    crosses_network,
+    ends_sum,
+    sends_between_slices,
+)
+from perfsuite.measure.program.placed import Placed, bytes_of, placed_in, source_of
 from perfsuite.measure.program.program import NAME, DonatedArgument, Fusion, Kernel, Operation, Origin, Product, Program
 
 _COSTS = {"flops": "flops", "bytes accessed": "bytes", "transcendentals": "transcendentals"}
@@ -23,10 +28,6 @@ _CONTROL = frozenset(("while", "conditional", "call", "async-start"))
 _NO_WORK = _CONTROL | {"after-all", "async-update", "bitcast", "constant", "get-tuple-element", "parameter", "tuple"}
 
 _PRODUCTS = ("dot", "convolution")
-_COLLECTIVES = {
-    *("all-gather", "all-reduce", "all-to-all", "collective-broadcast", "collective-permute"),
-    *("ragged-all-to-all", "reduce-scatter"),
-}
 _RESHARDS = ("all-gather", "all-to-all", "collective-permute")
 _ASKED_FOR = {
     *("all_gather", "all_to_all", "ppermute", "psum_scatter", "reduce_scatter"),
@@ -41,24 +42,8 @@ _BOOKKEEPING = {
 }
 """Custom calls that the TPU's compiler adds for its own use."""
 
-_CHAIN = re.compile(r'chain_id="?(\d+)')
-_LIBRARIES = tuple(
-    {*site.getsitepackages(), site.getusersitepackages()}
-    | {sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")}
-)
-
-
 _KERNELS = ("__gpu$xla.gpu.triton", "mosaic_gpu", "mosaic_gpu_v2", "tpu_custom_call")
 """Custom calls that run a kernel of the user's, whose cost only the user knows."""
-
-
-class _Placed(NamedTuple):
-    """An instruction, the shapes of its operands, the computation that it is in, and how often that runs."""
-
-    op: Instruction
-    operands: tuple[Shape, ...]
-    within: str
-    runs: int
 
 
 def read_program(
@@ -67,8 +52,11 @@ def read_program(
     cost: Mapping[str, float],
     memory: Mapping[str, int],
     donations: Sequence[DonatedArgument],
+    unsplit: Module | None = None,
 ) -> Program:
     """The facts of a compiled program.
+
+    `unsplit` is the program of several slices before the compiler splits its collectives (see `slices`).
 
     `cost` is XLA's cost analysis ("flops", "bytes accessed", "transcendentals"), which counts the body of a loop once
     and lacks what it does not know; `memory` its memory statistics (`argument_size_in_bytes` and so on).
@@ -78,9 +66,10 @@ def read_program(
     once, model = CostModel(module, {}), CostModel(module, counts)
     runs = runs_of(module, counts)
     # All instructions, and those that run by themselves: in the entry, in loops and in branches, not inside fusions.
-    everything = list(_placed(module, runs, lambda op: op.calls))
-    kernels = list(_placed(module, runs, lambda op: op.calls if op.opcode in _CONTROL else ()))
-    collectives = tuple(_collectives(everything))
+    everything = list(placed_in(module, runs, _called))
+    kernels = list(placed_in(module, runs, lambda op: op.calls if op.opcode in _CONTROL else ()))
+    named = list(collectives_in(everything if unsplit is None else _all_of(unsplit)))
+    across = across_slices(sends_between_slices(everything), dict(named))
     of_the_user = [placed for placed in everything if placed.op.custom_call_target in _KERNELS]
     unestimated = tuple(_kernel(placed) for placed in of_the_user if placed.op.cost_estimate is None)
     costs = dict.fromkeys(_COSTS) if unestimated else _costs(cost, once, model)
@@ -101,10 +90,15 @@ def read_program(
             _sliced(model, runs, placed, _operation(placed, what)) for placed in kernels if (what := _work(placed.op))
         ),
         products=tuple(_product(placed) for placed in everything if placed.op.opcode in _PRODUCTS),
-        collectives=collectives,
+        collectives=tuple(each for name, each in named if name not in across),
         resharding=tuple(
-            each for each in collectives if each.what in _RESHARDS and _ASKED_FOR.isdisjoint(NAME.findall(each.op_name))
+            each
+            for _, each in named
+            if each.what in _RESHARDS
+            and _ASKED_FOR.isdisjoint(NAME.findall(each.op_name))
+            and not ends_sum(each, across.values())
         ),
+        cross_slice_collectives=tuple(across.values()),
         custom_calls=_operations(everything, _custom_call),
         kernels=tuple(_kernel(placed) for placed in of_the_user),
         copies=_operations(kernels, lambda op: "copy" if _only_copies(module, op) else None),
@@ -142,35 +136,26 @@ def _costs(cost: Mapping[str, float], once: CostModel, model: CostModel) -> dict
     return costs
 
 
-def _placed(module: Module, runs: Runs, calls: Callable[[Instruction], Iterable[str]]) -> Iterator[_Placed]:
-    """The instructions of the entry and of every computation that it reaches by `calls`, each once."""
-    reached = {module.entry: None}
-    waiting = [module.entry]
-    while waiting:
-        for op in module.computations[waiting.pop()].instructions:
-            new = dict.fromkeys(name for name in calls(op) if name not in reached)
-            reached |= new
-            waiting += new
-    for name in reached:
-        computation = module.computations[name]
-        shapes = {op.name: op.shapes for op in computation.instructions}
-        for op in computation.instructions:
-            operands = tuple(shape for operand in op.operands for shape in shapes[operand])
-            yield _Placed(op, operands, name, runs.times[name])
+def _called(op: Instruction) -> Iterable[str]:
+    return op.calls
 
 
-def _operations(among: Iterable[_Placed], what: Callable[[Instruction], str | None]) -> tuple[Operation, ...]:
+def _all_of(module: Module) -> Iterator[Placed]:
+    return placed_in(module, runs_of(module, trip_counts(module).counts), _called)
+
+
+def _operations(among: Iterable[Placed], what: Callable[[Instruction], str | None]) -> tuple[Operation, ...]:
     """Those instructions for which `what` has a name."""
     return tuple(_operation(placed, name) for placed in among if (name := what(placed.op)))
 
 
-def _operation(placed: _Placed, what: str) -> Operation:
+def _operation(placed: Placed, what: str) -> Operation:
     op = placed.op
-    size = _bytes(op.shapes) + _bytes(placed.operands)
+    size = bytes_of(op.shapes) + bytes_of(placed.operands)
     return Operation(what, op.op_name, source_of(op.stack), size, runs=placed.runs)
 
 
-def _sliced(model: CostModel, runs: Runs, placed: _Placed, operation: Operation) -> Operation:
+def _sliced(model: CostModel, runs: Runs, placed: Placed, operation: Operation) -> Operation:
     """An operation with the bytes that it reads: each iteration of a loop has a slice of the same array."""
     if placed.within not in runs.looped:
         return operation
@@ -181,20 +166,20 @@ def _branches_differ(model: CostModel, op: Instruction) -> bool:
     return op.opcode == "conditional" and len({model.computation(name) for name in op.calls}) > 1
 
 
-def _kernel(placed: _Placed) -> Kernel:
+def _kernel(placed: Placed) -> Kernel:
     op = placed.op
     return Kernel(
         op.name.partition(".")[0],
         op.op_name,
         source_of(op.stack),
-        _bytes(op.shapes) + _bytes(placed.operands),
+        bytes_of(op.shapes) + bytes_of(placed.operands),
         vmem_bytes=op.vmem_bytes,
         vmem_limit_bytes=op.vmem_limit_bytes,
         runs=placed.runs,
     )
 
 
-def _fusion(module: Module, placed: _Placed) -> Fusion:
+def _fusion(module: Module, placed: Placed) -> Fusion:
     op, operands, *_ = placed
     parts = [part for part in _inside(module, op) if part.opcode not in ("parameter", "constant")]
     op_names = frozenset(part.op_name for part in parts if part.op_name)
@@ -204,7 +189,7 @@ def _fusion(module: Module, placed: _Placed) -> Fusion:
         f"{op.fusion_kind or 'fusion'} fusion",
         op.op_name,
         next(filter(None, sources), None),
-        _bytes(op.shapes) + _bytes(operands),
+        bytes_of(op.shapes) + bytes_of(operands),
         frozenset(names),
         op_names,
         runs=placed.runs,
@@ -230,7 +215,7 @@ def _only_copies(module: Module, op: Instruction) -> bool:
     return {part.opcode for part in _inside(module, op)} - _NO_WORK - {"fusion"} == {"copy"}
 
 
-def _product(placed: _Placed) -> Product:
+def _product(placed: Placed) -> Product:
     op, operands, *_ = placed
     left, right = operands[:2]
     precision = max(re.findall(r"high\w*", op.attributes.get("operand_precision", "")), key=len, default="default")
@@ -238,37 +223,12 @@ def _product(placed: _Placed) -> Product:
         f"{left.dtype} x {right.dtype} {op.opcode}{'' if precision == 'default' else f' at {precision} precision'}",
         op.op_name,
         source_of(op.stack),
-        _bytes(op.shapes) + _bytes(operands),
+        bytes_of(op.shapes) + bytes_of(operands),
         dtypes=(left.dtype, right.dtype),
         precision=precision,
         flops=product_flops(op, left, right),
         runs=placed.runs,
     )
-
-
-def _collectives(everything: Iterable[_Placed]) -> Iterator[Operation]:
-    """Each collective once: of an asynchronous one its start, or what that wraps."""
-    chains = set()
-    for op, operands, _, runs in everything:
-        kind = op.opcode.removesuffix("-start")
-        if kind not in _COLLECTIVES:
-            continue
-        # The TPU's compiler cuts one collective into the parts of a chain, each in a fusion of its own.
-        if chain := _CHAIN.search(op.attributes.get("frontend_attributes", "")):
-            part = op.opcode, chain[1], op.attributes.get("channel_id")
-            if part in chains:
-                continue
-            chains.add(part)
-        yield Operation(kind, op.op_name, source_of(op.stack), _moved_bytes(op, _bytes(operands)), runs=runs)
-
-
-def _moved_bytes(op: Instruction, into: int) -> int:
-    """The larger of what goes in and what comes out: the whole array for a gather and for a scatter."""
-    if not op.opcode.endswith("-start"):
-        return max(into, _bytes(op.shapes))
-    # An asynchronous start gives back its operands beside its results, and scalars for its progress.
-    out = sum(shape.bytes for shape in op.shapes if shape.dims or shape.dtype not in ("s32", "u32"))
-    return max(into, out - into if out > into else out)
 
 
 def _custom_call(op: Instruction) -> str | None:
@@ -278,8 +238,10 @@ def _custom_call(op: Instruction) -> str | None:
 
 
 def _host_transfer(op: Instruction) -> str | None:
-    if op.opcode in ("infeed", "outfeed") or (op.opcode in ("send", "recv") and op.is_host_transfer):
+    if op.opcode in ("infeed", "outfeed"):
         return op.opcode
+    if op.opcode in ("send", "recv"):
+        return op.opcode if op.is_host_transfer and not crosses_network(op) else None
     target = op.custom_call_target or ""
     if "callback" in target.lower():
         return "callback"
@@ -292,12 +254,3 @@ def _lost(donations: Sequence[DonatedArgument], module: Module) -> Iterator[Dona
             yield dataclasses.replace(donation, reason="the program does not use it")
         elif donation.parameter not in module.reused:
             yield dataclasses.replace(donation, reason=f"{donation.array}: no output took its memory")
-
-
-def _bytes(shapes: Iterable[Shape]) -> int:
-    return sum(shape.bytes for shape in shapes)
-
-
-def source_of(stack: Sequence[Frame]) -> Frame | None:
-    """The innermost frame outside installed libraries; failing that, the innermost."""
-    return next((frame for frame in stack if not frame.file.startswith(_LIBRARIES)), stack[0] if stack else None)

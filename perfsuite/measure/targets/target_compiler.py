@@ -56,6 +56,7 @@ class CompilerOutput:
     `hlo` is the optimised module's text. `cost` is XLA's cost analysis ("flops", "bytes accessed", ...), `memory` its
     memory statistics ("temp_size_in_bytes", ..., "peak_memory_in_bytes"), both of one device's share. `compiler` names
     the compiler's build. `compile_seconds` is what the compile took; where `cached` is true, it took place earlier.
+    `unsplit_hlo` is the text of a program on several slices before the compiler splits its collectives between them.
     """
 
     hlo: str
@@ -64,6 +65,7 @@ class CompilerOutput:
     compile_seconds: float
     compiler: str
     cached: bool
+    unsplit_hlo: str | None = None
 
 
 class CompileFailed(MeasurementError):  # noqa: N818
@@ -101,28 +103,27 @@ def compile_for(
     *,
     partitions: int = 1,
     chips: int | None = None,
+    slices: int = 1,
     cache: Path | None = None,
     options: Mapping[str, str | bool | int | float] | None = None,
 ) -> CompilerOutput:
     """Compile a StableHLO text (with debug locations, for sources in the result) for `partitions` devices of a target.
 
-    The devices are the first of the smallest slice that has them and `chips` chips. `options` are those of
+    The devices are the first of the smallest slice that has them and `chips` chips; of several slices, joined by the
+    network, all are of one size, and each has as many of the devices and chips. `options` are those of
     `jax.jit(compiler_options=...)`. With the folder `cache`, neither this process nor another compiles the same program
     with the same compiler and flags again; what the compiler refuses is remembered as well.
 
-    Raises `ValueError` where no slice is that large or `chips` are too few, `TargetUnavailable` where there is no
+    Raises `ValueError` where no slice is that large, `chips` are too few, or the slices cannot share devices or chips
+    equally; `TargetUnavailable` where there is no
     compiler, `CompileFailed` where it refuses the program, and `CompilerCrashed` where it dies.
     """
-    if chips is not None and chips * target.devices_per_chip < partitions:
-        have = plural(chips * target.devices_per_chip, "device")
-        raise ValueError(
-            f"the program needs {plural(partitions, 'device')}, and chips={chips} is {have} of {target.name}"
-        )
-    topology = topology_name(target, max(partitions, (chips or 0) * target.devices_per_chip))
+    topology = _topology(target, partitions, chips, slices)
     check_available()
+    several = {"num_slices": slices} if slices > 1 else {}
     request = {
         "topology": topology,
-        "arguments": {"chip_config_name": target.chip_config},
+        "arguments": {"chip_config_name": target.chip_config, **several},
         "partitions": partitions,
         "config": configuration(),
         "options": dict(options or {}),
@@ -131,6 +132,20 @@ def compile_for(
     if isinstance(result, CompileFailed):
         raise result
     return result
+
+
+def _topology(target: Target, partitions: int, chips: int | None, slices: int) -> str:
+    """The name of the smallest slice, of which there are `slices`."""
+    have = None if chips is None else chips * target.devices_per_chip
+    if have is not None and have < partitions:
+        raise ValueError(
+            f"the program needs {plural(partitions, 'device')}, and chips={chips} is {plural(have, 'device')} of "
+            f"{target.name}"
+        )
+    for count, what in ((partitions, f"{plural(partitions, 'device')} of the program"), (chips, f"chips={chips}")):
+        if count is not None and count % slices:
+            raise ValueError(f"slices={slices} cannot share the {what} equally: give a number that divides {count}")
+    return topology_name(target, max(partitions, have or 0) // slices)
 
 
 def _remembered_or_compiled(

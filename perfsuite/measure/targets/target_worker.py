@@ -5,9 +5,11 @@ The folder holds `program.mlir`, a StableHLO text, and `request.json`:
     {"parent": pid, "topology": "v5e:2x2", "arguments": {...}, "partitions": 1, "config": {...}, "options": {...}}
 
 `arguments` are those of `topologies.get_topology_desc`, `config` values of `jax.config`, `options` those of
-`jax.jit(compiler_options=...)`. The worker writes `program.hlo`, the compiled text, and last `result.json`:
+`jax.jit(compiler_options=...)`. With `num_slices` in `arguments` each slice has as many of the partitions, and
+`unsplit_hlo` is the text before the compiler splits collectives between slices. The worker writes `program.hlo`, the
+compiled text, and last `result.json`:
 
-    {"cost": {...}, "memory": {...}, "compile_seconds": s, "compiler": "..."}
+    {"cost": {...}, "memory": {...}, "compile_seconds": s, "compiler": "...", "unsplit_hlo": null}
     {"error": {"stage": "start", "parse", "compile" or "report", "type": "JaxRuntimeError", "message": "..."}}
 
 libtpu may end its process: it exits on an unknown flag, and a failed check of the compiler aborts.
@@ -19,6 +21,7 @@ import os
 import signal
 import sys
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +31,10 @@ REQUEST = "request.json"
 PROGRAM = "program.mlir"
 HLO = "program.hlo"
 RESULT = "result.json"
+
+_DUMP = "dump"
+_SPLIT = "cross-slice-rewrites"
+"""The pass of libtpu that splits a collective into a part inside the slices and one between them."""
 
 _PR_SET_PDEATHSIG = 1
 
@@ -49,12 +56,14 @@ def main(folder: Path) -> None:
         topology = topologies.get_topology_desc(
             platform="tpu", topology_name=request["topology"], **request["arguments"]
         )
-        devices: list[Any] = topology.devices[: request["partitions"]]
+        slices = request["arguments"].get("num_slices", 1)
+        devices = first_devices(topology.devices, request["partitions"], slices)
         stage = "parse"
         module = compiler_internals.parse_stablehlo((folder / PROGRAM).read_bytes())
         stage = "compile"
         start = time.perf_counter()
-        executable = compiler_internals.compile_module(module, devices, request["options"])
+        options = request["options"] | (_dump_options(folder) if slices > 1 else {})
+        executable = compiler_internals.compile_module(module, devices, options)
         seconds = time.perf_counter() - start
         stage = "report"
         result = {
@@ -62,11 +71,28 @@ def main(folder: Path) -> None:
             "memory": memory_statistics(executable.get_compiled_memory_stats()),
             "compile_seconds": seconds,
             "compiler": _compiler(devices[0].client.platform_version),
+            "unsplit_hlo": _unsplit(folder),
         }
         (folder / HLO).write_text(executable.hlo_modules()[0].to_string(), encoding="utf-8")
     except Exception as error:
         result = {"error": {"stage": stage, "type": type(error).__name__, "message": str(error)}}
     write_atomically(folder / RESULT, json.dumps(result))
+
+
+def first_devices(devices: Sequence[Any], partitions: int, slices: int) -> list[Any]:
+    """As many devices of each slice, the first ones, slice after slice."""
+    each, share = len(devices) // slices, partitions // slices
+    return [device for start in range(0, len(devices), each) for device in devices[start : start + share]]
+
+
+def _dump_options(folder: Path) -> dict[str, str]:
+    """Let the compiler write the program before the pass that splits collectives between slices."""
+    return {"xla_dump_to": str(folder / _DUMP), "xla_dump_hlo_pass_re": _SPLIT}
+
+
+def _unsplit(folder: Path) -> str | None:
+    found = sorted((folder / _DUMP).glob(f"*.before_{_SPLIT}.txt"))
+    return found[0].read_text(encoding="utf-8") if found else None
 
 
 def _die_with(parent: int) -> None:

@@ -541,3 +541,35 @@ def test_too_few_chips_are_refused(runs):
         compile_for(V5E, SMALL, chips=1000)
     compile_for(target("tpu7x"), SMALL, partitions=2, chips=1)
     assert [request["topology"] for request in runs] == ["tpu7x:2x2x1"]
+
+
+def test_each_of_several_slices_has_as_many_devices(runs):
+    compile_for(V5E, SMALL, partitions=32, slices=2)
+    compile_for(V5E, SMALL, partitions=4, slices=2, chips=64)
+    compile_for(V5E, SMALL, partitions=4, slices=1)
+    assert [(request["topology"], request["arguments"].get("num_slices")) for request in runs] == [
+        ("v5e:4x4", 2),
+        ("v5e:4x8", 2),
+        ("v5e:2x2", None),
+    ]
+
+
+def test_the_number_of_slices_is_in_the_key(runs, tmp_path):
+    for slices in (1, 2, 4, 2):
+        compile_for(V5E, SMALL, partitions=16, slices=slices, chips=16, cache=tmp_path)
+    assert len(runs) == 3
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"partitions": 8, "slices": 3}, "slices=3 cannot share the 8 devices of the program equally"),
+        ({"partitions": 8, "slices": 4, "chips": 18}, "slices=4 cannot share the chips=18 equally"),
+        ({"partitions": 1, "slices": 2}, "slices=2 cannot share the 1 device of the program equally"),
+        ({"partitions": 1024, "slices": 2}, "up to 256 devices, not 512"),
+    ],
+)
+def test_slices_that_cannot_be_had_are_refused(runs, options, message):
+    with pytest.raises(ValueError, match=message):
+        compile_for(V5E, SMALL, **options)
+    assert runs == []
