@@ -1,4 +1,7 @@
-"""The suite's gates of GPT-2's generation: green as they are, red with a regression planted from outside."""
+"""The suite's gates of GPT-2's generation: red with a regression planted from outside.
+
+That they are green without one is what `pytest --perf tests/perf` shows.
+"""
 
 import re
 
@@ -51,11 +54,6 @@ def decode_step(params, config, token, cache):
 gpt2.decode_step = decode_step
 """
 """Every step reads as many tokens as the cache has slots."""
-
-
-def test_the_suite_is_green_as_it_is(run_suite):
-    status, output = run_suite(STEPWISE, ONE_PROGRAM, PROGRAM)
-    assert status == pytest.ExitCode.OK, output
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
-"""The suite itself, as CI runs it, on the real BERT step: green as it is, red with a regression planted in the step.
+"""The suite itself, as CI runs it, on the real BERT step: red with a regression planted in the step.
 
+That it is green without one is what `pytest --perf tests/perf` shows.
 Each run is a pytest process of its own. The regressions are planted from outside, by a plugin that wraps what
 `make_flat_train_step` returns; nothing in the repository knows of them.
 """
@@ -52,11 +53,6 @@ RECOMPILATION = """
             batch = jax.device_put(batch, jax.devices()[0])
         return step(state, batch, key)
 """
-
-
-def test_the_suite_is_green_as_it_is(run_suite):
-    status, output = run_suite(RATIO, HOST_CALLS, COMPILES)
-    assert status == pytest.ExitCode.OK, output
 
 
 @pytest.mark.parametrize(
