@@ -57,7 +57,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "commands": _SHOWN,
     "fixture": (*_SESSION, "instruments"),
     "hooks": (*_SHOWN, "instruments", "fixture"),
-    "plugin": ("options", "processes", "measure/compiles", "fixture", "hooks"),
+    "plugin": ("options", "processes", "measure/compat", "measure/compiles", "fixture", "hooks"),
     "__init__": ("measure", "gate", "fixture"),
     "__main__": ("commands",),
     "workloads": (),

@@ -219,9 +219,14 @@ def present_environment() -> Environment:
 def target_environment(present: Environment, device_kind: str, libtpu: str | None = None) -> Environment:
     """The environment of metrics that are compiled here, for a device that is not present.
 
-    `libtpu` is the version of the compiler. It is the same on every host and under every Python, so that the metrics of
-    a target do not change with the machine that they are saved on.
+    `libtpu` is the version of a TPU's compiler, None for a GPU, whose compiler is of jaxlib's version. The environment
+    is the same on every host and under every Python, so that the metrics of a target do not change with the machine
+    that they are saved on.
     """
+    if _TPU.fullmatch(device_kind.lower()):
+        flags = os.environ.get("LIBTPU_INIT_ARGS", "").split()
+    else:
+        flags = [flag for flag in os.environ.get("XLA_FLAGS", "").split() if flag.startswith("--xla_gpu_")]
     return dataclasses.replace(
         present,
         device_kind=device_kind,
@@ -230,7 +235,7 @@ def target_environment(present: Environment, device_kind: str, libtpu: str | Non
         python="",
         libtpu=libtpu,
         process_count=1,
-        xla_flags=normal_flags(os.environ.get("LIBTPU_INIT_ARGS", "")),
+        xla_flags=normal_flags(" ".join(flags)),
     )
 
 

@@ -15,7 +15,7 @@ from perfsuite.hooks import distributed as distributed_hooks
 from perfsuite.hooks import github, junit, progress
 from perfsuite.hooks.calibration import CalibrationHooks
 from perfsuite.measure import peers
-from perfsuite.measure.compat.libtpu_stderr import libtpu_silenced
+from perfsuite.measure.compat.compiler_stderr import compilers_silenced
 from perfsuite.measure.compiles import compiles
 from perfsuite.measure.errors import MeasurementError
 from perfsuite.measure.io import relative
@@ -82,7 +82,7 @@ def start(config: pytest.Config, options: Options) -> None:
 def _session(config: pytest.Config, options: Options, group: Group | None, *, timing_refused: str) -> PerfSession:
     task = config.stash.get(TASK, None)
     try:
-        with libtpu_silenced():  # it starts JAX's backend
+        with compilers_silenced():  # it starts JAX's backend
             return PerfSession(
                 options,
                 timing_refused=timing_refused,

@@ -38,12 +38,12 @@ class ProgramInstrument(Instrument):
     ) -> Program:
         """Compile a call without running it, and record its program's facts: FLOPs, bytes, fusions, collectives.
 
-        `target` names a device that need not be present, such as "tpu-v5e"; None is the present one. A sharded program
-        (its arguments lie on a mesh, or are `jax.ShapeDtypeStruct`s with shardings) is compiled for as many devices of
-        the target as its mesh has, in a slice of `chips` chips or the smallest that has them. With `slices` the chips
-        are in as many slices, which the network joins: the outermost axis of the mesh leads from slice to slice, and
-        collectives that leave their slice are counted apart. The metrics of a target are gated by the target's own
-        baseline file. `Budget(peak_bytes=)` limits the memory.
+        `target` names a device that need not be present, such as "tpu-v5e" or "gpu-h100"; None is the present one. A
+        sharded program (its arguments lie on a mesh, or are `jax.ShapeDtypeStruct`s with shardings) is compiled for as
+        many devices of the target as its mesh has, in a slice of `chips` chips (or so many GPUs) or the smallest that
+        has them. With `slices` the chips are in as many slices, which the network joins: the outermost axis of the mesh
+        leads from slice to slice, and collectives that leave their slice are counted apart. The metrics of a target are
+        gated by the target's own baseline file. `Budget(peak_bytes=)` limits the memory.
 
         A program that the compiler refuses, because it needs more memory than there is, fails as a budget does. Where
         the target's compiler is not installed the test is skipped, and fails under --perf-strict.

@@ -205,7 +205,7 @@ OPTIONS = (
     Option(
         "--perf-target",
         "compile for this device, present or not, instead of the devices in the ini option perf_targets: "
-        "--perf-target=tpu-v5e; repeat the option for several devices",
+        "--perf-target=tpu-v5e or gpu-h100; repeat the option for several devices",
         "targets",
         metavar="NAME",
         several=True,

@@ -25,8 +25,8 @@ from typing import Any
 import jax
 import pytest
 
+from perfsuite.measure.compat.compiler_stderr import compilers_silenced
 from perfsuite.measure.compat.coordination import Store, StoreUnreachable, shared_store
-from perfsuite.measure.compat.libtpu_stderr import libtpu_silenced
 from perfsuite.measure.errors import MeasurementError
 from perfsuite.processes.members import Lifeline, Member, connect, meet
 
@@ -243,7 +243,7 @@ def join() -> Group | None:
 
     Every process must call it. Raises `pytest.UsageError` where they cannot be connected.
     """
-    with libtpu_silenced():
+    with compilers_silenced():
         count, process = jax.process_count(), jax.process_index()
     if count == 1:
         return None

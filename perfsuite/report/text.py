@@ -138,7 +138,7 @@ def growth(parts: Sequence[Part], unit: str) -> str:
 def without_estimate(kernels: Sequence[str]) -> str:
     """The first of the kernels without a cost estimate, and how many more there are."""
     more = f" and {plural(len(kernels) - 1, 'more kernel')}" if kernels[1:] else ""
-    return f"unknown FLOP and bytes: give pallas_call(..., cost_estimate=) for the kernel {kernels[0]}{more}"
+    return f"unknown FLOP and bytes: no estimate (in Pallas: cost_estimate=) for the kernel {kernels[0]}{more}"
 
 
 def bounds(at_least: Sequence[str], at_most: Sequence[str]) -> list[str]:

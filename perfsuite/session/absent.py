@@ -72,8 +72,7 @@ def _why_not_here(session: PerfSession, entry: Entry, target: str | None) -> str
     """
     try:
         if target is not None:
-            targets.target(target)
-            check_available()
+            check_available(targets.target(target).platform)
     except (ValueError, TargetUnavailable) as error:
         return str(error)
     now, then = session.environment_of(target), entry.environment

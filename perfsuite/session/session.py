@@ -129,8 +129,9 @@ class PerfSession:
         if target is None:
             return self.environment
         if target not in self._environments:
-            kind = targets.target(target).device_kind
-            self._environments[target] = target_environment(self.environment, kind, libtpu=installed("libtpu"))
+            known = targets.target(target)
+            libtpu = installed("libtpu") if known.platform == "tpu" else None
+            self._environments[target] = target_environment(self.environment, known.device_kind, libtpu=libtpu)
         return self._environments[target]
 
     def unavailable(self, reason: str) -> NoReturn:

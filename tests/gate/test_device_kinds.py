@@ -8,7 +8,9 @@ from hypothesis import strategies as st
 
 from perfsuite.gate.baseline import Baselines, Entry
 from perfsuite.gate.environment import Environment, device_slug, is_known_kind, namesakes
+from perfsuite.measure.targets.gpu_targets import GPUS
 from perfsuite.measure.targets.targets import TARGETS
+from perfsuite.measure.targets.targets import TPUS as TPU_TARGETS
 from perfsuite.report.terminal.summary import session_header
 
 NVIDIA = ("NVIDIA H100 80GB HBM3", "NVIDIA H200", "NVIDIA A100-SXM4-40GB", "NVIDIA GeForce RTX 4090", "Tesla T4")
@@ -34,8 +36,13 @@ def test_any_other_kind_is_not(kind):
     assert not is_known_kind(kind)
 
 
-def test_every_target_has_the_file_of_its_device():
-    assert {device_slug(target.device_kind) for target in TARGETS.values()} == set(TARGETS)
+def test_every_tpu_target_has_the_file_of_its_device():
+    assert [device_slug(target.device_kind) for target in TPU_TARGETS] == [target.name for target in TPU_TARGETS]
+
+
+def test_no_gpu_target_has_the_file_of_its_device():
+    """What is compiled without the device is compiled without autotuning, and so is another program than there."""
+    assert not {device_slug(target.device_kind) for target in GPUS} & set(TARGETS)
 
 
 @pytest.mark.parametrize(

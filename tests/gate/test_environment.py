@@ -169,6 +169,13 @@ def test_a_compiled_metric_does_not_depend_on_the_host_that_it_was_compiled_on(m
     assert target_environment(HERE, "TPU v5 lite").xla_flags == "--xla_a=1 --xla_tpu_b=2"
 
 
+def test_the_flags_of_a_gpu_target_are_those_of_the_gpus_compiler(monkeypatch):
+    monkeypatch.setenv("XLA_FLAGS", "--xla_gpu_b=2 --xla_cpu_c=3 --xla_gpu_a=1")
+    monkeypatch.setenv("LIBTPU_INIT_ARGS", "--xla_tpu_b=2")
+    compiled = target_environment(HERE, "NVIDIA H100 80GB HBM3")
+    assert (compiled.xla_flags, compiled.libtpu) == ("--xla_gpu_a=1 --xla_gpu_b=2", None)
+
+
 def test_flags_that_change_no_program_are_left_out_and_order_does_not_matter():
     assert normal_flags("") == ""
     assert normal_flags("  --xla_b=2   --xla_a=1 ") == normal_flags("--xla_a=1 --xla_b=2") == "--xla_a=1 --xla_b=2"

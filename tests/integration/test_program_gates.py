@@ -121,7 +121,7 @@ def test_a_program_takes_no_metric_of_the_same_name_from_warm_or_from_the_test(r
 def test_without_the_compiler_a_test_is_skipped_and_fails_under_strict(project, run, monkeypatch):
     from perfsuite.measure.targets import target_compiler
 
-    def unavailable():
+    def unavailable(platform):
         raise TargetUnavailable('libtpu is not installed: pip install "perfsuite[tpu]"')
 
     monkeypatch.setattr(target_compiler, "check_available", unavailable)

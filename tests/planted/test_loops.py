@@ -124,6 +124,6 @@ def test_a_kernel_without_an_estimate_is_named_and_has_no_flops(project):
     kernel = next(line for line in MODEL.splitlines() if "pallas_call" in line)
     place = f"model.py:{line_of(kernel)} in with_kernel"
     result.stdout.fnmatch_lines(
-        ["unknown FLOP and bytes: give pallas_call(..., cost_estimate=) for the kernel", f"  doubled at {place}"]
+        ["unknown FLOP and bytes: no estimate (in Pallas: cost_estimate=) for the kernel", f"  doubled at {place}"]
     )
     assert "flops" not in (project.path / "baselines" / "tpu-v5e.json").read_text()

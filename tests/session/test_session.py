@@ -325,7 +325,7 @@ def test_a_metric_that_cannot_be_made_here_is_not_missing(start, monkeypatch):
     assert {verdict for verdict, _ in lost(alone)} == {"not comparable"}
 
 
-def no_compiler():
+def no_compiler(platform):
     raise TargetUnavailable("libtpu is not installed")
 
 

@@ -12,7 +12,7 @@ from perfsuite.measure.hlo import reader as hlo
 from perfsuite.measure.hlo.hlo_module import Instruction
 from perfsuite.measure.program.program import Origin, Program
 from perfsuite.measure.program.program_reader import read_program
-from support.libtpu_needed import skip_without_libtpu
+from support.compilers import skip_without_compiler
 from support.programs import program_of
 
 FOLDER = pathlib.Path(__file__).parent / "hlo"
@@ -86,5 +86,5 @@ def jitted(function, *arguments, **options) -> Call:
 def compile_here_or_for(target, function, *arguments) -> Program:
     """The facts of a function under `jax.jit`; skips the test where there is no compiler for the target."""
     if target is not None:
-        skip_without_libtpu()
+        skip_without_compiler(target)
     return program_of(jitted(function, *arguments), target)

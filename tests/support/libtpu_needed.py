@@ -2,22 +2,7 @@
 
 import pytest
 
-from perfsuite.measure.targets.target_available import TargetUnavailable, check_available
+from support.compilers import unavailable
 
-
-def _unavailable() -> str:
-    try:
-        check_available()
-    except TargetUnavailable as error:
-        return str(error)
-    return ""
-
-
-UNAVAILABLE = _unavailable()
+UNAVAILABLE = unavailable("tpu")
 needs_libtpu = pytest.mark.skipif(bool(UNAVAILABLE), reason=UNAVAILABLE)
-
-
-def skip_without_libtpu() -> None:
-    """The same from inside a test."""
-    if UNAVAILABLE:
-        pytest.skip(UNAVAILABLE)

@@ -15,6 +15,7 @@ import jaxlib
 from packaging.version import Version
 
 from perfsuite.measure.hlo.hlo_module import Computation, Instruction, Module, Shape
+from perfsuite.measure.hlo.library_calls import library_bytes, library_flops, library_of
 from perfsuite.measure.hlo.product_flops import product_flops
 from perfsuite.measure.hlo.trip_counts import Place
 
@@ -104,8 +105,9 @@ class CostModel:
         return dataclasses.replace(_arithmetic(op, operands, called), bytes=_bytes(op, operands))
 
     def random_access(self, op: Instruction) -> Cost | None:
-        """Of a kernel made for a gather or a scatter, the cost of that alone, as XLA has it."""
-        inside = self.module.computations[op.calls[0]].instructions if op.fusion_kind == "kCustom" else ()
+        """Of a TPU's kernel made for a gather or a scatter, the cost of that alone, as XLA has it."""
+        custom = op.fusion_kind == "kCustom" and op.kernel is None
+        inside = self.module.computations[op.calls[0]].instructions if custom else ()
         return next(
             (self.instruction(op.calls[0], part) for part in inside if part.opcode in ("gather", "scatter")), None
         )
@@ -169,6 +171,8 @@ def _arithmetic(op: Instruction, operands: Sequence[Instruction], called: Sequen
         return Cost(flops=operands[0].shapes[0].dims[-1] * operands[0].shapes[0].elements // 3)
     if op.opcode == "triangular-solve":
         return Cost(flops=2 * operands[0].shapes[0].dims[-1] * operands[1].shapes[0].elements)
+    if library_of(op.custom_call_target):
+        return Cost(flops=library_flops(op, [operand.shapes[0] for operand in operands]) or 0)
     if op.cost_estimate is not None:
         return Cost(op.cost_estimate.get("flops", 0), op.cost_estimate.get("transcendentals", 0))
     return Cost()
@@ -232,6 +236,8 @@ def _bytes(op: Instruction, operands: Sequence[Instruction]) -> int:
     if op.opcode == "scatter":
         arrays = len(sizes) // 2
         return (1 + 2 * _rows_at_once(operands[0])) * sum(sizes[arrays + 1 :]) + sizes[arrays]
+    if library_of(op.custom_call_target):
+        return library_bytes(op, [operand.shapes[0] for operand in operands])
     if op.opcode == "custom-call":
         return (op.cost_estimate or {}).get("bytes_accessed", 0)
     return result + sum(sizes)

@@ -73,7 +73,9 @@ class Instruction:
     `literal` is the value of a constant integer. The rest is from `backend_config`, of which nothing else is kept:
     `estimated_cycles` is the TPU compiler's own metric, `trip_count` how often a loop runs where the CPU's compiler
     knows it, `cost_estimate` what the author of a Pallas kernel says of its cost. Of a custom call for a TPU,
-    `vmem_bytes` is what it takes of the memory on the chip, `vmem_limit_bytes` what its author lets it take.
+    `vmem_bytes` is what it takes of the memory on the chip, `vmem_limit_bytes` what its author lets it take. `kernel`
+    is what the GPU's compiler makes of a fusion, such as "__triton"; for a product by cuBLAS, `attributes` has the
+    dimensions and the precision of a `dot`.
     """
 
     name: str
@@ -95,6 +97,7 @@ class Instruction:
     cost_estimate: Mapping[str, int] | None = None
     vmem_bytes: int | None = None
     vmem_limit_bytes: int | None = None
+    kernel: str | None = None
 
 
 @dataclasses.dataclass(frozen=True)

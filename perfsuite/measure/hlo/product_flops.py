@@ -12,21 +12,27 @@ from perfsuite.measure.hlo.hlo_module import Instruction, Shape
 def product_flops(op: Instruction, left: Shape, right: Shape) -> int:
     """FLOP of a `dot` or a `convolution` of arrays of these shapes: two for each multiply-add."""
     if op.opcode == "convolution":
-        return _convolution_flops(op, left, right)
+        return convolution_flops(op, left, right, op.shapes[0])
+    return dot_flops(op, left, op.shapes[0])
+
+
+def dot_flops(op: Instruction, left: Shape, result: Shape) -> int:
+    """FLOP of a matrix product, of which `left` is the first operand."""
     contracted = [int(i) for i in re.findall(r"\d+", op.attributes.get("lhs_contracting_dims", ""))]
-    return 2 * math.prod(op.shapes[0].dims) * math.prod(left.dims[i] for i in contracted)
+    return 2 * math.prod(result.dims) * math.prod(left.dims[i] for i in contracted)
 
 
-def _convolution_flops(op: Instruction, left: Shape, right: Shape) -> int:
+def convolution_flops(op: Instruction, left: Shape, right: Shape, result: Shape) -> int:
     """Two for each multiply-add of two elements that are there, as XLA counts: none for padding and dilation.
 
-    A TPU's batched matrix product is a convolution over its batch, dilated so that each output meets one element.
+    `left` is convolved with the kernel `right`. A TPU's batched matrix product is a convolution over its
+    batch, dilated so that each output meets one element.
     """
     # `b01f_01io->b01f`: the dimensions of input, kernel and output.
     into, kernel, out = re.split("_|->", op.attributes["dim_labels"])
     fields = dict(re.findall(r"(\w+)=([\d_x-]+)", op.attributes.get("window", "")))
     axes = [label for label in kernel if label.isdigit()]
-    multiply_adds = right.dims[kernel.index("i")] * math.prod(op.shapes[0].dims[out.index(label)] for label in "bf")
+    multiply_adds = right.dims[kernel.index("i")] * math.prod(result.dims[out.index(label)] for label in "bf")
     for label in sorted(axes, key=int):
         stride, into_dilation, kernel_dilation, padding = (
             fields[name].split("x")[int(label)] if name in fields else default
@@ -35,7 +41,7 @@ def _convolution_flops(op: Instruction, left: Shape, right: Shape) -> int:
         multiply_adds *= overlaps(
             left.dims[into.index(label)],
             right.dims[kernel.index(label)],
-            op.shapes[0].dims[out.index(label)],
+            result.dims[out.index(label)],
             (int(stride), int(into_dilation), int(kernel_dilation), int(padding.partition("_")[0])),
         )
     return 2 * multiply_adds

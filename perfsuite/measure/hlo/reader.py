@@ -43,6 +43,9 @@ _SCOPED: Final = {
     "vmem_limit_bytes": re.compile(r'"scoped_memory_configs":\s*+\[([^][]*+)\]'),
 }
 _IN_VMEM: Final = re.compile(r'"memory_space":\s*+"1"[^{}]*?"size":\s*+"([0-9]{1,18})"')
+_KERNEL: Final = re.compile(r'"fusion_backend_config":\s*+\{"kind":\s*+"([^"]*+)"')
+_DIMENSIONS: Final = re.compile(r'"lhs_contracting_dimensions":\s*+\[([^][]*+)\]')
+_PRECISION: Final = re.compile(r'"operand_precision":\s*+\[([^][]*+)\]')
 _INDEX: Final = r"(?:[0-9]{1,9}+(?![0-9])[, ]*+)*+"
 _ALIAS: Final = re.compile(rf"\{{{_INDEX}\}}: \(([0-9]{{1,9}}), \{{({_INDEX})\}}(?:, (?:may|must)-alias)?\)")
 
@@ -214,6 +217,7 @@ class _ModuleReader(Scanner):
                 fields |= _configured(value)
                 if opcode == "custom-call":
                     fields |= _vmem(value)
+                    others |= _gemm(value)
             elif key == "metadata":
                 fields["op_name"], fields["stack"] = self.metadata.get(value) or self.described(value)
             elif key in _CALLS:
@@ -254,6 +258,9 @@ def _configured(value: str) -> dict[str, Any]:
         if at >= 0 and (found := pattern.match(value, at)):
             costs = {key: int(amount) for key, amount in _COST.findall(found[1])}
             fields[field] = costs if field == "cost_estimate" else int(found[1])
+    at = value.find('"fusion_backend_config":')
+    if at >= 0 and (found := _KERNEL.match(value, at)):
+        fields["kernel"] = sys.intern(found[1])
     return fields
 
 
@@ -267,6 +274,15 @@ def _vmem(value: str) -> dict[str, int]:
             if sizes or field == "vmem_bytes":
                 fields[field] = sum(map(int, sizes))
     return fields
+
+
+def _gemm(value: str) -> dict[str, str]:
+    """What the configuration of a product by cuBLAS says, as the attributes of a `dot`."""
+    if '"gemm_backend_config":' not in value:
+        return {}
+    dimensions, precision = _DIMENSIONS.search(value), _PRECISION.search(value)
+    found = {"lhs_contracting_dims": dimensions, "operand_precision": precision}
+    return {name: f"{{{match[1].lower()}}}" for name, match in found.items() if match}
 
 
 def _callees(value: str) -> list[str]:

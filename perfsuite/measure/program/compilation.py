@@ -26,6 +26,7 @@ from perfsuite.measure.program.program import DonatedArgument, Origin, Program, 
 from perfsuite.measure.program.program_reader import read_program
 from perfsuite.measure.serialise import made, plain
 from perfsuite.measure.targets import cache as facts_cache
+from perfsuite.measure.targets.target import Rates, Target
 from perfsuite.measure.targets.target_compiler import (
     CompileFailed,
     CompilerOutput,
@@ -34,7 +35,7 @@ from perfsuite.measure.targets.target_compiler import (
     output_of,
 )
 from perfsuite.measure.targets.target_worker import cost_analysis, memory_statistics
-from perfsuite.measure.targets.targets import Rates, Target, peak_rates
+from perfsuite.measure.targets.targets import peak_rates
 from perfsuite.measure.targets.targets import target as target_of
 
 _FORMAT = 2
@@ -94,9 +95,9 @@ def compile_call(
 ) -> Compilation:
     """Compile a call without running it.
 
-    `target` names a device that need not be present ("tpu-v5e"), None is the present one. `chips` asks for a slice of
-    that many; the default is the smallest that has a device for each partition of the program. With `slices` they are
-    in as many slices of one size, which the network joins. `cache` is a folder for
+    `target` names a device that need not be present ("tpu-v5e", "gpu-h100"), None is the present one. `chips` asks for
+    a slice of that many, or for so many GPUs; the default is the fewest that have a device for each partition of the
+    program. With `slices` they are in as many slices of one size, which the network joins. `cache` is a folder for
     compilers' outputs, under the program's text, the compiler's version and its flags.
 
     Raises `ValueError` for an unknown target, too few chips, or slices that cannot share them equally,
@@ -116,7 +117,7 @@ def compile_call(
     what = f"compiling {call.label}{f' for {target}' if target else ''}"
     # The seconds of the call's last compile, even if its code was another.
     with progress.waiting(what, usual=lambda: (facts_cache.read(cache, key) or {}).get("seconds")):
-        lowered = lower_call(call, None if known is None else "tpu")
+        lowered = lower_call(call, None if known is None else known.platform)
         stacks: Mapping[int, Stack] = {}
         if known is None:
             output = _output_here(lowered, cache)

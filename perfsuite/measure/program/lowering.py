@@ -57,7 +57,7 @@ class LoweredCall:
 
 
 def lower_call(call: Call, platform: str | None = None) -> LoweredCall:
-    """Lower a call without running it, for `platform` ("tpu"), or for the device that its arguments are on.
+    """Lower a call without running it, for `platform` ("tpu", "cuda"), or for the device that its arguments are on.
 
     Arguments may be `jax.ShapeDtypeStruct`s wherever the function takes them. Raises `MeasurementError` for a function
     without `.lower`, and `HostCallbackError` for one that calls the host as `platform` cannot. Calls of the host that
@@ -99,7 +99,7 @@ class _NoDevice:
 def _without_device(platform: str) -> Iterator[None]:
     """Let calls of the host be lowered for a platform without its runtime, in this thread.
 
-    JAX needs the runtime for nothing else in a TPU's program.
+    JAX needs the runtime for nothing else in a program for a TPU or a GPU.
     """
     thread, original = threading.get_ident(), ModuleContext.get_backend
 

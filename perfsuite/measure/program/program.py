@@ -12,7 +12,8 @@ from collections.abc import Mapping
 from typing import Literal
 
 from perfsuite.measure.hlo.hlo_module import Frame
-from perfsuite.measure.targets.targets import Rates
+from perfsuite.measure.hlo.library_calls import library_of
+from perfsuite.measure.targets.target import Rates
 from perfsuite.measure.words import plural
 
 NAME = re.compile(r"[^\s/();]+")
@@ -172,8 +173,9 @@ class Program(Origin):
     `flops`, `bytes_accessed`, `transcendentals`, `collective_bytes` and `estimated_cycles` count the body of a loop as
     often as it runs. `at_least` are the loops for which that depends on data: they count once. `at_most` are the loops
     that may end sooner than their limit, which count as often as it allows, and the conditionals whose branches cost
-    different amounts, of which the largest counts. `unestimated` are the kernels without a cost estimate: where there
-    is one, `flops`, `bytes_accessed` and `transcendentals` are None.
+    different amounts, of which the largest counts. `unestimated` are the kernels without a cost estimate, and
+    the calls of a GPU's libraries whose cost is not known: where there is one, `flops`, `bytes_accessed` and
+    `transcendentals` are None.
 
     `collectives` stay inside a slice, `cross_slice_collectives` leave it: the bytes of one of these are what one device
     sends to other slices. `resharding` has some of both.
@@ -208,7 +210,7 @@ class Program(Origin):
     estimated_cycles: int
     at_least: tuple[Operation, ...]
     at_most: tuple[Operation, ...]
-    unestimated: tuple[Kernel, ...]
+    unestimated: tuple[Operation, ...]
 
     @property
     def peak_bytes(self) -> int:
@@ -252,6 +254,8 @@ class Program(Origin):
         """What limits the program at the device's published bfloat16 rate and bandwidth."""
         if self.rates is None or not self.bytes_accessed or self.arithmetic_intensity is None:
             return None
+        if "bf16" not in self.rates.peak_flops:
+            return None
         ridge = self.rates.peak_flops["bf16"] / self.rates.memory_bandwidth
         return "compute" if self.arithmetic_intensity > ridge else "memory"
 
@@ -261,8 +265,13 @@ class Program(Origin):
 
     @property
     def fusion_kinds(self) -> Mapping[str, int]:
-        """How many fusions there are of each kind, "kLoop" and so on."""
+        """How many fusions there are of each kind: "kLoop" and so on, for a GPU "triton" and "triton_gemm" too."""
         return collections.Counter(fusion.what.partition(" ")[0] for fusion in self.fusions)
+
+    @property
+    def library_calls(self) -> Mapping[str, int]:
+        """How often a GPU's program calls each function of a library, "__cublas$lt$matmul" and so on."""
+        return collections.Counter(call.what for call in self.custom_calls if library_of(call.what))
 
     @property
     def float32_products(self) -> tuple[Product, ...]:

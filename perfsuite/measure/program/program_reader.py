@@ -6,6 +6,12 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
 from perfsuite.measure.hlo.cost_model import CostModel
 from perfsuite.measure.hlo.hlo_module import Instruction, Module
+from perfsuite.measure.hlo.library_calls import (
+    is_library_product,
+    library_flops,
+    library_of,
+    library_product_flops,
+)
 from perfsuite.measure.hlo.product_flops import product_flops
 from perfsuite.measure.hlo.runs import Runs, runs_of
 from perfsuite.measure.hlo.trip_counts import trip_counts
@@ -71,7 +77,10 @@ def read_program(
     named = list(collectives_in(everything if unsplit is None else _all_of(unsplit)))
     across = across_slices(sends_between_slices(everything), dict(named))
     of_the_user = [placed for placed in everything if placed.op.custom_call_target in _KERNELS]
-    unestimated = tuple(_kernel(placed) for placed in of_the_user if placed.op.cost_estimate is None)
+    unestimated = (
+        *(_kernel(placed) for placed in of_the_user if placed.op.cost_estimate is None),
+        *(_operation(placed, name) for placed in everything if (name := _unknown_library_call(placed))),
+    )
     costs = dict.fromkeys(_COSTS) if unestimated else _costs(cost, once, model)
     return Program(
         **{field.name: getattr(origin, field.name) for field in dataclasses.fields(origin)},
@@ -89,7 +98,7 @@ def read_program(
         operations=tuple(
             _sliced(model, runs, placed, _operation(placed, what)) for placed in kernels if (what := _work(placed.op))
         ),
-        products=tuple(_product(placed) for placed in everything if placed.op.opcode in _PRODUCTS),
+        products=tuple(_product(placed) for placed in everything if _is_product(placed.op)),
         collectives=tuple(each for name, each in named if name not in across),
         resharding=tuple(
             each
@@ -179,6 +188,24 @@ def _kernel(placed: Placed) -> Kernel:
     )
 
 
+def _unknown_library_call(placed: Placed) -> str | None:
+    """The name of a library's function whose cost is not known."""
+    target = placed.op.custom_call_target
+    return target if library_of(target) and library_flops(placed.op, placed.operands) is None else None
+
+
+def _fusion_kind(op: Instruction) -> str:
+    """XLA's own word, "kLoop" and so on; for a GPU's custom kernels what they are made with, "triton_gemm" or "triton".
+
+    XLA has changed the names of those for products, from "__triton_gemm" to "__triton_nested_gemm_fusion".
+    """
+    if op.kernel is None:
+        return op.fusion_kind or "fusion"
+    if op.kernel.startswith("__triton"):
+        return "triton_gemm" if "gemm" in op.kernel else "triton"
+    return op.kernel.strip("_")
+
+
 def _fusion(module: Module, placed: Placed) -> Fusion:
     op, operands, *_ = placed
     parts = [part for part in _inside(module, op) if part.opcode not in ("parameter", "constant")]
@@ -186,7 +213,7 @@ def _fusion(module: Module, placed: Placed) -> Fusion:
     names = {name for op_name in op_names for name in NAME.findall(op_name)} | {part.opcode for part in parts}
     sources = (source_of(each.stack) for each in (op, *parts))
     return Fusion(
-        f"{op.fusion_kind or 'fusion'} fusion",
+        f"{_fusion_kind(op)} fusion",
         op.op_name,
         next(filter(None, sources), None),
         bytes_of(op.shapes) + bytes_of(operands),
@@ -215,18 +242,24 @@ def _only_copies(module: Module, op: Instruction) -> bool:
     return {part.opcode for part in _inside(module, op)} - _NO_WORK - {"fusion"} == {"copy"}
 
 
+def _is_product(op: Instruction) -> bool:
+    return op.opcode in _PRODUCTS or is_library_product(op)
+
+
 def _product(placed: Placed) -> Product:
     op, operands, *_ = placed
+    name = op.custom_call_target or op.opcode
+    flops = library_product_flops(op, operands) if op.custom_call_target else product_flops(op, *operands[:2])
     left, right = operands[:2]
     precision = max(re.findall(r"high\w*", op.attributes.get("operand_precision", "")), key=len, default="default")
     return Product(
-        f"{left.dtype} x {right.dtype} {op.opcode}{'' if precision == 'default' else f' at {precision} precision'}",
+        f"{left.dtype} x {right.dtype} {name}{'' if precision == 'default' else f' at {precision} precision'}",
         op.op_name,
         source_of(op.stack),
         bytes_of(op.shapes) + bytes_of(operands),
         dtypes=(left.dtype, right.dtype),
         precision=precision,
-        flops=product_flops(op, left, right),
+        flops=flops,
         runs=placed.runs,
     )
 

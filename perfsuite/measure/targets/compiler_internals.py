@@ -37,7 +37,8 @@ def compile_module(module: ir.Module, devices: Sequence[Any], options: Mapping[s
         device_assignment=np.array(devices, dtype=object).reshape(1, len(devices)),
         env_options_overrides=dict(options),
     )
-    compile_options.parameter_is_tupled_arguments = len(parameters) > MOST_PLAIN_ARGUMENTS
+    is_tpu = devices[0].platform == "tpu"
+    compile_options.parameter_is_tupled_arguments = is_tpu and len(parameters) > MOST_PLAIN_ARGUMENTS
     build = compile_options.executable_build_options
     build.allow_spmd_sharding_propagation_to_parameters = parameters
     build.allow_spmd_sharding_propagation_to_output = outputs

@@ -1,7 +1,7 @@
 """Compiles StableHLO for a device that need not be present, in another process, and remembers the result.
 
-The other process is `target_worker`: a compiler that crashes takes only that process with it, what libtpu writes to the
-terminal is caught there, and the process that runs the tests never loads libtpu. That costs 0.6 s a compile, nearly
+The other process is `target_worker`: a compiler that crashes takes only that process with it, what it writes to the
+terminal is caught there, and libtpu and the CUDA plugin never meet in one process. That costs 0.6 s a compile, nearly
 all of it the import of jax (2 cores, jax 0.10.2).
 """
 
@@ -18,16 +18,22 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from perfsuite.measure.compat.libtpu_stderr import NOISE
+from perfsuite.measure.compat.compiler_stderr import NOISE
 from perfsuite.measure.errors import MeasurementError
 from perfsuite.measure.targets import cache as facts_cache
-from perfsuite.measure.targets.target_available import TargetError, TargetUnavailable, check_available, version
+from perfsuite.measure.targets.target import Target
+from perfsuite.measure.targets.target_available import (
+    TargetError,
+    TargetUnavailable,
+    check_available,
+    compiler_versions,
+    version,
+)
 from perfsuite.measure.targets.target_flags import parsed_flags, worker_environment
 from perfsuite.measure.targets.target_worker import HLO, PROGRAM, REQUEST, RESULT
-from perfsuite.measure.targets.targets import Target, topology_name
 from perfsuite.measure.words import plural
 
-FORMAT = 1
+FORMAT = 2
 """Part of every key: raised when what the worker does or what an entry holds changes."""
 
 # The values of `jax.config` that end up in the options of a compile (`compiler.get_compile_options`).
@@ -109,24 +115,24 @@ def compile_for(
 ) -> CompilerOutput:
     """Compile a StableHLO text (with debug locations, for sources in the result) for `partitions` devices of a target.
 
-    The devices are the first of the smallest slice that has them and `chips` chips; of several slices, joined by the
-    network, all are of one size, and each has as many of the devices and chips. `options` are those of
-    `jax.jit(compiler_options=...)`. With the folder `cache`, neither this process nor another compiles the same program
-    with the same compiler and flags again; what the compiler refuses is remembered as well.
+    The devices are the first of the smallest slice of TPUs, or of the fewest hosts of GPUs, that has them and `chips`
+    chips; of several slices, joined by the network, all are of one size, and each has as many of the devices and chips.
+    `options` are those of `jax.jit(compiler_options=...)`, of which the target may override some. With the folder
+    `cache`, neither this process nor another compiles the same program with the same compiler and flags again; what the
+    compiler refuses is remembered as well.
 
     Raises `ValueError` where no slice is that large, `chips` are too few, or the slices cannot share devices or chips
     equally; `TargetUnavailable` where there is no
     compiler, `CompileFailed` where it refuses the program, and `CompilerCrashed` where it dies.
     """
     topology = _topology(target, partitions, chips, slices)
-    check_available()
-    several = {"num_slices": slices} if slices > 1 else {}
+    check_available(target.platform)
     request = {
+        "platform": target.platform,
         "topology": topology,
-        "arguments": {"chip_config_name": target.chip_config, **several},
         "partitions": partitions,
         "config": configuration(),
-        "options": dict(options or {}),
+        "options": {**(options or {}), **target.compiler_options},
     }
     result = _remembered_or_compiled(target, stablehlo, request, cache)
     if isinstance(result, CompileFailed):
@@ -134,8 +140,8 @@ def compile_for(
     return result
 
 
-def _topology(target: Target, partitions: int, chips: int | None, slices: int) -> str:
-    """The name of the smallest slice, of which there are `slices`."""
+def _topology(target: Target, partitions: int, chips: int | None, slices: int) -> dict[str, Any]:
+    """The smallest topology that has the devices and chips."""
     have = None if chips is None else chips * target.devices_per_chip
     if have is not None and have < partitions:
         raise ValueError(
@@ -145,13 +151,13 @@ def _topology(target: Target, partitions: int, chips: int | None, slices: int) -
     for count, what in ((partitions, f"{plural(partitions, 'device')} of the program"), (chips, f"chips={chips}")):
         if count is not None and count % slices:
             raise ValueError(f"slices={slices} cannot share the {what} equally: give a number that divides {count}")
-    return topology_name(target, max(partitions, have or 0) // slices)
+    return target.topology(max(partitions, have or 0), slices)
 
 
 def _remembered_or_compiled(
     target: Target, stablehlo: bytes, request: Mapping[str, Any], cache: Path | None
 ) -> CompilerOutput | CompileFailed:
-    environment = worker_environment(os.environ)
+    environment = worker_environment(os.environ, target.platform)
     key = _key(target, stablehlo, request, environment)
     if result := _result(target, facts_cache.read(cache, key), cached=True):
         return result
@@ -181,7 +187,7 @@ def _key(target: Target, stablehlo: bytes, request: Mapping[str, Any], environme
     about = {
         "format": FORMAT,
         "target": target.name,
-        "libtpu": version("libtpu"),
+        "compiler": compiler_versions(target.platform),
         "jaxlib": version("jaxlib"),
         "libtpu flags": parsed_flags(environment.get("LIBTPU_INIT_ARGS", "")),
         "xla flags": parsed_flags(environment.get("XLA_FLAGS", "")),

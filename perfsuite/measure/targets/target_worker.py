@@ -1,18 +1,19 @@
-"""Compiles one program for a TPU that need not be present, in a process of its own: `python -m ... <folder>`.
+"""Compiles one program for a device that need not be present, in a process of its own: `python -m ... <folder>`.
 
 The folder holds `program.mlir`, a StableHLO text, and `request.json`:
 
-    {"parent": pid, "topology": "v5e:2x2", "arguments": {...}, "partitions": 1, "config": {...}, "options": {...}}
+    {"parent": pid, "platform": "tpu", "topology": {...}, "partitions": 1, "config": {...}, "options": {...}}
 
-`arguments` are those of `topologies.get_topology_desc`, `config` values of `jax.config`, `options` those of
-`jax.jit(compiler_options=...)`. With `num_slices` in `arguments` each slice has as many of the partitions, and
+`topology` has the other arguments of `topologies.get_topology_desc`, `config` values of `jax.config`, `options` those
+of `jax.jit(compiler_options=...)`. With `num_slices` in `topology` each slice has as many of the partitions, and
 `unsplit_hlo` is the text before the compiler splits collectives between slices. The worker writes `program.hlo`, the
 compiled text, and last `result.json`:
 
     {"cost": {...}, "memory": {...}, "compile_seconds": s, "compiler": "...", "unsplit_hlo": null}
     {"error": {"stage": "start", "parse", "compile" or "report", "type": "JaxRuntimeError", "message": "..."}}
 
-libtpu may end its process: it exits on an unknown flag, and a failed check of the compiler aborts.
+A compiler may end its process: libtpu exits on an unknown flag, and a failed check of the compiler aborts. Those of
+different platforms never meet in one process.
 """
 
 import ctypes
@@ -26,6 +27,7 @@ from pathlib import Path
 from typing import Any
 
 from perfsuite.measure.io import write_atomically
+from perfsuite.measure.targets.target_available import compiler_versions
 
 REQUEST = "request.json"
 PROGRAM = "program.mlir"
@@ -53,10 +55,8 @@ def main(folder: Path) -> None:
 
         for name, value in request["config"].items():
             jax.config.update(name, value)
-        topology = topologies.get_topology_desc(
-            platform="tpu", topology_name=request["topology"], **request["arguments"]
-        )
-        slices = request["arguments"].get("num_slices", 1)
+        topology = topologies.get_topology_desc(platform=request["platform"], **request["topology"])
+        slices = request["topology"].get("num_slices", 1)
         devices = first_devices(topology.devices, request["partitions"], slices)
         stage = "parse"
         module = compiler_internals.parse_stablehlo((folder / PROGRAM).read_bytes())
@@ -67,10 +67,11 @@ def main(folder: Path) -> None:
         seconds = time.perf_counter() - start
         stage = "report"
         result = {
-            "cost": cost_analysis(executable.cost_analysis()),
+            # The GPU's compiler has none.
+            "cost": cost_analysis(executable.cost_analysis()) if request["platform"] == "tpu" else {},
             "memory": memory_statistics(executable.get_compiled_memory_stats()),
             "compile_seconds": seconds,
-            "compiler": _compiler(devices[0].client.platform_version),
+            "compiler": _compiler(request["platform"], devices[0].client.platform_version),
             "unsplit_hlo": _unsplit(folder),
         }
         (folder / HLO).write_text(executable.hlo_modules()[0].to_string(), encoding="utf-8")
@@ -113,9 +114,15 @@ def memory_statistics(stats: Any) -> dict[str, int]:
     return {name: getattr(stats, name) for name in dir(stats) if name.endswith("_in_bytes")}
 
 
-def _compiler(version: str) -> str:
-    """In one line: "TFRT TPU v5 lite, Built on Jun 17 2026 11:08:48 (1781719728) cl/933746096"."""
-    return ", ".join(line for line in version.splitlines() if line != "PJRT C API")
+def _compiler(platform: str, version: str) -> str:
+    """In one line: "TFRT TPU v5 lite, Built on Jun 17 2026 11:08:48 (1781719728) cl/933746096".
+
+    The GPU's compiler names the device alone, so the versions of its packages follow.
+    """
+    lines = [line for line in version.splitlines() if line != "PJRT C API"]
+    if platform != "tpu":
+        lines += [f"{package} {found}" for package, found in compiler_versions(platform).items()]
+    return ", ".join(lines)
 
 
 if __name__ == "__main__":

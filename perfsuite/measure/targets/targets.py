@@ -6,26 +6,14 @@ halved; on a v4 and a v5p the two cores of a chip work as one JAX device ("megac
 
 import dataclasses
 import math
-from collections.abc import Mapping
+from typing import Any, ClassVar
 
-TERA = 1e12
-GIGA = 1e9
-
-
-@dataclasses.dataclass(frozen=True)
-class Rates:
-    """What the maker publishes of one JAX device, and the page that says so.
-
-    `peak_flops` are dense FLOP/s (int8: operations/s) by data type, `memory_bandwidth` is in bytes/s.
-    """
-
-    peak_flops: Mapping[str, float]
-    memory_bandwidth: float
-    source: str
+from perfsuite.measure.targets.gpu_targets import GPUS, OTHER_GPUS
+from perfsuite.measure.targets.target import GIGA, TERA, Rates, Target
 
 
 @dataclasses.dataclass(frozen=True)
-class Target:
+class TpuTarget(Target):
     """A kind of TPU to compile for.
 
     `memory_bytes` is what the compiler lets a program on one JAX device use: less than the HBM that is built in, and
@@ -33,13 +21,15 @@ class Target:
     Cloud offers, the smallest first; `chip_config` is libtpu's name for how cores make up a device.
     """
 
-    name: str
-    device_kind: str
-    memory_bytes: int
-    rates: Rates
     slices: tuple[tuple[int, ...], ...]
-    devices_per_chip: int = 1
     chip_config: str = "default"
+
+    platform: ClassVar[str] = "tpu"
+
+    def topology(self, devices: int, slices: int = 1) -> dict[str, Any]:
+        several = {"num_slices": slices} if slices > 1 else {}
+        name = topology_name(self, devices // slices)
+        return {"topology_name": name, "chip_config_name": self.chip_config, **several}
 
 
 def _gib(count: float) -> int:
@@ -61,41 +51,22 @@ _CUBIC = (
 
 # v4: 275 TFLOP/s "bf16 or int8". By itself libtpu would make each core a device, which no v4 that users can have does.
 _V4_RATES = _tpu_rates("v4", 1200 * GIGA, bf16=275 * TERA, int8=275 * TERA)
-_V4 = Target("tpu-v4", "TPU v4", _gib(30.75), _V4_RATES, _CUBIC, chip_config="megacore")
+_V4 = TpuTarget("tpu-v4", "TPU v4", _gib(30.75), _V4_RATES, _CUBIC, chip_config="megacore")
 # v5e: the page has said 819 GB/s as well as "800 GiBps" (859 GB/s); jax uses 819, too.
 _V5E_RATES = _tpu_rates("v5e", 819 * GIGA, bf16=197 * TERA, int8=393 * TERA)
-_V5E = Target("tpu-v5e", "TPU v5 lite", _gib(15.75), _V5E_RATES, _FLAT)
+_V5E = TpuTarget("tpu-v5e", "TPU v5 lite", _gib(15.75), _V5E_RATES, _FLAT)
 _V5P_RATES = _tpu_rates("v5p", 2765 * GIGA, bf16=459 * TERA)
-_V5P = Target("tpu-v5p", "TPU v5", _gib(95.74), _V5P_RATES, (*_CUBIC, (16, 16, 24)))
+_V5P = TpuTarget("tpu-v5p", "TPU v5", _gib(95.74), _V5P_RATES, (*_CUBIC, (16, 16, 24)))
 _V6E_RATES = _tpu_rates("v6e", 1638 * GIGA, bf16=918 * TERA, int8=1836 * TERA)
-_V6E = Target("tpu-v6e", "TPU v6 lite", _gib(31.25), _V6E_RATES, _FLAT)
+_V6E = TpuTarget("tpu-v6e", "TPU v6 lite", _gib(31.25), _V6E_RATES, _FLAT)
 _V7_RATES = _tpu_rates("tpu7x", 7380 / 2 * GIGA, bf16=2307 / 2 * TERA, fp8=4614 / 2 * TERA)
-_V7 = Target("tpu7x", "TPU7x", _gib(94.75), _V7_RATES, _CUBIC, devices_per_chip=2)
+_V7 = TpuTarget("tpu7x", "TPU7x", _gib(94.75), _V7_RATES, _CUBIC, devices_per_chip=2)
 
-TARGETS = {target.name: target for target in (_V4, _V5E, _V5P, _V6E, _V7)}
+TPUS = (_V4, _V5E, _V5P, _V6E, _V7)
+TARGETS: dict[str, Target] = {target.name: target for target in (*TPUS, *GPUS)}
 
 # Names that jax knows a TPU by, beside those that compile-only devices have (jax 0.10.2, pallas' `tpu_info`).
 _OTHER_KINDS = {"tpu-v5e": "TPU v5e", "tpu-v5p": "TPU v5p", "tpu-v6e": "TPU v6e"}
-
-# Dense rates: the data sheets also print ones twice as high, which need half of each matrix to be zeros.
-_H100 = Rates(
-    {"bf16": 989 * TERA, "fp16": 989 * TERA, "tf32": 494 * TERA, "fp32": 67 * TERA, "int8": 1979 * TERA},
-    3.35 * TERA,
-    "https://www.nvidia.com/en-us/data-center/h100/",
-)
-_H200 = dataclasses.replace(_H100, memory_bandwidth=4.8 * TERA, source="https://www.nvidia.com/en-us/data-center/h200/")
-_A100_FLOPS = {"bf16": 312 * TERA, "fp16": 312 * TERA, "tf32": 156 * TERA, "fp32": 19.5 * TERA, "int8": 624 * TERA}
-_A100_SHEET = (
-    "https://www.nvidia.com/content/dam/en-zz/Solutions/Data-Center/a100/pdf/"
-    "nvidia-a100-datasheet-us-nvidia-1758950-r4-web.pdf"
-)
-_A100_BANDWIDTHS = {"SXM4-40GB": 1555, "PCIE-40GB": 1555, "SXM4-80GB": 2039}
-_GPUS = {
-    "NVIDIA H100 80GB HBM3": _H100,
-    "NVIDIA H200": _H200,
-    "NVIDIA A100 80GB PCIe": Rates(_A100_FLOPS, 1935 * GIGA, _A100_SHEET),
-    **{f"NVIDIA A100-{kind}": Rates(_A100_FLOPS, rate * GIGA, _A100_SHEET) for kind, rate in _A100_BANDWIDTHS.items()},
-}
 
 
 def target(name: str) -> Target:
@@ -111,10 +82,10 @@ def peak_rates(device_kind: str) -> Rates | None:
     for known in TARGETS.values():
         if device_kind in (known.device_kind, _OTHER_KINDS.get(known.name)):
             return known.rates
-    return _GPUS.get(device_kind)
+    return OTHER_GPUS.get(device_kind)
 
 
-def topology_name(target: Target, devices: int) -> str:
+def topology_name(target: TpuTarget, devices: int) -> str:
     """The smallest slice with at least that many JAX devices, by the name that libtpu gives it ("v5e:2x2").
 
     Raises `ValueError` where no slice is that large.

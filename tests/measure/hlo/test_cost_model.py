@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from jax import lax
 from support.compiled_texts import jitted, spec
-from support.libtpu_needed import skip_without_libtpu
+from support.compilers import skip_without_compiler
 
 from perfsuite.measure.hlo.cost_model import CostModel
 from perfsuite.measure.hlo.reader import parse_hlo
@@ -56,7 +56,7 @@ def compared(function, *arguments, target=None):
 @pytest.mark.parametrize("name", OPERATIONS)
 def test_each_operation_costs_what_xla_says(name, target):
     if target is not None:
-        skip_without_libtpu()
+        skip_without_compiler(target)
     xla, model = compared(OPERATIONS[name], spec(SIZE, SIZE), target=target)
     assert model == pytest.approx(xla, rel=1e-6)
 

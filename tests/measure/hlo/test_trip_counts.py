@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from jax import lax
 from support.compiled_texts import TEXTS, jitted, spec
-from support.libtpu_needed import skip_without_libtpu
+from support.compilers import skip_without_compiler
 
 from perfsuite.measure.hlo.reader import parse_hlo
 from perfsuite.measure.hlo.trip_counts import trip_counts
@@ -135,7 +135,7 @@ def nested(x):
 @pytest.mark.parametrize("target", [None, "tpu-v5e"])
 def test_loops_in_loops_as_compiled(target):
     if target is not None:
-        skip_without_libtpu()
+        skip_without_compiler(target)
     module = parse_hlo(compile_call(jitted(nested, spec(8, 128)), target).hlo)
     assert sorted(trip_counts(module).counts.values()) == [3, 4]
 

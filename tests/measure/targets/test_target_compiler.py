@@ -24,7 +24,7 @@ from perfsuite.measure.targets import target_available, target_compiler
 from perfsuite.measure.targets.target_available import TargetError, TargetUnavailable
 from perfsuite.measure.targets.target_compiler import CompileFailed, CompilerCrashed, compile_for, meaningful_lines
 from perfsuite.measure.targets.target_flags import worker_environment
-from perfsuite.measure.targets.targets import TARGETS, target
+from perfsuite.measure.targets.targets import TPUS, target
 
 ROOT = Path(perfsuite.__path__[0]).parent
 V5E = target("tpu-v5e")
@@ -101,7 +101,7 @@ print(json.dumps({
 def reference():
     """What `jax.jit(...).lower(...).compile()` gives for devices of a topology, in a process that loads libtpu."""
     found = subprocess.run(
-        [sys.executable, "-c", REFERENCE], env=worker_environment(os.environ), capture_output=True, text=True
+        [sys.executable, "-c", REFERENCE], env=worker_environment(os.environ, "tpu"), capture_output=True, text=True
     )
     assert found.returncode == 0, found.stderr
     return json.loads(found.stdout)
@@ -143,8 +143,8 @@ def test_two_partitions_take_two_devices_of_a_slice_of_four():
 
 
 @needs_libtpu
-@pytest.mark.parametrize("name", TARGETS)
-def test_every_target_compiles_and_says_how_much_memory_it_has(name, tmp_path):
+@pytest.mark.parametrize("name", [known.name for known in TPUS])
+def test_every_tpu_compiles_and_says_how_much_memory_it_has(name, tmp_path):
     known = target(name)
     compiled = compile_for(known, SMALL)
     assert compiled.cost["flops"] > 2 * 256 * 512 * 128
@@ -194,7 +194,7 @@ def runs(monkeypatch):
 
     runs = Runs()
     monkeypatch.setattr(target_compiler, "_run", runs.run)
-    monkeypatch.setattr(target_compiler, "check_available", lambda: None)
+    monkeypatch.setattr(target_compiler, "check_available", lambda platform: None)
     return runs
 
 
@@ -227,10 +227,23 @@ def test_without_a_folder_it_is_compiled_each_time(runs):
         lambda patch: patch.setenv("LIBTPU_INIT_ARGS", "--xla_tpu_flag=true"),
         lambda patch: patch.setenv("XLA_FLAGS", "--xla_flag=true"),
         lambda patch: patch.setattr(target_compiler, "version", lambda package: "9.9"),
-        lambda patch: patch.setattr(target_compiler, "FORMAT", 2),
+        lambda patch: patch.setattr(target_compiler, "compiler_versions", lambda platform: {"libtpu": "9.9"}),
+        lambda patch: patch.setattr(target_compiler, "FORMAT", 0),
         lambda patch: patch.setattr(target_compiler, "CONFIG", ("jax_enable_x64",)),
     ],
-    ids=["target", "text", "partitions", "chips", "options", "libtpu flag", "xla flag", "version", "format", "config"],
+    ids=[
+        "target",
+        "text",
+        "partitions",
+        "chips",
+        "options",
+        "libtpu flag",
+        "xla flag",
+        "jaxlib",
+        "compiler",
+        "format",
+        "config",
+    ],
 )
 def test_whatever_the_result_depends_on_is_in_the_key(runs, tmp_path, monkeypatch, change):
     arguments = {"target": V5E, "stablehlo": SMALL, "cache": tmp_path}
@@ -269,7 +282,7 @@ def test_a_failure_that_may_pass_is_not_remembered(runs, tmp_path):
 
 
 def test_a_crash_is_not_remembered(tmp_path, monkeypatch):
-    monkeypatch.setattr(target_compiler, "check_available", lambda: None)
+    monkeypatch.setattr(target_compiler, "check_available", lambda platform: None)
     worker_is(monkeypatch, "import os; os.kill(os.getpid(), 6)")
     with pytest.raises(CompilerCrashed):
         compile_for(V5E, SMALL, cache=tmp_path)
@@ -319,7 +332,7 @@ def test_two_processes_that_want_the_same_program_at_once_compile_it_once(tmp_pa
     (tmp_path / "program").write_bytes(SMALL)
     command = [sys.executable, "-c", ONCE, str(tmp_path / "program"), str(tmp_path / "cache")]
     with contextlib.ExitStack() as stack:
-        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL, "text": True}
         both = [stack.enter_context(subprocess.Popen(command, cwd=ROOT, **pipes)) for _ in range(2)]
         for process in both:
             stack.callback(process.kill)
@@ -482,7 +495,7 @@ def test_an_unknown_flag_is_named(monkeypatch):
 
 
 def test_what_a_dying_worker_wrote_is_told(monkeypatch):
-    monkeypatch.setattr(target_compiler, "check_available", lambda: None)
+    monkeypatch.setattr(target_compiler, "check_available", lambda platform: None)
     worker_is(
         monkeypatch,
         """
@@ -501,7 +514,7 @@ def test_what_a_dying_worker_wrote_is_told(monkeypatch):
 
 
 def test_a_worker_that_cannot_start_its_compiler_says_why(monkeypatch):
-    monkeypatch.setattr(target_compiler, "check_available", lambda: None)
+    monkeypatch.setattr(target_compiler, "check_available", lambda platform: None)
     worker_is(
         monkeypatch,
         """
@@ -540,14 +553,15 @@ def test_too_few_chips_are_refused(runs):
     with pytest.raises(ValueError, match="up to 256 devices, not 1000"):
         compile_for(V5E, SMALL, chips=1000)
     compile_for(target("tpu7x"), SMALL, partitions=2, chips=1)
-    assert [request["topology"] for request in runs] == ["tpu7x:2x2x1"]
+    assert [request["topology"]["topology_name"] for request in runs] == ["tpu7x:2x2x1"]
 
 
 def test_each_of_several_slices_has_as_many_devices(runs):
     compile_for(V5E, SMALL, partitions=32, slices=2)
     compile_for(V5E, SMALL, partitions=4, slices=2, chips=64)
     compile_for(V5E, SMALL, partitions=4, slices=1)
-    assert [(request["topology"], request["arguments"].get("num_slices")) for request in runs] == [
+    asked = [request["topology"] for request in runs]
+    assert [(topology["topology_name"], topology.get("num_slices")) for topology in asked] == [
         ("v5e:4x4", 2),
         ("v5e:4x8", 2),
         ("v5e:2x2", None),

@@ -12,7 +12,7 @@ from jax.experimental.pallas import tpu as pltpu
 from support.libtpu_needed import needs_libtpu
 
 from perfsuite.measure.targets.target_flags import worker_environment
-from perfsuite.measure.targets.targets import TARGETS, peak_rates, target, topology_name
+from perfsuite.measure.targets.targets import TARGETS, TPUS, peak_rates, target, topology_name
 
 V5E, V4, V7 = TARGETS["tpu-v5e"], TARGETS["tpu-v4"], TARGETS["tpu7x"]
 
@@ -23,7 +23,10 @@ CORES = {"tpu-v4": 2, "tpu-v5e": 1, "tpu-v5p": 2, "tpu-v6e": 1, "tpu7x": 1}
 
 def test_a_target_is_found_by_its_name():
     assert target("tpu-v5e").device_kind == "TPU v5 lite"
-    with pytest.raises(ValueError, match=r"no target 'v5e': there are tpu-v4, tpu-v5e, tpu-v5p, tpu-v6e, tpu7x"):
+    with pytest.raises(
+        ValueError,
+        match=r"no target 'v5e': there are tpu-v4, tpu-v5e, tpu-v5p, tpu-v6e, tpu7x, gpu-t4, gpu-l4, gpu-a100",
+    ):
         target("v5e")
 
 
@@ -56,7 +59,7 @@ def test_a_slice_that_does_not_exist_is_refused():
         topology_name(V5E, 0)
 
 
-@pytest.mark.parametrize("name", TARGETS)
+@pytest.mark.parametrize("name", CHIPS)
 def test_rates_agree_with_those_that_jax_knows(name):
     known = TARGETS[name]
     core = pltpu.get_tpu_info_for_chip(getattr(pltpu.ChipVersion, CHIPS[name]), CORES[name])
@@ -81,10 +84,16 @@ def test_rates_of_a_present_device_are_found_by_its_kind():
     assert peak_rates("cpu") is None
 
 
+PAGES = (
+    "https://docs.cloud.google.com/tpu/docs/",
+    "https://www.nvidia.com/",
+    "https://resources.nvidia.com/",
+)
+
+
 def test_every_rate_says_where_it_is_published():
-    kinds = ["NVIDIA H100 80GB HBM3", "NVIDIA H200", "NVIDIA A100-SXM4-40GB", "NVIDIA A100 80GB PCIe"]
-    for rates in [known.rates for known in TARGETS.values()] + [peak_rates(kind) for kind in kinds]:
-        assert rates.source.startswith(("https://docs.cloud.google.com/tpu/docs/", "https://www.nvidia.com/"))
+    for rates in (*(known.rates for known in TARGETS.values()), peak_rates("NVIDIA A100-PCIE-40GB")):
+        assert rates.source.startswith(PAGES)
 
 
 TOPOLOGIES = """
@@ -92,8 +101,8 @@ import json, sys
 from jax.experimental import topologies
 
 found = []
-for name, arguments in json.load(sys.stdin):
-    devices = topologies.get_topology_desc(platform="tpu", topology_name=name, **arguments).devices
+for arguments in json.load(sys.stdin):
+    devices = topologies.get_topology_desc(platform="tpu", **arguments).devices
     found.append((devices[0].device_kind, len(devices)))
 print(json.dumps(found))
 """
@@ -102,17 +111,17 @@ print(json.dumps(found))
 @needs_libtpu
 def test_libtpu_knows_every_slice_and_calls_the_devices_so():
     asked, expected = [], []
-    for known in TARGETS.values():
+    for known in TPUS:
         for shape in known.slices:
             devices = math.prod(shape) * known.devices_per_chip
-            name = topology_name(known, devices)
-            assert name.endswith("x".join(map(str, shape)))
-            asked.append((name, {"chip_config_name": known.chip_config}))
+            topology = known.topology(devices)
+            assert topology["topology_name"].endswith("x".join(map(str, shape)))
+            asked.append(topology)
             expected.append([known.device_kind, devices])
     found = subprocess.run(
         [sys.executable, "-c", textwrap.dedent(TOPOLOGIES)],
         input=json.dumps(asked),
-        env=worker_environment(os.environ),
+        env=worker_environment(os.environ, "tpu"),
         capture_output=True,
         text=True,
         check=True,
