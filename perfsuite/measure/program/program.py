@@ -9,10 +9,10 @@ import dataclasses
 import os
 import re
 from collections.abc import Mapping
-from typing import Literal
 
-from perfsuite.measure.hlo.hlo_module import Frame
+from perfsuite.measure.hlo.hlo_module import Frame, bits_of
 from perfsuite.measure.hlo.library_calls import library_of
+from perfsuite.measure.program.bounds import Limit, compute_seconds, transfer_seconds
 from perfsuite.measure.targets.target import Rates
 from perfsuite.measure.words import plural
 
@@ -105,6 +105,11 @@ class Product(Operation):
     dtypes: tuple[str, str]
     precision: str
     flops: int
+
+    @property
+    def rate_type(self) -> str:
+        """The narrower of the two types, at whose rate the product runs at most."""
+        return min(self.dtypes, key=lambda dtype: bits_of(dtype) or 0)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -250,14 +255,24 @@ class Program(Origin):
         return self.flops / self.bytes_accessed if self.bytes_accessed else 0.0
 
     @property
-    def bound(self) -> Literal["compute", "memory"] | None:
-        """What limits the program at the device's published bfloat16 rate and bandwidth."""
-        if self.rates is None or not self.bytes_accessed or self.arithmetic_intensity is None:
-            return None
-        if "bf16" not in self.rates.peak_flops:
-            return None
-        ridge = self.rates.peak_flops["bf16"] / self.rates.memory_bandwidth
-        return "compute" if self.arithmetic_intensity > ridge else "memory"
+    def bounds(self) -> dict[Limit, float]:
+        """The least seconds that each limit allows, by the device's published rates; empty where they are not known."""
+        if self.rates is None or self.flops is None or not self.bytes_accessed:
+            return {}
+        products = [(product.rate_type, product.precision, product.flops * product.runs) for product in self.products]
+        others = max(self.flops - sum(flops for _, _, flops in products), 0.0)
+        moved = self.bytes_accessed, self.collective_bytes, self.cross_slice_bytes
+        return {"compute": compute_seconds(self.rates, products, others), **transfer_seconds(self.rates, *moved)}
+
+    @property
+    def bound(self) -> Limit | None:
+        """What limits the program: the largest of `bounds`. None where they are not known."""
+        return max(self.bounds, key=self.bounds.__getitem__, default=None)
+
+    @property
+    def bound_seconds(self) -> float | None:
+        """The largest of `bounds`."""
+        return max(self.bounds.values(), default=None)
 
     @property
     def donations_reused(self) -> int:

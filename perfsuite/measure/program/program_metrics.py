@@ -41,6 +41,7 @@ _FACTS: tuple[tuple[str, str, Kind], ...] = (
     ("lost donations", "buffers", "count"),
     ("estimated cycles", "cycles, relative", "info"),
     ("arithmetic intensity", "FLOP/byte", "info"),
+    ("bound", "s", "info"),
     ("memory margin", "bytes", "info"),
     ("lower seconds", "s", "info"),
     ("compile seconds", "s", "info"),
@@ -63,6 +64,7 @@ FACTS = tuple(name for name, _, _ in _FACTS)
 """The names of all facts. Not every compiler tells each of them."""
 
 _ATTRIBUTES = {
+    "bound": "bound_seconds",
     "memory margin": "margin_bytes",
     "cross-slice collectives": "cross_slice_collectives",
     "cross-slice bytes": "cross_slice_bytes",

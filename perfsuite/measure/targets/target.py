@@ -7,18 +7,23 @@ from typing import Any, ClassVar
 
 TERA = 1e12
 GIGA = 1e9
+GIGABITS = GIGA / 8
 
 
 @dataclasses.dataclass(frozen=True)
 class Rates:
     """What the maker publishes of one JAX device, and the page that says so.
 
-    `peak_flops` are dense FLOP/s (int8: operations/s) by data type, `memory_bandwidth` is in bytes/s.
+    `peak_flops` are dense FLOP/s (int8: operations/s) by data type, the bandwidths are in bytes/s. `link_bandwidth` is
+    that of the links to other devices of a slice or host, of both directions together; `network_bandwidth` the device's
+    part of the data-centre network, in one direction. They are None where they are not published, or not known here.
     """
 
     peak_flops: Mapping[str, float]
     memory_bandwidth: float
     source: str
+    link_bandwidth: float | None = None
+    network_bandwidth: float | None = None
 
 
 @dataclasses.dataclass(frozen=True)

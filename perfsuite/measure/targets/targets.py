@@ -9,7 +9,7 @@ import math
 from typing import Any, ClassVar
 
 from perfsuite.measure.targets.gpu_targets import GPUS, OTHER_GPUS
-from perfsuite.measure.targets.target import GIGA, TERA, Rates, Target
+from perfsuite.measure.targets.target import GIGA, GIGABITS, TERA, Rates, Target
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,8 +36,9 @@ def _gib(count: float) -> int:
     return math.floor(count * 2**30)
 
 
-def _tpu_rates(page: str, bandwidth: float, **peak_flops: float) -> Rates:
-    return Rates(peak_flops, bandwidth, f"https://docs.cloud.google.com/tpu/docs/{page}")
+def _tpu_rates(page: str, bandwidth: float, links: tuple[float, float] | None = None, **peak_flops: float) -> Rates:
+    """`links` are the bandwidths of the links and of the network."""
+    return Rates(peak_flops, bandwidth, f"https://docs.cloud.google.com/tpu/docs/{page}", *(links or ()))
 
 
 # https://cloud.google.com/tpu/docs/v5e and v6e. A slice of one chip is offered too, but a program for one device of it
@@ -49,17 +50,20 @@ _CUBIC = (
     *((8, 8, 8), (8, 8, 16), (8, 16, 16), (16, 16, 16)),
 )
 
+# Links and network of v5p, v6e and tpu7x: the table on the page tpu7x, which has all three. The page of v4 has neither.
 # v4: 275 TFLOP/s "bf16 or int8". By itself libtpu would make each core a device, which no v4 that users can have does.
 _V4_RATES = _tpu_rates("v4", 1200 * GIGA, bf16=275 * TERA, int8=275 * TERA)
 _V4 = TpuTarget("tpu-v4", "TPU v4", _gib(30.75), _V4_RATES, _CUBIC, chip_config="megacore")
 # v5e: the page has said 819 GB/s as well as "800 GiBps" (859 GB/s); jax uses 819, too.
-_V5E_RATES = _tpu_rates("v5e", 819 * GIGA, bf16=197 * TERA, int8=393 * TERA)
+# The network of a host of 8 chips is 2 x 100 Gbit/s, that of a pod of 256 chips 6.4 Tbit/s.
+_V5E_RATES = _tpu_rates("v5e", 819 * GIGA, (400 * GIGA, 25 * GIGABITS), bf16=197 * TERA, int8=393 * TERA)
 _V5E = TpuTarget("tpu-v5e", "TPU v5 lite", _gib(15.75), _V5E_RATES, _FLAT)
-_V5P_RATES = _tpu_rates("v5p", 2765 * GIGA, bf16=459 * TERA)
+_V5P_RATES = _tpu_rates("v5p", 2765 * GIGA, (1200 * GIGA, 50 * GIGABITS), bf16=459 * TERA)
 _V5P = TpuTarget("tpu-v5p", "TPU v5", _gib(95.74), _V5P_RATES, (*_CUBIC, (16, 16, 24)))
-_V6E_RATES = _tpu_rates("v6e", 1638 * GIGA, bf16=918 * TERA, int8=1836 * TERA)
+_V6E_RATES = _tpu_rates("v6e", 1638 * GIGA, (800 * GIGA, 100 * GIGABITS), bf16=918 * TERA, int8=1836 * TERA)
 _V6E = TpuTarget("tpu-v6e", "TPU v6 lite", _gib(31.25), _V6E_RATES, _FLAT)
-_V7_RATES = _tpu_rates("tpu7x", 7380 / 2 * GIGA, bf16=2307 / 2 * TERA, fp8=4614 / 2 * TERA)
+_V7_LINKS = 1200 / 2 * GIGA, 100 / 2 * GIGABITS
+_V7_RATES = _tpu_rates("tpu7x", 7380 / 2 * GIGA, _V7_LINKS, bf16=2307 / 2 * TERA, fp8=4614 / 2 * TERA)
 _V7 = TpuTarget("tpu7x", "TPU7x", _gib(94.75), _V7_RATES, _CUBIC, devices_per_chip=2)
 
 TPUS = (_V4, _V5E, _V5P, _V6E, _V7)

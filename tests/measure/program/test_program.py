@@ -7,7 +7,7 @@ from support.compiled_texts import ORIGIN, TEXTS, read
 
 from perfsuite.measure.hlo.hlo_module import Frame
 from perfsuite.measure.program.program import Operation
-from perfsuite.measure.targets.targets import Rates
+from perfsuite.measure.targets.target import Rates
 
 TRAIN = read(TEXTS["train_v5e"])
 RATES = Rates(peak_flops={"bf16": 100.0}, memory_bandwidth=10.0, source="https://example.org")
@@ -31,17 +31,28 @@ def test_a_program_fits_where_its_peak_does(memory, fits, margin):
     assert (known(memory).fits, known(memory).margin_bytes) == (fits, margin)
 
 
-@pytest.mark.parametrize(("flops", "bound"), [(1001, "compute"), (1000, "memory"), (0, "memory")])
-def test_the_bound_is_which_side_of_the_ridge_it_is_on(flops, bound):
-    program = known(flops=float(flops), bytes_accessed=100.0)
-    assert program.arithmetic_intensity == flops / 100
-    assert program.bound == bound
-
-
 def test_without_rates_or_bytes_there_is_no_bound():
-    assert dataclasses.replace(known(), rates=None).bound is None
-    assert known(bytes_accessed=0.0).bound is None
+    for program in (dataclasses.replace(known(), rates=None), known(bytes_accessed=0.0), known(flops=None)):
+        assert (program.bounds, program.bound, program.bound_seconds) == ({}, None, None)
     assert known(bytes_accessed=0.0).arithmetic_intensity == 0
+
+
+def test_the_bound_is_the_largest_time():
+    program = known(flops=1001.0, bytes_accessed=100.0, products=(), collectives=())
+    assert program.bounds == {"compute": 10.01, "memory": 10.0}
+    assert (program.bound, program.bound_seconds) == ("compute", 10.01)
+    assert known(flops=999.0, bytes_accessed=100.0, products=()).bound == "memory"
+
+
+def test_what_collectives_move_counts_where_the_rates_are_published():
+    moved = (Operation("all-reduce", "", None, 600, runs=2),)
+    sent = (Operation("all-reduce", "", None, 30, runs=5),)
+    program = known(flops=0.0, bytes_accessed=1.0, products=(), collectives=moved, cross_slice_collectives=sent)
+    assert program.bound == "memory"
+    rates = dataclasses.replace(RATES, link_bandwidth=4.0, network_bandwidth=0.4)
+    program = dataclasses.replace(program, rates=rates)
+    assert program.bounds == {"compute": 0.0, "memory": 0.1, "links": 300.0, "network": 375.0}
+    assert program.bound == "network"
 
 
 def test_fuses_gives_the_kernels_that_hold_all_names():

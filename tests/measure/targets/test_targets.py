@@ -93,6 +93,8 @@ PAGES = (
 
 def test_every_rate_says_where_it_is_published():
     for rates in (*(known.rates for known in TARGETS.values()), peak_rates("NVIDIA A100-PCIE-40GB")):
+        assert max(rates.peak_flops.values()) > rates.memory_bandwidth > (rates.link_bandwidth or 0)
+        assert (rates.link_bandwidth or 1) > (rates.network_bandwidth or 0)
         assert rates.source.startswith(PAGES)
 
 
