@@ -20,6 +20,7 @@ from perfsuite.measure.compat import jax_stack
 from perfsuite.measure.hlo.hlo_module import Stack
 from perfsuite.measure.hlo.locations import NumberedText, number_locations, restoring
 from perfsuite.measure.hlo.reader import parse_hlo
+from perfsuite.measure.program.kernel_estimates import KernelEstimate, with_estimates
 from perfsuite.measure.program.lowering import LoweredCall, lower_call
 from perfsuite.measure.program.placed import source_of
 from perfsuite.measure.program.program import DonatedArgument, Origin, Program, place_of
@@ -55,7 +56,7 @@ class Compilation:
 
     `hlo` is the optimised program, `cost` and `memory` are XLA's analyses. `stacks` are what the numbers in the
     program's metadata stand for (see `locations`). `unsplit_hlo` is the program of several slices before the compiler
-    splits its collectives between them.
+    splits its collectives between them. `kernel_estimates` are those of Pallas kernels, which a GPU's program lacks.
     """
 
     origin: Origin
@@ -65,13 +66,17 @@ class Compilation:
     donations: tuple[DonatedArgument, ...]
     stacks: Mapping[int, Stack]
     unsplit_hlo: str | None = None
+    kernel_estimates: tuple[KernelEstimate, ...] = ()
 
     def program(self) -> Program:
         """The facts."""
         restored = restoring(self.stacks)
-        module = parse_hlo(self.hlo, restored=restored)
+        parsed = parse_hlo(self.hlo, restored=restored)
+        module = with_estimates(parsed, self.kernel_estimates)
+        # XLA's analysis counts nothing for a kernel whose estimate it does not have.
+        cost = self.cost if module is parsed else {}
         unsplit = None if self.unsplit_hlo is None else parse_hlo(self.unsplit_hlo, restored=restored)
-        return read_program(self.origin, module, self.cost, self.memory, self.donations, unsplit)
+        return read_program(self.origin, module, cost, self.memory, self.donations, unsplit)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values only, without the device's published rates, and of each stack the frame that messages name."""
@@ -139,7 +144,16 @@ def compile_call(
         memory_bytes=device.memory_bytes,
         rates=device.rates,
     )
-    return Compilation(origin, output.hlo, output.cost, output.memory, lowered.donations, stacks, output.unsplit_hlo)
+    return Compilation(
+        origin=origin,
+        hlo=output.hlo,
+        cost=output.cost,
+        memory=output.memory,
+        donations=lowered.donations,
+        stacks=stacks,
+        unsplit_hlo=output.unsplit_hlo,
+        kernel_estimates=lowered.kernel_estimates,
+    )
 
 
 class _PresentDevice(NamedTuple):

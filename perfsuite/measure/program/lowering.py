@@ -27,6 +27,8 @@ from perfsuite.measure.call import Call
 from perfsuite.measure.compat import jax_stack
 from perfsuite.measure.errors import MeasurementError
 from perfsuite.measure.hlo.hlo_module import Frame
+from perfsuite.measure.program.jaxprs import equations
+from perfsuite.measure.program.kernel_estimates import KernelEstimate, estimates_in
 from perfsuite.measure.program.program import DonatedArgument
 from perfsuite.measure.words import plural
 
@@ -47,13 +49,17 @@ class HostCallbackError(MeasurementError, AssertionError):
 
 @dataclasses.dataclass(frozen=True)
 class LoweredCall:
-    """`text` is StableHLO with its source locations, `partitions` is how many devices the program runs on."""
+    """`text` is StableHLO with its source locations, `partitions` is how many devices the program runs on.
+
+    `kernel_estimates` are those of all Pallas kernels in the trace.
+    """
 
     text: str
     partitions: int
     donations: tuple[DonatedArgument, ...]
     lower_seconds: float
     lowered: jax.stages.Lowered
+    kernel_estimates: tuple[KernelEstimate, ...] = ()
 
 
 def lower_call(call: Call, platform: str | None = None) -> LoweredCall:
@@ -82,7 +88,8 @@ def lower_call(call: Call, platform: str | None = None) -> LoweredCall:
     attributes = module.operation.attributes
     partitions = attributes["mhlo.num_partitions"].value if "mhlo.num_partitions" in attributes else 1
     donations = tuple(_donations(lowered, module, seen, call))
-    return LoweredCall(lowered.as_text(debug_info=True), partitions, donations, seconds, lowered)
+    estimates = () if seen.traced is None else estimates_in(seen.traced.jaxpr.jaxpr)
+    return LoweredCall(lowered.as_text(debug_info=True), partitions, donations, seconds, lowered, estimates)
 
 
 class _NoDevice:
@@ -176,15 +183,10 @@ def _parameters(seen: jax_stack.Lowering, module: Any, count: int) -> dict[int, 
 
 def _host_calls(jaxpr: Any) -> Iterator[tuple[str, str]]:
     """The primitive and the source line of every host callback, also in inner jaxprs."""
-    for equation in jaxpr.eqns:
+    for equation in equations(jaxpr):
         name = equation.primitive.name
         if "callback" in name or name == "debug_print":
             yield name, source_info_util.summarize(equation.source_info)
-        for value in equation.params.values():
-            for inner in value if isinstance(value, tuple | list) else (value,):
-                inner = getattr(inner, "jaxpr", inner)
-                if hasattr(inner, "eqns"):
-                    yield from _host_calls(inner)
 
 
 def _callback_message(label: str, platform: str, calls: list[tuple[str, str]], error: Exception) -> str:

@@ -22,6 +22,7 @@ from perfsuite.measure.program.collectives import (
     ends_sum,
     sends_between_slices,
 )
+from perfsuite.measure.program.kernel_estimates import GPU_KERNELS
 from perfsuite.measure.program.placed import Placed, bytes_of, placed_in, source_of
 from perfsuite.measure.program.program import NAME, DonatedArgument, Fusion, Kernel, Operation, Origin, Product, Program
 
@@ -48,7 +49,7 @@ _BOOKKEEPING = {
 }
 """Custom calls that the TPU's compiler adds for its own use."""
 
-_KERNELS = ("__gpu$xla.gpu.triton", "mosaic_gpu", "mosaic_gpu_v2", "tpu_custom_call")
+_KERNELS = (*GPU_KERNELS, "tpu_custom_call")
 """Custom calls that run a kernel of the user's, whose cost only the user knows."""
 
 
@@ -177,8 +178,10 @@ def _branches_differ(model: CostModel, op: Instruction) -> bool:
 
 def _kernel(placed: Placed) -> Kernel:
     op = placed.op
+    # Of a kernel for a GPU only the path has the name that `pallas_call(name=)` gives it: `jit(f)/name/pallas_call`.
+    names = NAME.findall(op.op_name)[-2:] if op.custom_call_target in GPU_KERNELS else []
     return Kernel(
-        op.name.partition(".")[0],
+        names[0] if names[1:] == ["pallas_call"] else op.name.partition(".")[0],
         op.op_name,
         source_of(op.stack),
         bytes_of(op.shapes) + bytes_of(placed.operands),
