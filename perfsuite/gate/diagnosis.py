@@ -5,9 +5,11 @@ import collections
 import numpy as np
 
 from perfsuite.gate.advice import advice_on, waits
+from perfsuite.measure.runtime.dispatches import MOVE_IN, Dispatches
 from perfsuite.measure.runtime.hostcalls import HostCalls
 from perfsuite.measure.runtime.origins import CallOrigin
 from perfsuite.measure.timing.comparison import Comparison
+from perfsuite.measure.words import plural
 
 WAITS = 0.8
 """A call waits for the device whose time to return is above this share of its time to ready."""
@@ -16,11 +18,15 @@ HOST_CALL_US = 0.1
 """About what one Python or C call costs: the 27 500 calls of a `filter_jit` step over 607 arrays take it 4.5 ms longer
 than the 2 calls of a flat one (2-core x86-64 machine, Python 3.11)."""
 
+PROGRAM_US = 4.0
+"""About what one program costs the host at least: a jitted `x + 1` of three numbers takes 4.1 us, outside jit 8.3 us
+(2-core x86-64 machine, Python 3.11, jax 0.10.2)."""
+
 NAMED = 3
 """How many functions a message names."""
 
 NOTICEABLE = 0.1
-"""More host calls are named as the cause when they account for this share of the overhead."""
+"""More host calls, or programs, are named as the cause when they account for this share of the overhead."""
 
 TELLING = 0.1
 """A message names a function, with advice, that makes this share of the host calls in question."""
@@ -44,6 +50,23 @@ def likely_cause(comparison: Comparison, candidate: HostCalls, reference: HostCa
         counts = f"{candidate.total} host calls against {reference.total} of {comparison.reference}"
         causes.append(f"Python on the host: {counts}, above all {_most_host_calls(candidate, reference)}")
     return "; ".join(causes)
+
+
+def more_programs(comparison: Comparison, candidate: Dispatches, reference: Dispatches) -> str:
+    """Name the programs that the candidate runs beyond the reference's; empty where they do not explain the ratio."""
+    more = candidate.total - reference.total
+    if more <= 0 or more * PROGRAM_US < NOTICEABLE * comparison.overhead_us.value:
+        return ""
+    counts = f"{plural(candidate.total, 'program')} against {reference.total} of {comparison.reference}"
+    named = []
+    for eager in (True, False):
+        now, then = (side.by_operation if eager else side.by_program for side in (candidate, reference))
+        places = candidate.places(eager=eager)
+        named += [(now[name] - then.get(name, 0), name, places[name]) for name in now if now[name] > then.get(name, 0)]
+    named.sort(key=lambda each: (-each[0], each[1]))
+    most = ", ".join(f"{name} (+{extra}) at {place}" for extra, name, place in named[:NAMED])
+    advice = f"\n  {MOVE_IN}" if candidate.eager_operations > reference.eager_operations else ""
+    return f"more programs: {counts}, above all {most}{advice}"
 
 
 def unexplained(comparison: Comparison, candidate: HostCalls, reference: HostCalls) -> str:

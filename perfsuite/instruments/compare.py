@@ -3,12 +3,13 @@
 import dataclasses
 
 from perfsuite.gate.budget import Budget
-from perfsuite.gate.diagnosis import likely_cause, unexplained
+from perfsuite.gate.diagnosis import likely_cause, more_programs, unexplained
 from perfsuite.gate.verdict import Gate, Verdict
 from perfsuite.instruments.base import NO_BUDGET, Instrument, declare
 from perfsuite.measure.call import Call, checked
 from perfsuite.measure.compiles.compiles import tracing_allowed
 from perfsuite.measure.metric import Metric
+from perfsuite.measure.runtime.dispatches import dispatches
 from perfsuite.measure.runtime.hostcalls import host_calls
 from perfsuite.measure.timing.block import Until
 from perfsuite.measure.timing.builds import Make, build
@@ -119,6 +120,14 @@ def _on_the_host(pair: Pair, comparison: Comparison) -> tuple[str, str]:
     """The cause that host calls name, and what they say where they name none."""
     try:
         counted = [host_calls(side, exact=False) for side in (pair.candidate, pair.reference)]
-        return likely_cause(comparison, *counted), unexplained(comparison, *counted)
+        cause = likely_cause(comparison, *counted) or _more_programs(pair, comparison)
+        return cause, unexplained(comparison, *counted)
     except Exception as error:  # whatever the code under test raises now must not hide that its gate failed
         return "", f"counting host calls raised {type(error).__name__}: {error}"
+
+
+def _more_programs(pair: Pair, comparison: Comparison) -> str:
+    try:
+        return more_programs(comparison, dispatches(pair.candidate), dispatches(pair.reference))
+    except Exception:  # as above; what the host's calls say is said all the same
+        return ""

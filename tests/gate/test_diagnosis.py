@@ -1,12 +1,15 @@
 """`gate.diagnosis`: the likely cause of a slow candidate, in words."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 
 from perfsuite.gate.advice import advice_on, waits
-from perfsuite.gate.diagnosis import busiest, likely_cause, unexplained
+from perfsuite.gate.diagnosis import busiest, likely_cause, more_programs, unexplained
 from perfsuite.measure.estimate import Estimate
 from perfsuite.measure.metric import Interval
+from perfsuite.measure.runtime.dispatches import Dispatch, Dispatches
 from perfsuite.measure.runtime.hostcalls import HostCalls
 from perfsuite.measure.runtime.origins import CallOrigin
 from perfsuite.measure.timing.comparison import Comparison
@@ -70,6 +73,38 @@ def test_no_more_host_calls_are_no_cause(candidate, said):
 def test_c_calls_count_as_host_calls():
     candidate = HostCalls("step", 5, 10, {"list:append": 10, "f": 5})
     assert "15 host calls against 5" in likely_cause(comparison(WAITING, WAITING), candidate, calls(f=5))
+
+
+def programs(jitted=0, **eager):
+    runs = [Dispatch("step", "train.py:5", eager=False)] * jitted
+    return Dispatches(
+        "step", (*runs, *(Dispatch(name, "log.py:7", eager=True) for name in eager for _ in range(eager[name])))
+    )
+
+
+def slower_by(overhead_us):
+    overhead = Estimate(overhead_us, Interval(overhead_us, overhead_us))
+    return dataclasses.replace(comparison(WAITING, WAITING), overhead_us=overhead)
+
+
+def test_operations_outside_jit_are_named_with_their_lines_and_what_to_do():
+    assert more_programs(slower_by(700.0), programs(1, add=12, square=14, sqrt=1), programs(1)) == (
+        "more programs: 28 programs against 1 of reference, above all square (+14) at log.py:7 (14 times), "
+        "add (+12) at log.py:7 (12 times), sqrt (+1) at log.py:7\n"
+        "  each operation outside jit is a program of its own: do it inside the jitted function"
+    )
+
+
+def test_a_jitted_function_that_runs_twice_is_named():
+    said = more_programs(slower_by(6.0), programs(2), programs(1))
+    assert said == "more programs: 2 programs against 1 of reference, above all step (+1) at train.py:5 (2 times)"
+
+
+@pytest.mark.parametrize(
+    ("overhead_us", "candidate"), [(1000.0, programs(2)), (10.0, programs(1)), (10.0, programs(0))]
+)
+def test_programs_that_are_not_more_or_cost_little_of_the_overhead_are_no_cause(overhead_us, candidate):
+    assert more_programs(slower_by(overhead_us), candidate, programs(1)) == ""
 
 
 def test_two_causes_are_both_named():
