@@ -19,6 +19,7 @@ from perfsuite.workloads.surgery.sharding import batch_shardings, keep_shardings
 from perfsuite.workloads.training import TrainState, make_flat_train_step
 
 TARGET = "tpu-v5e"
+GPUS = ("gpu-a100", "gpu-h100")
 ADAMW = optax.adamw(1e-4)
 
 

@@ -19,7 +19,7 @@ from perfsuite.workloads.gpt2.generation import generate, generate_stepwise, gen
 from perfsuite.workloads.gpt2.int8 import logit_error, quantize, size_bytes
 
 from . import gpt2_work
-from .abstract_steps import TARGET
+from .abstract_steps import GPUS, TARGET
 from .gpt2_work import (
     COUNTS,
     STRIDE,
@@ -294,7 +294,7 @@ def test_host_calls_of_a_token(perf, shallow):
     assert perf.scaling(make_call, [2, 8, 16, 32], metric="host_calls", name="stepwise").r_squared >= 0.9999
 
 
-@pytest.mark.parametrize("target", [None, TARGET])
+@pytest.mark.parametrize("target", [None, TARGET, *GPUS])
 def test_program_of_a_token(perf, target):
     config = config_of(perf.size, num_layers=2)
     cache = jax.eval_shape(lambda: gpt2.initialize_cache(config, 1, CACHE))

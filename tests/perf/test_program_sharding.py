@@ -1,7 +1,8 @@
-"""BERT's train step over four chips of a v5e: the collectives that it is known to need, and no others."""
+"""BERT's train step over four chips of a v5e and eight GPUs: the collectives that it needs, and no others."""
 
 import collections
 
+import equinox as eqx
 import jax
 import pytest
 from jax.sharding import NamedSharding, PartitionSpec
@@ -10,7 +11,7 @@ from support.programs import program_of
 
 from perfsuite.workloads.bert import layers as bert_layers
 
-from .abstract_steps import TARGET, flat_step, shapes
+from .abstract_steps import TARGET, flat_step, shapes, zeros
 from .conftest import DROPOUT
 
 pytestmark = pytest.mark.skipif(jax.device_count() < 4, reason="needs four devices to make a mesh of")
@@ -38,6 +39,19 @@ def test_collectives_of_a_parallel_step(perf, parallel):
     assert least <= counts["all-reduce"] <= most
     assert not program.resharding
     assert not program.lost_donations
+
+
+@pytest.mark.skipif(jax.device_count() < 8, reason="needs eight devices to make a mesh of")
+def test_collectives_of_a_step_on_eight_gpus(perf):
+    made = shapes(perf.size, **DROPOUT["no-dropout"])
+    program = perf.program(flat_step(made, (8, 1)), "gpu-h100", name="data parallel step")
+    assert program.partitions == 8
+    assert {made.what for made in program.collectives} == {"all-reduce"}
+    assert not program.resharding
+    assert not program.lost_donations
+    # Every gradient once, in float32 or bfloat16: the embeddings' too, which are as large as their table.
+    weights = sum(leaf.size for leaf in jax.tree.leaves(eqx.filter(zeros(made.config), eqx.is_inexact_array)))
+    assert 2 * weights <= program.collective_bytes < 1.01 * 4 * weights
 
 
 @needs_libtpu

@@ -6,7 +6,7 @@ v5e's own host at full size.
 
 import pytest
 
-from .abstract_steps import TARGET, flat_step, shapes, zeros
+from .abstract_steps import GPUS, TARGET, flat_step, shapes, zeros
 from .conftest import DROPOUT, Steps, Workload
 
 SCORES = {"no-dropout": "BTNH,BSNH->BNTS", "dropout": "bqnd,bknd->bnqk"}
@@ -26,7 +26,7 @@ def test_step_on_the_v5e(perf, configuration):
     assert not program.collectives
 
 
-@pytest.mark.parametrize("target", [None, "tpu-v4", "tpu-v5p", "tpu-v6e"])
+@pytest.mark.parametrize("target", [None, "tpu-v4", "tpu-v5p", "tpu-v6e", *GPUS])
 def test_step_elsewhere(perf, target):
     program = perf.program(flat_step(shapes(perf.size, **DROPOUT["no-dropout"])), target)
     assert program.fits is not False
