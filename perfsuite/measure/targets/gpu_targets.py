@@ -149,13 +149,16 @@ _A100_SHEET = (
     "https://www.nvidia.com/content/dam/en-zz/Solutions/Data-Center/a100/pdf/"
     "nvidia-a100-datasheet-us-nvidia-1758950-r4-web.pdf"
 )
-_A100 = Rates(_A100_FLOPS, 2039 * GIGA, _A100_SHEET)
-_A100_40GB = Rates(_A100_FLOPS, 1555 * GIGA, _A100_SHEET)
+# Links: NVLink of the generation, both directions together (https://www.nvidia.com/en-us/data-center/nvlink/). GPUs on
+# PCIe cards have it between two of them at most.
+_A100 = Rates(_A100_FLOPS, 2039 * GIGA, _A100_SHEET, link_bandwidth=600 * GIGA)
+_A100_40GB = Rates(_A100_FLOPS, 1555 * GIGA, _A100_SHEET, link_bandwidth=600 * GIGA)
 _A100_PCIE = Rates(_A100_FLOPS, 1935 * GIGA, _A100_SHEET)
 _H100 = Rates(
     {"bf16": 989 * TERA, "fp16": 989 * TERA, "tf32": 494 * TERA, "fp32": 67 * TERA, "int8": 1979 * TERA},
     3.35 * TERA,
     "https://www.nvidia.com/en-us/data-center/h100/",
+    link_bandwidth=900 * GIGA,
 )
 _H100_PCIE = Rates(
     {"bf16": 756 * TERA, "fp16": 756 * TERA, "tf32": 378 * TERA, "fp32": 51 * TERA, "int8": 1513 * TERA},
@@ -168,6 +171,7 @@ _B200 = Rates(
     {"bf16": 2250 * TERA, "fp16": 2250 * TERA, "tf32": 1125 * TERA, "fp32": 75 * TERA, "int8": 4500 * TERA},
     7.7 * TERA,
     "https://www.nvidia.com/en-us/data-center/hgx/",
+    link_bandwidth=1800 * GIGA,
 )
 
 # The memory is as CUDA reports it: in XLA's own files of devices, of a T4, an L4 and an A100 for PCIe in GiB as users'

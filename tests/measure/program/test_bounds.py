@@ -7,6 +7,7 @@ from jax import lax
 from jax.experimental import pallas
 from jax.sharding import AbstractMesh, NamedSharding, PartitionSpec
 from support.compiled_texts import jitted, spec
+from support.cuda_needed import needs_cuda_plugin
 from support.libtpu_needed import needs_libtpu
 from support.programs import program_of
 
@@ -80,11 +81,16 @@ def test_a_sum_is_bound_by_memory():
     assert program.bound_seconds == pytest.approx(3 * SIZE**2 * 4 / 819e9, rel=0.01)
 
 
-@needs_libtpu
 @pytest.mark.parametrize(
-    ("axis", "slices", "bound", "bandwidth"), [("chip", 1, "links", 400e9), ("slice", 2, "network", 25e9 / 8)]
+    ("made_for", "axis", "slices", "bound", "bandwidth"),
+    [
+        pytest.param("tpu-v5e", "chip", 1, "links", 400e9, marks=needs_libtpu),
+        pytest.param("tpu-v5e", "slice", 2, "network", 25e9 / 8, marks=needs_libtpu),
+        pytest.param("gpu-a100", "chip", 1, "links", 600e9, marks=needs_cuda_plugin),
+        pytest.param("gpu-h100", "chip", 1, "links", 900e9, marks=needs_cuda_plugin),
+    ],
 )
-def test_a_shift_is_bound_by_the_links_or_by_the_network(axis, slices, bound, bandwidth):
+def test_a_shift_is_bound_by_the_links_or_by_the_network(made_for, axis, slices, bound, bandwidth):
     mesh = AbstractMesh((2, 4), ("slice", "chip"))
     rows = PartitionSpec(("slice", "chip"))
 
@@ -93,7 +99,7 @@ def test_a_shift_is_bound_by_the_links_or_by_the_network(axis, slices, bound, ba
 
     body = jax.shard_map(shift, mesh=mesh, in_specs=rows, out_specs=rows, check_vma=False)
     x = spec(8 * 128, SIZE, sharding=NamedSharding(mesh, rows))
-    program = program_of(jitted(body, x), "tpu-v5e", slices=slices)
+    program = program_of(jitted(body, x), made_for, slices=slices)
     assert program.bounds[bound] == pytest.approx(128 * SIZE * 4 / bandwidth)
     assert program.bound == max(program.bounds, key=program.bounds.get)
 
