@@ -65,6 +65,7 @@ def call(fn: Callable, /, *args, carry: int = 0, **kwargs) -> Call:
 
 def checked(made: Call, instrument: str) -> Call:
     """`made`. Raises `TypeError`, naming the instrument, for anything but a `call(...)`."""
+    __tracebackhide__ = True
     if not isinstance(made, Call):
         raise TypeError(f"{instrument} takes call(fn, *args), got {type(made).__name__}: from perfsuite import call")
     return made

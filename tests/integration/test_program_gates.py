@@ -84,6 +84,7 @@ def test_a_budget_on_memory(run, limit, outcome):
         ("perf.program(call(lambda x: x, X), perf_target)", "*wrap it in jax.jit"),
         ("perf.program(call(step, X), chips=4)", "*present device is what it is"),
         ("perf.program(call(step, X), perf_target, chips=0)", "*chips*"),
+        ("perf.program(call(step, X), perf_target, chips=10**6)", "tpu-v5e has slices of up to 256 devices, not *"),
         (
             "perf.program(call(step, X), slices=2)",
             "perf.program(slices=...) is for a target*present device is what it is",
@@ -99,6 +100,7 @@ def test_bad_arguments_are_errors_that_say_what_to_do(run, body, message):
     result = run(body)
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines([f"E *{message.replace('[', '[[]')}"])
+    result.stdout.no_re_match_line(r".*perfsuite/\S*\.py:\d+: ")  # the user's line alone
 
 
 def test_metrics_of_the_same_function_and_of_two_devices_stand_side_by_side(run):

@@ -109,6 +109,7 @@ def compile_call(
     `TargetUnavailable` when the target's compiler cannot be used here, `CompileFailed` when it refuses the program,
     `HostCallbackError` or `MeasurementError` when the call cannot be lowered.
     """
+    __tracebackhide__ = True
     known = None if target is None else target_of(target)
     if known is None and chips is not None:
         raise ValueError("perf.program(chips=...) is for a target; the present device is what it is")
@@ -174,6 +175,7 @@ def _output_for(
     target: Target, lowered: LoweredCall, cache: Path | None, **where: Any
 ) -> tuple[CompilerOutput, Mapping[int, Stack]]:
     """The output of the target's compiler, and the stacks that its numbers stand for."""
+    __tracebackhide__ = True
     numbered = number_locations(lowered.text)
     options = jax_stack.compiler_options(lowered.lowered)
     text = numbered.text.encode()

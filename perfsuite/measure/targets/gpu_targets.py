@@ -95,6 +95,7 @@ class GpuTarget(Target):
 
         Raises `ValueError` where that is too many, and for several slices, which only TPUs have.
         """
+        __tracebackhide__ = True
         if slices > 1:
             raise ValueError(f"{self.name} has no slices: leave slices={slices} out, and ask for chips= GPUs")
         if devices < 1:

@@ -125,6 +125,7 @@ def compile_for(
     equally; `TargetUnavailable` where there is no
     compiler, `CompileFailed` where it refuses the program, and `CompilerCrashed` where it dies.
     """
+    __tracebackhide__ = True
     topology = _topology(target, partitions, chips, slices)
     check_available(target.platform)
     request = {
@@ -142,6 +143,7 @@ def compile_for(
 
 def _topology(target: Target, partitions: int, chips: int | None, slices: int) -> dict[str, Any]:
     """The smallest topology that has the devices and chips."""
+    __tracebackhide__ = True
     have = None if chips is None else chips * target.devices_per_chip
     if have is not None and have < partitions:
         raise ValueError(

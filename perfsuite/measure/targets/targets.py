@@ -27,6 +27,7 @@ class TpuTarget(Target):
     platform: ClassVar[str] = "tpu"
 
     def topology(self, devices: int, slices: int = 1) -> dict[str, Any]:
+        __tracebackhide__ = True
         several = {"num_slices": slices} if slices > 1 else {}
         name = topology_name(self, devices // slices)
         return {"topology_name": name, "chip_config_name": self.chip_config, **several}
@@ -75,6 +76,7 @@ _OTHER_KINDS = {"tpu-v5e": "TPU v5e", "tpu-v5p": "TPU v5p", "tpu-v6e": "TPU v6e"
 
 def target(name: str) -> Target:
     """The target of this name. Raises `ValueError` that lists the names there are."""
+    __tracebackhide__ = True
     try:
         return TARGETS[name]
     except KeyError:
@@ -94,6 +96,7 @@ def topology_name(target: TpuTarget, devices: int) -> str:
 
     Raises `ValueError` where no slice is that large.
     """
+    __tracebackhide__ = True
     if devices < 1:
         raise ValueError(f"a program needs at least 1 device, not {devices}")
     for shape in target.slices:
