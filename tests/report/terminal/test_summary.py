@@ -135,7 +135,7 @@ KINDS = {
 }  # fmt: skip
 """Notes of a green session: how the line begins, what it says to do, and the fields of the gates."""
 
-KERNELS = ("unknown FLOP and bytes: ", "give pallas_call(..., cost_estimate=)")
+KERNELS = ("unknown FLOP and bytes: ", "no estimate (in Pallas: cost_estimate=)")
 
 
 @pytest.mark.parametrize("below", [1, 2])
