@@ -34,37 +34,28 @@ def test_kernel(perf):
     perf.program(call(jax.jit(model.doubled), jax.ShapeDtypeStruct((8192, 512), jnp.float32)), "tpu-v5e")
 """
 
-PLACE = f"model.py:{MODEL.strip().splitlines().index('    return call(x)') + 1} in doubled"
+PLACE = f"model.py:{MODEL.splitlines().index('    return call(x)') + 1} in doubled"
 
 
 @pytest.fixture
-def saved(pytester):
-    """A project with a baseline of its kernel."""
-    pytester.makepyfile(model=MODEL, test_model=TESTS)
-    pytester.makeini("[pytest]\npythonpath = .\n")
-    assert pytester.runpytest_inprocess("--perf-save").ret == pytest.ExitCode.OK
-    return pytester
+def with_rows(saved_project):
+    """What a run prints with so many rows in a block; the baseline has 512."""
+    gated = saved_project(MODEL, TESTS)
+    return lambda rows: gated(MODEL.replace("ROWS = 512", f"ROWS = {rows}"))
 
 
-def with_rows(project, rows) -> str:
-    (project.path / "model.py").write_text(MODEL.strip().replace("ROWS = 512", f"ROWS = {rows}"))
-    result = project.runpytest_inprocess("--perf")
-    assert result.ret == (pytest.ExitCode.OK if rows == 512 else pytest.ExitCode.TESTS_FAILED)
-    return str(result.stdout)
+def test_the_same_blocks_pass(with_rows):
+    assert "vmem" not in with_rows(512)
 
 
-def test_the_same_blocks_pass(saved):
-    assert "vmem" not in with_rows(saved, 512)
-
-
-def test_larger_blocks_take_more_of_the_memory_on_the_chip(saved):
-    printed = with_rows(saved, 1024)
+def test_larger_blocks_take_more_of_the_memory_on_the_chip(with_rows):
+    printed = with_rows(1024)
     assert "doubled vmem bytes @ tpu-v5e is 8,388,608 bytes, +100 % over the baseline 4,194,304 bytes" in printed
     assert f"grew: doubled in doubled (model.py) (+4,194,304) at {PLACE}" in printed
 
 
-def test_blocks_that_do_not_fit_are_refused_with_the_whole_message_and_the_line(saved):
-    printed = with_rows(saved, 4096)
+def test_blocks_that_do_not_fit_are_refused_with_the_whole_message_and_the_line(with_rows):
+    printed = with_rows(4096)
     assert f"the compiler for tpu-v5e refused the program at {PLACE}: " in printed
     assert "Ran out of memory in memory space vmem while allocating on stack for %doubled" in printed
     assert "size 32.00M and limit 16.00M" in printed

@@ -39,33 +39,22 @@ def test_step(perf):
 """
 
 MEAN = '    mean = lax.pmean(x, "chip")'
-PLACE = f"model.py:{MODEL.strip().splitlines().index(MEAN) + 1} in normalised"
+PLACE = f"model.py:{MODEL.splitlines().index(MEAN) + 1} in normalised"
 
 
 @pytest.fixture
-def saved(pytester):
-    """A project with a baseline of its step, which stays inside the slices."""
-    pytester.makepyfile(model=MODEL, test_model=TESTS)
-    pytester.makeini("[pytest]\npythonpath = .\n")
-    assert pytester.runpytest_inprocess("--perf-save").ret == pytest.ExitCode.OK
-    return pytester
+def with_mean(saved_project):
+    """What a run prints with this line in the step, whose baseline stays inside the slices."""
+    gated = saved_project(MODEL, TESTS)
+    return lambda line: gated(MODEL.replace(MEAN, line))
 
 
-def with_mean(project, line) -> str:
-    source = MODEL.strip()
-    assert source.count(MEAN) == 1
-    (project.path / "model.py").write_text(source.replace(MEAN, line))
-    result = project.runpytest_inprocess("--perf")
-    assert result.ret == (pytest.ExitCode.OK if line == MEAN else pytest.ExitCode.TESTS_FAILED)
-    return str(result.stdout)
+def test_a_mean_inside_the_slice_passes(with_mean):
+    assert "cross-slice" not in with_mean(MEAN)
 
 
-def test_a_mean_inside_the_slice_passes(saved):
-    assert "cross-slice" not in with_mean(saved, MEAN)
-
-
-def test_a_mean_over_both_slices_leaves_them(saved):
-    printed = with_mean(saved, MEAN.replace('"chip"', '("slice", "chip")'))
+def test_a_mean_over_both_slices_leaves_them(with_mean):
+    printed = with_mean(MEAN.replace('"chip"', '("slice", "chip")'))
     said = "step cross-slice collectives @ tpu-v5e is 1 collective, +1 over the baseline 0 collectives"
     assert f"{said}; grew: all-reduce in normalised (model.py) (+1) at {PLACE}" in printed
     assert f"+ 1 x cross-slice all-reduce in normalised (model.py): {PLACE}" in printed
