@@ -63,7 +63,7 @@ def read_program(
 ) -> Program:
     """The facts of a compiled program.
 
-    `unsplit` is the program of several slices before the compiler splits its collectives (see `slices`).
+    `unsplit` is the program of several slices before the compiler splits its collectives (see `collectives`).
 
     `cost` is XLA's cost analysis ("flops", "bytes accessed", "transcendentals"), which counts the body of a loop once
     and lacks what it does not know; `memory` its memory statistics (`argument_size_in_bytes` and so on).

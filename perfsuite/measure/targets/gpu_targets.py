@@ -189,5 +189,5 @@ GPUS = (
     _gpu("gpu-b200", "NVIDIA B200", _B200, _BLACKWELL, 191_514_411_008, 148, int(126.5 * _MIB), 1.965),
 )
 
-OTHER_GPUS = {"NVIDIA A100-PCIE-40GB": _A100_40GB}
+OTHER_GPUS = {"NVIDIA A100-PCIE-40GB": dataclasses.replace(_A100_40GB, link_bandwidth=None)}
 """Rates of devices that no target has."""

@@ -98,6 +98,11 @@ def test_every_rate_says_where_it_is_published():
         assert rates.source.startswith(PAGES)
 
 
+@pytest.mark.parametrize("kind", ["NVIDIA A100-PCIE-40GB", "NVIDIA A100 80GB PCIe", "NVIDIA H100 PCIe", "Tesla T4"])
+def test_a_gpu_on_a_card_has_no_links_to_all_others(kind):
+    assert peak_rates(kind).link_bandwidth is None
+
+
 TOPOLOGIES = """
 import json, sys
 from jax.experimental import topologies
