@@ -1,6 +1,8 @@
 """The likely cause of a ratio over its limit: what a person would look at first."""
 
 import collections
+from collections.abc import Callable
+from typing import NamedTuple
 
 import numpy as np
 
@@ -8,6 +10,7 @@ from perfsuite.gate.advice import advice_on, waits
 from perfsuite.measure.runtime.dispatches import MOVE_IN, Dispatches
 from perfsuite.measure.runtime.hostcalls import HostCalls
 from perfsuite.measure.runtime.origins import CallOrigin
+from perfsuite.measure.timing.asynchrony import Asynchrony
 from perfsuite.measure.timing.comparison import Comparison
 from perfsuite.measure.words import plural
 
@@ -35,28 +38,59 @@ ASYNCHRONOUS = 0.5
 """A call whose time to return is below this share returns before the device is done."""
 
 
-def likely_cause(comparison: Comparison, candidate: HostCalls, reference: HostCalls) -> str:
-    """Name the cause of `comparison.ratio` from host calls and asynchrony; empty where they do not explain it."""
-    causes = []
+class _Cause(NamedTuple):
+    """What makes a candidate slower, in words, and the microseconds that it accounts for."""
+
+    us: float
+    said: str
+
+
+_NOTHING = _Cause(0.0, "")
+
+
+def likely_cause(
+    comparison: Comparison,
+    candidate: HostCalls,
+    reference: HostCalls,
+    programs: tuple[Dispatches, Dispatches] | None = None,
+    waiting: Callable[[], Asynchrony | None] = lambda: None,
+) -> str:
+    """Name what makes the candidate slower, the cause that accounts for most first; empty where none is found.
+
+    `programs` are those that the candidate and the reference run. `waiting` finds out whether the candidate waits for
+    the device; it is asked only where the samples do not rule it out and nothing known to wait is among the host calls.
+    """
+    found = [_more_host_calls(comparison, candidate, reference)]
+    if programs is not None:
+        found.append(_more_programs(comparison, *programs))
+    telling = [cause for cause in found if cause.said and cause.us >= NOTICEABLE * comparison.overhead_us.value]
+    causes = [cause.said for cause in sorted(telling, key=lambda cause: -cause.us)]
+    # A call that is busy on the host returns late too, and waits for nothing.
     if _return_share(comparison.candidate_us) > WAITS and _return_share(comparison.reference_us) < ASYNCHRONOUS:
-        causes.append(
-            f"{comparison.candidate} returns only when the device is done "
-            f"({_return_share(comparison.candidate_us):.0%} of its time has passed by then, "
-            f"{_return_share(comparison.reference_us):.0%} for {comparison.reference}): "
-            f"{_what_waits(candidate, reference)}. Return the array, and read it some steps later"
-        )
-    more = candidate.total - reference.total
-    if more > 0 and more * HOST_CALL_US >= NOTICEABLE * comparison.overhead_us.value:
-        counts = f"{candidate.total} host calls against {reference.total} of {comparison.reference}"
-        causes.append(f"Python on the host: {counts}, above all {_most_host_calls(candidate, reference)}")
+        what = _what_waits(_extra(candidate, reference), waiting, explained=bool(causes))
+        if what:
+            causes.append(
+                f"{comparison.candidate} returns only when the device is done "
+                f"({_return_share(comparison.candidate_us):.0%} of its time has passed by then, "
+                f"{_return_share(comparison.reference_us):.0%} for {comparison.reference}): "
+                f"{what}. Return the array, and read it some steps later"
+            )
     return "; ".join(causes)
 
 
-def more_programs(comparison: Comparison, candidate: Dispatches, reference: Dispatches) -> str:
-    """Name the programs that the candidate runs beyond the reference's; empty where they do not explain the ratio."""
+def _more_host_calls(comparison: Comparison, candidate: HostCalls, reference: HostCalls) -> _Cause:
     more = candidate.total - reference.total
-    if more <= 0 or more * PROGRAM_US < NOTICEABLE * comparison.overhead_us.value:
-        return ""
+    if more <= 0:
+        return _NOTHING
+    counts = f"{candidate.total} host calls against {reference.total} of {comparison.reference}"
+    said = f"Python on the host: {counts}, above all {_most_host_calls(candidate, reference)}"
+    return _Cause(more * HOST_CALL_US, said)
+
+
+def _more_programs(comparison: Comparison, candidate: Dispatches, reference: Dispatches) -> _Cause:
+    more = candidate.total - reference.total
+    if more <= 0:
+        return _NOTHING
     counts = f"{plural(candidate.total, 'program')} against {reference.total} of {comparison.reference}"
     named = []
     for eager in (True, False):
@@ -66,7 +100,7 @@ def more_programs(comparison: Comparison, candidate: Dispatches, reference: Disp
     named.sort(key=lambda each: (-each[0], each[1]))
     most = ", ".join(f"{name} (+{extra}) at {place}" for extra, name, place in named[:NAMED])
     advice = f"\n  {MOVE_IN}" if candidate.eager_operations > reference.eager_operations else ""
-    return f"more programs: {counts}, above all {most}{advice}"
+    return _Cause(more * PROGRAM_US, f"more programs: {counts}, above all {most}{advice}")
 
 
 def unexplained(comparison: Comparison, candidate: HostCalls, reference: HostCalls) -> str:
@@ -124,9 +158,14 @@ def _advised(named: dict[CallOrigin, int]) -> str:
     return "".join(f"\n  {text}" for text in advice if text)
 
 
-def _what_waits(candidate: HostCalls, reference: HostCalls) -> str:
-    known = [origin for origin in _extra(candidate, reference) if waits(origin.function)]
+def _what_waits(extra: dict[CallOrigin, int], waiting: Callable[[], Asynchrony | None], *, explained: bool) -> str:
+    """What the candidate waits in; empty where it was seen not to, or where that is unknown and all is `explained`."""
+    known = [origin for origin in extra if waits(origin.function)]
     if known:
         return f"{known[0]} waits"
-    # Most of what waits is C++, which no host call shows.
+    seen = waiting()  # Most of what waits is C++, which no host call shows.
+    if seen is not None and seen.waits and seen.where:
+        return f"it waits at {seen.where[0]}"
+    if explained or (seen is not None and seen.waits is False):
+        return ""
     return "something in it waits, such as block_until_ready, float(), np.asarray, print of an array, or filter_jit"

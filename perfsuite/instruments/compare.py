@@ -3,14 +3,15 @@
 import dataclasses
 
 from perfsuite.gate.budget import Budget
-from perfsuite.gate.diagnosis import likely_cause, more_programs, unexplained
+from perfsuite.gate.diagnosis import likely_cause, unexplained
 from perfsuite.gate.verdict import Gate, Verdict
 from perfsuite.instruments.base import NO_BUDGET, Instrument, declare
 from perfsuite.measure.call import Call, checked
 from perfsuite.measure.compiles.compiles import tracing_allowed
 from perfsuite.measure.metric import Metric
-from perfsuite.measure.runtime.dispatches import dispatches
+from perfsuite.measure.runtime.dispatches import Dispatches, dispatches
 from perfsuite.measure.runtime.hostcalls import host_calls
+from perfsuite.measure.timing.asynchrony import Asynchrony, asynchrony
 from perfsuite.measure.timing.block import Until
 from perfsuite.measure.timing.builds import Make, build
 from perfsuite.measure.timing.comparison import Comparison
@@ -26,6 +27,9 @@ _SEVERITY: tuple[Verdict, ...] = (
 
 EXPLAINING = 0.5
 """Operations on the device are named as the cause when what they grew by is this share of the overhead, or more."""
+
+WATCH_SECONDS = 0.5
+"""How long a failing candidate is watched for whether it waits."""
 
 
 class CompareInstrument(Instrument):
@@ -117,17 +121,24 @@ def worst(gates: list[Gate]) -> Verdict:
 
 
 def _on_the_host(pair: Pair, comparison: Comparison) -> tuple[str, str]:
-    """The cause that host calls name, and what they say where they name none."""
+    """The cause that host calls, programs and waiting name, and what is said where they name none."""
     try:
-        counted = [host_calls(side, exact=False) for side in (pair.candidate, pair.reference)]
-        cause = likely_cause(comparison, *counted) or _more_programs(pair, comparison)
-        return cause, unexplained(comparison, *counted)
+        candidate, reference = (host_calls(side, exact=False) for side in (pair.candidate, pair.reference))
     except Exception as error:  # whatever the code under test raises now must not hide that its gate failed
         return "", f"counting host calls raised {type(error).__name__}: {error}"
+    cause = likely_cause(comparison, candidate, reference, _programs(pair), lambda: _waiting(pair.candidate))
+    return cause, unexplained(comparison, candidate, reference)
 
 
-def _more_programs(pair: Pair, comparison: Comparison) -> str:
+def _programs(pair: Pair) -> tuple[Dispatches, Dispatches] | None:
     try:
-        return more_programs(comparison, dispatches(pair.candidate), dispatches(pair.reference))
+        return dispatches(pair.candidate), dispatches(pair.reference)
     except Exception:  # as above; what the host's calls say is said all the same
-        return ""
+        return None
+
+
+def _waiting(candidate: Call) -> Asynchrony | None:
+    try:
+        return asynchrony(candidate, seconds=WATCH_SECONDS)
+    except Exception:  # as above
+        return None

@@ -6,12 +6,13 @@ import numpy as np
 import pytest
 
 from perfsuite.gate.advice import advice_on, waits
-from perfsuite.gate.diagnosis import busiest, likely_cause, more_programs, unexplained
+from perfsuite.gate.diagnosis import busiest, likely_cause, unexplained
 from perfsuite.measure.estimate import Estimate
 from perfsuite.measure.metric import Interval
 from perfsuite.measure.runtime.dispatches import Dispatch, Dispatches
 from perfsuite.measure.runtime.hostcalls import HostCalls
 from perfsuite.measure.runtime.origins import CallOrigin
+from perfsuite.measure.timing.asynchrony import Asynchrony
 from perfsuite.measure.timing.comparison import Comparison
 
 ASYNCHRONOUS = (100.0, 1000.0)
@@ -87,8 +88,12 @@ def slower_by(overhead_us):
     return dataclasses.replace(comparison(WAITING, WAITING), overhead_us=overhead)
 
 
+def said_of_programs(overhead_us, candidate, extra_calls=0):
+    return likely_cause(slower_by(overhead_us), calls(f=9 + extra_calls), calls(f=9), (candidate, programs(1)))
+
+
 def test_operations_outside_jit_are_named_with_their_lines_and_what_to_do():
-    assert more_programs(slower_by(700.0), programs(1, add=12, square=14, sqrt=1), programs(1)) == (
+    assert said_of_programs(700.0, programs(1, add=12, square=14, sqrt=1)) == (
         "more programs: 28 programs against 1 of reference, above all square (+14) at log.py:7 (14 times), "
         "add (+12) at log.py:7 (12 times), sqrt (+1) at log.py:7\n"
         "  each operation outside jit is a program of its own: do it inside the jitted function"
@@ -96,7 +101,7 @@ def test_operations_outside_jit_are_named_with_their_lines_and_what_to_do():
 
 
 def test_a_jitted_function_that_runs_twice_is_named():
-    said = more_programs(slower_by(6.0), programs(2), programs(1))
+    said = said_of_programs(6.0, programs(2))
     assert said == "more programs: 2 programs against 1 of reference, above all step (+1) at train.py:5 (2 times)"
 
 
@@ -104,13 +109,42 @@ def test_a_jitted_function_that_runs_twice_is_named():
     ("overhead_us", "candidate"), [(1000.0, programs(2)), (10.0, programs(1)), (10.0, programs(0))]
 )
 def test_programs_that_are_not_more_or_cost_little_of_the_overhead_are_no_cause(overhead_us, candidate):
-    assert more_programs(slower_by(overhead_us), candidate, programs(1)) == ""
+    assert said_of_programs(overhead_us, candidate) == ""
 
 
-def test_two_causes_are_both_named():
-    cause = likely_cause(comparison(WAITING, ASYNCHRONOUS), calls(f=20), calls(f=10))
-    assert "something in it waits" in cause
-    assert "; Python on the host: 20 host calls" in cause
+@pytest.mark.parametrize("overhead_us", [1.0, 100.0, 350.0, 1900.0])
+@pytest.mark.parametrize(
+    ("extra_calls", "programs_first"), [(400, True), (4000, False)], ids=["few host calls", "many host calls"]
+)
+def test_what_accounts_for_more_is_named_first_however_large_the_overhead_is(overhead_us, extra_calls, programs_first):
+    said = said_of_programs(overhead_us, programs(1, add=51), extra_calls)
+    assert said.startswith("more programs: " if programs_first else "Python on the host: ")
+
+
+def watched(waits, *where):
+    unused = {"share": 0.9, "share_interval": Interval(0.8, 1.0), "asleep": 0.5, "to_return_us": 9, "to_ready_us": 10}
+    return lambda: Asynchrony("step", waits, where=where, samples=40, **unused)
+
+
+def test_where_the_candidate_was_seen_to_wait_is_named_after_what_else_makes_it_slow():
+    both = comparison(WAITING, ASYNCHRONOUS), calls(f=20), calls(f=10)
+    python, waiting = likely_cause(*both, None, watched(True, "train.py:9", "data.py:4")).split("; ")
+    assert python.startswith("Python on the host: 20 host calls")
+    assert waiting == (
+        "candidate returns only when the device is done (99% of its time has passed by then, 10% for reference): "
+        "it waits at train.py:9. Return the array, and read it some steps later"
+    )
+
+
+@pytest.mark.parametrize("seen", [watched(False), watched(None), lambda: None], ids=["does not", "unknown", "unseen"])
+def test_a_candidate_that_is_busy_on_the_host_until_the_device_is_done_does_not_wait(seen):
+    slow = comparison(WAITING, ASYNCHRONOUS)
+    assert "device is done" not in likely_cause(slow, calls(f=20), calls(f=10), None, seen)
+    assert "device is done" not in likely_cause(slow, calls(f=9), calls(f=9), (programs(1, add=51), programs(1)), seen)
+
+
+def test_a_candidate_that_was_seen_not_to_wait_is_not_said_to_wait_though_nothing_else_explains_it():
+    assert likely_cause(comparison(WAITING, ASYNCHRONOUS), calls(f=9), calls(f=9), None, watched(False)) == ""
 
 
 def from_origins(**by_origin):
