@@ -31,7 +31,7 @@ _PROGRAM = (*_COMPAT, "measure/hlo", "measure/targets", "measure/program")
 _MEASURE = (*_TIMING, *_PROGRAM, "measure/profiler")
 _GATE = (*_MEASURE, "gate")
 _SESSION = (*_GATE, "options", "processes", "history", "session")
-_REPORT = (*_SESSION, "upgrade", "report")
+_REPORT = (*_SESSION, "against", "report")
 _SHOWN = (*_REPORT, "report/terminal")
 
 MAY_IMPORT: dict[str, tuple[str, ...]] = {
@@ -50,7 +50,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "history": _GATE,
     "processes": (*_GATE, "options"),
     "session": _SESSION,
-    "upgrade": (*_GATE, "options", "processes"),
+    "against": (*_GATE, "options", "processes"),
     "instruments": _SESSION,
     "report": _REPORT,
     "report/terminal": _REPORT,

@@ -89,7 +89,7 @@ class TimeInstrument(Instrument):
     def _gated(self, timing: Timing, metrics: list[Metric]) -> list[Metric]:
         """The metrics, as information where the load of the host decides them: the code would fail for it."""
         if not self._session.mode.gates:
-            return metrics  # an upgrade check compares times of its own, side by side
+            return metrics  # `perfsuite against` compares times of its own, side by side
         to_return, to_ready, tail = metrics
         tail = self._kind(tail, to_ready.value, OUTLASTS_US, STILL_OUTLASTS_US)
         to_return = self._kind(to_return, to_return.value / to_ready.value, SYNCHRONOUS, STILL_SYNCHRONOUS)

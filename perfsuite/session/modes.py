@@ -1,7 +1,7 @@
 """What a session does with the comparisons of its tests: its mode, which is chosen once, when the session starts.
 
-The modes here gate, measure one test again in a fresh process, or time one side of an upgrade check. `session.saving`
-has the mode of --perf-save, `session.calibrating` that of --perf-calibrate.
+The modes here gate, measure one test again in a fresh process, or time one side of `perfsuite against`.
+`session.saving` has the mode of --perf-save, `session.calibrating` that of --perf-calibrate.
 """
 
 import dataclasses
@@ -109,7 +109,7 @@ class Rerunning(SessionMode):
 
 
 class TimingOneSide(SessionMode):
-    """One side of an upgrade check: time each comparison for `seconds`, and note its times: test, name, value, unit.
+    """One side of `perfsuite against`: time each comparison for `seconds`, and note its times: test, name, value, unit.
 
     Nothing is gated.
     """

@@ -1,6 +1,6 @@
 """Perf tests to try an upgrade of Flax on: a Linen train step, `apply` outside `jit`, and `init`. Nothing of nnx.
 
-`docs/upgrades.md` says what they found.
+`docs/against.md` says what they found.
 """
 
 import jax

@@ -1,6 +1,6 @@
 """Perf tests to try an upgrade on: steps over some 180 arrays with next to nothing to compute, and two small programs.
 
-`docs/upgrades.md` says what they found.
+`docs/against.md` says what they found.
 """
 
 import equinox as eqx

@@ -1,4 +1,4 @@
-"""`perfsuite upgrade-check` from its command line: two environments, the tests in both, and what is said of them."""
+"""`perfsuite against` from its command line: two environments, the tests in both, and what is said of them."""
 
 import json
 import random
@@ -7,16 +7,16 @@ import signal
 from pathlib import Path
 
 import pytest
-from support.upgrades import ENVIRONMENT, TEST, FakeTests, command, notes, wheel
+from support.against import ENVIRONMENT, TEST, FakeTests, command, notes, wheel
 
+from perfsuite.against import check, environments
+from perfsuite.against.changes import rounds_needed
+from perfsuite.against.check import CheckFailed
+from perfsuite.against.environments import VirtualEnvironment
+from perfsuite.against.notes import Notes
+from perfsuite.against.runs import FirstRun, Run
 from perfsuite.commands import CommandError
 from perfsuite.gate.baseline import Baselines, Entry
-from perfsuite.upgrade import check, environments
-from perfsuite.upgrade.changes import rounds_needed
-from perfsuite.upgrade.check import CheckFailed
-from perfsuite.upgrade.environments import VirtualEnvironment
-from perfsuite.upgrade.notes import Notes
-from perfsuite.upgrade.runs import FirstRun, Run
 
 LIBRARY = """
 import jax
@@ -254,7 +254,7 @@ class TestExitStatus:
         before = signal.getsignal(signal.SIGTERM)
 
         def times_of(name):
-            assert [path.name[:18] for path in tmp_path.iterdir()] == ["perfsuite-upgrade-"]
+            assert [path.name[:18] for path in tmp_path.iterdir()] == ["perfsuite-against-"]
             signal.raise_signal(signal.SIGTERM)
 
         with pytest.raises(SystemExit) as raised:

@@ -26,8 +26,8 @@ from perfsuite.report.terminal.output import style
 SUMMARY = "run the perf tests with other versions of packages, and report what got worse and where"
 
 EXAMPLES = """examples:
-  perfsuite upgrade-check "jax==0.10.2"
-  perfsuite upgrade-check "jax==0.10.2" --from "jax==0.10.0" -- -k step
+  perfsuite against "jax==0.10.2"
+  perfsuite against "jax==0.10.2" --from "jax==0.10.0" -- -k step
 """
 
 ROUNDS = 10
@@ -74,10 +74,10 @@ def run(arguments: argparse.Namespace) -> int:
     Raises `CommandError` where nothing could be compared.
     """
     # Here, not above: `perfsuite --help` loads every command, and these import numpy.
-    from perfsuite.report.terminal.upgrade import check_lines
-    from perfsuite.upgrade.check import CheckFailed, check
-    from perfsuite.upgrade.environments import EnvironmentFailed, check_specs
-    from perfsuite.upgrade.runs import Effort
+    from perfsuite.against.check import CheckFailed, check
+    from perfsuite.against.environments import EnvironmentFailed, check_specs
+    from perfsuite.against.runs import Effort
+    from perfsuite.report.terminal.against import check_lines
 
     effort = Effort(arguments.rounds, arguments.minutes, arguments.seconds)
     try:
@@ -108,7 +108,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _scratch_folder() -> tempfile.TemporaryDirectory[str]:
-    return tempfile.TemporaryDirectory(prefix="perfsuite-upgrade-", ignore_cleanup_errors=True)
+    return tempfile.TemporaryDirectory(prefix="perfsuite-against-", ignore_cleanup_errors=True)
 
 
 def _say(text: str) -> None:

@@ -14,14 +14,14 @@ from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 
+from perfsuite.against.found import ERROR, PLACES, Called, MetricChange, TestChange, Where
+from perfsuite.against.notes import Notes, Stage
+from perfsuite.against.runs import FirstRun, Run, Window, sizes
 from perfsuite.gate.baseline import Baselines, Entry, name_of
 from perfsuite.gate.environment import HOST_CALLS_UNIT, Environment
 from perfsuite.gate.verdict import judge_baseline
 from perfsuite.measure.metric import Interval, Metric, title
 from perfsuite.measure.stats.rank_sum import Windows, shift, shift_interval
-from perfsuite.upgrade.found import ERROR, PLACES, Called, MetricChange, TestChange, Where
-from perfsuite.upgrade.notes import Notes, Stage
-from perfsuite.upgrade.runs import FirstRun, Run, Window, sizes
 
 LEAST_STAGE_SECONDS = 0.01
 """Stages of a function that take less, averaged over the processes of both sides, are summed over the functions."""

@@ -1,4 +1,4 @@
-"""Run the tests in the environments: once for their metrics, then in many processes in random order for the times."""
+"""Run the tests on the sides: once for their metrics, then in many processes in random order for the times."""
 
 import dataclasses
 import json
@@ -8,12 +8,12 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
+from perfsuite.against.notes import NOTES_FILE, OPTION, REQUEST_FILE, Notes, SideRequest, Task
+from perfsuite.against.sides import Side
 from perfsuite.gate.baseline import Baselines
 from perfsuite.gate.baseline_file import BaselineError, load
 from perfsuite.measure.serialise import made, plain
 from perfsuite.processes.rerun import run_bounded
-from perfsuite.upgrade.environments import VirtualEnvironment
-from perfsuite.upgrade.notes import NOTES_FILE, OPTION, REQUEST_FILE, Notes, Task, UpgradeRequest
 
 WINDOW = 5
 """Processes of each side in a window. Two windows of five can show a change at an error of 1 in 31752, ten separate
@@ -54,7 +54,7 @@ class Run:
 
 @dataclasses.dataclass(frozen=True)
 class FirstRun:
-    """The first run in one environment, and the metrics that it recorded, by device."""
+    """The first run on one side, and the metrics that it recorded, by device."""
 
     run: Run
     baselines: Mapping[str, Baselines]
@@ -78,24 +78,23 @@ class Window:
 
 
 class Tests:
-    """The tests of one project, to be run with the packages of an environment.
+    """The tests of one project, to be run on each side.
 
     `arguments` are pytest's, as on its command line, `folder` is scratch. `only` are the tests to run, None means all.
     """
 
     __test__ = False
 
-    def __init__(self, arguments: Sequence[str], folder: Path, *, directory: Path):
+    def __init__(self, arguments: Sequence[str], folder: Path):
         self.arguments = tuple(arguments)
         self.folder = folder
-        self.directory = directory
         self.only: frozenset[str] | None = None
         self._started = 0
 
-    def metrics(self, environment: VirtualEnvironment, name: str) -> FirstRun:
+    def metrics(self, side: Side) -> FirstRun:
         """Run the tests as `pytest --perf-save` does, with the baselines in a folder of their own."""
-        baselines = self.folder / f"baselines-{self._started}-{name}"
-        run = self._run(environment, self._request("metrics", name), name, baselines, FIRST_SECONDS)
+        baselines = self.folder / f"baselines-{self._started}-{side.name}"
+        run = self._run(side, self._request("metrics", side), baselines, FIRST_SECONDS)
         found = {}
         for path in sorted(baselines.glob("*.json")):
             try:
@@ -104,29 +103,33 @@ class Tests:
                 run = dataclasses.replace(run, problem=str(error))
         return FirstRun(run, found)
 
-    def times(self, environment: VirtualEnvironment, name: str, *, seconds: float, limit: float) -> Run:
+    def times(self, side: Side, *, seconds: float, limit: float) -> Run:
         """Time every call of the tests for at most `seconds`, in a process that may take `limit` seconds."""
-        return self._run(environment, self._request("times", name, seconds), name, self.folder / "no-baselines", limit)
+        return self._run(side, self._request("times", side, seconds), self.folder / "no-baselines", limit)
 
-    def _request(self, task: Task, name: str, seconds: float | None = None) -> UpgradeRequest:
+    def _request(self, task: Task, side: Side, seconds: float | None = None) -> SideRequest:
         only = None if self.only is None else tuple(sorted(self.only))
-        return UpgradeRequest(task, seconds, str(self.folder / f"facts-{name}"), only)
+        return SideRequest(task, seconds, str(self.folder / f"facts-{side.name}"), only)
 
-    def _run(
-        self, environment: VirtualEnvironment, request: UpgradeRequest, name: str, baselines: Path, limit: float
-    ) -> Run:
+    def _run(self, side: Side, request: SideRequest, baselines: Path, limit: float) -> Run:
         self._started += 1
-        folder = self.folder / f"run-{self._started}-{name}"
+        folder = self.folder / f"run-{self._started}-{side.name}"
         folder.mkdir(parents=True)
         baselines.mkdir(exist_ok=True)
         (folder / REQUEST_FILE).write_text(json.dumps(plain(request)), encoding="utf-8")
-        command = [str(environment.python), "-P", "-m", "pytest", *self._arguments(folder, baselines, request.seconds)]
+        command = [
+            str(side.environment.python),
+            "-P",
+            "-m",
+            "pytest",
+            *self._arguments(folder, baselines, request.seconds),
+        ]
         # A stage that the persistent cache answers takes no time.
-        variables = {**environment.variables(os.environ), "JAX_ENABLE_COMPILATION_CACHE": "false"}
+        variables = {**side.variables(os.environ), "JAX_ENABLE_COMPILATION_CACHE": "false"}
         output = folder / _OUTPUT
         started = time.monotonic()
         try:
-            ended = run_bounded(command, directory=self.directory, environment=variables, output=output, seconds=limit)
+            ended = run_bounded(command, directory=side.directory, environment=variables, output=output, seconds=limit)
         except OSError as error:
             return Run(Notes(), 0.0, f"pytest could not be started ({error})")
         took = time.monotonic() - started
@@ -138,7 +141,7 @@ class Tests:
             return Run(Notes(), took, f"pytest {how}; the end of its output: {text or 'nothing'}")
 
     def _arguments(self, folder: Path, baselines: Path, seconds: float | None) -> list[str]:
-        first = ["-p", "perfsuite.hooks.upgrade_child", f"{OPTION}={folder}"]
+        first = ["-p", "perfsuite.hooks.side_child", f"{OPTION}={folder}"]
         last = ["--perf-only", f"--perf-baselines={baselines}", "--override-ini=perf_strict=false", "--capture=no"]
         if seconds is not None:
             last.append(f"--perf-seconds={seconds:g}")
@@ -150,7 +153,7 @@ class Tests:
 
 def windows(
     tests: Tests,
-    environments: tuple[VirtualEnvironment, VirtualEnvironment],
+    sides: tuple[Side, Side],
     effort: Effort,
     *,
     limit: float,
@@ -167,15 +170,14 @@ def windows(
     done = 0
     for size in sizes(effort.rounds):
         began = time.monotonic()
-        sides: tuple[list[Run], list[Run]] = ([], [])
+        ran: tuple[list[Run], list[Run]] = ([], [])
         turns = [0, 1] * size
         order.shuffle(turns)
         for place, side in enumerate(turns):
             say(f"times: process {2 * done + place + 1} of {2 * effort.rounds}")
-            run = tests.times(environments[side], ("before", "after")[side], seconds=effort.seconds, limit=limit)
-            sides[side].append(run)
+            ran[side].append(tests.times(sides[side], seconds=effort.seconds, limit=limit))
         done += size
-        yield Window(tuple(sides[0]), tuple(sides[1]))
+        yield Window(tuple(ran[0]), tuple(ran[1]))
         now = time.monotonic()
         if effort.minutes is not None and now - started + (now - began) > 60 * effort.minutes:
             return

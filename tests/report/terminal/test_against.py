@@ -1,16 +1,16 @@
-"""The terminal's tables of `perfsuite upgrade-check`."""
+"""The terminal's tables of `perfsuite against`."""
 
 import re
 from pathlib import Path
 
-from support.upgrades import TEST
+from support.against import TEST
 
+from perfsuite.against.environments import VirtualEnvironment
+from perfsuite.against.found import Check, MetricChange, TestChange
 from perfsuite.gate.verdict import Part
 from perfsuite.measure.metric import Interval
+from perfsuite.report.terminal.against import check_lines
 from perfsuite.report.terminal.output import colored
-from perfsuite.report.terminal.upgrade import check_lines
-from perfsuite.upgrade.environments import VirtualEnvironment
-from perfsuite.upgrade.found import Check, MetricChange, TestChange
 
 
 def check(*changes, tests=()):

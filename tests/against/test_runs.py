@@ -1,4 +1,4 @@
-"""`perfsuite.upgrade.runs`: the processes of a check, their command lines, and their random order."""
+"""`perfsuite.against.runs`: the processes of a check, their command lines, and their random order."""
 
 import random
 import re
@@ -6,16 +6,17 @@ from pathlib import Path
 
 from hypothesis import given
 from hypothesis import strategies as st
-from support.upgrades import FakeTests
+from support.against import FakeTests
 
-from perfsuite.upgrade import runs
-from perfsuite.upgrade.environments import VirtualEnvironment
-from perfsuite.upgrade.notes import Notes
-from perfsuite.upgrade.runs import WINDOW, Effort, Tests, sizes
+from perfsuite.against import runs
+from perfsuite.against.environments import VirtualEnvironment
+from perfsuite.against.notes import Notes
+from perfsuite.against.runs import WINDOW, Effort, Tests, sizes
+from perfsuite.against.sides import Side
 
 
 def arguments(*given, seconds=None):
-    return Tests(given, Path("scratch"), directory=Path())._arguments(Path("run"), Path("empty"), seconds)
+    return Tests(given, Path("scratch"))._arguments(Path("run"), Path("empty"), seconds)
 
 
 def test_what_must_hold_comes_after_what_the_user_says_but_before_the_dashes():
@@ -32,7 +33,8 @@ def test_the_users_own_seconds_hold_for_the_metrics():
 def windows(rounds, minutes=None):
     tests = FakeTests({})
     effort = Effort(rounds, minutes, 1.0)
-    made = list(runs.windows(tests, (None, None), effort, limit=1, say=str, order=random.Random(1)))
+    sides = tuple(Side(name, VirtualEnvironment(Path(), (), {}, ()), Path()) for name in ("before", "after"))
+    made = list(runs.windows(tests, sides, effort, limit=1, say=str, order=random.Random(1)))
     return made, tests.ran
 
 
@@ -55,13 +57,12 @@ def test_a_process_that_cannot_be_started_or_dies_says_so(tmp_path):
         ("", "status|started"),
     ):
         place = tmp_path / str(len(words))
-        python = VirtualEnvironment(place, (), {}, ()).python
+        side = Side("a", VirtualEnvironment(place, (), {}, ()), tmp_path)
+        python = side.environment.python
         python.parent.mkdir(parents=True)
         python.write_text(program)
         python.chmod(0o755)
-        run = Tests([], place / "runs", directory=tmp_path).times(
-            VirtualEnvironment(place, (), {}, ()), "a", seconds=1, limit=20
-        )
+        run = Tests([], place / "runs").times(side, seconds=1, limit=20)
         assert run.notes == Notes()
         assert re.search(words, run.problem)
 

@@ -1,14 +1,14 @@
-"""The environments of `perfsuite upgrade-check`: like the present one but for what is named."""
+"""The environments of `perfsuite against`: like the present one but for what is named."""
 
 import os
 import subprocess
 import sys
 
 import pytest
-from support.upgrades import wheel
+from support.against import wheel
 
-from perfsuite.upgrade import environments
-from perfsuite.upgrade.environments import EnvironmentFailed, VirtualEnvironment, check_specs, make
+from perfsuite.against import environments
+from perfsuite.against.environments import EnvironmentFailed, VirtualEnvironment, check_specs, make
 
 SITE_PACKAGES = ("lib", f"python{sys.version_info.major}.{sys.version_info.minor}", "site-packages")
 
@@ -35,7 +35,7 @@ def in_it(made, code):
 def test_an_environment_has_what_is_named_and_sees_the_present_packages(tmp_path, monkeypatch):
     made = make(["steplib==2.0"], tmp_path, linked=True)
     seen = in_it(made, "import steplib, perfsuite, tabulate; print(steplib.version, perfsuite.__file__)").split()
-    assert seen == ["2.0", environments.__file__.replace("upgrade/environments.py", "__init__.py")]
+    assert seen == ["2.0", environments.__file__.replace("against/environments.py", "__init__.py")]
     assert made.packages["steplib"] == "2.0"
     assert made.contradictions == ()
 

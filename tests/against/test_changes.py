@@ -1,4 +1,4 @@
-"""What `perfsuite upgrade-check` calls a change: counts and sizes exactly, times only over processes."""
+"""What `perfsuite against` calls a change: counts and sizes exactly, times only over processes."""
 
 import math
 
@@ -6,13 +6,10 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from support.upgrades import ENVIRONMENT, TEST, notes
+from support.against import ENVIRONMENT, TEST, notes
 
-from perfsuite.gate.baseline import Baselines, Entry
-from perfsuite.gate.verdict import Part
-from perfsuite.measure.metric import Interval
-from perfsuite.upgrade import changes
-from perfsuite.upgrade.changes import (
+from perfsuite.against import changes
+from perfsuite.against.changes import (
     metrics_changed,
     outcomes_changed,
     rounds_needed,
@@ -22,9 +19,12 @@ from perfsuite.upgrade.changes import (
     times_changed,
     times_expected,
 )
-from perfsuite.upgrade.found import ERROR
-from perfsuite.upgrade.notes import Notes
-from perfsuite.upgrade.runs import FirstRun, Run, Window, sizes
+from perfsuite.against.found import ERROR
+from perfsuite.against.notes import Notes
+from perfsuite.against.runs import FirstRun, Run, Window, sizes
+from perfsuite.gate.baseline import Baselines, Entry
+from perfsuite.gate.verdict import Part
+from perfsuite.measure.metric import Interval
 
 
 def metrics(entries=None, **noted):

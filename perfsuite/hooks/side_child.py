@@ -1,6 +1,6 @@
-"""Loaded by the pytest of one environment, `-p perfsuite.hooks.upgrade_child`: what it does otherwise, and its notes.
+"""Loaded by the pytest of one side, `-p perfsuite.hooks.side_child`: what it does otherwise, and its notes.
 
-The first process of an environment runs all tests and records their metrics, whatever they are ("metrics"). The many
+The first process of a side runs all tests and records their metrics, whatever they are ("metrics"). The many
 processes after it only time each call for a moment, and gate and record nothing ("times"). Both note every stage of
 every compile.
 """
@@ -16,14 +16,14 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
+from perfsuite.against.notes import NOTES_FILE, OPTION, REQUEST_FILE, Notes, SideRequest, Stage, StageNote, TimeNote
 from perfsuite.hooks.rerun_child import TURNED_OFF
 from perfsuite.measure.io import write_atomically
 from perfsuite.measure.serialise import made, plain
 from perfsuite.options.values import SAVE_KINDS
 from perfsuite.processes.launch import TASK, Task
-from perfsuite.upgrade.notes import NOTES_FILE, OPTION, REQUEST_FILE, Notes, Stage, StageNote, TimeNote, UpgradeRequest
 
-if TYPE_CHECKING:  # they import jax: see `UpgradeHooks.mode`
+if TYPE_CHECKING:  # they import jax: see `SideHooks.mode`
     from perfsuite.session.mode import Mode
     from perfsuite.session.session import PerfSession
 
@@ -47,9 +47,9 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.hookimpl(tryfirst=True)  # before any plugin is configured
 def pytest_cmdline_main(config: pytest.Config) -> None:
-    folder = Path(config.option.perf_upgrade)
+    folder = Path(config.option.perf_side)
     try:
-        request = made(UpgradeRequest, json.loads((folder / REQUEST_FILE).read_bytes()))
+        request = made(SideRequest, json.loads((folder / REQUEST_FILE).read_bytes()))
     except (OSError, ValueError, TypeError, AttributeError) as error:
         raise pytest.UsageError(f"perfsuite: no request in {folder} ({error}); the option is for its own use") from None
     for name, value in TURNED_OFF.items():
@@ -58,8 +58,8 @@ def pytest_cmdline_main(config: pytest.Config) -> None:
     config.option.perf_save = SAVE_KINDS if request.task == "metrics" else ()
     config.option.continue_on_collection_errors = True  # the other files can be compared
     config.option.basetemp = str(folder / "basetemp")
-    hooks = UpgradeHooks(folder, request)
-    config.pluginmanager.register(hooks, "perfsuite-upgrade")
+    hooks = SideHooks(folder, request)
+    config.pluginmanager.register(hooks, "perfsuite-side")
     cache = Path(request.cache)
     cache.mkdir(parents=True, exist_ok=True)
     config.stash[TASK] = Task(hooks.mode, cache)
@@ -104,10 +104,10 @@ class _StageSeconds:
         return [StageNote(*key, len(seconds), sum(seconds)) for key, seconds in self._seconds.items()]
 
 
-class UpgradeHooks:
+class SideHooks:
     """Notes how tests ended, what compiled, and the times."""
 
-    def __init__(self, folder: Path, request: UpgradeRequest):
+    def __init__(self, folder: Path, request: SideRequest):
         self.folder = folder
         self.request = request
         self.notes = Notes()

@@ -4,10 +4,10 @@ import dataclasses
 import typing
 from typing import Any, Literal
 
+from perfsuite.against.environments import VirtualEnvironment
 from perfsuite.gate.verdict import Part
 from perfsuite.measure.metric import Interval
 from perfsuite.measure.serialise import plain
-from perfsuite.upgrade.environments import VirtualEnvironment
 
 Where = Literal["trace", "lower", "compile", "dispatch", "host calls", "program", "device"]
 Called = Literal["worse", "better", "no change seen", "undecided", "new", "gone", "not comparable"]

@@ -5,11 +5,11 @@ import math
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from perfsuite.against import changes, environments, runs
+from perfsuite.against.found import PLACES, Check
+from perfsuite.against.runs import Effort, FirstRun, Say, Tests, Window
+from perfsuite.against.sides import Side
 from perfsuite.measure.words import plural
-from perfsuite.upgrade import changes, environments, runs
-from perfsuite.upgrade.environments import VirtualEnvironment
-from perfsuite.upgrade.found import PLACES, Check
-from perfsuite.upgrade.runs import Effort, FirstRun, Say, Tests, Window
 
 LOCK_SECONDS = 30.0
 
@@ -39,35 +39,36 @@ def check(
     with _locked(keep):
         # The new packages come first: where pip cannot install them, the user learns it at once.
         say(f"packages after: {' '.join(after)}")
-        new = environments.make(after, keep or scratch)
+        here = Path.cwd()
+        new = Side("after", environments.make(after, keep or scratch), here)
         say(f"packages before: {' '.join(before) or 'the present ones'}")
-        old = environments.make(before, keep or scratch)
-        tests = Tests(arguments, scratch / "runs", directory=Path.cwd())
+        old = Side("before", environments.make(before, keep or scratch), here)
+        tests = Tests(arguments, scratch / "runs")
         first, second = _first_runs(tests, old, new, say)
         ran = _alike(tests, old, new, first, second, say)
         windows: list[Window] = []
         if effort.rounds and (both := changes.passed_in_both(*ran)):
             limit = runs.timing_limit(ran)
             say("times: one process that does not count, to see how many times there are")
-            trial = tests.times(old, "before", seconds=effort.seconds, limit=limit)
+            trial = tests.times(old, seconds=effort.seconds, limit=limit)
             if times := changes.times_expected(trial, both):
                 say(_decidable(effort.rounds, times))
             windows = list(runs.windows(tests, (old, new), effort, limit=limit, say=say))
     return _found(old, new, (first, second), ran, windows)
 
 
-def _first_runs(tests: Tests, old: VirtualEnvironment, new: VirtualEnvironment, say: Say) -> tuple[FirstRun, FirstRun]:
+def _first_runs(tests: Tests, old: Side, new: Side, say: Say) -> tuple[FirstRun, FirstRun]:
     say("metrics: the tests with the packages before")
-    first = tests.metrics(old, "before")
+    first = tests.metrics(old)
     if not (first.run.notes.tests or first.run.notes.uncollected):
         why = first.run.problem or "no perf test was found"
         raise CheckFailed(f"nothing to compare with: with the packages before, {why}")
     say("metrics: the tests with the packages after")
-    return first, tests.metrics(new, "after")
+    return first, tests.metrics(new)
 
 
 def _alike(
-    tests: Tests, old: VirtualEnvironment, new: VirtualEnvironment, first: FirstRun, second: FirstRun, say: Say
+    tests: Tests, old: Side, new: Side, first: FirstRun, second: FirstRun, say: Say
 ) -> tuple[FirstRun, FirstRun]:
     """The runs to compare: of the tests that pass on both sides, without the others.
 
@@ -78,9 +79,9 @@ def _alike(
         tests.only = frozenset(both)
         without = "without the tests that do not pass on both sides, which shift what happens once a process"
         say(f"metrics: again, with the packages before, {without}")
-        first = tests.metrics(old, "before")
+        first = tests.metrics(old)
         say("metrics: again, with the packages after")
-        second = tests.metrics(new, "after")
+        second = tests.metrics(new)
     return first, second
 
 
@@ -99,8 +100,8 @@ def _decidable(rounds: int, times: int) -> str:
 
 
 def _found(
-    before: VirtualEnvironment,
-    after: VirtualEnvironment,
+    before: Side,
+    after: Side,
     first: tuple[FirstRun, FirstRun],
     ran: tuple[FirstRun, FirstRun],
     windows: Sequence[Window],
@@ -116,7 +117,7 @@ def _found(
     if lost := changes.passed_in_both(*first) - changes.passed_in_both(*ran):
         beside = "they pass only beside tests that do not pass on both sides"
         notes.append(f"not compared, because {beside}: {', '.join(sorted(lost))}")
-    if before.packages == after.packages:
+    if before.environment.packages == after.environment.packages:
         notes.insert(0, "both environments have the same packages: each change is noise, or depends on a folder's name")
     if times and sum(complete) < (needed := changes.rounds_needed(len(times))):
         many = plural(len(times), "time")
@@ -124,8 +125,8 @@ def _found(
             f"{sum(complete)} rounds cannot call a change of any of {many}: take --rounds {needed}, or fewer tests"
         )
     return Check(
-        before,
-        after,
+        before.environment,
+        after.environment,
         tests=tuple(changes.outcomes_changed(*first)),
         changes=tuple(sorted(found, key=lambda change: PLACES.index(change.where))),
         windows=complete,

@@ -1,22 +1,22 @@
-"""`perfsuite upgrade-check`: its command line, and what it refuses before it starts."""
+"""`perfsuite against`: its command line, and what it refuses before it starts."""
 
 import argparse
 
 import pytest
-from support.upgrades import command
+from support.against import command
 
-from perfsuite.commands import CommandError, upgrade_check
+from perfsuite.commands import CommandError, against
 
 
 def test_what_follows_the_dashes_is_pytests():
     parser = argparse.ArgumentParser()
     commands = parser.add_subparsers()
-    upgrade_check.add_arguments(commands.add_parser("upgrade-check"))
-    given = ["upgrade-check", "a==1", "b==2", "--from", "a==0", "--rounds=4", "--", "tests", "-k", "x", "--", "y"]
+    against.add_arguments(commands.add_parser("against"))
+    given = ["against", "a==1", "b==2", "--from", "a==0", "--rounds=4", "--", "tests", "-k", "x", "--", "y"]
     options = parser.parse_args(given)
     assert (options.specs, options.before, options.rounds) == (["a==1", "b==2"], ["a==0"], 4)
     assert options.pytest_arguments == ["tests", "-k", "x", "--", "y"]
-    assert parser.parse_args(["upgrade-check", "a==1"]).pytest_arguments == []
+    assert parser.parse_args(["against", "a==1"]).pytest_arguments == []
 
 
 @pytest.mark.parametrize("bad", ["--rounds=1", "--rounds=-2", "--rounds=x", "--minutes=0", "--seconds=nan"])

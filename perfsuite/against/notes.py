@@ -3,7 +3,7 @@
 import dataclasses
 from typing import Literal
 
-OPTION = "--perf-upgrade"
+OPTION = "--perf-side"
 NOTES_FILE = "notes.json"
 REQUEST_FILE = "request.json"
 
@@ -12,7 +12,7 @@ Task = Literal["metrics", "times"]
 
 
 @dataclasses.dataclass(frozen=True)
-class UpgradeRequest:
+class SideRequest:
     """What one process does: record metrics, or only take times.
 
     `seconds` is the most time for one timing, None leaves it to the options. `cache` is the folder for the facts of

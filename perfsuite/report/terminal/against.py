@@ -1,13 +1,13 @@
-"""The terminal's tables of `perfsuite upgrade-check`: what changed, place by place."""
+"""The terminal's tables of `perfsuite against`: what changed, place by place."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
+from perfsuite.against.changes import smallest_seen
+from perfsuite.against.found import ERROR, PLACES, Called, Check, MetricChange
 from perfsuite.measure.words import number, percent, plural
 from perfsuite.report.terminal.output import Paint, Style, by_test, clipped, uncolored
 from perfsuite.report.text import growth
-from perfsuite.upgrade.changes import smallest_seen
-from perfsuite.upgrade.found import ERROR, PLACES, Called, Check, MetricChange
 
 _STYLES: dict[Called, Style] = {
     "worse": "red",

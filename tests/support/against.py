@@ -1,13 +1,13 @@
-"""Upgrade checks that are only made up, for the tests of `perfsuite.upgrade`."""
+"""Runs of `perfsuite against` that are only made up, for the tests of `perfsuite.against`."""
 
 import argparse
 import dataclasses
 import zipfile
 
-from perfsuite.commands import upgrade_check
+from perfsuite.against.notes import Notes, StageNote, TimeNote
+from perfsuite.against.runs import Run
+from perfsuite.commands import against
 from perfsuite.gate.environment import Environment
-from perfsuite.upgrade.notes import Notes, StageNote, TimeNote
-from perfsuite.upgrade.runs import Run
 
 ENVIRONMENT = Environment("cpu", 1, "a processor", "3.11.7", "0.10.0", "0.10.0")
 TEST = "test_a.py::test_step"
@@ -44,22 +44,22 @@ def wheel(folder, name, version, source, requires=()):
 def command(*arguments):
     """The command with these arguments: its exit status."""
     parser = argparse.ArgumentParser()
-    upgrade_check.add_arguments(parser)
-    return upgrade_check.run(parser.parse_args(arguments))
+    against.add_arguments(parser)
+    return against.run(parser.parse_args(arguments))
 
 
 @dataclasses.dataclass
 class FakeTests:
-    """In the place of `Tests`: what ran in which order; `metrics` and `times` by the name of the environment."""
+    """In the place of `Tests`: what ran in which order; `metrics` and `times` by the name of the side."""
 
     first: dict
     times_of: object = None
     ran: list = dataclasses.field(default_factory=list)
 
-    def metrics(self, made, name):
-        self.ran.append(name)
-        return self.first[name]
+    def metrics(self, side):
+        self.ran.append(side.name)
+        return self.first[side.name]
 
-    def times(self, made, name, *, seconds, limit):
-        self.ran.append(name)
-        return self.times_of(name) if self.times_of else Run(notes({"f to return": 1.0}), 1.0)
+    def times(self, side, *, seconds, limit):
+        self.ran.append(side.name)
+        return self.times_of(side.name) if self.times_of else Run(notes({"f to return": 1.0}), 1.0)
