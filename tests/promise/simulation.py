@@ -9,9 +9,10 @@ import dataclasses
 from collections.abc import Callable
 
 import numpy as np
+from scipy.signal import lfilter
 
 from perfsuite.measure.stats.error_rates import DECIDING_ERROR
-from perfsuite.measure.stats.looks import Looks
+from perfsuite.measure.stats.looks import FIRST, Looks
 from perfsuite.measure.stats.sequence import excludes
 
 CORE = 0.02
@@ -97,11 +98,8 @@ def pareto(rng, blocks):
 
 def _autoregressive(rng, blocks, correlation, scale=0.01):
     shocks = scale * np.sqrt(1 - correlation**2) * rng.normal(size=blocks)
-    values = np.empty(blocks)
-    value = scale * rng.normal()
-    for i, shock in enumerate(shocks):
-        values[i] = value = correlation * value + shock
-    return np.exp(values)
+    before = scale * rng.normal()
+    return np.exp(lfilter([1.0], [1.0, -correlation], shocks, zi=[correlation * before])[0])
 
 
 @of_each
@@ -187,7 +185,7 @@ def gate(rng, model, pairs, slowdown=1.0, *, error=DECIDING_ERROR) -> Gate:
         if not looks.due(taken, time if number < len(passed) else 1.01):
             continue
         a, b = candidate[:taken], reference[:taken]
-        if looks.sequential and taken < pairs and not excludes(_logs(a, b, looks.window), 0.0, error):
+        if looks.sequential and taken >= FIRST and not excludes(_logs(a, b, looks.window), 0.0, error):
             looks.wait(taken)  # the interval would hold 1: no need to work it out
             continue
         interval = looks.look(a, b).ratio.interval

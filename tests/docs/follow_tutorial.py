@@ -1,0 +1,73 @@
+"""Follow the tutorial word for word in a fresh environment, with the wheel installed from scratch.
+
+    python tests/docs/follow_tutorial.py dist/perfsuite-0.1.0-py3-none-any.whl
+
+`.ci/run` does that. It takes two minutes, so `pytest` does not do it once more.
+"""
+
+import argparse
+import os
+import re
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1]))  # as a script, it finds its helpers beside its folder
+from support.markdown_blocks import DOCS, ROOT, Block, blocks, difference
+
+TUTORIAL = DOCS / "tutorial.md"
+SECONDS = 300
+
+
+class StrayedError(AssertionError):
+    """What a reader of the tutorial would see is not what it says."""
+
+
+def follow(folder: Path, *, perfsuite: str) -> None:
+    """Follow the tutorial in `folder`, which is empty, with perfsuite installed from the path that is given.
+
+    Blocks that a file's name heads are written to that file. Blocks of `sh` are run by bash, and what they print, on
+    both streams, is held against the block of `text` below. A command fails where that block says how many tests
+    failed, and nowhere else.
+    """
+    found = blocks(TUTORIAL.read_text(encoding="utf-8"))
+    for block, below in zip(found, [*found[1:], None], strict=True):
+        if block.file is not None:
+            (folder / block.file).parent.mkdir(parents=True, exist_ok=True)
+            (folder / block.file).write_text(block.text, encoding="utf-8")
+        elif block.language == "sh":
+            _run(block, below if below is not None and below.language == "text" else None, folder, perfsuite)
+
+
+def _run(block: Block, expected: Block | None, folder: Path, perfsuite: str) -> None:
+    environment = {name: value for name, value in os.environ.items() if not name.startswith(("PYTEST_", "PERFSUITE"))}
+    environment |= {"JAX_PLATFORMS": "cpu", "COLUMNS": "80", "PERFSUITE": perfsuite}
+    environment.pop("PYTHONPATH", None)
+    done = subprocess.run(
+        ["bash", "-euo", "pipefail", "-c", block.text],
+        cwd=folder,
+        env=environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        timeout=SECONDS,
+    )
+    where = f"{TUTORIAL.relative_to(ROOT)}:{block.line}: {block.text.strip()}"
+    may_fail = expected is not None and re.search(r"\d failed", expected.text) is not None
+    if bool(done.returncode) != may_fail:
+        raise StrayedError(f"{where}\nended with {done.returncode}:\n{done.stdout}")
+    if expected is not None and (missing := difference(expected.text, done.stdout)):
+        raise StrayedError(f"{where}\n{missing}\nIt printed:\n{done.stdout}")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description="Follow the tutorial in a fresh environment.")
+    parser.add_argument("wheel", metavar="WHEEL", type=Path, help="what `PERFSUITE` stands for")
+    with tempfile.TemporaryDirectory() as empty:
+        follow(Path(empty), perfsuite=str(parser.parse_args().wheel.resolve()))
+    print("the tutorial is what a reader sees")
+
+
+if __name__ == "__main__":
+    main()
