@@ -50,7 +50,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "history": _GATE,
     "processes": (*_GATE, "options"),
     "session": _SESSION,
-    "against": (*_GATE, "options", "processes"),
+    "against": (*_GATE, "options", "processes", "history"),
     "instruments": _SESSION,
     "report": _REPORT,
     "report/terminal": _REPORT,

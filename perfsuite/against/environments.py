@@ -46,21 +46,27 @@ class VirtualEnvironment:
     """A finished virtual environment.
 
     `specs` are the packages named, `packages` what is installed, name to version, `contradictions` a line for each
-    requirement of an installed package that these versions do not meet and the present ones do.
+    requirement of an installed package that these versions do not meet and the present ones do. `interpreter` is set
+    where it is the present one, which need not be a virtual environment.
     """
 
     folder: Path
     specs: tuple[str, ...]
     packages: Mapping[str, str]
     contradictions: tuple[str, ...]
+    interpreter: Path | None = None
 
     @property
     def python(self) -> Path:
         """Its interpreter."""
+        if self.interpreter is not None:
+            return self.interpreter
         return self.folder / ("Scripts/python.exe" if os.name == "nt" else "bin/python")
 
     def variables(self, present: Mapping[str, str]) -> dict[str, str]:
         """The environment variables of a process in it."""
+        if self.interpreter is not None:
+            return dict(present)
         kept = {name: value for name, value in present.items() if name not in ("PYTHONHOME", "__PYVENV_LAUNCHER__")}
         on_path = [str(self.python.parent), *filter(None, [kept.get("PATH", "")])]
         return {**kept, "VIRTUAL_ENV": str(self.folder), "PATH": os.pathsep.join(on_path)}
@@ -82,6 +88,17 @@ def check_specs(specs: Sequence[str]) -> None:
         if name in names:
             raise EnvironmentFailed(f'"{names[name]}" and "{spec}" name the same package: give one of them')
         names[name] = spec
+
+
+def name_of(spec: str) -> str | None:
+    """The package that a spec names; None for a folder or an address."""
+    return None if _is_place(spec) else canonicalize_name(Requirement(spec).name)
+
+
+def present() -> VirtualEnvironment:
+    """The environment of this process, as it is."""
+    packages = {name: each.version for name, each in _installed().items()}
+    return VirtualEnvironment(Path(sys.prefix), (), packages, (), interpreter=Path(sys.executable))
 
 
 def make(specs: Sequence[str], folder: Path, *, linked: bool | None = None) -> VirtualEnvironment:

@@ -6,14 +6,19 @@ from typing import Literal
 OPTION = "--perf-side"
 NOTES_FILE = "notes.json"
 REQUEST_FILE = "request.json"
+NOT_FROM = "PERFSUITE_NOT_FROM"
+"""The environment variable of a commit's side: the user's working tree, and the worktree that stands for it."""
+
+PROTOCOL = 1
+"""Higher with each change of what the two exchange: where perfsuite itself is compared, each side runs its own."""
 
 Stage = Literal["trace", "lower", "compile"]
-Task = Literal["metrics", "times"]
+Task = Literal["collect", "metrics", "times"]
 
 
 @dataclasses.dataclass(frozen=True)
 class SideRequest:
-    """What one process does: record metrics, or only take times.
+    """What one process does: name the files of the perf tests, record metrics, or only take times.
 
     `seconds` is the most time for one timing, None leaves it to the options. `cache` is the folder for the facts of
     programs, which only processes of the same environment share. `only` are the tests to run, None means all.
@@ -51,7 +56,9 @@ class Notes:
     """What one process noted.
 
     `tests` has the outcome of every test and its reason, `uncollected` the reason why a file could not be collected.
-    `device` is the name of the present device's baseline file.
+    `device` is the name of the present device's baseline file. `files` are those of the collected tests, `rootdir` is
+    pytest's, `path` where Python looked for modules before pytest added to it. `foreign` names each module that a
+    commit's side imported from the user's working tree, with its file.
     """
 
     tests: dict[str, tuple[str, str]] = dataclasses.field(default_factory=dict)
@@ -59,6 +66,10 @@ class Notes:
     stages: list[StageNote] = dataclasses.field(default_factory=list)
     times: list[TimeNote] = dataclasses.field(default_factory=list)
     device: str = ""
+    files: list[str] = dataclasses.field(default_factory=list)
+    rootdir: str = ""
+    path: list[str] = dataclasses.field(default_factory=list)
+    foreign: dict[str, str] = dataclasses.field(default_factory=dict)
 
     @property
     def passed(self) -> set[str]:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from perfsuite.against.notes import NOTES_FILE, OPTION, REQUEST_FILE, Notes, SideRequest, Task
-from perfsuite.against.sides import Side
+from perfsuite.against.sides import Side, SideFailed
 from perfsuite.gate.baseline import Baselines
 from perfsuite.gate.baseline_file import BaselineError, load
 from perfsuite.measure.serialise import made, plain
@@ -91,6 +91,10 @@ class Tests:
         self.only: frozenset[str] | None = None
         self._started = 0
 
+    def collected(self, side: Side) -> Run:
+        """Only collect the tests: the notes have their files."""
+        return self._run(side, self._request("collect", side), self.folder / "no-baselines", FIRST_SECONDS)
+
     def metrics(self, side: Side) -> FirstRun:
         """Run the tests as `pytest --perf-save` does, with the baselines in a folder of their own."""
         baselines = self.folder / f"baselines-{self._started}-{side.name}"
@@ -122,7 +126,7 @@ class Tests:
             "-P",
             "-m",
             "pytest",
-            *self._arguments(folder, baselines, request.seconds),
+            *self._arguments(side, folder, baselines, request.seconds),
         ]
         # A stage that the persistent cache answers takes no time.
         variables = {**side.variables(os.environ), "JAX_ENABLE_COMPILATION_CACHE": "false"}
@@ -134,18 +138,25 @@ class Tests:
             return Run(Notes(), 0.0, f"pytest could not be started ({error})")
         took = time.monotonic() - started
         try:
-            return Run(made(Notes, json.loads((folder / NOTES_FILE).read_bytes())), took)
+            notes = made(Notes, json.loads((folder / NOTES_FILE).read_bytes()))
         except (OSError, ValueError, TypeError, KeyError, AttributeError):
             how = f"was stopped after {limit:.0f} s" if ended is None else f"ended with status {ended}"
             text = " ".join(output.read_text(encoding="utf-8", errors="replace").split())[-_OUTPUT_SHOWN:]
             return Run(Notes(), took, f"pytest {how}; the end of its output: {text or 'nothing'}")
+        if notes.foreign:
+            name, file = next(iter(notes.foreign.items()))
+            raise SideFailed(
+                f"{side.name} imported {name} from the working tree ({file}), so it did not run its commit's code: "
+                "install the project so that its packages' folder is on sys.path (an editable install, or PYTHONPATH)"
+            )
+        return Run(notes, took)
 
-    def _arguments(self, folder: Path, baselines: Path, seconds: float | None) -> list[str]:
+    def _arguments(self, side: Side, folder: Path, baselines: Path, seconds: float | None) -> list[str]:
         first = ["-p", "perfsuite.hooks.side_child", f"{OPTION}={folder}"]
         last = ["--perf-only", f"--perf-baselines={baselines}", "--override-ini=perf_strict=false", "--capture=no"]
         if seconds is not None:
             last.append(f"--perf-seconds={seconds:g}")
-        given = list(self.arguments)
+        given = side.arguments(self.arguments)
         end = given.index("--") if "--" in given else len(given)
         # Of an option that is given twice, argparse takes the last.
         return [*first, *given[:end], *last, *given[end:]]

@@ -1,4 +1,4 @@
-"""What perfsuite asks git: which commits changed a file, and what the file held in each.
+"""What perfsuite asks git: which commits changed a file, what the file held in each, and what else `run` is given.
 
 It runs the git executable, which is there wherever baselines are under version control, reads every kind of repository
 (worktrees, partial clones, alternates, SHA-256) and keeps its plumbing formats stable. GitPython runs the same
@@ -19,6 +19,9 @@ SHALLOW = (
     "this clone is shallow, so its older commits are missing: "
     "`git fetch --unshallow` fetches them (`fetch-depth: 0` of actions/checkout)"
 )
+
+_OF_ANOTHER = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_COMMON_DIR", "GIT_PREFIX")
+"""Variables that a git hook sets: with them git reads, and writes, another repository or index than the folder's."""
 
 
 class GitError(Exception):
@@ -59,36 +62,34 @@ class Repository:
         if not folder.is_dir():
             raise GitError(f"{folder}: no such folder")
         try:
-            prefix = self._run("rev-parse", "--show-prefix")
+            prefix = self.run("rev-parse", "--show-prefix")
         except GitError as error:
             if "not a git repository" not in str(error):
                 raise
-            raise GitError(
-                f"{folder.absolute()} is not in a git repository, and the history of baselines is git's"
-            ) from None
+            raise GitError(f"{folder.absolute()} is not in a git repository") from None
         self.prefix = prefix.removesuffix("\n")
         """The folder, relative to the repository's root: empty, or with a slash at its end."""
 
     @property
     def shallow(self) -> bool:
         """Whether the clone lacks older commits."""
-        return self._run("rev-parse", "--is-shallow-repository").strip() == "true"
+        return self.run("rev-parse", "--is-shallow-repository").strip() == "true"
 
     def commit_id(self, revision: str) -> str | None:
         """The full hash of the commit that a revision names; None when there is no such revision."""
         try:
-            return self._run("rev-parse", "--verify", "--quiet", "--end-of-options", f"{revision}^{{commit}}").strip()
+            return self.run("rev-parse", "--verify", "--quiet", "--end-of-options", f"{revision}^{{commit}}").strip()
         except GitError:
             return None
 
     def dirty(self, besides: str) -> bool:
         """Whether files that git knows differ from the commit, those in the folder `besides` left out."""
         paths = (":/", f":(exclude,top){besides}") if besides else (":/",)
-        return bool(self._run("status", "--porcelain", "--untracked-files=no", "--", *paths))
+        return bool(self.run("status", "--porcelain", "--untracked-files=no", "--", *paths))
 
     def files(self, revision: str, folder: str) -> list[str]:
         """The paths of the files directly in a folder of a revision; all paths are relative to the root."""
-        return self._run("ls-tree", "-z", "--name-only", "--full-tree", revision, "--", folder or ".").split("\0")[:-1]
+        return self.run("ls-tree", "-z", "--name-only", "--full-tree", revision, "--", folder or ".").split("\0")[:-1]
 
     def commits(self, path: str) -> list[Commit]:
         """The commits that changed the file at `path` (relative to the root), oldest first, along first parents.
@@ -128,11 +129,15 @@ class Repository:
 
     def after(self, older: str, newer: str = "HEAD") -> list[str]:
         """The hashes of the commits after `older` up to `newer`, along first parents."""
-        return self._run("rev-list", "--first-parent", newer, f"^{older}", "--").split()
+        return self.run("rev-list", "--first-parent", newer, f"^{older}", "--").split()
+
+    def run(self, *arguments: str) -> str:
+        """What git prints. Raises `GitError` with git's own words."""
+        return self._bytes(*arguments).decode("utf-8", errors="replace")
 
     def _commits(self, start: str, path: str) -> list[Commit]:
         """Newest first. `rev-list`, unlike `git log`, ignores the user's settings (`log.follow`, dates)."""
-        text = self._run(
+        text = self.run(
             "rev-list", "--first-parent", "--encoding=UTF-8", "--format=%H%x00%h%x00%an%x00%aI%x00%s", start,
             "--", f":(top,literal){path}",
         )  # fmt: skip
@@ -145,24 +150,22 @@ class Repository:
         """
         parent = self.commit_id(f"{commit}^")
         if parent is not None:
-            text = self._run("diff-tree", "-r", "-z", "-M", "--diff-filter=R", "--name-status", parent, commit)
+            text = self.run("diff-tree", "-r", "-z", "-M", "--diff-filter=R", "--name-status", parent, commit)
             fields = text.split("\0")
             for old, new in zip(fields[1::3], fields[2::3], strict=False):
                 if new == path and PurePosixPath(old).name == PurePosixPath(new).name:
                     return parent, old
         return None, path
 
-    def _run(self, *arguments: str) -> str:
-        return self._bytes(*arguments).decode("utf-8", errors="replace")
-
     def _bytes(self, *arguments: str, stdin: bytes = b"") -> bytes:
         # In English, because the constructor looks for "not a git repository"; without locks and without questions.
-        environment = {**os.environ, "LC_ALL": "C", "GIT_OPTIONAL_LOCKS": "0", "GIT_TERMINAL_PROMPT": "0"}
+        outside = {name: value for name, value in os.environ.items() if name not in _OF_ANOTHER}
+        environment = {**outside, "LC_ALL": "C", "GIT_OPTIONAL_LOCKS": "0", "GIT_TERMINAL_PROMPT": "0"}
         command = ["git", "--no-pager", "-C", os.fspath(self.folder), *arguments]
         try:
             done = subprocess.run(command, input=stdin, capture_output=True, env=environment)
         except FileNotFoundError:
-            raise GitError("git is not installed, or not on the PATH: the history of baselines is git's") from None
+            raise GitError("git is not installed, or not on the PATH: install it") from None
         if done.returncode:
             problem = done.stderr.decode("utf-8", errors="replace").strip() or f"exit status {done.returncode}"
             raise GitError(f"git {arguments[0]}: {problem.removeprefix('fatal: ')}")

@@ -1,13 +1,14 @@
 """Loaded by the pytest of one side, `-p perfsuite.hooks.side_child`: what it does otherwise, and its notes.
 
-The first process of a side runs all tests and records their metrics, whatever they are ("metrics"). The many
-processes after it only time each call for a moment, and gate and record nothing ("times"). Both note every stage of
-every compile.
+A process may only name the files of the perf tests ("collect"). The first process of a side that runs them runs all
+and records their metrics, whatever they are ("metrics"). The many processes after it only time each call for a moment,
+and gate and record nothing ("times"). Both note every stage of every compile.
 """
 
 import argparse
 import contextlib
 import json
+import sys
 import threading
 from collections import defaultdict
 from collections.abc import Iterator
@@ -18,6 +19,7 @@ import pytest
 
 from perfsuite.against.notes import NOTES_FILE, OPTION, REQUEST_FILE, Notes, SideRequest, Stage, StageNote, TimeNote
 from perfsuite.hooks.rerun_child import TURNED_OFF
+from perfsuite.hooks.side_imports import foreign, keep_out
 from perfsuite.measure.io import write_atomically
 from perfsuite.measure.serialise import made, plain
 from perfsuite.options.values import SAVE_KINDS
@@ -26,6 +28,10 @@ from perfsuite.processes.launch import TASK, Task
 if TYPE_CHECKING:  # they import jax: see `SideHooks.mode`
     from perfsuite.session.mode import Mode
     from perfsuite.session.session import PerfSession
+
+_PATH = tuple(sys.path)
+"""As it was before a conftest or pytest changed it: pytest loads this module first."""
+keep_out()
 
 _STAGES: dict[str, Stage] = {
     "/jax/core/compile/jaxpr_trace_duration": "trace",
@@ -56,6 +62,7 @@ def pytest_cmdline_main(config: pytest.Config) -> None:
         if name not in _KEPT and hasattr(config.option, name):
             setattr(config.option, name, value)
     config.option.perf_save = SAVE_KINDS if request.task == "metrics" else ()
+    config.option.collectonly = request.task == "collect"
     config.option.continue_on_collection_errors = True  # the other files can be compared
     config.option.basetemp = str(folder / "basetemp")
     hooks = SideHooks(folder, request)
@@ -110,7 +117,7 @@ class SideHooks:
     def __init__(self, folder: Path, request: SideRequest):
         self.folder = folder
         self.request = request
-        self.notes = Notes()
+        self.notes = Notes(path=list(_PATH))
         self.stages = _StageSeconds()
 
     def mode(self, session: "PerfSession") -> "Mode":
@@ -128,10 +135,12 @@ class SideHooks:
 
     @pytest.hookimpl(wrapper=True)  # around perfsuite's own
     def pytest_sessionstart(self, session: pytest.Session) -> Iterator[None]:
-        import jax  # not at the top: see `mode`
+        self.notes.rootdir = str(session.config.rootpath)
+        if self.request.task != "collect":
+            import jax  # not at the top: see `mode`
 
-        # Before perfsuite's listeners: see `_StageSeconds`.
-        jax.monitoring.register_event_duration_secs_listener(self.stages.on_end)
+            # Before perfsuite's listeners: see `_StageSeconds`.
+            jax.monitoring.register_event_duration_secs_listener(self.stages.on_end)
         result = yield
         active: Any = session.config.pluginmanager.get_plugin("perfsuite-active")
         if active is not None:
@@ -173,6 +182,9 @@ class SideHooks:
             config.hook.pytest_deselected(items=[item for item in items if item.nodeid not in only])
             items[:] = [item for item in items if item.nodeid in only]
 
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
+        self.notes.files = sorted({str(item.path) for item in session.items})
+
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         if report.failed:
             self.notes.uncollected[report.nodeid or "the tests"] = _message(report.longreprtext)
@@ -192,6 +204,7 @@ class SideHooks:
     @pytest.hookimpl(trylast=True)  # where a hook before it fails, there must be no notes
     def pytest_sessionfinish(self) -> None:
         self.notes.stages = self.stages.notes()
+        self.notes.foreign = foreign()
         write_atomically(self.folder / NOTES_FILE, json.dumps(plain(self.notes)))
 
 

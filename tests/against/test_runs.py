@@ -16,7 +16,8 @@ from perfsuite.against.sides import Side
 
 
 def arguments(*given, seconds=None):
-    return Tests(given, Path("scratch"))._arguments(Path("run"), Path("empty"), seconds)
+    side = Side("a", VirtualEnvironment(Path(), (), {}, ()), Path())
+    return Tests(given, Path("scratch"))._arguments(side, Path("run"), Path("empty"), seconds)
 
 
 def test_what_must_hold_comes_after_what_the_user_says_but_before_the_dashes():

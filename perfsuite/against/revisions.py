@@ -1,0 +1,121 @@
+"""The sides of a comparison: a commit in a git worktree, or the working tree as it is, perhaps with other packages."""
+
+import ast
+import contextlib
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from packaging.utils import canonicalize_name
+
+from perfsuite.against import environments, notes
+from perfsuite.against.declared import Declared, unmet
+from perfsuite.against.environments import VirtualEnvironment
+from perfsuite.against.sides import Side, SideFailed, Stand
+from perfsuite.against.tree import Tree
+from perfsuite.against.worktrees import commit_of, worktree
+
+_OWN_NOTES = "perfsuite/against/notes.py"
+_PROJECT = "pyproject.toml"
+
+
+def side_of_tree(tree: Tree | None, specs: Sequence[str], name: str, *, folder: Path) -> Side:
+    """The working tree as it is, with the packages `specs` in the place of the present ones.
+
+    Without `specs` it runs in the present environment. Raises `EnvironmentFailed`.
+    """
+    environment = environments.make(specs, folder) if specs else environments.present()
+    return Side(name, environment, tree.directory if tree else Path.cwd())
+
+
+@contextlib.contextmanager
+def side_of_commit(
+    tree: Tree, revision: str, name: str, *, scratch: Path, keep: Path | None, specs: Sequence[str] = ()
+) -> Iterator[Side]:
+    """A commit in a worktree below `scratch`, which is removed at the end, with the working tree's perf tests.
+
+    It runs in the present environment where that meets what the commit's pyproject.toml asks for; else in one with
+    what it asks for, and with `specs`, below `keep` or `scratch`. Raises `SideFailed`, `GitError` and
+    `EnvironmentFailed`.
+    """
+    commit = commit_of(tree.repository, revision)
+    if built := tree.built():
+        raise SideFailed(
+            f"the project has compiled modules that git does not have ({built[0]}), and perfsuite cannot build those "
+            f"of {revision}: install each version in an environment of its own and compare `pytest --perf-save` there"
+        )
+    _check_own_notes(tree, commit, revision)
+    environment, remarks = _environment(tree, commit, revision, keep or scratch, specs)
+    with worktree(tree.repository, commit, scratch / f"code-{name}") as place:
+        stand = Stand(tree.root, place.resolve())
+        tree.lay_over(stand)
+        paths = tuple(stand.moved(path) for path in tree.imports)
+        yield Side(name, environment, stand.moved(tree.directory), paths, stand, remarks)
+
+
+def _environment(
+    tree: Tree, commit: str, revision: str, folder: Path, specs: Sequence[str]
+) -> tuple[VirtualEnvironment, tuple[str, ...]]:
+    present = environments.present()
+    asked: list[str] = []
+    remarks: list[str] = []
+    for project in _projects(tree):
+        here, there = _declared(tree, project, None, revision), _declared(tree, project, commit, revision)
+        if there.dynamic and not (here == there and not here.dynamic):
+            remarks.append(
+                f"{project} of {revision} leaves its {' and '.join(there.dynamic)} to the build: not compared"
+            )
+        asked += unmet(there, here, present.packages, f"{project} of {revision}")
+    named = {_name(spec) for spec in specs}
+    wanted = [*(line for line in asked if _name(line) not in named), *specs]
+    return (environments.make(wanted, folder) if wanted else present), tuple(remarks)
+
+
+def _projects(tree: Tree) -> list[str]:
+    """The pyproject.toml files nearest above the folders with code; that of the root always."""
+    found = {_PROJECT}
+    for place in (*tree.imports, tree.directory):
+        for folder in (place, *place.parents):
+            if folder.is_relative_to(tree.root) and (folder / _PROJECT).is_file():
+                found.add((folder / _PROJECT).relative_to(tree.root).as_posix())
+                break
+    return sorted(found)
+
+
+def _declared(tree: Tree, path: str, commit: str | None, revision: str) -> Declared:
+    if commit is None:
+        file = tree.root / path
+        return Declared.of(file.read_text(encoding="utf-8"), "the working tree") if file.is_file() else Declared()
+    text = _text_at(tree, commit, path)
+    return Declared() if text is None else Declared.of(text, revision)
+
+
+def _text_at(tree: Tree, commit: str, path: str) -> str | None:
+    (found,) = tree.repository.contents([f"{commit}:{path}"])
+    return None if found is None else found[1].decode(errors="replace")
+
+
+def _check_own_notes(tree: Tree, commit: str, revision: str) -> None:
+    """Where perfsuite itself is compared, each side runs its own, and both must understand each other."""
+    for place in tree.imports:
+        file = place / _OWN_NOTES
+        if not file.is_file():
+            continue
+        text = _text_at(tree, commit, file.relative_to(tree.root).as_posix())
+        if text is None or _protocol(text) != notes.PROTOCOL:
+            raise SideFailed(
+                f"the perfsuite of {revision} cannot be compared by this one: "
+                + ("it has no `perfsuite against`" if text is None else "the two exchange other notes")
+                + ". Choose a later commit"
+            )
+
+
+def _protocol(text: str) -> object:
+    with contextlib.suppress(SyntaxError, ValueError):
+        for node in ast.parse(text).body:
+            if isinstance(node, ast.Assign) and [ast.unparse(each) for each in node.targets] == ["PROTOCOL"]:
+                return ast.literal_eval(node.value)
+    return None
+
+
+def _name(spec: str) -> str:
+    return canonicalize_name(environments.name_of(spec) or spec)
