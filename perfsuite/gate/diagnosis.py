@@ -1,7 +1,7 @@
 """The likely cause of a ratio over its limit: what a person would look at first."""
 
 import collections
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 import numpy as np
@@ -15,7 +15,8 @@ from perfsuite.measure.timing.comparison import Comparison
 from perfsuite.measure.words import plural
 
 WAITS = 0.8
-"""A call waits for the device whose time to return is above this share of its time to ready."""
+"""A call that waits has a time to return above this share of its time to ready. Short programs, which return while the
+device works, are far below it: at a half where they take 50 us."""
 
 HOST_CALL_US = 0.1
 """About what one Python or C call costs: the 27 500 calls of a `filter_jit` step over 607 arrays take it 4.5 ms longer
@@ -34,8 +35,10 @@ NOTICEABLE = 0.1
 TELLING = 0.1
 """A message names a function, with advice, that makes this share of the host calls in question."""
 
-ASYNCHRONOUS = 0.5
-"""A call whose time to return is below this share returns before the device is done."""
+EXPLAINING = 0.5
+"""What happens on the device, or while the thread sleeps, is named as the cause when it accounts for this share."""
+
+READ_LATER = "Return the array, and read it some steps later"
 
 
 class _Cause(NamedTuple):
@@ -52,29 +55,30 @@ def likely_cause(
     comparison: Comparison,
     candidate: HostCalls,
     reference: HostCalls,
+    *,
     programs: tuple[Dispatches, Dispatches] | None = None,
-    waiting: Callable[[], Asynchrony | None] = lambda: None,
+    grown_us: float = 0.0,
+    watched: Callable[[], Asynchrony | None] = lambda: None,
 ) -> str:
     """Name what makes the candidate slower, the cause that accounts for most first; empty where none is found.
 
-    `programs` are those that the candidate and the reference run. `waiting` finds out whether the candidate waits for
-    the device; it is asked only where the samples do not rule it out and nothing known to wait is among the host calls.
+    `programs` are those that the candidate and the reference run, `grown_us` is what the candidate's operations take
+    longer on the device. `watched` watches the candidate for a while, to see whether it waits.
     """
+    overhead_us = comparison.overhead_us.value
     found = [_more_host_calls(comparison, candidate, reference)]
     if programs is not None:
         found.append(_more_programs(comparison, *programs))
-    telling = [cause for cause in found if cause.said and cause.us >= NOTICEABLE * comparison.overhead_us.value]
-    causes = [cause.said for cause in sorted(telling, key=lambda cause: -cause.us)]
+    found = [cause for cause in found if cause.us and cause.us >= NOTICEABLE * overhead_us]
+    if grown_us >= EXPLAINING * overhead_us > 0:
+        found.append(_Cause(grown_us, "operations on the device take longer"))
+    causes = [cause.said for cause in sorted(found, key=lambda cause: -cause.us)]
     # A call that is busy on the host returns late too, and waits for nothing.
-    if _return_share(comparison.candidate_us) > WAITS and _return_share(comparison.reference_us) < ASYNCHRONOUS:
-        what = _what_waits(_extra(candidate, reference), waiting, explained=bool(causes))
-        if what:
-            causes.append(
-                f"{comparison.candidate} returns only when the device is done "
-                f"({_return_share(comparison.candidate_us):.0%} of its time has passed by then, "
-                f"{_return_share(comparison.reference_us):.0%} for {comparison.reference}): "
-                f"{what}. Return the array, and read it some steps later"
-            )
+    if _return_share(comparison.candidate_us) > WAITS > _return_share(comparison.reference_us):
+        waiting = _known_to_wait(comparison, _extra(candidate, reference))
+        if not (waiting or causes):
+            waiting = _seen_to_wait(comparison, watched())
+        causes += [waiting] if waiting else []
     return "; ".join(causes)
 
 
@@ -158,14 +162,23 @@ def _advised(named: dict[CallOrigin, int]) -> str:
     return "".join(f"\n  {text}" for text in advice if text)
 
 
-def _what_waits(extra: dict[CallOrigin, int], waiting: Callable[[], Asynchrony | None], *, explained: bool) -> str:
-    """What the candidate waits in; empty where it was seen not to, or where that is unknown and all is `explained`."""
+def _known_to_wait(comparison: Comparison, extra: Mapping[CallOrigin, int]) -> str:
     known = [origin for origin in extra if waits(origin.function)]
-    if known:
-        return f"{known[0]} waits"
-    seen = waiting()  # Most of what waits is C++, which no host call shows.
-    if seen is not None and seen.waits and seen.where:
-        return f"it waits at {seen.where[0]}"
-    if explained or (seen is not None and seen.waits is False):
+    if not known:
         return ""
-    return "something in it waits, such as block_until_ready, float(), np.asarray, print of an array, or filter_jit"
+    mine, theirs = _return_share(comparison.candidate_us), _return_share(comparison.reference_us)
+    return (
+        f"{comparison.candidate} returns only when the device is done ({mine:.0%} of its time has passed by then, "
+        f"{theirs:.0%} for {comparison.reference}): {known[0]} waits. {READ_LATER}"
+    )
+
+
+def _seen_to_wait(comparison: Comparison, seen: Asynchrony | None) -> str:
+    """Most of what waits is C++, which no host call shows; but its thread sleeps."""
+    least_us = EXPLAINING * comparison.overhead_us.value
+    if seen is None or not seen.where or not 0 < least_us <= seen.asleep * seen.to_ready_us:
+        return ""
+    return (
+        f"{comparison.candidate} sleeps for {seen.asleep:.0%} of its time before it returns, at {seen.where[0]}. "
+        f"If it waits for the device there: {READ_LATER[0].lower()}{READ_LATER[1:]}"
+    )

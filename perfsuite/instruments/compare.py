@@ -1,6 +1,7 @@
 """`perf.compare`: how much slower one call is than another, measured in pairs."""
 
 import dataclasses
+import functools
 
 from perfsuite.gate.budget import Budget
 from perfsuite.gate.diagnosis import likely_cause, unexplained
@@ -10,7 +11,7 @@ from perfsuite.measure.call import Call, checked
 from perfsuite.measure.compiles.compiles import tracing_allowed
 from perfsuite.measure.metric import Metric
 from perfsuite.measure.runtime.dispatches import Dispatches, dispatches
-from perfsuite.measure.runtime.hostcalls import host_calls
+from perfsuite.measure.runtime.hostcalls import HostCalls, host_calls
 from perfsuite.measure.timing.asynchrony import Asynchrony, asynchrony
 from perfsuite.measure.timing.block import Until
 from perfsuite.measure.timing.builds import Make, build
@@ -24,9 +25,6 @@ COMPARE = declare("perf.compare", budget=("ratio", "overhead_us"), needs=("quiet
 _SEVERITY: tuple[Verdict, ...] = (
     "fail", "inconclusive", "not comparable", "new", "improved", "recorded", "pass", "info"
 )  # fmt: skip
-
-EXPLAINING = 0.5
-"""Operations on the device are named as the cause when what they grew by is this share of the overhead, or more."""
 
 WATCH_SECONDS = 0.5
 """How long a failing candidate is watched for whether it waits."""
@@ -95,9 +93,7 @@ class CompareInstrument(Instrument):
         traced, grown_us = self._tracing.compared(pair.candidate, pair.reference, us)
         group = self._session.group
         last = "" if group is None else group.last_to_return[0]  # of the candidate's samples
-        cause, unknown = _on_the_host(pair, comparison)
-        if not cause and grown_us >= EXPLAINING * comparison.overhead_us.value > 0:
-            cause = "operations on the device take longer"
+        cause, unknown = _cause(pair, comparison, grown_us)
         said = "\n".join(filter(None, [cause or unknown, last, traced]))
         return (said, "") if cause else ("", said)
 
@@ -120,14 +116,18 @@ def worst(gates: list[Gate]) -> Verdict:
     return min((gate.verdict for gate in gates), key=_SEVERITY.index)
 
 
-def _on_the_host(pair: Pair, comparison: Comparison) -> tuple[str, str]:
-    """The cause that host calls, programs and waiting name, and what is said where they name none."""
+def _cause(pair: Pair, comparison: Comparison, grown_us: float) -> tuple[str, str]:
+    """The likely cause, and what is said where there is none."""
     try:
         candidate, reference = (host_calls(side, exact=False) for side in (pair.candidate, pair.reference))
     except Exception as error:  # whatever the code under test raises now must not hide that its gate failed
-        return "", f"counting host calls raised {type(error).__name__}: {error}"
-    cause = likely_cause(comparison, candidate, reference, _programs(pair), lambda: _waiting(pair.candidate))
-    return cause, unexplained(comparison, candidate, reference)
+        candidate = reference = HostCalls(pair.name, 0, 0, {})
+        unknown = f"counting host calls raised {type(error).__name__}: {error}"
+    else:
+        unknown = unexplained(comparison, candidate, reference)
+    programs, watched = _programs(pair), functools.partial(_watched, pair.candidate)
+    cause = likely_cause(comparison, candidate, reference, programs=programs, grown_us=grown_us, watched=watched)
+    return cause, unknown
 
 
 def _programs(pair: Pair) -> tuple[Dispatches, Dispatches] | None:
@@ -137,7 +137,7 @@ def _programs(pair: Pair) -> tuple[Dispatches, Dispatches] | None:
         return None
 
 
-def _waiting(candidate: Call) -> Asynchrony | None:
+def _watched(candidate: Call) -> Asynchrony | None:
     try:
         return asynchrony(candidate, seconds=WATCH_SECONDS)
     except Exception:  # as above
