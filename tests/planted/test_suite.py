@@ -35,14 +35,14 @@ training.make_flat_train_step = lambda *args, **kwargs: wrap(original(*args, **k
 
 EXTRA_PASS = "return step(jax.tree.map(lambda leaf: leaf, state), batch, key)"
 
-# Beside other processes a ratio that is ten per cent over its baseline is open. Over a budget it fails:
-# `tests/integration/test_gating.py`.
-TWICE = """
+# Beside other processes a ratio that is little over its baseline is open: at a load of 6 on two cores, up to 3 times it.
+# Over a budget it fails: `tests/integration/test_gating.py`.
+TEN_TIMES = """
         start = time.perf_counter()
         out = step(state, batch, key)
         took = time.perf_counter() - start
         seen.append(took)
-        end = start + took + statistics.median(seen[-20:])
+        end = start + took + 9 * statistics.median(seen[-20:])
         while time.perf_counter() < end:
             pass
         return out
@@ -65,12 +65,12 @@ RECOMPILATION = """
         ),
         (
             RATIO,
-            TWICE,
+            TEN_TIMES,
             r"flat/list ratio to return is .* x \[.*\](.|\n)*cause unknown: .*host calls against",
         ),
         (COMPILES, RECOMPILATION, r"RecompilationError: `train_step` was .*(.|\n)*args\[1\].*uncommitted.*committed"),
     ],
-    ids=["one extra pytree pass", "twice the time", "one recompilation"],
+    ids=["one extra pytree pass", "ten times the time", "one recompilation"],
 )
 def test_a_planted_regression_turns_the_suite_red_and_is_named(run_suite, test, plant, message):
     status, output = run_suite(test, plugin=PLUGIN.format(plant=plant))
