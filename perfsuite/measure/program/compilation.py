@@ -110,15 +110,7 @@ def compile_call(
     `HostCallbackError` or `MeasurementError` when the call cannot be lowered.
     """
     __tracebackhide__ = True
-    known = None if target is None else target_of(target)
-    if known is None and chips is not None:
-        raise ValueError("perf.program(chips=...) is for a target; the present device is what it is")
-    if isinstance(slices, bool) or not isinstance(slices, int) or slices < 1:
-        raise ValueError(f"perf.program(slices=) is the number of slices, at least 1, not {slices!r}")
-    if known is None and slices != 1:
-        raise ValueError(
-            'perf.program(slices=...) is for a target, such as "tpu-v5e"; the present device is what it is'
-        )
+    known = _asked_for(target, chips, slices)
     key = _seconds_key(call, target)
     what = f"compiling {call.label}{f' for {target}' if target else ''}"
     # The seconds of the call's last compile, even if its code was another.
@@ -131,8 +123,42 @@ def compile_call(
             output, stacks = _output_for(known, lowered, cache, chips=chips, slices=slices)
         if not output.cached and output.compile_seconds >= REMEMBERED_SECONDS:
             facts_cache.write(cache, key, {"seconds": float(output.compile_seconds)})
-    device = known or _present_device()
-    origin = Origin(
+    return Compilation(
+        origin=_origin(call, target, known or _present_device(), lowered, output, slices),
+        hlo=output.hlo,
+        cost=output.cost,
+        memory=output.memory,
+        donations=lowered.donations,
+        stacks=stacks,
+        unsplit_hlo=output.unsplit_hlo,
+        kernel_estimates=lowered.kernel_estimates,
+    )
+
+
+def _asked_for(target: str | None, chips: int | None, slices: int) -> Target | None:
+    """The target, None for the present device. Raises `ValueError` for what that device cannot be asked for."""
+    __tracebackhide__ = True
+    known = None if target is None else target_of(target)
+    if known is None and chips is not None:
+        raise ValueError("perf.program(chips=...) is for a target; the present device is what it is")
+    if isinstance(slices, bool) or not isinstance(slices, int) or slices < 1:
+        raise ValueError(f"perf.program(slices=) is the number of slices, at least 1, not {slices!r}")
+    if known is None and slices != 1:
+        raise ValueError(
+            'perf.program(slices=...) is for a target, such as "tpu-v5e"; the present device is what it is'
+        )
+    return known
+
+
+def _origin(
+    call: Call,
+    target: str | None,
+    device: "Target | _PresentDevice",
+    lowered: LoweredCall,
+    output: CompilerOutput,
+    slices: int,
+) -> Origin:
+    return Origin(
         label=call.label,
         target=target,
         device_kind=device.device_kind,
@@ -144,16 +170,6 @@ def compile_call(
         compile_seconds=output.compile_seconds,
         memory_bytes=device.memory_bytes,
         rates=device.rates,
-    )
-    return Compilation(
-        origin=origin,
-        hlo=output.hlo,
-        cost=output.cost,
-        memory=output.memory,
-        donations=lowered.donations,
-        stacks=stacks,
-        unsplit_hlo=output.unsplit_hlo,
-        kernel_estimates=lowered.kernel_estimates,
     )
 
 
