@@ -68,8 +68,8 @@ def test_ten_percent_of_overhead_fails_its_budget_and_names_the_cause(project, p
     perf_test(*[line.format("0") for line in lines])
     green(project.runpytest_inprocess("--perf", "--perf-seconds=3"))
     perf_test(*[line.format("2e-4") for line in lines])
-    failed(
-        project.runpytest_inprocess("--perf", "--perf-seconds=3"),
+    failed(  # a quiet machine needs one second
+        project.runpytest_inprocess("--perf", "--perf-seconds=40"),
         "*BudgetExceeded: regressed/work ratio to ready is * x [[]*, *], +* % over the budget of 1.05 x*",
         "*host calls against * of work*",
     )
