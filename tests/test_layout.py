@@ -31,7 +31,7 @@ _PROGRAM = (*_COMPAT, "measure/hlo", "measure/targets", "measure/program")
 _MEASURE = (*_TIMING, *_PROGRAM, "measure/profiler")
 _GATE = (*_MEASURE, "gate")
 _SESSION = (*_GATE, "options", "processes", "history", "session")
-_REPORT = (*_SESSION, "against", "report")
+_REPORT = (*_SESSION, "against", "bisecting", "report")
 _SHOWN = (*_REPORT, "report/terminal")
 
 MAY_IMPORT: dict[str, tuple[str, ...]] = {
@@ -51,6 +51,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "processes": (*_GATE, "options"),
     "session": _SESSION,
     "against": (*_GATE, "options", "processes", "history"),
+    "bisecting": (*_GATE, "history", "options", "processes", "against"),
     "instruments": _SESSION,
     "report": _REPORT,
     "report/terminal": _REPORT,

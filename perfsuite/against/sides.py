@@ -39,7 +39,7 @@ class Side:
 
     `name` is what people call it, `directory` is where pytest starts. Python looks for modules in `paths` before it
     looks among the packages of `environment`. `stand` is set where the code is a commit's: then nothing is imported
-    from the user's working tree. `notes` are sentences for the reader.
+    from the user's working tree. `notes` are sentences for the reader, `extra` more environment variables.
     """
 
     name: str
@@ -48,10 +48,11 @@ class Side:
     paths: tuple[Path, ...] = ()
     stand: Stand | None = None
     notes: tuple[str, ...] = ()
+    extra: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
     def variables(self, present: Mapping[str, str]) -> dict[str, str]:
         """The environment variables of a process of this side."""
-        made = self.environment.variables(present)
+        made = {**self.environment.variables(present), **self.extra}
         if self.paths:
             made["PYTHONPATH"] = os.pathsep.join([*map(str, self.paths), *filter(None, [made.get("PYTHONPATH", "")])])
         if self.stand is not None:

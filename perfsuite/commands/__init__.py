@@ -1,4 +1,4 @@
-"""The command line beside pytest's: `perfsuite show`, `diff`, `history` and `against`.
+"""The command line beside pytest's: `perfsuite show`, `diff`, `history`, `against` and `bisect`.
 
 Each command is a module of its name (with `_` for `-`) with `SUMMARY` (one line for `perfsuite --help`), `EXAMPLES`,
 `add_arguments(parser)` and `run(arguments) -> int`, the exit status. A command that cannot go on raises `CommandError`,
@@ -18,7 +18,7 @@ from typing import Any
 
 from perfsuite.history import HistoryError
 
-COMMANDS = ("show", "diff", "history", "against")
+COMMANDS = ("show", "diff", "history", "against", "bisect")
 
 PATTERN_HELP = "only metrics whose test or name contains it, or matches it with * and ?"
 

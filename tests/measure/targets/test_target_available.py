@@ -53,6 +53,19 @@ def test_what_is_missing_is_said_with_what_to_do(monkeypatch, found, parts):
         assert part in str(missing.value)
 
 
+def test_any_version_of_the_compiler_will_do_where_it_is_what_is_searched(monkeypatch):
+    machine = {**HERE, "libtpu": "0.0.41"}
+    monkeypatch.setattr(target_available, "version", lambda package: machine[package])
+    monkeypatch.setattr(target_available, "requirements", lambda package: machine["requirements"])
+    for name in ("system", "machine"):
+        monkeypatch.setattr(target_available.platform, name, lambda name=name: machine[name])
+    monkeypatch.setenv(target_available.ANY_VERSION, "1")
+    check_available("tpu")
+    machine["libtpu"] = None
+    with pytest.raises(TargetUnavailable, match="not installed"):
+        check_available("tpu")
+
+
 CUDA = {
     "system": "Linux",
     "machine": "x86_64",

@@ -1,0 +1,61 @@
+"""The steps that were tried, in a file: a search that was interrupted goes on where it was."""
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from perfsuite.bisecting.found import BisectFailed, Step
+from perfsuite.measure.io import write_atomically
+from perfsuite.measure.serialise import made, plain
+
+_SCHEMA = 1
+
+
+def default_folder() -> Path:
+    """The folder for the files of this user's searches: not the project's, which is left as it is."""
+    cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    return Path(cache) / "perfsuite"
+
+
+class Kept:
+    """The steps of one search, by id, in `folder`. `question` is all that they depend on: another one, another file."""
+
+    def __init__(self, folder: Path, question: Mapping[str, Any], *, again: bool = False):
+        key = hashlib.sha256(json.dumps(question, sort_keys=True).encode()).hexdigest()[:12]
+        self.path = folder / f"bisect-{key}.json"
+        self.question = question
+        self.steps: dict[str, Step] = {}
+        self.made: set[str] = set()
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+            if not again:
+                self._read()
+        except OSError as error:
+            raise BisectFailed(
+                f"{folder}: cannot be used ({error.strerror or error}): choose another, --keep DIR"
+            ) from None
+
+    def add(self, step: Step) -> Step:
+        """Keep a step, so that not even a power cut loses it."""
+        self.steps[step.id] = step
+        self.made.add(step.id)
+        content = {"schema": _SCHEMA, "question": dict(self.question), "steps": plain(list(self.steps.values()))}
+        try:
+            write_atomically(self.path, json.dumps(content, indent=1), durable=True)
+        except OSError as error:
+            raise BisectFailed(f"{self.path}: cannot be written ({error.strerror or error}): --keep DIR") from None
+        return step
+
+    def _read(self) -> None:
+        """What is there and can be read. What cannot is of another version, and is made again."""
+        try:
+            content = json.loads(self.path.read_bytes())
+            if content["schema"] == _SCHEMA:
+                self.steps = {step["id"]: made(Step, step) for step in content["steps"]}
+        except FileNotFoundError:
+            pass
+        except (ValueError, KeyError, TypeError, AttributeError):
+            self.steps = {}

@@ -1,0 +1,41 @@
+"""Steps in a file: an interrupted search goes on, another question has another file."""
+
+import pytest
+
+from perfsuite.bisecting.found import BisectFailed, Step
+from perfsuite.bisecting.kept import Kept, default_folder
+from perfsuite.measure.metric import Interval
+
+STEP = Step("abc", "bad", 3.0, "us", "why", 2.5, Interval(1.0, float("inf")), "cpu", {"jax": "1"}, {}, {"cpu": "{}"})
+
+
+def test_a_step_is_there_again(tmp_path):
+    Kept(tmp_path / "new", {"good": "a"}).add(STEP)
+    again = Kept(tmp_path / "new", {"good": "a"})
+    assert again.steps == {"abc": STEP}
+    assert not again.made
+    assert [path.name for path in (tmp_path / "new").iterdir()] == [again.path.name]
+
+
+def test_another_question_has_other_steps(tmp_path):
+    Kept(tmp_path, {"good": "a"}).add(STEP)
+    assert not Kept(tmp_path, {"good": "b"}).steps
+    assert not Kept(tmp_path, {"good": "a"}, again=True).steps
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"schema": 1, "steps": [{"id": 1, "odd": 2}]}', '{"schema": 9}'])
+def test_a_file_that_cannot_be_read_is_begun_anew(tmp_path, text):
+    kept = Kept(tmp_path, {})
+    kept.path.write_text(text)
+    assert Kept(tmp_path, {}).steps == {}
+
+
+def test_a_folder_that_is_a_file_is_an_error(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(BisectFailed, match=r"cannot be used .*--keep DIR"):
+        Kept(tmp_path / "file", {})
+
+
+def test_without_a_folder_it_is_the_users_cache(monkeypatch, tmp_path):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert default_folder() == tmp_path / "perfsuite"
