@@ -178,7 +178,8 @@ def _seen_to_wait(comparison: Comparison, seen: Asynchrony | None) -> str:
     least_us = EXPLAINING * comparison.overhead_us.value
     if seen is None or not seen.where or not 0 < least_us <= seen.asleep * seen.to_ready_us:
         return ""
-    return (
-        f"{comparison.candidate} sleeps for {seen.asleep:.0%} of its time before it returns, at {seen.where[0]}. "
-        f"If it waits for the device there: {READ_LATER[0].lower()}{READ_LATER[1:]}"
-    )
+    does, advice = "sleeps", f"If it waits for the device there: {READ_LATER[0].lower()}{READ_LATER[1:]}"
+    if seen.for_device:
+        does, advice = "waits for the device", READ_LATER
+    where = f"for {seen.asleep:.0%} of its time before it returns, at {seen.where[0]}"
+    return f"{comparison.candidate} {does} {where}. {advice}"

@@ -60,8 +60,10 @@ def _asynchrony_gate(test: str, name: str, measured: Asynchrony, share: Metric, 
     if not gate.failed:
         return gate
     first, *others = measured.where or ("a place that was not seen",)
-    note = f"{name} waits for the device before it returns: it {measured}, asleep for {measured.asleep:.0%} of it"
-    cause = [f"it waits at {first}", *(f"it was also seen at {place}" for place in others)]
+    does = "waits for the device" if measured.for_device else "sleeps, for the device or for something else,"
+    note = f"{name} {does} before it returns: it {measured}, asleep for {measured.asleep:.0%} of it"
+    here = "waits" if measured.for_device else "sleeps"
+    cause = [f"it {here} at {first}", *(f"it was also seen at {place}" for place in others)]
     return dataclasses.replace(gate, note=note, cause="\n".join(cause))
 
 

@@ -52,6 +52,16 @@ def test_a_candidate_that_sleeps_before_it_returns_where_the_reference_does_not_
     )
 
 
+def test_a_line_that_shows_that_it_waits_for_the_device_is_said_to():
+    def seen():
+        return dataclasses.replace(watched(0.9, "train.py:9")(), for_device=True)
+
+    assert said_of_sleep(WAITING, ASYNCHRONOUS, seen=seen) == (
+        "candidate waits for the device for 90% of its time before it returns, at train.py:9. "
+        "Return the array, and read it some steps later"
+    )
+
+
 @pytest.mark.parametrize(
     ("candidate_us", "reference_us"), [(ASYNCHRONOUS, ASYNCHRONOUS), (WAITING, WAITING), (ASYNCHRONOUS, WAITING)]
 )

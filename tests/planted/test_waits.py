@@ -30,6 +30,10 @@ def reads_the_loss(x):
     loss = float(y[0, 0])
     return y, loss
 
+def sleeps(x):
+    time.sleep(0.1)
+    return step(x)
+
 def stalling(every):
     runs = itertools.count(1)
     def logs_now_and_then(x):
@@ -83,9 +87,9 @@ def test_fast_path(perf, which):
     perf.fast_path(CALLS[which], budget=ZERO, name=which)
 
 @pytest.mark.perf(seconds=5)
-@pytest.mark.parametrize("which", ["control", "filter_jit", "loss"])
+@pytest.mark.parametrize("which", ["control", "filter_jit", "loss", "sleep"])
 def test_stays_async(perf, which):
-    fn = {"control": step, "filter_jit": eqx.filter_jit(work), "loss": reads_the_loss}[which]
+    fn = {"control": step, "filter_jit": eqx.filter_jit(work), "loss": reads_the_loss, "sleep": sleeps}[which]
     assert perf.stays_async(call(fn, X), name=which).waits is False
 
 @pytest.mark.perf(seconds=20)
@@ -128,9 +132,11 @@ SAID = [
     r"BudgetExceeded: filter_jit waits for the device before it returns: it returns at \d+% of its time to ready",
     r"likely cause: it waits at test_step\.py:\d+, in equinox/_jit\.py:\d+ in _call",
     rf"likely cause: it waits at steps\.py:{line_of('float')}, in jax/_src/array\.py:\d+ in ArrayImpl\._value",
+    r"BudgetExceeded: sleep sleeps, for the device or for something else, before it returns: it returns at \d+%",
+    rf"likely cause: it sleeps at steps\.py:{line_of('time.sleep(0.1)')}",
     r"inconclusive: .*slow_host may or may not wait for the device: .*Take a larger input",
     r"BudgetExceeded: every 100: 3 of \d+ calls stalled, for \d+(\.\d+)? and \d+(\.\d+)? ms, where the median call",
-    rf"likely cause: meanwhile it was at steps\.py:{line_of('time.sleep')}$",
+    rf"likely cause: meanwhile it was at steps\.py:{line_of('time.sleep(0.2)')}$",
     r"inconclusive: .*unseen: 3 of \d+ calls stalled, .*; this system does not tell what the machine held up",
     r"inconclusive: .*slow: none of \d+ calls stalled.*; a stall in one of a hundred shows for certain in 920: --perf-seconds=\d+",
 ]
@@ -154,6 +160,7 @@ def test_each_plant_is_caught_and_named_and_no_control_is(project):
         *(f"test_fast_path[{name}]" for name in ("prints", "io", "raises_once", "unsharded", "eager_gradient")),
         "test_stays_async[filter_jit]",
         "test_stays_async[loss]",
+        "test_stays_async[sleep]",
         "test_stalls[100]",
     }, output
     for words in SAID:

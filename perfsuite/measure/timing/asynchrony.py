@@ -61,7 +61,8 @@ class Asynchrony:
 
     `share` is the time to return over the time to ready, the median of `samples` runs, and `asleep` the share of the
     time to ready that its thread slept before it returned. `where` has the places where the thread was seen, the most
-    likely to wait first: the user's `file:line`, and the innermost frame where that is another. `reason` says in
+    likely to wait first: the user's `file:line`, and the innermost frame where that is another. `for_device` says
+    whether that place shows that it waits for the device: else it may sleep there for any reason. `reason` says in
     words why it is unknown.
     """
 
@@ -75,6 +76,7 @@ class Asynchrony:
     to_ready_us: float
     samples: int
     reason: str = ""
+    for_device: bool = False
 
     def metrics(self, name: str) -> list[Metric]:
         """A count, 1 where the call waits, which is missing where that is unknown; and the share, as info."""
@@ -175,7 +177,8 @@ def _with_places(made: Asynchrony, call: Call, places: "collections.Counter[Stac
         waits, reason = None, _BY_JAX
     others = [place for place, count in places.most_common(3) if place != best and count > _NOTABLE * places.total()]
     where = tuple(map(str, [best, *others])) if best else ()
-    return dataclasses.replace(made, waits=waits, where=where, reason="" if waits else reason)
+    for_device = bool(waits and best and best.waits)
+    return dataclasses.replace(made, waits=waits, where=where, reason="" if waits else reason, for_device=for_device)
 
 
 def _over_several_cpus(call: Call) -> bool:
