@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from perfsuite.options import HERE, SKIP_REASON, Options, add_options, marker_arguments, read_options
+from perfsuite.options import HERE, SKIP_REASON, Options, add_options, read_options
+from perfsuite.options.marker import marker_arguments
 from perfsuite.processes.launch import LAUNCH, Launch
 
 if TYPE_CHECKING:  # imports jax

@@ -27,8 +27,9 @@ MOST_LINES = 350
 _COMPAT = ("measure", "measure/compat")
 _COMPILES = (*_COMPAT, "measure/compiles")
 _TIMING = (*_COMPILES, "measure/stats", "measure/runtime", "measure/timing")
+_FINGERPRINT = (*_COMPILES, "measure/fingerprint")
 _PROGRAM = (*_COMPAT, "measure/hlo", "measure/targets", "measure/program")
-_MEASURE = (*_TIMING, *_PROGRAM, "measure/profiler")
+_MEASURE = (*_TIMING, *_FINGERPRINT, *_PROGRAM, "measure/profiler")
 _GATE = (*_MEASURE, "gate")
 _SESSION = (*_GATE, "options", "processes", "history", "session")
 _REPORT = (*_SESSION, "against", "bisecting", "report")
@@ -42,6 +43,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "measure/compiles": _COMPAT,
     "measure/runtime": _COMPILES,
     "measure/timing": _TIMING,
+    "measure/fingerprint": _FINGERPRINT,
     "measure/profiler": _TIMING,
     "measure/hlo": ("measure",),
     "measure/targets": _COMPAT,

@@ -18,7 +18,7 @@ SCHEMA = 2
 _TOP_KEYS = ("schema", "device", "environments", "metrics")
 _REVISIONS = "revisions"
 _NEEDED = ("value", "unit", "kind", "provenance")
-_OPTIONAL = ("environment", "low", "high", "noise", "samples", "better", "source", "detail", "label")
+_OPTIONAL = ("environment", "low", "high", "noise", "samples", "better", "source", "detail", "label", "fingerprint")
 
 # No line of JSON starts like this: a line break inside a text is written as an escape.
 _CONFLICT = re.compile(r"^(?:<{7}|\|{7}|={7}|>{7})(?:[ \r]|$)", re.MULTILINE)
@@ -209,6 +209,7 @@ def _entry_fields(entry: Entry) -> dict[str, Any]:
         "better": entry.better if entry.better != "lower" else None,
         "source": entry.source,
         "detail": dict(entry.detail) if entry.detail else None,
+        "fingerprint": dict(entry.fingerprint) if entry.fingerprint else None,
     }
     return {key: value for key, value in fields.items() if value is not None}
 

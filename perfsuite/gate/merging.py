@@ -121,15 +121,14 @@ def _recorded(test: str, name: str, old: Entry | None, new: Entry) -> Change:
     if (old.unit, old.kind, old.better) != (new.unit, new.kind, new.better):
         return Change(test, name, "update", old, new, "not comparable")
     if _stands(old, new):
-        if old.label == new.label:
-            return Change(test, name, "keep", old, old)
-        return Change(test, name, "update", old, dataclasses.replace(old, label=new.label))
+        kept = _renewed(old, new)
+        return Change(test, name, "keep" if kept == old else "update", old, kept)
     return Change(test, name, "update", old, new, _direction(old, new))
 
 
 def _stands(old: Entry, new: Entry) -> bool:
-    """Whether the old entry stays, but for its label, because the new one adds nothing to it."""
-    if dataclasses.replace(old, label=new.label) == new:
+    """Whether the old entry stays, but for what `_renewed` renews, because the new one adds nothing to it."""
+    if _renewed(old, new) == new:
         return True
     if old.provenance != new.provenance:
         # A document never displaces what a device or its compiler says, and a compiled metric that agrees with the
@@ -143,6 +142,11 @@ def _stands(old: Entry, new: Entry) -> bool:
         # A count or a size depends on the versions, not on the processor or the device count.
         return _same_result(old, new) and not _other_versions(old, new) and old.source == new.source
     return old.environment == new.environment and _within_noise(old, new)
+
+
+def _renewed(old: Entry, new: Entry) -> Entry:
+    """The old entry, with the name that the metric has now, and the fingerprint of what was found to take as long."""
+    return dataclasses.replace(old, label=new.label, fingerprint=new.fingerprint)
 
 
 def _same_result(old: Entry, new: Entry) -> bool:

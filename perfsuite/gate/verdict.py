@@ -11,7 +11,7 @@ from perfsuite.measure.estimate import Estimate
 from perfsuite.measure.metric import Interval, Kind, Metric
 
 Verdict = Literal[
-    "pass", "fail", "missing", "inconclusive", "improved", "new", "recorded", "not comparable", "info"
+    "pass", "fail", "missing", "inconclusive", "improved", "new", "recorded", "not comparable", "unchanged", "info"
 ]  # fmt: skip
 FAILING: tuple[Verdict, ...] = ("fail", "missing")
 Source = Literal["budget", "baseline"]
@@ -153,8 +153,9 @@ def known(metric: Metric) -> Interval:
 
 
 def judge_budget(test: str, metric: Metric, limit: float) -> Gate:
-    """A metric against a limit of the test's own."""
-    return Gate(test, metric, against_limit(known(metric), limit), "budget", limit)
+    """A metric against a limit of the test's own. A recorded one that keeps it is unchanged: it was not timed again."""
+    verdict = against_limit(known(metric), limit)
+    return Gate(test, metric, "unchanged" if metric.recorded and verdict == "pass" else verdict, "budget", limit)
 
 
 def judge_baseline(
@@ -180,6 +181,8 @@ def judge_baseline(
     if tolerance is None or judged.kind in ("count", "size"):
         tolerance = TOLERANCES[judged.kind]
     limit, verdict = _against_baseline(judged, entry, tolerance)
+    if metric.recorded:
+        verdict = "unchanged"
     ends = metric.interval
     if verdict == "inconclusive" and ends and math.isfinite(ends.low) and math.isinf(ends.high):
         # The 99th percentile of a few hundred samples has no upper end. It can be seen to be too high, but not to be

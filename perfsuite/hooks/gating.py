@@ -22,7 +22,8 @@ from perfsuite.measure.io import relative
 from perfsuite.measure.profiler.trace_recording import writable
 from perfsuite.measure.serialise import made, plain
 from perfsuite.measure.targets.targets import target
-from perfsuite.options import Options, marker_arguments
+from perfsuite.options import Options
+from perfsuite.options.marker import marker_arguments
 from perfsuite.processes.group import Group, join
 from perfsuite.processes.launch import LAUNCH, TASK, Task
 from perfsuite.report import files, text

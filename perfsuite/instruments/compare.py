@@ -1,15 +1,21 @@
 """`perf.compare`: how much slower one call is than another, measured in pairs."""
 
+import contextvars
 import dataclasses
 import functools
+import math
+from typing import Any
 
 from perfsuite.gate.budget import Budget
 from perfsuite.gate.diagnosis import likely_cause, unexplained
-from perfsuite.gate.verdict import Gate, Verdict
+from perfsuite.gate.limits import FIELDS
+from perfsuite.gate.verdict import Gate, Verdict, judge_budget
 from perfsuite.instruments.base import NO_BUDGET, Instrument, declare
 from perfsuite.measure.call import Call, checked
 from perfsuite.measure.compiles.compiles import tracing_allowed
-from perfsuite.measure.metric import Metric
+from perfsuite.measure.estimate import Estimate
+from perfsuite.measure.later import when_read
+from perfsuite.measure.metric import Interval, Metric
 from perfsuite.measure.runtime.dispatches import Dispatches, dispatches
 from perfsuite.measure.runtime.hostcalls import HostCalls, host_calls
 from perfsuite.measure.timing.asynchrony import Asynchrony, asynchrony
@@ -19,11 +25,12 @@ from perfsuite.measure.timing.comparison import Comparison
 from perfsuite.session.mode import Pair
 from perfsuite.session.plots import distribution_of
 from perfsuite.session.recorder import Measured
+from perfsuite.session.unchanged import Timed, look
 
 COMPARE = declare("perf.compare", budget=("ratio", "overhead_us"), needs=("quiet",))
 
 _SEVERITY: tuple[Verdict, ...] = (
-    "fail", "inconclusive", "not comparable", "new", "improved", "recorded", "pass", "info"
+    "fail", "inconclusive", "not comparable", "new", "improved", "recorded", "pass", "unchanged", "info"
 )  # fmt: skip
 
 WATCH_SECONDS = 0.5
@@ -64,10 +71,14 @@ class CompareInstrument(Instrument):
 
     def _compare(self, pair: Pair, measured: Measured, budget: Budget, tolerance: float | None) -> Comparison:
         __tracebackhide__ = True
+        seen = look(self._session, self._item.nodeid, measured, _timed(pair, budget))
+        if seen.recorded:
+            return self._recorded_comparison(pair, list(seen.recorded.values()), budget, tolerance)
         allowed = self._recorder.tolerance(tolerance)
         limits = self._session.limits(budget, self._item.nodeid, measured.id_of(f"ratio to {pair.until}"), allowed)
         compared = self._session.mode.compare(pair, limits)
         ratio, overhead = metrics = measured.metrics(compared.comparison.metrics(measured.name))
+        (ratio,) = seen.of([ratio])
         self._keep(pair, compared.comparison, ratio)
         gates = limits.judge(self._item.nodeid, metrics, compared)
         evidence = compared.evidence("ratio")
@@ -78,6 +89,21 @@ class CompareInstrument(Instrument):
         self._recorder.add(overhead, tolerance)
         self._recorder.apply([dataclasses.replace(gate, unexplained=unknown) for gate in gates], lambda: cause)
         return dataclasses.replace(compared.comparison, verdict=worst(gates or [by_baseline]))
+
+    def _recorded_comparison(
+        self, pair: Pair, recorded: list[Metric], budget: Budget, tolerance: float | None
+    ) -> Comparison:
+        """What the baseline says. The samples, and what it does not have, are taken when the test reads them."""
+        limits = dict(zip(FIELDS, recorded, strict=False))
+        known: dict[str, Any] = {field: _estimate(metric) for field, metric in limits.items()}
+        for metric in recorded:
+            self._recorder.add(metric, tolerance)
+        asked = budget.limits()
+        gates = [judge_budget(self._item.nodeid, limits[field], asked[field]) for field in FIELDS if field in asked]
+        self._recorder.apply(gates)
+        sides = {"candidate": pair.candidate.label, "reference": pair.reference.label, "until": pair.until}
+        later = functools.partial(contextvars.copy_context().run, pair.compare)
+        return when_read(Comparison, later, verdict="unchanged", **sides, **known)
 
     def _keep(self, pair: Pair, comparison: Comparison, ratio: Metric) -> None:
         """What reports and later failures need beside the metrics."""
@@ -96,6 +122,19 @@ class CompareInstrument(Instrument):
         cause, unknown = _cause(pair, comparison, grown_us)
         said = "\n".join(filter(None, [cause or unknown, last, traced]))
         return (said, "") if cause else ("", said)
+
+
+def _timed(pair: Pair, budget: Budget) -> Timed:
+    """The comparison, for a look at whether it has to be made."""
+    ratio, overhead = f"ratio to {pair.until}", f"overhead to {pair.until}"
+    names = {"ratio": ratio, "overhead_us": overhead}
+    limits = {names[field]: limit for field, limit in budget.limits().items()}
+    how = f"{overhead} of {'calls' if pair.make is None else 'several builds'}"
+    return Timed(lambda: (pair.candidate, pair.reference), how, [ratio], [overhead], limits)
+
+
+def _estimate(metric: Metric) -> Estimate:
+    return Estimate(metric.value, metric.interval or Interval(-math.inf, math.inf))
 
 
 def _sides(candidate: Call | Make, reference: Call | Make) -> tuple[tuple[Call, Call], tuple[Make, Make] | None]:

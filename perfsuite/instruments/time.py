@@ -1,8 +1,11 @@
 """`perf.time`: how long one call takes, in the steady state."""
 
+import contextvars
 import copy
 import dataclasses
+import functools
 import math
+from collections.abc import Callable
 
 import pytest
 
@@ -11,9 +14,12 @@ from perfsuite.gate.verdict import Evidence, judge_budget, with_evidence
 from perfsuite.instruments.base import NO_BUDGET, Instrument, declare
 from perfsuite.measure.call import Call, checked
 from perfsuite.measure.compiles.compiles import tracing_allowed
+from perfsuite.measure.later import when_read
 from perfsuite.measure.metric import Metric
 from perfsuite.measure.timing.timing import LEAST_FOR_TAIL, LEAST_SAMPLES, LEAST_WITH_END, Timing, time_call
 from perfsuite.processes.launch import LAUNCH
+from perfsuite.session.recorder import Measured
+from perfsuite.session.unchanged import Look, Timed, look
 
 TIME = declare("perf.time", budget=("time_us", "p99_us"), needs=("quiet",))
 
@@ -64,9 +70,13 @@ class TimeInstrument(Instrument):
     def _time(self, call: Call, limits: dict[str, float], name: str | None, tolerance: float | None) -> Timing:
         __tracebackhide__ = True
         least_samples = LEAST_FOR_TAIL if "p99_us" in limits else LEAST_SAMPLES
-        timing = time_call(call, seconds=self._seconds, least_samples=least_samples)
-        measured = self._recorder.measured("time", timing.label, *timing.suffixes, name=name)
-        *times, tail = self._gated(timing, measured.metrics(timing.metrics(measured.name)))
+        timed = functools.partial(time_call, call, seconds=self._seconds, least_samples=least_samples)
+        measured = self._recorder.measured("time", call.label, *Timing.suffixes, name=name)
+        seen = self._look_at(call, measured, limits)
+        if seen.recorded:
+            return self._recorded_timing(call, list(seen.recorded.values()), limits, tolerance, timed)
+        timing = timed()
+        *times, tail = seen.of(self._gated(timing, measured.metrics(timing.metrics(measured.name))))
         tolerances = [(each, tolerance) for each in times]
         tolerances.append((tail, TAIL_TOLERANCE if tolerance is None else tolerance))
         add_to_table(self._item, measured.name, timing)
@@ -85,6 +95,33 @@ class TimeInstrument(Instrument):
             gate = with_evidence(gate, Evidence(to_settle=lambda limit: _more_samples(timing, self._seconds)))
             self._recorder.apply([gate], lambda: f"{cause}\n{self._tracing.longest(call, us)}")
         return timing
+
+    def _look_at(self, call: Call, measured: Measured, limits: dict[str, float]) -> Look:
+        """Whether the call has to be timed. pytest-benchmark's table and file are made of samples."""
+        if _asks_for_benchmarks(self._item):
+            return Look()
+        names = {"time_us": "to ready", "p99_us": "p99"}
+        budget = {names[field]: limit for field, limit in limits.items()}
+        gated = [suffix.strip() for suffix in Timing.suffixes]
+        timed = Timed(lambda: (call,), "timed", gated, limits=budget)
+        return look(self._session, self._item.nodeid, measured, timed)
+
+    def _recorded_timing(
+        self,
+        call: Call,
+        recorded: list[Metric],
+        limits: dict[str, float],
+        tolerance: float | None,
+        timed: Callable[[], Timing],
+    ) -> Timing:
+        """What the baseline says. A test that reads the times has the call timed then."""
+        for metric in recorded:
+            self._recorder.add(metric, tolerance)
+        _, to_ready, tail = recorded
+        asked = ("time_us", to_ready), ("p99_us", tail)
+        gates = [judge_budget(self._item.nodeid, metric, limits[field]) for field, metric in asked if field in limits]
+        self._recorder.apply(gates)
+        return when_read(Timing, functools.partial(contextvars.copy_context().run, timed), label=call.label)
 
     def _gated(self, timing: Timing, metrics: list[Metric]) -> list[Metric]:
         """The metrics, as information where the load of the host decides them: the code would fail for it."""
@@ -119,6 +156,10 @@ def _more_samples(timing: Timing, seconds: float) -> str:
     return f"{LEAST_WITH_END} samples, of which there are {samples}: about --perf-seconds={needed}"
 
 
+def _asks_for_benchmarks(item: pytest.Item) -> bool:
+    return item.config.stash[LAUNCH].asks_for_benchmarks and item.config.pluginmanager.hasplugin("benchmark")
+
+
 def add_to_table(item: pytest.Item, name: str, timing: Timing) -> None:
     """Add `timing` as the benchmark `test:name` of pytest-benchmark, where one of that plugin's options was given.
 
@@ -126,8 +167,7 @@ def add_to_table(item: pytest.Item, name: str, timing: Timing) -> None:
     samples are replayed through a copy of its fixture, with a clock that returns them. The private names are in
     `_replaying`; `tests/integration/test_benchmark_table.py` fails when they move.
     """
-    asked = item.config.stash[LAUNCH].asks_for_benchmarks
-    if not asked or not item.config.pluginmanager.hasplugin("benchmark"):
+    if not _asks_for_benchmarks(item):
         return
     request: pytest.FixtureRequest = item._request  # type: ignore[attr-defined]
     fixture = request.getfixturevalue("benchmark")

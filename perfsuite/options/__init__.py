@@ -2,8 +2,6 @@
 
 import argparse
 import dataclasses
-import math
-import reprlib
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
@@ -25,7 +23,6 @@ SIZES = ("small", "full")
 SKIP_REASON = "perf test: run it with `pytest --perf`"
 HERE = "here"
 """The id of `perf_target` where no target is named."""
-MARKER_ARGUMENTS = ("seconds", "tolerance")
 
 _AS_GIVEN = object()
 
@@ -55,6 +52,8 @@ class Options:
     """Minutes, with --perf-calibrate: then nothing is gated."""
     report: Path | None = None
     """The folder for the report; None writes none."""
+    changed: bool = False
+    """Whether a call with the fingerprint of its baseline is not timed again."""
 
     @property
     def gating(self) -> bool:
@@ -148,6 +147,15 @@ OPTIONS = (
         default=(),
         action=Strict,
         in_child=(),
+        must_agree=True,
+        in_report=True,
+    ),
+    Option(
+        "--perf-changed",
+        "with --perf, time only what changed: a call that runs the programs and the Python code of its baseline is "
+        "not timed again, and its verdict is unchanged; counts, sizes and programs are gated as ever",
+        "changed",
+        in_child=False,
         must_agree=True,
         in_report=True,
     ),
@@ -269,6 +277,11 @@ def read_options(config: pytest.Config) -> Options:
             "--perf-save and --perf-strict contradict each other: one records metrics without a baseline, the other "
             "fails on them"
         )
+    if save and option.perf_changed:
+        raise pytest.UsageError(
+            "--perf-save and --perf-changed contradict each other: one times every call for its baseline, the other "
+            "leaves out those that are as their baseline has them"
+        )
     calibrate = option.perf_calibrate_minutes if option.perf_calibrate else None
     if calibrate is not None:
         _check_calibrating(config)
@@ -288,51 +301,14 @@ def read_options(config: pytest.Config) -> Options:
         processes=option.perf_processes,
         calibrate=calibrate,
         report=config.invocation_params.dir / option.perf_report if option.perf_report else None,
+        changed=option.perf_changed,
     )
-
-
-def marker_arguments(item: pytest.Item) -> dict[str, float]:
-    """The keyword arguments of `@pytest.mark.perf`, the closest marker first. Raises `pytest.UsageError` if bad."""
-    arguments: dict[str, float] = {}
-    for marker in reversed(list(item.iter_markers("perf"))):
-        if marker.args:
-            raise pytest.UsageError(
-                f"{item.nodeid}: @pytest.mark.perf takes keyword arguments only, got {_shown(marker.args)}"
-            )
-        for name, value in marker.kwargs.items():
-            if name not in MARKER_ARGUMENTS:
-                raise pytest.UsageError(
-                    f"{item.nodeid}: @pytest.mark.perf has no argument {name!r}; it takes {', '.join(MARKER_ARGUMENTS)}"
-                )
-            if not _is_positive(value):
-                raise pytest.UsageError(
-                    f"{item.nodeid}: @pytest.mark.perf({name}=...) must be a number above zero, got {_shown(value)}"
-                )
-            arguments[name] = float(value)
-    return arguments
-
-
-def _is_positive(value: Any) -> bool:
-    if isinstance(value, bool) or not isinstance(value, int | float):
-        return False
-    try:
-        return math.isfinite(value) and value > 0
-    except OverflowError:  # a whole number that no float can hold
-        return False
-
-
-def _shown(value: Any) -> str:
-    """An argument as a message shows it: not too long, and whatever its `repr` does."""
-    try:
-        return reprlib.repr(value)
-    except Exception:
-        return f"a {type(value).__name__} that cannot be shown"
 
 
 def _check_calibrating(config: pytest.Config) -> None:
     option = config.option
-    if option.perf_save or option.perf_strict:
-        other = "--perf-save" if option.perf_save else "--perf-strict"
+    given = ("--perf-save", option.perf_save), ("--perf-strict", option.perf_strict)
+    if other := next((name for name, value in (*given, ("--perf-changed", option.perf_changed)) if value), ""):
         raise pytest.UsageError(
             f"--perf-calibrate and {other} contradict each other: while calibrating no metric is recorded or gated; "
             "run them one after the other"

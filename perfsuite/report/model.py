@@ -23,7 +23,8 @@ from perfsuite.session.plots import Distribution, FittedLine, ProgramRecord
 SCHEMA = 1
 
 VERDICTS = (
-    "fail", "missing", "inconclusive", "not comparable", "new", "improved", "recorded", "pass", "not judged", "info"
+    "fail", "missing", "inconclusive", "not comparable", "new", "improved", "recorded", "pass", "unchanged",
+    "not judged", "info"
 )  # fmt: skip
 """Every verdict of a metric in a report, in the order in which a reader wants them."""
 

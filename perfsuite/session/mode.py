@@ -71,6 +71,11 @@ class Mode(abc.ABC):
     gates = True
     """Whether metrics are judged at all."""
 
+    @property
+    def fingerprints(self) -> bool:
+        """Whether the fingerprints of timed calls are taken."""
+        return False
+
     @abc.abstractmethod
     def compare(self, pair: Pair, limits: Limits) -> Compared:
         """Compare the two calls of a pair, as well as `limits` need it."""

@@ -53,6 +53,10 @@ class SessionMode(Mode):
 class Gating(SessionMode):
     """Sample until the limits are decided. A broken one counts where fresh processes break it too."""
 
+    @property
+    def fingerprints(self) -> bool:
+        return self.session.options.changed
+
     def compare(self, pair: Pair, limits: Limits) -> Compared:
         return self.confirmed(pair, pair.compare(settled=limits.settled_from_now()), limits)
 
@@ -92,6 +96,10 @@ class Rerunning(SessionMode):
         self.folder = folder
         self.request = request
         self._seconds = 0.0
+
+    @property
+    def fingerprints(self) -> bool:
+        return self.request.metric is None  # of a save
 
     def seconds(self, asked: float) -> float:
         self._seconds = asked

@@ -30,6 +30,10 @@ Seen = dict[str, list[Metric]]
 class Saving(Gating):
     """As gating, but sample until a metric is known well, and take it from several processes."""
 
+    @property
+    def fingerprints(self) -> bool:
+        return True
+
     def compare(self, pair: Pair, limits: Limits) -> Compared:
         return self.confirmed(pair, pair.compare(), limits)
 
@@ -93,7 +97,12 @@ def over_processes(seen: Sequence[Metric]) -> Metric:
         if math.isfinite(within):
             interval = interval.widened(max(0.0, within - interval.half_width))
     samples = sum(metric.samples or 0 for metric in seen)
-    return dataclasses.replace(seen[0], value=value, interval=interval, samples=samples or None)
+    # A call that is another one in another process has none.
+    same = all(metric.fingerprint == seen[0].fingerprint for metric in seen)
+    fingerprint = seen[0].fingerprint if same else None
+    return dataclasses.replace(
+        seen[0], value=value, interval=interval, samples=samples or None, fingerprint=fingerprint
+    )
 
 
 def is_narrow(metric: Metric, allowed: float) -> bool:

@@ -8,6 +8,7 @@ are judged against it, and what was measured is recorded.
 import contextlib
 import dataclasses
 import re
+from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
 from typing import Any, Literal, NoReturn
@@ -97,6 +98,8 @@ class PerfSession:
         """Every test of the files that were collected, where they were collected whole."""
         self.of_targets: set[str] = set()
         """The test functions among them, without parameters, that run once for every target."""
+        self.looks: Counter[str] = Counter()
+        """Why calls had to be timed though --perf-changed asks to leave out what it can, or have no fingerprint."""
         self.mode = mode(self)
 
     @property

@@ -22,6 +22,21 @@ def recorded(old, new, **options):
 # What becomes of one metric.
 
 
+@pytest.mark.parametrize("now", [{"python": "new"}, None])
+def test_a_metric_within_its_noise_is_kept_with_the_fingerprint_of_now(now):
+    old = ratio(1.0, 0.9, 1.1, fingerprint={"python": "old"})
+    new = ratio(1.05, 0.95, 1.15, fingerprint=now)
+    assert recorded(old, new) == ("update", "same", dataclasses.replace(old, fingerprint=now))
+    assert recorded(old, dataclasses.replace(new, fingerprint=old.fingerprint)) == ("keep", "same", old)
+
+
+def test_what_a_save_may_not_replace_keeps_its_fingerprint():
+    old, new = (ratio(value, value, value, fingerprint={"python": str(value)}) for value in (1.0, 2.0))
+    assert recorded(old, new, kinds=("new", "better")) == ("keep", "same", old)
+    few = Entry(1.0, "x", "info", "measured", HERE, samples=3, fingerprint={"python": "now"})
+    assert recorded(old, few) == ("keep", "same", old)
+
+
 def test_a_first_metric_is_created():
     assert recorded(None, count()) == ("create", "same", count())
 

@@ -485,3 +485,24 @@ def test_the_load_of_the_machine_explains_no_count_and_no_size_and_makes_no_fail
 
 def test_the_load_of_the_machine_softens_no_budget():
     assert judge_budget("test", metric(2.0, slowed=9.0), 1.5).verdict == "fail"
+
+
+# A metric that was not made again.
+
+
+def test_what_was_not_timed_again_is_unchanged_and_never_passes():
+    kept = metric(1.2, low=1.1, high=1.3, recorded=True)
+    gate = judge_baseline(TEST, kept, entry(1.2, interval=kept.interval), now=HERE)
+    assert (gate.verdict, gate.source, gate.failed) == ("unchanged", "baseline", False)
+    assert judge_budget(TEST, kept, 1.4).verdict == "unchanged"
+
+
+def test_a_recorded_value_that_breaks_a_budget_is_not_unchanged():
+    kept = metric(1.2, low=1.1, high=1.3, recorded=True)
+    assert judge_budget(TEST, kept, 1.0).verdict == "fail"
+    assert judge_budget(TEST, kept, 1.2).verdict == "inconclusive"
+
+
+def test_a_recorded_metric_that_gates_nothing_is_information():
+    kept = metric(1.2, kind="info", recorded=True)
+    assert judge_baseline(TEST, kept, entry(1.2, kind="info"), now=HERE).verdict == "info"

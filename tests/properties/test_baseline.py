@@ -52,6 +52,7 @@ def entries(draw, environments=environments):
         better=draw(st.sampled_from(["lower", "higher"])),
         source=draw(texts.filter(str.strip)) if provenance == "reported" else None,
         detail=draw(st.none() | st.dictionaries(texts, st.integers(-(10**9), 10**20), max_size=3)),
+        fingerprint=draw(st.none() | st.dictionaries(texts, texts, max_size=3)),
     )
 
 

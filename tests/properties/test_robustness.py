@@ -22,7 +22,8 @@ from perfsuite.gate.verdict import judge_baseline
 from perfsuite.measure.metric import Interval, Metric
 from perfsuite.measure.targets.targets import target
 from perfsuite.measure.words import plural
-from perfsuite.options import MARKER_ARGUMENTS, add_options, marker_arguments
+from perfsuite.options import add_options
+from perfsuite.options.marker import MARKER_ARGUMENTS, marker_arguments
 from perfsuite.report import text
 from perfsuite.report.terminal.summary import session_summary
 from perfsuite.session.session import split_parameters
@@ -176,7 +177,7 @@ def summary(session, saved, verbosity):
 
 def session_of(*records):
     options = SimpleNamespace(save=False, size="small", targets=())
-    return SimpleNamespace(records=records, cache=None, missing=list, options=options)
+    return SimpleNamespace(records=records, cache=None, looks={}, missing=list, options=options)
 
 
 @given(

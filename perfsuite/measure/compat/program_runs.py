@@ -11,14 +11,19 @@ When JAX moves a name, `tests/measure/compat/test_program_runs.py` fails and say
 
 import contextlib
 import dataclasses
+import functools
+import re
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Hashable, Iterator
 from types import FrameType
 from typing import Any, TypeAlias
 
+import jax
+import numpy as np
 from jax._src import api, config
 from jax._src.interpreters import pxla
+from jax.extend import core as jax_core
 
 from perfsuite.measure.compat import jax_stack
 
@@ -26,16 +31,32 @@ Hook: TypeAlias = Callable[[Any, tuple, dict[str, Any], FrameType], None]
 """Gets a jitted function whose program JAX's fast path has run, its arguments, and the frame that called it."""
 
 
+_METADATA = re.compile(r', metadata=\{(?:[^{}"]|"(?:[^"\\]|\\.)*"|\{[^{}]*\})*\}')
+_BOUND = ("name", "donated_invars", "in_shardings", "out_shardings", "compiler_options_kvs")
+
+_TABLES = re.compile(r"^(?:FileNames|FunctionNames|FileLocations|StackFrames)\n(?:\d.*\n)*", re.MULTILINE)
+"""What a compiled program's text says of the source."""
+
+
+class TextUnknown(Exception):  # noqa: N818  (a report, not a fault)
+    """A program has no text that says all of it."""
+
+
 @dataclasses.dataclass(frozen=True)
 class ProgramRun:
     """One run of a compiled program. `operation` says that JAX itself defined the function, such as `jnp.add`'s.
 
-    `frame` is the frame that ran it, of JAX's or of the user's code.
+    `frame` is the frame that ran it, of JAX's or of the user's code. `key` is equal for two runs of one program while
+    both are observed, None where that is not known. `text()` is the program without names of files and lines: it has to
+    be asked for while the run is observed, and may trace and lower. It raises `TextUnknown` for a program whose text
+    leaves something out.
     """
 
     name: str
     operation: bool
     frame: FrameType
+    key: Hashable = None
+    text: Callable[[], str] = dataclasses.field(default=str, compare=False)
 
 
 @contextlib.contextmanager
@@ -48,7 +69,7 @@ def observing_programs(observe: Callable[[ProgramRun], None]) -> Iterator[None]:
         return execute(self, *args)
 
     def hook(jitted: Any, args: tuple, kwargs: dict[str, Any], frame: FrameType) -> None:
-        observe(_fast_run(jitted, frame))
+        observe(_fast_run(jitted, args, kwargs, frame))
 
     pxla.ExecuteReplicated.__call__ = executing  # type: ignore[method-assign]
     try:
@@ -113,14 +134,19 @@ def hooked_calls(hook: Hook) -> Iterator[None]:
             state.set_local(before_here if own is unset and before_here is None else getattr(own, "first", own))
 
 
-def _fast_run(jitted: Any, frame: FrameType) -> ProgramRun:
+def _fast_run(jitted: Any, args: tuple, kwargs: dict[str, Any], frame: FrameType) -> ProgramRun:
     function = getattr(jitted, "__wrapped__", None)
     if function is not None:
-        return ProgramRun(_said(jitted.__name__), jax_stack.belongs_to_jax(function), frame)
+        name, of_jax = _said(jitted.__name__), jax_stack.belongs_to_jax(function)
+        key = jitted, _signature(args, kwargs)
+        return ProgramRun(name, of_jax, frame, key, functools.partial(_lowered_text, jitted, args, kwargs))
     if (bound := jax_stack.bound_program(frame)) is not None:
-        return ProgramRun(_said(bound.name), bound.of_jax, frame)
+        return ProgramRun(_said(bound.name), bound.of_jax, frame, None, functools.partial(_bound_text, frame, args))
     executable = getattr(frame.f_locals.get("self"), "_executable", None)  # of a `Compiled`
-    return ProgramRun(_said(getattr(getattr(executable, "unsafe_call", None), "name", "?")), False, frame)
+    program = getattr(executable, "unsafe_call", None)
+    return ProgramRun(
+        _said(getattr(program, "name", "?")), False, frame, None, functools.partial(_compiled_text, program)
+    )
 
 
 def _slow_run(executable: Any, frame: FrameType) -> ProgramRun:
@@ -133,7 +159,55 @@ def _slow_run(executable: Any, frame: FrameType) -> ProgramRun:
         if (bound := jax_stack.bound_program(outer)) is not None:
             of_jax = bound.of_jax
         outer = outer.f_back
-    return ProgramRun(_said(executable.name), of_jax, frame)
+    name = _said(executable.name)
+    return ProgramRun(name, of_jax, frame, executable, functools.partial(_compiled_text, executable))
+
+
+def _signature(args: tuple, kwargs: dict[str, Any]) -> Hashable:
+    """What the program of a jitted function depends on in its arguments, and maybe more."""
+    leaves, structure = jax.tree.flatten((args, kwargs))
+    return structure, tuple(map(_leaf_signature, leaves))
+
+
+def _leaf_signature(leaf: Any) -> Hashable:
+    if isinstance(leaf, jax.Array):
+        return leaf.shape, leaf.dtype, leaf.weak_type, leaf.sharding
+    if isinstance(leaf, np.ndarray | np.generic):
+        return np.shape(leaf), leaf.dtype
+    return type(leaf), leaf  # it may be static
+
+
+def _lowered_text(jitted: Any, args: tuple, kwargs: dict[str, Any]) -> str:
+    """The program as JAX hands it to the compiler. Arguments that were donated to it need not be there any more."""
+    lowered = jitted.lower(*args, **kwargs)
+    options = sorted((name, str(value)) for name, value in jax_stack.compiler_options(lowered).items())
+    return _complete(f"{lowered.as_text()}{options or ''}")
+
+
+def _bound_text(frame: FrameType, args: tuple) -> str:
+    """The program that JAX binds under a transformation outside of any jitted function."""
+    held = frame.f_locals
+    function = jax.jit(jax_core.jaxpr_as_fun(held["jaxpr"]))
+    bound = [(name, str(held[name])) for name in _BOUND if name in held]
+    return _complete(f"{bound}{function.lower(*args).as_text()}")
+
+
+def _compiled_text(executable: Any) -> str:
+    """The compiled program, for which JAX's slow path has no other text at hand."""
+    try:
+        modules = executable.xla_executable.hlo_modules()
+    except AttributeError:
+        raise TextUnknown("the program that JAX runs is not known") from None
+    text = "\n".join(_METADATA.sub("", _TABLES.sub("", module.to_string())) for module in modules)
+    if "{...}" in text:
+        raise TextUnknown("a large constant is left out of its program's text")
+    return _complete(text)
+
+
+def _complete(text: str) -> str:
+    if "_callback" in text:
+        raise TextUnknown("its program calls back into Python")
+    return text
 
 
 def _said(name: str) -> str:

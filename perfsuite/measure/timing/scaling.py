@@ -60,7 +60,7 @@ class Scaling:
     @property
     def what(self) -> str:
         """What the metrics are called, after the name of the function."""
-        return "host calls" if self.metric == "host_calls" else f"to {self.metric}"
+        return what_of(self.metric)
 
     def metrics(self, name: str) -> list[Metric]:
         """Slope, intercept and R^2. Of times the slope is gated; of host calls the exact count at the largest size."""
@@ -79,7 +79,11 @@ class Scaling:
         return [Metric(f"{name} per unit", slope.value, "calls/unit", "info"), *line, exact]
 
 
-@with_room
+def what_of(metric: Scaled) -> str:
+    """What the metrics of a scaling are called, after the name of the function."""
+    return "host calls" if metric == "host_calls" else f"to {metric}"
+
+
 def fit_scaling(
     make_call: MakeCall, sizes: Sequence[int], *, metric: Scaled = "return", seconds: float = 5.0
 ) -> Scaling:
@@ -88,7 +92,12 @@ def fit_scaling(
     Every round runs each size once, in random order. Raises `ValueError` for fewer than two different sizes, and
     `MeasurementError` when `make_call` gives the same units for all of them.
     """
-    calls, units = _calls_of(make_call, sizes)
+    return fit_calls(*calls_of(make_call, sizes), metric=metric, seconds=seconds)
+
+
+@with_room
+def fit_calls(calls: Sequence[Call], units: np.ndarray, *, metric: Scaled, seconds: float) -> Scaling:
+    """Fit `metric` of calls that were made, against their `units`."""
     used = usage()
     if metric == "host_calls":
         values = np.asarray([float(host_calls(each).total) for each in calls])
@@ -104,7 +113,8 @@ def fit_scaling(
     return Scaling(calls[0].label, metric, units, values, per_unit, intercept, r_squared, rounds, slowed(used))
 
 
-def _calls_of(make_call: MakeCall, sizes: Sequence[int]) -> tuple[list[Call], np.ndarray]:
+def calls_of(make_call: MakeCall, sizes: Sequence[int]) -> tuple[list[Call], np.ndarray]:
+    """The calls of all sizes, and their units. Raises as `fit_scaling` does."""
     if len(set(sizes)) < 2:
         raise ValueError(f"scaling needs at least two different sizes, got {list(sizes)}")
     calls, units = [], []

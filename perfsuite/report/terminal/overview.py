@@ -7,7 +7,7 @@ no action. -v has all of them.
 
 import collections
 import textwrap
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from perfsuite.gate.verdict import Gate, Verdict
@@ -42,12 +42,12 @@ COLORS: dict[Verdict, dict[str, bool]] = {
 }
 
 _ORDER: tuple[Verdict, ...] = (
-    "fail", "missing", "inconclusive", "not comparable", "improved", "new", "recorded", "pass", "info"
+    "fail", "missing", "inconclusive", "not comparable", "improved", "new", "recorded", "pass", "unchanged", "info"
 )  # fmt: skip
 """Of two gates of one metric the verdict counts that comes first here."""
 
 _COUNTED: tuple[Verdict, ...] = (
-    "fail", "missing", "pass", "improved", "new", "inconclusive", "not comparable", "info"
+    "fail", "missing", "pass", "unchanged", "improved", "new", "inconclusive", "not comparable", "info"
 )  # fmt: skip
 
 _LONGEST_NAME = 30
@@ -56,8 +56,13 @@ _REASONS = 2
 """How many reasons a line names, the commonest first."""
 
 
-def overview(gates: Sequence[Gate], gone: Sequence[Gate], *, saving: bool) -> list[Line]:
-    """The entries of the closing lines. `gone` are the gates of recorded metrics whose tests are gone."""
+def overview(
+    gates: Sequence[Gate], gone: Sequence[Gate], *, saving: bool, looks: Mapping[str, int] | None = None
+) -> list[Line]:
+    """The entries of the closing lines. `gone` are the gates of recorded metrics whose tests are gone.
+
+    `looks` says how many calls had to be timed with --perf-changed, or have no fingerprint, and why.
+    """
     verdicts: dict[tuple[str, str], Verdict] = {}
     for gate in gates:
         key = gate.test, gate.metric.title
@@ -67,6 +72,8 @@ def overview(gates: Sequence[Gate], gone: Sequence[Gate], *, saving: bool) -> li
     if verdicts and not saving:
         said += ": " + ", ".join(f"{counts[each]:,} {each}" for each in _COUNTED if counts[each])
     lines = [Line(said, {}), *_gone(gone)]
+    if looks:
+        lines.append(Line(_reasons("without a fingerprint" if saving else "timed", collections.Counter(looks)), {}))
     lines += _open("inconclusive", gates, text.why_open)
     if not saving:
         lines += _open("not comparable", gates, lambda gate: gate.incomparable)
@@ -118,15 +125,20 @@ def _open(verdict: Verdict, gates: Sequence[Gate], why: Callable[[Gate], str]) -
     found = list(reversed(by_metric.values()))
     if not found:
         return []
-    reasons = collections.Counter(map(why, found)).most_common()
-    named = [f"{count:,} {reason}" for reason, count in reasons[:_REASONS]]
-    others = sum(count for _, count in reasons[_REASONS:])
-    lines = [Line(f"{verdict}: {'; '.join(named)}{f'; {others:,} others' if others else ''}", COLORS[verdict])]
-    example = next(gate for gate in found if why(gate) == reasons[0][0])
+    reasons = collections.Counter(map(why, found))
+    lines = [Line(_reasons(verdict, reasons), COLORS[verdict])]
+    example = next(gate for gate in found if why(gate) == reasons.most_common(1)[0][0])
     if settles := text.to_settle(example):
         name = clipped(example.metric.title, _LONGEST_NAME)
         lines.append(Line(f"  {name}: {settles}", COLORS[verdict], optional=True))
     return lines
+
+
+def _reasons(what: str, counts: collections.Counter[str]) -> str:
+    """The commonest reasons, each with its count: `timed: 12 the compiled programs changed; 3 others`."""
+    named = [f"{count:,} {reason}" for reason, count in counts.most_common(_REASONS)]
+    others = counts.total() - sum(count for _, count in counts.most_common(_REASONS))
+    return f"{what}: {'; '.join(named)}{f'; {others:,} others' if others else ''}"
 
 
 def _to_record(improved: Sequence[Gate], new: int) -> list[Line]:

@@ -61,7 +61,7 @@ def session_summary(
             for line, gate in metric_table(gates, width) if gates else ():
                 reporter.line(line, **(COLORS.get(gate.verdict, {}) if gate else {}))
             _write(reporter, explanations([gate for record in session.records for gate in _untold(record)], gone))
-        lines += overview(gates, gone, saving=saving)
+        lines += overview(gates, gone, saving=saving, looks=session.looks)
     lines += _programs(session, rootpath, every=verbose)
     _write(reporter, fitted(lines, width, None if verbose else MOST_LINES - 1 - below))
     for result in saved:

@@ -58,12 +58,13 @@ def gate(
     return Gate(test, Metric(name, value, "x", "ratio"), verdict, **fields)
 
 
-def session(*gates, metrics=None, save=(), targets=None, passed=True, compiled=0, kernels=()):
+def session(*gates, metrics=None, save=(), targets=None, passed=True, compiled=0, kernels=(), looks=None):
     files = {None: Baselines("tpu-v5e", metrics or {})}
     files |= {name: Baselines(name, metrics) for name, metrics in (targets or {}).items()}
     return SimpleNamespace(
         records=[SimpleNamespace(gates=gates, compiled=compiled, cached=0, passed=passed, unestimated=kernels)],
         cache=None,
+        looks=looks or {},
         options=SimpleNamespace(save=save, size="small", targets=tuple(targets or ())),
         environment=HERE,
         path_of=lambda target: ROOT / "baselines" / f"{target or 'tpu-v5e'}.json",
@@ -89,6 +90,14 @@ def test_few_lines_close_a_session(reporter):
     assert reporter.lines == [
         "2 metrics of 1 test: 1 pass, 1 new",
         "new: 1 metric has no baseline: pytest --perf-save records it",
+    ]
+
+
+def test_the_reasons_why_calls_were_timed_are_counted(reporter):
+    written(reporter, gate("a", verdict="unchanged"), gate("b"), looks={"the Python code changed": 2, "a": 1, "b": 1})
+    assert reporter.lines == [
+        "2 metrics of 1 test: 1 pass, 1 unchanged",
+        "timed: 2 the Python code changed; 1 a; 1 others",
     ]
 
 
