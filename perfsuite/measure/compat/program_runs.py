@@ -46,7 +46,7 @@ class TextUnknown(Exception):  # noqa: N818  (a report, not a fault)
 class ProgramRun:
     """One run of a compiled program. `operation` says that JAX itself defined the function, such as `jnp.add`'s.
 
-    `frame` is the frame that ran it, of JAX's or of the user's code. `key` is equal for two runs of one program while
+    `frame` is the frame that ran it, of JAX's or of the user's code. `key()` is equal for two runs of one program while
     both are observed, None where that is not known. `text()` is the program without names of files and lines: it has to
     be asked for while the run is observed, and may trace and lower. It raises `TextUnknown` for a program whose text
     leaves something out.
@@ -55,7 +55,7 @@ class ProgramRun:
     name: str
     operation: bool
     frame: FrameType
-    key: Hashable = None
+    key: Callable[[], Hashable] = dataclasses.field(default=lambda: None, compare=False)
     text: Callable[[], str] = dataclasses.field(default=str, compare=False)
 
 
@@ -138,15 +138,14 @@ def _fast_run(jitted: Any, args: tuple, kwargs: dict[str, Any], frame: FrameType
     function = getattr(jitted, "__wrapped__", None)
     if function is not None:
         name, of_jax = _said(jitted.__name__), jax_stack.belongs_to_jax(function)
-        key = jitted, _signature(args, kwargs)
+        key = functools.partial(_key, jitted, args, kwargs)
         return ProgramRun(name, of_jax, frame, key, functools.partial(_lowered_text, jitted, args, kwargs))
     if (bound := jax_stack.bound_program(frame)) is not None:
-        return ProgramRun(_said(bound.name), bound.of_jax, frame, None, functools.partial(_bound_text, frame, args))
+        return ProgramRun(_said(bound.name), bound.of_jax, frame, text=functools.partial(_bound_text, frame, args))
     executable = getattr(frame.f_locals.get("self"), "_executable", None)  # of a `Compiled`
     program = getattr(executable, "unsafe_call", None)
-    return ProgramRun(
-        _said(getattr(program, "name", "?")), False, frame, None, functools.partial(_compiled_text, program)
-    )
+    name = _said(getattr(program, "name", "?"))
+    return ProgramRun(name, False, frame, text=functools.partial(_compiled_text, program))
 
 
 def _slow_run(executable: Any, frame: FrameType) -> ProgramRun:
@@ -160,18 +159,18 @@ def _slow_run(executable: Any, frame: FrameType) -> ProgramRun:
             of_jax = bound.of_jax
         outer = outer.f_back
     name = _said(executable.name)
-    return ProgramRun(name, of_jax, frame, executable, functools.partial(_compiled_text, executable))
+    return ProgramRun(name, of_jax, frame, lambda: executable, functools.partial(_compiled_text, executable))
 
 
-def _signature(args: tuple, kwargs: dict[str, Any]) -> Hashable:
-    """What the program of a jitted function depends on in its arguments, and maybe more."""
+def _key(jitted: Any, args: tuple, kwargs: dict[str, Any]) -> Hashable:
+    """A jitted function with what its program depends on in its arguments, and maybe more."""
     leaves, structure = jax.tree.flatten((args, kwargs))
-    return structure, tuple(map(_leaf_signature, leaves))
+    return jitted, structure, tuple(map(_leaf_signature, leaves))
 
 
 def _leaf_signature(leaf: Any) -> Hashable:
     if isinstance(leaf, jax.Array):
-        return leaf.shape, leaf.dtype, leaf.weak_type, leaf.sharding
+        return leaf.shape, leaf.dtype, getattr(leaf, "weak_type", False), leaf.sharding  # a key has no weak type
     if isinstance(leaf, np.ndarray | np.generic):
         return np.shape(leaf), leaf.dtype
     return type(leaf), leaf  # it may be static

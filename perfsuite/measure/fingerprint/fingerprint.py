@@ -50,17 +50,7 @@ def fingerprint(call: Call) -> Fingerprint:
         inputs = _inputs(subject)
         with compiles.steady_state():
             programs = programs_of(subject)
-            before = None
-            for _ in range(RUNS):
-                profile = profiled(subject)
-                seen = sorted(profile.calls.items()), text_of(profile, subject)
-                if seen == before:
-                    host_calls, python = seen
-                    break
-                before = seen
-            else:
-                raise Unknown("it does something else in each run")
-    texts = (_around(), inputs, "\n".join(programs), str(host_calls), python)
+        texts = (_around(), inputs, "\n".join(programs), *_on_the_host(subject))
     return {part: _hash(text) for part, text in zip(PARTS, texts, strict=True)}
 
 
@@ -74,6 +64,19 @@ def together(fingerprints: Iterable[Fingerprint], how: str = "") -> Fingerprint:
 def differing(recorded: Fingerprint, now: Fingerprint) -> tuple[str, ...]:
     """The parts that differ, in the words of a message; those that another perfsuite recorded too."""
     return tuple(said for part, said in PARTS.items() if recorded.get(part) != now[part])
+
+
+def _on_the_host(subject: Call) -> tuple[str, str]:
+    """The host calls and the Python code, as texts, once two runs in a row are the same."""
+    before = None
+    for _ in range(RUNS):
+        with compiles.steady_state():
+            profile = profiled(subject)
+        seen = str(sorted(profile.calls.items())), text_of(profile, subject)
+        if seen == before:
+            return seen
+        before = seen
+    raise Unknown("it does something else in each run")
 
 
 def _around() -> str:

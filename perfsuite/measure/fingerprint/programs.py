@@ -45,12 +45,13 @@ class _Texts:
             self._busy = False
 
     def _hash(self, run: ProgramRun) -> str:
+        key = run.key()
         try:
-            known = None if run.key is None else self._known.get(run.key)
+            if key in self._known:
+                return self._known[key]
         except TypeError:  # an argument that cannot be hashed
-            return hashlib.sha256(run.text().encode()).hexdigest()
-        if known is None:
-            known = hashlib.sha256(run.text().encode()).hexdigest()
-            if run.key is not None:
-                self._known[run.key] = known
-        return known
+            key = None
+        made = hashlib.sha256(run.text().encode()).hexdigest()
+        if key is not None:
+            self._known[key] = made
+        return made

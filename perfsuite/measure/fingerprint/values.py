@@ -153,7 +153,8 @@ class Describer:
 
     def _array(self, value: jax.Array) -> str:
         if jax.dtypes.issubdtype(value.dtype, jax.dtypes.prng_key):
-            return f"key {value.dtype} {self._array(jax.random.key_data(value))}"
+            data = "" if value.is_deleted() else self._array(jax.random.key_data(value))
+            return f"key {value.shape} {value.dtype} {data}"
         held = f"array {value.shape} {value.dtype} weak {value.weak_type} in {_place(value)}"
         if value.is_deleted() or not value.is_fully_addressable:
             return held

@@ -44,6 +44,25 @@ def test_the_fast_path_calls_the_hook(runs):
     assert runs(double, X) == [("double", False)], "`api._post_hook_state` is not called any more"
 
 
+def test_a_program_has_a_key_and_a_text_while_it_runs():
+    @jax.jit
+    def drop(x, key):
+        return x * jax.random.bernoulli(key, 0.9, x.shape)
+
+    arguments, raw = (X, jax.random.key(0)), jax.random.PRNGKey(0)
+    jax.block_until_ready([drop(*arguments) for _ in range(2)] + [drop(X, raw)])
+    seen = []
+    with program_runs.observing_programs(lambda run: seen.append((run.key(), run.text()))):
+        for _ in range(2):
+            drop(*arguments)
+        drop(X, raw)
+    (key, text), again, (other_key, other_text) = seen
+    assert again == (key, text)
+    assert (other_key, other_text) != (key, text)
+    assert "bernoulli" in text
+    assert __file__ not in text
+
+
 def test_the_slow_path_runs_programs_through_execute_replicated(runs):
     assert runs(printing, X) == [("printing", False)], "`pxla.ExecuteReplicated.__call__` runs no program any more"
 

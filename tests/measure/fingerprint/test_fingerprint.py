@@ -205,6 +205,16 @@ def test_large_constants_of_a_program_count():
     assert fingerprint(call(adding(numbers), jnp.ones(10_000)))["programs"] != before["programs"]
 
 
+def test_keys_of_random_numbers_are_arguments_too():
+    drop = jax.jit(lambda x, key: x * jax.random.bernoulli(key, 0.9, x.shape))
+    one, other = (fingerprint(call(drop, jnp.ones(4), jax.random.key(seed))) for seed in (0, 1))
+    assert differing(one, other) == ("the arguments",)
+    raw = fingerprint(call(drop, jnp.ones(4), jax.random.PRNGKey(0)))
+    held = jax.random.key(2)
+    assert fingerprint(call(lambda x: drop(x, held), jnp.ones(4)))
+    assert raw["programs"] != one["programs"]
+
+
 def test_a_call_that_cannot_run_is_refused_as_ever():
     spent = jnp.ones(3)
     spent.delete()
