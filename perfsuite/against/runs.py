@@ -111,9 +111,13 @@ class Tests:
         """Time every call of the tests for at most `seconds`, in a process that may take `limit` seconds."""
         return self._run(side, self._request("times", side, seconds), self.folder / "no-baselines", limit)
 
+    def facts(self, side: Side) -> Path:
+        """The folder for what compilers say on a side."""
+        return self.folder / f"facts-{side.name}"
+
     def _request(self, task: Task, side: Side, seconds: float | None = None) -> SideRequest:
         only = None if self.only is None else tuple(sorted(self.only))
-        return SideRequest(task, seconds, str(self.folder / f"facts-{side.name}"), only)
+        return SideRequest(task, seconds, str(self.facts(side)), only)
 
     def _run(self, side: Side, request: SideRequest, baselines: Path, limit: float) -> Run:
         self._started += 1

@@ -1,23 +1,22 @@
 """The whole search: the ends, the steps between them, and what did it."""
 
 import dataclasses
-import hashlib
 import math
 import platform
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from perfsuite.against import environments
 from perfsuite.against.runs import Effort, Say, Tests
 from perfsuite.against.sides import SideFailed
-from perfsuite.against.tree import tree_here
+from perfsuite.against.tree import Tree, tree_here
 from perfsuite.bisecting import metric, packages, releases
 from perfsuite.bisecting.commits import Commits
-from perfsuite.bisecting.explaining import changes_between, grown_between
+from perfsuite.bisecting.explaining import changes_between, grown_between, program_between
 from perfsuite.bisecting.found import About, Answer, BisectFailed, Bisection, Verdict
 from perfsuite.bisecting.graph import Graph
-from perfsuite.bisecting.kept import Kept
+from perfsuite.bisecting.kept import Kept, digest
 from perfsuite.bisecting.metric import Wanted
 from perfsuite.bisecting.releases import Package
 from perfsuite.bisecting.search import Side, search
@@ -51,10 +50,8 @@ class Request:
         tests.only = frozenset({self.wanted.node})
         return tests
 
-    def kept(self, good: str, bad: str, **more: Any) -> Kept:
-        """The steps that were kept of this search: all that they depend on is the same."""
-        file = Path(self.wanted.node.partition("::")[0])
-        content = hashlib.sha256(file.read_bytes()).hexdigest() if file.is_file() else ""
+    def kept(self, good: str, bad: str, files: Iterable[Path]) -> Kept:
+        """The steps that were kept of this search: all that they depend on is the same, the content of `files` too."""
         question = {
             "good": good,
             "bad": bad,
@@ -62,10 +59,9 @@ class Request:
             "metric": self.wanted.metric,
             "arguments": list(self.arguments),
             "folder": str(Path.cwd()),
-            "test file": content,
+            "files": digest(files),
             "python": platform.python_version(),
             "present": dict(environments.present().packages),
-            **more,
         }
         return Kept(self.folder, question, again=self.again)
 
@@ -82,24 +78,34 @@ def over_commits(request: Request, good: str, bad: str) -> Bisection:
     except SideFailed as error:
         raise BisectFailed(f"{request.wanted.node}: {error}") from None
     steps = CommitSteps(tree, commits, scratch=request.scratch, keep=request.keep)
-    with Trials(steps, tests, request.wanted, request.kept(commits.good, commits.bad), request.effort, request.say) as (
-        trials
-    ):
+    kept = request.kept(commits.good, commits.bad, _files_of_tests(tree))
+    with Trials(steps, tests, request.wanted, kept, request.effort, request.say) as trials:
         trials.ends(commits.good, commits.bad)
-        graph, notes = commits.graph(), []
-        suspects = _search(trials, graph, commits.newer, commits.bad_is_newer)
-        if len(suspects) == 1 and (wrong := _parents_that_are_new(trials, commits, suspects[0])):
-            graph = commits.graph(descendants=True)
-            notes.append(
-                f"{commits.name(wrong)}, of a branch that began before {commits.name(commits.older)}, is "
-                f"{_first(commits.bad_is_newer)} too: only commits that come after that are searched"
-            )
-            suspects = _search(trials, graph, commits.newer, commits.bad_is_newer)
+        suspects, notes = _first_commits(trials, commits)
         one = len(suspects) == 1
         about = tuple(commits.about(each) if one else About(commits.name(each)) for each in suspects)
         answer = Answer("", tuple(suspects), _first(commits.bad_is_newer), about)
-        before = commits.parents(suspects[0])[0] if one else ""
+        before = (commits.parents(suspects[0]) or [""])[0]
         return _found(request, trials, [_explained(trials, answer, before, suspects[0])], notes)
+
+
+def _files_of_tests(tree: Tree) -> Iterator[Path]:
+    """What runs at every commit: a change of the tests makes another search of it."""
+    yield from (tree.root / path for path in tree.single_files())
+    for folder in tree.folders_of_tests():
+        yield from (tree.root / folder).rglob("*.py")
+
+
+def _first_commits(trials: Trials, commits: Commits) -> tuple[list[str], list[str]]:
+    """The commits of which one did it, and what to know of the search."""
+    suspects = _search(trials, commits.graph(), commits.newer, commits.bad_is_newer)
+    if len(suspects) > 1 or not (wrong := _parent_that_is_new(trials, commits, suspects[0])):
+        return suspects, []
+    note = (
+        f"{commits.name(wrong)}, which is older, is {_first(commits.bad_is_newer)} too: "
+        f"only commits that come after {commits.name(commits.older)} are searched"
+    )
+    return _search(trials, commits.graph(descendants=True), commits.newer, commits.bad_is_newer), [note]
 
 
 def over_packages(request: Request, named: Sequence[Package], *, pre: bool) -> Bisection:
@@ -107,7 +113,7 @@ def over_packages(request: Request, named: Sequence[Package], *, pre: bool) -> B
     versions = {each.name: releases.between(each, pre=pre) for each in named}
     steps = PackageSteps([each.name for each in named], scratch=request.scratch, keep=request.keep)
     good, bad = ({each.name: getattr(each, end) for each in named} for end in ("good", "bad"))
-    kept = request.kept(step_id(good), step_id(bad), pre=pre)
+    kept = request.kept(step_id(good), step_id(bad), _files_here())
     with Trials(steps, request.tests(), request.wanted, kept, request.effort, request.say) as trials:
         trials.ends(step_id(good), step_id(bad))
 
@@ -125,6 +131,15 @@ def over_packages(request: Request, named: Sequence[Package], *, pre: bool) -> B
             if each.name in chosen
         ]
         return _found(request, trials, answers, _together(chosen))
+
+
+def _files_here() -> Iterator[Path]:
+    """The code and the tests of this folder, as git lists them; without a repository, all Python files below it."""
+    try:
+        listed = Repository(Path.cwd()).run("ls-files", "-z", "--cached", "--others", "--exclude-standard", "*.py")
+    except GitError:
+        return Path.cwd().rglob("*.py")
+    return (Path(name) for name in listed.split("\0") if name)
 
 
 def _release(trials: Trials, package: Package, versions: Sequence[str], others: dict[str, str]) -> Answer:
@@ -156,7 +171,7 @@ def _search(trials: Trials, graph: Graph, newest: str, bad_is_newer: bool) -> li
     return search(graph, newest, ask)
 
 
-def _parents_that_are_new(trials: Trials, commits: Commits, commit: str) -> str:
+def _parent_that_is_new(trials: Trials, commits: Commits, commit: str) -> str:
     """A parent that is as the newer end, though it comes before a commit that is as the older one; else empty.
 
     All but the parents of merges, and of commits on branches that began before the older end, were tried already.
@@ -183,6 +198,7 @@ def _explained(trials: Trials, answer: Answer, before: str, found: str) -> Answe
         about=about,
         before=before,
         changes=changes_between(trials.wanted.node, *pair),
+        program=program_between(trials.goal.metric, *pair, (trials.facts(before), trials.facts(found))),
         grown=grown_between(trials.wanted.node, trials.goal.metric, *(pair if answer.first == "bad" else pair[::-1])),
     )
 

@@ -3,7 +3,7 @@
 import hashlib
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,15 @@ def default_folder() -> Path:
     """The folder for the files of this user's searches: not the project's, which is left as it is."""
     cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
     return Path(cache) / "perfsuite"
+
+
+def digest(files: Iterable[Path]) -> str:
+    """What changes where a file does, or where there is another one."""
+    found = hashlib.sha256()
+    for path in sorted(set(files)):
+        if path.is_file():
+            found.update(f"{path} {hashlib.sha256(path.read_bytes()).hexdigest()}\n".encode(errors="replace"))
+    return found.hexdigest()
 
 
 class Kept:

@@ -50,6 +50,15 @@ class Recorded:
             for id, entry in metrics.items()
         }
 
+    def place(self, name: str) -> tuple[str, str, str] | None:
+        """Where a metric is recorded: its device, its test as the file has it, and its id."""
+        for device, each in self.baselines.items():
+            for test, metrics in each.metrics.items():
+                for id, entry in metrics.items():
+                    if title(name_of(id, entry), None if device == self.device else device) == name:
+                        return device, test, id
+        return None
+
     def texts(self) -> dict[str, str]:
         """The baselines as the texts of files."""
         return {device: render(each) for device, each in self.baselines.items()}

@@ -5,6 +5,7 @@ import dataclasses
 import math
 import time
 from collections.abc import Callable
+from pathlib import Path
 from types import TracebackType
 
 import numpy as np
@@ -58,6 +59,7 @@ class Trials:
         self._open = contextlib.ExitStack()
         self._good: tuple[Side, FirstRun] | None = None
         self._good_id = ""
+        self._facts: dict[str, Path] = {}
 
     def __enter__(self) -> "Trials":
         return self
@@ -98,6 +100,10 @@ class Trials:
         step = self.kept.steps[id]
         return self._judged(step) if self.goal and self.goal.looks == "exact" and step.baselines else step
 
+    def facts(self, id: str) -> Path:
+        """The folder of what compilers said at a step; it is gone after the search."""
+        return self._facts.get(id, self.tests.folder / "no-facts")
+
     def _recorded_at(self, id: str, end: Verdict) -> Recorded:
         step = self.kept.steps.get(id)
         if step is None or step.verdict == "skipped":  # what was wrong may have been put right
@@ -126,6 +132,7 @@ class Trials:
     def _first(self, id: str, side: Side, verdict: Verdict) -> Step:
         """One run: all metrics of the test. The verdict is that of an end, or made when the step is asked for."""
         recorded = metric.of_test(self._ran(side), self.wanted.node)
+        self._facts[id] = self.tests.facts(side)
         return Step(id, verdict, device=recorded.device, baselines=recorded.texts())
 
     def _ran(self, side: Side) -> FirstRun:

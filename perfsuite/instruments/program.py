@@ -2,8 +2,6 @@
 
 import dataclasses
 import functools
-import hashlib
-import json
 from collections.abc import Sequence
 from typing import Any
 
@@ -140,8 +138,7 @@ class ProgramInstrument(Instrument):
         return all(recorded.get(measured.id_of(what)) == value for what, value in gated_facts(program).items())
 
     def _program_key(self, program: Program, measured: Measured) -> str:
-        named = json.dumps([self._test_key, measured.id, program.target, self._session.device])
-        return hashlib.sha256(f"baseline {named}".encode()).hexdigest()
+        return facts_cache.key_of_baseline(self._test_key, measured.id, program.target, self._session.device)
 
     @property
     def _test_key(self) -> str:

@@ -13,8 +13,9 @@ from support.git_project import GitProject
 
 from perfsuite.against import environments
 from perfsuite.against.runs import Effort, Tests
+from perfsuite.against.tree import Tree
 from perfsuite.bisecting import bisection, releases
-from perfsuite.bisecting.bisection import Request, over_packages
+from perfsuite.bisecting.bisection import Request, over_commits, over_packages
 from perfsuite.bisecting.metric import Wanted
 from perfsuite.bisecting.releases import Package
 from perfsuite.commands import CommandError
@@ -123,6 +124,82 @@ def of_packages(monkeypatch, folder, at, named, versions):
     monkeypatch.setattr(Request, "tests", lambda self: made_up)
     monkeypatch.setattr(releases, "between", lambda package, pre: versions[package.name])
     return over_packages(request(folder), named, pre=False), made_up
+
+
+def subject(project, commit):
+    return project.git("show", "--no-patch", "--format=%s", commit).strip()
+
+
+def subjects(project, found):
+    (answer,) = found.answers
+    return [subject(project, each) for each in answer.suspects]
+
+
+def of_commits(monkeypatch, project, at, good, bad):
+    """The search over the commits of a repository, at whose commits `at(their subject)` is recorded."""
+
+    class Every(dict):
+        def __missing__(self, id):
+            return at(subject(project, id))
+
+    made_up = MadeUp(Every())
+    tree = Tree(project.root, project.root, (), (), project.root)
+    monkeypatch.setattr(bisection, "CommitSteps", lambda tree, commits, **more: made_up)
+    monkeypatch.setattr(bisection, "tree_here", lambda arguments: tree)
+    monkeypatch.setattr(Request, "tests", lambda self: made_up)
+    made_up.arguments = ()
+    return over_commits(request(project.root.parent / "kept"), good, bad), made_up
+
+
+def test_a_commit_of_a_merged_branch_is_found_and_not_the_merge(monkeypatch, tmp_path):
+    project = GitProject.here(tmp_path / "project", monkeypatch)
+    project.commit("start")
+    project.git("tag", "good")
+    project.git("checkout", "-q", "-b", "side")
+    for subject in ("one", "guilty", "three"):
+        project.commit(subject)
+    project.git("checkout", "-q", "main")
+    project.commit("beside")
+    project.git("merge", "-q", "--no-ff", "-m", "merge", "side")
+    worse = {"guilty", "three", "merge"}
+    found, _ = of_commits(monkeypatch, project, lambda name: {CALLS: count(9 if name in worse else 5)}, "good", "main")
+    assert subjects(project, found) == ["guilty"]
+    assert not found.notes
+
+
+def test_a_branch_that_was_bad_before_the_good_end_is_not_taken_for_the_cause(monkeypatch, tmp_path):
+    """The side branch lacks the fix that the good end has: git bisect would name its first commit."""
+    project = GitProject.here(tmp_path / "project", monkeypatch)
+    project.commit("slow")
+    project.git("checkout", "-q", "-b", "side")
+    project.commit("side")
+    project.git("checkout", "-q", "main")
+    project.commit("fix")
+    project.git("tag", "good")
+    project.commit("work")
+    project.git("merge", "-q", "--no-ff", "-m", "merge", "side")
+    project.commit("guilty")
+    project.commit("last")
+    worse = {"slow", "side", "guilty", "last"}
+    found, _ = of_commits(monkeypatch, project, lambda name: {CALLS: count(9 if name in worse else 5)}, "good", "main")
+    assert subjects(project, found) == ["guilty"]
+
+
+def test_a_merge_of_a_branch_that_lacks_the_fix_is_searched_again(monkeypatch, tmp_path):
+    """All that the search tries first is bad: the branch, and the merge that undid the fix."""
+    project = GitProject.here(tmp_path / "project", monkeypatch)
+    project.commit("slow")
+    project.git("checkout", "-q", "-b", "side")
+    for place in range(4):
+        project.commit(f"side {place}")
+    project.git("checkout", "-q", "main")
+    project.commit("fix")
+    project.git("tag", "good")
+    project.git("merge", "-q", "--no-ff", "-m", "merge", "side")
+    found, _ = of_commits(monkeypatch, project, lambda name: {CALLS: count(5 if name == "fix" else 9)}, "good", "main")
+    assert subjects(project, found) == ["merge"]
+    assert "only commits that come after" in found.notes[0]
+    assert "slow" in found.notes[0]
 
 
 VERSIONS = {"a": ["1", "2", "3", "4", "5"], "b": ["1", "2", "3"], "c": ["7", "8"]}

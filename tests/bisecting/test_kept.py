@@ -3,7 +3,7 @@
 import pytest
 
 from perfsuite.bisecting.found import BisectFailed, Step
-from perfsuite.bisecting.kept import Kept, default_folder
+from perfsuite.bisecting.kept import Kept, default_folder, digest
 from perfsuite.measure.metric import Interval
 
 STEP = Step("abc", "bad", 3.0, "us", "why", 2.5, Interval(1.0, float("inf")), "cpu", {"jax": "1"}, {}, {"cpu": "{}"})
@@ -15,6 +15,15 @@ def test_a_step_is_there_again(tmp_path):
     assert again.steps == {"abc": STEP}
     assert not again.made
     assert [path.name for path in (tmp_path / "new").iterdir()] == [again.path.name]
+
+
+def test_a_file_that_changes_makes_another_digest(tmp_path):
+    (tmp_path / "a.py").write_text("1")
+    files = [tmp_path / "a.py", tmp_path / "none.py"]
+    before = digest(files)
+    assert digest(files[::-1]) == before
+    (tmp_path / "a.py").write_text("2")
+    assert digest(files) != before
 
 
 def test_another_question_has_other_steps(tmp_path):

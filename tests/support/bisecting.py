@@ -54,6 +54,7 @@ class MadeUp:
     times_at: object = None
     ran: list = dataclasses.field(default_factory=list)
     open: set = dataclasses.field(default_factory=set)
+    folder: Path = Path("nowhere")
 
     @contextlib.contextmanager
     def side(self, id):
@@ -75,6 +76,9 @@ class MadeUp:
     def metrics(self, side):
         self.ran.append(side.name)
         return first_run(self.recorded)
+
+    def facts(self, side):
+        return self.folder / side.name
 
     def times(self, side, *, seconds, limit):
         return Run(notes({"step to return": self.times_at(side.name)}), 1.0)

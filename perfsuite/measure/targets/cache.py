@@ -6,6 +6,7 @@ cannot be written is left alone. When all entries take more than `LIMIT_BYTES`, 
 
 import contextlib
 import gzip
+import hashlib
 import json
 import os
 import time
@@ -26,6 +27,11 @@ LOCK_SECONDS = 3600.0
 _SUFFIX = ".json.gz"
 # A writer takes well under a second; an older temporary file is that of a killed one.
 _ABANDONED_SECONDS = 3600.0
+
+
+def key_of_baseline(test: str, id: str, target: str | None, device: str) -> str:
+    """The key of what a compiler said of a program when the program's metrics were recorded."""
+    return hashlib.sha256(f"baseline {json.dumps([test, id, target, device])}".encode()).hexdigest()
 
 
 def read(folder: Path | None, key: str) -> dict[str, Any] | None:

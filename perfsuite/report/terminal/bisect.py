@@ -69,6 +69,9 @@ def _answer(found: Bisection, answer: Answer, paint: Paint) -> Iterator[str]:
     if answer.grown:
         where = "" if answer.first == "bad" else "the step before it has "
         yield f"  {where}{growth(answer.grown, found.step(found.good).unit)}"
+    if answer.program:
+        yield "  how the program differs:"
+        yield from (f"    {line}" for line in answer.program)
     yield from _changes([change for change in answer.changes if change.metric != found.metric])
 
 
