@@ -12,7 +12,7 @@ import numpy as np
 
 from perfsuite.against.environments import EnvironmentFailed
 from perfsuite.against.found import ERROR
-from perfsuite.against.runs import Effort, FirstRun, Say, Tests, Window, timing_limit, windows
+from perfsuite.against.runs import Effort, FirstRun, Run, Say, Tests, Window, timing_limit, windows
 from perfsuite.against.sides import Side, SideFailed
 from perfsuite.bisecting import metric
 from perfsuite.bisecting.found import BisectFailed, Looks, Step, Verdict
@@ -23,7 +23,7 @@ from perfsuite.gate.baseline import Entry
 from perfsuite.history.git import GitError
 from perfsuite.measure.metric import Interval
 from perfsuite.measure.stats.rank_sum import shift_interval
-from perfsuite.measure.words import number, percent
+from perfsuite.measure.words import number
 
 LOOKS = 3
 """How often a time is looked at, each time with as many rounds more, before its step is skipped as undecided."""
@@ -52,9 +52,8 @@ class Trials:
     """Tries the steps of one search, and keeps what it saw: a step that is kept is not tried again."""
 
     def __init__(self, steps: Steps, tests: Tests, wanted: Wanted, kept: Kept, effort: Effort, say: Say):
-        self.steps, self.tests, self.wanted, self.kept, self.effort, self.say = (
-            steps, tests, wanted, kept, effort, say,
-        )  # fmt: skip
+        self.steps, self.tests, self.wanted = steps, tests, wanted
+        self.kept, self.effort, self.say = kept, effort, say
         self.goal: Goal | None = None
         self._open = contextlib.ExitStack()
         self._good: tuple[Side, FirstRun] | None = None
@@ -98,7 +97,11 @@ class Trials:
     def step(self, id: str) -> Step:
         """The step that was tried, with what is asked for in it."""
         step = self.kept.steps[id]
-        return self._judged(step) if self.goal and self.goal.looks == "exact" and step.baselines else step
+        if self.goal is None or not step.baselines:
+            return step
+        if self.goal.looks == "exact":
+            return self._judged(step)
+        return dataclasses.replace(step, value=self.goal.good.value, unit=self.goal.good.unit)  # of the good end
 
     def facts(self, id: str) -> Path:
         """The folder of what compilers said at a step; it is gone after the search."""
@@ -186,7 +189,6 @@ class Trials:
                 f"{name} is not known to be worse at the bad end: {_over(over)} of the good end's after "
                 f"{LOOKS * self.effort.rounds} rounds; take more --rounds"
             )
-        self.kept.add(dataclasses.replace(step, verdict="bad")) if step.verdict != "bad" else None
         self.goal = Goal(name, good, math.log(over.low) / 2 + math.log(over.high) / 2)
         return self.goal
 
@@ -234,15 +236,9 @@ def _logs(seen: list[Window], test: str, name: str, error: float) -> Interval:
     return shift_interval(rows, error) if rows else Interval(-math.inf, math.inf)
 
 
-def _time(run, test: str, name: str) -> float:
+def _time(run: Run, test: str, name: str) -> float:
     return next((note.value for note in run.notes.times if (note.test, note.name) == (test, name)), 0.0)
 
 
 def _over(over: Interval) -> str:
     return f"{number(over.low)} to {number(over.high)} times that"
-
-
-def over_good(over: Interval) -> str:
-    """`+3.1 % [+2.4 %, +3.9 %]`: what a step's time is over the good end's."""
-    middle = math.sqrt(over.low * over.high)
-    return f"{percent(middle - 1)} [{percent(over.low - 1)}, {percent(over.high - 1)}]"

@@ -75,6 +75,7 @@ def test_a_time_is_compared_with_half_of_the_way_to_the_bad_end(tmp_path):
         assert [tried.verdict(each) for each in "abc"] == ["good", "bad", "good"]
         interval = tried.step("a").interval
         assert interval.low < 1.02 < interval.high
+        assert (tried.step("good").value, tried.step("good").unit) == (1.0, "us")
         assert made_up.open == {"good"}  # it runs beside every step
     assert made_up.open == set()
 
