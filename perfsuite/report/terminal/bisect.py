@@ -65,7 +65,7 @@ def _answer(found: Bisection, answer: Answer, paint: Paint) -> Iterator[str]:
     (about,) = answer.about
     yield paint(f"the first {answer.first} {what} is {about.title}", "red" if answer.first == "bad" else "green")
     yield from _about(about)
-    yield from _seen(found, answer)
+    yield from _seen(found, answer, about)
     if answer.grown:
         where = "" if answer.first == "bad" else "the step before it has "
         yield f"  {where}{growth(answer.grown, found.step(found.good).unit)}"
@@ -87,7 +87,7 @@ def _about(about: About) -> Iterator[str]:
         yield f"  what is new in it: {about.address}"
 
 
-def _seen(found: Bisection, answer: Answer) -> Iterator[str]:
+def _seen(found: Bisection, answer: Answer, about: About) -> Iterator[str]:
     """The metric before it and with it; and at the newer end, where it moved again after that."""
     if not answer.before or found.looks == "timed":
         return
@@ -97,7 +97,10 @@ def _seen(found: Bisection, answer: Answer) -> Iterator[str]:
     yield f"  {found.metric}: {number(before.value)} -> {number(here.value)} {here.unit}"
     end = found.step(found.bad if answer.first == "bad" else found.good)
     if end.value is not None and end.value != here.value:
-        yield f"  the {answer.first} end has {number(end.value)}: it moved again between this step and that end"
+        step = about.title.split()[-1] if answer.package else answer.suspects[0][:12]
+        option = f"--{'good' if answer.first == 'bad' else 'bad'} {step}"
+        on = f"search on with {f'--package {answer.package} ' if answer.package else ''}{option}"
+        yield f"  the {answer.first} end has {number(end.value)}: it moved again after this step; {on}"
 
 
 def _changes(changes: Sequence[MetricChange]) -> Iterator[str]:

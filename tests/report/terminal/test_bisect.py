@@ -63,7 +63,7 @@ def test_what_was_tried_and_what_did_it():
         "  what differs from the release before: lib 1 -> 3, dep 1 -> 2",
         "  what is new in it: https://notes",
         "  step host calls: 5 -> 7 calls",
-        "  the bad end has 9: it moved again between this step and that end",
+        "  the bad end has 9: it moved again after this step; search on with --package lib --good 3",
         "  more calls of lib:look (+2)",
         "  what else changed in this test:",
         "    g flops  5  ->  7  calls  worse",
