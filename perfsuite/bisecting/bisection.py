@@ -134,11 +134,12 @@ def over_packages(request: Request, named: Sequence[Package], *, pre: bool) -> B
 
 
 def _files_here() -> Iterator[Path]:
-    """The code and the tests of this folder, as git lists them; without a repository, all Python files below it."""
+    """The code and the tests of this folder, as git lists them; without git, its Python files outside hidden folders."""
     try:
         listed = Repository(Path.cwd()).run("ls-files", "-z", "--cached", "--others", "--exclude-standard", "*.py")
     except GitError:
-        return Path.cwd().rglob("*.py")
+        here = Path.cwd().rglob("*.py")
+        return (path for path in here if not any(part.startswith(".") for part in path.relative_to(Path.cwd()).parts))
     return (Path(name) for name in listed.split("\0") if name)
 
 

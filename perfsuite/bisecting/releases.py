@@ -135,10 +135,7 @@ def _no_release(name: str, end: Version, known: Sequence[str]) -> str:
 
 def _from_pip(name: str) -> list[str]:
     """All versions that pip finds, with the user's own index and settings."""
-    command = [sys.executable, "-m", "pip", "--disable-pip-version-check", "index", "versions", "--pre", name]
-    ended = subprocess.run(
-        command, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", check=False
-    )
+    ended = _pip("index", "versions", "--pre", name)
     listed = re.search(r"^Available versions: (.+)$", ended.stdout, re.MULTILINE)
     if listed:
         return [text for text in listed[1].split(", ") if _is_version(text)]
@@ -149,11 +146,23 @@ def _from_pip(name: str) -> list[str]:
     raise BisectFailed(f"--package {name}: pip lists no releases: {said}")
 
 
+def _pip(*arguments: str) -> subprocess.CompletedProcess:
+    command = [sys.executable, "-m", "pip", "--disable-pip-version-check", *arguments]
+    return subprocess.run(
+        command, stdin=subprocess.DEVNULL, capture_output=True, text=True, errors="replace", check=False
+    )
+
+
+def _index() -> str:
+    """The index that pip is set to use."""
+    return os.environ.get("PIP_INDEX_URL") or _pip("config", "get", "global.index-url").stdout.strip() or _INDEX
+
+
 def _from_index(name: str) -> list[str]:
     """The same without pip: the releases of which there is a file for this version of Python."""
     files = _files(name)
     if files is None:
-        raise BisectFailed(f"--package {name}: there is no pip, and {_INDEX} has no list of releases: install pip")
+        raise BisectFailed(f"--package {name}: there is no pip, and {_index()} has no list of releases: install pip")
     return sorted({version for version, file in files if _for_this_python(file.get("requires-python") or "")})
 
 
@@ -172,8 +181,7 @@ def _yanked(name: str) -> set[str]:
 
 def _files(name: str) -> list[tuple[str, dict]] | None:
     """The files of the index by their versions (PEP 691); None without one."""
-    index = os.environ.get("PIP_INDEX_URL") or _INDEX
-    if os.environ.get("PIP_NO_INDEX") or not index.startswith("http"):
+    if os.environ.get("PIP_NO_INDEX") or not (index := _index()).startswith("http"):
         return None
     accept = {"Accept": "application/vnd.pypi.simple.v1+json"}
     try:

@@ -1,6 +1,10 @@
 """The releases between two versions: from pip's own list, without a network."""
 
+import io
+import json
 import subprocess
+import urllib.error
+import urllib.request
 
 import pytest
 from support.against import wheel
@@ -32,6 +36,36 @@ def test_yanked_releases_are_left_out(index, monkeypatch):
     files = [("1.1", {"yanked": "broken"}), ("1.2", {"yanked": "broken"}), ("1.2", {"yanked": False})]
     monkeypatch.setattr(releases, "_files", lambda name: files)
     assert between(Package("steplib", "1.0", "1.10"), pre=False) == ["1.0", "1.2", "1.10"]
+
+
+def test_the_index_tells_files_and_what_is_yanked(monkeypatch):
+    files = [
+        {"filename": "steplib-1.0-py3-none-any.whl", "yanked": False},
+        {"filename": "steplib-1.1.tar.gz", "yanked": "broken"},
+        {"filename": "steplib-1.1-py3-none-any.whl", "yanked": True},
+        {"filename": "steplib-odd.exe"},
+    ]
+    asked = []
+
+    def answer(request, timeout):
+        asked.append(request.full_url)
+        return io.BytesIO(json.dumps({"files": files}).encode())
+
+    monkeypatch.delenv("PIP_NO_INDEX", raising=False)
+    monkeypatch.setenv("PIP_INDEX_URL", "https://index/simple/")
+    monkeypatch.setattr(urllib.request, "urlopen", answer)
+    assert releases._yanked("steplib") == {"1.1"}
+    assert asked == ["https://index/simple/steplib/"]
+
+
+def test_an_index_that_does_not_answer_tells_nothing(monkeypatch):
+    def refuse(request, timeout):
+        raise urllib.error.URLError("no network")
+
+    monkeypatch.delenv("PIP_NO_INDEX", raising=False)
+    monkeypatch.setenv("PIP_INDEX_URL", "https://index/simple")
+    monkeypatch.setattr(urllib.request, "urlopen", refuse)
+    assert releases._yanked("steplib") == set()
 
 
 def test_a_version_that_the_index_has_not(index):
