@@ -134,7 +134,7 @@ def over_packages(request: Request, named: Sequence[Package], *, pre: bool) -> B
 
 
 def _files_here() -> Iterator[Path]:
-    """The code and the tests of this folder, as git lists them; without git, its Python files outside hidden folders."""
+    """The code and the tests of this folder, as git lists them; without git, Python files outside hidden folders."""
     try:
         listed = Repository(Path.cwd()).run("ls-files", "-z", "--cached", "--others", "--exclude-standard", "*.py")
     except GitError:
