@@ -104,11 +104,15 @@ def profiled(call: Call) -> HostProfile:
 def text_of(profile: HostProfile, call: Call) -> str:
     """All of it as text: the code, what it was made with, and what it looks up. Raises `Unknown`."""
     describe = Describer()
+    # A closure that is made in the call holds data of the call: the numbers of its arrays are others in each run.
+    describe_held = Describer(contents=False)
     lines = [f"call {describe(call.fn)}"]
     for ran, names in sorted(profile.ran.items(), key=lambda item: _order(item[0])):
         lines.append(f"{ran.co_qualname} {code.read(ran).digest}")
         lines += _looked_up(ran, names, describe)
-        lines += [f"{name} holds {describe(value)}" for name, value in profile.held.get(ran, ())]
+        lines += [f"{name} holds {describe_held(value)}" for name, value in profile.held.get(ran, ())]
+    describe.functions = describe_held.functions | describe.functions
+    describe.cached += describe_held.cached
     lines += _behind_caches(describe)
     lines += sorted(_made_with(profile, describe))
     return "\n".join([*lines, *sorted(profile.owners)])
