@@ -1,22 +1,22 @@
-"""What changed between two environments, and where: trace, lower, compile, dispatch, host calls, program, device.
+"""What changed between the base and the head, and where: trace, lower, compile, dispatch, host calls, program, device.
 
-Counts, sizes and ratios are compared by the gate's own rules (`gate.verdict`), with the metrics of the old environment
-as the baseline. Times are compared over processes, because each process has a speed of its own (it depends on where its
-memory lies), and the machine drifts: for one ratio with the same host calls, one process of each side gave 1.4 and 3.2
-(`filter_jit` over `jit`, jax 0.10.0 and 0.10.2, 2 cores at a load average of 15). So each process gives one observation
-of each time, and old and new processes run in windows, in random order.
+Counts and sizes are compared by the gate's own rules (`gate.verdict`), with the metrics of the base as the baseline.
+Times, and ratios of times, are compared over processes, because each process has a speed of its own (it depends on
+where its memory lies), and the machine drifts: for one ratio with the same host calls, one process of each side gave
+1.4 and 3.2 (`filter_jit` over `jit`, jax 0.10.0 and 0.10.2, 2 cores at a load average of 15). So each process gives one
+observation of each time, and processes of both sides run in windows, in random order.
 """
 
 import dataclasses
 import math
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 import numpy as np
 
 from perfsuite.against.found import ERROR, PLACES, Called, MetricChange, TestChange, Where
-from perfsuite.against.notes import Notes, Stage
-from perfsuite.against.runs import FirstRun, Run, Window, sizes
+from perfsuite.against.notes import Notes, Place, Stage
+from perfsuite.against.runs import FirstRun, Window, looks, sizes
 from perfsuite.gate.baseline import Baselines, Entry, name_of
 from perfsuite.gate.environment import HOST_CALLS_UNIT, Environment
 from perfsuite.gate.verdict import judge_baseline
@@ -28,9 +28,12 @@ LEAST_STAGE_SECONDS = 0.01
 
 OTHERS = "all others"
 
+PRECISION = 0.02
+"""A time whose ratio is known to so much, either way, needs no more processes."""
+
 _STAGE_UNITS: dict[Stage, str] = {"trace": "traces", "lower": "lowerings", "compile": "compiles"}
+_OF_STAGES: dict[str, Where] = {unit: stage for stage, unit in _STAGE_UNITS.items()}
 _HOST_UNITS = (HOST_CALLS_UNIT, "misses")
-_ONE_PROCESS = "of one process each: --rounds says whether it holds"
 _CALLED: dict[str, Called] = {
     "fail": "worse",
     "improved": "better",
@@ -39,62 +42,108 @@ _CALLED: dict[str, Called] = {
 }
 _SAME = Environment("the same on both sides", 1, "", "", "", "")
 
+_PLACES_OF_STAGES: tuple[Where, ...] = ("trace", "lower", "compile")
+
+Prints = Mapping[str, Mapping[str, str] | None]
+"""The fingerprint of each timed metric, by its title; None where it has none."""
+
 Key = tuple[Where, str, str, str]
 """Place, test, metric and unit."""
 
 
-def outcomes_changed(before: FirstRun, after: FirstRun) -> list[TestChange]:
-    """Every test that failed or could not run in one of the environments, those that passed before first."""
-    old, new = before.run.notes, after.run.notes
+def outcomes_changed(base: FirstRun, head: FirstRun) -> list[TestChange]:
+    """Every test that failed or could not run on one of the sides, those that passed at the base first."""
+    old, new = base.run.notes, head.run.notes
     found: list[TestChange] = []
     for test in dict.fromkeys([*old.tests, *new.tests]):
-        (was, why_before), (now, why_after) = (notes.tests.get(test, ("not run", "")) for notes in (old, new))
+        (was, why_base), (now, why_head) = (notes.tests.get(test, ("not run", "")) for notes in (old, new))
         if {was, now} - {"passed", "skipped"} or was != now:
-            found.append(TestChange(test, was, now, _reasons(why_before, why_after)))
+            found.append(TestChange(test, was, now, _reasons(why_base, why_head)))
     for file in dict.fromkeys([*old.uncollected, *new.uncollected]):
         was, now = ("not run" if file in notes.uncollected else "collected" for notes in (old, new))
         found.append(TestChange(file, was, now, _reasons(old.uncollected.get(file, ""), new.uncollected.get(file, ""))))
     return sorted(found, key=lambda change: not change.worse)
 
 
-def metrics_changed(before: FirstRun, after: FirstRun, times: Sequence[MetricChange] = ()) -> list[MetricChange]:
-    """Every count, size and ratio of the tests that passed in both environments, by the gate's rules.
+def metrics_changed(base: FirstRun, head: FirstRun) -> list[MetricChange]:
+    """Every exact metric of the tests that passed on both sides, by the gate's rules.
 
-    Ratios that are among `times` are left out: many processes measured them there, and one of each side here.
+    Times and sampled ratios are left out: many processes measure them, and these runs took one look at each.
     """
-    timed = {(change.test, change.metric) for change in times}
-    passed = passed_in_both(before, after)
-    here = before.run.notes.device or after.run.notes.device
+    passed = passed_in_both(base, head)
+    here = base.run.notes.device or head.run.notes.device
     found: list[MetricChange] = []
-    for device in sorted({*before.baselines, *after.baselines}):
-        old, new = (each.baselines.get(device, Baselines(device)).metrics for each in (before, after))
-        for test in sorted({*old, *new}):
-            if test.partition(" --perf-size=")[0] not in passed:
+    for device in sorted({*base.baselines, *head.baselines}):
+        old, new = (each.baselines.get(device, Baselines(device)).metrics for each in (base, head))
+        for key in sorted({*old, *new}):
+            test = _test_of(key)
+            if test not in passed:
                 continue
-            was, now = old.get(test, {}), new.get(test, {})
+            was, now = old.get(key, {}), new.get(key, {})
             for id, entry in sorted({**was, **now}.items()):
                 shown = title(name_of(id, entry), None if device == here else device)
-                if (test, shown) not in timed:
-                    found += _metric_changed(test, shown, was.get(id), now.get(id))
+                place = next((each for run in (head, base) if (each := run.place(test, shown))), Place())
+                if place.sampled:
+                    continue
+                found += _metric_changed(key, shown, was.get(id), now.get(id), place)
     return found
 
 
-def stages_changed(before: FirstRun, after: FirstRun, windows: Sequence[Window] = ()) -> list[MetricChange]:
+def to_time(base: FirstRun, head: FirstRun, changes: Iterable[MetricChange]) -> tuple[set[str], set[str]]:
+    """The tests with times that may have changed, and those with times that run what they ran.
+
+    A test is timed where any of its exact metrics changed, and where a call that it times has no fingerprint or not the
+    same on both sides.
+    """
+    changed = {change.test for change in changes if change.called != "no change seen"}
+    may: set[str] = set()
+    same: set[str] = set()
+    for test, (old, new) in _prints(base, head).items():
+        alike = old == new and None not in new.values()
+        (same if alike and test not in changed else may).add(test)
+    return may, same
+
+
+def explained(
+    times: Iterable[MetricChange], base: FirstRun, head: FirstRun, exact: Sequence[MetricChange]
+) -> list[MetricChange]:
+    """The times that are worse, each with what else changed in its test."""
+    prints = _prints(base, head)
+    found = []
+    for change in times:
+        if change.called == "worse":
+            place = head.place(change.test, change.metric) or Place()
+            rose = [each.metric for each in exact if each.test == change.test and each.called == "worse"]
+            old, new = prints.get(change.test, ({}, {}))
+            parts = [
+                part
+                for name in old.keys() & new.keys()
+                for part, hashed in (new[name] or {}).items()
+                if (old[name] or {}).get(part) != hashed
+            ]
+            change = dataclasses.replace(change, line=place.line, changed=tuple(dict.fromkeys([*parts, *rose])))
+        found.append(change)
+    return found
+
+
+def stages_changed(base: FirstRun, head: FirstRun, windows: Sequence[Window] = ()) -> list[MetricChange]:
     """How often each test traced, lowered and compiled.
 
-    More is called only where every process of the new environment counted more than every one of the old: the first
-    runs, and those that only timed, each compared among themselves, because they run different instruments.
+    More is called only where every process of the head counted more than every one of the base: the first runs, and
+    those that only timed, each compared among themselves, because they run different instruments.
     """
     sides = [[run.notes for window in windows for run in window.sides[side] if not run.problem] for side in (0, 1)]
     found = []
-    for test in sorted(passed_in_both(before, after)):
+    for test in sorted(passed_in_both(base, head)):
         for stage, unit in _STAGE_UNITS.items():
-            old, new = (each.run.notes.counts(test, stage) for each in (before, after))
+            old, new = (each.run.notes.counts(test, stage) for each in (base, head))
             if not old and not new:
                 continue
             entry = Entry(sum(old.values()), unit, "count", "measured", _SAME, detail=old or None)
-            change = _judged(test, Metric(unit, sum(new.values()), unit, "count", detail=new or None), entry, stage)
-            totals = [[sum(notes.counts(test, stage).values()) for notes in side] for side in sides]
+            places = head.run.notes.stage_places(test, stage)
+            metric = Metric(unit, sum(new.values()), unit, "count", detail=new or None, places=places or None)
+            change = _judged(test, metric, entry, stage)
+            totals = [[sum(n.counts(test, stage).values()) for n in side if test in n.passed] for side in sides]
             apart = not all(totals) or min(totals[1]) > max(totals[0]) or max(totals[1]) < min(totals[0])
             if change.called in ("worse", "better") and not apart:
                 seen = " and ".join(f"{min(side)} to {max(side)}" for side in totals)
@@ -104,35 +153,48 @@ def stages_changed(before: FirstRun, after: FirstRun, windows: Sequence[Window] 
     return found
 
 
-def times_changed(windows: Sequence[Window], tests: set[str]) -> list[MetricChange]:
-    """The times of `tests`: after / before over processes, with intervals that hold for all of them together.
+def times_changed(windows: Sequence[Window], tests: set[str], looks: int = 1) -> list[MetricChange]:
+    """The times of `tests`: head / base over processes, with intervals that hold for all of them together.
 
     Each interval has the shifts of the logarithm that the rank-sum test over the windows does not reject
     (`measure.stats.rank_sum`). It assumes nothing of the times but the random order of the processes, where Student's t
     needs means of few and heavy-tailed times to be normal; the price is that a few processes give no interval at all.
     The error is shared out equally among the metrics (O. J. Dunn, Multiple comparisons among means, Journal of the
-    American Statistical Association 56, 1961).
+    American Statistical Association 56, 1961), and among the looks after which the processes may have been ended: so
+    ending them when enough is seen does not add to it.
     """
     rows = _rows([window for window in windows if window.complete], tests)
-    return [_time_changed(key, sides, ERROR / len(rows)) for key, sides in rows.items()]
+    return [_time_changed(key, sides, ERROR / len(rows) / looks) for key, sides in rows.items()]
 
 
-def passed_in_both(before: FirstRun, after: FirstRun) -> set[str]:
+def decided(changes: Sequence[MetricChange]) -> bool:
+    """Whether every time of a call is known: as better, as worse, or to `PRECISION`.
+
+    The times of tracing, lowering and compiling do not count: they happen once a process, and scatter too much.
+    """
+    return all(change.where in _PLACES_OF_STAGES or _is_decided(change) for change in changes)
+
+
+def _is_decided(change: MetricChange) -> bool:
+    if change.interval is None:
+        return False
+    return change.called != "no change seen" or change.interval.high / change.interval.low <= (1 + PRECISION) ** 2
+
+
+def passed_in_both(base: FirstRun, head: FirstRun) -> set[str]:
     """The tests whose metrics can be compared."""
-    return before.run.notes.passed & after.run.notes.passed
+    return base.run.notes.passed & head.run.notes.passed
 
 
-def rounds_needed(metrics: int) -> int:
-    """The fewest rounds that can call any change of so many times: all of the old processes on one side of the new."""
+def rounds_needed(metrics: int, shared: int = 1) -> int:
+    """The fewest rounds that can call any change of so many times: all processes of one side below all of the other.
+
+    `shared` is the number of looks among which the error is shared.
+    """
     rounds = 2
-    while 2 * math.prod(1 / math.comb(2 * size, size) for size in sizes(rounds)) > ERROR / max(metrics, 1):
+    while 2 * math.prod(1 / math.comb(2 * size, size) for size in sizes(rounds)) > ERROR / max(metrics, 1) / shared:
         rounds += 1
     return rounds
-
-
-def times_expected(run: Run, tests: set[str]) -> int:
-    """How many times processes give that measure what `run` did."""
-    return len(_rows([Window((run,), (run,))], tests))
 
 
 def smallest_called(rounds: int, metrics: int) -> float | None:
@@ -141,11 +203,12 @@ def smallest_called(rounds: int, metrics: int) -> float | None:
     It is in units of the standard deviation of a time's logarithm between processes of the same code: the median
     half width of the interval of `times_changed`, over 200 draws of normal noise.
     """
-    if rounds < rounds_needed(metrics):
+    shared = looks(rounds)
+    if rounds < rounds_needed(metrics, shared):
         return None
     draw, windows = np.random.default_rng(0).standard_normal, sizes(rounds)
     noise = ([(draw((1, size)), draw((1, size))) for size in windows] for _ in range(200))
-    widths = [shift_interval(each, ERROR / max(metrics, 1)) for each in noise]
+    widths = [shift_interval(each, ERROR / max(metrics, 1) / shared) for each in noise]
     return float(np.median([(each.high - each.low) / 2 for each in widths]))
 
 
@@ -155,29 +218,42 @@ def smallest_seen(changes: Sequence[MetricChange]) -> float | None:
     return math.expm1(float(np.median(widths))) if widths else None
 
 
-def _metric_changed(test: str, name: str, old: Entry | None, new: Entry | None) -> Iterator[MetricChange]:
+def _test_of(key: str) -> str:
+    return key.partition(" --perf-size=")[0]
+
+
+def _prints(base: FirstRun, head: FirstRun) -> dict[str, tuple[Prints, Prints]]:
+    """The fingerprints of what each test that passed on both sides times: at the base and at the head, by title."""
+    found = {
+        test: tuple(
+            {name: place.fingerprint for name, place in each.run.notes.places.get(test, {}).items() if place.sampled}
+            for each in (base, head)
+        )
+        for test in passed_in_both(base, head)
+    }
+    return {test: (old, new) for test, (old, new) in found.items() if old or new}
+
+
+def _metric_changed(key: str, name: str, old: Entry | None, new: Entry | None, place: Place) -> Iterator[MetricChange]:
     """Nothing for a time, which is compared over processes, nor for information, which no gate judges."""
     known = new or old
     if known is None or known.kind in ("time", "info"):
         return
-    where = _where(name, known.unit)
+    where, test = _where(name, known.unit), _test_of(key)
     if new is None:
         yield MetricChange(where, test, name, known.unit, known.value, None, "gone")
     elif old is None:
         yield MetricChange(where, test, name, known.unit, None, known.value, "new")
     else:
         detail = dict(new.detail) if new.detail else None
-        metric = Metric(name, new.value, new.unit, new.kind, new.better, new.interval, new.samples, detail)
-        yield _judged(test, metric, old, where)
+        metric = Metric(name, new.value, new.unit, new.kind, new.better, detail=detail, places=place.parts or None)
+        yield dataclasses.replace(_judged(test, metric, old, where), line=place.line)
 
 
 def _judged(test: str, metric: Metric, old: Entry, where: Where) -> MetricChange:
     # Both are of this machine. The gate must not name the versions, which differ for every metric.
     gate = judge_baseline(test, metric, old, now=old.environment or _SAME)
     ratio = metric.value / old.value if old.value else None
-    interval = None
-    if metric.kind == "ratio" and metric.interval is not None and old.value > 0:
-        interval = Interval(metric.interval.low / old.value, metric.interval.high / old.value)
     return MetricChange(
         where,
         test,
@@ -186,9 +262,7 @@ def _judged(test: str, metric: Metric, old: Entry, where: Where) -> MetricChange
         old.value,
         metric.value,
         _CALLED.get(gate.verdict, "no change seen"),
-        _ONE_PROCESS if metric.kind == "ratio" and gate.failed else "",
-        ratio,
-        interval,
+        ratio=ratio,
         grown=gate.grown if gate.failed else (),
     )
 
@@ -196,9 +270,9 @@ def _judged(test: str, metric: Metric, old: Entry, where: Where) -> MetricChange
 def _where(name: str, unit: str) -> Where:
     if unit in _HOST_UNITS or (unit == "transfers" and not name.partition(" @ ")[0].endswith(" host transfers")):
         return "host calls"
-    if unit == "compiles":
-        return "compile"
-    if unit in ("programs", "operations"):
+    if unit in _OF_STAGES:
+        return _OF_STAGES[unit]
+    if unit == "programs" or name.endswith(" eager operations"):
         return "dispatch"
     if unit in ("x", "us", "waits", "stalls", "us/unit"):
         return "dispatch" if unit == "waits" or name.endswith((" to return", " to return per unit")) else "device"
@@ -206,7 +280,7 @@ def _where(name: str, unit: str) -> Where:
 
 
 def _rows(windows: Sequence[Window], tests: set[str]) -> dict[Key, list[Windows]]:
-    """The logarithm of each time that all processes have, by window: (after, before), each of shape (1, processes)."""
+    """The logarithm of each time that all processes have, by window: (head, base), each of shape (1, processes)."""
     if not windows:
         return {}
     runs_of_sides = [side for window in windows for side in window.sides]
@@ -251,7 +325,7 @@ def _folded(times: Mapping[Key, float], large: set[Key]) -> dict[Key, float]:
 
 def _time_changed(key: Key, windows: list[Windows], error: float) -> MetricChange:
     logs = shift_interval(windows, error)
-    after, before = (float(np.median(np.exp(np.concatenate([w[side].ravel() for w in windows])))) for side in (0, 1))
+    head, base = (float(np.median(np.exp(np.concatenate([w[side].ravel() for w in windows])))) for side in (0, 1))
     interval = Interval(math.exp(logs.low), math.exp(logs.high)) if math.isfinite(logs.high) else None
     called: Called = "no change seen"
     if interval is None:
@@ -261,11 +335,11 @@ def _time_changed(key: Key, windows: list[Windows], error: float) -> MetricChang
     elif interval.high < 1:
         called = "better"
     processes = sum(window[0].size for window in windows)
-    return MetricChange(*key, before, after, called, "", math.exp(shift(windows)), interval, processes)
+    return MetricChange(*key, base, head, called, "", math.exp(shift(windows)), interval, processes)
 
 
-def _reasons(before: str, after: str) -> str:
+def _reasons(base: str, head: str) -> str:
     """Why a test ended as it did; what is the same on both sides stands there once."""
-    if before == after:
-        return after
-    return "; ".join(f"{name}: {why}" for name, why in (("after", after), ("before", before)) if why)
+    if base == head:
+        return head
+    return "; ".join(f"{name}: {why}" for name, why in (("head", head), ("base", base)) if why)

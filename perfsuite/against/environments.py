@@ -28,6 +28,8 @@ from packaging.utils import canonicalize_name
 
 from perfsuite.measure.io import write_atomically
 
+LOCK_SECONDS = 30.0
+
 _MARKER = "perfsuite-environment.json"
 """Written last: an environment without it was not finished, and is made again."""
 
@@ -70,6 +72,24 @@ class VirtualEnvironment:
         kept = {name: value for name, value in present.items() if name not in ("PYTHONHOME", "__PYVENV_LAUNCHER__")}
         on_path = [str(self.python.parent), *filter(None, [kept.get("PATH", "")])]
         return {**kept, "VIRTUAL_ENV": str(self.folder), "PATH": os.pathsep.join(on_path)}
+
+
+def locked(folder: Path | None) -> contextlib.AbstractContextManager[object]:
+    """Keep another process out of the folder where environments are kept. Raises `EnvironmentFailed`."""
+    if folder is None:
+        return contextlib.nullcontext()
+    import filelock  # only --keep needs it
+
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        return filelock.FileLock(folder / ".perfsuite.lock", timeout=LOCK_SECONDS).acquire()
+    except filelock.Timeout:
+        why = f"another process has used it for {LOCK_SECONDS:g} s: wait for it"
+        raise EnvironmentFailed(f"--keep {folder}: {why}") from None
+    except OSError as error:
+        raise EnvironmentFailed(
+            f"--keep {folder}: cannot be used ({error.strerror or error}): choose another"
+        ) from None
 
 
 def check_specs(specs: Sequence[str]) -> None:

@@ -32,13 +32,17 @@ class SideRequest:
 
 @dataclasses.dataclass(frozen=True)
 class StageNote:
-    """How often one function went through one stage of compiling in one test, and the seconds of all of them."""
+    """How often one function went through one stage of compiling in one test, and the seconds of all of them.
+
+    `place` is the user's line that asked for the last of them.
+    """
 
     test: str
     function: str
     stage: Stage
     count: int
     seconds: float
+    place: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,6 +55,19 @@ class TimeNote:
     unit: str
 
 
+@dataclasses.dataclass(frozen=True)
+class Place:
+    """Where a test makes a metric, `file:line`, and where the parts of the metric are, by their names.
+
+    `sampled` says that it is a time, or a ratio of times; then `fingerprint` is that of the call, where it has one.
+    """
+
+    line: str = ""
+    parts: dict[str, str] = dataclasses.field(default_factory=dict)
+    sampled: bool = False
+    fingerprint: dict[str, str] | None = None
+
+
 @dataclasses.dataclass
 class Notes:
     """What one process noted.
@@ -58,7 +75,8 @@ class Notes:
     `tests` has the outcome of every test and its reason, `uncollected` the reason why a file could not be collected.
     `device` is the name of the present device's baseline file. `files` are those of the collected tests, `rootdir` is
     pytest's, `path` where Python looked for modules before pytest added to it. `foreign` names each module that a
-    commit's side imported from the user's working tree, with its file.
+    commit's side imported from the user's working tree, with its file. `places` are those of the metrics, by test and
+    title.
     """
 
     tests: dict[str, tuple[str, str]] = dataclasses.field(default_factory=dict)
@@ -70,6 +88,7 @@ class Notes:
     rootdir: str = ""
     path: list[str] = dataclasses.field(default_factory=list)
     foreign: dict[str, str] = dataclasses.field(default_factory=dict)
+    places: dict[str, dict[str, Place]] = dataclasses.field(default_factory=dict)
 
     @property
     def passed(self) -> set[str]:
@@ -79,3 +98,8 @@ class Notes:
     def counts(self, test: str, stage: Stage) -> dict[str, int]:
         """How often each function went through `stage` in `test`."""
         return {note.function: note.count for note in self.stages if (note.test, note.stage) == (test, stage)}
+
+    def stage_places(self, test: str, stage: Stage) -> dict[str, str]:
+        """Where each function was sent through `stage` in `test`, where that was seen."""
+        notes = (note for note in self.stages if (note.test, note.stage) == (test, stage))
+        return {note.function: note.place for note in notes if note.place}

@@ -2,6 +2,7 @@
 
 import ast
 import contextlib
+import dataclasses
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
@@ -11,11 +12,64 @@ from perfsuite.against import environments, notes
 from perfsuite.against.declared import Declared, unmet
 from perfsuite.against.environments import VirtualEnvironment
 from perfsuite.against.sides import Side, SideFailed, Stand
-from perfsuite.against.tree import Tree
+from perfsuite.against.tree import Tree, tree_here
 from perfsuite.against.worktrees import commit_of, worktree
+from perfsuite.history.git import SHALLOW, GitError
 
 _OWN_NOTES = "perfsuite/against/notes.py"
 _PROJECT = "pyproject.toml"
+
+
+BRANCHES = ("main", "master", "origin/HEAD", "origin/main", "origin/master")
+"""The first of these that is there is what a branch is compared with by default: its merge base with it."""
+
+
+@contextlib.contextmanager
+def both_sides(
+    revision: str | None, specs: tuple[Sequence[str], Sequence[str]], arguments: Sequence[str], folders: "Folders"
+) -> Iterator[tuple[Side, Side]]:
+    """The base and the head: a commit and the working tree, or for the revision None the working tree twice.
+
+    `specs` are the packages of the base and of the head, in the place of the present ones, `arguments` are pytest's.
+    Raises `SideFailed`, `GitError` and `EnvironmentFailed`.
+    """
+    of_base, of_head = specs
+    with environments.locked(folders.keep):
+        if revision is None:
+            # The head's packages first: where pip cannot install them, the user learns it at once.
+            head = side_of_tree(None, of_head, "head", folder=folders.environments)
+            yield side_of_tree(None, of_base, "base", folder=folders.environments), head
+            return
+        tree = tree_here(arguments)
+        chosen = revision or _default(tree)
+        head = side_of_tree(tree, of_head, "head", folder=folders.environments)
+        with side_of_commit(tree, chosen, "base", scratch=folders.scratch, keep=folders.keep, specs=of_base) as base:
+            yield base, head
+
+
+@dataclasses.dataclass(frozen=True)
+class Folders:
+    """`scratch`, which nobody else uses and which is removed, and `keep`, where environments stay, or None."""
+
+    scratch: Path
+    keep: Path | None
+
+    @property
+    def environments(self) -> Path:
+        return self.keep or self.scratch
+
+
+def _default(tree: Tree) -> str:
+    """The merge base with the main branch."""
+    repository = tree.repository
+    main = next((name for name in BRANCHES if repository.commit_id(name)), None)
+    if main is None:
+        raise SideFailed(f"there is no branch {', '.join(BRANCHES)} to compare with: name a commit or a branch")
+    try:
+        return repository.run("merge-base", main, "HEAD").strip()
+    except GitError:
+        why = f" {SHALLOW[0].upper()}{SHALLOW[1:]}" if repository.shallow else ""
+        raise SideFailed(f"HEAD and {main} have no commit in common: name a commit or a branch.{why}") from None
 
 
 def side_of_tree(tree: Tree | None, specs: Sequence[str], name: str, *, folder: Path) -> Side:
@@ -24,7 +78,8 @@ def side_of_tree(tree: Tree | None, specs: Sequence[str], name: str, *, folder: 
     Without `specs` it runs in the present environment. Raises `EnvironmentFailed`.
     """
     environment = environments.make(specs, folder) if specs else environments.present()
-    return Side(name, environment, tree.directory if tree else Path.cwd())
+    packages = " ".join(specs) or "the present packages"
+    return Side(name, environment, tree.directory if tree else Path.cwd(), title=f"the working tree, {packages}")
 
 
 @contextlib.contextmanager
@@ -49,7 +104,10 @@ def side_of_commit(
         stand = Stand(tree.root, place.resolve())
         tree.lay_over(stand)
         paths = tuple(stand.moved(path) for path in tree.imports)
-        yield Side(name, environment, stand.moved(tree.directory), paths, stand, remarks)
+        title = tree.repository.commit(commit).title
+        packages = " ".join(environment.specs) or "the present packages"
+        title = f"{title}, {packages}"
+        yield Side(name, environment, stand.moved(tree.directory), paths, stand, remarks, title=title)
 
 
 def _environment(

@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from perfsuite.against.notes import NOTES_FILE, OPTION, REQUEST_FILE, Notes, SideRequest, Task
+from perfsuite.against.notes import NOTES_FILE, OPTION, REQUEST_FILE, Notes, Place, SideRequest, Task
 from perfsuite.against.sides import Side, SideFailed
 from perfsuite.gate.baseline import Baselines
 from perfsuite.gate.baseline_file import BaselineError, load
@@ -33,9 +33,9 @@ Say = Callable[[str], None]
 
 @dataclasses.dataclass(frozen=True)
 class Effort:
-    """How long a check takes times: `rounds` processes of each side, for about `minutes` in all where that is given.
+    """How long a check takes times: `rounds` processes of each side at most, for about `minutes` in all.
 
-    One timing takes `seconds` at most.
+    One timing takes `seconds` at most. None for the minutes does not end it.
     """
 
     rounds: int
@@ -59,22 +59,26 @@ class FirstRun:
     run: Run
     baselines: Mapping[str, Baselines]
 
+    def place(self, test: str, metric: str) -> Place | None:
+        """The place of a metric, by its title; None for one that the test did not make."""
+        return self.run.notes.places.get(test, {}).get(metric)
+
 
 @dataclasses.dataclass(frozen=True)
 class Window:
     """Processes of both sides that ran in random order, equally many of each."""
 
-    before: tuple[Run, ...]
-    after: tuple[Run, ...]
+    base: tuple[Run, ...]
+    head: tuple[Run, ...]
 
     @property
     def sides(self) -> tuple[tuple[Run, ...], tuple[Run, ...]]:
-        return self.before, self.after
+        return self.base, self.head
 
     @property
     def complete(self) -> bool:
         """Whether every process has notes: without some of them the order is no longer random."""
-        return not any(run.problem for run in (*self.before, *self.after))
+        return not any(run.problem for run in (*self.base, *self.head))
 
 
 class Tests:
@@ -96,7 +100,7 @@ class Tests:
         return self._run(side, self._request("collect", side), self.folder / "no-baselines", FIRST_SECONDS)
 
     def metrics(self, side: Side) -> FirstRun:
-        """Run the tests as `pytest --perf-save` does, with the baselines in a folder of their own."""
+        """Run the tests for what is exact, and record it as `pytest --perf-save` does, in a folder of their own."""
         baselines = self.folder / f"baselines-{self._started}-{side.name}"
         run = self._run(side, self._request("metrics", side), baselines, FIRST_SECONDS)
         found = {}
@@ -177,6 +181,8 @@ def windows(
 ) -> Iterator[Window]:
     """Windows of processes, until there were so many rounds or the minutes are over, but at least one.
 
+    Whoever takes them may stop before, where enough is known.
+
     Each order of a window's processes is equally likely. So what differs between processes (where their memory lies)
     and the machine's drift affect both sides alike. A process may take `limit` seconds.
     """
@@ -189,7 +195,7 @@ def windows(
         turns = [0, 1] * size
         order.shuffle(turns)
         for place, side in enumerate(turns):
-            say(f"times: process {2 * done + place + 1} of {2 * effort.rounds}")
+            say(f"times: process {2 * done + place + 1} of {2 * effort.rounds} at most")
             ran[side].append(tests.times(sides[side], seconds=effort.seconds, limit=limit))
         done += size
         yield Window(tuple(ran[0]), tuple(ran[1]))
@@ -202,6 +208,11 @@ def sizes(rounds: int) -> list[int]:
     """The sizes of the windows that make so many rounds: as equal as possible, none above `WINDOW`."""
     number = -(-rounds // WINDOW)
     return [rounds // number + (place < rounds % number) for place in range(number)] if rounds else []
+
+
+def looks(rounds: int) -> int:
+    """How often it is looked whether enough is known: after each window but the first, which alone shows little."""
+    return max(1, len(sizes(rounds)) - 1)
 
 
 def timing_limit(first: Sequence[FirstRun]) -> float:

@@ -37,9 +37,10 @@ class Stand:
 class Side:
     """What pytest needs to run the tests on one side.
 
-    `name` is what people call it, `directory` is where pytest starts. Python looks for modules in `paths` before it
-    looks among the packages of `environment`. `stand` is set where the code is a commit's: then nothing is imported
-    from the user's working tree. `notes` are sentences for the reader, `extra` more environment variables.
+    `name` is what people call it, `title` what code and packages it has, `directory` is where pytest starts. Python
+    looks for modules in `paths` before it looks among the packages of `environment`. `stand` is set where the code is a
+    commit's: then nothing is imported from the user's working tree. `notes` are sentences for the reader, `extra` more
+    environment variables.
     """
 
     name: str
@@ -49,6 +50,7 @@ class Side:
     stand: Stand | None = None
     notes: tuple[str, ...] = ()
     extra: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    title: str = ""
 
     def variables(self, present: Mapping[str, str]) -> dict[str, str]:
         """The environment variables of a process of this side."""

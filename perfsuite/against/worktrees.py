@@ -25,7 +25,7 @@ def commit_of(repository: Repository, revision: str) -> str:
     found = repository.commit_id(revision)
     if found is None:
         raise SideFailed(
-            f"{revision!r} is no commit of this repository: give a branch, a tag or a hash"
+            f"{revision!r} is no commit of this repository: give a branch, a tag or a hash (packages go after --with)"
             + (f". {SHALLOW[0].upper()}{SHALLOW[1:]}" if repository.shallow else "")
         )
     return found

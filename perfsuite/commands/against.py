@@ -1,13 +1,15 @@
-"""Run the perf tests with two sets of packages, and report what got worse.
+"""Run the perf tests on a commit and on the working tree: what got worse.
 
-perfsuite creates two virtual environments, both like the present one except for
-the named packages, and runs the tests in both. The gate's rules compare counts,
-sizes and ratios; pairs of processes in random order compare times. Arguments
-for pytest come last, after `--`.
+perfsuite puts the commit into a git worktree, lays the perf tests of the
+working tree over it, and runs them on both. The gate's rules compare what is
+exact; processes of both sides in random order compare times, of the tests whose
+exact metrics or code changed. Packages can differ too, or alone. Arguments for
+pytest come last, after `--`.
 """
 
 import argparse
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from perfsuite.commands import CommandError
 from perfsuite.commands.working import (
@@ -22,30 +24,44 @@ from perfsuite.commands.working import (
 )
 from perfsuite.report.terminal.output import style
 
-SUMMARY = "run the perf tests with other versions of packages, and report what got worse and where"
+if TYPE_CHECKING:  # it imports numpy: see `run`
+    from perfsuite.against.found import Check
+
+SUMMARY = "run the perf tests on a commit and on the working tree, or with other packages: what got worse, and where"
 
 EXAMPLES = """examples:
-  perfsuite against "jax==0.10.2"
-  perfsuite against "jax==0.10.2" --from "jax==0.10.0" -- -k step
+  perfsuite against
+  perfsuite against v1.2 --time=none -- tests/perf -k step
+  perfsuite against --with "jax==0.10.2"
+  perfsuite against --with jax==0.10.2 --base-with jax==0.10.0 -- -k step
 """
 
-ROUNDS = 10
+ROUNDS = 30
+MINUTES = 10.0
 SECONDS = 0.5
+WINDOW = 5
+"""As `against.runs` has it, which this module does not import before it is needed."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments; pytest gets those after `--`."""
-    spec = 'a package to try, as pip takes it: "jax==0.10.2", or a folder'
-    before = "what to compare with (default: the packages as they are)"
-    rounds = "processes of each side that take the times, 5 and 5 in random order; 0 compares no times"
-    minutes = "about how long these processes may take in all; there are at least ten"
+    revision = "the commit to compare with (default: the merge base with main, or with master or origin's branch)"
+    spec = 'a package as pip takes it: "jax==0.10.2", or a folder'
+    head = (
+        f"packages of the head in the place of the present ones; without REV, the base is the working tree too; {spec}"
+    )
+    times = "which tests are timed: those that changed in what is exact or in what they run, all, or none"
+    rounds = f"most processes of each side that take times, {WINDOW} and {WINDOW} in random order"
+    minutes = f"about how long these processes may take in all (default: {MINUTES:g}); there are at least {2 * WINDOW}"
     seconds = f"most time for one timing in each of these processes (default: {SECONDS:g})"
     keep = "keep the environments in this folder, and reuse those in it"
     add = parser.add_argument
-    add("specs", nargs="+", metavar="SPEC", help=spec)
-    add("--from", dest="before", nargs="+", default=[], metavar="SPEC", help=before)
+    add("revision", nargs="?", metavar="REV", help=revision)
+    add("--with", dest="head", nargs="+", default=[], metavar="SPEC", help=head)
+    add("--base-with", dest="base", nargs="+", default=[], metavar="SPEC", help="the same for the base")
+    add("--time", choices=("changed", "all", "none"), default="changed", help=f"{times} (default: changed)")
+    add("--minutes", type=above_zero, default=MINUTES, metavar="M", help=minutes)
     add("--rounds", type=number_of_rounds, default=ROUNDS, metavar="N", help=f"{rounds} (default: {ROUNDS})")
-    add("--minutes", type=above_zero, metavar="M", help=minutes)
     add("--seconds", type=above_zero, default=SECONDS, metavar="S", help=seconds)
     add("--keep", type=Path, metavar="DIR", help=keep)
     add("--json", type=Path, metavar="FILE", help="also write all results to this file")
@@ -54,39 +70,44 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Create the environments, run the tests, print what changed; returns 1 when something is worse.
+    """Make both sides, run the tests, print what changed; returns 1 when something is worse.
 
     Raises `CommandError` where nothing could be compared.
     """
     # Here, not above: `perfsuite --help` loads every command, and these import numpy.
-    from perfsuite.against.check import CheckFailed, check
-    from perfsuite.against.environments import EnvironmentFailed, check_specs
-    from perfsuite.against.runs import Effort
     from perfsuite.report.terminal.against import check_lines
 
-    effort = Effort(arguments.rounds, arguments.minutes, arguments.seconds)
-    try:
-        check_specs(arguments.specs)
-        check_specs(arguments.before)
-        check_writable(arguments.json)
-        with ended_by_sigterm(), scratch_folder("against") as scratch:
-            found = check(
-                arguments.before,
-                arguments.specs,
-                arguments.pytest_arguments,
-                effort,
-                scratch=Path(scratch),
-                keep=arguments.keep,
-                say=say,
-            )
-    except (EnvironmentFailed, CheckFailed) as error:
-        raise CommandError(str(error)) from None
+    check_writable(arguments.json)
+    found = _checked(arguments)
     print("\n".join(check_lines(found, everything=arguments.all, paint=style())))
     if arguments.json is not None:
         write_json(arguments.json, found.to_dict())
-    if not (found.compared or found.worse):
+    if not (found.compared or found.worse or found.only_new):
         raise CommandError(
-            "no metric was made with both sets of packages, so nothing is compared: see above which tests did not "
-            "pass, and why"
+            "no metric was made on both sides, so nothing is compared: see above which tests did not pass, and why"
         )
     return 1 if found.worse else 0
+
+
+def _checked(arguments: argparse.Namespace) -> "Check":
+    from perfsuite.against.check import CheckFailed, check  # see `run`
+    from perfsuite.against.environments import EnvironmentFailed, check_specs
+    from perfsuite.against.revisions import Folders, both_sides
+    from perfsuite.against.runs import Effort
+    from perfsuite.against.sides import SideFailed
+    from perfsuite.history.git import GitError
+
+    packages = bool(arguments.head or arguments.base)
+    revision = arguments.revision if packages else arguments.revision or ""
+    specs, given = (arguments.base, arguments.head), arguments.pytest_arguments
+    effort = Effort(arguments.rounds, arguments.minutes, arguments.seconds)
+    try:
+        for each in specs:
+            check_specs(each)
+        with ended_by_sigterm(), scratch_folder("against") as name:
+            scratch = Path(name)
+            say("what is to compare: the code and the packages of both sides")
+            with both_sides(revision, specs, given, Folders(scratch, arguments.keep)) as (base, head):
+                return check(base, head, given, effort, timed=arguments.time, scratch=scratch, say=say)
+    except (EnvironmentFailed, CheckFailed, SideFailed, GitError) as error:
+        raise CommandError(str(error)) from None

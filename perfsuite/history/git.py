@@ -23,6 +23,8 @@ SHALLOW = (
 _OF_ANOTHER = ("GIT_DIR", "GIT_WORK_TREE", "GIT_INDEX_FILE", "GIT_COMMON_DIR", "GIT_PREFIX")
 """Variables that a git hook sets: with them git reads, and writes, another repository or index than the folder's."""
 
+_FORMAT = "--format=%H%x00%h%x00%an%x00%aI%x00%s"
+
 
 class GitError(Exception):
     """git cannot answer: the message says what perfsuite asked for, what is wrong and what to do."""
@@ -127,6 +129,10 @@ class Repository:
             at += size + 1
         return found
 
+    def commit(self, id: str) -> Commit:
+        """The commit itself, at no path."""
+        return _commit(self.run("show", "--no-patch", "--encoding=UTF-8", _FORMAT, id, "--").strip("\n"), "")
+
     def after(self, older: str, newer: str = "HEAD") -> list[str]:
         """The hashes of the commits after `older` up to `newer`, along first parents."""
         return self.run("rev-list", "--first-parent", newer, f"^{older}", "--").split()
@@ -138,7 +144,7 @@ class Repository:
     def _commits(self, start: str, path: str) -> list[Commit]:
         """Newest first. `rev-list`, unlike `git log`, ignores the user's settings (`log.follow`, dates)."""
         text = self.run(
-            "rev-list", "--first-parent", "--encoding=UTF-8", "--format=%H%x00%h%x00%an%x00%aI%x00%s", start,
+            "rev-list", "--first-parent", "--encoding=UTF-8", _FORMAT, start,
             "--", f":(top,literal){path}",
         )  # fmt: skip
         return [_commit(line, path) for line in text.split("\n") if "\0" in line]

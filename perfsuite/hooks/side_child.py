@@ -1,7 +1,7 @@
 """Loaded by the pytest of one side, `-p perfsuite.hooks.side_child`: what it does otherwise, and its notes.
 
 A process may only name the files of the perf tests ("collect"). The first process of a side that runs them runs all
-and records their metrics, whatever they are ("metrics"). The many processes after it only time each call for a moment,
+and records what is exact, whatever it is ("metrics"). The many processes after it only time each call for a moment,
 and gate and record nothing ("times"). Both note every stage of every compile.
 """
 
@@ -11,16 +11,28 @@ import json
 import sys
 import threading
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
-from perfsuite.against.notes import NOTES_FILE, OPTION, REQUEST_FILE, Notes, SideRequest, Stage, StageNote, TimeNote
+from perfsuite.against.notes import (
+    NOTES_FILE,
+    OPTION,
+    REQUEST_FILE,
+    Notes,
+    Place,
+    SideRequest,
+    Stage,
+    StageNote,
+    TimeNote,
+)
 from perfsuite.hooks.rerun_child import TURNED_OFF
 from perfsuite.hooks.side_imports import foreign, keep_out
 from perfsuite.measure.io import write_atomically
+from perfsuite.measure.metric import title
 from perfsuite.measure.serialise import made, plain
 from perfsuite.options.values import SAVE_KINDS
 from perfsuite.processes.launch import TASK, Task
@@ -85,7 +97,9 @@ class _StageSeconds:
 
     def __init__(self) -> None:
         self.test = ""
+        self.location: Callable[[FrameType], str] = lambda frame: ""
         self._seconds: defaultdict[tuple[str, str, Stage], list[float]] = defaultdict(list)
+        self._places: dict[tuple[str, str, Stage], str] = {}
         self._lock = threading.Lock()
         self._here = threading.local()
 
@@ -98,8 +112,10 @@ class _StageSeconds:
         now = getattr(self._here, "now", None)
         if now is not None:
             self._here.now = None
+            place = self.location(sys._getframe(1))
             with self._lock:
                 self._seconds[self.test, *now].append(seconds)
+                self._places[self.test, *now] = place
 
     def add_inner_trace(self) -> None:
         """Its time is that of the trace around it."""
@@ -108,7 +124,9 @@ class _StageSeconds:
         """The persistent cache is off."""
 
     def notes(self) -> list[StageNote]:
-        return [StageNote(*key, len(seconds), sum(seconds)) for key, seconds in self._seconds.items()]
+        return [
+            StageNote(*key, len(seconds), sum(seconds), self._places[key]) for key, seconds in self._seconds.items()
+        ]
 
 
 class SideHooks:
@@ -123,11 +141,10 @@ class SideHooks:
     def mode(self, session: "PerfSession") -> "Mode":
         """The mode of the session that is about to start."""
         # Not at the top: pytest loads this module before any conftest, which may set jax up before it is imported.
-        from perfsuite.session.modes import TimingOneSide
-        from perfsuite.session.saving import Saving
+        from perfsuite.session.modes import Exact, TimingOneSide
 
         if self.request.task == "metrics":
-            return Saving(session)
+            return Exact(session)
         return TimingOneSide(session, self._note_time, self.request.seconds or session.options.seconds)
 
     def _note_time(self, test: str, name: str, value: float, unit: str) -> None:
@@ -151,8 +168,10 @@ class SideHooks:
         return result
 
     def _begin(self, perf: "PerfSession", config: pytest.Config) -> None:
-        from perfsuite.measure.compiles.listeners import telling  # not at the top: see `mode`
+        from perfsuite.measure.compiles import callsite  # not at the top: see `mode`
+        from perfsuite.measure.compiles.listeners import telling
 
+        self.stages.location = callsite.location
         self.notes.device = perf.device
         cleanup = contextlib.ExitStack()
         cleanup.enter_context(telling(cast(Any, self.stages)))
@@ -194,6 +213,13 @@ class SideHooks:
             report.nodeid not in self.notes.tests or report.failed
         ):
             self.notes.tests[report.nodeid] = report.outcome, "" if report.passed else _message(_reason(report))
+        if self.request.task == "metrics" and hasattr(report, "perfsuite"):
+            where = report.perfsuite["where"]
+            self.notes.places[report.nodeid] = {
+                name: Place(where.get(name, ""), metric["places"] or {}, _is_sampled(metric), metric.get("fingerprint"))
+                for metric in report.perfsuite["metrics"]
+                for name in [title(metric["name"], metric["target"])]
+            }
         if self.request.task == "times" and hasattr(report, "perfsuite"):
             self.notes.times += [
                 TimeNote(report.nodeid, metric["name"], metric["value"], metric["unit"])
@@ -206,6 +232,12 @@ class SideHooks:
         self.notes.stages = self.stages.notes()
         self.notes.foreign = foreign()
         write_atomically(self.folder / NOTES_FILE, json.dumps(plain(self.notes)))
+
+
+def _is_sampled(metric: dict[str, Any]) -> bool:
+    """Whether a metric is a time, or a ratio of times; of a few pairs a ratio has no interval, and is information."""
+    of_times = metric["unit"] == "x" and (metric["samples"] is not None or metric["interval"] is not None)
+    return metric["kind"] == "time" or (metric["kind"] in ("ratio", "info") and of_times)
 
 
 def _reason(report: pytest.TestReport) -> str:

@@ -1,6 +1,6 @@
 """What a session does with the comparisons of its tests: its mode, which is chosen once, when the session starts.
 
-The modes here gate, measure one test again in a fresh process, or time one side of `perfsuite against`.
+The modes here gate, measure one test again in a fresh process, or run or time one side of `perfsuite against`.
 `session.saving` has the mode of --perf-save, `session.calibrating` that of --perf-calibrate.
 """
 
@@ -32,6 +32,9 @@ MOST_TO_CONFIRM = 2
 
 MOMENT = 0.01
 """Seconds for each metric that a fresh process measures on the way to the comparison that is asked for."""
+
+LOOK = 0.1
+"""Seconds for a comparison of which only the order of magnitude is asked: enough for an interval of short calls."""
 
 
 class SessionMode(Mode):
@@ -114,6 +117,22 @@ class Rerunning(SessionMode):
         comparison = pair.compare(seconds=self._seconds, settled=asked.settled_from_now())
         write_metrics(self.folder, comparison.metrics(pair.name))
         pytest.skip("the comparison was handed over")
+
+
+class Exact(SessionMode):
+    """The first process on one side of `perfsuite against`: what is exact. Of what is sampled it takes one look.
+
+    Nothing is gated.
+    """
+
+    gates = False
+    fingerprints = True
+
+    def seconds(self, asked: float) -> float:
+        return MOMENT
+
+    def compare(self, pair: Pair, limits: Limits) -> Compared:
+        return Compared(pair.compare(seconds=LOOK))
 
 
 class TimingOneSide(SessionMode):

@@ -185,6 +185,7 @@ class Recorder:
             unestimated=tuple(self.unestimated),
             unsaved=dict(self._taken.unsaved),
             notes=self._taken.notes,
+            where={title: recorded.where for title, recorded in self._recorded.items()},
             **facts,
         )
 

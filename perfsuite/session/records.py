@@ -64,6 +64,8 @@ class TestRecord:
     """With --perf-save, why a metric does not become a baseline, by its title."""
     notes: tuple[str, ...] = ()
     """With --perf-save, what else there is to say of the metrics, in lines."""
+    where: dict[str, str] = dataclasses.field(default_factory=dict)
+    """The line of the call that made each metric, by its title."""
 
 
 def trace_record(name: str, folder: Path, trace: Trace) -> TraceRecord:

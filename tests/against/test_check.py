@@ -1,4 +1,4 @@
-"""`perfsuite against` from its command line: two environments, the tests in both, and what is said of them."""
+"""`perfsuite against` from its command line, with other packages: the tests on both sides, and what is said of them."""
 
 import json
 import random
@@ -10,10 +10,8 @@ import pytest
 from support.against import ENVIRONMENT, TEST, FakeTests, command, notes, wheel
 
 from perfsuite.against import check, environments
-from perfsuite.against.changes import rounds_needed
-from perfsuite.against.check import CheckFailed
 from perfsuite.against.environments import VirtualEnvironment
-from perfsuite.against.notes import Notes
+from perfsuite.against.notes import Notes, Place
 from perfsuite.against.runs import FirstRun, Run
 from perfsuite.commands import CommandError
 from perfsuite.gate.baseline import Baselines, Entry
@@ -25,7 +23,7 @@ import jax
 def _step(x):
     return (x @ x).sum()
 """
-OLD = f"{LIBRARY}\ndef step(x):\n    return _step(x)\n\nremoved = 1\n"
+OLD = f"{LIBRARY}\ndef step(x):\n    return _step(x)\n"
 NEW = f"""{LIBRARY}
 @jax.jit
 def _checked(x):
@@ -65,9 +63,6 @@ def test_that_calls_a_warm_function(perf):
     with perf.no_compiles():
         step(x)
 
-def test_that_needs_the_old(perf):
-    perf.record("removed", steplib.removed, unit="things", kind="count")
-
 def test_that_is_no_perf_test():
     raise AssertionError("not run")
 """
@@ -101,7 +96,7 @@ def test_a_planted_upgrade_is_caught_and_what_it_does_not_touch_is_silent(
     scratch.mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(scratch))
     options = ("--rounds=2", "--seconds=0.05", f"--json={found}", "--", "--perf-seconds=0.1", "test_steps.py")
-    assert command("steplib==2.0", "--from", "steplib==1.0", *options) == 1
+    assert command("--with", "steplib==2.0", "--base-with", "steplib==1.0", *options) == 1
     written, said = capsys.readouterr()
     values = json.loads(found.read_text())
     assert values["changed packages"] == ["steplib 1.0 -> 2.0"]
@@ -120,17 +115,10 @@ def test_a_planted_upgrade_is_caught_and_what_it_does_not_touch_is_silent(
              for side in ("candidate", "reference")}  # fmt: skip
     assert sides | {("dispatch", "step to return"), ("device", "step to ready")} <= timed
     assert ("device", "same ratio to ready") in timed
-    (lost,) = values["tests"]
-    assert (lost["test"], lost["before"], lost["after"]) == (
-        "test_steps.py::test_that_needs_the_old",
-        "passed",
-        "failed",
-    )
-    assert "has no attribute 'removed'" in lost["reason"]
-    assert re.search(r"test_that_needs_the_old: passed -> failed", written)
+    assert values["tests"] == []
     assert "2 rounds cannot call a change" in written
     # How many depends on the machine: stages that take long stand alone.
-    assert re.search(r"2 rounds can call no change of \d+ times, however large: take --rounds \d+", said)
+    assert re.search(r"2 rounds can call no change of \d+ times, however large: take more --rounds", said)
     assert list(scratch.iterdir()) == []
     assert not list(pytester.path.glob("baselines*"))
 
@@ -171,9 +159,9 @@ def test_a_test_that_fails_on_one_side_moves_nothing_into_the_others(library, py
     library(OLD, f"{NEW}\nadded = 1\n")
     pytester.makepyfile(test_a=CANNOT_BE_IMPORTED, test_b=FIRST_USES)
     found = tmp_path / "found.json"
-    assert command("steplib==2.0", "--from", "steplib==1.0", "--rounds=0", f"--json={found}") == 1
+    assert command("--with", "steplib==2.0", "--base-with", "steplib==1.0", "--time=none", f"--json={found}") == 1
     values = json.loads(found.read_text())
-    assert {(each["test"], each["before"]) for each in values["tests"]} == {
+    assert {(each["test"], each["base"]) for each in values["tests"]} == {
         ("test_a.py", "not run"),
         ("test_a.py::test_that_is_not_compared", "not run"),
         ("test_b.py::test_of_what_is_new", "failed"),
@@ -184,7 +172,7 @@ def test_a_test_that_fails_on_one_side_moves_nothing_into_the_others(library, py
     assert called["test_b.py::test_that_is_the_same"] == {"no change seen"}
     assert "worse" in called["test_b.py::test_that_changed"]
     assert len(called) == 2
-    assert "metrics: again, with the packages before, without the tests that do not pass" in capsys.readouterr().err
+    assert "what is exact: again, at the base, without the tests that do not pass" in capsys.readouterr().err
 
 
 def recorded(**values):
@@ -201,44 +189,45 @@ def failed(why):
 def fake(monkeypatch, tmp_path):
     """Runs the command on environments and tests that are only made up; returns its exit status."""
 
-    def run(before, after, *arguments, times_of=None):
-        tests = FakeTests({"before": before, "after": after}, times_of)
+    def run(base, head, *arguments, times_of=None):
+        tests = FakeTests({"base": base, "head": head}, times_of)
         monkeypatch.setattr(check, "Tests", lambda *_, **__: tests)
 
         def make(specs, folder):
             return VirtualEnvironment(Path(folder), tuple(specs), {"lib": "2" if "lib==2" in specs else "1"}, ())
 
         monkeypatch.setattr(environments, "make", make)
-        return command("lib==2", *arguments), tests
+        monkeypatch.setattr(environments, "present", lambda: make((), "here"))
+        return command("--with", "lib==2", *arguments), tests
 
     return run
 
 
 def test_the_same_packages_are_noted(fake, capsys):
-    fake(recorded(f=1), recorded(f=1), "--rounds=0", "--from", "lib==2")
-    assert "both environments have the same packages" in capsys.readouterr().out
+    fake(recorded(f=1), recorded(f=1), "--base-with", "lib==2")
+    assert "both sides have the same code and packages" in capsys.readouterr().out
 
 
 class TestExitStatus:
     def test_nothing_worse(self, fake, capsys):
-        status, _ = fake(recorded(f=3), recorded(f=3), "--rounds=0")
+        status, _ = fake(recorded(f=3), recorded(f=3), "--time=none")
         assert status == 0
         assert capsys.readouterr().out.splitlines()[-1] == "nothing is worse"
 
     def test_better_is_not_worse(self, fake):
-        assert fake(recorded(f=3), recorded(f=2), "--rounds=0")[0] == 0
+        assert fake(recorded(f=3), recorded(f=2), "--time=none")[0] == 0
 
     def test_a_count_that_rose(self, fake, capsys):
-        assert fake(recorded(f=3), recorded(f=4), "--rounds=0")[0] == 1
+        assert fake(recorded(f=3), recorded(f=4), "--time=none")[0] == 1
         assert "worse: 1 metric" in capsys.readouterr().out
 
     def test_a_time_that_rose(self, fake):
         def times_of(name):
-            return Run(notes({"f to return": random.uniform(1, 1.1) * (2 if name == "after" else 1)}), 1.0)
+            return Run(notes({"f to return": random.uniform(1, 1.1) * (2 if name == "head" else 1)}), 1.0)
 
         status, tests = fake(recorded(f=3), recorded(f=3), "--rounds=10", times_of=times_of)
         assert status == 1
-        assert tests.ran[3:].count("before") == tests.ran[3:].count("after") == 10
+        assert tests.ran[2:].count("base") == tests.ran[2:].count("head") == 10
 
     def test_a_test_that_died(self, fake, capsys):
         dead = FirstRun(Run(Notes(), 1.0, "pytest ended with status -11; the end of its output: boom"), {})
@@ -247,7 +236,7 @@ class TestExitStatus:
         written = capsys.readouterr().out
         assert "1 test no longer passes" in written
         assert "boom" in written
-        assert tests.ran == ["before", "after"]  # nothing to time
+        assert tests.ran == ["base", "head"]  # nothing to time
 
     def test_one_that_is_ended_leaves_nothing(self, fake, monkeypatch, tmp_path):
         monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
@@ -264,15 +253,15 @@ class TestExitStatus:
         assert signal.getsignal(signal.SIGTERM) is before
 
     def test_no_metric_of_both_is_an_error(self, fake, capsys):
-        for old, new in ((recorded(f=3), recorded(g=3)), (recorded(), recorded()), (failed("boom"), recorded(f=3))):
-            with pytest.raises(CommandError, match="no metric was made with both sets of packages"):
-                fake(old, new, "--rounds=0")
+        for old, new in ((recorded(f=3), recorded(g=3)), (recorded(), recorded()), (failed("boom"), failed("bang"))):
+            with pytest.raises(CommandError, match="no metric was made on both sides"):
+                fake(old, new, "--time=none")
         written = capsys.readouterr().out
-        assert "before: boom" in written
+        assert "base: boom" in written
         assert "nothing is worse" not in written
 
     def test_no_metric_of_both_because_the_new_ones_fail_is_worse(self, fake):
-        assert fake(recorded(f=3), failed("boom"), "--rounds=0")[0] == 1
+        assert fake(recorded(f=3), failed("boom"), "--time=none")[0] == 1
 
     def test_nothing_to_compare_with(self, fake):
         with pytest.raises(CommandError, match="no perf test was found"):
@@ -281,38 +270,62 @@ class TestExitStatus:
             fake(FirstRun(Run(Notes(), 1.0, "killed"), {}), recorded(f=3))
 
 
-class TestWhatIsSaidBeforeTheRounds:
-    def said(self, fake, capsys, rounds):
-        timed = Run(notes({f"f{i} to return": 1.0 for i in range(9)}), 1.0)
-        status, _ = fake(recorded(f=3), recorded(f=3), f"--rounds={rounds}", times_of=lambda name: timed)
-        written = capsys.readouterr()
-        assert status == 0
-        said, _, after = written.err.partition("perfsuite: times: process 1 of")
-        assert after
-        return said.splitlines()[-1]
+class TestWhenTimesEnd:
+    def test_as_soon_as_all_are_decided(self, fake):
+        def times_of(name):
+            return Run(notes({"f to return": 2.0 if name == "head" else 1.0}), 1.0)
 
-    def test_too_few_rounds_call_nothing(self, fake, capsys):
-        said = self.said(fake, capsys, rounds=4)
-        assert said == (
-            "perfsuite: 4 rounds can call no change of 9 times, however large: "
-            f"take --rounds {rounds_needed(9)}, or fewer tests"
-        )
+        _, tests = fake(recorded(f=3), recorded(f=3), "--rounds=30", times_of=times_of)
+        assert len(tests.ran) == 2 + 20
 
-    def test_enough_rounds_call_a_change_of_some_size(self, fake, capsys):
-        said = self.said(fake, capsys, rounds=20)
-        assert re.fullmatch(
-            r"perfsuite: 20 rounds of 9 times call a change of [\d.]+ times the scatter between processes half of the "
-            r"time: \d+% where processes of the same code differ by 5%",
-            said,
-        )
+    def test_at_the_last_round_where_they_are_not(self, fake):
+        def times_of(name):
+            return Run(notes({"f to return": random.uniform(1, 9)}), 1.0)
+
+        _, tests = fake(recorded(f=3), recorded(f=3), "--rounds=15", times_of=times_of)
+        assert len(tests.ran) == 2 + 30
+
+    @pytest.mark.parametrize(("option", "ran"), [("--time=none", 2), ("--rounds=0", 2), ("--time=all", 22)])
+    def test_none_are_taken_where_none_are_asked_for(self, fake, option, ran):
+        _, tests = fake(same(recorded(f=3)), same(recorded(f=3)), "--rounds=10", option)
+        assert len(tests.ran) == ran
+
+    def test_none_are_taken_of_what_runs_what_it_ran(self, fake, capsys):
+        status, tests = fake(same(recorded(f=3)), same(recorded(f=3)))
+        assert (status, len(tests.ran)) == (0, 2)
+        assert "not timed: 1 test with times" in capsys.readouterr().out
 
 
-def test_a_second_check_is_kept_out_of_environments_that_are_being_made(tmp_path, monkeypatch):
-    monkeypatch.setattr(check, "LOCK_SECONDS", 0.01)
-    with check._locked(tmp_path), pytest.raises(CheckFailed, match="another check"), check._locked(tmp_path):
-        pass
-    with check._locked(tmp_path):
-        pass
-    (tmp_path / "file").touch()
-    with pytest.raises(CheckFailed, match="choose another"), check._locked(tmp_path / "file"):
-        pass
+def same(run):
+    """The run, of a test that times a call with a fingerprint."""
+    run.run.notes.places[TEST] = {"f to return": Place(sampled=True, fingerprint={"programs": "1"})}
+    return run
+
+
+@pytest.mark.parametrize(
+    ("rounds", "said"),
+    [
+        (4, "4 rounds can call no change of 9 times, however large: take more --rounds, or fewer tests"),
+        (20, r"20 rounds of 9 times call a change of [\d.]+ times the scatter between processes half of the time: "
+             r"\d+% where processes of the same code differ by 5%"),
+    ],
+)  # fmt: skip
+def test_what_the_rounds_can_tell_is_said_after_the_first_window(fake, capsys, rounds, said):
+    timed = Run(notes({f"f{i} to return": 1.0 for i in range(9)}), 1.0)
+    status, _ = fake(recorded(f=3), recorded(f=3), f"--rounds={rounds}", times_of=lambda name: timed)
+    assert status == 0
+    assert re.search(f"^perfsuite: {said}$", capsys.readouterr().err, re.MULTILINE)
+
+
+class TestNewTests:
+    """A test for what only the head has is listed, and nothing is wrong with it."""
+
+    def test_beside_others(self, fake, capsys):
+        with_new = recorded(f=3)
+        with_new.run.notes.tests["test_b.py::test_new"] = ("passed", "")
+        assert fake(recorded(f=3), with_new, "--time=none")[0] == 0
+        assert "test_b.py::test_new: not run -> passed" in capsys.readouterr().out
+
+    def test_alone(self, fake, capsys):
+        assert fake(failed("AttributeError"), recorded(f=3), "--time=none")[0] == 0
+        assert capsys.readouterr().out.splitlines()[-1] == "all tests are new: nothing to compare"

@@ -8,7 +8,7 @@ import pytest
 from support.against import wheel
 
 from perfsuite.against import environments
-from perfsuite.against.environments import EnvironmentFailed, VirtualEnvironment, check_specs, make
+from perfsuite.against.environments import EnvironmentFailed, VirtualEnvironment, check_specs, locked, make
 
 SITE_PACKAGES = ("lib", f"python{sys.version_info.major}.{sys.version_info.minor}", "site-packages")
 
@@ -190,3 +190,14 @@ def test_a_folder_that_changed_makes_another_environment(tmp_path):
     os.utime(file, (1, os.path.getmtime(project) + 100))
     assert environments._key([str(project)]) != before
     assert environments._key([]) != environments._key(["jax"])
+
+
+def test_another_process_is_kept_out_of_environments_that_are_being_made(tmp_path, monkeypatch):
+    monkeypatch.setattr(environments, "LOCK_SECONDS", 0.01)
+    with locked(tmp_path), pytest.raises(EnvironmentFailed, match="another process"), locked(tmp_path):
+        pass
+    with locked(tmp_path):
+        pass
+    (tmp_path / "file").touch()
+    with pytest.raises(EnvironmentFailed, match="choose another"), locked(tmp_path / "file"):
+        pass

@@ -11,7 +11,7 @@ from support.against import FakeTests
 from perfsuite.against import runs
 from perfsuite.against.environments import VirtualEnvironment
 from perfsuite.against.notes import Notes
-from perfsuite.against.runs import WINDOW, Effort, Tests, sizes
+from perfsuite.against.runs import WINDOW, Effort, Tests, looks, sizes
 from perfsuite.against.sides import Side
 
 
@@ -34,21 +34,21 @@ def test_the_users_own_seconds_hold_for_the_metrics():
 def windows(rounds, minutes=None):
     tests = FakeTests({})
     effort = Effort(rounds, minutes, 1.0)
-    sides = tuple(Side(name, VirtualEnvironment(Path(), (), {}, ()), Path()) for name in ("before", "after"))
+    sides = tuple(Side(name, VirtualEnvironment(Path(), (), {}, ()), Path()) for name in ("base", "head"))
     made = list(runs.windows(tests, sides, effort, limit=1, say=str, order=random.Random(1)))
     return made, tests.ran
 
 
 def test_each_window_has_as_many_of_each_in_an_order_drawn_by_lot():
     made, ran = windows(12)
-    assert [len(window.before) for window in made] == [len(window.after) for window in made] == [4, 4, 4]
+    assert [len(window.base) for window in made] == [len(window.head) for window in made] == [4, 4, 4]
     orders = {tuple(ran[start : start + 8]) for start in (0, 8, 16)}
     assert len(orders) == 3
-    assert all(order.count("before") == 4 for order in orders)
+    assert all(order.count("base") == 4 for order in orders)
 
 
 def test_time_that_is_up_ends_after_a_whole_window():
-    assert [len(window.before) for window in windows(20, minutes=1e-9)[0]] == [5]
+    assert [len(window.base) for window in windows(20, minutes=1e-9)[0]] == [5]
 
 
 def test_a_process_that_cannot_be_started_or_dies_says_so(tmp_path):
@@ -74,3 +74,7 @@ def test_windows_are_as_equal_as_possible(rounds):
     assert sum(made) == rounds
     assert all(size <= WINDOW for size in made)
     assert not made or max(made) - min(made) <= 1
+
+
+def test_there_is_a_look_after_each_window_but_the_first():
+    assert [looks(rounds) for rounds in (0, 2, 5, 10, 30)] == [1, 1, 1, 1, 5]

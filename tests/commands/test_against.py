@@ -1,36 +1,63 @@
 """`perfsuite against`: its command line, and what it refuses before it starts."""
 
 import argparse
+import re
 
 import pytest
 from support.against import command
 
-from perfsuite.commands import CommandError, against
+from perfsuite.against import runs
+from perfsuite.commands import CommandError, against, main
 
 
 def test_what_follows_the_dashes_is_pytests():
     parser = argparse.ArgumentParser()
     commands = parser.add_subparsers()
     against.add_arguments(commands.add_parser("against"))
-    given = ["against", "a==1", "b==2", "--from", "a==0", "--rounds=4", "--", "tests", "-k", "x", "--", "y"]
-    options = parser.parse_args(given)
-    assert (options.specs, options.before, options.rounds) == (["a==1", "b==2"], ["a==0"], 4)
+    given = ["against", "main", "--with", "a==1", "b==2", "--base-with", "a==0", "--rounds=4"]
+    options = parser.parse_args([*given, "--", "tests", "-k", "x", "--", "y"])
+    assert (options.revision, options.head, options.base, options.rounds) == ("main", ["a==1", "b==2"], ["a==0"], 4)
     assert options.pytest_arguments == ["tests", "-k", "x", "--", "y"]
-    assert parser.parse_args(["against", "a==1"]).pytest_arguments == []
+    assert parser.parse_args(["against"]).pytest_arguments == []
 
 
-@pytest.mark.parametrize("bad", ["--rounds=1", "--rounds=-2", "--rounds=x", "--minutes=0", "--seconds=nan"])
+@pytest.mark.parametrize(
+    "bad", ["--rounds=1", "--rounds=-2", "--rounds=x", "--minutes=0", "--seconds=nan", "--time=some"]
+)
 def test_bad_numbers(bad, capsys):
     with pytest.raises(SystemExit):
-        command("a==1", bad)
+        command(bad)
     assert bad.partition("=")[2] in capsys.readouterr().err
 
 
 def test_a_bad_spec_is_an_error_before_anything_is_made():
     with pytest.raises(CommandError, match='"jax=1" names no package'):
-        command("jax=1")
+        command("--with", "jax=1")
 
 
 def test_a_file_that_cannot_be_written_is_an_error_before_minutes_of_work(tmp_path):
     with pytest.raises(CommandError, match=r"--json .*make it first"):
-        command("jax==1", f"--json={tmp_path / 'none' / 'found.json'}")
+        command(f"--json={tmp_path / 'none' / 'found.json'}")
+
+
+def test_the_number_in_the_help_is_the_size_of_a_window():
+    assert against.WINDOW == runs.WINDOW
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "is not in a git repository"),
+        (["v9"], "is not in a git repository"),
+        (["--keep=file", "--with", "pip"], "--keep file: cannot be used .*: choose another"),
+    ],
+)
+def test_what_cannot_be_compared_is_an_error_and_leaves_nothing(arguments, message, tmp_path, monkeypatch, capsys):
+    (tmp_path / "here").mkdir()
+    (tmp_path / "here" / "file").touch()
+    monkeypatch.chdir(tmp_path / "here")
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    assert main(["against", *arguments]) == 2
+    assert re.search(rf"^perfsuite against: .*{message}", capsys.readouterr().err, re.MULTILINE)
+    assert [path.name for path in tmp_path.iterdir()] == ["here"]
+    assert [path.name for path in (tmp_path / "here").iterdir()] == ["file"]

@@ -3,9 +3,13 @@
 import argparse
 import dataclasses
 import zipfile
+from pathlib import Path
 
-from perfsuite.against.notes import Notes, StageNote, TimeNote
+from perfsuite.against.environments import VirtualEnvironment
+from perfsuite.against.found import Check, MetricChange
+from perfsuite.against.notes import Notes, Place, StageNote, TimeNote
 from perfsuite.against.runs import Run
+from perfsuite.against.sides import Side
 from perfsuite.commands import against
 from perfsuite.gate.environment import Environment
 
@@ -21,7 +25,25 @@ def notes(times=None, stages=(), tests=None, uncollected=None):
         stages=[StageNote(TEST, *stage) for stage in stages],
         times=[TimeNote(TEST, name, us, "us") for name, us in (times or {}).items()],
         device="cpu",
+        places={TEST: {"f to return": Place("test_a.py:3", sampled=True)}},
     )
+
+
+def side(name, version=1):
+    """A side with a package `lib` of a version."""
+    environment = VirtualEnvironment(Path(), (f"lib=={version}",), {"lib": str(version), "jax": "1"}, ())
+    return Side(name, environment, Path(), title=f"the code of the {name}")
+
+
+def check(*changes, tests=(), notes=()):
+    """What a check of two versions of `lib` found."""
+    return Check(side("base", 1), side("head", 2), tests, changes, (5, 5), notes, timed=1)
+
+
+def change(where, called, **more):
+    """A change of a time `f` by 12 %."""
+    values = {"metric": "f", "unit": "us", "base": 100.0, "head": 112.0, "ratio": 1.12}
+    return MetricChange(where=where, called=called, test=TEST, **{**values, **more})
 
 
 def wheel(folder, name, version, source, requires=()):
@@ -55,6 +77,7 @@ class FakeTests:
     first: dict
     times_of: object = None
     ran: list = dataclasses.field(default_factory=list)
+    only: frozenset | None = None
 
     def metrics(self, side):
         self.ran.append(side.name)

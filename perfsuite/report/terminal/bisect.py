@@ -110,9 +110,9 @@ def _changes(changes: Sequence[MetricChange]) -> Iterator[str]:
     rows = [
         (
             f"    {clipped(change.metric)}",
-            _amount(change.before),
+            _amount(change.base),
             "->",
-            _amount(change.after),
+            _amount(change.head),
             change.unit,
             change.called,
         )

@@ -1,34 +1,22 @@
 """The terminal's tables of `perfsuite against`."""
 
 import re
-from pathlib import Path
 
-from support.against import TEST
+from support.against import change, check
 
-from perfsuite.against.environments import VirtualEnvironment
-from perfsuite.against.found import Check, MetricChange, TestChange
+from perfsuite.against.found import TestChange
 from perfsuite.gate.verdict import Part
 from perfsuite.measure.metric import Interval
 from perfsuite.report.terminal.against import check_lines
 from perfsuite.report.terminal.output import colored
 
 
-def check(*changes, tests=()):
-    made = [VirtualEnvironment(Path(), (f"lib=={v}",), {"lib": str(v), "jax": "1"}, ()) for v in (1, 2)]
-    return Check(*made, tests, changes, (5, 5), ("the machine was busy",))
-
-
-def change(where, called, **more):
-    values = {"metric": "f", "unit": "us", "before": 100.0, "after": 112.0, "ratio": 1.12}
-    return MetricChange(where=where, called=called, test=TEST, **{**values, **more})
-
-
 def test_what_changed_is_listed_by_where_and_the_rest_is_counted():
     slower = change("dispatch", "worse", interval=Interval(1.08, 1.17), processes=10)
     same = change("dispatch", "no change seen", metric="g", interval=Interval(0.9, 1.2), processes=10)
-    calls = change("host calls", "worse", unit="calls", before=0, after=4, ratio=None, grown=(Part("a", 4),))
-    text = "\n".join(check_lines(check(slower, same, calls)))
-    assert "what differs: lib 1 -> 2" in text
+    calls = change("host calls", "worse", unit="calls", base=0, head=4, ratio=None, grown=(Part("a", 4),))
+    text = "\n".join(check_lines(check(slower, same, calls, notes=("the machine was busy",))))
+    assert "packages that differ: lib 1 -> 2" in text
     assert "note: the machine was busy" in text
     assert "dispatch: 1 worse, 1 no change seen" in text
     assert re.search(r"  f +100 us +112 us +\+12 % \[\+8 %, \+17 %\] +worse", text)
@@ -40,9 +28,9 @@ def test_what_changed_is_listed_by_where_and_the_rest_is_counted():
 
 
 def test_tests_that_no_longer_pass_are_listed_and_counted():
-    lost = TestChange("a", "passed", "not run", "after: ImportError")
+    lost = TestChange("a", "passed", "not run", "head: ImportError")
     text = "\n".join(check_lines(check(tests=(lost,))))
-    assert "  a: passed -> not run\n    after: ImportError" in text
+    assert "  a: passed -> not run\n    head: ImportError" in text
     assert text.endswith("worse: 0 metrics and 1 test no longer passes")
 
 
@@ -50,3 +38,26 @@ def test_colours_only_where_asked_for():
     slower = change("device", "worse")
     assert "\033" not in "".join(check_lines(check(slower)))
     assert "\033[31m" in "".join(check_lines(check(slower), paint=colored))
+
+
+def test_tests_that_only_the_head_passes_are_listed_apart():
+    new = TestChange("a", "failed", "passed", "base: AttributeError")
+    lines = check_lines(check(tests=(new,)))
+    assert "tests that only the head passes, so that there is nothing to compare:" in lines
+    assert "tests that did not pass on both sides:" not in lines
+    assert lines[-1] == "all tests are new: nothing to compare"
+
+
+def test_a_change_for_the_worse_says_where_and_what_else_changed():
+    known = change("device", "worse", processes=10, line="test_a.py:7", changed=("python", "f host calls"))
+    unknown = change("device", "worse", processes=10, metric="g")
+    lost = change("program", "worse", metric="f alias bytes", unit="bytes", base=4.0, head=0.0, ratio=0.0)
+    better = change("device", "better", processes=10, metric="h", line="test_a.py:9", changed=("python",))
+    text = "\n".join(check_lines(check(known, unknown, lost, better)))
+    assert (
+        "changed in this test: the Python code that runs on the host, f host calls\n      measured at test_a.py:7"
+        in text
+    )
+    assert text.count("cause unknown: nothing that is exact changed in this test") == 1
+    assert text.count("lost donation: fewer bytes of donated arguments are reused for outputs") == 1
+    assert "test_a.py:9" not in text
