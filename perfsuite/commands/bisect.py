@@ -72,7 +72,7 @@ def _rounds(text: str) -> int:
 def run(arguments: argparse.Namespace) -> int:
     """Search, and print what was tried and what did it. Raises `CommandError` where nothing can be searched."""
     # Here, not above: `perfsuite --help` loads every command, and these import numpy.
-    from perfsuite.against.environments import EnvironmentFailed
+    from perfsuite.against.environments import EnvironmentFailed, locked
     from perfsuite.against.runs import Effort
     from perfsuite.bisecting.bisection import Request, over_commits, over_packages
     from perfsuite.bisecting.found import BisectFailed
@@ -83,7 +83,7 @@ def run(arguments: argparse.Namespace) -> int:
 
     check_writable(arguments.json)
     try:
-        with ended_by_sigterm(), scratch_folder("bisect") as scratch:
+        with ended_by_sigterm(), scratch_folder("bisect") as scratch, locked(arguments.keep):
             request = Request(
                 reading(arguments.metric),
                 tuple(arguments.pytest_arguments),

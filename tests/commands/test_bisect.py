@@ -40,3 +40,9 @@ def test_bad_numbers(bad, capsys):
     with pytest.raises(SystemExit):
         command(METRIC, bad)
     assert bad.partition("=")[2] in capsys.readouterr().err
+
+
+def test_a_folder_to_keep_things_in_that_is_a_file(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(CommandError, match=r"--keep .*file: cannot be used .*: choose another"):
+        command("--good", "a", "--bad", "b", METRIC, f"--keep={tmp_path / 'file'}")
