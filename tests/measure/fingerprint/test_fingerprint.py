@@ -112,6 +112,17 @@ def test_a_call_that_carries_has_the_same_fingerprint_after_any_number_of_runs()
     assert fingerprint(carrying) == before
 
 
+def test_data_in_a_closure_that_the_call_makes_does_not_count():
+    double = jax.jit(lambda state: state * 2)
+
+    def run(state):
+        new = double(state)
+        assert [new for _ in range(2)]
+        return new
+
+    assert fingerprint(call(run, jnp.ones(4), carry=1)) == fingerprint(call(run, jnp.ones(4), carry=1))
+
+
 def test_an_attribute_of_a_module_is_read(tmp_path, monkeypatch):
     (tmp_path / "settings.py").write_text("ROUNDS = 2\n")
     monkeypatch.syspath_prepend(tmp_path)
