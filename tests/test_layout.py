@@ -33,7 +33,7 @@ _MEASURE = (*_TIMING, *_FINGERPRINT, *_PROGRAM, "measure/profiler")
 _GATE = (*_MEASURE, "gate")
 _SESSION = (*_GATE, "options", "processes", "history", "session")
 _REPORT = (*_SESSION, "against", "bisecting", "report")
-_SHOWN = (*_REPORT, "report/terminal")
+_SHOWN = (*_REPORT, "report/against", "report/terminal")
 
 MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "options": (),
@@ -56,7 +56,8 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "bisecting": (*_GATE, "history", "options", "processes", "against"),
     "instruments": _SESSION,
     "report": _REPORT,
-    "report/terminal": _REPORT,
+    "report/against": _REPORT,
+    "report/terminal": (*_REPORT, "report/against"),
     "commands": _SHOWN,
     "fixture": (*_SESSION, "instruments"),
     "hooks": (*_SHOWN, "instruments", "fixture"),

@@ -8,6 +8,7 @@ pytest come last, after `--`.
 """
 
 import argparse
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,6 +22,7 @@ from perfsuite.commands.working import (
     scratch_folder,
     split_at_dashes,
     write_json,
+    write_text,
 )
 from perfsuite.report.terminal.output import style
 
@@ -65,6 +67,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--seconds", type=above_zero, default=SECONDS, metavar="S", help=seconds)
     add("--keep", type=Path, metavar="DIR", help=keep)
     add("--json", type=Path, metavar="FILE", help="also write all results to this file")
+    add("--markdown", type=Path, metavar="FILE", help="also write a report for a pull request's comment")
+    add("--html", type=Path, metavar="FILE", help="also write a page (needs the extra perfsuite[report])")
     add("--all", action="store_true", help="also list the metrics that did not change")
     split_at_dashes(parser)
 
@@ -75,18 +79,37 @@ def run(arguments: argparse.Namespace) -> int:
     Raises `CommandError` where nothing could be compared.
     """
     # Here, not above: `perfsuite --help` loads every command, and these import numpy.
+    from perfsuite.report.against.markdown import markdown
     from perfsuite.report.terminal.against import check_lines
 
-    check_writable(arguments.json)
+    files = {"--json": arguments.json, "--markdown": arguments.markdown, "--html": arguments.html}
+    for option, path in files.items():
+        check_writable(path, option)
+    pages = _pages(arguments.html)
     found = _checked(arguments)
     print("\n".join(check_lines(found, everything=arguments.all, paint=style())))
     if arguments.json is not None:
         write_json(arguments.json, found.to_dict())
+    if arguments.markdown is not None:
+        write_text("--markdown", arguments.markdown, markdown(found))
+    if arguments.html is not None:
+        write_text("--html", arguments.html, pages(found))
     if not (found.compared or found.worse or found.only_new):
         raise CommandError(
             "no metric was made on both sides, so nothing is compared: see above which tests did not pass, and why"
         )
     return 1 if found.worse else 0
+
+
+def _pages(path: Path | None) -> Callable[["Check"], str]:
+    """What makes the page, where one is asked for; before minutes of work."""
+    if path is None:
+        return lambda found: ""
+    try:
+        from perfsuite.report.against.page import page  # needs the extra `report`
+    except ImportError as error:
+        raise CommandError(f"--html needs {error.name}: pip install 'perfsuite[report]'") from None
+    return page
 
 
 def _checked(arguments: argparse.Namespace) -> "Check":

@@ -43,10 +43,15 @@ def say(text: str) -> None:
 
 def write_json(path: Path, values: Any) -> None:
     """What --json asks for."""
+    write_text("--json", path, json.dumps(values, indent=1))
+
+
+def write_text(option: str, path: Path, text: str) -> None:
+    """What an option asks for."""
     try:
-        write_atomically(path, json.dumps(values, indent=1))
+        write_atomically(path, text)
     except OSError as error:
-        raise CommandError(f"--json {path}: cannot be written ({error.strerror or error})") from None
+        raise CommandError(f"{option} {path}: cannot be written ({error.strerror or error})") from None
 
 
 @contextlib.contextmanager
@@ -66,10 +71,10 @@ def ended_by_sigterm() -> Iterator[None]:
         signal.signal(signal.SIGTERM, before)
 
 
-def check_writable(path: Path | None) -> None:
-    """Whether --json can be written, before minutes of work and not after them."""
+def check_writable(path: Path | None, option: str = "--json") -> None:
+    """Whether a file can be written, before minutes of work and not after them."""
     if path is not None and not (path.parent.is_dir() and os.access(path.parent, os.W_OK)):
-        raise CommandError(f"--json {path}: there is no writable folder {path.parent}: make it first")
+        raise CommandError(f"{option} {path}: there is no writable folder {path.parent}: make it first")
 
 
 def number_of_rounds(text: str) -> int:

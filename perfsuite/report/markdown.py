@@ -62,6 +62,11 @@ def folded(title: str, content: str) -> str:
     return f"<details>\n<summary>{title}</summary>\n\n{content}\n\n</details>"
 
 
+def table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """A table; its cells are Markdown."""
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in [columns, ["---"] * len(columns), *rows])
+
+
 def _summary(report: Report) -> Iterator[str]:
     tests, failures = plural(len(report.tests), "test"), len(report.failures)
     yield f"## perfsuite: {f'{failures} of {tests} failed' if failures else f'{tests}, none failed'}"
@@ -90,7 +95,7 @@ def _changed(report: Report) -> Iterator[str]:
     if rows:
         counts = f"{len(by_verdict['fail'])} worse, {len(by_verdict['improved'])} better"
         yield f"### {counts}{f': {_RECORDS} what is better' if by_verdict['improved'] else ''}"
-        yield _table(("test", "metric", "base", "head", "change"), rows)
+        yield table(("test", "metric", "base", "head", "change"), rows)
 
 
 def _base_and_head(row: Row) -> tuple[str, str, str]:
@@ -175,7 +180,7 @@ def _saved(file: SavedFile) -> Iterator[str]:
     ]
     if rows:
         columns = ("test", "metric", "before", "now", "unit", "which is", "versions")
-        yield folded(plural(len(rows), "change"), _table(columns, rows))
+        yield folded(plural(len(rows), "change"), table(columns, rows))
 
 
 def _skipped(report: Report) -> Iterator[str]:
@@ -195,7 +200,7 @@ def _all_metrics(report: Report) -> Iterator[str]:
         above = test.id
     if rows:
         columns = ("test", "metric", "value", "unit", "limit", "from", "baseline", "change", "verdict")
-        yield folded(f"all {plural(len(rows), 'metric')}", _table(columns, rows))
+        yield folded(f"all {plural(len(rows), 'metric')}", table(columns, rows))
 
 
 def _cells(metric: Row) -> tuple[str, ...]:
@@ -209,10 +214,6 @@ def _cells(metric: Row) -> tuple[str, ...]:
         change(metric.change, 3) if metric.change else "",
         f"**{metric.verdict}**" if metric.verdict == "fail" else metric.verdict,
     )
-
-
-def _table(columns: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
-    return "\n".join(f"| {' | '.join(cells)} |" for cells in [columns, ["---"] * len(columns), *rows])
 
 
 def _clipped(text: str) -> str:

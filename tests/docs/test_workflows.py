@@ -1,5 +1,6 @@
 """The workflows in `.github`: they are read as GitHub reads them, and their commands take options that exist."""
 
+import argparse
 import re
 import shlex
 import tomllib
@@ -8,6 +9,8 @@ from pathlib import Path
 import pytest
 import yaml
 from packaging.requirements import Requirement
+
+from perfsuite.commands import against
 
 ROOT = Path(__file__).parents[2]
 WORKFLOWS = sorted((ROOT / ".github").glob("*/*.yml"))
@@ -40,7 +43,7 @@ def uses(path, action):
 
 
 def test_there_are_the_workflows_that_the_documentation_names():
-    assert {"ci", "perf", "perf-nightly-tpu", "perf-baselines"} <= set(NAMES)
+    assert {"ci", "perf", "perf-against", "perf-nightly-tpu", "perf-baselines"} <= set(NAMES)
 
 
 @pytest.mark.parametrize("path", WORKFLOWS, ids=NAMES)
@@ -127,6 +130,21 @@ def test_baselines_are_recorded_by_a_pull_request():
     (arguments,) = commands(path, "pytest")
     assert "--perf-save" in arguments
     assert ["pr", "create"] in [words[:2] for words in commands(path, "gh")]
+
+
+def test_a_pull_request_is_compared_with_its_base_and_gets_the_table_also_where_something_is_worse():
+    path = ROOT / ".github/examples/perf-against.yml"
+    (given,) = commands(path, "perfsuite")
+    parser = argparse.ArgumentParser()
+    against.add_arguments(parser.add_subparsers().add_parser("against"))
+    options = parser.parse_args(given)
+    assert (options.revision, str(options.markdown)) == ("origin/$BASE", "against.md")
+    (upload,) = uses(path, "actions/upload-artifact")
+    assert upload["with"]["path"] == str(options.html)
+    later = [step for step in steps(path) if "against." in f"{step.get('run')}{step.get('with')}"]
+    assert [step.get("if") for step in later] == [None, *["${{ !cancelled() }}"] * 3]
+    (checkout,) = uses(path, "actions/checkout")
+    assert checkout["with"]["fetch-depth"] == 0
 
 
 def test_the_matrix_of_this_repository_has_every_python_and_every_jax_that_is_promised():

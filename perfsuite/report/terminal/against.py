@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Sequence
 
 from perfsuite.against.found import PLACES, Called, Check, MetricChange
-from perfsuite.report import against_text as text
+from perfsuite.report.against import text
 from perfsuite.report.terminal.output import Paint, Style, by_test, clipped, uncolored
 
 _STYLES: dict[Called, Style] = {

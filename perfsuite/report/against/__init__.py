@@ -1,0 +1,1 @@
+"""The reports of `perfsuite against`: their words, the Markdown and the page."""
