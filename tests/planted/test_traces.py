@@ -173,14 +173,14 @@ def test_where_a_call_sleeps_is_named(run, pytester):
         HEAD,
         "from time import sleep",
         "def slow(x):",
-        "    sleep(3e-3)",
+        "    sleep(30e-3)",
         "    return reference(x)",
         "perf.compare(call(slow, X), call(reference, X), Budget(ratio=1.2))",
     )
     (line,) = (
         number
         for number, text in enumerate((pytester.path / "test_step.py").read_text().splitlines(), 1)
-        if "sleep(3e-3)" in text
+        if "sleep(30e-3)" in text
     )
     said = f"*likely cause: slow sleeps for *% of its time before it returns, at test_step.py:{line}. If it waits *"
     fails(result, said)
