@@ -201,3 +201,40 @@ def test_another_process_is_kept_out_of_environments_that_are_being_made(tmp_pat
     (tmp_path / "file").touch()
     with pytest.raises(EnvironmentFailed, match="choose another"), locked(tmp_path / "file"):
         pass
+
+
+class TestUv:
+    """A program in the place of uv, which is not installed everywhere."""
+
+    @pytest.fixture
+    def uv(self, tmp_path, monkeypatch):
+        def make(script):
+            program = tmp_path / "programs" / "uv"
+            program.parent.mkdir()
+            program.write_text(f"#!/bin/sh\n{script}\n")
+            program.chmod(0o755)
+            monkeypatch.setenv("PATH", os.pathsep.join([str(program.parent), os.environ["PATH"]]))
+            for name in environments._FOR_PIP_ALONE:
+                monkeypatch.delenv(name, raising=False)
+            monkeypatch.setattr(environments, "_take_over", lambda place, linked: [environments._site_packages(place)])
+            return str(program)
+
+        return make
+
+    def test_it_installs_where_it_is_there(self, uv, tmp_path):
+        uv(f'echo "$@" > {tmp_path / "given"}')
+        made = make(["steplib==2.0"], tmp_path / "kept", linked=False)
+        given = (tmp_path / "given").read_text().split()
+        assert given == ["pip", "install", "--no-progress", "--python", str(made.python), "steplib==2.0"]
+
+    def test_its_own_words_are_said_where_it_fails(self, uv, tmp_path):
+        uv("echo no solution found >&2; exit 1")
+        with pytest.raises(EnvironmentFailed, match=r'(?s)uv cannot install "steplib==9".*no solution found'):
+            make(["steplib==9"], tmp_path / "kept", linked=False)
+        assert list((tmp_path / "kept").iterdir()) == []
+
+    def test_not_where_pip_is_told_what_it_does_not_read(self, uv, monkeypatch):
+        program = uv("exit 1")
+        assert environments._uv() == program
+        monkeypatch.setenv("PIP_INDEX_URL", "https://example.org")
+        assert environments._uv() is None
