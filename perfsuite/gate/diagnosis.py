@@ -58,12 +58,12 @@ def likely_cause(
     *,
     programs: tuple[Dispatches, Dispatches] | None = None,
     grown_us: float = 0.0,
-    watched: Callable[[], Asynchrony | None] = lambda: None,
+    watched: Callable[[], tuple[Asynchrony, Asynchrony] | None] = lambda: None,
 ) -> str:
     """Name what makes the candidate slower, the cause that accounts for most first; empty where none is found.
 
     `programs` are those that the candidate and the reference run, `grown_us` is what the candidate's operations take
-    longer on the device. `watched` watches the candidate for a while, to see whether it waits.
+    longer on the device. `watched` watches both for a while, to see whether they wait.
     """
     overhead_us = comparison.overhead_us.value
     found = [_more_host_calls(comparison, candidate, reference)]
@@ -74,12 +74,12 @@ def likely_cause(
         found.append(_Cause(grown_us, "operations on the device take longer"))
     causes = [cause.said for cause in sorted(found, key=lambda cause: -cause.us)]
     # A call that is busy on the host returns late too, and waits for nothing.
+    waiting = ""
     if _return_share(comparison.candidate_us) > WAITS > _return_share(comparison.reference_us):
         waiting = _known_to_wait(comparison, _extra(candidate, reference))
-        if not (waiting or causes):
-            waiting = _seen_to_wait(comparison, watched())
-        causes += [waiting] if waiting else []
-    return "; ".join(causes)
+    if not (waiting or causes):
+        waiting = _seen_to_wait(comparison, watched())
+    return "; ".join([*causes, *filter(None, [waiting])])
 
 
 def _more_host_calls(comparison: Comparison, candidate: HostCalls, reference: HostCalls) -> _Cause:
@@ -173,10 +173,13 @@ def _known_to_wait(comparison: Comparison, extra: Mapping[CallOrigin, int]) -> s
     )
 
 
-def _seen_to_wait(comparison: Comparison, seen: Asynchrony | None) -> str:
+def _seen_to_wait(comparison: Comparison, both: tuple[Asynchrony, Asynchrony] | None) -> str:
     """Most of what waits is C++, which no host call shows; but its thread sleeps."""
-    least_us = EXPLAINING * comparison.overhead_us.value
-    if seen is None or not seen.where or not 0 < least_us <= seen.asleep * seen.to_ready_us:
+    if both is None:
+        return ""
+    seen, reference = both
+    more_us = seen.asleep * seen.to_ready_us - reference.asleep * reference.to_ready_us
+    if not seen.where or not 0 < EXPLAINING * comparison.overhead_us.value <= more_us:
         return ""
     does, advice = "sleeps", f"If it waits for the device there: {READ_LATER[0].lower()}{READ_LATER[1:]}"
     if seen.for_device:

@@ -164,7 +164,7 @@ def _cause(pair: Pair, comparison: Comparison, grown_us: float) -> tuple[str, st
         unknown = f"counting host calls raised {type(error).__name__}: {error}"
     else:
         unknown = unexplained(comparison, candidate, reference)
-    programs, watched = _programs(pair), functools.partial(_watched, pair.candidate)
+    programs, watched = _programs(pair), functools.partial(_watched, pair)
     cause = likely_cause(comparison, candidate, reference, programs=programs, grown_us=grown_us, watched=watched)
     return cause, unknown
 
@@ -176,8 +176,9 @@ def _programs(pair: Pair) -> tuple[Dispatches, Dispatches] | None:
         return None
 
 
-def _watched(candidate: Call) -> Asynchrony | None:
+def _watched(pair: Pair) -> tuple[Asynchrony, Asynchrony] | None:
     try:
-        return asynchrony(candidate, seconds=WATCH_SECONDS)
+        candidate, reference = (asynchrony(side, seconds=WATCH_SECONDS) for side in (pair.candidate, pair.reference))
+        return candidate, reference
     except Exception:  # as above
         return None
