@@ -95,7 +95,7 @@ def test_a_planted_upgrade_is_caught_and_what_it_does_not_touch_is_silent(
     scratch = tmp_path / "temporary"
     scratch.mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(scratch))
-    options = ("--rounds=2", "--seconds=0.05", f"--json={found}", "--", "--perf-seconds=0.1", "test_steps.py")
+    options = ("--time=all", "--rounds=2", "--seconds=0.05", f"--json={found}", "--", "test_steps.py")
     assert command("--with", "steplib==2.0", "--base-with", "steplib==1.0", *options) == 1
     written, said = capsys.readouterr()
     values = json.loads(found.read_text())

@@ -1,5 +1,6 @@
 """The sides of commits: worktrees with the working tree's tests, from which nothing of the user's is imported."""
 
+import functools
 import json
 import os
 import shutil
@@ -10,6 +11,7 @@ import pytest
 from support.git_project import ISOLATED, GitProject
 
 from perfsuite.against import environments, revisions, worktrees
+from perfsuite.against.environments import VirtualEnvironment
 from perfsuite.against.revisions import side_of_commit, side_of_tree
 from perfsuite.against.runs import Tests
 from perfsuite.against.sides import SideFailed, Stand
@@ -79,7 +81,8 @@ def project(tmp_path_factory):
 def here(project, monkeypatch):
     for name, value in ISOLATED.items():
         monkeypatch.setenv(name, value)
-    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(project.root / "src"), os.environ.get("PYTHONPATH", "")]))
+    present = filter(None, [os.environ.get("PYTHONPATH")])  # an empty entry would be the current directory
+    monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(project.root / "src"), *present]))
     monkeypatch.chdir(project.root)
     return project
 
@@ -313,7 +316,8 @@ class TestDependencies:
             made.commit()
             write(made.root, {"pyproject.toml": now})
             tree = Tree(made.root, made.root, (), (made.root / "test_a.py",), made.root)
-            monkeypatch.setattr(environments, "make", lambda specs, folder: tuple(specs))
+            of_specs = functools.partial(VirtualEnvironment, packages={}, contradictions=())
+            monkeypatch.setattr(environments, "make", lambda specs, folder: of_specs(folder, tuple(specs)))
             with side_of_commit(tree, "HEAD", "base", scratch=tmp_path / "s", keep=None, specs=specs) as side:
                 return side
 
@@ -332,7 +336,8 @@ class TestDependencies:
     def test_what_they_do_not_meet_makes_one(self, asking):
         extra = "{dev = ['pytest<1', 'own[more]']}"
         side = asking(self.project("jax<0.2", "never-installed", optional_dependencies=extra))
-        assert side.environment == ("jax<0.2", "never-installed", "pytest<1")
+        assert side.environment.specs == ("jax<0.2", "never-installed", "pytest<1")
+        assert side.title.endswith(", jax<0.2 never-installed pytest<1")
 
     def test_what_both_ask_for_is_left_as_it_is(self, asking):
         text = self.project("jax < 0.2")
@@ -340,7 +345,7 @@ class TestDependencies:
 
     def test_packages_that_are_named_come_in_the_place_of_what_it_asks_for(self, asking):
         side = asking(self.project("jax<0.2", "never-installed"), specs=("jax==0.3",))
-        assert side.environment == ("never-installed", "jax==0.3")
+        assert side.environment.specs == ("never-installed", "jax==0.3")
 
     def test_another_python_is_refused(self, asking):
         with pytest.raises(SideFailed, match=r"asks for Python <3, and this is 3.*run perfsuite with a Python"):
