@@ -11,6 +11,7 @@ from perfsuite.gate.diagnosis import likely_cause, unexplained
 from perfsuite.gate.limits import FIELDS
 from perfsuite.gate.verdict import Gate, Verdict, judge_budget
 from perfsuite.instruments.base import NO_BUDGET, Instrument, declare
+from perfsuite.measure import peers
 from perfsuite.measure.call import Call, checked
 from perfsuite.measure.compiles.compiles import tracing_allowed
 from perfsuite.measure.estimate import Estimate
@@ -177,6 +178,8 @@ def _programs(pair: Pair) -> tuple[Dispatches, Dispatches] | None:
 
 
 def _watched(pair: Pair) -> tuple[Asynchrony, Asynchrony] | None:
+    if not peers.alone():  # each process would run the calls as often as its own clock allows
+        return None
     try:
         candidate, reference = (asynchrony(side, seconds=WATCH_SECONDS) for side in (pair.candidate, pair.reference))
         return candidate, reference

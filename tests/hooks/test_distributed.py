@@ -42,6 +42,7 @@ def session_with(**options):
         "seconds": 5.0,
         "targets": (),
         "traces": None,
+        "changed": False,
     }
     return SimpleNamespace(options=SimpleNamespace(**{**given, **options}), environment=HERE)
 

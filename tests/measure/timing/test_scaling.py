@@ -133,7 +133,7 @@ def test_the_interval_of_the_slope_covers_it_as_often_as_it_says(monkeypatch):
 @pytest.mark.parametrize("per_unit", [0.003, 0.01, 0.017])
 def test_the_interval_of_the_slope_holds_what_the_tick_of_the_clock_hides(monkeypatch, per_unit):
     device = FakeDevice(tick_ns=100).install(monkeypatch, resolution_ns=100)
-    fitted = fit_scaling(lambda size: (call(device.run, 1e3 * (50 + per_unit * size)), size), [1, 2, 4], seconds=0.05)
+    fitted = fit_scaling(lambda size: (call(device.run, 1e3 * (50 + per_unit * size)), size), [1, 2, 4], seconds=0.5)
     assert fitted.per_unit.interval.low <= per_unit <= fitted.per_unit.interval.high
     assert fitted.per_unit.interval.half_width <= 0.1, "the slope of one tick in a step of one size"
 
