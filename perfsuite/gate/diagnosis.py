@@ -41,6 +41,23 @@ EXPLAINING = 0.5
 READ_LATER = "Return the array, and read it some steps later"
 
 
+class Grown(NamedTuple):
+    """What a traced run of the candidate takes longer than one of the reference, in microseconds: the operations on the
+    device, and the run as a whole.
+    """
+
+    operations_us: float
+    run_us: float
+
+    def explains(self, overhead_us: float) -> bool:
+        """Whether the operations account for an overhead that was sampled at another time, under another load."""
+        least_us = max(NOTICEABLE * overhead_us, EXPLAINING * min(overhead_us, max(self.run_us, 0.0)))
+        return self.operations_us >= least_us
+
+
+NOTHING_GREW = Grown(0.0, 0.0)
+
+
 class _Cause(NamedTuple):
     """What makes a candidate slower, in words, and the microseconds that it accounts for."""
 
@@ -57,21 +74,21 @@ def likely_cause(
     reference: HostCalls,
     *,
     programs: tuple[Dispatches, Dispatches] | None = None,
-    grown_us: float = 0.0,
+    grown: Grown = NOTHING_GREW,
     watched: Callable[[], tuple[Asynchrony, Asynchrony] | None] = lambda: None,
 ) -> str:
     """Name what makes the candidate slower, the cause that accounts for most first; empty where none is found.
 
-    `programs` are those that the candidate and the reference run, `grown_us` is what the candidate's operations take
-    longer on the device. `watched` watches both for a while, to see whether they wait.
+    `programs` are those that the candidate and the reference run, `grown` is what traces of both say. `watched` watches
+    both for a while, to see whether they wait.
     """
     overhead_us = comparison.overhead_us.value
     found = [_more_host_calls(comparison, candidate, reference)]
     if programs is not None:
         found.append(_more_programs(comparison, *programs))
     found = [cause for cause in found if cause.us and cause.us >= NOTICEABLE * overhead_us]
-    if grown_us >= EXPLAINING * overhead_us > 0:
-        found.append(_Cause(grown_us, "operations on the device take longer"))
+    if overhead_us > 0 and grown.explains(overhead_us):
+        found.append(_Cause(grown.operations_us, "operations on the device take longer"))
     causes = [cause.said for cause in sorted(found, key=lambda cause: -cause.us)]
     # A call that is busy on the host returns late too, and waits for nothing.
     waiting = ""

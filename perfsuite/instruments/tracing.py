@@ -8,6 +8,7 @@ import contextlib
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+from perfsuite.gate.diagnosis import Grown
 from perfsuite.measure.call import Call
 from perfsuite.measure.profiler.trace_growth import growth_us, where_time_went
 from perfsuite.measure.profiler.trace_recording import Traced, affordable_runs, profiles, trace_block, trace_call
@@ -75,21 +76,21 @@ class Tracing:
             yield traced
         self._record(name, folder, traced.trace)
 
-    def compared(self, candidate: Call, reference: Call, us: float) -> tuple[str, float]:
-        """What takes longer in a call than in its reference, and by how many microseconds a run its operations do.
+    def compared(self, candidate: Call, reference: Call, us: float) -> tuple[str, Grown]:
+        """What takes longer in a call than in its reference, in words and in numbers.
 
         A run of the longer call takes about `us`.
         """
-        grown_us = 0.0
+        grown = Grown(0.0, 0.0)
 
         def words() -> str:
-            nonlocal grown_us
+            nonlocal grown
             now, before = profiles(candidate, reference, us=us)
-            grown_us = growth_us(before, now)
+            grown = Grown(growth_us(before, now), now.run_us - before.run_us)
             return where_time_went(before, now, f"{reference.label} -> {candidate.label}")
 
         said = _unless_it_fails(words)
-        return said, grown_us
+        return said, grown
 
     def longest(self, call: Call, us: float) -> str:
         """What a call spends its time on."""

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from perfsuite.gate.advice import advice_on, waits
-from perfsuite.gate.diagnosis import busiest, likely_cause, unexplained
+from perfsuite.gate.diagnosis import Grown, busiest, likely_cause, unexplained
 from perfsuite.measure.estimate import Estimate
 from perfsuite.measure.metric import Interval
 from perfsuite.measure.runtime.dispatches import Dispatch, Dispatches
@@ -105,15 +105,26 @@ def test_a_candidate_that_is_busy_on_the_host_until_the_device_is_done_is_not_sa
     for said in (
         likely_cause(slow, calls(f=2000), calls(f=10), watched=looked),
         likely_cause(slow, calls(f=9), calls(f=9), programs=(programs(1, add=51), programs(1)), watched=looked),
-        likely_cause(slow, calls(f=9), calls(f=9), grown_us=300.0, watched=looked),
+        likely_cause(slow, calls(f=9), calls(f=9), grown=Grown(300.0, 500.0), watched=looked),
     ):
         assert said
         assert "wait" not in said
 
 
-@pytest.mark.parametrize(("grown_us", "named"), [(249.0, False), (251.0, True)])
-def test_operations_on_the_device_are_the_cause_where_they_account_for_half_of_the_overhead(grown_us, named):
-    said = likely_cause(slower_by(500.0), calls(f=9), calls(f=9), grown_us=grown_us)
+@pytest.mark.parametrize(
+    ("grown", "named"),
+    [
+        (Grown(249.0, 500.0), False),
+        (Grown(251.0, 500.0), True),
+        (Grown(251.0, 9000.0), True),  # sampled on a quieter machine than traced
+        (Grown(190.0, 200.0), True),  # and on a busier one
+        (Grown(90.0, 200.0), False),
+        (Grown(49.0, 50.0), False),  # of what the samples saw, the trace has next to nothing
+        (Grown(-5.0, -9.0), False),
+    ],
+)
+def test_operations_on_the_device_are_the_cause_where_they_account_for_half_of_the_overhead(grown, named):
+    said = likely_cause(slower_by(500.0), calls(f=9), calls(f=9), grown=grown)
     assert said == ("operations on the device take longer" if named else "")
 
 
@@ -186,7 +197,7 @@ def test_what_accounts_for_more_is_named_first_however_large_the_overhead_is(ove
 
 def test_all_causes_are_named_what_accounts_for_most_first():
     both = programs(9), programs(1)
-    cause = likely_cause(slower_by(100.0), calls(f=210), calls(f=10), programs=both, grown_us=60.0)
+    cause = likely_cause(slower_by(100.0), calls(f=210), calls(f=10), programs=both, grown=Grown(60.0, 100.0))
     assert [said.partition(":")[0] for said in cause.split("; ")] == [
         "operations on the device take longer",
         "more programs",

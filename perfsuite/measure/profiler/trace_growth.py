@@ -45,6 +45,11 @@ class Profile:
     idle_share: float
     operations: tuple[TimeSpent, ...]
 
+    @property
+    def run_us(self) -> float:
+        """From the beginning of a run to the end of its last operation, about."""
+        return self.device_us / (1 - self.idle_share) if self.idle_share < 1 else self.host_us
+
 
 def profile_of(*traces: Trace) -> Profile:
     """One profile of several traces of the same call."""
