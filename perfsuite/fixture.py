@@ -1,16 +1,16 @@
 """The `perf` fixture: one object a test, which measures, checks budgets at once, and baselines when the test ends."""
 
-from perfsuite.instruments.compare import CompareInstrument
-from perfsuite.instruments.compiles import CompilesInstrument
+from perfsuite.instruments.compiling.compiles import CompilesInstrument
 from perfsuite.instruments.dispatches import DispatchesInstrument
 from perfsuite.instruments.host_calls import HostCallsInstrument
 from perfsuite.instruments.memory import MemoryInstrument
 from perfsuite.instruments.program import ProgramInstrument
-from perfsuite.instruments.scaling import ScalingInstrument
-from perfsuite.instruments.time import TimeInstrument
+from perfsuite.instruments.timing.compare import CompareInstrument
+from perfsuite.instruments.timing.scaling import ScalingInstrument
+from perfsuite.instruments.timing.time import TimeInstrument
+from perfsuite.instruments.timing.waits import WaitsInstrument
 from perfsuite.instruments.trace import TraceInstrument
 from perfsuite.instruments.transfers import TransfersInstrument
-from perfsuite.instruments.waits import WaitsInstrument
 from perfsuite.measure.metric import Better, Interval, Kind, Metric
 
 

@@ -32,6 +32,7 @@ _PROGRAM = (*_COMPAT, "measure/hlo", "measure/targets", "measure/program")
 _MEASURE = (*_TIMING, *_FINGERPRINT, *_PROGRAM, "measure/profiler")
 _GATE = (*_MEASURE, "gate")
 _SESSION = (*_GATE, "options", "processes", "history", "session")
+_INSTRUMENTS = ("instruments", "instruments/timing", "instruments/compiling")
 _REPORT = (*_SESSION, "against", "bisecting", "report")
 _SHOWN = (*_REPORT, "report/against", "report/terminal")
 
@@ -55,12 +56,14 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "against": (*_GATE, "options", "processes", "history"),
     "bisecting": (*_GATE, "history", "options", "processes", "against"),
     "instruments": _SESSION,
+    "instruments/timing": (*_SESSION, "instruments"),
+    "instruments/compiling": (*_SESSION, "instruments"),
     "report": _REPORT,
     "report/against": _REPORT,
     "report/terminal": (*_REPORT, "report/against"),
     "commands": _SHOWN,
-    "fixture": (*_SESSION, "instruments"),
-    "hooks": (*_SHOWN, "instruments", "fixture"),
+    "fixture": (*_SESSION, *_INSTRUMENTS),
+    "hooks": (*_SHOWN, *_INSTRUMENTS, "fixture"),
     "plugin": ("options", "processes", "measure/compat", "measure/compiles", "fixture", "hooks"),
     "__init__": ("measure", "gate", "fixture"),
     "__main__": ("commands",),

@@ -1,0 +1,1 @@
+"""The instruments of what comes before a call runs: tracing, lowering, compiling, and the cache of programs."""
