@@ -15,21 +15,13 @@ import numpy as np
 from perfsuite.measure.call import Call
 from perfsuite.measure.compiles import causes, compiles
 from perfsuite.measure.compiles.warmup import borrowed, warm
+from perfsuite.measure.fingerprint.parts import PARTS
 from perfsuite.measure.fingerprint.programs import programs_of
 from perfsuite.measure.fingerprint.python import profiled, text_of
 from perfsuite.measure.fingerprint.values import Describer, Unknown
 
 Fingerprint = Mapping[str, str]
 """A short hash of each of `PARTS`."""
-
-PARTS = {
-    "around": "the versions, the device or JAX's options",
-    "inputs": "the arguments",
-    "programs": "the compiled programs",
-    "host calls": "the host calls",
-    "python": "the Python code",
-}
-"""The parts, and what a message calls them, the one first that explains the others."""
 
 RUNS = 4
 """A call has a fingerprint where two runs in a row are the same; so many are looked at."""

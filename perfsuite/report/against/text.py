@@ -5,20 +5,12 @@ from collections.abc import Iterator, Sequence
 
 from perfsuite.against.changes import smallest_seen
 from perfsuite.against.found import ERROR, Called, Check, MetricChange
+from perfsuite.measure.fingerprint.parts import PARTS
 from perfsuite.measure.words import number, percent, plural
 from perfsuite.report.text import growth
 
 QUIET: tuple[Called, ...] = ("no change seen", "undecided")
 """These are counted, and listed only on request."""
-
-_PARTS = {
-    "around": "the versions, the device or JAX's options",
-    "inputs": "the arguments of the call",
-    "programs": "the compiled programs",
-    "host calls": "the host calls",
-    "python": "the Python code that runs on the host",
-}
-"""Parts of a call's fingerprint."""
 
 
 def value(amount: float | None, unit: str) -> str:
@@ -48,7 +40,7 @@ def why(change: MetricChange) -> list[str]:
         if change.metric.partition(" @ ")[0].endswith(" alias bytes"):
             lines.append("lost donation: fewer bytes of donated arguments are reused for outputs")
         if change.changed:
-            lines.append(f"changed in this test: {', '.join(_PARTS.get(each, each) for each in change.changed)}")
+            lines.append(f"changed in this test: {', '.join(PARTS.get(each, each) for each in change.changed)}")
         elif change.processes > 1 and change.unit != "s":
             lines.append("cause unknown: nothing that is exact changed in this test")
         if change.line:

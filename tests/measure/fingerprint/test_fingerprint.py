@@ -14,7 +14,8 @@ from support import fingerprinted
 from support.fingerprinted import SOURCE, fingerprint_of, module_of
 
 from perfsuite import MeasurementError, call
-from perfsuite.measure.fingerprint.fingerprint import PARTS, differing, fingerprint, together
+from perfsuite.measure.fingerprint.fingerprint import differing, fingerprint, together
+from perfsuite.measure.fingerprint.parts import PARTS
 from perfsuite.measure.fingerprint.values import Unknown
 
 CHANGED = {

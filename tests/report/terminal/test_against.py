@@ -55,7 +55,7 @@ def test_a_change_for_the_worse_says_where_and_what_else_changed():
     better = change("device", "better", processes=10, metric="h", line="test_a.py:9", changed=("python",))
     text = "\n".join(check_lines(check(known, unknown, lost, better)))
     assert (
-        "changed in this test: the Python code that runs on the host, f host calls\n      measured at test_a.py:7"
+        "changed in this test: the Python code, f host calls\n      measured at test_a.py:7"
         in text
     )
     assert text.count("cause unknown: nothing that is exact changed in this test") == 1
