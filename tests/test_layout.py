@@ -26,7 +26,8 @@ MOST_LINES = 350
 
 _COMPAT = ("measure", "measure/compat")
 _COMPILES = (*_COMPAT, "measure/compiles")
-_TIMING = (*_COMPILES, "measure/stats", "measure/runtime", "measure/timing")
+_FIRST_CALL = (*_COMPILES, "measure/program", "measure/first_call")
+_TIMING = (*_COMPILES, *_FIRST_CALL, "measure/stats", "measure/runtime", "measure/timing")
 _FINGERPRINT = (*_COMPILES, "measure/fingerprint")
 _PROGRAM = (*_COMPAT, "measure/hlo", "measure/targets", "measure/program")
 _MEASURE = (*_TIMING, *_FINGERPRINT, *_PROGRAM, "measure/profiler")
@@ -43,6 +44,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "measure/stats": ("measure",),
     "measure/compiles": _COMPAT,
     "measure/runtime": _COMPILES,
+    "measure/first_call": _FIRST_CALL,
     "measure/timing": _TIMING,
     "measure/fingerprint": _FINGERPRINT,
     "measure/profiler": _TIMING,

@@ -32,7 +32,12 @@ PRECISION = 0.02
 """A time whose ratio is known to so much, either way, needs no more processes."""
 
 _STAGE_UNITS: dict[Stage, str] = {"trace": "traces", "lower": "lowerings", "compile": "compiles"}
-_OF_STAGES: dict[str, Where] = {unit: stage for stage, unit in _STAGE_UNITS.items()}
+_OF_STAGES: dict[str, Where] = {
+    **{unit: stage for stage, unit in _STAGE_UNITS.items()},
+    "calls to trace": "trace",
+    "equations": "trace",
+    "calls to lower": "lower",
+}
 _HOST_UNITS = (HOST_CALLS_UNIT, "misses")
 _CALLED: dict[str, Called] = {
     "fail": "worse",

@@ -30,6 +30,14 @@ class Budget:
     | `leaked_arrays` | live arrays that a step adds and nothing frees | `perf.memory` |
     | `leaked_bytes` | device bytes that a step adds and nothing frees | `perf.memory` |
     | `host_growth_bytes` | growth of the process's resident memory a step, bytes | `perf.memory` |
+    | `trace_calls` | Python and C calls while JAX traces a call | `perf.first_call` |
+    | `lowering_calls` | Python and C calls while JAX lowers a call | `perf.first_call` |
+    | `traces` | functions that JAX traces for a call | `perf.first_call` |
+    | `equations` | equations of the jaxprs of a call's programs | `perf.first_call` |
+    | `stablehlo_bytes` | what the compiler gets for a call, without constants, bytes | `perf.first_call` |
+    | `constants` | arrays that a call's programs contain | `perf.first_call` |
+    | `constant_bytes` | the size of these arrays, bytes | `perf.first_call` |
+    | `exponent` | the power of the size with which a count grows | `perf.scaling` |
     | `undonated` | arrays of the carried state that a step keeps in memory twice | `perf.donation` |
 
     Raises `TypeError` or `ValueError` for a limit that is no finite number. An instrument that does not check
@@ -52,6 +60,14 @@ class Budget:
     leaked_bytes: int | None = None
     host_growth_bytes: float | None = None
     undonated: int | None = None
+    trace_calls: int | None = None
+    lowering_calls: int | None = None
+    traces: int | None = None
+    equations: int | None = None
+    stablehlo_bytes: int | None = None
+    constants: int | None = None
+    constant_bytes: int | None = None
+    exponent: float | None = None
 
     def __post_init__(self):
         for name, limit in self.limits().items():

@@ -7,11 +7,14 @@ from typing import NamedTuple
 import numpy as np
 
 from perfsuite.gate.advice import advice_on, waits
+from perfsuite.measure.first_call.first_call import FirstCall
+from perfsuite.measure.first_call.metrics import parts_of
 from perfsuite.measure.runtime.dispatches import MOVE_IN, Dispatches
 from perfsuite.measure.runtime.hostcalls import HostCalls
 from perfsuite.measure.runtime.origins import CallOrigin
 from perfsuite.measure.timing.asynchrony import Asynchrony
 from perfsuite.measure.timing.comparison import Comparison
+from perfsuite.measure.timing.scaling import Scaling
 from perfsuite.measure.words import plural
 
 WAITS = 0.8
@@ -39,6 +42,11 @@ EXPLAINING = 0.5
 """What happens on the device, or while the thread sleeps, is named as the cause when it accounts for this share."""
 
 READ_LATER = "Return the array, and read it some steps later"
+
+PASS_IT = "an array that a function closes over becomes a part of its program: pass it as an argument"
+
+_LIKE_EQUATIONS = ("lowering_calls", "stablehlo_bytes")
+"""Metrics of a first call that follow its equations, for JAX lowers one after the other."""
 
 
 class Grown(NamedTuple):
@@ -152,6 +160,40 @@ def busiest(counted: HostCalls) -> str:
         return "busiest: " + ", ".join(f"{name} ({calls})" for name, calls in list(counted.by_function.items())[:NAMED])
     named = _telling(counted.by_origin)
     return f"busiest: {', '.join(f'{origin} ({calls})' for origin, calls in named.items())}{_advised(named)}"
+
+
+def costliest(counted: FirstCall, field: str) -> str:
+    """What makes most of a metric of a first call that is too high, and what to do about it."""
+    parts = parts_of(counted, "equations" if field in _LIKE_EQUATIONS else field)
+    unit = {"lowering_calls": " equations", "stablehlo_bytes": " equations", "constant_bytes": " bytes"}.get(field, "")
+    named = []
+    for part, amount in list(parts.amounts.items())[:NAMED]:
+        place = f" at {parts.places[part]}" if part in parts.places else ""
+        named.append(f"{part} ({amount:,}{unit}){place}")
+    return f"most of it: {', '.join(named)}" + (f"\n  {advice}" if (advice := to_do(field)) else "")
+
+
+LINEAR = 1.05
+"""A count that grows with a higher power of the size is said to."""
+
+
+def growing(scaling: Scaling) -> str:
+    """How a count grows with the size, and where most of it is; empty where it grows as the size does."""
+    if scaling.largest is None or scaling.exponent is None or scaling.exponent <= LINEAR:
+        return ""
+    pairs = sorted(zip(scaling.units.tolist(), scaling.values.tolist(), strict=True))
+    values = ", ".join(f"{value:,.0f} at {units:g}" for units, value in pairs)
+    said = f"it grows with the power {scaling.exponent:.3g} of the size ({values})"
+    if scaling.largest.detail:
+        part, amount = next(iter(scaling.largest.detail.items()))
+        place = (scaling.largest.places or {}).get(part)
+        said += f"; most of it: {part} ({amount:,})" + (f" at {place}" if place else "")
+    return said
+
+
+def to_do(field: str) -> str:
+    """What to do about a metric of a first call that is too high; empty where that depends on the code."""
+    return PASS_IT if field in ("constants", "constant_bytes") else ""
 
 
 def _extra(candidate: HostCalls, reference: HostCalls) -> dict[CallOrigin, int]:

@@ -98,16 +98,15 @@ def distribution_of(title: str, comparison: Comparison) -> Distribution:
 
 def line_of(title: str, scaling: Scaling) -> FittedLine:
     """The line behind the metric `title`."""
-    exact = scaling.metric == "host_calls"
     return FittedLine(
         title,
         scaling.label,
         scaling.what,
-        "calls" if exact else "us",
+        "us" if scaling.largest is None else scaling.largest.unit,
         tuple(_rounded(unit) for unit in scaling.units),
         tuple(_rounded(value) for value in scaling.values),
         float(scaling.per_unit.value),
-        None if exact else scaling.per_unit.interval,
+        scaling.per_unit.interval if scaling.largest is None else None,
         float(scaling.intercept),
         float(scaling.r_squared),
         int(scaling.rounds),

@@ -1,6 +1,7 @@
 """`perf.scaling`: how a metric grows with the size of a call."""
 
 import contextvars
+import dataclasses
 import functools
 import math
 from collections.abc import Callable, Sequence
@@ -8,6 +9,8 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from perfsuite.gate.budget import Budget
+from perfsuite.gate.diagnosis import growing
+from perfsuite.gate.verdict import NO_EVIDENCE, Evidence
 from perfsuite.instruments.base import NO_BUDGET, Declaration, Instrument, declare
 from perfsuite.measure.call import Call
 from perfsuite.measure.estimate import Estimate
@@ -17,9 +20,10 @@ from perfsuite.measure.timing.scaling import MakeCall, Scaled, Scaling, calls_of
 from perfsuite.session.plots import line_of
 from perfsuite.session.unchanged import Look, Timed, look
 
-SCALING = declare("perf.scaling", budget=("us_per_leaf",), needs=("quiet", "alone"))
-OF_COUNTS = Declaration('perf.scaling(metric="host_calls")')
-"""Counts need neither a quiet machine nor a process alone, and no budget limits them."""
+SCALING = declare("perf.scaling", budget=("us_per_leaf", "exponent"), needs=("quiet", "alone"))
+OF_TIMES = Declaration("perf.scaling of a time", budget=("us_per_leaf",), needs=SCALING.needs)
+OF_COUNTS = Declaration("perf.scaling of a count", budget=("exponent",))
+"""Counts need neither a quiet machine nor a process alone."""
 
 
 class ScalingInstrument(Instrument):
@@ -36,32 +40,45 @@ class ScalingInstrument(Instrument):
         """Fit a metric against size: `.per_unit`, `.intercept`, `.r_squared`.
 
         `make_call(size)` returns `(call, units)`, for example the call of a model with `size` layers and its number of
-        leaves. `metric` is "return" or "ready" (microseconds) or "host_calls". `Budget(us_per_leaf=)` limits the slope
-        of the first two.
+        leaves. `metric` is "return" or "ready" (microseconds), "host_calls", or a count of `perf.first_call` by the
+        name of its budget, such as "trace_calls". `Budget(us_per_leaf=)` limits the slope of the first two,
+        `Budget(exponent=)` the power with which the others grow; that takes three sizes.
         """
         __tracebackhide__ = True
-        limits = self._begin(OF_COUNTS if metric == "host_calls" else SCALING, budget)
+        is_time = metric in ("return", "ready")
+        limits = self._begin(OF_TIMES if is_time else OF_COUNTS, budget)
         calls, units = calls_of(make_call, sizes)
         fit = functools.partial(fit_calls, calls, units, metric=metric, seconds=self._seconds)
         what = what_of(metric)
         measured = self._recorder.measured("scaling", calls[0].label, f" {what} per unit", name=name)
         seen = Look()
-        if metric != "host_calls":
+        if is_time:
             seen = look(self._session, self._item.nodeid, measured, _timed(calls, units, what, limits))
         if seen.recorded:
             return self._recorded_scaling(calls[0].label, metric, list(seen.recorded.values()), limits, tolerance, fit)
         scaling = fit()
         metrics = measured.metrics(scaling.metrics(measured.name))
         metrics[:1] = seen.of(metrics[:1])
+        evidence = NO_EVIDENCE if is_time else Evidence(cause=growing(scaling))
         for each in metrics:
-            self._recorder.add(each, tolerance)
+            self._recorder.add(each, tolerance, evidence if each is metrics[-1] else NO_EVIDENCE)
         if self._session.options.report is not None:
             self._recorder.lines.append(line_of(metrics[0].title, scaling))
         self._tracing.keep_made_trace(make_call, max(sizes), measured.name)
         if "us_per_leaf" in limits:
             cause = f"R^2 of the line is {scaling.r_squared:.3f} over {len(scaling.units)} sizes"
             self._recorder.check_budget(metrics[0], limits["us_per_leaf"], lambda: cause)
+        if "exponent" in limits:
+            self._check_exponent(scaling, metrics, limits["exponent"])
         return scaling
+
+    def _check_exponent(self, scaling: Scaling, metrics: Sequence[Metric], limit: float) -> None:
+        __tracebackhide__ = True
+        if scaling.exponent is None:
+            raise ValueError(f"Budget(exponent=) needs three different sizes above 0, got {scaling.units.tolist()}")
+        exponent = next(each for each in metrics if each.name.endswith(" exponent"))
+        exact = dataclasses.replace(exponent, kind="size")
+        self._recorder.check_budget(exact, limit, lambda: growing(scaling))
 
     def _recorded_scaling(
         self,

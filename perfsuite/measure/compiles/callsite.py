@@ -30,9 +30,10 @@ frameworks counts where it is installed: in a checkout of diffrax, its code is t
 _TRANSPARENT = ("jaxtyping", "beartype", "typeguard")
 """Their frames pass arguments on as they are."""
 
-_STANDARD_LIBRARY = tuple(
+STANDARD_LIBRARY = tuple(
     os.path.join(path, "") for path in {sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib")}
 )
+"""The folders of Python's own modules, and on some systems of installed packages."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -195,7 +196,7 @@ def _library_and_user(frame: FrameType) -> tuple[list[FrameType], FrameType | No
     called = False
     for found, _ in traceback.walk_stack(frame):
         module, filename = _module_of(found), found.f_code.co_filename
-        standard = filename.startswith(_STANDARD_LIBRARY) and "-packages" not in filename
+        standard = filename.startswith(STANDARD_LIBRARY) and "-packages" not in filename
         transparent = is_harness(module) or module.partition(".")[0] in _TRANSPARENT
         if standard or transparent or filename.startswith("<frozen"):
             continue
@@ -212,7 +213,7 @@ def _library_and_user(frame: FrameType) -> tuple[list[FrameType], FrameType | No
 def _leading(user: FrameType | None) -> FrameType | None:
     """The first frame from `user` outwards that is in no installed package; `user` where all are."""
     frames = (frame for frame, _ in traceback.walk_stack(user)) if user else iter(())
-    own = (frame for frame in frames if not frame.f_code.co_filename.startswith(("<frozen", *_STANDARD_LIBRARY)))
+    own = (frame for frame in frames if not frame.f_code.co_filename.startswith(("<frozen", *STANDARD_LIBRARY)))
     return next((frame for frame in own if "-packages" not in frame.f_code.co_filename), user)
 
 

@@ -28,7 +28,7 @@ from perfsuite.measure.compiles.tally import (
 )
 from perfsuite.measure.errors import RecompilationError
 
-_EVENTS = {
+STAGE_EVENTS = {
     "/jax/core/compile/jaxpr_trace_duration": "trace",
     "/jax/core/compile/jaxpr_to_mlir_module_duration": "lower",
     "/jax/core/compile/backend_compile_duration": "compile",
@@ -83,11 +83,7 @@ def telling(watch: Compiles) -> Iterator[None]:
     try:
         with _lock:
             if not _open or not is_heard():
-                _unregister()
-                jax.monitoring.register_scalar_listener(_on_start)
-                jax.monitoring.register_event_duration_secs_listener(_on_end)
-                jax.monitoring.register_event_listener(_on_event)
-                jax_traces.hear_traces(_on_trace)
+                _register()
             _open = (*_open, watch)
         yield
     finally:
@@ -95,6 +91,27 @@ def telling(watch: Compiles) -> Iterator[None]:
             _open = tuple(other for other in _open if other is not watch)
             if not _open:
                 _unregister()
+
+
+@contextlib.contextmanager
+def telling_nobody() -> Iterator[None]:
+    """Tell no context of what compiles inside: a measurement traces, and not the test."""
+    try:
+        with _lock:
+            _unregister()
+        yield
+    finally:
+        with _lock:
+            if _open:
+                _register()
+
+
+def _register() -> None:
+    _unregister()
+    jax.monitoring.register_scalar_listener(_on_start)
+    jax.monitoring.register_event_duration_secs_listener(_on_end)
+    jax.monitoring.register_event_listener(_on_event)
+    jax_traces.hear_traces(_on_trace)
 
 
 def _unregister() -> None:
@@ -129,7 +146,7 @@ def _on_trace(frame: FrameType) -> None:
     began = time.perf_counter()
     function = jax_traces.traced_name(frame)
     error = _seen("trace", function)
-    if _here.started and _EVENTS[(last := _here.started[-1])[0]] == "trace":
+    if _here.started and STAGE_EVENTS[(last := _here.started[-1])[0]] == "trace":
         _here.started[-1] = (*last[:2], last[2] + time.perf_counter() - began)
     elif error is not None and jax_stack.has_other_traces(frame):
         _here.pending = _Pending("trace", function, _here.refusing, error)
@@ -140,7 +157,7 @@ def _on_trace(frame: FrameType) -> None:
 
 def _on_start(event: str, value: float, **kwargs: str | int) -> None:
     __tracebackhide__ = True
-    stage = _EVENTS.get(event)
+    stage = STAGE_EVENTS.get(event)
     if stage is None or _here.busy:
         return
     began = time.perf_counter()
@@ -157,7 +174,7 @@ def _on_end(event: str, duration_secs: float, **kwargs: str | int) -> None:
     __tracebackhide__ = True
     if event == _HEARTBEAT:
         _here.heard = True
-    stage = _EVENTS.get(event)
+    stage = STAGE_EVENTS.get(event)
     if stage is None or _here.busy:
         return
     function = str(kwargs.get("fun_name", ""))

@@ -23,7 +23,7 @@ from jax.extend.mlir import ir
 from jax.interpreters.mlir import ModuleContext
 
 from perfsuite.measure.arguments import leaves_with_paths
-from perfsuite.measure.call import Call
+from perfsuite.measure.call import Call, behind_partials
 from perfsuite.measure.compat import jax_stack
 from perfsuite.measure.errors import MeasurementError
 from perfsuite.measure.hlo.hlo_module import Frame
@@ -69,7 +69,7 @@ def lower_call(call: Call, platform: str | None = None) -> LoweredCall:
     without `.lower`, and `HostCallbackError` for one that calls the host as `platform` cannot. Calls of the host that
     it can make, such as those of `jax.debug.print` and `equinox.error_if`, are in the text as sends and receives.
     """
-    fn, args, kwargs = _unwrapped(call.fn, call.args, call.kwargs)
+    fn, args, kwargs = _lowerable(call)
     started = time.perf_counter()
     elsewhere = _without_device(platform) if platform is not None else contextlib.nullcontext()
     with warnings.catch_warnings(), elsewhere, jax_stack.lowering(platform) as seen:
@@ -125,14 +125,13 @@ def _without_device(platform: str) -> Iterator[None]:
         ModuleContext.get_backend = original  # type: ignore[method-assign]
 
 
-def _unwrapped(fn: Any, args: tuple, kwargs: dict[str, Any]) -> tuple[Any, tuple, dict[str, Any]]:
-    while not hasattr(fn, "lower"):
-        if not isinstance(fn, functools.partial):
-            raise MeasurementError(
-                f"perf.program needs a function with .lower: what jax.jit, filter_jit or nnx.jit returned, not "
-                f"{type(fn).__name__} {getattr(fn, '__name__', '')!r}; wrap it in jax.jit"
-            )
-        fn, args, kwargs = fn.func, (*fn.args, *args), {**fn.keywords, **kwargs}
+def _lowerable(call: Call) -> tuple[Any, tuple, dict[str, Any]]:
+    fn, args, kwargs = behind_partials(call.fn, call.args, call.kwargs)
+    if not hasattr(fn, "lower"):
+        raise MeasurementError(
+            f"perf.program needs a function with .lower: what jax.jit, filter_jit or nnx.jit returned, not "
+            f"{type(fn).__name__} {getattr(fn, '__name__', '')!r}; wrap it in jax.jit"
+        )
     return fn, args, kwargs
 
 

@@ -1,4 +1,4 @@
-"""`fit_scaling`: how a metric grows with size, as a line with its slope, intercept and R^2."""
+"""`fit_scaling`: how a metric grows with size, as a line with its slope, intercept and R^2; a count with its power."""
 
 import dataclasses
 import random
@@ -11,9 +11,13 @@ import numpy as np
 from perfsuite.measure.call import Call
 from perfsuite.measure.errors import MeasurementError
 from perfsuite.measure.estimate import Estimate
+from perfsuite.measure.first_call.first_call import first_call
+from perfsuite.measure.first_call.metrics import COUNTED
+from perfsuite.measure.first_call.metrics import metrics as metrics_of_first_call
 from perfsuite.measure.metric import Metric
 from perfsuite.measure.runtime.hostcalls import host_calls
 from perfsuite.measure.stack_room import with_room
+from perfsuite.measure.stats.exponent import growth_exponent
 from perfsuite.measure.stats.intervals import LEAST_FOR_MEDIAN, line_fit, median_is_known, median_within_run
 from perfsuite.measure.timing.block import (
     COLUMNS,
@@ -28,7 +32,19 @@ from perfsuite.measure.timing.block import (
 )
 from perfsuite.measure.timing.load import slowed, usage
 
-Scaled = Literal["return", "ready", "host_calls"]
+Time = Literal["return", "ready"]
+Scaled = Literal[
+    "return",
+    "ready",
+    "host_calls",
+    "trace_calls",
+    "lowering_calls",
+    "traces",
+    "equations",
+    "stablehlo_bytes",
+    "constants",
+    "constant_bytes",
+]
 MakeCall = Callable[[int], tuple[Call, float]]
 
 LEAST_ROUNDS = 12
@@ -39,12 +55,15 @@ PRECISION = 0.01
 
 @dataclasses.dataclass(frozen=True)
 class Scaling:
-    """A line through (units, metric): `per_unit` and `intercept` in microseconds, or in calls for "host_calls".
+    """A line through (units, metric): `per_unit` and `intercept` in microseconds, or in the unit of a count.
 
     `units` and `values` have shape (sizes,); a value is the median over the rounds. `per_unit` is the median of the
     slopes of the rounds, so drift between the rounds does not reach it. Its interval is that within this run; the next
     run may lie outside. `slowed` is the factor by which other
     processes may have slowed it, 1 or more.
+
+    Of a count, `exponent` is the power of the units with which it grows, None for fewer than three sizes, and `largest`
+    is the count at the largest size, with its parts.
     """
 
     label: str
@@ -56,6 +75,8 @@ class Scaling:
     r_squared: float
     rounds: int
     slowed: float = 1.0
+    exponent: float | None = None
+    largest: Metric | None = None
 
     @property
     def what(self) -> str:
@@ -63,24 +84,28 @@ class Scaling:
         return what_of(self.metric)
 
     def metrics(self, name: str) -> list[Metric]:
-        """Slope, intercept and R^2. Of times the slope is gated; of host calls the exact count at the largest size."""
+        """Slope, intercept and R^2. Of times the slope is gated; of counts the exact one at the largest size."""
         name, slope = f"{name} {self.what}", self.per_unit
+        unit = "us" if self.largest is None else self.largest.unit
         line = [
-            Metric(f"{name} intercept", self.intercept, "calls" if self.metric == "host_calls" else "us", "info"),
+            Metric(f"{name} intercept", self.intercept, unit, "info"),
             Metric(f"{name} R^2", self.r_squared, "1", "info", better="higher"),
         ]
-        if self.metric != "host_calls":
+        if self.largest is None:
             interval = slope.interval if self.rounds >= LEAST_FOR_MEDIAN else None  # the range of a few is no interval
             per_unit = Metric(f"{name} per unit", slope.value, "us/unit", "time", "lower", interval, self.rounds)
             per_unit = dataclasses.replace(per_unit, slowed=self.slowed)
             return [per_unit, *line]
-        largest = self.units.argmax()
-        exact = Metric(f"{name} at {self.units[largest]:g}", int(self.values[largest]), "calls", "count")
-        return [Metric(f"{name} per unit", slope.value, "calls/unit", "info"), *line, exact]
+        if self.exponent is not None:
+            line.append(Metric(f"{name} exponent", self.exponent, "(1 is linear)", "info"))
+        largest = dataclasses.replace(self.largest, name=f"{name} at {self.units.max():g}", id="")
+        return [Metric(f"{name} per unit", slope.value, f"{unit}/unit", "info"), *line, largest]
 
 
 def what_of(metric: Scaled) -> str:
     """What the metrics of a scaling are called, after the name of the function."""
+    if metric in COUNTED:
+        return COUNTED[metric].suffix.strip()
     return "host calls" if metric == "host_calls" else f"to {metric}"
 
 
@@ -99,9 +124,12 @@ def fit_scaling(
 def fit_calls(calls: Sequence[Call], units: np.ndarray, *, metric: Scaled, seconds: float) -> Scaling:
     """Fit `metric` of calls that were made, against their `units`."""
     used = usage()
-    if metric == "host_calls":
-        values = np.asarray([float(host_calls(each).total) for each in calls])
+    largest, exponent = None, None
+    if metric != "return" and metric != "ready":
+        counts = [_count(each, metric) for each in calls]
+        values = np.asarray([float(each.value) for each in counts])
         rounds, slopes, hidden = 1, np.asarray([line_fit(units, values)[0]]), 0.0
+        largest, exponent = counts[units.argmax()], growth_exponent(units.tolist(), values.tolist())
     else:
         subjects = subjects_alike(*calls)
         times = _timed_rounds(subjects, metric, units, seconds)
@@ -110,7 +138,17 @@ def fit_calls(calls: Sequence[Call], units: np.ndarray, *, metric: Scaled, secon
         hidden = rounding_us(*subjects) * float(np.abs(weights).sum())
     _, intercept, r_squared = line_fit(units, values)
     per_unit = Estimate(float(np.median(slopes)), median_within_run(slopes).widened(hidden))
-    return Scaling(calls[0].label, metric, units, values, per_unit, intercept, r_squared, rounds, slowed(used))
+    load = slowed(used)
+    return Scaling(
+        calls[0].label, metric, units, values, per_unit, intercept, r_squared, rounds, load, exponent, largest
+    )
+
+
+def _count(call: Call, metric: Scaled) -> Metric:
+    """The exact metric of one size, with its parts."""
+    if metric == "host_calls":
+        return host_calls(call).metrics(call.label)[0]
+    return metrics_of_first_call(first_call(call, compiles=False), call.label)[metric]
 
 
 def calls_of(make_call: MakeCall, sizes: Sequence[int]) -> tuple[list[Call], np.ndarray]:

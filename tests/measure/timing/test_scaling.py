@@ -301,3 +301,54 @@ def test_donated_states_are_usable_afterwards():
         assert len(fitted.values) == 2
         for each in made:
             jax.block_until_ready(each.run())
+
+
+# Counts of a first call, and with which power they grow.
+
+
+def unrolled(layers):
+    @jax.jit
+    def step(x):
+        for _ in range(layers):
+            x = jnp.sin(x)
+        return x
+
+    return call(step, jnp.zeros(2)), layers
+
+
+def rebuilt(layers):
+    """Every turn makes all that the turns before it made."""
+
+    @jax.jit
+    def step(x):
+        parts = []
+        for _ in range(layers):
+            parts = [*(part + 1 for part in parts), x]
+        return sum(parts)
+
+    return call(step, jnp.zeros(2)), layers
+
+
+@pytest.mark.parametrize("metric", ["trace_calls", "lowering_calls", "equations"])
+def test_unrolled_layers_are_linear_and_a_list_that_is_rebuilt_is_not(metric):
+    linear, square = (fit_scaling(each, [4, 8, 16], metric=metric) for each in (unrolled, rebuilt))
+    assert linear.exponent == 1
+    assert 1.8 < square.exponent <= 2
+    assert linear.r_squared == 1 > square.r_squared
+
+
+def test_a_count_has_its_parts_at_the_largest_size():
+    *_, exponent, largest = fit_scaling(rebuilt, [4, 16, 8], metric="equations").metrics("step")
+    assert (exponent.name, exponent.kind) == ("step equations exponent", "info")
+    assert (largest.name, largest.unit, largest.kind) == ("step equations at 16", "equations", "count")
+    assert largest.id == largest.name
+    assert list(largest.detail) == ["test_scaling.py:rebuilt.step"]
+
+
+def test_the_power_of_host_calls_is_known_too():
+    assert fit_scaling(repeated, [1, 2, 4], metric="host_calls").exponent == 1
+    assert fit_scaling(repeated, [1, 2], metric="host_calls").exponent is None
+
+
+def test_a_time_has_no_power(blocks):
+    assert fit_scaling(line(), [10, 20, 40]).exponent is None

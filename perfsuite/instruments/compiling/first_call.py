@@ -1,0 +1,51 @@
+"""`perf.first_call`: what a function costs before it first runs, in counts."""
+
+import functools
+
+from perfsuite.gate.budget import Budget
+from perfsuite.gate.diagnosis import costliest, to_do
+from perfsuite.gate.verdict import Evidence
+from perfsuite.instruments.base import NO_BUDGET, Instrument, declare
+from perfsuite.measure.call import Call, checked
+from perfsuite.measure.errors import MeasurementError
+from perfsuite.measure.first_call.first_call import FirstCall, first_call
+from perfsuite.measure.first_call.metrics import COUNTED, SUFFIXES, metrics, seconds, value_of
+
+FIRST_CALL = declare("perf.first_call", budget=tuple(COUNTED))
+
+
+class FirstCallInstrument(Instrument):
+    def first_call(
+        self, call: Call, *, budget: Budget = NO_BUDGET, name: str | None = None, compiles: bool = True
+    ) -> FirstCall:
+        """Count what it takes to trace and lower a call: exact, whatever was traced before; any increase fails.
+
+        Python and C calls while tracing and while lowering, functions traced, equations, bytes of StableHLO, constants
+        in the program and their bytes. `Budget` has a field for each. The seconds of each stage are recorded beside
+        them; `compiles=False` leaves out those of the compiler.
+        """
+        __tracebackhide__ = True
+        limits = self._begin(FIRST_CALL, budget)
+        counted = first_call(checked(call, "perf.first_call"), compiles=compiles)
+        measured = self._recorder.measured("first_call", counted.label, *SUFFIXES, name=name)
+        made = dict(zip(COUNTED, measured.metrics(metrics(counted, measured.name).values()), strict=True))
+        if any(map(self._recorder.fails, made.values())):
+            _refuse_unlike(counted, first_call(call, compiles=False))
+        for field, metric in made.items():
+            self._recorder.add(metric, evidence=Evidence(cause=to_do(field)))
+        for metric in measured.metrics(seconds(counted, measured.name)):
+            self._recorder.add(metric)
+        for field, limit in limits.items():
+            self._recorder.check_budget(made[field], limit, functools.partial(costliest, counted, field))
+        return counted
+
+
+def _refuse_unlike(counted: FirstCall, again: FirstCall) -> None:
+    """Raise `MeasurementError` where a second count has other values: no change of the code is to blame."""
+    for field, (suffix, _, _) in COUNTED.items():
+        before, after = value_of(counted, field), value_of(again, field)
+        if before != after:
+            raise MeasurementError(
+                f"{counted.label}:{suffix} differ from run to run ({before:,}, {after:,}); "
+                "a count gates only code that does the same each time"
+            )

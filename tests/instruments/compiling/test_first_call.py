@@ -1,0 +1,123 @@
+"""`perf.first_call`: what it records, what its budgets say, and what it refuses."""
+
+import pytest
+
+MODEL = """
+import itertools
+
+import jax
+import jax.numpy as jnp
+
+NUMBERS = itertools.count(1)
+TABLE = jnp.ones((100, 3))
+
+@jax.jit
+def step(x):
+    return jnp.tanh(x) * 2
+
+@jax.jit
+def look_up(x):
+    return x @ TABLE.T
+
+@jax.jit
+def unlike(x):
+    for _ in range(next(NUMBERS)):
+        x = x + 1
+    return x
+"""
+
+RECORDED = """
+import jax.numpy as jnp
+from model import step, unlike
+from perfsuite import call
+
+X = jnp.ones(3)
+
+def test_step(perf):
+    perf.first_call(call(step, X))
+    perf.first_call(call(step, X), compiles=False)
+
+def test_unlike(perf):
+    perf.first_call(call(unlike, X), compiles=False, name="step")
+"""
+
+CHECKED = """
+import jax.numpy as jnp
+import pytest
+from model import look_up, step
+from perfsuite import Budget, BudgetExceeded, call
+
+X = jnp.ones(3)
+MADE = call(step, X)
+
+@pytest.mark.parametrize(
+    ("field", "said"),
+    [
+        ("trace_calls", r"step trace calls is .* over the budget of 1 call to trace"),
+        ("lowering_calls", r"step lowering calls is .* over the budget of 1 call to lower"),
+        ("equations", r"step equations is 2 equations, [+]100 % over the budget of 1 equation"),
+        ("stablehlo_bytes", r"step StableHLO bytes is .* over the budget of 1 byte"),
+    ],
+)
+def test_a_budget_names_the_lines(perf, field, said):
+    with pytest.raises(BudgetExceeded, match=said + r"\\nlikely cause: most of it: model.py:step \\(.*\\) at .*model.py:11"):
+        perf.first_call(MADE, compiles=False, budget=Budget(**{field: 1}))
+
+def test_a_budget_of_constants_says_what_to_do(perf):
+    with pytest.raises(BudgetExceeded) as caught:
+        perf.first_call(call(look_up, X), compiles=False, budget=Budget(constant_bytes=1000))
+    first, cause, advice = str(caught.value).splitlines()
+    assert first == "look_up constant bytes is 1,200 bytes, +20 % over the budget of 1,000 bytes"
+    assert cause.startswith("likely cause: most of it: float32[100,3] (1,200 bytes) at ")
+    assert cause.endswith("model.py:15")
+    assert advice.endswith("pass it as an argument")
+
+def test_a_budget_that_is_kept_passes(perf):
+    perf.first_call(MADE, budget=Budget(equations=2, traces=9, constants=0), compiles=False)
+
+def test_what_is_warm_stays_warm(perf):
+    warm = perf.warm(step, over=[MADE])
+    perf.first_call(MADE)
+    with perf.no_compiles():
+        warm(X)
+
+def test_what_is_no_call_is_refused(perf):
+    with pytest.raises(TypeError, match=r"perf.first_call takes call\\(fn, \\*args\\)"):
+        perf.first_call(step)
+
+def test_a_time_has_no_power_to_limit(perf):
+    with pytest.raises(ValueError, match=r"perf.scaling of a time does not check Budget\\(exponent=...\\), perf.scaling"):
+        perf.scaling(lambda n: (MADE, n), [1, 2, 3], budget=Budget(exponent=1))
+
+def test_a_power_takes_three_sizes(perf):
+    with pytest.raises(ValueError, match=r"Budget\\(exponent=\\) needs three different sizes above 0, got \\[1.0, 2.0\\]"):
+        perf.scaling(lambda n: (MADE, n), [1, 2], metric="equations", budget=Budget(exponent=1))
+"""
+
+
+def test_budgets_and_refusals(project: pytest.Pytester):
+    project.makepyfile(model=MODEL, test_checked=CHECKED)
+    project.runpytest_inprocess("--perf").assert_outcomes(passed=10)
+
+
+def test_every_count_is_recorded_and_compared_with_its_baseline(project: pytest.Pytester):
+    project.makepyfile(model=MODEL, test_recorded=RECORDED)
+    saved = project.runpytest_inprocess("--perf-save", "-v")
+    saved.assert_outcomes(passed=2)
+    printed = str(saved.stdout)
+    for what in ("trace calls", "lowering calls", "traces", "equations", "StableHLO bytes", "constants"):
+        assert f"step {what}" in printed
+        assert f"step #2 {what}" in printed
+    assert printed.count("compile seconds") == 1
+
+    project.makepyfile(model=MODEL.replace("* 2", "* 2 + 1").replace("count(1)", "count(2)"))
+    gated = project.runpytest_inprocess("--perf")
+    gated.assert_outcomes(failed=2)
+    gated.stdout.fnmatch_lines(
+        [
+            "step equations is 3 equations, +1 (+50 %) over the baseline 2 equations; grew: model.py:step (+1) at *",
+            "also worse: step traces *",
+        ]
+    )
+    # Of code that does something else each time no gate fails, because no change of it need be to blame.
+    gated.stdout.fnmatch_lines(["*MeasurementError: unlike: * differ from run to run*"])

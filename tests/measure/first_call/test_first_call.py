@@ -1,0 +1,365 @@
+"""`measure.first_call`: what the first call of a function takes."""
+
+import contextlib
+import functools
+import gc
+import json
+import os
+import subprocess
+import sys
+import warnings
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from flax import nnx
+
+from perfsuite.measure.call import call
+from perfsuite.measure.compiles import compiles
+from perfsuite.measure.compiles.warmup import warm
+from perfsuite.measure.errors import MeasurementError, RecompilationError
+from perfsuite.measure.first_call.first_call import apart, first_call
+from perfsuite.measure.first_call.metrics import COUNTED, metrics, parts_of, seconds, value_of
+
+X = jnp.ones((3, 4))
+TABLE = jnp.ones((8, 4))
+
+
+def layers(x, number=4):
+    for _ in range(number):
+        x = jnp.where(x > 0, jnp.sin(x), x) + TABLE.sum()
+    return x
+
+
+def helper(x):
+    return jnp.tanh(x) * 2
+
+
+def unlike(x):
+    return jnp.linalg.norm(helper(x)) + jnp.mean(x)
+
+
+def values(counted):
+    return {field: value_of(counted, field) for field in COUNTED}
+
+
+def count(fn, *args, **kwargs):
+    return first_call(call(fn, *args, **kwargs), compiles=False)
+
+
+# What is counted.
+
+
+def test_everything_that_tracing_and_lowering_take_is_counted():
+    counted = count(jax.jit(layers), X)
+    assert counted.trace_calls > counted.lowering_calls > 100
+    assert counted.traces == sum(counted.traces_by_function.values()) >= 2
+    assert counted.equations == counted.equations_by_line.total()
+    assert counted.stablehlo_bytes > 1000
+    assert [(each.array, each.bytes) for each in counted.constants] == [("float32[8,4]", 128)]
+    assert counted.constant_bytes == 128
+    assert counted.programs == 1
+
+
+def test_calls_while_tracing_are_split_by_line_without_a_rest():
+    counted = count(jax.jit(layers), X)
+    assert counted.calls_by_line.total() == counted.trace_calls
+    (line, most), *_ = counted.calls_by_line.most_common()
+    assert line.function == "layers"
+    assert most > 0.8 * counted.trace_calls
+
+
+@pytest.mark.parametrize("field", ["trace_calls", "lowering_calls", "equations", "stablehlo_bytes"])
+def test_more_layers_take_more(field):
+    few, many = (value_of(count(jax.jit(functools.partial(layers, number=number)), X), field) for number in (2, 8))
+    assert many > few
+
+
+def test_large_constants_are_no_part_of_the_bytes_of_the_program():
+    def made(rows):
+        table = jnp.arange(4.0 * rows).reshape(rows, 4)
+        return count(jax.jit(lambda x: x @ table.T), X)
+
+    small, large = made(10), made(10_000)
+    assert large.constant_bytes == 160_000
+    assert large.stablehlo_bytes < small.stablehlo_bytes + 1000
+
+
+def test_seconds_of_the_compiler_are_there_where_it_runs():
+    with_compiler = first_call(call(jax.jit(layers), X))
+    assert min(with_compiler.trace_seconds, with_compiler.lowering_seconds, with_compiler.compile_seconds) > 0
+    assert count(jax.jit(layers), X).compile_seconds is None
+    assert [each.name for each in seconds(with_compiler, "step")] == [
+        "step trace seconds",
+        "step lowering seconds",
+        "step compile seconds",
+    ]
+
+
+def test_traces_are_those_that_jax_counts():
+    jitted = jax.jit(lambda x: jax.lax.scan(lambda carry, _: (unlike(carry * x), None), 1.0, None, length=3)[0])
+    with apart(), compiles.count() as counted:
+        jitted.lower(X)
+    assert count(jitted, X).traces == counted.traces + counted.inner_traces > 3
+
+
+# The counts are the same.
+
+
+def test_counts_do_not_depend_on_what_was_traced_before():
+    jitted = jax.jit(layers)
+    first = values(count(jitted, X))
+    jitted(X)
+    jax.jit(unlike)(X)
+    assert values(count(jitted, X)) == first
+    jax.clear_caches()
+    assert values(count(jitted, X)) == first
+
+
+def test_a_function_that_is_called_counts_as_one_that_is_lowered():
+    jitted = jax.jit(layers)
+    lowered, called = (values(count(fn, X)) for fn in (jitted, lambda x: jitted(x)))
+    # JAX makes the parameters of a lowering in another place.
+    assert abs(called.pop("lowering_calls") - lowered.pop("lowering_calls")) <= 5
+    assert called == lowered
+
+
+def test_comparisons_of_keys_in_caches_do_not_count():
+    class Key:
+        def __init__(self, number):
+            self.number = number
+
+        def __hash__(self):
+            return 1
+
+        def __eq__(self, other):
+            return isinstance(other, Key) and self.number == other.number
+
+    def counted(others):
+        known = {Key(number): number for number in range(others)}
+        return count(jax.jit(lambda x: x + known[Key(0)] if known else x), X).trace_calls
+
+    assert counted(2) == counted(20)
+
+
+SCRIPT = """
+import json, sys
+import jax, jax.numpy as jnp
+from perfsuite.measure.call import call
+from perfsuite.measure.first_call.first_call import first_call
+from perfsuite.measure.first_call.metrics import COUNTED, value_of
+
+TABLE = jnp.ones((8, 4))
+
+@jax.jit
+def step(params, x):
+    def loss(params):
+        y = x
+        for layer in params.values():
+            y = jax.nn.gelu(y @ layer["kernel"] + layer["bias"])
+        return jnp.mean(jnp.where(y > 0, y, 0) ** 2) + jnp.linalg.norm(TABLE)
+    value, grads = jax.value_and_grad(loss)(params)
+    return jax.tree.map(lambda p, g: p - 0.1 * g, params, grads), value
+
+params = {f"layer{n}": {"kernel": jnp.ones((4, 4)), "bias": jnp.ones(4)} for n in range(3)}
+x = jnp.ones((2, 4))
+if len(sys.argv) > 1:
+    step(params, x)
+    jnp.linalg.norm(jnp.ones((5, 5)))
+counted = first_call(call(step, params, x), compiles=False)
+print(json.dumps({field: value_of(counted, field) for field in COUNTED}))
+"""
+
+
+def test_counts_are_the_same_in_fresh_processes_with_other_hash_seeds(tmp_path):
+    script = tmp_path / "counts.py"
+    script.write_text(SCRIPT)
+    printed = [
+        subprocess.run(
+            [sys.executable, script, *history],
+            env={**os.environ, "PYTHONHASHSEED": seed, "JAX_PLATFORMS": "cpu", "PYTHONPATH": os.pathsep.join(sys.path)},
+            capture_output=True,
+            text=True,
+            check=True,
+        ).stdout
+        for seed, history in (("0", []), ("1", []), ("20", ["traced before"]))
+    ]
+    assert len({json.dumps(json.loads(each)) for each in printed}) == 1, printed
+
+
+def test_warnings_do_not_count():
+    def warns(x):
+        warnings.warn("look at this", UserWarning, stacklevel=1)
+        return x + 1
+
+    found = []
+    for action in ("ignore", "always"):
+        with warnings.catch_warnings(record=True):
+            warnings.simplefilter(action)
+            found.append(count(jax.jit(warns), X).trace_calls)
+    assert found[0] == found[1]
+
+
+# Which functions.
+
+
+class Step(eqx.Module):
+    scale: jax.Array
+
+    @eqx.filter_jit
+    def __call__(self, x):
+        return x * self.scale
+
+
+def test_functions_of_jax_equinox_and_nnx_and_what_calls_them():
+    linear = nnx.Linear(4, 2, rngs=nnx.Rngs(0))
+    jitted = jax.jit(layers)
+    calls = {
+        "jit": call(jitted, X),
+        "partial": call(functools.partial(jitted), X),
+        "filter_jit": call(eqx.filter_jit(layers), X),
+        "method": call(Step(jnp.ones(4)), X),
+        "nnx.jit": call(nnx.jit(lambda model, x: model(x)), linear, X),
+        "warm": call(warm(jitted, over=[(X,)]), X),
+        "no jit": call(layers, X),
+        "several": call(lambda x: jitted(helper(x)), X),
+        "grad outside": call(lambda x: jax.grad(lambda y: jitted(y).sum())(x), X),
+    }
+    for name, each in calls.items():
+        counted = first_call(each, compiles=False)
+        assert counted.trace_calls > 0, name
+        assert counted.equations > 0, name
+        assert counted.stablehlo_bytes > 0, name
+    assert first_call(calls["no jit"], compiles=False).programs > 4
+
+
+def test_arguments_may_be_shapes():
+    spec = jax.ShapeDtypeStruct(X.shape, X.dtype)
+    assert values(count(jax.jit(layers), spec)) == values(count(jax.jit(layers), X))
+
+
+def test_a_donated_state_is_left_alone_by_a_jitted_function():
+    state = jnp.ones(3)
+    count(jax.jit(lambda x: x + 1, donate_argnums=0), state)
+    assert not state.is_deleted()
+
+
+def test_a_call_that_runs_carries_its_state():
+    step = jax.jit(lambda x: x + 1, donate_argnums=0)
+    made = call(lambda x: step(x), jnp.zeros(3), carry=1)
+    first_call(made)
+    np.testing.assert_array_equal(made.run(), np.full(3, 3.0))
+
+
+def test_a_call_that_donates_what_it_does_not_carry_is_an_error():
+    step = jax.jit(lambda x: x + 1, donate_argnums=0)
+    with pytest.raises(MeasurementError, match=r"perf\.first_call\(lambda\): args\[0\] was deleted"):
+        count(lambda x: step(x), jnp.zeros(3))
+
+
+def test_a_call_that_traces_nothing_is_an_error():
+    with pytest.raises(MeasurementError, match="traces and lowers nothing; jit the function"):
+        count(len, [1, 2])
+
+
+# What it leaves behind.
+
+
+def test_jax_has_traced_nothing_in_a_context_of_its_own():
+    """What all of it rests on: nothing has to be cleared."""
+    traced = []
+    jitted = jax.jit(lambda x: traced.append(x) or x + 1)
+    for context in (contextlib.nullcontext(), apart(), apart(), contextlib.nullcontext()):
+        with context:
+            jitted(X)
+            jitted(X)
+    assert len(traced) == 3
+
+
+def test_what_is_compiled_stays_compiled():
+    warmed = warm(jax.jit(layers), over=[(X,)])
+    first_call(call(warmed, X))
+    with compiles.forbid():
+        warmed(X)
+
+
+def test_no_context_is_told_of_what_is_measured():
+    jitted = jax.jit(lambda x: layers(x))
+    with compiles.count() as counted, compiles.forbid():
+        first_call(call(jitted, X))
+    assert (counted.traces, counted.lowerings, counted.compiles) == (0, 0, 0)
+    with compiles.count() as counted:
+        first_call(call(jitted, X))
+        jitted(X)
+    assert (counted.traces, counted.lowerings, counted.compiles) == (1, 1, 1)
+
+
+def test_a_later_recompilation_is_compared_with_the_calls_of_the_test():
+    jitted = jax.jit(layers)
+    with compiles.observe():
+        jitted(X)
+        count(jitted, jnp.ones((5, 4)))
+        longer = jnp.ones((5, 4))
+        with pytest.raises(RecompilationError, match=r"args\[0\]: shape was \(3, 4\), is \(5, 4\)"), compiles.forbid():
+            jitted(longer)
+
+
+def test_an_error_in_the_function_gives_everything_back():
+    def fails(x):
+        raise RuntimeError("stop")
+
+    def mine(frame, event, arg):
+        pass
+
+    sys.setprofile(mine)
+    try:
+        with pytest.raises(RuntimeError, match="stop"):
+            count(jax.jit(fails), X)
+        assert sys.getprofile() is mine
+    finally:
+        sys.setprofile(None)
+    assert gc.isenabled()
+    with compiles.count() as counted:
+        jax.jit(helper)(X)
+    assert counted.traces == 1
+
+
+# The metrics.
+
+
+def test_every_metric_has_its_kind_and_unit():
+    made = metrics(count(jax.jit(layers), X), "step")
+    assert {field: (each.name, each.unit, each.kind) for field, each in made.items()} == {
+        "trace_calls": ("step trace calls", "calls to trace", "count"),
+        "lowering_calls": ("step lowering calls", "calls to lower", "count"),
+        "traces": ("step traces", "traces", "count"),
+        "equations": ("step equations", "equations", "count"),
+        "stablehlo_bytes": ("step StableHLO bytes", "bytes", "size"),
+        "constants": ("step constants", "constants", "count"),
+        "constant_bytes": ("step constant bytes", "bytes", "size"),
+    }
+
+
+def test_equations_are_named_by_function_and_placed_by_line():
+    counted = count(jax.jit(layers), X)
+    parts = parts_of(counted, "equations")
+    name = f"{os.path.basename(__file__)}:layers"
+    assert parts.amounts == {name: counted.equations}
+    assert f":{layers.__code__.co_firstlineno + 2} (" in parts.places[name]
+
+
+def test_constants_are_named_by_type_and_placed_by_line():
+    counted = count(jax.jit(layers), X)
+    assert parts_of(counted, "constants").amounts == {"float32[8,4]": 1}
+    sizes = parts_of(counted, "constant_bytes")
+    assert sizes.amounts == {"float32[8,4]": 128}
+    assert sizes.places["float32[8,4]"].endswith(f":{layers.__code__.co_firstlineno + 2}")
+
+
+def test_traces_are_named_by_function():
+    parts = parts_of(count(jax.jit(lambda x: jax.jit(helper)(x) + unlike(x)), X), "traces")
+    assert parts.amounts["helper"] == 1
+    assert parts.places["helper"].endswith(f":{helper.__code__.co_firstlineno}")
+    assert "_where" not in parts.places
