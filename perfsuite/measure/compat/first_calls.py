@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from types import FrameType
 from typing import Any, Literal
 
-from jax._src.interpreters import mlir, partial_eval, pxla
+from jax._src.interpreters import mlir, pxla
 
 from perfsuite.measure.compat.jax_stack import TRACING
 
@@ -19,16 +19,13 @@ _STEPS: dict[tuple[str, str], Step] = {
     (pxla.__name__, "lower_sharding_computation"): "lower",
     (mlir.__name__, "lower_jaxpr_to_module"): "module",
 }
-FILES = frozenset(module.__file__ for module in (partial_eval, pxla, mlir))
-"""The files that have these functions."""
-
-_NAMES = frozenset(name for _, name in _STEPS)
+NAMES = frozenset(name for _, name in _STEPS)
+"""No frame with another name begins a step."""
 
 
 def step_of(frame: FrameType) -> Step | None:
     """What JAX begins with this frame: to trace a function, to lower a program, to make its module of StableHLO."""
-    name = frame.f_code.co_name
-    return _STEPS.get((frame.f_globals.get("__name__", ""), name)) if name in _NAMES else None
+    return _STEPS.get((frame.f_globals.get("__name__", ""), frame.f_code.co_name))
 
 
 def traced_function(frame: FrameType) -> tuple[str, str, int]:

@@ -21,6 +21,9 @@ Profile = Callable[[FrameType, str, Any], None]
 COMPARES = "__eq__"
 """How often JAX's caches compare two keys depends on the hashes of the keys, so on the hash seed and on addresses."""
 
+LOOKED_AT = first_calls.NAMES | {COMPARES}
+"""The names of functions of libraries that are looked at each time they begin: all others only count."""
+
 MOST_ELEMENTS = 16
 """Constants with more elements are left out of the text of a program: their bytes are counted by themselves."""
 
@@ -75,7 +78,7 @@ class CallWatch:
             if event == "call":
                 calls += 1
                 code = frame.f_code  # its own hash is computed anew each time, those of its names are not
-                if code.co_filename in libraries and code.co_name != COMPARES:
+                if code.co_filename in libraries and code.co_name not in LOOKED_AT:
                     if not depth:
                         leaves(frame.f_back, calls)
                     depth += 1
@@ -114,8 +117,8 @@ class CallWatch:
         code = frame.f_code
         if code.co_name == COMPARES:
             return "comparison"
-        if code.co_filename in first_calls.FILES:
-            return first_calls.step_of(frame)
+        if (step := first_calls.step_of(frame)) is not None:
+            return step
         if is_users(code.co_filename):
             return "user"
         self._libraries.add(code.co_filename)
