@@ -54,10 +54,7 @@ def test_a_change_for_the_worse_says_where_and_what_else_changed():
     lost = change("program", "worse", metric="f alias bytes", unit="bytes", base=4.0, head=0.0, ratio=0.0)
     better = change("device", "better", processes=10, metric="h", line="test_a.py:9", changed=("python",))
     text = "\n".join(check_lines(check(known, unknown, lost, better)))
-    assert (
-        "changed in this test: the Python code, f host calls\n      measured at test_a.py:7"
-        in text
-    )
+    assert "changed in this test: the Python code, f host calls\n      measured at test_a.py:7" in text
     assert text.count("cause unknown: nothing that is exact changed in this test") == 1
     assert text.count("lost donation: fewer bytes of donated arguments are reused for outputs") == 1
     assert "test_a.py:9" not in text
