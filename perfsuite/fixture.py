@@ -4,6 +4,7 @@ from perfsuite.instruments.compiling.compiles import CompilesInstrument
 from perfsuite.instruments.compiling.first_call import FirstCallInstrument
 from perfsuite.instruments.dispatches import DispatchesInstrument
 from perfsuite.instruments.host_calls import HostCallsInstrument
+from perfsuite.instruments.imports import ImportsInstrument
 from perfsuite.instruments.memory import MemoryInstrument
 from perfsuite.instruments.program import ProgramInstrument
 from perfsuite.instruments.timing.compare import CompareInstrument
@@ -27,6 +28,7 @@ class Perf(
     TransfersInstrument,
     MemoryInstrument,
     ProgramInstrument,
+    ImportsInstrument,
     TraceInstrument,
 ):
     """The instruments, for one test. Get it by asking for the fixture `perf`.

@@ -18,7 +18,7 @@ from perfsuite.against.found import ERROR, PLACES, Called, MetricChange, TestCha
 from perfsuite.against.notes import Notes, Place, Stage
 from perfsuite.against.runs import FirstRun, Window, looks, sizes
 from perfsuite.gate.baseline import Baselines, Entry, name_of
-from perfsuite.gate.environment import HOST_CALLS_UNIT, Environment
+from perfsuite.gate.environment import HOST_CALLS_UNIT, IMPORT_UNITS, Environment
 from perfsuite.gate.verdict import judge_baseline
 from perfsuite.measure.metric import Interval, Metric, title
 from perfsuite.measure.stats.rank_sum import Windows, shift, shift_interval
@@ -38,7 +38,7 @@ _OF_STAGES: dict[str, Where] = {
     "equations": "trace",
     "calls to lower": "lower",
 }
-_HOST_UNITS = (HOST_CALLS_UNIT, "misses")
+_HOST_UNITS = (HOST_CALLS_UNIT, "misses", *IMPORT_UNITS, "backends")
 _CALLED: dict[str, Called] = {
     "fail": "worse",
     "improved": "better",

@@ -39,6 +39,9 @@ class Budget:
     | `constant_bytes` | the size of these arrays, bytes | `perf.first_call` |
     | `exponent` | the power of the size with which a count grows | `perf.scaling` |
     | `undonated` | arrays of the carried state that a step keeps in memory twice | `perf.donation` |
+    | `imported_modules` | modules that an import imports | `perf.imports` |
+    | `imported_bytes` | bytes of the files of these modules | `perf.imports` |
+    | `started_backends` | backends of JAX that an import starts | `perf.imports` |
 
     Raises `TypeError` or `ValueError` for a limit that is no finite number. An instrument that does not check
     a field that is set raises `ValueError` and names the one that does.
@@ -68,6 +71,9 @@ class Budget:
     constants: int | None = None
     constant_bytes: int | None = None
     exponent: float | None = None
+    imported_modules: int | None = None
+    imported_bytes: int | None = None
+    started_backends: int | None = None
 
     def __post_init__(self):
         for name, limit in self.limits().items():

@@ -101,6 +101,13 @@ def test_host_calls_need_the_same_python_minor_version():
     assert reason == "host calls were counted under Python 3.11, this is Python 3.12"
 
 
+@pytest.mark.parametrize(("kind", "unit"), [("count", "modules"), ("count", "files"), ("size", "bytes of files")])
+def test_what_is_imported_needs_the_same_python_minor_version(kind, unit):
+    assert incomparable(kind, unit, HERE, changed(python="3.11.9", jax="0.11.0")) is None
+    reason = incomparable(kind, unit, HERE, changed(python="3.12.0"))
+    assert reason == "imports were counted under Python 3.11, this is Python 3.12"
+
+
 def test_a_ratio_needs_the_same_device_kind():
     other_host = changed(processor="EPYC", python="3.13.0", jax="0.11.0", device_count=8, x64=True, xla_flags="--a")
     assert incomparable("ratio", "x", HERE, other_host) is None

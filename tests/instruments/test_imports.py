@@ -1,0 +1,31 @@
+"""`perf.imports` refuses what is no module before a process starts. What it measures: tests/planted/test_imports.py."""
+
+import re
+from types import SimpleNamespace
+
+import pytest
+
+from perfsuite.instruments import imports
+from perfsuite.instruments.imports import ImportsInstrument
+
+
+@pytest.fixture
+def instrument(monkeypatch):
+    monkeypatch.setattr(imports, "imports_of", lambda *args: pytest.fail("a process was started"))
+    made = ImportsInstrument.__new__(ImportsInstrument)
+    made._session = SimpleNamespace(check=lambda method, needs: None)
+    return made
+
+
+@pytest.mark.parametrize("module", ["", "a.", "a-b", "model.py/x", None, pytest])
+def test_what_is_no_module_is_refused(instrument, module):
+    with pytest.raises(ValueError, match=re.escape(f"perf.imports({module!r}): give the name of a module as a text")):
+        instrument.imports(module)
+
+
+@pytest.mark.parametrize("argument", ["without", "after"])
+@pytest.mark.parametrize("given", ["jax", ("jax", 1), ("jax,numpy",), None])
+def test_what_are_no_modules_is_refused(instrument, argument, given):
+    said = f"perf.imports({argument}={given!r}): give a tuple of modules, such as {argument}=('jax',)"
+    with pytest.raises(TypeError, match=re.escape(said)):
+        instrument.imports("app", **{argument: given})

@@ -1,0 +1,127 @@
+"""What an import imports, in fresh processes, exactly: of packages that a test makes up, and of jax once."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from perfsuite.measure.errors import MeasurementError
+from perfsuite.measure.imports import imports
+from perfsuite.measure.imports.imports import imports_of
+
+FILES = {
+    "app/__init__.py": "import json\n\nimport app.steps\n",
+    "app/steps.py": "def later():\n    import heavy.slow\n\nimport heavy\n",
+    "heavy/__init__.py": f"from heavy import data\nTEXT = '{'x' * 5000}'\n",
+    "heavy/data.py": "import light\n",
+    "heavy/slow.py": "",
+    "light.py": "",
+    "starts.py": "import lazily\n\ndevices = lazily.devices()\n",
+    "lazily.py": "import jax\n\ndef devices():\n    return jax.devices()\n",
+    "broken.py": "import light\n1 / 0\n",
+    "exits.py": "raise SystemExit(3)\n",
+    "dies.py": "import os\nprint('out of paper', flush=True)\nos.abort()\n",
+    "sets.py": "import importlib\nfor name in {'light', 'heavy', 'app'}:\n    importlib.import_module(name)\n",
+}
+
+
+@pytest.fixture(autouse=True)
+def folder(tmp_path, monkeypatch):
+    for name, text in FILES.items():
+        path = tmp_path / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text)
+    monkeypatch.syspath_prepend(tmp_path)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def size(name):
+    return len(FILES[name])
+
+
+def test_modules_files_and_bytes_are_counted_outside_the_standard_library(folder):
+    seen = imports_of("app")
+    assert [module.name for module in seen.modules] == ["app", "app.steps", "heavy", "heavy.data", "light"]
+    assert "json.decoder" in [module.name for module in seen.standard]
+    assert seen.files == 5
+    assert seen.bytes == size("heavy/__init__.py") + size("heavy/data.py") + size("light.py"), (
+        "not of the package itself"
+    )
+    assert [package.name for package in seen.packages] == ["heavy", "app", "light"]
+    assert seen.backends == ()
+    assert not {"app", "heavy", "light"} & {*sys.modules}, "nothing is imported here"
+
+
+def test_each_module_has_the_line_that_imports_it(folder):
+    seen = imports_of("app")
+    assert seen.chain("light") == [
+        "app/__init__.py:3 imports app.steps",
+        "app/steps.py:4 imports heavy",
+        "heavy/__init__.py:1 imports heavy.data",
+        "heavy/data.py:1 imports light",
+    ]
+    assert seen.chain("app") == []
+    assert [module.name for module in seen.of("heavy")] == ["heavy", "heavy.data"]
+    assert [module.name for module in seen.of("heavy.data")] == ["heavy.data"]
+    assert seen.of("hea") == ()
+    heavy = seen.packages[0]
+    assert str(heavy).startswith(f"heavy: 2 modules, {size('heavy/__init__.py') + size('heavy/data.py'):,} bytes, ")
+    assert str(heavy).endswith(" s, first at app/steps.py:4")
+
+
+def test_what_was_imported_before_does_not_count():
+    assert [module.name for module in imports_of("app", after=("heavy",)).modules] == ["app", "app.steps"]
+
+
+def test_metrics_are_the_same_in_every_process(monkeypatch):
+    seen = []
+    for seed in ("0", "1", "2"):
+        monkeypatch.setenv("PYTHONHASHSEED", seed)
+        metrics = {metric.name: metric for metric in imports_of("sets").metrics("sets")}
+        assert metrics.pop("sets seconds to import").kind == "info"
+        seen.append({name: (metric.value, metric.detail) for name, metric in metrics.items()})
+    assert seen[0] == seen[1] == seen[2]
+    assert seen[0]["sets modules imported"] == (6, {"sets": 1, "app": 2, "heavy": 2, "light": 1})
+
+
+def test_a_backend_that_is_started_has_its_line():
+    seen = imports_of("starts")
+    assert [(each.platform, each.place) for each in seen.backends] == [("cpu", "lazily.py:4")]
+    assert seen.started() == ["cpu is started at lazily.py:4"]
+    assert seen.of("jax")[0].place == "lazily.py:1"
+
+
+@pytest.mark.parametrize(
+    ("module", "said"),
+    [
+        ("absent", "importing absent failed: ModuleNotFoundError: No module named 'absent'"),
+        ("light.more", "importing light.more failed: ModuleNotFoundError: No module named 'light.more'; .*"),
+        ("broken", "importing broken failed: ZeroDivisionError: division by zero"),
+        ("exits", "importing exits failed: SystemExit: 3"),
+        ("dies", "importing dies failed: its process ended with status -6: out of paper.*"),
+    ],
+)
+def test_a_module_that_cannot_be_imported_is_said(module, said, monkeypatch, folder):
+    monkeypatch.setenv("TMPDIR", str(folder))
+    monkeypatch.setattr(imports.tempfile, "tempdir", None)
+    before = set(os.listdir(folder)) | {"__pycache__"}
+    with pytest.raises(MeasurementError, match=f"^{said}$"):
+        imports_of(module)
+    assert set(os.listdir(folder)) <= before, "nothing is left behind"
+
+
+def test_a_module_that_never_ends_is_ended(monkeypatch):
+    def run(*args, timeout, **kwargs):
+        raise subprocess.TimeoutExpired("python", timeout)
+
+    monkeypatch.setattr(imports.subprocess, "run", run)
+    with pytest.raises(MeasurementError, match=r"^importing app did not end within 600 s$"):
+        imports_of("app")
+
+
+def test_a_name_that_jax_has_moved_is_said(monkeypatch):
+    monkeypatch.setattr(imports.backend_start, "MODULE", "light")
+    with pytest.raises(MeasurementError, match=r"this version of jax has no light\._init_backend"):
+        imports_of("light")
