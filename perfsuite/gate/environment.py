@@ -126,9 +126,9 @@ def incomparable(kind: Kind, unit: str, then: Environment | None, now: Environme
         return None
     if then is None or now is None:
         return f"a {_metric(kind)} can only be compared where the environment of both metrics is known"
-    if of_python:
+    if unit in PYTHON_UNITS:
         was, is_now = _minor(then.python), _minor(now.python)
-        what = "host calls were counted" if unit == HOST_CALLS_UNIT else "imports were counted"
+        what = "imports were counted" if unit in IMPORT_UNITS else "calls were counted"
         return None if was == is_now else f"{what} under Python {was}, this is Python {is_now}"
     was_all, is_all = then.fingerprint(), now.fingerprint()
     words = ["device kind", "process count"] if kind == "ratio" else list(was_all)

@@ -98,7 +98,7 @@ def test_counts_and_sizes_are_always_comparable(kind, unit, now):
 def test_host_calls_need_the_same_python_minor_version():
     assert incomparable("count", "calls", HERE, changed(python="3.11.9", jax="0.11.0")) is None
     reason = incomparable("count", "calls", HERE, changed(python="3.12.0"))
-    assert reason == "host calls were counted under Python 3.11, this is Python 3.12"
+    assert reason == "calls were counted under Python 3.11, this is Python 3.12"
 
 
 @pytest.mark.parametrize(("kind", "unit"), [("count", "modules"), ("count", "files"), ("size", "bytes of files")])
