@@ -1,6 +1,7 @@
 """The `perf` fixture: one object a test, which measures, checks budgets at once, and baselines when the test ends."""
 
 from perfsuite.instruments.compiling.compiles import CompilesInstrument
+from perfsuite.instruments.compiling.covers import CoversInstrument
 from perfsuite.instruments.compiling.first_call import FirstCallInstrument
 from perfsuite.instruments.dispatches import DispatchesInstrument
 from perfsuite.instruments.host_calls import HostCallsInstrument
@@ -19,6 +20,7 @@ from perfsuite.measure.metric import Better, Interval, Kind, Metric
 class Perf(
     CompilesInstrument,
     FirstCallInstrument,
+    CoversInstrument,
     TimeInstrument,
     CompareInstrument,
     ScalingInstrument,

@@ -26,11 +26,12 @@ MOST_LINES = 350
 
 _COMPAT = ("measure", "measure/compat")
 _COMPILES = (*_COMPAT, "measure/compiles")
+_COVERS = (*_COMPILES, "measure/covers")
 _FIRST_CALL = (*_COMPILES, "measure/program", "measure/first_call")
 _TIMING = (*_COMPILES, *_FIRST_CALL, "measure/stats", "measure/runtime", "measure/timing")
 _FINGERPRINT = (*_COMPILES, "measure/fingerprint")
 _PROGRAM = (*_COMPAT, "measure/hlo", "measure/targets", "measure/program")
-_MEASURE = (*_TIMING, *_FINGERPRINT, *_PROGRAM, "measure/profiler", "measure/imports")
+_MEASURE = (*_TIMING, *_COVERS, *_FINGERPRINT, *_PROGRAM, "measure/profiler", "measure/imports")
 _GATE = (*_MEASURE, "gate")
 _SESSION = (*_GATE, "options", "processes", "history", "session")
 _INSTRUMENTS = ("instruments", "instruments/timing", "instruments/compiling")
@@ -43,6 +44,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "measure/compat": ("measure",),
     "measure/stats": ("measure",),
     "measure/compiles": _COMPAT,
+    "measure/covers": _COVERS,
     "measure/runtime": _COMPILES,
     "measure/first_call": _FIRST_CALL,
     "measure/timing": _TIMING,

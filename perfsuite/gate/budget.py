@@ -19,6 +19,7 @@ class Budget:
     | `overhead_us` | candidate minus reference, microseconds | `perf.compare` |
     | `us_per_leaf` | slope of a time over sizes, microseconds a unit | `perf.scaling` |
     | `compiles` | backend compiles while warming | `perf.warm` |
+    | `uncovered` | signatures that inputs bring and that were not warmed; 0 where it is not set | `perf.covers` |
     | `host_calls` | Python and C calls of one warm call | `perf.host_calls` |
     | `dispatches` | compiled programs that one warm call runs, eager operations among them | `perf.dispatches` |
     | `fast_path_misses` | calls of jitted functions in one warm call that take JAX's slow path | `perf.fast_path` |
@@ -51,6 +52,7 @@ class Budget:
     overhead_us: float | None = None
     us_per_leaf: float | None = None
     compiles: int | None = None
+    uncovered: int | None = None
     host_calls: int | None = None
     dispatches: int | None = None
     fast_path_misses: int | None = None

@@ -37,6 +37,7 @@ def test_training_over_every_bucket_compiles_each_once_and_never_again(perf, mak
     over = [(state, batch, tiny.key) for batch in of_each_bucket.values()]
     warm = perf.warm(step, over, budget=Budget(compiles=len(BUCKETS)))
     perf.record("compiles to warm", warm.compiles, unit="compiles", kind="count")
+    perf.covers(warm, ((state, batch, tiny.key) for batch in batches))
     with perf.no_compiles():
         for batch in batches:
             state, (loss, _) = warm(state, batch, tiny.key)

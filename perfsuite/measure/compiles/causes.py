@@ -33,7 +33,7 @@ from perfsuite.measure.compiles.signature import (
 from perfsuite.measure.compiles.values import Value, held_by, identity_of, text_of
 
 _FUNCTIONS = 512
-_CALLS_EACH = 32
+CALLS_EACH = 32
 """The most that is remembered. The signature of 600 arrays takes 0.6 MB, and most functions are seen once."""
 
 _UNRELATED = ("log", "explain", "persistent", "compilation_cache", "traceback", "dump", "leak", "pgle", "distributed")
@@ -98,7 +98,7 @@ class CompileHistory:
             if sighting in calls:
                 calls.remove(sighting)
             calls.append(sighting)
-            del calls[:-_CALLS_EACH]
+            del calls[:-CALLS_EACH]
             while len(self._calls) > _FUNCTIONS:
                 self._calls.popitem(last=False)
 

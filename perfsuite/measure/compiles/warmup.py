@@ -49,8 +49,8 @@ class Warm:
 
     `compile_seconds` is the time that JAX took to trace, lower and compile, `compiles` the number of backend compiles.
     `doubled` has the changes between signatures that differ only in weak types, or in what is committed to a device
-    though no run returned it so: most often one was meant, and two are compiled. Other attributes, such as `lower`,
-    are those of `fn`.
+    though no run returned it so: most often one was meant, and two are compiled. `config` is what was in force then.
+    Other attributes, such as `lower`, are those of `fn`.
     """
 
     fn: Callable
@@ -58,7 +58,7 @@ class Warm:
     compile_seconds: float
     compiles: int
     doubled: tuple[Changes, ...]
-    _config: causes.Config = dataclasses.field(repr=False)
+    config: causes.Config = dataclasses.field(repr=False)
 
     def __call__(self, *args, **kwargs):
         __tracebackhide__ = True
@@ -101,7 +101,7 @@ class Warm:
     ) -> UnwarmedSignatureError | None:
         site = callsite.of_function(self.fn, args, kwargs)
         signature = signature_of(site.args, site.kwargs)
-        config = causes.config_changes(self._config, causes.config_now())
+        config = causes.config_changes(self.config, causes.config_now())
         each = (causes.relevant(changes_between(known, signature), site.statics) for known in reversed(self.signatures))
         found = with_parameters((*min(each, key=distance), *config), site.function)
         if not found:
@@ -160,14 +160,15 @@ def borrowed(call: Call) -> Iterator[Call]:
 
     When the context closes, also after an error, `call` gets the arguments that were carried last.
     """
-    subject = Call(_function_of(call.fn), call.args, call.kwargs, call.carry)
+    subject = Call(function_of(call.fn), call.args, call.kwargs, call.carry)
     try:
         yield subject
     finally:
         call.args = subject.args
 
 
-def _function_of(fn: Callable) -> Callable:
+def function_of(fn: Callable) -> Callable:
+    """The function itself, where `fn` is `Warm`."""
     return fn.fn if isinstance(fn, Warm) else fn
 
 
@@ -264,7 +265,7 @@ def _checked_entries(fn: Callable, over: Any) -> list[tuple | Call]:
         raise ValueError(f"{wanted}; it is empty")
     for place, entry in enumerate(entries):
         if isinstance(entry, Call):
-            if _function_of(entry.fn) is not fn:
+            if function_of(entry.fn) is not fn:
                 raise ValueError(f"warm({label_of(fn)}, over=[...]): entry {place} is {_another(entry, fn)}")
         elif type(entry) is not tuple:
             hint = "make the list a tuple" if isinstance(entry, list) else "one argument alone is (x,)"
@@ -274,7 +275,7 @@ def _checked_entries(fn: Callable, over: Any) -> list[tuple | Call]:
 
 def _another(call: Call, fn: Callable) -> str:
     """What tells the function of a call from `fn`: both may have the same name."""
-    called, warmed = (callsite.code_of(each) for each in (_function_of(call.fn), fn))
+    called, warmed = (callsite.code_of(each) for each in (function_of(call.fn), fn))
     if called == warmed:
         return f"a call of another {call.label}, made anew of the same code ({called}): pass one object to both"
     return f"a call of another function: of {call.label} ({called}), not of {label_of(fn)} ({warmed})"

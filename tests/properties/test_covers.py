@@ -1,0 +1,75 @@
+"""`covers` over any inputs: what it calls uncovered is what compiles when the inputs are run."""
+
+import equinox as eqx
+import jax
+import jax.numpy as jnp
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from perfsuite.measure.compiles import compiles
+from perfsuite.measure.compiles.warmup import warm
+from perfsuite.measure.covers.coverage import covers
+
+COMMITTED = jax.devices()[0]
+ARRAYS = [
+    np.ones(2, np.float32),
+    np.ones(2, np.float64),
+    np.ones(3, np.float32),
+    np.ones(2, np.int32),
+    jnp.ones(2),
+    jnp.ones((1, 2)),
+    jax.device_put(np.ones(2, np.float32), COMMITTED),
+    jax.device_put(np.ones(2, np.int32), COMMITTED),
+]
+SCALES = [1.0, 2.5, 1, True, np.float32(2), jnp.float32(2), jnp.asarray(2.0), np.ones(2, np.float32)]
+MODES = ["sum", "mean", None, 3, 4]
+BATCHES = st.one_of(
+    st.builds(lambda x: {"x": x}, st.sampled_from(ARRAYS)),
+    st.builds(lambda x, y: {"x": x, "y": y}, st.sampled_from(ARRAYS), st.sampled_from([None, *ARRAYS[:2]])),
+)
+INPUTS = st.tuples(BATCHES, st.sampled_from(SCALES), st.sampled_from(MODES))
+
+
+def program(batch, scale, mode):
+    total = sum(x.sum() for x in jax.tree.leaves(batch))
+    return (total * scale).mean() if mode == "mean" else (total * scale).sum()
+
+
+JITS = {
+    "jax.jit": lambda: jax.jit(lambda *args: program(*args), static_argnums=2),
+    "filter_jit": lambda: eqx.filter_jit(lambda *args: program(*args)),
+}
+
+
+def compiling(step, inputs) -> list[int]:
+    """The places of the inputs with which JAX compiles something."""
+    places = []
+    for place, arguments in enumerate(inputs):
+        with compiles.count() as counted:
+            step(*arguments)
+        places += [place] if counted.events else []
+    return places
+
+
+@settings(max_examples=12)
+@given(
+    jit=st.sampled_from(list(JITS)),
+    over=st.lists(INPUTS, min_size=1, max_size=3),
+    more=st.lists(INPUTS, max_size=4),
+    through_python=st.booleans(),
+    order=st.randoms(use_true_random=False),
+)
+def test_what_is_called_uncovered_is_what_compiles(jit, over, more, through_python, order):
+    step = JITS[jit]()
+    with compiles.observe():
+        warmed = warm(step, over=over)
+        inputs = [*over, *more]
+        order.shuffle(inputs)
+
+        def pipeline(*arguments):
+            return warmed(*arguments)
+
+        found = covers(pipeline if through_python else warmed, inputs)
+        assert [each.first for each in found.uncovered] == compiling(warmed, inputs)
+    assert found.inputs == len(inputs)
