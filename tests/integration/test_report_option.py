@@ -167,7 +167,7 @@ def saved_metrics(project) -> list[dict]:
 
 
 def test_without_the_option_nothing_is_kept_for_pictures(project, monkeypatch):
-    for name in ("compare.distribution_of", "scaling.line_of", "program.ProgramRecord"):
+    for name in ("timing.compare.distribution_of", "timing.scaling.line_of", "program.ProgramRecord"):
         monkeypatch.setattr(f"perfsuite.instruments.{name}", None)
     project.makepyfile(test_all=ALL.format(fusions=5, program="x * 2"))
     result = project.runpytest_inprocess("--perf", "--perf-seconds=0.05")

@@ -30,11 +30,15 @@ COUNTED: dict[str, Counted] = {
     "constant_bytes": Counted(" constant bytes", "bytes", "size"),
     "equations": Counted(" equations", "equations"),
     "traces": Counted(" traces", "traces"),
-    "trace_calls": Counted(" trace calls", "calls to trace"),
-    "lowering_calls": Counted(" lowering calls", "calls to lower"),
+    "trace_calls": Counted(" trace calls", "calls to trace", "size"),
+    "lowering_calls": Counted(" lowering calls", "calls to lower", "size"),
     "stablehlo_bytes": Counted(" StableHLO bytes", "bytes", "size"),
 }
-"""By the field of `Budget` that limits it. The causes come first, because a message explains the first that fails."""
+"""By the field of `Budget` that limits it. The causes come first, because a message explains the first that fails.
+
+Calls are sizes, with 1 % of room: JAX's caches look keys up, and how many look-ups find another key first depends on
+what was traced before. 12 calls of 718,069 were seen, and 48 of 272,531.
+"""
 
 _SECONDS = {"trace_seconds": " trace seconds", "lowering_seconds": " lowering seconds"}
 _COMPILE_SECONDS = " compile seconds"

@@ -332,8 +332,8 @@ def test_an_error_in_the_function_gives_everything_back():
 def test_every_metric_has_its_kind_and_unit():
     made = metrics(count(jax.jit(layers), X), "step")
     assert {field: (each.name, each.unit, each.kind) for field, each in made.items()} == {
-        "trace_calls": ("step trace calls", "calls to trace", "count"),
-        "lowering_calls": ("step lowering calls", "calls to lower", "count"),
+        "trace_calls": ("step trace calls", "calls to trace", "size"),
+        "lowering_calls": ("step lowering calls", "calls to lower", "size"),
         "traces": ("step traces", "traces", "count"),
         "equations": ("step equations", "equations", "count"),
         "stablehlo_bytes": ("step StableHLO bytes", "bytes", "size"),
