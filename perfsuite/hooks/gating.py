@@ -18,6 +18,7 @@ from perfsuite.measure import peers
 from perfsuite.measure.compat.compiler_stderr import compilers_silenced
 from perfsuite.measure.compiles import compiles
 from perfsuite.measure.errors import MeasurementError
+from perfsuite.measure.first_call.first_call import make_context
 from perfsuite.measure.io import relative
 from perfsuite.measure.profiler.trace_recording import writable
 from perfsuite.measure.serialise import made, plain
@@ -70,6 +71,7 @@ def start(config: pytest.Config, options: Options) -> None:
         config.pluginmanager.register(hooks, "perfsuite-active")
         if not is_worker and TASK not in config.stash:
             github.register_actions(config, hooks.report)
+    make_context()
     # Remember what compiles from here on, to explain a later recompilation.
     cleanup = contextlib.ExitStack()
     cleanup.enter_context(compiles.observe())

@@ -17,6 +17,29 @@ def test_a_session_without_perf_imports_no_heavy_package(pytester, monkeypatch):
     result.assert_outcomes(passed=1)
 
 
+COMPILED_AT_IMPORT = """
+    import jax
+    import jax.numpy as jnp
+
+    X = jnp.ones(3)
+    double = jax.jit(lambda x: x * 2)
+    double(X)
+
+    def test_it_is_warm(compile_counter{fixtures}):
+        from perfsuite import Perf  # all instruments
+
+        with compile_counter.forbid():
+            double(X)
+"""
+
+
+@pytest.mark.parametrize(("fixtures", "options"), [("", ()), (", perf", ("--perf",))], ids=["idle", "with --perf"])
+def test_what_was_compiled_at_import_is_not_compiled_again(pytester, fixtures, options):
+    """JAX compiles everything once more after a user context is made: too late where a test module is imported."""
+    pytester.makepyfile(COMPILED_AT_IMPORT.format(fixtures=fixtures))
+    pytester.runpytest_subprocess(*options).assert_outcomes(passed=1)
+
+
 @pytest.mark.parametrize("named_by", ["-p", "a conftest"])
 def test_a_session_copies_its_environment_once(pytester, monkeypatch, named_by):
     launches = []

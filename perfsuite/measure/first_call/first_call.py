@@ -8,6 +8,7 @@ not have the context in their key, such as those of a user's own functions. The 
 
 import contextlib
 import dataclasses
+import functools
 import gc
 import itertools
 import sys
@@ -28,9 +29,6 @@ from perfsuite.measure.first_call.equations import Constant, Equations, Jaxprs
 from perfsuite.measure.first_call.users_code import UserLine
 from perfsuite.measure.first_call.watch import CallWatch
 
-# Made when this module is imported, because JAX compiles everything once more after a context is made. Sessions with
-# --perf import it before they collect tests.
-_context = jax.make_user_context(None)
 _numbers = itertools.count(1)
 
 
@@ -158,9 +156,19 @@ def _watched(once: Callable[[], Any]) -> CallWatch:
     return watch
 
 
+@functools.cache
+def make_context() -> Any:
+    """Make the context that `apart` needs, once.
+
+    JAX compiles everything once more after any context is made. So a session with --perf makes it before it collects
+    tests, and a process that counts no first call never does.
+    """
+    return jax.make_user_context(None)
+
+
 def apart() -> contextlib.AbstractContextManager[Any]:
     """Inside, JAX has traced nothing yet."""
-    return _context(next(_numbers))
+    return make_context()(next(_numbers))
 
 
 @contextlib.contextmanager
