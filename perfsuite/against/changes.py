@@ -18,8 +18,9 @@ from perfsuite.against.found import ERROR, PLACES, Called, MetricChange, TestCha
 from perfsuite.against.notes import Notes, Place, Stage
 from perfsuite.against.runs import FirstRun, Window, looks, sizes
 from perfsuite.gate.baseline import Baselines, Entry, name_of
-from perfsuite.gate.environment import HOST_CALLS_UNIT, IMPORT_UNITS, Environment
+from perfsuite.gate.environment import Environment
 from perfsuite.gate.verdict import judge_baseline
+from perfsuite.measure import units
 from perfsuite.measure.metric import Interval, Metric, title
 from perfsuite.measure.stats.rank_sum import Windows, shift, shift_interval
 
@@ -34,11 +35,11 @@ PRECISION = 0.02
 _STAGE_UNITS: dict[Stage, str] = {"trace": "traces", "lower": "lowerings", "compile": "compiles"}
 _OF_STAGES: dict[str, Where] = {
     **{unit: stage for stage, unit in _STAGE_UNITS.items()},
-    "calls to trace": "trace",
-    "equations": "trace",
-    "calls to lower": "lower",
+    units.CALLS_TO_TRACE: "trace",
+    units.EQUATIONS: "trace",
+    units.CALLS_TO_LOWER: "lower",
 }
-_HOST_UNITS = (HOST_CALLS_UNIT, "misses", *IMPORT_UNITS, "backends")
+_HOST_UNITS = (units.HOST_CALLS, units.MISSES, *units.IMPORTED, units.BACKENDS)
 _CALLED: dict[str, Called] = {
     "fail": "worse",
     "improved": "better",

@@ -11,16 +11,12 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from perfsuite.measure import units
 from perfsuite.measure.metric import Kind
 
 # In the order in which messages name them.
 VERSION_FIELDS = ("python", "jax", "jaxlib", "libtpu", "equinox", "flax", "optax")
 OPTIONAL_FIELDS = ("libtpu", "equinox", "flax", "optax")
-
-HOST_CALLS_UNIT = "calls"
-IMPORT_UNITS = ("modules", "files", "bytes of files")
-PYTHON_UNITS = (HOST_CALLS_UNIT, "calls to trace", "calls to lower", *IMPORT_UNITS)
-"""Of counts and sizes that change with Python's minor version."""
 
 # Dumping changes no program, and its argument is a path of one machine; the number of host devices is in
 # `device_count` already, where `jax_num_cpu_devices` puts it too.
@@ -117,18 +113,19 @@ def incomparable(kind: Kind, unit: str, then: Environment | None, now: Environme
     """Why a metric from `then` cannot be compared with one from `now`; None where it can.
 
     Counts and sizes belong to the program and can always be compared, except counts of Python's calls and what is
-    imported (`PYTHON_UNITS`), which change with Python's minor version. A ratio needs the same device kind and as many
-    processes, the slowest of which makes its samples; a time the same fingerprint. Metrics of kind info are never
+    imported (`units.OF_PYTHON`), which change with Python's minor version. A ratio needs the same device kind and as
+    many processes, the slowest of which makes its samples; a time the same fingerprint. Metrics of kind info are never
     gated, so the question does not arise and the answer is None. A library upgrade makes nothing incomparable: finding
     what it costs is what baselines are for.
     """
-    if kind == "info" or (kind in ("count", "size") and unit not in PYTHON_UNITS):
+    counted = kind in ("count", "size")
+    if kind == "info" or (counted and unit not in units.OF_PYTHON):
         return None
     if then is None or now is None:
         return f"a {_metric(kind)} can only be compared where the environment of both metrics is known"
-    if unit in PYTHON_UNITS:
+    if counted:
         was, is_now = _minor(then.python), _minor(now.python)
-        what = "imports were counted" if unit in IMPORT_UNITS else "calls were counted"
+        what = "imports were counted" if unit in units.IMPORTED else "calls were counted"
         return None if was == is_now else f"{what} under Python {was}, this is Python {is_now}"
     was_all, is_all = then.fingerprint(), now.fingerprint()
     words = ["device kind", "process count"] if kind == "ratio" else list(was_all)

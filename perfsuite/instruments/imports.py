@@ -7,7 +7,8 @@ from collections.abc import Callable
 from perfsuite.gate.budget import Budget
 from perfsuite.gate.verdict import Evidence, Gate, judge_budget
 from perfsuite.instruments.base import NO_BUDGET, Instrument, declare
-from perfsuite.measure.imports.imports import MODULES, Imports, imports_of
+from perfsuite.measure import units
+from perfsuite.measure.imports.imports import Imports, imports_of
 from perfsuite.measure.metric import Metric
 
 IMPORTS = declare("perf.imports", budget=("imported_modules", "imported_bytes", "started_backends"))
@@ -57,7 +58,7 @@ def _lines(why: Callable[[], list[str]]) -> str:
 
 def _without(test: str, seen: Imports, package: str) -> list[Gate]:
     found = seen.of(package)
-    metric = Metric(f"{seen.name} modules of {package}", len(found), MODULES, "count")
+    metric = Metric(f"{seen.name} modules of {package}", len(found), units.MODULES, "count")
     gate = judge_budget(test, metric, 0)
     if not gate.failed:
         return [gate]

@@ -7,8 +7,8 @@ import math
 from collections.abc import Iterable, Sequence
 
 from perfsuite.gate.advice import advice_on
-from perfsuite.gate.environment import HOST_CALLS_UNIT
 from perfsuite.gate.verdict import Gate, Part
+from perfsuite.measure import units
 from perfsuite.measure.metric import Kind, Metric
 from perfsuite.measure.words import change, number, percent, plural
 
@@ -126,7 +126,7 @@ def without_baseline(count: int, why: str = "") -> str:
 
 def growth(parts: Sequence[Part], unit: str) -> str:
     """Which parts of a metric in `unit` got worse, by how much, and where they are."""
-    if unit == HOST_CALLS_UNIT:
+    if unit == units.HOST_CALLS:
         known = dict.fromkeys(part.place for part in parts if " at " in part.place or advice_on(part.place))
         named = ", ".join(f"{part.name} ({_grown_by(part)})" for part in parts)
         return f"more calls of {named}" + (f", made in {', '.join(known)}" if known else "")
@@ -280,7 +280,7 @@ def _rerun(gate: Gate) -> str:
 
 def _advice(gate: Gate) -> list[str]:
     """What to do about host calls, by what the user's code calls that makes them."""
-    if gate.metric.unit != HOST_CALLS_UNIT:
+    if gate.metric.unit != units.HOST_CALLS:
         return []
     return list(dict.fromkeys(filter(None, (advice_on(part.place) for part in gate.grown))))
 

@@ -108,6 +108,15 @@ def test_what_is_imported_needs_the_same_python_minor_version(kind, unit):
     assert reason == "imports were counted under Python 3.11, this is Python 3.12"
 
 
+@pytest.mark.parametrize("unit", ["calls", "calls to trace", "modules"])
+def test_a_time_or_a_ratio_is_compared_as_one_whatever_its_unit(unit):
+    other_python = changed(python="3.13.0")
+    assert incomparable("time", unit, HERE, other_python) is None
+    assert incomparable("ratio", unit, HERE, other_python) is None
+    assert incomparable("time", unit, HERE, changed(processor="EPYC")) == "host processor differs (Xeon, now EPYC)"
+    assert incomparable("ratio", unit, HERE, changed(device_kind="TPU v4")) == "device kind differs (cpu, now TPU v4)"
+
+
 def test_a_ratio_needs_the_same_device_kind():
     other_host = changed(processor="EPYC", python="3.13.0", jax="0.11.0", device_count=8, x64=True, xla_flags="--a")
     assert incomparable("ratio", "x", HERE, other_host) is None

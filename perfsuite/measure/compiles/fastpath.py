@@ -13,6 +13,7 @@ from typing import Any
 
 import jax
 
+from perfsuite.measure import units
 from perfsuite.measure.call import Call, label_of
 from perfsuite.measure.compat import jax_stack
 from perfsuite.measure.compiles import callsite, compiles
@@ -51,7 +52,7 @@ class FastPath:
     def metrics(self, name: str) -> list[Metric]:
         """One count, with the functions as its detail."""
         name = f"{name} fast-path misses"
-        return [Metric(name, self.misses, "misses", "count", detail=self.by_function, places=self.places)]
+        return [Metric(name, self.misses, units.MISSES, "count", detail=self.by_function, places=self.places)]
 
     def __str__(self) -> str:
         return "\n".join(

@@ -12,13 +12,11 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from perfsuite.measure import units
 from perfsuite.measure.compat import backend_start
 from perfsuite.measure.errors import MeasurementError
 from perfsuite.measure.metric import Metric
 from perfsuite.measure.words import number, plural
-
-MODULES, FILES, BYTES = "modules", "files", "bytes of files"
-"""The units of what is imported: it changes with Python's minor version."""
 
 _WORKER = Path(__file__).with_name("worker.py")
 _TIME = re.compile(r"^import time:\s+(\d+) \|\s+\d+ \| +(\S+)$", re.MULTILINE)
@@ -130,11 +128,13 @@ class Imports:
         started = {backend.platform: 1 for backend in self.backends}
         at = {backend.platform: backend.place for backend in self.backends}
         return [
-            Metric(f"{name} modules imported", len(self.modules), MODULES, "count", detail=modules, places=places),
-            Metric(f"{name} files imported", self.files, FILES, "count"),
-            Metric(f"{name} bytes imported", self.bytes, BYTES, "size", detail=sizes, places=places),
-            Metric(f"{name} backends started", len(self.backends), "backends", "count", detail=started, places=at),
-            Metric(f"{name} standard modules imported", len(self.standard), MODULES, "info"),
+            Metric(
+                f"{name} modules imported", len(self.modules), units.MODULES, "count", detail=modules, places=places
+            ),
+            Metric(f"{name} files imported", self.files, units.FILES, "count"),
+            Metric(f"{name} bytes imported", self.bytes, units.BYTES_OF_FILES, "size", detail=sizes, places=places),
+            Metric(f"{name} backends started", len(self.backends), units.BACKENDS, "count", detail=started, places=at),
+            Metric(f"{name} standard modules imported", len(self.standard), units.MODULES, "info"),
             Metric(f"{name} seconds to import", self.seconds, "s", "info", samples=1),
         ]
 

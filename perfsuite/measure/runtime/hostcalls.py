@@ -10,6 +10,7 @@ import sys
 
 import jax
 
+from perfsuite.measure import units
 from perfsuite.measure.call import Call
 from perfsuite.measure.compiles import compiles
 from perfsuite.measure.compiles.warmup import borrowed, warm
@@ -46,7 +47,9 @@ class HostCalls:
         """One count. Its detail has the responsible functions, its places what the user's code called."""
         busiest = dict(list(self.by_responsible.items())[:FUNCTIONS_KEPT])
         places = {function: str(self.origin_of[function]) for function in busiest if function in self.origin_of}
-        return [Metric(f"{name} host calls", self.total, "calls", "count", detail=busiest, places=places or None)]
+        return [
+            Metric(f"{name} host calls", self.total, units.HOST_CALLS, "count", detail=busiest, places=places or None)
+        ]
 
 
 def host_calls(call: Call, *, exact: bool = True) -> HostCalls:
