@@ -20,11 +20,15 @@ import scipy.special  # noqa: F401
 import tabulate  # noqa: F401
 
 import perfsuite
+from perfsuite.measure.first_call.first_call import make_context
 
 # The plugin's own modules too: what it imports only with --perf would be loaded anew by every nested session.
 for _module in pkgutil.walk_packages(perfsuite.__path__, "perfsuite."):
     if not _module.name.startswith("perfsuite.workloads."):
         importlib.import_module(_module.name)
+
+# Nested sessions with --perf make it. JAX compiles everything once more after that, so not in the middle of a test.
+make_context()
 
 
 def pytest_collection_finish() -> None:

@@ -1,4 +1,4 @@
-"""`first_call`: what a function costs before it first runs, in counts that are the same in every process.
+"""`first_call`: what a function costs before it first runs, in counts.
 
 The function is traced and lowered twice, each time as if JAX had never seen it: inside a context of its own
 (`jax.make_user_context`), which is part of the key of JAX's caches. So nothing has to be cleared, and what the test has
@@ -37,9 +37,10 @@ class FirstCall:
     """What it takes to trace and lower the programs of one call.
 
     `trace_calls` and `lowering_calls` are the Python and C calls that JAX and the user's code make while JAX traces and
-    while it lowers. `traces` are the functions that JAX traces, those inside others among them, `equations` those of
-    the jaxprs of all programs, those inside others among them. `stablehlo_bytes` is the size of what the compiler gets,
-    without the constants, which are in `constants`, the largest first.
+    while it lowers; a loop over a set that ends early makes more or fewer of them by the hash seed. `traces` are the
+    functions that JAX traces, those inside others among them, `equations` those of the jaxprs of all programs, those
+    inside others among them. `stablehlo_bytes` is the size of what the compiler gets, without the constants, which are
+    in `constants`, the largest first.
 
     `calls_by_line` has the calls while tracing by the user's line that makes them, `equations_by_line` the equations by
     the user's line and by primitive, `traces_by_function` the traces by name, file and line of the function.
@@ -81,7 +82,7 @@ def first_call(call: Call, *, compiles: bool = True) -> FirstCall:
     refuse_deleted(call, f"perf.first_call({call.label}): ")
     with borrowed(call) as subject, telling_nobody(), progress.waiting(f"the first call of {call.label}"):
         once = _lowering(subject) or _running(subject)
-        with apart(), _stage_seconds() as seconds:
+        with apart(), stage_seconds() as seconds:
             lowered = once()
             if isinstance(lowered, jax.stages.Lowered) and compiles:
                 lowered.compile()
@@ -172,7 +173,7 @@ def apart() -> contextlib.AbstractContextManager[Any]:
 
 
 @contextlib.contextmanager
-def _stage_seconds() -> Iterator[dict[str, float]]:
+def stage_seconds() -> Iterator[dict[str, float]]:
     """The seconds of each stage that this thread passes through inside; of one inside another only the outer counts."""
     seconds: dict[str, float] = {}
     started: list[float] = []
