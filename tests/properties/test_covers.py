@@ -52,7 +52,7 @@ def compiling(step, inputs) -> list[int]:
     return places
 
 
-@settings(max_examples=12)
+@settings(max_examples=40)
 @given(
     jit=st.sampled_from(list(JITS)),
     over=st.lists(INPUTS, min_size=1, max_size=3),

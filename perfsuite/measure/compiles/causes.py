@@ -21,6 +21,7 @@ from perfsuite.measure.compat.frameworks import looks_at_identity
 from perfsuite.measure.compiles.callsite import CallSite, Statics, code_of, innermost
 from perfsuite.measure.compiles.description import Item, Leaf, Node, describe, is_traced, shared_places
 from perfsuite.measure.compiles.signature import (
+    EQUAL_NUMBERS,
     Changes,
     Signature,
     SignatureChange,
@@ -205,11 +206,13 @@ def relevant(changes: Iterable[SignatureChange], statics: Statics | None) -> Cha
         return tuple(change for change in changes if change.kind != "number") or changes
     numbers = {change.path for change in changes if change.kind == "number"}
     # For a static number only the value counts, for another only dtype and weak type.
-    return tuple(
+    counting = (
         change
         for change in changes
         if (change.path not in numbers) or ((change.kind == "number") == (change.path in statics))
     )
+    # `filter_jit` takes 1 and 1.0 for one value, `jax.jit` does not.
+    return tuple(change for change in counting if not (statics.all and change.variant == EQUAL_NUMBERS))
 
 
 def config_changes(before: Config, after: Config) -> Changes:

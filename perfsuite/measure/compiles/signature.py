@@ -15,6 +15,9 @@ from perfsuite.measure.compiles.values import Value, nature_of, safely
 _ABSENT = "absent"
 _WHOLE_ARGUMENT = re.compile(r"args\[\d+\]|kwargs\[[^\]]*\]")
 _POSITION = re.compile(r"args\[(\d+)\]")
+EQUAL_NUMBERS = "equal"
+"""The variant of a change between two Python numbers that are equal, such as 1 and 1.0."""
+
 _COUNTED_AT_A_GLANCE = 3
 _DEVICES_SHOWN = 8
 
@@ -238,12 +241,19 @@ def _leaf_changes(path: str, was: Leaf, now: Leaf) -> Iterator[SignatureChange]:
         before, after = (f"{leaf.weak_type} ({leaf.source})" for leaf in (was, now))
         yield SignatureChange("weak type", path, before, after, 1.0, python, _constructor(was, now))
     if was.value != now.value:
-        flags = all(leaf.value is not None and isinstance(leaf.value.plain, bool) for leaf in (was, now))
-        variant = "mode" if flags else "" if python else "numpy"
+        variant = _number_variant(was.value, now.value) if python else "numpy"
         before, after = (leaf.value.text if leaf.value else str(leaf) for leaf in (was, now))
         # A Python number is further from an array than an array of another dtype.
         yield SignatureChange("number", path, before, after, 0.5 if was.kind == now.kind else 2.0, variant)
     yield from _placement_changes(path, was, now)
+
+
+def _number_variant(was: Value | None, now: Value | None) -> str:
+    if was is None or now is None:
+        return ""
+    if isinstance(was.plain, bool) and isinstance(now.plain, bool):
+        return "mode"
+    return EQUAL_NUMBERS if was.is_plain and now.is_plain and was.plain == now.plain else ""
 
 
 def _placement_changes(path: str, was: Leaf, now: Leaf) -> Iterator[SignatureChange]:

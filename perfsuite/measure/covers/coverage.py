@@ -221,16 +221,32 @@ def _changes_from(warmed: Warmed, call: JittedCall) -> tuple[SignatureChange, ..
 
 
 def _essential(signature: Signature, statics: Statics | None) -> Signature:
-    """The signature without the values of numbers that are not static: a program takes them as it takes arrays."""
-    if statics is None or statics.all:
+    """The signature, equal to another where one program serves both.
+
+    A program takes the values of numbers that are not static as it takes arrays. `filter_jit` takes 1 and 1.0 for one.
+    """
+    if statics is None:
         return signature
-    return Signature(
-        tuple((path, part if path in statics else _without_numbers(part)) for path, part in signature.parts)
+    essential = _without_type if statics.all else _without_value
+    parts = (
+        (path, part if path in statics and not statics.all else _with_leaves(part, essential))
+        for path, part in signature.parts
     )
+    return Signature(tuple(parts))
 
 
-def _without_numbers(item: Item) -> Item:
+def _without_value(leaf: Leaf) -> Leaf:
+    return leaf if leaf.kind == "static" else dataclasses.replace(leaf, kind="array", value=None)
+
+
+def _without_type(leaf: Leaf) -> Leaf:
+    if leaf.kind != "scalar" or leaf.value is None:
+        return leaf
+    return dataclasses.replace(leaf, dtype="", value=dataclasses.replace(leaf.value, type=""))
+
+
+def _with_leaves(item: Item, change: Callable[[Leaf], Leaf]) -> Item:
     if isinstance(item, Leaf):
-        return item if item.kind == "static" else dataclasses.replace(item, kind="array", value=None)
-    children = tuple((suffix, _without_numbers(child)) for suffix, child in item.children)
+        return change(item)
+    children = tuple((suffix, _with_leaves(child, change)) for suffix, child in item.children)
     return dataclasses.replace(item, children=children)

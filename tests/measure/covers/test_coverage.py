@@ -113,6 +113,24 @@ def test_numbers_that_are_not_static_are_one_signature_and_static_ones_are_sever
     assert [each.first for each in covers(from_the_end, [(of(8), n) for n in (2, 3)]).uncovered] == [1]
 
 
+def test_filter_jit_takes_equal_numbers_for_one_and_a_static_argument_of_jit_does_not():
+    def scaled(x, rate):
+        return x * rate
+
+    def found(jitted):
+        step = warm(jitted, over=[(PARAMS, 1)])
+        missing = covers(step, [(PARAMS, rate) for rate in (1, 1.0, True, 2, 2.0)]).uncovered
+        compiled = []
+        for place, rate in enumerate((1, 1.0, True, 2, 2.0)):
+            with compiles.count() as counted:
+                step(PARAMS, rate)
+            compiled += [place] if counted.events else []
+        return [each.first for each in missing], compiled
+
+    assert found(eqx.filter_jit(scaled)) == ([3], [3])
+    assert found(jax.jit(scaled, static_argnums=1)) == ([1, 2, 3, 4], [1, 2, 3, 4])
+
+
 def test_a_python_function_shows_what_its_jitted_functions_get(warmed):
     def pipeline(text):
         return warmed(PARAMS, padded(text))
