@@ -47,8 +47,7 @@ _CALLED: dict[str, Called] = {
     "not comparable": "not comparable",
 }
 _SAME = Environment("the same on both sides", 1, "", "", "", "")
-
-_PLACES_OF_STAGES: tuple[Where, ...] = ("trace", "lower", "compile")
+_PLACES_OF_STAGES: tuple[Where, ...] = tuple(_STAGE_UNITS)
 
 Prints = Mapping[str, Mapping[str, str] | None]
 """The fingerprint of each timed metric, by its title; None where it has none."""

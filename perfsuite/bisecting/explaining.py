@@ -38,7 +38,7 @@ def program_between(name: str, before: Recorded, after: Recorded, folders: tuple
 
 def _program(name: str, recorded: Recorded, folder: Path) -> Any:
     """The program of a metric, as its compiler told it; None for a metric of no program."""
-    from perfsuite.measure.program.compilation import Compilation  # it imports jax
+    from perfsuite.measure.program.compilation import kept_program  # it imports jax
     from perfsuite.measure.program.program_metrics import FACTS
 
     place = recorded.place(name)
@@ -48,7 +48,7 @@ def _program(name: str, recorded: Recorded, folder: Path) -> Any:
     measured = next((id.removesuffix(f" {fact}") for fact in FACTS if id.endswith(f" {fact}")), "")
     target = None if device == recorded.device else device
     entry = facts_cache.read(folder, facts_cache.key_of_baseline(test, measured, target, recorded.device))
-    return Compilation.from_dict(entry).program() if entry else None
+    return kept_program(entry)
 
 
 def _run(test: str, recorded: Recorded) -> FirstRun:

@@ -115,19 +115,10 @@ class Repository:
         if broken := [name for name in objects if "\n" in name]:
             raise GitError(f"{broken[0]!r}: git cannot be asked for a path with a line break in it")
         answer = self._bytes("cat-file", "--batch", stdin="".join(f"{name}\n" for name in objects).encode())
-        found: list[tuple[str, bytes] | None] = []
-        at = 0
-        for _ in objects:
-            end = answer.index(b"\n", at)
-            line, at = answer[at:end], end + 1
-            id, *rest = line.split()
-            if line.endswith(b" missing") or len(rest) != 2:
-                found.append(None)
-                continue
-            kind, size = rest[0], int(rest[1])
-            found.append((id.decode(), answer[at : at + size]) if kind == b"blob" else None)  # else it is a folder
-            at += size + 1
-        return found
+        try:
+            return _objects(answer, len(objects))
+        except ValueError as error:
+            raise GitError(f"git cat-file: its answer cannot be read ({error})") from None
 
     def commit(self, id: str) -> Commit:
         """The commit itself, at no path."""
@@ -186,3 +177,20 @@ def _commit(line: str, path: str) -> Commit:
     except ValueError:  # git gives a damaged date as an empty text
         when = None
     return Commit(id, short, author, when, subject, path)
+
+
+def _objects(answer: bytes, number: int) -> list[tuple[str, bytes] | None]:
+    """The ids and contents in an answer of `git cat-file --batch` about so many objects."""
+    found: list[tuple[str, bytes] | None] = []
+    at = 0
+    for _ in range(number):
+        end = answer.index(b"\n", at)
+        line, at = answer[at:end], end + 1
+        id, *rest = line.split()
+        if line.endswith(b" missing") or len(rest) != 2:
+            found.append(None)
+            continue
+        kind, size = rest[0], int(rest[1])
+        found.append((id.decode(), answer[at : at + size]) if kind == b"blob" else None)  # else it is a folder
+        at += size + 1
+    return found

@@ -10,7 +10,7 @@ from perfsuite.gate.verdict import NO_EVIDENCE, Evidence, Gate
 from perfsuite.instruments.base import NO_BUDGET, Instrument, declare
 from perfsuite.measure.call import Call, checked
 from perfsuite.measure.metric import Metric, title
-from perfsuite.measure.program.compilation import Compilation, compile_call
+from perfsuite.measure.program.compilation import Compilation, compile_call, kept_program
 from perfsuite.measure.program.lowering import HostCallbackError
 from perfsuite.measure.program.program import Program
 from perfsuite.measure.program.program_diff import program_differences
@@ -120,14 +120,8 @@ class ProgramInstrument(Instrument):
         )
 
     def _against_baseline(self, program: Program, measured: Measured) -> tuple[str, ...]:
-        entry = facts_cache.read(self._session.cache, self._program_key(program, measured))
-        if entry is None:
-            return ()
-        try:
-            before = Compilation.from_dict(entry).program()
-        except (KeyError, TypeError, ValueError):  # of another version of perfsuite
-            return ()
-        if not self._is_recorded(before, measured):
+        before = kept_program(facts_cache.read(self._session.cache, self._program_key(program, measured)))
+        if before is None or not self._is_recorded(before, measured):
             return ()  # the baseline was saved elsewhere since
         return tuple(line.strip() for line in program_differences(before, program).splitlines())
 

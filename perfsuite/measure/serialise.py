@@ -42,14 +42,21 @@ def _made(kind: Any, value: Any) -> Any:
         if unknown := sorted(value.keys() - hints.keys()):
             raise TypeError(f"{kind.__name__} has no {', '.join(unknown)}")
         return kind(**{name: _made(hints[name], each) for name, each in value.items()})
-    if origin is tuple:
-        if arguments[1:] == (...,):
-            return tuple(_made(arguments[0], each) for each in value)
-        return tuple(_made(each, part) for each, part in zip(arguments, value, strict=True))
-    if origin is list:
-        return [_made(arguments[0], each) for each in value]
+    if origin in (tuple, list):
+        parts = _checked(value, list, tuple)
+        if origin is list or arguments[1:] == (...,):
+            return origin(_made(arguments[0], each) for each in parts)
+        return tuple(_made(each, part) for each, part in zip(arguments, parts, strict=True))
     if origin in (dict, Mapping):
         return {name: _made(arguments[1], each) for name, each in value.items()}
+    if origin is typing.Literal and value not in arguments:
+        raise ValueError(f"{value!r:.40} is none of {arguments}")
     if kind is float:
-        return float(value) if isinstance(value, str) else value
+        return float(value) if isinstance(value, str) else _checked(value, int, float)
+    return _checked(value, kind) if kind in (str, int, bool) else value
+
+
+def _checked(value: Any, *kinds: type) -> Any:
+    if not isinstance(value, kinds) or (isinstance(value, bool) and bool not in kinds):
+        raise TypeError(f"{value!r:.40} is no {kinds[0].__name__}")
     return value

@@ -57,6 +57,30 @@ def test_what_was_made_plain_comes_back_equal(value):
     assert made(Outer, json.loads(json.dumps(plain(value), allow_nan=False))) == value
 
 
+RIGHT = plain(Outer("n", "a", 1.5, 3, Inner(0, 1), None, {"p": Inner(0, 1)}, (), ("x", 1.0), [], True))
+
+
+@pytest.mark.parametrize(
+    ("field", "wrong"),
+    [
+        *(("name", wrong) for wrong in (3, None, ["n"])),
+        *(("kind", wrong) for wrong in ("c", None, [])),
+        *(("value", wrong) for wrong in ("many", None, True, [1.5])),
+        *(("count", wrong) for wrong in (1.5, "3", True, None)),
+        *(("interval", wrong) for wrong in (3, [], "ab", {"low": 1}, {"low": 1, "high": 2, "middle": 3})),
+        *(("parts", wrong) for wrong in (["p"], {"p": "3"}, 3)),
+        *(("several", wrong) for wrong in ("", {}, 3, [3])),
+        *(("pair", wrong) for wrong in ("xy", ["x"], ["x", 1.0, 2.0])),
+        *(("listed", wrong) for wrong in ("", {}, None)),
+        *(("flag", wrong) for wrong in (1, "yes", None)),
+    ],
+)
+def test_a_value_of_another_type_is_refused(field, wrong):
+    assert plain(made(Outer, RIGHT)) == RIGHT
+    with pytest.raises((TypeError, KeyError, AttributeError, ValueError)):
+        made(Outer, {**RIGHT, field: wrong})
+
+
 def test_a_nan_survives():
     assert math.isnan(made(Inner, json.loads(json.dumps(plain(Inner(math.nan, 1.0)), allow_nan=False))).low)
 

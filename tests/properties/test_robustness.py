@@ -27,6 +27,7 @@ from perfsuite.options.marker import MARKER_ARGUMENTS, marker_arguments
 from perfsuite.report import text
 from perfsuite.report.terminal.summary import session_summary
 from perfsuite.session.session import split_parameters
+from properties.edits import outcome
 
 HERE = Environment("cpu", 1, "Xeon", "3.11.7", "0.10.2", "0.10.2", equinox="0.13.8")
 SAMPLE = Baselines(
@@ -66,14 +67,6 @@ def places(value, path=()):
 def replaced(value, path, new):
     """A JSON value with another in the place that `path` leads to."""
     return new if not path else {**value, path[0]: replaced(value[path[0]], path[1:], new)}
-
-
-def outcome(refusals, function, *args):
-    """What a function returns and None, or None and the exception, one of `refusals`, that it raises."""
-    try:
-        return function(*args), None
-    except refusals as error:
-        return None, error
 
 
 def refusal_of(content: bytes) -> BaselineError | None:

@@ -17,6 +17,7 @@ import jaxlib
 from perfsuite.measure import progress
 from perfsuite.measure.call import Call
 from perfsuite.measure.compat import jax_stack
+from perfsuite.measure.errors import MeasurementError
 from perfsuite.measure.hlo.hlo_module import Stack
 from perfsuite.measure.hlo.locations import NumberedText, number_locations, restoring
 from perfsuite.measure.hlo.reader import parse_hlo
@@ -50,6 +51,10 @@ REMEMBERED_SECONDS = 5.0
 """The seconds of a compile that takes at least as long are kept, to tell a person who waits for the next one."""
 
 
+_UNLIKE = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError)
+"""What reading raises where a text or a value is unlike what it should be."""
+
+
 @dataclasses.dataclass(frozen=True)
 class Compilation:
     """What a compiler says about a call: enough to read its program again, also in another session.
@@ -69,7 +74,17 @@ class Compilation:
     kernel_estimates: tuple[KernelEstimate, ...] = ()
 
     def program(self) -> Program:
-        """The facts."""
+        """The facts. Raises `MeasurementError` where the compiler says them in a form that perfsuite does not know."""
+        try:
+            return self._read()
+        except _UNLIKE as error:
+            raise MeasurementError(
+                f"perf.program({self.origin.label}): the compiled program cannot be read ({type(error).__name__}: "
+                f"{error}), under jax {jax.__version__}. Please report it, with the text of the program: "
+                "jit(fn).lower(...).compile().as_text()"
+            ) from error
+
+    def _read(self) -> Program:
         restored = restoring(self.stacks)
         parsed = parse_hlo(self.hlo, restored=restored)
         module = with_estimates(parsed, self.kernel_estimates)
@@ -88,6 +103,14 @@ class Compilation:
         """The inverse of `to_dict`, also after a way through JSON. Raises `KeyError` or `TypeError` for others."""
         read = made(cls, values)
         return dataclasses.replace(read, stacks={int(number): stack for number, stack in read.stacks.items()})
+
+
+def kept_program(entry: Mapping[str, Any] | None) -> Program | None:
+    """The program of a cache's entry; None without one, or where it is damaged or of another version of perfsuite."""
+    try:
+        return Compilation.from_dict(entry).program() if entry else None
+    except (*_UNLIKE, MeasurementError):
+        return None
 
 
 def compile_call(

@@ -1,0 +1,204 @@
+"""Everything that perfsuite reads may be damaged: it is read as it stands, or refused in clear words, and nothing else.
+
+Each reader gets real input with edits. `PERFSUITE_FUZZ=10000 pytest tests/properties/test_readers.py` tries more of it.
+"""
+
+import functools
+import json
+import tempfile
+from pathlib import Path
+
+import jax
+import jax.numpy as jnp
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+from support.git_project import GitProject
+from support.report_samples import HEADER, metric, perf_test
+
+from perfsuite.bisecting.found import Step
+from perfsuite.bisecting.kept import Kept
+from perfsuite.gate.baseline_file import BaselineError, load
+from perfsuite.gate.calibration_file import load_calibration
+from perfsuite.history.git import GitError, Repository
+from perfsuite.measure.call import call
+from perfsuite.measure.errors import MeasurementError
+from perfsuite.measure.metric import Interval
+from perfsuite.measure.profiler.trace_events import read_events
+from perfsuite.measure.profiler.trace_recording import record
+from perfsuite.measure.program.compilation import Compilation, compile_call, kept_program
+from perfsuite.measure.program.program import Program
+from perfsuite.measure.program.program_diff import program_differences
+from perfsuite.measure.program.program_metrics import metrics_of
+from perfsuite.measure.targets import cache
+from perfsuite.report.model import Report
+from properties.edits import EXAMPLES, edited, edited_bytes, outcome
+
+fuzzed = settings(
+    max_examples=EXAMPLES, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
+)
+BASELINES = Path(__file__).parents[2] / "baselines"
+
+
+def step(x, layers):
+    """With what a program can have: loops, a branch, a sort, products, a call of a library."""
+    y, sums = jax.lax.scan(lambda y, layer: (jnp.tanh(y @ layer), y.sum()), x, layers)
+    y = jax.lax.cond(sums.sum() > 0, lambda y: y * 2, jnp.sort, y)
+    y = jax.lax.fori_loop(0, 5, lambda _, y: y @ layers[0], y)
+    images, kernel = y[None, None], layers[:1, None]
+    convolved = jax.lax.conv_general_dilated(images, kernel, (1, 1), "SAME")
+    return jax.nn.softmax(y), jnp.linalg.cholesky(y @ y.T + 10 * jnp.eye(4)), convolved
+
+
+@functools.cache
+def compiled() -> tuple[Compilation, Program]:
+    jitted = jax.jit(step, donate_argnums=0)
+    shapes = (jax.ShapeDtypeStruct(shape, jnp.float32) for shape in ((4, 4), (3, 4, 4)))
+    made = compile_call(call(jitted, *shapes))
+    return made, made.program()
+
+
+def look_at(program: Program) -> None:
+    """All that is made of a program."""
+    assert {one.kind for one in metrics_of(program)} <= {"count", "size", "info"}
+    assert isinstance(program_differences(compiled()[1], program), str)
+
+
+@fuzzed
+@given(data=st.data())
+def test_a_program_that_is_not_understood_is_a_clear_error(data):
+    made, _ = compiled()
+    text = data.draw(edited(made.hlo))
+    program, error = outcome(MeasurementError, Compilation(**{**vars(made), "hlo": text}).program)
+    if program is not None:
+        look_at(program)
+    else:
+        assert "cannot be read" in str(error)
+        assert "Please report it" in str(error)
+
+
+@fuzzed
+@given(data=st.data())
+def test_a_damaged_entry_of_the_programs_cache_is_none(data):
+    text = data.draw(edited(json.dumps(compiled()[0].to_dict(), indent=0)))
+    entry, _ = outcome(ValueError, json.loads, text)
+    if isinstance(entry, dict) and (program := kept_program(entry)) is not None:
+        look_at(program)
+
+
+@fuzzed
+@given(data=st.data())
+def test_a_damaged_file_of_a_cache_is_none(data):
+    with tempfile.TemporaryDirectory() as folder:
+        assert cache.write(Path(folder), "key", {"value": [1, 2, 3]})
+        (file,) = Path(folder).iterdir()
+        content = file.read_bytes()
+        file.write_bytes(changed := data.draw(edited_bytes(content)))
+        found = cache.read(Path(folder), "key")
+        assert found == ({"value": [1, 2, 3]} if changed == content else None) or isinstance(found, dict)
+
+
+@functools.cache
+def some_lines(name: str) -> str:
+    """The first hundred lines of a file of this repository, closed so that they are whole."""
+    lines = (BASELINES / name).read_text(encoding="utf-8").split("\n")[:100]
+    while not lines[-1].startswith("   "):
+        lines.pop()
+    return "\n".join([*lines[:-1], lines[-1].rstrip(","), "  }", " }", "}", ""])
+
+
+@fuzzed
+@given(data=st.data())
+def test_a_baseline_file_is_read_or_refused_with_its_line(data):
+    _read_or_refused(load, "cpu.json", data)
+
+
+@fuzzed
+@given(data=st.data())
+def test_a_calibration_file_is_read_or_refused_with_its_line(data):
+    _read_or_refused(load_calibration, "calibration-cpu.json", data)
+
+
+def _read_or_refused(read, name, data):
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, name)
+        path.write_text(some_lines(name), encoding="utf-8")
+        assert read(path), "whole without an edit"
+        content = data.draw(edited_bytes(path.read_bytes()))
+        path.write_bytes(content)
+        _, error = outcome(BaselineError, read, path)
+        assert error is None or str(error).startswith(str(path))
+        assert path.read_bytes() == content
+
+
+@functools.cache
+def recorded() -> bytes:
+    with tempfile.TemporaryDirectory() as folder:
+        with record(folder, perfetto=False):
+            jax.block_until_ready(jax.jit(step)(jnp.ones((4, 4)), jnp.ones((3, 4, 4))))
+        (file,) = Path(folder).rglob("*.xplane.pb")
+        return file.read_bytes()
+
+
+@fuzzed
+@given(data=st.data())
+def test_a_trace_is_read_or_refused_with_its_name(data):
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder, "host.xplane.pb")
+        path.write_bytes(data.draw(edited_bytes(recorded())))
+        _, error = outcome(MeasurementError, read_events, path)
+        assert error is None or str(error).startswith(str(path))
+
+
+STEPS = (
+    Step("a1", "good", 3.0, "calls", device="cpu", packages={"jax": "0.10.2"}),
+    Step("b2", "bad", 4.5, "us", interval=Interval(1.1, 1.2), baselines={"cpu": "{}"}),
+)
+
+
+@fuzzed
+@given(data=st.data())
+def test_steps_of_a_search_that_cannot_be_read_are_made_again(data):
+    with tempfile.TemporaryDirectory() as folder:
+        kept = Kept(Path(folder), {"metric": "step"})
+        for each in STEPS:
+            kept.add(each)
+        kept.path.write_bytes(data.draw(edited_bytes(kept.path.read_bytes())))
+        for id, found in Kept(Path(folder), {"metric": "step"}).steps.items():
+            assert isinstance(found, Step)
+            assert isinstance(id, str)
+
+
+@fuzzed
+@given(data=st.data())
+def test_a_report_is_read_or_refused(data):
+    report = Report(HEADER, (perf_test("test_step", metric(), metric("step calls", 7)),))
+    text = data.draw(edited(json.dumps(report.to_dict(), indent=0)))
+    values, damaged = outcome(ValueError, json.loads, text)
+    if not damaged:
+        read, error = outcome(ValueError, Report.from_dict, values)
+        assert isinstance(read, Report) or "report" in str(error)
+
+
+class Answering(Repository):
+    """A repository whose git answers what a test says."""
+
+    def __init__(self, folder: Path, answer: bytes):
+        super().__init__(folder)
+        self._answer = answer
+
+    def _bytes(self, *arguments: str, stdin: bytes = b"") -> bytes:
+        return getattr(self, "_answer", None) or super()._bytes(*arguments, stdin=stdin)
+
+
+@fuzzed
+@given(data=st.data())
+def test_an_answer_of_git_is_read_or_refused(data, tmp_path, monkeypatch):
+    if not (tmp_path / "project").exists():
+        project = GitProject.here(tmp_path / "project", monkeypatch)
+        project.save({})
+    folder = tmp_path / "project"
+    log = Repository(folder)._bytes("cat-file", "--batch", stdin=b"HEAD:baselines/cpu.json\nHEAD:none\n")
+    answering = Answering(folder, data.draw(edited_bytes(log)))
+    found, error = outcome(GitError, answering.contents, ["HEAD:baselines/cpu.json", "HEAD:none"])
+    assert all(each is None or isinstance(each[1], bytes) for each in found or ())
+    assert error is None or "cat-file" in str(error)
