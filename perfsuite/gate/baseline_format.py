@@ -12,6 +12,7 @@ from typing import Any, NoReturn
 from perfsuite.gate.baseline import Baselines, Entry, Revision
 from perfsuite.gate.environment import Environment, environment_from_dict
 from perfsuite.measure.metric import Interval
+from perfsuite.measure.words import printable
 
 SCHEMA = 2
 
@@ -60,6 +61,8 @@ def encode(baselines: Baselines) -> bytes:
 def parse(text: str, device: str | None = None) -> Baselines:
     """The inverse of `render`. `device` is the one that the metrics have to be of.
 
+    Names and texts are made printable: a pull request can bring any file, and messages show what is in it.
+
     Raises `LocatedError` naming the line and what to do, for a text that is not exactly such a file.
     """
     if marker := _CONFLICT.search(text):
@@ -82,7 +85,9 @@ def parse(text: str, device: str | None = None) -> Baselines:
     metrics = {}
     for test, entries in top.member("metrics", "metrics").members():
         labels = ((name, f"{name!r} of {test!r}") for name in entries)
-        metrics[test] = {name: _entry(label, entries.member(name, label), environments) for name, label in labels}
+        metrics[printable(test)] = {
+            printable(name): _entry(label, entries.member(name, label), environments) for name, label in labels
+        }
     revisions = dict(_revisions(top.member(_REVISIONS, _REVISIONS))) if _REVISIONS in top else {}
     return Baselines(recorded, metrics, revisions)
 
@@ -246,14 +251,14 @@ def _check_schema(top: _Object) -> None:
 
 def _environment(id: str, fields: _Object) -> Environment:
     try:
-        return environment_from_dict(fields)
+        return environment_from_dict(_shown(fields))
     except (TypeError, ValueError) as error:
         raise LocatedError(f"environment {id!r}: {error}: {_REPAIR}", fields.line) from None
 
 
 def _entry(label: str, recorded: _Object, environments: Mapping[str, Environment]) -> Entry:
     _check_keys(recorded, label, needed=_NEEDED, optional=_OPTIONAL)
-    fields = dict(recorded)
+    fields = _shown(recorded)
     if missing := [key for key, value in fields.items() if value is None]:
         raise LocatedError(f"{label}: {missing[0]} is null; leave the key out or give it a value", recorded.line)
     id = fields.pop("environment", None)
@@ -266,6 +271,13 @@ def _entry(label: str, recorded: _Object, environments: Mapping[str, Environment
         return Entry(**fields, interval=interval, environment=None if id is None else environments[id])
     except (TypeError, ValueError) as error:
         raise LocatedError(f"{label}: {error}: {_REPAIR}", recorded.line) from None
+
+
+def _shown(value: Any) -> Any:
+    """The value with its texts and keys printable."""
+    if isinstance(value, dict):
+        return {printable(key): _shown(each) for key, each in value.items()}
+    return printable(value) if isinstance(value, str) else value
 
 
 def _interval(low: Any, high: Any, noise: Any) -> Interval | None:

@@ -12,6 +12,8 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 
+from perfsuite.measure.words import printable
+
 NOT_COMMITTED = "not committed"
 """Stands for the hash of the file in the working tree."""
 
@@ -171,7 +173,7 @@ class Repository:
 
 def _commit(line: str, path: str) -> Commit:
     # Author and subject are printed: no character of theirs may control the terminal.
-    id, short, author, date, subject = ("".join(c if c.isprintable() else " " for c in f) for f in line.split("\0", 4))
+    id, short, author, date, subject = (printable(field, " ") for field in line.split("\0", 4))
     try:
         when = datetime.datetime.fromisoformat(date)
     except ValueError:  # git gives a damaged date as an empty text

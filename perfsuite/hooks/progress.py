@@ -17,6 +17,7 @@ import pytest
 
 from perfsuite.measure import progress
 from perfsuite.measure.progress import Progress
+from perfsuite.measure.words import printable
 
 # Of the VT100: one line down and up again, so that there is a line below (the screen may have to scroll); remember the
 # place; to the line below. After the text: erase the rest of the line, and back to the place.
@@ -114,6 +115,5 @@ def shown_below(config: pytest.Config, session_words: Callable[[], str] = lambda
 
 
 def _one_line(text: str, columns: int) -> str:
-    text = text.encode("ascii", "backslashreplace").decode()
-    text = "".join(character if character.isprintable() else "?" for character in text)
+    text = printable(text.encode("ascii", "backslashreplace").decode())
     return text if len(text) <= columns else f"{text[: columns - 3]}..."

@@ -25,6 +25,11 @@ def span(value: float, interval: Interval | None) -> str:
     return f"{number(value)} [{number(interval.low)}, {number(interval.high)}]"
 
 
+def printable(text: str, instead: str = "?") -> str:
+    """The text without what would control a terminal, or begin a line of its own: `instead` is in its place."""
+    return text if text.isprintable() else "".join(each if each.isprintable() else instead for each in text)
+
+
 def plural(count: int, what: str, several: str = "") -> str:
     """`1 metric`, `1,021 metrics`; `several` is the plural where an s does not make it."""
     return f"{count:,} {what if count == 1 else several or what + 's'}"

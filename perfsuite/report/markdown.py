@@ -8,7 +8,7 @@ import collections
 import re
 from collections.abc import Iterable, Iterator, Sequence
 
-from perfsuite.measure.words import change, number, plural, span
+from perfsuite.measure.words import change, number, plural, printable, span
 from perfsuite.report.model import Report, Row, SavedFile
 
 LONG_LINES = 8
@@ -221,7 +221,7 @@ def _clipped(text: str) -> str:
 
 
 def _printable(text: str) -> str:
-    return "".join(character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in text)
+    return printable(text, "\N{REPLACEMENT CHARACTER}")
 
 
 def _longest_run(text: str) -> int:

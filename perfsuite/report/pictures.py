@@ -19,6 +19,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from perfsuite.measure.words import printable
+
 INK = "#010101"
 FAINT = "#020202"
 RULE = "#030303"
@@ -100,7 +102,7 @@ def blank(width: int = WIDTH, height: int = HEIGHT, margins: tuple[int, int, int
 
 def drawable(text: str, most: int = 200) -> str:
     """A name as a picture can show it: in characters that XML knows, and at most `most` of them."""
-    shown = "".join(letter if letter.isprintable() else "?" for letter in text)
+    shown = printable(text)
     return shown if len(shown) <= most else f"{shown[: most - 1]}\N{HORIZONTAL ELLIPSIS}"
 
 

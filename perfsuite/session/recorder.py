@@ -9,6 +9,7 @@ from perfsuite.gate.budget import BudgetExceeded
 from perfsuite.gate.verdict import NO_EVIDENCE, TOLERANCES, Evidence, Gate, judge_budget, strictly
 from perfsuite.measure.compiles import callsite
 from perfsuite.measure.metric import Metric, title
+from perfsuite.measure.words import printable
 from perfsuite.session.absent import absent
 from perfsuite.session.mode import Sampled, Taken
 from perfsuite.session.plots import Distribution, FittedLine, ProgramRecord
@@ -104,6 +105,7 @@ class Recorder:
 
         `suffixes` are what the names of its metrics end with.
         """
+        name, label = name and printable(name), printable(label)
         key = instrument, name, target, *suffixes
         self._places[key] = place = self._places.get(key, 0) + 1
         id = instrument + (f":{name}" if name else "") + (f" #{place}" if place > 1 else "")

@@ -32,6 +32,7 @@ from perfsuite.history.git import GitError, Repository
 from perfsuite.history.source import baseline_files
 from perfsuite.measure.metric import Metric
 from perfsuite.measure.targets import targets
+from perfsuite.measure.words import printable
 from perfsuite.options import HERE, SIZES, Options
 from perfsuite.processes.group import Group
 from perfsuite.processes.shared_baselines import shared_baselines
@@ -158,6 +159,7 @@ class PerfSession:
 
     def test_key(self, test: str) -> str:
         """A test's name in the baseline file. Metrics of the full size stand beside those of the small one."""
+        test = printable(test)
         return test if self.options.size == "small" else f"{test}{_SIZE}{self.options.size}"
 
     def limits(self, budget: Budget, test: str, ratio: str, tolerance: float | None) -> Limits:

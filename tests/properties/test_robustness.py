@@ -21,7 +21,7 @@ from perfsuite.gate.environment import Environment
 from perfsuite.gate.verdict import judge_baseline
 from perfsuite.measure.metric import Interval, Metric
 from perfsuite.measure.targets.targets import target
-from perfsuite.measure.words import plural
+from perfsuite.measure.words import plural, printable
 from perfsuite.options import add_options
 from perfsuite.options.marker import MARKER_ARGUMENTS, marker_arguments
 from perfsuite.report import text
@@ -142,8 +142,8 @@ test_ids = st.text(min_size=1, max_size=30) | st.sampled_from(
         f"a.py::t[{'x' * 5000}]",
     ]
 )
-metric_names = st.text(min_size=1, max_size=30).filter(lambda name: name.strip() and name.isprintable()) | st.just(
-    "f" * 5000
+metric_names = st.text(min_size=1, max_size=30).filter(str.strip) | st.sampled_from(
+    ["f" * 5000, "step\n::error::injected", "\x1b[31mred"]
 )
 
 
@@ -186,16 +186,20 @@ def test_metrics_of_any_name_and_size_are_saved_loaded_gated_and_shown(metrics, 
         test: {name: Entry(value, "us", kind, "measured", HERE) for name, value in each.items()}
         for test, each in metrics.items()
     }
+    # What controls a terminal, or begins a line, is not let in.
+    shown = {printable(test): {printable(name): each[name] for name in each} for test, each in entries.items()}
     with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder, "cpu.json")
-        result = save(path, entries)
-        loaded = load(path)
-    assert loaded.metrics == entries
+        foreign, own = Path(folder, "foreign", "cpu.json"), Path(folder, "cpu.json")
+        save(foreign, entries)
+        result = save(own, shown)
+        loaded = load(foreign)
+        assert loaded.metrics == load(own).metrics == shown
     gates = [
         judge_baseline(test, Metric(name, now, "us", kind), loaded.get(test, name), now=HERE)
-        for test, each in metrics.items()
+        for test, each in shown.items()
         for name in each
     ]
+    metrics = shown
     # Nobody knows the precision of a ratio or a time that has no interval.
     exact = kind in ("count", "size")
     for gate in gates:
@@ -206,6 +210,8 @@ def test_metrics_of_any_name_and_size_are_saved_loaded_gated_and_shown(metrics, 
     few, table = (summary(session_of(record), [result], verbosity) for verbosity in (0, 1))
     assert few[0].startswith(f"{plural(len(gates), 'metric')} of {plural(len(metrics), 'test')}: ")
     assert len(few) <= 10
+    said = "\n".join((*few, *table)).split("\n")
+    assert all(line.isprintable() and not line.startswith("::") for line in said)
     assert all(line in table for line in few if not line.startswith("all metrics: "))
     assert len(table) >= 1 + len(metrics) + len(gates)  # the head, and a line for every test and metric
 
