@@ -201,3 +201,19 @@ def test_an_arrow_back_up_is_seen(tmp_path, monkeypatch):
     monkeypatch.setitem(MODULES, "perfsuite.measure.timing.block", lazy)
     assert list(imports_of("perfsuite.measure.timing.block")) == [("perfsuite.report.model", 2)]
     assert package_of("perfsuite.report.model") not in MAY_IMPORT["measure/timing"]
+
+
+RUNS_DATA = {"pickle", "marshal", "shelve", "dill", "cloudpickle", "joblib"}
+
+
+@pytest.mark.parametrize("module", MODULES)
+def test_nothing_that_is_read_can_run(module):
+    """`docs/security.md` promises it."""
+    for node in ast.walk(ast.parse(MODULES[module].read_text())):
+        names = [each.name for each in node.names] if isinstance(node, ast.Import | ast.ImportFrom) else []
+        names += [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+        assert RUNS_DATA.isdisjoint(name.partition(".")[0] for name in names)
+        if isinstance(node, ast.Call):
+            called = node.func.id if isinstance(node.func, ast.Name) else ""
+            assert called not in ("eval", "exec")
+            assert not any(each.arg in ("shell", "allow_pickle") for each in node.keywords)
