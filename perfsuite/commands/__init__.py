@@ -1,4 +1,4 @@
-"""The command line beside pytest's: `perfsuite show`, `diff`, `history`, `against` and `bisect`.
+"""The command line beside pytest's: `perfsuite init`, `show`, `diff`, `history`, `against` and `bisect`.
 
 Each command is a module of its name (with `_` for `-`) with `SUMMARY` (one line for `perfsuite --help`), `EXAMPLES`,
 `add_arguments(parser)` and `run(arguments) -> int`, the exit status. A command that cannot go on raises `CommandError`,
@@ -11,14 +11,19 @@ import importlib.metadata
 import io
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from perfsuite.history import HistoryError
 
-COMMANDS = ("show", "diff", "history", "against", "bisect")
+if TYPE_CHECKING:  # see `of_pytest`
+    import pytest
+
+T = TypeVar("T")
+
+COMMANDS = ("init", "show", "diff", "history", "against", "bisect")
 
 PATTERN_HELP = "only metrics whose test or name contains it, or matches it with * and ?"
 
@@ -54,23 +59,35 @@ def project_baselines() -> Path:
 
     Raises `CommandError` where pytest refuses its configuration.
     """
+
+    def folder(config: "pytest.Config") -> Path:
+        given = config.getoption("perf_baselines", None)
+        return Path(given) if given else config.rootpath / config.getini("perf_baselines")
+
+    try:
+        return Path(os.path.relpath(of_pytest(folder)))
+    except CommandError as error:
+        raise CommandError(f"name the file: {error}") from None
+
+
+def of_pytest(ask: Callable[["pytest.Config"], T]) -> T:
+    """What `ask` finds in pytest's configuration as it is from here. Raises `CommandError` where pytest refuses it."""
     import pytest  # the other commands start without it
 
-    folders: list[Path] = []
+    answers: list[T] = []
 
     class Asking:
         @pytest.hookimpl(tryfirst=True)
         def pytest_cmdline_main(self, config: pytest.Config) -> int:
-            given = config.getoption("perf_baselines", None)
-            folders.append(Path(given) if given else config.rootpath / config.getini("perf_baselines"))
+            answers.append(ask(config))
             return 0
 
     said = io.StringIO()
     with contextlib.redirect_stderr(said):
         pytest.main(["--noconftest"], plugins=[Asking()])
-    if not folders:
-        raise CommandError(f"name the file: pytest cannot read its configuration here: {said.getvalue().strip()}")
-    return Path(os.path.relpath(folders[0]))
+    if not answers:
+        raise CommandError(f"pytest cannot read its configuration here: {said.getvalue().strip()}")
+    return answers[0]
 
 
 def _parser(given: Sequence[str]) -> argparse.ArgumentParser:

@@ -28,7 +28,7 @@ def test_help_names_every_command_with_its_summary(capsys):
     assert "print a baseline file for people" in text
 
 
-@pytest.mark.parametrize("command", ["show", "diff", "history", "against"])
+@pytest.mark.parametrize("command", ["init", "show", "diff", "history", "against"])
 def test_help_of_a_command_fits_a_terminal_and_has_examples(capsys, monkeypatch, command):
     monkeypatch.setenv("COLUMNS", "80")
     text = help_of(capsys, command)

@@ -29,7 +29,7 @@ ALL = sorted(DOCS.rglob("*.md"))
 GATE_FAILED = DOCS / "a_gate_failed.md"
 PALLAS = DOCS / "instruments" / "pallas.md"
 WITHOUT_LIBTPU = {PALLAS, DOCS / "instruments" / "slices.md"} if UNAVAILABLE else set()
-IN_A_TEST_OF_THEIR_OWN = {DOCS / "tutorial.md", GATE_FAILED}
+IN_A_TEST_OF_THEIR_OWN = {DOCS / "first_gate.md", DOCS / "tutorial.md", GATE_FAILED}
 alone = pytest.mark.alone
 
 

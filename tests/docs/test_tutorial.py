@@ -1,4 +1,7 @@
-"""The tutorial's workflow, and the script that follows the tutorial, which CI runs."""
+"""The first gate, the tutorial's workflow, and the script that follows both pages, which CI runs."""
+
+import sys
+from pathlib import Path
 
 import pytest
 from support.markdown_blocks import ROOT, blocks
@@ -11,8 +14,20 @@ def test_ci_follows_the_tutorial_with_the_wheel():
     assert "perfsuite-*.whl" in line
 
 
+def test_the_first_gate_catches_its_recompilation_word_for_word(tmp_path):
+    (tmp_path / ".venv").mkdir()
+    (tmp_path / ".venv/bin").symlink_to(Path(sys.executable).parent)
+    follow_tutorial.follow(follow_tutorial.FIRST_GATE, tmp_path, perfsuite=None)
+    commands = "".join(block.text for block in page_of(follow_tutorial.FIRST_GATE) if block.language == "sh")
+    assert len(commands.splitlines()) == 5
+
+
+def page_of(page):
+    return blocks(page.read_text(encoding="utf-8"))
+
+
 def test_the_workflow_runs_what_the_reader_runs():
-    found = blocks(follow_tutorial.TUTORIAL.read_text(encoding="utf-8"))
+    found = page_of(follow_tutorial.TUTORIAL)
     (workflow,) = (block.text for block in found if block.language == "yaml")
     commands = "".join(block.text for block in found if block.language == "sh")
     runs = [line.partition("- run: ")[2] for line in workflow.splitlines() if "- run: " in line]
@@ -23,7 +38,6 @@ def test_the_workflow_runs_what_the_reader_runs():
 
 def test_a_step_that_strays_from_the_page_is_seen(tmp_path, monkeypatch):
     page = tmp_path / "page.md"
-    monkeypatch.setattr(follow_tutorial, "TUTORIAL", page)
     monkeypatch.setattr(follow_tutorial, "ROOT", tmp_path)
     said = "`note`:\n\n```ini\nseven\n```\n\n```sh\ncat note\nexit {status}\n```\n\n```text\n{text}\n```\n"
     for status, text, why in (
@@ -34,7 +48,7 @@ def test_a_step_that_strays_from_the_page_is_seen(tmp_path, monkeypatch):
     ):
         page.write_text(said.format(status=status, text=text), encoding="utf-8")
         if why is None:
-            follow_tutorial.follow(tmp_path, perfsuite="")
+            follow_tutorial.follow(page, tmp_path, perfsuite="")
         else:
             with pytest.raises(follow_tutorial.StrayedError, match=why):
-                follow_tutorial.follow(tmp_path, perfsuite="")
+                follow_tutorial.follow(page, tmp_path, perfsuite="")

@@ -13,7 +13,8 @@ from packaging.requirements import Requirement
 from perfsuite.commands import against
 
 ROOT = Path(__file__).parents[2]
-WORKFLOWS = sorted((ROOT / ".github").glob("*/*.yml"))
+PERF = ROOT / "perfsuite/starting/templates/perf.yml"
+WORKFLOWS = [*sorted((ROOT / ".github").glob("*/*.yml")), PERF]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 NAMES = [path.stem for path in WORKFLOWS]
 
@@ -98,7 +99,7 @@ def test_what_it_installs_can_be_installed(path):
 
 @pytest.mark.parametrize("name", ["perf", "perf-nightly-tpu", "perf-baselines"])
 def test_an_example_writes_a_report_and_uploads_it_also_where_a_gate_failed(name):
-    path = ROOT / ".github/examples" / f"{name}.yml"
+    (path,) = (each for each in WORKFLOWS if each.stem == name)
     (arguments,) = commands(path, "pytest")
     (upload,) = uses(path, "actions/upload-artifact")
     assert f"--perf-report={upload['with']['path']}" in arguments
@@ -108,7 +109,7 @@ def test_an_example_writes_a_report_and_uploads_it_also_where_a_gate_failed(name
 
 
 def test_the_gate_keeps_what_compilers_said_also_of_a_run_that_failed():
-    path = ROOT / ".github/examples/perf.yml"
+    path = PERF
     (restore,), (save,) = uses(path, "actions/cache/restore"), uses(path, "actions/cache/save")
     assert save["if"] == "${{ !cancelled() }}"
     assert save["with"]["key"] == restore["with"]["key"]
