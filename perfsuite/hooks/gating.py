@@ -33,6 +33,7 @@ from perfsuite.report.of_session import report_of
 from perfsuite.report.terminal.summary import session_header, session_summary
 from perfsuite.report.terminal.traces import trace_summary
 from perfsuite.session.absent import gone
+from perfsuite.session.blame import blamed
 from perfsuite.session.calibrating import Calibrating
 from perfsuite.session.mode import Mode
 from perfsuite.session.modes import Gating
@@ -233,11 +234,12 @@ class ActiveHooks:
             where = call.excinfo.value.where or f"{file}:{(line or 0) + 1}"
             report.longrepr = f"{call.excinfo.value}\n\n{where}: {item.name}"
         if measured is not None and report.when == "call":
-            facts = facts_of(report, call)
-            record = measured.recorder.record(passed=report.passed, **facts)
+            line = blamed(measured.recorder.gates, call, item.config.rootpath)
+            record = measured.recorder.record(passed=report.passed, blamed=line, **facts_of(report, call))
             report.perfsuite = plain(record)  # plain values: pytest-xdist sends them to the main process
         elif not report.passed and item.get_closest_marker("perf") is not None:
-            record = TestRecord(item.nodeid, False, (), (), **facts_of(report, call))
+            line = blamed((), call, item.config.rootpath)
+            record = TestRecord(item.nodeid, False, (), (), blamed=line, **facts_of(report, call))
             report.perfsuite_unmeasured = plain(record)
         return report
 

@@ -88,6 +88,7 @@ def register_actions(config: pytest.Config, report: Callable[[pytest.Session], R
 def annotations(report: Report, rootpath: Path, workspace: Path | None, *, failures: bool = True) -> Iterator[str]:
     """A command for each failed test (unless another plugin annotates them), and for each inconclusive test.
 
+    A failed test is annotated at the line that it blames, so on what the pull request changed where that did it.
     It has the first line of the message: the log, which has the command too, and the step summary have all of it.
     """
     groups: list[tuple[Level, str, list[tuple[Test, str]]]] = []
@@ -98,9 +99,10 @@ def annotations(report: Report, rootpath: Path, workspace: Path | None, *, failu
     for level, what, tests in groups:
         shown = tests if len(tests) <= MOST_ANNOTATIONS else tests[: MOST_ANNOTATIONS - 1]
         for test, message in shown:
-            file = _seen_from(workspace, rootpath, test.file)
+            blamed, line = test.blamed or (test.file, test.line)
+            file = _seen_from(workspace, rootpath, blamed)
             title = f"perfsuite: {test.id.rpartition('::')[2] or test.id} {what}"
-            yield workflow_command(level, message or f"{test.id} {what}", file=file, line=test.line, title=title)
+            yield workflow_command(level, message or f"{test.id} {what}", file=file, line=line, title=title)
         if left := tests[len(shown) :]:
             title = f"perfsuite: {plural(len(left), 'more test')} {what}"
             yield workflow_command(level, "\n".join(test.id for test, _ in left), title=title)

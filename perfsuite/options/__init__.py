@@ -234,7 +234,7 @@ OPTIONS = (
     Option(
         "--perf-report",
         "write a report of the perf tests into this folder: report.html (one page that needs no other file), "
-        "report.json and report.md",
+        "report.json, report.md and report.sarif",
         type=folder,
         metavar="DIR",
         in_child=None,

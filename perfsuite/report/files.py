@@ -8,8 +8,9 @@ from pathlib import Path
 from perfsuite.measure.io import write_atomically
 from perfsuite.report.markdown import markdown
 from perfsuite.report.model import Report
+from perfsuite.report.sarif import sarif
 
-HTML, JSON, MARKDOWN = "report.html", "report.json", "report.md"
+HTML, JSON, MARKDOWN, SARIF = "report.html", "report.json", "report.md", "report.sarif"
 
 _NEEDED = ("jinja2", "matplotlib")
 
@@ -28,13 +29,13 @@ def check_folder(folder: Path) -> None:
             pass
     except OSError as error:
         raise _cannot_write(folder, error) from None
-    for name in (HTML, JSON, MARKDOWN):
+    for name in (HTML, JSON, MARKDOWN, SARIF):
         if (folder / name).is_dir():
             raise ReportError(f"{folder / name} is a folder: move it away, or choose another folder")
 
 
 def write_report(report: Report, folder: Path, history: str = "") -> Path:
-    """Write the three files, each atomically; returns the path of the page. Raises `ReportError`.
+    """Write the four files, each atomically; returns the path of the page. Raises `ReportError`.
 
     The page links to `history`, the name of a page of the baselines' history in the folder.
     """
@@ -43,7 +44,7 @@ def write_report(report: Report, folder: Path, history: str = "") -> Path:
     with warnings.catch_warnings():
         # A session that turns warnings into errors must not lose its report to a warning of a library.
         warnings.simplefilter("ignore")
-        texts = {JSON: report.to_json(), MARKDOWN: markdown(report), HTML: html(report, history)}
+        texts = {JSON: report.to_json(), MARKDOWN: markdown(report), SARIF: sarif(report), HTML: html(report, history)}
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for name, text in texts.items():

@@ -131,7 +131,7 @@ class Test:
 
     `id` is pytest's; `function` and `parameters` split it: "tests/test_a.py::test_step" and "tpu-v5e". `file` is
     relative to the project's root; `line` counts from 1, and is 0 where it is unknown. `message` says why the test
-    failed or was skipped.
+    failed or was skipped, and `blamed` is the file and line to look at then, None where they are not known.
     """
 
     __test__ = False  # not a test class, in spite of its name
@@ -149,6 +149,7 @@ class Test:
     lines: tuple[FittedLine, ...] = ()
     programs: tuple[ProgramRecord, ...] = ()
     traces: tuple[TraceEntry, ...] = ()
+    blamed: tuple[str, int] | None = None
 
     @property
     def failed(self) -> bool:

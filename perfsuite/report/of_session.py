@@ -40,7 +40,7 @@ _ANYWHERE = {"time", "over", "with", "ratio", "return", "ready", "seconds"}
 
 _OF_METRIC = ("title", "name", "target", "value", "unit", "kind", "better", "interval", "samples", "detail", "places")
 _OF_GATE = ("verdict", "source", "limit", "baseline", "baseline_interval", "cause")
-_OF_RECORD = ("line", "outcome", "message", "seconds", "distributions", "lines", "programs")
+_OF_RECORD = ("line", "blamed", "outcome", "message", "seconds", "distributions", "lines", "programs")
 _OF_ENVIRONMENT = ("device_kind", "device_count", "processor", "x64", "xla_flags", "process_count")
 _OF_ENTRY = ("value", "unit", "kind", "better", "interval", "provenance")
 

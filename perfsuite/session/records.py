@@ -52,6 +52,8 @@ class TestRecord:
     file: str = ""
     line: int = 0
     """Of the test, from 1; 0 where it is not known. The file is seen from the root."""
+    blamed: tuple[str, int] | None = None
+    """The line to look at where it failed (see `blame`)."""
     seconds: float = 0.0
     """That the body took."""
     distributions: tuple[Distribution, ...] = ()

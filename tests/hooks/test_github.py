@@ -1,5 +1,6 @@
 """In GitHub Actions: annotations at the lines of the tests, and the report in the step summary."""
 
+import dataclasses
 import re
 from pathlib import Path
 
@@ -45,6 +46,12 @@ def test_control_characters_do_not_reach_the_log():
     line = workflow_command("error", "\x1b[31mred\x1b[0m\x00 \u2028", title="a\x1bb")
     assert line.isprintable()
     assert "red" in line
+
+
+def test_a_failure_is_annotated_at_the_line_that_it_blames():
+    failed = dataclasses.replace(a_test(outcome="failed", message="m"), blamed=("models/model.py", 42))
+    ((_, named, _),) = annotated(failed)
+    assert (named["file"], named["line"]) == ("project/models/model.py", "42")
 
 
 def test_a_very_long_message_is_cut():
@@ -163,7 +170,7 @@ def test_a_regression_is_annotated_and_in_the_summary(project, actions):
     assert "1 recorded (1 new)" in actions.read_text()
     project.makepyfile(test_a=COUNTS.format(8))
     result = project.runpytest_inprocess("--perf")
-    file = f"file={project.path.name}/test_a.py,line=4,"
+    file = f"file={project.path.name}/test_a.py,line=5,"  # the call that made the metric
     lines = [line for line in result.outlines if line.startswith("::")]
     assert len(lines) == 1, "of other tests nothing is said"
     assert lines[0].startswith(

@@ -11,10 +11,10 @@ from perfsuite.gate.calibration_file import Calibrated, calibration_path, save_c
 from perfsuite.gate.environment import Environment
 from perfsuite.measure.timing.calibrating import Builds, GateCounts
 from perfsuite.report import files
-from perfsuite.report.files import HTML, JSON, MARKDOWN, ReportError, write_report
+from perfsuite.report.files import HTML, JSON, MARKDOWN, SARIF, ReportError, write_report
 from perfsuite.report.model import Report
 
-NAMES = {HTML, JSON, MARKDOWN}
+NAMES = {HTML, JSON, MARKDOWN, SARIF}
 
 ALL = """
 import pytest

@@ -235,7 +235,7 @@ def test_a_link_opens_the_closed_part_that_it_leads_to(open_page):
     details = page.locator(f"details{link.get_attribute('href')}")
     assert details.get_attribute("open") is None
     link.click()
-    assert details.get_attribute("open") is not None
+    sync_api.expect(details).to_have_attribute("open", "")  # it waits: the page opens it after the click has ended
     assert details.locator("svg.picture").is_visible()
 
 

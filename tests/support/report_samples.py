@@ -165,6 +165,7 @@ _tests = st.builds(
     _tuples(_lines),
     _tuples(_programs),
     _tuples(_traces),
+    _maybe(st.tuples(_texts, _counts)),
 )
 _recorded = st.builds(Recorded, value=_numbers, kind=_kinds, better=_betters, interval=_maybe(_intervals()))
 _changes = st.builds(
