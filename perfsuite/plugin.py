@@ -35,17 +35,6 @@ def pytest_load_initial_conftests(early_config: pytest.Config, args: list[str]) 
     early_config.stash[LAUNCH] = Launch.of(early_config, args)
 
 
-@pytest.hookimpl(wrapper=True)
-def pytest_report_header(config: pytest.Config) -> Generator[None, list, list]:
-    """Leave out the header of pytest-benchmark, which perfsuite requires, where none of its options asks for it."""
-    lines = yield
-    benchmark = config.pluginmanager.get_plugin("benchmark")
-    if benchmark is None or config.stash[LAUNCH].asks_for_benchmarks:
-        return lines
-    own = benchmark.pytest_report_header(config)
-    return [each for each in lines if each != own]
-
-
 @pytest.hookimpl(tryfirst=True)  # before any plugin is configured
 def pytest_cmdline_main(config: pytest.Config) -> None:
     if config.option.perf_again:

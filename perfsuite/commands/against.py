@@ -24,6 +24,7 @@ from perfsuite.commands.working import (
     write_json,
     write_text,
 )
+from perfsuite.measure.compat.installed import install
 from perfsuite.report.terminal.output import style
 
 if TYPE_CHECKING:  # it imports numpy: see `run`
@@ -108,7 +109,7 @@ def _pages(path: Path | None) -> Callable[["Check"], str]:
     try:
         from perfsuite.report.against.page import page  # needs the extra `report`
     except ImportError as error:
-        raise CommandError(f"--html needs {error.name}: pip install 'perfsuite[report]'") from None
+        raise CommandError(f"--html needs {error.name}: {install('report')}") from None
     return page
 
 

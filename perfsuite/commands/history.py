@@ -16,6 +16,7 @@ from perfsuite.history.following import GATING, Following, follow
 from perfsuite.history.reading import read_history
 from perfsuite.history.source import baseline_files
 from perfsuite.measure.compat.compiler_stderr import compilers_silenced
+from perfsuite.measure.compat.installed import install
 from perfsuite.measure.metric import KINDS
 from perfsuite.report.terminal.history import BLOCKS, LETTERS, history_lines
 from perfsuite.report.terminal.output import can_write, style
@@ -88,7 +89,7 @@ def _write_page(followings: Sequence[Following], path: Path, most: int) -> None:
         with compilers_silenced():  # it imports jax
             from perfsuite.report.history_page import PageError, write_history  # needs the extra `report`
     except ImportError as error:
-        raise CommandError(f'{error.name} is not installed: pip install "perfsuite[report]"') from None
+        raise CommandError(f"{error.name} is not installed: {install('report')}") from None
     try:
         write_history(followings, path, most)
     except PageError as error:

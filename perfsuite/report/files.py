@@ -5,6 +5,7 @@ import tempfile
 import warnings
 from pathlib import Path
 
+from perfsuite.measure.compat.installed import install
 from perfsuite.measure.io import write_atomically
 from perfsuite.report.markdown import markdown
 from perfsuite.report.model import Report
@@ -22,7 +23,7 @@ class ReportError(Exception):
 def check_folder(folder: Path) -> None:
     """Make sure that a report can be written into `folder`; creates the folder. Raises `ReportError`."""
     if missing := [name for name in _NEEDED if importlib.util.find_spec(name) is None]:
-        raise ReportError(f'{" and ".join(missing)} not installed: pip install "perfsuite[report]"')
+        raise ReportError(f"{' and '.join(missing)} not installed: {install('report')}")
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder):

@@ -9,6 +9,7 @@ from support.git_project import HERE, TEST, GitProject, count, with_versions
 
 from perfsuite.commands import main
 from perfsuite.gate.baseline import Entry
+from perfsuite.measure.compat.installed import install
 
 
 @pytest.fixture
@@ -134,4 +135,4 @@ def test_a_missing_package_of_the_extra_is_named(project):
     code = "import sys; sys.modules['jinja2'] = None; from perfsuite.commands import main; main(sys.argv[1:])"
     command = [sys.executable, "-c", code, "history", "--out", "page.html"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.stderr == 'perfsuite history: jinja2 is not installed: pip install "perfsuite[report]"\n'
+    assert done.stderr == f"perfsuite history: jinja2 is not installed: {install('report')}\n"

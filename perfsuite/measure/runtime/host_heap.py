@@ -18,6 +18,7 @@ import jax
 
 import perfsuite
 from perfsuite.measure.call import Call
+from perfsuite.measure.compat.installed import install
 from perfsuite.measure.compiles.warmup import borrowed
 
 STEPS = 10
@@ -81,7 +82,7 @@ def heap_lines(call: Call, *, steps: int = STEPS) -> tuple[HeapLine, ...]:
 def in_words(call: Call) -> str:
     """A line of text for each of `heap_lines`; without memray what to install."""
     if not is_available():
-        return "which lines allocate what stays is unknown without memray: pip install 'perfsuite[memray]'"
+        return f"which lines allocate what stays is unknown without memray: {install('memray')}"
     try:
         found = heap_lines(call)
     except RuntimeError as error:

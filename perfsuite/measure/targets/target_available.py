@@ -4,6 +4,7 @@ import importlib.metadata
 import os
 import platform
 
+from perfsuite.measure.compat.installed import install
 from perfsuite.measure.errors import MeasurementError
 
 
@@ -51,7 +52,7 @@ def _check_tpu() -> None:
         )
     libtpu = version("libtpu")
     if libtpu is None:
-        raise TargetUnavailable('libtpu, the compiler for TPUs, is not installed: pip install "perfsuite[tpu]"')
+        raise TargetUnavailable(f"libtpu, the compiler for TPUs, is not installed: {install('tpu')}")
     _check_requirement("libtpu", libtpu, 'pip install "jax[tpu]=={jax}"')
 
 
@@ -64,9 +65,7 @@ def _check_cuda() -> None:
     plugin, *others = packages = _cuda_packages()
     found = version(plugin)
     if found is None:
-        raise TargetUnavailable(
-            'jax\'s CUDA plugin, the compiler for GPUs, is not installed: pip install "perfsuite[gpu]"'
-        )
+        raise TargetUnavailable(f"jax's CUDA plugin, the compiler for GPUs, is not installed: {install('gpu')}")
     _check_requirement(plugin, found, f'pip install "{plugin}=={{jax}}" "{packages[1]}=={{jax}}"')
     if missing := [package for package in others if version(package) is None]:
         raise TargetUnavailable(f"{plugin} compiles for GPUs only with {' and '.join(missing)}: {_install(missing)}")

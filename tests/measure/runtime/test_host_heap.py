@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 
 from perfsuite.measure.call import call
+from perfsuite.measure.compat.installed import install
 from perfsuite.measure.runtime import host_heap
 
 HERE = os.path.relpath(__file__)
@@ -76,7 +77,7 @@ def test_memray_that_runs_already_is_said(tmp_path):
 
 def test_without_memray_the_message_says_what_to_install(monkeypatch):
     monkeypatch.setattr(importlib.util, "find_spec", lambda name: None)
-    assert host_heap.in_words(call(keeps_numpy, X)).endswith("unknown without memray: pip install 'perfsuite[memray]'")
+    assert host_heap.in_words(call(keeps_numpy, X)).endswith(f"unknown without memray: {install('memray')}")
     assert not KEPT, "nothing runs again"
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 import perfsuite
+from perfsuite.measure.compat.installed import install
 from perfsuite.measure.targets import target_available
 from perfsuite.measure.targets.target_available import TargetUnavailable, check_available
 
@@ -28,7 +29,7 @@ HERE = {
         ({}, None),
         ({"libtpu": "0.0.42.dev20260101"}, None),
         ({"requirements": []}, None),
-        ({"libtpu": None}, ["not installed", 'pip install "perfsuite[tpu]"']),
+        ({"libtpu": None}, ["not installed", install("tpu")]),
         (
             {"libtpu": "0.0.41"},
             ["jax 0.10.2 needs libtpu==0.0.42.*", "libtpu 0.0.41 is installed", 'pip install "jax[tpu]==0.10.2"'],
@@ -93,7 +94,7 @@ CUDA_13 = {
         ({}, None),
         (CUDA_13, None),
         ({"machine": "aarch64"}, None),
-        ({"jax-cuda12-plugin": None}, ["jax's CUDA plugin", "is not installed", 'pip install "perfsuite[gpu]"']),
+        ({"jax-cuda12-plugin": None}, ["jax's CUDA plugin", "is not installed", install("gpu")]),
         (
             {"nvidia-cuda-nvcc-cu12": None},
             ["jax-cuda12-plugin compiles for GPUs only with nvidia-cuda-nvcc-cu12: pip install nvidia-cuda-nvcc-cu12"],

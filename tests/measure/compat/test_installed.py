@@ -1,0 +1,38 @@
+"""A command that installs an extra works where the user stands: it names the place perfsuite came from."""
+
+import re
+
+import pytest
+from packaging.requirements import Requirement
+from support.markdown_blocks import ROOT, pages
+
+from perfsuite.measure.compat import installed
+
+REPOSITORY = {"url": "https://example.org/p.git", "vcs_info": {"vcs": "git", "commit_id": "1a2b"}}
+OF_REPOSITORY = "perfsuite[tpu] @ git+https://example.org/p.git@1a2b"
+
+
+@pytest.mark.parametrize(
+    ("origin", "command", "elsewhere"),
+    [
+        ({}, 'pip install "perfsuite[tpu]"', True),
+        (REPOSITORY, f'pip install "{OF_REPOSITORY}"', True),
+        ({"url": "file:///a/p.whl", "archive_info": {}}, 'pip install "perfsuite[tpu] @ file:///a/p.whl"', False),
+        ({"url": "file:///a%20b/p", "dir_info": {}}, 'pip install "perfsuite[tpu] @ file:///a%20b/p"', False),
+        ({"url": "file:///a%20b/p", "dir_info": {"editable": True}}, 'pip install -e "/a b/p[tpu]"', False),
+    ],
+    ids=["an index", "a repository", "a wheel", "a folder", "an editable folder"],
+)
+def test_the_command_names_the_place(monkeypatch, origin, command, elsewhere):
+    monkeypatch.setattr(installed, "_origin", lambda: origin)
+    assert installed.install("tpu") == command
+    assert installed.is_elsewhere_too() == elsewhere
+    assert Requirement(installed.requirement("tpu", "report")).extras == {"tpu", "report"}
+
+
+def test_nobody_is_told_a_command_that_finds_nothing():
+    """The name is not on PyPI: `installed.py` knows the place, and pages name the extra and lead to the README."""
+    told = re.compile(r"""pip install [\\"']*perfsuite(\[[\w,]+\])?[\\"'`)]""")
+    files = [*pages(), *(ROOT / "perfsuite").rglob("*.py")]
+    assert not [path for path in files if told.search(path.read_text(encoding="utf-8"))]
+    assert told.search('pip install \\"perfsuite[tpu]\\"')
