@@ -8,6 +8,7 @@ from typing import Literal
 from perfsuite.gate.baseline import Entry, name_of
 from perfsuite.gate.environment import Environment, incomparable, version_changes
 from perfsuite.measure.estimate import Estimate
+from perfsuite.measure.first_call.passes import CompilerPasses
 from perfsuite.measure.metric import Interval, Kind, Metric
 
 Verdict = Literal[
@@ -65,10 +66,10 @@ class Gate:
     be compared. Where the verdict is a failure or open, `grown` are the parts that got worse, `versions` those that
     changed since the baseline, `cause` is the likely cause as the instrument knows it, `unexplained` what it knows
     where it finds none, and `to_settle` what would decide an open one. `note` is an instrument's own finding, in place
-    of value and limit. `program` is how a program differs from that of the baseline, a line a difference. `strict` is
-    the verdict that --perf-strict made a failure. `recorded_as` is what the baseline's metric is called where another
-    baseline of the test has the metric's own name: calls of one instrument changed places. `where` is the line of the
-    call that made a metric which fails.
+    of value and limit. `program` is how a program differs from that of the baseline, a line a difference. `passes`
+    are those of the compiler. `strict` is the verdict that --perf-strict made a failure. `recorded_as` is what the
+    baseline's metric is called where another baseline of the test has the metric's own name: calls of one instrument
+    changed places. `where` is the line of the call that made a metric which fails.
     """
 
     test: str
@@ -88,6 +89,7 @@ class Gate:
     rerun: Rerun | None = None
     note: str = ""
     program: tuple[str, ...] = ()
+    passes: CompilerPasses | None = None
     strict: Verdict | None = None
     recorded_as: str = ""
     where: str = ""
@@ -109,6 +111,7 @@ class Evidence:
     to_settle: Callable[[float], str] | None = None
     confirmed: Callable[[Gate], Gate] | None = None
     program: tuple[str, ...] = ()
+    passes: CompilerPasses | None = None
 
 
 NO_EVIDENCE = Evidence()
@@ -122,7 +125,11 @@ def with_evidence(gate: Gate, evidence: Evidence) -> Gate:
         gate = evidence.confirmed(gate)
     if gate.failed:
         return dataclasses.replace(
-            gate, cause=evidence.cause, unexplained=evidence.unexplained, program=evidence.program
+            gate,
+            cause=evidence.cause,
+            unexplained=evidence.unexplained,
+            program=evidence.program,
+            passes=evidence.passes,
         )
     if gate.verdict != "inconclusive":
         return gate

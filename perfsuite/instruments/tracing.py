@@ -14,6 +14,7 @@ from perfsuite.measure.profiler.trace_growth import growth_us, where_time_went
 from perfsuite.measure.profiler.trace_recording import Traced, affordable_runs, profiles, trace_block, trace_call
 from perfsuite.measure.profiler.traces import NothingRanError, Trace
 from perfsuite.measure.timing.scaling import MakeCall
+from perfsuite.measure.words import in_a_line
 from perfsuite.session.recorder import Recorder
 from perfsuite.session.records import TraceRecord, trace_folder, trace_record
 from perfsuite.session.session import PerfSession
@@ -112,7 +113,7 @@ class Tracing:
         except NothingRanError:
             note = "no device ran an operation"
         except Exception as error:  # of the profiler, or of the code under test in a run that it need not make
-            note = _in_a_line(error)
+            note = in_a_line(error)
         if note:
             self._recorder.traces.append(TraceRecord(name, str(folder), note=note))
 
@@ -124,9 +125,4 @@ def _unless_it_fails(words: Callable[[], str]) -> str:
     except NothingRanError:
         return ""  # host calls are the cause that can be named
     except Exception as error:
-        return f"what grew could not be traced: {_in_a_line(error)}"
-
-
-def _in_a_line(error: Exception) -> str:
-    text = " ".join(str(error).split())
-    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+        return f"what grew could not be traced: {in_a_line(error)}"

@@ -35,6 +35,12 @@ def plural(count: int, what: str, several: str = "") -> str:
     return f"{count:,} {what if count == 1 else several or what + 's'}"
 
 
+def in_a_line(error: Exception) -> str:
+    """`ValueError: what it says`, in one line."""
+    text = " ".join(str(error).split())
+    return f"{type(error).__name__}: {text}" if text else type(error).__name__
+
+
 FOLDED_FROM = 3
 """So many places of which the same is said are counted, not listed."""
 

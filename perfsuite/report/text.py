@@ -9,6 +9,7 @@ from collections.abc import Iterable, Sequence
 from perfsuite.gate.advice import advice_on
 from perfsuite.gate.verdict import Gate, Part
 from perfsuite.measure import units
+from perfsuite.measure.first_call.passes import CompilerPasses
 from perfsuite.measure.metric import Kind, Metric
 from perfsuite.measure.words import change, number, percent, plural
 
@@ -106,7 +107,20 @@ def failure(gates: Sequence[Gate]) -> str:
         lines.append(without_baseline(len(unrecorded), _STRICT))
     if others[OTHERS_NAMED:]:
         lines.append("all of them: pytest --perf -v")
+    if worst.passes is not None:
+        lines += of_passes(worst.passes)
     return "\n".join(lines)
+
+
+def of_passes(passes: CompilerPasses) -> list[str]:
+    """The compiler's longest passes, in lines under a heading; or why they are not known."""
+    if passes.note:
+        return [f"compiler passes of {passes.call}: unknown, {passes.note}"]
+    named = f"the {len(passes.longest)} longest of {passes.number}"
+    return [
+        f"compiler passes of {passes.call}: {passes.seconds:.3g} s in all threads; {named}:",
+        *(f"  {each.seconds:>9.3g} s  {each.runs:>5,} x  {each.name}" for each in passes.longest),
+    ]
 
 
 def of_a_test_gone(test: str, gates: Sequence[Gate]) -> str:

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from perfsuite.gate.budget import BudgetExceeded
 from perfsuite.gate.verdict import NO_EVIDENCE, TOLERANCES, Evidence, Gate, judge_budget, strictly
 from perfsuite.measure.compiles import callsite
+from perfsuite.measure.first_call.passes import CompilerPasses
 from perfsuite.measure.metric import Metric, title
 from perfsuite.measure.words import printable
 from perfsuite.session.absent import absent
@@ -81,6 +82,8 @@ class Recorder:
         self.cached = 0
         self.unestimated: list[str] = []
         """The kernels without a cost estimate, each with its place."""
+        self.passes: list[CompilerPasses] = []
+        """Of sessions with -v."""
 
     def add(
         self, metric: Metric, tolerance: float | None = None, evidence: Evidence = NO_EVIDENCE, *, once: bool = False
@@ -145,10 +148,13 @@ class Recorder:
         """Whether a metric is going to fail against its baseline, so that its cause is worth a look now."""
         return self._session.mode.fails(self._session.judge(self._test, metric, self.tolerance(tolerance)))
 
-    def check_budget(self, metric: Metric, limit: float, cause: Callable[[], str]) -> None:
-        """Raise `BudgetExceeded`, with the likely cause, where a metric is over its limit."""
+    def check_budget(
+        self, metric: Metric, limit: float, cause: Callable[[], str], passes: CompilerPasses | None = None
+    ) -> None:
+        """Raise `BudgetExceeded`, with the likely cause and the compiler's passes, where a metric is over its limit."""
         __tracebackhide__ = True  # a failure is shown at the test's own line
-        self.apply([judge_budget(self._test, metric, limit)], cause)
+        gate = judge_budget(self._test, metric, limit)
+        self.apply([dataclasses.replace(gate, passes=passes) if gate.failed else gate], cause)
 
     def apply(self, gates: list[Gate], cause: Callable[[], str] = str) -> None:
         """Append the gates of a budget, and raise `BudgetExceeded` for the first that fails, with its likely cause.
@@ -185,6 +191,7 @@ class Recorder:
             lines=tuple(self.lines),
             programs=tuple(self.programs),
             unestimated=tuple(self.unestimated),
+            passes=tuple(self.passes),
             unsaved=dict(self._taken.unsaved),
             notes=self._taken.notes,
             where={title: recorded.where for title, recorded in self._recorded.items()},

@@ -6,6 +6,7 @@ import re
 from pathlib import Path
 
 from perfsuite.gate.verdict import Gate
+from perfsuite.measure.first_call.passes import CompilerPasses
 from perfsuite.measure.metric import Metric
 from perfsuite.measure.profiler.traces import Trace
 from perfsuite.session.plots import Distribution, FittedLine, ProgramRecord
@@ -62,6 +63,8 @@ class TestRecord:
     programs: tuple[ProgramRecord, ...] = ()
     unestimated: tuple[str, ...] = ()
     """The kernels without a cost estimate, each with its place: FLOP and bytes of their programs are not known."""
+    passes: tuple[CompilerPasses, ...] = ()
+    """The compiler's passes of first calls, in sessions with -v only."""
     unsaved: dict[str, str] = dataclasses.field(default_factory=dict)
     """With --perf-save, why a metric does not become a baseline, by its title."""
     notes: tuple[str, ...] = ()

@@ -28,10 +28,10 @@ RUN_MARK = "perfsuite: run"
 
 TO_DEVICE, BETWEEN_DEVICES, TO_HOST, TO_HOST_STARTED = "to device", "between devices", "to host", "to host, started"
 
-_HOST = "/host:CPU"
+HOST = "/host:CPU"
 _DEVICE = re.compile(r"/device:([A-Z]+):(\d+)")
 _DISPATCH = "PjitFunction("
-_COMPILE = "backend_compile_and_load"
+COMPILE = "backend_compile_and_load"
 _REQUESTS = {
     "DevicePut": TO_DEVICE,
     "DevicePutWithSharding": TO_DEVICE,
@@ -116,12 +116,7 @@ class Events:
 
 def read_events(path: Path) -> Events:
     """Read the events of one `.xplane.pb` file. Raises `MeasurementError`, naming the file, if it is no such file."""
-    try:
-        planes = list(ProfileData.from_file(str(path)).planes)
-    except RuntimeError as error:
-        raise MeasurementError(f"{path}: the trace is damaged, or is no XPlane file ({error})") from None
-    if not planes:
-        raise MeasurementError(f"{path}: the trace is empty")
+    planes = planes_of(path)
     events = Events()
     on_cpu: list[Ran] = []
     # From Python 3.12 on, jaxlib's type of an event's stats draws a DeprecationWarning when it is first made. Where
@@ -134,11 +129,22 @@ def read_events(path: Path) -> Events:
             lines += len(numbered)
             if device := _DEVICE.fullmatch(plane.name):
                 _read_device(numbered, " ".join(device.groups()), events)
-            elif plane.name == _HOST:
+            elif plane.name == HOST:
                 _read_host(numbered, events, on_cpu)
     # Beside an accelerator, what XLA runs on the host is the host's work.
     events.operations = events.operations or on_cpu
     return events
+
+
+def planes_of(path: Path) -> list[Any]:
+    """The planes of an `.xplane.pb` file. Raises `MeasurementError`, naming the file, if it is no such file."""
+    try:
+        planes = list(ProfileData.from_file(str(path)).planes)
+    except RuntimeError as error:
+        raise MeasurementError(f"{path}: the trace is damaged, or is no XPlane file ({error})") from None
+    if not planes:
+        raise MeasurementError(f"{path}: the trace is empty")
+    return planes
 
 
 def is_collective(name: str) -> bool:
@@ -181,7 +187,7 @@ def requested(events: Events) -> list[tuple[str, Event]]:
 
 
 def _read_host(lines: list[tuple[int, Any]], events: Events, on_cpu: list[Ran]) -> None:
-    known = {_COMPILE: events.compiles, _WAIT: events.waits, _BETWEEN: events.between}
+    known = {COMPILE: events.compiles, _WAIT: events.waits, _BETWEEN: events.between}
     known |= {BLOCK_MARK: events.blocks, RUN_MARK: events.runs, **dict.fromkeys(_REQUESTS, events.requests)}
     over: dict[int, float] = {}
     flows: list[tuple[int | None, Ran]] = []

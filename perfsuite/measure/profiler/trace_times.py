@@ -3,7 +3,7 @@
 from collections import defaultdict
 from collections.abc import Iterable
 
-from perfsuite.measure.profiler.trace_events import Ran
+from perfsuite.measure.profiler.trace_events import Event, Ran
 
 Span = tuple[float, float]
 
@@ -49,14 +49,15 @@ def own_times(operations: Iterable[Ran]) -> list[tuple[Ran, float]]:
         programs[ran.device, ran.run].append(ran)
     own: dict[int, float] = defaultdict(float)
     for line in lines.values():
-        _add_nested(line, own)
+        add_nested(line, own)
     for program in programs.values():
         _add_in_other_threads(program, own)
     return [(ran, own[id(ran)]) for line in lines.values() for ran in line]
 
 
-def _add_nested(line: list[Ran], own: dict[int, float]) -> None:
-    around: list[Ran] = []
+def add_nested(line: Iterable[Event | Ran], own: dict[int, float]) -> None:
+    """Add the own times of what one line did to `own`, by identity: each excludes what lies inside it."""
+    around: list[Event | Ran] = []
     for ran in sorted(line, key=lambda ran: (ran.start, -ran.end)):
         while around and around[-1].end <= ran.start:
             around.pop()

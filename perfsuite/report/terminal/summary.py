@@ -61,6 +61,7 @@ def session_summary(
             for line, gate in metric_table(gates, width) if gates else ():
                 reporter.line(line, **(COLORS.get(gate.verdict, {}) if gate else {}))
             _write(reporter, explanations([gate for record in session.records for gate in _untold(record)], gone))
+            _passes(reporter, session.records)
         lines += overview(gates, gone, saving=saving, looks=session.looks)
     lines += _programs(session, rootpath, every=verbose)
     _write(reporter, fitted(lines, width, None if verbose else MOST_LINES - 1 - below))
@@ -72,9 +73,22 @@ def session_summary(
 
 def _untold(record: TestRecord) -> list[Gate]:
     """The gates without the one that the message of a failed test explains."""
-    failed = [gate for gate in record.gates if gate.failed]
-    told = text.explained(failed) if failed and not record.passed else None
+    told = _told(record)
     return [gate for gate in record.gates if gate is not told]
+
+
+def _told(record: TestRecord) -> Gate | None:
+    failed = [gate for gate in record.gates if gate.failed]
+    return text.explained(failed) if failed and not record.passed else None
+
+
+def _passes(reporter: pytest.TerminalReporter, records: Sequence[TestRecord]) -> None:
+    """The compiler's passes of every first call, but for those that the message of a failed test has."""
+    for record in records:
+        told = _told(record)
+        shown = [each for each in record.passes if told is None or each != told.passes]
+        for line in [record.test, *(f"  {line}" for each in shown for line in text.of_passes(each))] if shown else ():
+            reporter.line(line)
 
 
 def _write(reporter: pytest.TerminalReporter, lines: Sequence[Line]) -> None:

@@ -1,0 +1,133 @@
+"""`CompilerWatch`: which passes of the compiler take how long, from a profiler trace of what a block compiles.
+
+JAX and XLA do not promise the names of these events. They are from traces of jax 0.10.0, 0.10.2 and 0.12.0, which
+compiled for a CPU, and of libtpu 0.0.42.1, which compiled for a TPU that was not present; no GPU was at hand.
+
+`backend_compile_and_load` is a compile as its caller sees it. The CPU's compiler works in the caller's thread (0.12),
+or in one of `tf_PjRtCompilerThreadPool` (0.10), and in those of `tf_xla-cpu-codegen`. libtpu has threads of its own.
+Passes are nested: those of HLO in pipelines, those of MLIR in `FusionCompiler::Compile`.
+"""
+
+import contextlib
+import re
+import tempfile
+import warnings
+from collections import defaultdict
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from perfsuite.measure.first_call.passes import LONGEST, CompilerPass, CompilerPasses
+from perfsuite.measure.profiler.trace_events import COMPILE, HOST, Event, planes_of
+from perfsuite.measure.profiler.trace_recording import TraceRunsError, record
+from perfsuite.measure.profiler.trace_times import add_nested, merged
+from perfsuite.measure.words import in_a_line
+
+NO_COMPILE = "the compiler did not run: the program came from a cache"
+NO_EVENTS = "the compiler leaves no passes in a profiler trace here"
+TRACE_RUNS = "a profiler trace is being recorded already, and JAX records one at a time"
+
+_WAITS = frozenset(
+    {
+        *(COMPILE, "JitCompiler::Compile", "ThunkEmitter::ConsumeKernels"),
+        *("PjRtCApiCompiler::Compile", "TpuCompiler::Compile", "XLA::TPU run hlo passes", "XLA::TPU HLO optimization"),
+        *("XLA::TPU run backend", "XLA::TPU lowering and optimization"),
+    }
+)
+"""These wait for other threads, whose passes are counted."""
+_OF_MODULE = re.compile(r" ?\([^()]*\)$")
+_PROGRAMS = ("tf_XLAEigen", "tf_XLAPjRtCpuClient")
+"""Threads of the CPU that run programs."""
+_OF_THREADS = "ThreadpoolListener::"
+
+
+class CompilerWatch:
+    """The passes of the compiler in a block, which is the first call of `call`. They are known when it has ended.
+
+    Where the profiler fails, or runs already, the passes have a note, and the block goes on.
+    """
+
+    def __init__(self, call: str):
+        self.passes = CompilerPasses(call, note=NO_COMPILE)
+
+    @contextlib.contextmanager
+    def block(self) -> Iterator[None]:
+        with tempfile.TemporaryDirectory(prefix="perfsuite-passes-") as folder:
+            recording, block = None, contextlib.ExitStack()
+            with self._noting():
+                recording = block.enter_context(record(folder, perfetto=False))
+            try:
+                yield
+            except BaseException:  # the block's own, which nothing of the profiler may replace
+                with contextlib.suppress(Exception):
+                    block.close()
+                raise
+            if recording is not None:
+                with self._noting():
+                    block.close()
+                    assert recording.path is not None
+                    self.passes = read_passes(recording.path, self.passes.call)
+
+    @contextlib.contextmanager
+    def _noting(self) -> Iterator[None]:
+        """What goes wrong inside becomes the note."""
+        try:
+            yield
+        except TraceRunsError:
+            self._note(TRACE_RUNS)
+        except Exception as error:  # of the profiler
+            self._note(in_a_line(error))
+
+    def _note(self, note: str) -> None:
+        self.passes = CompilerPasses(self.passes.call, note=note)
+
+
+def read_passes(path: Path, call: str) -> CompilerPasses:
+    """The passes in an `.xplane.pb` file. Raises `MeasurementError`, naming the file, if it is no such file."""
+    lines = _host_lines(path)
+    compiles = merged((each.start, each.end) for events in lines for each in events if each.name == COMPILE)
+    if not compiles:
+        return CompilerPasses(call, note=NO_COMPILE)
+    own: dict[int, float] = defaultdict(float)
+    passes: list[tuple[Event, float]] = []
+    for events in lines:
+        inside = [each for each in events if any(start <= each.start and each.end <= end for start, end in compiles)]
+        add_nested(inside, own)
+        passes += [(each, own[id(each)]) for each in inside if each.name not in _WAITS]
+    return _longest(call, passes)
+
+
+def _longest(call: str, passes: list[tuple[Event, float]]) -> CompilerPasses:
+    if not passes:
+        return CompilerPasses(call, note=NO_EVENTS)
+    totals: dict[str, list[float]] = defaultdict(list)
+    for each, ns in passes:
+        totals[each.name].append(ns / 1e9)
+    found = [CompilerPass(name, sum(seconds), len(seconds)) for name, seconds in totals.items()]
+    found.sort(key=lambda each: (-each.seconds, each.name))
+    return CompilerPasses(call, tuple(found[:LONGEST]), len(found), sum(each.seconds for each in found))
+
+
+def _host_lines(path: Path) -> list[list[Event]]:
+    """What each thread of the host did, apart from those that run programs."""
+    lines: list[list[Event]] = []
+    # See `read_events` for the warning.
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        for plane in planes_of(path):
+            if plane.name == HOST:
+                kept = (line for line in plane.lines if not line.name.startswith(_PROGRAMS))
+                lines += [_events(number, line) for number, line in enumerate(kept)]
+    return lines
+
+
+def _events(number: int, line: Any) -> list[Event]:
+    """The events of one thread, without those that ran an operation. A pass is named without the module it is for."""
+    events = []
+    for raw in line.events:
+        name = raw.name
+        if name.startswith(_OF_THREADS) or not raw.duration_ns:
+            continue
+        if all(stat != "hlo_op" for stat, _ in raw.stats):
+            events.append(Event(number, _OF_MODULE.sub("", name), raw.start_ns, raw.end_ns))
+    return events
