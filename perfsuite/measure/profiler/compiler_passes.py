@@ -20,25 +20,27 @@ from typing import Any
 from perfsuite.measure.first_call.passes import LONGEST, CompilerPass, CompilerPasses
 from perfsuite.measure.profiler.trace_events import COMPILE, HOST, Event, planes_of
 from perfsuite.measure.profiler.trace_recording import TraceRunsError, record
-from perfsuite.measure.profiler.trace_times import add_nested, merged
+from perfsuite.measure.profiler.trace_times import Span, length, merged, own_spans, without
 from perfsuite.measure.words import in_a_line
 
 NO_COMPILE = "the compiler did not run: the program came from a cache"
 NO_EVENTS = "the compiler leaves no passes in a profiler trace here"
 TRACE_RUNS = "a profiler trace is being recorded already, and JAX records one at a time"
 
+_WRAPPERS = frozenset({COMPILE, "PjRtCApiCompiler::Compile"})
+"""These last as long as the compile, and do nothing of it themselves."""
 _WAITS = frozenset(
     {
-        *(COMPILE, "JitCompiler::Compile", "ThunkEmitter::ConsumeKernels"),
-        *("PjRtCApiCompiler::Compile", "TpuCompiler::Compile", "XLA::TPU run hlo passes", "XLA::TPU HLO optimization"),
-        *("XLA::TPU run backend", "XLA::TPU lowering and optimization"),
+        *("JitCompiler::Compile", "ThunkEmitter::ConsumeKernels"),
+        *("TpuCompiler::Compile", "XLA::TPU run hlo passes", "XLA::TPU HLO optimization", "XLA::TPU run backend"),
+        "XLA::TPU lowering and optimization",
     }
 )
-"""These wait for other threads, whose passes are counted."""
-_OF_MODULE = re.compile(r" ?\([^()]*\)$")
+"""These wait for other threads of the compiler, or work themselves while none of those does."""
 _PROGRAMS = ("tf_XLAEigen", "tf_XLAPjRtCpuClient")
 """Threads of the CPU that run programs."""
 _OF_THREADS = "ThreadpoolListener::"
+_OF_MODULE = re.compile(r" ?\([^()]*\)$")
 
 
 class CompilerWatch:
@@ -88,13 +90,23 @@ def read_passes(path: Path, call: str) -> CompilerPasses:
     compiles = merged((each.start, each.end) for events in lines for each in events if each.name == COMPILE)
     if not compiles:
         return CompilerPasses(call, note=NO_COMPILE)
-    own: dict[int, float] = defaultdict(float)
-    passes: list[tuple[Event, float]] = []
-    for events in lines:
-        inside = [each for each in events if any(start <= each.start and each.end <= end for start, end in compiles)]
-        add_nested(inside, own)
-        passes += [(each, own[id(each)]) for each in inside if each.name not in _WAITS]
-    return _longest(call, passes)
+    inside = (
+        [each for each in events if any(start <= each.start <= end for start, end in compiles)] for events in lines
+    )
+    own = [each for events in inside for each in own_spans(events) if each[0].name not in _WRAPPERS]
+    return _longest(call, _worked(own))
+
+
+def _worked(own: list[tuple[Event, list[Span]]]) -> list[tuple[Event, float]]:
+    """The nanoseconds in which each event did not wait for another, from its own spans."""
+    working = [each for each in own if each[0].name not in _WAITS]
+    worked = [(event, length(spans)) for event, spans in working]
+    busy = merged(span for _, spans in working for span in spans)
+    # The last to begin waits for none of the others, but these may wait for it.
+    for event, spans in sorted((each for each in own if each[0].name in _WAITS), key=lambda each: -each[0].start):
+        worked.append((event, without(spans, busy)))
+        busy = merged([*busy, *spans])
+    return worked
 
 
 def _longest(call: str, passes: list[tuple[Event, float]]) -> CompilerPasses:

@@ -36,6 +36,32 @@ def idle_share(busy: list[Span]) -> float:
     return 1 - length(busy) / whole if whole else 0.0
 
 
+def own_spans(line: Iterable[Event]) -> list[tuple[Event, list[Span]]]:
+    """Each event of one line with the spans in which nothing inside it runs."""
+    found: list[tuple[Event, list[Span]]] = []
+    around: list[int] = []  # places in `found` of the events that have not ended
+    now = 0.0
+
+    def go_on(until: float) -> None:
+        """Give the time until then to the innermost event, and to those around it when it has ended."""
+        nonlocal now
+        while around and now < until:
+            event, spans = found[around[-1]]
+            if (stop := min(event.end, until)) > now:
+                spans.append((now, stop))
+                now = stop
+            if event.end <= now:
+                around.pop()
+        now = max(now, until)
+
+    for event in sorted(line, key=lambda event: (event.start, -event.end)):
+        go_on(event.start)
+        around.append(len(found))
+        found.append((event, []))
+    go_on(max((event.end for event, _ in found), default=0.0))
+    return found
+
+
 def own_times(operations: Iterable[Ran]) -> list[tuple[Ran, float]]:
     """Each run of an operation with its own time, which for a loop excludes the operations in its body.
 
@@ -49,15 +75,14 @@ def own_times(operations: Iterable[Ran]) -> list[tuple[Ran, float]]:
         programs[ran.device, ran.run].append(ran)
     own: dict[int, float] = defaultdict(float)
     for line in lines.values():
-        add_nested(line, own)
+        _add_nested(line, own)
     for program in programs.values():
         _add_in_other_threads(program, own)
     return [(ran, own[id(ran)]) for line in lines.values() for ran in line]
 
 
-def add_nested(line: Iterable[Event | Ran], own: dict[int, float]) -> None:
-    """Add the own times of what one line did to `own`, by identity: each excludes what lies inside it."""
-    around: list[Event | Ran] = []
+def _add_nested(line: list[Ran], own: dict[int, float]) -> None:
+    around: list[Ran] = []
     for ran in sorted(line, key=lambda ran: (ran.start, -ran.end)):
         while around and around[-1].end <= ran.start:
             around.pop()

@@ -43,23 +43,46 @@ def test_a_pass_is_named_with_the_seconds_of_all_its_runs_and_without_those_of_p
 
 def test_a_compiler_in_the_threads_of_its_caller_and_in_those_of_its_own_is_read(write_trace):
     # jax 0.12 compiles in the caller's thread.
-    python = [COMPILE, ("fusion", 20, 10, {}), ("JitCompiler::Compile", 40, 60, {})]
+    python = [COMPILE, ("fusion", 20, 10, {}), ("Codegen", 40, 5, {})]
     other = [("FusionCompiler::Compile", 42, 50, {}), ("CSEPass", 50, 10, {})]
     found = read_passes(write_trace(host(python=python, codegen=other)), "f")
-    assert passes(found) == [("FusionCompiler::Compile", 40, 1), ("CSEPass", 10, 1), ("fusion", 10, 1)]
+    assert passes(found) == [
+        ("FusionCompiler::Compile", 40, 1),
+        ("CSEPass", 10, 1),
+        ("fusion", 10, 1),
+        ("Codegen", 5, 1),
+    ]
+
+
+def test_what_waits_for_other_threads_counts_only_while_none_of_them_works(write_trace):
+    python = [COMPILE, ("JitCompiler::Compile", 40, 60, {})]
+    other = [("TaskDispatcher::dispatch", 42, 50, {})]
+    found = read_passes(write_trace(host(python=python, codegen=other)), "f")
+    assert passes(found) == [("TaskDispatcher::dispatch", 50, 1), ("JitCompiler::Compile", 10, 1)]
+
+
+def test_of_what_waits_for_each_other_the_last_to_begin_works(write_trace):
+    lines = {
+        "python": [COMPILE],
+        "a": [("TpuCompiler::Compile", 10, 90, {})],
+        "b": [("XLA::TPU run backend", 50, 50, {})],
+    }
+    found = read_passes(write_trace(host(**lines)), "f")
+    assert passes(found) == [("XLA::TPU run backend", 50, 1), ("TpuCompiler::Compile", 40, 1)]
 
 
 def test_libtpus_threads_are_read_and_what_waits_for_them_is_not(write_trace):
-    main = [("TpuCompiler::Compile", 11, 95, {}), ("XLA::TPU run backend", 15, 80, {}), ("dce", 12, 1, {})]
+    main = [("TpuCompiler::Compile", 12, 18, {}), ("XLA::TPU run backend", 20, 10, {}), ("dce", 12, 8, {})]
     python = [COMPILE, ("PjRtCApiCompiler::Compile(jit_f)", 11, 99, {})]
     emitter = [("XLA::TPU emitting for fusion.4", 20, 30, {}), ("DCE", 25, 5, {})]
     found = read_passes(write_trace(host(python=python, main=main, emitter=emitter)), "f")
-    assert passes(found) == [("XLA::TPU emitting for fusion.4", 25, 1), ("DCE", 5, 1), ("dce", 1, 1)]
+    assert passes(found)[:3] == [("XLA::TPU emitting for fusion.4", 25, 1), ("dce", 8, 1), ("DCE", 5, 1)]
+    assert {each.seconds for each in found.longest[3:]} == {0}
 
 
 def test_what_is_no_pass_is_left_out(write_trace):
     lines = {
-        "python": [("before", 0, 5, {}), COMPILE, ("after", 111, 5, {}), ("end", 105, 20, {})],
+        "python": [("before", 0, 5, {}), COMPILE, ("after", 111, 5, {})],
         "compiler": [("fusion", 20, 10, {}), ("ThreadpoolListener::Record", 21, 1, {}), on_cpu("dot.1", 40, 10)],
         "tf_XLAEigen/7": [("ThunkExecutor::Execute", 20, 50, {})],
     }
@@ -102,7 +125,7 @@ def test_the_compiler_of_the_cpu_names_its_passes():
     assert named & {"TaskDispatcher::dispatch", "ThunkEmitter::EmitEntryComputation", "FusionCompiler::Compile"}, (
         f"{sorted(named)}: XLA named its passes anew; see the names in compiler_passes.py"
     )
-    assert not named & compiler_passes._WAITS
+    assert not named & compiler_passes._WRAPPERS
 
 
 def test_a_block_that_compiles_nothing_has_no_passes():
