@@ -41,6 +41,15 @@ def relative(path: Path, root: Path) -> str:
     return str(path.relative_to(root)) if path.is_relative_to(root) else str(path)
 
 
+def from_here(file: str) -> str:
+    """The path of a file from the working directory where the file is below it; else as it is."""
+    try:
+        found = os.path.relpath(file)
+    except (ValueError, OSError):  # another drive, or a working directory that is gone
+        return file
+    return file if found.startswith("..") else found
+
+
 def temporary_prefix(path: Path) -> str:
     """How the names of unfinished versions of `path` begin."""
     return f".{path.name}."

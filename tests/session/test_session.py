@@ -11,6 +11,8 @@ from perfsuite.gate.baseline_file import BaselineError, load, save
 from perfsuite.gate.budget import Budget
 from perfsuite.gate.environment import Environment, target_environment
 from perfsuite.gate.limits import Limits
+from perfsuite.gate.verdict import Gate
+from perfsuite.measure.first_call.passes import CompilerPass, CompilerPasses
 from perfsuite.measure.metric import Metric
 from perfsuite.measure.serialise import made, plain
 from perfsuite.measure.targets.target_available import TargetUnavailable
@@ -470,7 +472,9 @@ def test_what_is_not_available_skips_the_test_and_fails_it_under_strict(start):
 
 def test_a_record_survives_the_way_to_another_process():
     compiled = flops(target="tpu-v5e", detail={"copy": 1}, places={"copy": "model.py:42 in attention"})
-    record = ran(compiled, flops())
+    passes = CompilerPasses("step", (CompilerPass("fusion", 0.5, 2),), 1, 0.5)
+    failed = Gate("test_a.py::test_step", compiled, "fail", passes=passes)
+    record = dataclasses.replace(ran(compiled, flops()), gates=(failed,), passes=(passes,))
     assert made(TestRecord, plain(record)) == record
 
 

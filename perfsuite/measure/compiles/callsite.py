@@ -20,6 +20,7 @@ import jax
 
 from perfsuite.measure.compat import jax_stack
 from perfsuite.measure.compat.frameworks import bound_by_filter_jit, is_filter_jit, wraps_jit
+from perfsuite.measure.io import from_here
 
 _FRAMEWORKS = frozenset({"jax", "jaxlib", "equinox", "flax", "optax", "haiku", "chex"})
 _BUILT_ON_THEM = frozenset({"diffrax", "distrax", "lineax", "optimistix", "orbax", "quax"})
@@ -300,8 +301,4 @@ def _line_of(user: FrameType | None) -> str:
 
 
 def _place(code: CodeType, line: int) -> str:
-    try:
-        relative = os.path.relpath(code.co_filename)
-    except (ValueError, OSError):  # Another drive, or a working directory that is gone.
-        relative = ".."
-    return f"{code.co_filename if relative.startswith('..') else relative}:{line}"
+    return f"{from_here(code.co_filename)}:{line}"

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from perfsuite.measure.compiles.callsite import LIBRARIES, STANDARD_LIBRARY
+from perfsuite.measure.io import from_here
 
 _LIBRARIES = (*LIBRARIES, "jaxlib", "numpy", "scipy", "ml_dtypes", "jaxtyping", "beartype", "typeguard")
 _HARNESS = os.path.join(Path(__file__).parents[2], "")
@@ -32,11 +33,7 @@ class UserLine(NamedTuple):
     @property
     def place(self) -> str:
         """`models/model.py:12`, from the working directory where the file is below it."""
-        try:
-            relative = os.path.relpath(self.file)
-        except (ValueError, OSError):  # another drive, or a working directory that is gone
-            relative = ".."
-        return f"{self.file if relative.startswith('..') else relative}:{self.line}"
+        return f"{from_here(self.file)}:{self.line}"
 
 
 @functools.cache

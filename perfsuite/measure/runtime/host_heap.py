@@ -20,6 +20,7 @@ import perfsuite
 from perfsuite.measure.call import Call
 from perfsuite.measure.compat.installed import install
 from perfsuite.measure.compiles.warmup import borrowed
+from perfsuite.measure.io import from_here
 
 STEPS = 10
 NAMED = 5
@@ -121,14 +122,9 @@ def _place_of(python: list[Frame], frames: list[Frame]) -> tuple[str, str, str] 
         names = names[: names.index(own[0])]
     inside = next((name for name in names if not _ALLOCATES.search(name)), "")
     inside = inside.replace("(anonymous namespace)::", "").partition("(")[0][:_LONGEST]
-    return (f"{_relative(own[1])}:{own[2]}", own[0], inside) if own else ("", "", inside or "an unknown function")
+    return (f"{from_here(own[1])}:{own[2]}", own[0], inside) if own else ("", "", inside or "an unknown function")
 
 
 def _is_own(file: str) -> bool:
     library = "-packages" in file or file.startswith(("<frozen", *_LIBRARIES))
     return not library or file.startswith(_WORKLOADS)
-
-
-def _relative(file: str) -> str:
-    relative = os.path.relpath(file)
-    return file if relative.startswith("..") else relative

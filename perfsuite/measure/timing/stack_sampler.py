@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 from perfsuite.measure.compat import jax_stack
 from perfsuite.measure.compiles import callsite
+from perfsuite.measure.io import from_here
 
 _PACKAGES = f"{os.sep}site-packages{os.sep}"
 _WAITS = ("block_until_ready", "device_get", "effects_barrier")
@@ -120,10 +121,4 @@ def _place_of(frame: FrameType) -> StackPlace:
 def _short_path(filename: str) -> str:
     """The path in its package, or from the working directory."""
     _, in_package, inside = filename.rpartition(_PACKAGES)
-    if in_package:
-        return inside
-    try:
-        relative = os.path.relpath(filename)
-    except (ValueError, OSError):  # another drive, or a working directory that is gone
-        return filename
-    return filename if relative.startswith("..") else relative
+    return inside if in_package else from_here(filename)
