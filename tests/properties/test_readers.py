@@ -23,6 +23,7 @@ from perfsuite.history.git import GitError, Repository
 from perfsuite.measure.call import call
 from perfsuite.measure.errors import MeasurementError
 from perfsuite.measure.metric import Interval
+from perfsuite.measure.profiler.compiler_passes import read_passes
 from perfsuite.measure.profiler.trace_events import read_events
 from perfsuite.measure.profiler.trace_recording import record
 from perfsuite.measure.program.compilation import Compilation, compile_call, kept_program
@@ -145,8 +146,9 @@ def test_a_trace_is_read_or_refused_with_its_name(data):
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder, "host.xplane.pb")
         path.write_bytes(data.draw(edited_bytes(recorded())))
-        _, error = outcome(MeasurementError, read_events, path)
-        assert error is None or str(error).startswith(str(path))
+        for read in (read_events, functools.partial(read_passes, call="step")):
+            _, error = outcome(MeasurementError, read, path)
+            assert error is None or str(error).startswith(str(path))
 
 
 STEPS = (
