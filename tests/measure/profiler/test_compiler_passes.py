@@ -1,8 +1,13 @@
 """`measure.profiler.compiler_passes`: which passes of the compiler take how long."""
 
+import os
+import subprocess
+import sys
+
 import jax
 import jax.numpy as jnp
 import pytest
+from support.libtpu_needed import needs_libtpu
 from support.traces import on_cpu
 
 from perfsuite.measure.profiler import compiler_passes
@@ -13,6 +18,7 @@ from perfsuite.measure.profiler.compiler_passes import (
     CompilerWatch,
     read_passes,
 )
+from perfsuite.measure.targets.target_flags import worker_environment
 
 COMPILE = ("backend_compile_and_load", 10, 100, {})
 
@@ -104,6 +110,24 @@ def test_a_trace_without_passes_says_why(write_trace, events, note):
 
 # A real one.
 
+FOR_A_TPU = """
+import jax
+import jax.numpy as jnp
+from jax.experimental import topologies
+
+from perfsuite.measure.call import call
+from perfsuite.measure.first_call.first_call import first_call
+from perfsuite.measure.profiler.compiler_passes import CompilerWatch
+
+topology = topologies.get_topology_desc(platform="tpu", topology_name="v5e:2x2")
+device = jax.sharding.SingleDeviceSharding(topology.devices[0])
+watch = CompilerWatch("f")
+x = jax.ShapeDtypeStruct((256, 256), jnp.float32, sharding=device)
+first_call(call(jax.jit(lambda x: jnp.tanh(x @ x)), x), watched=watch.block())
+print(watch.passes.number)
+print("\\n".join(each.name for each in watch.passes.longest))
+"""
+
 
 def compile_something():
     jax.jit(lambda x: jnp.tanh(x @ x).sum()).lower(jnp.ones((16, 16))).compile()
@@ -126,6 +150,22 @@ def test_the_compiler_of_the_cpu_names_its_passes():
         f"{sorted(named)}: XLA named its passes anew; see the names in compiler_passes.py"
     )
     assert not named & compiler_passes._WRAPPERS
+
+
+@needs_libtpu
+def test_libtpu_names_its_passes_for_a_tpu_that_is_not_there():
+    ran = subprocess.run(
+        [sys.executable, "-c", FOR_A_TPU],
+        env=worker_environment(os.environ, "tpu"),
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert ran.returncode == 0, ran.stderr
+    number, *named = ran.stdout.splitlines()
+    assert int(number) > 100
+    assert any(name.startswith(("XLA::TPU ", "LSRAv2 ")) for name in named), named
+    assert not {"PjRtCApiCompiler::Compile", "backend_compile_and_load"} & set(named)
 
 
 def test_a_block_that_compiles_nothing_has_no_passes():
