@@ -39,8 +39,8 @@ def blocks(text: str) -> list[Block]:
 
 
 def pages() -> list[Path]:
-    """The README and every page of the documentation."""
-    return [ROOT / "README.md", *sorted(DOCS.rglob("*.md"))]
+    """The pages at the top, and every page of the documentation."""
+    return [*sorted(ROOT.glob("[A-Z]*.md")), *sorted(DOCS.rglob("*.md"))]
 
 
 def difference(expected: str, printed: str) -> str | None:
