@@ -17,7 +17,6 @@ import numpy.fft  # noqa: F401
 import optax  # noqa: F401
 import pytest
 import scipy.special  # noqa: F401
-import tabulate  # noqa: F401
 
 import perfsuite
 from perfsuite.measure.first_call.first_call import make_context

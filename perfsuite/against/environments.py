@@ -26,6 +26,7 @@ from typing import Any
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
+from perfsuite.measure.compat.file_lock import LockedTooLong, file_locked
 from perfsuite.measure.io import write_atomically
 
 LOCK_SECONDS = 30.0
@@ -81,12 +82,12 @@ def locked(folder: Path | None) -> contextlib.AbstractContextManager[object]:
     """Keep another process out of the folder where environments are kept. Raises `EnvironmentFailed`."""
     if folder is None:
         return contextlib.nullcontext()
-    import filelock  # only --keep needs it
-
+    held = contextlib.ExitStack()
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        return filelock.FileLock(folder / ".perfsuite.lock", timeout=LOCK_SECONDS).acquire()
-    except filelock.Timeout:
+        held.enter_context(file_locked(folder / ".perfsuite.lock", LOCK_SECONDS))
+        return held
+    except LockedTooLong:
         why = f"another process has used it for {LOCK_SECONDS:g} s: wait for it"
         raise EnvironmentFailed(f"--keep {folder}: {why}") from None
     except OSError as error:

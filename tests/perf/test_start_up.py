@@ -4,7 +4,7 @@ import pytest
 
 from perfsuite import Budget
 
-HEAVY = ("jax", "jaxlib", "numpy", "scipy", "equinox", "filelock", "tabulate")
+HEAVY = ("jax", "jaxlib", "numpy", "scipy", "equinox")
 
 
 @pytest.mark.parametrize("module", ["perfsuite", "perfsuite.plugin"])
