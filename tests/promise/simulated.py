@@ -20,21 +20,23 @@ def main() -> None:
     parser.add_argument("--gates", type=int, default=2000, metavar="N", help="gates of each noise (default: 2000)")
     parser.add_argument("--seed", type=int, default=0, metavar="N")
     given = parser.parse_args()
-    rows = []
+    rows = [["noise", *(f"{pairs} pairs" for pairs in PAIRS)]]
     for model in (*MODELS, long_states):
         wrong = [false_decisions(model, given.gates, pairs, seed=given.seed) for pairs in PAIRS]
         rows.append([model.__name__, *(f"{each} ({each / given.gates:.2%})" for each in wrong)])
     print(f"False decisions of {given.gates} gates:\n")
-    print(table(rows, ["noise", *(f"{pairs} pairs" for pairs in PAIRS)]))
+    print(table(rows))
     plants = (quiet, 1.01, 1300), (busy, 1.03, 1300), (busy, 1.01, 15_000)
     print("\nPlanted slowdowns caught, of 100 gates:\n")
     print(
         table(
             [
-                [model.__name__, f"{slowdown - 1:+.0%}", str(pairs), str(caught(model, slowdown, 100, pairs))]
-                for model, slowdown, pairs in plants
-            ],
-            ["noise", "planted", "pairs", "caught"],
+                ["noise", "planted", "pairs", "caught"],
+                *(
+                    [model.__name__, f"{slowdown - 1:+.0%}", str(pairs), str(caught(model, slowdown, 100, pairs))]
+                    for model, slowdown, pairs in plants
+                ),
+            ]
         )
     )
 
