@@ -4,6 +4,7 @@ import importlib.metadata
 import importlib.util
 
 import pytest
+from packaging.requirements import Requirement
 from support.markdown_blocks import ROOT
 
 from docs.test_workflows import PROJECT, commands, jobs, uses
@@ -68,8 +69,11 @@ def test_only_the_job_that_publishes_can_ask_pypi_and_it_runs_no_code_of_ours():
     assert not [step for step in each["publish"]["steps"] if "run" in step]
 
 
-def test_pytest_benchmark_comes_with_its_extra_alone():
+def test_perfsuite_needs_nothing_beside_what_jax_and_pytest_bring():
+    assert {Requirement(each).name for each in PROJECT["dependencies"]} == {"jax", "pytest", "packaging"}
+
+
+def test_pytest_benchmark_comes_with_its_extra():
     extras = PROJECT["optional-dependencies"]
-    assert not [each for each in PROJECT["dependencies"] if "benchmark" in each]
     assert [each for each in extras["benchmark"] if each.startswith("pytest-benchmark")]
     assert "benchmark" in extras["dev"][0]
