@@ -16,7 +16,8 @@ import jax
 import numpy.fft  # noqa: F401
 import optax  # noqa: F401
 import pytest
-import scipy.special  # noqa: F401
+import scipy.special
+import scipy.stats  # noqa: F401
 
 import perfsuite
 from perfsuite.measure.first_call.first_call import make_context

@@ -15,7 +15,7 @@ from typing import Any
 
 import jax
 import numpy as np
-import scipy.stats
+import scipy
 
 from perfsuite.measure.arguments import leaves_with_paths
 from perfsuite.measure.call import Call

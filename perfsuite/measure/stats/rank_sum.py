@@ -10,9 +10,9 @@ SciPy has the rank sum of two samples (`scipy.stats.mannwhitneyu`), but neither 
 import functools
 import math
 from collections.abc import Sequence
+from statistics import NormalDist
 
 import numpy as np
-from scipy.special import ndtri
 
 from perfsuite.measure.metric import Interval
 
@@ -77,7 +77,7 @@ def _rank(sizes: Sequence[tuple[int, int]], tail: float) -> int:
         return int(np.searchsorted(np.cumsum(distribution), tail, side="right")) - 1
     middle = sum(number * m * m for m, number in sizes) / 2
     deviation = math.sqrt(sum(number * _variance(m) for m, number in sizes))
-    return math.floor(middle - 0.5 + deviation * ndtri(tail))
+    return math.floor(middle - 0.5 + deviation * NormalDist().inv_cdf(tail))
 
 
 @functools.cache

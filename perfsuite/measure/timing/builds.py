@@ -12,7 +12,7 @@ import random
 from collections.abc import Callable, Sequence
 
 import numpy as np
-from scipy.special import stdtrit
+import scipy
 
 from perfsuite.measure import peers
 from perfsuite.measure.call import Call, label_of
@@ -93,7 +93,7 @@ def compare_builds(
 def over_builds(values: Sequence[float], error: float) -> Estimate:
     """The mean of one value a build, with Student's interval at `error`."""
     value, count = float(np.mean(values)), len(values)
-    half = float(-stdtrit(count - 1, error / 2) * np.std(values, ddof=1) / math.sqrt(count))
+    half = float(-scipy.special.stdtrit(count - 1, error / 2) * np.std(values, ddof=1) / math.sqrt(count))
     return Estimate(value, Interval(value - half, value + half))
 
 

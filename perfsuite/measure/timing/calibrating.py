@@ -15,7 +15,7 @@ from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
-from scipy import stats
+import scipy
 
 from perfsuite.measure.call import Call, label_of
 from perfsuite.measure.compiles.warmup import borrowed, warm
@@ -189,17 +189,17 @@ def builds_within(builds: Iterable[Builds]) -> float | None:
     if count < LEAST_BUILDS:
         return None
     variance = sum((each.count - 1) * each.spread**2 for each in known) / freedom
-    return math.expm1(float(stats.t.ppf((1 + _BUILDS_WITHIN) / 2, freedom)) * math.sqrt(variance))
+    return math.expm1(float(scipy.stats.t.ppf((1 + _BUILDS_WITHIN) / 2, freedom)) * math.sqrt(variance))
 
 
 def rate_below(alarms: int, gates: int) -> float:
     """What the rate is below with 95 % confidence (C. J. Clopper and E. S. Pearson, Biometrika 26, 1934)."""
-    return float(stats.binomtest(alarms, gates, alternative="less").proportion_ci(0.95).high) if gates else 1.0
+    return float(scipy.stats.binomtest(alarms, gates, alternative="less").proportion_ci(0.95).high) if gates else 1.0
 
 
 def too_many_alarms(alarms: int, gates: int, promised: float) -> bool:
     """Whether so many false alarms are one chance in a hundred or less, at the rate that is promised."""
-    return bool(gates and stats.binomtest(alarms, gates, promised, alternative="greater").pvalue <= 0.01)
+    return bool(gates and scipy.stats.binomtest(alarms, gates, promised, alternative="greater").pvalue <= 0.01)
 
 
 def smallest_caught(trials: Mapping[WorkloadKey, Sequence[Trial]]) -> dict[WorkloadKey, float | None]:
@@ -220,7 +220,7 @@ def smallest_caught(trials: Mapping[WorkloadKey, Sequence[Trial]]) -> dict[Workl
         return limits
     squares = sum(float(np.sum((values - values.mean()) ** 2)) for values in known.values())
     spread = math.sqrt(squares / (2 * gates - len(known)))
-    factor = float(stats.t.ppf(DETECTION, gates))
+    factor = float(scipy.stats.t.ppf(DETECTION, gates))
     for key, values in known.items():
         predicted = values.mean() + factor * spread * math.sqrt(1 + 1 / len(values))
         shift = math.exp(min(max(predicted, values.max()), 709.0))  # the largest whose exponential is finite
