@@ -1,5 +1,6 @@
 """The `perf` fixture: one object a test, which measures, checks budgets at once, and baselines when the test ends."""
 
+from perfsuite.instruments.compiling.cache import CacheInstrument
 from perfsuite.instruments.compiling.compiles import CompilesInstrument
 from perfsuite.instruments.compiling.covers import CoversInstrument
 from perfsuite.instruments.compiling.first_call import FirstCallInstrument
@@ -21,6 +22,7 @@ class Perf(
     CompilesInstrument,
     FirstCallInstrument,
     CoversInstrument,
+    CacheInstrument,
     TimeInstrument,
     CompareInstrument,
     ScalingInstrument,

@@ -31,7 +31,7 @@ _FIRST_CALL = (*_COMPILES, "measure/program", "measure/first_call")
 _TIMING = (*_COMPILES, *_FIRST_CALL, "measure/stats", "measure/runtime", "measure/timing")
 _FINGERPRINT = (*_COMPILES, "measure/fingerprint")
 _PROGRAM = (*_COMPAT, "measure/hlo", "measure/targets", "measure/program")
-_MEASURE = (*_TIMING, *_COVERS, *_FINGERPRINT, *_PROGRAM, "measure/profiler", "measure/imports")
+_MEASURE = (*_TIMING, *_COVERS, *_FINGERPRINT, *_PROGRAM, "measure/profiler", "measure/cache", "measure/imports")
 _GATE = (*_MEASURE, "gate")
 _SESSION = (*_GATE, "options", "processes", "history", "session")
 _INSTRUMENTS = ("instruments", "instruments/timing", "instruments/compiling")
@@ -53,6 +53,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "measure/hlo": ("measure",),
     "measure/targets": _COMPAT,
     "measure/program": _PROGRAM,
+    "measure/cache": _PROGRAM,
     "measure/imports": _COMPAT,
     "gate": _MEASURE,
     "history": _GATE,

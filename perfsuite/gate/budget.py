@@ -40,6 +40,8 @@ class Budget:
     | `constant_bytes` | the size of these arrays, bytes | `perf.first_call` |
     | `exponent` | the power of the size with which a count grows | `perf.scaling` |
     | `undonated` | arrays of the carried state that a step keeps in memory twice | `perf.donation` |
+    | `cache_keys` | keys that processes have for a call, in a persistent cache | `perf.cache_key` |
+    | `cache_misses` | programs that a second process compiles, with a persistent cache | `perf.cache_hits` |
     | `imported_modules` | modules that an import imports | `perf.imports` |
     | `imported_bytes` | bytes of the files of these modules | `perf.imports` |
     | `started_backends` | backends of JAX that an import starts | `perf.imports` |
@@ -73,6 +75,8 @@ class Budget:
     constants: int | None = None
     constant_bytes: int | None = None
     exponent: float | None = None
+    cache_keys: int | None = None
+    cache_misses: int | None = None
     imported_modules: int | None = None
     imported_bytes: int | None = None
     started_backends: int | None = None

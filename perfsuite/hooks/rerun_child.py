@@ -125,6 +125,7 @@ class ChildHooks:
 
     def pytest_sessionfinish(self) -> None:
         what = "using perf" if self.request.metric is None else f"making the comparison {self.request.metric!r}"
+        what = f"coming to {self.request.metric}" if self.request.values else what
         self._say(f"the test ended there without {what}" if self.found else "the test was not found there")
 
     def _say(self, reason: str) -> None:

@@ -7,14 +7,18 @@ import dataclasses
 import json
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any, TypeVar
 
 from perfsuite.measure.io import write_atomically
 from perfsuite.measure.metric import Metric
 from perfsuite.measure.serialise import made, plain
 
+T = TypeVar("T")
+
 _REQUEST = "request.json"
 _REASON = "reason.json"
 _METRICS = "metrics.json"
+_VALUES = "values.json"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -25,6 +29,9 @@ class Request:
     comparison's ratio; None asks for all metrics of the test. The comparison is sampled until the limits `budget` and
     `baseline` are settled (`gate.limits.Limits`), and without limits until it is known well. `cache` is the folder
     where the facts of programs are kept, None keeps none.
+
+    With `values`, `metric` is that of another instrument, which hands over values of its own in place of metrics:
+    `given` is for it, and `packages` are to be imported before the test's file (`processes.elsewhere`).
     """
 
     test: str
@@ -33,6 +40,17 @@ class Request:
     budget: dict[str, float] = dataclasses.field(default_factory=dict)
     baseline: float | None = None
     cache: str | None = None
+    values: bool = False
+    given: dict[str, str] = dataclasses.field(default_factory=dict)
+    packages: list[str] = dataclasses.field(default_factory=list)
+
+
+@dataclasses.dataclass(frozen=True)
+class Values:
+    """Plain values that an instrument hands over, and the installed packages that its process had imported."""
+
+    of_instrument: Any
+    packages: list[str]
 
 
 def write_request(folder: Path, request: Request) -> None:
@@ -65,11 +83,25 @@ def write_metrics(folder: Path, metrics: Sequence[Metric]) -> None:
 
 def read_metrics(folder: Path) -> list[Metric] | None:
     """The metrics that were handed over, or None. Raises `ValueError` for a file that has none."""
+    return _read(list[Metric], folder / _METRICS)
+
+
+def write_values(folder: Path, values: Values) -> None:
+    """Hand values over."""
+    write_atomically(folder / _VALUES, json.dumps(plain(values)))
+
+
+def read_values(folder: Path) -> Values | None:
+    """The values that were handed over, or None. Raises `ValueError` for a file that has none."""
+    return _read(Values, folder / _VALUES)
+
+
+def _read(kind: type[T], path: Path) -> T | None:
     try:
-        content = (folder / _METRICS).read_bytes()
+        content = path.read_bytes()
     except FileNotFoundError:
         return None
     try:
-        return made(list[Metric], json.loads(content))
+        return made(kind, json.loads(content))
     except (AttributeError, KeyError, TypeError) as error:
         raise ValueError(f"{type(error).__name__}: {error}") from None

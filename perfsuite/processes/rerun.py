@@ -11,14 +11,18 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 import pytest
 
 from perfsuite.measure.metric import Metric
-from perfsuite.processes.handover import Request, read_metrics, read_reason, write_request
+from perfsuite.processes import elsewhere
+from perfsuite.processes.handover import Request, Values, read_metrics, read_reason, read_values, write_request
 from perfsuite.processes.launch import LAUNCH, Launch
+
+T = TypeVar("T")
 
 AGAIN = "--perf-again"
 """The option, not in --help, that tells a process of the folder with its request."""
@@ -35,7 +39,7 @@ _LAST_WORDS = 300
 
 
 class ProcessFailed(Exception):  # noqa: N818  (a report, not a fault of this process)
-    """A fresh process handed no metrics back. The message says why, and can follow a colon."""
+    """A fresh process handed nothing back. The message says why, and can follow a colon."""
 
 
 def measure_again(config: pytest.Config, request: Request) -> list[Metric]:
@@ -43,19 +47,34 @@ def measure_again(config: pytest.Config, request: Request) -> list[Metric]:
 
     Raises `ProcessFailed`.
     """
+    return _asked(config, request, read_metrics)
+
+
+def values_of(config: pytest.Config, request: Request, number: int) -> Values:
+    """What an instrument hands over in fresh process `number`, which is like one on another machine.
+
+    Raises `ProcessFailed`.
+    """
+    return _asked(config, request, read_values, number)
+
+
+def _asked(config: pytest.Config, request: Request, read: Callable[[Path], T | None], number: int | None = None) -> T:
     launch = config.stash[LAUNCH]
     try:
         with tempfile.TemporaryDirectory(prefix="perfsuite-", ignore_cleanup_errors=True) as name:
             folder = Path(name)
             write_request(folder, request)
+            environment = _environment(launch)
+            if number is not None:
+                environment |= elsewhere.environment(number, folder)
             ended = run_bounded(
-                command(config, folder),
+                command(config, folder, () if number is None else elsewhere.OPTION),
                 directory=launch.directory,
-                environment=_environment(launch),
+                environment=environment,
                 output=folder / _OUTPUT,
                 seconds=allowed_seconds(launch),
             )
-            return _handed_over(folder, ended)
+            return _handed_over(folder, ended, read)
     except OSError as error:
         raise ProcessFailed(f"it could not be started ({error})") from None
 
@@ -77,7 +96,7 @@ def argument_of(item: pytest.Item) -> str:
     return f"{file.path}{item.nodeid[len(file.nodeid) :]}"
 
 
-def command(config: pytest.Config, folder: Path) -> list[str]:
+def command(config: pytest.Config, folder: Path, options: Sequence[str] = ()) -> list[str]:
     """The command line: that of this session, so that rootdir, ini file, conftests and plugins are the same.
 
     Which test is meant is in the request: an id may hold what a command line cannot. What is to be left undone is
@@ -85,7 +104,7 @@ def command(config: pytest.Config, folder: Path) -> list[str]:
     """
     launch = config.stash[LAUNCH]
     # With pytest's capturing, what a process wrote would end with it when it crashes.
-    added = [f"{AGAIN}={folder}", "--capture=no"]
+    added = [*options, f"{AGAIN}={folder}", "--capture=no"]
     if getattr(config, "cache", None) is not None:
         added.append(f"--override-ini=cache_dir={folder / 'cache'}")
     if hasattr(config.option, "no_cov"):  # of pytest-cov
@@ -139,13 +158,13 @@ def _environment(launch: Launch) -> dict[str, str]:
     return {"XLA_PYTHON_CLIENT_PREALLOCATE": "false", **launch.environment}
 
 
-def _handed_over(folder: Path, ended: int | None) -> list[Metric]:
+def _handed_over(folder: Path, ended: int | None, read: Callable[[Path], T | None]) -> T:
     try:
-        metrics = read_metrics(folder)
+        handed = read(folder)
     except ValueError as error:
         raise ProcessFailed(f"what it handed back cannot be read ({error})") from None
-    if metrics is not None:
-        return metrics
+    if handed is not None:
+        return handed
     if reason := read_reason(folder):
         raise ProcessFailed(reason)
     if ended is None:

@@ -2,7 +2,8 @@
 
 import abc
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import pytest
 
@@ -83,6 +84,22 @@ class Mode(abc.ABC):
     def taken_again(self, item: pytest.Item, sampled: Mapping[str, Sampled]) -> Taken:
         """What takes the place of a test's sampled metrics, which are given by title."""
         return Taken()
+
+    def seen_elsewhere(
+        self,
+        item: pytest.Item,
+        metric: str,
+        here: Callable[[Mapping[str, str]], Any],
+        *,
+        processes: int,
+        given: Mapping[str, str],
+    ) -> list[Any] | None:
+        """What `here(given)` returns at this place of the test in fresh processes, each like one on another machine.
+
+        These are plain values. `metric` is the id of what the instrument measures. None where the session starts no
+        such processes. Raises `MeasurementError` where one returns nothing.
+        """
+        return None
 
     def fails(self, gate: Gate) -> bool:
         """Whether a gate fails its test."""

@@ -8,7 +8,7 @@ import dataclasses
 import functools
 import math
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,11 +18,13 @@ import pytest
 from perfsuite.gate.calibration_file import builds_differ
 from perfsuite.gate.limits import Compared, Limits
 from perfsuite.measure import peers, progress
+from perfsuite.measure.errors import MeasurementError
 from perfsuite.measure.estimate import Estimate
 from perfsuite.measure.metric import Interval, Metric
+from perfsuite.measure.serialise import plain
 from perfsuite.measure.timing.comparison import Comparison
-from perfsuite.processes import rerun
-from perfsuite.processes.handover import Request, write_metrics
+from perfsuite.processes import elsewhere, rerun
+from perfsuite.processes.handover import Request, Values, write_metrics, write_values
 from perfsuite.processes.rerun import ProcessFailed
 from perfsuite.session.mode import Mode, Pair
 from perfsuite.session.session import PerfSession
@@ -48,9 +50,11 @@ class SessionMode(Mode):
         group = self.session.group
         if group is not None:
             raise ProcessFailed(f"{group.count} processes measure together here")
+        return rerun.measure_again(item.config, self._request(item, **asked))
+
+    def _request(self, item: pytest.Item, **asked: Any) -> Request:
         cache = None if self.session.cache is None else str(self.session.cache)
-        request = Request(item.nodeid, rerun.argument_of(item), cache=cache, **asked)
-        return rerun.measure_again(item.config, request)
+        return Request(item.nodeid, rerun.argument_of(item), cache=cache, **asked)
 
 
 class Gating(SessionMode):
@@ -74,6 +78,30 @@ class Gating(SessionMode):
             except ProcessFailed as error:
                 return dataclasses.replace(compared, failure=str(error))
         return compared
+
+    def seen_elsewhere(
+        self,
+        item: pytest.Item,
+        metric: str,
+        here: Callable[[Mapping[str, str]], Any],
+        *,
+        processes: int,
+        given: Mapping[str, str],
+    ) -> list[Any] | None:
+        seen: list[Values] = []
+        for number in range(processes):
+            packages = elsewhere.in_another_order(seen[0].packages, number) if seen else []
+            request = self._request(item, metric=metric, values=True, given=dict(given), packages=packages)
+            try:
+                with progress.waiting(f"{item.name}: fresh process {number + 1} of {processes} for {metric}"):
+                    seen.append(rerun.values_of(item.config, request, number))
+            except ProcessFailed as error:
+                # Not inside the handler: it has all that there is to say.
+                failure = f"perf.{metric}: fresh process {number + 1} of {processes} handed nothing over: {error}"
+                break
+        else:
+            return [each.of_instrument for each in seen]
+        raise MeasurementError(failure)
 
     @functools.cached_property
     def _builds_differ(self) -> float:
@@ -117,6 +145,24 @@ class Rerunning(SessionMode):
         comparison = pair.compare(seconds=self._seconds, settled=asked.settled_from_now())
         write_metrics(self.folder, comparison.metrics(pair.name))
         pytest.skip("the comparison was handed over")
+
+    def seen_elsewhere(
+        self,
+        item: pytest.Item,
+        metric: str,
+        here: Callable[[Mapping[str, str]], Any],
+        *,
+        processes: int,
+        given: Mapping[str, str],
+    ) -> list[Any] | None:
+        if not self.request.values or self.request.metric != metric:
+            return None
+        other = self.folder / "elsewhere"
+        other.mkdir()
+        with elsewhere.in_other_folders(other):
+            values = here(self.request.given)
+        write_values(self.folder, Values(plain(values), elsewhere.installed_packages()))
+        pytest.skip("the values were handed over")
 
 
 class Exact(SessionMode):

@@ -39,7 +39,7 @@ from perfsuite.processes.shared_baselines import shared_baselines
 from perfsuite.session.mode import Mode
 from perfsuite.session.records import TestRecord
 
-Need = Literal["quiet", "alone"]
+Need = Literal["quiet", "alone", "processes"]
 """What an instrument may need of a session."""
 
 _SIZE = " --perf-size="
@@ -149,11 +149,14 @@ class PerfSession:
         """End the test, as skipped, where the session lacks what an instrument needs.
 
         "quiet" is a machine that no other test shares. "alone" is a process that measures by itself: where several
-        measure together, the instrument would stop in each by its own clock.
+        measure together, the instrument would stop in each by its own clock. "processes" are others like this one: a
+        worker of pytest-xdist does not know the command line.
         """
         __tracebackhide__ = True
         if "quiet" in needs and self.timing_refused:
             pytest.skip(f"{instrument}: {self.timing_refused}")
+        if "processes" in needs and self.timing_refused:
+            pytest.skip(f"{instrument} starts processes like this one, which a worker of pytest-xdist cannot: `-n 0`")
         if "alone" in needs and self.group is not None:
             self.unavailable(f"{instrument} measures one process alone, and {self.group.count} measure together here")
 

@@ -407,6 +407,11 @@ def test_it_starts_no_process_and_no_worker_and_no_debugger_and_leaves_baselines
     assert not (Path.cwd() / "baselines").exists()
 
 
+def test_a_process_that_is_asked_for_values_says_that_the_test_did_not_come_to_them(again):
+    _, folder = again("def test_step(perf): pass", metric="cache_key", values=True)
+    assert read_reason(folder) == "the test ended there without coming to cache_key"
+
+
 def test_another_plugin_that_takes_tests_away_does_not_keep_it_from_its_own(again):
     conftest = "\ndef pytest_collection_modifyitems(items): items.clear()\n"
     _, folder = again("def test_step(compare): compare(1.04)", conftest=conftest)
@@ -447,7 +452,7 @@ def test_damaged_metrics_are_an_error_and_never_a_comparison(tmp_path, content):
     with pytest.raises(ValueError, match=r"\S"):
         read_metrics(tmp_path)
     with pytest.raises(ProcessFailed, match="what it handed back cannot be read"):
-        processes._handed_over(tmp_path, 0)
+        processes._handed_over(tmp_path, 0, read_metrics)
 
 
 # The process itself.
@@ -496,7 +501,7 @@ def test_a_process_that_hangs_is_ended_with_what_it_started(tmp_path):
     assert "woke" not in output.read_text(), "it came to its own end"
     assert ended(int(output.read_text()))
     with pytest.raises(ProcessFailed, match=r"it was stopped because its time was up; the last that it wrote: \d+"):
-        processes._handed_over(tmp_path, None)
+        processes._handed_over(tmp_path, None, read_metrics)
 
 
 @needs_proc
@@ -525,14 +530,18 @@ def test_the_end_of_a_process_is_said_by_its_status_or_signal(tmp_path):
     output = tmp_path / "output.txt"
     assert bounded(output, "import sys; sys.exit(3)", 60) == 3
     with pytest.raises(ProcessFailed, match=r"^it ended with exit status 3$"):
-        processes._handed_over(tmp_path, 3)
+        processes._handed_over(tmp_path, 3, read_metrics)
     with pytest.raises(ProcessFailed, match=r"^it ended with SIGKILL$"):
-        processes._handed_over(tmp_path, -signal.SIGKILL)
+        processes._handed_over(tmp_path, -signal.SIGKILL, read_metrics)
 
 
 def test_metrics_count_even_where_the_process_fell_over_afterwards(tmp_path):
     write_metrics(tmp_path, seen(1.04, 1.03, 1.05))
-    assert processes._handed_over(tmp_path, -signal.SIGSEGV) == processes._handed_over(tmp_path, None) != []
+    assert (
+        processes._handed_over(tmp_path, -signal.SIGSEGV, read_metrics)
+        == processes._handed_over(tmp_path, None, read_metrics)
+        != []
+    )
 
 
 def test_its_time_is_what_this_session_took_so_far_and_more(pytestconfig):

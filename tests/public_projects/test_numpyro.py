@@ -54,6 +54,13 @@ def test_an_update_keeps_its_state_once(perf):
     perf.donation(of_svi(), budget=Budget(undonated=0))
 
 
+def test_an_update_has_a_key_in_the_persistent_cache_for_each_order_of_its_sites(perf):
+    """`Trace_ELBO` iterates over a set of their names. With hash seeds 0 and 1 the two have one order, with 2 another."""
+    found = perf.cache_key(of_svi(), processes=3, budget=Budget())
+    assert found.distinct == 2
+    assert "numpyro/infer/elbo.py:275 in Trace_ELBO" in str(found), "numpyro 0.22.0"
+
+
 def test_an_update_on_the_v5e(perf):
     perf.program(of_svi(), "tpu-v5e")
 

@@ -23,6 +23,7 @@ _FILE = re.compile(r'"((?:[^"\\]|\\.)*)":(\d+):')
 _FUSED = re.compile(r"fused(?:<.*?>)?\[(.*?)(?:, .*)?\]\Z", re.DOTALL)
 
 _FILE_OF_NUMBERS = "-"
+_NUMBER = re.compile(rf'"{_FILE_OF_NUMBERS}":(\d+):0\b')
 
 
 @dataclasses.dataclass(frozen=True)
@@ -37,6 +38,15 @@ class NumberedText:
         start = f'loc("{op_name}"("{_FILE_OF_NUMBERS}"("{_FILE_OF_NUMBERS}":'
         numbers = re.findall(rf"{re.escape(start)}(\d+):0\)", self.text)
         return tuple(self.stacks[int(number)] for number in numbers)
+
+    def lines(self) -> list[tuple[str, Stack]]:
+        """Each line without its locations, and the stack of the last one of them."""
+        found = []
+        for line in self.text.splitlines():
+            numbers = _NUMBER.findall(line)
+            stack = self.stacks[int(numbers[-1])] if numbers else ()
+            found.append((_USE.sub("", line).strip(), stack))
+        return found
 
 
 def number_locations(text: str) -> NumberedText:

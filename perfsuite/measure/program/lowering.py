@@ -62,14 +62,15 @@ class LoweredCall:
     kernel_estimates: tuple[KernelEstimate, ...] = ()
 
 
-def lower_call(call: Call, platform: str | None = None) -> LoweredCall:
+def lower_call(call: Call, platform: str | None = None, *, asked_by: str = "perf.program") -> LoweredCall:
     """Lower a call without running it, for `platform` ("tpu", "cuda"), or for the device that its arguments are on.
 
-    Arguments may be `jax.ShapeDtypeStruct`s wherever the function takes them. Raises `MeasurementError` for a function
-    without `.lower`, and `HostCallbackError` for one that calls the host as `platform` cannot. Calls of the host that
-    it can make, such as those of `jax.debug.print` and `equinox.error_if`, are in the text as sends and receives.
+    Arguments may be `jax.ShapeDtypeStruct`s wherever the function takes them. Raises `MeasurementError`, which names
+    the instrument `asked_by`, for a function without `.lower`, and `HostCallbackError` for one that calls the host as
+    `platform` cannot. Calls of the host that it can make, such as those of `jax.debug.print` and `equinox.error_if`,
+    are in the text as sends and receives.
     """
-    fn, args, kwargs = _lowerable(call)
+    fn, args, kwargs = with_lower(call, asked_by)
     started = time.perf_counter()
     elsewhere = _without_device(platform) if platform is not None else contextlib.nullcontext()
     with warnings.catch_warnings(), elsewhere, jax_stack.lowering(platform) as seen:
@@ -125,11 +126,12 @@ def _without_device(platform: str) -> Iterator[None]:
         ModuleContext.get_backend = original  # type: ignore[method-assign]
 
 
-def _lowerable(call: Call) -> tuple[Any, tuple, dict[str, Any]]:
+def with_lower(call: Call, asked_by: str) -> tuple[Any, tuple, dict[str, Any]]:
+    """The function of a call that has `.lower`, inside of partials, and its arguments. Raises `MeasurementError`."""
     fn, args, kwargs = behind_partials(call.fn, call.args, call.kwargs)
     if not hasattr(fn, "lower"):
         raise MeasurementError(
-            f"perf.program needs a function with .lower: what jax.jit, filter_jit or nnx.jit returned, not "
+            f"{asked_by} needs a function with .lower: what jax.jit, filter_jit or nnx.jit returned, not "
             f"{type(fn).__name__} {getattr(fn, '__name__', '')!r}; wrap it in jax.jit"
         )
     return fn, args, kwargs

@@ -33,6 +33,14 @@ def text_of(fn, *args, platform="tpu"):
     return lower_call(call(jax.jit(fn), *args), platform).text
 
 
+def test_each_line_has_its_stack_and_no_location():
+    located = number_locations(text_of(step, X))
+    lines = located.lines()
+    assert not any("loc(" in text for text, _ in lines)
+    ((_, stack),) = [each for each in lines if "stablehlo.dot_general" in each[0]]
+    assert (stack[0].file, stack[0].line) == (__file__, product.__code__.co_firstlineno + 1)
+
+
 def test_no_file_and_no_alias_is_left():
     located = number_locations(text_of(step, X))
     assert __file__ not in located.text

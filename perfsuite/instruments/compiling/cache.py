@@ -1,0 +1,125 @@
+"""`perf.cache_key` and `perf.cache_hits`: whether another process can use what JAX's persistent cache has.
+
+Both make the call in fresh processes, which run the same test up to here. Each is like one on another machine, so that
+what must not be part of a program (a hash seed, a host's name) shows where it is.
+"""
+
+import contextlib
+import dataclasses
+import os
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from perfsuite.gate.budget import Budget
+from perfsuite.gate.verdict import judge_budget
+from perfsuite.instruments.base import Instrument, declare
+from perfsuite.measure.cache.hits import CacheHits, compare_runs, run_with_cache
+from perfsuite.measure.cache.keys import CacheKeys, check_lowers, take_key
+from perfsuite.measure.call import Call, checked
+from perfsuite.measure.compat.persistent_cache import CachedProgram, ProgramKey
+from perfsuite.measure.errors import MeasurementError
+from perfsuite.measure.metric import Metric
+from perfsuite.measure.serialise import made
+
+CACHE_KEY = declare("perf.cache_key", budget=("cache_keys",), needs=("processes", "alone"))
+CACHE_HITS = declare("perf.cache_hits", budget=("cache_misses",), needs=("processes", "alone"))
+
+ONE_KEY = Budget(cache_keys=1)
+NO_MISSES = Budget(cache_misses=0)
+
+
+class CacheInstrument(Instrument):
+    def cache_key(
+        self, call: Call, processes: int = 3, *, budget: Budget = ONE_KEY, name: str | None = None
+    ) -> CacheKeys:
+        """Fail where JAX's persistent cache has another key for a call in another process, and say what differs.
+
+        The call is lowered, and not compiled, in so many fresh processes: `.keys`, `.distinct`. `Budget(cache_keys=)`
+        says how many different keys there may be.
+        """
+        __tracebackhide__ = True
+        limits = self._begin(CACHE_KEY, budget)
+        if isinstance(processes, bool) or not isinstance(processes, int) or processes < 2:
+            raise ValueError(f"perf.cache_key(processes={processes!r}): compare 2 processes or more")
+        check_lowers(checked(call, "perf.cache_key"))
+        measured = self._recorder.measured("cache_key", call.label, " cache keys", name=name)
+        seen = self._session.mode.seen_elsewhere(
+            self._item, measured.id, lambda given: take_key(call), processes=processes, given={}
+        )
+        if seen is None:
+            return CacheKeys(call.label, ())
+        found = CacheKeys(call.label, tuple(made(ProgramKey, each) for each in seen))
+        (metric,) = measured.metrics([found.metric(measured.name)])
+        self._recorder.add(metric)
+        note = f"{found.in_words()}: JAX's persistent cache gives a process only what one with the same key compiled"
+        self._judge(metric, limits.get("cache_keys"), note, found.why)
+        return found
+
+    def cache_hits(
+        self,
+        call: Call,
+        folder: str | os.PathLike | None = None,
+        *,
+        budget: Budget = NO_MISSES,
+        name: str | None = None,
+    ) -> CacheHits:
+        """Fail where a second process compiles what the first one has compiled, and say why: `.misses`, `.hits`.
+
+        Two fresh processes run the call, one after the other, with JAX's persistent cache in `folder`, or in a
+        temporary one. `Budget(cache_misses=)` says how many programs the second may compile.
+        """
+        __tracebackhide__ = True
+        limits = self._begin(CACHE_HITS, budget)
+        checked(call, "perf.cache_hits")
+        measured = self._recorder.measured("cache_hits", call.label, " cache misses", name=name)
+        with _cache_folder(folder) as cache:
+            seen = self._session.mode.seen_elsewhere(
+                self._item,
+                measured.id,
+                lambda given: run_with_cache(call, Path(given["folder"])),
+                processes=2,
+                given={"folder": str(cache)},
+            )
+        if seen is None:
+            return CacheHits(call.label, 0, 0, ())
+        first, second = (made(list[CachedProgram], each) for each in seen)
+        found = compare_runs(call.label, first, second)
+        misses, hits = measured.metrics(found.metrics(measured.name))
+        self._recorder.add(misses)
+        self._recorder.add(hits)
+        self._judge(misses, limits.get("cache_misses"), found.in_words(), found.why)
+        return found
+
+    def _judge(self, metric: Metric, limit: float | None, note: str, why: Callable[[], list[str]]) -> None:
+        """Apply a budget to a metric. `note` says that it is broken, in place of the figures, and `why` says why."""
+        __tracebackhide__ = True
+        if limit is not None:
+            gate = judge_budget(self._item.nodeid, metric, limit)
+            gate = dataclasses.replace(gate, note=note) if gate.failed else gate
+            self._recorder.apply([gate], lambda: "\n".join(why()))
+
+
+@contextlib.contextmanager
+def _cache_folder(folder: str | os.PathLike | None) -> Iterator[Path]:
+    """The folder of the cache; a temporary one is gone afterwards."""
+    __tracebackhide__ = True
+    if folder is None:
+        with tempfile.TemporaryDirectory(prefix="perfsuite-cache-", ignore_cleanup_errors=True) as temporary:
+            yield Path(temporary)
+        return
+    path = Path(folder)
+    if not path.is_absolute():
+        raise ValueError(
+            f"perf.cache_hits(folder={str(folder)!r}): give an absolute path, such as tmp_path; the processes work in "
+            "other folders"
+        )
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=path):
+            pass
+    except OSError as error:
+        raise MeasurementError(
+            f"perf.cache_hits(folder={str(folder)!r}): no cache can be written there ({error})"
+        ) from None
+    yield path

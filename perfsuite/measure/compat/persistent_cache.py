@@ -1,0 +1,195 @@
+"""JAX's private names that tell of its persistent compilation cache: a program's key, and what became of the program.
+
+`jax_compilation_cache_dir` and the options beside it are public, but they tell nothing of a key's parts, and of no key
+without a compile. So `compiler.compile_or_get_cached`, through which every compile goes, is replaced for a while; the
+parts of a key and the fate of a program are in what JAX logs.
+
+When JAX moves a name, `tests/measure/compat/test_persistent_cache.py` fails and says which.
+"""
+
+import contextlib
+import dataclasses
+import logging
+import threading
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import jax
+from jax._src import cache_key, compilation_cache, compiler
+
+from perfsuite.measure.errors import MeasurementError
+
+_PART = "get_cache_key hash of serialized %s: %s"
+_FLAG = "Including XLA flag in cache key: %s"
+_HIT = "Persistent compilation cache hit"
+_NOT_KEPT = "Not writing persistent cache entry"
+_NOT_WRITTEN = "Error writing persistent compilation cache entry"
+
+_OPTIONS = ("num_replicas", "num_partitions", "env_option_overrides", "profile_version")
+_DEBUG_OPTIONS = ("xla_gpu_per_fusion_autotune_cache_dir", "xla_gpu_kernel_cache_file", "xla_disable_hlo_passes")
+"""Those that JAX sets itself; the first two are folders in that of the cache, on every platform."""
+
+COMPUTATION = "computation"
+"""The part of a key that is the program's text."""
+
+
+@dataclasses.dataclass(frozen=True)
+class ProgramKey:
+    """The key of one program. `parts` are the hashes of the key's parts, by JAX's names for them.
+
+    `contents` says what a part is made of, where that is known. `text` is the program's StableHLO with its source
+    locations, which are no part of the key by default.
+    """
+
+    name: str
+    key: str
+    parts: dict[str, str]
+    contents: dict[str, str]
+    text: str
+
+
+@dataclasses.dataclass(frozen=True)
+class CachedProgram:
+    """What became of one program. `key` is None where JAX does not use its cache for it.
+
+    `found` says that its entry was in the cache; `not_kept` is why it was not put there, as JAX says it.
+    """
+
+    key: ProgramKey | None
+    name: str
+    found: bool
+    not_kept: str
+
+
+class _KeyTaken(Exception):  # noqa: N818  (it ends a compile that is not wanted)
+    def __init__(self, key: ProgramKey | None):
+        super().__init__("perfsuite took the program's key in place of compiling it")
+        self.key = key
+
+
+def key_of(lowered: jax.stages.Lowered) -> ProgramKey:
+    """The key under which JAX would keep the program, without compiling it.
+
+    Raises `MeasurementError` for a program that was compiled before.
+    """
+
+    def taking(compile_it: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        raise _KeyTaken(_key(*args[:4]))
+
+    with _compiling_through(taking), _cache_in_use():
+        try:
+            lowered.compile()
+        except _KeyTaken as taken:
+            if taken.key is None:
+                raise MeasurementError("JAX can make no key of the program: what it logs says why") from None
+            return taken.key
+    raise MeasurementError("the program was compiled before, so that JAX does not make its key again")
+
+
+@contextlib.contextmanager
+def watching_cache() -> Iterator[list[CachedProgram]]:
+    """Every program that this thread compiles inside, or that JAX takes from its cache, in their order."""
+    seen: list[CachedProgram] = []
+
+    def watching(compile_it: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        # Before it compiles: that changes the module.
+        key = _key(*args[:4])
+        name = _name(args[1])
+        with warnings.catch_warnings(record=True) as warned:
+            warnings.simplefilter("always")
+            with _logged(compiler.logger, compilation_cache.logger) as records:
+                compiled = compile_it(*args, **kwargs)
+        said = [record.getMessage() for record in records]
+        found = any(each.startswith(_HIT) for each in said)
+        said += [str(each.message) for each in warned]
+        for each in warned:
+            warnings.warn_explicit(each.message, each.category, each.filename, each.lineno)
+        reasons = [each for each in said if each.startswith((_NOT_KEPT, _NOT_WRITTEN))]
+        seen.append(CachedProgram(key, name, found, "; ".join(reasons)))
+        return compiled
+
+    with _compiling_through(watching):
+        yield seen
+
+
+@contextlib.contextmanager
+def _compiling_through(replacement: Callable[..., Any]) -> Iterator[None]:
+    """Call `replacement(original, *arguments)` for each compile of this thread."""
+    original, thread = compiler.compile_or_get_cached, threading.get_ident()
+
+    def compile_or_get_cached(*args: Any, **kwargs: Any) -> Any:
+        if threading.get_ident() != thread:
+            return original(*args, **kwargs)
+        return replacement(original, *args, **kwargs)
+
+    compiler.compile_or_get_cached = compile_or_get_cached
+    try:
+        yield
+    finally:
+        compiler.compile_or_get_cached = original
+
+
+@contextlib.contextmanager
+def _cache_in_use() -> Iterator[None]:
+    """Have JAX make keys without a cache."""
+    original = compilation_cache.is_cache_used
+    compilation_cache.is_cache_used = lambda backend: True
+    try:
+        yield
+    finally:
+        compilation_cache.is_cache_used = original
+
+
+def _key(backend: Any, module: Any, devices: Any, options: Any) -> ProgramKey | None:
+    """None where JAX makes none, because it does not use its cache."""
+    with _logged(cache_key.logger) as records:
+        key = compiler._get_cache_key(options, backend, module, devices)
+    if key is None:
+        return None
+    said = [(record.msg, tuple(map(str, record.args))) for record in records if isinstance(record.args, tuple)]
+    parts = {values[0]: values[1] for message, values in said if message == _PART}
+    flags = [values[0] for message, values in said if message == _FLAG]
+    contents = {
+        "backend version": f"{backend.platform} {backend.platform_version}",
+        "XLA flags": " ".join(flags) or "none",
+        "compile_options": _said(options),
+        "accelerator_config": ", ".join(device.device_kind for device in devices.flat),
+    }
+    text = module.operation.get_asm(enable_debug_info=True)
+    return ProgramKey(_name(module), key, parts, contents, text)
+
+
+def _name(module: Any) -> str:
+    """`step` for the module jit_step."""
+    name = str(module.operation.attributes["sym_name"]).strip('"')
+    return name.removeprefix("jit_")
+
+
+def _said(options: Any) -> str:
+    debug = getattr(options.executable_build_options, "debug_options", None)
+    named = [(name, getattr(options, name, "")) for name in _OPTIONS]
+    named += [(name, getattr(debug, name, "")) for name in _DEBUG_OPTIONS]
+    return ", ".join(f"{name} {value}" for name, value in named if value)
+
+
+@contextlib.contextmanager
+def _logged(*loggers: logging.Logger) -> Iterator[list[logging.LogRecord]]:
+    """What this thread logs, which is not shown anywhere unless it was before."""
+    records: list[logging.LogRecord] = []
+    thread = threading.get_ident()
+    with contextlib.ExitStack() as stack:
+        for logger in loggers:
+            shown = logger.getEffectiveLevel()
+
+            def keep(record: logging.LogRecord, shown: int = shown) -> bool:
+                if record.thread == thread:
+                    records.append(record)
+                return record.levelno >= shown
+
+            before = logger.level
+            logger.addFilter(keep)
+            logger.setLevel(logging.DEBUG)
+            stack.callback(logger.setLevel, before)
+            stack.callback(logger.removeFilter, keep)
+        yield records

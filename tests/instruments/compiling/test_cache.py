@@ -1,0 +1,148 @@
+"""`perf.cache_key` and `perf.cache_hits`: what they ask of fresh processes, and what they refuse. No process starts here."""
+
+import re
+from pathlib import Path
+from types import SimpleNamespace
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from perfsuite import Budget, call
+from perfsuite.gate.budget import BudgetExceeded
+from perfsuite.instruments.compiling import cache
+from perfsuite.instruments.compiling.cache import CacheInstrument
+from perfsuite.measure.compat.persistent_cache import CachedProgram, ProgramKey
+from perfsuite.measure.errors import MeasurementError
+from perfsuite.measure.serialise import plain
+from perfsuite.session.recorder import Recorder
+
+STEP = call(jax.jit(lambda x: x + 1), jnp.ones(3))
+
+
+def key(value):
+    return ProgramKey("step", value, {"XLA flags": value}, {"XLA flags": f"--{value}"}, "")
+
+
+@pytest.fixture
+def made():
+    """An instrument whose processes see these, or None; and what it asked for."""
+
+    def make(seen):
+        asked = []
+
+        def seen_elsewhere(item, metric, here, *, processes, given):
+            asked.append((metric, processes, given))
+            return seen if seen is None else plain(seen)
+
+        mode = SimpleNamespace(seen_elsewhere=seen_elsewhere, fails=lambda gate: gate.failed, gates=True)
+        session = SimpleNamespace(
+            mode=mode,
+            check=lambda method, needs: None,
+            options=SimpleNamespace(strict=(), save=()),
+            say=lambda gates: f"{gates[0].note}\n{gates[0].cause}",
+        )
+        instrument = CacheInstrument.__new__(CacheInstrument)
+        instrument._session, instrument._item = session, SimpleNamespace(nodeid="test_step")
+        instrument._recorder = Recorder(session, "test_step", None)
+        return instrument, asked
+
+    return make
+
+
+def test_equal_keys_pass_and_are_a_metric(made):
+    instrument, asked = made([key("a"), key("a"), key("a")])
+    found = instrument.cache_key(STEP)
+    assert (found.keys, found.distinct) == (("a", "a", "a"), 1)
+    assert asked == [("cache_key", 3, {})]
+    (metric,) = instrument.recorder.metrics.values()
+    assert (metric.name, metric.value, metric.unit, metric.kind) == ("lambda cache keys", 1, "keys", "count")
+
+
+def test_other_keys_fail_and_name_the_first_process_that_differs(made):
+    instrument, _ = made([key("a"), key("a"), key("b")])
+    with pytest.raises(BudgetExceeded) as raised:
+        instrument.cache_key(STEP, name="step")
+    assert str(raised.value).splitlines() == [
+        "lambda has 2 keys in 3 processes: JAX's persistent cache gives a process only what one with the same key compiled",
+        "the part 'XLA flags' of the key differs",
+        "  process 1: --a",
+        "  process 3: --b",
+    ]
+
+
+def test_a_budget_allows_several_keys(made):
+    for budget in (Budget(), Budget(cache_keys=2)):
+        instrument, _ = made([key("a"), key("b")])
+        found = instrument.cache_key(STEP, processes=2, budget=budget)
+        assert found.distinct == 2
+        assert found.why()[0] == "the part 'XLA flags' of the key differs"
+
+
+def test_a_session_that_starts_no_processes_has_no_keys(made):
+    instrument, _ = made(None)
+    seen = instrument.cache_key(STEP)
+    assert (seen.keys, seen.distinct, seen.why()) == ((), 1, [])
+    assert instrument.cache_hits(STEP).programs == 0
+    assert not instrument.recorder.metrics
+
+
+@pytest.mark.parametrize("processes", [1, 0, -1, 2.0, True, "2"])
+def test_fewer_than_two_processes_are_refused(made, processes):
+    instrument, asked = made([])
+    with pytest.raises(ValueError, match=re.escape(f"perf.cache_key(processes={processes!r}): compare 2 processes")):
+        instrument.cache_key(STEP, processes)
+    assert not asked
+
+
+def test_what_cannot_be_lowered_is_refused_before_a_process_starts(made):
+    instrument, asked = made([])
+    with pytest.raises(TypeError, match=r"perf\.cache_key takes call\(fn, \*args\), got function"):
+        instrument.cache_key(lambda x: x)
+    with pytest.raises(
+        MeasurementError, match=r"perf\.cache_key needs a function with \.lower: .* 'plain'; wrap it in jax"
+    ):
+        instrument.cache_key(call(plain, 1))
+    assert not asked
+
+
+def program(found=False, not_kept=""):
+    return CachedProgram(key("a"), "step", found, not_kept)
+
+
+def test_a_miss_fails_and_a_budget_allows_it(made):
+    seen = [[program(not_kept="it uses host callbacks")], [program()]]
+    instrument, ((metric, processes, given),) = made(seen)[0], [("cache_hits", 2, {})]
+    with pytest.raises(
+        BudgetExceeded,
+        match=r"^lambda: the second process compiled 1 program, and found 0 in the cache\nstep: it calls",
+    ):
+        instrument.cache_hits(STEP)
+    instrument, asked = made(seen)
+    assert instrument.cache_hits(STEP, budget=Budget(cache_misses=1)).missed == 1
+    ((metric, processes, given),) = asked
+    assert (metric, processes) == ("cache_hits", 2)
+    assert not Path(given["folder"]).exists(), "a temporary folder is gone"
+
+
+def test_a_folder_of_the_users_stays(made, tmp_path):
+    instrument, asked = made([[program()], [program(found=True)]])
+    assert instrument.cache_hits(STEP, tmp_path / "cache").hits == 1
+    assert asked[0][2] == {"folder": str(tmp_path / "cache")}
+    assert (tmp_path / "cache").is_dir()
+
+
+def test_a_folder_that_is_relative_or_cannot_be_written_is_refused(made, tmp_path, monkeypatch):
+    instrument, asked = made([])
+    with pytest.raises(ValueError, match=r"perf\.cache_hits\(folder='cache'\): give an absolute path"):
+        instrument.cache_hits(STEP, "cache")
+    (tmp_path / "file").touch()
+    with pytest.raises(
+        MeasurementError, match=r"perf\.cache_hits\(folder='.*/file/cache'\): no cache can be written there"
+    ):
+        instrument.cache_hits(STEP, tmp_path / "file" / "cache")
+    assert not asked
+
+
+def test_the_settings_that_it_needs_are_declared():
+    assert cache.CACHE_KEY.needs == cache.CACHE_HITS.needs == ("processes", "alone")

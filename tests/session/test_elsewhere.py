@@ -1,0 +1,109 @@
+"""Fresh processes that are like those of other machines: what a session asks of them, and what they hand over."""
+
+import os
+import re
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from perfsuite.measure.errors import MeasurementError
+from perfsuite.processes import rerun
+from perfsuite.processes.handover import Request, Values, read_values, write_values
+from perfsuite.processes.rerun import ProcessFailed
+from perfsuite.session.modes import Exact, Gating, Rerunning
+from perfsuite.session.saving import Saving
+from perfsuite.session.session import PerfSession
+
+
+def session():
+    return SimpleNamespace(group=None, cache=None)
+
+
+def asked(mode, item, **options):
+    return mode.seen_elsewhere(
+        item, "cache_key", lambda given: [os.getcwd(), dict(given)], processes=3, given={"folder": "x"}, **options
+    )
+
+
+@pytest.fixture
+def processes(monkeypatch, request):
+    """Fresh processes that give these in turn, values or why there are none; what was asked of each."""
+
+    def give(*values):
+        coming, seen = iter(values), []
+
+        def values_of(config, made, number):
+            seen.append((number, made))
+            value = next(coming)
+            if isinstance(value, str):
+                raise ProcessFailed(value)
+            return Values(value, ["jax", "numpy"])
+
+        monkeypatch.setattr(rerun, "values_of", values_of)
+        return seen
+
+    return give
+
+
+@pytest.mark.parametrize("mode", [Gating, Saving])
+def test_each_process_is_asked_for_the_same_and_imports_in_another_order(processes, request, mode):
+    seen = processes(1, 2, 3)
+    assert asked(mode(session()), request.node) == [1, 2, 3]
+    assert [number for number, _ in seen] == [0, 1, 2]
+    assert all((made.metric, made.values, made.given) == ("cache_key", True, {"folder": "x"}) for _, made in seen)
+    assert all(made.test == request.node.nodeid for _, made in seen)
+    assert [made.packages for _, made in seen[:2]] == [[], ["numpy", "jax"]]
+
+
+def test_a_process_that_hands_nothing_over_is_said(processes, request):
+    seen = processes(1, "it ended with SIGKILL")
+    said = r"^perf\.cache_key: fresh process 2 of 3 handed nothing over: it ended with SIGKILL$"
+    with pytest.raises(MeasurementError, match=said):
+        asked(Gating(session()), request.node)
+    assert len(seen) == 2
+
+
+def test_a_process_hands_over_what_it_sees_in_other_folders_and_ends_the_test(tmp_path, request):
+    before = os.getcwd()
+    mode = Rerunning(session(), tmp_path, Request("test", "test", "cache_key", values=True, given={"folder": "y"}))
+    with pytest.raises(pytest.skip.Exception, match="handed over"):
+        asked(mode, request.node)
+    assert os.getcwd() == before
+    values = read_values(tmp_path)
+    assert values.of_instrument == [str(tmp_path / "elsewhere"), {"folder": "y"}]
+    assert {"jax", "pytest"} <= {*values.packages}
+
+
+@pytest.mark.parametrize(
+    "asks",
+    [
+        Request("test", "test"),
+        Request("test", "test", "cache_key"),
+        Request("test", "test", "cache_key #2", values=True),
+    ],
+)
+def test_a_process_for_another_metric_starts_no_others(tmp_path, request, asks):
+    assert asked(Rerunning(session(), tmp_path, asks), request.node) is None
+    assert not list(tmp_path.iterdir())
+
+
+def test_other_modes_start_no_processes(request):
+    assert asked(Exact(session()), request.node) is None
+
+
+def test_values_come_back_as_they_were_given_and_others_are_an_error(tmp_path):
+    assert read_values(tmp_path) is None
+    write_values(tmp_path, Values([{"a": 1}], ["jax"]))
+    assert read_values(tmp_path) == Values([{"a": 1}], ["jax"])
+    Path(tmp_path / "values.json").write_text('["no values"]')
+    with pytest.raises(ValueError, match="AttributeError"):
+        read_values(tmp_path)
+
+
+def test_a_worker_of_xdist_cannot_start_processes_and_says_so():
+    worker = SimpleNamespace(timing_refused="other processes share the machine", group=None)
+    said = re.escape("perf.cache_key starts processes like this one, which a worker of pytest-xdist cannot: `-n 0`")
+    with pytest.raises(pytest.skip.Exception, match=said):
+        PerfSession.check(worker, "perf.cache_key", ("processes", "alone"))
+    PerfSession.check(SimpleNamespace(timing_refused="", group=None), "perf.cache_key", ("processes",))
