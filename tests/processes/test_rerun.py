@@ -330,14 +330,14 @@ def test_processes_that_measure_together_start_no_fresh_one():
 
 @pytest.fixture
 def again(project, tmp_path):
-    """Run the session of a process that is asked for a comparison: its result, and the folder for what it hands over."""
+    """Run the session of a process that is asked for a comparison: its outcomes, and the folder for what it hands over."""
 
     def run(body, *arguments, metric=RATIO, conftest="", **limits):
         path = project.makepyfile(test_it=body)
         if conftest:
             project.makeconftest(CONFTEST + conftest)
         write_request(tmp_path, Request("test_it.py::test_step", f"{path}::test_step", metric, **limits))
-        return project.runpytest_inprocess("--perf", f"{AGAIN}={tmp_path}", *arguments, no_reraise_ctrlc=True), tmp_path
+        return project.inline_run("--perf", f"{AGAIN}={tmp_path}", *arguments, no_reraise_ctrlc=True), tmp_path
 
     return run
 
@@ -345,7 +345,7 @@ def again(project, tmp_path):
 def test_it_samples_until_the_limits_of_the_request_are_settled_and_ends_where_it_has_handed_over(again):
     body = "def test_step(compare):\n    compare(1.04, noise=9, ratio=1.0401)\n    raise RuntimeError('went on')"
     result, folder = again(body, budget={"ratio": 1.5})
-    result.assert_outcomes(skipped=1)
+    result.assertoutcome(skipped=1)
     ratio, overhead = read_metrics(folder)
     assert ratio.value == pytest.approx(1.04, abs=0.05)
     assert overhead.value == pytest.approx(4, abs=5)
@@ -361,14 +361,14 @@ def test_what_comes_before_the_comparison_is_sampled_for_a_moment_and_not_gated(
         "    compare(1.04)"
     )
     result, folder = again(body, metric="candidate/reference #2 ratio to ready", budget={"ratio": 1.5})
-    result.assert_outcomes(skipped=1)
+    result.assertoutcome(skipped=1)
     assert read_metrics(folder)[0].value == pytest.approx(1.04, abs=0.01)
 
 
 def test_all_metrics_of_the_test_are_handed_over_where_no_comparison_is_named(again):
     body = "def test_step(compare, perf):\n    compare(9)\n    perf.record('x', 1, unit='x', kind='time')"
     result, folder = again(body, metric=None)
-    result.assert_outcomes(passed=1)
+    result.assertoutcome(passed=1)
     ratio, _, recorded = read_metrics(folder)
     assert ratio.value == pytest.approx(9, abs=0.1)
     assert ratio.interval.half_width < 0.1
@@ -389,27 +389,35 @@ def test_all_metrics_of_the_test_are_handed_over_where_no_comparison_is_named(ag
     ids=["skips", "raises", "fixture", "ends", "missing", "import", "interrupted"],
 )
 def test_what_keeps_it_from_its_comparison_is_said_in_a_sentence(again, body, reason):
-    result, folder = again(body, metric="candidate/reference #2 ratio to ready")
-    print(result.stdout.str())
+    _, folder = again(body, metric="candidate/reference #2 ratio to ready")
     assert read_metrics(folder) is None
     assert re.fullmatch(reason.replace("(", r"\(").replace(")", r"\)").replace("*", ".*"), read_reason(folder))
 
 
 @pytest.mark.parametrize("option", ["-n2", "--pdb"])
-def test_it_starts_no_process_and_no_worker_and_no_debugger_and_leaves_baselines_alone(again, further, option):
+def test_it_starts_no_process_and_no_worker_and_no_debugger_and_leaves_baselines_alone(again, further, option, capsys):
     requests = further()
     body = "def test_step(compare, perf):\n    compare(1.2)\n    perf.record('x', 1, unit='x', kind='count')\n    1 / 0"
     result, _ = again(body, "--perf-processes=3", option, "--perf-save", metric="another")
-    result.assert_outcomes(failed=1)
+    result.assertoutcome(failed=1)
     assert requests == []
-    result.stdout.no_fnmatch_line("*(Pdb)*")
-    result.stdout.no_fnmatch_line("*workers*")
+    printed = capsys.readouterr().out
+    assert "(Pdb)" not in printed
+    assert "workers" not in printed
     assert not (Path.cwd() / "baselines").exists()
 
 
 def test_a_process_that_is_asked_for_values_says_that_the_test_did_not_come_to_them(again):
     _, folder = again("def test_step(perf): pass", metric="cache_key", values=True)
     assert read_reason(folder) == "the test ended there without coming to cache_key"
+
+
+def test_it_leaves_out_the_summary_that_nobody_reads(again, capsys):
+    conftest = "\ndef pytest_terminal_summary(): print('a summary')\n\ndef pytest_sessionfinish(): print('finished')\n"
+    again("def test_step(compare): pass", conftest=conftest)
+    printed = capsys.readouterr().out
+    assert "finished" in printed
+    assert "a summary" not in printed
 
 
 def test_another_plugin_that_takes_tests_away_does_not_keep_it_from_its_own(again):
