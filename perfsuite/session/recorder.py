@@ -39,7 +39,7 @@ class Measured:
     def id_of(self, what: str) -> str:
         """The id of the metric that is called `name` and then `what`."""
         words = what.strip()
-        if words.replace("-", " ").startswith(self.instrument.replace("_", " ")):
+        if f"{words} ".replace("-", " ").startswith(f"{self.instrument} ".replace("_", " ")):
             words = words[len(self.instrument) :].strip()  # host calls of host_calls
         return f"{self.id} {words}".strip()
 

@@ -57,6 +57,7 @@ def test_equal_keys_pass_and_are_a_metric(made):
     assert asked == [("cache_key", 3, {})]
     (metric,) = instrument.recorder.metrics.values()
     assert (metric.name, metric.value, metric.unit, metric.kind) == ("lambda cache keys", 1, "keys", "count")
+    assert metric.id == "cache_key cache keys"
 
 
 def test_other_keys_fail_and_name_the_first_process_that_differs(made):
