@@ -55,9 +55,10 @@ class Project:
     @property
     def tests(self) -> Path:
         """The folder for tests."""
-        wanted = [self.root / each for each in self.settings.testpaths]
-        present = [each for each in (*wanted, self.root / "tests", self.root / "test") if each.is_dir()]
-        return next(iter(present), wanted[0] if wanted else self.root / "tests")
+        folders = [self.root / each for each in self.settings.testpaths or ("tests", "test")]
+        present = [each for each in folders if each.is_dir()] or folders
+        # Among the testpaths are sources, where their docstrings are tests.
+        return next((each for each in present if each.name.startswith("test")), present[0])
 
     def test_file(self, name: str) -> Path:
         """The file for the perf tests of a function, with a name that pytest collects."""

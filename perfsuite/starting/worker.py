@@ -95,10 +95,12 @@ def size_of(word: str) -> str | None:
 def describe(function: Callable) -> dict[str, Any]:
     """What a perf test of the function needs: its arguments, whether it is jitted, and how many outputs are carried."""
     try:
-        parameters = _signature(function).parameters.values()
+        parameters = list(_signature(function).parameters.values())
     except (TypeError, ValueError):
         raise UnusableError("Python cannot tell its parameters") from None
     needed = [each for each in parameters if each.default is each.empty and each.kind not in _OPEN]
+    if not needed:  # `*args` alone may stand for any, as behind a decorator
+        needed = [each for each in parameters if each.kind is each.VAR_POSITIONAL]
     if keywords := [each.name for each in needed if each.kind is each.KEYWORD_ONLY]:
         raise UnusableError(
             f"it needs {' and '.join(keywords)} by keyword: name a function that takes its arguments by position"
@@ -140,20 +142,12 @@ def carried(function: Callable, args: Sequence[Any]) -> int:
         if not hasattr(arg, "dtype") or _abstract(jax, output) != _abstract(jax, arg):
             break
         alike += 1
-    # One output that is like the first argument is as often a layer's as a state's: only who donates it means a state.
-    return alike if type(outputs) in (tuple, list) or _donates(function, args) else 0
+    return alike
 
 
 def _abstract(jax: Any, value: Any) -> Any:
     leaves, structure = jax.tree.flatten(value)
     return structure, [(leaf.shape, leaf.dtype) for leaf in leaves]
-
-
-def _donates(function: Any, args: Sequence[Any]) -> bool:
-    if not hasattr(function, "lower"):
-        return False
-    infos: Any = getattr(function.lower(*args), "args_info", ((), {}))  # filter_jit's has none
-    return bool(infos[0]) and getattr(infos[0][0], "donated", False)
 
 
 _OPEN = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)

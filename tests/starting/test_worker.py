@@ -1,9 +1,11 @@
 """What is seen of a function: its arguments by their annotations, and what it gives back."""
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from flax import nnx
 from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree, Shaped, UInt8
 
 from perfsuite.starting.worker import UnusableError, argument_of, describe
@@ -59,13 +61,20 @@ def test_outputs_that_are_the_first_arguments_again_are_carried():
     ]
 
 
-def layer(x: Float[Array, "8"]):
-    return x + 1
+@pytest.mark.parametrize("jit", [jax.jit, eqx.filter_jit, eqx.filter_jit(donate="all"), nnx.jit])
+def test_one_output_is_carried_too_by_every_jit(jit):
+    def advance(state: Float[Array, "8"]):
+        return state + 1
+
+    seen = describe(jit(advance))
+    assert (seen["carry"], seen["jitted"], seen["problem"]) == (1, True, "")
 
 
-def test_one_output_is_carried_only_where_its_argument_is_donated():
-    assert describe(jax.jit(layer))["carry"] == 0
-    assert describe(jax.jit(layer, donate_argnums=0))["carry"] == 1
+def test_a_function_that_takes_any_arguments_shows_none():
+    def decorated(*args, **options):
+        return update(*args)
+
+    assert describe(decorated)["parameters"] == [["args", "", ""]]
 
 
 def test_a_value_that_the_function_does_not_take_is_a_problem_and_not_an_error():
