@@ -37,9 +37,10 @@ COUNTED: dict[str, Counted] = {
 }
 """By the field of `Budget` that limits it. The causes come first, because a message explains the first that fails.
 
-Calls are sizes, with 1 % of room: a library that leaves a loop over a set early makes more or fewer of them by the hash
-seed. `can_blas` of opt_einsum, which `jax.numpy.einsum` runs, makes 8 to 24 of the 762,674 of a step of BERT, and 16 to
-48 of the 272,563 of an extraction from Qwen2.
+Calls are sizes, with 1 % of room, for two reasons that were seen (jax 0.10.2). A library that leaves a loop over a set
+early makes more or fewer of them by the hash seed: `can_blas` of opt_einsum, which `jax.numpy.einsum` runs, makes 8 to
+24 of the 762,674 of a step of BERT. And JAX makes a `ShapedArray` anew only where no equal one is alive, which an
+earlier test may hold: 4 calls of 178,976 in a generation.
 """
 
 _SECONDS = {"trace_seconds": " trace seconds", "lowering_seconds": " lowering seconds"}
