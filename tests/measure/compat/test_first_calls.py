@@ -34,7 +34,7 @@ def seen():
     before = sys.getprofile()
     sys.setprofile(watch)
     try:
-        jax.jit(scaled).lower(jnp.ones(3))
+        jax.jit(scaled).lower(jax.ShapeDtypeStruct((3,), jnp.float32))  # to make an array would be a trace before it
     finally:
         sys.setprofile(before)
     return found
