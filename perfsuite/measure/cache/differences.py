@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Iterator
 
 import perfsuite.measure
-from perfsuite.measure.compat.persistent_cache import COMPUTATION, ProgramKey
+from perfsuite.measure.compat.persistent_cache import CACHE_FOLDER, COMPUTATION, ProgramKey
 from perfsuite.measure.hlo.hlo_module import Stack
 from perfsuite.measure.hlo.locations import number_locations
 from perfsuite.measure.program.placed import source_of
@@ -27,6 +27,7 @@ _MEASURE = os.path.join(os.path.dirname(perfsuite.measure.__file__), "")
 
 _INSTALLED = os.path.join(sysconfig.get_path("purelib"), "")
 
+_WITHOUT_FOLDER = "jax_persistent_cache_enable_xla_caches='none'"
 _WITH_PLACES = "jax_compilation_cache_include_metadata_in_key"
 
 Line = tuple[str, Stack]
@@ -50,7 +51,14 @@ def _part(part: str, first: str, second: str, names: tuple[str, str]) -> list[st
     said = [f"the part {part!r} of the key differs"]
     if first != second:
         said += [f"  {name}: {text}" for name, text in zip(names, _shortened(first, second), strict=True)]
+    if _folder_of(first) != _folder_of(second):
+        said.append(f"  JAX puts the folder of the cache into the key: {_WITHOUT_FOLDER} takes it out")
     return said
+
+
+def _folder_of(text: str) -> str:
+    found = re.search(rf"{CACHE_FOLDER} [^,]*", text)
+    return "" if found is None else found[0]
 
 
 def _computation(first: str, second: str, names: tuple[str, str]) -> list[str]:

@@ -27,8 +27,12 @@ _NOT_KEPT = "Not writing persistent cache entry"
 _NOT_WRITTEN = "Error writing persistent compilation cache entry"
 
 _OPTIONS = ("num_replicas", "num_partitions", "env_option_overrides", "profile_version")
-_DEBUG_OPTIONS = ("xla_gpu_per_fusion_autotune_cache_dir", "xla_gpu_kernel_cache_file", "xla_disable_hlo_passes")
-"""Those that JAX sets itself; the first two are folders in that of the cache, on every platform."""
+
+CACHE_FOLDER = "xla_gpu_per_fusion_autotune_cache_dir"
+"""The option that JAX sets to a folder in that of the cache, on every platform; jax 0.12 leaves it out of the key."""
+
+_DEBUG_OPTIONS = (CACHE_FOLDER, "xla_gpu_kernel_cache_file", "xla_disable_hlo_passes")
+"""Those that JAX sets itself."""
 
 COMPUTATION = "computation"
 """The part of a key that is the program's text."""

@@ -9,6 +9,7 @@ import jax
 import jax.numpy as jnp
 import optax
 import pytest
+from support.persistent_cache import keeping_everything
 
 from perfsuite import call
 from perfsuite.measure.cache.differences import difference
@@ -17,6 +18,7 @@ from perfsuite.measure.compat.persistent_cache import COMPUTATION, ProgramKey, k
 
 X = jax.ShapeDtypeStruct((4,), jnp.float32)
 NAMES = "process 1", "process 2"
+XLA_CACHES = "jax_persistent_cache_enable_xla_caches"
 
 
 def key(function):
@@ -121,6 +123,29 @@ def test_another_part_of_the_key_is_named_with_what_it_is_made_of():
         "  process 1: none",
         "  process 2: --xla_a=1",
     ]
+
+
+def keys_in_two_folders(tmp_path):
+    keys = []
+    for folder in ("one", "other"):
+        with keeping_everything(tmp_path / folder):
+            keys.append(key(ordered("sin")))
+    return keys
+
+
+def test_a_folder_of_the_cache_that_is_in_the_key_is_said_with_what_takes_it_out(tmp_path, request):
+    said = in_words(*keys_in_two_folders(tmp_path))
+    if not said and jax.__version_info__ >= (0, 11):
+        pytest.skip("this JAX leaves the folder out of the key")
+    part, one, other, advice = said
+    assert part == "the part 'compile_options' of the key differs"
+    assert ("/one/" in one, "/other/" in other) == (True, True)
+    assert advice.endswith(
+        "folder of the cache into the key: jax_persistent_cache_enable_xla_caches='none' takes it out"
+    )
+    request.addfinalizer(functools.partial(jax.config.update, XLA_CACHES, getattr(jax.config, XLA_CACHES)))
+    jax.config.update(XLA_CACHES, "none")
+    assert in_words(*keys_in_two_folders(tmp_path)) == []
 
 
 def test_places_that_are_part_of_the_key_are_said():
