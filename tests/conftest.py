@@ -1,5 +1,6 @@
 """Fixtures for the tests that run pytest inside pytest, and what keeps many tests in one process cheap."""
 
+import compileall
 import gc
 import importlib
 import os
@@ -20,15 +21,19 @@ import scipy.special
 import scipy.stats  # noqa: F401
 
 import perfsuite
-from perfsuite.measure.first_call.first_call import make_context
 
+# Hundreds of processes of the tests import perfsuite, in sessions of pytest with assertions rewritten. Where Python may
+# keep no compiled modules, as in many containers, each would compile all of it, which takes 0.5 s.
+_kept, sys.dont_write_bytecode = sys.dont_write_bytecode, False
+compileall.compile_dir(perfsuite.__path__[0], quiet=2)
 # The plugin's own modules too: what it imports only with --perf would be loaded anew by every nested session.
 for _module in pkgutil.walk_packages(perfsuite.__path__, "perfsuite."):
     if not _module.name.startswith("perfsuite.workloads."):
         importlib.import_module(_module.name)
+sys.dont_write_bytecode = _kept
 
 # Nested sessions with --perf make it. JAX compiles everything once more after that, so not in the middle of a test.
-make_context()
+perfsuite.measure.first_call.first_call.make_context()
 
 
 def pytest_collection_finish() -> None:
@@ -98,11 +103,23 @@ def batch(n=8):
 """A train step small enough to compile in a blink; every nested project starts with it as `steps.py`."""
 
 
+FEWER_PLUGINS = "-p no:hypothesispytest -p no:jaxtyping"
+"""Of sessions inside tests, none of which uses Hypothesis or jaxtyping: to load them takes a process 0.8 s."""
+
+
 @pytest.fixture(autouse=True)
-def _no_step_of_actions(monkeypatch: pytest.MonkeyPatch):
-    """Sessions inside tests must not annotate a real run, nor write its summary."""
+def _environment_of_sessions(monkeypatch: pytest.MonkeyPatch):
+    """Sessions inside tests must not annotate a real run, nor write its summary; and they start with fewer plugins."""
     for name in ("GITHUB_ACTIONS", "GITHUB_STEP_SUMMARY"):
         monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("PYTEST_ADDOPTS", FEWER_PLUGINS)
+
+
+@pytest.fixture
+def pytester(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pytest.Pytester:
+    """Pytest's own, which takes the options out of the environment, with those of all sessions inside tests."""
+    monkeypatch.setenv("PYTEST_ADDOPTS", FEWER_PLUGINS)
+    return pytester
 
 
 @pytest.fixture

@@ -116,7 +116,7 @@ def _pytest(folder: Path, machine: str, names: Sequence[str], *arguments: str) -
     report = folder / "report.xml"
     report.unlink(missing_ok=True)
     path = os.pathsep.join([str(ROOT), str(ROOT / "tests"), *filter(None, [os.environ.get("PYTHONPATH")])])
-    environment = {**os.environ, "PYTHONPATH": path, "PYTEST_ADDOPTS": ""}
+    environment = {**os.environ, "PYTHONPATH": path, "PYTEST_ADDOPTS": "-p no:hypothesispytest -p no:jaxtyping"}
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", f"--junitxml={report}", *arguments]
     command += [f"test_promise.py::test[{name}]" for name in names]
     with busy_neighbours() if machine == "busy" else contextlib.nullcontext():

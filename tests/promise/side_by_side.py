@@ -172,7 +172,12 @@ def run_pytest(
     """
     report = folder / "report.xml"
     report.unlink(missing_ok=True)
-    environment = {**os.environ, "PLANT": str(plant), "WORKLOADS": ",".join(workloads), "PYTEST_ADDOPTS": ""}
+    environment = {
+        **os.environ,
+        "PLANT": str(plant),
+        "WORKLOADS": ",".join(workloads),
+        "PYTEST_ADDOPTS": "-p no:hypothesispytest -p no:jaxtyping",
+    }
     command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", f"--junitxml={report}", *arguments]
     done = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True)
     output = done.stdout + done.stderr
