@@ -122,6 +122,33 @@ def pytester(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pyte
     return pytester
 
 
+EXIT_CODE = "perfsuite.measure.targets.target_compiler._exit_code"
+
+
+@pytest.fixture(scope="session")
+def _compilers():
+    """The processes of `warm_compilers`."""
+    from support.warm_compilers import WarmCompilers  # imports modules that are to be kept compiled, above
+
+    compilers = WarmCompilers()
+    yield compilers
+    compilers.close()
+
+
+@pytest.fixture(scope="module")
+def warm_compilers(_compilers):
+    """Programs for other devices are compiled in one process for all, not in one for each."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(EXIT_CODE, _compilers.exit_code)
+        yield
+
+
+@pytest.fixture
+def cold_compilers(warm_compilers, _compilers, monkeypatch: pytest.MonkeyPatch):
+    """Each in a process of its own after all."""
+    monkeypatch.setattr(EXIT_CODE, _compilers.own_process)
+
+
 @pytest.fixture
 def project(pytester: pytest.Pytester) -> pytest.Pytester:
     """A user's project with one jitted step in `steps.py`, whose gates sample for a moment only, in one process."""

@@ -7,7 +7,7 @@ from support.libtpu_needed import needs_libtpu
 
 from perfsuite.measure.targets.target_available import TargetUnavailable
 
-pytestmark = needs_libtpu
+pytestmark = [needs_libtpu, pytest.mark.usefixtures("warm_compilers")]
 
 HEAD = """
 import jax

@@ -159,6 +159,11 @@ def _arrays(tree: Any) -> list[jax.Array]:
     return [leaf for leaf in jax.tree.leaves(tree) if eqx.is_array(leaf)]
 
 
+@pytest.fixture(autouse=True, scope="module")
+def _warm_compilers(warm_compilers):
+    """One process compiles for all tests (`tests/support/warm_compilers.py`)."""
+
+
 @pytest.fixture(scope="session")
 def program_cache(request: pytest.FixtureRequest) -> Path | None:
     """Where perfsuite keeps the facts of programs, for programs that are planted here and belong in no baseline."""

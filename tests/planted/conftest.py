@@ -5,6 +5,11 @@ from collections.abc import Callable
 import pytest
 
 
+@pytest.fixture(autouse=True, scope="module")
+def _warm_compilers(warm_compilers):
+    """One process compiles for all tests (`tests/support/warm_compilers.py`)."""
+
+
 @pytest.fixture
 def saved_project(pytester: pytest.Pytester) -> Callable[[str, str], Callable[[str], str]]:
     """`saved_project(model, tests)` saves the baselines of the tests and returns `gated`.

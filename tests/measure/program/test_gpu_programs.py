@@ -259,6 +259,7 @@ def test_the_program_is_the_same_in_every_process_with_any_hash_seed_and_on_one_
     assert found[0][0]["flops"] > 5 * PRODUCT
 
 
+@pytest.mark.usefixtures("cold_compilers")
 def test_nothing_of_the_compiler_reaches_the_terminal(capfd):
     compiled(lambda x: jnp.sort(x) * 3, spec(4096))
     assert capfd.readouterr() == ("", "")

@@ -1,6 +1,7 @@
 """What JAX itself would compile for a TPU, once, whatever happens to the process that compiles."""
 
 import contextlib
+import dataclasses
 import json
 import os
 import re
@@ -16,7 +17,9 @@ from pathlib import Path
 import jax
 import jax.numpy as jnp
 import pytest
+from support.compilers import skip_without_compiler
 from support.libtpu_needed import needs_libtpu
+from support.warm_compilers import WarmCompilers
 
 import perfsuite
 from perfsuite.measure.targets import cache as facts_cache
@@ -30,9 +33,9 @@ ROOT = Path(perfsuite.__path__[0]).parent
 V5E = target("tpu-v5e")
 
 
-def stablehlo(function, *shapes) -> bytes:
+def stablehlo(function, *shapes, platform="tpu") -> bytes:
     specs = [jax.ShapeDtypeStruct(shape, jnp.float32) for shape in shapes]
-    lowered = jax.jit(function).trace(*specs).lower(lowering_platforms=("tpu",))
+    lowered = jax.jit(function).trace(*specs).lower(lowering_platforms=(platform,))
     return lowered.as_text(debug_info=True).encode()
 
 
@@ -160,6 +163,21 @@ def test_every_tpu_compiles_and_says_how_much_memory_it_has(name, tmp_path):
     # libtpu 0.0.50 keeps 10 MB more for itself than 0.0.42, of three targets.
     assert float(available) == pytest.approx(known.memory_bytes / 2**30, abs=0.016)
     assert str(failure.value) == f"the compiler for {name} refused the program: {failure.value.reason}"
+
+
+@pytest.mark.parametrize(("name", "before"), [("tpu-v5e", "tpu-v6e"), ("gpu-h100", "gpu-a100")])
+def test_a_process_that_has_compiled_others_makes_the_same_program(monkeypatch, name, before):
+    """Tests of other packages compile in such processes, which `WarmCompilers` keeps."""
+    skip_without_compiler(name)
+    wanted, other = target(name), target(before)
+    text = stablehlo(lambda x, y: jnp.tanh(x @ y).sum(axis=0), (256, 512), (512, 128), platform=wanted.platform)
+    cold = compile_for(wanted, text)
+    compilers = WarmCompilers()
+    monkeypatch.setattr(target_compiler, "_exit_code", compilers.exit_code)
+    compile_for(other, stablehlo(lambda x: jnp.sort(x * 2), (512,), platform=other.platform))
+    warm = compile_for(wanted, text)
+    compilers.close()
+    assert dataclasses.replace(warm, compile_seconds=cold.compile_seconds) == cold
 
 
 @needs_libtpu
