@@ -10,6 +10,8 @@ import pytest
 pytest.importorskip("blackjax", reason="one of the projects that are tried: pip install blackjax")
 pytest.importorskip("numpyro", reason="one of the projects that are tried: pip install numpyro")
 
+pytestmark = pytest.mark.usefixtures("quick_to_compile")
+
 HMC = """
 import blackjax
 import jax
@@ -229,9 +231,9 @@ def saved():
 
 @pytest.fixture
 def planted(pytester, saved):
-    """Saves the baselines of a project, changes lines of it, and returns what its perf tests say then."""
+    """Saves the baselines of a project, changes lines of it, and returns what its perf tests, or one, say then."""
 
-    def run(project, *changes):
+    def run(project, *changes, test=""):
         source, tests = PROJECTS[project]
         pytester.makeini("[pytest]\naddopts = -p no:cacheprovider --perf-processes=1\npythonpath = .\n")
         pytester.makepyfile(**{project: source, f"test_{project}": tests})
@@ -247,7 +249,7 @@ def planted(pytester, saved):
             assert changed.count(old) == 1, old
             changed = changed.replace(old, new)
         pytester.makepyfile(**{project: changed})
-        result = pytester.runpytest("--perf")
+        result = pytester.runpytest("--perf", f"test_{project}.py{test and '::' + test}")
         return result.ret, "\n".join(result.outlines)
 
     return run
@@ -261,11 +263,13 @@ TREE_PASS = r"host calls is \d+ calls, .* over the baseline \d+ calls?; .*jax._s
 CAUGHT = {
     "another shape": (
         "hmc",
+        "test_no_step_recompiles",
         [("[initial_state(), initial_state()]", "[initial_state(), initial_state(9)]")],
         r"`hmc_kernel` was traced again at (.|\n)*args\[0\].position\['weights'\]: shape was \(8,\), is \(9,\)",
     ),
     "a weak type": (
         "hmc",
+        "test_no_step_recompiles",
         [
             (
                 "[initial_state(), initial_state()]",
@@ -274,24 +278,33 @@ CAUGHT = {
         ],
         r"`hmc_kernel` was traced again at (.|\n)*args\[0\].logdensity: weak type was False.*, is True",
     ),
-    "a pass over the state in Python": ("hmc", [(DRAWN, PASS + DRAWN)], TREE_PASS + "hmc_step"),
+    "a pass over the state in Python": (
+        "hmc",
+        "test_what_a_step_costs_the_host",
+        [(DRAWN, PASS + DRAWN)],
+        TREE_PASS + "hmc_step",
+    ),
     "a pass over the state in a function of another name": (
         "hmc",
+        "test_what_a_step_costs_the_host",
         [(DRAWN, PASS + DRAWN), ("def hmc_step", "def checked_step"), ("sample = hmc_step", "sample = checked_step")],
         "checked_step " + TREE_PASS + "checked_step",
     ),
     "a second call of the kernel": (
         "hmc",
+        "test_the_programs_that_a_step_runs",
         [(DRAWN, "    state, _ = hmc_kernel(state, key)\n" + DRAWN)],
         r"hmc_step dispatches is 2 \w+, \+1\b.* over the baseline 1 program; grew: hmc_kernel \(\+1\) at hmc.py:\d+",
     ),
     "an operation outside jit": (
         "svi",
+        "test_the_programs_that_a_step_runs",
         [(UPDATED, "    state, loss = svi_kernel(state, data, labels)\n    return state, loss + 0\n")],
         r"svi_step eager operations is 1 \w+, \+1\b.* over the baseline 0 operations; grew: add \(\+1\) at svi.py:\d+",
     ),
     "a step outside jit": (
         "hmc",
+        "test_no_step_recompiles",
         [
             (
                 DRAWN,
@@ -302,47 +315,61 @@ CAUGHT = {
     ),
     "a state that is not donated": (
         "hmc",
+        "test_the_program",
         [("hmc_kernel = jax.jit(hmc_kernel, donate_argnums=0)", "hmc_kernel = jax.jit(hmc_kernel)")],
         r"hmc_kernel undonated arrays is 5 arrays, over the budget(.|\n)*args\[0\].position\['weights'\]",
     ),
     "5 % more work in the kernel": (
         "hmc",
+        "test_the_program",
         [("ROWS, STEPS = 200, 10", "ROWS, STEPS = 210, 10")],
         r"hmc_kernel flops is .* FLOP, \+\S+ % over the baseline",
     ),
     "11 integration steps for 10": (
         "hmc",
+        "test_the_program",
         [("ROWS, STEPS = 200, 10", "ROWS, STEPS = 200, 11")],
         r"hmc_kernel flops is .* FLOP, \+9\S* % over the baseline",
     ),
     "15 integration steps for 10": (
         "hmc",
+        "test_the_program",
         [("ROWS, STEPS = 200, 10", "ROWS, STEPS = 200, 15")],
         r"hmc_kernel flops is .* FLOP, \+4\S* % over the baseline",
     ),
     "11 steps of numpyro's HMC for 10": (
         "mcmc",
+        "test_the_program[hmc]",
         [("STEPS, DEPTH = 200, 10, 10", "STEPS, DEPTH = 200, 11, 10")],
         r"hmc_step flops is .* FLOP, \+9\S* % over the baseline",
     ),
     "trees of depth 11 for 10 in numpyro's NUTS": (
         "mcmc",
+        "test_the_program[nuts]",
         [("STEPS, DEPTH = 200, 10, 10", "STEPS, DEPTH = 200, 10, 11")],
         r"nuts_step flops is about .* FLOP, \+9\S* % over the baseline(.|\n)*the most that may run: .*while at mcmc.py:\d+",
     ),
     "a smaller last batch": (
         "svi",
+        "test_no_step_recompiles",
         [("[batch(), batch(), batch()]", "[batch(), batch(), batch(192)]")],
         r"`svi_kernel` was traced again at (.|\n)*args\[1\]: shape was \(200, 8\), is \(192, 8\)",
     ),
-    "a pass over the state of SVI in Python": ("svi", [(UPDATED, PASS + UPDATED)], TREE_PASS + "svi_step"),
+    "a pass over the state of SVI in Python": (
+        "svi",
+        "test_what_a_step_costs_the_host",
+        [(UPDATED, PASS + UPDATED)],
+        TREE_PASS + "svi_step",
+    ),
     "a state of SVI that is not donated": (
         "svi",
+        "test_the_program",
         [("svi_kernel = jax.jit(svi_kernel, donate_argnums=0)", "svi_kernel = jax.jit(svi_kernel)")],
         r"svi_kernel undonated arrays is \d+ arrays, over the budget",
     ),
     "a second particle": (
         "svi",
+        "test_the_program",
         [("OPTIMIZER, Trace_ELBO()", "OPTIMIZER, Trace_ELBO(num_particles=2)")],
         r"svi_kernel flops is .* FLOP, \+\S+ % over the baseline",
     ),
@@ -351,8 +378,8 @@ CAUGHT = {
 
 @pytest.mark.parametrize("plant", CAUGHT)
 def test_a_regression_is_caught_and_named(planted, plant):
-    project, changes, words = CAUGHT[plant]
-    status, output = planted(project, *changes)
+    project, test, changes, words = CAUGHT[plant]
+    status, output = planted(project, *changes, test=test)
     assert status == pytest.ExitCode.TESTS_FAILED, output
     assert re.search(words, output), output
 

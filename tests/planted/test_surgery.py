@@ -20,7 +20,8 @@ COLLECTIVES = SUITE + "test_collectives_of_a_sharded_step[None]"
 
 WHOLE_TREE = """
 from perfsuite.workloads.surgery import replacing, transforms
-replacing.replace_on_paths = transforms.replace_on_paths = replacing.replace_at_once
+monkeypatch.setattr(transforms, "replace_on_paths", replacing.replace_at_once)
+monkeypatch.setattr(module, "replace_on_paths", replacing.replace_at_once)
 """
 """What is built is the whole tree again."""
 
@@ -45,41 +46,32 @@ monkeypatch.setattr(tensor_parallel, "row_parallel", tensor_parallel.column_para
 """
 """The end of a residual branch split by output features: every device needs the others' features."""
 
-EACH_FOR_ITS_TEST = """
+PLANTED = {
+    HOST_CALLS: (WHOLE_TREE, r"paths host calls is [\d,]+ calls, \S+ \(\S+ %\) over the baseline [\d,]+ calls"),
+    AGAINST_ONE_BY_ONE: (WHOLE_TREE, r"paths/one by one ratio to return is .* x \[.*\]"),
+    ONE_REPLACEMENT: (WHOLE_TREE, r"paths to return per unit is .* us/unit"),
+    SAME_PROGRAM: (ANOTHER_PROGRAM, r'assert texts\["paths"\] == texts\["batched"\]'),
+    MEMORY: (OPTIMIZER_ON_ALL_DEVICES, r"assert program.peak_bytes <= 1.1 \* held"),
+    COLLECTIVES: (WRONG_SPLIT, r'assert {each.what for each in program.collectives} <= {"all-reduce"}'),
+}
+"""What is planted for each test, and what it says."""
+
+PLUGIN = """
 import pytest
 
 PLANTS = {plants!r}
 
 @pytest.fixture(autouse=True)
 def plant(request, monkeypatch):
-    exec(PLANTS[request.node.nodeid], {{"monkeypatch": monkeypatch}})
+    exec(PLANTS[request.node.nodeid], {{"monkeypatch": monkeypatch, "module": request.module}})
 """
-"""Regressions in one process, each planted for the length of one test. What a test module takes by name when it is
-imported cannot be planted so."""
+"""All in one process, each planted for the length of its test."""
 
 
-def assert_caught(run_suite, plugin, caught):
-    status, output = run_suite(*caught, plugin=plugin)
+def test_planted_regressions_turn_the_suite_red(run_suite):
+    plants = {test: plant for test, (plant, _) in PLANTED.items()}
+    status, output = run_suite(*PLANTED, plugin=PLUGIN.format(plants=plants))
     assert status == pytest.ExitCode.TESTS_FAILED, output
-    for test, message in caught.items():
+    for test, (_, message) in PLANTED.items():
         assert f"FAILED {test}" in output
         assert re.search(message, output), output
-
-
-def test_building_the_whole_tree_again_turns_the_suite_red(run_suite):
-    caught = {
-        HOST_CALLS: r"paths host calls is [\d,]+ calls, \S+ \(\S+ %\) over the baseline [\d,]+ calls",
-        AGAINST_ONE_BY_ONE: r"paths/one by one ratio to return is .* x \[.*\]",
-        ONE_REPLACEMENT: r"paths to return per unit is .* us/unit",
-    }
-    assert_caught(run_suite, WHOLE_TREE, caught)
-
-
-def test_another_program_and_needless_memory_and_a_wrong_split_turn_the_suite_red(run_suite):
-    plants = {SAME_PROGRAM: ANOTHER_PROGRAM, MEMORY: OPTIMIZER_ON_ALL_DEVICES, COLLECTIVES: WRONG_SPLIT}
-    caught = {
-        SAME_PROGRAM: r'assert texts\["paths"\] == texts\["batched"\]',
-        MEMORY: r"assert program.peak_bytes <= 1.1 \* held",
-        COLLECTIVES: r'assert {each.what for each in program.collectives} <= {"all-reduce"}',
-    }
-    assert_caught(run_suite, EACH_FOR_ITS_TEST.format(plants=plants), caught)
