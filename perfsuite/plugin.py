@@ -138,6 +138,12 @@ def perf(request: pytest.FixtureRequest) -> "Perf":
     """
     if not request.config.stash[_OPTIONS].active:
         pytest.skip(SKIP_REASON)  # the fixture was asked for while the test ran, so that collection could not see it
+    if getattr(getattr(request.node, "obj", None), "is_hypothesis_test", False):
+        pytest.fail(
+            "perf measures a test's body once, and Hypothesis runs it many times: measure in a test of its own, with "
+            "@pytest.mark.parametrize for the inputs, or an input that a @given test found to be the slow one",
+            pytrace=False,
+        )
     from perfsuite.hooks.gating import perf_of  # imports jax
 
     return perf_of(request.node)

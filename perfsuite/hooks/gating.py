@@ -1,9 +1,11 @@
 """The hooks of a session with --perf: judge, collect, save, report. `perfsuite.plugin` loads this only then."""
 
 import contextlib
+import functools
 import textwrap
 import time
-from collections.abc import Callable, Sequence
+import unittest
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
@@ -12,7 +14,7 @@ from perfsuite.fixture import Perf
 from perfsuite.gate.baseline_file import BaselineError, SaveResult
 from perfsuite.gate.verdict import Gate
 from perfsuite.hooks import distributed as distributed_hooks
-from perfsuite.hooks import github, junit, progress
+from perfsuite.hooks import github, junit, progress, unittests
 from perfsuite.hooks.calibration import CalibrationHooks
 from perfsuite.measure import peers
 from perfsuite.measure.compat.compiler_stderr import compilers_silenced
@@ -197,15 +199,25 @@ class ActiveHooks:
 
     @pytest.hookimpl(wrapper=True)
     def pytest_pyfunc_call(self, pyfuncitem: pytest.Function):
+        with self._judging(pyfuncitem):
+            return (yield)
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_call(self, item: pytest.Item):
+        if unittests.is_method(item):
+            unittests.run_within(item, functools.partial(self._judging, item))
+        return (yield)
+
+    @contextlib.contextmanager
+    def _judging(self, item: pytest.Item) -> Iterator[None]:
         """Judge every metric against its baseline when the test's body has ended, so that a regression fails it."""
         try:
-            result = yield
-        except pytest.skip.Exception:
+            yield
+        except (pytest.skip.Exception, unittest.SkipTest):
             # An instrument that refuses (timing under pytest-xdist) must not hide what was measured before it.
-            self._judge(pyfuncitem, ended=False)
+            self._judge(item, ended=False)
             raise
-        self._judge(pyfuncitem, ended=True)
-        return result
+        self._judge(item, ended=True)
 
     def _judge(self, item: pytest.Item, *, ended: bool) -> None:
         measured = item.stash.get(_PERF, None)
