@@ -16,13 +16,16 @@ from perfsuite.workloads.qwen2 import Qwen2
 
 from .extraction_work import work
 
+# Which shapes come is all that counts here, and not how fast a program is.
+pytestmark = pytest.mark.usefixtures("quick_to_compile")
+
 LENGTHS = (24, 48)
 TEXTS = 100_000
 
 
 @pytest.fixture(scope="module")
 def qwen2():
-    """One layer, of arrays that are compiled in no time: which shapes come is all that counts here."""
+    """One layer, of arrays that are compiled in no time."""
     made = work("small", layers=(0,), samples=130, batch_size=16)
     made = dataclasses.replace(made, config=dataclasses.replace(made.config, num_layers=1))
     return made, Qwen2(made.config), made.params()

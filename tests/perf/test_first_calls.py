@@ -35,13 +35,16 @@ def test_a_bert_step_is_linear_in_its_layers(perf):
 
 
 def test_start_ups_over_the_ladder_are_linear_in_the_transforms(perf):
-    """The lab note's table of compile times: "near-linear". It is, in what is traced for the compiler."""
+    """The lab note's table of compile times: "near-linear". It is, in what is traced for the compiler.
+
+    Of the six models the smallest, one in the middle and the largest: a count has no noise.
+    """
 
     def make_call(layers):
         config = rung(layers, perf.size)
         return call(start_up(config), KEY), 6 * config.num_layers
 
-    perf.scaling(make_call, list(LADDER), metric="equations", name="start-up", budget=LINEAR)
+    perf.scaling(make_call, [min(LADDER), 24, max(LADDER)], metric="equations", name="start-up", budget=LINEAR)
 
 
 @pytest.mark.parametrize(
