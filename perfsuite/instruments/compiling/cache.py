@@ -72,8 +72,9 @@ class CacheInstrument(Instrument):
         __tracebackhide__ = True
         limits = self._begin(CACHE_HITS, budget)
         checked(call, "perf.cache_hits")
+        given = None if folder is None else _checked_folder(folder)
         measured = self._recorder.measured("cache_hits", call.label, " cache misses", name=name)
-        with _cache_folder(folder) as cache:
+        with _cache_folder(given) as cache:
             seen = self._session.mode.seen_elsewhere(
                 self._item,
                 measured.id,
@@ -100,14 +101,9 @@ class CacheInstrument(Instrument):
             self._recorder.apply([gate], lambda: "\n".join(why()))
 
 
-@contextlib.contextmanager
-def _cache_folder(folder: str | os.PathLike | None) -> Iterator[Path]:
-    """The folder of the cache; a temporary one is gone afterwards."""
+def _checked_folder(folder: str | os.PathLike) -> Path:
+    """The folder, which is there afterwards. Raises `ValueError` for a relative one."""
     __tracebackhide__ = True
-    if folder is None:
-        with tempfile.TemporaryDirectory(prefix="perfsuite-cache-", ignore_cleanup_errors=True) as temporary:
-            yield Path(temporary)
-        return
     path = Path(folder)
     if not path.is_absolute():
         raise ValueError(
@@ -122,4 +118,14 @@ def _cache_folder(folder: str | os.PathLike | None) -> Iterator[Path]:
         raise MeasurementError(
             f"perf.cache_hits(folder={str(folder)!r}): no cache can be written there ({error})"
         ) from None
-    yield path
+    return path
+
+
+@contextlib.contextmanager
+def _cache_folder(folder: Path | None) -> Iterator[Path]:
+    """The folder of the cache; a temporary one, which is gone afterwards, where the user gave none."""
+    if folder is not None:
+        yield folder
+        return
+    with tempfile.TemporaryDirectory(prefix="perfsuite-cache-", ignore_cleanup_errors=True) as temporary:
+        yield Path(temporary)
