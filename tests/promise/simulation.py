@@ -13,7 +13,7 @@ from scipy.signal import lfilter
 
 from perfsuite.measure.stats.error_rates import DECIDING_ERROR
 from perfsuite.measure.stats.looks import FIRST, Looks
-from perfsuite.measure.stats.sequence import excludes
+from perfsuite.measure.stats.sequence import scores, scores_exclude
 
 CORE = 0.02
 """The relative standard deviation of a block that nothing disturbs."""
@@ -178,24 +178,20 @@ def gate(rng, model, pairs, slowdown=1.0, *, error=DECIDING_ERROR) -> Gate:
     """A gate with the limit 1 that stops at the first interval without it: the worst that a gate can do."""
     looks = Looks(pairs, error)
     candidate, reference = sides(rng, model, pairs, looks.window, slowdown)
+    of_windows = scores((candidate.reshape(-1, looks.window), reference.reshape(-1, looks.window)), 0.0)
     passed = np.cumsum((candidate + reference).reshape(-1, looks.window).sum(1))
     number = 0
     for number, time in enumerate(passed / passed[-1], 1):
         taken = number * looks.window
         if not looks.due(taken, time if number < len(passed) else 1.01):
             continue
-        a, b = candidate[:taken], reference[:taken]
-        if looks.sequential and taken >= FIRST and not excludes(_logs(a, b, looks.window), 0.0, error):
+        if looks.sequential and taken >= FIRST and not scores_exclude(of_windows[:number], looks.window, error):
             looks.wait(taken)  # the interval would hold 1: no need to work it out
             continue
-        interval = looks.look(a, b).ratio.interval
+        interval = looks.look(candidate[:taken], reference[:taken]).ratio.interval
         if not interval.low <= 1 <= interval.high:
             return Gate(interval.low > 1, interval.high < 1, taken)
     return Gate(False, False, number * looks.window)
-
-
-def _logs(candidate, reference, window):
-    return np.log(candidate).reshape(-1, window), np.log(reference).reshape(-1, window)
 
 
 def false_decisions(model, gates, pairs, *, seed=0, error=DECIDING_ERROR) -> int:

@@ -62,10 +62,18 @@ def sequence_interval(windows: Windows, error: float) -> Interval:
 
 def excludes(windows: Windows, by: float, error: float) -> bool:
     """Whether the candidate's shift is not `by`, at this error over all times at which one asks."""
+    return scores_exclude(scores(windows, by), windows[0].shape[1], error)
+
+
+def scores(windows: Windows, by: float) -> np.ndarray:
+    """The score of each window, in the order of sampling, where the shift that is tested is `by`."""
     candidate, reference = windows
-    m = candidate.shape[1]
-    scores = np.sign(candidate[:, :, None] - by - reference[:, None, :]).mean((1, 2)) / 2
-    return any(_excluded(sign * scores, RHO * _variance(m), error) for sign in (1, -1))
+    return np.sign(candidate[:, :, None] - by - reference[:, None, :]).mean((1, 2)) / 2
+
+
+def scores_exclude(scores: np.ndarray, m: int, error: float) -> bool:
+    """Whether the scores of windows of m pairs exclude the shift that they test."""
+    return _excluded(scores * np.sign(scores.sum()), RHO * _variance(m), error)
 
 
 def _variance(m: int) -> float:
@@ -102,8 +110,14 @@ def _sums(scores: np.ndarray) -> Iterator[tuple[int, np.ndarray]]:
 
 
 def _beyond(sums: np.ndarray, rho: float, error: float) -> bool:
-    squares = float(sums @ sums) + _correlated(sums - sums.mean()) + rho
-    return float(sums.sum()) >= math.sqrt(squares * math.log(squares / (rho * error**2)))
+    total, squares = float(sums.sum()), float(sums @ sums) + rho
+    if total < _bound(squares, rho, error):  # nearly always so, and correlation only adds to the bound
+        return False
+    return total >= _bound(squares + _correlated(sums - sums.mean()), rho, error)
+
+
+def _bound(squares: float, rho: float, error: float) -> float:
+    return math.sqrt(squares * math.log(squares / (rho * error**2)))
 
 
 def _correlated(centred: np.ndarray) -> float:
