@@ -202,17 +202,6 @@ def test_a_damaged_file_of_another_target_fails_the_test_that_uses_it_and_no_oth
     assert (project.path / "baselines/cpu.json").exists() == (option == "--perf-save")
 
 
-def test_a_worker_of_pytest_xdist_sends_metrics_with_their_target(project, compiled_test):
-    pytest.importorskip("xdist")
-    compiled_test("collectives(perf, all_gather=2)")
-    project.runpytest_subprocess("--perf-save", "-n1").assert_outcomes(passed=1)
-    assert metrics(project, "tpu-v5e")["test_step.py::test_step"]["step collectives"]["value"] == 2
-    compiled_test("collectives(perf, all_gather=3)")
-    result = project.runpytest_subprocess("--perf", "-n1")
-    result.assert_outcomes(failed=1)
-    result.stdout.fnmatch_lines(["step collectives @ tpu-v5e is 3*grew: all-gather (+1) at model.py:10 in attention"])
-
-
 def test_a_test_without_its_targets_compiler_is_skipped_and_fails_under_strict(project, compiled_test):
     compiled_test("perf._session.unavailable('libtpu is not installed')")
     result = project.runpytest_inprocess("--perf", "-rs")

@@ -1,13 +1,14 @@
-"""Under pytest-xdist counts gate, timings refuse, and the main process saves."""
-
-import json
+"""Under pytest-xdist counts gate, also those compiled for a target; timings refuse, and the main process saves."""
 
 import pytest
+
+from .test_targets_end_to_end import COMPILED, metrics
 
 pytest.importorskip("xdist")
 
 TESTS = """
 import pytest
+from compiled import collectives
 from steps import *
 
 @pytest.mark.parametrize("calls", [{calls}])
@@ -16,6 +17,9 @@ def test_host_calls(perf, calls):
 
 def test_count(perf):
     perf.record("counted", {counted}, unit="calls", kind="count")
+
+def test_collectives(perf):
+    collectives(perf, all_gather={counted})
 
 def test_compiles(perf):
     warm = perf.warm(step, over=[(state(), batch())])
@@ -33,17 +37,21 @@ def test_compare(perf):
 
 
 def test_counts_gate_and_fail_in_a_worker_and_timings_refuse_with_a_reason(project):
-    project.makepyfile(test_all=TESTS.format(calls=7, counted=7))
+    project.makepyfile(test_all=TESTS.format(calls=7, counted=7), compiled=COMPILED)
     result = project.runpytest_subprocess("--perf-save", "-n2", "-rs")
-    result.assert_outcomes(passed=3, skipped=2)
+    result.assert_outcomes(passed=4, skipped=2)
     result.stdout.fnmatch_lines(
         ["*perf.time: other processes share the machine under pytest-xdist*run it with `-n 0`*"]
     )
-    metrics = json.loads((project.path / "baselines/cpu.json").read_text())["metrics"]
-    assert metrics["test_all.py::test_host_calls[7]"]["calls"]["value"] == 7
+    assert metrics(project, "cpu")["test_all.py::test_host_calls[7]"]["calls"]["value"] == 7
+    assert metrics(project, "tpu-v5e")["test_all.py::test_collectives"]["step collectives"]["value"] == 7
     project.makepyfile(test_all=TESTS.format(calls=7, counted=8))
     result = project.runpytest_subprocess("--perf", "-n2")
-    result.assert_outcomes(passed=2, failed=1, skipped=2)
-    result.stdout.fnmatch_lines(
-        ["*counted is 8 calls, +1 (+14.3 %) over the baseline 7 calls*", "4 metrics of * 1 fail, 1 pass, *"]
+    result.assert_outcomes(passed=2, failed=2, skipped=2)
+    result.stdout.fnmatch_lines_random(
+        [
+            "*counted is 8 calls, +1 (+14.3 %) over the baseline 7 calls*",
+            "step collectives @ tpu-v5e is 8*grew: all-gather (+1) at model.py:10 in attention",
+            "5 metrics of * 2 fail, 1 pass, *",
+        ]
     )
