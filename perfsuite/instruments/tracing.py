@@ -10,6 +10,7 @@ from pathlib import Path
 
 from perfsuite.gate.diagnosis import Grown
 from perfsuite.measure.call import Call
+from perfsuite.measure.errors import MeasurementError
 from perfsuite.measure.profiler.trace_growth import growth_us, where_time_went
 from perfsuite.measure.profiler.trace_recording import Traced, affordable_runs, profiles, trace_block, trace_call
 from perfsuite.measure.profiler.traces import NothingRanError, Trace
@@ -112,6 +113,8 @@ class Tracing:
             yield
         except NothingRanError:
             note = "no device ran an operation"
+        except MeasurementError as error:
+            note = " ".join(str(error).split())
         except Exception as error:  # of the profiler, or of the code under test in a run that it need not make
             note = in_a_line(error)
         if note:

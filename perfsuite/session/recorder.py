@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from perfsuite.gate.budget import BudgetExceeded
 from perfsuite.gate.verdict import NO_EVIDENCE, TOLERANCES, Evidence, Gate, judge_budget, strictly
 from perfsuite.measure.compiles import callsite
+from perfsuite.measure.errors import MeasurementError
 from perfsuite.measure.first_call.passes import CompilerPasses
 from perfsuite.measure.metric import Metric, title
 from perfsuite.measure.words import printable
@@ -69,6 +70,7 @@ class Recorder:
         """Why an instrument could not tell a metric that it tells elsewhere, by id and target."""
         self._kept: list[Callable[[], object]] = []
         self._taken = Taken()
+        self._judged = False
         self.metrics: dict[str, Metric] = {}
         """By title: the same name may stand for the present device and for a target."""
         self.gates: list[Gate] = []
@@ -91,8 +93,13 @@ class Recorder:
         """Record a metric. `tolerance` is the test's own where it is None, `evidence` is for the baseline's gate.
 
         With `once`, for a name that the test chose, raises `ValueError` where the test has a metric of that name.
-        Raises it for an id that another metric has, too.
+        Raises it for an id that another metric has, too; and `MeasurementError` after the test's body.
         """
+        if self._judged:
+            raise MeasurementError(
+                f"{self._test}: {metric.title} is recorded after the body of the test, when it is neither gated nor "
+                "saved: use perf in the body of the test that it was given to, not when a fixture ends"
+            )
         same_id = self._ids.setdefault((metric.id, metric.target), metric.title) != metric.title
         if same_id or (once and metric.title in self.metrics):
             name = metric.id if same_id else metric.title
@@ -209,6 +216,7 @@ class Recorder:
 
         Returns these gates, after those of budgets that --perf-strict fails.
         """
+        self._judged = True
         undecided = [gate for gate in self.gates if gate.strict]
         gates = [
             self._strictly(

@@ -52,3 +52,41 @@ def test_a_test_of_hypothesis_is_refused_with_a_hint(pytester):
     result = pytester.runpytest_inprocess("--perf")
     result.assert_outcomes(errors=1)
     result.stdout.fnmatch_lines(["perf measures a test's body once, and Hypothesis runs it many times:*"])
+
+
+def test_what_nothing_would_judge_is_an_error(pytester):
+    """When a fixture ends, and in another test, the baselines have been compared already."""
+    pytester.makepyfile(
+        """
+        import pytest
+
+        KEPT = []
+
+        @pytest.fixture
+        def measured(perf):
+            yield
+            perf.record("late", 1, unit="things", kind="count")
+
+        @pytest.fixture
+        def before(perf):
+            perf.record("early", 1, unit="things", kind="count")
+
+        def test_fixture(measured): pass
+
+        def test_before(before): pass
+
+        def test_given(perf): KEPT.append(perf)
+
+        def test_another(perf):
+            KEPT[0].record("stray", 1, unit="things", kind="count")
+        """
+    )
+    result = pytester.runpytest_inprocess("--perf")
+    result.assert_outcomes(passed=3, failed=1, errors=1)
+    result.stdout.fnmatch_lines(
+        [
+            "*MeasurementError: *test_fixture: late is recorded after the body of the test, when it is neither gated*",
+            "*MeasurementError: *test_given: stray is recorded after the body of the test*",
+        ]
+    )
+    result.stdout.no_fnmatch_line("*early is recorded after*")

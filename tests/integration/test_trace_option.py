@@ -111,7 +111,7 @@ def test_a_test_with_a_trace_of_its_own_is_left_alone(project, perf_test, body):
     perf_test("with jax.profiler.trace('own'):", f"    {body}")
     result = project.runpytest_inprocess("--perf", "--perf-trace=traces")
     result.assert_outcomes(passed=1)
-    result.stdout.fnmatch_lines(["  *: no metrics (MeasurementError: * a trace is being recorded already*"])
+    result.stdout.fnmatch_lines(["  *: no metrics (* a trace is being recorded already*"])
     assert read_trace(project.path / "own").operations
 
 
