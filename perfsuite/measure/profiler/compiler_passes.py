@@ -17,15 +17,15 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+from perfsuite.measure.errors import MeasurementError
 from perfsuite.measure.first_call.passes import LONGEST, CompilerPass, CompilerPasses
 from perfsuite.measure.profiler.trace_events import COMPILE, HOST, Event, planes_of
-from perfsuite.measure.profiler.trace_recording import TraceRunsError, record
+from perfsuite.measure.profiler.trace_recording import record
 from perfsuite.measure.profiler.trace_times import Span, length, merged, own_spans, without
 from perfsuite.measure.words import in_a_line
 
 NO_COMPILE = "the compiler did not run: the program came from a cache"
 NO_EVENTS = "the compiler leaves no passes in a profiler trace here"
-TRACE_RUNS = "a profiler trace is being recorded already, and JAX records one at a time"
 
 _WRAPPERS = frozenset({COMPILE, "PjRtCApiCompiler::Compile"})
 """These last as long as the compile, and do nothing of it themselves."""
@@ -56,7 +56,7 @@ class CompilerWatch:
     def block(self) -> Iterator[None]:
         with tempfile.TemporaryDirectory(prefix="perfsuite-passes-") as folder:
             recording, block = None, contextlib.ExitStack()
-            with self._noting():
+            with self._noting(folder):
                 recording = block.enter_context(record(folder, perfetto=False))
             try:
                 yield
@@ -65,18 +65,18 @@ class CompilerWatch:
                     block.close()
                 raise
             if recording is not None:
-                with self._noting():
+                with self._noting(folder):
                     block.close()
                     assert recording.path is not None
                     self.passes = read_passes(recording.path, self.passes.call)
 
     @contextlib.contextmanager
-    def _noting(self) -> Iterator[None]:
+    def _noting(self, folder: str) -> Iterator[None]:
         """What goes wrong inside becomes the note."""
         try:
             yield
-        except TraceRunsError:
-            self._note(TRACE_RUNS)
+        except MeasurementError as error:
+            self._note(str(error).removeprefix(f"{folder}: "))
         except Exception as error:  # of the profiler
             self._note(in_a_line(error))
 

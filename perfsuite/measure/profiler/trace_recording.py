@@ -36,10 +36,6 @@ SECONDS = 1.0
 _numbers = itertools.count()
 
 
-class TraceRunsError(MeasurementError):
-    """A trace is being recorded already."""
-
-
 @dataclasses.dataclass
 class Recording:
     """Where a trace is: its XPlane file, once the block has ended."""
@@ -53,8 +49,8 @@ def record(directory: str | os.PathLike, *, perfetto: bool = True) -> Iterator[R
 
     Waits, before and after, for every live array of the default backend, so that work in flight is in the trace of the
     block that started it. It cannot wait for a result that is dropped: wait for that in the block. Also records a block
-    that fails, without waiting. Raises `TraceRunsError`, a `MeasurementError`, if a trace is being recorded already,
-    here or by JAX itself, and `MeasurementError` if `directory` cannot be written.
+    that fails, without waiting. Raises `MeasurementError` if a trace is being recorded already, here or by JAX
+    itself, and if `directory` cannot be written; the message begins with `directory`.
     """
     # JAX names a folder after the second, so that two short blocks would write the same file.
     session = f"{time.strftime('%Y_%m_%d_%H_%M_%S')}_{os.getpid()}_{next(_numbers)}"
@@ -146,7 +142,7 @@ def _start(directory: Path, session: str, perfetto: bool) -> None:
     except RuntimeError as error:
         if "already" not in str(error):
             raise
-        raise TraceRunsError(
+        raise MeasurementError(
             f"{directory}: a trace is being recorded already, and JAX records one at a time. "
             "End that record(...) or jax.profiler.trace(...) first"
         ) from None

@@ -14,7 +14,6 @@ from perfsuite.measure.profiler import compiler_passes
 from perfsuite.measure.profiler.compiler_passes import (
     NO_COMPILE,
     NO_EVENTS,
-    TRACE_RUNS,
     CompilerWatch,
     read_passes,
 )
@@ -174,7 +173,9 @@ def test_a_block_that_compiles_nothing_has_no_passes():
 
 def test_a_trace_that_is_recorded_already_goes_on(tmp_path):
     with jax.profiler.trace(tmp_path):
-        assert watched(compile_something).note == TRACE_RUNS
+        assert watched(compile_something).note.startswith(
+            "a trace is being recorded already, and JAX records one at a time"
+        )
         with jax.profiler.TraceAnnotation("still here"):
             pass
     (file,) = tmp_path.rglob("*.xplane.pb")
