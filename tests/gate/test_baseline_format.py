@@ -103,10 +103,16 @@ def test_what_was_rendered_is_parsed():
 
 
 def test_every_optional_field_round_trips():
-    entry = Entry(40, "calls", "count", "measured", HERE, Interval(39, 41), 5, "higher", detail={"b 'é'\n": 1, "a": 39})
+    entry = Entry(40, "calls", "count", "measured", HERE, Interval(39, 41), 5, "higher", detail={"b 'é'": 1, "a": 39})
     entry = dataclasses.replace(entry, fingerprint={"python": "0a1b2c", "around": "3d4e5f"})
-    baselines = Baselines("cpu", {"t[\u2028-x::y]\n": {"n\ud800": entry}})
+    baselines = Baselines("cpu", {"t[é-x::y]": {"n": entry}})
     assert parse(encode(baselines).decode()) == baselines
+
+
+def test_control_characters_of_names_are_written_as_question_marks():
+    entry = Entry(40, "calls", "count", "measured", HERE, detail={"b\n": 1})
+    written = parse(encode(Baselines("cpu", {"t[\u2028-x]\n": {"n\ud800": entry}})).decode())
+    assert written == Baselines("cpu", {"t[?-x]?": {"n?": dataclasses.replace(entry, detail={"b?": 1})}})
 
 
 @pytest.mark.parametrize("layout", [{"indent": 4}, {"separators": (",", ":")}])
