@@ -26,7 +26,6 @@ from typing import Any
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
-from perfsuite.measure.compat.file_lock import LockedTooLong, file_locked
 from perfsuite.measure.io import write_atomically
 
 LOCK_SECONDS = 30.0
@@ -82,12 +81,12 @@ def locked(folder: Path | None) -> contextlib.AbstractContextManager[object]:
     """Keep another process out of the folder where environments are kept. Raises `EnvironmentFailed`."""
     if folder is None:
         return contextlib.nullcontext()
-    held = contextlib.ExitStack()
+    import filelock  # only --keep needs it
+
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        held.enter_context(file_locked(folder / ".perfsuite.lock", LOCK_SECONDS))
-        return held
-    except LockedTooLong:
+        return filelock.FileLock(folder / ".perfsuite.lock", timeout=LOCK_SECONDS).acquire()
+    except filelock.Timeout:
         why = f"another process has used it for {LOCK_SECONDS:g} s: wait for it"
         raise EnvironmentFailed(f"--keep {folder}: {why}") from None
     except OSError as error:

@@ -14,10 +14,9 @@ from pathlib import Path
 
 from perfsuite.gate.baseline import Baselines, Entry, Provenance, Revision
 from perfsuite.gate.baseline_format import LocatedError, encode, parse
-from perfsuite.gate.folder_lock import locked
+from perfsuite.gate.folder_lock import LockedTooLong, locked
 from perfsuite.gate.merging import Change, Direction, merge
 from perfsuite.measure import progress
-from perfsuite.measure.compat.file_lock import LockedTooLong
 from perfsuite.measure.io import TEMPORARY, temporary_prefix, write_atomically
 
 LOCK_SECONDS = 30.0

@@ -67,10 +67,11 @@ def _trunk(paths: Sequence[str]) -> str:
     return "".join(level[0] for level in shared) or "the arguments"
 
 
-def table(rows: Sequence[Sequence[str]]) -> str:
-    """The rows in aligned columns, two blanks apart, without rules. Texts stay as they are; a short row ends early."""
-    widths = [max(map(len, column)) for column in itertools.zip_longest(*rows, fillvalue="")]
-    return "\n".join("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows)
+def table(rows: Sequence[Sequence[str]], headers: Sequence[str] = ()) -> str:
+    """The rows in aligned columns, without rules. Texts stay as they are."""
+    import tabulate  # only sessions that print a table need it
+
+    return tabulate.tabulate(rows, headers, tablefmt="plain", disable_numparse=True, preserve_whitespace=True)
 
 
 def percent(share: float, digits: int = 3) -> str:

@@ -34,7 +34,7 @@ def in_it(made, code):
 
 def test_an_environment_has_what_is_named_and_sees_the_present_packages(tmp_path, monkeypatch):
     made = make(["steplib==2.0"], tmp_path, linked=True)
-    seen = in_it(made, "import steplib, perfsuite, packaging; print(steplib.version, perfsuite.__file__)").split()
+    seen = in_it(made, "import steplib, perfsuite, tabulate; print(steplib.version, perfsuite.__file__)").split()
     assert seen == ["2.0", environments.__file__.replace("against/environments.py", "__init__.py")]
     assert made.packages["steplib"] == "2.0"
     assert made.contradictions == ()

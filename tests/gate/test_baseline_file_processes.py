@@ -17,7 +17,6 @@ from perfsuite.gate.baseline import Entry
 from perfsuite.gate.baseline_file import BaselineError, load, save
 from perfsuite.gate.environment import Environment
 from perfsuite.gate.folder_lock import locked
-from perfsuite.measure.compat.file_lock import LockedTooLong
 
 HERE = Environment("cpu", 1, "Xeon", "3.11.7", "0.10.2", "0.10.2", equinox="0.13.8")
 COUNT = Entry(3, "compiles", "count", "measured", HERE)
@@ -152,7 +151,7 @@ def test_the_file_that_stands_for_a_folder_is_one_lock_by_whatever_name_the_fold
     link = tmp_path / "link"
     link.symlink_to(path.parent)
     one, again = (folder_lock._file_locked(folder, 0) for folder in (path.parent, link))
-    with one, pytest.raises(LockedTooLong), again:
+    with one, pytest.raises(folder_lock.LockedTooLong), again:
         pytest.fail("held twice")
     assert files_of(path) == ["cpu.json", "link"]
 
@@ -172,7 +171,7 @@ def test_two_users_of_a_folder_meet_the_same_lock():
         with locked(folder, 0):
             os.seteuid(65534)
             try:
-                with pytest.raises(LockedTooLong), locked(folder, 0):
+                with pytest.raises(folder_lock.LockedTooLong), locked(folder, 0):
                     pytest.fail("held twice")
             finally:
                 os.seteuid(0)

@@ -7,7 +7,7 @@ import pytest
 from perfsuite import plugin
 from perfsuite.processes.launch import Launch
 
-HEAVY = ("jax", "numpy", "scipy", "equinox")
+HEAVY = ("jax", "numpy", "scipy", "equinox", "filelock", "tabulate")
 
 
 def test_a_session_without_perf_imports_no_heavy_package(pytester, monkeypatch):

@@ -57,7 +57,7 @@ def test_ordinary(): pass
 
 
 def report_in(folder) -> Report:
-    """The report as it was written, with its three files and nothing beside them."""
+    """The report as it was written, with its four files and nothing beside them."""
     assert set(os.listdir(folder)) == NAMES
     return Report.from_dict(json.loads((folder / JSON).read_text()))
 
