@@ -10,7 +10,7 @@ import re
 import pytest
 from support.libtpu_needed import needs_libtpu
 
-pytestmark = needs_libtpu
+pytestmark = [needs_libtpu, pytest.mark.usefixtures("quick_to_compile")]
 
 MODEL = """
 import jax

@@ -4,12 +4,15 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from perfsuite.measure.compiles import compiles
 from perfsuite.measure.compiles.warmup import warm
 from perfsuite.measure.covers.coverage import covers
+
+pytestmark = pytest.mark.usefixtures("quick_to_compile")
 
 COMMITTED = jax.devices()[0]
 ARRAYS = [

@@ -25,6 +25,8 @@ from perfsuite.workloads.extraction import (
 from perfsuite.workloads.qwen2 import Qwen2, Qwen2Config, initialize_cache
 from perfsuite.workloads.qwen2.weights import from_state_dict, weight_table
 
+pytestmark = pytest.mark.usefixtures("quick_to_compile")
+
 CONFIG = Qwen2Config.tiny(vocab_size=30, hidden_size=32, num_layers=2, intermediate_size=48, max_positions=16)
 MODEL = Qwen2(CONFIG)
 WEIGHTS = random_state_dict(CONFIG, weight_table(CONFIG))

@@ -3,11 +3,14 @@
 import hypothesis.extra.numpy as arrays
 import jax.numpy as jnp
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from perfsuite import call
 from perfsuite.workloads.training.framework_tax import FLOOR, VARIANTS, WIDTH
+
+pytestmark = pytest.mark.usefixtures("quick_to_compile")
 
 NUMBERS = st.floats(-2, 2, width=32)
 LAYERS = 2

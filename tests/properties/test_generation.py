@@ -3,12 +3,15 @@
 import dataclasses
 
 import numpy as np
+import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.gpt2_numpy import numpy_greedy, randomised
 
 from perfsuite.workloads.gpt2 import GPT2Config
 from perfsuite.workloads.gpt2.generation import generate, generate_stepwise, generate_uncached
+
+pytestmark = pytest.mark.usefixtures("quick_to_compile")
 
 TINY = GPT2Config.tiny(num_layers=1, max_positions=24)
 PARAMS = randomised(TINY)

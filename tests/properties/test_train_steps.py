@@ -20,6 +20,8 @@ from perfsuite.workloads.training.cached_jit import cached_filter_jit
 
 from .strategies import assert_same, copied, shares_arrays, trees
 
+pytestmark = pytest.mark.usefixtures("quick_to_compile")
+
 TX = optax.adamw(1e-2)
 BATCH = jnp.arange(1.0, 3.0)
 UPDATES = 3

@@ -195,6 +195,7 @@ def test_eager_attention_drops_attention_weights_and_fused_does_not(model, batch
         assert np.array_equal(attend(kind, dropout_key(1)), attend(kind, None)) is not differs
 
 
+@pytest.mark.usefixtures("well_compiled")
 def test_dropout_keeps_the_mean(model, batch):
     embed = jax.jit(jax.vmap(with_config(model, dropout=0.5).embeddings, in_axes=(None, None, 0)))
     dropped = embed(batch["input_ids"], None, jax.random.split(dropout_key(0), 4000))
@@ -218,6 +219,7 @@ def test_half_precision_activations_leave_parameters_gradients_and_loss_in_singl
     assert float(loss) == pytest.approx(float(single), rel=0.02)
 
 
+@pytest.mark.usefixtures("well_compiled")
 @pytest.mark.parametrize("attention", ["fused", "eager"])
 @pytest.mark.parametrize("dropout", [0.0, 0.3])
 def test_rematerialised_layers_give_the_same_gradients(model, batch, attention, dropout):

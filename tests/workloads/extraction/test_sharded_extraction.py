@@ -41,10 +41,7 @@ LAYERS = (1, 0)
 MESHES = [(8, 1), (4, 2), (2, 4), (1, 8)]
 BATCH, LENGTH = 8, 6
 
-pytestmark = [
-    pytest.mark.skipif(jax.device_count() < 8, reason="needs eight devices"),
-    pytest.mark.usefixtures("quick_to_compile"),
-]
+pytestmark = pytest.mark.skipif(jax.device_count() < 8, reason="needs eight devices")
 
 
 def mesh_of(data, model, axis_type=AxisType.Auto, names=("data", "model")):

@@ -8,8 +8,6 @@ from perfsuite.workloads.gpt2 import GPT2Config, init_params
 from perfsuite.workloads.gpt2.generation import generate, generate_stepwise, generate_uncached
 from perfsuite.workloads.gpt2.int8 import logit_error, quantize, size_bytes
 
-pytestmark = pytest.mark.usefixtures("quick_to_compile")
-
 TINY = GPT2Config.tiny()
 
 

@@ -28,10 +28,7 @@ STEPS = 3
 # rounding, of either sign; an epsilon above it keeps it from becoming a whole step.
 TX = optax.adamw(1e-2, eps=1e-4)
 
-pytestmark = [
-    pytest.mark.skipif(jax.device_count() < 8, reason="needs eight devices"),
-    pytest.mark.usefixtures("quick_to_compile"),
-]
+pytestmark = pytest.mark.skipif(jax.device_count() < 8, reason="needs eight devices")
 
 
 def mesh_of(data, model, axis_type=AxisType.Auto):

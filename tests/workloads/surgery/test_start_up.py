@@ -38,10 +38,7 @@ MLP_PLAN = {"layers.0": column_parallel, "layers.1": row_parallel}
 ADAMW = optax.adamw(1e-2, eps=1e-4)
 KEY = jax.random.key(3)
 
-pytestmark = [
-    pytest.mark.skipif(jax.device_count() < 8, reason="needs eight devices"),
-    pytest.mark.usefixtures("quick_to_compile"),
-]
+pytestmark = pytest.mark.skipif(jax.device_count() < 8, reason="needs eight devices")
 
 
 def mesh_of(data, model, axis_type=AxisType.Auto):

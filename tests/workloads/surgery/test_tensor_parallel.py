@@ -24,8 +24,6 @@ from perfsuite.workloads.surgery import (
 from perfsuite.workloads.surgery.module_paths import iter_module
 from perfsuite.workloads.surgery.sharding import module_shardings
 
-pytestmark = pytest.mark.usefixtures("quick_to_compile")
-
 KEY = jax.random.key(0)
 ROWS, COLUMNS, EVERYWHERE = PartitionSpec("model"), PartitionSpec(None, "model"), PartitionSpec()
 
