@@ -69,8 +69,9 @@ def test_only_the_job_that_publishes_can_ask_pypi_and_it_runs_no_code_of_ours():
     assert not [step for step in each["publish"]["steps"] if "run" in step]
 
 
-def test_perfsuite_needs_nothing_beside_what_jax_and_pytest_bring():
-    assert {Requirement(each).name for each in PROJECT["dependencies"]} == {"jax", "pytest", "packaging"}
+def test_perfsuite_needs_two_small_packages_beside_what_jax_and_pytest_bring():
+    brought = {"jax", "pytest", "packaging"}
+    assert {Requirement(each).name for each in PROJECT["dependencies"]} == {*brought, "filelock", "tabulate"}
 
 
 def test_pytest_benchmark_comes_with_its_extra():
