@@ -206,7 +206,7 @@ def test_metrics_of_any_name_and_size_are_saved_loaded_gated_and_shown(metrics, 
         unlimited = gate.limit is not None and math.isinf(gate.limit)  # twice the largest number
         assert gate.verdict in (("pass", "fail", "improved") if exact or unlimited else ("inconclusive",))
     assert all((gate.verdict == "fail") <= (gate.metric.name in text.reason(gate)) for gate in gates)
-    record = SimpleNamespace(gates=gates, passed=True, compiled=0, cached=0, unestimated=())
+    record = SimpleNamespace(gates=gates, passed=True, compiled=0, cached=0, unestimated=(), passes=())
     few, table = (summary(session_of(record), [result], verbosity) for verbosity in (0, 1))
     assert few[0].startswith(f"{plural(len(gates), 'metric')} of {plural(len(metrics), 'test')}: ")
     assert len(few) <= 10

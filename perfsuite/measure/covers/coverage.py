@@ -223,7 +223,8 @@ def _changes_from(warmed: Warmed, call: JittedCall) -> tuple[SignatureChange, ..
 def _essential(signature: Signature, statics: Statics | None) -> Signature:
     """The signature, equal to another where one program serves both.
 
-    A program takes the values of numbers that are not static as it takes arrays. `filter_jit` takes 1 and 1.0 for one.
+    A program takes the values of numbers that are not static as it takes arrays. `filter_jit` takes 1 and 1.0 for one,
+    and NumPy's numbers for arrays.
     """
     if statics is None:
         return signature
@@ -240,9 +241,11 @@ def _without_value(leaf: Leaf) -> Leaf:
 
 
 def _without_type(leaf: Leaf) -> Leaf:
+    if leaf.kind == "array":
+        return dataclasses.replace(leaf, value=None)  # of a NumPy number
     if leaf.kind != "scalar" or leaf.value is None:
         return leaf
-    return dataclasses.replace(leaf, dtype="", value=dataclasses.replace(leaf.value, type=""))
+    return dataclasses.replace(leaf, dtype="", weak_type=False, value=dataclasses.replace(leaf.value, type=""))
 
 
 def _with_leaves(item: Item, change: Callable[[Leaf], Leaf]) -> Item:

@@ -128,6 +128,9 @@ def test_filter_jit_takes_equal_numbers_for_one_and_a_static_argument_of_jit_doe
         return [each.first for each in missing], compiled
 
     assert found(eqx.filter_jit(scaled)) == ([3], [3])
+    rates = (np.float32(2), jnp.float32(2), np.float32(3))
+    (numpys,) = covers(warm(eqx.filter_jit(scaled), over=[(PARAMS, 1)]), [(PARAMS, rate) for rate in rates]).uncovered
+    assert (numpys.first, numpys.inputs) == (0, 3)
     assert found(jax.jit(scaled, static_argnums=1)) == ([1, 2, 3, 4], [1, 2, 3, 4])
 
 
