@@ -25,9 +25,15 @@ def span(value: float, interval: Interval | None) -> str:
     return f"{number(value)} [{number(interval.low)}, {number(interval.high)}]"
 
 
-def printable(text: str, instead: str = "?") -> str:
-    """The text without what would control a terminal, or begin a line of its own: `instead` is in its place."""
-    return text if text.isprintable() else "".join(each if each.isprintable() else instead for each in text)
+def printable(text: str, instead: str = "") -> str:
+    r"""The text without what would control a terminal, or begin a line of its own.
+
+    `instead` takes the place of each such character; the way Python writes it (`\x1b`) where nothing is given, so that
+    two names do not become one.
+    """
+    if text.isprintable():
+        return text
+    return "".join(each if each.isprintable() else instead or each.encode("unicode_escape").decode() for each in text)
 
 
 def plural(count: int, what: str, several: str = "") -> str:

@@ -180,6 +180,7 @@ def session_of(*records):
 )
 @example({"a.py::t": {"f": 1.7e308}}, "time", 1.0)  # twice that is more than a float can hold
 @example({"a.py::t": {"f" * 40: 1.0, "g": 0.0}}, "size", -1e30)  # a change of 33 digits in per cent
+@example({"t\x1b": {"f": 0.0}, "t\x07": {"f": 1.0}}, "size", 0.0)  # two names stay two
 @settings(max_examples=80)
 def test_metrics_of_any_name_and_size_are_saved_loaded_gated_and_shown(metrics, kind, now):
     entries = {
