@@ -3,6 +3,7 @@
 import dataclasses
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 from perfsuite.measure.hlo.cost_model import CostModel
 from perfsuite.measure.hlo.hlo_module import Instruction, Module
@@ -28,6 +29,15 @@ from perfsuite.measure.program.program import NAME, DonatedArgument, Fusion, Ker
 
 _COSTS = {"flops": "flops", "bytes accessed": "bytes", "transcendentals": "transcendentals"}
 """XLA's names of costs, and those of the fields of `Cost`."""
+
+_MEMORY = {
+    "argument_size_in_bytes": "argument_bytes",
+    "output_size_in_bytes": "output_bytes",
+    "temp_size_in_bytes": "temp_bytes",
+    "alias_size_in_bytes": "alias_bytes",
+    "generated_code_size_in_bytes": "code_bytes",
+}
+"""XLA's names of memory statistics, and those of the fields of `Program`."""
 
 _CONTROL = frozenset(("while", "conditional", "call", "async-start"))
 """Instructions that run the computations that they call, instruction by instruction."""
@@ -75,24 +85,19 @@ def read_program(
     # All instructions, and those that run by themselves: in the entry, in loops and in branches, not inside fusions.
     everything = list(placed_in(module, runs, _called))
     kernels = list(placed_in(module, runs, lambda op: op.calls if op.opcode in _CONTROL else ()))
-    named = list(collectives_in(everything if unsplit is None else _all_of(unsplit)))
-    across = across_slices(sends_between_slices(everything), dict(named))
     of_the_user = [placed for placed in everything if placed.op.custom_call_target in _KERNELS]
     unestimated = (
         *(_kernel(placed) for placed in of_the_user if placed.op.cost_estimate is None),
         *(_operation(placed, name) for placed in everything if (name := _unknown_library_call(placed))),
     )
     costs = dict.fromkeys(_COSTS) if unestimated else _costs(cost, once, model)
+    needed: dict[str, Any] = {field: memory[statistic] for statistic, field in _MEMORY.items()}
     return Program(
         **{field.name: getattr(origin, field.name) for field in dataclasses.fields(origin)},
         flops=costs["flops"],
         bytes_accessed=costs["bytes accessed"],
         transcendentals=costs["transcendentals"],
-        argument_bytes=memory["argument_size_in_bytes"],
-        output_bytes=memory["output_size_in_bytes"],
-        temp_bytes=memory["temp_size_in_bytes"],
-        alias_bytes=memory["alias_size_in_bytes"],
-        code_bytes=memory["generated_code_size_in_bytes"],
+        **needed,
         donations_asked=len(donations),
         lost_donations=tuple(_lost(donations, module)),
         fusions=tuple(_fusion(module, placed) for placed in kernels if placed.op.opcode == "fusion"),
@@ -100,26 +105,14 @@ def read_program(
             _sliced(model, runs, placed, _operation(placed, what)) for placed in kernels if (what := _work(placed.op))
         ),
         products=tuple(_product(placed) for placed in everything if _is_product(placed.op)),
-        collectives=tuple(each for name, each in named if name not in across),
-        resharding=tuple(
-            each
-            for _, each in named
-            if each.what in _RESHARDS
-            and _ASKED_FOR.isdisjoint(NAME.findall(each.op_name))
-            and not ends_sum(each, across.values())
-        ),
-        cross_slice_collectives=tuple(across.values()),
+        **_collectives(everything, everything if unsplit is None else _all_of(unsplit)),
         custom_calls=_operations(everything, _custom_call),
         kernels=tuple(_kernel(placed) for placed in of_the_user),
         copies=_operations(kernels, lambda op: "copy" if _only_copies(module, op) else None),
         transposes=_operations(everything, lambda op: "transpose" if op.opcode == "transpose" else None),
         host_transfers=_operations(everything, _host_transfer),
         estimated_cycles=sum((placed.op.estimated_cycles or 0) * placed.runs for placed in kernels),
-        at_least=tuple(
-            _operation(placed, "while")
-            for placed in everything
-            if counts.get((placed.within, placed.op.name), 0) is None
-        ),
+        at_least=tuple(_operation(placed, "while") for placed in everything if _unknown_trips(placed, counts)),
         at_most=tuple(
             _operation(placed, placed.op.opcode)
             for placed in everything
@@ -127,6 +120,23 @@ def read_program(
         ),
         unestimated=unestimated,
     )
+
+
+def _collectives(placed: Sequence[Placed], unsplit: Iterable[Placed]) -> dict[str, Any]:
+    """The fields of `Program` that are collectives."""
+    named = list(collectives_in(unsplit))
+    across = across_slices(sends_between_slices(placed), dict(named))
+    within = [each for name, each in named if name not in across]
+    moved = [each for _, each in named if each.what in _RESHARDS and not ends_sum(each, across.values())]
+    return {
+        "collectives": tuple(within),
+        "resharding": tuple(each for each in moved if _ASKED_FOR.isdisjoint(NAME.findall(each.op_name))),
+        "cross_slice_collectives": tuple(across.values()),
+    }
+
+
+def _unknown_trips(placed: Placed, counts: Mapping[tuple[str, str], int | None]) -> bool:
+    return counts.get((placed.within, placed.op.name), 0) is None
 
 
 def _costs(cost: Mapping[str, float], once: CostModel, model: CostModel) -> dict[str, float | None]:
