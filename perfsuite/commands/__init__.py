@@ -16,6 +16,8 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
+from perfsuite.gate.baseline_file import BaselineError
+from perfsuite.gate.baseline_folder import folder_here
 from perfsuite.history import HistoryError
 
 if TYPE_CHECKING:  # see `of_pytest`
@@ -57,7 +59,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def project_baselines() -> Path:
     """The folder of this project's baselines, as pytest would find it from here: by its option, ini file and rootdir.
 
-    Raises `CommandError` where pytest refuses its configuration.
+    It is that for the jax that is installed (`gate.baseline_folder`). Raises `CommandError` where pytest refuses its
+    configuration, or the folder is not in order.
     """
 
     def folder(config: "pytest.Config") -> Path:
@@ -65,8 +68,8 @@ def project_baselines() -> Path:
         return Path(given) if given else config.rootpath / config.getini("perf_baselines")
 
     try:
-        return Path(os.path.relpath(of_pytest(folder)))
-    except CommandError as error:
+        return Path(os.path.relpath(folder_here(of_pytest(folder))))
+    except (BaselineError, CommandError) as error:
         raise CommandError(f"name the file: {error}") from None
 
 

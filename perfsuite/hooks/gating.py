@@ -1,6 +1,7 @@
 """The hooks of a session with --perf: judge, collect, save, report. `perfsuite.plugin` loads this only then."""
 
 import contextlib
+import dataclasses
 import functools
 import textwrap
 import time
@@ -12,6 +13,7 @@ import pytest
 
 from perfsuite.fixture import Perf
 from perfsuite.gate.baseline_file import BaselineError, SaveResult
+from perfsuite.gate.baseline_folder import folder_here
 from perfsuite.gate.verdict import Gate
 from perfsuite.hooks import distributed as distributed_hooks
 from perfsuite.hooks import github, junit, progress, unittests
@@ -88,6 +90,7 @@ def start(config: pytest.Config, options: Options) -> None:
 def _session(config: pytest.Config, options: Options, group: Group | None, *, timing_refused: str) -> PerfSession:
     task = config.stash.get(TASK, None)
     try:
+        options = dataclasses.replace(options, baselines=folder_here(options.baselines))
         with compilers_silenced():  # it starts JAX's backend
             return PerfSession(
                 options,

@@ -23,18 +23,20 @@ _IRREGULAR = {"misses": "miss", "copies": "copy"}
 
 
 def reason(gate: Gate) -> str:
-    """Why the verdict is no plain pass; empty where there is nothing to say. Further lines say what to do."""
+    """Why the verdict is no plain pass; empty where there is nothing to say. Further lines say what to do.
+
+    Versions that changed since the baseline come first: an upgrade is the first thing to know of a metric that moved.
+    """
     said = [_finding(gate), moved(gate)]
     if gate.grown:
         said.append(growth(gate.grown, gate.metric.unit))
     if said[0] and not gate.note:
         said.extend(bounds(gate.metric.at_least, gate.metric.at_most))
-    if gate.versions:
-        said.append(f"since the baseline: {', '.join(gate.versions)}")
     said.append(_rerun(gate))
     if gate.strict == "inconclusive":
         said.append("fails because it is undecided (--perf-strict=inconclusive)")
-    lines = ["; ".join(filter(None, said)), *(f"  {text}" for text in _advice(gate))]
+    found = ": ".join(filter(None, (", ".join(gate.versions), "; ".join(filter(None, said)))))
+    lines = [found, *(f"  {text}" for text in _advice(gate))]
     if settles := to_settle(gate):
         lines.append(f"to settle it: {settles}")
     return "\n".join(filter(None, lines))

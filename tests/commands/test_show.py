@@ -48,6 +48,15 @@ def refused(capsys, *arguments):
     return captured.err
 
 
+def test_the_files_of_a_project_are_those_for_the_installed_jax(file, capsys):
+    of_this_jax = file.parent / "jax-0.10" / "cpu.json"
+    of_this_jax.parent.mkdir()
+    of_this_jax.write_bytes(encode(Baselines("cpu", {TEST: METRICS[TEST]})))
+    assert show(capsys)[0] == "baselines/jax-0.10/cpu.json: cpu, 2 metrics of 1 test"
+    (file.parent / "jax-newest").mkdir()
+    assert "jax-newest: the name of a folder" in refused(capsys)
+
+
 def test_a_file_is_shown_test_by_test_under_where_it_was_made(file, capsys):
     assert show(capsys, "baselines/cpu.json") == [
         "baselines/cpu.json: cpu, 4 metrics of 3 tests",

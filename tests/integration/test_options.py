@@ -55,6 +55,26 @@ def test_save_writes_the_folder_named_in_the_ini(project, counted):
     assert (project.path / "kept/here/cpu.json").exists()
 
 
+def test_baselines_of_a_version_of_jax_are_in_a_folder_of_their_own(project, counted):
+    project.runpytest_inprocess("--perf-save").assert_outcomes(passed=1)
+    for name in ("jax-0.10", "jax-999"):
+        (project.path / "baselines" / name).mkdir()
+    before = project.runpytest_inprocess("--perf", "--perf-strict")
+    before.assert_outcomes(failed=1)
+    before.stdout.fnmatch_lines(["*baselines/jax-0.10/cpu.json (no metrics yet*"])
+    project.runpytest_inprocess("--perf-save").assert_outcomes(passed=1)
+    project.runpytest_inprocess("--perf", "--perf-strict").assert_outcomes(passed=1)
+    written = sorted(path.relative_to(project.path).as_posix() for path in project.path.glob("baselines/**/*.json"))
+    assert written == ["baselines/cpu.json", "baselines/jax-0.10/cpu.json"]
+
+
+def test_a_folder_of_baselines_of_no_version_of_jax_ends_the_session(project, counted):
+    (project.path / "baselines" / "jax-newest").mkdir(parents=True)
+    result = project.runpytest_inprocess("--perf")
+    assert result.ret == pytest.ExitCode.USAGE_ERROR
+    result.stderr.fnmatch_lines(["*jax-newest: the name of a folder*such as jax-0.12: rename it*"])
+
+
 def test_strict_fails_a_metric_without_a_baseline_and_passes_it_once_saved(project, counted):
     result = project.runpytest_inprocess("--perf", "--perf-strict")
     result.assert_outcomes(failed=1)
