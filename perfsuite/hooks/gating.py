@@ -15,8 +15,8 @@ from perfsuite.fixture import Perf
 from perfsuite.gate.baseline_file import BaselineError, SaveResult
 from perfsuite.gate.baseline_folder import folder_here
 from perfsuite.gate.verdict import Gate
+from perfsuite.hooks import collecting, github, junit, progress, unittests, workers
 from perfsuite.hooks import distributed as distributed_hooks
-from perfsuite.hooks import github, junit, progress, unittests
 from perfsuite.hooks.calibration import CalibrationHooks
 from perfsuite.measure import peers
 from perfsuite.measure.compat.compiler_stderr import compilers_silenced
@@ -41,15 +41,13 @@ from perfsuite.session.blame import blamed
 from perfsuite.session.calibrating import Calibrating
 from perfsuite.session.mode import Mode
 from perfsuite.session.modes import Gating
-from perfsuite.session.outcomes import facts_of
+from perfsuite.session.outcomes import facts_of, test_id
 from perfsuite.session.records import TestRecord
 from perfsuite.session.saving import Saving
-from perfsuite.session.session import PerfSession, split_parameters
+from perfsuite.session.session import Deferred, PerfSession
 
 _SESSION = pytest.StashKey[PerfSession]()
 _PERF = pytest.StashKey[Perf]()
-
-_PARALLEL = "other processes share the machine under pytest-xdist, so a timing would be wrong; run it with `-n 0`"
 
 
 def start(config: pytest.Config, options: Options) -> None:
@@ -61,10 +59,9 @@ def start(config: pytest.Config, options: Options) -> None:
     group = join()
     if group is not None:
         options = distributed_hooks.begin(group, config, options)
-    # pytest-xdist gives its workers, and only them, a `workerinput`.
-    is_worker = hasattr(config, "workerinput")
+    is_worker = workers.is_worker(config)
     _check_options(options, reports=not is_worker)
-    session = _session(config, options, group, timing_refused=_PARALLEL if is_worker else "")
+    session = _session(config, options, group, in_worker=is_worker)
     if group is not None:
         distributed_hooks.check_alike(group, session)
     config.stash[_SESSION] = session
@@ -74,6 +71,8 @@ def start(config: pytest.Config, options: Options) -> None:
         is_worker = is_worker or (group is not None and not group.writes)
         hooks = ActiveHooks(session, config.rootpath, is_worker)
         config.pluginmanager.register(hooks, "perfsuite-active")
+        collecting.register(config, session)
+        workers.register(config, session)
         if not is_worker and TASK not in config.stash:
             github.register_actions(config, hooks.report)
     make_context()
@@ -87,14 +86,14 @@ def start(config: pytest.Config, options: Options) -> None:
     config.add_cleanup(cleanup.close)
 
 
-def _session(config: pytest.Config, options: Options, group: Group | None, *, timing_refused: str) -> PerfSession:
+def _session(config: pytest.Config, options: Options, group: Group | None, *, in_worker: bool) -> PerfSession:
     task = config.stash.get(TASK, None)
     try:
         options = dataclasses.replace(options, baselines=folder_here(options.baselines))
         with compilers_silenced():  # it starts JAX's backend
             return PerfSession(
                 options,
-                timing_refused=timing_refused,
+                in_worker=in_worker,
                 cache=_cache(config) if task is None else task.cache,
                 group=group,
                 mode=_mode(options, task),
@@ -168,7 +167,6 @@ class ActiveHooks:
         self.session = session
         self.rootpath = rootpath
         self.is_worker = is_worker
-        self.files: set[str] = set()
         self.gone: list[Gate] = []
         """Of recorded metrics whose tests are gone."""
         self.saved: list[SaveResult] = []
@@ -182,23 +180,6 @@ class ActiveHooks:
 
     def pytest_report_header(self) -> list[str]:
         return session_header(self.session, self.rootpath)
-
-    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
-        if report.passed:  # a file that is skipped as a whole has no tests, and none is gone
-            self.files.add(report.nodeid)
-
-    @pytest.hookimpl(tryfirst=True)  # before -k and -m take tests away
-    def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
-        # --last-failed leaves tests out of their file while collecting, so they would look as if they were deleted.
-        whole = not config.getoption("lf", False) and not any("::" in argument for argument in config.args)
-        if whole:
-            self.session.files = self.files
-            self.session.collected = {item.nodeid for item in items}
-            self.session.of_targets = {
-                split_parameters(item.nodeid)[0]
-                for item in items
-                if isinstance(item, pytest.Function) and "perf_target" in item.fixturenames
-            }
 
     @pytest.hookimpl(wrapper=True)
     def pytest_pyfunc_call(self, pyfuncitem: pytest.Function):
@@ -216,8 +197,10 @@ class ActiveHooks:
         """Judge every metric against its baseline when the test's body has ended, so that a regression fails it."""
         try:
             yield
+        except Deferred:
+            raise
         except (pytest.skip.Exception, unittest.SkipTest):
-            # An instrument that refuses (timing under pytest-xdist) must not hide what was measured before it.
+            # An instrument that refuses must not hide what was measured before it.
             self._judge(item, ended=False)
             raise
         self._judge(item, ended=True)
@@ -254,7 +237,7 @@ class ActiveHooks:
             report.perfsuite = plain(record)  # plain values: pytest-xdist sends them to the main process
         elif not report.passed and item.get_closest_marker("perf") is not None:
             line = blamed((), call, item.config.rootpath)
-            record = TestRecord(item.nodeid, False, (), (), blamed=line, **facts_of(report, call))
+            record = TestRecord(test_id(item), False, (), (), blamed=line, **facts_of(report, call))
             report.perfsuite_unmeasured = plain(record)
         return report
 

@@ -6,6 +6,7 @@ import pytest
 
 from perfsuite.gate.budget import Budget
 from perfsuite.instruments.tracing import Tracing
+from perfsuite.session.outcomes import test_id
 from perfsuite.session.recorder import Recorder
 from perfsuite.session.session import Need, PerfSession
 
@@ -37,8 +38,9 @@ class Instrument:
         self._session = session
         self._item = item
         self._seconds = seconds
-        self._recorder = Recorder(session, item.nodeid, tolerance)
-        self._tracing = Tracing(session, item.nodeid, self._recorder)
+        self._test = test_id(item)
+        self._recorder = Recorder(session, self._test, tolerance)
+        self._tracing = Tracing(session, self._test, self._recorder)
 
     @property
     def size(self) -> str:

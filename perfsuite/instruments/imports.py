@@ -40,7 +40,7 @@ class ImportsInstrument(Instrument):
         for metric in (modules, files, size, *told):
             self._recorder.add(metric)
         self._recorder.add(backends, evidence=Evidence(cause="\n  ".join(seen.started())))
-        self._recorder.apply([gate for package in without for gate in _without(self._item.nodeid, seen, package)])
+        self._recorder.apply([gate for package in without for gate in _without(self._test, seen, package)])
         checked: dict[str, tuple[Metric, Callable[[], list[str]]]] = {
             "imported_modules": (modules, seen.heaviest),
             "imported_bytes": (size, seen.heaviest),

@@ -70,7 +70,7 @@ class ProgramInstrument(Instrument):
         except TargetUnavailable as error:
             self._session.unavailable(str(error))
         except (CompileFailed, HostCallbackError) as error:
-            refused = _refusal(self._item.nodeid, label, target, error)
+            refused = _refusal(self._test, label, target, error)
         # Not inside the handler: that would print the source of perfsuite and of jax above the reason.
         self._recorder.apply([refused])
         raise BudgetExceeded(refused.note)  # also where nothing gates: there is no program
@@ -136,7 +136,7 @@ class ProgramInstrument(Instrument):
 
     @property
     def _test_key(self) -> str:
-        return self._session.test_key(self._item.nodeid)
+        return self._session.test_key(self._test)
 
 
 def _refusal(test: str, label: str, target: str | None, error: CompileFailed | HostCallbackError) -> Gate:

@@ -16,6 +16,12 @@ _SAYING_ALL = (pytest.fail.Exception, pytest.skip.Exception, BudgetExceeded)
 _MODULE = re.compile(r"\A(?:\w+\.)+(?=\w+(?::|\Z))")
 
 
+def test_id(item: pytest.Item) -> str:
+    """The id of a test, without the group that pytest-xdist's workers put behind it with `--dist=loadgroup`."""
+    own = item.nodeid if item.parent is None else f"{item.parent.nodeid}::{item.name}"
+    return own if item.nodeid.startswith(f"{own}@") else item.nodeid
+
+
 def outcome_of(report: pytest.TestReport) -> str:
     """passed, failed or skipped; error for a test that failed before its body, or after it."""
     if report.failed and report.when != "call":

@@ -20,6 +20,7 @@ from perfsuite.measure.words import number, percent
 from perfsuite.processes.rerun import ProcessFailed
 from perfsuite.session.mode import Pair, Sampled, Taken
 from perfsuite.session.modes import Gating
+from perfsuite.session.session import Deferred
 
 LEAST_PROCESSES, MOST_PROCESSES = 3, 5
 
@@ -40,8 +41,10 @@ class Saving(Gating):
     def taken_again(self, item: pytest.Item, sampled: Mapping[str, Sampled]) -> Taken:
         """Measure the test in fresh processes, until its metrics are narrow; those that are not are not saved."""
         session = self.session
-        if not sampled or session.options.processes == 1 or session.group is not None or session.timing_refused:
+        if not sampled or session.options.processes == 1 or session.group is not None:
             return Taken()
+        if session.in_worker:
+            raise Deferred("a ratio or a time, which --perf-save takes from several processes")
         seen = {title: [each.metric] for title, each in sampled.items()}
         # Half of the tolerance: that much the interval may add to the limit.
         allowed = {title: each.tolerance / 2 for title, each in sampled.items()}

@@ -45,12 +45,19 @@ Need = Literal["quiet", "alone", "processes"]
 _SIZE = " --perf-size="
 
 
+class Deferred(pytest.skip.Exception):  # type: ignore[name-defined]
+    """Ends a test in a worker of pytest-xdist, which the main process runs when the workers have ended."""
+
+    def __init__(self, why: str):
+        super().__init__(f"{why}: other processes share the machine under pytest-xdist; run it with `-n 0`")
+
+
 class PerfSession:
     """There is one a session, with --perf. It starts JAX's backend.
 
-    `timing_refused` says why nothing can be timed here, or is empty. Raises `BaselineError` when the baselines of the
-    present device or of the targets named in the options cannot be read, or cannot be written although they are to be
-    saved; `ValueError` for a target that is not known.
+    `in_worker` is for a worker of pytest-xdist, where nothing can be timed. Raises `BaselineError` when the baselines
+    of the present device or of the targets named in the options cannot be read, or cannot be written although they are
+    to be saved; `ValueError` for a target that is not known.
 
     `cache` is the folder where the facts of programs are kept, None keeps none. `group` are the processes that measure
     together, None where this one is alone; all of them have the baselines of process 0, and keep no facts. `mode` makes
@@ -61,7 +68,7 @@ class PerfSession:
         self,
         options: Options,
         *,
-        timing_refused: str,
+        in_worker: bool = False,
         cache: Path | None = None,
         group: Group | None = None,
         mode: Callable[["PerfSession"], Mode],
@@ -69,7 +76,7 @@ class PerfSession:
     ):
         self.options = options
         self.say = say
-        self.timing_refused = timing_refused
+        self.in_worker = in_worker
         self.group = group
         # What processes find in their caches differs, and with it what they would run.
         self.cache = cache if group is None else None
@@ -146,17 +153,15 @@ class PerfSession:
         pytest.skip(reason)
 
     def check(self, instrument: str, needs: Collection[Need]) -> None:
-        """End the test, as skipped, where the session lacks what an instrument needs.
+        """End the test where the session lacks what an instrument needs. Raises `Deferred` in a worker of pytest-xdist.
 
         "quiet" is a machine that no other test shares. "alone" is a process that measures by itself: where several
         measure together, the instrument would stop in each by its own clock. "processes" are others like this one: a
         worker of pytest-xdist does not know the command line.
         """
         __tracebackhide__ = True
-        if "quiet" in needs and self.timing_refused:
-            pytest.skip(f"{instrument}: {self.timing_refused}")
-        if "processes" in needs and self.timing_refused:
-            pytest.skip(f"{instrument} starts processes like this one, which a worker of pytest-xdist cannot: `-n 0`")
+        if self.in_worker and ("quiet" in needs or "processes" in needs):
+            raise Deferred(instrument)
         if "alone" in needs and self.group is not None:
             self.unavailable(f"{instrument} measures one process alone, and {self.group.count} measure together here")
 
@@ -190,6 +195,11 @@ class PerfSession:
             moved = metric.name in others
             gate = dataclasses.replace(gate, recorded_as=baseline.name_of(metric.id, entry) if moved else "")
         return verdict.as_saved(gate, self.options.save_only)
+
+    def samples(self, test: str) -> bool:
+        """Whether a ratio or a time of this test is recorded for the present device."""
+        entries = self.baselines.metrics.get(self.test_key(test), {})
+        return any(entry.kind in ("ratio", "time") for entry in entries.values())
 
     def failures(self, gates: Iterable[Gate]) -> list[Gate]:
         """Those that fail the test."""

@@ -460,7 +460,7 @@ def test_the_work_of_a_session_grows_with_its_gates_and_no_faster(tmp_path):
     options = Options(True, False, SAVE_KINDS, (), "small", 1.0, tmp_path, (), "--perf-target")
 
     def work(tests):
-        session = PerfSession(options, timing_refused="", mode=Gating)
+        session = PerfSession(options, mode=Gating)
         ids = [f"test_a.py::test_step[{number}]" for number in range(tests)]
         session.collected = set(ids)
         one = Recorder(session, ids[0], None)

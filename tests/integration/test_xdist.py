@@ -1,4 +1,6 @@
-"""Under pytest-xdist counts gate, also those compiled for a target; timings refuse, and the main process saves."""
+"""Under pytest-xdist counts and programs gate in the workers, and what needs a quiet machine in the main process."""
+
+from xml.etree import ElementTree
 
 import pytest
 
@@ -7,19 +9,27 @@ from .test_targets_end_to_end import COMPILED, metrics
 pytest.importorskip("xdist")
 
 TESTS = """
+import os
 import pytest
 from compiled import collectives
 from steps import *
 
-@pytest.mark.parametrize("calls", [{calls}])
+def place(name):
+    with open("places.txt", "a") as file:
+        file.write(f"{name} {os.environ.get('PYTEST_XDIST_WORKER', 'main')}\\n")
+
+@pytest.mark.parametrize("calls", [7])
+@pytest.mark.xdist_group("counts")
 def test_host_calls(perf, calls):
     perf.record("calls", calls, unit="calls", kind="count")
+    place("calls")
 
+@pytest.mark.xdist_group("counts")
 def test_count(perf):
-    perf.record("counted", {counted}, unit="calls", kind="count")
+    perf.record("counted", 7, unit="calls", kind="count")
 
 def test_collectives(perf):
-    collectives(perf, all_gather={counted})
+    collectives(perf, all_gather=7)
 
 def test_compiles(perf):
     warm = perf.warm(step, over=[(state(), batch())])
@@ -27,31 +37,80 @@ def test_compiles(perf):
     with perf.no_compiles():
         warm(*more)
 
-def test_time(perf):
-    perf.record("before", 1, unit="things", kind="count")
-    perf.time(call(step, state(), batch(), carry=1))
+@pytest.mark.xdist_group("times")
+@pytest.mark.parametrize("address", ["a@b"])
+def test_time(perf, address):
+    perf.record("before", 7, unit="things", kind="count")
+    place("time")
+    perf.time(call(step, state(), batch(), carry=1), name="time")
+    place("timed")
 
 def test_compare(perf):
-    perf.compare(call(step, state(), batch(), carry=1), call(step, state(), batch(), carry=1))
+    perf.compare(call(step, state(), batch(), carry=1), call(step, state(), batch(), carry=1), budget=Budget(ratio=90))
+
+def test_ratio(perf):
+    perf.record("ratio", 1, unit="x", kind="ratio", interval=(1, 1))
+
+def test_imports(perf):
+    perf.imports("colorsys")
+
+def test_plain():
+    pass
 """
 
 
-def test_counts_gate_and_fail_in_a_worker_and_timings_refuse_with_a_reason(project):
-    project.makepyfile(test_all=TESTS.format(calls=7, counted=7), compiled=COMPILED)
-    result = project.runpytest_subprocess("--perf-save", "-n2", "-rs")
-    result.assert_outcomes(passed=4, skipped=2)
-    result.stdout.fnmatch_lines(
-        ["*perf.time: other processes share the machine under pytest-xdist*run it with `-n 0`*"]
+def test_counts_gate_in_a_worker_and_timings_after_it_in_the_main_process(project):
+    project.makepyfile(
+        test_all=TESTS,
+        compiled=COMPILED,
+        test_gone="def test_gone(perf):\n    perf.record('a', 1, unit='x', kind='count')",
     )
-    assert metrics(project, "cpu")["test_all.py::test_host_calls[7]"]["calls"]["value"] == 7
+    result = project.runpytest_subprocess("--perf-save", "-n1", "--dist=loadgroup", "--junitxml=first.xml")
+    result.assert_outcomes(passed=10)
+    result.stdout.fnmatch_lines(["2 tests for a quiet machine: now, in the main process"])
+    assert places(project) == ["calls gw0", "time gw0", "time main", "timed main"]
+    recorded = metrics(project, "cpu")
+    assert recorded["test_all.py::test_host_calls[7]"]["calls"]["value"] == 7
+    assert {"before", "time:time to ready", "time:time p99"} <= recorded["test_all.py::test_time[a@b]"].keys()
+    assert "compare ratio to ready" in recorded["test_all.py::test_compare"]
     assert metrics(project, "tpu-v5e")["test_all.py::test_collectives"]["step collectives"]["value"] == 7
-    project.makepyfile(test_all=TESTS.format(calls=7, counted=8))
-    result = project.runpytest_subprocess("--perf", "-n2")
-    result.assert_outcomes(passed=2, failed=2, skipped=2)
+    of_each = cases(project, "first.xml")
+    assert len(of_each) == len({case.get("name") for case in of_each}) == 10
+
+    project.makepyfile(
+        test_all=TESTS.replace(" 7", " 8").replace("gather=7", "gather=8").replace("ratio=90", "ratio=0.1"),
+        test_gone="",
+    )
+    result = project.runpytest_subprocess("--perf", "-n1", "--junitxml=second.xml")
+    result.assert_outcomes(passed=5, failed=4)
+    assert result.ret == 1
+    assert places(project) == ["calls gw0", "time main", "timed main"]
     result.stdout.fnmatch_lines_random(
         [
+            "3 tests for a quiet machine: now, in the main process",
             "*counted is 8 calls, +1 (+14.3 %) over the baseline 7 calls*",
+            "*before is 8 things, +1 (+14.3 %) over the baseline 7 things*",
+            "*step/step ratio to ready is * over the budget of 0.1 x*",
             "step collectives @ tpu-v5e is 8*grew: all-gather (+1) at model.py:10 in attention",
-            "5 metrics of * 2 fail, 1 pass, *",
+            "missing: test_gone.py::test_gone is gone or does not use perf*",
         ]
     )
+    assert sorted(case.get("name") for case in cases(project, "second.xml") if case.find("failure") is not None) == [
+        "test_collectives",
+        "test_compare",
+        "test_count",
+        "test_time[a@b]",
+    ]
+
+
+def places(project) -> list[str]:
+    """Where tests ran since the last look, in their order in the file."""
+    path = project.path / "places.txt"
+    lines = path.read_text().splitlines()
+    path.unlink()
+    return sorted(lines)
+
+
+def cases(project, name: str) -> list[ElementTree.Element]:
+    """The tests of a JUnit file."""
+    return list(ElementTree.parse(project.path / name).iter("testcase"))

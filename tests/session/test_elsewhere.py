@@ -13,7 +13,7 @@ from perfsuite.processes.handover import Request, Values, read_values, write_val
 from perfsuite.processes.rerun import ProcessFailed
 from perfsuite.session.modes import Exact, Gating, Rerunning
 from perfsuite.session.saving import Saving
-from perfsuite.session.session import PerfSession
+from perfsuite.session.session import Deferred, PerfSession
 
 
 def session():
@@ -101,9 +101,10 @@ def test_values_come_back_as_they_were_given_and_others_are_an_error(tmp_path):
         read_values(tmp_path)
 
 
-def test_a_worker_of_xdist_cannot_start_processes_and_says_so():
-    worker = SimpleNamespace(timing_refused="other processes share the machine", group=None)
-    said = re.escape("perf.cache_key starts processes like this one, which a worker of pytest-xdist cannot: `-n 0`")
-    with pytest.raises(pytest.skip.Exception, match=said):
-        PerfSession.check(worker, "perf.cache_key", ("processes", "alone"))
-    PerfSession.check(SimpleNamespace(timing_refused="", group=None), "perf.cache_key", ("processes",))
+@pytest.mark.parametrize("need", ["processes", "quiet"])
+def test_a_worker_of_xdist_leaves_what_it_cannot_measure_to_the_main_process(need):
+    worker = SimpleNamespace(in_worker=True, group=None)
+    said = re.escape("perf.it: other processes share the machine under pytest-xdist; run it with `-n 0`")
+    with pytest.raises(Deferred, match=said):
+        PerfSession.check(worker, "perf.it", (need, "alone"))
+    PerfSession.check(SimpleNamespace(in_worker=False, group=None), "perf.it", (need,))

@@ -50,7 +50,7 @@ def start(tmp_path, monkeypatch):
             targets=targets,
             targets_from="--perf-target",
         )
-        return PerfSession(options, timing_refused="", mode=Saving if options.save else Gating)
+        return PerfSession(options, mode=Saving if options.save else Gating)
 
     return start
 

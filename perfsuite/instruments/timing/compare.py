@@ -72,18 +72,18 @@ class CompareInstrument(Instrument):
 
     def _compare(self, pair: Pair, measured: Measured, budget: Budget, tolerance: float | None) -> Comparison:
         __tracebackhide__ = True
-        seen = look(self._session, self._item.nodeid, measured, _timed(pair, budget))
+        seen = look(self._session, self._test, measured, _timed(pair, budget))
         if seen.recorded:
             return self._recorded_comparison(pair, list(seen.recorded.values()), budget, tolerance)
         allowed = self._recorder.tolerance(tolerance)
-        limits = self._session.limits(budget, self._item.nodeid, measured.id_of(f"ratio to {pair.until}"), allowed)
+        limits = self._session.limits(budget, self._test, measured.id_of(f"ratio to {pair.until}"), allowed)
         compared = self._session.mode.compare(pair, limits)
         ratio, overhead = metrics = measured.metrics(compared.comparison.metrics(measured.name))
         (ratio,) = seen.of([ratio])
         self._keep(pair, compared.comparison, ratio)
-        gates = limits.judge(self._item.nodeid, metrics, compared)
+        gates = limits.judge(self._test, metrics, compared)
         evidence = compared.evidence("ratio")
-        by_baseline = self._session.judge(self._item.nodeid, ratio, allowed, evidence)
+        by_baseline = self._session.judge(self._test, ratio, allowed, evidence)
         failing = [gate for gate in (*gates, by_baseline) if self._session.mode.fails(gate)]
         cause, unknown = self._why(pair, compared.comparison) if failing else ("", "")
         self._recorder.add(ratio, tolerance, dataclasses.replace(evidence, cause=cause, unexplained=unknown))
@@ -100,7 +100,7 @@ class CompareInstrument(Instrument):
         for metric in recorded:
             self._recorder.add(metric, tolerance)
         asked = budget.limits()
-        gates = [judge_budget(self._item.nodeid, limits[field], asked[field]) for field in FIELDS if field in asked]
+        gates = [judge_budget(self._test, limits[field], asked[field]) for field in FIELDS if field in asked]
         self._recorder.apply(gates)
         sides = {"candidate": pair.candidate.label, "reference": pair.reference.label, "until": pair.until}
         later = functools.partial(contextvars.copy_context().run, pair.compare)

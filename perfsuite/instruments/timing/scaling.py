@@ -53,7 +53,7 @@ class ScalingInstrument(Instrument):
         measured = self._recorder.measured("scaling", calls[0].label, f" {what} per unit", name=name)
         seen = Look()
         if is_time:
-            seen = look(self._session, self._item.nodeid, measured, _timed(calls, units, what, limits))
+            seen = look(self._session, self._test, measured, _timed(calls, units, what, limits))
         if seen.recorded:
             return self._recorded_scaling(calls[0].label, metric, list(seen.recorded.values()), limits, tolerance, fit)
         scaling = fit()

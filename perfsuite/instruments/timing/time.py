@@ -91,7 +91,7 @@ class TimeInstrument(Instrument):
             self._recorder.check_budget(times[1], limits["time_us"], lambda: self._tracing.longest(call, us))
         if "p99_us" in limits:
             cause = f"the median is {us:.4g} us: single calls stall"
-            gate = judge_budget(self._item.nodeid, tail, limits["p99_us"])
+            gate = judge_budget(self._test, tail, limits["p99_us"])
             gate = with_evidence(gate, Evidence(to_settle=lambda limit: _more_samples(timing, self._seconds)))
             self._recorder.apply([gate], lambda: f"{cause}\n{self._tracing.longest(call, us)}")
         return timing
@@ -104,7 +104,7 @@ class TimeInstrument(Instrument):
         budget = {names[field]: limit for field, limit in limits.items()}
         gated = [suffix.strip() for suffix in Timing.suffixes]
         timed = Timed(lambda: (call,), "timed", gated, limits=budget)
-        return look(self._session, self._item.nodeid, measured, timed)
+        return look(self._session, self._test, measured, timed)
 
     def _recorded_timing(
         self,
@@ -119,7 +119,7 @@ class TimeInstrument(Instrument):
             self._recorder.add(metric, tolerance)
         _, to_ready, tail = recorded
         asked = ("time_us", to_ready), ("p99_us", tail)
-        gates = [judge_budget(self._item.nodeid, metric, limits[field]) for field, metric in asked if field in limits]
+        gates = [judge_budget(self._test, metric, limits[field]) for field, metric in asked if field in limits]
         self._recorder.apply(gates)
         return when_read(Timing, functools.partial(contextvars.copy_context().run, timed), label=call.label)
 
@@ -140,7 +140,7 @@ class TimeInstrument(Instrument):
         Near the boundary a metric keeps the kind of its baseline: or unchanged code would not be comparable every other
         time. A save decides anew what was information.
         """
-        recorded = self._session.baselines.get(self._session.test_key(self._item.nodeid), metric.id)
+        recorded = self._session.baselines.get(self._session.test_key(self._test), metric.id)
         if recorded is not None and recorded.kind == "time":
             least = still
         elif recorded is not None and not self._session.options.save:

@@ -32,7 +32,7 @@ class WaitsInstrument(Instrument):
         measured = self._recorder.measured("stays_async", seen.label, " returns at", name=name)
         share, *waits = measured.metrics(seen.metrics(measured.name))
         self._recorder.add(share)
-        self._recorder.apply([_asynchrony_gate(self._item.nodeid, measured.name, seen, share, waits)])
+        self._recorder.apply([_asynchrony_gate(self._test, measured.name, seen, share, waits)])
         return seen
 
     def stalls(self, call: Call, *, budget: Budget = NO_BUDGET, name: str | None = None) -> Stalls:
@@ -48,7 +48,7 @@ class WaitsInstrument(Instrument):
         measured = self._recorder.measured("stalls", seen.label, " longest", name=name)
         stalls, longest = measured.metrics(seen.metrics(measured.name))
         self._recorder.add(longest)
-        self._recorder.apply([_stalls_gate(self._item.nodeid, measured.name, seen, stalls)])
+        self._recorder.apply([_stalls_gate(self._test, measured.name, seen, stalls)])
         return seen
 
 

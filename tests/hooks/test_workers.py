@@ -1,0 +1,67 @@
+"""The main process of pytest-xdist runs each test that waits for it, and says which it could not."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from perfsuite.hooks.workers import MainHooks, sender_of
+
+
+def hooks(config, dist="load"):
+    made = SimpleNamespace(getoption={"dist": dist}.get, rootpath=config.rootpath, hook=config.hook)
+    return MainHooks(made, SimpleNamespace())
+
+
+@pytest.mark.parametrize(
+    ("dist", "test", "own"),
+    [
+        ("load", "test_a.py::test_b@c", "test_a.py::test_b@c"),
+        ("loadgroup", "test_a.py::test_b@c", "test_a.py::test_b"),
+        ("loadgroup", "test_a.py::test_b[x@y]", "test_a.py::test_b[x@y]"),
+        ("loadgroup", "test_a.py::test_b[x@y]@c", "test_a.py::test_b[x@y]"),
+        ("loadgroup", "at@home/test_a.py::test_b", "at@home/test_a.py::test_b"),
+    ],
+)
+def test_a_test_that_no_worker_reported_waits_under_its_own_id(pytestconfig, dist, test, own):
+    main = hooks(pytestconfig, dist)
+    main.pytest_runtest_logfinish(test)
+    assert main.waiting == [own]
+    main.pytest_runtest_logreport(SimpleNamespace(nodeid=own))
+    assert main.waiting == []
+
+
+def test_a_worker_that_crashes_hands_nothing_over(pytestconfig):
+    main = hooks(pytestconfig)
+    main.pytest_testnodedown(SimpleNamespace())
+    assert vars(main.session) == {}
+    main.pytest_testnodedown(SimpleNamespace(workeroutput={"perfsuite": {"files": ["test_a.py"]}}))
+    assert main.session.files == {"test_a.py"}
+
+
+def test_outside_of_a_worker_nothing_sends_reports(pytestconfig):
+    if not hasattr(pytestconfig, "workerinput"):
+        assert sender_of(pytestconfig) is None
+
+
+def test_a_test_that_the_main_process_cannot_find_is_an_error(pytester):
+    pytest.importorskip("xdist")
+    pytester.makepyfile(test_a="def test_a(): pass")
+    pytester.makeconftest(
+        """
+        from perfsuite.hooks.workers import MainHooks
+
+        def pytest_sessionstart(session):
+            main = MainHooks(session.config, None)
+            main.pytest_runtest_logfinish("test_a.py::test_b")
+            session.config.pluginmanager.register(main)
+        """
+    )
+    result = pytester.runpytest_inprocess()
+    result.assert_outcomes(passed=1, errors=1)
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    result.stdout.fnmatch_lines(
+        [
+            "1 test for a quiet machine: now, in the main process",
+            "a worker of pytest-xdist left this test to the main process, which cannot find it: run it with `-n 0`",
+        ]
+    )
