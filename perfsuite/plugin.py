@@ -1,7 +1,7 @@
 """pytest's hooks and the fixtures. It imports neither jax nor numpy: an idle plugin must not slow a session down.
 
-The hooks that run only with --perf, and the fixtures, import inside what does. `tests/integration/test_idle.py` fails
-where an idle session imports it.
+What only perf tests need is imported where they need it. `tests/integration/test_idle.py` lists all that an idle
+session imports: each module takes about half a millisecond of it.
 Hooks: https://docs.pytest.org/en/stable/reference/reference.html#hooks
 """
 
@@ -11,9 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from perfsuite.options import HERE, SKIP_REASON, Options, add_options, read_options
-from perfsuite.options.marker import marker_arguments
-from perfsuite.processes.launch import LAUNCH, Launch
+from perfsuite.options import HERE, SKIP_REASON, Options, add_options, asks_for_perf, read_options
 
 if TYPE_CHECKING:  # imports jax
     from perfsuite.fixture import Perf
@@ -32,7 +30,10 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 @pytest.hookimpl(tryfirst=True)  # before any conftest is imported
 def pytest_load_initial_conftests(early_config: pytest.Config, args: list[str]) -> None:
-    early_config.stash[LAUNCH] = Launch.of(early_config, args)
+    if asks_for_perf(early_config.known_args_namespace):
+        from perfsuite.processes.launch import LAUNCH, Launch  # an idle session does without it
+
+        early_config.stash[LAUNCH] = Launch.of(early_config, args)
 
 
 @pytest.hookimpl(tryfirst=True)  # before any plugin is configured
@@ -49,9 +50,12 @@ def pytest_configure(config: pytest.Config) -> None:
         "perf(tolerance=..., seconds=...): a performance test, run with --perf. tolerance: how much worse than its "
         "baseline a ratio or time may be (0.05 is 5 %). seconds: most time for one gate.",
     )
-    config.stash[_OPTIONS] = read_options(config)
-    if LAUNCH not in config.stash:  # a conftest named this plugin, too late for the hook above
-        config.stash[LAUNCH] = Launch.of(config)
+    options = config.stash[_OPTIONS] = read_options(config)
+    if options.active:
+        from perfsuite.processes.launch import LAUNCH, Launch  # an idle session does without it
+
+        if LAUNCH not in config.stash:  # a conftest named this plugin, too late for the hook above
+            config.stash[LAUNCH] = Launch.of(config)
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
@@ -88,6 +92,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if item.get_closest_marker("perf") is None:
             others.append(item)
             continue
+        from perfsuite.options.marker import marker_arguments  # most sessions have no perf test
+
         marker_arguments(item)
         if not options.active:
             item.add_marker(skip)

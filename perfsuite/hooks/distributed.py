@@ -1,7 +1,6 @@
 """pytest's hooks in a session of several processes: the same tests, the same outcomes, the same metrics in all."""
 
 import contextlib
-import dataclasses
 
 import pytest
 
@@ -27,7 +26,7 @@ def begin(group: Group, config: pytest.Config, options: Options) -> Options:
         raise pytest.UsageError(
             "--perf-calibrate and jax.distributed contradict each other: it measures one process alone"
         )
-    return options if group.writes else dataclasses.replace(options, report=None)
+    return options if group.writes else options._replace(report=None)
 
 
 def check_alike(group: Group, session: PerfSession) -> None:

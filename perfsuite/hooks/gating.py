@@ -1,7 +1,6 @@
 """The hooks of a session with --perf: judge, collect, save, report. `perfsuite.plugin` loads this only then."""
 
 import contextlib
-import dataclasses
 import functools
 import textwrap
 import time
@@ -89,7 +88,7 @@ def start(config: pytest.Config, options: Options) -> None:
 def _session(config: pytest.Config, options: Options, group: Group | None, *, in_worker: bool) -> PerfSession:
     task = config.stash.get(TASK, None)
     try:
-        options = dataclasses.replace(options, baselines=folder_here(options.baselines))
+        options = options._replace(baselines=folder_here(options.baselines))
         with compilers_silenced():  # it starts JAX's backend
             return PerfSession(
                 options,

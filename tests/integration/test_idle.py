@@ -4,15 +4,24 @@ it imports in tests/perf/test_start_up.py.
 
 import pytest
 
-from perfsuite import plugin
-from perfsuite.processes.launch import Launch
+from perfsuite.processes import launch
 
+IMPORTED = ["perfsuite", "perfsuite.options", "perfsuite.options.values", "perfsuite.plugin"]
+"""All that an idle session imports of perfsuite. What they import, pytest imports too."""
 HEAVY = ("jax", "numpy", "scipy", "equinox", "filelock", "tabulate")
 
 
-def test_a_session_without_perf_imports_no_heavy_package(pytester, monkeypatch):
+def test_an_idle_session_imports_four_small_modules(pytester, monkeypatch):
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")  # other plugins import numpy and jax
-    pytester.makepyfile(f"import sys\ndef test_idle(): assert not {{*{HEAVY}}} & {{*sys.modules}}")
+    pytester.makepyfile(
+        f"""
+        import sys
+
+        def test_idle():
+            assert sorted(name for name in sys.modules if name.startswith("perfsuite")) == {IMPORTED}
+            assert not {{*{HEAVY}}} & {{*sys.modules}}
+        """
+    )
     result = pytester.runpytest_subprocess("-p", "perfsuite.plugin")
     result.assert_outcomes(passed=1)
 
@@ -41,23 +50,24 @@ def test_what_was_compiled_at_import_is_not_compiled_again(pytester, fixtures, o
 
 
 @pytest.mark.parametrize("named_by", ["-p", "a conftest"])
-def test_a_session_copies_its_environment_once(pytester, monkeypatch, named_by):
+@pytest.mark.parametrize(("options", "copies"), [((), 0), (("--perf", "--collect-only"), 1)], ids=["idle", "--perf"])
+def test_a_session_copies_its_environment_once_and_an_idle_one_never(pytester, monkeypatch, named_by, options, copies):
     launches = []
 
-    class Counting(Launch):
+    class Counting(launch.Launch):
         @classmethod
         def of(cls, config, *arguments):
             launches.append(config)
-            return Launch.of(config, *arguments)
+            return super().of(config, *arguments)
 
-    monkeypatch.setattr(plugin, "Launch", Counting)
+    monkeypatch.setattr(launch, "Launch", Counting)
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
     pytester.makepyfile("def test_it(): pass")
     if named_by == "a conftest":
         pytester.makeconftest("pytest_plugins = 'perfsuite.plugin'")
     arguments = ("-p", "perfsuite.plugin") if named_by == "-p" else ()
-    pytester.runpytest_inprocess(*arguments).assert_outcomes(passed=1)
-    assert len(launches) == 1
+    assert pytester.runpytest_inprocess(*arguments, *options).ret == 0
+    assert len(launches) == copies
 
 
 def test_the_plugin_can_be_switched_off(pytester):

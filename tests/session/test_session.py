@@ -436,7 +436,7 @@ def test_the_commit_is_recorded_where_a_test_changed(start, tmp_path):
 
     def revisions(*records):
         session = start()
-        session.options = dataclasses.replace(session.options, baselines=tmp_path / "baselines")
+        session.options = session.options._replace(baselines=tmp_path / "baselines")
         saved(session, *records)
         return load(tmp_path / "baselines/cpu.json").revisions
 
