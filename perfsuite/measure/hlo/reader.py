@@ -10,6 +10,7 @@ import sys
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
+from perfsuite.measure.hlo.elements import elements_of, named_elements
 from perfsuite.measure.hlo.hlo_module import Computation, Frame, Instruction, Module, Shape, Stack, bits_of
 from perfsuite.measure.hlo.scanner import ATTRIBUTE, Scanner, unescaped
 from perfsuite.measure.hlo.stacks import StackTables
@@ -75,6 +76,8 @@ class _ModuleReader(Scanner):
         self.tables = StackTables()
         self.restored = restored
         self.shapes: dict[str, tuple[Shape, ...]] = {}
+        self.tuples: dict[str, str] = {}
+        """The shapes of this computation's tuples, as they stand, by the names of the instructions."""
         self.metadata: dict[str, tuple[str, Stack]] = {}
         self.values: dict[str, str] = {}
         self.called: dict[str, int] = {}
@@ -132,10 +135,14 @@ class _ModuleReader(Scanner):
         instructions: dict[str, Instruction] = {}
         later: dict[str, int] = {}
         roots = 0
+        self.tuples.clear()
         while self.text[at : at + 1] != "}":
             instruction, end = self.instruction(at)
             if instruction.name in instructions:
                 self.fail(at, f"a second instruction {instruction.name!r} in this computation")
+            for operand in instruction.operands:
+                if "#" in operand and operand not in instructions:
+                    instructions.update(self.elements(operand, at))
             instructions[instruction.name] = instruction
             later.update((operand, at) for operand in instruction.operands if operand not in instructions)
             roots += instruction.is_root
@@ -152,11 +159,22 @@ class _ModuleReader(Scanner):
             self.line_end(at)
         return Computation(name, tuple(instructions.values())), at
 
+    def elements(self, operand: str, at: int) -> Iterator[tuple[str, Instruction]]:
+        """The instructions that `operand` stands for, by their names; see `elements`."""
+        for name, whole, index in named_elements(operand):
+            shapes = elements_of(self.tuples.get(whole, ""))
+            if index >= len(shapes):
+                return
+            self.tuples[name] = shapes[index]
+            attributes = {"index": str(index)}
+            element = self.leaves_of(shapes[index], at)
+            yield name, Instruction(name, "get-tuple-element", element, (whole,), attributes=attributes)
+
     def instruction(self, at: int) -> tuple[Instruction, int]:
         root, name, shape, opcode, arguments, end = self.head(at)
-        shapes = self.shapes.get(shape)
-        if shapes is None:
-            shapes = self.shapes[shape] = tuple(self.leaves(shape, at))
+        shapes = self.leaves_of(shape, at)
+        if shape.startswith("("):
+            self.tuples[name] = shape
         fields, end = self.attributes(opcode, end)
         if opcode == "parameter":
             if not _NUMBER.fullmatch(arguments):
@@ -197,6 +215,12 @@ class _ModuleReader(Scanner):
         if not found:
             self.unexpected(at, "a shape")
         return found.end()
+
+    def leaves_of(self, shape: str, at: int) -> tuple[Shape, ...]:
+        found = self.shapes.get(shape)
+        if found is None:
+            found = self.shapes[shape] = tuple(self.leaves(shape, at))
+        return found
 
     def leaves(self, shape: str, at: int) -> Iterator[Shape]:
         if _COMMENT.sub("", _LEAF.sub("", shape)).strip("b(), "):

@@ -138,7 +138,8 @@ def compile_call(
     what = f"compiling {call.label}{f' for {target}' if target else ''}"
     # The seconds of the call's last compile, even if its code was another.
     with progress.waiting(what, usual=lambda: (facts_cache.read(cache, key) or {}).get("seconds")):
-        lowered = lower_call(call, None if known is None else known.platform)
+        kind = known.device_kind if known is not None and known.platform == "cuda" else None
+        lowered = lower_call(call, None if known is None else known.platform, device_kind=kind)
         stacks: Mapping[int, Stack] = {}
         if known is None:
             output = _output_here(lowered, cache)

@@ -62,8 +62,12 @@ class LoweredCall:
     kernel_estimates: tuple[KernelEstimate, ...] = ()
 
 
-def lower_call(call: Call, platform: str | None = None, *, asked_by: str = "perf.program") -> LoweredCall:
+def lower_call(
+    call: Call, platform: str | None = None, *, device_kind: str | None = None, asked_by: str = "perf.program"
+) -> LoweredCall:
     """Lower a call without running it, for `platform` ("tpu", "cuda"), or for the device that its arguments are on.
+
+    `device_kind` is the absent device as JAX calls it ("NVIDIA H100 80GB HBM3"), for kernels that are made for one.
 
     Arguments may be `jax.ShapeDtypeStruct`s wherever the function takes them. Raises `MeasurementError`, which names
     the instrument `asked_by`, for a function without `.lower`, and `HostCallbackError` for one that calls the host as
@@ -73,7 +77,7 @@ def lower_call(call: Call, platform: str | None = None, *, asked_by: str = "perf
     fn, args, kwargs = with_lower(call, asked_by)
     started = time.perf_counter()
     elsewhere = _without_device(platform) if platform is not None else contextlib.nullcontext()
-    with warnings.catch_warnings(), elsewhere, jax_stack.lowering(platform) as seen:
+    with warnings.catch_warnings(), elsewhere, _named(device_kind, platform), jax_stack.lowering(platform) as seen:
         warnings.filterwarnings("ignore", message=_NOT_USABLE)  # `Program.lost_donations` has them
         try:
             lowered = fn.lower(*args, **kwargs)
@@ -124,6 +128,20 @@ def _without_device(platform: str) -> Iterator[None]:
         yield
     finally:
         ModuleContext.get_backend = original  # type: ignore[method-assign]
+
+
+@contextlib.contextmanager
+def _named(device_kind: str | None, platform: str | None) -> Iterator[None]:
+    """Tell JAX which device it lowers for, unless the caller has set a mesh, which may have a device of its own.
+
+    From jax 0.12 on a Pallas kernel for a GPU is lowered for its kind, and refused where that is not known.
+    """
+    if device_kind is None or platform is None or jax.sharding.get_abstract_mesh().axis_names:
+        yield
+        return
+    device = jax.sharding.AbstractDevice(device_kind, None, platform)
+    with jax.sharding.use_abstract_mesh(jax.sharding.AbstractMesh((), (), abstract_device=device)):
+        yield
 
 
 def with_lower(call: Call, asked_by: str) -> tuple[Any, tuple, dict[str, Any]]:

@@ -99,11 +99,9 @@ def test_on_one_slice_nothing_crosses():
 
 @needs_libtpu
 def test_what_nobody_asked_for_is_resharding_also_between_slices():
-    def whole(x):
-        return lax.with_sharding_constraint(jnp.sin(x), NamedSharding(MESH, PartitionSpec())) + 1
-
     x = spec(1024, 512, sharding=NamedSharding(MESH, PartitionSpec("slice")))
-    explicit = program_of(jitted(whole, x), "tpu-v5e", slices=2)
+    whole = NamedSharding(MESH, PartitionSpec())
+    explicit = program_of(jitted(lambda x: jnp.sin(x) + 1, x, out_shardings=whole), "tpu-v5e", slices=2)
     assert [each.what for each in explicit.cross_slice_collectives] == ["all-gather"]
     weights = spec(512, 512, sharding=NamedSharding(MESH, PartitionSpec("slice")))
     rows = spec(1024, 512, sharding=NamedSharding(MESH, ROWS))
