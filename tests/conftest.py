@@ -49,19 +49,29 @@ def pytest_collection_finish() -> None:
 
 
 LONGEST = (
+    "docs/test_docs.py",
+    "integration/test_changed_option.py",
     "hooks/test_distributed.py",
+    "planted/test_suite.py",
+    "planted/test_traces.py",
+    "planted/test_extraction.py",
     "planted/test_samplers.py",
     "measure/targets/test_target_compiler.py",
     "planted/test_surgery.py",
+    "promise/test_side_by_side.py",
     "against/test_check.py",
     "workloads/bert/test_bert.py",
     "workloads/surgery/test_sharding.py",
     "bisecting/test_bisection.py",
     "workloads/surgery/test_start_up.py",
+    "promise/test_sessions.py",
+    "measure/runtime/test_memory.py",
     "workloads/gpt2/test_generation.py",
     "workloads/training/test_training.py",
+    "hooks/test_calibration.py",
+    "integration/test_gating.py",
 )
-"""The files that take longest, of 37 to 20 seconds of processor time each."""
+"""The files that take longest, 20 seconds and more each."""
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

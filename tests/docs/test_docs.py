@@ -30,7 +30,6 @@ GATE_FAILED = DOCS / "a_gate_failed.md"
 PALLAS = DOCS / "instruments" / "pallas.md"
 WITHOUT_LIBTPU = {PALLAS, DOCS / "instruments" / "slices.md"} if UNAVAILABLE else set()
 IN_A_TEST_OF_THEIR_OWN = {DOCS / "first_gate.md", DOCS / "tutorial.md", GATE_FAILED}
-alone = pytest.mark.alone
 
 
 def read(page: Path) -> str:
@@ -79,7 +78,6 @@ class Seen:
         return report
 
 
-@alone
 def test_perf_tests_pass_and_fail_as_their_pages_say(project, monkeypatch):
     modules = {f"test_{page.stem}": code for page, code in PERF_TESTS.items()}
     for name in modules:  # modules of these tests have some of the names, too
@@ -115,7 +113,6 @@ def test_a_kernel_without_an_estimate_is_named_as_its_page_says(project):
     assert (missing := difference(shown[0], printed.stdout.str())) is None, missing
 
 
-@alone
 def test_a_gate_that_failed_and_the_history_of_its_baselines_print_what_their_pages_say(pytester, monkeypatch, capsys):
     # With pytest's cache: it has the programs that were saved.
     pytester.makeini("[pytest]\naddopts = --perf-seconds=20 --perf-processes=1\n")

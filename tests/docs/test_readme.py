@@ -1,6 +1,5 @@
 """What the README shows works as it stands there. Its links are checked in `test_docs.py`."""
 
-import pytest
 from support.markdown_blocks import ROOT, blocks
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -10,7 +9,6 @@ def texts(language: str) -> list[str]:
     return [block.text for block in blocks(README) if block.language == language]
 
 
-@pytest.mark.alone
 def test_the_example_is_green_when_saved_and_when_gated(project):
     example, *_ = texts("python")
     project.makepyfile(test_example=example)

@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import itertools
 import os
 import types
 from pathlib import Path
@@ -16,8 +17,6 @@ from perfsuite.measure.timing import load as neighbours
 from perfsuite.measure.timing.calibrating import Planted
 from perfsuite.report.terminal.calibration import nothing_to_calibrate
 from perfsuite.session import calibrating as calibrating_mode
-
-pytestmark = pytest.mark.alone
 
 CALIBRATE = ("--perf-calibrate", "--perf-calibrate-minutes=0.03", "--perf-seconds=0.05")
 COMPARE = "perf.compare(call(step, state(), batch(), carry=1), mine, Budget(ratio=1e-9), name='s/s')"
@@ -49,6 +48,15 @@ def started(monkeypatch):
 def two_neighbours(monkeypatch):
     """Whatever the machine has: a core more is a process more to start."""
     monkeypatch.setattr(calibrating_mode, "cores", lambda: 2)
+
+
+@pytest.fixture
+def time_for_builds(monkeypatch):
+    """A clock that goes on by half a second whenever it is read: 6 s are enough, however slow the machine is."""
+    ticks = itertools.count()
+    monkeypatch.setattr(calibrating_mode, "time", SimpleNamespace(monotonic=lambda: next(ticks) / 2))
+    monkeypatch.setattr(calibrating_mode, "_STARTING", 0.0)
+    return ("--perf-calibrate", "--perf-calibrate-minutes=0.1", "--perf-seconds=0.2")
 
 
 def of(project):
@@ -90,7 +98,7 @@ def test_the_table_is_printed_the_file_written_and_no_budget_matters(project, pe
 
 
 def test_fresh_processes_build_both_sides_anew_and_their_ratios_scatter(
-    project, perf_test, monkeypatch, two_neighbours
+    project, perf_test, monkeypatch, two_neighbours, time_for_builds
 ):
     """A candidate that is twice as slow in this process, and not in others."""
     monkeypatch.setenv("BUILDER", str(os.getpid()))
@@ -100,8 +108,7 @@ def test_fresh_processes_build_both_sides_anew_and_their_ratios_scatter(
         "candidate = call(lambda: [step(state(), batch()) for _ in range(1 + slow)])",
         "perf.compare(candidate, call(lambda: [step(state(), batch())]), name='a/b')",
     )
-    monkeypatch.setattr(calibrating_mode, "_STARTING", 0.0)
-    result = project.runpytest_inprocess("--perf-calibrate", "--perf-calibrate-minutes=0.1", "--perf-seconds=0.2")
+    result = project.runpytest_inprocess(*time_for_builds)
     result.assert_outcomes(passed=1)
     quiet, busy = of(project)
     assert quiet.builds.count >= 2
@@ -110,11 +117,12 @@ def test_fresh_processes_build_both_sides_anew_and_their_ratios_scatter(
     result.stdout.fnmatch_lines([f"  a/b to ready * quiet * {quiet.builds.count}: *"])
 
 
-def test_a_test_that_fresh_processes_cannot_run_is_named(project, perf_test, monkeypatch, two_neighbours):
+def test_a_test_that_fresh_processes_cannot_run_is_named(
+    project, perf_test, monkeypatch, two_neighbours, time_for_builds
+):
     monkeypatch.setenv("BUILDER", str(os.getpid()))
     perf_test("import os", "assert os.environ['BUILDER'] == str(os.getpid()), 'elsewhere'", *BODY)
-    monkeypatch.setattr(calibrating_mode, "_STARTING", 0.0)
-    result = project.runpytest_inprocess("--perf-calibrate", "--perf-calibrate-minutes=0.1", "--perf-seconds=0.2")
+    result = project.runpytest_inprocess(*time_for_builds)
     result.assert_outcomes(passed=1)
     result.stdout.fnmatch_lines(["a fresh process gave no ratio of s/s to ready: *AssertionError: elsewhere*"])
     assert {each.builds for each in of(project)} == {None}

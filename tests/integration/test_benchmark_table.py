@@ -4,8 +4,6 @@ import json
 
 import pytest
 
-pytestmark = pytest.mark.alone
-
 TIMED = """
 from steps import *
 

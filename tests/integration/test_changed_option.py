@@ -6,8 +6,6 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.alone
-
 REPORT = "--perf-report=report"
 
 SAVED = """

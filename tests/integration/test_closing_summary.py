@@ -1,9 +1,6 @@
 """What the terminal shows around the tests: the header, the few lines that close a session, and the table of -v."""
 
 import jax
-import pytest
-
-pytestmark = pytest.mark.alone
 
 
 def test_the_header_names_device_versions_and_baseline_file(project, perf_test):

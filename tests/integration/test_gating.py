@@ -10,8 +10,6 @@ from support.one_processor import on_one_processor
 
 from perfsuite.measure.timing.load import busy_neighbours
 
-pytestmark = pytest.mark.alone
-
 HOST_CALLS = "perf.host_calls(call(train, state(), batch(), carry=1))"
 PLAIN = ["def train(state, batch):", "    return step(state, batch)"]
 EXTRA_PASS = [

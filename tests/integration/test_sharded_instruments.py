@@ -186,7 +186,6 @@ def test_other_operations_are_no_collectives(name):
     assert not is_collective(name)
 
 
-@pytest.mark.alone
 def test_it_is_timed_compared_and_seen_to_return_early():
     timed = time_call(trained(), seconds=0.3)
     assert 0 < timed.to_return.median_us <= timed.to_ready.median_us
@@ -199,7 +198,6 @@ def test_it_is_timed_compared_and_seen_to_return_early():
     assert asynchrony(trained(), seconds=0.3).waits is not True
 
 
-@pytest.mark.alone
 def test_a_sharded_step_that_waits_for_its_sum_is_found():
     def waiting(state, x):
         state, loss = step(state, x)

@@ -4,8 +4,6 @@ import math
 
 import pytest
 
-pytestmark = pytest.mark.alone
-
 STEPS = """
 import jax
 import jax.numpy as jnp

@@ -8,8 +8,6 @@ import re
 
 import pytest
 
-pytestmark = pytest.mark.alone
-
 SUITE = "tests/perf/test_activation_extraction.py::"
 COMPILES = SUITE + "test_a_ragged_stream_compiles_each_length_once_and_never_again"
 HOST_CALLS = SUITE + "test_host_calls_of_a_batch"

@@ -9,8 +9,6 @@ import re
 
 import pytest
 
-pytestmark = pytest.mark.alone
-
 RATIO = "tests/perf/test_host_overhead.py::test_flat_step_over_the_floor"
 HOST_CALLS = "tests/perf/test_host_overhead.py::test_host_calls_of_a_step[flat]"
 COMPILES = "tests/perf/test_compiles.py::test_a_steps_own_outputs_do_not_compile_it_again[flat]"

@@ -6,8 +6,6 @@ a 2-core x86-64 machine with a load of 4), and the widest limit is 31 times.
 
 import pytest
 
-pytestmark = pytest.mark.alone
-
 HEAD = """
 import jax
 import jax.numpy as jnp

@@ -2,10 +2,6 @@
 
 import re
 
-import pytest
-
-pytestmark = pytest.mark.alone
-
 STEPS = """
 import itertools, time
 import equinox as eqx

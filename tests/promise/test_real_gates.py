@@ -13,7 +13,6 @@ def trial(planted, low, high, seconds=2.0):
     return Trial(planted, Interval(low, high), (0.01, 0.01), 100, seconds)
 
 
-@pytest.mark.alone
 def test_gates_run_in_turns_are_kept_and_counted_again(capsys, tmp_path):
     kept = tmp_path / "trials.jsonl"
     done = real_gates.main(["--gates", "1", "--rows", "+3 %", "--trials", str(kept)])

@@ -47,7 +47,6 @@ def test(perf, name):
 QUICK = ["--sessions=1", "--seconds=1", "--pytest=--perf-processes=1"]
 
 
-@pytest.mark.alone
 def test_a_gate_that_fails_is_found_and_only_what_the_folder_lacks_is_run(tmp_path, capsys):
     outcomes = DECIDED.main([*QUICK, f"--folder={tmp_path}"])
     assert [(each.name, each.verdict, each.machine) for each in outcomes] == [("fails", "fail", "quiet"), ("passes", "pass", "quiet")]  # fmt: skip
@@ -62,7 +61,6 @@ def test_a_gate_that_fails_is_found_and_only_what_the_folder_lacks_is_run(tmp_pa
     assert not (tmp_path / "report.xml").exists()
 
 
-@pytest.mark.alone
 def test_baselines_are_saved_once_and_gate_the_sessions_after(tmp_path, capsys):
     saving = Script("", DECIDED.tests.replace("Budget(ratio=0.01 if name == \"fails\" else 100), ", ""), ["passes"], save=True)  # fmt: skip
     arguments = [*QUICK, f"--folder={tmp_path}"]

@@ -4,8 +4,6 @@ import pytest
 
 from promise import side_by_side
 
-pytestmark = pytest.mark.alone
-
 
 def test_both_tools_judge_the_same_workload_and_the_table_shows_it(capsys, tmp_path):
     arguments = ["--repeats=1", "--seconds=0.5", "--workloads", "small", "--plants", "0.5"]

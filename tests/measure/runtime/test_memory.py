@@ -15,8 +15,6 @@ from perfsuite.measure.metric import Interval
 from perfsuite.measure.runtime import memory as memory_module
 from perfsuite.measure.runtime.memory import FEWEST_STEPS, WARM_STEPS, memory_of
 
-pytestmark = pytest.mark.alone
-
 STEPS = 12
 
 

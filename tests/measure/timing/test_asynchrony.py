@@ -62,12 +62,10 @@ def line_of(fn, text):
 # With functions of JAX.
 
 
-@pytest.mark.alone
 def test_a_jitted_call_is_never_taken_for_one_that_waits():
     assert asynchrony(call(step, X), seconds=1).waits is not True
 
 
-@pytest.mark.alone
 def test_filter_jit_waits_in_a_line_of_equinox():
     made = asynchrony(call(filter_step, X), seconds=1)
     assert made.waits is True
@@ -75,12 +73,10 @@ def test_filter_jit_waits_in_a_line_of_equinox():
     assert made.where[0].startswith("tests/measure/timing/test_asynchrony.py:")
 
 
-@pytest.mark.alone
 def test_filter_jit_with_too_little_work_is_no_pass():
     assert asynchrony(call(filter_step, SMALL), seconds=0.3).waits is not False
 
 
-@pytest.mark.alone
 @pytest.mark.parametrize(
     ("fn", "text", "frame"),
     [
@@ -95,7 +91,6 @@ def test_the_line_that_waits_is_named(fn, text, frame):
     assert made.where[0].startswith(f"tests/measure/timing/test_asynchrony.py:{line_of(fn, text)}{frame}")
 
 
-@pytest.mark.alone
 def test_a_program_that_calls_back_into_python_is_no_pass():
     def callback(x):
         return work(jax.pure_callback(lambda y: np.asarray(y), x, x))
@@ -140,7 +135,6 @@ asynchrony(call(jax.jit(lambda x: x @ x @ x @ x), jnp.eye(400)), seconds=0.3)
 """
 
 
-@pytest.mark.alone
 def test_where_every_call_waits_there_is_nothing_to_find_out():
     environment = {**os.environ, "JAX_PLATFORMS": "cpu"}
     done = subprocess.run([sys.executable, "-c", SYNCHRONOUS], env=environment, capture_output=True, text=True)

@@ -89,7 +89,6 @@ def test_until_return_nothing_is_waited_for():
 # Gates.
 
 
-@pytest.mark.alone
 @pytest.mark.parametrize("until", ["return", "ready"])
 def test_a_donated_state_serves_both_sides_and_outlives_the_gate(until):
     made = step_call()

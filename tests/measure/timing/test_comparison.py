@@ -328,7 +328,6 @@ def test_an_interval_is_no_narrower_than_what_the_clocks_tick_hides(blocks, monk
 # With functions of JAX.
 
 
-@pytest.mark.alone
 def test_a_call_compared_with_itself_is_no_slower():
     step = jax.jit(lambda state, x: (state + x, x.sum()), donate_argnums=0)
     one, other = (call(step, jnp.zeros(3), jnp.ones(3), carry=1) for _ in range(2))

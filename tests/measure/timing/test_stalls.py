@@ -178,7 +178,6 @@ def stalling(every, seconds):
     return sometimes
 
 
-@pytest.mark.alone
 def test_a_step_in_a_hundred_that_sleeps_is_named_with_its_line():
     fn = stalling(100, 0.2)
     made = count_stalls(call(fn, X), seconds=20)
@@ -186,7 +185,6 @@ def test_a_step_in_a_hundred_that_sleeps_is_named_with_its_line():
     assert made.where == (f"tests/measure/timing/test_stalls.py:{fn.__code__.co_firstlineno + 2}",)
 
 
-@pytest.mark.alone
 @pytest.mark.skipif(not os.path.exists("/proc/thread-self/schedstat"), reason="needs Linux's schedstat")
 def test_busy_neighbours_on_every_core_are_no_stalls():
     with busy_neighbours(2 * cores()):
