@@ -155,7 +155,7 @@ def test_a_pull_request_is_compared_with_its_base_and_gets_the_table_also_where_
 
 def test_the_matrix_of_this_repository_has_every_python_and_every_jax_that_is_promised():
     matrix = {name: job["strategy"]["matrix"] for name, job in jobs(ROOT / ".github/workflows/ci.yml").items()}
-    pythons = ["3.11", "3.12", "3.13"]
+    pythons = ["3.11", "3.12", "3.13", "3.14"]
     assert PROJECT["requires-python"] == f">={pythons[0]}"
     assert matrix["check"] == {"python": pythons}
     assert matrix["older-jax"] == {"python": pythons, "jax": ["0.10.0", "0.10.1"]}
