@@ -1,11 +1,13 @@
 """`perf.transfers`, `perf.no_transfers` and `perf.count_transfers`: what moves between host and device."""
 
+from contextlib import AbstractContextManager
+
 from perfsuite.gate.budget import Budget
 from perfsuite.instruments.base import NO_BUDGET, Instrument, declare
 from perfsuite.measure.call import Call, checked
 from perfsuite.measure.metric import Metric
 from perfsuite.measure.runtime.call_transfers import SUFFIXES, CallTransfers, transfers_of
-from perfsuite.measure.runtime.transfers import count_transfers, forbid_transfers
+from perfsuite.measure.runtime.transfers import TransferWatch, count_transfers, forbid_transfers
 
 TRANSFERS = declare("perf.transfers", budget=("transfers",))
 
@@ -27,13 +29,13 @@ class TransfersInstrument(Instrument):
             self._recorder.check_budget(total, limits["transfers"], counted.in_words)
         return counted
 
-    def no_transfers(self, *, explicit: bool = False):
+    def no_transfers(self, *, explicit: bool = False) -> AbstractContextManager[TransferWatch]:
         """Context manager: any implicit transfer inside, in any thread, or a callback of a program, raises
         `TransferError`. `explicit=True` forbids `jax.device_put`, `jax.device_get` and `copy_to_host_async` too.
         """
         return forbid_transfers(explicit=explicit)
 
-    def count_transfers(self):
+    def count_transfers(self) -> AbstractContextManager[TransferWatch]:
         """Context manager giving `host_to_device`, `device_to_host`, `callbacks`, `explicit` and `by_line`; asserts
         nothing.
         """

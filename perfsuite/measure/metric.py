@@ -6,7 +6,10 @@ import re
 from typing import Literal, get_args
 
 Kind = Literal["count", "size", "ratio", "time", "info"]
+"""It decides how a gate treats a metric."""
+
 Better = Literal["lower", "higher"]
+"""Which way a metric gets better."""
 
 KINDS: tuple[Kind, ...] = get_args(Kind)
 
@@ -35,6 +38,7 @@ class Interval:
 
     @property
     def half_width(self) -> float:
+        """Half the distance of its ends."""
         return (self.high - self.low) / 2
 
     def widened(self, by: float) -> "Interval":

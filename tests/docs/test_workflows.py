@@ -48,7 +48,7 @@ def uses(path, action):
 
 
 def test_there_are_the_workflows_that_the_documentation_names():
-    assert {"ci", "release", "perf", "perf-against", "perf-nightly-tpu", "perf-baselines"} <= set(NAMES)
+    assert {"ci", "docs", "release", "perf", "perf-against", "perf-nightly-tpu", "perf-baselines"} <= set(NAMES)
 
 
 @pytest.mark.parametrize("path", WORKFLOWS, ids=NAMES)

@@ -50,6 +50,7 @@ class CacheHits:
 
     @property
     def missed(self) -> int:
+        """How many programs the second process compiled."""
         return self.programs - self.hits
 
     def metrics(self, name: str) -> list[Metric]:

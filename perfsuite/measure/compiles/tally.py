@@ -84,18 +84,22 @@ class Compiles:
 
     @property
     def traces(self) -> int:
+        """How many functions JAX traced, those inside others left out."""
         return self._count("trace")
 
     @property
     def lowerings(self) -> int:
+        """How many traced functions JAX lowered to StableHLO."""
         return self._count("lower")
 
     @property
     def compiles(self) -> int:
+        """How many programs a backend compiled, or had from the persistent cache."""
         return self._count("compile")
 
     @property
     def events(self) -> tuple[CompileEvent, ...]:
+        """Every stage that happened, in order."""
         with self._lock:
             return tuple(self._events)
 

@@ -67,6 +67,7 @@ class FirstCall:
 
     @property
     def constant_bytes(self) -> int:
+        """The size of all `constants`."""
         return sum(each.bytes for each in self.constants)
 
 

@@ -84,6 +84,7 @@ class Imports:
 
     @property
     def files(self) -> int:
+        """How many files the modules come from."""
         return len({module.file for module in self.modules if module.file})
 
     @property

@@ -142,10 +142,12 @@ class DonatedArgument:
 
     @property
     def where(self) -> str:
+        """The line where its function is defined; its path where that is not known."""
         return self.path if self.source is None else place_of(self.source)
 
     @property
     def part(self) -> str:
+        """`args[0]['w'] (the program does not use it)`: its path and why it was lost."""
         return f"{self.path} ({self.reason})"
 
 
@@ -276,6 +278,7 @@ class Program(Origin):
 
     @property
     def donations_reused(self) -> int:
+        """How many donated arguments an output reuses."""
         return self.donations_asked - len(self.lost_donations)
 
     @property
@@ -300,6 +303,7 @@ class Program(Origin):
 
     @property
     def collective_bytes(self) -> int:
+        """The bytes of all runs of the collectives, `cross_slice_collectives` left out."""
         return sum(collective.bytes * collective.runs for collective in self.collectives)
 
     @property

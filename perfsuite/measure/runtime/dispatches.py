@@ -50,22 +50,27 @@ class Dispatches:
 
     @property
     def total(self) -> int:
+        """Programs of jitted functions and eager operations together."""
         return len(self.runs)
 
     @property
     def jitted(self) -> int:
+        """Runs of jitted functions' programs."""
         return sum(self.by_program.values())
 
     @property
     def eager_operations(self) -> int:
+        """Runs of operations outside any jitted function."""
         return sum(self.by_operation.values())
 
     @property
     def by_program(self) -> dict[str, int]:
+        """The runs of each jitted function's program, the most first."""
         return _most(run.program for run in self.runs if not run.eager)
 
     @property
     def by_operation(self) -> dict[str, int]:
+        """The runs of each eager operation, the most first."""
         return _most(run.program for run in self.runs if run.eager)
 
     def places(self, *, eager: bool) -> dict[str, str]:

@@ -24,7 +24,7 @@ NAMED = 12
 
 @dataclasses.dataclass(frozen=True)
 class UndonatedArray:
-    """An array of the carried state that outlived the step: `path` is "args[0]['kernel']", `what` "float32[64,64]"."""
+    """An array of the carried state that outlived the step: `path` is `args[0]['kernel']`, `what` "float32[64,64]"."""
 
     path: str
     what: str

@@ -41,6 +41,7 @@ class HostCalls:
 
     @property
     def total(self) -> int:
+        """Python and C calls together."""
         return self.python_calls + self.c_calls
 
     def metrics(self, name: str) -> list[Metric]:

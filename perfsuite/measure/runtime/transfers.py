@@ -65,18 +65,22 @@ class TransferCounts:
 
     @property
     def host_to_device(self) -> int:
+        """Implicit transfers to a device."""
         return self._implicit("host_to_device")
 
     @property
     def device_to_host(self) -> int:
+        """Implicit transfers to the host."""
         return self._implicit("device_to_host")
 
     @property
     def callbacks(self) -> int:
+        """Runs of Python functions that a program calls."""
         return self._implicit("callback")
 
     @property
     def explicit(self) -> int:
+        """Transfers that the code asks for."""
         return sum(event.explicit for event in self.events)
 
     def _implicit(self, direction: Direction) -> int:

@@ -22,6 +22,7 @@ from perfsuite.measure.timing.clock import calls_per_block, now_ns, tick_ns
 from perfsuite.measure.timing.readiness import SLOW_NS, waiting_for
 
 Until = Literal["return", "ready"]
+"""What is timed: until a call returns, or until its outputs are ready."""
 
 COLUMNS: dict[Until, int] = {"return": 0, "ready": 1}
 """Of a `Sample`, and of the arrays that `columns_us` makes."""

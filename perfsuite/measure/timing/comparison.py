@@ -97,6 +97,7 @@ class Comparison:
 
     @property
     def pairs(self) -> int:
+        """How many pairs of blocks were taken."""
         return len(self.candidate_us)
 
     @property

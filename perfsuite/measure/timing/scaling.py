@@ -46,6 +46,7 @@ Scaled = Literal[
     "constants",
     "constant_bytes",
 ]
+"""What is fitted against size: a time in microseconds, or a count."""
 MakeCall = Callable[[int], tuple[Call, float]]
 
 LEAST_ROUNDS = 12

@@ -67,6 +67,7 @@ class Stalls:
 
     @property
     def count(self) -> int:
+        """How many calls stalled."""
         return len(self.stalls)
 
     @property

@@ -1,0 +1,211 @@
+"""The pages of the reference, in Markdown: mkdocstrings fills in signatures and docstrings from the sources.
+
+`tests/docs/test_site.py` fails where a public name, a method of `perf`, or what one of them returns is on no page.
+"""
+
+import dataclasses
+import re
+from pathlib import Path
+
+INSTRUMENTS = Path(__file__).parents[2] / "docs" / "instruments"
+
+
+def named_in(title: str) -> list[str]:
+    """The objects that the title of a page in docs/instruments names: `perf.time`, `compile_counter`."""
+    return re.findall(r"`([\w.]+)`", title)
+
+
+def _guides() -> dict[str, str]:
+    guides: dict[str, str] = {}
+    for page in sorted(INSTRUMENTS.glob("*.md")):
+        for name in named_in(page.read_text(encoding="utf-8").partition("\n")[0]):
+            # perf.program has pages of its parts, too
+            if name not in guides or page.stem == name.removeprefix("perf."):
+                guides[name] = f"../instruments/{page.name}"
+    return guides
+
+
+GUIDES = _guides()
+"""The page in docs/instruments of each object, seen from a page of the reference."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Entry:
+    """A heading, the object below it, and a last line. `options` are those of mkdocstrings for this object alone."""
+
+    heading: str
+    path: str
+    options: tuple[str, ...] = ()
+    more: str = ""
+
+    def markdown(self) -> str:
+        lines = [f"heading: {self.heading}", f"toc_label: {self.heading}", *self.options]
+        return f"::: {self.path}\n    options:\n" + "".join(f"      {line}\n" for line in lines) + f"\n{self.more}"
+
+
+@dataclasses.dataclass(frozen=True)
+class Page:
+    """A page of the reference: its introduction, and its entries under their headings."""
+
+    title: str
+    introduction: str
+    sections: dict[str, tuple[Entry, ...]]
+
+    def markdown(self) -> str:
+        parts = [f"# {self.title}", self.introduction]
+        for heading, entries in self.sections.items():
+            parts += [f"## {heading}", *(entry.markdown() for entry in entries)]
+        return "\n\n".join(parts)
+
+    @property
+    def entries(self) -> list[Entry]:
+        return [entry for entries in self.sections.values() for entry in entries]
+
+
+def _methods(*names: str) -> tuple[Entry, ...]:
+    return tuple(
+        Entry(f"perf.{name}", f"perfsuite.Perf.{name}", more=f"[Examples, gates and costs]({GUIDES[f'perf.{name}']})")
+        for name in names
+    )
+
+
+def _public(*names: str, options: tuple[str, ...] = ()) -> tuple[Entry, ...]:
+    return tuple(Entry(name, f"perfsuite.{name}", options) for name in names)
+
+
+def _measured(path: str, *options: str, by: str = "") -> Entry:
+    returned = f"Returned by [`perf.{by}`][perfsuite.Perf.{by}]; [its attributes in a table]" if by else ""
+    more = f"{returned}({GUIDES[f'perf.{by}']}#what-it-returns)" if by else ""
+    return Entry(path.rpartition(".")[2], f"perfsuite.measure.{path}", ("show_source: false", *options), more)
+
+
+PERF = Page(
+    "The fixture perf",
+    "A test that has an argument `perf` gets this object, runs only with `--perf`, and is marked `perf`. Each method "
+    "records its metrics; the budget is checked at once, the baselines when the test's body has ended.",
+    {
+        "The object": (
+            Entry("Perf", "perfsuite.Perf", ("members: []", "inherited_members: false", "show_signature: false")),
+            Entry("perf.size", "perfsuite.Perf.size"),
+        ),
+        "Compiling": _methods(
+            "warm", "covers", "no_compiles", "count_compiles", "first_call", "cache_key", "cache_hits"
+        ),
+        "Time": _methods("time", "compare", "scaling", "stays_async", "stalls"),
+        "Python on the host": _methods("host_calls", "dispatches", "fast_path", "imports"),
+        "Memory and transfers": _methods("no_transfers", "count_transfers", "transfers", "memory", "donation"),
+        "The compiled program": _methods("program", "trace", "trace_block"),
+        "Anything else": _methods("record"),
+    },
+)
+
+COMPILE_COUNTER = Page(
+    "The fixture compile_counter",
+    "For any test, with or without `--perf`. Both are context managers, and give the same object.",
+    {
+        "Methods": tuple(
+            Entry(f"compile_counter.{name}", f"perfsuite.measure.compiles.compiles.{name}")
+            for name in ("count", "forbid")
+        ),
+    },
+)
+
+CALLS = Page(
+    "Calls and budgets",
+    "`from perfsuite import Budget, call`",
+    {
+        "Calls": (*_public("call"), *map(_measured, ("call.Call", "timing.builds.Make"))),
+        "Budgets": _public("Budget"),
+    },
+)
+
+_BASES = ("show_bases: true", "show_source: false")
+
+ERRORS = Page(
+    "Errors and warnings",
+    "All are names of `perfsuite`. A test that catches one can read its attributes.",
+    {
+        "A gate fails": _public(
+            "BudgetExceeded", "RecompilationError", "UnwarmedSignatureError", "TransferError", options=_BASES
+        ),
+        "Nothing can be measured": _public("MeasurementError", options=_BASES),
+        "Warnings": _public("SignatureWarning", options=_BASES),
+    },
+)
+
+_NO_CONSTRUCTOR = ("show_signature: false", "merge_init_into_class: false")
+
+RESULTS = Page(
+    "What the methods return",
+    "Nobody makes these by hand: the list in parentheses has the attributes and their types, and the text says what "
+    "they mean. Units are in the names: `_us` is microseconds, `_seconds` seconds, `_bytes` bytes.",
+    {
+        "Compiling": (
+            _measured("compiles.warmup.Warm", by="warm"),
+            _measured("covers.coverage.Coverage", by="covers"),
+            _measured("covers.coverage.Uncovered"),
+            _measured(
+                "compiles.tally.Compiles",
+                *_NO_CONSTRUCTOR,
+                'filters: ["!^(_|add|re|raise|only|eager)"]',
+            ),
+            _measured("compiles.tally.FunctionCompiles"),
+            _measured("compiles.tally.CompileEvent"),
+            _measured("first_call.first_call.FirstCall", by="first_call"),
+            _measured("cache.keys.CacheKeys", by="cache_key"),
+            _measured("cache.hits.CacheHits", by="cache_hits"),
+        ),
+        "Time": (
+            _measured("timing.timing.Timing", by="time"),
+            _measured("timing.timing.Duration"),
+            _measured("timing.comparison.Comparison", by="compare"),
+            _measured("timing.scaling.Scaling", by="scaling"),
+            _measured("timing.asynchrony.Asynchrony", by="stays_async"),
+            _measured("timing.stalls.Stalls", by="stalls"),
+            _measured("estimate.Estimate"),
+            _measured("metric.Interval"),
+        ),
+        "Python on the host": (
+            _measured("runtime.hostcalls.HostCalls", by="host_calls"),
+            _measured("runtime.dispatches.Dispatches", by="dispatches"),
+            _measured("compiles.fastpath.FastPath", by="fast_path"),
+            _measured("imports.imports.Imports", by="imports"),
+        ),
+        "Memory and transfers": (
+            _measured("runtime.transfers.TransferWatch", *_NO_CONSTRUCTOR, 'filters: ["!^_", "!^raise"]'),
+            _measured("runtime.call_transfers.CallTransfers", by="transfers"),
+            _measured("runtime.transfers.Transfer"),
+            _measured("runtime.memory.Memory", by="memory"),
+            _measured("runtime.donation.StepDonation", by="donation"),
+            _measured("runtime.donation.UndonatedArray"),
+        ),
+        "The compiled program": (
+            _measured("program.program.Program", by="program"),
+            _measured("program.program.Operation"),
+            _measured("program.program.Fusion"),
+            _measured("program.program.Fused", *_NO_CONSTRUCTOR),
+            _measured("program.program.Product"),
+            _measured("program.program.Kernel"),
+            _measured("program.program.DonatedArgument"),
+            _measured("profiler.traces.Trace", by="trace"),
+            _measured("profiler.trace_recording.Traced", *_NO_CONSTRUCTOR, by="trace_block"),
+        ),
+        "Words": tuple(map(_measured, ("timing.block.Until", "metric.Kind", "metric.Better", "timing.scaling.Scaled"))),
+    },
+)
+
+PAGES = {
+    "reference/perf.md": PERF,
+    "reference/compile_counter.md": COMPILE_COUNTER,
+    "reference/calls.md": CALLS,
+    "reference/results.md": RESULTS,
+    "reference/errors.md": ERRORS,
+}
+"""By their place on the site."""
+
+
+def entry_of(title: str) -> str | None:
+    """The object that the title of a page in docs/instruments names first, as autorefs knows it."""
+    paths = {entry.heading: entry.path for page in PAGES.values() for entry in page.entries}
+    paths["compile_counter"] = paths["compile_counter.count"]
+    return next((paths[name] for name in named_in(title) if name in paths), None)
