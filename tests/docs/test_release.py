@@ -74,6 +74,12 @@ def test_perfsuite_needs_two_small_packages_beside_what_jax_and_pytest_bring():
     assert {Requirement(each).name for each in PROJECT["dependencies"]} == {*brought, "filelock", "tabulate"}
 
 
+def test_the_package_is_under_2_mb():
+    """Without its dependencies: what pip unpacks."""
+    files = [path for path in (ROOT / "perfsuite").rglob("*") if path.is_file() and path.suffix != ".pyc"]
+    assert sum(path.stat().st_size for path in files) < 2_000_000
+
+
 def test_pytest_benchmark_comes_with_its_extra():
     extras = PROJECT["optional-dependencies"]
     assert [each for each in extras["benchmark"] if each.startswith("pytest-benchmark")]

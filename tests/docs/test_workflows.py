@@ -1,6 +1,7 @@
 """The workflows in `.github`: they are read as GitHub reads them, and their commands take options that exist."""
 
 import argparse
+import collections
 import re
 import shlex
 import tomllib
@@ -13,14 +14,15 @@ from packaging.requirements import Requirement
 from perfsuite.commands import against
 
 ROOT = Path(__file__).parents[2]
+CI = ROOT / ".github/workflows/ci.yml"
 PERF = ROOT / "perfsuite/starting/templates/perf.yml"
 WORKFLOWS = [*sorted((ROOT / ".github").glob("*/*.yml")), PERF]
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 NAMES = [path.stem for path in WORKFLOWS]
 
 
-USED = re.compile(r"actions/[a-z-]+(/[a-z]+)?@v\d+|pypa/gh-action-pypi-publish@release/v1")
-"""GitHub's own actions, and PyPI's, by major version."""
+PINNED = re.compile(r"uses: ((?:actions|pypa)/[a-z/-]+)@([0-9a-f]{40}) # (v\d+\.\d+\.\d+)")
+"""GitHub's own actions, and PyPI's, by the hash of a commit: a tag can be moved to other code."""
 
 
 def jobs(path):
@@ -48,7 +50,9 @@ def uses(path, action):
 
 
 def test_there_are_the_workflows_that_the_documentation_names():
-    assert {"ci", "docs", "release", "perf", "perf-against", "perf-nightly-tpu", "perf-baselines"} <= set(NAMES)
+    assert {"ci", "docs", "nightly", "release", "perf", "perf-against", "perf-nightly-tpu", "perf-baselines"} <= set(
+        NAMES
+    )
 
 
 @pytest.mark.parametrize("path", WORKFLOWS, ids=NAMES)
@@ -63,10 +67,29 @@ def test_a_workflow_is_one_that_github_takes(path):
         for step in job["steps"]:
             assert ("uses" in step) != ("run" in step)
             assert set(step) <= {"uses", "with", "run", "env", "if", "name", "id"}
-            assert USED.fullmatch(step.get("uses", "actions/none@v1"))
     for said in re.findall(r"\$\{\{(.*?)\}\}", path.read_text(encoding="utf-8")):
         context = re.match(r" !?(\w+)", said)[1]
-        assert context in ("matrix", "github", "runner", "inputs", "cancelled"), said
+        assert context in ("matrix", "github", "runner", "inputs", "needs", "cancelled", "failure"), said
+
+
+def test_every_action_is_pinned_and_in_all_files_to_the_same_commit():
+    """Dependabot moves the pins of `.github/workflows` alone: the others have to follow."""
+    pins = collections.defaultdict(set)
+    for path in WORKFLOWS:
+        for line in re.findall(r"uses: .*", path.read_text(encoding="utf-8")):
+            if not line.startswith("uses: ./"):
+                found = PINNED.fullmatch(line)
+                assert found, f"{path.name}: {line}"
+                pins["/".join(found[1].split("/")[:2])].add(found.groups()[1:])
+    assert {action: len(versions) for action, versions in pins.items()} == dict.fromkeys(pins, 1)
+    assert len(pins) >= 6
+
+
+@pytest.mark.parametrize(
+    "line", ["actions/checkout@v6", f"actions/checkout@{'a' * 40}", f"other/checkout@{'a' * 40} # v1.0.0"]
+)
+def test_a_tag_a_pin_without_its_version_and_an_action_of_somebody_else_are_seen(line):
+    assert not PINNED.fullmatch(f"uses: {line}")
 
 
 @pytest.mark.parametrize("path", WORKFLOWS, ids=NAMES)
@@ -154,11 +177,14 @@ def test_a_pull_request_is_compared_with_its_base_and_gets_the_table_also_where_
 
 
 def test_the_matrix_of_this_repository_has_every_python_and_every_jax_that_is_promised():
-    matrix = {name: job["strategy"]["matrix"] for name, job in jobs(ROOT / ".github/workflows/ci.yml").items()}
+    matrix = {name: job["strategy"]["matrix"] for name, job in jobs(CI).items() if "strategy" in job}
     pythons = ["3.11", "3.12", "3.13", "3.14"]
     assert PROJECT["requires-python"] == f">={pythons[0]}"
     assert matrix["check"] == {"python": pythons}
     assert matrix["older-jax"] == {"python": pythons, "jax": ["0.10.0", "0.10.1"]}
+    (lowest,) = (step["run"] for step in jobs(CI)["lowest"]["steps"] if "lowest-direct" in step.get("run", ""))
+    assert '.[dev]"' in lowest
+    assert {"macos-15", "ubuntu-24.04-arm"} == set(matrix["arm64"]["machine"])
     (jax,) = (Requirement(each) for each in PROJECT["dependencies"] if each.startswith("jax"))
     assert "0.10.0" in jax.specifier
     assert "0.9.2" not in jax.specifier
