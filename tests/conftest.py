@@ -130,8 +130,10 @@ def batch(n=8):
 """A train step small enough to compile in a blink; every nested project starts with it as `steps.py`."""
 
 
-FEWER_PLUGINS = "-p no:hypothesispytest -p no:jaxtyping"
-"""Of sessions inside tests, none of which uses Hypothesis or jaxtyping: to load them takes a process 0.8 s."""
+_LEFT_OUT = ("hypothesispytest", "jaxtyping"), ("asyncio", "pytest_cov", "pytest-split", "randomly", "rerunfailures")
+FEWER_PLUGINS = " ".join(f"-p no:{plugin}" for plugins in _LEFT_OUT for plugin in plugins)
+"""Of sessions inside tests, which use none of them: to load Hypothesis and jaxtyping takes a process 0.8 s, and the
+others are there for `integration/test_beside.py`."""
 
 
 @pytest.fixture(autouse=True)

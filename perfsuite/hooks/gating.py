@@ -41,7 +41,7 @@ from perfsuite.session.calibrating import Calibrating
 from perfsuite.session.mode import Mode
 from perfsuite.session.modes import Gating
 from perfsuite.session.outcomes import facts_of, test_id
-from perfsuite.session.records import TestRecord
+from perfsuite.session.records import TestRecord, run_again
 from perfsuite.session.saving import Saving
 from perfsuite.session.session import Deferred, PerfSession
 
@@ -166,6 +166,8 @@ class ActiveHooks:
         self.session = session
         self.rootpath = rootpath
         self.is_worker = is_worker
+        self.rerun: dict[str, TestRecord] = {}
+        """Tests that failed and are going to run again, by id."""
         self.gone: list[Gate] = []
         """Of recorded metrics whose tests are gone."""
         self.saved: list[SaveResult] = []
@@ -242,7 +244,11 @@ class ActiveHooks:
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if hasattr(report, "perfsuite"):
-            self.session.records.append(made(TestRecord, report.perfsuite))
+            record = made(TestRecord, report.perfsuite)
+            if report.outcome == "rerun":  # pytest-rerunfailures runs the test again: the last run counts
+                self.rerun[record.test] = record
+            else:
+                self.session.records.append(run_again(record, self.rerun.pop(record.test, None)))
         elif report.when == "call" and report.passed:
             self.session.passed_without_perf.add(report.nodeid)
         if hasattr(report, "perfsuite_unmeasured"):

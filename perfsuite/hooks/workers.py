@@ -132,7 +132,7 @@ class MainHooks:
         """The id without the group that workers put behind it."""
         return re.sub(r"@[^\]@:]*\Z", "", test) if self.config.getoption("dist") == "loadgroup" else test
 
-    @pytest.hookimpl(wrapper=True)
+    @pytest.hookimpl(wrapper=True, trylast=True)  # within pytest-cov's, which combines what was covered
     def pytest_runtestloop(self, session: pytest.Session):
         result = yield  # the workers
         if waiting := self.waiting:

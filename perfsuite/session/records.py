@@ -68,9 +68,18 @@ class TestRecord:
     unsaved: dict[str, str] = dataclasses.field(default_factory=dict)
     """With --perf-save, why a metric does not become a baseline, by its title."""
     notes: tuple[str, ...] = ()
-    """With --perf-save, what else there is to say of the metrics, in lines."""
+    """What else there is to say of the metrics, in lines."""
     where: dict[str, str] = dataclasses.field(default_factory=dict)
     """The line of the call that made each metric, by its title."""
+
+
+def run_again(record: TestRecord, failed: TestRecord | None) -> TestRecord:
+    """The record of a test that passed, with a note where it passed only because it was run again."""
+    if failed is None or not record.passed:
+        return record
+    why = (failed.message.splitlines() or [failed.outcome])[0]
+    note = f"{record.test} passed only when it was run again; before, it failed: {why}"
+    return dataclasses.replace(record, notes=(*record.notes, note))
 
 
 def trace_record(name: str, folder: Path, trace: Trace) -> TraceRecord:

@@ -7,6 +7,7 @@ same code differ by a real 0.2 % (measured on a 2-core x86-64 machine, jax 0.10.
 import contextlib
 import copy
 import gc
+import sys
 from collections.abc import Iterator
 from typing import Literal, NamedTuple
 
@@ -229,13 +230,35 @@ def columns_us(samples: list[Sample], label: str) -> np.ndarray:
 
 @contextlib.contextmanager
 def steady(*subjects: Subject) -> Iterator[None]:
-    """Sample inside: no collections, and a compile raises. Gives the subjects back, whatever happens."""
+    """Sample inside: no collections, nothing traces Python, and a compile raises.
+
+    Gives the subjects back, whatever happens.
+    """
     try:
-        with collector_off(), compiles.steady_state():
+        with collector_off(), untraced(), compiles.steady_state():
             yield
     finally:
         for subject in subjects:
             subject.give_back()
+
+
+@contextlib.contextmanager
+def untraced() -> Iterator[None]:
+    """Keep what traces this thread's Python out of the blocks, such as coverage and debuggers.
+
+    A loop of 3000 additions took 75 us, and 480 us under coverage 7.17 (`pytest --perf --cov`, Python 3.11).
+    """
+    tracer = sys.gettrace()
+    sys.settrace(None)
+    try:
+        yield
+    finally:
+        sys.settrace(tracer)
+        _traced_again()
+
+
+def _traced_again() -> None:
+    """The call from which a tracer in C, as coverage's is, traces again: it comes back by the first call."""
 
 
 @contextlib.contextmanager

@@ -1,6 +1,7 @@
 """`measure.timing.block`: one timed block of calls, on a clock that the tests move themselves."""
 
 import gc
+import sys
 import weakref
 
 import jax
@@ -20,6 +21,7 @@ from perfsuite.measure.timing.block import (
     columns_us,
     harness_cost,
     run_block,
+    steady,
     subjects_alike,
 )
 from perfsuite.measure.timing.readiness import SLOW_NS
@@ -41,6 +43,27 @@ def near(to_return_us, to_ready_us):
 
 
 # What a block says.
+
+
+def test_nothing_traces_python_while_sampling_and_what_traced_it_goes_on():
+    seen = []
+
+    def tracer(frame, event, argument):
+        seen.append(frame.f_code.co_name)
+
+    def sampled():
+        assert sys.gettrace() is None
+
+    before = sys.gettrace()
+    sys.settrace(tracer)
+    try:
+        with steady():
+            sampled()
+        assert sys.gettrace() is tracer
+    finally:
+        sys.settrace(before)
+    assert "steady" in seen
+    assert "sampled" not in seen
 
 
 def test_to_return_is_the_hosts_time_and_to_ready_the_devices_too(device):
