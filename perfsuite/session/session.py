@@ -39,7 +39,7 @@ from perfsuite.processes.shared_baselines import shared_baselines
 from perfsuite.session.mode import Mode
 from perfsuite.session.records import TestRecord
 
-Need = Literal["quiet", "alone", "processes"]
+Need = Literal["quiet", "timed", "alone", "processes"]
 """What an instrument may need of a session."""
 
 _SIZE = " --perf-size="
@@ -155,12 +155,14 @@ class PerfSession:
     def check(self, instrument: str, needs: Collection[Need]) -> None:
         """End the test where the session lacks what an instrument needs. Raises `Deferred` in a worker of pytest-xdist.
 
-        "quiet" is a machine that no other test shares. "alone" is a process that measures by itself: where several
-        measure together, the instrument would stop in each by its own clock. "processes" are others like this one: a
-        worker of pytest-xdist does not know the command line.
+        "quiet" is a machine that no other test shares. So is "timed"; with --perf-changed once it is known that the
+        calls have to be timed (`unchanged.look`). "alone" is a process that measures by itself: where several measure
+        together, the instrument would stop in each by its own clock. "processes" are others like this one: a worker of
+        pytest-xdist does not know the command line.
         """
         __tracebackhide__ = True
-        if self.in_worker and ("quiet" in needs or "processes" in needs):
+        later = {"quiet", "processes"} if self.options.changed else {"quiet", "timed", "processes"}
+        if self.in_worker and not later.isdisjoint(needs):
             raise Deferred(instrument)
         if "alone" in needs and self.group is not None:
             self.unavailable(f"{instrument} measures one process alone, and {self.group.count} measure together here")
@@ -197,7 +199,9 @@ class PerfSession:
         return verdict.as_saved(gate, self.options.save_only)
 
     def samples(self, test: str) -> bool:
-        """Whether a ratio or a time of this test is recorded for the present device."""
+        """Whether a ratio or a time of this test is recorded for the present device, and has to be measured."""
+        if self.options.changed:
+            return False
         entries = self.baselines.metrics.get(self.test_key(test), {})
         return any(entry.kind in ("ratio", "time") for entry in entries.values())
 

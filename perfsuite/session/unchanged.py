@@ -4,8 +4,10 @@ What its baseline says takes the place of what would be measured. Everything tha
 another machine or another version, a baseline without a fingerprint, a budget that the recorded value does not keep.
 """
 
+import contextvars
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, TypeVar
 
 from perfsuite.gate.baseline import Entry
 from perfsuite.gate.verdict import judge_budget
@@ -13,9 +15,14 @@ from perfsuite.measure.call import Call
 from perfsuite.measure.errors import MeasurementError, RecompilationError
 from perfsuite.measure.fingerprint.fingerprint import Fingerprint, differing, fingerprint, together
 from perfsuite.measure.fingerprint.values import Unknown
+from perfsuite.measure.later import when_read
 from perfsuite.measure.metric import Metric
 from perfsuite.session.recorder import Measured
-from perfsuite.session.session import PerfSession
+from perfsuite.session.session import Need, PerfSession
+
+T = TypeVar("T")
+
+_TIMED: tuple[str, tuple[Need, ...]] = ("a timing", ("quiet",))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -57,7 +64,8 @@ class _HasToBeTimed(Exception):  # noqa: N818  (a report, not a fault)
 def look(session: PerfSession, test: str, measured: Measured, timed: Timed) -> Look:
     """Look whether calls have to be timed, in a session that takes fingerprints. Says in `session.looks` why they do.
 
-    Raises `MeasurementError` or `RecompilationError` for calls that cannot be timed.
+    Raises `MeasurementError` or `RecompilationError` for calls that cannot be timed, and `Deferred` in a worker of
+    pytest-xdist where they have to be.
     """
     __tracebackhide__ = True
     if not session.mode.fingerprints or session.group is not None:
@@ -75,7 +83,23 @@ def look(session: PerfSession, test: str, measured: Measured, timed: Timed) -> L
     except _HasToBeTimed as why:
         if str(why):
             session.looks[str(why)] += 1
+        session.check(*_TIMED)
         return Look(now)
+
+
+def when_timed(session: PerfSession, kind: type[T], measure: Callable[[], T], **known: Any) -> T:
+    """A `kind` of which the baselines know the fields `known`. `measure` gives the others when a test reads one.
+
+    Reading one raises `Deferred` in a worker of pytest-xdist.
+    """
+    context = contextvars.copy_context()
+
+    def measured() -> T:
+        __tracebackhide__ = True
+        session.check(*_TIMED)
+        return context.run(measure)
+
+    return when_read(kind, measured, **known)
 
 
 def _fingerprint(timed: Timed) -> Fingerprint:

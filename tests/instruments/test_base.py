@@ -49,7 +49,7 @@ def test_a_need_that_the_session_lacks_is_asked_for_before_anything_else():
     def check(method, needs):
         raise RuntimeError(f"{method} needs {needs}")
 
-    with pytest.raises(RuntimeError, match=r"perf\.time needs \('quiet',\)"):
+    with pytest.raises(RuntimeError, match=r"perf\.time needs \('timed',\)"):
         Instrument._begin(
             SimpleNamespace(_session=SimpleNamespace(check=check)), DECLARED["perf.time"], Budget(ratio=1)
         )

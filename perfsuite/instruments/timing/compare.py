@@ -1,6 +1,5 @@
 """`perf.compare`: how much slower one call is than another, measured in pairs."""
 
-import contextvars
 import dataclasses
 import functools
 import math
@@ -15,7 +14,6 @@ from perfsuite.measure import peers
 from perfsuite.measure.call import Call, checked
 from perfsuite.measure.compiles.compiles import tracing_allowed
 from perfsuite.measure.estimate import Estimate
-from perfsuite.measure.later import when_read
 from perfsuite.measure.metric import Interval, Metric
 from perfsuite.measure.runtime.dispatches import Dispatches, dispatches
 from perfsuite.measure.runtime.hostcalls import HostCalls, host_calls
@@ -26,9 +24,9 @@ from perfsuite.measure.timing.comparison import Comparison
 from perfsuite.session.mode import Pair
 from perfsuite.session.plots import distribution_of
 from perfsuite.session.recorder import Measured
-from perfsuite.session.unchanged import Timed, look
+from perfsuite.session.unchanged import Timed, look, when_timed
 
-COMPARE = declare("perf.compare", budget=("ratio", "overhead_us"), needs=("quiet",))
+COMPARE = declare("perf.compare", budget=("ratio", "overhead_us"), needs=("timed",))
 
 _SEVERITY: tuple[Verdict, ...] = (
     "fail", "inconclusive", "not comparable", "new", "improved", "recorded", "pass", "unchanged", "info"
@@ -103,8 +101,7 @@ class CompareInstrument(Instrument):
         gates = [judge_budget(self._test, limits[field], asked[field]) for field in FIELDS if field in asked]
         self._recorder.apply(gates)
         sides = {"candidate": pair.candidate.label, "reference": pair.reference.label, "until": pair.until}
-        later = functools.partial(contextvars.copy_context().run, pair.compare)
-        return when_read(Comparison, later, verdict="unchanged", **sides, **known)
+        return when_timed(self._session, Comparison, pair.compare, verdict="unchanged", **sides, **known)
 
     def _keep(self, pair: Pair, comparison: Comparison, ratio: Metric) -> None:
         """What reports and later failures need beside the metrics."""

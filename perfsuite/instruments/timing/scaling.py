@@ -1,6 +1,5 @@
 """`perf.scaling`: how a metric grows with the size of a call."""
 
-import contextvars
 import dataclasses
 import functools
 import math
@@ -14,13 +13,12 @@ from perfsuite.gate.verdict import NO_EVIDENCE, Evidence
 from perfsuite.instruments.base import NO_BUDGET, Declaration, Instrument, declare
 from perfsuite.measure.call import Call
 from perfsuite.measure.estimate import Estimate
-from perfsuite.measure.later import when_read
 from perfsuite.measure.metric import Interval, Metric
 from perfsuite.measure.timing.scaling import MakeCall, Scaled, Scaling, calls_of, fit_calls, what_of
 from perfsuite.session.plots import line_of
-from perfsuite.session.unchanged import Look, Timed, look
+from perfsuite.session.unchanged import Look, Timed, look, when_timed
 
-SCALING = declare("perf.scaling", budget=("us_per_leaf", "exponent"), needs=("quiet", "alone"))
+SCALING = declare("perf.scaling", budget=("us_per_leaf", "exponent"), needs=("timed", "alone"))
 OF_TIMES = Declaration("perf.scaling of a time", budget=("us_per_leaf",), needs=SCALING.needs)
 OF_COUNTS = Declaration("perf.scaling of a count", budget=("exponent",))
 """Counts need neither a quiet machine nor a process alone."""
@@ -96,8 +94,7 @@ class ScalingInstrument(Instrument):
         if "us_per_leaf" in limits:
             self._recorder.check_budget(slope, limits["us_per_leaf"], str)
         per_unit = Estimate(slope.value, slope.interval or Interval(-math.inf, math.inf))
-        later = functools.partial(contextvars.copy_context().run, fit)
-        return when_read(Scaling, later, label=label, metric=metric, per_unit=per_unit)
+        return when_timed(self._session, Scaling, fit, label=label, metric=metric, per_unit=per_unit)
 
 
 def _timed(calls: list[Call], units: np.ndarray, what: str, limits: dict[str, float]) -> Timed:

@@ -1,6 +1,5 @@
 """`perf.time`: how long one call takes, in the steady state."""
 
-import contextvars
 import copy
 import dataclasses
 import functools
@@ -14,14 +13,13 @@ from perfsuite.gate.verdict import Evidence, judge_budget, with_evidence
 from perfsuite.instruments.base import NO_BUDGET, Instrument, declare
 from perfsuite.measure.call import Call, checked
 from perfsuite.measure.compiles.compiles import tracing_allowed
-from perfsuite.measure.later import when_read
 from perfsuite.measure.metric import Metric
 from perfsuite.measure.timing.timing import LEAST_FOR_TAIL, LEAST_SAMPLES, LEAST_WITH_END, Timing, time_call
 from perfsuite.processes.launch import LAUNCH
 from perfsuite.session.recorder import Measured
-from perfsuite.session.unchanged import Look, Timed, look
+from perfsuite.session.unchanged import Look, Timed, look, when_timed
 
-TIME = declare("perf.time", budget=("time_us", "p99_us"), needs=("quiet",))
+TIME = declare("perf.time", budget=("time_us", "p99_us"), needs=("timed",))
 
 SYNCHRONOUS, STILL_SYNCHRONOUS = 0.95, 0.8
 """A call whose time to return is this share of its time to ready waits for its outputs, or has them at once: then the
@@ -121,7 +119,7 @@ class TimeInstrument(Instrument):
         asked = ("time_us", to_ready), ("p99_us", tail)
         gates = [judge_budget(self._test, metric, limits[field]) for field, metric in asked if field in limits]
         self._recorder.apply(gates)
-        return when_read(Timing, functools.partial(contextvars.copy_context().run, timed), label=call.label)
+        return when_timed(self._session, Timing, timed, label=call.label)
 
     def _gated(self, timing: Timing, metrics: list[Metric]) -> list[Metric]:
         """The metrics, as information where the load of the host decides them: the code would fail for it."""

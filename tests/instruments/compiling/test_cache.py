@@ -43,7 +43,7 @@ def made():
             say=lambda gates: f"{gates[0].note}\n{gates[0].cause}",
         )
         instrument = CacheInstrument.__new__(CacheInstrument)
-        instrument._session, instrument._item = session, SimpleNamespace(nodeid="test_step")
+        instrument._session, instrument._item, instrument._test = session, SimpleNamespace(), "test_step"
         instrument._recorder = Recorder(session, "test_step", None)
         return instrument, asked
 
