@@ -27,8 +27,8 @@ ADDED = "Signature, errors and source"
 
 _LANGUAGES = {".yml": "yaml", ".py": "python", ".toml": "toml"}
 _PICTURE = re.compile(r"^!\[([^\]]*)\]\(([\w./-]+\.svg)\)$", re.MULTILINE)
-_OUTPUT = re.compile(r'<div class="language-text highlight">(?=<pre>(.*?)</pre>)', re.DOTALL)
-_COLUMNS = re.compile(r"\S {3,}\S|[=_~-]{4}")
+_OUTPUT = re.compile(r'<div class="language-text highlight">(?=<pre>.*?<code>(.*?)</code>)', re.DOTALL)
+_COLUMNS = re.compile(r"^(?!E ).*\S {3,}\S|[=_~-]{4}", re.MULTILINE)
 _OPTION = re.compile(r"(?<=<code)>(?=--[\w=-]{,24}</code>)")
 _ELEMENT = re.compile(r"<(h[1-6]|table|tr|li|pre|blockquote|em|strong)\b")
 

@@ -79,13 +79,20 @@ def _measured(path: str, *options: str, by: str = "") -> Entry:
     return Entry(path.rpartition(".")[2], f"perfsuite.measure.{path}", ("show_source: false", *options), more)
 
 
+_NO_CONSTRUCTOR = ("show_signature: false", "merge_init_into_class: false")
+_PERF = ("members: []", "inherited_members: false", "show_source: false", *_NO_CONSTRUCTOR)
+
 PERF = Page(
     "The fixture perf",
     "A test that has an argument `perf` gets this object, runs only with `--perf`, and is marked `perf`. Each method "
-    "records its metrics; the budget is checked at once, the baselines when the test's body has ended.",
+    "records its metrics; the budget is checked at once, the baselines when the test's body has ended.\n\n"
+    "Those that take a call raise `TypeError` for anything else. All raise `ValueError` for a field of `Budget` "
+    "that they do not check, [`BudgetExceeded`][perfsuite.BudgetExceeded] over a limit, "
+    "[`RecompilationError`][perfsuite.RecompilationError] where a measured call compiles, and "
+    "[`MeasurementError`][perfsuite.MeasurementError], which says what to change, where they cannot measure.",
     {
         "The object": (
-            Entry("Perf", "perfsuite.Perf", ("members: []", "inherited_members: false", "show_signature: false")),
+            Entry("Perf", "perfsuite.Perf", _PERF),
             Entry("perf.size", "perfsuite.Perf.size"),
         ),
         "Compiling": _methods(
@@ -132,8 +139,6 @@ ERRORS = Page(
         "Warnings": _public("SignatureWarning", options=_BASES),
     },
 )
-
-_NO_CONSTRUCTOR = ("show_signature: false", "merge_init_into_class: false")
 
 RESULTS = Page(
     "What the methods return",

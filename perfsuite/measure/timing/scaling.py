@@ -158,6 +158,8 @@ def calls_of(make_call: MakeCall, sizes: Sequence[int]) -> tuple[list[Call], np.
     """The calls of all sizes, and their units. Raises as `fit_scaling` does."""
     if len(set(sizes)) < 2:
         raise ValueError(f"scaling needs at least two different sizes, got {list(sizes)}")
+    if not callable(make_call):
+        raise TypeError(f"make_call must be a function of a size, got {type(make_call).__name__}: {make_call!r}")
     calls, units = [], []
     for size in sizes:
         made, unit = make_call(size)
