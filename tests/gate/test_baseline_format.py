@@ -12,7 +12,7 @@ from perfsuite.gate.baseline_format import LocatedError, encode, parse, render
 from perfsuite.gate.environment import Environment
 from perfsuite.measure.metric import Interval
 
-OWN_FILES = sorted((Path(perfsuite.__path__[0]).parent / "baselines").glob("*.json"))
+OWN_FILES = sorted((Path(perfsuite.__path__[0]).parent / "baselines").rglob("*.json"))
 HERE = Environment("cpu", 1, "Xeon", "3.11.7", "0.10.2", "0.10.2", equinox="0.13.8")
 STEP = "tests/perf/test_steps.py::test_flat"
 
@@ -121,13 +121,13 @@ def test_another_layout_of_the_same_json_is_read(layout):
     assert parse(text) == Baselines("cpu", METRICS)
 
 
-@pytest.mark.parametrize("file", OWN_FILES, ids=lambda file: file.name)
+@pytest.mark.parametrize("file", OWN_FILES, ids=lambda file: f"{file.parent.name}/{file.name}")
 def test_the_projects_own_files_are_as_the_writer_writes_them(file):
     assert encode(parse(file.read_text(encoding="utf-8"), file.stem)) == file.read_bytes()
 
 
 def test_the_tpu_v5e_file_has_what_the_seed_document_reports():
-    (file,) = (file for file in OWN_FILES if file.name == "tpu-v5e.json")
+    (file,) = (file for file in OWN_FILES if file.match("baselines/tpu-v5e.json"))
     metrics = parse(file.read_text(encoding="utf-8"))
     step = "reported/bert-base-train-step[no dropout]"
     assert metrics.get(step, "filter_jit/step time").value == 133.5
