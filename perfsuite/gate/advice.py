@@ -54,6 +54,11 @@ _ADVICE: tuple[tuple[tuple[str, ...], str], ...] = (
         "It places an array on the device on every call: place it once, before the loop, or a step ahead.",
     ),
     (
+        ("jax._src.tree_util:register_",),
+        "JAX takes the objects of a class apart in Python, each time that a jitted function gets them: "
+        "jax.tree_util.register_dataclass does it without Python; or close over those that never change.",
+    ),
+    (
         ("jax._src.tree:", "jax._src.tree_util:", "optax.tree_utils"),
         "It passes over every leaf of the tree on every call: do it inside the jitted function, or once, before the "
         "loop.",

@@ -61,6 +61,12 @@ def from_here(file: str) -> str:
     return file if found.startswith("..") else found
 
 
+def short_path(file: str) -> str:
+    """The path of a file of an installed package in its package, as "equinox/_jit.py"; else from here."""
+    _, installed, inside = file.rpartition(f"-packages{os.sep}")
+    return inside if installed else from_here(file)
+
+
 def temporary_prefix(path: Path) -> str:
     """How the names of unfinished versions of `path` begin."""
     return f".{path.name}."

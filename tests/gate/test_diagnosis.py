@@ -2,15 +2,18 @@
 
 import dataclasses
 
+import jax
+import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from perfsuite.gate.advice import advice_on, waits
 from perfsuite.gate.diagnosis import Grown, busiest, likely_cause, unexplained
+from perfsuite.measure.call import call
 from perfsuite.measure.estimate import Estimate
 from perfsuite.measure.metric import Interval
 from perfsuite.measure.runtime.dispatches import Dispatch, Dispatches
-from perfsuite.measure.runtime.hostcalls import HostCalls
+from perfsuite.measure.runtime.hostcalls import HostCalls, host_calls
 from perfsuite.measure.runtime.origins import CallOrigin
 from perfsuite.measure.timing.asynchrony import Asynchrony
 from perfsuite.measure.timing.comparison import Comparison
@@ -238,6 +241,25 @@ def test_what_waits_is_named_where_it_is_a_host_call():
     candidate = from_origins(api__block_until_ready=20)
     cause = likely_cause(comparison(WAITING, ASYNCHRONOUS), candidate, from_origins())
     assert ": jax._src.api:block_until_ready at api__block_until_ready.py:7 in step waits. Return the array" in cause
+
+
+def test_a_class_that_jax_takes_apart_in_python_is_told_of_the_way_without():
+    class Pair:
+        def __init__(self, *pair):
+            self.pair = pair
+
+    @jax.tree_util.register_dataclass
+    @dataclasses.dataclass
+    class Fast:
+        pair: tuple
+
+    keys = jax.tree_util.SequenceKey(0), jax.tree_util.SequenceKey(1)
+    jax.tree_util.register_pytree_with_keys(
+        Pair, lambda of: (tuple(zip(keys, of.pair, strict=True)), None), lambda _, pair: Pair(*pair)
+    )
+    summed, x = jax.jit(lambda of: of.pair[0] + of.pair[1]), jnp.ones(3)
+    assert "jax.tree_util.register_dataclass" in busiest(host_calls(call(summed, Pair(x, x))))
+    assert host_calls(call(summed, Fast((x, x)))).total == 0
 
 
 def test_a_function_that_nothing_is_known_of_gets_no_advice():

@@ -20,7 +20,7 @@ import jax
 
 from perfsuite.measure.compat import jax_stack
 from perfsuite.measure.compat.frameworks import bound_by_filter_jit, is_filter_jit, wraps_jit
-from perfsuite.measure.io import from_here
+from perfsuite.measure.io import from_here, short_path
 
 _FRAMEWORKS = frozenset({"jax", "jaxlib", "equinox", "flax", "optax", "haiku", "chex"})
 _BUILT_ON_THEM = frozenset({"diffrax", "distrax", "lineax", "optimistix", "orbax", "quax"})
@@ -65,7 +65,7 @@ class CallSite:
     nobody can tell. `frame` is the identity of the library's outermost frame, the same for every stage of one call.
     `caller` is the user's function with the named line: its name, and its place as `code_of` gives it. `options` are
     those of `jax.jit` beside the static arguments, by name; empty where unknown. `via` is the line of an installed
-    library between the user's line and an operation of JAX's own. `maker` is the library that made `function` and
+    package that the user's line led to, such as "blackjax/util.py:9". `maker` is the library that made `function` and
     passed it to JAX, such as "flax"; "" where the user did.
     """
 
@@ -106,12 +106,12 @@ def on_stack(frame: FrameType) -> CallSite:
     bound = next(filter(None, map(jax_stack.bound_program, library)), None) if function is None else None
     eager = site.eager or jax_stack.belongs_to_jax(function) or (bound is not None and bound.of_jax)
     site = dataclasses.replace(site, eager=eager)
-    # An operation that a library runs by itself is the user's to move: the message names the function that leads to it.
-    leading = _leading(user) if site.eager else user
+    # What an installed package compiles is the user's to move: the message names the line that leads to it.
+    leading = _leading(user)
     return dataclasses.replace(
         site,
-        location=_line_of(leading),
-        via="" if leading is user else _line_of(user),
+        location=line_of(leading),
+        via="" if user is None or leading is user else line_of(user),
         frame=id(library[-1]) if library else 0,
         caller=(leading.f_code.co_name, _place(leading.f_code, leading.f_code.co_firstlineno)) if leading else ("", ""),
         # `filter_jit` and `nnx.jit` give JAX a function of their own, around the user's.
@@ -123,7 +123,25 @@ def on_stack(frame: FrameType) -> CallSite:
 
 def location(frame: FrameType) -> str:
     """The user's `file:line` that the stack at `frame` comes from."""
-    return _line_of(_library_and_user(frame)[1])
+    return line_of(_leading(_library_and_user(frame)[1]))
+
+
+def line_of(frame: FrameType | None) -> str:
+    """The `file:line` that a frame runs: "train.py:12", or "flax/nnx/nn/attention.py:660" of an installed package."""
+    if frame is None:
+        return "a thread that runs no code but JAX's"
+    return f"{short_path(frame.f_code.co_filename)}:{frame.f_lineno}"
+
+
+def outside_of_python(frame: FrameType) -> FrameType:
+    """The innermost frame that is in none of Python's own modules; `frame` itself where that is what measures."""
+    found = next((each for each, _ in traceback.walk_stack(frame) if not _is_standard(each)), frame)
+    return frame if is_harness(_module_of(found)) else found
+
+
+def is_installed(frame: FrameType) -> bool:
+    """Whether a frame runs code of an installed package, Python's own modules not among them."""
+    return "-packages" in frame.f_code.co_filename
 
 
 def identities_of(function: Callable) -> frozenset[int]:
@@ -196,12 +214,10 @@ def _library_and_user(frame: FrameType) -> tuple[list[FrameType], FrameType | No
     library: list[FrameType] = []
     called = False
     for found, _ in traceback.walk_stack(frame):
-        module, filename = _module_of(found), found.f_code.co_filename
-        standard = filename.startswith(STANDARD_LIBRARY) and "-packages" not in filename
-        transparent = is_harness(module) or module.partition(".")[0] in _TRANSPARENT
-        if standard or transparent or filename.startswith("<frozen"):
+        if _passes_over(found):
             continue
-        if not called and (belongs_to_library(module, filename) or _wrapper_of(found) is not None):
+        of_library = belongs_to_library(_module_of(found), found.f_code.co_filename)
+        if not called and (of_library or _wrapper_of(found) is not None):
             library.append(found)
             continue
         called = True
@@ -214,8 +230,18 @@ def _library_and_user(frame: FrameType) -> tuple[list[FrameType], FrameType | No
 def _leading(user: FrameType | None) -> FrameType | None:
     """The first frame from `user` outwards that is in no installed package; `user` where all are."""
     frames = (frame for frame, _ in traceback.walk_stack(user)) if user else iter(())
-    own = (frame for frame in frames if not frame.f_code.co_filename.startswith(("<frozen", *STANDARD_LIBRARY)))
-    return next((frame for frame in own if "-packages" not in frame.f_code.co_filename), user)
+    return next((frame for frame in frames if not (is_installed(frame) or _passes_over(frame))), user)
+
+
+def _passes_over(frame: FrameType) -> bool:
+    """Whether a frame is of Python's own modules, of what measures, or of a checker of types around a function."""
+    module = _module_of(frame)
+    return _is_standard(frame) or is_harness(module) or module.partition(".")[0] in _TRANSPARENT
+
+
+def _is_standard(frame: FrameType) -> bool:
+    filename = frame.f_code.co_filename
+    return filename.startswith("<frozen") or (filename.startswith(STANDARD_LIBRARY) and not is_installed(frame))
 
 
 def _module_of(frame: FrameType) -> str:
@@ -294,10 +320,6 @@ def _statics(known: jax_stack.StaticArguments | None, args: tuple) -> Statics | 
         return None
     argnums, argnames = known
     return Statics(argnums=tuple(n + len(args) if n < 0 else n for n in argnums), argnames=argnames)
-
-
-def _line_of(user: FrameType | None) -> str:
-    return "a thread that runs no code but JAX's" if user is None else _place(user.f_code, user.f_lineno)
 
 
 def _place(code: CodeType, line: int) -> str:

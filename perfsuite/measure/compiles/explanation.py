@@ -97,6 +97,7 @@ _MOVE = (
 )
 _LINES_SHOWN = 12
 
+_LOOP = "Put it inside jax.jit, or define its body once, at module level."
 _LOOPS = ("scan", "while", "cond", "while_loop", "fori_loop", "map", "associative_scan", "switch")
 
 
@@ -105,7 +106,7 @@ def recompilation(function: str, stage: str, cause: Cause) -> str:
     if cause.eager or cause.through in _LOOPS:
         return _eager_operation(function, stage, cause)
     again = " again" if cause.known else ""
-    lines = [f"`{function}` {_VERBS[stage]}{again} at {cause.location}{_REUSED[stage]}"]
+    lines = [f"`{function}` {_VERBS[stage]}{again} at {cause.location}{_inside(cause)}{_REUSED[stage]}"]
     warm = _warm(function)
     known = plural(cause.known, "known signature")
     if cause.problem:
@@ -157,8 +158,14 @@ def _way(function: str, cause: Cause) -> str:
     """Through which function of the library an operation came, and from which line of another one."""
     if cause.through == "__iter__":
         return " (iterating over a jax.Array)"
-    through = f"in `{cause.through}`" if cause.through not in ("", function) else ""
-    return f" ({', '.join(filter(None, (through, cause.via)))})" if through or cause.via else ""
+    if cause.through in ("", function):
+        return _inside(cause)
+    return f" (in `{cause.through}`{cause.via and f', {cause.via}'})"
+
+
+def _inside(cause: Cause) -> str:
+    """The line of an installed package that the user's line led to."""
+    return cause.via and f" (in {cause.via})"
 
 
 def _eager_operation(function: str, stage: str, cause: Cause) -> str:
@@ -166,7 +173,7 @@ def _eager_operation(function: str, stage: str, cause: Cause) -> str:
     lines = [f"`{function}` {_VERBS[stage]} at {cause.location}{_way(function, cause)}"]
     if function in _LOOPS or cause.through in _LOOPS:
         lines.append("  a loop outside any jitted function: it compiles for every new body function, length and shape.")
-        lines.append("  Put it inside jax.jit, or define its body once, at module level.")
+        lines.append(f"  {_of_package(cause) if cause.via else _LOOP}")
         return "\n".join(lines)
     lines.append("  an eager operation: it runs outside any jitted function and compiles for every new shape.")
     lines += _listed(cause.changes[:2] if cause.through != "__iter__" else ())
@@ -178,6 +185,12 @@ def _eager_operation(function: str, stage: str, cause: Cause) -> str:
     lines += [_ITERATES] if cause.through == "__iter__" else []
     lines += _MOVE
     return "\n".join(lines)
+
+
+def _of_package(cause: Cause) -> str:
+    """What to do about a loop that nobody but its package's authors can move."""
+    package = cause.via.partition("/")[0].partition(".")[0]
+    return f"It is {package}'s: put the call of {package} in `{cause.caller}` inside jax.jit."
 
 
 def unwarmed(

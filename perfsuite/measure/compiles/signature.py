@@ -3,7 +3,7 @@
 import dataclasses
 import inspect
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import jax
@@ -85,23 +85,32 @@ def with_parameters(changes: Iterable[SignatureChange], function: Any) -> Change
 
     `filter_jit` makes keywords positional: without the name, a user who wrote `t1=2.0` would read of `args[3]` only.
     """
-    changes = tuple(changes)
+    positional = _many_parameters(function)
+    return tuple(dataclasses.replace(change, parameter=_parameter(change.path, positional)) for change in changes)
+
+
+def with_parameter(path: str, function: Any) -> str:
+    """A path of an argument such as `args[3].rate`, with the name of the parameter as `with_parameters` gives it."""
+    parameter = _parameter(path, _many_parameters(function))
+    return f"{path} ({parameter})" if parameter else path
+
+
+def _parameter(path: str, positional: Sequence[str]) -> str:
+    match = _POSITION.match(path)
+    if match is None or int(match[1]) >= len(positional):
+        return ""
+    part = "" if match.end() == len(path) else "of "
+    return f"{part}{positional[int(match[1])]}"
+
+
+def _many_parameters(function: Any) -> list[str]:
+    """The names of a function's positional parameters; empty where there are few enough to count at a glance."""
     try:
-        parameters = list(inspect.signature(function).parameters.values())
+        parameters = inspect.signature(function).parameters.values()
     except Exception:  # A callable without a signature, or one of the user's that raises.
-        return changes
+        return []
     positional = [each.name for each in parameters if each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD)]
-    if len(positional) <= _COUNTED_AT_A_GLANCE:
-        return changes
-
-    def named(change: SignatureChange) -> SignatureChange:
-        match = _POSITION.match(change.path)
-        if match is None or int(match[1]) >= len(positional):
-            return change
-        part = "" if match.end() == len(change.path) else "of "
-        return dataclasses.replace(change, parameter=f"{part}{positional[int(match[1])]}")
-
-    return tuple(map(named, changes))
+    return positional if len(positional) > _COUNTED_AT_A_GLANCE else []
 
 
 def signature_of(args: tuple, kwargs: dict[str, Any] | None = None) -> Signature:

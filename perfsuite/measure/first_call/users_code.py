@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from perfsuite.measure.compiles.callsite import LIBRARIES, STANDARD_LIBRARY
-from perfsuite.measure.io import from_here
+from perfsuite.measure.io import short_path
 
 _LIBRARIES = (*LIBRARIES, "jaxlib", "numpy", "scipy", "ml_dtypes", "jaxtyping", "beartype", "typeguard")
 _HARNESS = os.path.join(Path(__file__).parents[2], "")
@@ -32,8 +32,8 @@ class UserLine(NamedTuple):
 
     @property
     def place(self) -> str:
-        """`models/model.py:12`, from the working directory where the file is below it."""
-        return f"{from_here(self.file)}:{self.line}"
+        """`models/model.py:12`, from the working directory or from the folder of the installed packages."""
+        return f"{short_path(self.file)}:{self.line}"
 
 
 @functools.cache

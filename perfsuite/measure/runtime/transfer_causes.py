@@ -14,6 +14,7 @@ from perfsuite.measure.call import label_of
 from perfsuite.measure.compat import jax_stack
 from perfsuite.measure.compiles import callsite
 from perfsuite.measure.compiles.description import text_of_array
+from perfsuite.measure.compiles.signature import with_parameter
 
 Words = tuple[str, str]
 """Cause and advice."""
@@ -60,18 +61,15 @@ def words_or_unknown(words: Callable[[], Words]) -> Words:
 
 
 def lines(frame: FrameType) -> tuple[str, str]:
-    """The user's `file:line`, and the library's whose operation it was, such as "flax/nnx/nn/attention.py:660".
+    """The user's `file:line`, and the installed package's whose operation it was, as "flax/nnx/nn/attention.py:660".
 
     The second is "" where only JAX and NumPy, or a wrapper of a jitted function, lie between the user and the transfer.
     """
     between, outer = _split(frame)
     location = callsite.location(outer or between[-1])
-    if outer is None or callsite.wraps_call(outer):
+    if outer is None or callsite.wraps_call(outer) or not callsite.is_installed(outer):
         return location, ""
-    name, filename = outer.f_globals.get("__name__") or "", outer.f_code.co_filename
-    if "-packages" not in filename or not callsite.belongs_to_library(name, filename):
-        return location, ""
-    return location, f"{filename.rpartition('-packages')[2][1:]}:{outer.f_lineno}"
+    return location, callsite.line_of(outer)
 
 
 def of_read(frame: FrameType, *, explicit: bool) -> Words:
@@ -99,7 +97,7 @@ def of_put(moved: str, frame: FrameType, *, explicit: bool) -> Words:
     alike = [(path, leaf) for path, leaf in leaves if text_of_array(jax.typeof(leaf)) == moved]
     if not alike:
         return f"`{label}` was called with a host value", _PUT_ADVICE
-    return _of_argument(label, " or ".join(path for path, _ in alike), alike[0][1])
+    return _of_argument(site.function, [path for path, _ in alike], alike[0][1])
 
 
 def of_call(jitted: Any, args: tuple, kwargs: dict[str, Any], frame: FrameType) -> list[tuple[str, Words]]:
@@ -130,22 +128,23 @@ def _of_leaves(
         if eager:
             words = f"{_kind(leaf)} in the operation `{_operation(frame, label)}` outside jit", _EAGER_ADVICE
         else:
-            words = words_or_unknown(functools.partial(_of_passed, label, path, leaf, frame))
+            words = words_or_unknown(functools.partial(_of_passed, jitted, path, leaf, frame))
         yield text_of_array(jax.typeof(leaf)), words
 
 
-def _of_passed(label: str, path: str, leaf: Any, frame: FrameType) -> Words:
+def _of_passed(jitted: Any, path: str, leaf: Any, frame: FrameType) -> Words:
     """The argument as the user passed it, also through a wrapper such as `filter_jit`."""
     site = callsite.on_stack(frame)
     for passed, value in leaves_with_paths(site.args, site.kwargs):
         if value is leaf and site.function is not None:
-            return _of_argument(label_of(site.function), passed, leaf)
-    return _of_argument(label, path, leaf)
+            return _of_argument(site.function, [passed], leaf)
+    return _of_argument(jitted, [path], leaf)
 
 
-def _of_argument(label: str, path: str, leaf: Any) -> Words:
+def _of_argument(function: Any, paths: list[str], leaf: Any) -> Words:
     advice = _NUMBER_ADVICE if type(leaf) in _NUMBERS else _PUT_ADVICE
-    return f"`{label}` was called with {_kind(leaf)} at {path}", advice
+    places = " or ".join(with_parameter(path, function) for path in paths)
+    return f"`{label_of(function)}` was called with {_kind(leaf)} at {places}", advice
 
 
 def _kind(leaf: Any) -> str:

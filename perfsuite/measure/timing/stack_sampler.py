@@ -3,7 +3,6 @@
 import collections
 import contextlib
 import linecache
-import os
 import sys
 import threading
 import time
@@ -13,9 +12,8 @@ from typing import NamedTuple
 
 from perfsuite.measure.compat import jax_stack
 from perfsuite.measure.compiles import callsite
-from perfsuite.measure.io import from_here
+from perfsuite.measure.io import short_path
 
-_PACKAGES = f"{os.sep}site-packages{os.sep}"
 _WAITS = ("block_until_ready", "device_get", "effects_barrier")
 """Names that show that a line waits for the device."""
 
@@ -25,7 +23,8 @@ _SWITCH_SECONDS = 1e-4
 class StackPlace(NamedTuple):
     """`line` is the user's `file:line`, `frame` the innermost frame, as "equinox/_jit.py:246 in _call".
 
-    `waits` is true where that frame's own line or function shows that it waits for the device.
+    What waits in a module of Python's own, such as `threading`, is told by the frame that called that. `waits` is true
+    where the innermost frame's own line or function shows that it waits for the device.
     """
 
     line: str
@@ -111,14 +110,9 @@ def _place_of(frame: FrameType) -> StackPlace:
     module = frame.f_globals.get("__name__") or ""
     if callsite.is_harness(module):  # the call is in C++, and the line of the harness that called it tells nothing
         return StackPlace(line, f"{line} itself", False)
-    code, number = frame.f_code, frame.f_lineno
-    text = linecache.getline(code.co_filename, number)
+    text = linecache.getline(frame.f_code.co_filename, frame.f_lineno)
     is_jax = module.partition(".")[0] in ("jax", "jaxlib")
-    waits = any(name in text for name in _WAITS) or (is_jax and jax_stack.waits_for_device(code))
-    return StackPlace(line, f"{_short_path(code.co_filename)}:{number} in {code.co_qualname}", waits)
-
-
-def _short_path(filename: str) -> str:
-    """The path in its package, or from the working directory."""
-    _, in_package, inside = filename.rpartition(_PACKAGES)
-    return inside if in_package else from_here(filename)
+    waits = any(name in text for name in _WAITS) or (is_jax and jax_stack.waits_for_device(frame.f_code))
+    told = callsite.outside_of_python(frame)
+    code = told.f_code
+    return StackPlace(line, f"{short_path(code.co_filename)}:{told.f_lineno} in {code.co_qualname}", waits)

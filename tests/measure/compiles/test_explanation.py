@@ -111,7 +111,36 @@ def test_an_operation_of_an_installed_library_is_named_under_the_users_function(
         hmc_step(start)
     message = str(raised.value)
     assert f"at {HERE}:" in message
-    assert "(/usr/lib/site-packages/sampler.py:2)" in message
+    assert "(in sampler.py:2)" in message
+
+
+def test_a_loop_of_an_installed_library_is_named_under_the_users_line_too():
+    source = "def solve(x):\n    return jax.lax.while_loop(lambda y: y < 3, lambda y: y + 1, x)\n"
+    library = {"jax": jax, "__name__": "solver"}
+    exec(compile(source, "/usr/lib/site-packages/solver/loop.py", "exec"), library)
+    start = np.float32(1)
+
+    def simulate(x):
+        return library["solve"](x)
+
+    with pytest.raises(RecompilationError) as raised, compiles.forbid():
+        simulate(start)
+    message = str(raised.value)
+    assert f"at {HERE}:" in message
+    assert "(in `while_loop`, solver/loop.py:2)" in message
+    assert "put the call of solver in `simulate` inside jax.jit" in message
+
+
+def test_a_function_that_an_installed_library_jits_is_named_under_the_users_line_too():
+    source = "@jax.jit\ndef solve(x):\n    return x + 1\n\ndef run(x):\n    return solve(x)\n"
+    library = {"jax": jax, "__name__": "solver"}
+    exec(compile(source, "/usr/lib/site-packages/solver/run.py", "exec"), library)
+    library["run"](np.ones(3, np.float32))
+    with pytest.raises(RecompilationError) as raised, compiles.forbid():
+        library["run"](np.ones(4, np.float32))
+    message = str(raised.value)
+    assert f"at {HERE}:" in message
+    assert "(in solver/run.py:6)" in message
 
 
 def test_known_signatures_are_those_of_the_function_itself():

@@ -13,11 +13,11 @@ WAITS = StackPlace("train.py:3", "equinox/_jit.py:271 in _call", True)
 WORKS = StackPlace("train.py:4", "train.py:4 in step", False)
 
 
-def sits_until(done):
+def sits_until(done, wait=time.sleep):
     hangs_at = time.monotonic() + 60
     while not done():
         assert time.monotonic() < hangs_at, "nobody looks"
-        time.sleep(1e-3)
+        wait(1e-3)
 
 
 def test_a_thread_that_does_not_return_is_seen_in_its_line():
@@ -27,6 +27,12 @@ def test_a_thread_that_does_not_return_is_seen_in_its_line():
     place = most_seen(places)
     assert place.line.startswith("tests/measure/timing/test_stack_sampler.py:")
     assert " in " in place.frame
+
+
+def test_a_wait_in_a_module_of_pythons_own_is_told_by_its_caller():
+    with Watch(1e-3) as watch, watch.during_call() as places:
+        sits_until(lambda: places, wait=threading.Event().wait)
+    assert not [place for place in places if "threading.py" in place.frame]
 
 
 def test_calls_that_return_sooner_are_left_alone():
