@@ -86,6 +86,11 @@ _ADVICE: tuple[tuple[tuple[str, ...], str], ...] = (
         "Flax runs outside jit, an operation at a time: call it inside the jitted step.",
     ),
     (
+        ("jax._src.random.prng:prngkeyarray_",),
+        "JAX makes each typed key that a jitted function returns in Python: keep one key, and fold the number of the "
+        "step into it inside the jitted function.",
+    ),
+    (
         ("jax._src.random",),
         "It makes keys outside jit on every call: split the key inside the jitted step, and carry it.",
     ),

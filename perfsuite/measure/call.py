@@ -97,4 +97,12 @@ def carried(outputs, args: tuple, carry: int, label: str = "fn") -> tuple:
     if not several or len(outputs) < carry:
         got = len(outputs) if several else f"one {type(outputs).__name__}"
         raise ValueError(f"call({label}, carry={carry}) needs {carry} outputs, got {got}")
+    first, state = outputs[0], args[0]
+    if carry == 1 and type(state) is type(outputs) and type(first) is not type(state) and len(outputs) == len(state):
+        kind = type(state).__name__
+        raise ValueError(
+            f"call({label}, carry=1): the function returns a {kind} of {len(outputs)}, which is several outputs, so "
+            f"the first of them, a {type(first).__name__}, would replace args[0], a {kind} of {len(state)}. To carry "
+            f"the whole {kind}, return it in a tuple: return (state,)"
+        )
     return (*outputs[:carry], *args[carry:])

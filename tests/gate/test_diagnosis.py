@@ -262,6 +262,14 @@ def test_a_class_that_jax_takes_apart_in_python_is_told_of_the_way_without():
     assert host_calls(call(summed, Fast((x, x)))).total == 0
 
 
+def test_a_key_that_a_step_returns_is_told_of_the_way_without():
+    key, x = jax.random.key(0), jnp.ones(3)
+    split = jax.jit(lambda key, x: (jax.random.split(key)[0], x + 1))
+    folded = jax.jit(lambda number, key: (number + 1, jax.random.normal(jax.random.fold_in(key, number))))
+    assert "fold the number of the step into it" in busiest(host_calls(call(split, key, x, carry=1)))
+    assert host_calls(call(folded, jnp.int32(0), key, carry=1)).total < 5
+
+
 def test_a_function_that_nothing_is_known_of_gets_no_advice():
     assert advice_on("mine:step") == ""
     assert not waits("mine:step")

@@ -108,6 +108,16 @@ def test_what_cannot_be_called_is_refused(fn):
         call(fn, 1)
 
 
+def test_a_state_that_is_a_tuple_and_comes_back_as_the_outputs_says_how_to_carry_it_whole():
+    params, state = {"w": 1.0}, ({"w": 1.0}, (0, 1))
+    with pytest.raises(
+        ValueError, match=r"first of them, a dict, would replace args\[0\], a tuple of 2.*return \(state,\)"
+    ):
+        call(lambda state: state, state, carry=1).run()
+    call(lambda state: (state,), state, carry=1).run()
+    call(lambda params: (params, 0), params, carry=1).run()
+
+
 @pytest.mark.parametrize("carry", [True, 1.0, "1", None])
 def test_carry_is_a_whole_number(carry):
     with pytest.raises(TypeError, match=r"call\(step, carry=\.\.\.\): carry must be an int"):
