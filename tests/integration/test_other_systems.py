@@ -8,7 +8,7 @@ import builtins, errno, os, platform, sys
 
 platform.system, platform.machine = lambda: "Darwin", lambda: "arm64"
 for name in ("sched_getaffinity", "sched_setaffinity"):
-    delattr(os, name)
+    vars(os).pop(name, None)
 
 refused = set()
 
