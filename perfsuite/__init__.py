@@ -40,6 +40,16 @@ _MODULES = {
 }
 
 
+def load_ipython_extension(shell: Any) -> None:
+    """Give IPython the magics `%perf` and `%%perf`: IPython calls this for `%load_ext perfsuite`."""
+    from perfsuite.measure.compat.compiler_stderr import compilers_silenced  # a pytest session imports this module
+
+    with compilers_silenced():
+        from perfsuite.notebook import load  # imports jax
+
+        load(shell)
+
+
 def __getattr__(name: str) -> Any:
     """Import a public name when it is first used.
 
