@@ -318,11 +318,15 @@ def _span(metric: Metric) -> str:
 
 def _amount(value: float, metric: Metric) -> str:
     """A value in the metric's unit: `1 call`, `2 calls`, `1.05 x`."""
-    unit = metric.unit
-    if value == 1 and metric.kind in ("count", "size"):
-        word, space, rest = unit.partition(" ")
-        unit = _IRREGULAR.get(word, word if word.endswith("ss") else word.removesuffix("s")) + space + rest
-    return f"{_exact(value, metric.kind)} {unit}"
+    return f"{_exact(value, metric.kind)} {unit_of(value, metric)}"
+
+
+def unit_of(value: float, metric: Metric) -> str:
+    """The metric's unit as it stands beside a value: `call` beside 1, `calls` beside 2."""
+    if value != 1 or metric.kind not in ("count", "size"):
+        return metric.unit
+    word, space, rest = metric.unit.partition(" ")
+    return _IRREGULAR.get(word, word if word.endswith("ss") else word.removesuffix("s")) + space + rest
 
 
 def _exact(value: float, kind: Kind) -> str:

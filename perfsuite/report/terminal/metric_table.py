@@ -6,6 +6,7 @@ from perfsuite.gate.verdict import Gate
 from perfsuite.measure.metric import title
 from perfsuite.measure.words import change, number, span
 from perfsuite.report.terminal.output import by_test, clipped
+from perfsuite.report.text import unit_of
 
 _NARROWEST_NAME = 24
 """Characters. Where less is left for the names, the table has no intervals."""
@@ -47,7 +48,7 @@ def _cells(gate: Gate, *, intervals: bool) -> tuple[str, ...]:
         against = f"{number(gate.limit)} (budget)"
     return (
         "",
-        f"{span(metric.value, metric.interval if intervals else None)} {metric.unit}",
+        f"{span(metric.value, metric.interval if intervals else None)} {unit_of(metric.value, metric)}",
         against,
         change(share, 3) if share and abs(share) >= _NO_CHANGE else "",
         gate.verdict,

@@ -1,5 +1,7 @@
 """The table of -v: within the width, with the change of each metric."""
 
+import dataclasses
+
 import pytest
 
 from perfsuite.gate.verdict import Gate
@@ -39,6 +41,12 @@ def test_columns_line_up_and_numbers_keep_their_digits():
     head, _, first, second = lines(gate("a", 1.5), gate("1e3", 23_600_000, unit="FLOP"))
     assert head.index("value") == first.index("1.5 x") == second.index("23,600,000 FLOP")
     assert head.index("verdict") == first.index("pass") == second.index("pass")
+
+
+def test_one_of_a_count_has_no_plural():
+    made = Metric("step dispatches", 1, "programs", "count")
+    assert "1 program  " in lines(Gate(TEST, made, "pass", source="baseline", baseline=2))[2]
+    assert "2 programs  " in lines(Gate(TEST, dataclasses.replace(made, value=2), "pass"))[2]
 
 
 def test_each_test_is_named_once_above_its_metrics():
