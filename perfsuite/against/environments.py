@@ -19,14 +19,14 @@ import subprocess
 import sys
 import sysconfig
 import venv
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
-from perfsuite.measure.io import file_locked, write_atomically
+from perfsuite.measure.io import write_atomically
 
 LOCK_SECONDS = 30.0
 
@@ -77,22 +77,22 @@ class VirtualEnvironment:
         return {**kept, "VIRTUAL_ENV": str(self.folder), "PATH": os.pathsep.join(on_path)}
 
 
-@contextlib.contextmanager
-def locked(folder: Path | None) -> Iterator[None]:
+def locked(folder: Path | None) -> contextlib.AbstractContextManager[object]:
     """Keep another process out of the folder where environments are kept. Raises `EnvironmentFailed`."""
-    with contextlib.ExitStack() as held:
-        try:
-            if folder is not None:
-                folder.mkdir(parents=True, exist_ok=True)
-                held.enter_context(file_locked(folder / ".perfsuite.lock", LOCK_SECONDS))
-        except TimeoutError:
-            why = f"another process has used it for {LOCK_SECONDS:g} s: wait for it"
-            raise EnvironmentFailed(f"--keep {folder}: {why}") from None
-        except OSError as error:
-            raise EnvironmentFailed(
-                f"--keep {folder}: cannot be used ({error.strerror or error}): choose another"
-            ) from None
-        yield
+    if folder is None:
+        return contextlib.nullcontext()
+    import filelock  # only --keep needs it
+
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        return filelock.FileLock(folder / ".perfsuite.lock", timeout=LOCK_SECONDS).acquire()
+    except filelock.Timeout:
+        why = f"another process has used it for {LOCK_SECONDS:g} s: wait for it"
+        raise EnvironmentFailed(f"--keep {folder}: {why}") from None
+    except OSError as error:
+        raise EnvironmentFailed(
+            f"--keep {folder}: cannot be used ({error.strerror or error}): choose another"
+        ) from None
 
 
 def check_specs(specs: Sequence[str]) -> None:

@@ -13,8 +13,6 @@ import time
 from collections.abc import Iterator
 from pathlib import Path
 
-from perfsuite.measure.io import file_locked
-
 _PAUSE = 0.02
 """Seconds between two attempts."""
 
@@ -59,10 +57,12 @@ def _folder_locked(folder: Path, seconds: float) -> Iterator[None]:
 
 @contextlib.contextmanager
 def _file_locked(folder: Path, seconds: float) -> Iterator[None]:
+    import filelock  # 0.3 s on a busy machine of 2 cores, and few systems need it
+
     name = hashlib.sha256(os.path.realpath(folder).encode(errors="surrogateescape")).hexdigest()[:16]
-    with contextlib.ExitStack() as held:
-        try:
-            held.enter_context(file_locked(Path(tempfile.gettempdir()) / f"perfsuite-{name}.lock", seconds))
-        except TimeoutError:
-            raise LockedTooLong from None
-        yield
+    lock = filelock.FileLock(Path(tempfile.gettempdir()) / f"perfsuite-{name}.lock", timeout=seconds)
+    try:
+        with lock:
+            yield
+    except filelock.Timeout:
+        raise LockedTooLong from None

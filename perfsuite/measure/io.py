@@ -1,24 +1,13 @@
-"""Files: names for messages, locks, and writes that show a reader the old or the new content, never half of either."""
+"""Files: names for messages, and writes that show a reader the old content or the new one, never half of either."""
 
 import contextlib
 import os
 import secrets
 import stat
-import sys
-import time
-from collections.abc import Iterator
 from pathlib import Path
-
-if sys.platform == "win32":  # each system has one of the two
-    import msvcrt
-else:
-    import fcntl  # Windows has none
 
 TEMPORARY = ".tmp"
 """How the names of files end that are not finished. A killed process may leave one, as `.NAME.xxxxxxxx.tmp`."""
-
-_PAUSE = 0.02
-"""Seconds between two attempts to lock."""
 
 
 def write_atomically(path: Path, content: bytes | str, *, durable: bool = False) -> None:
@@ -80,33 +69,3 @@ def _sync_folder(folder: Path) -> None:
             os.fsync(handle)
         finally:
             os.close(handle)
-
-
-@contextlib.contextmanager
-def file_locked(path: Path, seconds: float) -> Iterator[None]:
-    """Hold the lock of a file, which stays. The operating system gives back the lock of a process that ends.
-
-    Raises `TimeoutError` where another holds it for so many seconds, and `OSError` where the file cannot be opened.
-    """
-    opened = os.open(path, os.O_RDWR | os.O_CREAT, 0o644)
-    try:
-        end = time.monotonic() + seconds
-        while not _locked_at_once(opened):
-            if time.monotonic() >= end:
-                raise TimeoutError(f"{path} has been locked for {seconds:g} s")
-            time.sleep(_PAUSE)
-        yield
-    finally:
-        os.close(opened)  # which gives the lock back
-
-
-def _locked_at_once(opened: int) -> bool:
-    """Lock an open file, unless another process holds the lock."""
-    try:
-        if sys.platform == "win32":
-            msvcrt.locking(opened, msvcrt.LK_NBLCK, 1)
-        else:
-            fcntl.flock(opened, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except (BlockingIOError, PermissionError):  # of Linux and macOS, of Windows
-        return False
-    return True

@@ -1,4 +1,4 @@
-"""The one way in which numbers, intervals and counts are written, in messages and in reports."""
+"""The one way in which numbers, intervals, counts and tables are written, in messages and in reports."""
 
 import itertools
 import math
@@ -71,6 +71,13 @@ def _trunk(paths: Sequence[str]) -> str:
     parts = [re.findall(r"^[^.\[]+|\.[^.\[]+|\[[^\]]*\]", path) for path in paths]
     shared = itertools.takewhile(lambda level: len(set(level)) == 1, zip(*parts, strict=False))
     return "".join(level[0] for level in shared) or "the arguments"
+
+
+def table(rows: Sequence[Sequence[str]], headers: Sequence[str] = ()) -> str:
+    """The rows in aligned columns, without rules. Texts stay as they are."""
+    import tabulate  # only sessions that print a table need it
+
+    return tabulate.tabulate(rows, headers, tablefmt="plain", disable_numparse=True, preserve_whitespace=True)
 
 
 def percent(share: float, digits: int = 3) -> str:

@@ -5,7 +5,7 @@ import stat
 
 import pytest
 
-from perfsuite.measure.io import TEMPORARY, file_locked, from_here, temporary_prefix, write_atomically
+from perfsuite.measure.io import TEMPORARY, from_here, temporary_prefix, write_atomically
 
 
 @pytest.mark.parametrize("durable", [False, True])
@@ -61,23 +61,3 @@ def test_a_file_keeps_its_path_where_the_working_directory_is_gone(tmp_path, mon
     monkeypatch.chdir(gone)
     gone.rmdir()
     assert from_here("/models/bert.py") == "/models/bert.py"
-
-
-def test_a_lock_keeps_others_out_until_it_is_given_back(tmp_path):
-    with file_locked(tmp_path / "lock", 0):
-        with (
-            pytest.raises(TimeoutError, match=r"lock has been locked for 0\.01 s"),
-            file_locked(tmp_path / "lock", 0.01),
-        ):
-            pass
-        with file_locked(tmp_path / "another", 0):
-            pass
-    with pytest.raises(ZeroDivisionError), file_locked(tmp_path / "lock", 0):
-        1 / 0  # an error gives it back, too
-    with file_locked(tmp_path / "lock", 0):
-        pass
-
-
-def test_a_lock_that_cannot_be_opened_is_an_error(tmp_path):
-    with pytest.raises(FileNotFoundError), file_locked(tmp_path / "none" / "lock", 0):
-        pass
