@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import jax
 import pytest
 from promise.calibration_table import BETWEEN, table
 from support.libtpu_needed import UNAVAILABLE, needs_libtpu
@@ -78,6 +79,20 @@ class Seen:
         return report
 
 
+SINCE_0_12 = {
+    # The new compiler's gather has the name of the argument and no line.
+    ("slices", "test_weights_travel_over_the_network"): "AssertionError: all-gather of 32,768 bytes at weights",
+}
+"""By page and test, what one says from jax 0.12 on that is more than other numbers. Pages have what jax 0.10.2 says."""
+
+
+def said_by_this_jax(key: tuple[str, str], text: str) -> str:
+    """What a test of a page is to say: word for word, but for the numbers of another compiler."""
+    if jax.__version_info__ < (0, 12):
+        return text
+    return SINCE_0_12.get(key) or re.sub(r"\.?\d[\d.,]*", "...", text)
+
+
 def test_perf_tests_pass_and_fail_as_their_pages_say(project, monkeypatch):
     modules = {f"test_{page.stem}": code for page, code in PERF_TESTS.items()}
     for name in modules:  # modules of these tests have some of the names, too
@@ -87,6 +102,7 @@ def test_perf_tests_pass_and_fail_as_their_pages_say(project, monkeypatch):
     options = ["--perf-processes=2", "--perf-seconds=0.5", "--benchmark-max-time=0.05"]
     project.inline_run("--perf", *options, "-q", plugins=[seen])
     fails = {(page.stem, test): text for page in PERF_TESTS for test, text in failures(page).items()}
+    fails = {key: said_by_this_jax(key, text) for key, text in fails.items()}
     wrong = [f"{page}: {test} failed:\n{seen.failed[page, test]}" for page, test in seen.failed.keys() - fails.keys()]
     for (page, test), text in fails.items():
         said = seen.failed.get((page, test), "nothing, for it passed")

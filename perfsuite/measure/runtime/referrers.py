@@ -30,7 +30,8 @@ def _phrase(holder: Any, value: Any, modules: dict[int, str], ignored: set[int])
     if not isinstance(holder, _CONTAINERS):
         return f"an object of type {type(holder).__qualname__}"
     container = f"a {type(holder).__name__} of length {len(holder)}"
-    above = _referrers(holder, ignored)
+    # A global first: it is what somebody can look up, whatever else refers to the container.
+    above = sorted(_referrers(holder, ignored), key=lambda one: id(one) not in modules)
     for one in above:
         if name := _named(one, holder, modules):
             return f"{container}, {name}"
