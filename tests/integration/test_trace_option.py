@@ -58,7 +58,7 @@ def test_every_instrument_that_runs_something_leaves_its_trace_with_metrics_and_
             "  pair, candidate: *",
             "  pair, reference: *",
             "test_all.py::test_warm",
-            "  warming product: *, compilations 1 (jit__lambda 1), *(1 run): *",
+            "  warming product: *, compilations 1 (jit_*lambda* 1), *(1 run): *",
             "    * us      1 x  jit__lambda: *",
             "test_all.py::test_scaling",
             "  rows, 4: *",
