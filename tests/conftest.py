@@ -138,8 +138,11 @@ others are there for `integration/test_beside.py`."""
 
 @pytest.fixture(autouse=True)
 def _environment_of_sessions(monkeypatch: pytest.MonkeyPatch):
-    """Sessions inside tests must not annotate a real run, nor write its summary; and they start with fewer plugins."""
-    for name in ("GITHUB_ACTIONS", "GITHUB_STEP_SUMMARY"):
+    """Sessions inside tests must not annotate a real run, nor write its summary, nor take themselves for its workers.
+
+    And they start with fewer plugins.
+    """
+    for name in ("GITHUB_ACTIONS", "GITHUB_STEP_SUMMARY", "PYTEST_XDIST_WORKER", "PYTEST_XDIST_WORKER_COUNT"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("PYTEST_ADDOPTS", FEWER_PLUGINS)
 

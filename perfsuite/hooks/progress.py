@@ -115,5 +115,5 @@ def shown_below(config: pytest.Config, session_words: Callable[[], str] = lambda
 
 
 def _one_line(text: str, columns: int) -> str:
-    text = printable(text.encode("ascii", "backslashreplace").decode())
+    text = printable(text.encode("ascii", "backslashreplace").decode(), "?")
     return text if len(text) <= columns else f"{text[: columns - 3]}..."

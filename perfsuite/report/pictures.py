@@ -102,7 +102,7 @@ def blank(width: int = WIDTH, height: int = HEIGHT, margins: tuple[int, int, int
 
 def drawable(text: str, most: int = 200) -> str:
     """A name as a picture can show it: in characters that XML knows, and at most `most` of them."""
-    shown = printable(text)
+    shown = printable(text, "?")
     return shown if len(shown) <= most else f"{shown[: most - 1]}\N{HORIZONTAL ELLIPSIS}"
 
 

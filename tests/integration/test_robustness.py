@@ -144,7 +144,8 @@ def forget_the_clock():
     clock.tick_ns.cache_clear()
 
 
-@pytest.mark.parametrize("right", [0, 1_500], ids=["from the start", "later"])
+# The clock is tried with 1,000 readings, and `stays_async` may know after 150 more whether a call waits.
+@pytest.mark.parametrize("right", [0, 1_050], ids=["from the start", "later"])
 @pytest.mark.parametrize("fault", FAULTS)
 @pytest.mark.parametrize("instrument", TIMED)
 def test_a_broken_clock_is_a_clear_error_and_never_a_metric(break_clock, instrument, fault, right):
