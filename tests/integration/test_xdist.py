@@ -4,6 +4,7 @@ from xml.etree import ElementTree
 
 import pytest
 
+from .test_changed_option import SAVED
 from .test_targets_end_to_end import COMPILED, metrics
 
 pytest.importorskip("xdist")
@@ -103,38 +104,24 @@ def test_counts_gate_in_a_worker_and_timings_after_it_in_the_main_process(projec
     ]
 
 
-UNCHANGED = """
-from steps import *
-
-ROUNDS = 2
-
-def host(state, batch):
-    for _ in range(ROUNDS):
-        jax.tree.map(lambda leaf: leaf, state)
-    return step(state, batch)
-
-def made(fn):
-    return call(fn, state(), batch(), carry=1)
-
-def test_time(perf): perf.time(made(step))
-def test_compare(perf): perf.compare(made(host), made(step), Budget(ratio=1000), until="return")
+READS = """
 def test_read(perf):
-    compared = perf.compare(made(step), made(step), until="return")
+    compared = perf.compare(made(step), made(step), until="return", name="read")
     assert compared.verdict in ("new", "recorded", "unchanged") and compared.pairs > 2
 """
 
 
 def test_with_perf_changed_only_what_has_to_be_timed_waits_for_the_main_process(project):
-    project.makepyfile(test_step=UNCHANGED)
-    project.runpytest_subprocess("--perf-save").assert_outcomes(passed=3)
+    project.makepyfile(test_step=SAVED + READS)
+    project.runpytest_subprocess("--perf-save").assert_outcomes(passed=5)
     changed = "--perf", "--perf-changed", "-n1", "-v"
     result = project.runpytest_subprocess(*changed)
-    result.assert_outcomes(passed=3)
+    result.assert_outcomes(passed=5)
     result.stdout.fnmatch_lines(["1 test for a quiet machine: now, in the main process", "*test_step.py::test_read*"])
-    project.makepyfile(test_step=UNCHANGED.replace("ROUNDS = 2", "ROUNDS = 3"))
+    project.makepyfile(test_step=SAVED.replace("ROUNDS = 2", "ROUNDS = 3") + READS)
     result = project.runpytest_subprocess(*changed)
     result.stdout.fnmatch_lines(
-        ["2 tests for a quiet machine: now, in the main process", "timed: 1 the host calls and the Python code changed"]
+        ["3 tests for a quiet machine: now, in the main process", "timed: 2 the host calls and the Python code changed"]
     )
 
 
