@@ -203,13 +203,18 @@ def perf_test(project: pytest.Pytester):
 
 @pytest.fixture
 def run_suite(tmp_path: Path):
-    """Run tests of the suite in a process of their own, with `plugin` loaded first: (exit status, output)."""
+    """Run tests of the suite in a process of their own, with `plugin` loaded first: (exit status, output).
+
+    With `--perf-changed`, which must not leave out the timing of what the plugin plants.
+    """
 
     def run(*tests: str, plugin: str = "") -> tuple[int, str]:
         (tmp_path / "planted.py").write_text(plugin)
         environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])}
-        command = [sys.executable, "-m", "pytest", "--perf", "-p", "planted", "-p", "no:cacheprovider"]
+        command = [sys.executable, "-m", "pytest", "-p", "planted", "-p", "no:cacheprovider"]
         command += [
+            "--perf",
+            "--perf-changed",
             "--perf-processes=1",
             "--perf-seconds=30",
             *tests,

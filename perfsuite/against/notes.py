@@ -9,7 +9,7 @@ REQUEST_FILE = "request.json"
 NOT_FROM = "PERFSUITE_NOT_FROM"
 """The environment variable of a commit's side: the user's working tree, and the worktree that stands for it."""
 
-PROTOCOL = 1
+PROTOCOL = 2
 """Higher with each change of what the two exchange: where perfsuite itself is compared, each side runs its own."""
 
 Stage = Literal["trace", "lower", "compile"]
@@ -21,12 +21,14 @@ class SideRequest:
     """What one process does: name the files of the perf tests, record metrics, or only take times.
 
     `seconds` is the most time for one timing, None leaves it to the options. `cache` is the folder for the facts of
-    programs, which only processes of the same environment share. `only` are the tests to run, None means all.
+    programs of one side, `target_cache` the one for what compilers for absent devices said, which all sides share.
+    `only` are the tests to run, None means all.
     """
 
     task: Task
     seconds: float | None
     cache: str
+    target_cache: str
     only: tuple[str, ...] | None = None
 
 

@@ -12,6 +12,7 @@ from perfsuite.against.notes import NOTES_FILE, OPTION, REQUEST_FILE, Notes, Pla
 from perfsuite.against.sides import Side, SideFailed
 from perfsuite.gate.baseline import Baselines
 from perfsuite.gate.baseline_file import BaselineError, load
+from perfsuite.measure.io import user_cache
 from perfsuite.measure.serialise import made, plain
 from perfsuite.processes.rerun import run_bounded
 
@@ -85,6 +86,7 @@ class Tests:
     """The tests of one project, to be run on each side.
 
     `arguments` are pytest's, as on its command line, `folder` is scratch. `only` are the tests to run, None means all.
+    What compilers for absent devices say of a program is the same on any side, and on any day: it is kept for the user.
     """
 
     __test__ = False
@@ -116,12 +118,12 @@ class Tests:
         return self._run(side, self._request("times", side, seconds), self.folder / "no-baselines", limit)
 
     def facts(self, side: Side) -> Path:
-        """The folder for what compilers say on a side."""
+        """The folder for the facts of programs on a side."""
         return self.folder / f"facts-{side.name}"
 
     def _request(self, task: Task, side: Side, seconds: float | None = None) -> SideRequest:
         only = None if self.only is None else tuple(sorted(self.only))
-        return SideRequest(task, seconds, str(self.facts(side)), only)
+        return SideRequest(task, seconds, str(self.facts(side)), str(user_cache() / "programs"), only)
 
     def _run(self, side: Side, request: SideRequest, baselines: Path, limit: float) -> Run:
         self._started += 1

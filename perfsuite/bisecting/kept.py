@@ -2,7 +2,6 @@
 
 import hashlib
 import json
-import os
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -12,12 +11,6 @@ from perfsuite.measure.io import write_atomically
 from perfsuite.measure.serialise import made, plain
 
 _SCHEMA = 1
-
-
-def default_folder() -> Path:
-    """The folder for the files of this user's searches: not the project's, which is left as it is."""
-    cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
-    return Path(cache) / "perfsuite"
 
 
 def digest(files: Iterable[Path]) -> str:

@@ -76,9 +76,9 @@ def run(arguments: argparse.Namespace) -> int:
     from perfsuite.against.runs import Effort
     from perfsuite.bisecting.bisection import Request, over_commits, over_packages
     from perfsuite.bisecting.found import BisectFailed
-    from perfsuite.bisecting.kept import default_folder
     from perfsuite.bisecting.metric import reading
     from perfsuite.bisecting.releases import read_packages
+    from perfsuite.measure.io import user_cache
     from perfsuite.report.terminal.bisect import bisection_lines
 
     check_writable(arguments.json)
@@ -90,7 +90,7 @@ def run(arguments: argparse.Namespace) -> int:
                 Effort(arguments.rounds, None, arguments.seconds),
                 scratch=Path(scratch),
                 keep=arguments.keep,
-                folder=arguments.keep or default_folder(),
+                folder=arguments.keep or user_cache(),
                 again=arguments.again,
                 say=say,
             )

@@ -90,10 +90,12 @@ def _session(config: pytest.Config, options: Options, group: Group | None, *, in
     try:
         options = options._replace(baselines=folder_here(options.baselines))
         with compilers_silenced():  # it starts JAX's backend
+            cache = _cache(config) if task is None else task.cache
             return PerfSession(
                 options,
                 in_worker=in_worker,
-                cache=_cache(config) if task is None else task.cache,
+                cache=cache,
+                target_cache=cache if task is None else task.target_cache,
                 group=group,
                 mode=_mode(options, task),
                 say=text.failure,

@@ -71,7 +71,7 @@ def prepare(config: pytest.Config, folder: Path) -> None:
     config.pluginmanager.register(ChildHooks(folder, request), "perfsuite-again")
     # pytest's cache is an empty one here, so that the user's is left alone; but programs take minutes to compile.
     cache = None if request.cache is None else Path(request.cache)
-    config.stash[TASK] = Task(lambda session: _mode(session, folder, request), cache)
+    config.stash[TASK] = Task(lambda session: _mode(session, folder, request), cache, cache)
 
 
 def _mode(session: "PerfSession", folder: Path, request: Request) -> "Mode":

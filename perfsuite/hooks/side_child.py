@@ -81,7 +81,7 @@ def pytest_cmdline_main(config: pytest.Config) -> None:
     config.pluginmanager.register(hooks, "perfsuite-side")
     cache = Path(request.cache)
     cache.mkdir(parents=True, exist_ok=True)
-    config.stash[TASK] = Task(hooks.mode, cache)
+    config.stash[TASK] = Task(hooks.mode, cache, Path(request.target_cache))
 
 
 class _StageSeconds:

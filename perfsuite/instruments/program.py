@@ -66,7 +66,8 @@ class ProgramInstrument(Instrument):
     def _compiled(self, call: Call, target: str | None, label: str, **where: Any) -> Compilation:
         __tracebackhide__ = True
         try:
-            return compile_call(call, target, cache=self._session.cache, **where)
+            cache = self._session.cache if target is None else self._session.target_cache
+            return compile_call(call, target, cache=cache, **where)
         except TargetUnavailable as error:
             self._session.unavailable(str(error))
         except (CompileFailed, HostCallbackError) as error:

@@ -36,6 +36,12 @@ def write_atomically(path: Path, content: bytes | str, *, durable: bool = False)
         _sync_folder(path.parent)
 
 
+def user_cache() -> Path:
+    """The user's folder for what takes time to make again and belongs to no project. Nothing makes it here."""
+    cache = os.environ.get("XDG_CACHE_HOME") or os.path.expanduser("~/.cache")
+    return Path(cache) / "perfsuite"
+
+
 def relative(path: Path, root: Path) -> str:
     """The path relative to `root`; in full where it lies elsewhere."""
     return str(path.relative_to(root)) if path.is_relative_to(root) else str(path)

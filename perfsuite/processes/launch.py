@@ -53,11 +53,12 @@ class Task:
     """What another process started this session for.
 
     `mode` makes the mode of the session (`session.modes.Mode`) from the session. `cache` is the folder where the facts
-    of programs are kept, None keeps none.
+    of programs are kept, `target_cache` the one for what compilers for absent devices say. None keeps none.
     """
 
     mode: Callable[[Any], Any]
     cache: Path | None
+    target_cache: Path | None
 
 
 LAUNCH = pytest.StashKey[Launch]()

@@ -59,7 +59,8 @@ class PerfSession:
     of the present device or of the targets named in the options cannot be read, or cannot be written although they are
     to be saved; `ValueError` for a target that is not known.
 
-    `cache` is the folder where the facts of programs are kept, None keeps none. `group` are the processes that measure
+    `cache` is the folder where the facts of programs are kept, `target_cache` the one for what compilers for absent
+    devices say; None keeps none. `group` are the processes that measure
     together, None where this one is alone; all of them have the baselines of process 0, and keep no facts. `mode` makes
     the session's mode (`session.modes`). `say` makes the message of gates that fail a test.
     """
@@ -70,6 +71,7 @@ class PerfSession:
         *,
         in_worker: bool = False,
         cache: Path | None = None,
+        target_cache: Path | None = None,
         group: Group | None = None,
         mode: Callable[["PerfSession"], Mode],
         say: Callable[[Sequence[Gate]], str] = repr,
@@ -80,6 +82,7 @@ class PerfSession:
         self.group = group
         # What processes find in their caches differs, and with it what they would run.
         self.cache = cache if group is None else None
+        self.target_cache = target_cache if group is None else None
         self.environment: Environment = present_environment()
         self.device = device_slug(self.environment.device_kind)
         """The name of the present device's baseline file."""

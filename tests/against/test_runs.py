@@ -1,5 +1,7 @@
 """`perfsuite.against.runs`: the processes of a check, their command lines, and their random order."""
 
+import gzip
+import json
 import random
 import re
 from pathlib import Path
@@ -7,12 +9,30 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 from support.against import FakeTests
+from support.libtpu_needed import needs_libtpu
 
 from perfsuite.against import runs
-from perfsuite.against.environments import VirtualEnvironment
+from perfsuite.against.environments import VirtualEnvironment, present
 from perfsuite.against.notes import Notes
 from perfsuite.against.runs import WINDOW, Effort, Tests, looks, sizes
 from perfsuite.against.sides import Side
+
+PROGRAMS = """
+import jax
+import jax.numpy as jnp
+from perfsuite import call
+
+@jax.jit
+def step(x):
+    return jnp.tanh(x @ x)
+
+def test_step(perf):
+    for target in (None, "tpu-v5e"):
+        perf.program(call(step, jnp.ones((8, 8))), target)
+"""
+
+
+TEST_STEP = "test_step.py::test_step"
 
 
 def arguments(*given, seconds=None):
@@ -66,6 +86,34 @@ def test_a_process_that_cannot_be_started_or_dies_says_so(tmp_path):
         run = Tests([], place / "runs").times(side, seconds=1, limit=20)
         assert run.notes == Notes()
         assert re.search(words, run.problem)
+
+
+@needs_libtpu
+def test_what_a_compiler_says_for_an_absent_device_is_asked_once_for_all_sides(pytester, monkeypatch):
+    """A program of this device compiles on each side: how often a test compiles is compared."""
+    pytester.makepyfile(test_step=PROGRAMS)
+    pytester.makeini("[pytest]")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(pytester.path / "kept"))
+    tests = Tests([], pytester.path / "runs")
+    base, head = (Side(name, present(), pytester.path) for name in ("base", "head"))
+
+    first = tests.metrics(base)
+    assert not first.run.problem
+    (kept,) = (pytester.path / "kept/perfsuite/programs").glob("*.json.gz")
+    entry = json.loads(gzip.decompress(kept.read_bytes()))
+    entry["cost"]["flops"] = 12345.0
+    kept.write_bytes(gzip.compress(json.dumps(entry).encode()))
+
+    second = tests.metrics(head)
+    here, there = (
+        {device: saved.metrics[TEST_STEP]["program flops"].value for device, saved in run.baselines.items()}
+        for run in (first, second)
+    )
+    assert there == {**here, "tpu-v5e": 12345}
+    stages, others = (
+        [(note.function, note.stage, note.count) for note in run.run.notes.stages] for run in (first, second)
+    )
+    assert stages == others
 
 
 @given(st.integers(0, 200))

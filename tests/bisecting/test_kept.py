@@ -3,7 +3,7 @@
 import pytest
 
 from perfsuite.bisecting.found import BisectFailed, Step
-from perfsuite.bisecting.kept import Kept, default_folder, digest
+from perfsuite.bisecting.kept import Kept, digest
 from perfsuite.measure.metric import Interval
 
 STEP = Step("abc", "bad", 3.0, "us", "why", 2.5, Interval(1.0, float("inf")), "cpu", {"jax": "1"}, {}, {"cpu": "{}"})
@@ -43,8 +43,3 @@ def test_a_folder_that_is_a_file_is_an_error(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(BisectFailed, match=r"cannot be used .*--keep DIR"):
         Kept(tmp_path / "file", {})
-
-
-def test_without_a_folder_it_is_the_users_cache(monkeypatch, tmp_path):
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert default_folder() == tmp_path / "perfsuite"

@@ -5,7 +5,7 @@ import stat
 
 import pytest
 
-from perfsuite.measure.io import TEMPORARY, from_here, temporary_prefix, write_atomically
+from perfsuite.measure.io import TEMPORARY, from_here, temporary_prefix, user_cache, write_atomically
 
 
 @pytest.mark.parametrize("durable", [False, True])
@@ -61,3 +61,11 @@ def test_a_file_keeps_its_path_where_the_working_directory_is_gone(tmp_path, mon
     monkeypatch.chdir(gone)
     gone.rmdir()
     assert from_here("/models/bert.py") == "/models/bert.py"
+
+
+def test_the_users_cache_is_where_other_programs_have_theirs(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert user_cache() == tmp_path / "perfsuite"
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert user_cache() == tmp_path / ".cache" / "perfsuite"

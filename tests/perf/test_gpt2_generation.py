@@ -237,7 +237,7 @@ def test_share_of_the_memory_bandwidth_limit(perf, model):
         "copy": call(copy_half, jnp.zeros((4096, numbers.shape[1] // 2)), carry=1),
     }
     for name, limit in limits.items():
-        made = compare_calls(limit, generating, seconds=60 if full else 2)
+        made = compare_calls(limit, generating, seconds=60 if full else 0.5)
         gigabytes = COUNT * numbers.nbytes / made.candidate_median_us / 1e3
         perf.record(f"{name} bandwidth", gigabytes, unit="GB/s", kind="info", better="higher")
         # The small model lies in the caches of a processor, where there is no such limit.

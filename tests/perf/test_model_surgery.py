@@ -151,20 +151,16 @@ def test_one_tree_at_costs_in_proportion_to_the_model(perf, one_replacement):
 def test_first_run_over_the_ladder(perf):
     """Trace, lower, compile and run, for each of the lab note's six models: "near-linear", 90 ms a transform on a TPU v4.
 
-    The times are for people. What the compiler gets is linear: the lines of the program.
+    The times are for people; the small size has three of the six. `test_first_calls.py` gates what they come from.
     """
-    first_runs, transforms, lines = [], [], []
-    for config in (rung(layers, perf.size) for layers in LADDER):
-        jitted, seconds = first_run(config)
-        first_runs.append(seconds)
-        lines.append(jitted.lower(KEY).as_text().count("\n"))
-        transforms.append(6 * config.num_layers)
-        perf.record(f"{config.num_layers} layers first run", first_runs[-1], unit="s", kind="info")
+    configs = [rung(layers, perf.size) for layers in (LADDER if perf.size == "full" else [*LADDER][:3])]
+    first_runs = [first_run(config)[1] for config in configs]
+    transforms = [6 * config.num_layers for config in configs]
+    for config, seconds in zip(configs, first_runs, strict=True):
+        perf.record(f"{config.num_layers} layers first run", seconds, unit="s", kind="info")
     slope, _, r_squared = line_fit(np.asarray(transforms, float), np.asarray(first_runs))
     perf.record("first run per transform", 1e3 * slope, unit="ms", kind="info")
     perf.record("first run R^2", r_squared, unit="1", kind="info", better="higher")
-    # A count, always 0.9985 at the small size: linear from the second model on. Growth with the square gives 0.955.
-    assert line_fit(np.asarray(transforms, float), np.asarray(lines, float))[2] >= 0.99, lines
 
 
 def lowered(config, apply):
@@ -198,8 +194,8 @@ def test_compiled_start_up(perf):
 
 @pytest.mark.parametrize("target", [None, TARGET])
 def test_no_device_needs_more_than_its_part_of_the_model(perf, target):
-    """BERT-base as it is, at any size: it is compiled and not run."""
-    config = bert(12, "full")
+    """BERT-base as it is, and a third of its layers at the small size: it is compiled and not run."""
+    config = bert(12 if perf.size == "full" else 4, "full")
     program = perf.program(call(start_up(config), KEY), target, name="start-up")
     held = shard_bytes(config)
     perf.record("bytes a device", held, unit="bytes", kind="size", target=target)

@@ -1,8 +1,11 @@
 """The instructions of a compiled program, with what surrounds them: operands, computation, runs, and source line."""
 
+import itertools
+import os
 import site
 import sysconfig
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 from perfsuite.measure.hlo.hlo_module import Frame, Instruction, Module, Shape
@@ -12,6 +15,9 @@ _LIBRARIES = tuple(
     {*site.getsitepackages(), site.getusersitepackages()}
     | {sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")}
 )
+
+_LOWERING = os.path.join(Path(__file__).parents[1], "")
+"""The package `measure`. What JAX adds when it lowers a call comes from its line that asks JAX to, no one's."""
 
 
 class Placed(NamedTuple):
@@ -45,5 +51,6 @@ def bytes_of(shapes: Iterable[Shape]) -> int:
 
 
 def source_of(stack: Sequence[Frame]) -> Frame | None:
-    """The innermost frame outside installed libraries; failing that, the innermost."""
-    return next((frame for frame in stack if not frame.file.startswith(_LIBRARIES)), stack[0] if stack else None)
+    """The innermost frame outside installed libraries; failing that, the innermost. None where no line is a user's."""
+    theirs = list(itertools.takewhile(lambda frame: not frame.file.startswith(_LOWERING), stack))
+    return next((frame for frame in theirs if not frame.file.startswith(_LIBRARIES)), theirs[0] if theirs else None)

@@ -24,6 +24,9 @@ from support.compiled_texts import (
 )
 from support.programs import program_of
 
+from perfsuite.measure.compat import jax_stack
+from perfsuite.measure.hlo.hlo_module import Frame
+from perfsuite.measure.program.placed import source_of
 from perfsuite.measure.program.program import DonatedArgument
 from perfsuite.measure.targets.targets import target
 
@@ -400,6 +403,14 @@ def test_a_source_is_the_innermost_line_of_the_users_own():
     assert (library.source.file, library.part) == (re.__file__, f"copy in helper ({re.__file__.rpartition('/')[2]})")
     assert (path.where, path.part) == ("jit(f)/mul", "copy of mul")
     assert (made_up.where, made_up.part) == ("the compiler's own", "copy")
+
+
+def test_a_copy_that_jax_adds_when_it_lowers_comes_from_no_line():
+    """Neither from perfsuite's line that lowers the call nor from the test's that asked for its program."""
+    lowers, asks = Frame(jax_stack.__file__, 200, "lower"), Frame("/home/user/test_step.py", 9, "test_step")
+    theirs = Frame("/home/user/model.py", 42, "attention")
+    assert source_of([lowers, asks]) is None
+    assert source_of([theirs, lowers, asks]) == theirs
 
 
 @EVERY
