@@ -58,14 +58,12 @@ def check(
 
 
 def _first_runs(tests: Tests, base: Side, head: Side, say: Say) -> tuple[FirstRun, FirstRun]:
-    runs_of_sides = []
-    for side in (base, head):
-        say(f"what is exact: the tests at the {side.name}, {side.title}")
-        run = tests.metrics(side)
+    say(f"what is exact: the tests at the base, {base.title}, and at the head, {head.title}")
+    first, second = tests.metrics(base, head)
+    for side, run in ((base, first), (head, second)):
         if not (run.run.notes.tests or run.run.notes.uncollected) and (side is base or not run.run.problem):
             raise CheckFailed(f"nothing to compare: at the {side.name}, {run.run.problem or 'no perf test was found'}")
-        runs_of_sides.append(run)
-    return runs_of_sides[0], runs_of_sides[1]
+    return first, second
 
 
 def _alike(
@@ -81,10 +79,8 @@ def _alike(
             break
         tests.only = both
         without = "without the tests that do not pass on both sides, which shift what happens once a process"
-        say(f"what is exact: again, at the base, {without}")
-        first = tests.metrics(base)
-        say("what is exact: again, at the head")
-        second = tests.metrics(head)
+        say(f"what is exact: again, {without}")
+        first, second = tests.metrics(base, head)
     return first, second
 
 

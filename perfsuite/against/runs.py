@@ -1,5 +1,6 @@
 """Run the tests on the sides: once for their metrics, then in many processes in random order for the times."""
 
+import contextlib
 import dataclasses
 import json
 import os
@@ -14,7 +15,7 @@ from perfsuite.gate.baseline import Baselines
 from perfsuite.gate.baseline_file import BaselineError, load
 from perfsuite.measure.io import user_cache
 from perfsuite.measure.serialise import made, plain
-from perfsuite.processes.rerun import run_bounded
+from perfsuite.processes.rerun import running
 
 WINDOW = 5
 """Processes of each side in a window. Two windows of five can show a change at an error of 1 in 31752, ten separate
@@ -101,17 +102,22 @@ class Tests:
         """Only collect the tests: the notes have their files."""
         return self._run(side, self._request("collect", side), self.folder / "no-baselines", FIRST_SECONDS)
 
-    def metrics(self, side: Side) -> FirstRun:
-        """Run the tests for what is exact, and record it as `pytest --perf-save` does, in a folder of their own."""
-        baselines = self.folder / f"baselines-{self._started}-{side.name}"
-        run = self._run(side, self._request("metrics", side), baselines, FIRST_SECONDS)
-        found = {}
-        for path in sorted(baselines.glob("*.json")):
-            try:
-                found[path.stem] = load(path)
-            except BaselineError as error:
-                run = dataclasses.replace(run, problem=str(error))
-        return FirstRun(run, found)
+    def metrics(self, *sides: Side) -> list[FirstRun]:
+        """Run the tests for what is exact, and record it as `pytest --perf-save` does, in a folder for each side.
+
+        The sides run at once where `at_once` says that they can: what is exact is the same beside other work.
+        """
+        ran: list[FirstRun] = []
+        for group in [sides] if at_once() else [[side] for side in sides]:
+            folders = [self.folder / f"baselines-{self._started}-{side.name}" for side in group]
+            with contextlib.ExitStack() as stack:
+                begun = [
+                    self._begin(stack, side, self._request("metrics", side), folder, FIRST_SECONDS)
+                    for side, folder in zip(group, folders, strict=True)
+                ]
+                ended = [end() for end in begun]
+            ran += [_recorded(run, folder) for run, folder in zip(ended, folders, strict=True)]
+        return ran
 
     def times(self, side: Side, *, seconds: float, limit: float) -> Run:
         """Time every call of the tests for at most `seconds`, in a process that may take `limit` seconds."""
@@ -126,6 +132,13 @@ class Tests:
         return SideRequest(task, seconds, str(self.facts(side)), str(user_cache() / "programs"), only)
 
     def _run(self, side: Side, request: SideRequest, baselines: Path, limit: float) -> Run:
+        with contextlib.ExitStack() as stack:
+            return self._begin(stack, side, request, baselines, limit)()
+
+    def _begin(
+        self, stack: contextlib.ExitStack, side: Side, request: SideRequest, baselines: Path, limit: float
+    ) -> Callable[[], Run]:
+        """Start pytest on a side, to be ended with `stack` at the latest. Returns what waits for it."""
         self._started += 1
         folder = self.folder / f"run-{self._started}-{side.name}"
         folder.mkdir(parents=True)
@@ -143,23 +156,12 @@ class Tests:
         output = folder / _OUTPUT
         started = time.monotonic()
         try:
-            ended = run_bounded(command, directory=side.directory, environment=variables, output=output, seconds=limit)
+            process = running(command, directory=side.directory, environment=variables, output=output)
+            ended = stack.enter_context(process)
         except OSError as error:
-            return Run(Notes(), 0.0, f"pytest could not be started ({error})")
-        took = time.monotonic() - started
-        try:
-            notes = made(Notes, json.loads((folder / NOTES_FILE).read_bytes()))
-        except (OSError, ValueError, TypeError, KeyError, AttributeError):
-            how = f"was stopped after {limit:.0f} s" if ended is None else f"ended with status {ended}"
-            text = " ".join(output.read_text(encoding="utf-8", errors="replace").split())[-_OUTPUT_SHOWN:]
-            return Run(Notes(), took, f"pytest {how}; the end of its output: {text or 'nothing'}")
-        if notes.foreign:
-            name, file = next(iter(notes.foreign.items()))
-            raise SideFailed(
-                f"{side.name} imported {name} from the working tree ({file}), so it did not run its commit's code: "
-                "install the project so that its packages' folder is on sys.path (an editable install, or PYTHONPATH)"
-            )
-        return Run(notes, took)
+            problem = f"pytest could not be started ({error})"
+            return lambda: Run(Notes(), 0.0, problem)
+        return lambda: _run_that_ended(side, folder, ended(limit), limit, time.monotonic() - started)
 
     def _arguments(self, side: Side, folder: Path, baselines: Path, seconds: float | None) -> list[str]:
         first = ["-p", "perfsuite.hooks.side_child", f"{OPTION}={folder}"]
@@ -170,6 +172,41 @@ class Tests:
         end = given.index("--") if "--" in given else len(given)
         # Of an option that is given twice, argparse takes the last.
         return [*first, *given[:end], *last, *given[end:]]
+
+
+def at_once() -> bool:
+    """Whether the tests can run on two sides at the same time: with two cores, and no accelerator.
+
+    A process holds an accelerator, or most of its memory, for itself. JAX_PLATFORMS=cpu says that there is none.
+    """
+    return os.environ.get("JAX_PLATFORMS") == "cpu" and (os.cpu_count() or 1) > 1
+
+
+def _recorded(run: Run, baselines: Path) -> FirstRun:
+    found = {}
+    for path in sorted(baselines.glob("*.json")):
+        try:
+            found[path.stem] = load(path)
+        except BaselineError as error:
+            run = dataclasses.replace(run, problem=str(error))
+    return FirstRun(run, found)
+
+
+def _run_that_ended(side: Side, folder: Path, ended: int | None, limit: float, took: float) -> Run:
+    """What a process left in its folder, which ended with a status, or was stopped (None) after `limit` seconds."""
+    try:
+        notes = made(Notes, json.loads((folder / NOTES_FILE).read_bytes()))
+    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+        how = f"was stopped after {limit:.0f} s" if ended is None else f"ended with status {ended}"
+        text = " ".join((folder / _OUTPUT).read_text(encoding="utf-8", errors="replace").split())[-_OUTPUT_SHOWN:]
+        return Run(Notes(), took, f"pytest {how}; the end of its output: {text or 'nothing'}")
+    if notes.foreign:
+        name, file = next(iter(notes.foreign.items()))
+        raise SideFailed(
+            f"{side.name} imported {name} from the working tree ({file}), so it did not run its commit's code: "
+            "install the project so that its packages' folder is on sys.path (an editable install, or PYTHONPATH)"
+        )
+    return Run(notes, took)
 
 
 def windows(

@@ -140,7 +140,7 @@ class Trials:
 
     def _ran(self, side: Side) -> FirstRun:
         self.say("the test, once")
-        first = self.tests.metrics(side)
+        [first] = self.tests.metrics(side)
         notes, node = first.run.notes, self.wanted.node
         if first.run.problem:
             raise Unusable(first.run.problem)

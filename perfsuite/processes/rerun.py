@@ -11,7 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar
 
@@ -117,10 +117,20 @@ def command(config: pytest.Config, folder: Path, options: Sequence[str] = ()) ->
 def run_bounded(
     command: Sequence[str], *, directory: Path, environment: Mapping[str, str], output: Path, seconds: float
 ) -> int | None:
-    """Run a command for at most `seconds`, with nothing to read and its output in a file.
+    """Run a command for at most `seconds`: its exit status, None where its time was up. Otherwise as `running`."""
+    with running(command, directory=directory, environment=environment, output=output) as ended:
+        return ended(seconds)
 
-    Returns its exit status, None where its time was up. Nothing that it started in its turn is left running then, nor
-    when an exception (Ctrl-C) comes meanwhile. Raises `OSError` where it cannot be started.
+
+@contextlib.contextmanager
+def running(
+    command: Sequence[str], *, directory: Path, environment: Mapping[str, str], output: Path
+) -> Iterator[Callable[[float], int | None]]:
+    """Start a command, with nothing to read and its output in a file.
+
+    Yields a function that waits for it, for so many seconds at most, and returns its exit status, or None where its
+    time was up. Nothing that it started in its turn is left running after the block, nor when an exception (Ctrl-C)
+    comes meanwhile. Raises `OSError` where it cannot be started.
     """
     with (
         output.open("wb") as file,
@@ -134,10 +144,15 @@ def run_bounded(
             start_new_session=True,  # so that it can be ended with all that it started
         ) as process,
     ):
+
+        def ended(seconds: float) -> int | None:
+            try:
+                return process.wait(seconds)
+            except subprocess.TimeoutExpired:
+                return None
+
         try:
-            return process.wait(seconds)
-        except subprocess.TimeoutExpired:
-            return None
+            yield ended
         finally:
             if process.returncode is None:
                 _kill(process)

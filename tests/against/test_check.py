@@ -172,7 +172,7 @@ def test_a_test_that_fails_on_one_side_moves_nothing_into_the_others(library, py
     assert called["test_b.py::test_that_is_the_same"] == {"no change seen"}
     assert "worse" in called["test_b.py::test_that_changed"]
     assert len(called) == 2
-    assert "what is exact: again, at the base, without the tests that do not pass" in capsys.readouterr().err
+    assert "what is exact: again, without the tests that do not pass" in capsys.readouterr().err
 
 
 def recorded(**values):

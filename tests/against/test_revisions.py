@@ -117,7 +117,7 @@ def test_a_commit_runs_its_own_code_with_the_tests_of_the_tree(here, tmp_path):
     with side_of_commit(tree, "first", "base", scratch=tmp_path / "scratch", keep=None) as base:
         assert base.environment.interpreter is not None
         for side in (base, side_of_tree(tree, [], "head", folder=tmp_path)):
-            run = tests.metrics(side)
+            [run] = tests.metrics(side)
             assert not run.run.problem
             seen[side.name] = run
         place = base.directory

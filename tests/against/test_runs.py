@@ -88,6 +88,45 @@ def test_a_process_that_cannot_be_started_or_dies_says_so(tmp_path):
         assert re.search(words, run.problem)
 
 
+WAITS_FOR_THE_OTHER_SIDE = """
+import os
+import time
+from pathlib import Path
+
+def test_meets(perf):
+    folder = Path(os.environ["MEETING"])
+    folder.joinpath(str(os.getpid())).touch()
+    until = time.monotonic() + 60
+    while len([*folder.iterdir()]) < 2:
+        assert time.monotonic() < until, "the other side did not come"
+        time.sleep(0.05)
+"""
+
+
+def test_both_sides_run_at_once_where_no_accelerator_can_be_in_the_way(pytester, monkeypatch):
+    pytester.makepyfile(test_meets=WAITS_FOR_THE_OTHER_SIDE)
+    pytester.makeini("[pytest]")
+    monkeypatch.setenv("MEETING", str(pytester.mkdir("meeting")))
+    monkeypatch.setenv("JAX_PLATFORMS", "cpu")
+    monkeypatch.setattr(runs.os, "cpu_count", lambda: 2)
+    sides = [Side(name, present(), pytester.path) for name in ("base", "head")]
+
+    for run in Tests([], pytester.path / "runs").metrics(*sides):
+        assert run.run.notes.tests == {"test_meets.py::test_meets": ("passed", "")}
+
+
+def test_sides_run_one_after_the_other_on_one_core_and_where_there_may_be_an_accelerator(monkeypatch):
+    monkeypatch.setenv("JAX_PLATFORMS", "cpu")
+    for cores in (1, None):
+        monkeypatch.setattr(runs.os, "cpu_count", lambda cores=cores: cores)
+        assert not runs.at_once()
+    monkeypatch.setattr(runs.os, "cpu_count", lambda: 64)
+    assert runs.at_once()
+    for platforms in ("cuda", "cuda,cpu", "", None):
+        monkeypatch.setenv("JAX_PLATFORMS", platforms) if platforms is not None else monkeypatch.delenv("JAX_PLATFORMS")
+        assert not runs.at_once()
+
+
 @needs_libtpu
 def test_what_a_compiler_says_for_an_absent_device_is_asked_once_for_all_sides(pytester, monkeypatch):
     """A program of this device compiles on each side: how often a test compiles is compared."""
@@ -97,14 +136,14 @@ def test_what_a_compiler_says_for_an_absent_device_is_asked_once_for_all_sides(p
     tests = Tests([], pytester.path / "runs")
     base, head = (Side(name, present(), pytester.path) for name in ("base", "head"))
 
-    first = tests.metrics(base)
+    [first] = tests.metrics(base)
     assert not first.run.problem
     (kept,) = (pytester.path / "kept/perfsuite/programs").glob("*.json.gz")
     entry = json.loads(gzip.decompress(kept.read_bytes()))
     entry["cost"]["flops"] = 12345.0
     kept.write_bytes(gzip.compress(json.dumps(entry).encode()))
 
-    second = tests.metrics(head)
+    [second] = tests.metrics(head)
     here, there = (
         {device: saved.metrics[TEST_STEP]["program flops"].value for device, saved in run.baselines.items()}
         for run in (first, second)

@@ -79,9 +79,9 @@ class FakeTests:
     ran: list = dataclasses.field(default_factory=list)
     only: frozenset | None = None
 
-    def metrics(self, side):
-        self.ran.append(side.name)
-        return self.first[side.name]
+    def metrics(self, *sides):
+        self.ran += [side.name for side in sides]
+        return [self.first[side.name] for side in sides]
 
     def times(self, side, *, seconds, limit):
         self.ran.append(side.name)
