@@ -38,7 +38,7 @@ from .extraction_work import VARIANTS, difference, held_bytes, resident_bytes, w
 
 ROUNDING = {"small": 1e-5, "full": 3e-2}
 """Greatest difference between two paths, as a share of a sample's size: of float32, and of bfloat16."""
-FIRST_SAMPLES = {"small": 200, "full": 2000}
+FIRST_SAMPLES = {"small": 500, "full": 2000}
 """Texts of a first run; the lab note has 2000."""
 STEPS = list(itertools.pairwise(VARIANTS))
 
