@@ -22,7 +22,8 @@ class SideRequest:
 
     `seconds` is the most time for one timing, None leaves it to the options. `cache` is the folder for the facts of
     programs of one side, `target_cache` the one for what compilers for absent devices said, which all sides share.
-    `only` are the tests to run, None means all.
+    `only` are the tests to run, None means all. `looks` says that recording metrics includes a look at each that is
+    sampled; else what is only sampled is not run for it.
     """
 
     task: Task
@@ -30,6 +31,7 @@ class SideRequest:
     cache: str
     target_cache: str
     only: tuple[str, ...] | None = None
+    looks: bool = False
 
 
 @dataclasses.dataclass(frozen=True)

@@ -46,7 +46,7 @@ class Request:
     def tests(self) -> Tests:
         """The test alone. One process measures its times: of a time that is asked for many processes are compared."""
         given = self.arguments or (self.wanted.node,)
-        tests = Tests(["--perf-processes=1", *given], self.scratch / "runs")
+        tests = Tests(["--perf-processes=1", *given], self.scratch / "runs", looks=True)
         tests.only = frozenset({self.wanted.node})
         return tests
 

@@ -145,7 +145,7 @@ def perf_of(item: pytest.Item) -> Perf:
     """The `Perf` of one test."""
     session = item.config.stash[_SESSION]
     arguments = marker_arguments(item)
-    seconds = session.mode.seconds(arguments.get("seconds", session.options.seconds))
+    seconds = arguments.get("seconds", session.options.seconds)
     item.stash[_PERF] = Perf(session, item, tolerance=arguments.get("tolerance"), seconds=seconds)
     return item.stash[_PERF]
 

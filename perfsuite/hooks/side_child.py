@@ -144,7 +144,7 @@ class SideHooks:
         from perfsuite.session.modes import Exact, TimingOneSide
 
         if self.request.task == "metrics":
-            return Exact(session)
+            return Exact(session, looks=self.request.looks)
         return TimingOneSide(session, self._note_time, self.request.seconds or session.options.seconds)
 
     def _note_time(self, test: str, name: str, value: float, unit: str) -> None:
@@ -219,6 +219,9 @@ class SideHooks:
                 name: Place(where.get(name, ""), metric["places"] or {}, _is_sampled(metric), metric.get("fingerprint"))
                 for metric in report.perfsuite["metrics"]
                 for name in [title(metric["name"], metric["target"])]
+            } | {
+                name: Place(where.get(name, ""), sampled=True, fingerprint=fingerprint)
+                for name, fingerprint in report.perfsuite["untimed"].items()
             }
         if self.request.task == "times" and hasattr(report, "perfsuite"):
             self.notes.times += [

@@ -32,12 +32,13 @@ def declare(method: str, *, budget: tuple[str, ...] = (), needs: tuple[Need, ...
 
 
 class Instrument:
-    """The base of all instruments of one test. `seconds` is the most time for one gate."""
+    """The base of all instruments of one test. `seconds` is the most time that the test asks for one gate."""
 
     def __init__(self, session: PerfSession, item: pytest.Item, *, tolerance: float | None, seconds: float):
         self._session = session
         self._item = item
-        self._seconds = seconds
+        self._seconds = session.mode.seconds(seconds)
+        self._seconds_to_know = session.mode.seconds_to_know(seconds)
         self._test = test_id(item)
         self._recorder = Recorder(session, self._test, tolerance)
         self._tracing = Tracing(session, self._test, self._recorder)

@@ -77,6 +77,11 @@ class Mode(abc.ABC):
         """Whether the fingerprints of timed calls are taken."""
         return False
 
+    @property
+    def leaves_times(self) -> bool:
+        """Whether what is sampled is left to other processes: sampled here only where the test reads it."""
+        return False
+
     @abc.abstractmethod
     def compare(self, pair: Pair, limits: Limits) -> Compared:
         """Compare the two calls of a pair, as well as `limits` need it."""
@@ -108,6 +113,10 @@ class Mode(abc.ABC):
     def seconds(self, asked: float) -> float:
         """The most time for one gate of a test that asks for so much."""
         return asked
+
+    def seconds_to_know(self, asked: float) -> float:
+        """The same for a gate whose metric is exact, and which only takes so long where it is in doubt."""
+        return self.seconds(asked)
 
     def part_of(self) -> str:
         """What all long waits of the session are part of, as the beginning of a sentence."""

@@ -166,16 +166,27 @@ class Rerunning(SessionMode):
 
 
 class Exact(SessionMode):
-    """The first process on one side of `perfsuite against`: what is exact. Of what is sampled it takes one look.
+    """The first process on one side of `perfsuite against`: what is exact. Nothing is gated.
 
-    Nothing is gated.
+    What is sampled is left to the processes that take times. With `looks` it takes one look at each.
     """
 
     gates = False
     fingerprints = True
 
+    def __init__(self, session: PerfSession, *, looks: bool = False):
+        super().__init__(session)
+        self._looks = looks
+
+    @property
+    def leaves_times(self) -> bool:
+        return not self._looks
+
     def seconds(self, asked: float) -> float:
         return MOMENT
+
+    def seconds_to_know(self, asked: float) -> float:
+        return asked
 
     def compare(self, pair: Pair, limits: Limits) -> Compared:
         return Compared(pair.compare(seconds=LOOK))

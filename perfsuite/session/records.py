@@ -69,6 +69,8 @@ class TestRecord:
     """With --perf-save, why a metric does not become a baseline, by its title."""
     notes: tuple[str, ...] = ()
     """What else there is to say of the metrics, in lines."""
+    untimed: dict[str, dict[str, str] | None] = dataclasses.field(default_factory=dict)
+    """What other processes are to time, by the titles of the metrics: its fingerprint, None where it has none."""
     where: dict[str, str] = dataclasses.field(default_factory=dict)
     """The line of the call that made each metric, by its title."""
 

@@ -30,11 +30,12 @@ class Look:
     """A look at calls before they are timed: their fingerprint, where there is one, and what need not be timed.
 
     `recorded` are the metrics of the baseline, by what they are called after the name; empty where the calls have to
-    be timed.
+    be timed. `left` says that other processes time them.
     """
 
     fingerprint: Fingerprint | None = None
     recorded: Mapping[str, Metric] = dataclasses.field(default_factory=dict)
+    left: bool = False
 
     def of(self, metrics: Iterable[Metric]) -> list[Metric]:
         """Metrics that were timed, with the fingerprint."""
@@ -70,12 +71,13 @@ def look(session: PerfSession, test: str, measured: Measured, timed: Timed) -> L
     __tracebackhide__ = True
     if not session.mode.fingerprints or session.group is not None:
         return Look()
+    left = session.mode.leaves_times
     now: Fingerprint | None = None
     try:
         entries = _recorded(session, test, measured, timed) if session.options.changed else {}
         now = _fingerprint(timed)
-        if not session.options.changed:
-            return Look(now)
+        if left or not session.options.changed:
+            return Look(now, left=left)
         recorded = next(iter(entries.values())).fingerprint or {}
         if parts := differing(recorded, now):
             raise _HasToBeTimed(f"{' and '.join(parts[:2])} changed")
@@ -84,11 +86,11 @@ def look(session: PerfSession, test: str, measured: Measured, timed: Timed) -> L
         if str(why):
             session.looks[str(why)] += 1
         session.check(*_TIMED)
-        return Look(now)
+        return Look(now, left=left)
 
 
 def when_timed(session: PerfSession, kind: type[T], measure: Callable[[], T], **known: Any) -> T:
-    """A `kind` of which the baselines know the fields `known`. `measure` gives the others when a test reads one.
+    """A `kind` of which only the fields `known` are known. `measure` gives the others when a test reads one.
 
     Reading one raises `Deferred` in a worker of pytest-xdist.
     """

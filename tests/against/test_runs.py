@@ -6,6 +6,7 @@ import random
 import re
 from pathlib import Path
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from support.against import FakeTests
@@ -153,6 +154,56 @@ def test_what_a_compiler_says_for_an_absent_device_is_asked_once_for_all_sides(p
         [(note.function, note.stage, note.count) for note in run.run.notes.stages] for run in (first, second)
     )
     assert stages == others
+
+
+SAMPLED = """
+import jax
+import jax.numpy as jnp
+from perfsuite import call
+
+@jax.jit
+def step(x):
+    return jnp.tanh(x @ x)
+
+@jax.jit
+def long_step(x):
+    for _ in range(50):
+        x = jnp.tanh(x @ x)
+    return x
+
+def calls_of(size):
+    return call(step, jnp.ones((size, size))), size
+
+def test_step(perf):
+    a, b, long = (call(fn, jnp.ones((n, n))) for fn, n in ((step, 8), (step, 8), (long_step, 300)))
+    compared = perf.compare(a, b, name="pair")
+    assert compared.candidate == "step" and compared.verdict == "new"
+    timed = perf.time(a, name="alone")
+    perf.scaling(calls_of, [4, 8], name="sizes")
+    perf.stays_async(long, name="long")
+    if READS:
+        assert compared.ratio.value > 0 and timed.to_ready.median_us > 0
+"""
+TITLES = ["pair ratio to ready", "alone to return", "alone to ready", "alone p99", "sizes return per unit"]
+
+
+@pytest.mark.parametrize("reads", [False, True])
+def test_what_is_sampled_is_named_with_its_fingerprint_and_left_to_the_processes_that_take_times(pytester, reads):
+    pytester.makepyfile(test_step=f"READS = {reads}\n{SAMPLED}")
+    pytester.makeini("[pytest]")
+    side = Side("base", present(), pytester.path)
+    saved = {}
+    for looks in (False, True):
+        [first] = Tests([], pytester.path / f"runs-{looks}", looks=looks).metrics(side)
+        assert first.run.notes.tests == {TEST_STEP: ("passed", "")}, first.run.problem
+        places = first.run.notes.places[TEST_STEP]
+        assert {title: place.line.rpartition(":")[2] for title, place in places.items() if place.sampled} == dict(
+            zip(TITLES, ["24", "26", "26", "26", "27"], strict=True)
+        )
+        assert all(places[title].fingerprint for title in TITLES)
+        (baselines,) = first.baselines.values()
+        saved[looks] = {entry.unit for entry in baselines.metrics[TEST_STEP].values() if entry.kind != "info"}
+    assert saved == {False: {"waits"}, True: {"waits", "x", "us", "us/unit"}}
 
 
 @given(st.integers(0, 200))

@@ -7,7 +7,7 @@ from typing import Any
 
 from perfsuite.gate.budget import Budget
 from perfsuite.gate.diagnosis import Grown, likely_cause, unexplained
-from perfsuite.gate.limits import FIELDS
+from perfsuite.gate.limits import FIELDS, Limits
 from perfsuite.gate.verdict import Gate, Verdict, judge_budget
 from perfsuite.instruments.base import NO_BUDGET, Instrument, declare
 from perfsuite.measure import peers
@@ -21,7 +21,7 @@ from perfsuite.measure.timing.asynchrony import Asynchrony, asynchrony
 from perfsuite.measure.timing.block import Until
 from perfsuite.measure.timing.builds import Make, build
 from perfsuite.measure.timing.comparison import Comparison
-from perfsuite.session.mode import Pair
+from perfsuite.session.mode import Mode, Pair
 from perfsuite.session.plots import distribution_of
 from perfsuite.session.recorder import Measured
 from perfsuite.session.unchanged import Timed, look, when_timed
@@ -75,6 +75,10 @@ class CompareInstrument(Instrument):
             return self._recorded_comparison(pair, list(seen.recorded.values()), budget, tolerance)
         allowed = self._recorder.tolerance(tolerance)
         limits = self._session.limits(budget, self._test, measured.id_of(f"ratio to {pair.until}"), allowed)
+        if seen.left:
+            self._recorder.leave([pair.metric], seen.fingerprint)
+            compare = functools.partial(_comparison, self._session.mode, pair, limits)
+            return when_timed(self._session, Comparison, compare, verdict="new", **_sides_of(pair))
         compared = self._session.mode.compare(pair, limits)
         ratio, overhead = metrics = measured.metrics(compared.comparison.metrics(measured.name))
         (ratio,) = seen.of([ratio])
@@ -100,8 +104,7 @@ class CompareInstrument(Instrument):
         asked = budget.limits()
         gates = [judge_budget(self._test, limits[field], asked[field]) for field in FIELDS if field in asked]
         self._recorder.apply(gates)
-        sides = {"candidate": pair.candidate.label, "reference": pair.reference.label, "until": pair.until}
-        return when_timed(self._session, Comparison, pair.compare, verdict="unchanged", **sides, **known)
+        return when_timed(self._session, Comparison, pair.compare, verdict="unchanged", **_sides_of(pair), **known)
 
     def _keep(self, pair: Pair, comparison: Comparison, ratio: Metric) -> None:
         """What reports and later failures need beside the metrics."""
@@ -120,6 +123,14 @@ class CompareInstrument(Instrument):
         cause, unknown = _cause(pair, comparison, grown)
         said = "\n".join(filter(None, [cause or unknown, last, traced]))
         return (said, "") if cause else ("", said)
+
+
+def _comparison(mode: Mode, pair: Pair, limits: Limits) -> Comparison:
+    return mode.compare(pair, limits).comparison
+
+
+def _sides_of(pair: Pair) -> dict[str, Any]:
+    return {"candidate": pair.candidate.label, "reference": pair.reference.label, "until": pair.until}
 
 
 def _timed(pair: Pair, budget: Budget) -> Timed:

@@ -54,6 +54,9 @@ class ScalingInstrument(Instrument):
             seen = look(self._session, self._test, measured, _timed(calls, units, what, limits))
         if seen.recorded:
             return self._recorded_scaling(calls[0].label, metric, list(seen.recorded.values()), limits, tolerance, fit)
+        if seen.left:
+            self._recorder.leave([f"{measured.name} {what} per unit"], seen.fingerprint)
+            return when_timed(self._session, Scaling, fit, label=calls[0].label, metric=metric)
         scaling = fit()
         metrics = measured.metrics(scaling.metrics(measured.name))
         metrics[:1] = seen.of(metrics[:1])

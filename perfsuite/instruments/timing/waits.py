@@ -28,7 +28,7 @@ class WaitsInstrument(Instrument):
         """
         __tracebackhide__ = True
         self._begin(STAYS_ASYNC)
-        seen = asynchrony(checked(call, "perf.stays_async"), seconds=self._seconds)
+        seen = asynchrony(checked(call, "perf.stays_async"), seconds=self._seconds_to_know)
         measured = self._recorder.measured("stays_async", seen.label, " returns at", name=name)
         share, *waits = measured.metrics(seen.metrics(measured.name))
         self._recorder.add(share)
@@ -44,7 +44,7 @@ class WaitsInstrument(Instrument):
         """
         __tracebackhide__ = True
         limits = self._begin(STALLS, budget)
-        seen = count_stalls(checked(call, "perf.stalls"), seconds=self._seconds, over_us=limits.get("stall_us"))
+        seen = count_stalls(checked(call, "perf.stalls"), seconds=self._seconds_to_know, over_us=limits.get("stall_us"))
         measured = self._recorder.measured("stalls", seen.label, " longest", name=name)
         stalls, longest = measured.metrics(seen.metrics(measured.name))
         self._recorder.add(longest)
