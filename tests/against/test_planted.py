@@ -156,16 +156,17 @@ def test_the_same_code_is_silent(against):
 def test_ctrl_c_leaves_nothing(project, against, monkeypatch, tmp_path):
     from perfsuite.against import runs
 
-    run_bounded, started = runs.run_bounded, []
+    running, started = runs.running, []
 
     def interrupted(command, **options):
         started.append(command)
-        if len(started) == 2:  # the first one collects
+        if len(started) == 3:  # the first one collects, and the second one runs now
             assert project.git("worktree", "list").count("\n") == 2
             raise KeyboardInterrupt
-        return run_bounded(command, **options)
+        return running(command, **options)
 
-    monkeypatch.setattr(runs, "run_bounded", interrupted)
+    monkeypatch.setattr(runs, "at_once", lambda: True)
+    monkeypatch.setattr(runs, "running", interrupted)
     assert main(["against", "--time=none"]) == 130
     assert project.git("worktree", "list").count("\n") == 1
     assert list(tmp_path.iterdir()) == []
