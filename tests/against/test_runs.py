@@ -165,22 +165,16 @@ from perfsuite import call
 def step(x):
     return jnp.tanh(x @ x)
 
-@jax.jit
-def long_step(x):
-    for _ in range(50):
-        x = jnp.tanh(x @ x)
-    return x
-
 def calls_of(size):
     return call(step, jnp.ones((size, size))), size
 
 def test_step(perf):
-    a, b, long = (call(fn, jnp.ones((n, n))) for fn, n in ((step, 8), (step, 8), (long_step, 300)))
+    a, b = (call(step, jnp.ones((8, 8))) for _ in range(2))
+    perf.host_calls(a, name="alone")
     compared = perf.compare(a, b, name="pair")
     assert compared.candidate == "step" and compared.until == "ready"
     timed = perf.time(a, name="alone")
     perf.scaling(calls_of, [4, 8], name="sizes")
-    perf.stays_async(long, name="long")
     if READS:
         assert compared.ratio.value > 0 and timed.to_ready.median_us > 0
 """
@@ -193,17 +187,17 @@ def test_what_is_sampled_is_named_with_its_fingerprint_and_left_to_the_processes
     pytester.makeini("[pytest]")
     side = Side("base", present(), pytester.path)
     saved = {}
-    for looks in (False, True):
-        [first] = Tests([], pytester.path / f"runs-{looks}", looks=looks).metrics(side)
+    for has_looks in (False, True):
+        [first] = Tests([], pytester.path / f"runs-{has_looks}", looks=has_looks).metrics(side)
         assert first.run.notes.tests == {TEST_STEP: ("passed", "")}, first.run.problem
         places = first.run.notes.places[TEST_STEP]
         assert {title: place.line.rpartition(":")[2] for title, place in places.items() if place.sampled} == dict(
-            zip(TITLES, ["22", "24", "24", "24", "25"], strict=True)
+            zip(TITLES, ["17", "19", "19", "19", "20"], strict=True)
         )
         assert all(places[title].fingerprint for title in TITLES)
         (baselines,) = first.baselines.values()
-        saved[looks] = {entry.unit for entry in baselines.metrics[TEST_STEP].values() if entry.kind != "info"}
-    assert saved == {False: {"waits"}, True: {"waits", "x", "us", "us/unit"}}
+        saved[has_looks] = {entry.kind for entry in baselines.metrics[TEST_STEP].values()} - {"info"}
+    assert saved == {False: {"count"}, True: {"count", "ratio", "time"}}
 
 
 @given(st.integers(0, 200))
