@@ -60,11 +60,7 @@ class ScalingInstrument(Instrument):
         scaling = fit()
         metrics = measured.metrics(scaling.metrics(measured.name))
         metrics[:1] = seen.of(metrics[:1])
-        evidence = NO_EVIDENCE if is_time else Evidence(cause=growing(scaling))
-        for each in metrics:
-            self._recorder.add(each, tolerance, evidence if each is metrics[-1] else NO_EVIDENCE)
-        if self._session.options.report is not None:
-            self._recorder.lines.append(line_of(metrics[0].title, scaling))
+        self._add(scaling, metrics, tolerance, NO_EVIDENCE if is_time else Evidence(cause=growing(scaling)))
         self._tracing.keep_made_trace(make_call, max(sizes), measured.name)
         if "us_per_leaf" in limits:
             cause = f"R^2 of the line is {scaling.r_squared:.3f} over {len(scaling.units)} sizes"
@@ -72,6 +68,13 @@ class ScalingInstrument(Instrument):
         if "exponent" in limits:
             self._check_exponent(scaling, metrics, limits["exponent"])
         return scaling
+
+    def _add(self, scaling: Scaling, metrics: Sequence[Metric], tolerance: float | None, evidence: Evidence) -> None:
+        """Record the metrics. `evidence` is for the last, which says how the metric grows."""
+        for each in metrics:
+            self._recorder.add(each, tolerance, evidence if each is metrics[-1] else NO_EVIDENCE)
+        if self._session.options.report is not None:
+            self._recorder.lines.append(line_of(metrics[0].title, scaling))
 
     def _check_exponent(self, scaling: Scaling, metrics: Sequence[Metric], limit: float) -> None:
         __tracebackhide__ = True
