@@ -114,7 +114,8 @@ def text_of(profile: HostProfile, call: Call) -> str:
     describe.functions = describe_held.functions | describe.functions
     describe.cached += describe_held.cached
     lines += _behind_caches(describe)
-    lines += sorted(_made_with(profile, describe))
+    # Once each: how many functions of the same code are alive is the history of the process.
+    lines += sorted({*_made_with(profile, describe)})
     return "\n".join([*lines, *sorted(profile.owners)])
 
 

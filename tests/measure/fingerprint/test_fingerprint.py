@@ -5,6 +5,7 @@ import subprocess
 import sys
 import threading
 import time
+import types
 
 import jax
 import jax.numpy as jnp
@@ -122,6 +123,29 @@ def test_data_in_a_closure_that_the_call_makes_does_not_count():
         return new
 
     assert fingerprint(call(run, jnp.ones(4), carry=1)) == fingerprint(call(run, jnp.ones(4), carry=1))
+
+
+def test_how_many_functions_of_the_same_code_are_alive_does_not_count():
+    """Other tests of the session make them, too: a step of the same factory, for example."""
+    double = jax.jit(lambda x: 2 * x)
+    held = types.SimpleNamespace()  # an object of a library: it is not looked into
+
+    def factory(by):
+        def inner(x, by=by):
+            return x
+
+        return inner
+
+    def run(x):
+        return double(held.inner(x))
+
+    held.inner = factory(1)
+    before = fingerprint(call(run, jnp.ones(4)))
+    others = [factory(1) for _ in range(3)]
+    assert fingerprint(call(run, jnp.ones(4))) == before
+    others.clear()
+    held.inner = factory(2)
+    assert differing(before, fingerprint(call(run, jnp.ones(4)))) == (PARTS["python"],)
 
 
 def test_an_attribute_of_a_module_is_read(tmp_path, monkeypatch):
