@@ -17,10 +17,14 @@ SETTLED_BY_BUILDS = "functions that make the calls (perf.compare(make_candidate,
 
 @dataclasses.dataclass(frozen=True)
 class Limits:
-    """Those of the budget, by its fields, and the one that the baseline puts on the ratio."""
+    """Those of the budget, by its fields, and the one that the baseline puts on the ratio.
+
+    The ratio breaks that one where it is above it by more than the factor `slack`.
+    """
 
     budget: Mapping[str, float] = dataclasses.field(default_factory=dict)
     baseline: float | None = None
+    slack: float = 1.0
 
     def __bool__(self) -> bool:
         return bool(self.budget) or self.baseline is not None
@@ -87,7 +91,7 @@ class Compared:
             if (limit := limits.budget.get(field)) is not None and self._breaks(field, limit)
         }
         baseline = limits.baseline
-        if baseline is not None and not self._breaks("ratio", baseline * self.comparison.slowed):
+        if baseline is not None and not self._breaks("ratio", baseline * self.comparison.slowed * limits.slack):
             baseline = None
         return Limits(budget, baseline)
 

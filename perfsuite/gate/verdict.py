@@ -6,7 +6,7 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Literal
 
 from perfsuite.gate.baseline import Entry, name_of
-from perfsuite.gate.environment import Environment, incomparable, version_changes
+from perfsuite.gate.environment import OTHER_PROCESSOR, Environment, incomparable, other_processor, version_changes
 from perfsuite.measure.estimate import Estimate
 from perfsuite.measure.first_call.passes import CompilerPasses
 from perfsuite.measure.metric import Interval, Kind, Metric
@@ -69,7 +69,8 @@ class Gate:
     of value and limit. `program` is how a program differs from that of the baseline, a line a difference. `passes`
     are those of the compiler. `strict` is the verdict that --perf-strict made a failure. `recorded_as` is what the
     baseline's metric is called where another baseline of the test has the metric's own name: calls of one instrument
-    changed places. `where` is the line of the call that made a metric which fails.
+    changed places. `where` is the line of the call that made a metric which fails. `processor` is that of the baseline,
+    where the gate is open because it is another one than here.
     """
 
     test: str
@@ -93,6 +94,7 @@ class Gate:
     strict: Verdict | None = None
     recorded_as: str = ""
     where: str = ""
+    processor: str = ""
 
     @property
     def failed(self) -> bool:
@@ -200,10 +202,28 @@ def judge_baseline(
     if gate.failed and metric.slowed > 1 and known(metric).low <= limit * metric.slowed:
         # A load slows unlike calls by unlike factors, and a plain time in any case.
         gate = dataclasses.replace(gate, verdict="inconclusive", to_settle=quieter_machine(metric.slowed))
+    elif gate.failed and judged.kind == "ratio" and judged.samples:
+        gate = _of_another_processor(gate, other_processor(entry.environment, now))
     if gate.verdict in ("fail", "inconclusive"):
         versions = tuple(version_changes(entry.environment, now))
         gate = dataclasses.replace(gate, grown=_parts(metric, entry), versions=versions)
     return with_evidence(gate, evidence)
+
+
+def _of_another_processor(gate: Gate, processor: str) -> Gate:
+    """A ratio over its limit: open where the baseline is of another `processor` (empty: the same), unless far over."""
+    assert gate.limit is not None
+    interval, slack = known(gate.metric), gate.metric.slowed * OTHER_PROCESSOR
+    lower = gate.metric.better == "lower"
+    far = interval.low > gate.limit * slack if lower else interval.high * slack < gate.limit
+    if far or not processor:
+        return gate
+    return dataclasses.replace(
+        gate,
+        verdict="inconclusive",
+        processor=processor,
+        to_settle="a baseline of this processor (pytest --perf-save): unlike calls have other ratios on another one",
+    )
 
 
 def quieter_machine(slowed: float) -> str:
@@ -240,6 +260,11 @@ def ratio_limit(entry: Entry | None, now: Environment, tolerance: float | None) 
     if entry is None or entry.kind != "ratio" or not entry.gates or incomparable("ratio", "x", entry.environment, now):
         return None
     return _limits(_recorded(entry), "ratio", TOLERANCES["ratio"] if tolerance is None else tolerance)[1]
+
+
+def processor_slack(entry: Entry | None, now: Environment) -> float:
+    """The factor by which a sampled ratio has to be over its limit to fail: above 1 where another processor made it."""
+    return OTHER_PROCESSOR if entry is not None and other_processor(entry.environment, now) else 1.0
 
 
 def _why_not_comparable(metric: Metric, entry: Entry, now: Environment) -> str | None:

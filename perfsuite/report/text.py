@@ -193,6 +193,8 @@ def why_open(gate: Gate) -> str:
         if gate.rerun.builds_differ:
             return "over the limit by less than two builds of the same code differ"
         return "not confirmed in a fresh process"
+    if gate.processor:
+        return f"over a baseline of another processor ({gate.processor})"
     interval, limit = gate.metric.interval, gate.limit
     if interval is not None and math.isfinite(interval.low) and math.isfinite(interval.high):
         if limit is not None and not interval.low <= limit <= interval.high:

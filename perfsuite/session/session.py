@@ -183,7 +183,8 @@ class PerfSession:
         if "worse" in self.options.save:
             return Limits(set_by_test)
         entry = self._entry(test, ratio, None)
-        return Limits(set_by_test, verdict.ratio_limit(entry, self.environment, tolerance))
+        slack = verdict.processor_slack(entry, self.environment)
+        return Limits(set_by_test, verdict.ratio_limit(entry, self.environment, tolerance), slack)
 
     def judge(
         self, test: str, metric: Metric, tolerance: float | None, evidence: Evidence = verdict.NO_EVIDENCE

@@ -77,6 +77,13 @@ def test_a_baseline_counts_as_broken_where_the_load_does_not_explain_it(slowed, 
     assert compared.broken(limits) == Limits({"ratio": 1.1}, 1.1 if broken else None)
 
 
+def test_a_baseline_of_another_processor_is_broken_only_by_more_than_processors_differ():
+    limits = Limits({"ratio": 1.1}, baseline=1.1, slack=2.0)
+    assert Compared(comparison(estimate(2.1))).broken(limits) == Limits({"ratio": 1.1})
+    assert Compared(comparison(estimate(2.3))).broken(limits) == Limits({"ratio": 1.1}, 1.1)
+    assert limits.settled(estimate(2.1), estimate(0.0))  # more samples would not decide it
+
+
 GATE = Gate("test_step", Metric("new/old ratio to ready", 1.5, "x", "ratio"), "fail", "baseline", limit=1.1)
 
 

@@ -11,7 +11,7 @@ from perfsuite.gate.environment import Environment, target_environment
 from perfsuite.gate.verdict import TOLERANCES, Evidence, Gate, against_limit, judge_baseline, judge_budget, ratio_limit
 from perfsuite.measure.metric import Interval, Metric
 from perfsuite.measure.serialise import made, plain
-from perfsuite.report.text import reason
+from perfsuite.report.text import reason, why_open
 
 HERE = Environment("cpu", 2, "Xeon", "3.11.7", "0.10.2", "0.10.1", equinox="0.13.8")
 TEST = "tests/test_step.py::test_step"
@@ -485,6 +485,38 @@ def test_the_load_of_the_machine_explains_no_count_and_no_size_and_makes_no_fail
 
 def test_the_load_of_the_machine_softens_no_budget():
     assert judge_budget("test", metric(2.0, slowed=9.0), 1.5).verdict == "fail"
+
+
+@pytest.mark.parametrize(
+    ("value", "processor", "verdict"),
+    [
+        (1.2, "EPYC", "pass"),
+        (1.3, "Xeon", "fail"),
+        (1.3, "EPYC", "inconclusive"),
+        (2.5, "EPYC", "inconclusive"),  # the limit is 1.26
+        (2.6, "EPYC", "fail"),
+    ],
+)
+def test_a_sampled_ratio_over_the_baseline_of_another_processor_is_open_unless_far_over_it(value, processor, verdict):
+    recorded = entry(1.2, environment=changed(processor=processor))
+    gate = against(metric(value, samples=300), recorded)
+    assert (gate.verdict, gate.processor) == (verdict, "EPYC" if verdict == "inconclusive" else "")
+    assert gate.to_settle.startswith("a baseline of this processor") == (verdict == "inconclusive")
+    if verdict == "inconclusive":
+        assert why_open(gate) == "over a baseline of another processor (EPYC)"
+
+
+def test_a_sampled_ratio_that_should_be_higher_is_open_where_it_is_not_far_under():
+    recorded = dataclasses.replace(entry(1.2, environment=changed(processor="EPYC")), better="higher")
+    for value, verdict in ((1.0, "inconclusive"), (0.6, "inconclusive"), (0.5, "fail")):  # the limit is 1.14
+        assert against(metric(value, samples=300, better="higher"), recorded).verdict == verdict
+
+
+def test_load_and_another_processor_add_up():
+    recorded = entry(1.2, environment=changed(processor="EPYC"))
+    assert against(metric(3.5, samples=300, slowed=1.5), recorded).verdict == "inconclusive"
+    assert against(metric(4.0, samples=300, slowed=1.5), recorded).verdict == "fail"
+    assert judge_budget(TEST, metric(1.3, samples=300), 1.26).verdict == "fail"
 
 
 # A metric that was not made again.

@@ -194,6 +194,32 @@ def test_a_time_of_another_machine_is_not_comparable_and_never_fails(project, pe
     result.stdout.fnmatch_lines(["not comparable: 1 host processor differs (Abacus 1, now *"])
 
 
+def test_a_ratio_over_a_baseline_of_another_processor_is_open_unless_it_is_far_over(project, perf_test):
+    test = [
+        "held = state()",
+        "def work(x, n=2000): return [i for i in range(n)] and step(held, x)",
+        "def candidate(x): return work(x, {})",
+        "perf.compare(call(candidate, batch()), call(work, batch()))",
+    ]
+    perf_test(*[line.format(2000) for line in test])
+    green(project.runpytest_inprocess("--perf-save", "--perf-seconds=1"))
+    path = project.path / "baselines/cpu.json"
+    (environment,) = json.loads(path.read_text())["environments"].values()
+    path.write_text(path.read_text().replace(json.dumps(environment["processor"]), '"Abacus 1"'))
+    perf_test(*[line.format(3000) for line in test])
+    result = project.runpytest_inprocess("--perf", "--perf-seconds=1")
+    green(result)
+    result.stdout.fnmatch_lines(
+        ["inconclusive: 1 over a baseline of another processor (Abacus 1)", "*: a baseline of this processor *"]
+    )
+    failed(project.runpytest_inprocess("--perf", "--perf-seconds=1", "--perf-strict=inconclusive"))
+    perf_test(*[line.format(20_000) for line in test])
+    failed(
+        project.runpytest_inprocess("--perf", "--perf-seconds=1"),
+        "*candidate/work ratio to ready is * over the baseline *",
+    )
+
+
 def test_an_upgrade_is_named_beside_the_regression_that_it_brought(project, perf_test):
     perf_test("perf.record('fusions', 3, unit='fusions', kind='count')")
     green(project.runpytest_inprocess("--perf-save"))
