@@ -6,9 +6,13 @@ Every planted regression has its control: the same test without the plant stays 
 import json
 import sys
 
+import numpy as np
 import pytest
 from support.one_processor import on_one_processor
 
+from perfsuite.measure.estimate import Estimate
+from perfsuite.measure.metric import Interval
+from perfsuite.measure.timing.comparison import Comparison
 from perfsuite.measure.timing.load import busy_neighbours
 
 HOST_CALLS = "perf.host_calls(call(train, state(), batch(), carry=1))"
@@ -194,30 +198,31 @@ def test_a_time_of_another_machine_is_not_comparable_and_never_fails(project, pe
     result.stdout.fnmatch_lines(["not comparable: 1 host processor differs (Abacus 1, now *"])
 
 
-def test_a_ratio_over_a_baseline_of_another_processor_is_open_unless_it_is_far_over(project, perf_test):
-    test = [
-        "held = state()",
-        "def work(x, n=2000): return [i for i in range(n)] and step(held, x)",
-        "def candidate(x): return work(x, {})",
-        "perf.compare(call(candidate, batch()), call(work, batch()))",
-    ]
-    perf_test(*[line.format(2000) for line in test])
-    green(project.runpytest_inprocess("--perf-save", "--perf-seconds=1"))
+def seen(monkeypatch, ratio: float) -> None:
+    """Have every comparison give this ratio, whatever the load of the machine."""
+    times = np.full((300, 2), 100.0)
+    known = Estimate(ratio, Interval(0.99 * ratio, 1.01 * ratio))
+    overhead = Estimate(100 * ratio - 100, Interval(99 * ratio - 100, 101 * ratio - 100))
+    made = Comparison("train", "step", "ready", known, overhead, times * ratio, times, seconds=1.0)
+    monkeypatch.setattr("perfsuite.session.mode.compare_calls", lambda *calls, **how: made)
+
+
+def test_a_ratio_over_a_baseline_of_another_processor_is_open_unless_it_is_far_over(project, perf_test, monkeypatch):
+    perf_test("perf.compare(call(step, state(), batch()), call(step, state(), batch()))")
+    seen(monkeypatch, 1.0)
+    green(project.runpytest_inprocess("--perf-save"))
     path = project.path / "baselines/cpu.json"
     (environment,) = json.loads(path.read_text())["environments"].values()
     path.write_text(path.read_text().replace(json.dumps(environment["processor"]), '"Abacus 1"'))
-    perf_test(*[line.format(3000) for line in test])
-    result = project.runpytest_inprocess("--perf", "--perf-seconds=1")
+    seen(monkeypatch, 1.5)
+    result = project.runpytest_inprocess("--perf")
     green(result)
     result.stdout.fnmatch_lines(
         ["inconclusive: 1 over a baseline of another processor (Abacus 1)", "*: a baseline of this processor *"]
     )
-    failed(project.runpytest_inprocess("--perf", "--perf-seconds=1", "--perf-strict=inconclusive"))
-    perf_test(*[line.format(20_000) for line in test])
-    failed(
-        project.runpytest_inprocess("--perf", "--perf-seconds=1"),
-        "*candidate/work ratio to ready is * over the baseline *",
-    )
+    failed(project.runpytest_inprocess("--perf", "--perf-strict=inconclusive"))
+    seen(monkeypatch, 2.2)
+    failed(project.runpytest_inprocess("--perf"), "*ratio to ready is 2.2 * over the baseline 1 x *")
 
 
 def test_an_upgrade_is_named_beside_the_regression_that_it_brought(project, perf_test):
