@@ -19,14 +19,14 @@ import subprocess
 import sys
 import sysconfig
 import venv
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
-from perfsuite.measure.io import write_atomically
+from perfsuite.measure.io import LockedTooLong, file_locked, write_atomically
 
 LOCK_SECONDS = 30.0
 
@@ -77,22 +77,25 @@ class VirtualEnvironment:
         return {**kept, "VIRTUAL_ENV": str(self.folder), "PATH": os.pathsep.join(on_path)}
 
 
-def locked(folder: Path | None) -> contextlib.AbstractContextManager[object]:
+@contextlib.contextmanager
+def locked(folder: Path | None) -> Iterator[None]:
     """Keep another process out of the folder where environments are kept. Raises `EnvironmentFailed`."""
     if folder is None:
-        return contextlib.nullcontext()
-    import filelock  # only --keep needs it
-
+        yield
+        return
+    held = contextlib.ExitStack()
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        return filelock.FileLock(folder / ".perfsuite.lock", timeout=LOCK_SECONDS).acquire()
-    except filelock.Timeout:
+        held.enter_context(file_locked(folder / ".perfsuite.lock", LOCK_SECONDS))
+    except LockedTooLong:
         why = f"another process has used it for {LOCK_SECONDS:g} s: wait for it"
         raise EnvironmentFailed(f"--keep {folder}: {why}") from None
     except OSError as error:
         raise EnvironmentFailed(
             f"--keep {folder}: cannot be used ({error.strerror or error}): choose another"
         ) from None
+    with held:
+        yield
 
 
 def check_specs(specs: Sequence[str]) -> None:

@@ -14,10 +14,9 @@ from pathlib import Path
 
 from perfsuite.gate.baseline import Baselines, Entry, Provenance, Revision
 from perfsuite.gate.baseline_format import LocatedError, encode, parse
-from perfsuite.gate.folder_lock import LockedTooLong, locked
 from perfsuite.gate.merging import Change, Direction, merge
 from perfsuite.measure import progress
-from perfsuite.measure.io import TEMPORARY, temporary_prefix, write_atomically
+from perfsuite.measure.io import TEMPORARY, LockedTooLong, folder_locked, temporary_prefix, write_atomically
 
 LOCK_SECONDS = 30.0
 
@@ -136,8 +135,7 @@ def save(
                 write_atomically(target, encode(merged), durable=True)
             except OSError as error:
                 raise BaselineError(target, _cannot_write(error)) from error
-    before = sum(map(len, old.metrics.values()))
-    untouched = before - sum(change.old is not None for change in changes)
+    untouched = len(old.entries) - sum(change.old is not None for change in changes)
     return SaveResult(path, changes, untouched, written)
 
 
@@ -173,7 +171,7 @@ def _locked(target: Path, seconds: float) -> Iterator[None]:
     held = contextlib.ExitStack()
     try:
         with progress.waiting(f"waiting for another process that saves into {target.parent}"):
-            held.enter_context(locked(target.parent, seconds))
+            held.enter_context(folder_locked(target.parent, seconds))
     except LockedTooLong:
         problem = f"another process has held the lock of this folder for {seconds:g} s"
         raise BaselineError(target.parent, f"{problem}: wait for its --perf-save to end, or stop it") from None

@@ -2,8 +2,10 @@
 
 import contextlib
 import errno
+import fcntl
 import os
 import signal
+import stat
 import sys
 import tempfile
 import threading
@@ -12,11 +14,10 @@ from pathlib import Path
 import pytest
 from support.started import starting
 
-from perfsuite.gate import folder_lock
 from perfsuite.gate.baseline import Entry
 from perfsuite.gate.baseline_file import BaselineError, load, save
 from perfsuite.gate.environment import Environment
-from perfsuite.gate.folder_lock import locked
+from perfsuite.measure.io import LockedTooLong, folder_locked
 
 HERE = Environment("cpu", 1, "Xeon", "3.11.7", "0.10.2", "0.10.2", equinox="0.13.8")
 COUNT = Entry(3, "compiles", "count", "measured", HERE)
@@ -100,7 +101,7 @@ def held_lock(path):
     held, done = threading.Event(), threading.Event()
 
     def hold():
-        with locked(path.parent, 0):
+        with folder_locked(path.parent, 0):
             held.set()
             done.wait(30)
 
@@ -131,28 +132,20 @@ def test_reading_does_not_wait_for_the_lock(path):
 
 
 def test_where_no_folder_can_be_locked_a_file_in_the_temporary_folder_stands_for_it(path, monkeypatch, tmp_path):
-    def refuse(file, operation):
-        raise OSError(errno.EBADF, "NFS locks no folder")
+    """By whatever name the folder goes."""
+    real = fcntl.flock
 
-    monkeypatch.setattr("fcntl.flock", refuse)
-    monkeypatch.setattr(folder_lock, "_file_locked", lambda folder, seconds: held(folder))
-    seen = []
+    def as_nfs_does(opened, operation):
+        if stat.S_ISDIR(os.fstat(opened).st_mode):
+            raise OSError(errno.EBADF, "NFS locks no folder")
+        real(opened, operation)
 
-    @contextlib.contextmanager
-    def held(folder):
-        seen.append(folder)
-        yield
-
-    save(path, {"t": {"a": COUNT}})
-    assert seen == [path.parent]
-
-
-def test_the_file_that_stands_for_a_folder_is_one_lock_by_whatever_name_the_folder_goes(path, tmp_path):
+    monkeypatch.setattr("fcntl.flock", as_nfs_does)
     link = tmp_path / "link"
     link.symlink_to(path.parent)
-    one, again = (folder_lock._file_locked(folder, 0) for folder in (path.parent, link))
-    with one, pytest.raises(folder_lock.LockedTooLong), again:
+    with folder_locked(path.parent, 0), pytest.raises(LockedTooLong), folder_locked(link, 0):
         pytest.fail("held twice")
+    assert save(path, {"t": {"a": COUNT}}).written
     assert files_of(path) == ["cpu.json", "link"]
 
 
@@ -168,10 +161,10 @@ def test_two_users_of_a_folder_meet_the_same_lock():
     folder = Path(tempfile.mkdtemp())  # pytest's own are closed to other users
     folder.chmod(0o777)
     try:
-        with locked(folder, 0):
+        with folder_locked(folder, 0):
             os.seteuid(65534)
             try:
-                with pytest.raises(folder_lock.LockedTooLong), locked(folder, 0):
+                with pytest.raises(LockedTooLong), folder_locked(folder, 0):
                     pytest.fail("held twice")
             finally:
                 os.seteuid(0)

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from perfsuite.measure import progress
-from perfsuite.measure.io import TEMPORARY, write_atomically
+from perfsuite.measure.io import TEMPORARY, LockedTooLong, file_locked, write_atomically
 
 LIMIT_BYTES = 512 * 2**20
 """A train step of BERT-base takes 0.5 MB (and 25 ms to read), so a thousand programs of that size fit."""
@@ -94,20 +94,16 @@ def locked(folder: Path | None, key: str, *, seconds: float = LOCK_SECONDS) -> I
     The operating system releases the lock of a killed process. Without a folder that can be written, and after
     `seconds`, it goes on without the lock: two processes that make the same entry only waste time.
     """
-    import filelock  # 0.3 s on a busy machine of 2 cores, and only a compile for a target needs it
-
     with contextlib.ExitStack() as stack:
-        # `filelock.Timeout` is an `OSError`, too.
-        with contextlib.suppress(OSError, NotImplementedError):
+        with contextlib.suppress(OSError, LockedTooLong):
             if folder is not None:
                 folder.mkdir(parents=True, exist_ok=True)
                 # At most 4096 (empty) files for all keys, because a lock file cannot be removed without a race. Two
                 # programs that share one only wait for each other.
-                lock = filelock.FileLock(folder / f".{key[:3]}.lock", timeout=seconds)
+                path = folder / f".{key[:3]}.lock"
                 try:
-                    lock.acquire(timeout=0)
-                except filelock.Timeout:
+                    stack.enter_context(file_locked(path, 0))
+                except LockedTooLong:
                     with progress.waiting("waiting for another process that compiles the same program"):
-                        lock.acquire()
-                stack.callback(lock.release)
+                        stack.enter_context(file_locked(path, seconds))
         yield

@@ -7,11 +7,11 @@ import signal
 import time
 from pathlib import Path
 
-import filelock
 import pytest
 from support.closed_folders import closed
 from support.started import starting
 
+from perfsuite.measure.io import LockedTooLong, file_locked
 from perfsuite.measure.targets import cache as facts_cache
 from perfsuite.measure.targets.cache import locked, prune, read, write
 
@@ -208,13 +208,11 @@ def test_a_killed_holder_leaves_the_lock_free(start, folder):
 
 
 def lock_is_held(folder: Path, key: str = KEY) -> bool:
-    lock = filelock.FileLock(folder / f".{key[:3]}.lock", timeout=0)
     try:
-        lock.acquire()
-    except filelock.Timeout:
+        with file_locked(folder / f".{key[:3]}.lock", 0):
+            return False
+    except LockedTooLong:
         return True
-    lock.release()
-    return False
 
 
 def test_another_process_waits_for_the_lock_and_then_goes_on_without_it(start, folder):
