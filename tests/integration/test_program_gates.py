@@ -48,7 +48,7 @@ def test_a_program_that_needs_more_memory_than_there_is_fails_with_the_compilers
     result.stdout.fnmatch_lines(
         [
             "*BudgetExceeded: the compiler for tpu-v5e refused the program: *Ran out of memory*",
-            "*lambda refused @ tpu-v5e *1 *fail",
+            "  lambda refused *1 *fail",
         ]
     )
 

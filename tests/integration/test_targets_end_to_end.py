@@ -151,8 +151,10 @@ def test_each_target_has_a_test_a_file_and_a_line_in_the_header(project, compile
             "perfsuite: baselines baselines/cpu.json (no metrics yet: *), size small",
             "perfsuite: tpu-v5e: baselines/tpu-v5e.json (1 metric)",
             "perfsuite: tpu-v6e: baselines/tpu-v6e.json (1 metric)",
-            "  step collectives @ tpu-v5e * pass",
-            "  step collectives @ tpu-v6e * pass",
+            "test_inner.py::test_program[[]tpu-v5e[]]",
+            "  step collectives * pass",
+            "test_inner.py::test_program[[]tpu-v6e[]]",
+            "  step collectives * pass",
         ]
     )
 

@@ -192,7 +192,7 @@ def test_the_page_opens_on_what_failed_and_the_rest_is_folded(open_page):
     assert not page.locator("#metrics").is_visible()
     assert not page.locator("#variants table").first.is_visible()
     page.locator("nav a", has_text="Metrics").click()
-    assert page.locator("#metrics").is_visible()
+    sync_api.expect(page.locator("#metrics")).to_be_visible()  # it waits: the page unfolds it after the click has ended
 
 
 def test_rows_are_filtered_by_verdict_and_text(open_page):
@@ -225,6 +225,7 @@ def test_the_address_keeps_the_state_and_brings_it_back(open_page):
 def test_a_count_at_the_top_leads_to_its_metrics(open_page):
     page = open_page()
     page.locator("ul.counts a", has_text="improved").click()
+    sync_api.expect(page.locator("form.filter output")).to_have_text(re.compile("^1 of "))  # it waits, as above
     assert shown(page) == ["better"]
     assert page.locator("#all-metrics").evaluate("each => Math.abs(each.getBoundingClientRect().top) < innerHeight")
 
@@ -235,7 +236,7 @@ def test_a_link_opens_the_closed_part_that_it_leads_to(open_page):
     details = page.locator(f"details{link.get_attribute('href')}")
     assert details.get_attribute("open") is None
     link.click()
-    sync_api.expect(details).to_have_attribute("open", "")  # it waits: the page opens it after the click has ended
+    sync_api.expect(details).to_have_attribute("open", "")  # it waits, as above
     assert details.locator("svg.picture").is_visible()
 
 

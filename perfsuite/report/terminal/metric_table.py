@@ -28,7 +28,11 @@ def metric_table(gates: Sequence[Gate], width: int) -> list[tuple[str, Gate | No
     with_intervals, without = ([_COLUMNS, *(_cells(gate, intervals=each) for gate in gates)] for each in (True, False))
     head, *rows = with_intervals if _left(with_intervals, width) >= _NARROWEST_NAME else without
     longest = max(_left([head, *rows], width), _NARROWEST_NAME // 2)
-    named = [(" " * _GAP + _named(gate, longest), *row[1:]) for gate, row in zip(gates, rows, strict=True)]
+    said = _tests_that_say_their_target(gates)
+    named = [
+        (" " * _GAP + _named(gate, longest, with_target=gate.test not in said), *row[1:])
+        for gate, row in zip(gates, rows, strict=True)
+    ]
     top, lines = by_test(head, named, [gate.test for gate in gates])
     return [(top, None)] + [
         (clipped(line, width), None) if index is None else (line, gates[index]) for line, index in lines
@@ -60,7 +64,19 @@ def _left(rows: Sequence[Sequence[str]], width: int) -> int:
     return width - _GAP - sum(max(map(len, cells)) + _GAP for cells in list(zip(*rows, strict=True))[1:])
 
 
-def _named(gate: Gate, most: int) -> str:
+def _tests_that_say_their_target(gates: Sequence[Gate]) -> set[str]:
+    """The ids that name, in their brackets, the one target that all metrics of the test are of."""
+    targets: dict[str, set[str | None]] = {}
+    for gate in gates:
+        targets.setdefault(gate.test, set()).add(gate.metric.target)
+    return {
+        test
+        for test, (target, *others) in targets.items()
+        if target is not None and not others and target in test.partition("[")[2]
+    }
+
+
+def _named(gate: Gate, most: int, *, with_target: bool) -> str:
     metric = gate.metric
-    target = "" if metric.target is None else title("", metric.target)
+    target = "" if metric.target is None or not with_target else title("", metric.target)
     return clipped(metric.name, max(most - len(target), _NARROWEST_NAME // 3)) + target

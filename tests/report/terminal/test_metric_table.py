@@ -70,6 +70,24 @@ def test_no_line_is_wider_than_the_terminal(width, length):
     assert found[4].split("  ")[1].endswith(" @ tpu-v5e")
 
 
+def test_a_target_that_the_id_of_the_test_has_is_not_said_again():
+    flops = Metric("sharded_step float32 products", 5, "products", "count", target="gpu-h100")
+    assert "@" not in lines(Gate(f"{TEST}[gpu-h100]", flops, "pass"), width=80)[2]
+    assert lines(Gate(f"{TEST}[4]", flops, "pass"), width=80)[2].startswith(
+        "  sharded_step float32 products @ gpu-h100  "
+    )
+
+
+def test_metrics_of_two_devices_in_one_test_keep_their_targets():
+    made = [
+        Gate(f"{TEST}[tpu-v5e]", Metric("step flops", 5, "FLOP", "size", target=each), "pass")
+        for each in ("tpu-v5e", None)
+    ]
+    here, target = sorted(lines(*made)[2:])
+    assert here.startswith("  step flops  ")
+    assert target.startswith("  step flops @ tpu-v5e  ")
+
+
 def test_where_there_is_room_names_are_whole_and_intervals_are_shown():
     made = gate("n" * 70, interval=Interval(1.4, 1.6))
     assert "n" * 70 in lines(made, width=160)[2]
