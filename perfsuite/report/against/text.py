@@ -4,13 +4,15 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 
 from perfsuite.against.changes import smallest_seen
-from perfsuite.against.found import ERROR, Called, Check, MetricChange
+from perfsuite.against.found import ERROR, Check, MetricChange
 from perfsuite.measure.fingerprint.parts import PARTS
 from perfsuite.measure.words import number, percent, plural
 from perfsuite.report.text import growth
 
-QUIET: tuple[Called, ...] = ("no change seen", "undecided")
-"""These are counted, and listed only on request."""
+
+def quiet(change: MetricChange) -> bool:
+    """Whether a change is only counted, and listed on request: none was seen, or a time is undecided, as many are."""
+    return change.called == "no change seen" or (change.called == "undecided" and change.processes > 1)
 
 
 def value(amount: float | None, unit: str) -> str:

@@ -21,7 +21,7 @@ def check_lines(check: Check, *, everything: bool = False, paint: Paint = uncolo
     lines = [*text.sides(check), *(paint(f"note: {note}", "yellow") for note in check.notes), *_tests(check, paint)]
     for where in PLACES:
         here = [change for change in check.changes if change.where == where]
-        shown = here if everything else [change for change in here if change.called not in text.QUIET]
+        shown = here if everything else [change for change in here if not text.quiet(change)]
         if here:
             lines += ["", f"{where}: {text.counted(here)}", *(_table(shown, paint) if shown else [])]
     lines += ["", *text.summary(check)]

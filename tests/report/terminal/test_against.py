@@ -27,6 +27,15 @@ def test_what_changed_is_listed_by_where_and_the_rest_is_counted():
     assert text.endswith("worse: 2 metrics")
 
 
+def test_what_is_exact_and_undecided_is_listed_an_undecided_time_is_counted():
+    stage = change("compile", "undecided", metric="compiles", reason="2 to 3 in other processes: not called")
+    slow = change("dispatch", "undecided", metric="g", processes=10)
+    lines = check_lines(check(stage, slow))
+    assert [line.split()[0] for line in lines if line.endswith(" undecided") and line.startswith("  ")] == ["compiles"]
+    assert "      2 to 3 in other processes: not called" in lines
+    assert lines[-1] == "nothing is known to be worse: 2 undecided"
+
+
 def test_tests_that_no_longer_pass_are_listed_and_counted():
     lost = TestChange("a", "passed", "not run", "head: ImportError")
     text = "\n".join(check_lines(check(tests=(lost,))))
