@@ -163,11 +163,12 @@ class MainHooks:
 
     def pytest_terminal_summary(self) -> None:
         if waiting := self.waiting:
-            self._say(f"{plural(len(waiting), 'test')} for a quiet machine did not run: the session ended before")
+            left = f"{plural(len(waiting), 'test')} for a quiet machine did not run: the session ended before"
+            self._say(left, with_q=True)
 
-    def _say(self, line: str) -> None:
+    def _say(self, line: str, *, with_q: bool = False) -> None:
         reporter = self.config.pluginmanager.get_plugin("terminalreporter")
-        if reporter is not None and self.config.get_verbosity() >= 0:
+        if reporter is not None and (with_q or self.config.get_verbosity() >= 0):
             if self.config.get_terminal_writer().width_of_current_line:
                 reporter.line("")
             reporter.line(line)

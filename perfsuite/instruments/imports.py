@@ -72,7 +72,8 @@ def _without(test: str, seen: Imports, package: str) -> list[Gate]:
 def _check(module: object, **names: object) -> None:
     __tracebackhide__ = True
     if not _is_module(module):
-        raise ValueError(f"perf.imports({module!r}): give the name of a module as a text, such as 'package.module'")
+        error = ValueError if isinstance(module, str) else TypeError
+        raise error(f"perf.imports({module!r}): give the name of a module as a text, such as 'package.module'")
     for argument, given in names.items():
         if not isinstance(given, tuple | list) or not all(map(_is_module, given)):
             raise TypeError(f"perf.imports({argument}={given!r}): give a tuple of modules, such as {argument}=('jax',)")

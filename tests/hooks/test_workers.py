@@ -43,9 +43,10 @@ def test_outside_of_a_worker_nothing_sends_reports(pytestconfig):
         assert sender_of(pytestconfig) is None
 
 
-def test_a_test_that_the_main_process_cannot_find_is_an_error(pytester):
+@pytest.fixture
+def one_waits(pytester):
+    """A project in which `test_b` waits for the main process."""
     pytest.importorskip("xdist")
-    pytester.makepyfile(test_a="def test_a(): pass")
     pytester.makeconftest(
         """
         from perfsuite.hooks.workers import MainHooks
@@ -56,7 +57,20 @@ def test_a_test_that_the_main_process_cannot_find_is_an_error(pytester):
             session.config.pluginmanager.register(main)
         """
     )
-    result = pytester.runpytest_inprocess()
+    return pytester
+
+
+@pytest.mark.parametrize("arguments", [(), ("-q",)])
+def test_tests_that_a_session_leaves_waiting_are_told(one_waits, arguments):
+    one_waits.makepyfile(test_a="def test_a(): assert 0\ndef test_b(): pass")
+    result = one_waits.runpytest_inprocess("-x", *arguments)
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["1 test for a quiet machine did not run: the session ended before"])
+
+
+def test_a_test_that_the_main_process_cannot_find_is_an_error(one_waits):
+    one_waits.makepyfile(test_a="def test_a(): pass")
+    result = one_waits.runpytest_inprocess()
     result.assert_outcomes(passed=1, errors=1)
     assert result.ret == pytest.ExitCode.TESTS_FAILED
     result.stdout.fnmatch_lines(
