@@ -115,7 +115,7 @@ def notes_address(name: str, site_packages: Path) -> str:
         for line in each.metadata.get_all("Project-URL") or []:
             label, _, address = line.partition(",")
             urls.setdefault(re.sub(r"[^a-z]", "", label.lower()), address.strip())
-        urls.setdefault("homepage", each.metadata["Home-page"] or "")
+        urls.setdefault("homepage", next(iter(each.metadata.get_all("Home-page") or []), ""))
         return next((urls[label] for label in _NOTES if urls.get(label)), "")
     return ""
 

@@ -54,7 +54,7 @@ _ADVICE: tuple[tuple[tuple[str, ...], str], ...] = (
         "It places an array on the device on every call: place it once, before the loop, or a step ahead.",
     ),
     (
-        ("jax._src.tree_util:register_",),
+        ("jax._src.tree_util:register_", "jax._src.tree_util:_register_"),
         "JAX takes the objects of a class apart in Python, each time that a jitted function gets them: "
         "jax.tree_util.register_dataclass does it without Python; or close over those that never change.",
     ),

@@ -222,7 +222,7 @@ def present_environment() -> Environment:
         equinox=installed("equinox"),
         flax=installed("flax"),
         optax=installed("optax"),
-        x64=bool(jax.config.jax_enable_x64),  # type: ignore[attr-defined]
+        x64=bool(jax.config.read("jax_enable_x64")),
         xla_flags=_present_flags(devices[0].platform),
         process_count=jax.process_count(),
     )

@@ -49,7 +49,7 @@ def test_layers(perf):
 
 UNROLLED = MODEL.replace(
     "    return jax.lax.scan(lambda y, kernel: (layer(y, kernel), None), x, kernels)[0]",
-    "    for kernel in kernels:\n        x = layer(x, kernel)\n    return x",
+    "    for n in range(12):\n        x = layer(x, kernels[n])\n    return x",
 )
 CLOSED_OVER = MODEL.replace(
     "@jax.jit\ndef looked_up(table, x):\n    return x @ table[:3]",
@@ -68,7 +68,7 @@ def unrolled_layers_are_named(printed):
     assert "grew: model.py:layer (+" in printed
     assert " at model.py:7 (" in printed
     assert "model.py:scanned (+" in printed
-    assert " at model.py:11 (" in printed
+    assert " at model.py:12 (" in printed
 
 
 def constant_of_40_megabytes_is_named(printed):
@@ -127,7 +127,7 @@ import jax.numpy as jnp
 from perfsuite import call
 
 def sums(x):
-    return jax.lax.reduce_window(x, 0.0, jax.lax.add, (64,), (1,), "VALID").sum()
+    return jax.lax.reduce_window(x, 0.0, lambda a, b: jnp.maximum(a, b) + 1, (64,), (1,), "VALID").sum()
 
 @jax.jit
 def smoothed(x):

@@ -1,7 +1,9 @@
 """The instructions of a compiled program, with what surrounds them: operands, computation, runs, and source line."""
 
+import dataclasses
 import itertools
 import os
+import re
 import site
 import sysconfig
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -15,6 +17,9 @@ _LIBRARIES = tuple(
     {*site.getsitepackages(), site.getusersitepackages()}
     | {sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")}
 )
+
+_COMPREHENSION = re.compile(r"(\.<locals>\.<(listcomp|setcomp|dictcomp|genexpr)>)+$")
+"""What Python calls the frame of one. A reader looks for the function around it."""
 
 _LOWERING = os.path.join(Path(__file__).parents[1], "")
 """The package `measure`. What JAX adds when it lowers a call comes from its line that asks JAX to, no one's."""
@@ -53,4 +58,5 @@ def bytes_of(shapes: Iterable[Shape]) -> int:
 def source_of(stack: Sequence[Frame]) -> Frame | None:
     """The innermost frame outside installed libraries; failing that, the innermost. None where no line is a user's."""
     theirs = list(itertools.takewhile(lambda frame: not frame.file.startswith(_LOWERING), stack))
-    return next((frame for frame in theirs if not frame.file.startswith(_LIBRARIES)), theirs[0] if theirs else None)
+    found = next((frame for frame in theirs if not frame.file.startswith(_LIBRARIES)), theirs[0] if theirs else None)
+    return found and dataclasses.replace(found, function=_COMPREHENSION.sub("", found.function))

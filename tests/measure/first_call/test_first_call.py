@@ -49,7 +49,10 @@ def values(counted):
 
 
 def alike(found, others):
-    """The same; calls to 1 %, which is what `COUNTED` promises of them (seen with jax 0.12: 3,935 and 3,933)."""
+    """The same; calls to 1 %, which is what `COUNTED` promises of them (seen with jax 0.12: 3,935 and 3,933).
+
+    JAX 0.12 looks through sets of dtypes, in an order that depends on the hash seed.
+    """
     calls = {"trace_calls", "lowering_calls"}
     return all(found[field] == pytest.approx(others[field], rel=0.01 * (field in calls)) for field in COUNTED)
 
@@ -222,7 +225,8 @@ def test_counts_are_the_same_in_fresh_processes_with_other_hash_seeds(tmp_path):
         ).stdout
         for seed, history in (("0", []), ("1", []), ("20", ["traced before"]))
     ]
-    assert len({json.dumps(json.loads(each)) for each in printed}) == 1, printed
+    first, *others = map(json.loads, printed)
+    assert all(alike(each, first) for each in others), printed
 
 
 def test_warnings_do_not_count():

@@ -374,7 +374,7 @@ FileNames
 
 FunctionNames
 1 "helper"
-2 "Model.__call__.<locals>.attention"
+2 "Model.__call__.<locals>.attention.<locals>.<genexpr>"
 
 FileLocations
 1 {{file_name_id=1 function_name_id=1 line=10}}
