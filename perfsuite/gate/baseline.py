@@ -15,6 +15,9 @@ from perfsuite.measure.metric import KINDS, Better, Interval, Kind, Metric
 Provenance = Literal["measured", "compiled", "reported"]
 PROVENANCES: tuple[Provenance, ...] = ("measured", "compiled", "reported")
 
+OF_PROCESSOR: tuple[Kind, ...] = ("ratio", "time")
+"""The kinds of metric that depend on the host's processor. One that is measured may be recorded for several."""
+
 _SIGNIFICANT_DIGITS = 6
 
 
@@ -124,21 +127,48 @@ class Revision:
 class Baselines:
     """The recorded metrics of one device: `metrics[test id][metric id]`. `device` is the file's name, a slug.
 
-    `revisions` has the revision at which a save last changed a metric of the test, where that is known.
+    `revisions` has the revision at which a save last changed a metric of the test, where that is known. Of a metric
+    that is recorded for several processors, `metrics` has the first, and
+    `other_processors[processor][test id][metric id]` the others.
     """
 
     device: str
     metrics: Mapping[str, Mapping[str, Entry]] = dataclasses.field(default_factory=dict)
     revisions: Mapping[str, Revision] = dataclasses.field(default_factory=dict)
+    other_processors: Mapping[str, Mapping[str, Mapping[str, Entry]]] = dataclasses.field(default_factory=dict)
 
     def get(self, test: str, id: str) -> Entry | None:
         """The metric that `test` recorded under an id, or None."""
         return self.metrics.get(test, {}).get(id)
 
+    def on(self, processor: str) -> "Baselines":
+        """The same, and of metrics that are recorded for this processor too, those."""
+        metrics = dict(self.metrics)
+        for test, entries in self.other_processors.get(processor, {}).items():
+            metrics[test] = {**metrics.get(test, {}), **entries}
+        return dataclasses.replace(self, metrics=metrics)
+
+    @property
+    def by_name(self) -> dict[str, dict[str, Entry]]:
+        """All metrics by the test's id, those of other processors as "step ratio to ready on AMD EPYC"."""
+        found = {test: dict(entries) for test, entries in self.metrics.items()}
+        for processor, table in sorted(self.other_processors.items()):
+            for test, entries in table.items():
+                for id, entry in entries.items():
+                    label = None if entry.label is None else f"{entry.label} on {processor}"
+                    found.setdefault(test, {})[f"{id} on {processor}"] = dataclasses.replace(entry, label=label)
+        return found
+
+    @property
+    def entries(self) -> list[Entry]:
+        """Every entry, those of other processors last."""
+        tables = (self.metrics, *self.other_processors.values())
+        return [entry for table in tables for entries in table.values() for entry in entries.values()]
+
     @property
     def environments(self) -> dict[str, Environment]:
         """The environments that an entry refers to, by id."""
-        found = {entry.environment for entries in self.metrics.values() for entry in entries.values()}
+        found = {entry.environment for entry in self.entries}
         return {environment.id: environment for environment in found if environment is not None}
 
 

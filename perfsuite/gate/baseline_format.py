@@ -18,6 +18,7 @@ SCHEMA = 2
 
 _TOP_KEYS = ("schema", "device", "environments", "metrics")
 _REVISIONS = "revisions"
+_OTHERS = "other_processors"
 _NEEDED = ("value", "unit", "kind", "provenance")
 _OPTIONAL = ("environment", "low", "high", "noise", "samples", "better", "source", "detail", "label", "fingerprint")
 
@@ -27,8 +28,11 @@ _CONFLICT = re.compile(r"^(?:<{7}|\|{7}|={7}|>{7})(?:[ \r]|$)", re.MULTILINE)
 _REPAIR = "repair it, or `git checkout` the file"
 _DAMAGED = f"cut short or half merged? {_REPAIR}"
 
+Metrics = Mapping[str, Mapping[str, Entry]]
+"""Entries by the test's id and the metric's."""
+
 _DEEPEST = 50
-"""A baseline file nests five deep. The limit keeps a file of brackets from using up Python's stack."""
+"""A baseline file nests six deep. The limit keeps a file of brackets from using up Python's stack."""
 
 # The functions that the standard library's reader in Python is made of. They get the position in the text.
 _READ_OBJECT = json.decoder.JSONObject  # type: ignore[attr-defined]
@@ -39,16 +43,17 @@ def render(baselines: Baselines) -> str:
     """The file's text. Environments that no metric refers to are left out."""
     environments = baselines.environments
     revisions = [(test, _line(_revision_fields(each))) for test, each in sorted(baselines.revisions.items())]
-    metrics = (
-        (test, _object("  ", ((name, _line(_entry_fields(entries[name]), sort=False)) for name in sorted(entries))))
-        for test, entries in sorted(baselines.metrics.items())
-    )
+    others = [
+        (processor, _object("  ", _rendered(baselines.other_processors[processor], "   ")))
+        for processor in sorted(baselines.other_processors)
+    ]
     top = (
         ("schema", str(SCHEMA)),
         ("device", _line(baselines.device)),
         ("environments", _object(" ", ((id, _line(environments[id].as_dict())) for id in sorted(environments)))),
         *([(_REVISIONS, _object(" ", revisions))] if revisions else []),
-        ("metrics", _object(" ", metrics)),
+        ("metrics", _object(" ", _rendered(baselines.metrics, "  "))),
+        *([(_OTHERS, _object(" ", others))] if others else []),
     )
     return _object("", top) + "\n"
 
@@ -72,7 +77,7 @@ def parse(text: str, device: str | None = None) -> Baselines:
         raise LocatedError("the file is empty: `git checkout` it, or delete it and run pytest --perf-save", 1)
     top = _Reader(text).read()
     _check_schema(top)
-    _check_keys(top, "the file", needed=_TOP_KEYS, optional=(_REVISIONS,))
+    _check_keys(top, "the file", needed=_TOP_KEYS, optional=(_REVISIONS, _OTHERS))
     recorded = top["device"]
     if not isinstance(recorded, str) or not recorded:
         problem = f"`device` must be the name of a device, got {recorded!r:.40}: {_REPAIR}"
@@ -82,14 +87,10 @@ def parse(text: str, device: str | None = None) -> Baselines:
         raise LocatedError(f"these are the metrics of {recorded!r}: rename the file to that", top.line_of("device"))
     found = top.member("environments", "environments")
     environments = {id: _environment(id, found.member(id, f"environment {id!r}")) for id in found}
-    metrics = {}
-    for test, entries in top.member("metrics", "metrics").members():
-        labels = ((name, f"{name!r} of {test!r}") for name in entries)
-        metrics[printable(test)] = {
-            printable(name): _entry(label, entries.member(name, label), environments) for name, label in labels
-        }
+    metrics = _metrics(top.member("metrics", "metrics"), environments)
     revisions = dict(_revisions(top.member(_REVISIONS, _REVISIONS))) if _REVISIONS in top else {}
-    return Baselines(recorded, metrics, revisions)
+    others = dict(_others(top.member(_OTHERS, _OTHERS), environments)) if _OTHERS in top else {}
+    return Baselines(recorded, metrics, revisions, others)
 
 
 class LocatedError(ValueError):
@@ -198,6 +199,12 @@ def _object(indent: str, members: Iterable[tuple[str, str]]) -> str:
     return "{\n" + ",\n".join(lines) + "\n" + indent + "}" if lines else "{}"
 
 
+def _rendered(metrics: Metrics, indent: str) -> Iterator[tuple[str, str]]:
+    for test, entries in sorted(metrics.items()):
+        lines = ((name, _line(_entry_fields(entries[name]), sort=False)) for name in sorted(entries))
+        yield test, _object(indent, lines)
+
+
 def _entry_fields(entry: Entry) -> dict[str, Any]:
     """In the order in which people read a line: what it is, and the longest last."""
     fields = {
@@ -231,6 +238,26 @@ def _revisions(found: _Object) -> Iterator[tuple[str, Revision]]:
             yield test, Revision(**fields)
         except TypeError as error:
             raise LocatedError(f"{label}: {error}: {_REPAIR}", fields.line) from None
+
+
+def _others(found: _Object, environments: Mapping[str, Environment]) -> Iterator[tuple[str, Metrics]]:
+    for processor, tests in found.members():
+        metrics = _metrics(tests, environments)
+        for entry in (entry for entries in metrics.values() for entry in entries.values()):
+            if entry.environment is None or entry.environment.processor != printable(processor):
+                problem = f"an entry below {processor!r} is not of this processor: {_REPAIR}"
+                raise LocatedError(problem, tests.line)
+        yield printable(processor), metrics
+
+
+def _metrics(found: _Object, environments: Mapping[str, Environment]) -> dict[str, dict[str, Entry]]:
+    metrics = {}
+    for test, entries in found.members():
+        labels = ((name, f"{name!r} of {test!r}") for name in entries)
+        metrics[printable(test)] = {
+            printable(name): _entry(label, entries.member(name, label), environments) for name, label in labels
+        }
+    return metrics
 
 
 def _check_schema(top: _Object) -> None:

@@ -1,10 +1,10 @@
 """What a save changes: the rules by which new metrics replace those of a baseline file."""
 
 import dataclasses
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Literal
 
-from perfsuite.gate.baseline import Baselines, Entry, Provenance, Revision, name_of
+from perfsuite.gate.baseline import OF_PROCESSOR, Baselines, Entry, Provenance, Revision, name_of
 from perfsuite.gate.environment import incomparable, version_changes
 from perfsuite.measure.metric import Interval
 
@@ -15,7 +15,10 @@ Direction = Literal["better", "worse", "same", "not comparable"]
 # to the recorded one, is left alone, or every save would rewrite it.
 INFO_SLACK = 0.25
 
-_SAMPLED_KINDS = ("ratio", "time", "info")
+_SAMPLED_KINDS = (*OF_PROCESSOR, "info")
+
+_Table = dict[str, dict[str, Entry]]
+"""Entries by the test's id and the metric's."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -71,25 +74,88 @@ def merge(
     if kinds is None or "missing" in kinds:
         vanishing: dict[str, tuple[Provenance, ...]] = dict.fromkeys(trim, provenances)
         changes += _trimmed(old, new, vanishing | dict.fromkeys(gone, ("measured", "compiled")))
-    metrics = {test: dict(entries) for test, entries in old.metrics.items()}
-    for change in changes:
-        if change.new is not None:
-            metrics.setdefault(change.test, {})[change.id] = change.new
-        elif change.action == "trim":
-            del metrics[change.test][change.id]
-    metrics = {test: kept for test, kept in metrics.items() if kept}
+    metrics, others = _applied(old, changes)
     changed = {change.test for change in changes if change.action != "keep"}
     revisions = {test: each for test, each in old.revisions.items() if test in metrics and test not in changed}
     if revision is not None:
         revisions |= dict.fromkeys(changed & metrics.keys(), revision)
-    return Baselines(old.device, metrics, revisions), tuple(changes)
+    return Baselines(old.device, metrics, revisions, others), tuple(changes)
+
+
+def _applied(old: Baselines, changes: Iterable[Change]) -> tuple[_Table, dict[str, _Table]]:
+    """The metrics after the changes, and those of other processors.
+
+    What was measured on a further processor goes beside what is there. So does what this processor has there, as long
+    as it did not get better or worse: then the code is another one, and what was measured of the old one goes, on
+    whatever processor.
+    """
+    metrics = {test: dict(entries) for test, entries in old.metrics.items()}
+    others = {
+        processor: {test: dict(entries) for test, entries in table.items()}
+        for processor, table in old.other_processors.items()
+    }
+    for test, id, change in ((each.test, each.id, each) for each in changes):
+        if change.action == "trim" or (change.action == "update" and change.direction != "same"):
+            for table in (metrics, *others.values()):
+                table.get(test, {}).pop(id, None)
+        if change.new is not None and change.action != "keep":
+            first = metrics.get(test, {}).get(id)
+            beside = first is not None and _on_two_processors(first, change.new)
+            table = others.setdefault(_processor(change.new), {}) if beside else metrics
+            table.setdefault(test, {})[id] = change.new
+    found = {processor: _without_empty(_beside(metrics, table)) for processor, table in others.items()}
+    return _without_empty(metrics), {processor: table for processor, table in found.items() if table}
+
+
+def _beside(metrics: _Table, others: _Table) -> _Table:
+    """Those of another processor that stand beside one of `metrics`: git may have merged a file otherwise."""
+    return {
+        test: {
+            id: entry
+            for id, entry in entries.items()
+            if (first := metrics.get(test, {}).get(id)) is not None and _processor(first) != _processor(entry)
+        }
+        for test, entries in others.items()
+    }
+
+
+def _without_empty(table: _Table) -> _Table:
+    return {test: entries for test, entries in table.items() if entries}
+
+
+def _processor(entry: Entry) -> str:
+    return entry.environment.processor if entry.environment is not None else ""
+
+
+def _on_two_processors(old: Entry, new: Entry) -> bool:
+    """Whether both are measurements that depend on the processor, each of another one: neither replaces the other."""
+    measured = old.provenance == new.provenance == "measured" and old.kind == new.kind and new.kind in OF_PROCESSOR
+    return measured and _processor(old) != _processor(new)
+
+
+def _of_another_code(old: Entry, new: Entry) -> bool:
+    return None not in (old.fingerprint, new.fingerprint) and old.fingerprint != new.fingerprint
+
+
+def _of_the_same_code(old: Entry, new: Entry) -> bool:
+    """Whether it is known that the same ran in the same environment, so that only the day can be another one."""
+    return old.fingerprint is not None and (old.fingerprint, old.environment) == (new.fingerprint, new.environment)
+
+
+def _of_both_days(old: Entry, new: Entry) -> Entry:
+    """The old entry, with an interval that holds what the same code took on either day."""
+    was, is_now = _range(old), _range(new)
+    interval = Interval(min(was.low, is_now.low), max(was.high, is_now.high))
+    return dataclasses.replace(old, interval=interval, label=new.label)
 
 
 def _made(old: Baselines, new: Mapping[str, Mapping[str, Entry]], kinds: Collection[str] | None) -> Iterator[Change]:
     """The changes of the metrics that were made."""
     for test in sorted(new):
         for name in sorted(new[test]):
-            change = _recorded(test, name, old.get(test, name), new[test][name])
+            entry = new[test][name]
+            on_this = old.other_processors.get(_processor(entry), {}).get(test, {}).get(name)
+            change = _recorded(test, name, on_this or old.get(test, name), entry)
             if _is_wanted(change, kinds):
                 yield change
             elif change.old is not None:
@@ -120,9 +186,15 @@ def _recorded(test: str, name: str, old: Entry | None, new: Entry) -> Change:
         return Change(test, name, "keep", old, old)
     if (old.unit, old.kind, old.better) != (new.unit, new.kind, new.better):
         return Change(test, name, "update", old, new, "not comparable")
+    if _on_two_processors(old, new):
+        if _of_another_code(old, new):
+            return Change(test, name, "update", old, new, "not comparable")
+        return Change(test, name, "create", None, new)
     if _stands(old, new):
         kept = _renewed(old, new)
         return Change(test, name, "keep" if kept == old else "update", old, kept)
+    if _of_the_same_code(old, new):
+        return Change(test, name, "update", old, _of_both_days(old, new))
     return Change(test, name, "update", old, new, _direction(old, new))
 
 

@@ -71,9 +71,11 @@ def amount(change: float | None) -> float:
 def compare(old: Baselines, new: Baselines) -> list[Difference]:
     """The outcome of every metric of either file: sorted by outcome, then by how much it changed, then by name."""
     found = []
-    for test in {**old.metrics, **new.metrics}:
-        for id, entry in {**old.metrics.get(test, {}), **new.metrics.get(test, {})}.items():
-            was, now, name = old.get(test, id), new.get(test, id), name_of(id, entry)
+    before, after = old.by_name, new.by_name
+    for test in {**before, **after}:
+        old_entries, new_entries = before.get(test, {}), after.get(test, {})
+        for id, entry in {**old_entries, **new_entries}.items():
+            was, now, name = old_entries.get(id), new_entries.get(id), name_of(id, entry)
             if was is None or now is None:
                 found.append(Difference(test, name, was, now, "added" if was is None else "removed"))
             else:

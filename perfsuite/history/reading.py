@@ -114,16 +114,9 @@ def _decoded(commits: list[Commit], contents: list[tuple[str, bytes] | None]) ->
 
 def series_of(history: History) -> list[Series]:
     """Every metric of any version, sorted by test and id."""
-    ids = {
-        (test, id)
-        for version in history.versions
-        for test, entries in version.baselines.metrics.items()
-        for id in entries
-    }
-    return [
-        Series(test, id, tuple(version.baselines.get(test, id) for version in history.versions))
-        for test, id in sorted(ids)
-    ]
+    tables = [version.baselines.by_name for version in history.versions]
+    ids = {(test, id) for table in tables for test, entries in table.items() for id in entries}
+    return [Series(test, id, tuple(table.get(test, {}).get(id) for table in tables)) for test, id in sorted(ids)]
 
 
 def _since(repository: Repository, commits: list[Commit], since: str | None) -> list[Commit]:

@@ -90,7 +90,8 @@ class PerfSession:
         self._damaged: dict[str, BaselineError] = {}
         if group is not None:
             paths = [self.path_of(target) for target in (None, *options.targets)]
-            self._files = shared_baselines(group, paths, save=bool(options.save))
+            shared = shared_baselines(group, paths, save=bool(options.save))
+            self._files = {device: each.on(self.environment.processor) for device, each in shared.items()}
         elif options.save:
             check_writable(options.baselines)
         self._environments: dict[str, Environment] = {}
@@ -123,7 +124,7 @@ class PerfSession:
         return self.options.baselines / f"{target or self.device}.json"
 
     def baselines_of(self, target: str | None) -> Baselines:
-        """The baselines of a target, or of the present device. Raises `BaselineError`.
+        """The baselines of a target, or of the present device, as they are on this processor. Raises `BaselineError`.
 
         A file is read once, when first asked for.
         """
@@ -132,7 +133,7 @@ class PerfSession:
             raise self._damaged[device].with_traceback(None)
         if device not in self._files:
             try:
-                self._files[device] = load(self.path_of(device))
+                self._files[device] = load(self.path_of(device)).on(self.environment.processor)
             except BaselineError as error:
                 self._damaged[device] = error
                 raise

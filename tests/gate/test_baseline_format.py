@@ -63,6 +63,27 @@ def test_a_revision_stands_once_a_test():
     assert parse("\n".join(lines)) == baselines
 
 
+OTHER = Environment("cpu", 1, "EPYC", "3.11.7", "0.10.2", "0.10.2", equinox="0.13.8")
+ELSEWHERE = {"EPYC": {STEP: {"compare ratio to ready": dataclasses.replace(RATIO, environment=OTHER)}}}
+
+
+def test_metrics_of_other_processors_stand_after_the_others_one_a_line():
+    baselines = Baselines("cpu", METRICS, other_processors=ELSEWHERE)
+    lines = render(baselines).splitlines()
+    added = lines.index(' "other_processors": {')
+    assert lines[added + 1 : added + 3] == ['  "EPYC": {', f'   "{STEP}": {{']
+    assert lines[added + 3].startswith('    "compare ratio to ready": {"label": ')
+    assert [line.strip() for line in lines[added + 4 :]] == ["}"] * 4
+    assert parse("\n".join(lines)) == baselines
+
+
+def test_an_entry_below_another_processor_than_its_own_is_refused_with_its_line():
+    text = render(Baselines("cpu", METRICS, other_processors=ELSEWHERE)).replace('  "EPYC": {', '  "Abacus": {')
+    with pytest.raises(LocatedError, match="an entry below 'Abacus' is not of this processor: repair it") as caught:
+        parse(text)
+    assert '"Abacus"' in text.splitlines()[caught.value.line - 1]
+
+
 @pytest.mark.parametrize(
     ("fields", "words"),
     [

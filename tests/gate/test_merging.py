@@ -8,6 +8,7 @@ from support.entries import HERE, OTHER_HOST, UPGRADED, compiled, count, ratio, 
 from perfsuite.gate.baseline import Baselines, Entry
 from perfsuite.gate.environment import target_environment
 from perfsuite.gate.merging import merge
+from perfsuite.measure.metric import Interval
 
 
 def recorded(old, new, **options):
@@ -125,9 +126,102 @@ def test_an_unsampled_ratio_is_updated_when_it_differs():
     assert recorded(ratio(1.06), ratio(1.061)) == ("update", "worse", ratio(1.061))
 
 
-def test_a_time_of_another_host_is_updated_as_not_comparable():
-    new = Entry(5, "us", "time", "measured", OTHER_HOST)
+def test_a_time_with_other_flags_is_updated_as_not_comparable():
+    new = Entry(5, "us", "time", "measured", dataclasses.replace(HERE, xla_flags="--xla_a"))
     assert recorded(Entry(9, "us", "time", "measured", HERE), new) == ("update", "not comparable", new)
+
+
+@pytest.mark.parametrize(("value", "low", "high"), [(2.0, 0.9, 2.1), (0.5, 0.4, 1.1)])
+def test_what_the_same_code_takes_on_another_day_widens_the_interval(value, low, high):
+    old, new = (ratio(each, each - 0.1, each + 0.1, fingerprint={"python": "a"}) for each in (1.0, value))
+    wider = dataclasses.replace(old, interval=Interval(low, high))
+    assert recorded(old, new) == ("update", "same", wider)
+    assert recorded(wider, new) == ("keep", "same", wider)
+    for other in (
+        dataclasses.replace(new, fingerprint={"python": "b"}),
+        dataclasses.replace(new, environment=UPGRADED),
+    ):
+        assert recorded(old, other) == ("update", "worse" if value > 1 else "better", other)
+
+
+# One metric on several processors.
+
+
+def after(*saves, **options):
+    """The baselines after these entries of one metric were saved one after the other, and what the last save did."""
+    baselines, change = Baselines("cpu"), None
+    for entry in saves:
+        baselines, (change,) = merge(baselines, {"t": {"metric": entry}}, **options)
+    return baselines, change
+
+
+def on(baselines, processor):
+    return baselines.on(processor).get("t", "metric")
+
+
+@pytest.mark.parametrize(("kind", "unit"), [("ratio", "x"), ("time", "us")])
+def test_a_ratio_or_a_time_of_a_further_processor_stands_beside_the_first(kind, unit):
+    one, other = (Entry(value, unit, kind, "measured", each) for value, each in ((9, HERE), (5, OTHER_HOST)))
+    baselines, change = after(one, other)
+    assert (change.action, change.old, change.new) == ("create", None, other)
+    assert (baselines.get("t", "metric"), on(baselines, "Xeon"), on(baselines, "EPYC")) == (one, one, other)
+    assert on(baselines, "Xeon of next year") == one
+    assert baselines.by_name == {"t": {"metric": one, "metric on EPYC": other}}
+    for entry in (one, other):
+        again, change = after(one, other, entry)
+        assert (again, change.action, change.old) == (baselines, "keep", entry)
+
+
+def test_a_count_is_the_same_on_every_processor():
+    baselines, change = after(count(3), count(4, environment=OTHER_HOST))
+    assert (change.action, change.direction) == ("update", "worse")
+    assert not baselines.other_processors
+
+
+@pytest.mark.parametrize("environment", [HERE, OTHER_HOST])
+def test_what_got_better_or_worse_on_one_processor_is_another_code_on_all(environment):
+    changed = ratio(4.0, 3.9, 4.1, environment)
+    baselines, change = after(ratio(1.0, 0.9, 1.1), ratio(2.0, 1.9, 2.1, OTHER_HOST), changed)
+    assert (change.action, change.direction) == ("update", "worse")
+    assert baselines == Baselines("cpu", {"t": {"metric": changed}})
+
+
+@pytest.mark.parametrize("environment", [UPGRADED, dataclasses.replace(OTHER_HOST, jax="0.11.0")])
+def test_an_upgrade_that_costs_nothing_on_one_processor_leaves_the_others(environment):
+    first, second = ratio(1.0, 0.9, 1.1), ratio(1.0, 0.9, 1.1, OTHER_HOST)
+    upgraded = ratio(1.05, 0.95, 1.15, environment)
+    baselines, change = after(first, second, upgraded)
+    assert (change.action, change.direction) == ("update", "same")
+    assert on(baselines, environment.processor) == upgraded
+    assert {on(baselines, "Xeon"), on(baselines, "EPYC")} == {first, second, upgraded} - {change.old}
+
+
+def test_a_ratio_of_another_code_replaces_that_of_the_first_processor():
+    first = ratio(1.0, 0.9, 1.1, fingerprint={"python": "old"})
+    second = ratio(1.0, 0.9, 1.1, OTHER_HOST, fingerprint={"python": "new"})
+    baselines, change = after(first, second)
+    assert (change.action, change.direction) == ("update", "not comparable")
+    assert baselines == Baselines("cpu", {"t": {"metric": second}})
+
+
+@pytest.mark.parametrize("first", [{}, {"t": {"metric": ratio(3.0, environment=OTHER_HOST)}}])
+def test_a_file_that_git_merged_wrongly_is_mended_by_the_next_save(first):
+    merged = Baselines("cpu", first, other_processors={"EPYC": {"t": {"metric": ratio(2.0, environment=OTHER_HOST)}}})
+    mended, _ = merge(merged, {"t": {"metric": ratio(4.0, environment=OTHER_HOST)}})
+    assert mended == Baselines("cpu", {"t": {"metric": ratio(4.0, environment=OTHER_HOST)}})
+
+
+def test_a_metric_that_is_gone_is_gone_on_all_processors():
+    baselines, _ = after(ratio(1.0), ratio(2.0, environment=OTHER_HOST))
+    for how in ({"trim": {"t"}}, {"gone": {"t"}}):
+        assert merge(baselines, {}, **how)[0] == Baselines("cpu")
+
+
+def test_only_what_is_to_be_saved_is_saved_of_a_further_processor():
+    first, second = ratio(1.0), ratio(2.0, environment=OTHER_HOST)
+    before = Baselines("cpu", {"t": {"metric": first}})
+    assert merge(before, {"t": {"metric": second}}, kinds=("better", "worse"))[0] == before
+    assert on(merge(before, {"t": {"metric": second}}, kinds=("new",))[0], "EPYC") == second
 
 
 def test_an_info_metric_is_left_alone_until_it_moves_by_a_quarter():

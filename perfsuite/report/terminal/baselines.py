@@ -4,7 +4,7 @@ import collections
 import re
 from collections.abc import Sequence
 
-from perfsuite.gate.baseline import Baselines, Entry, Revision, name_of
+from perfsuite.gate.baseline import Baselines, Revision, name_of
 from perfsuite.history.comparing import OUTCOMES, Difference, Outcome, version_lines
 from perfsuite.history.source import CALIBRATION, Source
 from perfsuite.measure.words import change, number, plural, span
@@ -62,8 +62,8 @@ def difference_lines(
 
 
 def _header(source: Source, selected: Baselines, paint: Paint) -> list[str]:
-    every = _entries(source.baselines)
-    some = len(_entries(selected))
+    every = source.baselines.entries
+    some = len(selected.entries)
     of_all = f"{some:,} of {len(every):,} metrics" if some < len(every) else plural(some, "metric")
     tests = plural(len(selected.metrics), "test")
     lines = [paint(f"{source.name}: {source.baselines.device}, {of_all} of {tests}", "bold")]
@@ -152,7 +152,3 @@ def _values(each: Difference) -> str:
         return f"{span(each.entry.value, each.entry.interval)} {each.entry.unit}"
     unit = f" {old.unit}" if old.unit != new.unit else ""
     return f"{span(old.value, old.interval)}{unit} -> {span(new.value, new.interval)} {new.unit}"
-
-
-def _entries(baselines: Baselines) -> list[Entry]:
-    return [entry for entries in baselines.metrics.values() for entry in entries.values()]
