@@ -13,7 +13,8 @@ BESIDE_GITLAB = ".gitlab/perf.gitlab-ci.yml"
 """Where there is a .gitlab-ci.yml, which includes it then."""
 
 _TEMPLATES = Path(__file__).with_name("templates")
-_INSTALL = re.compile(r'pip install -e \. "perfsuite\[report,tpu\]".*')
+_INSTALL = re.compile(r'pip install -e \. "perfsuite\[report,tpu\] @ \$PERFSUITE"')
+_VARIABLE = re.compile(r"^        env:\n          PERFSUITE: .*\n|(?<=\") # a CI/CD variable: .*", re.MULTILINE)
 _CACHE = re.compile(r"^ +cache: pip\n +cache-dependency-path: pyproject\.toml\n", re.MULTILINE)
 _PLACE = "$PERFSUITE"
 """Stands for the place of perfsuite where runners cannot reach that of the one that is installed."""
@@ -31,11 +32,7 @@ def workflow(project: Project, template: str) -> str:
     text = _INSTALL.sub(lambda _: command, text, count=1)
     if not (project.root / "pyproject.toml").is_file():
         text = _CACHE.sub("", text, count=1)
-    if not installed.is_elsewhere_too() and template == "perf.yml":
-        step = f"      - run: {command}\n"
-        named = "        env:\n          PERFSUITE: ${{ vars.PERFSUITE }}\n"
-        text = text.replace(step, step + named, 1)
-    return text
+    return _VARIABLE.sub("", text, count=1) if installed.is_elsewhere_too() else text
 
 
 def own_packages(project: Project) -> str:

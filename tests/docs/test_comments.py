@@ -29,7 +29,8 @@ with open(os.environ["ASKED"], "a", encoding="utf-8") as file:
 if os.environ.get("REFUSED") == "1":
     sys.exit("HTTP 403")
 if not bodies:
-    print(os.environ.get("ANSWER", ""))
+    answers = json.loads(os.environ.get("PAGES", "{{}}"))
+    print(next((answers[end] for end in answers if asked[-1].endswith(end)), os.environ.get("ANSWER", "")))
 """
 
 
@@ -135,18 +136,38 @@ def note(asking, tmp_path):
     (job,) = yaml.safe_load(GITLAB.read_text(encoding="utf-8")).values()
     (script,) = job["after_script"]
     (tmp_path / "against.md").write_text("| a table |\n", encoding="utf-8")
-    return lambda notes=(), **changes: asking(script, ANSWER=json.dumps(list(notes)), **(OF_GITLAB | changes))
+
+    def run(*pages, **changes):
+        answers = {"/user": '{"id": 5}'} | {f"&page={n}": json.dumps(page) for n, page in enumerate([*pages, []], 1)}
+        return asking(script, PAGES=json.dumps(answers), **(OF_GITLAB | changes))
+
+    return run
+
+
+def a_note(id, body, author=5):
+    return {"id": id, "body": body, "author": {"id": author}}
 
 
 def test_a_merge_request_gets_one_note_that_is_updated(note):
-    other, ours = {"id": 1, "body": "hello"}, {"id": 42, "body": "<!-- perfsuite: perf-against -->\nold"}
-    first, again = note([other]), note([other, ours])
+    other, marked = a_note(1, "hello"), "<!-- perfsuite: perf-against -->\nold"
+    first, again = note([other]), note([other], [a_note(41, marked, author=6), a_note(42, marked)])
     assert first.status == again.status == 0
-    created, updated = again.asked[1], again.asked[3]
+    created, updated = first.asked[-1], again.asked[-1]
     assert (created[0][-1], updated[0][-1]) == (NOTES, f"{NOTES}/42")
     assert "POST" in created[0]
     assert "PUT" in updated[0]
     assert created[1] == updated[1] == "<!-- perfsuite: perf-against -->\n| a table |\n"
+
+
+def test_a_note_that_somebody_else_marked_is_left_alone(note):
+    done = note([a_note(41, "<!-- perfsuite: perf-against -->\nold", author=6)])
+    assert "POST" in done.asked[-1][0]
+
+
+def test_a_system_that_refuses_to_answer_gets_no_second_note(note):
+    done = note(REFUSED="1")
+    assert (done.status, len(done.asked)) == (1, 1)
+    assert "403" in done.said
 
 
 @pytest.mark.parametrize("missing", ["PERF_TOKEN", "against.md"])

@@ -69,7 +69,7 @@ def test_a_workflow_is_one_that_github_takes(path):
             assert set(step) <= {"uses", "with", "run", "env", "if", "name", "id"}
     for said in re.findall(r"\$\{\{(.*?)\}\}", path.read_text(encoding="utf-8")):
         context = re.match(r" !?(\w+)", said)[1]
-        assert context in ("matrix", "github", "runner", "inputs", "needs", "cancelled", "failure"), said
+        assert context in ("matrix", "github", "runner", "inputs", "needs", "vars", "cancelled", "failure"), said
 
 
 def test_every_action_is_pinned_and_in_all_files_to_the_same_commit():

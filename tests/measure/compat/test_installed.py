@@ -32,7 +32,10 @@ def test_the_command_names_the_place(monkeypatch, origin, command, elsewhere):
 
 def test_nobody_is_told_a_command_that_finds_nothing():
     """The name is not on PyPI: `installed.py` knows the place, and pages name the extra and lead to the README."""
-    told = re.compile(r"""pip install [\\"']*perfsuite(\[[\w,]+\])?[\\"'`)]""")
-    files = [*pages(), *(ROOT / "perfsuite").rglob("*.py")]
+    told = re.compile(r"""pip install [^\n#;&]*?(?<=[\s"'])perfsuite(\[[\w,]+\])?\\?["'`)]""")
+    workflows = [path for name in (".github", ".gitlab") for path in sorted((ROOT / name).rglob("*.yml"))]
+    files = [*pages(), *workflows, *(ROOT / "perfsuite").rglob("*.py"), *(ROOT / "perfsuite").rglob("*.yml")]
+    assert len(files) > len(workflows) > 5
     assert not [path for path in files if told.search(path.read_text(encoding="utf-8"))]
     assert told.search('pip install \\"perfsuite[tpu]\\"')
+    assert told.search('pip install -e . "perfsuite[report,tpu]" # from anywhere')
