@@ -14,7 +14,7 @@ from typing import Any
 from perfsuite.measure import units
 from perfsuite.measure.metric import Kind
 
-# In the order in which messages name them.
+# In the order in which a machine is described.
 VERSION_FIELDS = ("python", "jax", "jaxlib", "libtpu", "equinox", "flax", "optax")
 OPTIONAL_FIELDS = ("libtpu", "equinox", "flax", "optax")
 
@@ -147,13 +147,18 @@ def other_processor(then: Environment | None, now: Environment) -> str:
 
 
 def version_changes(then: Environment | None, now: Environment | None) -> list[str]:
-    """The versions that differ, as a message names them: `["jax 0.10.2 -> 0.11.0"]`. Empty when one is not known."""
+    """The versions that differ, as a message names them: `["jax 0.10.2 -> 0.11.0"]`. Empty when one is not known.
+
+    jax comes first and Python last. jaxlib is left out where it went with jax, as it nearly always does.
+    """
     if then is None or now is None:
         return []
-    pairs = [(name, getattr(then, name), getattr(now, name)) for name in VERSION_FIELDS]
+    pairs = {name: (getattr(then, name), getattr(now, name)) for name in (*VERSION_FIELDS[1:], "python")}
+    if pairs["jaxlib"] == pairs["jax"]:
+        del pairs["jaxlib"]
     return [
         f"{name} {was or 'absent'} -> {is_now or 'absent'}"
-        for name, was, is_now in pairs
+        for name, (was, is_now) in pairs.items()
         if was != is_now and "" not in (was, is_now)  # a compiled metric does not depend on Python
     ]
 

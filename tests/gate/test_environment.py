@@ -163,6 +163,14 @@ def test_version_changes_name_both_versions():
     assert version_changes(None, HERE) == []
 
 
+def test_an_upgrade_of_jax_comes_first_and_jaxlib_is_named_where_it_went_another_way():
+    then = changed(jax="0.10.2", jaxlib="0.10.2")
+    both = {"python": "3.13.0", "jax": "0.12.0.1", "jaxlib": "0.12.0.1"}
+    assert version_changes(then, changed(**both)) == ["jax 0.10.2 -> 0.12.0.1", f"python {HERE.python} -> 3.13.0"]
+    assert version_changes(then, changed(**both, libtpu="0.0.50"))[1] == "libtpu absent -> 0.0.50"
+    assert version_changes(then, changed(jax="0.12.0.1", jaxlib="0.12.0"))[1] == "jaxlib 0.10.2 -> 0.12.0"
+
+
 def test_version_changes_name_the_tpus_compiler_after_jaxlib():
     assert version_changes(HERE, changed(jaxlib="0.11.0", libtpu="0.0.42", equinox="0.14.0")) == [
         "jaxlib 0.10.1 -> 0.11.0",
