@@ -73,7 +73,8 @@ def greedy_tokens(model: Any, ids: Any, count: int) -> np.ndarray:
         out = model(ids, use_cache=True, logits_to_keep=1)
         tokens = [out.logits[:, -1].argmax(-1)]
         for _ in range(count - 1):
-            out = model(tokens[-1][:, None], past_key_values=out.past_key_values, use_cache=True)
+            # The cache is the second output and input, by place: in transformers 5.24 its name changed.
+            out = model(tokens[-1][:, None], out[1], use_cache=True)
             tokens.append(out.logits[:, -1].argmax(-1))
         return torch.stack(tokens, 1).numpy()
 
