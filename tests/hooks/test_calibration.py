@@ -63,13 +63,15 @@ def of(project):
     return load_calibration(project.path / "baselines/calibration-cpu.json")
 
 
-def test_the_table_is_printed_the_file_written_and_no_budget_matters(project, perf_test, started, two_neighbours):
+def test_the_table_is_printed_the_file_written_and_no_budget_matters(
+    project, perf_test, started, two_neighbours, time_for_builds
+):
     perf_test(*BODY, test_other="def test_other(): raise RuntimeError('no perf test')")
-    result = project.runpytest_inprocess(*CALIBRATE)
+    result = project.runpytest_inprocess(*time_for_builds)
     result.assert_outcomes(passed=1, deselected=1)
     result.stdout.fnmatch_lines(
         [
-            "perfsuite: calibrating for about 0.03 minutes, into baselines/calibration-cpu.json; nothing is gated",
+            "perfsuite: calibrating for about 0.1 minutes, into baselines/calibration-cpu.json; nothing is gated",
             "workload * machine * A/A gates * false alarms * 99 in 100* builds",
             "test_step.py::test_step",
             "  s/s to ready * quiet *",
