@@ -183,12 +183,12 @@ def test_without_a_token_or_a_table_there_is_no_note_and_a_line_says_why(note, t
 @pytest.mark.parametrize(("open_one", "command"), [("", "create"), ("5", "comment")])
 def test_a_nightly_run_that_fails_is_said_in_one_issue(asking, open_one, command):
     script = f"bash {shlex.quote(str(ROOT / '.ci/one_issue'))}"
-    done = asking(script, ANSWER=open_one, JAX="failure", AUDIT="success", RUN="https://g/runs/1")
+    done = asking(script, ANSWER=open_one, JAX="failure", FUZZ="success", AUDIT="success", RUN="https://g/runs/1")
     assert done.status == 0
     asked = done.asked[-1][0]
     assert asked[:2] == ["issue", command]
     assert (open_one in asked) == bool(open_one)
-    assert any("nightly wheels: failure; pip-audit: success. https://g/runs/1" in part for part in asked)
+    assert any("nightly wheels: failure; fuzzed readers: success; pip-audit: success. https://g/runs/1" in part for part in asked)
 
 
 def test_only_a_failed_night_opens_an_issue():
