@@ -27,6 +27,7 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
 from perfsuite.measure.io import LockedTooLong, file_locked, write_atomically
+from perfsuite.measure.serialise import from_json, plain
 
 LOCK_SECONDS = 30.0
 
@@ -161,8 +162,8 @@ def _build(place: Path, specs: Sequence[str], key: str, *, linked: bool) -> Virt
     packages = {name: each.version for name, each in installed.items()}
     already = _contradictions(_installed())
     contradictions = [line for line in _contradictions(installed) if line not in already]
-    marker = {"key": key, "specs": list(specs), "packages": packages, "contradictions": contradictions}
-    write_atomically(place / _MARKER, json.dumps(marker, indent=1, sort_keys=True))
+    marker = _Marker(key, list(specs), packages, tuple(contradictions))
+    write_atomically(place / _MARKER, json.dumps(plain(marker), indent=1, sort_keys=True))
     return VirtualEnvironment(place, tuple(specs), packages, tuple(contradictions))
 
 
@@ -315,13 +316,23 @@ def _changed(spec: str) -> float:
     return max(os.lstat(path).st_mtime for path in files)
 
 
+@dataclasses.dataclass(frozen=True)
+class _Marker:
+    """What the marker of a finished environment holds. `specs` is there for people: `key` stands for it."""
+
+    key: str
+    specs: list[str]
+    packages: dict[str, str]
+    contradictions: tuple[str, ...]
+
+
 def _read(place: Path, specs: Sequence[str], key: str) -> VirtualEnvironment | None:
     try:
-        marker = json.loads((place / _MARKER).read_text(encoding="utf-8"))
-        found = VirtualEnvironment(place, tuple(specs), dict(marker["packages"]), tuple(marker["contradictions"]))
-        return found if marker["key"] == key and found.python.exists() else None
-    except (OSError, ValueError, KeyError, TypeError):
+        marker = from_json(_Marker, (place / _MARKER).read_bytes())
+    except (OSError, ValueError):
         return None
+    found = VirtualEnvironment(place, tuple(specs), marker.packages, marker.contradictions)
+    return found if marker.key == key and found.python.exists() else None
 
 
 def _remove(place: Path) -> None:

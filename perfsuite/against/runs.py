@@ -14,7 +14,7 @@ from perfsuite.against.sides import Side, SideFailed
 from perfsuite.gate.baseline import Baselines
 from perfsuite.gate.baseline_file import BaselineError, load
 from perfsuite.measure.io import user_cache
-from perfsuite.measure.serialise import made, plain
+from perfsuite.measure.serialise import from_json, plain
 from perfsuite.processes.rerun import running
 
 WINDOW = 5
@@ -197,8 +197,8 @@ def _recorded(run: Run, baselines: Path) -> FirstRun:
 def _run_that_ended(side: Side, folder: Path, ended: int | None, limit: float, took: float) -> Run:
     """What a process left in its folder, which ended with a status, or was stopped (None) after `limit` seconds."""
     try:
-        notes = made(Notes, json.loads((folder / NOTES_FILE).read_bytes()))
-    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+        notes = from_json(Notes, (folder / NOTES_FILE).read_bytes())
+    except (OSError, ValueError):
         how = f"was stopped after {limit:.0f} s" if ended is None else f"ended with status {ended}"
         text = " ".join((folder / _OUTPUT).read_text(encoding="utf-8", errors="replace").split())[-_OUTPUT_SHOWN:]
         return Run(Notes(), took, f"pytest {how}; the end of its output: {text or 'nothing'}")

@@ -152,10 +152,11 @@ def _folder_of(text: str) -> Path | None:
     try:
         about = json.loads(text)
         url = urlsplit(about["url"])
-        editable = about["dir_info"]["editable"] and url.scheme == "file"
-    except (ValueError, KeyError, TypeError):
+        if not about["dir_info"]["editable"] or url.scheme != "file":
+            return None
+        return Path(url2pathname(unquote(url.path))).resolve()
+    except (AttributeError, KeyError, OSError, RecursionError, TypeError, ValueError):
         return None
-    return Path(url2pathname(unquote(url.path))).resolve() if editable else None
 
 
 def _copy(source: Path, to: Path) -> None:

@@ -70,8 +70,8 @@ def _remove_left(repository: Repository) -> None:
     for entry in repository.run("worktree", "list", "--porcelain").split("\n\n"):
         lines = dict(line.partition(" ")[::2] for line in entry.splitlines())
         # git quotes a reason with unusual characters; a host's name may have them
-        named = re.fullmatch(_REASON.format(process=r"(\d+)", host="(.*)"), lines.get("locked", "").strip('"'))
-        if named and named[2] == socket.gethostname() and not _runs(int(named[1])):
+        named = re.fullmatch(_REASON.format(process=r"(\d{1,9})", host="(.*)"), lines.get("locked", "").strip('"'))
+        if "worktree" in lines and named and named[2] == socket.gethostname() and not _runs(int(named[1])):
             _remove(repository, Path(lines["worktree"]))
 
 
@@ -94,7 +94,7 @@ def _submodules(repository: Repository, commit: str) -> Iterator[tuple[str, Repo
         folder = repository.folder / path
         if not (folder / ".git").exists():  # git submodule update was never run, so the tests do without it
             continue
-        inside, wanted = Repository(folder), about.split()[2]
+        inside, wanted = Repository(folder), about.split()[-1]
         if inside.dirty(""):
             raise SideFailed(f"the submodule {path} has changes that are not committed: commit or stash them there")
         if inside.commit_id(wanted) is None:

@@ -33,14 +33,22 @@ class Commits:
         `descendants` leaves out those that do not come after the older one: of branches that began before it.
         """
         only = ["--ancestry-path"] if descendants else []
-        lines = self._repository.run(
+        text = self._asked(
             "rev-list", "--topo-order", "--reverse", "--parents", *only, self.newer, f"^{self.older}", "--"
-        ).splitlines()
-        parents = {commit: before for commit, *before in map(str.split, lines)}
-        return Graph({commit: tuple(each for each in before if each in parents) for commit, before in parents.items()})
+        )
+        parents: dict[str, tuple[str, ...]] = {}
+        for line in text.splitlines():
+            commit, *before = line.split() or [""]
+            if not commit or commit in parents:
+                raise _unreadable("rev-list")
+            # Those before it are there already: of others the older end has all.
+            parents[commit] = tuple(each for each in before if each in parents)
+        if self.newer not in parents:
+            raise _unreadable("rev-list")
+        return Graph(parents)
 
     def parents(self, commit: str) -> list[str]:
-        return self._repository.run("rev-list", "--parents", "--max-count=1", commit, "--").split()[1:]
+        return self._asked("rev-list", "--parents", "--max-count=1", commit, "--").split()[1:]
 
     def name(self, commit: str) -> str:
         """`1a2b3c4 its subject`."""
@@ -49,15 +57,22 @@ class Commits:
 
     def about(self, commit: str) -> About:
         _, author, day, _, message = self._fields(commit)
-        stat = self._repository.run("show", "--first-parent", "--stat=100", "--format=", "--end-of-options", commit)
+        stat = self._asked("show", "--first-parent", "--stat=100", "--format=", "--end-of-options", commit)
         lines = tuple(line.rstrip() for line in _printable(stat).splitlines() if line.strip())
         return About(f"commit {commit}", author, day, message.strip(), lines)
 
     def _fields(self, commit: str) -> list[str]:
-        text = self._repository.run(
-            "rev-list", "--max-count=1", "--encoding=UTF-8", f"--format={_FIELDS}", commit, "--"
-        )
-        return [_printable(field) for field in text.partition("\n")[2].split("\0", 4)]
+        text = self._asked("rev-list", "--max-count=1", "--encoding=UTF-8", f"--format={_FIELDS}", commit, "--")
+        fields = [_printable(field) for field in text.partition("\n")[2].split("\0", 4)]
+        if len(fields) != _FIELDS.count("%x00") + 1:
+            raise _unreadable("rev-list")
+        return [*(field.replace("\n", " ") for field in fields[:-1]), fields[-1]]  # of the message alone several lines
+
+    def _asked(self, *arguments: str) -> str:
+        try:
+            return self._repository.run(*arguments)
+        except GitError as error:
+            raise BisectFailed(str(error)) from None
 
     def _commit(self, option: str, revision: str) -> str:
         found = self._repository.commit_id(revision)
@@ -69,7 +84,7 @@ class Commits:
     def _merge_base(self) -> str:
         """The commit where the two part; empty where they have none in common."""
         try:
-            return self._repository.run("merge-base", self.good, self.bad).split()[0]
+            return next(iter(self._repository.run("merge-base", self.good, self.bad).split()), "")
         except GitError:  # it ends with a status of 1, and says nothing
             return ""
 
@@ -81,6 +96,10 @@ class Commits:
             f"{apart}: search from the commit where they part, --good {base[:12]}, if the metric is good there; "
             "`perfsuite against` tells"
         )
+
+
+def _unreadable(command: str) -> BisectFailed:
+    return BisectFailed(f"git {command}: its answer cannot be read: `git fsck` says whether the repository is whole")
 
 
 def _printable(text: str) -> str:

@@ -1,5 +1,6 @@
 """The steps that were tried, in a file: a search that was interrupted goes on where it was."""
 
+import dataclasses
 import hashlib
 import json
 from collections.abc import Iterable, Mapping
@@ -7,10 +8,20 @@ from pathlib import Path
 from typing import Any
 
 from perfsuite.bisecting.found import BisectFailed, Step
+from perfsuite.gate.baseline_format import parse
 from perfsuite.measure.io import write_atomically
-from perfsuite.measure.serialise import made, plain
+from perfsuite.measure.serialise import from_json, plain
 
 _SCHEMA = 1
+
+
+@dataclasses.dataclass(frozen=True)
+class _File:
+    """What the file holds. `question` is there for people: the file's name stands for it."""
+
+    schema: int
+    question: dict[str, Any]
+    steps: list[Step]
 
 
 def digest(files: Iterable[Path]) -> str:
@@ -44,9 +55,9 @@ class Kept:
         """Keep a step, so that not even a power cut loses it."""
         self.steps[step.id] = step
         self.made.add(step.id)
-        content = {"schema": _SCHEMA, "question": dict(self.question), "steps": plain(list(self.steps.values()))}
+        content = _File(_SCHEMA, dict(self.question), list(self.steps.values()))
         try:
-            write_atomically(self.path, json.dumps(content, indent=1), durable=True)
+            write_atomically(self.path, json.dumps(plain(content), indent=1), durable=True)
         except OSError as error:
             raise BisectFailed(f"{self.path}: cannot be written ({error.strerror or error}): --keep DIR") from None
         return step
@@ -54,10 +65,18 @@ class Kept:
     def _read(self) -> None:
         """What is there and can be read. What cannot is of another version, and is made again."""
         try:
-            content = json.loads(self.path.read_bytes())
-            if content["schema"] == _SCHEMA:
-                self.steps = {step["id"]: made(Step, step) for step in content["steps"]}
-        except FileNotFoundError:
-            pass
-        except (ValueError, KeyError, TypeError, AttributeError):
-            self.steps = {}
+            content = from_json(_File, self.path.read_bytes())
+        except (FileNotFoundError, ValueError):
+            return
+        if content.schema == _SCHEMA:
+            self.steps = {step.id: step for step in content.steps if _has_baselines(step)}
+
+
+def _has_baselines(step: Step) -> bool:
+    """Whether the texts of its baselines can be read."""
+    try:
+        for text in step.baselines.values():
+            parse(text)
+    except ValueError:
+        return False
+    return True

@@ -2,7 +2,6 @@
 
 import dataclasses
 import importlib.metadata
-import json
 import os
 import re
 import subprocess
@@ -11,13 +10,15 @@ import urllib.error
 import urllib.request
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from packaging.requirements import InvalidRequirement, Requirement
-from packaging.specifiers import InvalidSpecifier, SpecifierSet
+from packaging.specifiers import SpecifierSet
 from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
 from perfsuite.bisecting.found import BisectFailed
+from perfsuite.measure.serialise import from_json
 
 _INDEX = "https://pypi.org/simple"
 _SECONDS = 20.0
@@ -169,7 +170,7 @@ def _from_index(name: str) -> list[str]:
 def _for_this_python(wanted: str) -> bool:
     try:
         return SpecifierSet(wanted).contains(".".join(map(str, sys.version_info[:3])))
-    except InvalidSpecifier:
+    except ValueError:  # as in `_is_version`
         return True
 
 
@@ -187,22 +188,34 @@ def _files(name: str) -> list[tuple[str, dict]] | None:
     try:
         request = urllib.request.Request(f"{index.rstrip('/')}/{name}/", headers=accept)
         with urllib.request.urlopen(request, timeout=_SECONDS) as answer:
-            files = json.load(answer)["files"]
-        return [(version, file) for file in files if (version := _version_of(file["filename"]))]
-    except (urllib.error.URLError, OSError, ValueError, KeyError, TypeError):
+            return _listed(answer.read())
+    except (urllib.error.URLError, OSError, ValueError):
         return None
+
+
+def _listed(content: bytes) -> list[tuple[str, dict]]:
+    """The files of an index's answer, by their versions. Raises `ValueError` where it cannot be read."""
+    files = from_json(dict[str, Any], content).get("files")
+    if not isinstance(files, list) or not all(map(_is_file, files)):
+        raise ValueError("not a list of files")
+    return [(version, file) for file in files if (version := _version_of(file["filename"]))]
+
+
+def _is_file(file: Any) -> bool:
+    texts = (file.get("filename"), file.get("requires-python") or "") if isinstance(file, dict) else (None,)
+    return all(isinstance(text, str) for text in texts)
 
 
 def _version_of(file: str) -> str:
     """The version in a file's name: `name-1.2-py3-none-any.whl`, `name-1.2.tar.gz`."""
     stem = file.removesuffix(".tar.gz").removesuffix(".zip")
-    text = file.split("-")[1] if file.endswith(".whl") else stem.rpartition("-")[2]
+    text = "".join(file.split("-")[1:2]) if file.endswith(".whl") else stem.rpartition("-")[2]
     return str(Version(text)) if _is_version(text) else ""
 
 
 def _is_version(text: str) -> bool:
     try:
         Version(text)
-    except InvalidVersion:
+    except ValueError:  # an `InvalidVersion`, or a number of thousands of digits
         return False
     return True

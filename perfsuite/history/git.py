@@ -124,7 +124,7 @@ class Repository:
 
     def commit(self, id: str) -> Commit:
         """The commit itself, at no path."""
-        return _commit(self.run("show", "--no-patch", "--encoding=UTF-8", _FORMAT, id, "--").strip("\n"), "")
+        return _commit("show", self.run("show", "--no-patch", "--encoding=UTF-8", _FORMAT, id, "--").strip("\n"), "")
 
     def after(self, older: str, newer: str = "HEAD") -> list[str]:
         """The hashes of the commits after `older` up to `newer`, along first parents."""
@@ -140,7 +140,7 @@ class Repository:
             "rev-list", "--first-parent", "--encoding=UTF-8", _FORMAT, start,
             "--", f":(top,literal){path}",
         )  # fmt: skip
-        return [_commit(line, path) for line in text.split("\n") if "\0" in line]
+        return [_commit("rev-list", line, path) for line in text.split("\n") if "\0" in line]
 
     def _moved(self, commit: str, path: str) -> tuple[str | None, str]:
         """Where the file was before `commit` created it here: (the parent, the path there), or None for nowhere.
@@ -171,9 +171,12 @@ class Repository:
         return done.stdout
 
 
-def _commit(line: str, path: str) -> Commit:
+def _commit(asked: str, line: str, path: str) -> Commit:
     # Author and subject are printed: no character of theirs may control the terminal.
-    id, short, author, date, subject = (printable(field, " ") for field in line.split("\0", 4))
+    fields = [printable(field, " ") for field in line.split("\0", 4)]
+    if len(fields) != _FORMAT.count("%x00") + 1:
+        raise GitError(f"git {asked}: its answer cannot be read ({fields[0]!r:.60} is no line about a commit)")
+    id, short, author, date, subject = fields
     try:
         when = datetime.datetime.fromisoformat(date)
     except ValueError:  # git gives a damaged date as an empty text

@@ -1,6 +1,7 @@
 """pytest's hooks in a session of several processes: the same tests, the same outcomes, the same metrics in all."""
 
 import contextlib
+from typing import Any
 
 import pytest
 
@@ -33,10 +34,10 @@ def check_alike(group: Group, session: PerfSession) -> None:
     """Raise `pytest.UsageError` in every process where an option or a version differs between them."""
     environment = {name: value for name, value in session.environment.as_dict().items() if name not in _OWN}
     mine = options_that_must_agree(session.options) | environment
-    of_all = group.exchange("the options of the session", mine)
+    of_all = group.exchange("the options of the session", mine, kind=dict[str, Any])
     for name in of_all[0]:
-        if len({str(each[name]) for each in of_all}) > 1:
-            seen = ", ".join(f"{each[name]} in process {process}" for process, each in enumerate(of_all))
+        if len({str(each.get(name)) for each in of_all}) > 1:
+            seen = ", ".join(f"{each.get(name)} in process {process}" for process, each in enumerate(of_all))
             group.end()
             raise pytest.UsageError(f"the processes of a session must be started alike, but {name} is {seen}")
 
@@ -46,9 +47,9 @@ def keep_worst_metrics(group: Group, test: str, metrics: Recorder) -> None:
 
     Metrics of kind info are process 0's. Counts and sizes that differ are noted in `group.differences`.
     """
-    of_all = group.exchange(f"the metrics of {test}", [serialise.plain(each) for each in metrics.metrics.values()])
-    read = ([serialise.made(Metric, values) for values in given] for given in of_all)
-    made = [{each.title: each for each in of_process} for of_process in read]
+    given = serialise.plain(list(metrics.metrics.values()))
+    of_all = group.exchange(f"the metrics of {test}", given, kind=list[Metric])
+    made = [{each.title: each for each in of_process} for of_process in of_all]
     for process, each in enumerate(made):
         if each.keys() != made[0].keys():
             titles = ", ".join(sorted(each.keys() ^ made[0].keys()))
@@ -75,7 +76,7 @@ class DistributedHooks:
     @pytest.hookimpl(trylast=True)
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         mine = [item.nodeid for item in session.items]
-        of_all = self.group.exchange("the collected tests", [mine, session.testsfailed])
+        of_all = self.group.exchange("the collected tests", [mine, session.testsfailed], kind=tuple[list[str], int])
         for process, (theirs, failed) in enumerate(of_all):
             if theirs != of_all[0][0] or bool(failed) != bool(of_all[0][1]):
                 self.group.end()
@@ -114,7 +115,7 @@ class DistributedHooks:
             self.group.leave(f"exit status {int(exitstatus)}")
             return
         self.group.doing = "the end of the session"
-        statuses = self.group.exchange("the end of the session", int(exitstatus), last=True)
+        statuses = self.group.exchange("the end of the session", int(exitstatus), kind=int, last=True)
         if len(set(statuses)) > 1:
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
@@ -142,7 +143,7 @@ class DistributedHooks:
             while True:
                 # A process that was still measuring learns here that this one is at the end of the test.
                 with contextlib.suppress(ProcessesDifferError):
-                    return [tuple(each) for each in self.group.exchange(what, [report.outcome, why], note=why)]
+                    return self.group.exchange(what, [report.outcome, why], note=why, kind=tuple[str, str])
 
 
 def _fail(report: pytest.TestReport, why: str) -> None:

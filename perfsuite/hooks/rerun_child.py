@@ -60,7 +60,7 @@ def prepare(config: pytest.Config, folder: Path) -> None:
     """Make the session that of one test. Raises `pytest.UsageError` where `folder` has no request."""
     try:
         request = read_request(folder)
-    except (OSError, ValueError, TypeError, AttributeError) as error:
+    except (OSError, ValueError) as error:
         raise pytest.UsageError(f"perfsuite: no request in {folder} ({error}); the option is for its own use") from None
     for name, value in TURNED_OFF.items():
         if hasattr(config.option, name):

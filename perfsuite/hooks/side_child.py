@@ -33,7 +33,7 @@ from perfsuite.hooks.rerun_child import TURNED_OFF
 from perfsuite.hooks.side_imports import foreign, keep_out
 from perfsuite.measure.io import write_atomically
 from perfsuite.measure.metric import title
-from perfsuite.measure.serialise import made, plain
+from perfsuite.measure.serialise import from_json, plain
 from perfsuite.options.values import SAVE_KINDS
 from perfsuite.processes.launch import TASK, Task
 
@@ -67,8 +67,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_cmdline_main(config: pytest.Config) -> None:
     folder = Path(config.option.perf_side)
     try:
-        request = made(SideRequest, json.loads((folder / REQUEST_FILE).read_bytes()))
-    except (OSError, ValueError, TypeError, AttributeError) as error:
+        request = from_json(SideRequest, (folder / REQUEST_FILE).read_bytes())
+    except (OSError, ValueError) as error:
         raise pytest.UsageError(f"perfsuite: no request in {folder} ({error}); the option is for its own use") from None
     for name, value in TURNED_OFF.items():
         if name not in _KEPT and hasattr(config.option, name):

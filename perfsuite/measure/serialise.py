@@ -1,6 +1,7 @@
 """Dataclasses to plain values and back: for JSON files, for pytest-xdist, and for fresh processes."""
 
 import dataclasses
+import json
 import math
 import types
 import typing
@@ -31,6 +32,26 @@ def made(kind: type[T], value: Any) -> T:
     `TypeError`, `KeyError`, `AttributeError` or `ValueError` where the value does not fit.
     """
     return _made(kind, value)
+
+
+def held(kind: type[T], value: Any) -> T:
+    """As `made`, for a value from another process. Raises `ValueError` alone where it does not fit."""
+    try:
+        return made(kind, value)
+    except (AttributeError, KeyError, RecursionError, TypeError) as error:
+        raise ValueError(f"{type(error).__name__}: {error}") from None
+
+
+def from_json(kind: type[T], content: bytes | str) -> T:
+    """A value of the type `kind` from JSON that another process wrote.
+
+    Raises `ValueError` alone, whatever the content is: not UTF-8, no JSON, nested too deep, or of other types.
+    """
+    try:
+        value = json.loads(content)
+    except RecursionError:
+        raise ValueError("it is nested too deep") from None
+    return held(kind, value)
 
 
 def _made(kind: Any, value: Any) -> Any:

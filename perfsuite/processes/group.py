@@ -13,6 +13,7 @@ it exits after `GRACE_SECONDS`, without pytest's summary.
 """
 
 import contextlib
+import dataclasses
 import itertools
 import os
 import selectors
@@ -20,14 +21,15 @@ import sys
 import threading
 from collections import Counter, deque
 from collections.abc import Callable, Iterator, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 import pytest
 
 from perfsuite.measure.compat.compiler_stderr import compilers_silenced
-from perfsuite.measure.compat.coordination import Store, StoreUnreachable, shared_store
+from perfsuite.measure.compat.coordination import Store, StoreUnreachable, ValueUnreadable, shared_store
 from perfsuite.measure.errors import MeasurementError
+from perfsuite.measure.serialise import held
 from perfsuite.processes.members import Lifeline, Member, connect, meet
 
 GRACE_SECONDS = 10.0
@@ -39,7 +41,21 @@ EXIT_STATUS = int(pytest.ExitCode.INTERRUPTED)
 _WAIT_SECONDS = 0.5
 """The longest that a process waits for a value before it looks whether the session is over."""
 
+_PLAIN = (bool, int, float, str)
+"""Types of what is agreed. A bool is an int too."""
+
 _sessions = itertools.count()
+
+T = TypeVar("T")
+
+
+@dataclasses.dataclass(frozen=True)
+class _Message:
+    """What one process gives in an exchange."""
+
+    what: str
+    given: Any
+    note: str
 
 
 class ProcessesDifferError(MeasurementError):
@@ -83,25 +99,36 @@ class Group:
         """Whether this is the process that saves baselines and reports."""
         return self.process == 0
 
-    def exchange(self, what: str, given: Any = None, note: str = "", *, last: bool = False) -> list[Any]:
-        """What every process gives, in the order of the processes. All have to call this with the same `what`.
+    def exchange(
+        self, what: str, given: Any = None, note: str = "", *, kind: Any = Any, first: bool = False, last: bool = False
+    ) -> list[Any]:
+        """What every process gives, in the order of the processes; with `first`, what process 0 gives alone.
+
+        All have to call this with the same `what`.
 
         Waits for the others, however long they take. Raises `ProcessesDifferError`, with the notes, where another
-        process calls it with another `what`; `pytest.exit.Exception` where one is gone. After the `last` one each
-        process may end.
+        process calls it with another `what`; `pytest.exit.Exception` where one is gone, or gives what is not of the
+        type `kind`. After the `last` one each process may end.
         """
         self.check()
         self._exchanges += 1
         try:
-            messages = self._exchanged({"what": what, "given": given, "note": note})
+            messages = self._exchanged(_Message(what, given, note))
+            alike = len({each.what for each in messages}) == 1
+            heard = messages[: 1 if first else None] if alike else []
+            gave = [_held(kind, each, process) for process, each in enumerate(heard)]
         except StoreUnreachable as error:
             self._end(f"{self.members[self._server]} is gone: {error}", gone=self._server)
             self.check()
             raise
+        except ValueUnreadable as error:
+            self._end(f"{error}: run the same version of perfsuite in all processes")
+            self.check()
+            raise
         self._ended = last
-        if len({each["what"] for each in messages}) > 1:
+        if not alike:
             raise ProcessesDifferError(_difference(messages))
-        return [each["given"] for each in messages]
+        return gave
 
     def check(self) -> None:
         """Raise `pytest.exit.Exception` where the session is over, because a process is gone."""
@@ -110,18 +137,21 @@ class Group:
 
     def agreed(self, value: Any) -> Any:
         """The value that process 0 has. See `measure.peers`."""
-        return self.exchange(f"a decision in {self.doing}", value if self.writes else None)[0]
+        kind = next((each for each in _PLAIN if isinstance(value, each)), Any)
+        return self.exchange(f"a decision in {self.doing}", value if self.writes else None, kind=kind, first=True)[0]
 
     def slowest(self, times: list[list[float]]) -> list[list[float]]:
         """The largest of all processes, number by number. See `measure.peers`."""
-        of_all = self.exchange(f"the samples of {self.doing}", times)
+        of_all = self.exchange(f"the samples of {self.doing}", times, kind=list[list[float]])
+        if len({tuple(map(len, each)) for each in (times, *of_all)}) > 1:
+            raise ProcessesDifferError(f"the processes of the session took other samples of {self.doing}")
         by_sample = list(zip(*of_all, strict=True))
         last = Counter(max(range(self.count), key=lambda process: each[process][0]) for each in by_sample)
         ((process, often),) = last.most_common(1)
         self.last_to_return.append(f"process {process} was the last to return in {often} of {len(by_sample)} samples")
         return [[max(times) for times in zip(*each, strict=True)] for each in by_sample]
 
-    def only_writer(self, make: Callable[[], Any]) -> Any:
+    def only_writer(self, make: Callable[[], T], kind: type[T]) -> T:
         """What `make` gives in process 0, in all processes. Where it raises, the session ends in all of them."""
         given = None
         if self.writes:
@@ -130,7 +160,7 @@ class Group:
             except BaseException as error:
                 self.leave(" ".join(str(error).split()) or type(error).__name__)
                 raise
-        return self.exchange(f"what process 0 found at {self.doing}", given)[0]
+        return self.exchange(f"what process 0 found at {self.doing}", given, kind=kind, first=True)[0]
 
     @contextlib.contextmanager
     def ending_where_stuck(self, why: str) -> Iterator[None]:
@@ -177,21 +207,28 @@ class Group:
             line.close()
         os.close(self._stderr)
 
-    def _exchanged(self, message: dict[str, Any]) -> list[dict[str, Any]]:
+    def _exchanged(self, message: _Message) -> list[_Message]:
         """The messages of all processes. Process 0 collects them, so that the others each wait for one value only."""
         folder = f"exchange {self._exchanges}"
         if not self.writes:
-            self._store.put(f"{folder}/{self.process}", message)
-            return self._wait_for(f"{folder}/all")
-        messages = [message, *(self._wait_for(f"{folder}/{other}") for other in range(1, self.count))]
-        self._store.put(f"{folder}/all", messages)
+            self._store.put(f"{folder}/{self.process}", vars(message))
+            messages = self._wait_for(f"{folder}/all", list[_Message])
+            if len(messages) != self.count:
+                raise ValueUnreadable(f"there are {len(messages)} messages of {self.count} processes")
+            return messages
+        others = range(1, self.count)
+        messages = [message, *(self._wait_for(f"{folder}/{other}", _Message) for other in others)]
+        try:
+            self._store.put(f"{folder}/all", [vars(each) for each in messages])
+        except RecursionError:
+            raise ValueUnreadable("the values of the other processes are nested too deep") from None
         self._store.delete(f"exchange {self._exchanges - 1}")  # every process has read it
         return messages
 
-    def _wait_for(self, key: str) -> Any:
+    def _wait_for(self, key: str, kind: type[T]) -> T:
         while True:
             try:
-                return self._store.wait_for(key, _WAIT_SECONDS)
+                return self._store.wait_for(key, _WAIT_SECONDS, kind)
             except TimeoutError:
                 self.check()
 
@@ -255,7 +292,7 @@ def join() -> Group | None:
     try:
         members = meet(store, process, count)
         return Group(members, process, store, connect(store, members[process], count))
-    except StoreUnreachable as error:
+    except (StoreUnreachable, ValueUnreadable) as error:
         raise pytest.UsageError(f"perfsuite under jax.distributed: {error}") from None
 
 
@@ -266,13 +303,21 @@ def _timer(seconds: float, function: Callable[..., Any], argument: Any) -> threa
     return timer
 
 
-def _difference(messages: list[dict[str, Any]]) -> str:
+def _held(kind: Any, message: _Message, process: int) -> Any:
+    """What a process gives, of the type `kind`. All processes see the same, so the session ends in all of them."""
+    try:
+        return held(kind, message.given)
+    except ValueError as error:
+        raise ValueUnreadable(f"what process {process} gave for {message.what} cannot be read ({error})") from None
+
+
+def _difference(messages: list[_Message]) -> str:
     by_what: dict[str, list[int]] = {}
     for process, message in enumerate(messages):
-        by_what.setdefault(message["what"], []).append(process)
+        by_what.setdefault(message.what, []).append(process)
     parts = [
         f"process {', '.join(map(str, processes))}: {what}"
-        + "".join(f" ({messages[process]['note']})" for process in processes if messages[process]["note"])
+        + "".join(f" ({messages[process].note})" for process in processes if messages[process].note)
         for what, processes in by_what.items()
     ]
     return f"the processes of the session do not do the same: {'; '.join(parts)}"

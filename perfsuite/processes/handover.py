@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 
 from perfsuite.measure.io import write_atomically
 from perfsuite.measure.metric import Metric
-from perfsuite.measure.serialise import made, plain
+from perfsuite.measure.serialise import from_json, plain
 
 T = TypeVar("T")
 
@@ -59,8 +59,8 @@ def write_request(folder: Path, request: Request) -> None:
 
 
 def read_request(folder: Path) -> Request:
-    """The request in `folder`. Raises `OSError`, `ValueError`, `AttributeError` or `TypeError` without one."""
-    return made(Request, json.loads((folder / _REQUEST).read_bytes()))
+    """The request in `folder`. Raises `OSError` or `ValueError` without one."""
+    return from_json(Request, (folder / _REQUEST).read_bytes())
 
 
 def write_reason(folder: Path, reason: str) -> None:
@@ -69,9 +69,9 @@ def write_reason(folder: Path, reason: str) -> None:
 
 
 def read_reason(folder: Path) -> str:
-    """Why there are no metrics; empty where nothing was said."""
+    """Why there are no metrics; empty where nothing was said that can be read."""
     try:
-        return str(json.loads((folder / _REASON).read_bytes()))
+        return from_json(str, (folder / _REASON).read_bytes())
     except (OSError, ValueError):
         return ""
 
@@ -101,7 +101,4 @@ def _read(kind: type[T], path: Path) -> T | None:
         content = path.read_bytes()
     except FileNotFoundError:
         return None
-    try:
-        return made(kind, json.loads(content))
-    except (AttributeError, KeyError, TypeError) as error:
-        raise ValueError(f"{type(error).__name__}: {error}") from None
+    return from_json(kind, content)

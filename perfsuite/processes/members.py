@@ -18,6 +18,7 @@ from typing import NamedTuple
 import pytest
 
 from perfsuite.measure.compat.coordination import Store
+from perfsuite.measure.words import printable
 
 JOIN_SECONDS = 60.0
 """How long the processes wait for each other at the start, once JAX's backend runs in all of them."""
@@ -60,7 +61,7 @@ class Lifeline:
         with contextlib.suppress(OSError):
             while (part := self._socket.recv(4096)) and not (said := said + part).endswith(b"\n"):
                 pass
-        return said.decode(errors="replace").strip() or None
+        return printable(said.decode(errors="replace").strip(), " ") or None
 
     def hang_up(self) -> None:
         """Close both directions, which ends every `hear` that waits, at either end."""
@@ -78,7 +79,7 @@ def meet(store: Store, process: int, count: int) -> list[Member]:
     members = []
     for other in range(count):
         try:
-            members.append(Member(other, *store.wait_for(f"members/{other}", JOIN_SECONDS)))
+            members.append(Member(other, *store.wait_for(f"members/{other}", JOIN_SECONDS, tuple[str, int])))
         except TimeoutError:
             raise pytest.UsageError(
                 f"perfsuite under jax.distributed: process {other} did not join within {JOIN_SECONDS:g} s: "
@@ -95,8 +96,8 @@ def connect(store: Store, me: Member, count: int) -> dict[int, Lifeline]:
     try:
         if store.serves:
             return _accept(store, me, count)
-        return _reach(store, me)
-    except (OSError, TimeoutError) as error:
+        return _reach(store, me, count)
+    except (OSError, TimeoutError, OverflowError, ValueError) as error:  # the last two: of no port, process or token
         raise pytest.UsageError(
             f"perfsuite under jax.distributed: {me} has no connection ({error}): perfsuite needs a TCP connection from "
             "every process to the one that runs JAX's coordinator"
@@ -123,18 +124,26 @@ def _accept(store: Store, me: Member, count: int) -> dict[int, Lifeline]:
                 said, _, process = connection.recv(_TOKEN_BYTES + 8, socket.MSG_WAITALL).decode().partition(":")
                 if not hmac.compare_digest(said, token):
                     raise ValueError("another program connected")
-                lines[int(process)] = Lifeline(connection)
+                lines[_number(int(process), count)] = Lifeline(connection)
             except (OSError, ValueError, TypeError):
                 connection.close()
     return lines
 
 
-def _reach(store: Store, me: Member) -> dict[int, Lifeline]:
-    server, port, token = store.wait_for("server", JOIN_SECONDS)
+def _reach(store: Store, me: Member, count: int) -> dict[int, Lifeline]:
+    server, port, token = store.wait_for("server", JOIN_SECONDS, tuple[int, int, str])
+    server, said = _number(server, count), f"{token}:{me.process:07}".encode()
     host = "127.0.0.1" if store.host in _LOOPBACK else store.host.strip("[]")
     connection = socket.create_connection((host, port), timeout=_ANSWER_SECONDS)
-    connection.sendall(f"{token}:{me.process:07}".encode())
+    connection.sendall(said)
     return {server: Lifeline(connection)}
+
+
+def _number(process: int, count: int) -> int:
+    """The number of a process of the session. Raises `ValueError` for another one."""
+    if process not in range(count):
+        raise ValueError(f"there is no process {process} of {count}")
+    return process
 
 
 def _keep_alive(connection: socket.socket) -> None:

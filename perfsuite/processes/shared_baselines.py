@@ -3,8 +3,8 @@
 from pathlib import Path
 
 from perfsuite.gate.baseline import Baselines
-from perfsuite.gate.baseline_file import check_writable, load
-from perfsuite.gate.baseline_format import parse, render
+from perfsuite.gate.baseline_file import BaselineError, check_writable, load
+from perfsuite.gate.baseline_format import LocatedError, parse, render
 from perfsuite.processes.group import Group
 
 
@@ -20,4 +20,11 @@ def shared_baselines(group: Group, paths: list[Path], *, save: bool) -> dict[str
             check_writable(paths[0].parent)
         return {path.stem: render(load(path)) for path in paths}
 
-    return {device: parse(text, device) for device, text in group.only_writer(texts).items()}
+    return {device: _read(text, device) for device, text in group.only_writer(texts, dict[str, str]).items()}
+
+
+def _read(text: str, device: str) -> Baselines:
+    try:
+        return parse(text, device)
+    except LocatedError as error:  # of another version of perfsuite
+        raise BaselineError(f"{device}.json of process 0", error.problem, error.line) from None

@@ -10,6 +10,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
+from perfsuite.measure.serialise import from_json
 from perfsuite.starting.project import StartError
 
 _WORKER = Path(__file__).with_name("worker.py")
@@ -53,6 +54,19 @@ class Target:
         return tuple(each for each in self.parameters if not each.value)
 
 
+@dataclasses.dataclass(frozen=True)
+class _Seen:
+    """What the process that imports the module writes down (`worker.main`): an error, or all the rest."""
+
+    error: str
+    parameters: tuple[tuple[str, str, str], ...] = ()
+    jitted: bool = False
+    carry: int = 0
+    problem: str = ""
+    file: str = ""
+    needed: str = ""
+
+
 def split(text: str) -> tuple[str, str]:
     """Module and function of `mypackage.train:step`. Raises `StartError`."""
     if match := _NAMED.fullmatch(text):
@@ -82,20 +96,27 @@ def look_at(module: str, name: str, *, given: Sequence[Path], further: Sequence[
         command = [sys.executable, "-P", os.fspath(_WORKER), module, name, os.fspath(output), *folders]
         environment = {"JAX_PLATFORMS": "cpu", **os.environ}
         ended = subprocess.run(command, env=environment, stdin=subprocess.DEVNULL, capture_output=True)
-        try:
-            seen = json.loads(output.read_bytes())
-        except FileNotFoundError:
-            said = " ".join((ended.stdout + ended.stderr).decode(errors="replace").split())[-_LAST_WORDS:]
-            seen = {"error": f"the process that imports it ended with status {ended.returncode}: {said}"}
-    if seen["error"]:
-        raise StartError(f"{module}:{name}: {seen['error']}")
+        said = " ".join((ended.stdout + ended.stderr).decode(errors="replace").split())[-_LAST_WORDS:]
+        return _read(output, module, name, f"ended with status {ended.returncode}: {said}")
+
+
+def _read(output: Path, module: str, name: str, ended: str) -> Target:
+    """What the process wrote to `output`; `ended` says how it ended. Raises `StartError`."""
+    try:
+        seen = from_json(_Seen, output.read_bytes())
+    except FileNotFoundError:
+        seen = _Seen(f"the process that imports it {ended}")
+    except (OSError, ValueError) as error:
+        seen = _Seen(f"what the process that imports it wrote cannot be read ({error}); it {ended}")
+    if seen.error:
+        raise StartError(f"{module}:{name}: {seen.error}")
     return Target(
         module,
         name,
-        tuple(Parameter(*each) for each in seen["parameters"]),
-        seen["jitted"],
-        seen["carry"],
-        seen["problem"],
-        Path(seen["file"]),
-        Path(seen["needed"]) if seen["needed"] else None,
+        tuple(Parameter(*each) for each in seen.parameters),
+        seen.jitted,
+        seen.carry,
+        seen.problem,
+        Path(seen.file),
+        Path(seen.needed) if seen.needed else None,
     )

@@ -174,7 +174,7 @@ def test_a_marker_that_says_something_else_is_no_marker(tmp_path, text):
     marker = tmp_path / environments._MARKER
     marker.write_text(text)
     assert environments._read(tmp_path, [], "key") is None
-    marker.write_text('{"key": "key", "packages": {"a": "1"}, "contradictions": []}')
+    marker.write_text('{"key": "key", "specs": [], "packages": {"a": "1"}, "contradictions": []}')
     assert environments._read(tmp_path, [], "key").packages == {"a": "1"}
     python.unlink()
     assert environments._read(tmp_path, [], "key") is None

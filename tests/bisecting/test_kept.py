@@ -4,9 +4,23 @@ import pytest
 
 from perfsuite.bisecting.found import BisectFailed, Step
 from perfsuite.bisecting.kept import Kept, digest
+from perfsuite.gate.baseline import Baselines
+from perfsuite.gate.baseline_format import render
 from perfsuite.measure.metric import Interval
 
-STEP = Step("abc", "bad", 3.0, "us", "why", 2.5, Interval(1.0, float("inf")), "cpu", {"jax": "1"}, {}, {"cpu": "{}"})
+STEP = Step(
+    "abc",
+    "bad",
+    3.0,
+    "us",
+    "why",
+    2.5,
+    Interval(1.0, float("inf")),
+    "cpu",
+    {"jax": "1"},
+    {},
+    {"cpu": render(Baselines("cpu"))},
+)
 
 
 def test_a_step_is_there_again(tmp_path):

@@ -113,7 +113,7 @@ def test_processes_that_exchange_something_else_are_named_in_each(groups):
 
 
 def test_what_process_0_finds_is_given_in_all(groups):
-    assert all_at_once(groups(2), lambda group: group.only_writer(lambda: [group.process])) == [[0], [0]]
+    assert all_at_once(groups(2), lambda group: group.only_writer(lambda: [group.process], list[int])) == [[0], [0]]
 
 
 def test_an_error_of_process_0_ends_the_session_in_the_others_with_its_message(groups, ended):
@@ -122,7 +122,7 @@ def test_an_error_of_process_0_ends_the_session_in_the_others_with_its_message(g
     def fails():
         raise BaselineError("cpu.json", "damaged", 3)
 
-    first, second = all_at_once(two, lambda group: group.only_writer(fails))
+    first, second = all_at_once(two, lambda group: group.only_writer(fails, int))
     assert isinstance(first, BaselineError)
     assert isinstance(second, pytest.exit.Exception)
     assert "process 0 (host, pid 100) ended its session: cpu.json:3: damaged" in str(second)

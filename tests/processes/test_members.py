@@ -69,7 +69,7 @@ def test_a_stranger_is_not_let_in_and_keeps_nobody_out(stores):
     first, second = Member(0, "host", 7), Member(1, "host", 8)
     with ThreadPoolExecutor(1) as pool:
         accepted = pool.submit(connect, stores[0], first, 2)
-        _, port, token = stores[1].wait_for("server", 10.0)
+        _, port, token = stores[1].wait_for("server", 10.0, tuple[int, int, str])
         for said in (b"GET / HTTP/1.1\r\n\r\n", b"\xff" * 40, b"", b"0" * len(token) + b":0000001"):
             with socket.create_connection(("127.0.0.1", port)) as stranger:
                 stranger.sendall(said)

@@ -3,9 +3,10 @@
 What reads them gets a real one with a few edits, because of random bytes alone it never reads past the first line.
 """
 
+import json
 import os
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from hypothesis import strategies as st
@@ -61,6 +62,75 @@ def edited(text: str) -> st.SearchStrategy[str]:
 def edited_bytes(content: bytes) -> st.SearchStrategy[bytes]:
     """The bytes after one to four edits."""
     return edited(content.decode("latin-1")).map(lambda text: text.encode("latin-1", errors="replace"))
+
+
+_OTHER_VALUES = (
+    None,
+    True,
+    0,
+    -1,
+    7,
+    1.5,
+    10**400,
+    float("inf"),
+    float("nan"),
+    "",
+    "inf",
+    "a\x1b[2J\n",
+    "\ud800",
+    [],
+    {},
+)
+_changes = st.tuples(
+    st.sampled_from(("drop", "replace", "nest", "rename", "repeat")), _places, st.sampled_from(_OTHER_VALUES)
+)
+_deep = st.sampled_from(("[", '{"a":')).map(lambda start: start.encode() * 100_000)
+
+
+def misshapen(value: Any) -> st.SearchStrategy[Any]:
+    """The JSON value with one to three of its parts dropped, replaced, nested, renamed or repeated."""
+
+    def after(changes: list) -> Any:
+        changed = json.loads(json.dumps(value))
+        for what, where, other in changes:
+            parts = list(_parts(changed))
+            if not parts:
+                return other
+            _change(*parts[int(where * len(parts))], what, other)
+        return changed
+
+    return st.lists(_changes, min_size=1, max_size=3).map(after)
+
+
+def contents(value: Any) -> st.SearchStrategy[bytes]:
+    """What a file or message may hold where this JSON value is expected: any bytes, JSON of another shape, edits."""
+    written = json.dumps(value, indent=0).encode()
+    others = st.binary(max_size=50) | st.text(max_size=50).map(lambda text: json.dumps(text).encode()) | _deep
+    shapes = misshapen(value).map(lambda changed: json.dumps(changed).encode())
+    return st.just(written) | shapes | shapes | edited_bytes(written) | others
+
+
+def _parts(value: Any) -> Iterator[tuple[Any, Any]]:
+    """Each part of a JSON value: the dict or list that has it, and its name or place in there."""
+    inside = (
+        list(value.items()) if isinstance(value, dict) else list(enumerate(value)) if isinstance(value, list) else []
+    )
+    for name, each in inside:
+        yield value, name
+        yield from _parts(each)
+
+
+def _change(holder: Any, name: Any, what: str, other: Any) -> None:
+    if what == "drop":
+        del holder[name]
+    elif what == "replace":
+        holder[name] = other
+    elif what == "nest":
+        holder[name] = [holder[name]]
+    elif isinstance(holder, list):
+        holder.insert(0, holder[name])
+    else:
+        holder[f"{name}x"] = holder.pop(name) if what == "rename" else holder[name]
 
 
 def outcome(refusals: type[Exception], function: Callable, *args: Any) -> tuple[Any, Exception | None]:

@@ -10,6 +10,7 @@ import os
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any, TypeVar
 
 from perfsuite.gate.budget import Budget
 from perfsuite.gate.verdict import judge_budget
@@ -20,7 +21,9 @@ from perfsuite.measure.call import Call, checked
 from perfsuite.measure.compat.persistent_cache import CachedProgram, ProgramKey
 from perfsuite.measure.errors import MeasurementError
 from perfsuite.measure.metric import Metric
-from perfsuite.measure.serialise import made
+from perfsuite.measure.serialise import held
+
+T = TypeVar("T")
 
 CACHE_KEY = declare("perf.cache_key", budget=("cache_keys",), needs=("processes", "alone"))
 CACHE_HITS = declare("perf.cache_hits", budget=("cache_misses",), needs=("processes", "alone"))
@@ -49,7 +52,7 @@ class CacheInstrument(Instrument):
         )
         if seen is None:
             return CacheKeys(call.label, ())
-        found = CacheKeys(call.label, tuple(made(ProgramKey, each) for each in seen))
+        found = CacheKeys(call.label, tuple(_held(ProgramKey, each, CACHE_KEY.method) for each in seen))
         (metric,) = measured.metrics([found.metric(measured.name)])
         self._recorder.add(metric)
         note = f"{found.in_words()}: JAX's persistent cache gives a process only what one with the same key compiled"
@@ -84,7 +87,7 @@ class CacheInstrument(Instrument):
             )
         if seen is None:
             return CacheHits(call.label, 0, 0, ())
-        first, second = (made(list[CachedProgram], each) for each in seen)
+        first, second = (_held(list[CachedProgram], each, CACHE_HITS.method) for each in seen)
         found = compare_runs(call.label, first, second)
         misses, hits = measured.metrics(found.metrics(measured.name))
         self._recorder.add(misses)
@@ -99,6 +102,15 @@ class CacheInstrument(Instrument):
             gate = judge_budget(self._test, metric, limit)
             gate = dataclasses.replace(gate, note=note) if gate.failed else gate
             self._recorder.apply([gate], lambda: "\n".join(why()))
+
+
+def _held(kind: type[T], value: Any, method: str) -> T:
+    """What a fresh process handed over."""
+    __tracebackhide__ = True
+    try:
+        return held(kind, value)
+    except ValueError as error:
+        raise MeasurementError(f"{method}: what a fresh process handed over cannot be read ({error})") from None
 
 
 def _checked_folder(folder: str | os.PathLike) -> Path:

@@ -5,10 +5,14 @@ module uses it. Where a name of it has moved, `tests/measure/compat/test_coordin
 """
 
 import json
-from typing import Any
+from typing import Any, TypeVar
 
 import jax
 from jax._src import distributed
+
+from perfsuite.measure.serialise import from_json
+
+T = TypeVar("T")
 
 CLIENT_METHODS = ("key_value_set", "blocking_key_value_get", "key_value_delete")
 """The methods of `jax._src.distributed.global_state.client` that this module calls."""
@@ -16,6 +20,10 @@ CLIENT_METHODS = ("key_value_set", "blocking_key_value_get", "key_value_delete")
 
 class StoreUnreachable(Exception):  # noqa: N818  (a state of another process, not a fault of this one)
     """The process that serves the store has ended, or cannot be reached."""
+
+
+class ValueUnreadable(Exception):  # noqa: N818  (as above)
+    """Another process wrote a value that is not what this one waits for. The message says why."""
 
 
 class Store:
@@ -35,9 +43,15 @@ class Store:
         """Write a value, also over another one. Raises `StoreUnreachable`."""
         self._call("key_value_set", key, json.dumps(value), allow_overwrite=True)
 
-    def wait_for(self, key: str, seconds: float) -> Any:
-        """The value of `key`, as soon as it has one. Raises `TimeoutError` and `StoreUnreachable`."""
-        return json.loads(self._call("blocking_key_value_get", key, int(seconds * 1000)))
+    def wait_for(self, key: str, seconds: float, kind: type[T]) -> T:
+        """The value of `key`, as soon as it has one: of the type `kind`, which `measure.serialise` can make.
+
+        Raises `TimeoutError`, `StoreUnreachable`, and `ValueUnreadable` for a value of another type.
+        """
+        try:
+            return from_json(kind, self._call("blocking_key_value_get", key, int(seconds * 1000)))
+        except ValueError as error:
+            raise ValueUnreadable(f'the value "{key}" of another process cannot be read ({error})') from None
 
     def delete(self, key: str) -> None:
         """Delete `key`, and every key that starts with `key/`. Raises `StoreUnreachable`."""

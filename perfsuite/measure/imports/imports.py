@@ -2,7 +2,6 @@
 
 import dataclasses
 import functools
-import json
 import os
 import re
 import subprocess
@@ -10,20 +9,34 @@ import sys
 import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import Any
 
 from perfsuite.measure import units
 from perfsuite.measure.compat import backend_start
 from perfsuite.measure.errors import MeasurementError
 from perfsuite.measure.metric import Metric
+from perfsuite.measure.serialise import from_json
 from perfsuite.measure.words import number, plural
 
 _WORKER = Path(__file__).with_name("worker.py")
-_TIME = re.compile(r"^import time:\s+(\d+) \|\s+\d+ \| +(\S+)$", re.MULTILINE)
+_TIME = re.compile(r"^import time:\s+(\d{1,15}) \|\s+\d+ \| +(\S+)$", re.MULTILINE)
 _INSTALLED = re.compile(r"^.*/(?:site|dist)-packages/")
 _MOST_SECONDS = 600
 _SHOWN = 5
 _LAST_WORDS = 300
+
+
+@dataclasses.dataclass(frozen=True)
+class _Seen:
+    """What the process that imports writes down (`worker.main`).
+
+    Of each module its name, file, bytes, and the module, file and line that import it; of each backend its platform,
+    and the module, file and line that start it.
+    """
+
+    error: str
+    moved: str = ""
+    modules: tuple[tuple[str, str, int, str, str, str], ...] = ()
+    backends: tuple[tuple[str, str, str, str], ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -175,22 +188,24 @@ def imports_of(name: str, after: Sequence[str] = ()) -> Imports:
             raise MeasurementError(f"importing {name} did not end within {_MOST_SECONDS} s") from None
         said = (ended.stdout + ended.stderr).decode(errors="replace")
         try:
-            seen = json.loads(output.read_bytes())
+            seen = from_json(_Seen, output.read_bytes())
         except FileNotFoundError:
-            seen = {"error": f"its process ended with status {ended.returncode}: {_last_words(said)}"}
-    if seen["error"]:
-        raise MeasurementError(f"importing {name} failed: {seen['error']}")
-    if seen["moved"]:
-        raise MeasurementError(f"this version of jax has no {seen['moved']}, by which perfsuite sees backends start")
+            seen = _Seen(f"its process ended with status {ended.returncode}: {_last_words(said)}")
+        except ValueError as error:
+            seen = _Seen(f"what its process wrote cannot be read ({error}): {_last_words(said)}")
+    if seen.error:
+        raise MeasurementError(f"importing {name} failed: {seen.error}")
+    if seen.moved:
+        raise MeasurementError(f"this version of jax has no {seen.moved}, by which perfsuite sees backends start")
     return _read(name, seen, {module: int(us) / 1e6 for us, module in _TIME.findall(said)})
 
 
-def _read(name: str, seen: Mapping[str, Any], seconds: Mapping[str, float]) -> Imports:
+def _read(name: str, seen: _Seen, seconds: Mapping[str, float]) -> Imports:
     modules = [
         Module(each, file, size, importer, _place(source, line), seconds.get(each, 0.0))
-        for each, file, size, importer, source, line in seen["modules"]
+        for each, file, size, importer, source, line in seen.modules
     ]
-    backends = [Backend(platform, _place(source, line)) for platform, _, source, line in seen["backends"]]
+    backends = [Backend(platform, _place(source, line)) for platform, _, source, line in seen.backends]
     standard = tuple(module for module in modules if module.package in sys.stdlib_module_names)
     return Imports(name, tuple(module for module in modules if module not in standard), standard, tuple(backends))
 

@@ -16,10 +16,11 @@ import sys
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 from perfsuite.measure.compat.compiler_stderr import NOISE
 from perfsuite.measure.errors import MeasurementError
+from perfsuite.measure.serialise import from_json, held, plain
 from perfsuite.measure.targets import cache as facts_cache
 from perfsuite.measure.targets.target import Target
 from perfsuite.measure.targets.target_available import (
@@ -71,6 +72,27 @@ class CompilerOutput:
     compile_seconds: float
     compiler: str
     cached: bool
+    unsplit_hlo: str | None = None
+
+
+@dataclasses.dataclass(frozen=True)
+class _Error:
+    """What kept the worker from compiling the program, and at which stage."""
+
+    stage: Literal["start", "parse", "compile", "report"]
+    type: str
+    message: str
+
+
+@dataclasses.dataclass(frozen=True)
+class _Result:
+    """What the worker writes (`target_worker`): an error, or a `CompilerOutput` without its text."""
+
+    error: _Error | None = None
+    cost: dict[str, float] | None = None
+    memory: dict[str, int] | None = None
+    compile_seconds: float | None = None
+    compiler: str | None = None
     unsplit_hlo: str | None = None
 
 
@@ -170,7 +192,7 @@ def _remembered_or_compiled(
         entry = _run(target, stablehlo, request, environment)
         result = _result(target, entry, cached=False)
         if result is None:
-            raise TargetError(f"the compiler's process gave a result that cannot be read: {_short(str(entry))}")
+            raise _unreadable(target, f"it lacks a part: {_short(str(entry))}")
         if not (isinstance(result, CompileFailed) and result.details.startswith(_PASSING)):
             facts_cache.write(cache, key, entry)
         return result
@@ -208,20 +230,31 @@ def _run(
         (folder / REQUEST).write_text(json.dumps({**request, "parent": os.getpid()}), encoding="utf-8")
         log = folder / "log"
         code = _exit_code(folder, environment, log)
-        try:
-            result = json.loads((folder / RESULT).read_text(encoding="utf-8"))
-        except FileNotFoundError:
-            lines = meaningful_lines(log.read_text(encoding="utf-8", errors="replace"))
-            raise CompilerCrashed(target.name, _death(code), details="\n".join(lines)) from None
-        error = result.get("error")
-        if error is None:
-            return {**result, "hlo": (folder / HLO).read_text(encoding="utf-8")}
-        if error["stage"] == "compile":
-            return result
-        problem = f"{error['type']}: {_short(error['message'])}"
-        if error["stage"] == "start":
-            raise TargetUnavailable(f"the compiler for {target.name} did not start: {problem}")
-        raise TargetError(f"the compiler for {target.name} could not {error['stage']} the program: {problem}")
+        return _entry(target, folder, code, log)
+
+
+def _entry(target: Target, folder: Path, code: int, log: Path) -> dict[str, Any]:
+    """The entry for the cache, of what a worker left in its folder. It ended with a code, and wrote a log."""
+    try:
+        result = from_json(_Result, (folder / RESULT).read_bytes())
+        text = None if result.error else (folder / HLO).read_text(encoding="utf-8")
+    except FileNotFoundError:
+        lines = meaningful_lines(log.read_text(encoding="utf-8", errors="replace"))
+        raise CompilerCrashed(target.name, _death(code), details="\n".join(lines)) from None
+    except ValueError as why:
+        raise _unreadable(target, str(why)) from None
+    if (error := result.error) is None or error.stage == "compile":
+        entry = {**plain(result), "hlo": text}
+        return {name: value for name, value in entry.items() if value is not None}
+    problem = f"{error.type}: {_short(error.message)}"
+    if error.stage == "start":
+        raise TargetUnavailable(f"the compiler for {target.name} did not start: {problem}")
+    raise TargetError(f"the compiler for {target.name} could not {error.stage} the program: {problem}")
+
+
+def _unreadable(target: Target, why: str) -> TargetError:
+    problem = f"the process of the compiler for {target.name} gave a result that cannot be read ({why})"
+    return TargetError(f"{problem}: try it again, and report it if it stays")
 
 
 def _exit_code(folder: Path, environment: Mapping[str, str], log: Path) -> int:
@@ -251,19 +284,21 @@ def _command(folder: Path) -> list[str]:
 def output_of(entry: Mapping[str, Any] | None, *, cached: bool) -> CompilerOutput | None:
     """The output that an entry of the cache holds; `None` without an entry, and where it holds none."""
     try:
-        return CompilerOutput(**entry or {}, cached=cached)
-    except TypeError:
+        return held(CompilerOutput, {**(entry or {}), "cached": cached})
+    except ValueError:
         return None
 
 
 def _result(target: Target, entry: Mapping[str, Any] | None, *, cached: bool) -> CompilerOutput | CompileFailed | None:
-    error = (entry or {}).get("error")
-    if error is None:
+    if not entry or entry.get("error") is None:
         return output_of(entry, cached=cached)
-    message = error["message"]
-    reason = _first_paragraph(_CODES.sub("", message.strip())) or error["type"]
-    out_of_memory = message.startswith("RESOURCE_EXHAUSTED: ")
-    return CompileFailed(target.name, reason, out_of_memory=out_of_memory, details=message)
+    try:
+        error = held(_Error, entry["error"])
+    except ValueError:
+        return None
+    reason = _first_paragraph(_CODES.sub("", error.message.strip())) or error.type
+    out_of_memory = error.message.startswith("RESOURCE_EXHAUSTED: ")
+    return CompileFailed(target.name, reason, out_of_memory=out_of_memory, details=error.message)
 
 
 def _first_paragraph(text: str) -> str:

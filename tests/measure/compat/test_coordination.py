@@ -1,6 +1,7 @@
 """`perfsuite.measure.compat.coordination`: the private names of JAX's coordination service, and what they do."""
 
 import threading
+from typing import Any
 
 import jax
 import pytest
@@ -31,21 +32,21 @@ def test_every_process_reads_what_one_wrote(stores):
     first, second = stores
     value = {"a": [1.5, None, "\u00e9" * 5_000_000]}  # gRPC's default limit is 4 MiB
     first.put("value", value)
-    assert second.wait_for("value", 1.0) == value
+    assert second.wait_for("value", 1.0, dict[str, Any]) == value
     second.put("value", 2)
-    assert first.wait_for("value", 1.0) == 2
+    assert first.wait_for("value", 1.0, int) == 2
 
 
 def test_waiting_ends_with_the_value_and_lets_other_threads_run(stores):
     first, second = stores
     timer = threading.Timer(0.05, first.put, ["later", 1])
     timer.start()
-    assert second.wait_for("later", 60.0) == 1
+    assert second.wait_for("later", 60.0, int) == 1
 
 
 def test_waiting_in_vain_ends_with_a_timeout(stores):
     with pytest.raises(TimeoutError):
-        stores[0].wait_for("never", 0.05)
+        stores[0].wait_for("never", 0.05, int)
 
 
 def test_the_keys_of_a_folder_are_deleted_together(stores):
@@ -56,8 +57,8 @@ def test_the_keys_of_a_folder_are_deleted_together(stores):
     second.delete("folder")
     for key in ("folder/a", "folder/b"):
         with pytest.raises(TimeoutError):
-            first.wait_for(key, 0.05)
-    assert first.wait_for("folders/c", 1.0) == 3
+            first.wait_for(key, 0.05, int)
+    assert first.wait_for("folders/c", 1.0, int) == 3
 
 
 class Unreachable:
