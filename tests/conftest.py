@@ -5,6 +5,7 @@ import gc
 import importlib
 import os
 import pkgutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -155,6 +156,14 @@ def pytester(pytester: pytest.Pytester, monkeypatch: pytest.MonkeyPatch) -> pyte
 
 
 EXIT_CODE = "perfsuite.measure.targets.target_compiler._exit_code"
+
+
+@pytest.fixture
+def interruptible():
+    """SIGINT is a `KeyboardInterrupt`: a shell has it ignored in what a script starts with `&`."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    yield
+    signal.signal(signal.SIGINT, before)
 
 
 @pytest.fixture(scope="session")

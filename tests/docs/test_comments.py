@@ -188,7 +188,10 @@ def test_a_nightly_run_that_fails_is_said_in_one_issue(asking, open_one, command
     asked = done.asked[-1][0]
     assert asked[:2] == ["issue", command]
     assert (open_one in asked) == bool(open_one)
-    assert any("nightly wheels: failure; fuzzed readers: success; pip-audit: success. https://g/runs/1" in part for part in asked)
+    assert any(
+        "nightly wheels: failure; fuzzed readers: success; pip-audit: success. https://g/runs/1" in part
+        for part in asked
+    )
 
 
 def test_only_a_failed_night_opens_an_issue():

@@ -190,6 +190,7 @@ INSTRUMENTS = {
 }
 
 
+@pytest.mark.usefixtures("interruptible")
 @pytest.mark.parametrize(
     ("instrument", "run"), [(name, run) for name, (_, runs) in INSTRUMENTS.items() for run in runs]
 )

@@ -470,6 +470,7 @@ def test_a_worker_that_crashes_says_its_signal_and_nothing_harmless(tmp_path):
 
 
 @needs_libtpu
+@pytest.mark.usefixtures("interruptible")
 def test_an_interrupt_ends_the_worker():
     seen = []
 
