@@ -2,7 +2,6 @@
 
 import jax
 import jax.numpy as jnp
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -92,7 +91,6 @@ def test_a_call_is_counted_as_its_jaxpr_is_and_again_the_same(program):
     counted, again = (first_call(call(jitted, X), compiles=False) for _ in range(2))
     assert counted.equations == plain_count(jitted.trace(X).jaxpr.jaxpr)
     assert counted.calls_by_line.total() == counted.trace_calls
-    assert (counted.traces, counted.equations) == (again.traces, again.equations)
-    # To 1 %, which is what perf.first_call promises: with jax 0.12 some calls differ from run to run.
-    assert counted.trace_calls == pytest.approx(again.trace_calls, rel=0.01)
-    assert counted.lowering_calls == pytest.approx(again.lowering_calls, rel=0.01)
+    unlike = [field for field in ("trace_calls", "lowering_calls", "traces", "equations") if
+              getattr(counted, field) != getattr(again, field)]  # fmt: skip
+    assert not unlike

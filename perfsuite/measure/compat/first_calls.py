@@ -12,19 +12,27 @@ from jax._src.interpreters import mlir, pxla
 
 from perfsuite.measure.compat.jax_stack import TRACING
 
-Step = Literal["trace", "lower", "module"]
+Step = Literal["trace", "lower", "module", "uncounted"]
+
+CONTEXT = (mlir.__name__, "_create_ir_context")
+"""Makes what programs are lowered in. From jax 0.12 on a thread makes one for every eleventh program, whichever that
+is. Before, every program has its own, and there is no function of this name."""
 
 _STEPS: dict[tuple[str, str], Step] = {
     **dict.fromkeys(TRACING, "trace"),
     (pxla.__name__, "lower_sharding_computation"): "lower",
     (mlir.__name__, "lower_jaxpr_to_module"): "module",
+    CONTEXT: "uncounted",
 }
 NAMES = frozenset(name for _, name in _STEPS)
 """No frame with another name begins a step."""
 
 
 def step_of(frame: FrameType) -> Step | None:
-    """What JAX begins with this frame: to trace a function, to lower a program, to make its module of StableHLO."""
+    """What JAX begins with this frame: to trace a function, to lower a program, to make its module of StableHLO.
+
+    Or what is not counted, because other programs of the process decide whether it happens.
+    """
     return _STEPS.get((frame.f_globals.get("__name__", ""), frame.f_code.co_name))
 
 

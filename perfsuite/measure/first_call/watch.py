@@ -1,8 +1,9 @@
 """A function for `sys.setprofile` that counts the calls made while JAX traces and while it lowers.
 
 It sees JAX's own functions begin and end, so it counts the same calls whichever way the user's code comes to them. What
-it does itself is not counted, nor are comparisons. A first call makes hundreds of thousands of calls, so all that
-happens at each of them is in `watching`, and all else where the code of the user or a step of JAX begins or ends.
+it does itself is not counted, nor are comparisons, and what other programs of the process decide about. A first call
+makes hundreds of thousands of calls, so all that happens at each of them is in `watching`, and all else where the code
+of the user or a step of JAX begins or ends.
 """
 
 import dataclasses
@@ -15,7 +16,7 @@ from perfsuite.measure.compat import first_calls
 from perfsuite.measure.first_call.users_code import UserLine, is_users
 
 Stage = Literal["trace", "lower"]
-Began = first_calls.Step | Literal["user", "comparison"]
+Began = first_calls.Step | Literal["user"]
 Profile = Callable[[FrameType, str, Any], None]
 
 COMPARES = "__eq__"
@@ -97,7 +98,7 @@ class CallWatch:
         return watching
 
     def _enters(self, frame: FrameType, depth: int, calls: int) -> int:
-        """A function begins that may be the user's, a step of JAX's, or a comparison. Returns the new depth."""
+        """A function begins that may be the user's, a step of JAX's, or not counted. Returns the new depth."""
         what = self._what_begins(frame)
         if what is None:
             if not depth:
@@ -116,7 +117,7 @@ class CallWatch:
         """None for any other function of a library, whose file is remembered."""
         code = frame.f_code
         if code.co_name == COMPARES:
-            return "comparison"
+            return "uncounted"
         if (step := first_calls.step_of(frame)) is not None:
             return step
         if is_users(code.co_filename):
@@ -137,8 +138,8 @@ class CallWatch:
         ended = self._stack.pop()
         if ended.what == "module" and returned is not None:
             self.programs[-1].stablehlo_bytes = _bytes_of(first_calls.module_of(returned))
-        if ended.what == "comparison":
-            if all(each.what != "comparison" for each in self._stack):
+        if ended.what == "uncounted":
+            if all(each.what != "uncounted" for each in self._stack):
                 self._mark += calls - ended.calls
             return ended.depth
         self._go_on(ended.line, calls)

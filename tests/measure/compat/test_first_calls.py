@@ -54,6 +54,14 @@ def test_a_module_is_seen_when_it_is_made(seen):
     assert "stablehlo.sine" in seen["module"].operation.get_asm(large_elements_limit=16), MOVED
 
 
+@pytest.mark.skipif(jax.__version_info__ < (0, 12), reason="every program has a context of its own")
+def test_the_function_that_makes_contexts_is_there():
+    from jax._src.interpreters import mlir
+
+    assert (mlir.__name__, "_create_ir_context") == first_calls.CONTEXT
+    assert callable(getattr(mlir, first_calls.CONTEXT[1], None)), MOVED
+
+
 def test_an_equation_has_the_frames_in_which_it_was_traced(seen):
     files = {file: function for file, function, _ in first_calls.frames_of(seen["jaxpr"].eqns[0])}
     assert files.get(__file__) == "scaled", MOVED

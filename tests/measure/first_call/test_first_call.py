@@ -49,10 +49,7 @@ def values(counted):
 
 
 def alike(found, others):
-    """The same; calls to 1 %, which is what `COUNTED` promises of them (seen with jax 0.12: 3,935 and 3,933).
-
-    JAX 0.12 looks through sets of dtypes, in an order that depends on the hash seed.
-    """
+    """The same; calls to 1 %, which is what `COUNTED` promises of them."""
     calls = {"trace_calls", "lowering_calls"}
     return all(found[field] == pytest.approx(others[field], rel=0.01 * (field in calls)) for field in COUNTED)
 
@@ -183,6 +180,12 @@ def test_comparisons_of_keys_in_caches_do_not_count():
     assert counted(2) == counted(20)
 
 
+def test_each_program_of_a_process_counts_alike():
+    """From jax 0.12 on every eleventh one is lowered in a new context, which takes two calls more."""
+    jitted = jax.jit(layers)
+    assert len({count(jitted, X).lowering_calls for _ in range(12)}) == 1
+
+
 SCRIPT = """
 import json, sys
 import jax, jax.numpy as jnp
@@ -226,7 +229,10 @@ def test_counts_are_the_same_in_fresh_processes_with_other_hash_seeds(tmp_path):
         for seed, history in (("0", []), ("1", []), ("20", ["traced before"]))
     ]
     first, *others = map(json.loads, printed)
-    assert all(alike(each, first) for each in others), printed
+    if jax.__version_info__ < (0, 12):
+        assert all(each == first for each in others), printed
+    else:  # it looks through sets of dtypes, in an order that depends on the hash seed
+        assert all(alike(each, first) for each in others), printed
 
 
 def test_warnings_do_not_count():
