@@ -58,11 +58,14 @@ def test_steps_that_were_kept_are_not_tried_again(tmp_path):
 TIME = "step to return"
 
 
-def timed(us, seed=0):
-    """Steps at which a process takes so long, but for 1 % from process to process."""
-    draw = np.random.default_rng(seed)
+def timed(us, seed=0, spread=0.01):
+    """Steps at which a process takes so long, but for a spread from process to process.
+
+    Each step has noise of its own, so that it does not matter in which order chance runs the processes.
+    """
+    draws = {id: np.random.default_rng((seed, place)) for place, id in enumerate(us)}
     return MadeUp(
-        {id: {TIME: time(1.0)} for id in us}, lambda id: us[id] * float(np.exp(0.01 * draw.standard_normal()))
+        {id: {TIME: time(1.0)} for id in us}, lambda id: us[id] * float(np.exp(spread * draws[id].standard_normal()))
     )
 
 
@@ -104,10 +107,7 @@ def test_wrong_verdicts_of_times_are_as_rare_as_is_said(tmp_path):
         | {f"u{place}": 109.5 for place in range(30)}
         | {f"o{place}": 110.5 for place in range(30)}
     )
-    draw = np.random.default_rng(3)
-    made_up = MadeUp(
-        {id: {TIME: time(1.0)} for id in us}, lambda id: us[id] * float(np.exp(0.02 * draw.standard_normal()))
-    )
+    made_up = timed(us, seed=3, spread=0.02)
     with trials(made_up, tmp_path, TIME) as tried:
         tried.ends("good", "bad")
         for id in list(us)[2:]:
