@@ -38,11 +38,12 @@ sys.dont_write_bytecode = _kept
 perfsuite.measure.first_call.first_call.make_context()
 
 
-def pytest_collection_finish() -> None:
-    """Take what the imports made out of the collector's sight: it is never garbage.
+@pytest.fixture(autouse=True, scope="module")
+def what_was_there_before_is_out_of_the_collectors_sight():
+    """What imports and the tests of other modules left stays anyway: in caches of JAX, in what pytest keeps.
 
     Every timing begins with a full collection. Over the modules of jax, flax, optax and the tests one took 0.14 s, as
-    often as not longer than the timing; over what the tests themselves make it takes next to nothing (2-core x86-64
+    often as not longer than the timing; over what the tests of a module make it takes next to nothing (2-core x86-64
     machine, Python 3.11, jax 0.10.2).
     """
     gc.collect()

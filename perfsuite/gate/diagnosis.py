@@ -85,7 +85,7 @@ def likely_cause(
     grown: Grown = NOTHING_GREW,
     watched: Callable[[], tuple[Asynchrony, Asynchrony] | None] = lambda: None,
 ) -> str:
-    """Name what makes the candidate slower, the cause that accounts for most first; empty where none is found.
+    """Name what makes the candidate slower, a line each, the cause that accounts for most first; empty where none is found.
 
     `programs` are those that the candidate and the reference run, `grown` is what traces of both say. `watched` watches
     both for a while, to see whether they wait.
@@ -104,7 +104,7 @@ def likely_cause(
         waiting = _known_to_wait(comparison, _extra(candidate, reference))
     if not (waiting or causes):
         waiting = _seen_to_wait(comparison, watched())
-    return "; ".join([*causes, *filter(None, [waiting])])
+    return "\nalso: ".join([*causes, *filter(None, [waiting])])
 
 
 def _more_host_calls(comparison: Comparison, candidate: HostCalls, reference: HostCalls) -> _Cause:

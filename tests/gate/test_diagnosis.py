@@ -198,10 +198,10 @@ def test_what_accounts_for_more_is_named_first_however_large_the_overhead_is(ove
     assert said.startswith("more programs: " if programs_first else "Python on the host: ")
 
 
-def test_all_causes_are_named_what_accounts_for_most_first():
+def test_each_cause_has_a_line_and_what_accounts_for_most_is_named_first():
     both = programs(9), programs(1)
     cause = likely_cause(slower_by(100.0), calls(f=210), calls(f=10), programs=both, grown=Grown(60.0, 100.0))
-    assert [said.partition(":")[0] for said in cause.split("; ")] == [
+    assert [said.partition(":")[0] for said in cause.split("\nalso: ")] == [
         "operations on the device take longer",
         "more programs",
         "Python on the host",
