@@ -85,7 +85,7 @@ def likely_cause(
     grown: Grown = NOTHING_GREW,
     watched: Callable[[], tuple[Asynchrony, Asynchrony] | None] = lambda: None,
 ) -> str:
-    """Name what makes the candidate slower, a line each, the cause that accounts for most first; empty where none is found.
+    """Name what makes the candidate slower, a line for each cause, the largest first; empty where none is found.
 
     `programs` are those that the candidate and the reference run, `grown` is what traces of both say. `watched` watches
     both for a while, to see whether they wait.
