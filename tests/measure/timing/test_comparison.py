@@ -169,7 +169,8 @@ def test_a_slow_call_has_smaller_windows(blocks, us, window):
     compared = compare_calls(*sides(us, us), settled=never, seconds=5)
     assert compared.window == window
     assert compared.pairs % window == 0
-    assert 5 < compared.seconds <= 5 + 20 * us / 1e6, "a burn-in of one pair, and a window that goes past the end"
+    most = 5 + 20 * us / 1e6 + 1e-9  # the fake clock adds up floats, in an order that is drawn
+    assert 5 < compared.seconds <= most, "a burn-in of one pair, and a window that goes past the end"
 
 
 def test_the_blocks_that_do_not_count_take_no_time_from_slow_calls(blocks):
