@@ -21,6 +21,7 @@ def shell(tmp_path_factory):
     config.InteractiveShell.colors = "nocolor"
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("IPYTHONDIR", str(tmp_path_factory.mktemp("ipython")))
+        patch.delenv("VIRTUAL_ENV", raising=False)  # of a shell where another environment is active: it warns of that
         patch.setattr(sys, "path", [*sys.path])
         patch.setitem(sys.modules, "a_notebook", None)  # which the shell puts there, in place of `__main__`
         shell = InteractiveShell(config=config, user_module=ModuleType("a_notebook"))
