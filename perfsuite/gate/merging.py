@@ -4,8 +4,9 @@ import dataclasses
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from typing import Literal
 
-from perfsuite.gate.baseline import OF_PROCESSOR, Baselines, Entry, Provenance, Revision, name_of
-from perfsuite.gate.environment import incomparable, version_changes
+from perfsuite.gate.baseline import Baselines, Entry, Provenance, Revision, beside, name_of
+from perfsuite.gate.environment import OTHER_PROCESSOR, incomparable, version_changes
+from perfsuite.measure.fingerprint.parts import AROUND
 from perfsuite.measure.metric import Interval
 
 Action = Literal["create", "update", "trim", "keep"]
@@ -15,17 +16,16 @@ Direction = Literal["better", "worse", "same", "not comparable"]
 # to the recorded one, is left alone, or every save would rewrite it.
 INFO_SLACK = 0.25
 
-_SAMPLED_KINDS = (*OF_PROCESSOR, "info")
-
-_Table = dict[str, dict[str, Entry]]
-"""Entries by the test's id and the metric's."""
+_SAMPLED_KINDS = ("ratio", "time", "info")
 
 
 @dataclasses.dataclass(frozen=True)
 class Change:
     """How a save changed one metric of a test. `old` is None when it was created, `new` when it was trimmed.
 
-    `new` is what the file holds now: for a metric that was kept, the old entry.
+    `new` is what the file holds now: for a metric that was kept, the old entry. Where the code is another one
+    (`other_code`), the entries of all other processors go with the old one, each in a change of its own (`trim`).
+    `beside`: it is of another processor than the first that the file has the metric of.
     """
 
     test: str
@@ -34,13 +34,16 @@ class Change:
     old: Entry | None
     new: Entry | None
     direction: Direction = "same"
+    other_code: bool = False
+    beside: bool = False
 
     @property
     def name(self) -> str:
         """What people call the metric."""
         entry = self.new or self.old
         assert entry is not None
-        return name_of(self.id, entry)
+        name = name_of(self.id, entry)
+        return beside(name, entry.processor) if self.beside else name
 
     @property
     def versions(self) -> list[str]:
@@ -74,72 +77,61 @@ def merge(
     if kinds is None or "missing" in kinds:
         vanishing: dict[str, tuple[Provenance, ...]] = dict.fromkeys(trim, provenances)
         changes += _trimmed(old, new, vanishing | dict.fromkeys(gone, ("measured", "compiled")))
-    metrics, others = _applied(old, changes)
+    changes += list(_left_behind(old, changes))
+    merged = _applied(old, changes)
+    changes = [dataclasses.replace(each, beside=_is_beside(old, each)) for each in changes]
     changed = {change.test for change in changes if change.action != "keep"}
-    revisions = {test: each for test, each in old.revisions.items() if test in metrics and test not in changed}
+    revisions = {test: each for test, each in old.revisions.items() if test in merged.metrics and test not in changed}
     if revision is not None:
-        revisions |= dict.fromkeys(changed & metrics.keys(), revision)
-    return Baselines(old.device, metrics, revisions, others), tuple(changes)
+        revisions |= dict.fromkeys(changed & merged.metrics.keys(), revision)
+    return dataclasses.replace(merged, revisions=revisions), tuple(changes)
 
 
-def _applied(old: Baselines, changes: Iterable[Change]) -> tuple[_Table, dict[str, _Table]]:
-    """The metrics after the changes, and those of other processors.
-
-    What was measured on a further processor goes beside what is there. So does what this processor has there, as long
-    as it did not get better or worse: then the code is another one, and what was measured of the old one goes, on
-    whatever processor.
-    """
-    metrics = {test: dict(entries) for test, entries in old.metrics.items()}
-    others = {
-        processor: {test: dict(entries) for test, entries in table.items()}
-        for processor, table in old.other_processors.items()
-    }
-    for test, id, change in ((each.test, each.id, each) for each in changes):
-        if change.action == "trim" or (change.action == "update" and change.direction != "same"):
-            for table in (metrics, *others.values()):
-                table.get(test, {}).pop(id, None)
-        if change.new is not None and change.action != "keep":
-            first = metrics.get(test, {}).get(id)
-            beside = first is not None and _on_two_processors(first, change.new)
-            table = others.setdefault(_processor(change.new), {}) if beside else metrics
-            table.setdefault(test, {})[id] = change.new
-    found = {processor: _without_empty(_beside(metrics, table)) for processor, table in others.items()}
-    return _without_empty(metrics), {processor: table for processor, table in found.items() if table}
+def _left_behind(old: Baselines, changes: Iterable[Change]) -> Iterator[Change]:
+    """What other processors have of metrics that go, or that are of another code now."""
+    for change in changes:
+        if change.action == "trim" or change.other_code:
+            direction: Direction = "not comparable" if change.other_code else "same"
+            for entry in old.of_each_processor(change.test, change.id).values():
+                if entry != change.old:
+                    yield Change(change.test, change.id, "trim", entry, None, direction)
 
 
-def _beside(metrics: _Table, others: _Table) -> _Table:
-    """Those of another processor that stand beside one of `metrics`: git may have merged a file otherwise."""
-    return {
-        test: {
-            id: entry
-            for id, entry in entries.items()
-            if (first := metrics.get(test, {}).get(id)) is not None and _processor(first) != _processor(entry)
-        }
-        for test, entries in others.items()
-    }
-
-
-def _without_empty(table: _Table) -> _Table:
-    return {test: entries for test, entries in table.items() if entries}
-
-
-def _processor(entry: Entry) -> str:
-    return entry.environment.processor if entry.environment is not None else ""
+def _applied(old: Baselines, changes: Iterable[Change]) -> Baselines:
+    """The metrics after the changes. What was measured on a further processor goes beside what is there."""
+    made = {(test, id): old.of_each_processor(test, id) for test, entries in old.metrics.items() for id in entries}
+    for change in changes:
+        entries = made.setdefault((change.test, change.id), {})
+        if change.old is not None and (change.new is None or change.new.processor != change.old.processor):
+            del entries[change.old.processor]
+        if change.new is not None:
+            entries[change.new.processor] = change.new
+    metrics: dict[str, dict[str, Entry]] = {}
+    others: dict[str, dict[str, dict[str, Entry]]] = {}
+    for (test, id), entries in made.items():
+        for place, (processor, entry) in enumerate(entries.items()):
+            table = others.setdefault(processor, {}) if place else metrics
+            table.setdefault(test, {})[id] = entry
+    return Baselines(old.device, metrics, other_processors=others)
 
 
 def _on_two_processors(old: Entry, new: Entry) -> bool:
-    """Whether both are measurements that depend on the processor, each of another one: neither replaces the other."""
-    measured = old.provenance == new.provenance == "measured" and old.kind == new.kind and new.kind in OF_PROCESSOR
-    return measured and _processor(old) != _processor(new)
+    """Whether each was measured on another processor, on which it depends: neither replaces the other."""
+    return old.kind == new.kind and bool(old.processor and new.processor) and old.processor != new.processor
 
 
 def _of_another_code(old: Entry, new: Entry) -> bool:
-    return None not in (old.fingerprint, new.fingerprint) and old.fingerprint != new.fingerprint
+    """Whether the code is known to be another one: its fingerprints differ, and not by what it ran with or where."""
+    if old.fingerprint is None or new.fingerprint is None or _other_versions(old, new):
+        return False
+    return old.fingerprint != new.fingerprint and old.fingerprint.get(AROUND) == new.fingerprint.get(AROUND)
 
 
 def _of_the_same_code(old: Entry, new: Entry) -> bool:
     """Whether it is known that the same ran in the same environment, so that only the day can be another one."""
-    return old.fingerprint is not None and (old.fingerprint, old.environment) == (new.fingerprint, new.environment)
+    if not old.processor or old.fingerprint is None:
+        return False
+    return (old.fingerprint, old.environment) == (new.fingerprint, new.environment)
 
 
 def _of_both_days(old: Entry, new: Entry) -> Entry:
@@ -152,14 +144,14 @@ def _of_both_days(old: Entry, new: Entry) -> Entry:
 def _made(old: Baselines, new: Mapping[str, Mapping[str, Entry]], kinds: Collection[str] | None) -> Iterator[Change]:
     """The changes of the metrics that were made."""
     for test in sorted(new):
-        for name in sorted(new[test]):
-            entry = new[test][name]
-            on_this = old.other_processors.get(_processor(entry), {}).get(test, {}).get(name)
-            change = _recorded(test, name, on_this or old.get(test, name), entry)
+        for id in sorted(new[test]):
+            entry = new[test][id]
+            was = old.of_each_processor(test, id).get(entry.processor) or old.get(test, id)
+            change = _recorded(test, id, was, entry)
             if _is_wanted(change, kinds):
                 yield change
             elif change.old is not None:
-                yield Change(test, name, "keep", change.old, change.old)
+                yield Change(test, id, "keep", change.old, change.old)
 
 
 def _trimmed(
@@ -167,35 +159,43 @@ def _trimmed(
 ) -> Iterator[Change]:
     """The metrics that go: those of `vanishing` tests that were not made again, if of the provenances given."""
     for test in sorted(vanishing.keys() & old.metrics.keys()):
-        for name in sorted(old.metrics[test].keys() - new.get(test, {}).keys()):
-            entry = old.metrics[test][name]
+        for id in sorted(old.metrics[test].keys() - new.get(test, {}).keys()):
+            entry = old.metrics[test][id]
             if entry.provenance in vanishing[test]:
-                yield Change(test, name, "trim", entry, None)
+                yield Change(test, id, "trim", entry, None)
+
+
+def _is_beside(before: Baselines, change: Change) -> bool:
+    first, entry = before.get(change.test, change.id), change.old or change.new
+    return first is not None and entry is not None and _on_two_processors(first, entry)
 
 
 def _is_wanted(change: Change, kinds: Collection[str] | None) -> bool:
-    kind = "new" if change.action == "create" else change.direction
+    kind = "new" if change.action == "create" and change.direction == "same" else change.direction
     return change.action == "keep" or kinds is None or kind in kinds
 
 
-def _recorded(test: str, name: str, old: Entry | None, new: Entry) -> Change:
+def _recorded(test: str, id: str, old: Entry | None, new: Entry) -> Change:
     if old is None:
-        return Change(test, name, "create", None, new)
+        return Change(test, id, "create", None, new)
     if old.kind == "ratio" and new.kind == "info" and new.samples and old.unit == new.unit:
         # A comparison of too few pairs for an interval: it must not take the place of a metric that gates.
-        return Change(test, name, "keep", old, old)
+        return Change(test, id, "keep", old, old)
     if (old.unit, old.kind, old.better) != (new.unit, new.kind, new.better):
-        return Change(test, name, "update", old, new, "not comparable")
+        return Change(test, id, "update", old, new, "not comparable", other_code=True)
     if _on_two_processors(old, new):
         if _of_another_code(old, new):
-            return Change(test, name, "update", old, new, "not comparable")
-        return Change(test, name, "create", None, new)
+            return Change(test, id, "update", old, new, "not comparable", other_code=True)
+        return Change(test, id, "create", None, new, "worse" if _fails_on_any_processor(old, new) else "same")
     if _stands(old, new):
         kept = _renewed(old, new)
-        return Change(test, name, "keep" if kept == old else "update", old, kept)
+        return Change(test, id, "keep" if kept == old else "update", old, kept)
+    direction = _direction(old, new)
     if _of_the_same_code(old, new):
-        return Change(test, name, "update", old, _of_both_days(old, new))
-    return Change(test, name, "update", old, new, _direction(old, new))
+        return Change(test, id, "update", old, _of_both_days(old, new), direction)
+    # What depends on no processor any more stands for all.
+    other_code = direction in ("better", "worse") or bool(old.processor and not new.processor)
+    return Change(test, id, "update", old, new, direction, other_code)
 
 
 def _stands(old: Entry, new: Entry) -> bool:
@@ -244,6 +244,14 @@ def _range(entry: Entry) -> Interval:
     # A value need not lie in its own interval: a file may have been edited by hand.
     interval = entry.interval or Interval(entry.value, entry.value)
     return Interval(min(interval.low, entry.value), max(interval.high, entry.value))
+
+
+def _fails_on_any_processor(old: Entry, new: Entry) -> bool:
+    """Whether a ratio is as far above another processor's as no two processors are apart: a gate fails it."""
+    was, is_now = _range(old), _range(new)
+    if new.kind != "ratio":
+        return False
+    return is_now.low > OTHER_PROCESSOR * was.high if new.better == "lower" else is_now.high < was.low / OTHER_PROCESSOR
 
 
 def _direction(old: Entry, new: Entry) -> Direction:

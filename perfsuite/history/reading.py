@@ -4,7 +4,7 @@ import dataclasses
 import datetime
 from pathlib import Path
 
-from perfsuite.gate.baseline import Baselines, Entry, name_of
+from perfsuite.gate.baseline import Baselines, Entry, beside, labelled, name_of
 from perfsuite.history import HistoryError
 from perfsuite.history.git import NOT_COMMITTED, SHALLOW, Commit, GitError, Repository
 from perfsuite.history.source import CALIBRATION, decode, on_disk
@@ -113,10 +113,21 @@ def _decoded(commits: list[Commit], contents: list[tuple[str, bytes] | None]) ->
 
 
 def series_of(history: History) -> list[Series]:
-    """Every metric of any version, sorted by test and id."""
-    tables = [version.baselines.by_name for version in history.versions]
-    ids = {(test, id) for table in tables for test, entries in table.items() for id in entries}
-    return [Series(test, id, tuple(table.get(test, {}).get(id) for table in tables)) for test, id in sorted(ids)]
+    """Every metric of any version, sorted by test and id; for each processor, where a version has it of several."""
+    files = [version.baselines for version in history.versions]
+    found = []
+    for test, id in sorted({(test, id) for file in files for test, entries in file.metrics.items() for id in entries}):
+        versions = [file.of_each_processor(test, id) for file in files]
+        if all(len(entries) < 2 for entries in versions):
+            found.append(Series(test, id, tuple(file.get(test, id) for file in files)))
+            continue
+        processors = list(dict.fromkeys(processor for entries in reversed(versions) for processor in entries))
+        for place, processor in enumerate(processors):
+            entries = [entries.get(processor) for entries in versions]
+            if place:
+                entries = [entry and labelled(entry, processor) for entry in entries]
+            found.append(Series(test, beside(id, processor) if place else id, tuple(entries)))
+    return found
 
 
 def _since(repository: Repository, commits: list[Commit], since: str | None) -> list[Commit]:

@@ -256,8 +256,12 @@ class SavedFile:
     @property
     def summary(self) -> str:
         """`27 recorded (20 new, 4 better, 3 worse), 2 removed, 98 kept`."""
-        directions = collections.Counter(change.direction for change in self.changes if change.action == "update")
-        kinds = {"new": self.created, "better": directions["better"], "worse": directions["worse"]}
+        directions = collections.Counter(
+            "new" if (change.action, change.direction) == ("create", "same") else change.direction
+            for change in self.changes
+            if change.action in ("create", "update")
+        )
+        kinds = {kind: directions[kind] for kind in ("new", "better", "worse")}
         parts = [f"{count} {kind}" for kind, count in kinds.items() if count]
         recorded = f"{self.created + self.updated} recorded" + (f" ({', '.join(parts)})" if parts else "")
         removed = [f"{self.trimmed} removed"] if self.trimmed else []

@@ -130,7 +130,11 @@ def _recorded(session: PerfSession, test: str, measured: Measured, timed: Timed)
             gate = judge_budget(test, _metric(measured, what, entry), timed.limits[what])
             if gate.verdict != "unchanged":
                 raise _HasToBeTimed("its baseline does not keep the budget")
-    told = {what: entry for what in timed.told if (entry := entries.get(measured.id_of(what))) is not None}
+    told = {
+        what: entry
+        for what in timed.told
+        if (entry := entries.get(measured.id_of(what))) is not None and entry.environment == session.environment
+    }
     if missing := timed.limits.keys() - found.keys() - told.keys():
         raise _HasToBeTimed(f"{', '.join(sorted(missing))} has no baseline")
     return found | told

@@ -123,7 +123,8 @@ def test_small_steps_do_not_carry_the_baseline_away():
 
 
 def test_an_unsampled_ratio_is_updated_when_it_differs():
-    assert recorded(ratio(1.06), ratio(1.061)) == ("update", "worse", ratio(1.061))
+    old, new = (ratio(value, samples=None) for value in (1.06, 1.061))
+    assert recorded(old, new) == ("update", "worse", new)
 
 
 def test_a_time_with_other_flags_is_updated_as_not_comparable():
@@ -131,17 +132,27 @@ def test_a_time_with_other_flags_is_updated_as_not_comparable():
     assert recorded(Entry(9, "us", "time", "measured", HERE), new) == ("update", "not comparable", new)
 
 
-@pytest.mark.parametrize(("value", "low", "high"), [(2.0, 0.9, 2.1), (0.5, 0.4, 1.1)])
-def test_what_the_same_code_takes_on_another_day_widens_the_interval(value, low, high):
+@pytest.mark.parametrize(("value", "low", "high", "direction"), [(2.0, 0.9, 2.1, "worse"), (0.5, 0.4, 1.1, "better")])
+def test_what_the_same_code_takes_on_another_day_widens_the_interval(value, low, high, direction):
     old, new = (ratio(each, each - 0.1, each + 0.1, fingerprint={"python": "a"}) for each in (1.0, value))
     wider = dataclasses.replace(old, interval=Interval(low, high))
-    assert recorded(old, new) == ("update", "same", wider)
+    assert recorded(old, new) == ("update", direction, wider)
     assert recorded(wider, new) == ("keep", "same", wider)
+    assert recorded(old, new, kinds=("new", direction)) == ("update", direction, wider)
+    assert recorded(old, new, kinds=("new",)) == ("keep", "same", old)
     for other in (
         dataclasses.replace(new, fingerprint={"python": "b"}),
         dataclasses.replace(new, environment=UPGRADED),
     ):
-        assert recorded(old, other) == ("update", "worse" if value > 1 else "better", other)
+        assert recorded(old, other) == ("update", direction, other)
+
+
+def test_an_info_metric_of_the_same_code_is_that_of_the_last_save():
+    old, new = (
+        Entry(value, "us", "info", "measured", HERE, Interval(value - 1, value + 1), 9, fingerprint={"python": "a"})
+        for value in (20, 40)
+    )
+    assert recorded(old, new)[2] == new
 
 
 # One metric on several processors.
@@ -161,7 +172,9 @@ def on(baselines, processor):
 
 @pytest.mark.parametrize(("kind", "unit"), [("ratio", "x"), ("time", "us")])
 def test_a_ratio_or_a_time_of_a_further_processor_stands_beside_the_first(kind, unit):
-    one, other = (Entry(value, unit, kind, "measured", each) for value, each in ((9, HERE), (5, OTHER_HOST)))
+    one, other = (
+        Entry(value, unit, kind, "measured", each, samples=50) for value, each in ((9, HERE), (5, OTHER_HOST))
+    )
     baselines, change = after(one, other)
     assert (change.action, change.old, change.new) == ("create", None, other)
     assert (baselines.get("t", "metric"), on(baselines, "Xeon"), on(baselines, "EPYC")) == (one, one, other)
@@ -172,17 +185,33 @@ def test_a_ratio_or_a_time_of_a_further_processor_stands_beside_the_first(kind, 
         assert (again, change.action, change.old) == (baselines, "keep", entry)
 
 
-def test_a_count_is_the_same_on_every_processor():
-    baselines, change = after(count(3), count(4, environment=OTHER_HOST))
+@pytest.mark.parametrize("make", [count, lambda value, environment=HERE: ratio(value, None, None, environment, None)])
+def test_a_count_and_a_ratio_of_no_samples_are_the_same_on_every_processor(make):
+    baselines, change = after(make(3), make(4, environment=OTHER_HOST))
     assert (change.action, change.direction) == ("update", "worse")
-    assert not baselines.other_processors
+    assert baselines == Baselines("cpu", {"t": {"metric": make(4, environment=OTHER_HOST)}})
 
 
-@pytest.mark.parametrize("environment", [HERE, OTHER_HOST])
-def test_what_got_better_or_worse_on_one_processor_is_another_code_on_all(environment):
+@pytest.mark.parametrize("better", ["lower", "higher"])
+def test_a_ratio_that_no_processor_explains_is_worse_when_it_is_first_saved_on_another(better):
+    values = (1.0, 3.0) if better == "lower" else (3.0, 1.0)
+    first, second = (
+        ratio(value, environment=of, better=better) for value, of in zip(values, (HERE, OTHER_HOST), strict=True)
+    )
+    baselines, change = after(first, second)
+    assert (change.action, change.direction, on(baselines, "EPYC")) == ("create", "worse", second)
+    before, _ = after(first)
+    assert merge(before, {"t": {"metric": second}}, kinds=("new",))[0] == before
+    assert merge(before, {"t": {"metric": second}}, kinds=("worse",))[0] == baselines
+
+
+@pytest.mark.parametrize(("environment", "gone"), [(HERE, "metric on EPYC"), (OTHER_HOST, "metric")])
+def test_what_got_better_or_worse_on_one_processor_is_another_code_on_all(environment, gone):
     changed = ratio(4.0, 3.9, 4.1, environment)
-    baselines, change = after(ratio(1.0, 0.9, 1.1), ratio(2.0, 1.9, 2.1, OTHER_HOST), changed)
+    before, _ = after(ratio(1.0, 0.9, 1.1), ratio(2.0, 1.9, 2.1, OTHER_HOST))
+    baselines, (change, removed) = merge(before, {"t": {"metric": changed}})
     assert (change.action, change.direction) == ("update", "worse")
+    assert (removed.name, removed.action, removed.direction) == (gone, "trim", "not comparable")
     assert baselines == Baselines("cpu", {"t": {"metric": changed}})
 
 
@@ -196,19 +225,42 @@ def test_an_upgrade_that_costs_nothing_on_one_processor_leaves_the_others(enviro
     assert {on(baselines, "Xeon"), on(baselines, "EPYC")} == {first, second, upgraded} - {change.old}
 
 
+def test_a_time_with_other_flags_leaves_those_of_other_processors():
+    first, second = (Entry(value, "us", "time", "measured", of) for value, of in ((9, HERE), (5, OTHER_HOST)))
+    flagged = dataclasses.replace(first, environment=dataclasses.replace(HERE, x64=True))
+    baselines, change = after(first, second, flagged)
+    assert (change.action, change.direction) == ("update", "not comparable")
+    assert (on(baselines, "Xeon"), on(baselines, "EPYC")) == (flagged, second)
+
+
 def test_a_ratio_of_another_code_replaces_that_of_the_first_processor():
-    first = ratio(1.0, 0.9, 1.1, fingerprint={"python": "old"})
-    second = ratio(1.0, 0.9, 1.1, OTHER_HOST, fingerprint={"python": "new"})
+    first = ratio(1.0, 0.9, 1.1, fingerprint={"around": "a", "python": "old"})
+    second = ratio(1.0, 0.9, 1.1, OTHER_HOST, fingerprint={"around": "a", "python": "new"})
     baselines, change = after(first, second)
     assert (change.action, change.direction) == ("update", "not comparable")
     assert baselines == Baselines("cpu", {"t": {"metric": second}})
 
 
+@pytest.mark.parametrize(
+    ("around", "python"), [("b", "3.11.7"), ("a", "3.11.9")], ids=["other options of jax", "another Python"]
+)
+def test_other_versions_are_not_another_code(around, python):
+    first = ratio(1.0, 0.9, 1.1, fingerprint={"around": "a", "python": "old"})
+    there = dataclasses.replace(OTHER_HOST, python=python)
+    second = ratio(1.0, 0.9, 1.1, there, fingerprint={"around": around, "python": "new"})
+    baselines, change = after(first, second)
+    assert (change.action, change.direction) == ("create", "same")
+    assert (on(baselines, "Xeon"), on(baselines, "EPYC")) == (first, second)
+
+
 @pytest.mark.parametrize("first", [{}, {"t": {"metric": ratio(3.0, environment=OTHER_HOST)}}])
 def test_a_file_that_git_merged_wrongly_is_mended_by_the_next_save(first):
     merged = Baselines("cpu", first, other_processors={"EPYC": {"t": {"metric": ratio(2.0, environment=OTHER_HOST)}}})
-    mended, _ = merge(merged, {"t": {"metric": ratio(4.0, environment=OTHER_HOST)}})
-    assert mended == Baselines("cpu", {"t": {"metric": ratio(4.0, environment=OTHER_HOST)}})
+    for value in (2.0, 3.0, 4.0):
+        new = ratio(value, environment=OTHER_HOST)
+        assert merge(merged, {"t": {"metric": new}})[0] == Baselines("cpu", {"t": {"metric": new}})
+    assert merge(merged, {"other": {"a": count()}})[0].get("t", "metric").environment == OTHER_HOST
+    assert merge(merged, {}, trim={"t"})[0] == Baselines("cpu")
 
 
 def test_a_metric_that_is_gone_is_gone_on_all_processors():

@@ -128,3 +128,30 @@ def test_a_halving_is_as_much_as_a_doubling():
     old = Baselines("cpu", {TEST: {name: count(12) for name in "abc"}})
     new = Baselines("cpu", {TEST: {"a": count(13), "b": count(40), "c": count(20)}})
     assert [each.name for each in compare(old, new)] == ["b", "c", "a"]
+
+
+def on(processor, value):
+    return ratio(value, environment=with_versions(processor=processor))
+
+
+def of_processors(*entries):
+    """A file with one metric, of the processor of each entry."""
+    first, *others = entries
+    beside = {entry.processor: {TEST: {"metric": entry}} for entry in others}
+    return Baselines("cpu", {TEST: {"metric": first}}, other_processors=beside)
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "expected"),
+    [
+        ({"Xeon": 1, "EPYC": 4}, {"EPYC": 3.5}, {"metric": "better", "metric on Xeon": "removed"}),
+        ({"Xeon": 1, "EPYC": 1.2}, {"EPYC": 1.9}, {"metric": "worse", "metric on Xeon": "removed"}),
+        ({"Xeon": 1}, {"EPYC": 4, "Xeon": 1}, {"metric": "added", "metric on Xeon": "same"}),
+        ({"Xeon": 1}, {"Xeon": 1, "EPYC": 4}, {"metric": "same", "metric on EPYC": "added"}),
+        ({"Xeon": 1}, {"EPYC": 4}, {"metric": "worse"}),
+        ({"Xeon": 1}, {"EPYC": 1}, {"metric": "same"}),
+    ],
+)
+def test_a_metric_is_compared_with_that_of_the_same_processor_where_there_is_one(old, new, expected):
+    before, after = (of_processors(*(on(*each) for each in values.items())) for values in (old, new))
+    assert {each.name: each.outcome for each in compare(before, after)} == expected

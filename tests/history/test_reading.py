@@ -4,12 +4,13 @@ import itertools
 import subprocess
 
 import pytest
-from support.git_project import GitProject, count, followed, moved_steps
+from support.git_project import TEST, GitProject, count, followed, moved_steps, ratio, with_versions
 
 from perfsuite.commands import main
+from perfsuite.gate.baseline import Baselines
 from perfsuite.history import HistoryError, git
-from perfsuite.history.git import Repository
-from perfsuite.history.reading import read_history
+from perfsuite.history.git import Commit, Repository
+from perfsuite.history.reading import History, Version, read_history, series_of
 
 
 @pytest.fixture
@@ -100,3 +101,22 @@ def test_every_commit_of_a_long_history_is_read_once(project, monkeypatch):
     monkeypatch.setattr(git.subprocess, "run", counted)
     read_history(project.root / "baselines" / "cpu.json")
     assert next(calls) < 10
+
+
+def test_a_metric_of_several_processors_is_a_series_for_each():
+    def version(*entries):
+        first, *others = entries
+        beside = {entry.processor: {TEST: {"metric": entry}} for entry in others}
+        return Version(Commit("", "", "", None, "", ""), Baselines("cpu", {TEST: {"metric": first}}, {}, beside))
+
+    xeon, epyc, faster = (
+        ratio(value, environment=with_versions(processor=processor))
+        for value, processor in ((1, "Xeon"), (4, "EPYC"), (3, "EPYC"))
+    )
+    series = series_of(History("cpu.json", (version(xeon), version(xeon, epyc), version(faster))))
+    assert {each.name: each.entries for each in series} == {
+        "metric": (None, epyc, faster),
+        "metric on Xeon": (xeon, xeon, None),
+    }
+    moved = series_of(History("cpu.json", (version(xeon), version(faster))))
+    assert [(each.name, each.entries) for each in moved] == [("metric", (xeon, faster))]

@@ -15,9 +15,9 @@ def count(value=3, environment=HERE, **fields):
     return Entry(value, "compiles", "count", "measured", environment, **fields)
 
 
-def ratio(value, low=None, high=None, environment=HERE, **fields):
+def ratio(value, low=None, high=None, environment=HERE, samples=100, **fields):
     interval = None if low is None else Interval(low, high)
-    return Entry(value, "x", "ratio", "measured", environment, interval, **fields)
+    return Entry(value, "x", "ratio", "measured", environment, interval, samples, **fields)
 
 
 def compiled(value=3, **fields):

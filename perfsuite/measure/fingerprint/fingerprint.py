@@ -15,7 +15,7 @@ import numpy as np
 from perfsuite.measure.call import Call
 from perfsuite.measure.compiles import causes, compiles
 from perfsuite.measure.compiles.warmup import borrowed, warm
-from perfsuite.measure.fingerprint.parts import PARTS
+from perfsuite.measure.fingerprint.parts import AROUND, PARTS
 from perfsuite.measure.fingerprint.programs import programs_of
 from perfsuite.measure.fingerprint.python import profiled, text_of
 from perfsuite.measure.fingerprint.values import Describer, Unknown
@@ -50,7 +50,7 @@ def together(fingerprints: Iterable[Fingerprint], how: str = "") -> Fingerprint:
     """One fingerprint of several calls, in their order. `how` says in what way they are measured."""
     each = list(fingerprints)
     joined = {part: _hash(" ".join(one[part] for one in each)) for part in PARTS}
-    return joined | {"around": _hash(f"{how} {joined['around']}")}
+    return joined | {AROUND: _hash(f"{how} {joined[AROUND]}")}
 
 
 def differing(recorded: Fingerprint, now: Fingerprint) -> tuple[str, ...]:

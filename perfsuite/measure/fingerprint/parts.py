@@ -1,7 +1,9 @@
 """The parts of a fingerprint by name. A report reads them too, and needs no jax for it."""
 
+AROUND = "around"
+
 PARTS = {
-    "around": "the versions, the device or JAX's options",
+    AROUND: "the versions, the device or JAX's options",
     "inputs": "the arguments",
     "programs": "the compiled programs",
     "host calls": "the host calls",

@@ -113,11 +113,13 @@ def _programs(session: PerfSession, rootpath: Path, *, every: bool) -> list[Line
 
 def _saved(reporter: pytest.TerminalReporter, file: SavedFile) -> None:
     reporter.line(f"{file.path}: {file.summary}")
-    worse, gone = file.changed("update", "worse"), file.changed("trim")
+    worse = [*file.changed("update", "worse"), *file.changed("create", "worse")]
+    gone, left = file.changed("trim", "same"), file.changed("trim", "not comparable")
     better, other = file.changed("update", "better"), file.changed("update", "not comparable")
     for changes, about in (
         (worse, f"{len(worse)} got worse and {'was' if len(worse) == 1 else 'were'} accepted"),
         (gone, f"{len(gone)} removed, because no test makes {'it' if len(gone) == 1 else 'them'} any more"),
+        (left, f"{len(left)} removed, because the code is another one now: save there again"),
         (better, f"{len(better)} better"),
         (other, f"{len(other)} replaced, because the two cannot be compared"),
     ):
