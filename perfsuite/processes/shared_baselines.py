@@ -8,8 +8,10 @@ from perfsuite.gate.baseline_format import LocatedError, parse, render
 from perfsuite.processes.group import Group
 
 
-def shared_baselines(group: Group, paths: list[Path], *, save: bool) -> dict[str, Baselines]:
+def shared_baselines(group: Group, paths: list[Path], processor: str, *, save: bool) -> dict[str, Baselines]:
     """The baseline files of process 0, by device, in all processes: the others need not have them.
+
+    They are as they are on the `processor` that process 0 gives, so that all processes have the same limits.
 
     Raises `BaselineError` in process 0 where one cannot be read, or cannot be written although it is to be saved. That
     ends the session in the others.
@@ -18,7 +20,7 @@ def shared_baselines(group: Group, paths: list[Path], *, save: bool) -> dict[str
     def texts() -> dict[str, str]:
         if save:
             check_writable(paths[0].parent)
-        return {path.stem: render(load(path)) for path in paths}
+        return {path.stem: render(load(path).on(processor)) for path in paths}
 
     return {device: _read(text, device) for device, text in group.only_writer(texts, dict[str, str]).items()}
 

@@ -90,8 +90,7 @@ class PerfSession:
         self._damaged: dict[str, BaselineError] = {}
         if group is not None:
             paths = [self.path_of(target) for target in (None, *options.targets)]
-            shared = shared_baselines(group, paths, save=bool(options.save))
-            self._files = {device: each.on(self.environment.processor) for device, each in shared.items()}
+            self._files = shared_baselines(group, paths, self.environment.processor, save=bool(options.save))
         elif options.save:
             check_writable(options.baselines)
         self._environments: dict[str, Environment] = {}

@@ -136,7 +136,7 @@ def _recorded(session: PerfSession, test: str, measured: Measured, timed: Timed)
         if (entry := entries.get(measured.id_of(what))) is not None and entry.environment == session.environment
     }
     if missing := timed.limits.keys() - found.keys() - told.keys():
-        raise _HasToBeTimed(f"{', '.join(sorted(missing))} has no baseline")
+        raise _HasToBeTimed(f"{', '.join(sorted(missing))} has no baseline of this machine")
     return found | told
 
 

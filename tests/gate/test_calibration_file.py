@@ -64,6 +64,16 @@ def test_a_new_calibration_of_a_test_takes_the_place_of_the_old_one_whole_and_ot
     assert load_calibration(path) == [again, FOUND[-1]]
 
 
+def test_a_calibration_of_another_processor_takes_the_place_of_the_old_one_too(path, tmp_path):
+    save_calibration(path, FOUND)
+    there = dataclasses.replace(HERE, processor="EPYC")
+    found = GateCounts(13, 0, {0.03: (3, 4)}, 0.2)
+    again = dataclasses.replace(FOUND[0], found=found, environment=there, builds=Builds(30, 0.03))
+    save_calibration(path, [again])
+    assert load_calibration(path) == [again, FOUND[-1]]
+    assert builds_differ(tmp_path, "tpu-v5e") == builds_within([again.builds])
+
+
 @pytest.mark.parametrize(
     ("old", "new", "words"),
     [

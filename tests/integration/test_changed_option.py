@@ -127,6 +127,21 @@ def test_a_budget_that_the_recorded_value_does_not_keep_is_timed(saved):
     result.stdout.fnmatch_lines(["*BudgetExceeded*", "timed: 1 its baseline does not keep the budget"])
 
 
+def test_a_budget_is_not_kept_by_what_another_machine_took(saved):
+    saved.makepyfile(test_step=SAVED.replace("Budget(ratio=1000)", "Budget(ratio=1000, overhead_us=1e6)"))
+    option = "--perf", "--perf-changed", "-k", "compare"
+    saved.runpytest_inprocess(*option).stdout.no_fnmatch_line("timed: *")
+    (file,) = (saved.path / "baselines").glob("*.json")
+    recorded = json.loads(file.read_text())
+    ((id, environment),) = recorded["environments"].items()
+    recorded["environments"]["another"] = {**environment, "processor": "Abacus"}
+    for metrics in recorded["metrics"].values():
+        for name, entry in metrics.items():
+            entry["environment"] = "another" if "overhead" in name else id
+    file.write_text(json.dumps(recorded))
+    saved.runpytest_inprocess(*option).stdout.fnmatch_lines(["timed: 1 overhead* has no baseline of this machine"])
+
+
 def test_a_test_that_reads_samples_gets_them(saved):
     more = """
     def test_read(perf):

@@ -10,11 +10,15 @@ import pytest
 from support import coordination
 from support.coordination import all_at_once
 
+from perfsuite.gate.baseline import Baselines, Entry
 from perfsuite.gate.baseline_file import BaselineError
+from perfsuite.gate.baseline_format import encode
+from perfsuite.gate.environment import Environment
 from perfsuite.measure import peers
 from perfsuite.measure.timing.block import Sample
 from perfsuite.processes import group as group_module
 from perfsuite.processes.group import ProcessesDifferError
+from perfsuite.processes.shared_baselines import shared_baselines
 
 
 @pytest.fixture(scope="module")
@@ -114,6 +118,21 @@ def test_processes_that_exchange_something_else_are_named_in_each(groups):
 
 def test_what_process_0_finds_is_given_in_all(groups):
     assert all_at_once(groups(2), lambda group: group.only_writer(lambda: [group.process], list[int])) == [[0], [0]]
+
+
+def test_all_processes_have_the_baselines_of_the_processor_of_process_0(groups, tmp_path):
+    first, second = (
+        Entry(value, "us", "time", "measured", Environment("cpu", 1, processor, "3.11.7", "0.10.2", "0.10.2"))
+        for value, processor in ((9, "Xeon"), (5, "EPYC"))
+    )
+    path = tmp_path / "cpu.json"
+    path.write_bytes(encode(Baselines("cpu", {"t": {"m": first}}, {}, {"EPYC": {"t": {"m": second}}})))
+
+    def shared(group):
+        processor = ("EPYC", "Xeon")[group.process]
+        return shared_baselines(group, [path], processor, save=False)["cpu"].get("t", "m")
+
+    assert all_at_once(groups(2), shared) == [second, second]
 
 
 def test_an_error_of_process_0_ends_the_session_in_the_others_with_its_message(groups, ended):

@@ -140,7 +140,7 @@ def test_baselines_of_process_0_are_read_or_refused(data, at_once):
     content = data.draw(messages("what process 0 found at the start of the session", 1, {"cpu": BASELINES}))
     with group(1, content) as made:
         found, error = outcome(
-            BaselineError, exchanged, functools.partial(shared_baselines, made, [Path("cpu.json")], save=False)
+            BaselineError, exchanged, functools.partial(shared_baselines, made, [Path("cpu.json")], "Xeon", save=False)
         )
     if error:
         assert " of process 0" in str(error)

@@ -119,7 +119,7 @@ def _saved(reporter: pytest.TerminalReporter, file: SavedFile) -> None:
     for changes, about in (
         (worse, f"{len(worse)} got worse and {'was' if len(worse) == 1 else 'were'} accepted"),
         (gone, f"{len(gone)} removed, because no test makes {'it' if len(gone) == 1 else 'them'} any more"),
-        (left, f"{len(left)} removed, because the code is another one now: save there again"),
+        (left, f"{len(left)} removed, because the code is another one now; save there again"),
         (better, f"{len(better)} better"),
         (other, f"{len(other)} replaced, because the two cannot be compared"),
     ):
