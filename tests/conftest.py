@@ -67,7 +67,6 @@ LONGEST = (
     "bisecting/test_bisection.py",
     "workloads/surgery/test_start_up.py",
     "promise/test_sessions.py",
-    "measure/runtime/test_memory.py",
     "workloads/gpt2/test_generation.py",
     "workloads/training/test_training.py",
     "hooks/test_calibration.py",
