@@ -179,19 +179,19 @@ def test_a_merge_loses_nothing_that_it_should_keep(before, new, trim, gone, prov
                 assert held.provenance == "measured"
     # What the changes say is what happened.
     for change in changes:
-        assert change.old in [*on_processors(before, change.test, change.name), None]
+        assert change.old in [*on_processors(before, change.test, change.id), None]
         if change.new is not None:
-            assert change.new == seen_by(after, change.new).get(change.test, change.name)
+            assert change.new == seen_by(after, change.new).get(change.test, change.id)
         assert (change.action == "keep") == (change.old == change.new)
     if before.other_processors or after.other_processors:
         return
     undone = {test: dict(each) for test, each in after.metrics.items()}
     for change in changes:
-        assert change.old == before.get(change.test, change.name)
+        assert change.old == before.get(change.test, change.id)
         if change.old is None:
-            del undone[change.test][change.name]
+            del undone[change.test][change.id]
         else:
-            undone.setdefault(change.test, {})[change.name] = change.old
+            undone.setdefault(change.test, {})[change.id] = change.old
     assert {test: each for test, each in undone.items() if each} == before.metrics
 
 
