@@ -1,7 +1,8 @@
 """`host_calls`: the Python and C function calls that one warm call makes on the host.
 
 The count has no noise: it is the same over repeats, processes and hash seeds, so any increase is a change of code. It
-does not see work inside C++; use it together with `compare_calls`.
+does not see work inside C++, nor callbacks of compiled programs, which run in this thread or in another as it happens;
+use it together with `compare_calls`.
 """
 
 import dataclasses
@@ -12,6 +13,7 @@ import jax
 
 from perfsuite.measure import units
 from perfsuite.measure.call import Call
+from perfsuite.measure.compat.callback_frames import outside_callbacks
 from perfsuite.measure.compiles import compiles
 from perfsuite.measure.compiles.warmup import borrowed, warm
 from perfsuite.measure.errors import MeasurementError
@@ -90,7 +92,7 @@ def _count(call: Call) -> CallProfile:
     before, collecting = sys.getprofile(), gc.isenabled()
     gc.disable()  # else a finalizer that happens to run would count
     try:
-        sys.setprofile(profile)
+        sys.setprofile(outside_callbacks(profile))
         outputs = fn(*args, **kwargs)
     finally:
         sys.setprofile(before)

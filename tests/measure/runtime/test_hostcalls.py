@@ -102,6 +102,52 @@ def test_a_call_in_another_thread_is_not_counted():
     assert f"{HERE}:leaf" not in host_calls(call(body)).by_function
 
 
+def through_a_callback(ran_here, times=1):
+    """A step whose callback makes `times` calls, and tells `ran_here` whether it ran in this thread."""
+    this = threading.get_ident()
+
+    def called(x):
+        ran_here.add(threading.get_ident() == this)
+        for _ in range(times):
+            leaf()
+        return np.asarray(x)
+
+    product = jax.jit(lambda x: jnp.tanh(x @ x)[0])
+    calling_back = jax.jit(lambda x: jax.pure_callback(called, jax.ShapeDtypeStruct(x.shape, x.dtype), x))
+    return lambda x: calling_back(product(x))
+
+
+def test_a_callback_does_not_count_in_whichever_thread_it_runs():
+    ran_here, totals = set(), set()
+    step = through_a_callback(ran_here)
+    # JAX takes this thread where the inputs are ready by then: those of a small product are.
+    for size in (4, 400) * 20:
+        totals.add(host_calls(call(step, jnp.eye(size))).total)
+        if len(ran_here) == 2:
+            break
+    assert ran_here == {True, False}, "the callback always ran in the same thread, so this test shows nothing"
+    assert totals == {1}
+
+
+def test_a_call_more_beside_a_callback_counts_and_one_more_inside_does_not():
+    step, x = through_a_callback(set()), jnp.eye(4)
+
+    def one_more(x):
+        leaf()
+        return step(x)
+
+    assert host_calls(call(step, x)).total == 1
+    assert host_calls(call(one_more, x)).total == 3
+    assert host_calls(call(through_a_callback(set(), times=100), x)).total == 1
+
+
+def test_a_callback_outside_of_any_program_counts():
+    def body(x):
+        jax.debug.callback(lambda value: leaf(), x)
+
+    assert host_calls(call(body, jnp.ones(3))).by_function[f"{HERE}:leaf"] == 1
+
+
 def test_what_a_call_fills_a_cache_with_does_not_count():
     cache = {}
     runs = itertools.count()
