@@ -18,7 +18,7 @@ from perfsuite.measure.call import call
 from perfsuite.measure.compiles import compiles
 from perfsuite.measure.compiles.warmup import warm
 from perfsuite.measure.errors import MeasurementError, RecompilationError
-from perfsuite.measure.runtime.hostcalls import FUNCTIONS_KEPT, REPEATS, HostCalls, host_calls
+from perfsuite.measure.runtime.hostcalls import FUNCTIONS_KEPT, HostCalls, host_calls
 
 HERE = __name__
 
@@ -286,8 +286,16 @@ def test_where_a_cause_is_looked_for_the_least_of_differing_counts_is_taken():
     assert sum(counted.by_function.values()) == counted.total
 
 
-def test_the_repeats_are_enough_to_tell_which_two_agree():
-    assert REPEATS >= 3
+@pytest.mark.parametrize("runs_before", range(2))
+def test_what_a_call_does_every_second_time_counts(runs_before):
+    runs = itertools.count(runs_before)
+
+    def logs_every_second_time():
+        if next(runs) % 2:
+            for _ in range(100):
+                leaf()
+
+    assert host_calls(call(logs_every_second_time)).by_function[f"{HERE}:leaf"] == 100
 
 
 # The metric.
