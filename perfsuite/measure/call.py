@@ -2,8 +2,11 @@
 
 import dataclasses
 import functools
+import inspect
 from collections.abc import Callable
 from typing import Any
+
+from perfsuite.measure.errors import MeasurementError
 
 
 @dataclasses.dataclass(eq=False, repr=False)
@@ -25,12 +28,18 @@ class Call:
         return label_of(self.fn)
 
     def carry_on(self, outputs) -> None:
-        """Feed the first `carry` of `outputs` back as the first arguments of the next run."""
+        """Feed the first `carry` of `outputs` back as the first arguments of the next run.
+
+        Raises `MeasurementError` for outputs of a function that has not begun to run.
+        """
+        __tracebackhide__ = True
+        refuse_not_begun(outputs, self.label)
         if self.carry:
             self.args = carried(outputs, self.args, self.carry, self.label)
 
     def run(self):
         """Run once, without waiting for the device, and return the outputs."""
+        __tracebackhide__ = True
         outputs = self.fn(*self.args, **self.kwargs)
         self.carry_on(outputs)
         return outputs
@@ -84,6 +93,26 @@ def label_of(fn: Callable) -> str:
         fn = fn.func if isinstance(fn, functools.partial) else fn.__wrapped__
     name = getattr(fn, "__name__", None) or type(fn).__name__
     return "lambda" if name == "<lambda>" else name
+
+
+def refuse_not_begun(outputs: Any, label: str) -> None:
+    """Raise `MeasurementError` for a generator or a coroutine: the call has run none of its code, so it seems free."""
+    __tracebackhide__ = True
+    name = "fn" if label == "lambda" else label
+    if inspect.isgenerator(outputs):
+        kind, instead = "a generator", f"call(lambda *args: list({name}(*args)), ...)"
+    elif inspect.iscoroutine(outputs):
+        outputs.close()  # else Python warns that it was never awaited
+        kind, instead = "a coroutine", f"call(lambda *args: asyncio.run({name}(*args)), ...)"
+    elif inspect.isasyncgen(outputs):
+        drain = f"async def drain(*args): return [each async for each in {name}(*args)]"
+        kind, instead = "an async generator", f"call(lambda *args: asyncio.run(drain(*args)), ...) with {drain}"
+    else:
+        return
+    raise MeasurementError(
+        f"{label} returns {kind}, whose code has not run when the call returns, so nothing of it would be measured. "
+        f"Run it to its end in the call: {instead}"
+    )
 
 
 def carried(outputs, args: tuple, carry: int, label: str = "fn") -> tuple:

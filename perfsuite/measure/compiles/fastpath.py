@@ -16,6 +16,7 @@ import jax
 from perfsuite.measure import units
 from perfsuite.measure.call import Call, label_of
 from perfsuite.measure.compat import jax_stack
+from perfsuite.measure.compat.callback_frames import outside_callbacks
 from perfsuite.measure.compiles import callsite, compiles
 from perfsuite.measure.compiles.warmup import borrowed, warm
 from perfsuite.measure.errors import MeasurementError
@@ -63,6 +64,7 @@ class FastPath:
 def fast_path(call: Call) -> FastPath:
     """Count the calls of jitted functions in one warm `call`, in this thread, that take JAX's slow path.
 
+    Those that a callback of a compiled program makes do not count: it runs in this thread or in another as it happens.
     A compile in a measured run raises `RecompilationError`: that is another kind of miss. Where no miss was seen, JAX
     itself is asked (`jax.no_tracing`); if it disagrees, this raises `MeasurementError`. As after any call that raises
     midway, a state that the call donated by then is gone.
@@ -107,7 +109,7 @@ def _misses(call: Call) -> list[_Miss]:
 
     fn, args, kwargs = call.fn, call.args, call.kwargs
     before = sys.getprofile()
-    sys.setprofile(profile)
+    sys.setprofile(outside_callbacks(profile))
     try:
         outputs = fn(*args, **kwargs)
     finally:

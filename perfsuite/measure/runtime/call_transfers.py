@@ -8,6 +8,7 @@ import jax
 from perfsuite.measure.call import Call
 from perfsuite.measure.compiles.warmup import borrowed, warm
 from perfsuite.measure.metric import Metric
+from perfsuite.measure.runtime.repeats import agreed
 from perfsuite.measure.runtime.transfers import Transfer, TransferCounts, count_transfers
 
 SUFFIXES = {
@@ -16,7 +17,6 @@ SUFFIXES = {
     "callback": " callbacks",
     "explicit": " explicit transfers",
 }
-REPEATS = 2
 
 
 @dataclasses.dataclass
@@ -52,14 +52,20 @@ class CallTransfers(TransferCounts):
 def transfers_of(call: Call) -> CallTransfers:
     """Count the transfers and callbacks of one warm call, until its outputs are ready.
 
-    Takes the least of two runs: what happens only in the first is not part of a step. Moves a call that carries on.
-    Raises what `warm` raises.
+    Takes what two runs in a row agree on: what happens only in the first is not part of a step, what happens in every
+    second is. Moves a call that carries on. Raises `MeasurementError` when none agree, and what `warm` raises.
     """
-    runs: list[tuple[Transfer, ...]] = []
+    __tracebackhide__ = True
     with borrowed(call) as subject:
         warm(subject.fn, over=[subject])
-        for _ in range(REPEATS):
+
+        def once() -> CallTransfers:
             with count_transfers() as counted:
                 jax.block_until_ready(subject.run())
-            runs.append(counted.events)
-    return CallTransfers(call.label, min(runs, key=len))
+            return CallTransfers(call.label, counted.events)
+
+        return agreed(once, _counts, f"{call.label}: the transfers differ")
+
+
+def _counts(moved: CallTransfers) -> tuple[int, ...]:
+    return moved.host_to_device, moved.device_to_host, moved.callbacks, moved.explicit

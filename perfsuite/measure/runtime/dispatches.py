@@ -14,11 +14,10 @@ from perfsuite.measure.call import Call
 from perfsuite.measure.compat.program_runs import ProgramRun, observing_programs
 from perfsuite.measure.compiles import callsite, compiles
 from perfsuite.measure.compiles.warmup import borrowed, warm
-from perfsuite.measure.errors import MeasurementError
 from perfsuite.measure.metric import Metric
+from perfsuite.measure.runtime.repeats import agreed
 from perfsuite.measure.words import plural
 
-REPEATS = 3
 PROGRAMS_KEPT = 12
 """How many programs a metric names."""
 LINES_NAMED = 3
@@ -103,8 +102,8 @@ class Dispatches:
 def dispatches(call: Call) -> Dispatches:
     """Count the programs that `call` runs, in any thread, until its outputs are ready.
 
-    Takes the least of three runs after warming. Raises `MeasurementError` when no two of them agree, because the code
-    under test then does something else each time.
+    Takes what two runs in a row after warming agree on; where every second run runs more programs, the more. Raises
+    `MeasurementError` when none agree, because the code under test then does something else each time.
     """
     __tracebackhide__ = True
     seen: list[Dispatch] = []
@@ -112,23 +111,20 @@ def dispatches(call: Call) -> Dispatches:
     def observe(run: ProgramRun) -> None:
         seen.append(Dispatch(run.name, callsite.location(run.frame), run.operation))
 
-    def runs() -> tuple[Dispatch, ...]:
+    def once() -> Dispatches:
         seen.clear()
         jax.block_until_ready(subject.run())
-        return tuple(seen)
+        return Dispatches(call.label, tuple(seen))
 
     # Warmed inside too: a thread that traces a function while nobody observes may not be heard later.
     with borrowed(call) as subject, observing_programs(observe):
         warm(subject.fn, over=[subject])
         with compiles.steady_state():
-            repeats = sorted((runs() for _ in range(REPEATS)), key=len)
-    totals = list(map(len, repeats))
-    if len(set(totals)) == len(totals):
-        raise MeasurementError(
-            f"{call.label}: the number of programs differs from run to run ({', '.join(map(str, totals))}); "
-            "a count gates only code that does the same each time"
-        )
-    return Dispatches(call.label, repeats[0])
+            return agreed(
+                once,
+                lambda counted: (counted.jitted, counted.eager_operations),
+                f"{call.label}: the number of programs differs",
+            )
 
 
 def _most(programs: Iterable[str]) -> dict[str, int]:

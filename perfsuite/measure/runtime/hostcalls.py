@@ -1,7 +1,8 @@
 """`host_calls`: the Python and C function calls that one warm call makes on the host.
 
 The count has no noise: it is the same over repeats, processes and hash seeds, so any increase is a change of code. It
-does not see work inside C++; use it together with `compare_calls`.
+does not see work inside C++, nor callbacks of compiled programs, which run in this thread or in another as it happens;
+use it together with `compare_calls`.
 """
 
 import dataclasses
@@ -12,13 +13,13 @@ import jax
 
 from perfsuite.measure import units
 from perfsuite.measure.call import Call
+from perfsuite.measure.compat.callback_frames import outside_callbacks
 from perfsuite.measure.compiles import compiles
 from perfsuite.measure.compiles.warmup import borrowed, warm
-from perfsuite.measure.errors import MeasurementError
 from perfsuite.measure.metric import Metric
 from perfsuite.measure.runtime.origins import CallOrigin, CallProfile
+from perfsuite.measure.runtime.repeats import agreed
 
-REPEATS = 3
 FUNCTIONS_KEPT = 12
 """How many functions a metric names; together they make nearly all calls of a step."""
 
@@ -56,31 +57,29 @@ class HostCalls:
 def host_calls(call: Call, *, exact: bool = True) -> HostCalls:
     """Count the calls that `call` makes until it returns. Waiting for the device does not count.
 
-    Counts with `sys.setprofile`, in this thread only, after warming, and restores a profiler that was set. Takes the
-    least of three repeats, so that a cache filled by the first does not count. Raises `MeasurementError` when no two
-    repeats agree, because the code under test then does something else each time. `exact=False` takes the least all the
-    same: that is good enough to name a cause, and must not gate.
+    Counts with `sys.setprofile`, in this thread only, after warming, and restores a profiler that was set. Takes what
+    two runs in a row agree on, so that a cache filled by the first does not count; where every second run makes more
+    calls, the more. Raises `MeasurementError` when none agree, because the code under test then does something else
+    each time. `exact=False` takes the least all the same: that is good enough to name a cause, and must not gate.
     """
     __tracebackhide__ = True
     with borrowed(call) as subject:
         warm(subject.fn, over=[subject])
         with compiles.steady_state():
-            repeats = sorted((_count(subject) for _ in range(REPEATS)), key=lambda profile: profile.total)
-    totals = [profile.total for profile in repeats]
-    if exact and len(set(totals)) == len(totals):
-        raise MeasurementError(
-            f"{call.label}: the host calls differ from run to run ({', '.join(map(str, totals))}); "
-            "a count gates only code that does the same each time"
-        )
-    least = repeats[0]
+            counted = agreed(
+                lambda: _count(subject),
+                lambda profile: (profile.total,),
+                f"{call.label}: the host calls differ",
+                exact=exact,
+            )
     return HostCalls(
         call.label,
-        least.python_calls,
-        least.c_calls,
-        least.by_function(),
-        least.by_origin(),
-        least.origin_of(),
-        least.by_responsible(),
+        counted.python_calls,
+        counted.c_calls,
+        counted.by_function(),
+        counted.by_origin(),
+        counted.origin_of(),
+        counted.by_responsible(),
     )
 
 
@@ -90,7 +89,7 @@ def _count(call: Call) -> CallProfile:
     before, collecting = sys.getprofile(), gc.isenabled()
     gc.disable()  # else a finalizer that happens to run would count
     try:
-        sys.setprofile(profile)
+        sys.setprofile(outside_callbacks(profile))
         outputs = fn(*args, **kwargs)
     finally:
         sys.setprofile(before)

@@ -155,8 +155,9 @@ def count_transfers() -> Iterator[TransferWatch]:
     `with count_transfers() as counted: step(state, batch)`, then `counted.device_to_host` and the others. Do not time
     inside: every call of a jitted function and every read of an array calls Python there.
 
-    In a thread that was ever inside `jax.debug_nans`, calls on JAX's fast path are seen only if the thread opens the
-    first context. It should then close the last one too, or its calls of jitted functions go on calling Python.
+    In a thread that was ever inside `jax.debug_nans`, which `jax.vmap` of a jitted function is too, calls on JAX's fast
+    path are seen only if the thread opens the first context. It should then close the last one too, or its calls of
+    jitted functions go on calling Python.
     """
     watch = TransferWatch()
     with _reporting_to(watch):

@@ -207,3 +207,21 @@ def test_a_miss_that_jax_knows_of_and_perfsuite_does_not_see_is_an_error_and_no_
     with pytest.raises(MeasurementError, match=r"left_in: JAX .* takes its slow path .*jax_stack"):
         fast_path(call(left_in, X))
     assert fast_path(call(double, X)).misses == 0
+
+
+def test_a_miss_inside_a_callback_does_not_count_in_whichever_thread_it_runs():
+    # A stand-in: JAX warns against calling a jitted function in a callback.
+    missing = {"__name__": "jax._src.pjit"}
+    exec("def cache_miss(): pass", missing)
+
+    def called(x):
+        missing["cache_miss"]()
+        return np.asarray(x)
+
+    def beside(x):
+        missing["cache_miss"]()
+        return jitted(x)
+
+    jitted = jax.jit(lambda x: jax.pure_callback(called, jax.ShapeDtypeStruct(x.shape, x.dtype), x))
+    assert fast_path(call(jitted, X)).misses == 0
+    assert fast_path(call(beside, X)).misses == 1

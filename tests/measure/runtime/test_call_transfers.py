@@ -1,12 +1,15 @@
 """`measure.runtime.call_transfers`: the transfers of one warm call."""
 
+import itertools
 import os
 
 import jax
 import jax.numpy as jnp
 import numpy as np
+import pytest
 
 from perfsuite.measure.call import call
+from perfsuite.measure.errors import MeasurementError
 from perfsuite.measure.runtime.call_transfers import transfers_of
 
 HERE = os.path.relpath(__file__)
@@ -51,3 +54,41 @@ def test_counting_the_transfers_of_a_call_moves_it_on():
     made = call(donating, jnp.zeros(3), carry=1)
     transfers_of(made)
     assert not made.args[0].is_deleted()
+
+
+@pytest.mark.parametrize("runs_before", range(2))
+def test_what_moves_every_second_time_counts(runs_before):
+    runs = itertools.count(runs_before)
+
+    def logs_every_second_time(state):
+        state = step(state, X, ONE)
+        if next(runs) % 2:
+            float(state[0])
+        return state
+
+    step(X, X, ONE)[0].block_until_ready()
+    assert transfers_of(call(logs_every_second_time, X, carry=1)).device_to_host == 1
+
+
+def test_what_moves_once_does_not_count():
+    runs = itertools.count()
+
+    def logs_once(state):
+        state = step(state, X, ONE)
+        if next(runs) == 1:
+            float(state[0])
+        return state
+
+    assert transfers_of(call(logs_once, X)).total == 0
+
+
+def test_another_number_of_transfers_each_time_is_an_error():
+    runs = itertools.count()
+
+    def logs_more(state):
+        for _ in range(next(runs)):
+            float(step(state, X, ONE)[0])
+        return state
+
+    with pytest.raises(MeasurementError, match=r"logs_more: the transfers differ from run to run \(\d+, \d+, \d+\)"):
+        transfers_of(call(logs_more, X))

@@ -2,6 +2,7 @@
 
 import concurrent.futures
 import functools
+import itertools
 import re
 import sys
 import threading
@@ -287,6 +288,26 @@ def test_another_number_each_time_is_an_error():
 
     with pytest.raises(MeasurementError, match=r"growing: the number of programs differs from run to run \(2, 3, 4\)"):
         dispatches(call(growing, X))
+
+
+@pytest.mark.parametrize("runs_before", range(2))
+def test_a_program_that_runs_every_second_time_counts(runs_before):
+    runs = itertools.count(runs_before)
+
+    def validates_every_second_time(x):
+        return [step(x) for _ in range(2 if next(runs) % 2 else 1)]
+
+    step(X)
+    assert dispatches(call(validates_every_second_time, X)).by_program == {"step": 2}
+
+
+def test_a_program_that_runs_once_does_not_count():
+    runs = itertools.count()
+
+    def starts_late(x):
+        return [step(x) for _ in range(2 if next(runs) == 1 else 1)]
+
+    assert dispatches(call(starts_late, X)).by_program == {"step": 1}
 
 
 def test_a_call_that_compiles_is_an_error():

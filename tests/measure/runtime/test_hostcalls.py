@@ -18,7 +18,7 @@ from perfsuite.measure.call import call
 from perfsuite.measure.compiles import compiles
 from perfsuite.measure.compiles.warmup import warm
 from perfsuite.measure.errors import MeasurementError, RecompilationError
-from perfsuite.measure.runtime.hostcalls import FUNCTIONS_KEPT, REPEATS, HostCalls, host_calls
+from perfsuite.measure.runtime.hostcalls import FUNCTIONS_KEPT, HostCalls, host_calls
 
 HERE = __name__
 
@@ -100,6 +100,52 @@ def test_a_call_in_another_thread_is_not_counted():
 
     threading.Thread(target=elsewhere, daemon=True).start()
     assert f"{HERE}:leaf" not in host_calls(call(body)).by_function
+
+
+def through_a_callback(ran_here, times=1):
+    """A step whose callback makes `times` calls, and tells `ran_here` whether it ran in this thread."""
+    this = threading.get_ident()
+
+    def called(x):
+        ran_here.add(threading.get_ident() == this)
+        for _ in range(times):
+            leaf()
+        return np.asarray(x)
+
+    product = jax.jit(lambda x: jnp.tanh(x @ x)[0])
+    calling_back = jax.jit(lambda x: jax.pure_callback(called, jax.ShapeDtypeStruct(x.shape, x.dtype), x))
+    return lambda x: calling_back(product(x))
+
+
+def test_a_callback_does_not_count_in_whichever_thread_it_runs():
+    ran_here, totals = set(), set()
+    step = through_a_callback(ran_here)
+    # JAX takes this thread where the inputs are ready by then: those of a small product are.
+    for size in (4, 400) * 20:
+        totals.add(host_calls(call(step, jnp.eye(size))).total)
+        if len(ran_here) == 2:
+            break
+    assert ran_here == {True, False}, "the callback always ran in the same thread, so this test shows nothing"
+    assert totals == {1}
+
+
+def test_a_call_more_beside_a_callback_counts_and_one_more_inside_does_not():
+    step, x = through_a_callback(set()), jnp.eye(4)
+
+    def one_more(x):
+        leaf()
+        return step(x)
+
+    assert host_calls(call(step, x)).total == 1
+    assert host_calls(call(one_more, x)).total == 3
+    assert host_calls(call(through_a_callback(set(), times=100), x)).total == 1
+
+
+def test_a_callback_outside_of_any_program_counts():
+    def body(x):
+        jax.debug.callback(lambda value: leaf(), x)
+
+    assert host_calls(call(body, jnp.ones(3))).by_function[f"{HERE}:leaf"] == 1
 
 
 def test_what_a_call_fills_a_cache_with_does_not_count():
@@ -240,8 +286,16 @@ def test_where_a_cause_is_looked_for_the_least_of_differing_counts_is_taken():
     assert sum(counted.by_function.values()) == counted.total
 
 
-def test_the_repeats_are_enough_to_tell_which_two_agree():
-    assert REPEATS >= 3
+@pytest.mark.parametrize("runs_before", range(2))
+def test_what_a_call_does_every_second_time_counts(runs_before):
+    runs = itertools.count(runs_before)
+
+    def logs_every_second_time():
+        if next(runs) % 2:
+            for _ in range(100):
+                leaf()
+
+    assert host_calls(call(logs_every_second_time)).by_function[f"{HERE}:leaf"] == 100
 
 
 # The metric.

@@ -1,0 +1,56 @@
+"""`measure.runtime.repeats`: which of several runs counts."""
+
+import itertools
+
+import pytest
+
+from perfsuite.measure.errors import MeasurementError
+from perfsuite.measure.runtime.repeats import FEWEST, agreed
+
+
+def taken(*runs, exact=True):
+    """What is taken of runs with these counts, and after how many of them."""
+    made = iter(runs)
+    found = agreed(
+        lambda: next(made), lambda run: run if isinstance(run, tuple) else (run,), "they differ", exact=exact
+    )
+    return found, len(runs) - len(list(made))
+
+
+@pytest.mark.parametrize(
+    ("runs", "found"),
+    [
+        ((4, 4, 4), (4, 3)),
+        ((9, 4, 4), (4, 3)),  # the first filled a cache
+        ((1, 4, 4), (4, 3)),
+        ((4, 9, 4, 4), (4, 4)),  # by chance, in any of the runs
+        ((4, 4, 9, 4, 4), (4, 5)),
+        ((4, 4, 9, 9), (9, 4)),  # from then on
+        ((4, 9, 4, 9), (9, 4)),  # every second run
+        ((9, 4, 9, 4), (9, 4)),
+        ((4, 4, 9, 4, 9), (9, 5)),
+        (((1, 0), (0, 1), (1, 0), (0, 1)), ((1, 0), 4)),  # as many, of two kinds
+        (((0, 1), (1, 0), (0, 1), (1, 0)), ((1, 0), 4)),
+    ],
+)
+def test_two_runs_in_a_row_agree_or_the_larger_of_two_that_alternate_is_taken(runs, found):
+    assert taken(*runs) == found
+
+
+@pytest.mark.parametrize("runs", [(1, 2, 3), (3, 2, 1), (1, 2, 1, 3), (1, 1, 2, 3), (1, 1, 2, 1, 3)])
+def test_runs_that_all_differ_are_an_error_or_the_least_counts(runs):
+    with pytest.raises(MeasurementError, match=r"they differ from run to run \(" + ", ".join(map(str, runs))):
+        taken(*runs)
+    assert taken(*runs, exact=False) == (1, len(runs))
+
+
+def test_totals_that_are_the_same_are_said_by_kind():
+    with pytest.raises(MeasurementError, match=r"\(\(2, 0\), \(1, 1\), \(0, 2\)\)"):
+        taken((2, 0), (1, 1), (0, 2))
+
+
+@pytest.mark.parametrize("runs", itertools.product((1, 2), repeat=5))
+def test_runs_of_two_counts_are_decided_after_five_at_most(runs):
+    found, after = taken(*runs)
+    assert found in runs
+    assert FEWEST <= after <= 5
