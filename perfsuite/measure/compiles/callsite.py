@@ -18,6 +18,7 @@ from typing import Any
 import jax
 
 from perfsuite.measure.compat import jax_stack
+from perfsuite.measure.compat.bound import behind_bound, is_jitted
 from perfsuite.measure.compat.frameworks import bound_by_filter_jit, is_filter_jit, wraps_jit
 from perfsuite.measure.io import from_here, short_path
 
@@ -144,7 +145,13 @@ def is_installed(frame: FrameType) -> bool:
 
 
 def of_function(fn: Callable, args: tuple, kwargs: dict[str, Any]) -> CallSite:
-    """The call `fn(*args, **kwargs)` as `on_stack` would find it if it were compiling now."""
+    """The call `fn(*args, **kwargs)` as `on_stack` would find it if it were compiling now.
+
+    Of a partial, a bound method or an object whose `__call__` is jitted it is that of the jitted function.
+    """
+    inner, inner_args, inner_kwargs = behind_bound(fn, args, kwargs)
+    if is_jitted(inner):
+        fn, args, kwargs = inner, inner_args, inner_kwargs
     if is_filter_jit(fn):
         return _filter_jit_call(fn, args, kwargs)
     function = fn if wraps_jit(fn) and hasattr(fn, "jitted_fn") else getattr(fn, "__wrapped__", fn)
