@@ -210,13 +210,15 @@ def is_harness(module: str) -> bool:
 def _library_and_user(frame: FrameType) -> tuple[list[FrameType], FrameType | None]:
     """The library's frames, innermost first, and the user's frame, whose line a message names."""
     library: list[FrameType] = []
-    called = False
+    called = measured = False
     for found, _ in traceback.walk_stack(frame):
+        # What measures may call a library's function itself. Then no library frame further out belongs to that call.
+        measured = measured or (bool(library) and _measures(found))
         if _passes_over(found):
             continue
         of_library = belongs_to_library(_module_of(found), found.f_code.co_filename)
         if not called and (of_library or wrapper_of(found) is not None):
-            library.append(found)
+            library += [] if measured else [found]
             continue
         called = True
         # For a user's helper that hides from tracebacks, a message names the line that calls it.
@@ -235,6 +237,12 @@ def _passes_over(frame: FrameType) -> bool:
     """Whether a frame is of Python's own modules, of what measures, or of a checker of types around a function."""
     module = _module_of(frame)
     return _is_standard(frame) or is_harness(module) or module.partition(".")[0] in _TRANSPARENT
+
+
+def _measures(frame: FrameType) -> bool:
+    """Whether a frame is of what measures: not of `measure.compat`, which stands in for functions of JAX's."""
+    module = _module_of(frame)
+    return is_harness(module) and not module.startswith(jax_stack.__name__.rpartition(".")[0])
 
 
 def _is_standard(frame: FrameType) -> bool:

@@ -381,6 +381,7 @@ def bound_kinds():
         "its method that calls a jitted one": model.python,
         "an NNX module": net,
         "the bound __call__ of an NNX module": net.__call__,
+        "a mapped partial": jax.vmap(functools.partial(made(), PARAMS), axis_size=1, in_axes=None),
     }
 
 
