@@ -80,13 +80,6 @@ def checked(made: Call, instrument: str) -> Call:
     return made
 
 
-def behind_partials(fn: Any, args: tuple, kwargs: dict[str, Any]) -> tuple[Any, tuple, dict[str, Any]]:
-    """The function behind `functools.partial`s, with all its arguments. A partial with a `.lower` is one itself."""
-    while isinstance(fn, functools.partial) and not hasattr(fn, "lower"):
-        fn, args, kwargs = fn.func, (*fn.args, *args), {**fn.keywords, **kwargs}
-    return fn, args, kwargs
-
-
 def label_of(fn: Callable) -> str:
     """The name of a function as a person would say it: `step`, also behind `partial`, `jax.jit` and `filter_jit`."""
     while isinstance(fn, functools.partial) or (hasattr(fn, "__wrapped__") and not getattr(fn, "__name__", None)):

@@ -26,7 +26,17 @@ def is_filter_jit(value: Any) -> bool:
 
     It takes every argument that is not an array as static, and compares the function by equality.
     """
-    return _is_of("equinox", value, "Module") and wraps_jit(value)
+    return _is_of("equinox", value, "Module") and wraps_jit(value) and not is_bound_method(value)
+
+
+def is_bound_method(value: Any) -> bool:
+    """Whether `value` is a bound method of an Equinox module, which is a module itself."""
+    return _is_of("equinox", value, "Module") and hasattr(value, "__func__") and hasattr(value, "__self__")
+
+
+def is_partial(value: Any) -> bool:
+    """Whether `value` is Equinox's partial, which is what it binds a method with that `filter_jit` made."""
+    return _is_of("equinox", value, "Partial")
 
 
 def bound_by_filter_jit(wrapper: Any, args: tuple, kwargs: dict[str, Any]) -> tuple[tuple, dict[str, Any]]:

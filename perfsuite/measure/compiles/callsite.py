@@ -11,7 +11,6 @@ import inspect
 import os
 import sysconfig
 import traceback
-import types
 from collections.abc import Callable, Iterator
 from types import CodeType, FrameType
 from typing import Any
@@ -19,6 +18,7 @@ from typing import Any
 import jax
 
 from perfsuite.measure.compat import jax_stack
+from perfsuite.measure.compat.bound import behind_bound, is_jitted
 from perfsuite.measure.compat.frameworks import bound_by_filter_jit, is_filter_jit, wraps_jit
 from perfsuite.measure.io import from_here, short_path
 
@@ -144,25 +144,14 @@ def is_installed(frame: FrameType) -> bool:
     return "-packages" in frame.f_code.co_filename
 
 
-def identities_of(function: Callable) -> frozenset[int]:
-    """What `identities_on_stack` has of a function: its objects where it is jitted, else its code."""
-    if isinstance(function, types.FunctionType | types.MethodType) and not hasattr(function, "__wrapped__"):
-        return frozenset({id(function.__code__)})
-    return frozenset(map(id, innermost(function)))
-
-
-def identities_on_stack(frame: FrameType) -> frozenset[int]:
-    """Which functions run on the stack, and which one compiles: the identities of their code and of their objects."""
-    frames = [each for each, _ in traceback.walk_stack(frame)]
-    compiling = jax_stack.compiling_function(frames)
-    called = [compiling.function] if compiling else []
-    called += [wrapper for each in frames if (wrapper := _wrapper_of(each)) is not None]
-    objects = {id(part) for function in called for part in innermost(function)}
-    return frozenset(objects.union(id(each.f_code) for each in frames))
-
-
 def of_function(fn: Callable, args: tuple, kwargs: dict[str, Any]) -> CallSite:
-    """The call `fn(*args, **kwargs)` as `on_stack` would find it if it were compiling now."""
+    """The call `fn(*args, **kwargs)` as `on_stack` would find it if it were compiling now.
+
+    Of a partial, a bound method or an object whose `__call__` is jitted it is that of the jitted function.
+    """
+    inner, inner_args, inner_kwargs = behind_bound(fn, args, kwargs)
+    if is_jitted(inner):
+        fn, args, kwargs = inner, inner_args, inner_kwargs
     if is_filter_jit(fn):
         return _filter_jit_call(fn, args, kwargs)
     function = fn if wraps_jit(fn) and hasattr(fn, "jitted_fn") else getattr(fn, "__wrapped__", fn)
@@ -200,7 +189,16 @@ def belongs_to_library(module: str, filename: str) -> bool:
 
 def wraps_call(frame: FrameType) -> bool:
     """Whether a library's frame passes a user's call on to a jitted function, as the frames of `filter_jit` do."""
-    return _wrapper_of(frame) is not None or _module_of(frame).startswith(("equinox._jit", "flax.nnx.transforms"))
+    return wrapper_of(frame) is not None or _module_of(frame).startswith(("equinox._jit", "flax.nnx.transforms"))
+
+
+def wrapper_of(frame: FrameType) -> Any:
+    """The object around a jitted function whose `__call__` or `lower` this frame runs; `None` for other frames."""
+    code = frame.f_code
+    if code.co_name not in ("__call__", "lower", "trace", "eval_shape") or not code.co_argcount:
+        return None
+    wrapper = frame.f_locals.get(code.co_varnames[0])
+    return wrapper if wrapper is not None and wraps_jit(wrapper) else None
 
 
 def is_harness(module: str) -> bool:
@@ -212,13 +210,15 @@ def is_harness(module: str) -> bool:
 def _library_and_user(frame: FrameType) -> tuple[list[FrameType], FrameType | None]:
     """The library's frames, innermost first, and the user's frame, whose line a message names."""
     library: list[FrameType] = []
-    called = False
+    called = measured = False
     for found, _ in traceback.walk_stack(frame):
+        # What measures may call a library's function itself. Then no library frame further out belongs to that call.
+        measured = measured or (bool(library) and _measures(found))
         if _passes_over(found):
             continue
         of_library = belongs_to_library(_module_of(found), found.f_code.co_filename)
-        if not called and (of_library or _wrapper_of(found) is not None):
-            library.append(found)
+        if not called and (of_library or wrapper_of(found) is not None):
+            library += [] if measured else [found]
             continue
         called = True
         # For a user's helper that hides from tracebacks, a message names the line that calls it.
@@ -237,6 +237,12 @@ def _passes_over(frame: FrameType) -> bool:
     """Whether a frame is of Python's own modules, of what measures, or of a checker of types around a function."""
     module = _module_of(frame)
     return _is_standard(frame) or is_harness(module) or module.partition(".")[0] in _TRANSPARENT
+
+
+def _measures(frame: FrameType) -> bool:
+    """Whether a frame is of what measures: not of `measure.compat`, which stands in for functions of JAX's."""
+    module = _module_of(frame)
+    return is_harness(module) and not module.startswith(jax_stack.__name__.rpartition(".")[0])
 
 
 def _is_standard(frame: FrameType) -> bool:
@@ -258,15 +264,6 @@ def _maker(library: list[FrameType], function: Any) -> str:
     return package if package == next((each for each in callers if each not in ("jax", "jaxlib")), "") else ""
 
 
-def _wrapper_of(frame: FrameType) -> Any:
-    """The object around a jitted function whose `__call__` or `lower` this frame runs; `None` for other frames."""
-    code = frame.f_code
-    if code.co_name not in ("__call__", "lower", "trace", "eval_shape") or not code.co_argcount:
-        return None
-    wrapper = frame.f_locals.get(code.co_varnames[0])
-    return wrapper if wrapper is not None and wraps_jit(wrapper) else None
-
-
 def _jitted_call(library: list[FrameType], compiling: jax_stack.CompilingFunction | None) -> CallSite | None:
     """The call of a jitted function, if the user's frame made one."""
     # Equinox binds a method that was jitted in its class first, with a frame of its own.
@@ -275,7 +272,7 @@ def _jitted_call(library: list[FrameType], compiling: jax_stack.CompilingFunctio
         return None
     _, varargs, keywords, held = inspect.getargvalues(outer[0])
     args, kwargs = tuple(held.get(varargs or "", ())), dict(held.get(keywords or "", {}))
-    if (wrapper := _wrapper_of(outer[0])) is not None:
+    if (wrapper := wrapper_of(outer[0])) is not None:
         if is_filter_jit(wrapper):
             return _filter_jit_call(wrapper, args, kwargs)
         known = compiling.statics if compiling and hasattr(wrapper, "jitted_fn") else None

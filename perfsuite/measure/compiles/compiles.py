@@ -7,7 +7,8 @@ starts, before its work.
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
 
-from perfsuite.measure.compiles import callsite, explanation
+from perfsuite.measure.compiles import explanation
+from perfsuite.measure.compiles.identities import identities_of
 from perfsuite.measure.compiles.listeners import is_heard, open_contexts, telling
 from perfsuite.measure.compiles.tally import (
     BUILDING_INPUTS,
@@ -59,13 +60,10 @@ def forbid(only: Sequence[Callable] = (), stages: tuple[str, ...] = STAGES) -> I
     yielded object's `building_inputs()`. `only` limits it to these functions, jitted or not, and to what they call,
     `stages` are those that are refused.
 
-    Raises `TypeError` where `only` holds something else.
+    Raises `TypeError` where `only` holds something else, or what no stack shows.
     """
     __tracebackhide__ = True
-    for each in only:
-        if not callable(each):
-            raise TypeError(f"only=[...] takes functions, got {type(each).__name__}: {each!r}")
-    identities = frozenset().union(*map(callsite.identities_of, only))
+    identities = frozenset().union(*map(_identities_of, only))
     watch = Compiles(counts=stages == STAGES, forbids=True, refused=stages, only=identities)
     with telling(watch):
         try:
@@ -126,6 +124,17 @@ def forbidden() -> bool:
 def eager_operations() -> int:
     """How many forbidden operations ran by themselves, outside any jitted function, in the contexts that are open."""
     return sum(len(watch.eager) for watch in open_contexts() if watch.forbids)
+
+
+def _identities_of(function: Callable) -> frozenset[int]:
+    if not callable(function):
+        raise TypeError(f"only=[...] takes functions, got {type(function).__name__}: {function!r}")
+    if not (found := identities_of(function)):
+        raise TypeError(
+            f"only=[...] cannot see when {function!r} runs: it has no Python code and is not jitted, so nothing would "
+            "be forbidden. Give the Python function that calls it, or what jax.jit, filter_jit or nnx.jit returned"
+        )
+    return found
 
 
 def _check_heard() -> None:

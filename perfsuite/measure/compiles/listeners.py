@@ -18,6 +18,7 @@ import jax
 from perfsuite.measure.compat import jax_stack, jax_traces
 from perfsuite.measure.compiles import callsite, explanation
 from perfsuite.measure.compiles.causes import HISTORY, Cause, Sighting, key_of, recompile_cause, sighting_of
+from perfsuite.measure.compiles.identities import identities_on_stack
 from perfsuite.measure.compiles.tally import (
     BUILDING_INPUTS,
     STAGES,
@@ -240,7 +241,7 @@ def _seen(stage: str, name: str) -> RecompilationError | None:
             watch.add(CompileEvent(stage, function, call.cause.location, changes))
     forbidding = [watch for watch in watches if stage in watch.refused]
     if any(watch.only for watch in forbidding):
-        called = callsite.identities_on_stack(sys._getframe(1))
+        called = identities_on_stack(sys._getframe(1))
         forbidding = [watch for watch in forbidding if not watch.only or watch.only & called]
     if forbidding and explanation.runs_alone(function, call.cause):
         for watch in forbidding:

@@ -14,6 +14,7 @@ import jax
 from perfsuite.measure import progress
 from perfsuite.measure.arguments import leaves_with_paths
 from perfsuite.measure.call import Call, label_of, refuse_not_begun
+from perfsuite.measure.compat.bound import calls_the_same
 from perfsuite.measure.compat.frameworks import copy_arrays
 from perfsuite.measure.compiles import callsite, causes, compiles, explanation
 from perfsuite.measure.compiles.description import Leaf
@@ -36,9 +37,10 @@ _donors: dict[int, tuple["weakref.ref[jax.Array]", str]] = {}
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """The signature of one run, what compiled in it, and the leaves of what it returned."""
+    """The signature of one run, its static arguments, what compiled in it, and the leaves of what it returned."""
 
     signature: Signature
+    statics: callsite.Statics | None
     counted: compiles.Compiles
     returned: frozenset[Leaf]
 
@@ -132,15 +134,14 @@ def warm(fn: Callable, over: Iterable[tuple | Call]) -> Warm:
         runs += _run_entry(fn, entry, f"warm({label_of(fn)}, over=[...]): entry {place}")
     signatures = tuple(dict.fromkeys(run.signature for run in runs))
     seconds, count = sum(run.counted.seconds for run in runs), sum(run.counted.compiles for run in runs)
-    statics = callsite.of_function(fn, (), {}).statics
-    return Warm(fn, signatures, seconds, count, tuple(_doubled(runs, signatures, statics)), causes.config_now())
+    return Warm(fn, signatures, seconds, count, tuple(_doubled(runs, signatures)), causes.config_now())
 
 
-def _doubled(runs: list[Run], signatures: tuple[Signature, ...], statics: callsite.Statics | None) -> Iterator[Changes]:
+def _doubled(runs: list[Run], signatures: tuple[Signature, ...]) -> Iterator[Changes]:
     """The changes between each two signatures that differ only in weak types and in what is committed."""
     returned = {_placed(leaf) for run in runs for leaf in run.returned}
     for before, after in itertools.combinations(signatures, 2):
-        changes = causes.relevant(changes_between(before, after), statics)
+        changes = causes.relevant(changes_between(before, after), runs[0].statics)
         if not changes or any(change.kind not in ("weak type", "committed") for change in changes):
             continue
         # A step commits what it returns, where its batch is committed. Fed back, that is a second signature by intent.
@@ -186,7 +187,7 @@ def _run(fn: Callable, args: tuple, kwargs: dict[str, Any]) -> tuple[Any, Run]:
     # Also where nothing compiled now, because it did before perfsuite watched.
     causes.HISTORY.remember(causes.key_of(site), sighting)
     returned = frozenset(leaf for _, leaf in signature_of((outputs,)).leaves)
-    return outputs, Run(sighting.signature, counted, returned)
+    return outputs, Run(sighting.signature, sighting.statics, counted, returned)
 
 
 def _run_entry(fn: Callable, entry: tuple | Call, where: str) -> list[Run]:
@@ -266,7 +267,7 @@ def _checked_entries(fn: Callable, over: Any) -> list[tuple | Call]:
         raise ValueError(f"{wanted}; it is empty")
     for place, entry in enumerate(entries):
         if isinstance(entry, Call):
-            if function_of(entry.fn) is not fn:
+            if not calls_the_same(function_of(entry.fn), fn):
                 raise ValueError(f"warm({label_of(fn)}, over=[...]): entry {place} is {_another(entry, fn)}")
         elif type(entry) is not tuple:
             hint = "make the list a tuple" if isinstance(entry, list) else "one argument alone is (x,)"

@@ -7,6 +7,8 @@ from typing import Any
 import jax
 
 from perfsuite.measure.call import label_of
+from perfsuite.measure.compat import jax_stack
+from perfsuite.measure.compat.bound import behind_bound
 from perfsuite.measure.compiles import callsite, causes, explanation
 from perfsuite.measure.compiles.callsite import Statics
 from perfsuite.measure.compiles.description import Item, Leaf
@@ -109,9 +111,11 @@ def covers(step: Callable, inputs: Iterable[Any], *, limit: int | None = None, e
     fn = function_of(step)
     jitted = is_jitted(fn)
     keys = _keys_of(fn, jitted, every)
+    # What is bound to a jitted function is the same for every input, and moves the places of the other arguments.
+    bound = (None,) * len(behind_bound(fn)[1]) if jitted else ()
     ledger, walk = _Ledger(), Walk(step, inputs, limit)
     for place, (args, kwargs) in enumerate(walk):
-        key = keys.of(args, kwargs) if keys else None
+        key = keys.of((*bound, *args), kwargs) if keys else None
         if not ledger.repeats(key):
             seen = of_jitted(step, args, kwargs) if jitted else of_python(fn, args, kwargs, place)
             ledger.add(seen, key, place)
@@ -126,8 +130,9 @@ def _keys_of(fn: Callable, jitted: bool, every: bool) -> Keys | None:
     if not jitted:
         return None if every else Keys(None)
     statics = callsite.of_function(fn, (), {}).statics
+    argnums, _ = jax_stack.static_arguments(behind_bound(fn)[0]) or ((), ())
     # From the end is counted with the arguments, whose number may differ.
-    return None if statics is None or any(n < 0 for n in statics.argnums) else Keys(statics)
+    return None if statics is None or any(n < 0 for n in argnums) else Keys(statics)
 
 
 @dataclasses.dataclass(eq=False)

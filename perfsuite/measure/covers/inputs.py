@@ -8,6 +8,7 @@ import jax
 import numpy as np
 
 from perfsuite.measure.call import Call, label_of
+from perfsuite.measure.compat.bound import calls_the_same
 from perfsuite.measure.compiles.callsite import Statics
 from perfsuite.measure.compiles.warmup import function_of
 
@@ -61,7 +62,7 @@ class Walk:
     def _arguments(self, entry: Any) -> Arguments:
         if not isinstance(entry, Call):
             return entry if isinstance(entry, tuple) else (entry,), {}
-        if function_of(entry.fn) is not function_of(self._step):
+        if not calls_the_same(function_of(entry.fn), function_of(self._step)):
             raise ValueError(f"{self._who}: input {self.inputs} is a call of another function, {entry.label}")
         return entry.args, entry.kwargs
 

@@ -21,7 +21,8 @@ from typing import Any
 import jax
 
 from perfsuite.measure import progress
-from perfsuite.measure.call import Call, behind_partials
+from perfsuite.measure.call import Call
+from perfsuite.measure.compat.bound import behind_bound
 from perfsuite.measure.compiles.listeners import STAGE_EVENTS, telling_nobody
 from perfsuite.measure.compiles.warmup import borrowed, refuse_deleted
 from perfsuite.measure.errors import MeasurementError
@@ -123,7 +124,7 @@ def _first_call(label: str, watch: CallWatch, seconds: dict[str, float]) -> Firs
 
 def _lowering(call: Call) -> Callable[[], Any] | None:
     """Lowers a call of a function that can be; None for any other function."""
-    fn, args, kwargs = behind_partials(call.fn, call.args, call.kwargs)
+    fn, args, kwargs = behind_bound(call.fn, call.args, call.kwargs)
     lower = getattr(fn, "lower", None)
     if not callable(lower):
         return None

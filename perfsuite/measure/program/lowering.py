@@ -7,7 +7,6 @@ Lowering takes place in the user's process, where the function and its arguments
 import collections
 import contextlib
 import dataclasses
-import functools
 import inspect
 import math
 import re
@@ -23,8 +22,9 @@ from jax.extend.mlir import ir
 from jax.interpreters.mlir import ModuleContext
 
 from perfsuite.measure.arguments import leaves_with_paths
-from perfsuite.measure.call import Call, behind_partials
+from perfsuite.measure.call import Call
 from perfsuite.measure.compat import jax_stack
+from perfsuite.measure.compat.bound import behind_bound
 from perfsuite.measure.errors import MeasurementError
 from perfsuite.measure.hlo.hlo_module import Frame
 from perfsuite.measure.program.jaxprs import equations
@@ -145,8 +145,11 @@ def _named(device_kind: str | None, platform: str | None) -> Iterator[None]:
 
 
 def with_lower(call: Call, asked_by: str) -> tuple[Any, tuple, dict[str, Any]]:
-    """The function of a call that has `.lower`, inside of partials, and its arguments. Raises `MeasurementError`."""
-    fn, args, kwargs = behind_partials(call.fn, call.args, call.kwargs)
+    """The function of a call that has `.lower`, inside of partials and bound methods, and its arguments.
+
+    Raises `MeasurementError` where there is none.
+    """
+    fn, args, kwargs = behind_bound(call.fn, call.args, call.kwargs)
     if not hasattr(fn, "lower"):
         raise MeasurementError(
             f"{asked_by} needs a function with .lower: what jax.jit, filter_jit or nnx.jit returned, not "
@@ -173,9 +176,8 @@ def _donations(
 
 
 def _definition(fn: Any) -> Frame | None:
-    while isinstance(fn, functools.partial):
-        fn = fn.func
-    code = getattr(inspect.unwrap(fn), "__code__", None)
+    function, *_ = behind_bound(fn)
+    code = getattr(inspect.unwrap(function), "__code__", None)
     return None if code is None else Frame(code.co_filename, code.co_firstlineno, code.co_qualname)
 
 

@@ -364,6 +364,25 @@ def test_inputs_that_make_no_sense_are_refused_with_what_is_wanted():
         warm(3, over=[(SHORT,)])
 
 
+class Model:
+    @functools.partial(jax.jit, static_argnums=(0, 2))
+    def top(self, x, n):
+        return jnp.sort(x)[:n]
+
+
+def test_a_method_is_warmed_with_the_object_and_the_static_arguments_that_it_has():
+    model = Model()
+    step = warm(model.top, over=[(SHORT, 1), call(model.top, SHORT, 2)])
+    step.check((SHORT, 2))
+    with pytest.raises(UnwarmedSignatureError) as unwarmed:
+        step.check((SHORT, 3))
+    assert unwarmed.value.changes == ("args[2]: static value was 2, is 3",)
+    with pytest.raises(UnwarmedSignatureError, match="was not warmed"), compiles.forbid():
+        step(SHORT, 3)
+    with pytest.raises(ValueError, match="entry 0 is a call of another top"):
+        warm(model.top, over=[call(Model().top, SHORT, 2)])
+
+
 def other(x):
     return x
 

@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import functools
 import itertools
 
 import equinox as eqx
@@ -343,3 +344,95 @@ def test_a_name_of_jax_that_moved_is_seen(warmed, monkeypatch):
     monkeypatch.setattr("perfsuite.measure.compat.jax_stack._MISSES", {("jax._src.pjit", "moved")})
     with pytest.raises(MeasurementError, match="the calls of jitted functions cannot be seen"):
         covers(lambda x: warmed(PARAMS, x), [of(8)])
+
+
+class Model(eqx.Module):
+    weight: jax.Array
+
+    @eqx.filter_jit
+    def __call__(self, x):
+        return self.weight + x.sum()
+
+    @jax.jit
+    def scaled(self, x):
+        return self.weight * x.sum()
+
+    def python(self, x):
+        return self.scaled(x)
+
+
+class Net(nnx.Module):
+    def __init__(self):
+        self.weight = nnx.Param(PARAMS)
+
+    @nnx.jit
+    def __call__(self, x):
+        return self.weight[...] + x.sum()
+
+
+def bound_kinds():
+    model, net = Model(PARAMS), Net()
+    return {
+        "a partial": functools.partial(made(), PARAMS),
+        "Equinox's partial": eqx.Partial(made(), PARAMS),
+        "an Equinox module": model,
+        "its bound __call__": model.__call__,
+        "its method of jax.jit": model.scaled,
+        "its method that calls a jitted one": model.python,
+        "an NNX module": net,
+        "the bound __call__ of an NNX module": net.__call__,
+        "a mapped partial": jax.vmap(functools.partial(made(), PARAMS), axis_size=1, in_axes=None),
+    }
+
+
+@pytest.mark.parametrize("kind", bound_kinds())
+def test_what_binds_arguments_to_a_jitted_function_is_compared_with_them(kind):
+    jax.clear_caches()
+    step = warm(bound_kinds()[kind], over=[(of(8),)])
+    with nothing_compiles():
+        found = covers(step, [of(8), of(5), of(8), of(5)])
+    assert found.signatures == 2
+    (uncovered,) = found.uncovered
+    assert (uncovered.first, uncovered.inputs, uncovered.warmed) == (1, 2, 1)
+    (change,) = uncovered.changes
+    assert change.endswith(": shape was (8,), is (5,)")
+
+
+class Sliced:
+    @functools.partial(jax.jit, static_argnums=(0, 2))
+    def top(self, x, n):
+        return jnp.sort(x)[:n]
+
+    @functools.partial(jax.jit, static_argnums=(0, -1))
+    def last(self, x, n):
+        return x[-n:]
+
+    @functools.partial(jax.jit, static_argnums=0)
+    def scaled(self, rate, x):
+        return x * rate
+
+
+def test_the_static_arguments_of_a_method_are_those_beside_its_object():
+    model = Sliced()
+    for method in (model.top, model.last):
+        step = warm(method, over=[(of(8), 3)])
+        (uncovered,) = covers(step, [(of(8), n) for n in (3, 4, 4)]).uncovered
+        assert (uncovered.changes, uncovered.inputs) == (("args[2]: static value was 3, is 4",), 2)
+        with compiles.count() as counted:
+            step(of(8), 4)
+        assert counted.compiles == 1
+    step = warm(model.scaled, over=[(1.0, of(8))])
+    assert covers(step, [(rate, of(8)) for rate in (1.0, 2.0)]).uncovered == ()
+    with nothing_compiles():
+        step(2.0, of(8))
+
+
+def test_the_method_of_another_object_is_not_warm():
+    model, other = Sliced(), Sliced()
+    step = warm(model.scaled, over=[call(model.scaled, 1.0, of(8))])
+    assert covers(step, [call(model.scaled, 1.0, of(8))]).uncovered == ()
+    assert covers(model.scaled, [(1.0, of(8))]).uncovered == ()
+    (uncovered,) = covers(other.scaled, [(1.0, of(8))]).uncovered
+    assert "is another" in uncovered.changes[0]
+    with pytest.raises(ValueError, match="a call of another function, scaled"):
+        covers(step, [call(other.scaled, 1.0, of(8))])

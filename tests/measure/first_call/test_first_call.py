@@ -258,6 +258,10 @@ class Step(eqx.Module):
     def __call__(self, x):
         return x * self.scale
 
+    @functools.partial(jax.jit, static_argnums=2)
+    def top(self, x, n):
+        return jnp.sort(x)[:n]
+
 
 def test_functions_of_jax_equinox_and_nnx_and_what_calls_them():
     linear = nnx.Linear(4, 2, rngs=nnx.Rngs(0))
@@ -267,6 +271,8 @@ def test_functions_of_jax_equinox_and_nnx_and_what_calls_them():
         "partial": call(functools.partial(jitted), X),
         "filter_jit": call(eqx.filter_jit(layers), X),
         "method": call(Step(jnp.ones(4)), X),
+        "bound method": call(Step(jnp.ones(4)).__call__, X),
+        "bound method with static arguments": call(Step(jnp.ones(4)).top, X, 3),
         "nnx.jit": call(nnx.jit(lambda model, x: model(x)), linear, X),
         "warm": call(warm(jitted, over=[(X,)]), X),
         "no jit": call(layers, X),

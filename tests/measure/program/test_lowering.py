@@ -107,6 +107,18 @@ def test_a_partial_is_the_function_with_its_arguments():
     assert donations(lower_call(call(step, X))) != {}
 
 
+class Model:
+    @functools.partial(jax.jit, static_argnums=(0, 2), donate_argnums=1)
+    def top(self, x, n):
+        return x.at[:n].add(1)
+
+
+def test_a_bound_method_is_the_function_with_its_object():
+    lowered = lower_call(call(Model().top, X, 3))
+    assert donations(lowered) == {"args[0]": 0}
+    assert lowered.donations[0].source.function.endswith("Model.top")
+
+
 def test_no_arguments_and_empty_trees():
     assert lower_call(call(jax.jit(lambda: jnp.ones(3)))).donations == ()
     assert lower_call(call(jax.jit(lambda tree: tree, donate_argnums=0), {})).donations == ()
