@@ -49,7 +49,7 @@ def test_totals_that_are_the_same_are_said_by_kind():
         taken((2, 0), (1, 1), (0, 2))
 
 
-@pytest.mark.parametrize("runs", itertools.product((1, 2), repeat=5))
+@pytest.mark.parametrize("runs", list(itertools.product((1, 2), repeat=5)))
 def test_runs_of_two_counts_are_decided_after_five_at_most(runs):
     found, after = taken(*runs)
     assert found in runs
