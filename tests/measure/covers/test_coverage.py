@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import itertools
+from typing import NamedTuple
 
 import equinox as eqx
 import jax
@@ -81,6 +82,16 @@ def test_an_uncovered_signature_is_named_with_its_input_and_how_many_bring_it(ji
     ((function, unused),) = found.unused
     assert (function, str(unused)) == ("step", "(args[0]: float32[3], args[1]: float32[16])")
     assert "warmed and not used: `step` (args[0]: float32[3], args[1]: float32[16])" in str(found)
+
+
+def test_a_named_tuple_is_one_argument():
+    class Batch(NamedTuple):
+        x: np.ndarray
+        mask: np.ndarray
+
+    step = warm(jax.jit(lambda batch: batch.x * batch.mask), over=[(Batch(of(8), of(8)),)])
+    assert covers(step, [Batch(of(8), of(8))]).uncovered == ()
+    assert covers(lambda batch: step(batch), [Batch(of(8), of(8))]).uncovered == ()
 
 
 def test_specs_stand_for_arrays(warmed):
