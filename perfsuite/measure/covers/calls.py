@@ -10,7 +10,7 @@ import inspect
 import sys
 import traceback
 from collections.abc import Callable, Iterator
-from types import FrameType
+from types import FrameType, FunctionType
 from typing import Any
 
 import jax
@@ -93,7 +93,7 @@ def of_python(fn: Callable, args: tuple, kwargs: dict[str, Any], place: int) -> 
     def run(traced: dict[int, Any]) -> None:
         inner_args, inner_kwargs = jax.tree.unflatten(tree, [traced.get(n, x) for n, x in enumerate(leaves)])
         with watch:
-            outputs = fn(*inner_args, **inner_kwargs)
+            outputs = _call_as_user(fn, inner_args, inner_kwargs)
             if inspect.isgenerator(outputs):
                 collections.deque(outputs, maxlen=0)
 
@@ -111,6 +111,16 @@ def of_python(fn: Callable, args: tuple, kwargs: dict[str, Any], place: int) -> 
             "so the calls of jitted functions cannot be seen. Please report it"
         )
     return Seen(tuple(watch.calls), tuple(dict.fromkeys(watch.eager)))
+
+
+def _call(fn: Callable, args: tuple, kwargs: dict[str, Any]) -> Any:
+    __tracebackhide__ = True
+    return fn(*args, **kwargs)
+
+
+_call_as_user = FunctionType(_call.__code__, {"__name__": "user"}, "call")
+"""`_call` with a frame that counts as a user's, between the frames of what it calls, such as a partial of a jitted
+function, and those of `jax.make_jaxpr`."""
 
 
 class _Watch:

@@ -2,7 +2,9 @@
 
 import contextlib
 import dataclasses
+import functools
 import itertools
+import types
 from typing import NamedTuple
 
 import equinox as eqx
@@ -182,6 +184,41 @@ def test_a_python_function_that_was_warmed_is_compared_by_what_it_calls(jit):
     warmed = warm(train, over=[(of(3),)])
     for each in (train, warmed):
         assert [found.first for found in covers(each, [of(5), of(9)]).uncovered] == [1]
+
+
+@pytest.mark.parametrize("jit", [jax.jit, nnx.jit])
+def test_a_wrapper_that_has_the_attributes_of_a_jitted_function_is_looked_into(jit):
+    step = made(jit)
+
+    @functools.wraps(step)
+    def zeros(params, size):
+        return step(params, of(size))
+
+    @functools.wraps(step)
+    def bucketed(params, text):
+        return step(params, padded(text))
+
+    assert [each.first for each in covers(warm(zeros, over=[(PARAMS, 3)]), [(PARAMS, 3), (PARAMS, 9)]).uncovered] == [1]
+    assert covers(warm(bucketed, over=[(PARAMS, of(3))]), [(PARAMS, of(5))]).uncovered == ()
+
+
+@pytest.mark.parametrize(
+    "around",
+    [
+        lambda step: functools.partial(step, PARAMS),
+        lambda step: functools.partial(eqx.filter_jit(step), PARAMS),
+        lambda step: types.MethodType(step, PARAMS),
+        lambda step: functools.partial(jax.vmap(step, in_axes=(None, 0)), PARAMS),
+        lambda step: functools.partial(nnx.vmap(step, in_axes=(None, 0)), PARAMS),
+        lambda step: functools.partial(jax.grad(jax.jit(lambda params, x: step(params, x).sum())), PARAMS),
+    ],
+    ids=["partial", "partial of filter_jit", "method", "vmap", "nnx.vmap", "grad"],
+)
+def test_what_is_around_a_jitted_function_has_the_signatures_that_it_was_warmed_with(around):
+    step = warm(around(made()), over=[(np.ones((4, 3), np.float32),)])
+    found = covers(step, [(np.ones((rows, 3), np.float32),) for rows in (4, 5, 4)])
+    assert [each.first for each in found.uncovered] == [1]
+    assert "shape was (4, 3), is (5, 3)" in str(found)
 
 
 def test_a_function_of_which_nothing_is_warm_is_uncovered():
