@@ -186,6 +186,39 @@ def test_a_python_function_that_was_warmed_is_compared_by_what_it_calls(jit):
         assert [found.first for found in covers(each, [of(5), of(9)]).uncovered] == [1]
 
 
+@pytest.mark.parametrize(
+    ("jit", "modes", "first"),
+    [
+        (functools.partial(jax.jit, static_argnums=1), [(1, 2), (1, 2.0), (True, 2)], []),
+        (functools.partial(jax.jit, static_argnums=1), [(np.float32, 1), (jnp.float32, 1)], []),
+        (functools.partial(jax.jit, static_argnums=1), [np.float32, jnp.float32], [1]),
+        (functools.partial(jax.jit, static_argnums=1), [1, 1.0, True], [1, 2]),
+        (eqx.filter_jit, [(1, 2), (1, 2.0), (True, 2)], []),
+        (eqx.filter_jit, [np.float32, jnp.float32], []),
+        (eqx.filter_jit, [1, np.int64(1)], [1]),
+    ],
+)
+def test_statics_that_are_equal_are_one_signature_where_jax_takes_them_for_one(jit, modes, first):
+    step = warm(jit(lambda x, mode: x * 2), over=[(PARAMS, modes[0])])
+    found = covers(step, [(PARAMS, mode) for mode in modes])
+    compiled = []
+    for place, mode in enumerate(modes):
+        with compiles.count() as counted:
+            step(PARAMS, mode)
+        compiled += [place] if counted.events else []
+    assert [each.first for each in found.uncovered] == compiled == first
+
+
+@pytest.mark.parametrize("jit", [functools.partial(jax.jit, static_argnums=1), eqx.filter_jit])
+def test_statics_that_are_equal_are_one_signature_where_none_of_them_is_warm(jit):
+    step = warm(jit(lambda x, mode: x * 2), over=[(PARAMS, (3, 4))])
+    modes = [(1, 2), (1, 2.0), (np.float32, 1), (jnp.float32, 1)]
+    assert [(each.first, each.inputs) for each in covers(step, [(PARAMS, mode) for mode in modes]).uncovered] == [
+        (0, 2),
+        (2, 2),
+    ]
+
+
 @pytest.mark.parametrize("jit", [jax.jit, nnx.jit])
 def test_a_wrapper_that_has_the_attributes_of_a_jitted_function_is_looked_into(jit):
     step = made(jit)
