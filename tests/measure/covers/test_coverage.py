@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import functools
 import itertools
+import sys
 import types
 from typing import NamedTuple
 
@@ -380,6 +381,28 @@ def test_a_step_that_reads_a_result_is_refused_with_its_line(warmed, reads):
         MeasurementError, match=r"with input 0, .*test_coverage\.py:\d+ waits for an array or reads its"
     ):
         covers(pipeline, [of(8)])
+
+
+@pytest.mark.parametrize("called_before", [False, True])
+@pytest.mark.parametrize("catches", [False, True])
+def test_what_was_compiled_ahead_of_time_is_refused_before_it_runs(warmed, called_before, catches):
+    state = jnp.ones(4)
+    compiled = jax.jit(lambda s, x: s + x.sum(), donate_argnums=0).lower(state, LONG).compile()
+    if called_before:
+        compiled(jnp.ones(4), LONG)
+
+    def pipeline(x):
+        with contextlib.suppress(MeasurementError) if catches else contextlib.nullcontext():
+            compiled(state, LONG)
+        return warmed(PARAMS, x)
+
+    before = sys.getprofile()
+    with pytest.raises(
+        MeasurementError, match=r"test_coverage\.py:\d+ calls a function that was compiled ahead of time"
+    ):
+        covers(pipeline, [of(8)])
+    assert not state.is_deleted()
+    assert sys.getprofile() is before
 
 
 def test_other_errors_of_the_step_say_which_input(warmed):
