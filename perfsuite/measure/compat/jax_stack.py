@@ -1,30 +1,24 @@
 """JAX's private names, read from its stack: no public API says which function compiles, or that a call is slow.
 
-Three are not read from the stack: JAX's caches of calls and traces, which have to be repaired after an error;
-`stages.Traced.lower`, in which every wrapper's `.lower` ends and which alone can lower for a platform that is not
-present; and `Lowering._compiler_options_kvs`. When JAX moves a name, messages say less, what an error left is not
-repaired, and `tests/measure/compat/test_jax_stack.py` fails and names it. When JAX moves one of the modules that are
-imported here, perfsuite cannot be imported.
+Two are not read from the stack: `stages.Traced.lower`, in which every wrapper's `.lower` ends and which alone can lower
+for a platform that is not present; and `Lowering._compiler_options_kvs`. When JAX moves a name, messages say less, and
+`tests/measure/compat/test_jax_stack.py` fails and names it. When JAX moves one of the modules that are imported here,
+perfsuite cannot be imported.
 """
 
 import contextlib
 import dataclasses
-import functools
-import gc
 import itertools
 import os
 import sys
 import threading
-import traceback
-import weakref
-from collections.abc import Callable, Iterable, Iterator
-from types import CodeType, FrameType
+from collections.abc import Iterable, Iterator
+from types import CodeType, FrameType, FunctionType
 from typing import Any, TypeAlias
 
 import jax
-from jax._src import config, pjit, tree_util
-from jax._src.interpreters import partial_eval, pxla
-from jax._src.lib import _jax
+from jax._src import config
+from jax._src.interpreters import partial_eval
 
 StaticArguments: TypeAlias = tuple[tuple[int, ...], tuple[str, ...]]
 """The positions and the names that `jax.jit` was told are static."""
@@ -52,6 +46,9 @@ _ITERATING = ("_iter", "_chunk_iter")
 """Generators of `jax._src.array`, and functions that return one: `for row in array` runs them."""
 
 _JAX = os.path.join(os.path.dirname(jax.__file__), "")
+
+_JITTED = type(jax.jit(lambda: None))
+"""What `jax.jit` returns."""
 
 _PLACING = ("jax._src.interpreters.pxla", "cc_shard_arg")
 
@@ -97,7 +94,19 @@ def jit_options(jitted: Any) -> dict[str, Any]:
 
 
 def _info_of(jitted: Any) -> Any:
-    return getattr(getattr(jitted, "jitted_fn", jitted), "_jit_info", None)
+    """What JAX knows of a jitted function, asked of what JAX or NNX made.
+
+    `functools.wraps` copies it to a user's function, which may take other arguments.
+    """
+    made = getattr(jitted, "__func__", jitted)
+    made = made.jitted_fn if type(made).__module__.startswith("flax.") and hasattr(made, "jitted_fn") else made
+    # jax.vmap(step) and the like pass their arguments on as they are.
+    by_jax = isinstance(made, _JITTED) or _is_function_of_jax(made)
+    return getattr(made, "_jit_info", None) if by_jax else None
+
+
+def _is_function_of_jax(function: Any) -> bool:
+    return isinstance(function, FunctionType) and function.__code__.co_filename.startswith(_JAX)
 
 
 def _options_of(info: Any) -> dict[str, Any]:
@@ -148,13 +157,6 @@ def belongs_to_jax(function: Any) -> bool:
     return (module == "jax" or module.startswith("jax.")) and module != "jax._src.pmap"
 
 
-@contextlib.contextmanager
-def _unless_moved() -> Iterator[None]:
-    """End what uses a name that JAX has moved, or a function of JAX's that takes other arguments now."""
-    with contextlib.suppress(AttributeError, KeyError, TypeError):
-        yield
-
-
 @dataclasses.dataclass(frozen=True)
 class BoundProgram:
     """The program that JAX binds under a transformation. `of_jax` says that JAX defined the function, or that nobody
@@ -179,73 +181,6 @@ def iterates_over_array(frame: FrameType) -> bool:
     name = frame.f_code.co_qualname
     outermost = name.partition(".")[0]
     return "__iter__" in name or (frame.f_globals.get("__name__") == "jax._src.array" and outermost in _ITERATING)
-
-
-def repairs(frame: FrameType) -> list[Callable[[], None]]:
-    """What makes JAX as it was before, after an error has ended the calls and traces on the stack.
-
-    A call that raises marks its signature, in a cache that all jitted objects of one function share. Every later call
-    with it takes the slow path: some 140 Python calls instead of 1 (jax 0.10.2). The repair drops no compiled program:
-    each signature takes the slow path once more. A trace that raises is never cached any more. To repair that, the
-    traces of the function are dropped, unless it has others.
-    """
-    found: list[Callable[[], None]] = []
-    for each, _ in traceback.walk_stack(frame):
-        with _unless_moved():
-            if (repair := _repair_of(each)) is not None:
-                found.append(repair)
-    return found
-
-
-def _repair_of(frame: FrameType) -> Callable[[], None] | None:
-    place = frame.f_globals.get("__name__"), frame.f_code.co_name
-    if place not in {(pjit.__name__, "cache_miss"), (pjit.__name__, "_pjit_call_impl"), *TRACING}:
-        return None  # Reading the locals of a user's frame would keep them alive.
-    held = frame.f_locals
-    if place == (pjit.__name__, "cache_miss"):
-        return functools.partial(_repair_call, weakref.ref(held["fun"]), held["jit_info"])
-    if place == (pjit.__name__, "_pjit_call_impl"):  # of a call under jax.grad or jax.vmap
-        return functools.partial(_repair_inner_call, weakref.ref(held["f"]), held["cache_key"])
-    return None if has_other_traces(frame) else functools.partial(_repair_trace, weakref.ref(held["fun"]))
-
-
-def has_other_traces(frame: FrameType) -> bool:
-    """Whether JAX's cache has other traces of the function that is traced.
-
-    An error that ends a trace spoils its place in the cache, which cannot be mended without these.
-    """
-    function = frame.f_locals.get("fun")
-    with _unless_moved():
-        references = (key[0] for key in partial_eval.trace_to_jaxpr.cache_keys())
-        return any(each() == function for held in references for each in (held if isinstance(held, tuple) else (held,)))
-    return False
-
-
-@_unless_moved()
-def _repair_call(reference: "weakref.ref[Any]", info: Any) -> None:
-    function = reference()
-    if function is None:
-        return
-    pjit._cpp_pjit(function, info)._clear_cache()
-    # After jax.clear_caches(), objects that were jitted before have caches of their own. A function does not know them.
-    # Looking through all objects takes 25 ms, only after an error.
-    for jitted in gc.get_referrers(function):
-        if type(jitted).__name__ == "PjitFunction":
-            jitted._clear_cache()
-
-
-@_unless_moved()
-def _repair_inner_call(reference: "weakref.ref[Any]", key: Any) -> None:
-    if (function := reference()) is not None:
-        cache = pjit._get_cpp_global_cache(key.contains_explicit_attributes)
-        registry, place = tree_util.dispatch_registry, pxla.cc_shard_arg
-        _jax.pjit("perfsuite", function, function, [], [], key, registry, place, cache)._clear_cache()
-
-
-@_unless_moved()
-def _repair_trace(reference: "weakref.ref[Any]") -> None:
-    if (function := reference()) is not None:
-        partial_eval.trace_to_jaxpr.evict_weakref(function)
 
 
 def misses_fast_path(frame: FrameType) -> bool:

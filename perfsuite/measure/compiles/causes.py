@@ -21,7 +21,7 @@ from perfsuite.measure.compat.frameworks import looks_at_identity
 from perfsuite.measure.compiles.callsite import CallSite, Statics, code_of, innermost
 from perfsuite.measure.compiles.description import Item, Leaf, Node, describe, is_traced, shared_places
 from perfsuite.measure.compiles.signature import (
-    EQUAL_NUMBERS,
+    EQUAL,
     Changes,
     Signature,
     SignatureChange,
@@ -211,8 +211,9 @@ def relevant(changes: Iterable[SignatureChange], statics: Statics | None) -> Cha
         for change in changes
         if (change.path not in numbers) or ((change.kind == "number") == (change.path in statics))
     )
-    # `filter_jit` takes 1 and 1.0 for one value, `jax.jit` does not.
-    return tuple(change for change in counting if not (statics.all and change.variant == EQUAL_NUMBERS))
+    # `filter_jit` takes 1 and 1.0 for one value. `jax.jit` does inside of a static argument, such as a tuple.
+    one = statics.paths
+    return tuple(each for each in counting if each.variant != EQUAL or (each.path in one and not statics.all))
 
 
 def config_changes(before: Config, after: Config) -> Changes:

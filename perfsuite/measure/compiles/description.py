@@ -12,13 +12,14 @@ import jax
 import numpy as np
 
 from perfsuite.measure.compat.frameworks import graph_children, is_graph_node
-from perfsuite.measure.compiles.values import Value, safely, value_of
+from perfsuite.measure.compiles.sharding import Placement
+from perfsuite.measure.compiles.values import Value, safely, untyped, value_of
 
 _SCALARS = (bool, int, float, complex)
 _LEAVES = (jax.Array, np.ndarray, np.generic, jax.ShapeDtypeStruct, *_SCALARS)
 _CONTAINERS = (tuple, list, dict, type(None))
 _TRACER = "a tracer"
-_NO_PLACEMENT: tuple[str, tuple[str, ...]] = ("", ())
+_NO_PLACEMENT: tuple[Placement | None, tuple[str, ...]] = (None, ())
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -35,7 +36,7 @@ class Leaf:
     shape: tuple[int, ...] = ()
     dtype: str = ""
     weak_type: bool = False
-    sharding: str = ""
+    sharding: Placement | None = None
     devices: tuple[str, ...] = ()
     value: Value | None = None
     source: str = dataclasses.field(default="", compare=False)
@@ -51,8 +52,8 @@ class Leaf:
 class Node:
     """An argument with children, by the text that a path adds for each: `['ids']`, `[0]`, `.weight`.
 
-    `auxiliary` is what the node itself adds to the tree structure, such as a module's static fields; `attributes` name
-    what differs in it.
+    `auxiliary` is what the node itself adds to the tree structure, such as a module's static fields, which JAX compares
+    by `==`; `attributes` name what differs in it.
     """
 
     type: Value
@@ -80,7 +81,7 @@ def describe(value: Any, _above: tuple[int, ...] = ()) -> Item:
         return Node(value_of(type(value)), named)
     names = {suffix.removeprefix(".") for suffix, _ in named}
     attributes = tuple((name, value_of(x)) for name, x in _own_attributes(value) if name not in names)
-    return Node(value_of(type(value)), named, value_of(auxiliary), attributes)
+    return Node(value_of(type(value)), named, untyped(value_of(auxiliary)), attributes)
 
 
 def text_of_array(value: Any) -> str:
@@ -168,8 +169,8 @@ def _layout(value: Any) -> str:
     return "" if order == tuple(range(len(order))) else f"major_to_minor={order}"
 
 
-def _placement(value: Any) -> tuple[str, tuple[str, ...]]:
-    """The sharding and devices that an array is committed to; empty where JAX is free to move it."""
+def _placement(value: Any) -> tuple[Placement | None, tuple[str, ...]]:
+    """The sharding and devices that an array is committed to; none where JAX is free to move it."""
     sharding = value.sharding
     if sharding is None or not getattr(value, "committed", True):
         return _NO_PLACEMENT
@@ -177,6 +178,8 @@ def _placement(value: Any) -> tuple[str, tuple[str, ...]]:
     devices = [
         f"{device.platform}:{device.id}" for device in (mesh.devices.flat if mesh is not None else sharding.device_set)
     ]
-    if mesh is not None:
-        return str(sharding), tuple(devices)
-    return f"one device, {sharding.memory_kind} memory" if len(devices) == 1 else str(sharding), tuple(sorted(devices))
+    if mesh is None:
+        devices.sort()
+    one = mesh is None and len(devices) == 1
+    text = f"one device, {sharding.memory_kind} memory" if one else str(sharding)
+    return Placement(text, sharding, len(value.shape)), tuple(devices)

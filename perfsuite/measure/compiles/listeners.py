@@ -15,7 +15,7 @@ from typing import Any
 
 import jax
 
-from perfsuite.measure.compat import jax_stack, jax_traces
+from perfsuite.measure.compat import error_repairs, jax_traces
 from perfsuite.measure.compiles import callsite, explanation
 from perfsuite.measure.compiles.causes import HISTORY, Cause, Sighting, key_of, recompile_cause, sighting_of
 from perfsuite.measure.compiles.identities import identities_on_stack
@@ -159,7 +159,7 @@ def _on_trace(frame: FrameType) -> None:
     error = _seen("trace", function)
     if _here.started and STAGE_EVENTS[(last := _here.started[-1])[0]] == "trace":
         _here.started[-1] = (*last[:2], last[2] + time.perf_counter() - began)
-    elif error is not None and jax_stack.has_other_traces(frame):
+    elif error is not None and error_repairs.has_other_traces(frame):
         _here.pending = _Pending("trace", function, _here.refusing, error)
         return
     if error is not None:
@@ -272,7 +272,7 @@ def _refused(stage: str, function: str, call: "_CompilingCall", watches: list[Co
     message = explanation.recompilation(function, stage, call.cause)
     error = RecompilationError(message, function=function, stage=stage, changes=changes)
     for watch in watches:
-        watch.refuse(error, jax_stack.repairs(sys._getframe(1)))
+        watch.refuse(error, error_repairs.repairs(sys._getframe(1)))
     if stage != "lower":
         return error
     _here.pending = _Pending(stage, function, watches, error)

@@ -10,13 +10,14 @@ import jax
 import jax.numpy as jnp
 
 from perfsuite.measure.compiles.description import Item, Leaf, Node, describe, leaves_below
+from perfsuite.measure.compiles.sharding import mesh_of
 from perfsuite.measure.compiles.values import Value, nature_of, safely
 
 _ABSENT = "absent"
 _WHOLE_ARGUMENT = re.compile(r"args\[\d+\]|kwargs\[[^\]]*\]")
 _POSITION = re.compile(r"args\[(\d+)\]")
-EQUAL_NUMBERS = "equal"
-"""The variant of a change between two Python numbers that are equal, such as 1 and 1.0."""
+EQUAL = "equal"
+"""The variant of a change between two values of other types that are equal, such as the numbers 1 and 1.0."""
 
 _COUNTED_AT_A_GLANCE = 3
 _DEVICES_SHOWN = 8
@@ -201,7 +202,7 @@ def _named_changes(path: str, was: Named, now: Named) -> Iterator[SignatureChang
     old, new = dict(was), dict(now)
     for name in _both(old, new):
         one, other = old.get(name), new.get(name)
-        if one != other:
+        if one is None or other is None or not one.equals(other):
             texts = (value.text if value else _ABSENT for value in (one, other))
             yield from _static_changes(f"{path}.{name}", one, other, *texts)
 
@@ -219,7 +220,8 @@ def _static_changes(
     if fields := list(_field_changes(path, was, now)):
         yield from fields
         return
-    nature, far = nature_of(was, now), _looks_apart(was_text, now_text)
+    nature = EQUAL if was and now and was.equals(now) else nature_of(was, now)
+    far = _looks_apart(was_text, now_text)
     held, differ = {}, {}
     if was and now and nature in ("function", "mode"):  # of a mode, such as a string, nothing is held
         old, held = dict(was.holds), dict(now.holds)
@@ -262,7 +264,7 @@ def _number_variant(was: Value | None, now: Value | None) -> str:
         return ""
     if isinstance(was.plain, bool) and isinstance(now.plain, bool):
         return "mode"
-    return EQUAL_NUMBERS if was.is_plain and now.is_plain and was.plain == now.plain else ""
+    return EQUAL if was.is_plain and now.is_plain and was.plain == now.plain else ""
 
 
 def _placement_changes(path: str, was: Leaf, now: Leaf) -> Iterator[SignatureChange]:
@@ -270,9 +272,9 @@ def _placement_changes(path: str, was: Leaf, now: Leaf) -> Iterator[SignatureCha
         many = "many" if len(was.devices or now.devices) > 1 else ""
         yield SignatureChange("committed", path, _commitment(was), _commitment(now), 1.0, many)
     elif was.sharding != now.sharding or len(was.devices) != len(now.devices):
-        meshes = {leaf.sharding.partition(", spec=")[0] for leaf in (was, now) if ", spec=" in leaf.sharding}
-        mesh = "mesh" if len(meshes) > 1 else ""
-        yield SignatureChange("sharding", path, was.sharding or "none", now.sharding or "none", 1.0, mesh)
+        one, other = mesh_of(was.sharding), mesh_of(now.sharding)
+        mesh = "mesh" if one and other and one != other else ""
+        yield SignatureChange("sharding", path, str(was.sharding or "none"), str(now.sharding or "none"), 1.0, mesh)
     elif was.devices != now.devices:
         yield SignatureChange("device", path, _device_list(was), _device_list(now))
 

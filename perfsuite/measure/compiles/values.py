@@ -26,6 +26,7 @@ T = TypeVar("T")
 _PLAIN = (bool, int, float, complex, str, bytes, type(None), type(...))
 _LONGEST = 80
 _DEEPEST = 4
+_GONE = object()
 _ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 
 
@@ -41,9 +42,13 @@ _FUNCTIONS = (*map(_type_name, (types.FunctionType, types.BuiltinFunctionType, f
 class Value:
     """One static value. Two are equal where JAX would take the values as equal.
 
-    `plain` is the value itself where it can hold nothing else. Any other value has its hash, its text and a weak
-    reference; hash and text decide once the value is gone. `fields` are those of a record, to name the one that
-    differs. `holds` names what a function has built in, each with a text; it decides nothing.
+    `plain` is the value itself where it can hold nothing else; NumPy's numbers have it too, and are compared as other
+    values are. Any other value has its hash, its text and a weak reference; hash and text decide once the value is
+    gone. `fields` are those of a record, to name the one that differs, and `parts` those of a tuple. `holds` names what
+    a function has built in, each with a text; it decides nothing.
+
+    A value of another type is another one, as it is for a static argument of `jax.jit`. For `equals` it is not, and not
+    between two values that are not `typed`.
     """
 
     type: str
@@ -56,10 +61,15 @@ class Value:
     fields: "tuple[tuple[str, Value], ...]" = ()
     module: str = ""
     holds: tuple[tuple[str, str], ...] = ()
+    parts: "tuple[Value, ...] | None" = None
+    typed: bool = True
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Value):
             return NotImplemented
+        return self._same(other) if self.typed or other.typed else self.equals(other)
+
+    def _same(self, other: "Value") -> bool:
         if self.type != other.type or self.is_plain != other.is_plain:
             return False
         if self.is_plain:
@@ -75,7 +85,28 @@ class Value:
         return self.hash == other.hash and self.text == other.text
 
     def __hash__(self) -> int:
-        return hash(self.type)
+        return hash(self.type if self.typed else "")
+
+    def equals(self, other: "Value") -> bool:
+        """Whether the values are equal for Python: 1 and 1.0, (1, 2) and (1.0, 2).
+
+        So JAX compares what is inside of a static argument, of the data of a node, and of the statics of `filter_jit`.
+        """
+        if self._same(other):
+            return True
+        if self.parts is not None and other.parts is not None:
+            return len(self.parts) == len(other.parts) and all(map(Value.equals, self.parts, other.parts))
+        mine, theirs = self._value(), other._value()
+        if mine is _GONE or theirs is _GONE or (self.by_identity and other.by_identity):
+            return False
+        return safely(lambda: bool(mine == theirs) and hash(mine) == hash(theirs), False)
+
+    def _value(self) -> Any:
+        """The value itself, if it still lives."""
+        if self.is_plain or self.plain is not None:
+            return self.plain
+        alive = self.reference and self.reference()
+        return _GONE if alive is None else alive
 
 
 def safely(ask: Callable[[], T], otherwise: T) -> T:
@@ -120,13 +151,26 @@ def value_of(value: Any, _depth: int = 0) -> Value:
     return Value(
         _type_name(kind),
         text_of(value),
+        plain=value if isinstance(value, np.number | np.bool_) else None,
         by_identity=kind.__eq__ is object.__eq__,
         hash=safely(lambda: hash(value), None),
         reference=safely(lambda: weakref.ref(value), None),
         fields=tuple((name, value_of(field, _depth + 1)) for name, field in fields.items()),
         module=_attribute(value, "__module__"),
         holds=_holds(value) if kind is types.FunctionType else (),
+        parts=_parts(value, _depth),
     )
+
+
+def _parts(value: Any, depth: int) -> tuple[Value, ...] | None:
+    if not isinstance(value, tuple) or type(value).__eq__ is not tuple.__eq__ or depth >= _DEEPEST:
+        return None
+    return tuple(value_of(part, depth + 1) for part in value)
+
+
+def untyped(value: Value) -> Value:
+    """The value, to be compared with others as `Value.equals` does."""
+    return dataclasses.replace(value, typed=False)
 
 
 def identity_of(value: Any) -> Value:

@@ -90,6 +90,10 @@ class Warm:
         return getattr(self.fn, name)
 
     @property
+    def __wrapped__(self) -> Callable:
+        return self.fn
+
+    @property
     def __name__(self) -> str:
         return label_of(self.fn)
 

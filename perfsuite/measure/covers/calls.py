@@ -25,6 +25,7 @@ from perfsuite.measure.compiles.signature import Changes, Signature
 from perfsuite.measure.compiles.warmup import Warm, function_of
 from perfsuite.measure.errors import MeasurementError
 
+_AHEAD_OF_TIME = jax.stages.Compiled.__call__.__code__
 _JITTED = ("jit", "pjit")
 _READS = (
     jax.errors.ConcretizationTypeError,
@@ -83,7 +84,8 @@ def of_jitted(step: Callable, args: tuple, kwargs: dict[str, Any]) -> Seen:
 def of_python(fn: Callable, args: tuple, kwargs: dict[str, Any], place: int) -> Seen:
     """The jitted functions that a Python function calls with these arguments. `place` is that of the input.
 
-    Raises `MeasurementError` where it waits for an array, or reads the numbers of one, that no program has computed.
+    Raises `MeasurementError` where it waits for an array, or reads the numbers of one, that no program has computed,
+    and where it calls what was compiled ahead of time, which would run.
     """
     watch = _Watch()
     # Without `is_leaf`, JAX warns of an iterator.
@@ -120,15 +122,21 @@ class _Watch:
         self.calls: list[JittedCall] = []
         self.eager: list[str] = []
         self._inside: FrameType | None = None
+        self._refused: MeasurementError | None = None
 
     def __enter__(self) -> None:
         self._before = sys.getprofile()
         sys.setprofile(self._profile)
 
-    def __exit__(self, *_: object) -> None:
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
         sys.setprofile(self._before)
+        if self._refused is not None and error is not self._refused:  # the step has caught it
+            raise self._refused
 
     def _profile(self, frame: FrameType, event: str, argument: Any) -> None:
+        if event == "call" and frame.f_code is _AHEAD_OF_TIME:
+            self._refused = MeasurementError(_runs(callsite.location(frame)))
+            raise self._refused
         if event == "call" and self._inside is None and jax_stack.misses_fast_path(frame):
             self._inside = frame
             self._see(frame)
@@ -139,7 +147,7 @@ class _Watch:
         site = callsite.on_stack(frame)
         if site.eager:
             self.eager.append(f"{label_of(jax_stack.missed_function(frame))} at {site.location}")
-        elif site.function is not None:  # of what was compiled ahead of time there is one signature
+        elif site.function is not None:
             self.calls.append(_call_at(site, _warm_above(frame, site)))
 
 
@@ -166,6 +174,14 @@ def _call_at(site: callsite.CallSite, warm: Warm | None) -> JittedCall:
 
 def _jitted_alike(one: Sighting, other: Sighting) -> bool:
     return (one.statics, one.options) == (other.statics, other.options)
+
+
+def _runs(line: str) -> str:
+    return (
+        f"perf.covers(step, inputs): {line} calls a function that was compiled ahead of time. It would run, and "
+        "perf.covers runs no program. It has one signature and refuses every other one itself: pass a step that calls "
+        "the jitted function, or none, in its place"
+    )
 
 
 def _uses_results(function: str, place: int, error: Exception) -> str:

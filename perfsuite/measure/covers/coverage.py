@@ -20,6 +20,7 @@ from perfsuite.measure.compiles.signature import (
     distance,
     with_parameters,
 )
+from perfsuite.measure.compiles.values import untyped
 from perfsuite.measure.compiles.warmup import Warm, function_of
 from perfsuite.measure.covers.calls import JittedCall, Seen, Warmed, is_jitted, of_jitted, of_python
 from perfsuite.measure.covers.inputs import Keys, Walk
@@ -226,31 +227,33 @@ def _changes_from(warmed: Warmed, call: JittedCall) -> tuple[SignatureChange, ..
 
 
 def _essential(signature: Signature, statics: Statics | None) -> Signature:
-    """The signature, equal to another where one program serves both.
-
-    A program takes the values of numbers that are not static as it takes arrays. `filter_jit` takes 1 and 1.0 for one,
-    and NumPy's numbers for arrays.
-    """
+    """The signature, equal to another where one program serves both."""
     if statics is None:
         return signature
-    essential = _without_type if statics.all else _without_value
-    parts = (
-        (path, part if path in statics and not statics.all else _with_leaves(part, essential))
-        for path, part in signature.parts
-    )
-    return Signature(tuple(parts))
+    return Signature(tuple((path, _essential_item(path, item, statics)) for path, item in signature.parts))
+
+
+def _essential_item(path: str, item: Item, statics: Statics) -> Item:
+    if statics.all:
+        return _with_leaves(item, _of_filter_jit)
+    if path not in statics:
+        return _with_leaves(item, _without_value)
+    # Of a static argument itself the type counts, of what is inside it does not.
+    return item if isinstance(item, Leaf) else _with_leaves(item, _without_type)
 
 
 def _without_value(leaf: Leaf) -> Leaf:
+    """A program takes the values of numbers that are not static as it takes arrays."""
     return leaf if leaf.kind == "static" else dataclasses.replace(leaf, kind="array", value=None)
 
 
+def _of_filter_jit(leaf: Leaf) -> Leaf:
+    """`filter_jit` takes NumPy's numbers for arrays."""
+    return dataclasses.replace(leaf, value=None) if leaf.kind == "array" else _without_type(leaf)
+
+
 def _without_type(leaf: Leaf) -> Leaf:
-    if leaf.kind == "array":
-        return dataclasses.replace(leaf, value=None)  # of a NumPy number
-    if leaf.kind != "scalar" or leaf.value is None:
-        return leaf
-    return dataclasses.replace(leaf, dtype="", weak_type=False, value=dataclasses.replace(leaf.value, type=""))
+    return dataclasses.replace(leaf, dtype="", weak_type=False, value=leaf.value and untyped(leaf.value))
 
 
 def _with_leaves(item: Item, change: Callable[[Leaf], Leaf]) -> Item:

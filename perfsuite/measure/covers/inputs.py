@@ -61,7 +61,8 @@ class Walk:
 
     def _arguments(self, entry: Any) -> Arguments:
         if not isinstance(entry, Call):
-            return entry if isinstance(entry, tuple) else (entry,), {}
+            # A named tuple is one batch, as in `perf.warm`.
+            return entry if type(entry) is tuple else (entry,), {}
         if not calls_the_same(function_of(entry.fn), function_of(self._step)):
             raise ValueError(f"{self._who}: input {self.inputs} is a call of another function, {entry.label}")
         return entry.args, entry.kwargs

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from jax._src import test_util
 
-from perfsuite.measure.compat import jax_stack, jax_traces
+from perfsuite.measure.compat import error_repairs, jax_traces
 from perfsuite.measure.compiles import compiles
 
 X = jnp.ones(3)
@@ -107,7 +107,7 @@ def test_nothing_is_left_of_the_listener():
 
 def test_the_other_traces_of_a_function_are_found(monkeypatch):
     found = []
-    monkeypatch.setattr(jax_traces, "is_inner", lambda frame: found.append(jax_stack.has_other_traces(frame)))
+    monkeypatch.setattr(jax_traces, "is_inner", lambda frame: found.append(error_repairs.has_other_traces(frame)))
 
     def step(x):
         return x * 2

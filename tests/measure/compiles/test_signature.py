@@ -1,9 +1,11 @@
 """A signature describes any argument, by readable paths, and holds no array; differences say what JAX would see."""
 
 import collections
+import dataclasses
 import enum
 import functools
 import gc
+import itertools
 import weakref
 from typing import NamedTuple
 
@@ -15,6 +17,7 @@ import pytest
 from flax import nnx
 from support.hostile import Hostile
 
+from perfsuite.measure.compiles import compiles
 from perfsuite.measure.compiles.signature import (
     SignatureChange,
     changes_between,
@@ -194,6 +197,72 @@ def test_the_same_sharding_over_other_devices_differs():
     one, other = (jax.device_put(X, jax.NamedSharding(mesh, jax.P("x"))) for mesh in (forwards, backwards))
     assert change(one, other).kind == "device"
     assert change(one, jax.device_put(X, jax.NamedSharding(forwards, jax.P(None, "x")))).kind == "sharding"
+
+
+@functools.partial(jax.tree_util.register_dataclass, data_fields=["x"], meta_fields=["tag"])
+@dataclasses.dataclass
+class Tagged:
+    x: jax.Array
+    tag: object
+
+
+def tagged(*tags):
+    return [Tagged(X, tag) for tag in tags]
+
+
+def placed(shape, names, kind, *specs):
+    mesh = jax.make_mesh(shape, names, axis_types=(kind,) * len(names))
+    return [jax.device_put(X, jax.NamedSharding(mesh, spec)) for spec in specs]
+
+
+AUTO, EXPLICIT = jax.sharding.AxisType.Auto, jax.sharding.AxisType.Explicit
+DATA, BOTH = ("data",), ("data", "model")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        placed((2,), DATA, AUTO, jax.P("data"), jax.P("data", None)),
+        placed((2,), DATA, AUTO, jax.P(), jax.P(None, None)),
+        placed((2, 1), BOTH, AUTO, jax.P("data"), jax.P("data", "model"), jax.P(BOTH)),
+        placed((1,), DATA, AUTO, jax.P(), jax.P("data")),
+        placed((2,), DATA, EXPLICIT, jax.P("data"), jax.P("data", None)),
+        tagged(1, 1.0, True, np.int64(1), np.float32(1), 1 + 0j),
+        tagged((1, 2), (1, 2.0), (True, 2), (np.int64(1), 2), Pair(1, 2)),
+        tagged(("a", (1,)), ("a", (1.0,))),
+        tagged(np.float32, jnp.float32),
+    ],
+)
+def test_what_jax_compiles_once_is_one_signature(arguments):
+    step = jax.jit(lambda x: jax.tree.leaves(x)[0] * 2)
+    with compiles.count() as counted:
+        for argument in arguments:
+            step(argument)
+    assert counted.compiles == 1, "this version of JAX takes them for several"
+    assert all(same(one, other) for one, other in itertools.combinations(arguments, 2))
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        placed((2, 1), BOTH, EXPLICIT, jax.P("data"), jax.P("data", "model")),
+        placed((1,), DATA, EXPLICIT, jax.P(), jax.P("data")),
+        [placed(shape, names, AUTO, jax.P("data"))[0] for shape, names in [((2,), DATA), ((2, 1), BOTH)]],
+        [placed((2,), DATA, kind, jax.P("data"))[0] for kind in (AUTO, EXPLICIT)],
+        [placed((1,), DATA, AUTO, jax.P())[0], jax.device_put(X, jax.devices()[0])],
+        tagged(("a", 1), ("a", 2)),
+        tagged(1, "1"),
+        tagged((1, 2), (1, 2, 3)),
+        tagged(float("nan"), float("nan")),
+    ],
+)
+def test_what_jax_compiles_twice_is_two_signatures(arguments):
+    step = jax.jit(lambda x: jax.tree.leaves(x)[0] * 2)
+    with compiles.count() as counted:
+        for argument in arguments:
+            step(argument)
+    assert counted.compiles == 2, "this version of JAX takes them for one"
+    assert not same(*arguments)
 
 
 def test_a_python_number_is_told_by_type_and_value():

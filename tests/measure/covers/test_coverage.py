@@ -4,6 +4,9 @@ import contextlib
 import dataclasses
 import functools
 import itertools
+import sys
+import types
+from typing import NamedTuple
 
 import equinox as eqx
 import jax
@@ -82,6 +85,16 @@ def test_an_uncovered_signature_is_named_with_its_input_and_how_many_bring_it(ji
     ((function, unused),) = found.unused
     assert (function, str(unused)) == ("step", "(args[0]: float32[3], args[1]: float32[16])")
     assert "warmed and not used: `step` (args[0]: float32[3], args[1]: float32[16])" in str(found)
+
+
+def test_a_named_tuple_is_one_argument():
+    class Batch(NamedTuple):
+        x: np.ndarray
+        mask: np.ndarray
+
+    step = warm(jax.jit(lambda batch: batch.x * batch.mask), over=[(Batch(of(8), of(8)),)])
+    assert covers(step, [Batch(of(8), of(8))]).uncovered == ()
+    assert covers(lambda batch: step(batch), [Batch(of(8), of(8))]).uncovered == ()
 
 
 def test_specs_stand_for_arrays(warmed):
@@ -172,6 +185,74 @@ def test_a_python_function_that_was_warmed_is_compared_by_what_it_calls(jit):
     warmed = warm(train, over=[(of(3),)])
     for each in (train, warmed):
         assert [found.first for found in covers(each, [of(5), of(9)]).uncovered] == [1]
+
+
+@pytest.mark.parametrize(
+    ("jit", "modes", "first"),
+    [
+        (functools.partial(jax.jit, static_argnums=1), [(1, 2), (1, 2.0), (True, 2)], []),
+        (functools.partial(jax.jit, static_argnums=1), [(np.float32, 1), (jnp.float32, 1)], []),
+        (functools.partial(jax.jit, static_argnums=1), [np.float32, jnp.float32], [1]),
+        (functools.partial(jax.jit, static_argnums=1), [1, 1.0, True], [1, 2]),
+        (eqx.filter_jit, [(1, 2), (1, 2.0), (True, 2)], []),
+        (eqx.filter_jit, [np.float32, jnp.float32], []),
+        (eqx.filter_jit, [1, np.int64(1)], [1]),
+    ],
+)
+def test_statics_that_are_equal_are_one_signature_where_jax_takes_them_for_one(jit, modes, first):
+    step = warm(jit(lambda x, mode: x * 2), over=[(PARAMS, modes[0])])
+    found = covers(step, [(PARAMS, mode) for mode in modes])
+    compiled = []
+    for place, mode in enumerate(modes):
+        with compiles.count() as counted:
+            step(PARAMS, mode)
+        compiled += [place] if counted.events else []
+    assert [each.first for each in found.uncovered] == compiled == first
+
+
+@pytest.mark.parametrize("jit", [functools.partial(jax.jit, static_argnums=1), eqx.filter_jit])
+def test_statics_that_are_equal_are_one_signature_where_none_of_them_is_warm(jit):
+    step = warm(jit(lambda x, mode: x * 2), over=[(PARAMS, (3, 4))])
+    modes = [(1, 2), (1, 2.0), (np.float32, 1), (jnp.float32, 1)]
+    assert [(each.first, each.inputs) for each in covers(step, [(PARAMS, mode) for mode in modes]).uncovered] == [
+        (0, 2),
+        (2, 2),
+    ]
+
+
+@pytest.mark.parametrize("jit", [jax.jit, nnx.jit])
+def test_a_wrapper_that_has_the_attributes_of_a_jitted_function_is_looked_into(jit):
+    step = made(jit)
+
+    @functools.wraps(step)
+    def zeros(params, size):
+        return step(params, of(size))
+
+    @functools.wraps(step)
+    def bucketed(params, text):
+        return step(params, padded(text))
+
+    assert [each.first for each in covers(warm(zeros, over=[(PARAMS, 3)]), [(PARAMS, 3), (PARAMS, 9)]).uncovered] == [1]
+    assert covers(warm(bucketed, over=[(PARAMS, of(3))]), [(PARAMS, of(5))]).uncovered == ()
+
+
+@pytest.mark.parametrize(
+    "around",
+    [
+        lambda step: functools.partial(step, PARAMS),
+        lambda step: functools.partial(eqx.filter_jit(step), PARAMS),
+        lambda step: types.MethodType(step, PARAMS),
+        lambda step: functools.partial(jax.vmap(step, in_axes=(None, 0)), PARAMS),
+        lambda step: functools.partial(nnx.vmap(step, in_axes=(None, 0)), PARAMS),
+        lambda step: functools.partial(jax.grad(jax.jit(lambda params, x: step(params, x).sum())), PARAMS),
+    ],
+    ids=["partial", "partial of filter_jit", "method", "vmap", "nnx.vmap", "grad"],
+)
+def test_what_is_around_a_jitted_function_has_the_signatures_that_it_was_warmed_with(around):
+    step = warm(around(made()), over=[(np.ones((4, 3), np.float32),)])
+    found = covers(step, [(np.ones((rows, 3), np.float32),) for rows in (4, 5, 4)])
+    assert [each.first for each in found.uncovered] == [1]
+    assert "shape was (4, 3), is (5, 3)" in str(found)
 
 
 def test_a_function_of_which_nothing_is_warm_is_uncovered():
@@ -300,6 +381,28 @@ def test_a_step_that_reads_a_result_is_refused_with_its_line(warmed, reads):
         MeasurementError, match=r"with input 0, .*test_coverage\.py:\d+ waits for an array or reads its"
     ):
         covers(pipeline, [of(8)])
+
+
+@pytest.mark.parametrize("called_before", [False, True])
+@pytest.mark.parametrize("catches", [False, True])
+def test_what_was_compiled_ahead_of_time_is_refused_before_it_runs(warmed, called_before, catches):
+    state = jnp.ones(4)
+    compiled = jax.jit(lambda s, x: s + x.sum(), donate_argnums=0).lower(state, LONG).compile()
+    if called_before:
+        compiled(jnp.ones(4), LONG)
+
+    def pipeline(x):
+        with contextlib.suppress(MeasurementError) if catches else contextlib.nullcontext():
+            compiled(state, LONG)
+        return warmed(PARAMS, x)
+
+    before = sys.getprofile()
+    with pytest.raises(
+        MeasurementError, match=r"test_coverage\.py:\d+ calls a function that was compiled ahead of time"
+    ):
+        covers(pipeline, [of(8)])
+    assert not state.is_deleted()
+    assert sys.getprofile() is before
 
 
 def test_other_errors_of_the_step_say_which_input(warmed):
