@@ -14,8 +14,9 @@ CHANGES = (
     "# Changelog\n\n## Unreleased\n\nlater\n\n## 1.2.3 - 2026-01-01\n\n### Added\n\n- this\n\n## 1.2.2\n\n- that\n"
 )
 
-OWN_METADATA = 60_000
-"""Bytes: an upper bound of what the wheel brings beside the package: the README, the list of files, the licence."""
+OWN_METADATA = 58_500
+"""Bytes: an upper bound of what the wheel brings beside the package: the README, the list of files, the licence. pip
+wrote 57,970 for 336 modules."""
 
 _spec = importlib.util.spec_from_file_location("release_notes", ROOT / ".ci/release_notes.py")
 release_notes = importlib.util.module_from_spec(_spec)

@@ -6,9 +6,9 @@ import equinox as eqx
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from support.bert_weights import from_state_dict, load_safetensors, to_state_dict
 
 from perfsuite.workloads.bert import BertConfig, masked_lm_loss
-from perfsuite.workloads.bert.weights import from_state_dict, load_safetensors, to_state_dict
 from perfsuite.workloads.training.mlm import IGNORED_LABEL
 
 from .hugging_face import assert_within, bert, randomise, state_of, tensor, torch

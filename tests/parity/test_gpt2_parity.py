@@ -6,10 +6,10 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from support.gpt2_weights import from_state_dict, load_safetensors, to_state_dict
 
 from perfsuite.workloads.gpt2 import GPT2Config, apply_layer, causal_attention, embed, logits, normalise
 from perfsuite.workloads.gpt2.generation import generate, generate_stepwise, generate_uncached
-from perfsuite.workloads.gpt2.weights import from_state_dict, load_safetensors, to_state_dict
 
 from .hugging_face import assert_within, gpt2, randomise, state_of, tensor, torch
 

@@ -8,13 +8,12 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from support import bert_weights, gpt2_weights
 from support.gpt2_numpy import randomised
 from support.qwen2_numpy import random_state_dict
 
 from perfsuite.workloads.bert import BertConfig
-from perfsuite.workloads.bert import weights as bert_weights
 from perfsuite.workloads.gpt2 import GPT2Config
-from perfsuite.workloads.gpt2 import weights as gpt2_weights
 from perfsuite.workloads.qwen2 import Qwen2Config
 from perfsuite.workloads.qwen2 import weights as qwen2_weights
 from perfsuite.workloads.state_dicts import check_weights, read_safetensors

@@ -2,10 +2,10 @@ import equinox as eqx
 import jax
 import numpy as np
 import pytest
+from support.bert_weights import BIAS, EMBEDDING, from_state_dict, to_state_dict, weight_table
 from support.qwen2_numpy import random_state_dict
 
 from perfsuite.workloads.bert import BertConfig, BertForMaskedLM
-from perfsuite.workloads.bert.weights import BIAS, EMBEDDING, from_state_dict, to_state_dict, weight_table
 
 TINY = BertConfig.tiny(vocab_size=40, hidden_size=16, intermediate_size=24, max_positions=12, dropout=0.0)
 NORM = "bert.encoder.layer.1.attention.output.LayerNorm"

@@ -2,10 +2,10 @@ import jax
 import numpy as np
 import pytest
 from support.gpt2_numpy import randomised
+from support.gpt2_weights import from_state_dict, to_state_dict
 
 from perfsuite.workloads.gpt2 import GPT2Config
 from perfsuite.workloads.gpt2.int8 import quantize
-from perfsuite.workloads.gpt2.weights import from_state_dict, to_state_dict
 
 TINY = GPT2Config.tiny()
 PREFIXES = pytest.mark.parametrize("prefix", ["", "transformer."])
