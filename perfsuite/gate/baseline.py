@@ -150,12 +150,11 @@ class Baselines:
         metrics = {test: dict(entries) for test, entries in self.metrics.items()}
         others: dict[str, dict[str, dict[str, Entry]]] = {}
         for processor, table in sorted(self.other_processors.items()):
-            for test, id, entry in (
-                (test, id, entry) for test, entries in table.items() for id, entry in entries.items()
-            ):
-                first = metrics.setdefault(test, {}).setdefault(id, entry)
-                if entry.processor == processor and first.processor not in ("", processor):
-                    others.setdefault(processor, {}).setdefault(test, {})[id] = entry
+            for test, entries in table.items():
+                for id, entry in entries.items():
+                    first = metrics.setdefault(test, {}).setdefault(id, entry)
+                    if entry.processor == processor and first.processor not in ("", processor):
+                        others.setdefault(processor, {}).setdefault(test, {})[id] = entry
         object.__setattr__(self, "metrics", metrics)
         object.__setattr__(self, "other_processors", others)
 

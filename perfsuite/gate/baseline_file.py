@@ -135,7 +135,7 @@ def save(
                 write_atomically(target, encode(merged), durable=True)
             except OSError as error:
                 raise BaselineError(target, _cannot_write(error)) from error
-    untouched = len(merged.entries) - sum(change.new is not None for change in changes)
+    untouched = len(old.entries) - sum(change.old is not None for change in changes)
     return SaveResult(path, changes, untouched, written)
 
 

@@ -9,6 +9,7 @@ import sys
 
 import pytest
 from support.closed_folders import closed
+from support.entries import OTHER_HOST, ratio
 
 from perfsuite.gate.baseline import Baselines, Entry
 from perfsuite.gate.baseline_file import BaselineError, check_writable, load, save
@@ -251,3 +252,14 @@ def test_a_file_in_the_folders_place_is_refused(path):
 def test_check_writable_makes_the_folder_and_leaves_nothing_in_it(tmp_path):
     check_writable(tmp_path / "a" / "baselines")
     assert list((tmp_path / "a" / "baselines").iterdir()) == []
+
+
+def test_what_a_save_did_not_touch_is_counted_for_every_processor(tmp_path):
+    path = tmp_path / "cpu.json"
+    first, second = ratio(1.0, 0.9, 1.1), ratio(2.0, 1.9, 2.1, OTHER_HOST)
+    for entry in (first, second):
+        result = save(path, {"t": {"a": entry, "b": entry}})
+    assert (len(result.created), result.untouched) == (2, 2)
+    result = save(path, {"t": {"a": ratio(9.0, 8.9, 9.1)}})
+    assert (len(result.updated("worse")), len(result.trimmed), result.untouched) == (1, 1, 2)
+    assert len(load(path).entries) == 3

@@ -225,6 +225,19 @@ def test_an_upgrade_that_costs_nothing_on_one_processor_leaves_the_others(enviro
     assert {on(baselines, "Xeon"), on(baselines, "EPYC")} == {first, second, upgraded} - {change.old}
 
 
+def test_a_ratio_without_samples_takes_the_place_of_those_of_all_processors():
+    before, _ = after(ratio(1.0, 0.9, 1.1), ratio(2.0, 1.9, 2.1, OTHER_HOST))
+    new = ratio(1.0, 0.9, 1.1, UPGRADED, samples=None)
+    baselines, (change, removed) = merge(before, {"t": {"metric": new}})
+    assert (change.action, change.direction, removed.name, removed.action) == (
+        "update",
+        "same",
+        "metric on EPYC",
+        "trim",
+    )
+    assert baselines == Baselines("cpu", {"t": {"metric": new}})
+
+
 def test_a_time_with_other_flags_leaves_those_of_other_processors():
     first, second = (Entry(value, "us", "time", "measured", of) for value, of in ((9, HERE), (5, OTHER_HOST)))
     flagged = dataclasses.replace(first, environment=dataclasses.replace(HERE, x64=True))
