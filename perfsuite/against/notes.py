@@ -9,7 +9,7 @@ REQUEST_FILE = "request.json"
 NOT_FROM = "PERFSUITE_NOT_FROM"
 """The environment variable of a commit's side: the user's working tree, and the worktree that stands for it."""
 
-PROTOCOL = 2
+PROTOCOL = 3
 """Higher with each change of what the two exchange: where perfsuite itself is compared, each side runs its own."""
 
 Stage = Literal["trace", "lower", "compile"]
@@ -23,7 +23,8 @@ class SideRequest:
     `seconds` is the most time for one timing, None leaves it to the options. `cache` is the folder for the facts of
     programs of one side, `target_cache` the one for what compilers for absent devices said, which all sides share.
     `only` are the tests to run, None means all. `looks` says that recording metrics includes a look at each that is
-    sampled; else what is only sampled is not run for it.
+    sampled; else what is only sampled is not run for it. `part` is (which, of how many): the files of tests that are
+    this process's to run. `programs` is the folder of JAX's persistent cache that both sides share, "" for none.
     """
 
     task: Task
@@ -32,6 +33,8 @@ class SideRequest:
     target_cache: str
     only: tuple[str, ...] | None = None
     looks: bool = False
+    part: tuple[int, int] = (0, 1)
+    programs: str = ""
 
 
 @dataclasses.dataclass(frozen=True)
