@@ -29,7 +29,7 @@ from perfsuite.options import Options
 from perfsuite.processes.launch import LAUNCH, Launch
 from perfsuite.report import text
 from perfsuite.report.terminal.output import aligned
-from perfsuite.session.mode import Pair
+from perfsuite.session.mode import Elsewhere, Pair
 from perfsuite.session.modes import SessionMode
 from perfsuite.session.session import PerfSession
 
@@ -63,8 +63,8 @@ class InNotebook(SessionMode):
     def compare(self, pair: Pair, limits: Limits) -> Compared:
         return Compared(pair.compare(settled=limits.settled_from_now()))
 
-    def seen_elsewhere(self, item: pytest.Item, metric: str, here: Any, **_: Any) -> list[Any] | None:
-        raise MeasurementError(f"perf.{metric} {_SEVERAL}")
+    def seen_elsewhere(self, asked: Elsewhere) -> list[Any] | None:
+        raise MeasurementError(f"perf.{asked.metric} {_SEVERAL}")
 
 
 class _Config:

@@ -9,6 +9,7 @@ from perfsuite.against import changes, runs
 from perfsuite.against.found import PLACES, Check, MetricChange
 from perfsuite.against.runs import Effort, FirstRun, Say, Tests, Window
 from perfsuite.against.sides import Side
+from perfsuite.against.times import decided, rounds_needed, smallest_called, times_changed
 from perfsuite.measure.words import plural
 
 SCATTER = 0.05
@@ -41,7 +42,7 @@ def check(
         say(f"times: {plural(len(chosen), 'test')}{untimed}")
         tests.only = frozenset(chosen)
         windows = _windows(tests, (base, head), effort, chosen, runs.timing_limit(ran), say)
-    times = changes.times_changed(windows, chosen, runs.looks(effort.rounds))
+    times = times_changed(windows, chosen, runs.looks(effort.rounds))
     times = changes.explained(times, *ran, exact)
     found = [*changes.stages_changed(*ran, windows), *times, *exact]
     complete = tuple(len(window.base) for window in windows if window.complete)
@@ -92,10 +93,10 @@ def _windows(
     shared = runs.looks(effort.rounds)
     for window in runs.windows(tests, sides, effort, limit=limit, say=say):
         found.append(window)
-        times = changes.times_changed(found, chosen, shared)
+        times = times_changed(found, chosen, shared)
         if len(found) == 1 and times:
             say(_decidable(effort.rounds, len(times)))
-        if len(found) > 1 and times and changes.decided(times):
+        if len(found) > 1 and times and decided(times):
             break
     return found
 
@@ -103,7 +104,7 @@ def _windows(
 def _decidable(rounds: int, times: int) -> str:
     """What so many rounds can tell, from the rule that judges them."""
     many = plural(times, "time")
-    least = changes.smallest_called(rounds, times)
+    least = smallest_called(rounds, times)
     if least is None:
         return f"{rounds} rounds can call no change of {many}, however large: take more --rounds, or fewer tests"
     share = math.expm1(least * SCATTER)
@@ -136,7 +137,7 @@ def _notes(
         beside = "they pass only beside tests that do not pass on both sides"
         yield f"not compared, because {beside}: {', '.join(sorted(lost))}"
     complete = sum(len(window.base) for window in windows if window.complete)
-    if times and complete < (needed := changes.rounds_needed(len(times), runs.looks(effort.rounds))):
+    if times and complete < (needed := rounds_needed(len(times), runs.looks(effort.rounds))):
         many = plural(len(times), "time")
         over = complete < effort.rounds and not problems
         more = "allow more --minutes" if over else "take more --rounds"

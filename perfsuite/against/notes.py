@@ -1,6 +1,7 @@
 """What a check and the pytest processes that it starts exchange: a request and, when pytest has ended, its notes."""
 
 import dataclasses
+import zlib
 from typing import Literal
 
 OPTION = "--perf-side"
@@ -35,6 +36,11 @@ class SideRequest:
     looks: bool = False
     part: tuple[int, int] = (0, 1)
     programs: str = ""
+
+
+def part_of(file: str, parts: int) -> int:
+    """Which of so many processes runs the tests of a file; the same on both sides, whatever else is collected."""
+    return zlib.crc32(file.encode()) % parts
 
 
 @dataclasses.dataclass(frozen=True)

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING
 
 from perfsuite.commands import CommandError
 from perfsuite.commands.working import (
-    above_zero,
     check_writable,
     ended_by_sigterm,
     number_of_rounds,
@@ -25,6 +24,7 @@ from perfsuite.commands.working import (
     write_text,
 )
 from perfsuite.measure.compat.installed import install
+from perfsuite.options.values import above_zero
 from perfsuite.report.terminal.output import style
 
 if TYPE_CHECKING:  # it imports numpy: see `run`
@@ -63,9 +63,9 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--with", dest="head", nargs="+", default=[], metavar="SPEC", help=head)
     add("--base-with", dest="base", nargs="+", default=[], metavar="SPEC", help="the same for the base")
     add("--time", choices=("changed", "all", "none"), default="changed", help=f"{times} (default: changed)")
-    add("--minutes", type=above_zero, default=MINUTES, metavar="M", help=minutes)
+    add("--minutes", type=above_zero("minutes"), default=MINUTES, metavar="M", help=minutes)
     add("--rounds", type=number_of_rounds, default=ROUNDS, metavar="N", help=f"{rounds} (default: {ROUNDS})")
-    add("--seconds", type=above_zero, default=SECONDS, metavar="S", help=seconds)
+    add("--seconds", type=above_zero("seconds"), default=SECONDS, metavar="S", help=seconds)
     add("--keep", type=Path, metavar="DIR", help=keep)
     add("--json", type=Path, metavar="FILE", help="also write all results to this file")
     add("--markdown", type=Path, metavar="FILE", help="also write a report for a pull request's comment")

@@ -16,7 +16,6 @@ from pathlib import Path
 
 from perfsuite.commands import CommandError
 from perfsuite.commands.working import (
-    above_zero,
     check_writable,
     ended_by_sigterm,
     number_of_rounds,
@@ -25,6 +24,7 @@ from perfsuite.commands.working import (
     split_at_dashes,
     write_json,
 )
+from perfsuite.options.values import above_zero
 from perfsuite.report.terminal.output import style
 
 SUMMARY = "find the commit, or the release of a package, since which a metric is worse"
@@ -55,7 +55,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--package", action="append", default=[], metavar="NAME", help=package)
     add("--pre", action="store_true", help="also try releases that are called alpha, beta, candidate or development")
     add("--rounds", type=_rounds, default=ROUNDS, metavar="N", help=rounds)
-    add("--seconds", type=above_zero, default=SECONDS, metavar="S", help=seconds)
+    add("--seconds", type=above_zero("seconds"), default=SECONDS, metavar="S", help=seconds)
     add("--keep", type=Path, metavar="DIR", help=keep)
     add("--again", action="store_true", help="try steps again that an earlier search kept")
     add("--json", type=Path, metavar="FILE", help="also write the steps and the answer to this file")

@@ -3,7 +3,6 @@
 import argparse
 import contextlib
 import json
-import math
 import os
 import signal
 import sys
@@ -82,14 +81,3 @@ def number_of_rounds(text: str) -> int:
     if not text.isdecimal() or int(text) == 1:
         raise argparse.ArgumentTypeError(f"must be a whole number of 2 or more, or 0 for no times, got {text!r}")
     return int(text)
-
-
-def above_zero(text: str) -> float:
-    """What --minutes and --seconds may be."""
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not (math.isfinite(value) and value > 0):
-        raise argparse.ArgumentTypeError(f"must be a number above zero, got {text!r}")
-    return value

@@ -10,7 +10,6 @@ import contextlib
 import json
 import sys
 import threading
-import zlib
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -29,6 +28,7 @@ from perfsuite.against.notes import (
     Stage,
     StageNote,
     TimeNote,
+    part_of,
 )
 from perfsuite.hooks.rerun_child import TURNED_OFF
 from perfsuite.hooks.side_imports import foreign, keep_out
@@ -204,7 +204,7 @@ class SideHooks:
         """Whether any test of a file may be this process's to run."""
         which, parts = self.request.part
         only = self.request.only
-        mine = zlib.crc32(file.encode()) % parts == which
+        mine = part_of(file, parts) == which
         return mine and (only is None or any(test.startswith(f"{file}::") for test in only))
 
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:

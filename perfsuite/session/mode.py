@@ -66,6 +66,20 @@ class Taken:
     notes: tuple[str, ...] = ()
 
 
+@dataclasses.dataclass(frozen=True)
+class Elsewhere:
+    """`here(given)`, to be run at one place of the test `item` in fresh processes, each like one on another machine.
+
+    It returns plain values. `metric` is the id of what the instrument measures.
+    """
+
+    item: pytest.Item
+    metric: str
+    here: Callable[[Mapping[str, str]], Any]
+    processes: int
+    given: Mapping[str, str] = dataclasses.field(default_factory=dict)
+
+
 class Mode(abc.ABC):
     """What a session is for."""
 
@@ -90,19 +104,10 @@ class Mode(abc.ABC):
         """What takes the place of a test's sampled metrics, which are given by title."""
         return Taken()
 
-    def seen_elsewhere(
-        self,
-        item: pytest.Item,
-        metric: str,
-        here: Callable[[Mapping[str, str]], Any],
-        *,
-        processes: int,
-        given: Mapping[str, str],
-    ) -> list[Any] | None:
-        """What `here(given)` returns at this place of the test in fresh processes, each like one on another machine.
+    def seen_elsewhere(self, asked: Elsewhere) -> list[Any] | None:
+        """What each process returned. None where the session starts no such processes.
 
-        These are plain values. `metric` is the id of what the instrument measures. None where the session starts no
-        such processes. Raises `MeasurementError` where one returns nothing.
+        Raises `MeasurementError` where one returns nothing.
         """
         return None
 

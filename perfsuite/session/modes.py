@@ -8,7 +8,7 @@ import dataclasses
 import functools
 import math
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +26,7 @@ from perfsuite.measure.timing.comparison import Comparison
 from perfsuite.processes import elsewhere, rerun
 from perfsuite.processes.handover import Request, Values, write_metrics, write_values
 from perfsuite.processes.rerun import ProcessFailed
-from perfsuite.session.mode import Mode, Pair
+from perfsuite.session.mode import Elsewhere, Mode, Pair
 from perfsuite.session.session import PerfSession
 
 MOST_TO_CONFIRM = 2
@@ -79,25 +79,20 @@ class Gating(SessionMode):
                 return dataclasses.replace(compared, failure=str(error))
         return compared
 
-    def seen_elsewhere(
-        self,
-        item: pytest.Item,
-        metric: str,
-        here: Callable[[Mapping[str, str]], Any],
-        *,
-        processes: int,
-        given: Mapping[str, str],
-    ) -> list[Any] | None:
+    def seen_elsewhere(self, asked: Elsewhere) -> list[Any] | None:
         seen: list[Values] = []
-        for number in range(processes):
+        for number in range(asked.processes):
+            which = f"fresh process {number + 1} of {asked.processes}"
             packages = elsewhere.in_another_order(seen[0].packages, number) if seen else []
-            request = self._request(item, metric=metric, values=True, given=dict(given), packages=packages)
+            request = self._request(
+                asked.item, metric=asked.metric, values=True, given=dict(asked.given), packages=packages
+            )
             try:
-                with progress.waiting(f"{item.name}: fresh process {number + 1} of {processes} for {metric}"):
-                    seen.append(rerun.values_of(item.config, request, number))
+                with progress.waiting(f"{asked.item.name}: {which} for {asked.metric}"):
+                    seen.append(rerun.values_of(asked.item.config, request, number))
             except ProcessFailed as error:
                 # Not inside the handler: it has all that there is to say.
-                failure = f"perf.{metric}: fresh process {number + 1} of {processes} handed nothing over: {error}"
+                failure = f"perf.{asked.metric}: {which} handed nothing over: {error}"
                 break
         else:
             return [each.of_instrument for each in seen]
@@ -146,21 +141,13 @@ class Rerunning(SessionMode):
         write_metrics(self.folder, comparison.metrics(pair.name))
         pytest.skip("the comparison was handed over")
 
-    def seen_elsewhere(
-        self,
-        item: pytest.Item,
-        metric: str,
-        here: Callable[[Mapping[str, str]], Any],
-        *,
-        processes: int,
-        given: Mapping[str, str],
-    ) -> list[Any] | None:
-        if not self.request.values or self.request.metric != metric:
+    def seen_elsewhere(self, asked: Elsewhere) -> list[Any] | None:
+        if not self.request.values or self.request.metric != asked.metric:
             return None
         other = self.folder / "elsewhere"
         other.mkdir()
         with elsewhere.in_other_folders(other):
-            values = here(self.request.given)
+            values = asked.here(self.request.given)
         write_values(self.folder, Values(plain(values), elsewhere.installed_packages()))
         pytest.skip("the values were handed over")
 

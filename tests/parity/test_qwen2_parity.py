@@ -6,9 +6,9 @@ import functools
 import jax
 import numpy as np
 import pytest
+from support.qwen2_weights import from_state_dict, load_safetensors, to_state_dict
 
 from perfsuite.workloads.qwen2 import Qwen2, Qwen2Config, initialize_cache
-from perfsuite.workloads.qwen2.weights import from_state_dict, load_safetensors, to_state_dict
 
 from .hugging_face import assert_within, qwen2, randomise, state_of, tensor, torch
 

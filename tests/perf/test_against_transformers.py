@@ -21,6 +21,7 @@ import pytest
 from jax.sharding import Mesh
 from parity.hugging_face import gpt2, qwen2, state_of, tensor, torch
 from support.gpt2_weights import from_state_dict as gpt2_params
+from support.qwen2_weights import from_state_dict as qwen2_params
 
 from perfsuite import Budget, call
 from perfsuite.measure.call import Call
@@ -30,7 +31,6 @@ from perfsuite.workloads.gpt2 import GPT2Config, Params
 from perfsuite.workloads.gpt2.generation import generate
 from perfsuite.workloads.gpt2.int8 import logit_error, quantize, size_bytes
 from perfsuite.workloads.qwen2 import Qwen2, Qwen2Config
-from perfsuite.workloads.qwen2.weights import from_state_dict as qwen2_params
 
 PROMPT, NEW = 16, 64
 LAYERS = (5, 11, 17, 22)  # not the last, of which theirs is the normalised state and ours the one before

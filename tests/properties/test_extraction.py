@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.qwen2_numpy import numpy_qwen2, random_state_dict
+from support.qwen2_weights import from_state_dict
 
 from perfsuite.workloads.extraction import (
     ActivationStore,
@@ -23,7 +24,7 @@ from perfsuite.workloads.extraction import (
     make_extractor,
 )
 from perfsuite.workloads.qwen2 import Qwen2, Qwen2Config, initialize_cache
-from perfsuite.workloads.qwen2.weights import from_state_dict, weight_table
+from perfsuite.workloads.qwen2.weights import weight_table
 
 pytestmark = pytest.mark.usefixtures("quick_to_compile")
 

@@ -11,6 +11,7 @@ from perfsuite.measure.errors import MeasurementError
 from perfsuite.processes import rerun
 from perfsuite.processes.handover import Request, Values, read_values, write_values
 from perfsuite.processes.rerun import ProcessFailed
+from perfsuite.session.mode import Elsewhere
 from perfsuite.session.modes import Exact, Gating, Rerunning
 from perfsuite.session.saving import Saving
 from perfsuite.session.session import Deferred, PerfSession
@@ -20,10 +21,9 @@ def session():
     return SimpleNamespace(group=None, cache=None)
 
 
-def asked(mode, item, **options):
-    return mode.seen_elsewhere(
-        item, "cache_key", lambda given: [os.getcwd(), dict(given)], processes=3, given={"folder": "x"}, **options
-    )
+def asked(mode, item):
+    here = lambda given: [os.getcwd(), dict(given)]
+    return mode.seen_elsewhere(Elsewhere(item, "cache_key", here, processes=3, given={"folder": "x"}))
 
 
 @pytest.fixture

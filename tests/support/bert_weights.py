@@ -12,8 +12,9 @@ import numpy as np
 
 from perfsuite.workloads.bert import BertForMaskedLM
 from perfsuite.workloads.bert.config import BertConfig
-from perfsuite.workloads.state_dicts import Weight, arrays_by_path, read_safetensors
+from perfsuite.workloads.state_dicts import Weight
 from perfsuite.workloads.structure import path_name
+from support.state_dicts import arrays_by_path, read_safetensors
 
 EMBEDDING, BIAS = "bert.embeddings.word_embeddings.weight", "cls.predictions.bias"
 # Weights that checkpoints hold twice, because the head shares them.

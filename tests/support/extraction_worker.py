@@ -20,8 +20,9 @@ from perfsuite.workloads.extraction import StoreIdentity
 from perfsuite.workloads.extraction.activation_store import ActivationStore
 from perfsuite.workloads.extraction.sharded_extraction import extract_to_shared, make_sharded_extractor
 from perfsuite.workloads.qwen2 import Qwen2, Qwen2Config
-from perfsuite.workloads.qwen2.weights import from_state_dict, weight_table
+from perfsuite.workloads.qwen2.weights import weight_table
 from support.qwen2_numpy import random_state_dict
+from support.qwen2_weights import from_state_dict
 
 CONFIG = Qwen2Config.tiny(vocab_size=64, hidden_size=32, num_layers=2, num_heads=8, num_key_value_heads=4)
 LAYERS = (1, 0)

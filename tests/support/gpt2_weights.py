@@ -11,7 +11,8 @@ import numpy as np
 
 from perfsuite.workloads.gpt2 import Params
 from perfsuite.workloads.gpt2.config import GPT2Config
-from perfsuite.workloads.state_dicts import Weight, arrays_by_path, nested, read_safetensors, state_dict_of
+from perfsuite.workloads.state_dicts import Weight, nested
+from support.state_dicts import arrays_by_path, read_safetensors, state_dict_of
 
 # Older checkpoints hold the causal mask of every layer, and some the LM head, which is the embedding once more.
 _MASKS = ("attn.bias", "attn.masked_bias")

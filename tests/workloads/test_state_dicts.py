@@ -8,15 +8,15 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from support import bert_weights, gpt2_weights
+from support import bert_weights, gpt2_weights, qwen2_weights
 from support.gpt2_numpy import randomised
 from support.qwen2_numpy import random_state_dict
+from support.state_dicts import read_safetensors
 
 from perfsuite.workloads.bert import BertConfig
 from perfsuite.workloads.gpt2 import GPT2Config
 from perfsuite.workloads.qwen2 import Qwen2Config
-from perfsuite.workloads.qwen2 import weights as qwen2_weights
-from perfsuite.workloads.state_dicts import check_weights, read_safetensors
+from perfsuite.workloads.state_dicts import check_weights
 
 WEIGHTS = {"a": np.arange(12, dtype=np.float32).reshape(3, 4), "b": np.ones(3, np.float32)}
 SHAPES = {"a": (3, 4), "b": (3,)}

@@ -22,6 +22,7 @@ from perfsuite.measure.compat.persistent_cache import CachedProgram, ProgramKey
 from perfsuite.measure.errors import MeasurementError
 from perfsuite.measure.metric import Metric
 from perfsuite.measure.serialise import held
+from perfsuite.session.mode import Elsewhere
 
 T = TypeVar("T")
 
@@ -47,9 +48,8 @@ class CacheInstrument(Instrument):
             raise ValueError(f"perf.cache_key(processes={processes!r}): compare 2 processes or more")
         check_lowers(checked(call, "perf.cache_key"))
         measured = self._recorder.measured("cache_key", call.label, " cache keys", name=name)
-        seen = self._session.mode.seen_elsewhere(
-            self._item, measured.id, lambda given: take_key(call), processes=processes, given={}
-        )
+        asked = Elsewhere(self._item, measured.id, lambda given: take_key(call), processes)
+        seen = self._session.mode.seen_elsewhere(asked)
         if seen is None:
             return CacheKeys(call.label, ())
         found = CacheKeys(call.label, tuple(_held(ProgramKey, each, CACHE_KEY.method) for each in seen))
@@ -78,13 +78,14 @@ class CacheInstrument(Instrument):
         given = None if folder is None else _checked_folder(folder)
         measured = self._recorder.measured("cache_hits", call.label, " cache misses", name=name)
         with _cache_folder(given) as cache:
-            seen = self._session.mode.seen_elsewhere(
+            asked = Elsewhere(
                 self._item,
                 measured.id,
                 lambda given: run_with_cache(call, Path(given["folder"])),
                 processes=2,
                 given={"folder": str(cache)},
             )
+            seen = self._session.mode.seen_elsewhere(asked)
         if seen is None:
             return CacheHits(call.label, 0, 0, ())
         first, second = (_held(list[CachedProgram], each, CACHE_HITS.method) for each in seen)

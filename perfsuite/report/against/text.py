@@ -3,8 +3,8 @@
 from collections import Counter
 from collections.abc import Iterator, Sequence
 
-from perfsuite.against.changes import smallest_seen
 from perfsuite.against.found import ERROR, Check, MetricChange
+from perfsuite.against.times import smallest_seen
 from perfsuite.measure.fingerprint.parts import PARTS
 from perfsuite.measure.words import number, percent, plural
 from perfsuite.report.text import growth

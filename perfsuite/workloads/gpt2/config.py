@@ -53,16 +53,6 @@ class GPT2Config:
         return cls(**{"hidden_size": 1024, "num_layers": 24, "num_heads": 16, **changes})
 
     @classmethod
-    def large(cls, **changes: Any) -> Self:
-        """GPT-2 large: 36 layers, 1280 wide, 20 heads, 774 030 080 parameters."""
-        return cls(**{"hidden_size": 1280, "num_layers": 36, "num_heads": 20, **changes})
-
-    @classmethod
-    def xl(cls, **changes: Any) -> Self:
-        """GPT-2 XL: 48 layers, 1600 wide, 25 heads, 1 557 611 200 parameters."""
-        return cls(**{"hidden_size": 1600, "num_layers": 48, "num_heads": 25, **changes})
-
-    @classmethod
     def tiny(cls, **changes: Any) -> Self:
         """Two layers, 32 wide, 4 heads, 97 tokens and 64 positions, for tests: no published size."""
         sizes = {"vocab_size": 97, "max_positions": 64, "hidden_size": 32, "num_layers": 2, "num_heads": 4}

@@ -1,16 +1,10 @@
-"""Qwen2's parameters from and to Hugging Face's names. Every weight has one line in an explicit table.
+"""Qwen2's parameters by Hugging Face's names. Every weight has one line in an explicit table.
 
 Hugging Face keeps a product's weight `[out, in]`, Flax its kernel `[in, out]`.
 """
 
-import os
-from collections.abc import Mapping
-from typing import Any
-
-import numpy as np
-
 from perfsuite.workloads.qwen2.config import Qwen2Config
-from perfsuite.workloads.state_dicts import Weight, arrays_by_path, nested, read_safetensors, state_dict_of
+from perfsuite.workloads.state_dicts import Weight
 
 EMBEDDING, HEAD = "model.embed_tokens.weight", "lm_head.weight"
 
@@ -39,26 +33,3 @@ def weight_table(config: Qwen2Config) -> dict[str, Weight]:
     if not config.tied_head:
         table[HEAD] = Weight(("lm_head", "kernel"), (config.vocab_size, hidden), True)
     return table
-
-
-def from_state_dict(config: Qwen2Config, weights: Mapping[str, np.ndarray]) -> dict[str, Any]:
-    """`{"params": ...}` for `Qwen2(config).apply`, in `config.parameter_dtype`, on the default device.
-
-    A model with a tied head may come with a `lm_head.weight` that equals its embedding, as PyTorch saves it.
-
-    Raises `ValueError` as `check_weights` does.
-    """
-    repeats = {HEAD: EMBEDDING} if config.tied_head else {}
-    because = "Qwen2Config.tied_head is true"
-    arrays = arrays_by_path(weight_table(config), weights, repeats, because, config.parameter_dtype)
-    return {"params": nested(arrays)}
-
-
-def to_state_dict(config: Qwen2Config, params: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    """Hugging Face's state dict of `{"params": ...}`, in NumPy arrays of the parameters' dtype."""
-    return state_dict_of(weight_table(config), params["params"])
-
-
-def load_safetensors(config: Qwen2Config, *files: str | os.PathLike[str]) -> dict[str, Any]:
-    """`from_state_dict` of the weights in `files`, all parts of one checkpoint; raises as `read_safetensors` does."""
-    return from_state_dict(config, read_safetensors(*files))

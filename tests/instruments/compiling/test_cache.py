@@ -31,8 +31,8 @@ def made():
     def make(seen):
         asked = []
 
-        def seen_elsewhere(item, metric, here, *, processes, given):
-            asked.append((metric, processes, given))
+        def seen_elsewhere(elsewhere):
+            asked.append((elsewhere.metric, elsewhere.processes, elsewhere.given))
             return seen if seen is None else plain(seen)
 
         mode = SimpleNamespace(seen_elsewhere=seen_elsewhere, fails=lambda gate: gate.failed, gates=True)

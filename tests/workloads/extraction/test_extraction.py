@@ -14,6 +14,7 @@ import jax
 import numpy as np
 import pytest
 from support.qwen2_numpy import numpy_qwen2, random_state_dict
+from support.qwen2_weights import from_state_dict
 
 from perfsuite.workloads.extraction import (
     ActivationStore,
@@ -27,7 +28,7 @@ from perfsuite.workloads.extraction import (
     make_extractor,
 )
 from perfsuite.workloads.qwen2 import Qwen2, Qwen2Config
-from perfsuite.workloads.qwen2.weights import from_state_dict, weight_table
+from perfsuite.workloads.qwen2.weights import weight_table
 
 NARROW = Qwen2Config.tiny(vocab_size=50, num_layers=3, max_positions=32)
 MODEL = Qwen2(NARROW)

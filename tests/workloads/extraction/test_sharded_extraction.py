@@ -9,6 +9,7 @@ from jax.experimental import multihost_utils
 from jax.sharding import AxisType, PartitionSpec
 from support.programs import program_of
 from support.qwen2_numpy import random_state_dict
+from support.qwen2_weights import from_state_dict
 
 from perfsuite import call
 from perfsuite.workloads.extraction import extract, make_extractor
@@ -23,7 +24,7 @@ from perfsuite.workloads.extraction.store_identity import StoreIdentity
 from perfsuite.workloads.qwen2 import Qwen2, Qwen2Config
 from perfsuite.workloads.qwen2 import sharding as qwen2_sharding
 from perfsuite.workloads.qwen2.sharding import qwen2_shardings
-from perfsuite.workloads.qwen2.weights import from_state_dict, weight_table
+from perfsuite.workloads.qwen2.weights import weight_table
 
 CONFIG = Qwen2Config.tiny(
     vocab_size=64,

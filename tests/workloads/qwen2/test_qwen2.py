@@ -6,9 +6,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from support.qwen2_numpy import numpy_qwen2, random_state_dict
+from support.qwen2_weights import from_state_dict
 
 from perfsuite.workloads.qwen2 import KeyValueCache, Qwen2, Qwen2Config, initialize_cache
-from perfsuite.workloads.qwen2.weights import from_state_dict, weight_table
+from perfsuite.workloads.qwen2.weights import weight_table
 
 NARROW = Qwen2Config.tiny(vocab_size=61, num_layers=3, intermediate_size=96, max_positions=32)
 UNTIED = dataclasses.replace(NARROW, tied_head=False, num_key_value_heads=1)

@@ -5,9 +5,10 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from support.qwen2_numpy import random_state_dict
+from support.qwen2_weights import from_state_dict, to_state_dict
 
 from perfsuite.workloads.qwen2 import Qwen2, Qwen2Config
-from perfsuite.workloads.qwen2.weights import EMBEDDING, HEAD, from_state_dict, to_state_dict, weight_table
+from perfsuite.workloads.qwen2.weights import EMBEDDING, HEAD, weight_table
 
 TIED = Qwen2Config.tiny(vocab_size=40, num_layers=2)
 UNTIED = dataclasses.replace(TIED, tied_head=False)
