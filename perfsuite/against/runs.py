@@ -118,14 +118,14 @@ class Tests:
     def metrics(self, *sides: Side) -> list[FirstRun]:
         """Run the tests for what is exact, and record it as `pytest --perf-save` does.
 
-        The sides run at once where `at_once` says that they can: what is exact is the same beside other work. Then each
-        of `parts` processes of a side runs the tests of some files, and the two sides take the parts in opposite
-        orders. What one has compiled the other reads from JAX's persistent cache, so each compiles about half.
+        The sides run at once where `at_once` says that they can: what is exact is the same beside other work. Of many
+        files, each of `parts` processes of a side runs some, and the two sides take these parts in opposite orders.
+        What one has compiled the other reads from JAX's persistent cache, so each compiles about half.
         """
         if len(sides) != 2 or not at_once():
             return [found for side in sides for found in _together(self._in_parts(side, None, [(0, 1)]))]
         parts = [(part, self.parts) for part in range(self.parts)]
-        shared = self.folder / f"programs-{self._started}"
+        shared = self.folder / f"programs-{self._started}" if self.parts > 1 else None
         base, head = sides
         return _together(self._in_parts(base, shared, parts), self._in_parts(head, shared, parts[::-1]))
 
