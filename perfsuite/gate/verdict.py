@@ -186,6 +186,8 @@ def judge_baseline(
     if metric.kind == "info" and entry.kind == "ratio" and metric.samples:
         judged = dataclasses.replace(metric, kind="ratio")  # a comparison of too few pairs for an interval
     if why := _why_not_comparable(judged, entry, now):
+        if entry.unit != judged.unit:
+            gate = Gate(test, metric, "info")  # a gate's baseline is in the metric's unit
         return dataclasses.replace(gate, verdict="not comparable", source="baseline", incomparable=why)
     if tolerance is None or judged.kind in ("count", "size"):
         tolerance = TOLERANCES[judged.kind]
