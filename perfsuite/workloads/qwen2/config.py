@@ -54,11 +54,6 @@ class Qwen2Config:
         return cls(**{**_sizes(151936, 896, 24, 14, 2, 4864, True), **changes})
 
     @classmethod
-    def qwen2_1_5b(cls, **changes: Any) -> Self:
-        """Qwen2-1.5B: 28 layers, 1536 wide, 12 heads on 2, tied head, 1.54 G parameters. `changes` replace fields."""
-        return cls(**{**_sizes(151936, 1536, 28, 12, 2, 8960, True), **changes})
-
-    @classmethod
     def qwen2_7b(cls, **changes: Any) -> Self:
         """Qwen2-7B: 28 layers, 3584 wide, 28 heads on 4, untied head, 7.62 G parameters. `changes` replace fields."""
         return cls(**{**_sizes(152064, 3584, 28, 28, 4, 18944, False), **changes})
