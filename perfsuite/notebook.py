@@ -61,7 +61,7 @@ class InNotebook(SessionMode):
     """Sample until the limits of a budget are decided. There is no test that a fresh process could run again."""
 
     def compare(self, pair: Pair, limits: Limits) -> Compared:
-        return Compared(pair.compare(settled=limits.settled_from_now()))
+        return Compared(pair.compare(settled=limits.end))
 
     def seen_elsewhere(self, asked: Elsewhere) -> list[Any] | None:
         raise MeasurementError(f"perf.{asked.metric} {_SEVERAL}")

@@ -6,13 +6,13 @@ import json
 import os
 import random
 import time
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections import ChainMap
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TypeVar
 
 from perfsuite.against.notes import NOTES_FILE, OPTION, REQUEST_FILE, Notes, Place, SideRequest, Task
 from perfsuite.against.sides import Side, SideFailed
-from perfsuite.gate.baseline import Baselines
+from perfsuite.gate.baseline import Baselines, Entry
 from perfsuite.gate.baseline_file import BaselineError, load
 from perfsuite.measure.io import user_cache
 from perfsuite.measure.serialise import from_json, plain
@@ -37,7 +37,6 @@ _SLACK = 4.0
 _OUTPUT_SHOWN = 400
 _OUTPUT = "output.txt"
 
-T = TypeVar("T")
 Say = Callable[[str], None]
 """Called with what begins."""
 
@@ -249,22 +248,18 @@ def _joined(parts: Sequence[FirstRun]) -> FirstRun:
     notes = [part.run.notes for part in parts]
     problems = dict.fromkeys(part.run.problem for part in parts if part.run.problem)
     whole = Notes(
-        tests=_merged(each.tests for each in notes),
-        uncollected=_merged(each.uncollected for each in notes),
+        tests=dict(ChainMap(*(each.tests for each in notes))),
+        uncollected=dict(ChainMap(*(each.uncollected for each in notes))),
         stages=[stage for each in notes for stage in each.stages],
         device=next((each.device for each in notes if each.device), ""),
-        places=_merged(each.places for each in notes),
+        places=dict(ChainMap(*(each.places for each in notes))),
     )
-    devices = dict.fromkeys(device for part in parts for device in part.baselines)
-    baselines = {
-        device: Baselines(device, _merged(part.baselines[device].metrics for part in parts if device in part.baselines))
-        for device in devices
-    }
-    return FirstRun(Run(whole, sum(part.run.seconds for part in parts), "; ".join(problems)), baselines)
-
-
-def _merged(tables: Iterable[Mapping[str, T]]) -> dict[str, T]:
-    return {key: value for table in tables for key, value in table.items()}
+    saved: dict[str, dict[str, Mapping[str, Entry]]] = {}
+    for part in parts:
+        for device, baselines in part.baselines.items():
+            saved.setdefault(device, {}).update(baselines.metrics)
+    every = {device: Baselines(device, metrics) for device, metrics in saved.items()}
+    return FirstRun(Run(whole, sum(part.run.seconds for part in parts), "; ".join(problems)), every)
 
 
 def _recorded(run: Run, baselines: Path) -> FirstRun:

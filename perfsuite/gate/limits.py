@@ -1,14 +1,12 @@
 """What a comparison must keep to, when its samples have decided that, and when a broken limit counts."""
 
 import dataclasses
-import functools
 from collections.abc import Iterator, Mapping, Sequence
 
 from perfsuite.gate.verdict import Evidence, Gate, Rerun, judge_budget, quieter_machine, with_evidence
 from perfsuite.measure.estimate import Estimate
 from perfsuite.measure.metric import Metric
 from perfsuite.measure.timing.comparison import Comparison, Field, Settled
-from perfsuite.measure.timing.load import Usage, slowed, usage
 
 FIELDS: tuple[Field, ...] = ("ratio", "overhead_us")
 
@@ -36,23 +34,21 @@ class Limits:
         if self.baseline is not None:
             yield ratio, self.baseline
 
-    def settled(self, ratio: Estimate, overhead: Estimate, since: Usage | None = None) -> bool:
+    def settled(self, ratio: Estimate, overhead: Estimate, slowed: float) -> bool:
         """Whether one limit is broken for certain, or all are kept for certain.
 
-        What the load of other processes explains since the usage that is given breaks no baseline.
+        What other processes may have `slowed` the candidate by breaks no baseline.
         """
-        pairs = list(self.compared(ratio, overhead))
-        if all(each.interval.high <= limit for each, limit in pairs):
+        if all(each.interval.high <= limit for each, limit in self.compared(ratio, overhead)):
             return True
-        if self.baseline is None or ratio.interval.low <= self.baseline:
-            return any(each.interval.low > limit for each, limit in pairs)
-        candidate = ratio.value / (1 + ratio.value)  # its part of the time
-        broken = dataclasses.replace(self, baseline=self.baseline * slowed(since, candidate))
+        baseline = None if self.baseline is None else self.baseline * slowed
+        broken = dataclasses.replace(self, baseline=baseline)
         return any(each.interval.low > limit for each, limit in broken.compared(ratio, overhead))
 
-    def settled_from_now(self) -> Settled | None:
-        """`settled`, with the load from now on; None without limits."""
-        return functools.partial(self.settled, since=usage()) if self else None
+    @property
+    def end(self) -> Settled | None:
+        """What ends a comparison: `settled`, or None without limits."""
+        return self.settled if self else None
 
     def judge(self, test: str, metrics: Sequence[Metric], compared: "Compared") -> list[Gate]:
         """The gates of the budget, for the metrics of the comparison: ratio and overhead."""

@@ -65,7 +65,7 @@ class Gating(SessionMode):
         return self.session.options.changed
 
     def compare(self, pair: Pair, limits: Limits) -> Compared:
-        return self.confirmed(pair, pair.compare(settled=limits.settled_from_now()), limits)
+        return self.confirmed(pair, pair.compare(settled=limits.end), limits)
 
     def confirmed(self, pair: Pair, first: Comparison, limits: Limits) -> Compared:
         """The comparison; where it breaks a limit, made again in fresh processes, until one does not break it."""
@@ -137,7 +137,7 @@ class Rerunning(SessionMode):
         if self.request.metric != pair.metric:
             return Compared(pair.glance())
         asked = Limits(self.request.budget, self.request.baseline)
-        comparison = pair.compare(seconds=self._seconds, settled=asked.settled_from_now())
+        comparison = pair.compare(seconds=self._seconds, settled=asked.end)
         write_metrics(self.folder, comparison.metrics(pair.name))
         pytest.skip("the comparison was handed over")
 

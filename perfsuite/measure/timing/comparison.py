@@ -37,7 +37,7 @@ from perfsuite.measure.timing.block import (
     steady,
     subjects_alike,
 )
-from perfsuite.measure.timing.load import slowed, usage
+from perfsuite.measure.timing.load import Load
 from perfsuite.measure.words import plural
 
 LEAST_PAIRS = 3
@@ -56,8 +56,9 @@ PRECISION = 0.005
 
 Field = Literal["ratio", "overhead_us"]
 
-Settled = Callable[[Estimate, Estimate], bool]
-"""Takes the ratio and the overhead; says whether they are known well enough to stop."""
+Settled = Callable[[Estimate, Estimate, float], bool]
+"""Takes the ratio, the overhead, and the factor by which other processes may have slowed the candidate. Says whether
+they are known well enough to stop."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -170,13 +171,13 @@ def compare_calls(
     turns = Turns(sides, seed if peers.alone() else peers.agreed(random.getrandbits(53) if seed is None else seed))
     what = f"comparing {candidate.label} with {reference.label}"
     with steady(*sides), progress.sampling(what, seconds) as report:
-        started, used = time.monotonic(), usage()
+        started, load = time.monotonic(), Load()
         looks = Looks(_burn_in(turns, seconds), error)
         burnt_in = time.monotonic()
         column, left = COLUMNS[until], seconds * (1 - BURN_IN)
-        look, (candidate_us, reference_us), sampling = _sample(turns, looks, column, left, settled or _precise, report)
-        candidate_s, reference_s = candidate_us[:, column].sum(), reference_us[:, column].sum()
-        factor = slowed(used, float(candidate_s / (candidate_s + reference_s)))
+        ends = settled or _precise
+        look, (candidate_us, reference_us), sampling = _sample(turns, looks, column, left, ends, report, load)
+        factor = load.slowed(_part(candidate_us[:, column], reference_us[:, column]))
     return Comparison(
         candidate=candidate.label,
         reference=reference.label,
@@ -248,7 +249,13 @@ def _burn_in(turns: Turns, seconds: float) -> float:
 
 
 def _sample(
-    turns: Turns, looks: Looks, column: int, seconds: float, settled: Settled, report: Callable[[], None] | None
+    turns: Turns,
+    looks: Looks,
+    column: int,
+    seconds: float,
+    settled: Settled,
+    report: Callable[[], None] | None,
+    load: Load,
 ) -> tuple[Look, list[np.ndarray], float]:
     """Take pairs until a look is `settled` or time is up: the last look, the times that it saw, the seconds it took."""
     started = time.monotonic()
@@ -259,12 +266,20 @@ def _sample(
             times_us = turns.times_us()
             candidate_us, reference_us = (times[:, column] for times in times_us)
             look = looks.look(candidate_us, reference_us, turns.rounding_us)
-            if peers.agreed(passed > 1 or (is_bounded(look.ratio) and settled(look.ratio, look.overhead))):
+            factor = load.slowed(_part(candidate_us, reference_us))
+            if peers.agreed(passed > 1 or (is_bounded(look.ratio) and settled(look.ratio, look.overhead, factor))):
                 return look, times_us, sampling
-        if report is not None:  # between windows, whose order is random: its cost falls on either side alike
+        # Between windows, whose order is random: their cost falls on either side alike.
+        load.look()
+        if report is not None:
             report()
         turns.take(looks.window)
 
 
-def _precise(ratio: Estimate, overhead: Estimate) -> bool:
+def _part(candidate: np.ndarray, reference: np.ndarray) -> float:
+    """The candidate's part of the time."""
+    return float(candidate.sum() / (candidate.sum() + reference.sum()))
+
+
+def _precise(ratio: Estimate, overhead: Estimate, slowed: float) -> bool:
     return math.log(ratio.interval.high / ratio.interval.low) / 2 <= PRECISION

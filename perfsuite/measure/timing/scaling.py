@@ -31,7 +31,7 @@ from perfsuite.measure.timing.block import (
     steady,
     subjects_alike,
 )
-from perfsuite.measure.timing.load import slowed, usage
+from perfsuite.measure.timing.load import Load
 
 Time = Literal["return", "ready"]
 Scaled = Literal[
@@ -126,7 +126,7 @@ def fit_scaling(
 def fit_calls(calls: Sequence[Call], units: np.ndarray, *, metric: Scaled, seconds: float) -> Scaling:
     """Fit `metric` of calls that were made, against their `units`."""
     intervals.load()
-    used = usage()
+    load = Load()
     largest, exponent = None, None
     if metric != "return" and metric != "ready":
         counts = [_count(each, metric) for each in calls]
@@ -135,15 +135,14 @@ def fit_calls(calls: Sequence[Call], units: np.ndarray, *, metric: Scaled, secon
         largest, exponent = counts[units.argmax()], growth_exponent(units.tolist(), values.tolist())
     else:
         subjects = subjects_alike(*calls)
-        times = _timed_rounds(subjects, metric, units, seconds)
+        times = _timed_rounds(subjects, metric, units, seconds, load)
         rounds, slopes, values = len(times), _slopes(units, times), np.median(times, axis=0)
         weights = _slopes(units, np.eye(len(units)))  # of each size's time in the slope
         hidden = rounding_us(*subjects) * float(np.abs(weights).sum())
     _, intercept, r_squared = line_fit(units, values)
     per_unit = Estimate(float(np.median(slopes)), median_within_run(slopes).widened(hidden))
-    load = slowed(used)
     return Scaling(
-        calls[0].label, metric, units, values, per_unit, intercept, r_squared, rounds, load, exponent, largest
+        calls[0].label, metric, units, values, per_unit, intercept, r_squared, rounds, load.slowed(), exponent, largest
     )
 
 
@@ -172,7 +171,7 @@ def calls_of(make_call: MakeCall, sizes: Sequence[int]) -> tuple[list[Call], np.
     return calls, np.asarray(units)
 
 
-def _timed_rounds(subjects: list[Subject], until: Until, units: np.ndarray, seconds: float) -> np.ndarray:
+def _timed_rounds(subjects: list[Subject], until: Until, units: np.ndarray, seconds: float, load: Load) -> np.ndarray:
     """Microseconds, shape (rounds, sizes)."""
     column = COLUMNS[until]
     rounds: list[list[Sample]] = []
@@ -185,6 +184,7 @@ def _timed_rounds(subjects: list[Subject], until: Until, units: np.ndarray, seco
                 look *= 2
                 if median_is_known(_slopes(units, np.asarray(rounds)[:, :, column]), PRECISION):
                     break
+            load.look()
             random.shuffle(order)
             samples = {index: run_block(subjects[index]) for index in order}
             rounds.append([samples[index] for index in range(len(subjects))])

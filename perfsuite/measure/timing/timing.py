@@ -14,7 +14,7 @@ from perfsuite.measure.stats import intervals
 from perfsuite.measure.stats.error_rates import INFORMING_ERROR
 from perfsuite.measure.stats.intervals import LEAST_FOR_MEDIAN, median_is_known, median_within_run, quantile_interval
 from perfsuite.measure.timing.block import Sample, Subject, columns_us, rounding_us, run_block, steady
-from perfsuite.measure.timing.load import slowed, usage
+from perfsuite.measure.timing.load import Load
 
 LEAST_SAMPLES = 100
 LEAST_WITH_END = 368
@@ -94,9 +94,10 @@ def time_call(call: Call, *, seconds: float = 5.0, least_samples: int = LEAST_SA
     # Several processes agree once in 10 blocks, or in the blocks that take a hundredth of the time.
     agreement = peers.Sparing(int(min(10, max(1, seconds * 1e7 / max(subject.call_ns * subject.calls, 1)))))
     with steady(subject), progress.sampling(f"timing {call.label}", seconds) as report:
-        used = usage()
+        load = Load()
         deadline = time.monotonic() + seconds
         while len(samples) < 3 or agreement.going_on(lambda: time.monotonic() < deadline):
+            load.look()
             if report is not None:
                 report()
             samples.append(run_block(subject))
@@ -105,7 +106,7 @@ def time_call(call: Call, *, seconds: float = 5.0, least_samples: int = LEAST_SA
                 columns = np.asarray(peers.slowest(samples)).T
                 if peers.agreed(all(median_is_known(column, PRECISION) for column in columns)):
                     break
-        factor = slowed(used)
+        factor = load.slowed()
     to_return, to_ready = columns_us(peers.slowest(samples), call.label).T
     rounding = rounding_us(subject)
     return Timing(

@@ -48,11 +48,6 @@ class GPT2Config:
         return cls(**changes)
 
     @classmethod
-    def medium(cls, **changes: Any) -> Self:
-        """GPT-2 medium: 24 layers, 1024 wide, 16 heads, 354 823 168 parameters."""
-        return cls(**{"hidden_size": 1024, "num_layers": 24, "num_heads": 16, **changes})
-
-    @classmethod
     def tiny(cls, **changes: Any) -> Self:
         """Two layers, 32 wide, 4 heads, 97 tokens and 64 positions, for tests: no published size."""
         sizes = {"vocab_size": 97, "max_positions": 64, "hidden_size": 32, "num_layers": 2, "num_heads": 4}

@@ -51,19 +51,9 @@ class Qwen2Config:
     @classmethod
     def qwen2_0_5b(cls, **changes: Any) -> Self:
         """Qwen2-0.5B: 24 layers, 896 wide, 14 heads on 2, tied head, 494 M parameters. `changes` replace fields."""
-        return cls(**{**_sizes(151936, 896, 24, 14, 2, 4864, True), **changes})
-
-    @classmethod
-    def qwen2_7b(cls, **changes: Any) -> Self:
-        """Qwen2-7B: 28 layers, 3584 wide, 28 heads on 4, untied head, 7.62 G parameters. `changes` replace fields."""
-        return cls(**{**_sizes(152064, 3584, 28, 28, 4, 18944, False), **changes})
+        return dataclasses.replace(cls(151936, 896, 24, 14, 2, 4864, True), **changes)
 
     @classmethod
     def tiny(cls, **changes: Any) -> Self:
         """Four layers, 64 wide, 4 heads on 2, tied head: for tests, no published size. `changes` replace fields."""
-        return cls(**{**_sizes(256, 64, 4, 4, 2, 128, True), "max_positions": 128, **changes})
-
-
-def _sizes(*sizes: int) -> dict[str, Any]:
-    """The first fields by name."""
-    return dict(zip(Qwen2Config.__dataclass_fields__, sizes, strict=False))
+        return dataclasses.replace(cls(256, 64, 4, 4, 2, 128, True, max_positions=128), **changes)

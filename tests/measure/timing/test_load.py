@@ -11,7 +11,7 @@ import pytest
 
 from perfsuite.measure.errors import MeasurementError
 from perfsuite.measure.timing import load
-from perfsuite.measure.timing.load import Usage, busy_neighbours, cores
+from perfsuite.measure.timing.load import Load, Usage, busy_neighbours, cores
 
 NEEDS_PROC = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="reads /proc")
 
@@ -140,7 +140,49 @@ def test_no_time_and_less_than_a_tick_slow_nothing():
 def test_a_system_that_does_not_say_and_a_group_have_no_load(monkeypatch):
     monkeypatch.setattr(load.peers, "alone", lambda: False)
     assert load.usage() is None
-    assert load.slowed(None) == load.slowed(BEFORE) == 1
+    nothing = Load()
+    nothing.look()
+    assert nothing.slowed() == 1
+
+
+@pytest.fixture
+def loaded(monkeypatch):
+    """The factor where the others use these shares of the cores in one window after the other."""
+
+    def slowed(*shares):
+        seen = [BEFORE]
+        for share in shares:
+            last, seconds = seen[-1], 2 * load.WINDOW
+            busy = (share + 1 / os.sysconf("SC_CLK_TCK") / seconds) * seconds * cores()
+            seen.append(Usage(last.clock + seconds, last.all_processes + busy, last.own, last.waited + 9 * seconds))
+        moments = iter(seen)
+        monkeypatch.setattr(load, "usage", lambda: next(moments))
+        made = Load()
+        for now in seen[1:-1]:
+            monkeypatch.setattr(load.time, "monotonic", lambda now=now: now.clock)
+            made.look()
+        return made.slowed()
+
+    return slowed
+
+
+def test_a_load_that_comes_and_goes_counts_where_it_is_there_for_a_quarter_of_the_time(loaded):
+    assert loaded(0.5) == pytest.approx(2)
+    assert loaded(0.5, 0.5, 0.5) == pytest.approx(2)
+    assert loaded(0.5, 0, 0, 0) == pytest.approx(2)
+    assert loaded(0.5, 0, 0, 0, 0) == 1
+    assert loaded(0, 0.8, 0, 0.5, 0, 0, 0, 0) == pytest.approx(2)
+    assert loaded(0, 0, 0) == 1
+
+
+def test_the_load_is_looked_at_now_and_then(monkeypatch):
+    seen = []
+    monkeypatch.setattr(load, "usage", lambda: seen.append(1) or Usage(100.0, 0, 0, 0))
+    made = Load()
+    for clock, looks in ((100.0, 1), (100.0 + 0.9 * load.WINDOW, 1), (100.0 + load.WINDOW, 2)):
+        monkeypatch.setattr(load.time, "monotonic", lambda clock=clock: clock)
+        made.look()
+        assert len(seen) == looks
 
 
 def test_the_work_of_the_allowed_cores_is_read_without_what_is_idle_or_counted_twice():
