@@ -26,10 +26,10 @@ FIRST_SECONDS = 3600.0
 """The most that the first run of the tests in an environment may take: their duration is not known yet."""
 
 PARTS = 4
-"""The most processes of a side that share the tests where both sides run at once."""
+"""The most processes of a side that share its tests, where both sides run at once."""
 
 FILES = 4
-"""The fewest files of tests for each of them, because each process imports jax and the project anew."""
+"""The fewest files of tests for each of them: each imports jax and the project anew."""
 
 _POLL = 0.1
 _STARTING_SECONDS = 120.0
@@ -95,9 +95,9 @@ class Tests:
     """The tests of one project, to be run on each side.
 
     `arguments` are pytest's, as on its command line, `folder` is scratch. `only` are the tests to run, None means all.
-    `files` is how many files they have, as far as that is known. With `looks` the metrics have a look at what is
-    sampled; without it that is only named, for `times` to take it. What compilers for absent devices say of a program
-    is the same on any side, and on any day: it is kept for the user.
+    `files` is how many files have them, where known. With `looks` the metrics have a look at what is sampled; without
+    it that is only named, for `times` to take it. What compilers for absent devices say of a program is the same on any
+    side and on any day: it is kept for the user.
     """
 
     __test__ = False
@@ -229,7 +229,7 @@ def at_once() -> bool:
 
 
 def _together(*runs: Generator[None, None, FirstRun]) -> list[FirstRun]:
-    """What each of these returns; they go on in turns."""
+    """What each of these returns; they take turns."""
     ended: dict[int, FirstRun] = {}
     with contextlib.ExitStack() as stack:
         for run in runs:
@@ -244,7 +244,7 @@ def _together(*runs: Generator[None, None, FirstRun]) -> list[FirstRun]:
 
 
 def _joined(parts: Sequence[FirstRun]) -> FirstRun:
-    """The parts of a side's first run as one."""
+    """The parts of a first run as one."""
     notes = [part.run.notes for part in parts]
     problems = dict.fromkeys(part.run.problem for part in parts if part.run.problem)
     whole = Notes(

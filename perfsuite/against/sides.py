@@ -40,7 +40,7 @@ class Side:
     `name` is what people call it, `title` what code and packages it has, `directory` is where pytest starts. Python
     looks for modules in `paths` before it looks among the packages of `environment`. `stand` is set where the code is a
     commit's: then nothing is imported from the user's working tree. `notes` are sentences for the reader, `extra` more
-    environment variables, `files` how many files of tests there are, as far as that is known.
+    environment variables, `files` how many files have tests, where known.
     """
 
     name: str

@@ -53,7 +53,7 @@ _STAGES: dict[str, Stage] = {
 }
 _LONGEST_MESSAGE = 300
 _LEAST_COMPILE_SECONDS = 0.1
-"""Programs that compile faster are not worth a file."""
+"""What compiles faster is not worth a file."""
 _NO_ERROR = ("---", "For simplicity, JAX has removed its internal frames")
 """What JAX adds below an error."""
 _WRITERS = ("lfplugin", "nfplugin", "stepwiseplugin")

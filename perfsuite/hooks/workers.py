@@ -148,7 +148,8 @@ class MainHooks:
         self.config.pluginmanager.register(only)
         counted = session.testscollected
         try:
-            return [*session.perform_collect([_argument(self.config, test) for test in tests])]
+            # Ids are relative to the rootdir, arguments are not.
+            return [*session.perform_collect([str(self.config.rootpath / test) for test in tests])]
         except pytest.UsageError:  # of a test that is not found
             return []
         finally:
@@ -187,11 +188,6 @@ class _Only:
         kept = [item for item in items if item.nodeid in named]
         items[:] = [*kept, *(item for item in named.values() if item not in kept)]
         return result
-
-
-def _argument(config: pytest.Config, test: str) -> str:
-    """What names a test on the command line from any folder: ids are relative to the rootdir, arguments are not."""
-    return str(config.rootpath / test)
 
 
 def _run(session: pytest.Session, items: Sequence[pytest.Item]) -> None:

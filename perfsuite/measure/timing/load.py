@@ -82,7 +82,7 @@ def usage() -> Usage | None:
 
 
 class Load:
-    """The load of other processes from now on. `look` is for whoever samples to call now and then."""
+    """The load of other processes from now on; whoever samples calls `look` now and then."""
 
     def __init__(self) -> None:
         self._seen = [usage()]

@@ -49,6 +49,12 @@ class BertConfig:
         return cls(**changes)
 
     @classmethod
+    def large(cls, **changes: Any) -> Self:
+        """BERT-large: 24 layers, 1024 wide, 16 heads, 335 M parameters. `changes` replace fields."""
+        sizes = {"hidden_size": 1024, "num_layers": 24, "num_heads": 16, "intermediate_size": 4096}
+        return cls(**{**sizes, **changes})
+
+    @classmethod
     def tiny(cls, **changes: Any) -> Self:
         """Two layers, 128 wide, 2 heads (Turc et al. 2019, arXiv:1908.08962): 4.4 M parameters."""
         sizes = {"hidden_size": 128, "num_layers": 2, "num_heads": 2, "intermediate_size": 512}

@@ -24,7 +24,7 @@ def assert_same_weights(actual, expected):
         assert np.array_equal(actual[name], array), name
 
 
-@pytest.mark.parametrize("config", [TINY, BertConfig.base()], ids=["tiny", "base"])
+@pytest.mark.parametrize("config", [TINY, BertConfig.base(), BertConfig.large()], ids=["tiny", "base", "large"])
 def test_the_table_has_every_array_of_the_model_once_in_its_shape(config):
     model = eqx.filter_eval_shape(BertForMaskedLM, config, key=jax.random.key(0))
     expected = {path: leaf.shape for path, leaf in jax.tree.leaves_with_path(model)}
