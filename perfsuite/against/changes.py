@@ -179,13 +179,13 @@ def _metric_changed(key: str, name: str, old: Entry | None, new: Entry | None, p
 def _judged(test: str, metric: Metric, old: Entry, where: Where) -> MetricChange:
     # Both are of this machine. The gate must not name the versions, which differ for every metric.
     gate = judge_baseline(test, metric, old, now=old.environment or _SAME)
-    ratio = metric.value / old.value if old.value else None
+    ratio = metric.value / gate.baseline if gate.baseline else None
     return MetricChange(
         where,
         test,
         metric.name,
         metric.unit,
-        old.value,
+        gate.baseline,
         metric.value,
         _CALLED.get(gate.verdict, "no change seen"),
         ratio=ratio,

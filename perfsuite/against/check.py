@@ -30,7 +30,7 @@ def check(
 
     Raises `CheckFailed`, and `SideFailed` where a side did not run its own code.
     """
-    tests = Tests(arguments, scratch / "runs", files=head.files)
+    tests = Tests(arguments, scratch / "runs")
     first = _first_runs(tests, base, head, say)
     ran = _alike(tests, base, head, *first, say)
     exact = changes.metrics_changed(*ran)

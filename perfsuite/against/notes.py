@@ -1,7 +1,6 @@
 """What a check and the pytest processes that it starts exchange: a request and, when pytest has ended, its notes."""
 
 import dataclasses
-import zlib
 from typing import Literal
 
 OPTION = "--perf-side"
@@ -10,7 +9,7 @@ REQUEST_FILE = "request.json"
 NOT_FROM = "PERFSUITE_NOT_FROM"
 """The environment variable of a commit's side: the user's working tree, and the worktree that stands for it."""
 
-PROTOCOL = 3
+PROTOCOL = 2
 """Higher with each change of what the two exchange: where perfsuite itself is compared, each side runs its own."""
 
 Stage = Literal["trace", "lower", "compile"]
@@ -24,8 +23,7 @@ class SideRequest:
     `seconds` is the most time for one timing, None leaves it to the options. `cache` is the folder for the facts of
     programs of one side, `target_cache` the one for what compilers for absent devices said, which all sides share.
     `only` are the tests to run, None means all. `looks` says that recording metrics includes a look at each that is
-    sampled; else what is only sampled is not run for it. `part` is (which, of how many): the files of tests that are
-    this process's to run. `programs` is the folder of JAX's persistent cache that both sides share, "" for none.
+    sampled; else what is only sampled is not run for it.
     """
 
     task: Task
@@ -34,13 +32,6 @@ class SideRequest:
     target_cache: str
     only: tuple[str, ...] | None = None
     looks: bool = False
-    part: tuple[int, int] = (0, 1)
-    programs: str = ""
-
-
-def part_of(file: str, parts: int) -> int:
-    """Which of so many processes runs the tests of a file; the same on both sides, whatever else is collected."""
-    return zlib.crc32(file.encode()) % parts
 
 
 @dataclasses.dataclass(frozen=True)

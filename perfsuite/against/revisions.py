@@ -79,8 +79,7 @@ def side_of_tree(tree: Tree | None, specs: Sequence[str], name: str, *, folder: 
     """
     environment = environments.make(specs, folder) if specs else environments.present()
     packages = " ".join(specs) or "the present packages"
-    directory, files = (tree.directory, len(tree.tests)) if tree else (Path.cwd(), 1)
-    return Side(name, environment, directory, title=f"the working tree, {packages}", files=files)
+    return Side(name, environment, tree.directory if tree else Path.cwd(), title=f"the working tree, {packages}")
 
 
 @contextlib.contextmanager

@@ -6,13 +6,12 @@ import json
 import os
 import random
 import time
-from collections import ChainMap
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from perfsuite.against.notes import NOTES_FILE, OPTION, REQUEST_FILE, Notes, Place, SideRequest, Task
 from perfsuite.against.sides import Side, SideFailed
-from perfsuite.gate.baseline import Baselines, Entry
+from perfsuite.gate.baseline import Baselines
 from perfsuite.gate.baseline_file import BaselineError, load
 from perfsuite.measure.io import user_cache
 from perfsuite.measure.serialise import from_json, plain
@@ -25,13 +24,6 @@ pairs only at 1 in 512."""
 FIRST_SECONDS = 3600.0
 """The most that the first run of the tests in an environment may take: their duration is not known yet."""
 
-PARTS = 4
-"""The most processes of a side that share its tests, where both sides run at once."""
-
-FILES = 4
-"""The fewest files of tests for each of them: each imports jax and the project anew."""
-
-_POLL = 0.1
 _STARTING_SECONDS = 120.0
 _SLACK = 4.0
 _OUTPUT_SHOWN = 400
@@ -95,17 +87,15 @@ class Tests:
     """The tests of one project, to be run on each side.
 
     `arguments` are pytest's, as on its command line, `folder` is scratch. `only` are the tests to run, None means all.
-    `files` is how many files have them, where known. With `looks` the metrics have a look at what is sampled; without
-    it that is only named, for `times` to take it. What compilers for absent devices say of a program is the same on any
-    side and on any day: it is kept for the user.
+    With `looks` the metrics have a look at what is sampled; without it that is only named, for `times` to take it.
+    What compilers for absent devices say of a program is the same on any side, and on any day: it is kept for the user.
     """
 
     __test__ = False
 
-    def __init__(self, arguments: Sequence[str], folder: Path, *, files: int = 1, looks: bool = False):
+    def __init__(self, arguments: Sequence[str], folder: Path, *, looks: bool = False):
         self.arguments = tuple(arguments)
         self.folder = folder
-        self.parts = max(1, min(PARTS, files // FILES))
         self.looks = looks
         self.only: frozenset[str] | None = None
         self._started = 0
@@ -115,33 +105,21 @@ class Tests:
         return self._run(side, self._request("collect", side), self.folder / "no-baselines", FIRST_SECONDS)
 
     def metrics(self, *sides: Side) -> list[FirstRun]:
-        """Run the tests for what is exact, and record it as `pytest --perf-save` does.
+        """Run the tests for what is exact, and record it as `pytest --perf-save` does, in a folder for each side.
 
-        The sides run at once where `at_once` says that they can: what is exact is the same beside other work. Of many
-        files, each of `parts` processes of a side runs some, and the two sides take these parts in opposite orders.
-        What one has compiled the other reads from JAX's persistent cache, so each compiles about half.
+        The sides run at once where `at_once` says that they can: what is exact is the same beside other work.
         """
-        if len(sides) != 2 or not at_once():
-            return [found for side in sides for found in _together(self._in_parts(side, None, [(0, 1)]))]
-        parts = [(part, self.parts) for part in range(self.parts)]
-        shared = self.folder / f"programs-{self._started}" if self.parts > 1 else None
-        base, head = sides
-        return _together(self._in_parts(base, shared, parts), self._in_parts(head, shared, parts[::-1]))
-
-    def _in_parts(
-        self, side: Side, programs: Path | None, parts: Sequence[tuple[int, int]]
-    ) -> Generator[None, None, FirstRun]:
-        """Run the parts one after the other, and yield while one of them runs."""
-        found = []
-        for part in parts:
-            request = self._request("metrics", side, part=part, programs=str(programs) if programs else "")
-            folder = self.folder / f"baselines-{self._started}-{side.name}"
+        ran: list[FirstRun] = []
+        for group in [sides] if at_once() else [[side] for side in sides]:
+            folders = [self.folder / f"baselines-{self._started}-{side.name}" for side in group]
             with contextlib.ExitStack() as stack:
-                ended = self._begin(stack, side, request, folder, FIRST_SECONDS)
-                while (run := ended(_POLL)) is None:
-                    yield
-            found.append(_recorded(run, folder))
-        return _joined(found)
+                begun = [
+                    self._begin(stack, side, self._request("metrics", side), folder, FIRST_SECONDS)
+                    for side, folder in zip(group, folders, strict=True)
+                ]
+                ended = [end() for end in begun]
+            ran += [_recorded(run, folder) for run, folder in zip(ended, folders, strict=True)]
+        return ran
 
     def times(self, side: Side, *, seconds: float, limit: float) -> Run:
         """Time every call of the tests for at most `seconds`, in a process that may take `limit` seconds."""
@@ -151,32 +129,18 @@ class Tests:
         """The folder for the facts of programs on a side."""
         return self.folder / f"facts-{side.name}"
 
-    def _request(
-        self,
-        task: Task,
-        side: Side,
-        seconds: float | None = None,
-        part: tuple[int, int] = (0, 1),
-        programs: str = "",
-    ) -> SideRequest:
+    def _request(self, task: Task, side: Side, seconds: float | None = None) -> SideRequest:
         only = None if self.only is None else tuple(sorted(self.only))
-        kept = str(user_cache() / "programs")
-        return SideRequest(task, seconds, str(self.facts(side)), kept, only, self.looks, part, programs)
+        return SideRequest(task, seconds, str(self.facts(side)), str(user_cache() / "programs"), only, self.looks)
 
     def _run(self, side: Side, request: SideRequest, baselines: Path, limit: float) -> Run:
         with contextlib.ExitStack() as stack:
-            ended = self._begin(stack, side, request, baselines, limit)
-            while (run := ended(limit)) is None:
-                pass
-            return run
+            return self._begin(stack, side, request, baselines, limit)()
 
     def _begin(
         self, stack: contextlib.ExitStack, side: Side, request: SideRequest, baselines: Path, limit: float
-    ) -> Callable[[float], Run | None]:
-        """Start pytest on a side, to be ended with `stack` at the latest.
-
-        Returns what waits for it, so many seconds at most: None where it may go on, up to `limit` seconds in all.
-        """
+    ) -> Callable[[], Run]:
+        """Start pytest on a side, to be ended with `stack` at the latest. Returns what waits for it."""
         self._started += 1
         folder = self.folder / f"run-{self._started}-{side.name}"
         folder.mkdir(parents=True)
@@ -197,20 +161,12 @@ class Tests:
             process = running(command, directory=side.directory, environment=variables, output=output)
             ended = stack.enter_context(process)
         except OSError as error:
-            failed = Run(Notes(), 0.0, f"pytest could not be started ({error})")
-            return lambda seconds: failed
-
-        def waited(seconds: float) -> Run | None:
-            status = ended(max(0.0, min(seconds, started + limit - time.monotonic())))
-            took = time.monotonic() - started
-            return None if status is None and took < limit else _run_that_ended(side, folder, status, limit, took)
-
-        return waited
+            problem = f"pytest could not be started ({error})"
+            return lambda: Run(Notes(), 0.0, problem)
+        return lambda: _run_that_ended(side, folder, ended(limit), limit, time.monotonic() - started)
 
     def _arguments(self, side: Side, folder: Path, baselines: Path, seconds: float | None) -> list[str]:
-        # Another process may read a program from the cache while this one writes it: it is compiled then.
-        ignored = "ignore:Error reading persistent compilation cache entry"
-        first = ["-p", "perfsuite.hooks.side_child", f"{OPTION}={folder}", "-W", ignored]
+        first = ["-p", "perfsuite.hooks.side_child", f"{OPTION}={folder}"]
         last = ["--perf-only", f"--perf-baselines={baselines}", "--override-ini=perf_strict=false", "--capture=no"]
         if seconds is not None:
             last.append(f"--perf-seconds={seconds:g}")
@@ -226,40 +182,6 @@ def at_once() -> bool:
     A process holds an accelerator, or most of its memory, for itself. JAX_PLATFORMS=cpu says that there is none.
     """
     return os.environ.get("JAX_PLATFORMS") == "cpu" and (os.cpu_count() or 1) > 1
-
-
-def _together(*runs: Generator[None, None, FirstRun]) -> list[FirstRun]:
-    """What each of these returns; they take turns."""
-    ended: dict[int, FirstRun] = {}
-    with contextlib.ExitStack() as stack:
-        for run in runs:
-            stack.enter_context(contextlib.closing(run))
-        while len(ended) < len(runs):
-            for place, run in enumerate(runs):
-                try:
-                    next(run)
-                except StopIteration as stopped:
-                    ended.setdefault(place, stopped.value)
-    return [ended[place] for place in range(len(runs))]
-
-
-def _joined(parts: Sequence[FirstRun]) -> FirstRun:
-    """The parts of a first run as one."""
-    notes = [part.run.notes for part in parts]
-    problems = dict.fromkeys(part.run.problem for part in parts if part.run.problem)
-    whole = Notes(
-        tests=dict(ChainMap(*(each.tests for each in notes))),
-        uncollected=dict(ChainMap(*(each.uncollected for each in notes))),
-        stages=[stage for each in notes for stage in each.stages],
-        device=next((each.device for each in notes if each.device), ""),
-        places=dict(ChainMap(*(each.places for each in notes))),
-    )
-    saved: dict[str, dict[str, Mapping[str, Entry]]] = {}
-    for part in parts:
-        for device, baselines in part.baselines.items():
-            saved.setdefault(device, {}).update(baselines.metrics)
-    every = {device: Baselines(device, metrics) for device, metrics in saved.items()}
-    return FirstRun(Run(whole, sum(part.run.seconds for part in parts), "; ".join(problems)), every)
 
 
 def _recorded(run: Run, baselines: Path) -> FirstRun:

@@ -40,7 +40,7 @@ class Side:
     `name` is what people call it, `title` what code and packages it has, `directory` is where pytest starts. Python
     looks for modules in `paths` before it looks among the packages of `environment`. `stand` is set where the code is a
     commit's: then nothing is imported from the user's working tree. `notes` are sentences for the reader, `extra` more
-    environment variables, `files` how many files have tests, where known.
+    environment variables.
     """
 
     name: str
@@ -51,7 +51,6 @@ class Side:
     notes: tuple[str, ...] = ()
     extra: Mapping[str, str] = dataclasses.field(default_factory=dict)
     title: str = ""
-    files: int = 1
 
     def variables(self, present: Mapping[str, str]) -> dict[str, str]:
         """The environment variables of a process of this side."""

@@ -179,15 +179,15 @@ def judge_baseline(
     """A metric made in environment `now` against its baseline."""
     if entry is None:
         return Gate(test, metric, "info" if metric.kind == "info" else "new")
-    gate = Gate(test, metric, "info", baseline=entry.value, baseline_interval=entry.interval)
+    # A gate's baseline is in the metric's unit.
+    shown = (entry.value, entry.interval) if entry.unit == metric.unit else (None, None)
+    gate = Gate(test, metric, "info", baseline=shown[0], baseline_interval=shown[1])
     if metric.kind == "info" and not entry.gates:
         return gate
     judged = metric
     if metric.kind == "info" and entry.kind == "ratio" and metric.samples:
         judged = dataclasses.replace(metric, kind="ratio")  # a comparison of too few pairs for an interval
     if why := _why_not_comparable(judged, entry, now):
-        if entry.unit != judged.unit:
-            gate = Gate(test, metric, "info")  # a gate's baseline is in the metric's unit
         return dataclasses.replace(gate, verdict="not comparable", source="baseline", incomparable=why)
     if tolerance is None or judged.kind in ("count", "size"):
         tolerance = TOLERANCES[judged.kind]

@@ -28,7 +28,6 @@ from perfsuite.against.notes import (
     Stage,
     StageNote,
     TimeNote,
-    part_of,
 )
 from perfsuite.hooks.rerun_child import TURNED_OFF
 from perfsuite.hooks.side_imports import foreign, keep_out
@@ -52,8 +51,6 @@ _STAGES: dict[str, Stage] = {
     "/jax/core/compile/backend_compile_duration": "compile",
 }
 _LONGEST_MESSAGE = 300
-_LEAST_COMPILE_SECONDS = 0.1
-"""What compiles faster is not worth a file."""
 _NO_ERROR = ("---", "For simplicity, JAX has removed its internal frames")
 """What JAX adds below an error."""
 _WRITERS = ("lfplugin", "nfplugin", "stepwiseplugin")
@@ -124,7 +121,7 @@ class _StageSeconds:
         """Its time is that of the trace around it."""
 
     def add_cache_hit(self) -> None:
-        """It is counted as a compile already."""
+        """The persistent cache is off."""
 
     def notes(self) -> list[StageNote]:
         return [
@@ -161,11 +158,6 @@ class SideHooks:
 
             # Before perfsuite's listeners: see `_StageSeconds`.
             jax.monitoring.register_event_duration_secs_listener(self.stages.on_end)
-        if self.request.programs:
-            # Not by environment variables, which the processes that a test starts would have too.
-            jax.config.update("jax_compilation_cache_dir", self.request.programs)
-            jax.config.update("jax_persistent_cache_min_compile_time_secs", _LEAST_COMPILE_SECONDS)
-            jax.config.update("jax_enable_compilation_cache", True)
         result = yield
         active: Any = session.config.pluginmanager.get_plugin("perfsuite-active")
         if active is not None:
@@ -195,25 +187,19 @@ class SideHooks:
     @pytest.hookimpl(tryfirst=True)
     def pytest_make_collect_report(self, collector: pytest.Collector) -> pytest.CollectReport | None:
         """A file without any of the tests is not imported: that would do once a process what a test is to do."""
+        only = self.request.only
         named = any("::" in argument for argument in collector.config.args)  # pytest must find what is named
-        if named or not isinstance(collector, pytest.Module) or self._has_some(collector.nodeid):
+        if only is None or named or not isinstance(collector, pytest.Module):
+            return None
+        if any(test.startswith(f"{collector.nodeid}::") for test in only):
             return None
         return pytest.CollectReport(collector.nodeid, "passed", None, [])
 
-    def _has_some(self, file: str) -> bool:
-        """Whether any test of a file may be this process's to run."""
-        which, parts = self.request.part
-        only = self.request.only
-        mine = part_of(file, parts) == which
-        return mine and (only is None or any(test.startswith(f"{file}::") for test in only))
-
     def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
-        only = None if self.request.only is None else set(self.request.only)
-        mine = [
-            self._has_some(item.nodeid.partition("::")[0]) and (only is None or item.nodeid in only) for item in items
-        ]
-        config.hook.pytest_deselected(items=[item for item, kept in zip(items, mine, strict=True) if not kept])
-        items[:] = [item for item, kept in zip(items, mine, strict=True) if kept]
+        if self.request.only is not None:
+            only = set(self.request.only)
+            config.hook.pytest_deselected(items=[item for item in items if item.nodeid not in only])
+            items[:] = [item for item in items if item.nodeid in only]
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
         self.notes.files = sorted({str(item.path) for item in session.items})

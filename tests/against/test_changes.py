@@ -84,6 +84,11 @@ class TestMetrics:
         (made,) = metrics_changed(base, head)
         assert made.grown == (Part("b", 2),)
 
+    def test_a_metric_in_another_unit_has_no_number_to_compare_with(self):
+        base, head = metrics({"f": entry(4096, "size", "B")}), metrics({"f": entry(4, "size", "KB")})
+        (made,) = metrics_changed(base, head)
+        assert (made.called, made.base, made.head, made.ratio) == ("not comparable", None, 4, None)
+
     def test_times_and_information_are_not_held_against_each_other(self):
         base, head = (metrics({"t": entry(v, "time", "us"), "i": entry(v, "info", "s")}) for v in (1.0, 99.0))
         assert metrics_changed(base, head) == []

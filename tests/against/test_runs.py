@@ -14,7 +14,7 @@ from support.libtpu_needed import needs_libtpu
 
 from perfsuite.against import runs
 from perfsuite.against.environments import VirtualEnvironment, present
-from perfsuite.against.notes import Notes, part_of
+from perfsuite.against.notes import Notes
 from perfsuite.against.runs import WINDOW, Effort, Tests, looks, sizes
 from perfsuite.against.sides import Side
 
@@ -114,121 +114,6 @@ def test_both_sides_run_at_once_where_no_accelerator_can_be_in_the_way(pytester,
 
     for run in Tests([], pytester.path / "runs").metrics(*sides):
         assert run.run.notes.tests == {"test_meets.py::test_meets": ("passed", "")}
-
-
-IN_TURN = """
-import os
-import time
-from pathlib import Path
-import jax, jax.numpy as jnp
-from perfsuite import call
-
-@jax.jit
-def step(x):
-    for _ in range(200):
-        x = jnp.tanh(x @ x)
-    return x
-
-def test_step(perf):
-    folder, side = Path(os.environ["FOLDER"]), "base" if "PERFSUITE_BASE" in os.environ else "head"
-    with folder.joinpath(side).open("a") as file:
-        file.write(f"{Path(__file__).name} {os.getpid()}\\n")
-    perf.program(call(step, jnp.ones((SIZE, SIZE))))
-"""
-
-
-def test_the_processes_of_a_side_share_the_files_and_the_two_sides_take_them_in_opposite_orders(pytester, monkeypatch):
-    names = [f"test_{letter}.py" for letter in "abcdefgh"]
-    for size, name in enumerate(names, 8):
-        pytester.path.joinpath(name).write_text(IN_TURN.replace("SIZE", str(size)))
-    pytester.path.joinpath("test_broken.py").write_text("import not_there")
-    pytester.makeini("[pytest]\nfilterwarnings = error")
-    monkeypatch.setenv("FOLDER", str(pytester.path))
-    monkeypatch.setenv("JAX_PLATFORMS", "cpu")
-    monkeypatch.setattr(runs.os, "cpu_count", lambda: 2)
-    sides = [
-        Side("base", present(), pytester.path, extra={"PERFSUITE_BASE": "1"}),
-        Side("head", present(), pytester.path),
-    ]
-    tests = Tests([], pytester.path / "runs", files=2 * runs.FILES)
-
-    base, head = tests.metrics(*sides)
-
-    ran = [(pytester.path / name).read_text().split() for name in ("base", "head")]
-    parts = [_by_process(lines) for lines in ran]
-    assert [len(each) for each in parts] == [2, 2]
-    assert parts[0] == parts[1][::-1]
-    assert sorted(file for files in parts[0] for file in files) == names
-    for first in (base, head):
-        assert not first.run.problem
-        assert first.run.notes.tests == {f"{name}::test_step": ("passed", "") for name in names}
-        assert list(first.run.notes.uncollected) == ["test_broken.py"]
-        assert {stage.test for stage in first.run.notes.stages} == set(first.run.notes.tests)
-    assert _values(base) == _values(head)
-    assert len(_values(base)) == len(names)
-    assert _counts(base)
-    assert _counts(base) == _counts(head)
-    (programs,) = (pytester.path / "runs").glob("programs-*")
-    assert [*programs.iterdir()], "what one side compiled the other finds"
-
-
-def _by_process(words):
-    """The files that each process ran, in the order of the processes."""
-    ran: dict[str, list[str]] = {}
-    for file, process in zip(words[::2], words[1::2], strict=True):
-        ran.setdefault(process, []).append(file)
-    return list(ran.values())
-
-
-def _values(first):
-    saved = first.baselines["cpu"].metrics
-    return {
-        test: {id: (entry.value, entry.detail) for id, entry in entries.items() if entry.kind in ("count", "size")}
-        for test, entries in saved.items()
-    }
-
-
-def _counts(first):
-    return {(stage.test, stage.function, stage.stage): stage.count for stage in first.run.notes.stages}
-
-
-@given(st.integers(0, 1000))
-def test_a_process_of_its_own_is_for_several_files(files):
-    parts = Tests([], Path(), files=files).parts
-    assert 1 <= parts <= runs.PARTS
-    assert parts == 1 or files >= runs.FILES * parts
-
-
-def test_what_runs_beside_a_side_that_fails_is_ended():
-    ended = []
-
-    def waiting():
-        try:
-            while True:
-                yield
-        finally:
-            ended.append("the other")
-
-    def failing():
-        yield
-        raise KeyboardInterrupt
-
-    with pytest.raises(KeyboardInterrupt):
-        runs._together(waiting(), failing())
-    assert ended == ["the other"]
-
-
-def test_a_part_that_dies_leaves_the_others(pytester, monkeypatch):
-    pytester.makepyfile(test_c="def test_c(perf): pass", test_b="import os\ndef test_b(perf): os._exit(3)")
-    pytester.makeini("[pytest]")
-    assert part_of("test_c.py", 2) != part_of("test_b.py", 2), "this test needs two names of different parts"
-    monkeypatch.setenv("JAX_PLATFORMS", "cpu")
-    monkeypatch.setattr(runs.os, "cpu_count", lambda: 2)
-    sides = [Side(name, present(), pytester.path) for name in ("base", "head")]
-
-    for first in Tests([], pytester.path / "runs", files=2 * runs.FILES).metrics(*sides):
-        assert first.run.notes.tests == {"test_c.py::test_c": ("passed", "")}
-        assert re.search("pytest ended with status 3", first.run.problem)
 
 
 def test_sides_run_one_after_the_other_on_one_core_and_where_there_may_be_an_accelerator(monkeypatch):

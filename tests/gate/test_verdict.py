@@ -373,6 +373,8 @@ def test_a_count_whose_known_parts_did_not_grow_names_none():
 def test_an_info_metric_never_gates_but_shows_what_is_on_file():
     gate = against(metric(900.0, "info"), entry(1.0, "info"))
     assert (gate.verdict, gate.baseline, gate.limit) == ("info", 1.0, None)
+    in_ms = against(dataclasses.replace(metric(900.0, "info"), unit="ms"), entry(1.0, "info"))
+    assert (in_ms.verdict, in_ms.baseline) == ("info", None)
     assert against(metric(900.0, "info"), None).verdict == "info"
 
 

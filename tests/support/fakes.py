@@ -8,7 +8,7 @@ import jax
 import numpy as np
 
 from perfsuite.measure.call import Call
-from perfsuite.measure.timing import block, clock, readiness
+from perfsuite.measure.timing import block, clock, load, readiness
 from perfsuite.measure.timing.block import Sample
 from perfsuite.measure.timing.clock import READINGS_PER_BLOCK
 
@@ -115,7 +115,7 @@ class FakeBlocks:
             module, "subjects_alike", lambda *calls: [self.subject(call) for call in calls], raising=False
         )
         monkeypatch.setattr(module, "rounding_us", lambda *subjects: 0.0, raising=False)
-        monkeypatch.setattr(module, "usage", lambda: None, raising=False)  # the machine's load is not that of the clock
+        monkeypatch.setattr(load, "usage", lambda: None)  # the machine's load is not that of the clock
         monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: self.seconds))
         if bare:
             monkeypatch.setattr(module, "steady", lambda *subjects: contextlib.nullcontext())

@@ -21,6 +21,7 @@ from perfsuite.measure.metric import Interval
 from perfsuite.measure.stats.error_rates import DECIDING_ERROR
 from perfsuite.measure.timing.block import Until
 from perfsuite.measure.timing.comparison import Comparison, compare_calls
+from perfsuite.measure.timing.load import lasting
 
 LEAST_BUILDS, MOST_BUILDS = 6, 24
 
@@ -86,7 +87,7 @@ def compare_builds(
         reference_us=np.concatenate([part.reference_us for part in parts]),
         seconds=sum(part.seconds for part in parts),
         builds=count,
-        slowed=max(part.slowed for part in parts),
+        slowed=lasting((part.slowed, part.seconds) for part in parts),
     )
 
 

@@ -12,7 +12,7 @@ import os
 import subprocess
 import sys
 import time
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 
 from perfsuite.measure import peers
 from perfsuite.measure.errors import MeasurementError
@@ -99,13 +99,18 @@ class Load:
         Of a load that comes and goes, the one that was there, or heavier, for `LASTING` of the time.
         """
         seen = [each for each in (*self._seen, usage()) if each is not None]
-        windows = [(now.slowed(then, part), now.clock - then.clock) for then, now in itertools.pairwise(seen)]
-        left = LASTING * sum(seconds for _, seconds in windows)
-        for factor, seconds in sorted(windows, reverse=True):
-            left -= seconds
-            if left <= 0:
-                return factor
-        return 1.0
+        return lasting([(now.slowed(then, part), now.clock - then.clock) for then, now in itertools.pairwise(seen)])
+
+
+def lasting(factors: Iterable[tuple[float, float]]) -> float:
+    """Of factors, each with its seconds, the one that held, or a larger one, for `LASTING` of the time; 1 of none."""
+    largest_first = sorted(factors, reverse=True)
+    left = LASTING * sum(seconds for _, seconds in largest_first)
+    for factor, seconds in largest_first:
+        left -= seconds
+        if left <= 0:
+            return factor
+    return 1.0
 
 
 def busy_seconds(stat: str, allowed: Collection[int]) -> float:

@@ -126,7 +126,7 @@ def fit_scaling(
 def fit_calls(calls: Sequence[Call], units: np.ndarray, *, metric: Scaled, seconds: float) -> Scaling:
     """Fit `metric` of calls that were made, against their `units`."""
     intervals.load()
-    load = Load()
+    slowed = 1.0
     largest, exponent = None, None
     if metric != "return" and metric != "ready":
         counts = [_count(each, metric) for each in calls]
@@ -135,14 +135,14 @@ def fit_calls(calls: Sequence[Call], units: np.ndarray, *, metric: Scaled, secon
         largest, exponent = counts[units.argmax()], growth_exponent(units.tolist(), values.tolist())
     else:
         subjects = subjects_alike(*calls)
-        times = _timed_rounds(subjects, metric, units, seconds, load)
+        times, slowed = _timed_rounds(subjects, metric, units, seconds)
         rounds, slopes, values = len(times), _slopes(units, times), np.median(times, axis=0)
         weights = _slopes(units, np.eye(len(units)))  # of each size's time in the slope
         hidden = rounding_us(*subjects) * float(np.abs(weights).sum())
     _, intercept, r_squared = line_fit(units, values)
     per_unit = Estimate(float(np.median(slopes)), median_within_run(slopes).widened(hidden))
     return Scaling(
-        calls[0].label, metric, units, values, per_unit, intercept, r_squared, rounds, load.slowed(), exponent, largest
+        calls[0].label, metric, units, values, per_unit, intercept, r_squared, rounds, slowed, exponent, largest
     )
 
 
@@ -171,13 +171,14 @@ def calls_of(make_call: MakeCall, sizes: Sequence[int]) -> tuple[list[Call], np.
     return calls, np.asarray(units)
 
 
-def _timed_rounds(subjects: list[Subject], until: Until, units: np.ndarray, seconds: float, load: Load) -> np.ndarray:
-    """Microseconds, shape (rounds, sizes)."""
+def _timed_rounds(subjects: list[Subject], until: Until, units: np.ndarray, seconds: float) -> tuple[np.ndarray, float]:
+    """Microseconds, shape (rounds, sizes), and the factor by which other processes may have slowed them."""
     column = COLUMNS[until]
     rounds: list[list[Sample]] = []
     order = list(range(len(subjects)))
     look = LEAST_ROUNDS
     with steady(*subjects):
+        load = Load()
         deadline = time.monotonic() + seconds
         while len(rounds) < MOST_ROUNDS and (len(rounds) < 3 or time.monotonic() <= deadline):
             if len(rounds) == look:
@@ -188,8 +189,10 @@ def _timed_rounds(subjects: list[Subject], until: Until, units: np.ndarray, seco
             random.shuffle(order)
             samples = {index: run_block(subjects[index]) for index in order}
             rounds.append([samples[index] for index in range(len(subjects))])
+        slowed = load.slowed()
     by_size = zip(zip(*rounds, strict=True), subjects, strict=True)
-    return np.stack([columns_us(list(samples), each.call.label)[:, column] for samples, each in by_size], axis=1)
+    times = [columns_us(list(samples), each.call.label)[:, column] for samples, each in by_size]
+    return np.stack(times, axis=1), slowed
 
 
 def _slopes(units: np.ndarray, times: np.ndarray) -> np.ndarray:

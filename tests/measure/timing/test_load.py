@@ -175,6 +175,12 @@ def test_a_load_that_comes_and_goes_counts_where_it_is_there_for_a_quarter_of_th
     assert loaded(0, 0, 0) == 1
 
 
+def test_of_factors_the_one_that_lasted_a_quarter_of_the_time_counts():
+    assert load.lasting([(2.0, 1.0), (1.0, 5.0)]) == 1
+    assert load.lasting([(1.0, 4.0), (3.0, 0.5), (2.0, 1.0)]) == 2
+    assert load.lasting([]) == 1
+
+
 def test_the_load_is_looked_at_now_and_then(monkeypatch):
     seen = []
     monkeypatch.setattr(load, "usage", lambda: seen.append(1) or Usage(100.0, 0, 0, 0))
