@@ -191,7 +191,7 @@ def test_it_is_timed_compared_and_seen_to_return_early():
     assert 0 < timed.to_return.median_us <= timed.to_ready.median_us
     # What the collective costs: the step against the same one without it.
     compared = compare_calls(
-        trained(), call(without, state(), batch()), seconds=1.0, settled=lambda ratio, *_: ratio.interval.low > 1
+        trained(), call(without, state(), batch()), seconds=1.0, settled=lambda ratio, _: ratio.interval.low > 1
     )
     assert compared.ratio.interval.low > 1, compared.ratio
     # On a CPU JAX itself waits; that is not laid at the step's door.

@@ -125,7 +125,7 @@ class Workload:
         """
         looks: list[Interval] = []
 
-        def settled(ratio: Estimate, overhead: Estimate, slowed: float) -> bool:
+        def settled(ratio: Estimate, overhead: Estimate) -> bool:
             looks.append(ratio.interval)
             return ratio.interval.low > 1 or ratio.interval.high < 1
 

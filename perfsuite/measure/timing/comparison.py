@@ -56,9 +56,8 @@ PRECISION = 0.005
 
 Field = Literal["ratio", "overhead_us"]
 
-Settled = Callable[[Estimate, Estimate, float], bool]
-"""Takes the ratio, the overhead, and the factor by which other processes may have slowed the candidate. Says whether
-they are known well enough to stop."""
+Settled = Callable[[Estimate, Estimate], bool]
+"""Takes the ratio and the overhead; says whether they are known well enough to stop."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -177,7 +176,8 @@ def compare_calls(
         column, left = COLUMNS[until], seconds * (1 - BURN_IN)
         ends = settled or _precise
         look, (candidate_us, reference_us), sampling = _sample(turns, looks, column, left, ends, report, load)
-        factor = load.slowed(_part(candidate_us[:, column], reference_us[:, column]))
+        candidate_s, reference_s = candidate_us[:, column].sum(), reference_us[:, column].sum()
+        factor = load.slowed(float(candidate_s / (candidate_s + reference_s)))
     return Comparison(
         candidate=candidate.label,
         reference=reference.label,
@@ -266,8 +266,7 @@ def _sample(
             times_us = turns.times_us()
             candidate_us, reference_us = (times[:, column] for times in times_us)
             look = looks.look(candidate_us, reference_us, turns.rounding_us)
-            factor = load.slowed(_part(candidate_us, reference_us))
-            if peers.agreed(passed > 1 or (is_bounded(look.ratio) and settled(look.ratio, look.overhead, factor))):
+            if peers.agreed(passed > 1 or (is_bounded(look.ratio) and settled(look.ratio, look.overhead))):
                 return look, times_us, sampling
         # Between windows, whose order is random: their cost falls on either side alike.
         load.look()
@@ -276,10 +275,5 @@ def _sample(
         turns.take(looks.window)
 
 
-def _part(candidate: np.ndarray, reference: np.ndarray) -> float:
-    """The candidate's part of the time."""
-    return float(candidate.sum() / (candidate.sum() + reference.sum()))
-
-
-def _precise(ratio: Estimate, overhead: Estimate, slowed: float) -> bool:
+def _precise(ratio: Estimate, overhead: Estimate) -> bool:
     return math.log(ratio.interval.high / ratio.interval.low) / 2 <= PRECISION
