@@ -28,7 +28,7 @@ def train(state, x):
 """
 
 CLOCK = """
-from perfsuite.measure.timing import timing
+from perfsuite.measure.timing import load, timing
 
 run_block = timing.run_block
 
@@ -110,7 +110,7 @@ def test_a_baselines_failure_compares_with_the_reference_of_the_same_run(run, py
 def test_a_time_without_a_reference_has_no_cause_but_its_longest_operations(run):
     lines = [
         "monkeypatch.setattr(timing, 'run_block', steady)",
-        "monkeypatch.setattr(timing, 'usage', lambda: None)",
+        "monkeypatch.setattr(load, 'usage', lambda: None)",
         "perf.time(call(step, X), tolerance=30)",
     ]
     run(HEAD, *lines, options=["--perf-save"]).assert_outcomes(passed=1)
