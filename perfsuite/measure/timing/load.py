@@ -22,8 +22,8 @@ WINDOW = 0.5
 """Seconds between two looks at the load: 50 ticks of a core, in which the system counts."""
 
 LASTING = 0.25
-"""The share of the time in which a load has to be there to count. A median follows one that is there half of the time as
-if it were there all the time; its mean would count half."""
+"""The share of the time in which a load has to be there to count. A median follows one that is there half of the time
+as if it were there all the time; its mean would count half."""
 
 # It looks every few milliseconds whether its parent is gone, and then ends by itself.
 _BUSY = """
