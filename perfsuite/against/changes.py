@@ -1,4 +1,4 @@
-"""What is exact and changed between the base and the head, and where: trace, lower, compile, host calls, program, ...
+"""What changed between the base and the head, of what is exact, and where: trace, lower, compile, host calls, program.
 
 Counts and sizes are compared by the gate's own rules (`gate.verdict`), with the metrics of the base as the baseline.
 """

@@ -38,7 +38,7 @@ class Limits:
         """Whether one limit of the budget is broken for certain, or all limits are kept for certain.
 
         A baseline is from another day, and only all of the time can break it: a machine has states that last a second.
-        In the first second ten eager operations took 240 us, and later 130 us, with no load of other processes.
+        In one comparison's first second, with no load in it, ten eager operations took 240 us; usually they take 130.
         """
         if all(each.interval.high <= limit for each, limit in self.compared(ratio, overhead)):
             return True

@@ -1,6 +1,7 @@
 """The scripts that run real sessions: what they build, how they count, and that they can find a false alarm."""
 
 import math
+import os
 import runpy
 import sys
 
@@ -10,7 +11,7 @@ import pytest
 from promise import another_day, leftovers, two_builds
 from promise.calls import BUILDS, UNLIKE
 from promise.leftovers import COMPARED, in_a_loop
-from promise.sessions import Outcome, Script, read, table, verdicts, write
+from promise.sessions import Outcome, Script, bursts, read, table, verdicts, write
 
 SCRIPTS = (two_builds, another_day, leftovers)
 
@@ -26,6 +27,13 @@ def test_two_calls_of_one_function_share_nothing_that_was_built(name):
     for made in (first, second):
         jax.block_until_ready(made.run())
         jax.block_until_ready(made.run())
+
+
+def test_what_comes_and_goes_is_gone_afterwards():
+    with bursts() as group:
+        os.killpg(group, 0)
+    with pytest.raises(ProcessLookupError):
+        os.killpg(group, 0)
 
 
 DECIDED = Script(

@@ -122,6 +122,19 @@ class FakeBlocks:
         return self
 
 
+class FakeLoad:
+    """In the place of `load.Load`: how often it was looked at, and a factor that follows the part of the time."""
+
+    def __init__(self):
+        self.looks = 0
+
+    def look(self):
+        self.looks += 1
+
+    def slowed(self, part=1.0):
+        return 1 + part
+
+
 def takes(*samples_us, name="step"):
     """A function for `FakeBlocks`: its blocks take these microseconds to be ready, in turn and from the start again.
 

@@ -1,6 +1,7 @@
 """`measure.timing.builds`: two functions that make calls, compared over several builds."""
 
 import math
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -58,6 +59,14 @@ def test_the_interval_misses_the_truth_as_seldom_as_it_says():
         interval = over_builds(rng.normal(0, 0.01, size=6), 0.05).interval
         missed += not interval.low <= 0 <= interval.high
     assert 0.035 < missed / 4000 < 0.065
+
+
+@pytest.mark.parametrize(("loaded", "slowed"), [(0, 1), (1, 1), (2, 3), (6, 3)])
+def test_a_load_counts_where_it_was_there_for_a_quarter_of_the_builds(monkeypatch, loaded, slowed):
+    factors = iter([3.0] * loaded + [1.0] * (6 - loaded))
+    load = lambda: SimpleNamespace(look=lambda: None, slowed=lambda part: next(factors))
+    monkeypatch.setattr(comparison, "Load", load)
+    assert compare_builds(makes(100), makes(100), seconds=1).slowed == slowed
 
 
 def test_each_side_is_made_first_in_half_of_the_builds():

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from support.fakes import FakeBlocks, FakeDevice, takes
+from support.fakes import FakeBlocks, FakeDevice, FakeLoad, takes
 
 from perfsuite.measure.call import call
 from perfsuite.measure.errors import MeasurementError, RecompilationError
@@ -42,6 +42,15 @@ def repeated(size):
             leaf()
 
     return call(body), size
+
+
+def test_the_load_is_looked_at_between_the_rounds_and_not_before(blocks, monkeypatch):
+    made = []
+    monkeypatch.setattr(scaling, "Load", lambda: made.append(FakeLoad()) or made[-1])
+    fitted = fit_scaling(line(), [10, 20, 40], metric="ready")
+    assert ([load.looks for load in made], fitted.slowed) == ([fitted.rounds], 2)
+    assert fit_scaling(repeated, [1, 2], metric="host_calls").slowed == 1
+    assert len(made) == 1
 
 
 # The metrics.

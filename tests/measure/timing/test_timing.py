@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from support.fakes import FakeBlocks, FakeDevice, takes
+from support.fakes import FakeBlocks, FakeDevice, FakeLoad, takes
 
 from perfsuite.measure.call import call
 from perfsuite.measure.errors import MeasurementError, RecompilationError
@@ -22,6 +22,13 @@ from perfsuite.measure.timing.timing import LEAST_FOR_TAIL, LEAST_SAMPLES, durat
 @pytest.fixture
 def blocks(monkeypatch):
     return FakeBlocks().install(monkeypatch, timing)
+
+
+def test_the_load_is_looked_at_between_the_blocks(blocks, monkeypatch):
+    load = FakeLoad()
+    monkeypatch.setattr(timing, "Load", lambda: load)
+    measured = time_call(call(takes(100)), seconds=0.1)
+    assert (load.looks, measured.slowed) == (len(measured.samples_us), 2)
 
 
 # The metrics.
