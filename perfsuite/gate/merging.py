@@ -6,6 +6,7 @@ from typing import Literal
 
 from perfsuite.gate.baseline import Baselines, Entry, Provenance, Revision, beside, name_of
 from perfsuite.gate.environment import OTHER_PROCESSOR, incomparable, version_changes
+from perfsuite.gate.verdict import TOLERANCES
 from perfsuite.measure.fingerprint.parts import AROUND
 from perfsuite.measure.metric import Interval
 
@@ -191,7 +192,7 @@ def _recorded(test: str, id: str, old: Entry | None, new: Entry) -> Change:
         kept = _renewed(old, new)
         return Change(test, id, "keep" if kept == old else "update", old, kept)
     direction = _direction(old, new)
-    if _of_the_same_code(old, new):
+    if _of_the_same_code(old, new) and not _narrows(old, new):
         return Change(test, id, "update", old, _of_both_days(old, new), direction)
     # What depends on no processor any more stands for all.
     other_code = direction in ("better", "worse") or bool(old.processor and not new.processor)
@@ -213,7 +214,20 @@ def _stands(old: Entry, new: Entry) -> bool:
     if old.kind in ("count", "size") or old.provenance == "reported":
         # A count or a size depends on the versions, not on the processor or the device count.
         return _same_result(old, new) and not _other_versions(old, new) and old.source == new.source
-    return old.environment == new.environment and _within_noise(old, new)
+    return old.environment == new.environment and _within_noise(old, new) and not _narrows(old, new)
+
+
+def _narrows(old: Entry, new: Entry) -> bool:
+    """Whether the old interval is so wide that its gate sees little, and the new one, which meets it, is not wide."""
+    return _is_wide(old) and not _is_wide(new) and _within_noise(old, new)
+
+
+def _is_wide(entry: Entry) -> bool:
+    """Whether the limit of its gate starts further from the value than the tolerance of its kind."""
+    if entry.kind not in ("ratio", "time") or entry.interval is None:
+        return False
+    end = entry.interval.high if entry.better == "lower" else entry.interval.low
+    return abs(end - entry.value) > TOLERANCES[entry.kind] * abs(entry.value)
 
 
 def _renewed(old: Entry, new: Entry) -> Entry:

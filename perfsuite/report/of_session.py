@@ -62,6 +62,7 @@ def report_of(
     `gone` are the gates of recorded metrics whose tests are gone; `saved` and `not_saved` are what --perf-save did.
     """
     notes = [not_saved] if not_saved else []
+    notes += [note for record in session.records for note in record.notes]
     files = list(_baselines(session, notes))
     recorded = [list(_recorded(file)) for _, file in files]
     return Report(

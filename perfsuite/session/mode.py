@@ -59,10 +59,9 @@ class Sampled:
 
 @dataclasses.dataclass(frozen=True)
 class Taken:
-    """What several processes saw of a test: metrics by title, why some of them cannot be saved, and further lines."""
+    """What several processes saw of a test: metrics by title, and what is to be said of them."""
 
     metrics: Mapping[str, Metric] = dataclasses.field(default_factory=dict)
-    unsaved: Mapping[str, str] = dataclasses.field(default_factory=dict)
     notes: tuple[str, ...] = ()
 
 

@@ -212,7 +212,6 @@ class Recorder:
             programs=tuple(self.programs),
             unestimated=tuple(self.unestimated),
             passes=tuple(self.passes),
-            unsaved=dict(self._taken.unsaved),
             notes=self._taken.notes,
             untimed=self.untimed,
             where={title: recorded.where for title, recorded in self._recorded.items()} | self._where,

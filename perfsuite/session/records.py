@@ -65,10 +65,8 @@ class TestRecord:
     """The kernels without a cost estimate, each with its place: FLOP and bytes of their programs are not known."""
     passes: tuple[CompilerPasses, ...] = ()
     """The compiler's passes of first calls, in sessions with -v only."""
-    unsaved: dict[str, str] = dataclasses.field(default_factory=dict)
-    """With --perf-save, why a metric does not become a baseline, by its title."""
     notes: tuple[str, ...] = ()
-    """What else there is to say of the metrics, in lines."""
+    """What is to be said of the metrics, in lines."""
     untimed: dict[str, dict[str, str] | None] = dataclasses.field(default_factory=dict)
     """What other processes are to time, by the titles of the metrics: its fingerprint, None where it has none."""
     where: dict[str, str] = dataclasses.field(default_factory=dict)

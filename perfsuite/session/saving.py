@@ -1,7 +1,7 @@
 """The mode of a session with --perf-save: it takes every sampled metric from several processes.
 
 What differs between processes (where memory and programs lie) is the same for all samples of one, so an interval of one
-process would be too narrow for the next session. A baseline's interval is one over several.
+process would be too narrow for the next session. A baseline's interval is where one more process may lie.
 """
 
 import dataclasses
@@ -16,7 +16,7 @@ from perfsuite.measure import progress
 from perfsuite.measure.metric import Interval, Metric
 from perfsuite.measure.stats.error_rates import INFORMING_ERROR
 from perfsuite.measure.timing.builds import over_builds
-from perfsuite.measure.words import number, percent
+from perfsuite.measure.words import number
 from perfsuite.processes.rerun import ProcessFailed
 from perfsuite.session.mode import Pair, Sampled, Taken
 from perfsuite.session.modes import Gating
@@ -39,28 +39,29 @@ class Saving(Gating):
         return self.confirmed(pair, pair.compare(), limits)
 
     def taken_again(self, item: pytest.Item, sampled: Mapping[str, Sampled]) -> Taken:
-        """Measure the test in fresh processes, until its metrics are narrow; those that are not are not saved."""
+        """Measure the test in fresh processes, until its metrics are narrow or these are many."""
         session = self.session
         if not sampled or session.options.processes == 1 or session.group is not None:
             return Taken()
         if session.in_worker:
             raise Deferred("a ratio or a time, which --perf-save takes from several processes")
         seen = {title: [each.metric] for title, each in sampled.items()}
-        # Half of the tolerance: that much the interval may add to the limit.
-        allowed = {title: each.tolerance / 2 for title, each in sampled.items()}
+        # So much the interval may add to the limit before it counts as wide.
+        allowed = {title: each.tolerance for title, each in sampled.items()}
         processes, failure = self._measured(item, seen, allowed)
         metrics = {title: over_processes(each) for title, each in seen.items()}
-        unsaved = {
-            title: _too_wide(metric, seen[title], allowed[title])
+        said = [
+            f"{item.nodeid}: {title}: {_wide(metric, seen[title])}"
             for title, metric in metrics.items()
             if len(seen[title]) > 1 and not is_narrow(metric, allowed[title])
-        }
-        wanted = min(LEAST_PROCESSES, self._most)
-        said = (
-            f"{item.nodeid}: its ratios and times are of {processes} of {wanted} processes, because a fresh "
-            f"one measured nothing: {failure}"
-        )
-        return Taken(metrics, unsaved, (said,) if failure else ())
+        ]
+        if failure:
+            wanted = min(LEAST_PROCESSES, self._most)
+            said.append(
+                f"{item.nodeid}: its ratios and times are of {processes} of {wanted} processes, because a fresh "
+                f"one measured nothing: {failure}"
+            )
+        return Taken(metrics, tuple(said))
 
     @property
     def _most(self) -> int:
@@ -84,18 +85,22 @@ class Saving(Gating):
 
 
 def over_processes(seen: Sequence[Metric]) -> Metric:
-    """One metric of what each process saw: the mean, with Student's interval over the processes.
+    """One metric of what each process saw: the mean, with the interval that holds what one more process sees.
 
-    What scatters within a process makes the processes differ as well. But three may agree by chance, so the interval is
-    at least as wide as the mean of theirs. Two processes are too few for Student's: theirs are both intervals in one.
+    That one is Student's prediction interval, of logarithms where all values are positive: the processes of another
+    session differ as much as those of this one, and an interval of the mean alone would leave out one in three of them.
+    But three may agree by chance, so it is at least as wide as what scatters within them leaves unknown of their mean.
+    Two processes are too few for it: theirs are both intervals in one.
     """
     intervals = [metric.interval for metric in seen if metric.interval is not None]
+    values = [metric.value for metric in seen]
     if len(seen) < LEAST_PROCESSES:
         interval = Interval(min(each.low for each in intervals), max(each.high for each in intervals))
-        value = statistics.median(metric.value for metric in seen)
+        value = statistics.median(values)
     else:
-        estimate = over_builds([metric.value for metric in seen], INFORMING_ERROR)
-        value, interval = estimate.value, estimate.interval
+        value, interval = _one_more([math.log(each) for each in values] if min(values) > 0 else values)
+        if min(values) > 0:
+            value, interval = math.exp(value), Interval(math.exp(interval.low), math.exp(interval.high))
         within = statistics.fmean(each.half_width for each in intervals) / math.sqrt(len(intervals))
         if math.isfinite(within):
             interval = interval.widened(max(0.0, within - interval.half_width))
@@ -106,6 +111,12 @@ def over_processes(seen: Sequence[Metric]) -> Metric:
     return dataclasses.replace(
         seen[0], value=value, interval=interval, samples=samples or None, fingerprint=fingerprint
     )
+
+
+def _one_more(values: Sequence[float]) -> tuple[float, Interval]:
+    """The mean of some values, and where one more of them lies with probability 1 - `INFORMING_ERROR`."""
+    mean = over_builds(values, INFORMING_ERROR)
+    return mean.value, mean.interval.widened(mean.interval.half_width * (math.sqrt(len(values) + 1) - 1))
 
 
 def is_narrow(metric: Metric, allowed: float) -> bool:
@@ -122,12 +133,11 @@ def _all_narrow(seen: Seen, allowed: Mapping[str, float]) -> bool:
     return all(is_narrow(over_processes(each), allowed[title]) for title, each in seen.items())
 
 
-def _too_wide(metric: Metric, seen: Sequence[Metric], allowed: float) -> str:
+def _wide(metric: Metric, seen: Sequence[Metric]) -> str:
     assert metric.interval is not None
     values = ", ".join(number(each.value) for each in seen)
-    low, high = number(metric.interval.low), number(metric.interval.high)
+    end = metric.interval.low if metric.better == "higher" else metric.interval.high
     return (
-        f"{len(seen)} processes saw {values} {metric.unit}, together [{low}, {high}], which is wider than half of the "
-        f"tolerance ({percent(2 * allowed)}); a wider tolerance would settle it, or for perf.compare functions that "
-        "make the calls, or more seconds (--perf-seconds)"
+        f"{len(seen)} processes saw {values} {metric.unit}, so the limit of its gate starts at {number(end)}; "
+        "for a closer one give perf.compare functions that make the calls, or more seconds (--perf-seconds)"
     )

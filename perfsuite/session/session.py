@@ -274,10 +274,6 @@ class PerfSession:
             # What was measured comes last, and takes the place of what was compiled under the same id.
             for metric in sorted(record.metrics, key=lambda metric: metric.target is None):
                 if self._is_of(device, metric):
-                    if metric.title in record.unsaved:
-                        if old := self._entry(record.test, metric.id, metric.target):
-                            entries[metric.id] = old
-                        continue
                     provenance: baseline.Provenance = "compiled" if metric.target else "measured"
                     entries[metric.id] = baseline.entry_of(metric, self.environment_of(metric.target), provenance)
         return {test: entries for test, entries in new.items() if entries}

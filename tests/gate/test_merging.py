@@ -31,6 +31,19 @@ def test_a_metric_within_its_noise_is_kept_with_the_fingerprint_of_now(now):
     assert recorded(old, dataclasses.replace(new, fingerprint=old.fingerprint)) == ("keep", "same", old)
 
 
+def test_a_narrow_metric_takes_the_place_of_a_wide_one_that_it_meets():
+    of_one_code = {"fingerprint": {"python": "one"}}
+    wide, narrow = ratio(1.0, 0.7, 1.4, **of_one_code), ratio(1.1, 1.08, 1.12, **of_one_code)
+    assert recorded(wide, narrow) == ("update", "same", narrow)
+    assert recorded(wide, ratio(1.1, 1.0, 1.2, **of_one_code))[0] == "keep", "wide as well"
+    assert recorded(ratio(1.1, 1.0, 1.14, **of_one_code), narrow)[0] == "keep", "not wide"
+    assert recorded(wide, ratio(1.5, 1.48, 1.52, **of_one_code))[2].interval == Interval(0.7, 1.52), "another day"
+    time = dataclasses.replace(wide, kind="time", unit="us")
+    assert recorded(time, dataclasses.replace(narrow, kind="time", unit="us"))[0] == "keep", "a time may double"
+    higher = [dataclasses.replace(each, better="higher") for each in (ratio(1.0, 0.97, 1.4), ratio(1.1, 1.08, 1.12))]
+    assert recorded(*higher)[0] == "keep", "its limit starts at the lower end"
+
+
 def test_what_a_save_may_not_replace_keeps_its_fingerprint():
     old, new = (ratio(value, value, value, fingerprint={"python": str(value)}) for value in (1.0, 2.0))
     assert recorded(old, new, kinds=("new", "better")) == ("keep", "same", old)
