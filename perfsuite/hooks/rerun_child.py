@@ -1,4 +1,4 @@
-"""A session that was started to measure one test again: what it leaves undone, and what it says when it fails.
+"""A session that was started to measure tests again: what it leaves undone, and what it says when it fails.
 
 It has the command line of the session that started it, so everything that writes (reports, baselines, pytest's cache)
 or waits for a person is turned off here, before any plugin is configured.
@@ -57,7 +57,7 @@ TURNED_OFF: dict[str, object] = {
 
 
 def prepare(config: pytest.Config, folder: Path) -> None:
-    """Make the session that of one test. Raises `pytest.UsageError` where `folder` has no request."""
+    """Make the session that of the tests asked for. Raises `pytest.UsageError` where `folder` has no request."""
     try:
         request = read_request(folder)
     except (OSError, ValueError) as error:
@@ -82,19 +82,20 @@ def _mode(session: "PerfSession", folder: Path, request: Request) -> "Mode":
 
 
 class ChildHooks:
-    """Leaves the one test only, hands over its metrics where all are asked for, and writes down why there are none."""
+    """Leaves the tests asked for, hands over their metrics where all are, and writes down why the first has none."""
 
     def __init__(self, folder: Path, request: Request):
         self.folder = folder
         self.request = request
         self.found = False
+        self.handed: dict[str, list[Metric]] = {}
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)  # whatever other plugins take away: some choose tests by their number
     def pytest_collection_modifyitems(self, items: list[pytest.Item]):
-        named = [item for item in items if item.nodeid == self.request.test]
+        named = {item.nodeid: item for item in reversed(items)}
         result = yield
-        items[:] = named[:1]
-        self.found = bool(named)
+        items[:] = [named[test] for test in (self.request.test, *self.request.others) if test in named]
+        self.found = self.request.test in named
         return result
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
@@ -105,7 +106,7 @@ class ChildHooks:
     def pytest_runtest_makereport(self, item: pytest.Item, call: pytest.CallInfo):
         report = yield
         what = {"setup": "the test's set-up", "call": "the test"}.get(call.when)
-        if what is None or call.excinfo is None:
+        if what is None or call.excinfo is None or item.nodeid != self.request.test:
             return report
         error = call.excinfo.value
         if isinstance(error, pytest.skip.Exception):
@@ -118,7 +119,8 @@ class ChildHooks:
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if self.request.metric is None and report.passed and hasattr(report, "perfsuite"):
-            write_metrics(self.folder, made(list[Metric], report.perfsuite["metrics"]))
+            self.handed[report.nodeid] = made(list[Metric], report.perfsuite["metrics"])
+            write_metrics(self.folder, self.handed)
 
     def pytest_keyboard_interrupt(self, excinfo: pytest.ExceptionInfo) -> None:
         self._say(f"its session was ended there ({_line(excinfo.exconly(tryshort=True))})")

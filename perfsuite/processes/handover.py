@@ -5,7 +5,7 @@ Every file is written atomically: a process that is killed leaves none half-writ
 
 import dataclasses
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -26,7 +26,8 @@ class Request:
     """What a fresh process is to measure again.
 
     `test` is the id of the test, and `argument` what names it on pytest's command line. `metric` is the name of one
-    comparison's ratio; None asks for all metrics of the test. The comparison is sampled until the limits `budget` and
+    comparison's ratio; None asks for all metrics of the test, and of `others` after it, which `argument` names as well.
+    The comparison is sampled until the limits `budget` and
     `baseline` are settled (`gate.limits.Limits`), and without limits until it is known well. `cache` is the folder
     where the facts of programs are kept, None keeps none.
 
@@ -43,6 +44,7 @@ class Request:
     values: bool = False
     given: dict[str, str] = dataclasses.field(default_factory=dict)
     packages: list[str] = dataclasses.field(default_factory=list)
+    others: list[str] = dataclasses.field(default_factory=list)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -76,14 +78,22 @@ def read_reason(folder: Path) -> str:
         return ""
 
 
-def write_metrics(folder: Path, metrics: Sequence[Metric]) -> None:
-    """Hand metrics over."""
+def write_metrics(folder: Path, metrics: Mapping[str, Sequence[Metric]]) -> None:
+    """Hand over the metrics of each test so far, by its id."""
     write_atomically(folder / _METRICS, json.dumps(plain(metrics)))
 
 
-def read_metrics(folder: Path) -> list[Metric] | None:
+def read_metrics(folder: Path) -> dict[str, list[Metric]] | None:
     """The metrics that were handed over, or None. Raises `ValueError` for a file that has none."""
-    return _read(list[Metric], folder / _METRICS)
+    return _read(dict[str, list[Metric]], folder / _METRICS)
+
+
+def metrics_written(folder: Path) -> int:
+    """When metrics were last handed over, in ns; 0 where none were."""
+    try:
+        return (folder / _METRICS).stat().st_mtime_ns
+    except FileNotFoundError:
+        return 0
 
 
 def write_values(folder: Path, values: Values) -> None:

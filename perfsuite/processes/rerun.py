@@ -1,4 +1,4 @@
-"""Measure again in a fresh process: pytest on one test, which hands its metrics back.
+"""Measure again in a fresh process: pytest on one test, or on some of a file, which hands their metrics back.
 
 Some things are decided once a process, such as where its memory and its programs lie. They are the same for all
 samples of that process, and no number of samples averages them out.
@@ -19,7 +19,15 @@ import pytest
 
 from perfsuite.measure.metric import Metric
 from perfsuite.processes import elsewhere
-from perfsuite.processes.handover import Request, Values, read_metrics, read_reason, read_values, write_request
+from perfsuite.processes.handover import (
+    Request,
+    Values,
+    metrics_written,
+    read_metrics,
+    read_reason,
+    read_values,
+    write_request,
+)
 from perfsuite.processes.launch import LAUNCH, Launch
 
 T = TypeVar("T")
@@ -42,12 +50,18 @@ class ProcessFailed(Exception):  # noqa: N818  (a report, not a fault of this pr
     """A fresh process handed nothing back. The message says why, and can follow a colon."""
 
 
-def measure_again(config: pytest.Config, request: Request) -> list[Metric]:
+def measure_again(config: pytest.Config, request: Request) -> dict[str, list[Metric]]:
     """Measure what `request` asks for in a fresh process that is like the session of `config`.
 
-    Raises `ProcessFailed`.
+    Returns the metrics of each test: of the one asked for, and of others that the process came to. Raises
+    `ProcessFailed` where it has none of the one asked for.
     """
-    return _asked(config, request, read_metrics)
+
+    def read(folder: Path) -> dict[str, list[Metric]] | None:
+        handed = read_metrics(folder)
+        return handed if handed and request.test in handed else None
+
+    return _asked(config, request, read)
 
 
 def values_of(config: pytest.Config, request: Request, number: int) -> Values:
@@ -67,20 +81,31 @@ def _asked(config: pytest.Config, request: Request, read: Callable[[Path], T | N
             environment = _environment(launch)
             if number is not None:
                 environment |= elsewhere.environment(number, folder)
-            ended = run_bounded(
+            process = running(
                 command(config, folder, () if number is None else elsewhere.OPTION),
                 directory=launch.directory,
                 environment=environment,
                 output=folder / _OUTPUT,
-                seconds=allowed_seconds(launch),
             )
-            return _handed_over(folder, ended, read)
+            with process as ended:
+                status = _waited(ended, folder, launch)
+            return _handed_over(folder, status, read)
     except OSError as error:
         raise ProcessFailed(f"it could not be started ({error})") from None
 
 
+def _waited(ended: Callable[[float], int | None], folder: Path, launch: Launch) -> int | None:
+    """The exit status of a process, None where in all the time that it may take it handed over nothing more."""
+    status, before, written = None, -1, 0
+    while status is None and before != written:
+        before = written
+        status = ended(allowed_seconds(launch))
+        written = metrics_written(folder)
+    return status
+
+
 def allowed_seconds(launch: Launch) -> float:
-    """How long a fresh process may take: it does some of what this session did so far, its imports and compiling too.
+    """How long a fresh process may take for a test: it does some of what this session did, imports and compiling too.
 
     So a session that is as fast needs no more than this one took; `SLACK` and `STARTING_SECONDS` are for a busier
     machine, and for what came before this session could look at the clock.
@@ -94,6 +119,18 @@ def argument_of(item: pytest.Item) -> str:
     if file is None or not item.nodeid.startswith(f"{file.nodeid}::"):
         return item.nodeid
     return f"{file.path}{item.nodeid[len(file.nodeid) :]}"
+
+
+def of_file(item: pytest.Item) -> tuple[str, list[pytest.Item]]:
+    """The argument for the file of a test, and the tests of this session in it, from that one on, in their order.
+
+    For a test of no Python file it is the test's own argument, with that test alone.
+    """
+    file = item.getparent(pytest.Module)
+    items = item.session.items
+    if file is None or item not in items:
+        return argument_of(item), [item]
+    return str(file.path), [each for each in items[items.index(item) :] if each.getparent(pytest.Module) is file]
 
 
 def command(config: pytest.Config, folder: Path, options: Sequence[str] = ()) -> list[str]:
@@ -112,14 +149,6 @@ def command(config: pytest.Config, folder: Path, options: Sequence[str] = ()) ->
     arguments = list(launch.arguments)
     options_end = arguments.index("--") if "--" in arguments else len(arguments)
     return [sys.executable, *launch.flags, "-m", "pytest", *arguments[:options_end], *added, *arguments[options_end:]]
-
-
-def run_bounded(
-    command: Sequence[str], *, directory: Path, environment: Mapping[str, str], output: Path, seconds: float
-) -> int | None:
-    """Run a command for at most `seconds`: its exit status, None where its time was up. Otherwise as `running`."""
-    with running(command, directory=directory, environment=environment, output=output) as ended:
-        return ended(seconds)
 
 
 @contextlib.contextmanager

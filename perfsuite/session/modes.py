@@ -50,11 +50,12 @@ class SessionMode(Mode):
         group = self.session.group
         if group is not None:
             raise ProcessFailed(f"{group.count} processes measure together here")
-        return rerun.measure_again(item.config, self._request(item, **asked))
+        return rerun.measure_again(item.config, self.request_for(item, **asked))[item.nodeid]
 
-    def _request(self, item: pytest.Item, **asked: Any) -> Request:
+    def request_for(self, item: pytest.Item, **asked: Any) -> Request:
+        """What asks for a test: `asked` are fields of `Request`."""
         cache = None if self.session.cache is None else str(self.session.cache)
-        return Request(item.nodeid, rerun.argument_of(item), cache=cache, **asked)
+        return Request(**{"test": item.nodeid, "argument": rerun.argument_of(item), "cache": cache, **asked})
 
 
 class Gating(SessionMode):
@@ -84,7 +85,7 @@ class Gating(SessionMode):
         for number in range(asked.processes):
             which = f"fresh process {number + 1} of {asked.processes}"
             packages = elsewhere.in_another_order(seen[0].packages, number) if seen else []
-            request = self._request(
+            request = self.request_for(
                 asked.item, metric=asked.metric, values=True, given=dict(asked.given), packages=packages
             )
             try:
@@ -138,7 +139,7 @@ class Rerunning(SessionMode):
             return Compared(pair.glance())
         asked = Limits(self.request.budget, self.request.baseline)
         comparison = pair.compare(seconds=self._seconds, settled=asked.end)
-        write_metrics(self.folder, comparison.metrics(pair.name))
+        write_metrics(self.folder, {self.request.test: comparison.metrics(pair.name)})
         pytest.skip("the comparison was handed over")
 
     def seen_elsewhere(self, asked: Elsewhere) -> list[Any] | None:

@@ -7,6 +7,7 @@ process would be too narrow for the next session. A baseline's interval is where
 import dataclasses
 import math
 import statistics
+from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
 import pytest
@@ -16,11 +17,13 @@ from perfsuite.measure import progress
 from perfsuite.measure.metric import Interval, Metric
 from perfsuite.measure.stats.error_rates import INFORMING_ERROR
 from perfsuite.measure.timing.builds import over_builds
-from perfsuite.measure.words import number
+from perfsuite.measure.words import number, plural
+from perfsuite.processes import rerun
 from perfsuite.processes.rerun import ProcessFailed
 from perfsuite.session.mode import Pair, Sampled, Taken
 from perfsuite.session.modes import Gating
-from perfsuite.session.session import Deferred
+from perfsuite.session.outcomes import test_id
+from perfsuite.session.session import Deferred, PerfSession
 
 LEAST_PROCESSES, MOST_PROCESSES = 3, 5
 
@@ -30,6 +33,11 @@ Seen = dict[str, list[Metric]]
 
 class Saving(Gating):
     """As gating, but sample until a metric is known well, and take it from several processes."""
+
+    def __init__(self, session: PerfSession):
+        super().__init__(session)
+        self._ready: defaultdict[int, dict[str, list[Metric]]] = defaultdict(dict)
+        """What each fresh process measured of tests whose turn has not come, by their ids."""
 
     @property
     def fingerprints(self) -> bool:
@@ -73,8 +81,7 @@ class Saving(Gating):
         processes, most = 1, self._most
         while processes < most and (processes < LEAST_PROCESSES or not _all_narrow(seen, allowed)):
             try:
-                with progress.waiting(f"measuring {item.name} for its baseline in fresh process {processes}"):
-                    metrics = self.measure_again(item)
+                metrics = self._in_process(item, processes)
             except ProcessFailed as error:
                 return processes, str(error)
             processes += 1
@@ -82,6 +89,30 @@ class Saving(Gating):
                 if metric.title in seen and metric.interval is not None:
                     seen[metric.title].append(metric)
         return processes, ""
+
+    def _in_process(self, item: pytest.Item, process: int) -> list[Metric]:
+        """What a test measures in a fresh process, by its number. Raises `ProcessFailed`.
+
+        The process goes on with the tests after it in the same file, as this one does, so that what they share is made
+        once a process. One that it does not come to starts another process when it is its turn.
+        """
+        ready = self._ready[process]
+        if item.nodeid not in ready:
+            argument, items = rerun.of_file(item)
+            others = [each.nodeid for each in items[1:] if self._may_be_sampled(each)]
+            request = self.request_for(item, argument=argument, others=others)
+            beside = f" and up to {plural(len(others), 'test')} after it" if others else ""
+            with progress.waiting(f"measuring {item.name}{beside} for the baseline in fresh process {process}"):
+                ready.update(rerun.measure_again(item.config, request))
+        return ready.pop(item.nodeid)
+
+    def _may_be_sampled(self, item: pytest.Item) -> bool:
+        """Whether a test that has not run yet may have a ratio or a time: its baseline has one, or it has none."""
+        if item.get_closest_marker("perf") is None:
+            return False
+        test = test_id(item)
+        known = self.session.baselines.metrics.get(self.session.test_key(test))
+        return not known or self.session.samples(test)
 
 
 def over_processes(seen: Sequence[Metric]) -> Metric:

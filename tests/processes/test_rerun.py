@@ -22,6 +22,7 @@ from perfsuite.measure.metric import Interval, Metric
 from perfsuite.processes import rerun as processes
 from perfsuite.processes.handover import (
     Request,
+    metrics_written,
     read_metrics,
     read_reason,
     read_request,
@@ -30,7 +31,7 @@ from perfsuite.processes.handover import (
     write_request,
 )
 from perfsuite.processes.launch import LAUNCH, Launch
-from perfsuite.processes.rerun import AGAIN, ProcessFailed, measure_again, run_bounded
+from perfsuite.processes.rerun import AGAIN, ProcessFailed, measure_again, running
 from perfsuite.session import modes
 
 TESTS = Path(__file__).parents[1]
@@ -342,15 +343,21 @@ def again(project, tmp_path):
     return run
 
 
+def handed(folder):
+    """What was handed over of the one test."""
+    (metrics,) = read_metrics(folder).values()
+    return metrics
+
+
 def test_it_samples_until_the_limits_of_the_request_are_settled_and_ends_where_it_has_handed_over(again):
     body = "def test_step(compare):\n    compare(1.04, noise=9, ratio=1.0401)\n    raise RuntimeError('went on')"
     result, folder = again(body, budget={"ratio": 1.5})
     result.assertoutcome(skipped=1)
-    ratio, overhead = read_metrics(folder)
+    ratio, overhead = handed(folder)
     assert ratio.value == pytest.approx(1.04, abs=0.05)
     assert overhead.value == pytest.approx(4, abs=5)
     result, folder = again(body, budget={"ratio": 1.0401})
-    assert read_metrics(folder)[0].samples > 1.5 * ratio.samples, "fewer settle the other limit"
+    assert handed(folder)[0].samples > 1.5 * ratio.samples, "fewer settle the other limit"
 
 
 def test_what_comes_before_the_comparison_is_sampled_for_a_moment_and_not_gated(again):
@@ -362,14 +369,14 @@ def test_what_comes_before_the_comparison_is_sampled_for_a_moment_and_not_gated(
     )
     result, folder = again(body, metric="candidate/reference #2 ratio to ready", budget={"ratio": 1.5})
     result.assertoutcome(skipped=1)
-    assert read_metrics(folder)[0].value == pytest.approx(1.04, abs=0.01)
+    assert handed(folder)[0].value == pytest.approx(1.04, abs=0.01)
 
 
 def test_all_metrics_of_the_test_are_handed_over_where_no_comparison_is_named(again):
     body = "def test_step(compare, perf):\n    compare(9)\n    perf.record('x', 1, unit='x', kind='time')"
     result, folder = again(body, metric=None)
     result.assertoutcome(passed=1)
-    ratio, _, recorded = read_metrics(folder)
+    ratio, _, recorded = handed(folder)
     assert ratio.value == pytest.approx(9, abs=0.1)
     assert ratio.interval.half_width < 0.1
     assert recorded == Metric("x", 1, "x", "time")
@@ -439,9 +446,9 @@ def test_a_folder_without_a_request_is_a_usage_error(project, tmp_path, content)
 
 
 def test_metrics_come_back_as_they_were(tmp_path):
-    handed = [*seen(1.04, 1.03, float("inf")), Metric("a", 7, "calls", "count", detail={"f": 7}, places={"f": "x"})]
-    write_metrics(tmp_path, handed)
-    assert read_metrics(tmp_path) == handed
+    metrics = [*seen(1.04, 1.03, float("inf")), Metric("a", 7, "calls", "count", detail={"f": 7}, places={"f": "x"})]
+    write_metrics(tmp_path, {"test": metrics})
+    assert read_metrics(tmp_path) == {"test": metrics}
     assert [path.name for path in tmp_path.iterdir()] == ["metrics.json"]
 
 
@@ -492,9 +499,9 @@ needs_proc = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="lo
 
 
 def bounded(output, code, seconds):
-    return run_bounded(
-        [sys.executable, "-c", code], directory=output.parent, environment=os.environ, output=output, seconds=seconds
-    )
+    command = [sys.executable, "-c", code]
+    with running(command, directory=output.parent, environment=os.environ, output=output) as ended:
+        return ended(seconds)
 
 
 @needs_proc
@@ -544,7 +551,7 @@ def test_the_end_of_a_process_is_said_by_its_status_or_signal(tmp_path):
 
 
 def test_metrics_count_even_where_the_process_fell_over_afterwards(tmp_path):
-    write_metrics(tmp_path, seen(1.04, 1.03, 1.05))
+    write_metrics(tmp_path, {"test": seen(1.04, 1.03, 1.05)})
     assert (
         processes._handed_over(tmp_path, -signal.SIGSEGV, read_metrics)
         == processes._handed_over(tmp_path, None, read_metrics)
@@ -557,6 +564,20 @@ def test_its_time_is_what_this_session_took_so_far_and_more(pytestconfig, monkey
     launch = Launch.of(pytestconfig)
     monkeypatch.setattr(processes, "time", SimpleNamespace(monotonic=lambda: launch.started + so_far))
     assert processes.allowed_seconds(launch) == pytest.approx(allowed)
+
+
+def test_a_process_that_goes_on_handing_over_is_not_stopped(tmp_path, pytestconfig, monkeypatch):
+    monkeypatch.setattr(processes, "metrics_written", lambda folder: min(len(waits), 3))
+    waits = []
+    assert processes._waited(waits.append, tmp_path, Launch.of(pytestconfig)) is None
+    assert len(waits) == 4, "three that handed something over, and one that did not"
+    assert processes._waited(lambda seconds: 0, tmp_path, Launch.of(pytestconfig)) == 0
+
+
+def test_when_metrics_were_handed_over(tmp_path):
+    assert metrics_written(tmp_path) == 0
+    write_metrics(tmp_path, {})
+    assert metrics_written(tmp_path) > 0
 
 
 @pytest.fixture

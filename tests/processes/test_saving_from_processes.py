@@ -66,6 +66,84 @@ def test_two_fresh_processes_measure_the_whole_test_once_each(project):
     assert saved(project)["calls"]["value"] == 3
 
 
+THREE = """
+from pathlib import Path
+import pytest
+
+@pytest.fixture(scope="module")
+def ratio():
+    runs = Path(__file__).with_name("runs")
+    with runs.open("a") as file:
+        file.write("1")
+    return {1: 1.014, 2: 1.0}.get(len(runs.read_text()), 1.007)
+
+def record(perf, ratio):
+    perf.record("ratio", ratio, unit="x", kind="ratio", interval=(ratio - 0.01, ratio + 0.01))
+
+def test_first(perf, ratio):
+    record(perf, ratio)
+
+def test_second(perf, ratio):
+    record(perf, 2 * ratio)
+
+def test_calls(perf, ratio):
+    perf.record("calls", 3, unit="calls", kind="count")
+
+def test_third(perf, ratio):
+    record(perf, 3 * ratio)
+"""
+
+
+def of_tests(**ratios):
+    return {f"test_it.py::test_{name}": seen(ratio) for name, ratio in ratios.items()}
+
+
+def test_a_fresh_process_measures_all_tests_of_a_file_with_what_they_share(project):
+    project.makepyfile(test_it=THREE)
+    project.runpytest_inprocess("--perf-save").assert_outcomes(passed=4)
+    assert (project.path / "runs").read_text() == "111", "the fixture is made once in each of three processes"
+    values = [saved(project, f"test_it.py::test_{name}")["ratio"]["value"] for name in ("first", "second", "third")]
+    assert values == [1.00698, 2.01397, 3.02095]
+
+
+def test_a_test_that_a_fresh_process_did_not_come_to_starts_one_when_it_is_its_turn(project, further):
+    project.makepyfile(test_it=THREE)
+    both = of_tests(first=1.014, second=2.02, third=3.04)
+    requests = further(both, of_tests(first=1.014), of_tests(second=2.02), of_tests(third=3.04))
+    project.runpytest_inprocess("--perf-save").assert_outcomes(passed=4)
+    assert [(each.test.removeprefix("test_it.py::test_"), len(each.others)) for each in requests] == [
+        ("first", 3),
+        ("first", 3),
+        ("second", 2),
+        ("third", 0),
+    ]
+    assert {Path(each.argument).name for each in requests} == {"test_it.py"}
+
+
+def test_a_test_whose_baseline_has_nothing_sampled_is_not_measured_beside_others(project, further):
+    project.makepyfile(test_it=THREE)
+    twice = [of_tests(first=1.014, second=2.02, third=3.04)] * 2
+    requests = further(*twice, *twice)
+    for _ in range(2):
+        project.runpytest_inprocess("--perf-save").assert_outcomes(passed=4)
+    others = [[test.removeprefix("test_it.py::test_") for test in each.others] for each in requests]
+    assert others == [["second", "calls", "third"]] * 2 + [["second", "third"]] * 2
+
+
+def test_a_test_that_fails_in_a_fresh_process_leaves_the_metrics_of_the_others(project):
+    broken = "def test_second(perf, ratio):\n    assert ratio == 1.014, 'only in the first process'\n"
+    project.makepyfile(test_it=THREE.replace("def test_second(perf, ratio):\n", broken))
+    result = project.runpytest_inprocess("--perf-save")
+    result.assert_outcomes(passed=4)
+    result.stdout.fnmatch_lines(
+        [
+            "test_it.py::test_second: its ratios and times are of 1 of 3 processes, because a fresh one measured nothing: "
+            "the test failed there (AssertionError: only in the first process*"
+        ]
+    )
+    assert saved(project, "test_it.py::test_third")["ratio"]["value"] == 3.02095
+
+
 def test_a_metric_that_is_not_narrow_after_three_processes_takes_up_to_five(project, further, write):
     write(1.0)
     requests = further(seen(1.0), seen(1.1), seen(1.05), seen(1.0), "one too many")
