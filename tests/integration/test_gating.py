@@ -104,7 +104,8 @@ def test_a_ratio_over_its_baseline_fails_when_the_test_ends(project, perf_test):
     perf_test(*[line.format("2e-3") for line in test])
     green(project.runpytest_inprocess("--perf-save", "--perf-seconds=1"))
     green(project.runpytest_inprocess("--perf", "--perf-seconds=1"))
-    perf_test(*[line.format("4e-3") for line in test])
+    # More than what other processes may explain on a busy machine: with four of them on two cores a factor of 3.6.
+    perf_test(*[line.format("3e-2") for line in test])
     failed(
         project.runpytest_inprocess("--perf", "--perf-seconds=1"),
         "*candidate/work ratio to ready is * x [[]*], * over the baseline * x [[]*] (limit *: its upper end +5 %)",
