@@ -93,13 +93,14 @@ class Saving(Gating):
     def _in_process(self, item: pytest.Item, process: int) -> list[Metric]:
         """What a test measures in a fresh process, by its number. Raises `ProcessFailed`.
 
-        The process goes on with the tests after it in the same file, as this one does, so that what they share is made
-        once a process. One that it does not come to starts another process when it is its turn.
+        Of those that every test needs, a process goes on with the tests after it in the same file, as this one does, so
+        that what they share is made once a process. A test that it does not come to starts another when it is its turn.
         """
         ready = self._ready[process]
         if item.nodeid not in ready:
             argument, items = rerun.of_file(item)
-            others = [each.nodeid for each in items[1:] if self._may_be_sampled(each)]
+            all_need_it = process < LEAST_PROCESSES
+            others = [each.nodeid for each in items[1:] if all_need_it and self._may_be_sampled(each)]
             request = self.request_for(item, argument=argument, others=others)
             beside = f" and up to {plural(len(others), 'test')} after it" if others else ""
             with progress.waiting(f"measuring {item.name}{beside} for the baseline in fresh process {process}"):

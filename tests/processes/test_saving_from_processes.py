@@ -120,6 +120,14 @@ def test_a_test_that_a_fresh_process_did_not_come_to_starts_one_when_it_is_its_t
     assert {Path(each.argument).name for each in requests} == {"test_it.py"}
 
 
+def test_a_process_that_only_one_test_needs_measures_that_one(project, further):
+    project.makepyfile(test_it=THREE)
+    twice = [of_tests(first=1.2, second=2.02, third=3.04), of_tests(first=1.0, second=2.01, third=3.03)]
+    requests = further(*twice, of_tests(first=1.1), of_tests(first=1.1))
+    project.runpytest_inprocess("--perf-save").assert_outcomes(passed=4)
+    assert [len(each.others) for each in requests] == [3, 3, 0, 0]
+
+
 def test_a_test_whose_baseline_has_nothing_sampled_is_not_measured_beside_others(project, further):
     project.makepyfile(test_it=THREE)
     twice = [of_tests(first=1.014, second=2.02, third=3.04)] * 2
