@@ -27,9 +27,8 @@ class Request:
 
     `test` is the id of the test, and `argument` what names it on pytest's command line. `metric` is the name of one
     comparison's ratio; None asks for all metrics of the test, and of `others` after it, which `argument` names as well.
-    The comparison is sampled until the limits `budget` and
-    `baseline` are settled (`gate.limits.Limits`), and without limits until it is known well. `cache` is the folder
-    where the facts of programs are kept, None keeps none.
+    The comparison is sampled until the limits `budget` and `baseline` are settled (`gate.limits.Limits`), and without
+    limits until it is known well. `cache` is the folder where the facts of programs are kept, None keeps none.
 
     With `values`, `metric` is that of another instrument, which hands over values of its own in place of metrics:
     `given` is for it, and `packages` are to be imported before the test's file (`processes.elsewhere`).

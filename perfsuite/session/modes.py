@@ -55,7 +55,7 @@ class SessionMode(Mode):
     def request_for(self, item: pytest.Item, **asked: Any) -> Request:
         """What asks for a test: `asked` are fields of `Request`."""
         cache = None if self.session.cache is None else str(self.session.cache)
-        return Request(**{"test": item.nodeid, "argument": rerun.argument_of(item), "cache": cache, **asked})
+        return Request(item.nodeid, rerun.argument_of(item), cache=cache, **asked)
 
 
 class Gating(SessionMode):

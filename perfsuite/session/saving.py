@@ -99,9 +99,9 @@ class Saving(Gating):
         ready = self._ready[process]
         if item.nodeid not in ready:
             argument, items = rerun.of_file(item)
-            all_need_it = process < LEAST_PROCESSES
-            others = [each.nodeid for each in items[1:] if all_need_it and self._may_be_sampled(each)]
-            request = self.request_for(item, argument=argument, others=others)
+            coming = items[1:] if process < LEAST_PROCESSES else []
+            others = [each.nodeid for each in coming if each.nodeid not in ready and self._may_be_sampled(each)]
+            request = dataclasses.replace(self.request_for(item), argument=argument, others=others)
             beside = f" and up to {plural(len(others), 'test')} after it" if others else ""
             with progress.waiting(f"measuring {item.name}{beside} for the baseline in fresh process {process}"):
                 ready.update(rerun.measure_again(item.config, request))

@@ -95,6 +95,13 @@ def test_a_call_that_raises_while_its_cause_is_looked_for_does_not_hide_the_fail
 
 
 def test_a_ratio_over_its_baseline_fails_when_the_test_ends(project, perf_test):
+    """On a system that does not tell the load of other processes, which otherwise may explain a factor of two."""
+    project.makeconftest(
+        "import pytest\n"
+        "from perfsuite.measure.timing import load\n"
+        "@pytest.fixture(autouse=True)\n"
+        "def untold(monkeypatch): monkeypatch.setattr(load, 'usage', lambda: None)\n"
+    )
     test = [
         "from time import sleep",
         "def work(x): sleep(2e-3); return x",
@@ -104,8 +111,7 @@ def test_a_ratio_over_its_baseline_fails_when_the_test_ends(project, perf_test):
     perf_test(*[line.format("2e-3") for line in test])
     green(project.runpytest_inprocess("--perf-save", "--perf-seconds=1"))
     green(project.runpytest_inprocess("--perf", "--perf-seconds=1"))
-    # More than what other processes may explain on a busy machine: with four of them on two cores a factor of 3.6.
-    perf_test(*[line.format("3e-2") for line in test])
+    perf_test(*[line.format("4e-3") for line in test])
     failed(
         project.runpytest_inprocess("--perf", "--perf-seconds=1"),
         "*candidate/work ratio to ready is * x [[]*], * over the baseline * x [[]*] (limit *: its upper end +5 %)",

@@ -571,7 +571,12 @@ def test_a_process_that_goes_on_handing_over_is_not_stopped(tmp_path, pytestconf
     waits = []
     assert processes._waited(waits.append, tmp_path, Launch.of(pytestconfig)) is None
     assert len(waits) == 4, "three that handed something over, and one that did not"
-    assert processes._waited(lambda seconds: 0, tmp_path, Launch.of(pytestconfig)) == 0
+
+
+def test_a_process_that_ended_well_is_waited_for_once(tmp_path, pytestconfig):
+    write_metrics(tmp_path, {})
+    statuses = [0]
+    assert processes._waited(lambda seconds: statuses.pop(), tmp_path, Launch.of(pytestconfig)) == 0
 
 
 def test_when_metrics_were_handed_over(tmp_path):

@@ -120,6 +120,27 @@ def test_a_test_that_a_fresh_process_did_not_come_to_starts_one_when_it_is_its_t
     assert {Path(each.argument).name for each in requests} == {"test_it.py"}
 
 
+def test_what_is_handed_over_already_is_not_measured_again(project, further):
+    project.makepyfile(test_it=THREE)
+    without_second = of_tests(first=1.014, third=3.04)
+    requests = further(without_second, without_second, of_tests(second=2.02), of_tests(second=2.02))
+    project.runpytest_inprocess("--perf-save").assert_outcomes(passed=4)
+    others = [[test.removeprefix("test_it.py::test_") for test in each.others] for each in requests]
+    assert others == [["second", "calls", "third"]] * 2 + [["calls"]] * 2
+
+
+def test_the_reason_is_that_of_the_test_and_not_of_one_after_it(project):
+    unused = (
+        "@pytest.mark.perf\ndef test_first(request, ratio):\n"
+        "    if ratio != 1.014: return\n    perf = request.getfixturevalue('perf')\n"
+    )
+    broken = "def test_second(perf, ratio):\n    assert ratio == 1.014, 'of the second'\n"
+    content = THREE.replace("def test_first(perf, ratio):\n", unused)
+    project.makepyfile(test_it=content.replace("def test_second(perf, ratio):\n", broken))
+    result = project.runpytest_inprocess("--perf-save", "-k", "first or second")
+    result.stdout.fnmatch_lines(["test_it.py::test_first: *measured nothing: the test ended there without using perf"])
+
+
 def test_a_process_that_only_one_test_needs_measures_that_one(project, further):
     project.makepyfile(test_it=THREE)
     twice = [of_tests(first=1.2, second=2.02, third=3.04), of_tests(first=1.0, second=2.01, third=3.03)]
