@@ -8,8 +8,10 @@ from perfsuite.against.found import MetricChange
 from perfsuite.against.notes import Notes
 from perfsuite.against.runs import FirstRun, Run
 from perfsuite.bisecting import metric
+from perfsuite.bisecting.found import Step
 from perfsuite.bisecting.metric import Recorded
 from perfsuite.gate.verdict import Part
+from perfsuite.measure.fingerprint.parts import PARTS
 from perfsuite.measure.targets import cache as facts_cache
 
 
@@ -23,6 +25,12 @@ def grown_between(test: str, name: str, better: Recorded, worse: Recorded) -> tu
     """The parts of a metric that the worse of two steps has more of."""
     old, new = better.entries.get(name), worse.entries.get(name)
     return metric.judged(test, name, new, old).grown if old and new else ()
+
+
+def runs_between(name: str, before: Step, after: Step) -> tuple[str, ...]:
+    """The parts of the fingerprint of a timed metric that differ, in words; none where one has none."""
+    old, new = metric.fingerprint_of(before, name), metric.fingerprint_of(after, name)
+    return tuple(said for part, said in PARTS.items() if old.get(part) != new.get(part)) if old and new else ()
 
 
 def program_between(name: str, before: Recorded, after: Recorded, folders: tuple[Path, Path]) -> tuple[str, ...]:

@@ -61,7 +61,8 @@ class Answer:
     `package` is the one whose releases they are, empty for commits. `first` says what the newer end is. The changes are
     those of the test's other metrics too, from the step before to the step found; `grown` are the parts of the metric
     that is asked for: what the worse side of the two has more of. `program` says how its program differs, where both
-    steps were tried in this process. There is none of them where `suspects` are several.
+    steps were tried in this process, and `runs` which parts of what is timed do. There is none of them where `suspects`
+    are several.
     """
 
     package: str
@@ -72,6 +73,7 @@ class Answer:
     changes: tuple[MetricChange, ...] = ()
     grown: tuple[Part, ...] = ()
     program: tuple[str, ...] = ()
+    runs: tuple[str, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)

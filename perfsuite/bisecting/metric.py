@@ -101,6 +101,12 @@ def of_step(step: Step) -> Recorded:
     return Recorded(step.device, {device: parse(text) for device, text in step.baselines.items()})
 
 
+def fingerprint_of(step: Step, name: str) -> Mapping[str, str] | None:
+    """What was timed at a step, as short hashes; None where that is not known."""
+    entry = of_step(step).entries.get(name)
+    return entry.fingerprint if entry is not None else None
+
+
 def chosen(wanted: Wanted, good: Recorded, bad: Recorded | None) -> tuple[str, Entry]:
     """The metric's title, and its entry at the good end. `bad` is needed where no metric is named.
 

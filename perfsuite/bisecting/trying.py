@@ -1,4 +1,8 @@
-"""Try steps: run the test at each, once for an exact metric, in many processes beside the good end for a time."""
+"""Try steps: run the test at each, once for what is exact, and for a time in many processes beside the good end.
+
+A step whose fingerprint is that of a step with a verdict runs the same, and is not timed: so a search over many commits
+times only those that change what runs.
+"""
 
 import contextlib
 import dataclasses
@@ -12,7 +16,7 @@ import numpy as np
 
 from perfsuite.against.environments import EnvironmentFailed
 from perfsuite.against.found import ERROR
-from perfsuite.against.runs import Effort, FirstRun, Run, Say, Tests, Window, timing_limit, windows
+from perfsuite.against.runs import Effort, FirstRun, Run, Say, Tests, Window, looks, timing_limit, windows
 from perfsuite.against.sides import Side, SideFailed
 from perfsuite.bisecting import metric
 from perfsuite.bisecting.found import BisectFailed, Looks, Step, Verdict
@@ -23,10 +27,7 @@ from perfsuite.gate.baseline import Entry
 from perfsuite.history.git import GitError
 from perfsuite.measure.metric import Interval
 from perfsuite.measure.stats.rank_sum import shift_interval
-from perfsuite.measure.words import number
-
-LOOKS = 3
-"""How often a time is looked at, each time with as many rounds more, before its step is skipped as undecided."""
+from perfsuite.measure.words import number, plural
 
 TRIALS_FAIL = (EnvironmentFailed, SideFailed, GitError)
 
@@ -101,7 +102,9 @@ class Trials:
             return step
         if self.goal.looks == "exact":
             return self._judged(step)
-        return dataclasses.replace(step, value=self.goal.good.value, unit=self.goal.good.unit)  # of the good end
+        if step.value is None:  # the good end, beside which the others are timed
+            return dataclasses.replace(step, value=self.goal.good.value, unit=self.goal.good.unit)
+        return step
 
     def facts(self, id: str) -> Path:
         """The folder of what compilers said at a step; it is gone after the search."""
@@ -130,7 +133,21 @@ class Trials:
 
     def _look(self, id: str, side: Side) -> Step:
         assert self.goal is not None
-        return self._first(id, side, "good") if self.goal.looks == "exact" else self._timed(id, side, self.goal)
+        first = self._first(id, side, "good")
+        if self.goal.looks == "exact":
+            return first
+        twin = self._twin(first, self.goal.metric)
+        if twin is None:
+            return self._timed(first, side, self.goal)
+        reason = f"not timed: it runs what {self.steps.name(twin.id)} runs"
+        return dataclasses.replace(first, verdict=twin.verdict, value=twin.value, unit=twin.unit, reason=reason)
+
+    def _twin(self, first: Step, name: str) -> Step | None:
+        """A step with a verdict that runs the same as this one, by the fingerprints of what is timed."""
+        prints = metric.fingerprint_of(first, name)
+        tried = [step for step in self.kept.steps.values() if step.verdict != "skipped" and step.id != first.id]
+        same = (step for step in tried if prints is not None and metric.fingerprint_of(step, name) == prints)
+        return next(map(self.step, [step.id for step in same]), None)
 
     def _first(self, id: str, side: Side, verdict: Verdict) -> Step:
         """One run: all metrics of the test. The verdict is that of an end, or made when the step is asked for."""
@@ -174,40 +191,42 @@ class Trials:
         self.goal = Goal(name, good)
         step = self.kept.steps.get(bad)
         if step is None or step.interval is None:
-            step = self._tried(bad, lambda id, side: self._timed(id, side, Goal(name, good)))
+            step = self._tried(bad, self._look)
         if step.verdict == "skipped" and step.interval is None:
             raise BisectFailed(f"the bad end, {self.steps.name(bad)}, says nothing: {step.reason}")
         over = step.interval
-        assert over is not None
+        if over is None:
+            raise BisectFailed(
+                f"{name} takes as long at the bad end: the call runs the same programs, and the same Python around them"
+            )
         if over.high < 1:
             raise BisectFailed(
-                f"{name} is better at the bad end ({_over(over)} of the good end's): swap --good and --bad; the bad "
+                f"{name} is better at the bad end ({_over(over)} the good end's): swap --good and --bad; the bad "
                 "end may be the older one"
             )
         if over.low <= 1:
             raise BisectFailed(
-                f"{name} is not known to be worse at the bad end: {_over(over)} of the good end's after "
-                f"{LOOKS * self.effort.rounds} rounds; take more --rounds"
+                f"{name} is not known to be worse at the bad end: {_over(over)} the good end's after "
+                f"{plural(self.effort.rounds, 'round')}; take more --rounds"
             )
         self.goal = Goal(name, good, math.log(over.low) / 2 + math.log(over.high) / 2)
         return self.goal
 
-    def _timed(self, id: str, side: Side, goal: Goal) -> Step:
+    def _timed(self, tried: Step, side: Side, goal: Goal) -> Step:
         """Look at the time until it is clear on which side of half of the way to the bad end it lies."""
         good, first = self._good_side()
         limit = timing_limit([first])
         half = goal.moved / 2
         # The k-th step that is timed has 1 / (k * (k + 1)) of the error, so that all have no more than all of it.
         place = 1 + sum(step.interval is not None for step in self.kept.steps.values())
+        error = ERROR / (place * (place + 1)) / looks(self.effort.rounds)
         seen: list[Window] = []
         logs = Interval(-math.inf, math.inf)
-        for look in range(LOOKS):
-            seen += windows(self.tests, (good, side), self.effort, limit=limit, say=self.say)
-            logs = _logs(seen, self.wanted.node, goal.metric, ERROR / (place * (place + 1)) / LOOKS)
-            if logs.low > half or logs.high < half:
+        for window in windows(self.tests, (good, side), self.effort, limit=limit, say=self.say):
+            seen.append(window)
+            logs = _logs(seen, self.wanted.node, goal.metric, error)
+            if len(seen) > 1 and (logs.low > half or logs.high < half):
                 break
-            if look + 1 < LOOKS:
-                self.say("undecided: as many rounds again")
         if not math.isfinite(logs.high):
             problems = [run.problem for window in seen for runs in window.sides for run in runs if run.problem]
             raise Unusable(problems[0] if problems else "too few processes gave the time: take more --rounds")
@@ -215,7 +234,9 @@ class Trials:
         verdict: Verdict = "bad" if logs.low > half else "good" if logs.high < half else "skipped"
         reason = "undecided: half of the way is within it" if verdict == "skipped" else ""
         value = goal.good.value * math.exp((logs.low + logs.high) / 2)
-        return Step(id, verdict, value, goal.good.unit, reason, interval=over)
+        return dataclasses.replace(
+            tried, verdict=verdict, value=value, unit=goal.good.unit, reason=reason, interval=over
+        )
 
     def _good_side(self) -> tuple[Side, FirstRun]:
         """The side of the good end, which stays until the search is over, and a run that says how long one takes."""
@@ -241,4 +262,4 @@ def _time(run: Run, test: str, name: str) -> float:
 
 
 def _over(over: Interval) -> str:
-    return f"{number(over.low)} to {number(over.high)} times that"
+    return f"{number(over.low)} to {number(over.high)} times"

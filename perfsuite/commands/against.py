@@ -41,7 +41,7 @@ EXAMPLES = """examples:
 
 ROUNDS = 30
 MINUTES = 10.0
-SECONDS = 0.5
+SECONDS = 1.0
 WINDOW = 5
 """As `against.runs` has it, which this module does not import before it is needed."""
 
@@ -56,7 +56,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     times = "which tests are timed: those that changed in what is exact or in what they run, all, or none"
     rounds = f"most processes of each side that take times, {WINDOW} and {WINDOW} in random order"
     minutes = f"about how long these processes may take in all (default: {MINUTES:g}); there are at least {2 * WINDOW}"
-    seconds = f"most time for one timing in each of these processes (default: {SECONDS:g})"
+    seconds = f"how long one timing takes in each of these processes (default: {SECONDS:g})"
     keep = "keep the environments in this folder, and reuse those in it"
     add = parser.add_argument
     add("revision", nargs="?", metavar="REV", help=revision)

@@ -35,16 +35,16 @@ EXAMPLES = """examples:
   perfsuite bisect --package jax==0.10.0..0.10.2 --package flax==0.12.1..0.12.8 "tests/test_a.py::test_step::step flops"
 """
 
-ROUNDS = 10
-SECONDS = 0.5
+ROUNDS = 30
+SECONDS = 1.0
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments; pytest gets those after `--`."""
     metric = "a metric of a test as `perfsuite show` prints them, or a test with one count or size that is worse"
     package = "search the releases of this package; NAME==GOOD..BAD for each of several that changed together"
-    rounds = f"of a time: processes of each side at a step, once, twice or three times (default: {ROUNDS})"
-    seconds = f"of a time: most time for one timing in each of these processes (default: {SECONDS:g})"
+    rounds = f"of a time: most processes of each side at a step (default: {ROUNDS})"
+    seconds = f"of a time: how long one timing takes in each of these processes (default: {SECONDS:g})"
     keep = (
         "keep the environments in this folder, and the steps that were tried (default: the steps, in the user's cache)"
     )

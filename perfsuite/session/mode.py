@@ -14,6 +14,7 @@ from perfsuite.measure.metric import Metric
 from perfsuite.measure.timing.block import Until
 from perfsuite.measure.timing.builds import Make, compare_builds
 from perfsuite.measure.timing.comparison import Comparison, Settled, compare_calls
+from perfsuite.measure.timing.timing import PRECISION
 
 
 @dataclasses.dataclass(frozen=True)
@@ -94,6 +95,11 @@ class Mode(abc.ABC):
     def leaves_times(self) -> bool:
         """Whether what is sampled is left to other processes: sampled here only where the test reads it."""
         return False
+
+    @property
+    def known_to(self) -> float:
+        """Timing a call ends before its time is over once the medians are known to this share; 0 for never."""
+        return PRECISION
 
     @abc.abstractmethod
     def compare(self, pair: Pair, limits: Limits) -> Compared:

@@ -83,7 +83,52 @@ def test_a_time_is_compared_with_half_of_the_way_to_the_bad_end(tmp_path):
     assert made_up.open == set()
 
 
-def test_an_undecided_time_is_skipped_after_more_rounds(tmp_path):
+def running(us, runs):
+    """Steps at which a process takes so long; each runs what `runs` has for it."""
+    made_up = timed(us)
+    made_up.at = {id: {TIME: time(1.0, runs[id])} for id in us}
+    return made_up
+
+
+def test_a_step_that_runs_what_another_one_runs_is_not_timed(tmp_path):
+    """The times of the two that are not timed would say the opposite."""
+    us = {"good": 100.0, "bad": 120.0, "as good": 120.0, "as bad": 100.0, "other": 118.0, "as other": 100.0}
+    runs = {"good": "g", "bad": "b", "as good": "g", "as bad": "b", "other": "o", "as other": "o"}
+    made_up = running(us, runs)
+    with trials(made_up, tmp_path, TIME) as tried:
+        tried.ends("good", "bad")
+        verdicts = {id: tried.verdict(id) for id in ("as good", "as bad", "other", "as other")}
+        assert verdicts == {"as good": "good", "as bad": "bad", "other": "bad", "as other": "bad"}
+        assert [id for id in us if tried.step(id).interval is not None] == ["bad", "other"]
+        assert tried.step("as other").reason == "not timed: it runs what step other runs"
+        assert [tried.step(id).value for id in ("as good", "as bad")] == [1.0, tried.step("bad").value]
+
+
+@pytest.mark.parametrize("runs", [None, "never seen"])
+def test_a_step_that_runs_something_else_or_what_is_not_known_is_timed(tmp_path, runs):
+    us = {"good": 100.0, "bad": 120.0, "a": 120.0, "b": 100.0}
+    made_up = running(us, {"good": runs and "g", "bad": runs and "b", "a": runs, "b": runs and "another"})
+    with trials(made_up, tmp_path, TIME) as tried:
+        tried.ends("good", "bad")
+        assert [tried.verdict(id) for id in "ab"] == ["bad", "good"]
+        assert all(tried.step(id).interval is not None for id in "ab")
+
+
+def test_a_step_that_runs_what_an_undecided_one_runs_is_timed_itself(tmp_path):
+    us = {"good": 100.0, "bad": 121.0, "half": 110.0, "again": 120.0}
+    made_up = running(us, {"good": "g", "bad": "b", "half": "h", "again": "h"})
+    with trials(made_up, tmp_path, TIME) as tried:
+        tried.ends("good", "bad")
+        assert [tried.verdict(id) for id in ("half", "again")] == ["skipped", "bad"]
+
+
+def test_ends_that_run_the_same_are_not_timed(tmp_path):
+    made_up = running({"good": 100.0, "bad": 120.0}, {"good": "g", "bad": "g"})
+    with trials(made_up, tmp_path, TIME) as tried, pytest.raises(BisectFailed, match="the same programs, and the same"):
+        tried.ends("good", "bad")
+
+
+def test_an_undecided_time_is_skipped_after_all_rounds(tmp_path):
     made_up = timed({"good": 100.0, "bad": 121.0, "half": 110.0})
     with trials(made_up, tmp_path, TIME) as tried:
         tried.ends("good", "bad")

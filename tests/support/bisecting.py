@@ -31,9 +31,9 @@ def count(value, **parts):
     return Entry(value, "calls", "count", "measured", ENVIRONMENT, detail=parts or None)
 
 
-def time(us):
-    """A plain time."""
-    return Entry(us, "us", "time", "measured", ENVIRONMENT)
+def time(us, runs=None):
+    """A plain time, of a call whose fingerprint is `runs`."""
+    return Entry(us, "us", "time", "measured", ENVIRONMENT, fingerprint=runs and {"python": runs, "inputs": "same"})
 
 
 def first_run(entries, test=TEST):

@@ -68,7 +68,10 @@ class TimeInstrument(Instrument):
     def _time(self, call: Call, limits: dict[str, float], name: str | None, tolerance: float | None) -> Timing:
         __tracebackhide__ = True
         least_samples = LEAST_FOR_TAIL if "p99_us" in limits else LEAST_SAMPLES
-        timed = functools.partial(time_call, call, seconds=self._seconds, least_samples=least_samples)
+        known_to = self._session.mode.known_to
+        timed = functools.partial(
+            time_call, call, seconds=self._seconds, least_samples=least_samples, known_to=known_to
+        )
         measured = self._recorder.measured("time", call.label, *Timing.suffixes, name=name)
         seen = self._look_at(call, measured, limits)
         if seen.recorded:

@@ -22,7 +22,7 @@ LEAST_WITH_END = 368
 LEAST_FOR_TAIL = 1000
 """With fewer samples the 99th percentile hardly has one."""
 PRECISION = 0.01
-"""Sampling stops once the medians are known to this share, or when time is up."""
+"""Sampling stops once the medians are known to this share, if nobody says another, or when time is up."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,11 +80,14 @@ class Timing:
 
 
 @with_room
-def time_call(call: Call, *, seconds: float = 5.0, least_samples: int = LEAST_SAMPLES) -> Timing:
+def time_call(
+    call: Call, *, seconds: float = 5.0, least_samples: int = LEAST_SAMPLES, known_to: float = PRECISION
+) -> Timing:
     """Time `call` in the steady state, for at most `seconds` of sampling, but 3 samples in any case.
 
     Warms the call first. A compile while sampling raises `RecompilationError`: it is never a sample. The garbage
-    collector is off inside the blocks. Sampling ends early after `least_samples` where the medians are known to 1 %.
+    collector is off inside the blocks. Sampling ends early after `least_samples` where the medians are known to the
+    share `known_to`.
     Raises `MeasurementError` when the clock gives times that are not positive.
     """
     intervals.load()
@@ -104,7 +107,7 @@ def time_call(call: Call, *, seconds: float = 5.0, least_samples: int = LEAST_SA
             if len(samples) == look:
                 look *= 2
                 columns = np.asarray(peers.slowest(samples)).T
-                if peers.agreed(all(median_is_known(column, PRECISION) for column in columns)):
+                if peers.agreed(all(median_is_known(column, known_to) for column in columns)):
                     break
         factor = load.slowed()
     to_return, to_ready = columns_us(peers.slowest(samples), call.label).T

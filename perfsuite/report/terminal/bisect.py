@@ -69,6 +69,8 @@ def _answer(found: Bisection, answer: Answer, paint: Paint) -> Iterator[str]:
     if answer.grown:
         where = "" if answer.first == "bad" else "the step before it has "
         yield f"  {where}{growth(answer.grown, found.step(found.good).unit)}"
+    if answer.runs:
+        yield f"  what differs in what is timed: {', '.join(answer.runs)}"
     if answer.program:
         yield "  how the program differs:"
         yield from (f"    {line}" for line in answer.program)

@@ -107,6 +107,13 @@ def test_a_time_is_over_the_good_ends():
     assert any("+3 % [+2 %, +4 %]" in line for line in lines)
 
 
+def test_what_differs_in_what_is_timed_is_said():
+    answer = dataclasses.replace(ANSWER, runs=("the compiled programs", "the host calls"))
+    said = "  what differs in what is timed: the compiled programs, the host calls"
+    assert said in bisection_lines(bisection(answer))
+    assert not any("is timed" in line for line in bisection_lines(bisection()))
+
+
 def test_verdicts_are_coloured():
     assert any("\x1b[" in line and "lib 2" in line for line in bisection_lines(bisection(), colored))
 
