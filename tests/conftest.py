@@ -50,6 +50,13 @@ def what_was_there_before_is_out_of_the_collectors_sight():
     gc.freeze()
 
 
+@pytest.fixture(autouse=True)
+def bytecode_of_nested_sessions_is_not_kept(request, monkeypatch):
+    """A test that changes a file twice in a second, to the same length, would run the bytecode of the first change."""
+    if "pytester" in request.fixturenames:
+        monkeypatch.setattr(sys, "dont_write_bytecode", True)
+
+
 LONGEST = (
     "docs/test_docs.py",
     "integration/test_changed_option.py",

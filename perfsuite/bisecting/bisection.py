@@ -58,6 +58,7 @@ class Request:
             "test": self.wanted.node,
             "metric": self.wanted.metric,
             "arguments": list(self.arguments),
+            "effort": [self.effort.rounds, self.effort.seconds],
             "folder": str(Path.cwd()),
             "files": digest(files),
             "python": platform.python_version(),
@@ -229,7 +230,7 @@ def _found(request: Request, trials: Trials, answers: Sequence[Answer], notes: S
         {id: trials.steps.name(id) for id in ids},
         tuple(answers),
         str(trials.kept.path),
-        tuple(notes),
+        (*trials.notes, *notes),
     )
 
 

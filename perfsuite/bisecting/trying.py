@@ -38,11 +38,14 @@ class Unusable(Exception):  # noqa: N818  (a report, not a fault of this process
 
 @dataclasses.dataclass(frozen=True)
 class Goal:
-    """The metric's title, its entry at the good end, and how far its time moves to the bad end, as a logarithm."""
+    """The metric's title, its entry at the good end, and how far its time moves to the bad end, as a logarithm.
+
+    None for a time that is not known to move.
+    """
 
     metric: str
     good: Entry
-    moved: float = 0.0
+    moved: float | None = None
 
     @property
     def looks(self) -> Looks:
@@ -60,6 +63,7 @@ class Trials:
         self._good: tuple[Side, FirstRun] | None = None
         self._good_id = ""
         self._facts: dict[str, Path] = {}
+        self.notes: list[str] = []
 
     def __enter__(self) -> "Trials":
         return self
@@ -136,11 +140,12 @@ class Trials:
         first = self._first(id, side, "good")
         if self.goal.looks == "exact":
             return first
-        twin = self._twin(first, self.goal.metric)
-        if twin is None:
-            return self._timed(first, side, self.goal)
-        reason = f"not timed: it runs what {self.steps.name(twin.id)} runs"
-        return dataclasses.replace(first, verdict=twin.verdict, value=twin.value, unit=twin.unit, reason=reason)
+        if (twin := self._twin(first, self.goal.metric)) is not None:
+            reason = f"not timed: it runs what {self.steps.name(twin.id)} runs"
+            return dataclasses.replace(first, verdict=twin.verdict, value=twin.value, unit=twin.unit, reason=reason)
+        if self.goal.moved is None:
+            raise Unusable("it runs something else than either end")
+        return self._timed(first, side, self.goal, self.goal.moved / 2)
 
     def _twin(self, first: Step, name: str) -> Step | None:
         """A step with a verdict that runs the same as this one, by the fingerprints of what is timed."""
@@ -191,32 +196,45 @@ class Trials:
         self.goal = Goal(name, good)
         step = self.kept.steps.get(bad)
         if step is None or step.interval is None:
-            step = self._tried(bad, self._look)
+            step = self._tried(bad, self._look_at_end)
         if step.verdict == "skipped" and step.interval is None:
             raise BisectFailed(f"the bad end, {self.steps.name(bad)}, says nothing: {step.reason}")
         over = step.interval
-        if over is None:
-            raise BisectFailed(
-                f"{name} takes as long at the bad end: the call runs the same programs, and the same Python around them"
-            )
+        assert over is not None
         if over.high < 1:
             raise BisectFailed(
                 f"{name} is better at the bad end ({_over(over)} the good end's): swap --good and --bad; the bad "
                 "end may be the older one"
             )
-        if over.low <= 1:
-            raise BisectFailed(
-                f"{name} is not known to be worse at the bad end: {_over(over)} the good end's after "
-                f"{plural(self.effort.rounds, 'round')}; take more --rounds"
-            )
-        self.goal = Goal(name, good, math.log(over.low) / 2 + math.log(over.high) / 2)
+        if over.low > 1:
+            self.goal = Goal(name, good, math.log(over.low) / 2 + math.log(over.high) / 2)
+            return self.goal
+        unknown = (
+            f"{name} is not known to be worse at the bad end: {_over(over)} the good end's after "
+            f"{plural(self.effort.rounds, 'round')}"
+        )
+        if not all(metric.fingerprint_of(self.kept.steps[id], name) for id in (self._good_id, bad)):
+            raise BisectFailed(f"{unknown}; take more --rounds")
+        # What it runs is another thing at the bad end, and since when needs no times.
+        self.notes.append(f"{unknown}. So the steps are told apart by what they run, and no other is timed")
+        self.kept.add(dataclasses.replace(step, verdict="bad", reason=""))
         return self.goal
 
-    def _timed(self, tried: Step, side: Side, goal: Goal) -> Step:
-        """Look at the time until it is clear on which side of half of the way to the bad end it lies."""
+    def _look_at_end(self, id: str, side: Side) -> Step:
+        """Time the bad end. Raises `BisectFailed` where there is no other time to expect."""
+        assert self.goal is not None
+        first = self._first(id, side, "bad")
+        if self._twin(first, self.goal.metric) is not None:
+            raise BisectFailed(
+                f"{self.goal.metric} takes as long at the bad end: the call runs the same programs, and the same "
+                "Python around them"
+            )
+        return self._timed(first, side, self.goal, 0.0)
+
+    def _timed(self, tried: Step, side: Side, goal: Goal, half: float) -> Step:
+        """Look at the time until it is clear on which side of `half` it lies: half of the way to the bad end."""
         good, first = self._good_side()
         limit = timing_limit([first])
-        half = goal.moved / 2
         # The k-th step that is timed has 1 / (k * (k + 1)) of the error, so that all have no more than all of it.
         place = 1 + sum(step.interval is not None for step in self.kept.steps.values())
         error = ERROR / (place * (place + 1)) / looks(self.effort.rounds)

@@ -122,6 +122,20 @@ def test_a_step_that_runs_what_an_undecided_one_runs_is_timed_itself(tmp_path):
         assert [tried.verdict(id) for id in ("half", "again")] == ["skipped", "bad"]
 
 
+def test_without_a_known_time_steps_are_told_apart_by_what_they_run(tmp_path):
+    """Only the ends are timed."""
+    us = dict.fromkeys(("good", "bad", "as good", "as bad", "other"), 100.0)
+    made_up = running(us, {"good": "g", "bad": "b", "as good": "g", "as bad": "b", "other": "o"})
+    for _ in range(2):  # the second search finds all that was kept
+        with trials(made_up, tmp_path, TIME) as tried:
+            tried.ends("good", "bad")
+            assert [tried.verdict(id) for id in ("as good", "as bad", "other")] == ["good", "bad", "skipped"]
+            assert tried.step("other").reason == "it runs something else than either end"
+            assert tried.step("bad").interval.low < 1 < tried.step("bad").interval.high
+            assert "is not known to be worse at the bad end" in tried.notes[0]
+    assert made_up.ran.count("bad") == 1
+
+
 def test_ends_that_run_the_same_are_not_timed(tmp_path):
     made_up = running({"good": 100.0, "bad": 120.0}, {"good": "g", "bad": "g"})
     with trials(made_up, tmp_path, TIME) as tried, pytest.raises(BisectFailed, match="the same programs, and the same"):
