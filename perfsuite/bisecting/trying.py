@@ -106,7 +106,7 @@ class Trials:
             return step
         if self.goal.looks == "exact":
             return self._judged(step)
-        if step.value is None:  # the good end, beside which the others are timed
+        if id == self._good_id:  # beside which the others are timed
             return dataclasses.replace(step, value=self.goal.good.value, unit=self.goal.good.unit)
         return step
 
@@ -142,7 +142,7 @@ class Trials:
             return first
         if (twin := self._twin(first, self.goal.metric)) is not None:
             reason = f"not timed: it runs what {self.steps.name(twin.id)} runs"
-            return dataclasses.replace(first, verdict=twin.verdict, value=twin.value, unit=twin.unit, reason=reason)
+            return dataclasses.replace(first, verdict=twin.verdict, reason=reason)
         if self.goal.moved is None:
             raise Unusable("it runs something else than either end")
         return self._timed(first, side, self.goal, self.goal.moved / 2)
@@ -152,7 +152,7 @@ class Trials:
         prints = metric.fingerprint_of(first, name)
         tried = [step for step in self.kept.steps.values() if step.verdict != "skipped" and step.id != first.id]
         same = (step for step in tried if prints is not None and metric.fingerprint_of(step, name) == prints)
-        return next(map(self.step, [step.id for step in same]), None)
+        return next(same, None)
 
     def _first(self, id: str, side: Side, verdict: Verdict) -> Step:
         """One run: all metrics of the test. The verdict is that of an end, or made when the step is asked for."""
