@@ -32,6 +32,9 @@ _LONGEST_SLUG = 64
 # Windows has no files of these names, whatever their ending.
 _RESERVED = {"con", "prn", "aux", "nul", *(f"{port}{number}" for port in ("com", "lpt") for number in range(10))}
 
+_GENERATION = ("cpu family", "model", "stepping", "CPU implementer", "CPU part", "CPU variant")
+"""What Linux tells of a processor: the first three on x86-64, the others on arm64."""
+
 _FLAGS_LEFT_OUT = re.compile(r"--xla_dump_|--xla_force_host_platform_device_count(=|$)")
 
 
@@ -257,14 +260,19 @@ def target_environment(present: Environment, device_kind: str, libtpu: str | Non
 
 
 def host_processor(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
-    """The model of the host's processor; the machine's architecture where the system does not name the model."""
+    """The model of the host's processor: its name, and the numbers of its generation where Linux tells them.
+
+    Clouds call several generations by one name ("AMD EPYC"), and arm64 has no name but the architecture's.
+    """
     try:
         text = cpuinfo.read_text(encoding="utf-8", errors="replace")
     except OSError:
         text = ""
-    # "model name" on x86-64, "cpu" on POWER; arm64 lists part numbers only.
-    model = re.search(r"^(?:model name|cpu)[ \t]*:[ \t]*(\S.*?)[ \t]*$", text, re.MULTILINE)
-    return model[1] if model else platform.processor() or platform.machine() or "unknown"
+    told = dict(re.findall(r"^(\w[^:\n]*?)[ \t]*:[ \t]*(\S.*?)[ \t]*$", text.partition("\n\n")[0], re.MULTILINE))
+    # "model name" on x86-64, "cpu" on POWER.
+    name = told.get("model name") or told.get("cpu") or platform.processor() or platform.machine() or "unknown"
+    numbers = "-".join(told[field] for field in _GENERATION if field in told)
+    return f"{name} {numbers}".rstrip()
 
 
 def normal_flags(flags: str) -> str:

@@ -208,16 +208,31 @@ def test_flags_that_change_no_program_are_left_out_and_order_does_not_matter():
     assert normal_flags("--xla_a=1 --xla_a=2") != normal_flags("--xla_a=2 --xla_a=1")
 
 
+X86 = "processor\t: 0\ncpu family\t: 25\nmodel\t\t: {model}\nmodel name\t: AMD EPYC\nstepping\t: 1\nflags\t\t: fpu\n"
+
+
 @pytest.mark.parametrize(
     ("cpuinfo", "processor"),
     [
         ("processor\t: 0\nmodel name\t: Intel(R) Xeon(R) @ 2.2GHz\nflags: a\n", "Intel(R) Xeon(R) @ 2.2GHz"),
         ("processor\t: 0\ncpu\t\t: POWER9, altivec supported\n", "POWER9, altivec supported"),
+        (X86.format(model=17), "AMD EPYC 25-17-1"),
+        (X86.format(model=1), "AMD EPYC 25-1-1"),
+        (X86.format(model=17) + "\n" + X86.format(model=1), "AMD EPYC 25-17-1"),
     ],
 )
 def test_host_processor_is_the_model_that_linux_names(tmp_path, cpuinfo, processor):
     (tmp_path / "cpuinfo").write_text(cpuinfo)
     assert host_processor(tmp_path / "cpuinfo") == processor
+
+
+def test_processors_of_arm_differ_by_their_parts(tmp_path):
+    found = []
+    for part in ("0xd0c", "0xd40"):
+        (tmp_path / "cpuinfo").write_text(f"processor\t: 0\nCPU implementer\t: 0x41\nCPU part\t: {part}\n")
+        found.append(host_processor(tmp_path / "cpuinfo"))
+        assert found[-1].endswith(f" 0x41-{part}")
+    assert len(set(found)) == 2
 
 
 def test_host_processor_is_never_empty(tmp_path):
