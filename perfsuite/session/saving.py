@@ -63,6 +63,11 @@ class Saving(Gating):
             for title, metric in metrics.items()
             if len(seen[title]) > 1 and not is_narrow(metric, allowed[title])
         ]
+        said += [
+            f"{item.nodeid}: {title}: only {len(each)} of {processes} processes measured it"
+            for title, each in seen.items()
+            if len(each) < processes
+        ]
         if failure:
             wanted = min(LEAST_PROCESSES, self._most)
             said.append(

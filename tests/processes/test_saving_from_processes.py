@@ -66,6 +66,22 @@ def test_two_fresh_processes_measure_the_whole_test_once_each(project):
     assert saved(project)["calls"]["value"] == 3
 
 
+def test_a_metric_that_not_every_process_measures_is_said(project):
+    project.makepyfile(
+        test_it="from pathlib import Path\n"
+        "runs = Path(__file__).with_name('runs')\n"
+        "with runs.open('a') as file: file.write('1')\n"
+        "RATIO, TIME = 1.0, 100\n"
+        + BODY
+        + "    if len(runs.read_text()) != 2:\n"
+        + "        perf.record('at times', 1.0, unit='x', kind='ratio', interval=(0.99, 1.01))\n"
+    )
+    result = project.runpytest_inprocess("--perf-save")
+    result.assert_outcomes(passed=1)
+    result.stdout.fnmatch_lines(["test_it.py::test_step: at times: only 2 of 3 processes measured it"])
+    result.stdout.no_fnmatch_line("*test_step: ratio: only*")
+
+
 THREE = """
 from pathlib import Path
 import pytest
