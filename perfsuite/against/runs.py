@@ -37,7 +37,7 @@ Say = Callable[[str], None]
 class Effort:
     """How long a check takes times: `rounds` processes of each side at most, for about `minutes` in all.
 
-    One timing takes `seconds` at most. None for the minutes does not end it.
+    One timing takes `seconds`. None for the minutes does not end it.
     """
 
     rounds: int
@@ -128,7 +128,7 @@ class Tests:
         return ran
 
     def times(self, side: Side, *, seconds: float, limit: float) -> Run:
-        """Time every call of the tests for at most `seconds`, in a process that may take `limit` seconds."""
+        """Time every call of the tests for `seconds`, in a process that may take `limit` seconds."""
         return self._run(side, self._request("times", side, seconds), self.folder / "no-baselines", limit)
 
     def facts(self, side: Side) -> Path:

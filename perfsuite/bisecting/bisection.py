@@ -13,7 +13,7 @@ from perfsuite.against.sides import SideFailed
 from perfsuite.against.tree import Tree, tree_here
 from perfsuite.bisecting import metric, packages, releases
 from perfsuite.bisecting.commits import Commits
-from perfsuite.bisecting.explaining import changes_between, grown_between, program_between, runs_between
+from perfsuite.bisecting.explaining import changes_between, differing_between, grown_between, program_between
 from perfsuite.bisecting.found import About, Answer, BisectFailed, Bisection, Verdict
 from perfsuite.bisecting.graph import Graph
 from perfsuite.bisecting.kept import Kept, digest
@@ -201,7 +201,7 @@ def _explained(trials: Trials, answer: Answer, before: str, found: str) -> Answe
         before=before,
         changes=changes_between(trials.wanted.node, *pair),
         program=program_between(trials.goal.metric, *pair, (trials.facts(before), trials.facts(found))),
-        runs=runs_between(trials.goal.metric, known[before], known[found]),
+        differing=differing_between(trials.goal.metric, known[before], known[found]),
         grown=grown_between(trials.wanted.node, trials.goal.metric, *(pair if answer.first == "bad" else pair[::-1])),
     )
 

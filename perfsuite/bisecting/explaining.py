@@ -5,18 +5,19 @@ from typing import Any
 
 from perfsuite.against.changes import metrics_changed
 from perfsuite.against.found import MetricChange
-from perfsuite.against.notes import Notes
+from perfsuite.against.notes import Notes, Place
 from perfsuite.against.runs import FirstRun, Run
 from perfsuite.bisecting import metric
 from perfsuite.bisecting.found import Step
 from perfsuite.bisecting.metric import Recorded
+from perfsuite.gate.baseline import Entry
 from perfsuite.gate.verdict import Part
 from perfsuite.measure.fingerprint.parts import PARTS
 from perfsuite.measure.targets import cache as facts_cache
 
 
 def changes_between(test: str, before: Recorded, after: Recorded) -> tuple[MetricChange, ...]:
-    """The metrics of the test that are worse, better, new or gone."""
+    """The metrics of the test that are worse, better, new or gone, but for those of which one run says too little."""
     found = metrics_changed(_run(test, before), _run(test, after))
     return tuple(each for each in found if each.called in ("worse", "better", "new", "gone"))
 
@@ -27,10 +28,12 @@ def grown_between(test: str, name: str, better: Recorded, worse: Recorded) -> tu
     return metric.judged(test, name, new, old).grown if old and new else ()
 
 
-def runs_between(name: str, before: Step, after: Step) -> tuple[str, ...]:
+def differing_between(name: str, before: Step, after: Step) -> tuple[str, ...]:
     """The parts of the fingerprint of a timed metric that differ, in words; none where one has none."""
-    old, new = metric.fingerprint_of(before, name), metric.fingerprint_of(after, name)
-    return tuple(said for part, said in PARTS.items() if old.get(part) != new.get(part)) if old and new else ()
+    old, new = metric.runs_of(before, name), metric.runs_of(after, name)
+    if old is None or new is None:
+        return ()
+    return tuple(said for part, said in PARTS.items() if old.fingerprint.get(part) != new.fingerprint.get(part))
 
 
 def program_between(name: str, before: Recorded, after: Recorded, folders: tuple[Path, Path]) -> tuple[str, ...]:
@@ -60,5 +63,10 @@ def _program(name: str, recorded: Recorded, folder: Path) -> Any:
 
 
 def _run(test: str, recorded: Recorded) -> FirstRun:
-    notes = Notes(tests={test: ("passed", "")}, device=recorded.device)
+    sampled = {name: Place(sampled=True) for name, entry in recorded.entries.items() if _is_sampled(entry)}
+    notes = Notes(tests={test: ("passed", "")}, device=recorded.device, places={test: sampled})
     return FirstRun(Run(notes, 0.0), recorded.baselines)
+
+
+def _is_sampled(entry: Entry) -> bool:
+    return entry.kind == "ratio" and (entry.samples is not None or entry.interval is not None)

@@ -101,10 +101,20 @@ def of_step(step: Step) -> Recorded:
     return Recorded(step.device, {device: parse(text) for device, text in step.baselines.items()})
 
 
-def fingerprint_of(step: Step, name: str) -> Mapping[str, str] | None:
-    """What was timed at a step, as short hashes; None where that is not known."""
+@dataclasses.dataclass(frozen=True)
+class Runs:
+    """What a timed call runs: its fingerprint, and around it the installed packages and the environment."""
+
+    around: tuple[Mapping[str, str], Environment | None]
+    fingerprint: Mapping[str, str]
+
+
+def runs_of(step: Step, name: str) -> Runs | None:
+    """What a metric times at a step; None where that is not known."""
     entry = of_step(step).entries.get(name)
-    return entry.fingerprint if entry is not None else None
+    if entry is None or entry.fingerprint is None or step.varies:
+        return None
+    return Runs((step.packages, entry.environment), entry.fingerprint)
 
 
 def chosen(wanted: Wanted, good: Recorded, bad: Recorded | None) -> tuple[str, Entry]:
@@ -122,6 +132,8 @@ def chosen(wanted: Wanted, good: Recorded, bad: Recorded | None) -> tuple[str, E
     entry = entries[wanted.metric]
     if entry.kind == "info":
         raise BisectFailed(f'"{wanted.metric}" is information, which no gate judges: name a count, size, ratio or time')
+    if entry.kind == "time" and wanted.metric.endswith(" p99"):
+        raise BisectFailed(f'"{wanted.metric}" differs too much between processes: name the time to ready or to return')
     return wanted.metric, entry
 
 

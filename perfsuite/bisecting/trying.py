@@ -1,7 +1,7 @@
 """Try steps: run the test at each, once for what is exact, and for a time in many processes beside the good end.
 
-A step whose fingerprint is that of a step with a verdict runs the same, and is not timed: so a search over many commits
-times only those that change what runs.
+A step whose call has the fingerprint of one with a verdict runs the same, and is not timed: so a search over many
+commits times only those that change what runs.
 """
 
 import contextlib
@@ -38,9 +38,9 @@ class Unusable(Exception):  # noqa: N818  (a report, not a fault of this process
 
 @dataclasses.dataclass(frozen=True)
 class Goal:
-    """The metric's title, its entry at the good end, and how far its time moves to the bad end, as a logarithm.
+    """The metric's title, and its entry at the good end.
 
-    None for a time that is not known to move.
+    `moved` is how far a time moves to the bad end, as a logarithm; None where it is not known to be worse there.
     """
 
     metric: str
@@ -49,7 +49,9 @@ class Goal:
 
     @property
     def looks(self) -> Looks:
-        return "exact" if self.good.kind in metric.EXACT else "timed"
+        if self.good.kind in metric.EXACT:
+            return "exact"
+        return "runs" if self.moved is None else "timed"
 
 
 class Trials:
@@ -128,9 +130,7 @@ class Trials:
             with self.steps.side(id) as side:
                 step = look(id, side)
                 remarks = "; ".join([step.reason, *side.notes, *side.environment.contradictions]).strip("; ")
-                packages = dict(side.environment.packages)
-                addresses = self.steps.addresses(side)
-                step = dataclasses.replace(step, reason=remarks, packages=packages, addresses=addresses)
+                step = dataclasses.replace(step, reason=remarks, addresses=self.steps.addresses(side))
         except (*TRIALS_FAIL, Unusable) as error:
             step = Step(id, "skipped", reason=str(error))
         return self.kept.add(dataclasses.replace(step, seconds=round(time.monotonic() - began, 1)))
@@ -140,25 +140,34 @@ class Trials:
         first = self._first(id, side, "good")
         if self.goal.looks == "exact":
             return first
+        if self.goal.metric not in metric.of_step(first).entries:
+            raise Unusable(_makes_none(self.goal.metric))
+        if self.goal.looks == "runs":
+            return self._told_by_what_it_runs(first, self.goal.metric)
         if (twin := self._twin(first, self.goal.metric)) is not None:
             reason = f"not timed: it runs what {self.steps.name(twin.id)} runs"
             return dataclasses.replace(first, verdict=twin.verdict, reason=reason)
-        if self.goal.moved is None:
-            raise Unusable("it runs something else than either end")
-        return self._timed(first, side, self.goal, self.goal.moved / 2)
+        return self._timed(first, side, self.goal)
 
     def _twin(self, first: Step, name: str) -> Step | None:
-        """A step with a verdict that runs the same as this one, by the fingerprints of what is timed."""
-        prints = metric.fingerprint_of(first, name)
+        """A step with a verdict that runs the same as this one."""
+        runs = metric.runs_of(first, name)
         tried = [step for step in self.kept.steps.values() if step.verdict != "skipped" and step.id != first.id]
-        same = (step for step in tried if prints is not None and metric.fingerprint_of(step, name) == prints)
-        return next(same, None)
+        return next((step for step in tried if runs is not None and metric.runs_of(step, name) == runs), None)
+
+    def _told_by_what_it_runs(self, first: Step, name: str) -> Step:
+        """Bad is what runs something else than the good end, in the same surroundings."""
+        runs, good = (metric.runs_of(step, name) for step in (first, self.kept.steps[self._good_id]))
+        if runs is None or good is None or runs.around != good.around:
+            raise Unusable("what it runs cannot be compared with the good end")
+        return dataclasses.replace(first, verdict="good" if runs == good else "bad")
 
     def _first(self, id: str, side: Side, verdict: Verdict) -> Step:
         """One run: all metrics of the test. The verdict is that of an end, or made when the step is asked for."""
         recorded = metric.of_test(self._ran(side), self.wanted.node)
         self._facts[id] = self.tests.facts(side)
-        return Step(id, verdict, device=recorded.device, baselines=recorded.texts())
+        packages = dict(side.environment.packages)
+        return Step(id, verdict, device=recorded.device, packages=packages, baselines=recorded.texts())
 
     def _ran(self, side: Side) -> FirstRun:
         self.say("the test, once")
@@ -181,7 +190,7 @@ class Trials:
         assert self.goal is not None
         entry = metric.of_step(step).entries.get(self.goal.metric)
         if entry is None:
-            return dataclasses.replace(step, verdict="skipped", reason=f"the test makes no {self.goal.metric} there")
+            return dataclasses.replace(step, verdict="skipped", reason=_makes_none(self.goal.metric))
         verdict, why = metric.verdict_of(self.wanted.test, self.goal.metric, entry, self.goal.good)
         return dataclasses.replace(
             step,
@@ -193,7 +202,7 @@ class Trials:
 
     def _timed_ends(self, bad: str, name: str, good: Entry) -> Goal:
         """Whether the bad end is slower, and by how much."""
-        self.goal = Goal(name, good)
+        self.goal = Goal(name, good, 0.0)
         step = self.kept.steps.get(bad)
         if step is None or step.interval is None:
             step = self._tried(bad, self._look_at_end)
@@ -213,28 +222,34 @@ class Trials:
             f"{name} is not known to be worse at the bad end: {_over(over)} the good end's after "
             f"{plural(self.effort.rounds, 'round')}"
         )
-        if not all(metric.fingerprint_of(self.kept.steps[id], name) for id in (self._good_id, bad)):
+        start, end = (metric.runs_of(self.kept.steps[id], name) for id in (self._good_id, bad))
+        if start is None or end is None or start.around != end.around:
             raise BisectFailed(f"{unknown}; take more --rounds")
         # What it runs is another thing at the bad end, and since when needs no times.
-        self.notes.append(f"{unknown}. So the steps are told apart by what they run, and no other is timed")
-        self.kept.add(dataclasses.replace(step, verdict="bad", reason=""))
+        self.notes.append(f"{unknown}. So the search is for the first step that runs something else than the good end")
+        self.goal = Goal(name, good)
         return self.goal
 
     def _look_at_end(self, id: str, side: Side) -> Step:
         """Time the bad end. Raises `BisectFailed` where there is no other time to expect."""
         assert self.goal is not None
         first = self._first(id, side, "bad")
+        if self.goal.metric not in metric.of_step(first).entries:
+            raise Unusable(_makes_none(self.goal.metric))
         if self._twin(first, self.goal.metric) is not None:
             raise BisectFailed(
-                f"{self.goal.metric} takes as long at the bad end: the call runs the same programs, and the same "
-                "Python around them"
+                f"{self.goal.metric} cannot be worse at the bad end, as far as its fingerprint tells: the call runs "
+                "the same programs, and the same Python around them, with the same packages"
             )
-        return self._timed(first, side, self.goal, 0.0)
+        timed = self._timed(first, side, self.goal)
+        return dataclasses.replace(timed, verdict="bad", reason="")
 
-    def _timed(self, tried: Step, side: Side, goal: Goal, half: float) -> Step:
-        """Look at the time until it is clear on which side of `half` it lies: half of the way to the bad end."""
-        good, first = self._good_side()
-        limit = timing_limit([first])
+    def _timed(self, first: Step, side: Side, goal: Goal) -> Step:
+        """Look at the time until it is clear on which side of half of the way to the bad end it lies."""
+        good, run = self._good_side(goal.metric)
+        limit = timing_limit([run])
+        assert goal.moved is not None
+        half = goal.moved / 2
         # The k-th step that is timed has 1 / (k * (k + 1)) of the error, so that all have no more than all of it.
         place = 1 + sum(step.interval is not None for step in self.kept.steps.values())
         error = ERROR / (place * (place + 1)) / looks(self.effort.rounds)
@@ -253,14 +268,21 @@ class Trials:
         reason = "undecided: half of the way is within it" if verdict == "skipped" else ""
         value = goal.good.value * math.exp((logs.low + logs.high) / 2)
         return dataclasses.replace(
-            tried, verdict=verdict, value=value, unit=goal.good.unit, reason=reason, interval=over
+            first, verdict=verdict, value=value, unit=goal.good.unit, reason=reason, interval=over
         )
 
-    def _good_side(self) -> tuple[Side, FirstRun]:
-        """The side of the good end, which stays until the search is over, and a run that says how long one takes."""
+    def _good_side(self, name: str) -> tuple[Side, FirstRun]:
+        """The side of the good end, which stays until the search is over, and a run that says how long one takes.
+
+        A call that has another fingerprint there than in the first run has another one in each process.
+        """
         if self._good is None:
             side = self._open.enter_context(self.steps.side(self._good_id))
             self._good = side, self._ran(side)
+            kept = self.kept.steps[self._good_id]
+            again = dataclasses.replace(kept, baselines=metric.of_test(self._good[1], self.wanted.node).texts())
+            if metric.runs_of(again, name) != metric.runs_of(kept, name):
+                self.kept.add(dataclasses.replace(kept, varies=True))
         return self._good
 
 
@@ -277,6 +299,10 @@ def _logs(seen: list[Window], test: str, name: str, error: float) -> Interval:
 
 def _time(run: Run, test: str, name: str) -> float:
     return next((note.value for note in run.notes.times if (note.test, note.name) == (test, name)), 0.0)
+
+
+def _makes_none(name: str) -> str:
+    return f"the test makes no {name} there"
 
 
 def _over(over: Interval) -> str:

@@ -1,7 +1,7 @@
 """Loaded by the pytest of one side, `-p perfsuite.hooks.side_child`: what it does otherwise, and its notes.
 
 A process may only name the files of the perf tests ("collect"). The first process of a side that runs them runs all
-and records what is exact, whatever it is ("metrics"). The many processes after it only time each call for a moment,
+and records what is exact, whatever it is ("metrics"). The many processes after it only time each call for some seconds,
 and gate and record nothing ("times"). Both note every stage of every compile.
 """
 

@@ -98,7 +98,10 @@ class Mode(abc.ABC):
 
     @property
     def known_to(self) -> float:
-        """Timing a call ends before its time is over once the medians are known to this share; 0 for never."""
+        """Timing a call ends before its time is over once the medians are known to this share.
+
+        With 0 it does so only where all samples are the same.
+        """
         return PRECISION
 
     @abc.abstractmethod

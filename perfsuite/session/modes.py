@@ -199,10 +199,10 @@ class TimingOneSide(SessionMode):
 
     @property
     def known_to(self) -> float:
-        return 0.0  # known within this process it may be, and the machine is another one a second later
+        return 0.0  # what is known within this process may be another thing a second later
 
     def compare(self, pair: Pair, limits: Limits) -> Compared:
-        comparison = pair.compare()
+        comparison = pair.compare(settled=lambda ratio, overhead: False)
         test = pair.item.nodeid
         # Under the name that the gate gives the metric.
         self._note(test, pair.metric, comparison.ratio.value, "x")

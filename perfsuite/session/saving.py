@@ -64,7 +64,7 @@ class Saving(Gating):
             if len(seen[title]) > 1 and not is_narrow(metric, allowed[title])
         ]
         said += [
-            f"{item.nodeid}: {title}: only {len(each)} of {processes} processes measured it"
+            f"{item.nodeid}: {title}: only {len(each)} of {processes} processes gave it with an interval"
             for title, each in seen.items()
             if len(each) < processes
         ]

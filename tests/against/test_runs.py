@@ -156,6 +156,53 @@ def test_what_a_compiler_says_for_an_absent_device_is_asked_once_for_all_sides(p
     assert stages == others
 
 
+TAKES_ITS_TIME = """
+import jax
+import jax.numpy as jnp
+import pytest
+from perfsuite import call
+from perfsuite.measure.timing import comparison, scaling, timing
+
+def calls_of(size):
+    return call(jax.jit(jnp.sin), jnp.ones((size, size))), size
+
+@pytest.fixture
+def asked(monkeypatch):
+    \"\"\"How well each instrument wants to know its metric; nothing is ever known better than by chance.\"\"\"
+    asked = []
+    def known(samples, to):
+        asked.append(to)
+        return to > 0
+    monkeypatch.setattr(timing, "median_is_known", known)
+    monkeypatch.setattr(scaling, "median_is_known", known)
+    monkeypatch.setattr(comparison, "_precise", lambda ratio, overhead: asked.append("precise") or True)
+    return asked
+
+def test_time(perf, asked):
+    perf.time(calls_of(8)[0])
+    assert set(asked) == {0}
+
+def test_scaling(perf, asked):
+    perf.scaling(calls_of, sizes=[8, 16])
+    assert set(asked) == {0}
+
+def test_compare(perf, asked):
+    perf.compare(calls_of(8)[0], calls_of(8)[0])
+    assert not asked
+"""
+
+
+def test_a_timing_takes_its_whole_time_in_the_processes_that_only_time(pytester):
+    pytester.makepyfile(test_takes=TAKES_ITS_TIME)
+    pytester.makeini("[pytest]")
+    tests = Tests([], pytester.path / "runs")
+    run = tests.times(Side("base", present(), pytester.path), seconds=0.5, limit=120)
+    assert not run.problem
+    assert {test: outcome for test, (outcome, _) in run.notes.tests.items()} == {
+        f"test_takes.py::test_{name}": "passed" for name in ("time", "scaling", "compare")
+    }, run.notes.tests
+
+
 SAMPLED = """
 import jax
 import jax.numpy as jnp

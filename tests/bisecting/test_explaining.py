@@ -8,9 +8,10 @@ from support.bisecting import CALLS, count, first_run, time
 
 from perfsuite import call
 from perfsuite.bisecting import metric
-from perfsuite.bisecting.explaining import changes_between, grown_between, program_between, runs_between
+from perfsuite.bisecting.explaining import changes_between, differing_between, grown_between, program_between
 from perfsuite.bisecting.found import Step
 from perfsuite.gate.baseline import Entry
+from perfsuite.measure.metric import Interval
 from perfsuite.measure.program.compilation import compile_call
 from perfsuite.measure.targets import cache
 
@@ -26,6 +27,14 @@ def test_only_what_changed_is_listed():
     assert found == {CALLS: "worse", "new": "gone", "newer": "new"}
 
 
+def test_a_ratio_that_one_run_sampled_is_not_compared():
+    def step(value):
+        ratio = Entry(value, "x", "ratio", "measured", ENVIRONMENT, Interval(0.99 * value, 1.01 * value), 50)
+        return recorded({"a/b ratio to ready": ratio, CALLS: count(value)})
+
+    assert [change.metric for change in changes_between(TEST, step(1), step(9))] == [CALLS]
+
+
 def test_the_parts_are_those_of_the_worse_side():
     good, bad = recorded({CALLS: count(5, f=5)}), recorded({CALLS: count(9, f=5, g=4)})
     assert [(part.name, part.amount) for part in grown_between(TEST, CALLS, good, bad)] == [("g", 4)]
@@ -37,10 +46,11 @@ def test_what_is_timed_differs_in_named_parts():
         return Step(id, "good", device="cpu", baselines=recorded(dict(entries)).texts())
 
     one, two = (step(each, ("step to ready", time(1.0, runs=each))) for each in "ab")
-    assert runs_between("step to ready", one, two) == ("the Python code",)
-    assert runs_between("step to ready", one, one) == ()
+    assert differing_between("step to ready", one, two) == ("the Python code",)
+    assert differing_between("step to ready", one, one) == ()
     for unknown in (step("c", ("step to ready", time(1.0))), step("d"), Step("e", "good")):
-        assert runs_between("step to ready", one, unknown) == runs_between("step to ready", unknown, one) == ()
+        assert differing_between("step to ready", one, unknown) == ()
+        assert differing_between("step to ready", unknown, one) == ()
 
 
 @pytest.fixture

@@ -78,7 +78,7 @@ def test_a_metric_that_not_every_process_measures_is_said(project):
     )
     result = project.runpytest_inprocess("--perf-save")
     result.assert_outcomes(passed=1)
-    result.stdout.fnmatch_lines(["test_it.py::test_step: at times: only 2 of 3 processes measured it"])
+    result.stdout.fnmatch_lines(["test_it.py::test_step: at times: only 2 of 3 processes gave it with an interval"])
     result.stdout.no_fnmatch_line("*test_step: ratio: only*")
 
 

@@ -47,7 +47,7 @@ def first_run(entries, test=TEST):
 class MadeUp:
     """In the place of both `Steps` and `Tests`: `at` has what is recorded at each step, or the words of a failure.
 
-    `times` gives the microseconds of one process at a step.
+    `times` gives the microseconds of one process at a step, `packages` what is installed there beside Python.
     """
 
     at: dict
@@ -55,6 +55,7 @@ class MadeUp:
     ran: list = dataclasses.field(default_factory=list)
     open: set = dataclasses.field(default_factory=set)
     folder: Path = Path("nowhere")
+    packages: dict = dataclasses.field(default_factory=dict)
 
     @contextlib.contextmanager
     def side(self, id):
@@ -63,7 +64,9 @@ class MadeUp:
             raise EnvironmentFailed(self.recorded)
         self.open.add(id)
         try:
-            yield Side(id, VirtualEnvironment(Path("nowhere"), (), {"python": id}, ()), Path())
+            yield Side(
+                id, VirtualEnvironment(Path("nowhere"), (), {"python": "3", **self.packages.get(id, {})}, ()), Path()
+            )
         finally:
             self.open.discard(id)
 

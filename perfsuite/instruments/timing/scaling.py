@@ -46,7 +46,8 @@ class ScalingInstrument(Instrument):
         is_time = metric in ("return", "ready")
         limits = self._begin(OF_TIMES if is_time else OF_COUNTS, budget)
         calls, units = calls_of(make_call, sizes)
-        fit = functools.partial(fit_calls, calls, units, metric=metric, seconds=self._seconds)
+        known_to = self._session.mode.known_to
+        fit = functools.partial(fit_calls, calls, units, metric=metric, seconds=self._seconds, known_to=known_to)
         what = what_of(metric)
         measured = self._recorder.measured("scaling", calls[0].label, f" {what} per unit", name=name)
         seen = Look()

@@ -123,7 +123,9 @@ def fit_scaling(
 
 
 @with_room
-def fit_calls(calls: Sequence[Call], units: np.ndarray, *, metric: Scaled, seconds: float) -> Scaling:
+def fit_calls(
+    calls: Sequence[Call], units: np.ndarray, *, metric: Scaled, seconds: float, known_to: float = PRECISION
+) -> Scaling:
     """Fit `metric` of calls that were made, against their `units`."""
     intervals.load()
     slowed = 1.0
@@ -135,7 +137,7 @@ def fit_calls(calls: Sequence[Call], units: np.ndarray, *, metric: Scaled, secon
         largest, exponent = counts[units.argmax()], growth_exponent(units.tolist(), values.tolist())
     else:
         subjects = subjects_alike(*calls)
-        times, slowed = _timed_rounds(subjects, metric, units, seconds)
+        times, slowed = _timed_rounds(subjects, metric, units, seconds, known_to)
         rounds, slopes, values = len(times), _slopes(units, times), np.median(times, axis=0)
         weights = _slopes(units, np.eye(len(units)))  # of each size's time in the slope
         hidden = rounding_us(*subjects) * float(np.abs(weights).sum())
@@ -171,7 +173,9 @@ def calls_of(make_call: MakeCall, sizes: Sequence[int]) -> tuple[list[Call], np.
     return calls, np.asarray(units)
 
 
-def _timed_rounds(subjects: list[Subject], until: Until, units: np.ndarray, seconds: float) -> tuple[np.ndarray, float]:
+def _timed_rounds(
+    subjects: list[Subject], until: Until, units: np.ndarray, seconds: float, known_to: float
+) -> tuple[np.ndarray, float]:
     """Microseconds, shape (rounds, sizes), and the factor by which other processes may have slowed them."""
     column = COLUMNS[until]
     rounds: list[list[Sample]] = []
@@ -183,7 +187,7 @@ def _timed_rounds(subjects: list[Subject], until: Until, units: np.ndarray, seco
         while len(rounds) < MOST_ROUNDS and (len(rounds) < 3 or time.monotonic() <= deadline):
             if len(rounds) == look:
                 look *= 2
-                if median_is_known(_slopes(units, np.asarray(rounds)[:, :, column]), PRECISION):
+                if median_is_known(_slopes(units, np.asarray(rounds)[:, :, column]), known_to):
                     break
             load.look()
             random.shuffle(order)

@@ -22,7 +22,7 @@ LEAST_WITH_END = 368
 LEAST_FOR_TAIL = 1000
 """With fewer samples the 99th percentile hardly has one."""
 PRECISION = 0.01
-"""Sampling stops once the medians are known to this share, if nobody says another, or when time is up."""
+"""Sampling stops once the medians are known to this share, unless the caller gives another, or when time is up."""
 
 
 @dataclasses.dataclass(frozen=True)

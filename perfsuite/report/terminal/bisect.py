@@ -9,6 +9,7 @@ from perfsuite.report.terminal.output import Paint, Style, aligned, clipped, unc
 from perfsuite.report.text import growth
 
 _STYLES: dict[str, Style] = {"good": "green", "bad": "red", "skipped": "yellow"}
+_RUNS = {"bad": "something else than the good end", "good": "what the good end runs"}
 _LONGEST_NAME = 70
 _CHANGES_SHOWN = 12
 _SUSPECTS_SHOWN = 20
@@ -63,14 +64,17 @@ def _answer(found: Bisection, answer: Answer, paint: Paint) -> Iterator[str]:
             yield f"  and {len(answer.about) - _SUSPECTS_SHOWN} more"
         return
     (about,) = answer.about
-    yield paint(f"the first {answer.first} {what} is {about.title}", "red" if answer.first == "bad" else "green")
+    if found.looks == "runs":
+        yield paint(f"the first {what} that runs {_RUNS[answer.first]} is {about.title}", "yellow")
+    else:
+        yield paint(f"the first {answer.first} {what} is {about.title}", "red" if answer.first == "bad" else "green")
     yield from _about(about)
     yield from _seen(found, answer, about)
     if answer.grown:
         where = "" if answer.first == "bad" else "the step before it has "
         yield f"  {where}{growth(answer.grown, found.step(found.good).unit)}"
-    if answer.runs:
-        yield f"  what differs in what is timed: {', '.join(answer.runs)}"
+    if answer.differing:
+        yield f"  what differs in what is timed: {', '.join(answer.differing)}"
     if answer.program:
         yield "  how the program differs:"
         yield from (f"    {line}" for line in answer.program)
@@ -91,7 +95,7 @@ def _about(about: About) -> Iterator[str]:
 
 def _seen(found: Bisection, answer: Answer, about: About) -> Iterator[str]:
     """The metric before it and with it; and at the newer end, where it moved again after that."""
-    if not answer.before or found.looks == "timed":
+    if not answer.before or found.looks != "exact":
         return
     before, here = found.step(answer.before), found.step(answer.suspects[0])
     if before.value is None or here.value is None:
