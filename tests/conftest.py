@@ -20,7 +20,6 @@ import optax  # noqa: F401
 import pytest
 import scipy.special
 import scipy.stats  # noqa: F401
-import tabulate  # noqa: F401
 
 import perfsuite
 

@@ -73,13 +73,6 @@ def _trunk(paths: Sequence[str]) -> str:
     return "".join(level[0] for level in shared) or "the arguments"
 
 
-def table(rows: Sequence[Sequence[str]], headers: Sequence[str] = ()) -> str:
-    """The rows in aligned columns, without rules. Texts stay as they are."""
-    import tabulate  # only sessions that print a table need it
-
-    return tabulate.tabulate(rows, headers, tablefmt="plain", disable_numparse=True, preserve_whitespace=True)
-
-
 def percent(share: float, digits: int = 3) -> str:
     """`+2.35 %`, `-50 %`, `+12,300 %`, `0 %`: with the sign, and so many significant digits."""
     rounded = float(f"{100 * share:.{digits}g}")

@@ -8,7 +8,7 @@ from perfsuite.processes import launch
 
 IMPORTED = ["perfsuite", "perfsuite.options", "perfsuite.options.values", "perfsuite.plugin"]
 """All that an idle session imports of perfsuite. What they import, pytest imports too."""
-HEAVY = ("jax", "numpy", "scipy", "equinox", "filelock", "tabulate")
+HEAVY = ("jax", "numpy", "scipy", "equinox", "filelock")
 
 
 def test_an_idle_session_imports_four_small_modules(pytester, monkeypatch):

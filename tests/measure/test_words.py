@@ -1,11 +1,11 @@
-"""`words`: numbers, intervals, counts and tables as every message and report writes them."""
+"""`words`: numbers, intervals and counts as every message and report writes them."""
 
 import math
 
 import pytest
 
 from perfsuite.measure.metric import Interval
-from perfsuite.measure.words import change, folded, number, percent, plural, span, table
+from perfsuite.measure.words import change, folded, number, percent, plural, span
 
 
 @pytest.mark.parametrize(
@@ -52,10 +52,6 @@ def test_one_is_singular_and_every_other_number_plural(count, text):
 
 def test_a_plural_without_s_is_given():
     assert [plural(count, "process", "processes") for count in (1, 2)] == ["1 process", "2 processes"]
-
-
-def test_a_table_aligns_its_columns_and_leaves_texts_as_they_are():
-    assert table([["  a", "1e3"], ["b", ""]], ("name", "value")).splitlines() == ["name    value", "  a     1e3", "b"]
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from perfsuite.workloads.gpt2.generation import next_token
 from .abstract_steps import flat_step, shapes
 from .gpt2_work import abstract_params, config_of
 
-HEAVY = ("jax", "jaxlib", "numpy", "scipy", "equinox", "filelock", "tabulate")
+HEAVY = ("jax", "jaxlib", "numpy", "scipy", "equinox", "filelock")
 
 
 def test_the_cache_key_of_a_train_step(perf):

@@ -9,7 +9,7 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from perfsuite.measure.words import table
+from perfsuite.report.terminal.output import aligned
 from promise.simulation import MODELS, busy, caught, false_decisions, long_states, quiet
 
 PAIRS = (2000, 200, 40)
@@ -25,20 +25,13 @@ def main() -> None:
         wrong = [false_decisions(model, given.gates, pairs, seed=given.seed) for pairs in PAIRS]
         rows.append([model.__name__, *(f"{each} ({each / given.gates:.2%})" for each in wrong)])
     print(f"False decisions of {given.gates} gates:\n")
-    print(table(rows))
+    print("\n".join(aligned(rows)))
     plants = (quiet, 1.01, 1300), (busy, 1.03, 1300), (busy, 1.01, 15_000)
     print("\nPlanted slowdowns caught, of 100 gates:\n")
-    print(
-        table(
-            [
-                ["noise", "planted", "pairs", "caught"],
-                *(
-                    [model.__name__, f"{slowdown - 1:+.0%}", str(pairs), str(caught(model, slowdown, 100, pairs))]
-                    for model, slowdown, pairs in plants
-                ),
-            ]
-        )
-    )
+    rows = [["noise", "planted", "pairs", "caught"]]
+    for model, slowdown, pairs in plants:
+        rows.append([model.__name__, f"{slowdown - 1:+.0%}", str(pairs), str(caught(model, slowdown, 100, pairs))])
+    print("\n".join(aligned(rows)))
 
 
 if __name__ == "__main__":

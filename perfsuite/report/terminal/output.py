@@ -1,11 +1,10 @@
 """What every page of the terminal shares: colours, names of a limited length, and tables of tests."""
 
+import itertools
 import os
 import sys
 from collections.abc import Callable, Sequence
 from typing import Literal
-
-from perfsuite.measure.words import table
 
 Style = Literal["bold", "red", "green", "yellow", "cyan", "faint"]
 Paint = Callable[[str, Style], str]
@@ -53,8 +52,9 @@ def clipped(name: str, most: int = LONGEST_NAME) -> str:
 
 
 def aligned(rows: Sequence[Sequence[str]]) -> list[str]:
-    """The lines of a table, one for each row."""
-    return [line.rstrip() for line in table(rows).splitlines()]
+    """The lines of a table, one for each row, with two spaces between columns."""
+    widths = [max(map(len, column)) for column in itertools.zip_longest(*rows, fillvalue="")]
+    return ["  ".join(map(str.ljust, row, widths)).rstrip() for row in rows]
 
 
 def by_test(
