@@ -137,11 +137,9 @@ class Trials:
 
     def _look(self, id: str, side: Side) -> Step:
         assert self.goal is not None
-        first = self._first(id, side, "good")
         if self.goal.looks == "exact":
-            return first
-        if self.goal.metric not in metric.of_step(first).entries:
-            raise Unusable(_makes_none(self.goal.metric))
+            return self._first(id, side, "good")
+        first = self._first_of_time(id, side, self.goal.metric)
         if self.goal.looks == "runs":
             return self._told_by_what_it_runs(first, self.goal.metric)
         if (twin := self._twin(first, self.goal.metric)) is not None:
@@ -168,6 +166,13 @@ class Trials:
         self._facts[id] = self.tests.facts(side)
         packages = dict(side.environment.packages)
         return Step(id, verdict, device=recorded.device, packages=packages, baselines=recorded.texts())
+
+    def _first_of_time(self, id: str, side: Side, name: str) -> Step:
+        """One run that makes the time; its verdict is to come."""
+        first = self._first(id, side, "good")
+        if name not in metric.of_step(first).entries:
+            raise Unusable(_makes_none(name))
+        return first
 
     def _ran(self, side: Side) -> FirstRun:
         self.say("the test, once")
@@ -206,7 +211,7 @@ class Trials:
         step = self.kept.steps.get(bad)
         if step is None or step.interval is None:
             step = self._tried(bad, self._look_at_end)
-        if step.verdict == "skipped" and step.interval is None:
+        if step.verdict == "skipped":
             raise BisectFailed(f"the bad end, {self.steps.name(bad)}, says nothing: {step.reason}")
         over = step.interval
         assert over is not None
@@ -233,9 +238,7 @@ class Trials:
     def _look_at_end(self, id: str, side: Side) -> Step:
         """Time the bad end. Raises `BisectFailed` where there is no other time to expect."""
         assert self.goal is not None
-        first = self._first(id, side, "bad")
-        if self.goal.metric not in metric.of_step(first).entries:
-            raise Unusable(_makes_none(self.goal.metric))
+        first = self._first_of_time(id, side, self.goal.metric)
         if self._twin(first, self.goal.metric) is not None:
             raise BisectFailed(
                 f"{self.goal.metric} cannot be worse at the bad end, as far as its fingerprint tells: the call runs "

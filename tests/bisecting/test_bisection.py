@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from support.against import wheel
-from support.bisecting import CALLS, TEST, MadeUp, command, count
+from support.bisecting import CALLS, TEST, MadeUp, command, count, time
 from support.git_project import GitProject
 
 from perfsuite.against import environments
@@ -126,10 +126,8 @@ def test_outside_a_repository_it_is_an_error(tmp_path, monkeypatch):
         command("--good", "a", "--bad", "b", METRIC)
 
 
-def request(folder, **more):
-    return Request(
-        Wanted(TEST, CALLS), (), Effort(10, None, 0.1), folder, None, folder, False, lambda text: None, **more
-    )
+def request(folder, metric=CALLS):
+    return Request(Wanted(TEST, metric), (), Effort(10, None, 0.1), folder, None, folder, False, lambda text: None)
 
 
 def of_packages(monkeypatch, folder, at, named, versions):
@@ -155,20 +153,40 @@ def subjects(project, found):
     return [subject(project, each) for each in answer.suspects]
 
 
-def of_commits(monkeypatch, project, at, good, bad):
-    """The search over the commits of a repository, at whose commits `at(their subject)` is recorded."""
+def of_commits(monkeypatch, project, at, good, bad, metric=CALLS):
+    """The search over the commits of a repository, at whose commits `at(their subject)` is recorded.
+
+    A process takes 100 us at each.
+    """
 
     class Every(dict):
         def __missing__(self, id):
             return at(subject(project, id))
 
-    made_up = MadeUp(Every())
+    made_up = MadeUp(Every(), lambda id: 100.0)
     tree = Tree(project.root, project.root, (), (), project.root)
     monkeypatch.setattr(bisection, "CommitSteps", lambda tree, commits, **more: made_up)
     monkeypatch.setattr(bisection, "tree_here", lambda arguments: tree)
     monkeypatch.setattr(Request, "tests", lambda self: made_up)
     made_up.arguments = ()
-    return over_commits(request(project.root.parent / "kept"), good, bad), made_up
+    return over_commits(request(project.root.parent / "kept", metric), good, bad), made_up
+
+
+def test_a_commit_that_changes_the_call_but_no_time_is_found_and_not_called_bad(monkeypatch, tmp_path, capsys):
+    """It changed twice; the first time counts."""
+    project = GitProject.here(tmp_path / "project", monkeypatch)
+    subjects_ = ["start", "one", "guilty", "three", "again", "five"]
+    for subject in subjects_:
+        project.commit(subject)
+    runs = dict(zip(subjects_, "ggbbcc", strict=True))
+    at = lambda name: {"step to return": time(100.0, runs[name])}
+    found, made_up = of_commits(monkeypatch, project, at, "HEAD~5", "HEAD", "step to return")
+    assert (found.looks, subjects(project, found)) == ("runs", ["guilty"])
+    assert "is not known to be worse at the bad end" in found.notes[0]
+    assert len(made_up.ran) == 3 + 2  # the ends, the good one once more, and two of the four steps between
+    monkeypatch.setattr(bisection, "over_commits", lambda request, good, bad: found)
+    assert command("--good", "HEAD~5", "--bad", "HEAD", "test_a.py::test_step::step to return") == 1
+    assert "the first commit that runs something else than the good end is commit" in capsys.readouterr().out
 
 
 def test_a_commit_of_a_merged_branch_is_found_and_not_the_merge(monkeypatch, tmp_path):

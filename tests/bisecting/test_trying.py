@@ -140,7 +140,7 @@ def test_ends_of_two_compilers_are_timed(tmp_path):
 
 def test_a_call_with_another_fingerprint_in_each_process_is_timed(tmp_path):
     us = {"good": 100.0, "bad": 120.0, "a": 120.0}
-    made_up = running(us, {"good": "g", "bad": "b", "a": "g"})
+    made_up = running(us, {"good": "g", "bad": "b", "a": "g1"})
     at, seen = made_up.at, []
 
     class Varying(dict):

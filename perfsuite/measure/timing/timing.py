@@ -87,8 +87,7 @@ def time_call(
 
     Warms the call first. A compile while sampling raises `RecompilationError`: it is never a sample. The garbage
     collector is off inside the blocks. Sampling ends early after `least_samples` where the medians are known to the
-    share `known_to`.
-    Raises `MeasurementError` when the clock gives times that are not positive.
+    share `known_to`. Raises `MeasurementError` when the clock gives times that are not positive.
     """
     intervals.load()
     subject = Subject(call)

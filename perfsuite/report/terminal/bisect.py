@@ -55,19 +55,19 @@ def _value(step: Step, found: Bisection) -> str:
 
 def _answer(found: Bisection, answer: Answer, paint: Paint) -> Iterator[str]:
     what = f"release of {answer.package}" if answer.package else "commit"
+    which = f"the first {what} that runs {_RUNS[answer.first]}" if found.looks == "runs" else ""
+    which = which or f"the first {answer.first} {what}"
     if len(answer.suspects) > 1:
         skipped = "what could not be tried hides it"
-        yield paint(f"the first {answer.first} {what} is one of {len(answer.suspects)} ({skipped}):", "yellow")
+        yield paint(f"{which} is one of {len(answer.suspects)} ({skipped}):", "yellow")
         for about in answer.about[:_SUSPECTS_SHOWN]:
             yield f"  {about.title}"
         if answer.about[_SUSPECTS_SHOWN:]:
             yield f"  and {len(answer.about) - _SUSPECTS_SHOWN} more"
         return
     (about,) = answer.about
-    if found.looks == "runs":
-        yield paint(f"the first {what} that runs {_RUNS[answer.first]} is {about.title}", "yellow")
-    else:
-        yield paint(f"the first {answer.first} {what} is {about.title}", "red" if answer.first == "bad" else "green")
+    style: Style = "yellow" if found.looks == "runs" else "red" if answer.first == "bad" else "green"
+    yield paint(f"{which} is {about.title}", style)
     yield from _about(about)
     yield from _seen(found, answer, about)
     if answer.grown:

@@ -118,6 +118,9 @@ def test_a_step_that_only_runs_something_else_is_not_called_bad():
     lines = bisection_lines(bisection(dataclasses.replace(ANSWER, first="bad"), looks="runs"))
     assert "the first release of lib that runs something else than the good end is lib 3" in lines
     assert not any("first bad" in line for line in lines)
+    several = Answer("", ("a", "b"), "good", (About("a its subject"), About("b another")))
+    told = "the first commit that runs what the good end runs is one of 2 (what could not be tried hides it):"
+    assert told in bisection_lines(bisection(several, looks="runs"))
 
 
 def test_verdicts_are_coloured():
