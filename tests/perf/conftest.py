@@ -195,12 +195,6 @@ def dropout_steps(make_steps, dropout_layers) -> Steps:
     return make_steps("base", num_layers=dropout_layers, **DROPOUT["dropout"])
 
 
-@pytest.fixture
-def steps_without_dropout(make_steps, dropout_layers) -> Steps:
-    """The arrays of `dropout_steps`, without dropout."""
-    return make_steps("base", num_layers=dropout_layers, **DROPOUT["no-dropout"])
-
-
 @pytest.fixture(scope="session")
 def dropout_layers(perf_size: str) -> int:
     """A third of them at the small size: all 12 took 8.1 s to compile, and 4.3 s without dropout (2-core x86-64 machine)."""
