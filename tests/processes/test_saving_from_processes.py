@@ -214,12 +214,24 @@ def test_a_metric_that_never_gets_narrow_is_saved_wide_and_a_line_says_where_its
     result.stdout.fnmatch_lines(
         [
             "test_it.py::test_step: ratio: 5 processes saw 2, 2.5, 2, 2.2, 2.1 x, so the limit of its gate starts at 2.852; "
-            "for a closer one give perf.compare functions that make the calls, or more seconds (--perf-seconds)"
+            "for a closer one give perf.compare functions that make the calls, or allow more seconds (--perf-seconds)"
         ]
     )
     assert result.stdout.str().count("processes saw") == 1, "the time is known well against its tolerance"
     assert saved(project)["ratio"]["high"] == pytest.approx(2.852, abs=1e-3)
     assert "5 processes saw" in (project.path / "out/report.json").read_text()
+
+
+def test_a_time_that_never_gets_narrow_is_one_to_compare_in_one_run(project, further, write):
+    write(1.0, 150)
+    further(seen(1.0, 900), seen(1.0, 150), seen(1.0, 2000), seen(1.0, 150))
+    result = project.runpytest_inprocess("--perf-save")
+    result.stdout.fnmatch_lines(
+        [
+            "test_it.py::test_step: *: 5 processes saw 150, 900, 150, 2,000, 150 us, so the limit of its gate starts at *; "
+            "for a closer one compare two calls in one run (perf.compare), or allow more seconds (--perf-seconds)"
+        ]
+    )
 
 
 def test_a_wide_baseline_gates_from_its_end_and_the_next_narrow_save_takes_its_place(project, further, write):
