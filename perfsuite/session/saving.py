@@ -174,10 +174,7 @@ def _wide(metric: Metric, seen: Sequence[Metric]) -> str:
     assert metric.interval is not None
     values = ", ".join(number(each.value) for each in seen)
     end = metric.interval.low if metric.better == "higher" else metric.interval.high
-    ratio = metric.kind == "ratio"
-    closer = (
-        "give perf.compare functions that make the calls" if ratio else "compare two calls in one run (perf.compare)"
-    )
+    closer = "give perf.compare functions that make the calls" if metric.kind == "ratio" else "use perf.compare"
     return (
         f"{len(seen)} processes saw {values} {metric.unit}, so the limit of its gate starts at {number(end)}; "
         f"for a closer one {closer}, or allow more seconds (--perf-seconds)"

@@ -190,15 +190,10 @@ def make_steps(perf_size: str) -> Callable[..., Steps]:
 
 
 @pytest.fixture
-def dropout_steps(make_steps, dropout_layers) -> Steps:
-    """BERT-base with dropout and eager attention."""
-    return make_steps("base", num_layers=dropout_layers, **DROPOUT["dropout"])
-
-
-@pytest.fixture(scope="session")
-def dropout_layers(perf_size: str) -> int:
-    """A third of them at the small size: all 12 took 8.1 s to compile, and 4.3 s without dropout (2-core x86-64 machine)."""
-    return 4 if perf_size == "small" else BertConfig.base().num_layers
+def dropout_steps(make_steps, perf_size) -> Steps:
+    """BERT-base with dropout and eager attention. A third of its layers at the small size: all 12 took 8.1 s to compile."""
+    layers = 4 if perf_size == "small" else BertConfig.base().num_layers
+    return make_steps("base", num_layers=layers, **DROPOUT["dropout"])
 
 
 @pytest.fixture

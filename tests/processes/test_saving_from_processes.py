@@ -229,7 +229,7 @@ def test_a_time_that_never_gets_narrow_is_one_to_compare_in_one_run(project, fur
     result.stdout.fnmatch_lines(
         [
             "test_it.py::test_step: *: 5 processes saw 150, 900, 150, 2,000, 150 us, so the limit of its gate starts at *; "
-            "for a closer one compare two calls in one run (perf.compare), or allow more seconds (--perf-seconds)"
+            "for a closer one use perf.compare, or allow more seconds (--perf-seconds)"
         ]
     )
 
