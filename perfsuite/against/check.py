@@ -6,8 +6,9 @@ from pathlib import Path
 from typing import Literal
 
 from perfsuite.against import changes, runs
+from perfsuite.against.following import Say
 from perfsuite.against.found import PLACES, Check, MetricChange
-from perfsuite.against.runs import Effort, FirstRun, Say, Tests, Window
+from perfsuite.against.runs import Effort, FirstRun, Tests, Window
 from perfsuite.against.sides import Side
 from perfsuite.against.times import decided, rounds_needed, smallest_called, times_changed
 from perfsuite.measure.words import plural
@@ -30,7 +31,7 @@ def check(
 
     Raises `CheckFailed`, and `SideFailed` where a side did not run its own code.
     """
-    tests = Tests(arguments, scratch / "runs")
+    tests = Tests(arguments, scratch / "runs", say=say)
     first = _first_runs(tests, base, head, say)
     ran = _alike(tests, base, head, *first, say)
     exact = changes.metrics_changed(*ran)

@@ -9,6 +9,8 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
+from perfsuite.against import following
+from perfsuite.against.following import Say
 from perfsuite.against.notes import NOTES_FILE, OPTION, REQUEST_FILE, Notes, Place, SideRequest, Task
 from perfsuite.against.sides import Side, SideFailed
 from perfsuite.gate.baseline import Baselines
@@ -28,9 +30,6 @@ _STARTING_SECONDS = 120.0
 _SLACK = 4.0
 _OUTPUT_SHOWN = 400
 _OUTPUT = "output.txt"
-
-Say = Callable[[str], None]
-"""Called with what begins."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,15 +87,17 @@ class Tests:
 
     `arguments` are pytest's, as on its command line, `folder` is scratch. `only` are the tests to run, None means all.
     With `looks` the metrics have a look at what is sampled; without it that is only named, for `times` to take it.
+    `say` is told now and then how many tests have ended.
     What compilers for absent devices say of a program is the same on any side, and on any day: it is kept for the user.
     """
 
     __test__ = False
 
-    def __init__(self, arguments: Sequence[str], folder: Path, *, looks: bool = False):
+    def __init__(self, arguments: Sequence[str], folder: Path, *, looks: bool = False, say: Say = lambda text: None):
         self.arguments = tuple(arguments)
         self.folder = folder
         self.looks = looks
+        self.say = say
         self.only: frozenset[str] | None = None
         self._started = 0
         self._variables = {
@@ -123,7 +124,9 @@ class Tests:
                     self._begin(stack, side, self._request("metrics", side), folder, FIRST_SECONDS)
                     for side, folder in zip(group, folders, strict=True)
                 ]
-                ended = [end() for end in begun]
+                places = {side.name: place for side, (place, _) in zip(group, begun, strict=True)}
+                stack.enter_context(following.told(places, self.say))
+                ended = [end() for _, end in begun]
             ran += [_recorded(run, folder) for run, folder in zip(ended, folders, strict=True)]
         return ran
 
@@ -141,12 +144,13 @@ class Tests:
 
     def _run(self, side: Side, request: SideRequest, baselines: Path, limit: float) -> Run:
         with contextlib.ExitStack() as stack:
-            return self._begin(stack, side, request, baselines, limit)()
+            _, end = self._begin(stack, side, request, baselines, limit)
+            return end()
 
     def _begin(
         self, stack: contextlib.ExitStack, side: Side, request: SideRequest, baselines: Path, limit: float
-    ) -> Callable[[], Run]:
-        """Start pytest on a side, to be ended with `stack` at the latest. Returns what waits for it."""
+    ) -> tuple[Path, Callable[[], Run]]:
+        """Start pytest on a side, to be ended with `stack` at the latest: its folder, and what waits for it."""
         self._started += 1
         folder = self.folder / f"run-{self._started}-{side.name}"
         folder.mkdir(parents=True)
@@ -168,8 +172,8 @@ class Tests:
             ended = stack.enter_context(process)
         except OSError as error:
             problem = f"pytest could not be started ({error})"
-            return lambda: Run(Notes(), 0.0, problem)
-        return lambda: _run_that_ended(side, folder, ended(limit), limit, time.monotonic() - started)
+            return folder, lambda: Run(Notes(), 0.0, problem)
+        return folder, lambda: _run_that_ended(side, folder, ended(limit), limit, time.monotonic() - started)
 
     def _arguments(self, side: Side, folder: Path, baselines: Path, seconds: float | None) -> list[str]:
         first = ["-p", "perfsuite.hooks.side_child", f"{OPTION}={folder}"]

@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Literal
 
 from perfsuite.against import environments
-from perfsuite.against.runs import Effort, Say, Tests
+from perfsuite.against.following import Say
+from perfsuite.against.runs import Effort, Tests
 from perfsuite.against.sides import SideFailed
 from perfsuite.against.tree import Tree, tree_here
 from perfsuite.bisecting import metric, packages, releases
@@ -46,7 +47,7 @@ class Request:
     def tests(self) -> Tests:
         """The test alone. One process measures its times: of a time that is asked for many processes are compared."""
         given = self.arguments or (self.wanted.node,)
-        tests = Tests(["--perf-processes=1", *given], self.scratch / "runs", looks=True)
+        tests = Tests(["--perf-processes=1", *given], self.scratch / "runs", looks=True, say=self.say)
         tests.only = frozenset({self.wanted.node})
         return tests
 

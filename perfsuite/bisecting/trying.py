@@ -15,8 +15,9 @@ from types import TracebackType
 import numpy as np
 
 from perfsuite.against.environments import EnvironmentFailed
+from perfsuite.against.following import Say
 from perfsuite.against.found import ERROR
-from perfsuite.against.runs import Effort, FirstRun, Run, Say, Tests, Window, looks, timing_limit, windows
+from perfsuite.against.runs import Effort, FirstRun, Run, Tests, Window, looks, timing_limit, windows
 from perfsuite.against.sides import Side, SideFailed
 from perfsuite.bisecting import metric
 from perfsuite.bisecting.found import BisectFailed, Looks, Step, Verdict

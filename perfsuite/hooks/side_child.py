@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any, cast
 
 import pytest
 
+from perfsuite.against import following
 from perfsuite.against.notes import (
     NOTES_FILE,
     OPTION,
@@ -137,6 +138,7 @@ class SideHooks:
         self.request = request
         self.notes = Notes(path=list(_PATH))
         self.stages = _StageSeconds()
+        self.selected = self.ended = 0
 
     def mode(self, session: "PerfSession") -> "Mode":
         """The mode of the session that is about to start."""
@@ -182,6 +184,8 @@ class SideHooks:
         self.stages.test = item.nodeid
         result = yield
         self.stages.test = ""
+        self.ended += 1
+        following.note(self.folder, self.ended, self.selected)
         return result
 
     @pytest.hookimpl(tryfirst=True)
@@ -202,6 +206,7 @@ class SideHooks:
             items[:] = [item for item in items if item.nodeid in only]
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
+        self.selected = len(session.items)
         self.notes.files = sorted({str(item.path) for item in session.items})
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
