@@ -3,6 +3,7 @@
 import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 
+from perfsuite.gate.settling import to_settle
 from perfsuite.gate.verdict import Evidence, Gate, Rerun, judge_budget, quieter_machine, with_evidence
 from perfsuite.measure.estimate import Estimate
 from perfsuite.measure.metric import Metric
@@ -97,7 +98,7 @@ class Compared:
     def evidence(self, field: Field) -> Evidence:
         """What the gates of the ratio or of the overhead are to know."""
         return Evidence(
-            to_settle=lambda limit: self.comparison.to_settle(limit, field),
+            to_settle=lambda limit: to_settle(self.comparison, limit, field),
             confirmed=lambda gate: self._confirmed(gate, field),
         )
 
@@ -113,11 +114,11 @@ class Compared:
                 gate, verdict="inconclusive", rerun=Rerun(seen, self.failure), to_settle=quieter_machine(slowed)
             )
         builds_differ = self.builds_differ if self._above(field, gate.limit) else 0.0
-        to_settle = SETTLED_BY_BUILDS if self.comparison.builds == 1 else "another limit"
+        settled_by = SETTLED_BY_BUILDS if self.comparison.builds == 1 else "another limit"
         if any(each.interval.low <= gate.limit < each.interval.high for each in seen):
-            to_settle = f"more seconds (--perf-seconds), {to_settle}"
+            settled_by = f"more seconds (--perf-seconds), {settled_by}"
         rerun = Rerun(seen, self.failure, builds_differ)
-        return dataclasses.replace(gate, verdict="inconclusive", rerun=rerun, to_settle=to_settle)
+        return dataclasses.replace(gate, verdict="inconclusive", rerun=rerun, to_settle=settled_by)
 
     def _seen(self, field: Field) -> list[Estimate]:
         own: Estimate = getattr(self.comparison, field)

@@ -60,11 +60,6 @@ def sequence_interval(windows: Windows, error: float) -> Interval:
     return Interval(-math.inf if low is None else low, math.inf if high is None else high)
 
 
-def excludes(windows: Windows, by: float, error: float) -> bool:
-    """Whether the candidate's shift is not `by`, at this error over all times at which one asks."""
-    return scores_exclude(scores(windows, by), windows[0].shape[1], error)
-
-
 def scores(windows: Windows, by: float) -> np.ndarray:
     """The score of each window, in the order of sampling, where the shift that is tested is `by`."""
     candidate, reference = windows

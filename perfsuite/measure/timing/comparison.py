@@ -25,7 +25,7 @@ from perfsuite.measure.estimate import Estimate
 from perfsuite.measure.metric import Metric
 from perfsuite.measure.stack_room import with_room
 from perfsuite.measure.stats.error_rates import DECIDING_ERROR
-from perfsuite.measure.stats.looks import Look, Looks, fewest_pairs, is_bounded
+from perfsuite.measure.stats.looks import Look, Looks, is_bounded
 from perfsuite.measure.timing.block import (
     COLUMNS,
     Sample,
@@ -38,19 +38,12 @@ from perfsuite.measure.timing.block import (
     subjects_alike,
 )
 from perfsuite.measure.timing.load import Load
-from perfsuite.measure.words import plural
 
 LEAST_PAIRS = 3
 """Taken even when time is up. So few have no interval, and the metric stays open."""
 BURN_IN = 0.1
 """The share of the time at the start whose blocks do not count: of the first 50 pairs of a call that reads much memory
 the ratio was 0.98, later 0.60 (2-core x86-64 machine)."""
-HOPELESS = 0.001
-"""Two sides of the same code may differ by about as much, for reasons outside it (where memory lies)."""
-MARGIN = 1.35
-"""The estimate itself moves: to settle nine times in ten, the interval must be so much narrower than its distance from
-the limit (its half-width is 3.6 standard errors, and 1.28 more stay free)."""
-MOST_SECONDS = 600
 PRECISION = 0.005
 """Without a limit, sampling stops at this half-width of the log ratio's interval."""
 
@@ -116,33 +109,6 @@ class Comparison:
             ratio = dataclasses.replace(ratio, kind="ratio", interval=self.ratio.interval, slowed=self.slowed)
             overhead = dataclasses.replace(overhead, interval=self.overhead_us.interval)
         return [ratio, overhead]
-
-    def to_settle(self, limit: float, metric: Field = "ratio") -> str:
-        """What would settle a comparison that left `limit` inside the interval of `metric`, in words."""
-        if not self.bounded:
-            needed = self.seconds * fewest_pairs() / self.pairs
-            return (
-                f"{self.pairs} pairs are too few for an interval: allow more time (--perf-seconds={math.ceil(needed)})"
-            )
-        estimate: Estimate = getattr(self, metric)
-        value, low, high = estimate.value, estimate.interval.low, estimate.interval.high
-        if metric == "ratio" and limit > 0:
-            value, low, high, limit = (math.log(each) for each in (value, low, high, limit))
-        distance = abs(limit - value)
-        # A share of the reference's time, so that one bound serves both metrics.
-        relative = distance if metric == "ratio" else distance / self.reference_median_us
-        if relative < HOPELESS:
-            return (
-                f"its estimate lies within {HOPELESS:.1%} of the limit, where no amount of sampling is sure to tell "
-                "on which side: move the limit"
-            )
-        side = high - value if value <= limit else value - low
-        # An interval narrows with the square root of the number of pairs.
-        needed = self.seconds * max(1.0, side * MARGIN / distance) ** 2
-        if needed > MOST_SECONDS:
-            return f"more than {MOST_SECONDS / 60:g} minutes of sampling: move the limit, or take a quieter machine"
-        more = plural(max(1, math.ceil(needed - self.seconds)), "more second")
-        return f"about {more} of sampling (--perf-seconds={math.ceil(needed)})"
 
 
 @with_room

@@ -12,7 +12,7 @@ from scipy import signal
 from perfsuite.measure.metric import Interval
 from perfsuite.measure.stats import sequence
 from perfsuite.measure.stats.rank_sum import shift, shift_interval
-from perfsuite.measure.stats.sequence import LEAST_WINDOWS, excludes, sequence_interval
+from perfsuite.measure.stats.sequence import LEAST_WINDOWS, scores, scores_exclude, sequence_interval
 
 INFINITE = Interval(-math.inf, math.inf)
 
@@ -20,6 +20,11 @@ INFINITE = Interval(-math.inf, math.inf)
 def windows(seed, number, m=5, scale=1.0):
     rng = np.random.default_rng(seed)
     return scale * rng.normal(size=(number, m)), scale * rng.normal(size=(number, m))
+
+
+def excludes(windows, by, error):
+    """Whether the candidate's shift is not `by`, at this error over all times at which one asks."""
+    return scores_exclude(scores(windows, by), windows[0].shape[1], error)
 
 
 @pytest.mark.parametrize("number", [0, 1, LEAST_WINDOWS - 1])
