@@ -17,7 +17,7 @@ from perfsuite.measure.call import Call, label_of, refuse_not_begun
 from perfsuite.measure.compat.bound import calls_the_same
 from perfsuite.measure.compat.frameworks import copy_arrays
 from perfsuite.measure.compiles import callsite, causes, compiles, explanation
-from perfsuite.measure.compiles.description import Leaf
+from perfsuite.measure.compiles.description import Leaf, describe, leaves_below
 from perfsuite.measure.compiles.signature import (
     Changes,
     Signature,
@@ -190,7 +190,7 @@ def _run(fn: Callable, args: tuple, kwargs: dict[str, Any]) -> tuple[Any, Run]:
         jax.block_until_ready([array for array in arrays if not array.is_deleted()])
     # Also where nothing compiled now, because it did before perfsuite watched.
     causes.HISTORY.remember(causes.key_of(site), sighting)
-    returned = frozenset(leaf for _, leaf in signature_of((outputs,)).leaves)
+    returned = frozenset(leaf for each in jax.tree.leaves(outputs) for _, leaf in leaves_below("", describe(each)))
     return outputs, Run(sighting.signature, sighting.statics, counted, returned)
 
 
@@ -203,7 +203,6 @@ def _run_entry(fn: Callable, entry: tuple | Call, where: str) -> list[Run]:
     who = f"{where}: {entry.label}"
     runs: list[Run] = []
     for _ in range(_MOST_RUNS if entry.carry else 1):
-        before = signature_of(entry.args, entry.kwargs)
         arrays = [leaf for leaf in jax.tree.leaves((entry.args, entry.kwargs)) if isinstance(leaf, jax.Array)]
         outputs, run = _run(fn, entry.args, entry.kwargs)
         _remember_donated(arrays, entry.label)
@@ -218,7 +217,8 @@ def _run_entry(fn: Callable, entry: tuple | Call, where: str) -> list[Run]:
         moved = run.counted.compiles if TRACING_ON_PURPOSE.get() else run.counted.events
         if not entry.carry or (len(runs) > 1 and not moved):
             return runs
-    raise MeasurementError(_unsettled(who, changes_between(before, signature_of(entry.args, entry.kwargs))))
+    next_one = causes.sighting_of(callsite.of_function(fn, entry.args, entry.kwargs)).signature
+    raise MeasurementError(_unsettled(who, changes_between(run.signature, next_one)))
 
 
 def refuse_deleted(call: Call, where: str = "") -> None:
