@@ -262,12 +262,15 @@ class Trials:
         for window in windows(self.tests, (good, side), self.effort, limit=limit, say=self.say):
             seen.append(window)
             logs = _logs(seen, self.wanted.node, goal.metric, error)
+            if math.isfinite(logs.half_width):
+                rounds = sum(len(each.base) for each in seen if each.complete)
+                self.say(f"{_over(_times(logs))} the good end's after {plural(rounds, 'round')}")
             if len(seen) > 1 and (logs.low > half or logs.high < half):
                 break
         if not math.isfinite(logs.high):
             problems = [run.problem for window in seen for runs in window.sides for run in runs if run.problem]
             raise Unusable(problems[0] if problems else "too few processes gave the time: take more --rounds")
-        over = Interval(math.exp(logs.low), math.exp(logs.high))
+        over = _times(logs)
         verdict: Verdict = "bad" if logs.low > half else "good" if logs.high < half else "skipped"
         reason = "undecided: half of the way is within it" if verdict == "skipped" else ""
         value = goal.good.value * math.exp((logs.low + logs.high) / 2)
@@ -307,6 +310,10 @@ def _time(run: Run, test: str, name: str) -> float:
 
 def _makes_none(name: str) -> str:
     return f"the test makes no {name} there"
+
+
+def _times(logs: Interval) -> Interval:
+    return Interval(math.exp(logs.low), math.exp(logs.high))
 
 
 def _over(over: Interval) -> str:

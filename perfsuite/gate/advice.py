@@ -50,6 +50,10 @@ _ADVICE: tuple[tuple[tuple[str, ...], str], ...] = (
         "It waits for the device on every call: return the array, and read it some steps later.",
     ),
     (
+        ("numpy:asarray", "numpy:array"),
+        "Of an array of JAX it waits for the device on every call: return the array, and read it some steps later.",
+    ),
+    (
         ("jax._src.api:device_put", "jax._src.numpy.array_constructors:"),
         "It places an array on the device on every call: place it once, before the loop, or a step ahead.",
     ),

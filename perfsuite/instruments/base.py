@@ -1,6 +1,7 @@
 """What every instrument shares: the declaration of itself, its test, its session, and where its metrics go."""
 
 import dataclasses
+from collections.abc import Iterable
 
 import pytest
 
@@ -68,6 +69,14 @@ class Instrument:
                     f"{declared.method} does not check Budget({field}=...), {checked_by(field)} does; {checks}"
                 )
         return limits
+
+
+def check_choice(argument: str, value: object, choices: Iterable[str]) -> None:
+    """Raise `ValueError` for a value that is none of the choices. `argument` says where it stands."""
+    __tracebackhide__ = True
+    choices = list(choices)
+    if value not in choices:
+        raise ValueError(f"{argument} must be one of {', '.join(map(repr, choices))}, got {value!r}")
 
 
 def checked_by(field: str) -> str:

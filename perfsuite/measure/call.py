@@ -3,7 +3,8 @@
 import dataclasses
 import functools
 import inspect
-from collections.abc import Callable
+import operator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from perfsuite.measure.errors import MeasurementError
@@ -34,6 +35,7 @@ class Call:
         """
         __tracebackhide__ = True
         refuse_not_begun(outputs, self.label)
+        refuse_ended(self.args, self.kwargs, self.label)
         if self.carry:
             self.args = carried(outputs, self.args, self.carry, self.label)
 
@@ -108,6 +110,23 @@ def refuse_not_begun(outputs: Any, label: str) -> None:
     )
 
 
+def refuse_ended(args: tuple, kwargs: Mapping[str, Any], label: str) -> None:
+    """Raise `MeasurementError` for a generator or an iterator that a run has taken to its end: the next gets nothing.
+
+    Only of generators, and of iterators that know their length, can that be told.
+    """
+    __tracebackhide__ = True
+    for name, value in (*((f"args[{place}]", arg) for place, arg in enumerate(args)), *kwargs.items()):
+        if not isinstance(value, Iterator):
+            continue
+        closed = inspect.isgenerator(value) and inspect.getgeneratorstate(value) == inspect.GEN_CLOSED
+        if closed or operator.length_hint(value, 1) == 0:
+            raise MeasurementError(
+                f"{label} takes {name}, a {type(value).__name__}, to its end, and each run gets the same one: later "
+                "runs find nothing in it. Pass a list, or make it in the call"
+            )
+
+
 def carried(outputs, args: tuple, carry: int, label: str = "fn") -> tuple:
     """The arguments of the next run: the first `carry` outputs, then what `args` has after its first `carry`.
 
@@ -117,7 +136,10 @@ def carried(outputs, args: tuple, carry: int, label: str = "fn") -> tuple:
     if carry == 1 and not several:
         return (outputs, *args[1:])
     if not several or len(outputs) < carry:
-        got = len(outputs) if several else f"one {type(outputs).__name__}"
+        got = str(len(outputs)) if several else f"one {type(outputs).__name__}"
+        if isinstance(outputs, tuple) and not several:
+            name = "fn" if label == "lambda" else label
+            got += f", and a named tuple is one output; for its fields: call(lambda *args: tuple({name}(*args)), ...)"
         raise ValueError(f"call({label}, carry={carry}) needs {carry} outputs, got {got}")
     first, state = outputs[0], args[0]
     if carry == 1 and type(state) is type(outputs) and type(first) is not type(state) and len(outputs) == len(state):

@@ -1,6 +1,7 @@
 """Trying steps: exact metrics in one run, times by windows, and what cannot be tried."""
 
 import dataclasses
+import re
 
 import numpy as np
 import pytest
@@ -84,6 +85,16 @@ def test_a_time_is_compared_with_half_of_the_way_to_the_bad_end(tmp_path):
         assert (tried.step("good").value, tried.step("good").unit) == (1.0, "us")
         assert made_up.open == {"good"}  # it runs beside every step
     assert made_up.open == set()
+
+
+def test_after_each_window_it_is_said_how_far_the_step_is_from_the_good_end(tmp_path):
+    said = []
+    with trials(timed({"good": 100.0, "bad": 150.0}), tmp_path, TIME) as tried:
+        tried.say = said.append
+        tried.ends("good", "bad")
+    found = [re.fullmatch(r"(\S+) to (\S+) times the good end's after 5 rounds", line) for line in said]
+    (told,) = filter(None, found)
+    assert float(told[1]) < 1.5 < float(told[2])
 
 
 def running(us, runs, flags=None):

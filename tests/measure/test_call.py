@@ -1,6 +1,7 @@
 """`call(fn, *args)`: a function with its arguments, ready to run again and again."""
 
 import functools
+import itertools
 from typing import NamedTuple
 
 import equinox as eqx
@@ -10,6 +11,7 @@ import numpy as np
 import pytest
 
 from perfsuite.measure.call import call, carried, label_of
+from perfsuite.measure.errors import MeasurementError
 
 
 class State(NamedTuple):
@@ -166,3 +168,48 @@ def test_label_is_the_name_that_a_person_would_say(fn, label):
 def test_a_call_shows_what_it_is():
     assert repr(call(step, 1, 2, carry=1)) == "call(step, 2 arguments, carry=1)"
     assert repr(call(step, 1, 2)) == "call(step, 2 arguments)"
+
+
+def test_a_named_tuple_of_several_outputs_says_how_to_carry_its_fields():
+    """As solvers return them: (params, state)."""
+    update = call(lambda weights, count: State(weights + 1, count + 1), 0, 0, carry=2)
+    with pytest.raises(
+        ValueError, match=r"a named tuple is one output; for its fields: call\(lambda \*args: tuple\(fn"
+    ):
+        update.run()
+    fields = call(lambda *args: tuple(update.fn(*args)), 0, 0, carry=2)
+    for _ in range(2):
+        fields.run()
+    assert fields.args == (2, 2)
+
+
+def finite():
+    yield from range(3)
+
+
+@pytest.mark.parametrize(
+    ("make", "ends"),
+    [
+        (finite, True),
+        (lambda: iter([1, 2, 3]), True),
+        (lambda: iter(range(3)), True),
+        (itertools.count, False),
+        (lambda: itertools.repeat(1), False),
+        (lambda: (each for each in itertools.count()), False),
+    ],
+    ids=["generator", "list", "range", "count", "repeat", "endless generator"],
+)
+@pytest.mark.parametrize("by_name", [False, True])
+def test_an_iterator_that_a_run_takes_to_its_end_is_refused(make, ends, by_name):
+    """The next run would find nothing in it, and seem free. One without an end is a loader."""
+
+    def first_three(numbers):
+        return list(itertools.islice(numbers, 4 if ends else 3))
+
+    made = call(first_three, numbers=make()) if by_name else call(first_three, make())
+    if ends:
+        with pytest.raises(MeasurementError, match=f"takes {'numbers' if by_name else r'args.0.'}, a .* to its end"):
+            made.run()
+    else:
+        for _ in range(3):
+            made.run()

@@ -9,7 +9,7 @@ from perfsuite.gate.budget import Budget
 from perfsuite.gate.diagnosis import Grown, likely_cause, unexplained
 from perfsuite.gate.limits import FIELDS, Limits
 from perfsuite.gate.verdict import Gate, Verdict, judge_budget
-from perfsuite.instruments.base import NO_BUDGET, Instrument, declare
+from perfsuite.instruments.base import NO_BUDGET, Instrument, check_choice, declare
 from perfsuite.measure import peers
 from perfsuite.measure.call import Call, checked
 from perfsuite.measure.compiles.compiles import tracing_allowed
@@ -18,7 +18,7 @@ from perfsuite.measure.metric import Interval, Metric
 from perfsuite.measure.runtime.dispatches import Dispatches, dispatches
 from perfsuite.measure.runtime.hostcalls import HostCalls, host_calls
 from perfsuite.measure.timing.asynchrony import Asynchrony, asynchrony
-from perfsuite.measure.timing.block import Until
+from perfsuite.measure.timing.block import COLUMNS, Until
 from perfsuite.measure.timing.builds import Make, build
 from perfsuite.measure.timing.comparison import Comparison
 from perfsuite.session.mode import Mode, Pair
@@ -61,6 +61,7 @@ class CompareInstrument(Instrument):
         """
         __tracebackhide__ = True
         self._begin(COMPARE, budget)
+        check_choice("perf.compare(until=...)", until, COLUMNS)
         calls, make = _sides(candidate, reference)
         label = f"{calls[0].label}/{calls[1].label}"
         measured = self._recorder.measured("compare", label, f" ratio to {until}", name=name)

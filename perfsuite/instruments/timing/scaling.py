@@ -4,13 +4,14 @@ import dataclasses
 import functools
 import math
 from collections.abc import Callable, Sequence
+from typing import get_args
 
 import numpy as np
 
 from perfsuite.gate.budget import Budget
 from perfsuite.gate.diagnosis import growing
 from perfsuite.gate.verdict import NO_EVIDENCE, Evidence
-from perfsuite.instruments.base import NO_BUDGET, Declaration, Instrument, declare
+from perfsuite.instruments.base import NO_BUDGET, Declaration, Instrument, check_choice, declare
 from perfsuite.measure.call import Call
 from perfsuite.measure.estimate import Estimate
 from perfsuite.measure.metric import Interval, Metric
@@ -43,6 +44,7 @@ class ScalingInstrument(Instrument):
         `Budget(exponent=)` the power with which the others grow; that takes three sizes.
         """
         __tracebackhide__ = True
+        check_choice("perf.scaling(metric=...)", metric, get_args(Scaled))
         is_time = metric in ("return", "ready")
         limits = self._begin(OF_TIMES if is_time else OF_COUNTS, budget)
         calls, units = calls_of(make_call, sizes)

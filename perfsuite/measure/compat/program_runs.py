@@ -27,8 +27,8 @@ from jax.extend import core as jax_core
 
 from perfsuite.measure.compat import jax_stack
 
-Hook: TypeAlias = Callable[[Any, tuple, dict[str, Any], FrameType], None]
-"""Gets a jitted function whose program JAX's fast path has run, its arguments, and the frame that called it."""
+Hook: TypeAlias = Callable[[Any, tuple, dict[str, Any], Any, FrameType], None]
+"""Gets a jitted function whose program JAX's fast path has run, its arguments, its outputs, and the caller's frame."""
 
 
 _METADATA = re.compile(r', metadata=\{(?:[^{}"]|"(?:[^"\\]|\\.)*"|\{[^{}]*\})*\}')
@@ -68,13 +68,32 @@ def observing_programs(observe: Callable[[ProgramRun], None]) -> Iterator[None]:
         observe(_slow_run(self, sys._getframe(1)))
         return execute(self, *args)
 
-    def hook(jitted: Any, args: tuple, kwargs: dict[str, Any], frame: FrameType) -> None:
+    def hook(jitted: Any, args: tuple, kwargs: dict[str, Any], _: Any, frame: FrameType) -> None:
         observe(_fast_run(jitted, args, kwargs, frame))
 
     pxla.ExecuteReplicated.__call__ = executing  # type: ignore[method-assign]
     try:
         with hooked_calls(hook):
             yield
+    finally:
+        pxla.ExecuteReplicated.__call__ = execute  # type: ignore[method-assign]
+
+
+@contextlib.contextmanager
+def keeping_outputs() -> Iterator[list[Any]]:
+    """Keep what every program that runs inside puts out, in any thread."""
+    kept: list[Any] = []
+    execute = pxla.ExecuteReplicated.__call__
+
+    def executing(self: Any, *args: Any) -> Any:
+        outputs = execute(self, *args)
+        kept.append(outputs)
+        return outputs
+
+    pxla.ExecuteReplicated.__call__ = executing  # type: ignore[method-assign]
+    try:
+        with hooked_calls(lambda jitted, args, kwargs, outputs, frame: kept.append(outputs)):
+            yield kept
     finally:
         pxla.ExecuteReplicated.__call__ = execute  # type: ignore[method-assign]
 
@@ -95,7 +114,7 @@ def hooked_calls(hook: Hook) -> Iterator[None]:
             if callable(first):
                 first(jitted, args, kwargs, outputs)
             if not outside:
-                hook(jitted, args, kwargs, sys._getframe(1))
+                hook(jitted, args, kwargs, outputs, sys._getframe(1))
 
         after.first = first  # type: ignore[attr-defined]
         return after

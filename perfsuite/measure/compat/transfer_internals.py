@@ -167,7 +167,9 @@ def _in_fast_path(frame: FrameType | None) -> bool:
     return False
 
 
-def _called(observer: Observer, jitted: Any, args: tuple, kwargs: dict[str, Any], frame: FrameType) -> None:
+def _called(
+    observer: Observer, jitted: Any, args: tuple, kwargs: dict[str, Any], outputs: Any, frame: FrameType
+) -> None:
     __tracebackhide__ = True
     if not _in_callback():
         observer.called(jitted, args, kwargs, frame)

@@ -13,7 +13,7 @@ import jax
 
 from perfsuite.measure import progress
 from perfsuite.measure.arguments import leaves_with_paths
-from perfsuite.measure.call import Call, label_of, refuse_not_begun
+from perfsuite.measure.call import Call, label_of, refuse_ended, refuse_not_begun
 from perfsuite.measure.compat.bound import calls_the_same
 from perfsuite.measure.compat.frameworks import copy_arrays
 from perfsuite.measure.compiles import callsite, causes, compiles, explanation
@@ -186,6 +186,7 @@ def _run(fn: Callable, args: tuple, kwargs: dict[str, Any]) -> tuple[Any, Run]:
     with progress.waiting(f"warming {label_of(fn)}"), compiles.count() as counted:
         outputs = fn(*args, **kwargs)
         refuse_not_begun(outputs, label_of(fn))
+        refuse_ended(args, kwargs, label_of(fn))
         arrays = (leaf for leaf in jax.tree.leaves((outputs, args, kwargs)) if isinstance(leaf, jax.Array))
         jax.block_until_ready([array for array in arrays if not array.is_deleted()])
     # Also where nothing compiled now, because it did before perfsuite watched.

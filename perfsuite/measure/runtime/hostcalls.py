@@ -29,7 +29,7 @@ class HostCalls:
     """Function calls of one warm call. `by_function` maps "module:function" to its calls, the busiest first.
 
     `by_responsible` has the same calls by the Python function that is called or that calls into C, `by_origin` by what
-    the user's code called, and where; `origin_of` names for each responsible function the origin of most of its calls.
+    the user's code called, and where; `origins_of` has the origins of most calls of each responsible function.
     """
 
     label: str
@@ -37,7 +37,7 @@ class HostCalls:
     c_calls: int
     by_function: dict[str, int]
     by_origin: dict[CallOrigin, int] = dataclasses.field(default_factory=dict, compare=False)
-    origin_of: dict[str, CallOrigin] = dataclasses.field(default_factory=dict, compare=False)
+    origins_of: dict[str, tuple[CallOrigin, ...]] = dataclasses.field(default_factory=dict, compare=False)
     by_responsible: dict[str, int] = dataclasses.field(default_factory=dict, compare=False)
 
     @property
@@ -48,7 +48,8 @@ class HostCalls:
     def metrics(self, name: str) -> list[Metric]:
         """One count. Its detail has the responsible functions, its places what the user's code called."""
         busiest = dict(list(self.by_responsible.items())[:FUNCTIONS_KEPT])
-        places = {function: str(self.origin_of[function]) for function in busiest if function in self.origin_of}
+        known = {function: self.origins_of[function] for function in busiest if function in self.origins_of}
+        places = {function: ", ".join(map(str, origins)) for function, origins in known.items()}
         return [
             Metric(f"{name} host calls", self.total, units.HOST_CALLS, "count", detail=busiest, places=places or None)
         ]
@@ -78,7 +79,7 @@ def host_calls(call: Call, *, exact: bool = True) -> HostCalls:
         counted.c_calls,
         counted.by_function(),
         counted.by_origin(),
-        counted.origin_of(),
+        counted.origins_of(),
         counted.by_responsible(),
     )
 

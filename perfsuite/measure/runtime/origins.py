@@ -21,6 +21,8 @@ _TRANSPARENT = frozenset({"contextlib", "functools", "jaxtyping", "beartype", "t
 
 _HARNESS = "perfsuite.measure"
 
+ORIGINS_NAMED = 3
+
 T = TypeVar("T")
 
 
@@ -88,13 +90,14 @@ class CallProfile:
         """Calls made below each call in the user's code."""
         return _busiest((origin, calls) for (_, _, origin), calls in self._calls.items())
 
-    def origin_of(self) -> dict[str, CallOrigin]:
-        """The origin of most calls of each function of `by_responsible`."""
+    def origins_of(self) -> dict[str, tuple[CallOrigin, ...]]:
+        """The origins of most calls of each function of `by_responsible`; its own call where it makes no others."""
         sums = _busiest(((by, origin), calls) for (_, by, origin), calls in self._calls.items())
-        most: dict[str, CallOrigin] = {}
+        found: dict[str, list[CallOrigin]] = {by: [] for by, _ in sums}
         for by, origin in sums:
-            most.setdefault(by, origin)
-        return most
+            if origin.location:
+                found[by].append(origin)
+        return {by: tuple(origins[:ORIGINS_NAMED]) or (CallOrigin(by),) for by, origins in found.items()}
 
 
 def _busiest(counts: Iterable[tuple[T, int]]) -> dict[T, int]:

@@ -9,6 +9,9 @@ from typing import Any
 
 _CONTAINERS = (list, tuple, dict, set, frozenset, collections.deque)
 _MOST_REFERRERS = 50
+_MOST_CONTAINERS = 3
+_LEVELS = 4
+"""Containers in each other, such as a list of dicts, that are followed up to one with a name."""
 
 
 def holders_of(value: Any, ignored: Collection[int] = ()) -> list[str]:
@@ -18,13 +21,15 @@ def holders_of(value: Any, ignored: Collection[int] = ()) -> list[str]:
     """
     modules = {id(vars(module)): name for name, module in list(sys.modules.items()) if hasattr(module, "__dict__")}
     found: list[str] = []
-    for holder in _referrers(value, ignored):
+    holders = _referrers(value, ignored)
+    ignored = {*ignored, id(holders)}
+    for holder in holders:
         if (phrase := _phrase(holder, value, modules, {*ignored, id(holder)})) and phrase not in found:
             found.append(phrase)
     return found
 
 
-def _phrase(holder: Any, value: Any, modules: dict[int, str], ignored: set[int]) -> str:
+def _phrase(holder: Any, value: Any, modules: dict[int, str], ignored: set[int], levels: int = _LEVELS) -> str:
     if name := _named(holder, value, modules):
         return name
     if not isinstance(holder, _CONTAINERS):
@@ -36,7 +41,16 @@ def _phrase(holder: Any, value: Any, modules: dict[int, str], ignored: set[int])
         if name := _named(one, holder, modules):
             return f"{container}, {name}"
     owners = [type(one).__qualname__ for one in above if not isinstance(one, _CONTAINERS)]
-    return f"{container}, held by an object of type {owners[0]}" if owners else container
+    if owners:
+        return f"{container}, held by an object of type {owners[0]}"
+    ignored = {*ignored, id(above)}
+    outer = [one for one in above if isinstance(one, _CONTAINERS)][: _MOST_CONTAINERS if levels else 0]
+    ignored.add(id(outer))
+    for one in outer:  # a comprehension would hold `holder` in a cell, which refers to it
+        phrase = _phrase(one, holder, modules, {*ignored, id(one)}, levels - 1)
+        if "," in phrase:
+            return f"{container} in {phrase}"
+    return container
 
 
 def _named(holder: Any, value: Any, modules: dict[int, str]) -> str:

@@ -64,7 +64,7 @@ class Subject:
     def _calibrate(self) -> None:
         self.calls, self.harness = 1, Sample(0.0, 0.0)
         # How often `waiting_for` runs the call depends on what it sees, which differs between processes.
-        self.wait = waiting_for(self.call.run) if peers.alone() else jax.block_until_ready
+        self.wait = waiting_for(self.call.run, self.call.label) if peers.alone() else jax.block_until_ready
         # Twice, so that one stall of the machine does not make a short call look slow.
         self.call_ns = peers.agreed(min(run_block(self).to_ready for _ in range(2)))
         if self.call_ns < SLOW_NS:

@@ -110,7 +110,7 @@ class Workload:
         with contextlib.ExitStack() as borrowing:
             self.inner = borrowing.enter_context(borrowed(call))
             warm(self.inner.fn, over=[self.inner])
-            self.wait = wait_for_nothing if until == "return" else waiting_for(self.inner.run)
+            self.wait = wait_for_nothing if until == "return" else waiting_for(self.inner.run, self.inner.label)
             self._borrowing = borrowing.pop_all()
 
     def give_back(self) -> None:

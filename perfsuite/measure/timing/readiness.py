@@ -13,12 +13,17 @@ from typing import Any
 
 import jax
 
+from perfsuite.measure.compat.program_runs import keeping_outputs
+from perfsuite.measure.errors import MeasurementError
 from perfsuite.measure.timing.clock import now_ns
 
 _TRIES = 5
 _NOISE_NS = 20_000
 SLOW_NS = 50_000_000
 """From here on (50 ms a call) the host's own work is under 1 %, and measuring it would take seconds."""
+
+_LEFT = 0.1
+"""The share of a call's time for which its programs may go on after it, where it returns nothing to wait for."""
 
 
 class _WaitForOne:
@@ -41,14 +46,17 @@ def wait_for_nothing(outputs: Any) -> None:
     """For outputs without an array."""
 
 
-def waiting_for(run: Callable[[], Any]) -> Callable[[Any], None]:
+def waiting_for(run: Callable[[], Any], label: str = "the call") -> Callable[[Any], None]:
     """Choose how to wait for the outputs of `run`, which this calls a few times and which must be warm.
+
+    Raises `MeasurementError` where it returns no array, and its programs go on: nothing could wait for them.
 
     The function returned takes the outputs of one run, in the timed part. What it costs on outputs that are ready is
     the harness's own cost. Where it has a `depth`, it waits for one array.
     """
     outputs = jax.block_until_ready(run())
     if not any(isinstance(leaf, jax.Array) for leaf in jax.tree.leaves(outputs)):
+        _refuse_left_running(run, label)
         return wait_for_nothing
     waits = _waits_for_one(outputs)
     # The least of several runs on outputs that are ready is what the waiting itself costs.
@@ -63,6 +71,30 @@ def waiting_for(run: Callable[[], Any]) -> Callable[[Any], None]:
         if min(_left_to_wait_ns(run(), wait) for _ in range(_TRIES)) <= 3 * cost_ns + _NOISE_NS:
             return wait
     return jax.block_until_ready
+
+
+def _refuse_left_running(run: Callable[[], Any], label: str) -> None:
+    """Raise `MeasurementError` where the programs of most runs go on when the run has returned."""
+    left: list[int] = []
+    for _ in range(_TRIES):
+        started = now_ns()
+        with keeping_outputs() as kept:
+            run()
+        took = now_ns() - started
+        arrays = [leaf for leaf in jax.tree.leaves(kept) if isinstance(leaf, jax.Array) and not leaf.is_deleted()]
+        waited = _waited_ns(jax.block_until_ready, arrays) - _waited_ns(jax.block_until_ready, arrays)
+        left += [waited] if waited > _LEFT * took + _NOISE_NS else []
+        if max(took, waited) > SLOW_NS:  # a moment of the machine is nothing beside it
+            break
+    else:
+        if len(left) <= _TRIES / 2:
+            return
+    if left:
+        raise MeasurementError(
+            f"{label} returns no array, and its programs go on for {max(left) / 1e6:.3g} ms when it has returned. "
+            "Nothing can wait for them, so its times say nothing: return an array of it, such as its loss or its new "
+            "state"
+        )
 
 
 def _waits_for_one(outputs: Any) -> list[_WaitForOne]:

@@ -163,9 +163,15 @@ def calls_of(make_call: MakeCall, sizes: Sequence[int]) -> tuple[list[Call], np.
         raise TypeError(f"make_call must be a function of a size, got {type(make_call).__name__}: {make_call!r}")
     calls, units = [], []
     for size in sizes:
-        made, unit = make_call(size)
-        if not isinstance(made, Call):
-            raise TypeError(f"make_call({size}) must return (call(...), units), got {type(made).__name__} first")
+        pair = make_call(size)
+        if not (isinstance(pair, tuple | list) and len(pair) == 2 and isinstance(pair[0], Call)):
+            got = (
+                f"({', '.join(type(each).__name__ for each in pair)})"
+                if isinstance(pair, tuple | list)
+                else type(pair).__name__
+            )
+            raise TypeError(f"make_call({size}) must return (call(...), units), got {got}")
+        made, unit = pair
         calls.append(made)
         units.append(float(unit))
     if len(set(units)) < 2:

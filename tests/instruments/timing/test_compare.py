@@ -64,3 +64,17 @@ def test_too_few_pairs_are_undecided_against_a_recorded_ratio(project, gated):
     result = project.runpytest_inprocess("--perf", "-v", "--perf-seconds=0.001")
     result.assert_outcomes(passed=1)
     result.stdout.fnmatch_lines(["inconclusive: *noisy/noisy ratio to ready is *", "to settle it: *pairs are too few*"])
+
+
+@pytest.mark.parametrize(
+    ("made", "said"),
+    [
+        ('perf.compare(noisy(0), noisy(1), until="redy")', "*perf.compare(until=...) must be one of 'return', 'ready', got 'redy'"),
+        ('perf.scaling(lambda n: (noisy(n), n), [1, 2], metric="hostcalls")', "*perf.scaling(metric=...) must be one of *'host_calls', *got 'hostcalls'"),
+    ],
+)  # fmt: skip
+def test_a_misspelt_choice_names_the_argument_and_the_choices(project, made, said):
+    project.makepyfile(NOISY.format("").replace("perf.compare(noisy(0), noisy(1))", made))
+    result = project.runpytest_inprocess("--perf")
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines([said])

@@ -3,6 +3,8 @@
 import sys
 import types
 
+import pytest
+
 from perfsuite.measure.runtime.referrers import holders_of
 
 
@@ -40,3 +42,30 @@ def test_frames_and_what_is_ignored_are_left_out():
     hidden = [value]
     assert holders_of(value, ignored={id(hidden)}) == []
     assert holders_of(value) == ["a list of length 1"]
+
+
+@pytest.mark.parametrize(
+    ("keep", "inner"),
+    [
+        (lambda kept, value: kept.append({"loss": value}), "a dict of length 1"),
+        (lambda kept, value: kept.append(({"loss": [value]}, 1)), "a list of length 1 in a dict of length 1"),
+    ],
+    ids=["dicts", "deeper"],
+)
+def test_containers_in_each_other_are_followed_up_to_the_one_with_a_name(keep, inner):
+    """What grows is the list of all steps' metrics, and not one step's."""
+    value, holder = Holder(), Holder()
+    holder.history = []
+    for _ in range(3):
+        keep(holder.history, Holder())
+    keep(holder.history, value)
+    (found,) = holders_of(value)
+    assert found.startswith(inner)
+    assert found.endswith("in a list of length 4, attribute `history` of Holder")
+
+
+def test_a_container_in_itself_ends(monkeypatch):
+    value, kept = Holder(), []
+    kept.append(kept)
+    kept.append({"all": kept, "value": value})
+    assert holders_of(value) == ["a dict of length 2"]

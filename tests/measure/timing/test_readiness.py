@@ -1,6 +1,8 @@
 """`measure.timing.readiness`: waiting for the device without the host's own work getting into the metric."""
 
+import contextlib
 import dataclasses
+import itertools
 import warnings
 from typing import NamedTuple
 
@@ -12,7 +14,10 @@ import pytest
 from flax import nnx
 from support.fakes import MS, US, FakeArray, FakeDevice
 
+from perfsuite.measure.call import call
+from perfsuite.measure.errors import MeasurementError
 from perfsuite.measure.timing import readiness
+from perfsuite.measure.timing.block import Subject
 from perfsuite.measure.timing.readiness import SLOW_NS, waiting_for
 
 
@@ -234,3 +239,75 @@ def test_the_arrays_are_reached_without_flattening(monkeypatch):
     wait = waiting_for(lambda: outputs)
     monkeypatch.setattr(readiness, "jax", None)
     wait(outputs)
+
+
+class Trainer:
+    """Keeps its state, and returns what `returned` makes of it."""
+
+    def __init__(self, returned):
+        self.weights, self.returned = jnp.eye(1000), returned
+
+    def step(self, x):
+        self.weights = product(self.weights, x)
+        return self.returned(self.weights)
+
+
+@jax.jit
+def product(weights, x):
+    return jax.lax.fori_loop(0, 4, lambda _, w: jnp.tanh(w @ x), weights)
+
+
+def test_a_call_that_returns_nothing_and_whose_programs_go_on_is_refused():
+    """Its time to ready was a thousandth of that of the program that it runs, and a gate of it passed anything."""
+    x = jnp.ones((1000, 1000))
+    with pytest.raises(
+        MeasurementError, match=r"step returns no array, and its programs go on for .*: return an array"
+    ):
+        Subject(call(Trainer(lambda weights: None).step, x))
+
+
+@pytest.mark.parametrize(
+    "returned",
+    [
+        lambda weights: float(weights[0, 0]),
+        lambda weights: [jax.block_until_ready(weights), None][1],
+        lambda weights: weights,
+    ],
+    ids=["a number", "nothing, after it waited", "an array"],
+)
+def test_a_call_that_waits_itself_or_can_be_waited_for_is_not(returned):
+    Subject(call(Trainer(returned).step, jnp.ones((1000, 1000))))
+
+
+@pytest.fixture
+def programs(device, monkeypatch):
+    """`programs(took, left)`: a call without outputs that takes so long, and whose programs go on for so long."""
+    monkeypatch.setattr(FakeArray, "is_deleted", lambda array: False, raising=False)
+    made = []
+    monkeypatch.setattr(readiness, "keeping_outputs", lambda: contextlib.nullcontext(made))
+
+    def run(took, left):
+        made[:] = [device.run(took, left)]
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("took", "left", "refused"),
+    [
+        (MS, [0], False),
+        (MS, [MS // 20], False),
+        (MS, [MS], True),
+        (10 * US, [15 * US], False),
+        (10 * US, [50 * US], True),
+        (MS, [MS, 0, MS, 0, MS], True),
+        (MS, [0, MS, 0, MS, 0], False),
+        (SLOW_NS * 2, [0], False),
+        (SLOW_NS * 2, [SLOW_NS], True),
+        (MS, [2 * SLOW_NS], True),
+    ],
+)
+def test_most_runs_must_leave_more_than_a_tenth_of_their_time_and_than_noise(device, programs, took, left, refused):
+    later = itertools.cycle(left)
+    with pytest.raises(MeasurementError) if refused else contextlib.nullcontext():
+        waiting_for(lambda: programs(took, next(later)))

@@ -250,7 +250,7 @@ def test_a_line_needs_two_different_units():
 
 
 def test_make_call_gives_a_call():
-    with pytest.raises(TypeError, match=r"make_call\(1\) must return \(call\(\.\.\.\), units\), got function first"):
+    with pytest.raises(TypeError, match=r"make_call\(1\) must return \(call\(\.\.\.\), units\), got \(function, int\)"):
         fit_scaling(lambda size: (leaf, size), [1, 2])
     with pytest.raises(TypeError, match="make_call must be a function of a size, got int: 3"):
         fit_scaling(3, [1, 2])
