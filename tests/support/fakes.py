@@ -23,6 +23,9 @@ class FakeArray:
         self.device = device
         self.ready_at = ready_at
 
+    def is_deleted(self):
+        return False
+
     def block_until_ready(self):
         self.device.now = max(self.device.now, self.ready_at) + self.device.waiting_ns
         return self
@@ -40,6 +43,7 @@ class FakeDevice:
         self.now = 0
         self.tick_ns = tick_ns
         self.cpu_ns = 0
+        self.kept = []
         self.reading_ns = reading_ns
         self.waiting_ns = waiting_ns
         self.idle_at = 0
@@ -53,7 +57,18 @@ class FakeDevice:
         self.now += host_ns
         self.cpu_ns += host_ns
         self.idle_at = max(self.now, self.idle_at) + device_ns
-        return FakeArray(self, self.idle_at)
+        self.kept.append([])
+        return self.output()
+
+    def output(self):
+        """One more output of the program that was queued last."""
+        self.kept[-1].append(FakeArray(self, self.idle_at))
+        return self.kept[-1][-1]
+
+    @contextlib.contextmanager
+    def keeping_outputs(self):
+        self.kept.clear()
+        yield self.kept
 
     def install(self, monkeypatch, resolution_ns=50_000 / READINGS_PER_BLOCK):
         """Replace the clock. By default blocks last 50 us, so that shorter calls run several times a block."""
@@ -63,6 +78,8 @@ class FakeDevice:
         monkeypatch.setattr(clock, "resolution_ns", lambda: resolution_ns)
         monkeypatch.setattr(clock, "tick_ns", lambda: self.tick_ns)
         only_what_is_used = {name: getattr(jax, name) for name in ("tree", "tree_util", "block_until_ready")}
+        monkeypatch.setattr(readiness, "keeping_outputs", self.keeping_outputs)
+        monkeypatch.setattr(readiness, "is_ready", lambda array: array.ready_at <= self.now)
         monkeypatch.setattr(readiness, "jax", SimpleNamespace(Array=FakeArray, **only_what_is_used))
         return self
 

@@ -98,6 +98,12 @@ def keeping_outputs() -> Iterator[list[Any]]:
         pxla.ExecuteReplicated.__call__ = execute  # type: ignore[method-assign]
 
 
+def is_ready(array: jax.Array) -> bool:
+    """Whether an array is ready, without waiting for it; of one that cannot tell, as typed keys, it is its data's."""
+    data = jax.random.key_data(array) if jax.dtypes.issubdtype(array.dtype, jax.dtypes.prng_key) else array
+    return data.is_ready()  # type: ignore[attr-defined]  # no type has it, JAX's arrays do
+
+
 @contextlib.contextmanager
 def hooked_calls(hook: Hook) -> Iterator[None]:
     """Call `hook` after every program that JAX's fast path runs inside, in any thread; what was hooked goes on.

@@ -130,7 +130,7 @@ def simulated(monkeypatch):
 
     monkeypatch.setattr(calibrating, "Planted", Scaled)
     monkeypatch.setattr(calibrating, "warm", lambda fn, over: None)
-    monkeypatch.setattr(calibrating, "waiting_for", lambda run: None)
+    monkeypatch.setattr(calibrating, "waiting_for", lambda run, label: None)
     # In its time slower calls are fewer, so those that count would see other noise.
     monkeypatch.setattr(comparison, "BURN_IN", 0.0)
 

@@ -381,9 +381,11 @@ def test_two_sides_wait_alike_where_one_was_found_to_need_all_its_outputs(monkey
     step = jax.jit(lambda x: x + 1)
     found = iter(range(2))
     measured = block.waiting_for
-    monkeypatch.setattr(
-        block, "waiting_for", lambda run: jax.block_until_ready if next(found) == for_all else measured(run)
-    )
+
+    def waiting_for(*of):
+        return jax.block_until_ready if next(found) == for_all else measured(*of)
+
+    monkeypatch.setattr(block, "waiting_for", waiting_for)
     x = jnp.ones(3)
     waits = {subject.wait for subject in block.subjects_alike(call(step, x), call(step, x))}
     assert waits == {jax.block_until_ready}
