@@ -1,5 +1,8 @@
 """The `perf` fixture: one object a test, which measures, checks budgets at once, and baselines when the test ends."""
 
+import numbers
+from typing import Any
+
 from perfsuite.instruments.compiling.cache import CacheInstrument
 from perfsuite.instruments.compiling.compiles import CompilesInstrument
 from perfsuite.instruments.compiling.covers import CoversInstrument
@@ -60,5 +63,12 @@ class Perf(
         are its value. `target` names the device that it was compiled for;
         None means that it was measured on the present one.
         """
-        sampled = Interval(*interval) if interval else None
+        sampled = None if interval is None else _interval(name, interval)
         self._recorder.add(Metric(name, value, unit, kind, better, sampled, target=target), tolerance, once=True)
+
+
+def _interval(name: str, given: Any) -> Interval:
+    ends = list(given) if isinstance(given, tuple | list) else [given]
+    if len(ends) != 2 or any(isinstance(end, bool) or not isinstance(end, numbers.Real) for end in ends):
+        raise TypeError(f"perf.record({name!r}): interval must be (low, high), two numbers, got {given!r}")
+    return Interval(*map(float, ends))

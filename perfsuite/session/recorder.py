@@ -10,7 +10,7 @@ from perfsuite.gate.verdict import NO_EVIDENCE, TOLERANCES, Evidence, Gate, judg
 from perfsuite.measure.compiles import callsite
 from perfsuite.measure.errors import MeasurementError
 from perfsuite.measure.first_call.passes import CompilerPasses
-from perfsuite.measure.metric import Metric, title
+from perfsuite.measure.metric import Metric, is_finite, title
 from perfsuite.measure.words import printable
 from perfsuite.session.absent import absent
 from perfsuite.session.mode import Sampled, Taken
@@ -98,6 +98,7 @@ class Recorder:
         With `once`, for a name that the test chose, raises `ValueError` where the test has a metric of that name.
         Raises it for an id that another metric has, too; and `MeasurementError` after the test's body.
         """
+        allowed = self.tolerance(tolerance)
         if self._judged:
             raise MeasurementError(
                 f"{self._test}: {metric.title} is recorded after the body of the test, when it is neither gated nor "
@@ -109,7 +110,7 @@ class Recorder:
             raise ValueError(f"{self._test} records {name!r} twice; give each metric a name of its own")
         self.metrics[metric.title] = metric
         where = callsite.location(sys._getframe(1))
-        self._recorded[metric.title] = _Recorded(self.tolerance(tolerance), evidence, where)
+        self._recorded[metric.title] = _Recorded(allowed, evidence, where)
 
     def leave(self, names: Iterable[str], fingerprint: Mapping[str, str] | None) -> None:
         """Note metrics of the present device that other processes are to sample."""
@@ -125,6 +126,8 @@ class Recorder:
 
         `suffixes` are what the names of its metrics end with.
         """
+        if name is not None and not isinstance(name, str):
+            raise TypeError(f"{instrument}: name= must be a text, got {name!r}")
         name, label = name and printable(name), printable(label)
         key = instrument, name, target, *suffixes
         self._places[key] = place = self._places.get(key, 0) + 1
@@ -147,8 +150,12 @@ class Recorder:
         return shown in self.metrics or shown in self.untimed
 
     def tolerance(self, own: float | None) -> float | None:
-        """The tolerance of one metric: its own, or that of the test."""
-        return self._tolerance if own is None else own
+        """The tolerance of one metric: its own, or that of the test. Raises `ValueError` for one that is no number."""
+        if own is None:
+            return self._tolerance
+        if isinstance(own, bool) or not isinstance(own, int | float) or not (is_finite(own) and own > 0):
+            raise ValueError(f"tolerance= must be a number above zero, got {own!r}")
+        return own
 
     def sampled(self) -> dict[str, Sampled]:
         """The ratios and times of the present device, by title."""

@@ -347,3 +347,38 @@ def test_every_budget_is_checked_by_its_instrument(project, perf_test, line, mes
     )
     perf_test(generous)
     green(project.runpytest_inprocess("--perf"))
+
+
+ARGUMENTS = """
+import jax.numpy as jnp
+from perfsuite import call
+
+def test_record(perf):
+    perf.record("tokens", 100.0, unit="x", kind="ratio", interval={interval}, tolerance={tolerance})
+
+def test_calls(perf):
+    perf.host_calls(call(jnp.cumsum, jnp.ones(3)), name={name})
+"""
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"tolerance": "float('inf')"}, "*ValueError: tolerance= must be a number above zero, got inf"),
+        ({"tolerance": "float('nan')"}, "*ValueError: tolerance= must be a number above zero, got nan"),
+        ({"tolerance": "True"}, "*ValueError: tolerance= must be a number above zero, got True"),
+        ({"tolerance": "'0.1'"}, "*ValueError: tolerance= must be a number above zero, got '0.1'"),
+        ({"tolerance": "-1"}, "*ValueError: tolerance= must be a number above zero, got -1"),
+        ({"interval": "('a', 'b')"}, "*TypeError: perf.record('tokens'): interval must be (low, high), two numbers,*"),
+        ({"interval": "100"}, "*TypeError: perf.record('tokens'): interval must be (low, high), two numbers, got 100"),
+        ({"interval": "(True, 200)"}, "*TypeError: perf.record('tokens'): interval must be (low, high), two numbers,*"),
+        ({"name": "3"}, "*TypeError: host_calls: name= must be a text, got 3"),
+    ],
+)
+def test_an_argument_that_would_gate_nothing_or_end_the_session_fails_its_test_alone(project, given, said):
+    """With an infinite tolerance, or one that is no number, a gate passed anything."""
+    project.makepyfile(ARGUMENTS.format(**{"interval": "(99.0, 101)", "tolerance": "0.1", "name": "'sum'"} | given))
+    result = project.runpytest_inprocess("--perf-save", "--perf-processes=1")
+    result.assert_outcomes(passed=1, failed=1)
+    result.stdout.fnmatch_lines([said])
+    assert (project.path / "baselines" / "cpu.json").exists(), "the other test is saved"

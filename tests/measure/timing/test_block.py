@@ -12,7 +12,7 @@ from support.fakes import MS, US, FakeDevice
 
 from perfsuite.measure.call import call, carried
 from perfsuite.measure.compiles.warmup import warm
-from perfsuite.measure.errors import RecompilationError
+from perfsuite.measure.errors import MeasurementError, RecompilationError
 from perfsuite.measure.timing import block
 from perfsuite.measure.timing.block import (
     Sample,
@@ -214,6 +214,15 @@ def test_the_next_block_starts_with_an_idle_device(device):
 
 def test_columns_are_in_microseconds_to_return_and_to_ready():
     np.testing.assert_array_equal(columns_us([(1000, 2000), (3000, 4000)], "step"), [[1, 2], [3, 4]])
+
+
+def test_a_few_samples_no_longer_than_the_harness_count_as_the_shortest_that_is():
+    samples = [(1000.0, 2000.0)] * 500 + [(300.0, 400.0), (-20.0, 0.0), (0.0, 500.0)]
+    columns = columns_us(samples, "step")
+    assert columns[-3:].tolist() == [[0.3, 0.4], [0.3, 0.4], [0.3, 0.5]]
+    assert np.median(columns, axis=0).tolist() == [1, 2]
+    with pytest.raises(MeasurementError, match="too little to be told from what timing it costs"):
+        columns_us(samples + [(-1.0, 1.0)] * 5, "step")
 
 
 # The arguments.
