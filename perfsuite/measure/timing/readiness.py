@@ -95,10 +95,10 @@ def _refuse_left_running(run: Callable[[], Any], label: str) -> None:
 
 def _is_ready(outputs: Any) -> bool:
     """Whether the outputs of one program are ready, as one of them tells; so are those that another one was given."""
-    while isinstance(outputs, list | tuple) and outputs:
+    while isinstance(outputs, list | tuple) and outputs:  # at once: to flatten hundreds of arrays takes a while
         outputs = outputs[-1]
-    array = next((leaf for leaf in jax.tree.leaves(outputs) if isinstance(leaf, jax.Array)), None)
-    return array is None or array.is_deleted() or is_ready(array)
+    arrays = (leaf for leaf in jax.tree.leaves(outputs) if isinstance(leaf, jax.Array))
+    return all(array.is_deleted() or is_ready(array) for array in arrays)
 
 
 _Steps = list[tuple[Callable[[Any, Any], Any], Any]]

@@ -140,3 +140,23 @@ def test_an_error_of_the_program_leaves_nothing_behind():
         raise ZeroDivisionError
     assert program_runs.pxla.ExecuteReplicated.__call__ is execute
     assert program_runs.api._post_hook_state.get_global() is before
+
+
+def test_the_outputs_of_programs_are_kept_and_tell_whether_they_are_ready():
+    """The outputs are the objects that the call returns, through both ways to run a program."""
+    for run in (double, printing, lambda x: x + 1):
+        jax.block_until_ready([run(X), run(X)])
+        with program_runs.keeping_outputs() as kept:
+            output = run(X)
+        assert [leaf for made in kept for leaf in jax.tree.leaves(made)][-1] is output, run
+        assert program_runs.is_ready(output.block_until_ready()), "`is_ready` of JAX's arrays has moved"
+
+    @jax.jit
+    def long(x):
+        return jax.lax.fori_loop(0, 20, lambda _, x: x @ x, x)
+
+    x = jnp.eye(1000)
+    long(x).block_until_ready()
+    seen = [program_runs.is_ready(long(x)) for _ in range(5)]
+    assert not all(seen)
+    assert hasattr(X, "is_ready"), "`is_ready` of JAX's arrays has moved"

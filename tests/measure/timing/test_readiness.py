@@ -312,3 +312,26 @@ def test_what_a_try_sees_going_on_is_refused(device, left, refused, returned):
 
     with pytest.raises(MeasurementError, match="return an array of it") if refused else contextlib.nullcontext():
         waiting_for(run)
+
+
+def test_the_programs_of_real_calls_are_told_apart():
+    schedule, loss = jax.jit(lambda s: s * 0.1), jax.jit(lambda x: jnp.sum(x @ x))
+    x, weights = jnp.ones((8, 8)), {f"layer{place}": jnp.ones(3) for place in range(20)}
+
+    def step():
+        rate = schedule(x[0, 0])
+        return {"rate": rate, "loss": loss(x), "weights": weights, "again": rate}
+
+    module = eqx.filter_jit(lambda model: Model(model.first * 2, Model("static", model.last + 1)))
+    keyed = jax.jit(lambda key: (jax.random.split(key)[0], jax.random.normal(key)))
+    eager = lambda: {"sum": jnp.sort(x).sum() + 1}
+    for run, programs in (
+        (step, 2),
+        (lambda: module(Model(x, x)), 1),
+        (lambda: keyed(jax.random.key(0)), 1),
+        (lambda: eager(), 1),
+        (lambda: [schedule(1.0) for _ in range(8)], 8),
+    ):
+        wait = waiting_for(run)
+        assert len(wait.paths) == programs
+        wait(run())
