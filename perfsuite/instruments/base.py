@@ -60,6 +60,7 @@ class Instrument:
         Raises `ValueError` for a limit that the instrument does not check.
         """
         __tracebackhide__ = True
+        self._recorder.used = True
         self._session.check(declared.method, declared.needs)
         limits = budget.limits()
         for field in limits:

@@ -2,7 +2,7 @@
 
 import dataclasses
 import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
 
 from perfsuite.gate.budget import BudgetExceeded
@@ -71,6 +71,8 @@ class Recorder:
         """Why an instrument could not tell a metric that it tells elsewhere, by id and target."""
         self._kept: list[Callable[[], object]] = []
         self._taken = Taken()
+        self.used = False
+        """Whether any instrument was called."""
         self._judged = False
         self.metrics: dict[str, Metric] = {}
         """By title: the same name may stand for the present device and for a target."""
@@ -98,7 +100,7 @@ class Recorder:
         With `once`, for a name that the test chose, raises `ValueError` where the test has a metric of that name.
         Raises it for an id that another metric has, too; and `MeasurementError` after the test's body.
         """
-        allowed = self.tolerance(tolerance)
+        allowed, self.used = self.tolerance(tolerance), True
         if self._judged:
             raise MeasurementError(
                 f"{self._test}: {metric.title} is recorded after the body of the test, when it is neither gated nor "
@@ -219,11 +221,18 @@ class Recorder:
             programs=tuple(self.programs),
             unestimated=tuple(self.unestimated),
             passes=tuple(self.passes),
-            notes=self._taken.notes,
+            notes=(*self._taken.notes, *(self._unnoticed() if passed else ())),
             untimed=self.untimed,
             where={title: recorded.where for title, recorded in self._recorded.items()} | self._where,
             **facts,
         )
+
+    def _unnoticed(self) -> Iterator[str]:
+        """What a test that passed does not show."""
+        if not self.used:
+            yield f"{self._test} has perf, and calls none of its instruments: it measures nothing"
+        if failed := [gate for gate in self.gates if gate.source == "budget" and self._session.mode.fails(gate)]:
+            yield f"{self._test} passed although {failed[0].metric.title} failed its budget: the test caught the error"
 
     def when_saved(self, keep: Callable[[], object]) -> None:
         """Have `keep` called when the test's body has ended, where its metrics become baselines."""

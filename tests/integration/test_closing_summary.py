@@ -1,6 +1,7 @@
 """What the terminal shows around the tests: the header, the few lines that close a session, and the table of -v."""
 
 import jax
+import pytest
 
 
 def test_the_header_names_device_versions_and_baseline_file(project, perf_test):
@@ -118,3 +119,40 @@ def test_too_few_pairs_for_an_interval_are_inconclusive_and_never_gate(project, 
             "  slow/slow ratio to ready: *too few for an interval*",
         ]
     )
+
+
+UNNOTICED = """
+import pytest
+from perfsuite import Budget, BudgetExceeded, call
+
+def test_without_parentheses(perf):
+    perf.time
+
+def test_that_catches(perf):
+    with pytest.raises(BudgetExceeded):
+        perf.host_calls(call(sorted, [1]), budget=Budget(host_calls=0))
+
+@pytest.mark.parametrize("how", ["no_compiles", "no_transfers", "count_transfers", "count_compiles"])
+def test_within(perf, how):
+    with getattr(perf, how)():
+        pass
+
+def test_that_records(perf):
+    perf.record("rows", 1, unit="rows", kind="count")
+
+def test_that_is_skipped(perf):
+    pytest.skip("not here")
+"""
+
+
+@pytest.mark.parametrize("options", [[], ["-n", "2"]], ids=["alone", "xdist"])
+def test_what_a_test_that_passed_does_not_show_is_said(project, options):
+    """A misspelt measurement, and a gate whose failure went no further than the test."""
+    project.makepyfile(test_unnoticed=UNNOTICED)
+    result = project.runpytest_inprocess("--perf", *options)
+    result.assert_outcomes(passed=7, skipped=1)
+    said = [line for line in result.outlines if line.startswith("test_unnoticed.py::test_")]
+    assert sorted(said) == [
+        "test_unnoticed.py::test_that_catches passed although sorted host calls failed its budget: the test caught the error",
+        "test_unnoticed.py::test_without_parentheses has perf, and calls none of its instruments: it measures nothing",
+    ]

@@ -47,6 +47,7 @@ class CompilesInstrument(Instrument):
 
         `only` limits it to these functions and what they call.
         """
+        self._recorder.used = True
         return compiles.forbid([each.fn if isinstance(each, Warm) else each for each in only])
 
     @contextlib.contextmanager
