@@ -63,6 +63,7 @@ class Perf(
         are its value. `target` names the device that it was compiled for;
         None means that it was measured on the present one.
         """
+        self.used = True
         sampled = None if interval is None else _interval(name, interval)
         self._recorder.add(Metric(name, value, unit, kind, better, sampled, target=target), tolerance, once=True)
 

@@ -236,7 +236,9 @@ class ActiveHooks:
             report.longrepr = f"{call.excinfo.value}\n\n{where}: {item.name}"
         if measured is not None and report.when == "call":
             line = blamed(measured.recorder.gates, call, item.config.rootpath)
-            record = measured.recorder.record(passed=report.passed, blamed=line, **facts_of(report, call))
+            record = measured.recorder.record(
+                passed=report.passed, used=measured.used, blamed=line, **facts_of(report, call)
+            )
             report.perfsuite = plain(record)  # plain values: pytest-xdist sends them to the main process
         elif not report.passed and item.get_closest_marker("perf") is not None:
             line = blamed((), call, item.config.rootpath)

@@ -35,6 +35,9 @@ def declare(method: str, *, budget: tuple[str, ...] = (), needs: tuple[Need, ...
 class Instrument:
     """The base of all instruments of one test. `seconds` is the most time that the test asks for one gate."""
 
+    used = False
+    """Whether the test called any instrument."""
+
     def __init__(self, session: PerfSession, item: pytest.Item, *, tolerance: float | None, seconds: float):
         self._session = session
         self._item = item
@@ -60,7 +63,7 @@ class Instrument:
         Raises `ValueError` for a limit that the instrument does not check.
         """
         __tracebackhide__ = True
-        self._recorder.used = True
+        self.used = True
         self._session.check(declared.method, declared.needs)
         limits = budget.limits()
         for field in limits:

@@ -16,6 +16,7 @@ class TraceInstrument(Instrument):
         The files are kept under --perf-trace. Raises `MeasurementError` where a trace is being recorded already and
         where no device ran anything, and `RecompilationError` when a run compiles.
         """
+        self.used = True
         trace = self._tracing.trace(checked(call, "perf.trace"), name or call.label, runs)
         self._record_trace(trace, call.label, name)
         return trace
@@ -26,6 +27,7 @@ class TraceInstrument(Instrument):
 
         For what is no single call: a loop, a pipeline. Nothing that gates should be timed in the block.
         """
+        self.used = True
         with self._tracing.block(name) as traced:
             yield traced
         self._record_trace(traced.trace, name, name)

@@ -71,8 +71,6 @@ class Recorder:
         """Why an instrument could not tell a metric that it tells elsewhere, by id and target."""
         self._kept: list[Callable[[], object]] = []
         self._taken = Taken()
-        self.used = False
-        """Whether any instrument was called."""
         self._judged = False
         self.metrics: dict[str, Metric] = {}
         """By title: the same name may stand for the present device and for a target."""
@@ -100,7 +98,7 @@ class Recorder:
         With `once`, for a name that the test chose, raises `ValueError` where the test has a metric of that name.
         Raises it for an id that another metric has, too; and `MeasurementError` after the test's body.
         """
-        allowed, self.used = self.tolerance(tolerance), True
+        allowed = self.tolerance(tolerance)
         if self._judged:
             raise MeasurementError(
                 f"{self._test}: {metric.title} is recorded after the body of the test, when it is neither gated nor "
@@ -206,8 +204,11 @@ class Recorder:
         gate = strictly(gate, self._session.options.strict if self._session.mode.gates else ())
         return dataclasses.replace(gate, where=where) if gate.failed else gate
 
-    def record(self, *, passed: bool, **facts: Any) -> TestRecord:
-        """All of it as plain values. `facts` are the fields of `TestRecord` that do not depend on what was measured."""
+    def record(self, *, passed: bool, used: bool = True, **facts: Any) -> TestRecord:
+        """All of it as plain values. `used` says whether any instrument was called.
+
+        `facts` are the fields of `TestRecord` that do not depend on what was measured.
+        """
         return TestRecord(
             self._test,
             passed,
@@ -221,15 +222,15 @@ class Recorder:
             programs=tuple(self.programs),
             unestimated=tuple(self.unestimated),
             passes=tuple(self.passes),
-            notes=(*self._taken.notes, *(self._unnoticed() if passed else ())),
+            notes=(*self._taken.notes, *(self._unnoticed(used) if passed else ())),
             untimed=self.untimed,
             where={title: recorded.where for title, recorded in self._recorded.items()} | self._where,
             **facts,
         )
 
-    def _unnoticed(self) -> Iterator[str]:
+    def _unnoticed(self, used: bool) -> Iterator[str]:
         """What a test that passed does not show."""
-        if not self.used:
+        if not used:
             yield f"{self._test} has perf, and calls none of its instruments: it measures nothing"
         if failed := [gate for gate in self.gates if gate.source == "budget" and self._session.mode.fails(gate)]:
             yield f"{self._test} passed although {failed[0].metric.title} failed its budget: the test caught the error"

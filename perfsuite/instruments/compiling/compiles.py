@@ -47,7 +47,7 @@ class CompilesInstrument(Instrument):
 
         `only` limits it to these functions and what they call.
         """
-        self._recorder.used = True
+        self.used = True
         return compiles.forbid([each.fn if isinstance(each, Warm) else each for each in only])
 
     @contextlib.contextmanager
@@ -56,6 +56,7 @@ class CompilesInstrument(Instrument):
 
         The first three are metrics of the test, under `name`: any increase over the baseline fails.
         """
+        self.used = True
         with compiles.count() as counted:
             yield counted
         counts = {"traces": counted.traces, "lowerings": counted.lowerings, "compiles": counted.compiles}
