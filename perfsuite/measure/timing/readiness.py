@@ -25,7 +25,7 @@ _MOST_WAITED_FOR = 8
 
 
 class _WaitForSome:
-    """Waits for the arrays at paths of attributes and indices. `depth` is the number of steps into the outputs."""
+    """Waits for the arrays at paths of attributes and indices. `depth` has the number of steps of each."""
 
     def __init__(self, paths: list["_Steps"]):
         self.paths = paths

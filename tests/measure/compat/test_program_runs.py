@@ -160,3 +160,13 @@ def test_the_outputs_of_programs_are_kept_and_tell_whether_they_are_ready():
     seen = [program_runs.is_ready(long(x)) for _ in range(5)]
     assert not all(seen)
     assert hasattr(X, "is_ready"), "`is_ready` of JAX's arrays has moved"
+
+
+def test_an_input_that_a_program_returns_unchanged_is_an_output_of_its_own():
+    """Else it would be ready before the program, and waiting for it would not be waiting for the program."""
+    both = jax.jit(lambda x: (x @ x, x))
+    x = jnp.eye(8)
+    for _ in range(3):
+        _, same = both(x)
+        assert same is not x
+        assert same.unsafe_buffer_pointer() != x.unsafe_buffer_pointer()
