@@ -8,6 +8,7 @@ leaves a temporary file at most, which the next save removes.
 import contextlib
 import dataclasses
 import os
+import stat
 import tempfile
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
@@ -81,11 +82,13 @@ def load(path: str | os.PathLike[str]) -> Baselines:
     """
     path = Path(path)
     try:
+        mode = path.stat().st_mode
+        if not stat.S_ISREG(mode):  # reading a pipe would wait for who writes into it
+            kind = "folder" if stat.S_ISDIR(mode) else "pipe, a socket or a device"
+            raise BaselineError(path, f"this is a {kind}: move it away, or choose another --perf-baselines")
         content = path.read_bytes()
     except FileNotFoundError:
         return Baselines(path.stem)
-    except IsADirectoryError:
-        raise BaselineError(path, "this is a folder: move it away, or choose another --perf-baselines") from None
     except OSError as error:
         raise BaselineError(path, f"cannot be read ({_reason(error)})") from error
     try:
@@ -122,9 +125,8 @@ def save(
     path = Path(path)
     if not new and not os.path.exists(path):
         return SaveResult(path, (), 0, written=False)
-    _make_folder(path.parent)
-    # A link stays a link: what it leads to is replaced.
-    target = Path(os.path.realpath(path))
+    target = _led_to(path)
+    _make_folder(target.parent)
     with _locked(target, lock_seconds):
         _remove_leftovers(target)
         old = load(path)
@@ -139,12 +141,12 @@ def save(
     return SaveResult(path, changes, untouched, written)
 
 
-def check_writable(folder: str | os.PathLike[str]) -> None:
-    """Make sure that baselines can be written into `folder`, by writing: before a long run, not after it.
+def check_writable(path: str | os.PathLike[str]) -> None:
+    """Make sure that the baseline file `path` can be written, by writing beside it: before a long run, not after it.
 
     Makes the folder when it is missing. Raises `BaselineError` when it cannot be made or written to.
     """
-    folder = Path(folder)
+    folder = _led_to(path).parent
     _make_folder(folder)
     try:
         # Permission bits would say nothing of a read-only or full disk.
@@ -154,6 +156,11 @@ def check_writable(folder: str | os.PathLike[str]) -> None:
             os.fsync(probe.fileno())
     except OSError as error:
         raise BaselineError(folder, _cannot_write(error)) from error
+
+
+def _led_to(path: str | os.PathLike[str]) -> Path:
+    """The file that is written. A link stays a link: what it leads to is replaced."""
+    return Path(os.path.realpath(path))
 
 
 def _make_folder(folder: Path) -> None:

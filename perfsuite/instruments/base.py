@@ -50,6 +50,7 @@ class Instrument:
     @property
     def size(self) -> str:
         """The size asked for with --perf-size, "small" or "full": which workload the test should build."""
+        self.used = True  # by a test that builds a workload and looks at it by other means
         return self._session.options.size
 
     @property

@@ -19,7 +19,8 @@ def shared_baselines(group: Group, paths: list[Path], processor: str, *, save: b
 
     def texts() -> dict[str, str]:
         if save:
-            check_writable(paths[0].parent)
+            for path in paths:
+                check_writable(path)
         return {path.stem: render(load(path).on(processor)) for path in paths}
 
     return {device: _read(text, device) for device, text in group.only_writer(texts, dict[str, str]).items()}

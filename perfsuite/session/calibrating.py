@@ -78,7 +78,7 @@ class Calibrating(SessionMode):
         self._seen = 0
         self._in_this_test = 0
         self._process_seconds: list[float] = []
-        check_writable(session.options.baselines)
+        check_writable(self.path)
         load_calibration(self.path)
 
     def begin_test(self) -> None:

@@ -92,7 +92,8 @@ class PerfSession:
             paths = [self.path_of(target) for target in (None, *options.targets)]
             self._files = shared_baselines(group, paths, self.environment.processor, save=bool(options.save))
         elif options.save:
-            check_writable(options.baselines)
+            for target in (None, *options.targets):
+                check_writable(self.path_of(target))
         self._environments: dict[str, Environment] = {}
         self.baselines = self.baselines_of(None)
         for target in options.targets:

@@ -6,6 +6,8 @@ import os
 import shutil
 import stat
 import sys
+import tempfile
+from pathlib import Path
 
 import pytest
 from support.closed_folders import closed
@@ -105,6 +107,16 @@ def test_a_folder_in_the_files_place_is_refused(tmp_path):
         save(path, {STEP: {"compiles": COUNT}})
 
 
+@pytest.mark.skipif(not hasattr(os, "mkfifo"), reason="no pipes on this system")
+def test_a_pipe_in_the_files_place_is_refused_and_not_waited_for(tmp_path):
+    path = tmp_path / "cpu.json"
+    os.mkfifo(path)
+    with refused(path, str(path), "this is a pipe", "--perf-baselines"):
+        load(path)
+    with refused(path, "this is a pipe"):
+        save(path, {STEP: {"compiles": COUNT}})
+
+
 def test_a_path_that_leads_through_a_file_is_refused(path):
     with refused(path, "cannot be read (Not a directory)"):
         load(path / "cpu.json")
@@ -185,6 +197,14 @@ def test_a_link_stays_a_link(path, tmp_path):
     assert parse(real.read_text()).get("t", "a") == COUNT
 
 
+def test_the_folder_that_a_link_leads_to_is_made(tmp_path):
+    real, path = tmp_path / "not there yet" / "real.json", tmp_path / "cpu.json"
+    path.symlink_to(real)
+    save(path, {"t": {"a": COUNT}})
+    assert path.is_symlink()
+    assert parse(real.read_text()).get("t", "a") == COUNT
+
+
 def test_leftovers_of_killed_processes_are_removed_and_other_files_are_not(path):
     leftover = path.with_name(".cpu.json.0badcafe.tmp")
     others = [path.with_name(name) for name in (".gpu.json.0badcafe.tmp", "cpu.json.tmp", ".cpu.json.note")]
@@ -233,25 +253,34 @@ def test_a_read_only_folder_is_refused_and_can_still_be_read(closed_folder):
     path = closed_folder / "cpu.json"
     assert load(path) == Baselines("cpu", METRICS)
     with refused(path, str(closed_folder), "Permission denied", "writable"):
-        check_writable(closed_folder)
+        check_writable(path)
     with refused(path, str(closed_folder), "Permission denied", "writable"):
         save(path, {"t": {"a": COUNT}})
     with refused(path, str(closed_folder / "new"), "cannot be made (Permission denied)", "--perf-baselines"):
         save(closed_folder / "new" / "cpu.json", {"t": {"a": COUNT}})
     with refused(path, str(closed_folder / "new"), "cannot be made (Permission denied)"):
-        check_writable(closed_folder / "new")
+        check_writable(closed_folder / "new" / "cpu.json")
 
 
 def test_a_file_in_the_folders_place_is_refused(path):
     with refused(path, str(path), "cannot be made"):
-        check_writable(path)
+        check_writable(path / "cpu.json")
     with refused(path, "cannot be made"):
         save(path / "sub" / "cpu.json", {"t": {"a": COUNT}})
 
 
 def test_check_writable_makes_the_folder_and_leaves_nothing_in_it(tmp_path):
-    check_writable(tmp_path / "a" / "baselines")
+    check_writable(tmp_path / "a" / "baselines" / "cpu.json")
     assert list((tmp_path / "a" / "baselines").iterdir()) == []
+
+
+@pytest.mark.skipif(sys.platform == "win32", reason="folders have no permission bits on Windows")
+def test_a_link_into_a_folder_that_cannot_be_written_is_told_before_the_run(closed_folder):
+    with tempfile.TemporaryDirectory() as open_folder:  # of whom the closed one is closed to
+        path = Path(open_folder) / "linked.json"
+        path.symlink_to(closed_folder / "cpu.json")
+        with refused(path, str(closed_folder), "Permission denied", "writable"):
+            check_writable(path)
 
 
 def test_what_a_save_did_not_touch_is_counted_for_every_processor(tmp_path):

@@ -150,11 +150,14 @@ def rounding_us(*subjects: Subject) -> float:
 def run_block(subject: Subject) -> Sample:
     """Time one block. What the arguments hold is freed after the clock was read, where the block is a single call.
 
+    What earlier blocks left in reference cycles is freed before it, about as often as Python would do it.
+
     Raises `MeasurementError` for a clock that runs backwards meanwhile, or gives no number.
     """
     call, wait, calls = subject.call, subject.wait, subject.calls
     fn, args, kwargs, carry = call.fn, call.args, call.kwargs, call.carry
     label = call.label
+    free_young_cycles()
     try:
         if carry:
             start = now_ns()
@@ -264,6 +267,16 @@ def untraced() -> Iterator[None]:
 
 def _traced_again() -> None:
     """The call from which a tracer in C, as coverage's is, traces again: it comes back by the first call."""
+
+
+def free_young_cycles() -> None:
+    """Collect the youngest objects where there are so many that Python would, with its collector on.
+
+    With the collector off, what a call leaves in cycles would stay: of 200 kB a call that was 1.6 GB in 2 s.
+    """
+    threshold = gc.get_threshold()[0]
+    if 0 < threshold < gc.get_count()[0]:
+        gc.collect(0)
 
 
 @contextlib.contextmanager

@@ -414,6 +414,26 @@ def test_the_collector_is_on_again_after_an_exception(collecting, error):
     assert gc.isenabled()
 
 
+def test_what_a_call_leaves_in_cycles_does_not_pile_up():
+    class Node:
+        def __init__(self):
+            self.myself = self
+
+    left = weakref.WeakSet()
+
+    def leaves_a_cycle():
+        left.add(Node())
+
+    subject = Subject(call(leaves_a_cycle))
+    blocks = 20 * gc.get_threshold()[0] // subject.calls
+    with steady(subject):
+        most = 0
+        for _ in range(blocks):
+            run_block(subject)
+            most = max(most, len(left))
+        assert most < 3 * (gc.get_threshold()[0] + subject.calls)
+
+
 def test_old_garbage_is_collected_first(collecting):
     class Node:
         pass
