@@ -30,7 +30,8 @@ def told(folders: Mapping[str, Path], say: Say, *, every: float | None = None) -
             noted = {name: text for name, folder in folders.items() if (text := _read(folder))}
             line = ", ".join(f"{text} at the {name}" for name, text in noted.items())
             if line != said:
-                say(f"tests that ended: {line}")
+                with contextlib.suppress(OSError):  # nobody reads the output any more; the end will say so
+                    say(f"tests that ended: {line}")
             said = line
 
     thread = threading.Thread(target=tell, name="perfsuite following", daemon=True)

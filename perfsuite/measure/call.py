@@ -113,14 +113,15 @@ def refuse_not_begun(outputs: Any, label: str) -> None:
 def refuse_ended(args: tuple, kwargs: Mapping[str, Any], label: str) -> None:
     """Raise `MeasurementError` for a generator or an iterator that a run has taken to its end: the next gets nothing.
 
-    Only of generators, and of iterators that know their length, can that be told.
+    Only of generators and of Python's own iterators, such as those over lists, can that be told: a loader that is one
+    may have no length, or one that says what is in its buffer.
     """
     __tracebackhide__ = True
     for name, value in (*((f"args[{place}]", arg) for place, arg in enumerate(args)), *kwargs.items()):
         if not isinstance(value, Iterator):
             continue
         closed = inspect.isgenerator(value) and inspect.getgeneratorstate(value) == inspect.GEN_CLOSED
-        if closed or operator.length_hint(value, 1) == 0:
+        if closed or (type(value).__module__ == "builtins" and operator.length_hint(value, 1) == 0):
             raise MeasurementError(
                 f"{label} takes {name}, a {type(value).__name__}, to its end, and each run gets the same one: later "
                 "runs find nothing in it. Pass a list, or make it in the call"

@@ -1,6 +1,7 @@
 """The metrics of one perf test, under names that are unique in it, and the gates that were applied to them."""
 
 import dataclasses
+import numbers
 import sys
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import TYPE_CHECKING, Any
@@ -153,9 +154,9 @@ class Recorder:
         """The tolerance of one metric: its own, or that of the test. Raises `ValueError` for one that is no number."""
         if own is None:
             return self._tolerance
-        if isinstance(own, bool) or not isinstance(own, int | float) or not (is_finite(own) and own > 0):
+        if isinstance(own, bool) or not isinstance(own, numbers.Real) or not (is_finite(own) and own > 0):
             raise ValueError(f"tolerance= must be a number above zero, got {own!r}")
-        return own
+        return float(own)
 
     def sampled(self) -> dict[str, Sampled]:
         """The ratios and times of the present device, by title."""

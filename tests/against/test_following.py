@@ -1,6 +1,7 @@
 """`perfsuite.against.following`: how far the processes of the sides are."""
 
 import threading
+import time
 
 from perfsuite.against import following
 from perfsuite.against.environments import present
@@ -53,6 +54,22 @@ def test_each_side_is_told_by_its_name_and_only_where_it_went_on(tmp_path):
         "tests that ended: 3 of 10 at the base, 1 of 10 at the head",
         "tests that ended: 3 of 10 at the base, 2 of 10 at the head",
     ]
+
+
+def test_output_that_nobody_reads_any_more_is_no_matter(tmp_path):
+    """As that of `perfsuite against | head`."""
+    tries = []
+
+    def say(text):
+        tries.append(text)
+        following.note(tmp_path, len(tries), 10)
+        raise BrokenPipeError
+
+    following.note(tmp_path, 0, 10)
+    with following.told({"base": tmp_path}, say, every=0.001):
+        deadline = time.monotonic() + 20
+        while len(tries) < 3:
+            assert time.monotonic() < deadline
 
 
 def test_a_side_that_notes_nothing_is_not_told(tmp_path):

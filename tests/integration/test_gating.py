@@ -349,6 +349,17 @@ def test_every_budget_is_checked_by_its_instrument(project, perf_test, line, mes
     green(project.runpytest_inprocess("--perf"))
 
 
+def test_numbers_of_numpy_are_tolerances(project):
+    project.makepyfile(
+        "import numpy as np\n"
+        "def test_record(perf):\n"
+        "    for place, tolerance in enumerate((np.float32(0.5), np.int64(1))):\n"
+        "        perf.record(f'tokens {place}', 3, unit='x', kind='count', tolerance=tolerance)"
+    )
+    green(project.runpytest_inprocess("--perf-save"))
+    green(project.runpytest_inprocess("--perf"))
+
+
 ARGUMENTS = """
 import jax.numpy as jnp
 from perfsuite import call

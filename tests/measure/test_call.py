@@ -183,6 +183,41 @@ def test_a_named_tuple_of_several_outputs_says_how_to_carry_its_fields():
     assert fields.args == (2, 2)
 
 
+class Loader:
+    """An endless iterator whose length is whatever `says` gives, or raises."""
+
+    def __init__(self, says):
+        self.says = says
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        return 1
+
+    def __len__(self):
+        return self.says()
+
+
+class Hinting(Loader):
+    __len__ = None
+
+    def __length_hint__(self):
+        return self.says()
+
+
+def no_length():
+    raise NotImplementedError
+
+
+@pytest.mark.parametrize("kind", [Loader, Hinting])
+@pytest.mark.parametrize("says", [no_length, lambda: 10**30, lambda: 0], ids=["none", "huge", "an empty buffer"])
+def test_a_loader_that_does_not_know_its_length_is_not_asked(kind, says):
+    made = call(lambda loader: next(loader), kind(says))
+    for _ in range(3):
+        made.run()
+
+
 def finite():
     yield from range(3)
 

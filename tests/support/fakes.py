@@ -47,6 +47,7 @@ class FakeDevice:
         self.reading_ns = reading_ns
         self.waiting_ns = waiting_ns
         self.idle_at = 0
+        self.elsewhere_until = 0
 
     def now_ns(self):
         self.now += self.reading_ns
@@ -66,9 +67,19 @@ class FakeDevice:
         return self.kept[-1][-1]
 
     @contextlib.contextmanager
-    def keeping_outputs(self):
+    def outputs_seen(self):
         self.kept.clear()
-        yield self.kept
+        places = lambda: {id(array): place for place, arrays in enumerate(self.kept) for array in arrays}
+        yield SimpleNamespace(programs=places)
+
+    @contextlib.contextmanager
+    def running_seen(self):
+        """Of another thread is what `elsewhere_until` says."""
+        yield SimpleNamespace(
+            here=lambda: self.idle_at > self.now,
+            elsewhere=lambda: self.elsewhere_until > self.now,
+            wait=lambda: setattr(self, "now", max(self.now, self.idle_at)),
+        )
 
     def install(self, monkeypatch, resolution_ns=50_000 / READINGS_PER_BLOCK):
         """Replace the clock. By default blocks last 50 us, so that shorter calls run several times a block."""
@@ -78,8 +89,9 @@ class FakeDevice:
         monkeypatch.setattr(clock, "resolution_ns", lambda: resolution_ns)
         monkeypatch.setattr(clock, "tick_ns", lambda: self.tick_ns)
         only_what_is_used = {name: getattr(jax, name) for name in ("tree", "tree_util", "block_until_ready")}
-        monkeypatch.setattr(readiness, "keeping_outputs", self.keeping_outputs)
-        monkeypatch.setattr(readiness, "is_ready", lambda array: array.ready_at <= self.now)
+        monkeypatch.setattr(readiness, "outputs_seen", self.outputs_seen)
+        for module in (readiness, block):
+            monkeypatch.setattr(module, "running_seen", self.running_seen)
         monkeypatch.setattr(readiness, "jax", SimpleNamespace(Array=FakeArray, **only_what_is_used))
         return self
 
@@ -94,6 +106,9 @@ class FakeSubject:
     def __init__(self, call: Call):
         self.call = call
         self.given_back = 0
+
+    def drain(self):
+        """Its calls leave nothing."""
 
     def give_back(self):
         self.given_back += 1

@@ -80,27 +80,39 @@ def observing_programs(observe: Callable[[ProgramRun], None]) -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def keeping_outputs() -> Iterator[list[Any]]:
-    """Keep what every program that runs inside puts out, in any thread."""
-    kept: list[Any] = []
+def telling_outputs(tell: Callable[[Any], None]) -> Iterator[None]:
+    """Tell `tell` what every program that runs inside puts out, once it has begun, in the thread that runs it."""
     execute = pxla.ExecuteReplicated.__call__
 
     def executing(self: Any, *args: Any) -> Any:
         outputs = execute(self, *args)
-        kept.append(outputs)
+        tell(outputs)
         return outputs
 
     pxla.ExecuteReplicated.__call__ = executing  # type: ignore[method-assign]
     try:
-        with hooked_calls(lambda jitted, args, kwargs, outputs, frame: kept.append(outputs)):
-            yield kept
+        with hooked_calls(lambda jitted, args, kwargs, outputs, frame: tell(outputs)):
+            yield
     finally:
         pxla.ExecuteReplicated.__call__ = execute  # type: ignore[method-assign]
 
 
 def is_ready(array: jax.Array) -> bool:
-    """Whether an array is ready, without waiting for it. Typed keys cannot tell, and count as ready."""
-    return getattr(array, "is_ready", lambda: True)()
+    """Whether an array is ready on one device at least, or deleted, without waiting for it.
+
+    Whoever waits for a replicated array, such as `float`, waits for one device, and the others come soon after.
+    """
+    if jax.dtypes.issubdtype(array.dtype, jax.dtypes.prng_key):
+        array = jax.random.key_data(array)  # keys cannot tell
+    try:
+        if array.is_ready():  # type: ignore[attr-defined]
+            return True
+        on_several = len(array.sharding.device_set) > 1
+        return on_several and any(shard.data.is_ready() for shard in array.addressable_shards)
+    except RuntimeError:
+        if array.is_deleted():  # to the next program, maybe of another thread
+            return True
+        raise
 
 
 @contextlib.contextmanager

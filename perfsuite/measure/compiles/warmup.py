@@ -186,7 +186,7 @@ def _run(fn: Callable, args: tuple, kwargs: dict[str, Any]) -> tuple[Any, Run]:
     with progress.waiting(f"warming {label_of(fn)}"), compiles.count() as counted:
         outputs = fn(*args, **kwargs)
         refuse_not_begun(outputs, label_of(fn))
-        refuse_ended(args, kwargs, label_of(fn))
+        refuse_ended((), dict(leaves_with_paths(args, kwargs)), label_of(fn))
         arrays = (leaf for leaf in jax.tree.leaves((outputs, args, kwargs)) if isinstance(leaf, jax.Array))
         jax.block_until_ready([array for array in arrays if not array.is_deleted()])
     # Also where nothing compiled now, because it did before perfsuite watched.

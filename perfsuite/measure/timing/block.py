@@ -19,8 +19,9 @@ from perfsuite.measure.call import Call, carried
 from perfsuite.measure.compiles import compiles
 from perfsuite.measure.compiles.warmup import Warm, refuse_deleted, warm
 from perfsuite.measure.errors import MeasurementError
+from perfsuite.measure.runtime.program_outputs import running_seen
 from perfsuite.measure.timing.clock import calls_per_block, now_ns, tick_ns
-from perfsuite.measure.timing.readiness import SLOW_NS, waiting_for
+from perfsuite.measure.timing.readiness import LEFT, SLOW_NS, waiting_for
 
 Until = Literal["return", "ready"]
 """What is timed: until a call returns, or until its outputs are ready."""
@@ -47,7 +48,8 @@ class Subject:
 
     `calls` is the number of calls in a block: more than one only where a single call is too short for the clock. The
     time to ready is then the block's, shared out. `call_ns` is about what one call takes. A `single` subject has one
-    call a block, however short, because a second one would queue behind it, and keeps the harness's cost.
+    call a block, however short, because a second one would queue behind it, and keeps the harness's cost. `leaves`
+    says that programs of a call go on when its outputs are ready.
     """
 
     def __init__(self, call: Call, *, single: bool = False):
@@ -67,11 +69,27 @@ class Subject:
         self.calls, self.harness = 1, Sample(0.0, 0.0)
         # How often `waiting_for` runs the call depends on what it sees, which differs between processes.
         self.wait = waiting_for(self.call.run, self.call.label) if peers.alone() else jax.block_until_ready
+        self.leaves = False
         # Twice, so that one stall of the machine does not make a short call look slow.
-        self.call_ns = peers.agreed(min(run_block(self).to_ready for _ in range(2)))
+        self.call_ns = peers.agreed(min(self._run_and_look() for _ in range(2)))
         if self.call_ns < SLOW_NS:
             self.calls = peers.agreed(calls_per_block(min(run_block(self).to_return for _ in range(5))))
             self.measure_harness()
+
+    def _run_and_look(self) -> float:
+        with running_seen() as running:
+            to_ready = run_block(self).to_ready
+        here, ended = running.here(), now_ns()
+        running.wait()
+        self.leaves = self.leaves or (here and peers.alone() and now_ns() - ended > LEFT * to_ready)
+        return to_ready
+
+    def drain(self) -> None:
+        """Wait for the programs that earlier calls have left: those of one more call end after them, or about then."""
+        if self.leaves:
+            with running_seen() as running:
+                run_block(self)
+            running.wait()
 
     def measure_harness(self) -> None:
         """Measure what the harness costs with this block size and way of waiting."""

@@ -6,8 +6,9 @@ sides take turns in random order in windows of a few blocks, and the metric is t
 all pairs of blocks of the same window.
 
 What a call leaves behind (a program that it dispatched and did not return, cold caches, frees) must fall on its own
-side. So wherever the sides change, the next one first runs a block that is not timed. A candidate that took 1.5 times
-as long in a loop, because of a program that it did not return, otherwise had a ratio of 1.01.
+side. So wherever the sides change, programs that the last call left are waited for, and the next side first runs a
+block that is not timed. A candidate that took 1.5 times as long in a loop, because of a program that it did not return,
+otherwise had a ratio of 1.01.
 """
 
 import dataclasses
@@ -185,6 +186,8 @@ class Turns:
         uncounted = 0.0
         for side in turns:
             if side != self._last:
+                if self._last is not None:
+                    self._sides[self._last].drain()
                 run_block(self._sides[side])
                 uncounted += time.monotonic() - now
             self._samples[side].append(run_block(self._sides[side]))

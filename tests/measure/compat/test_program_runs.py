@@ -142,13 +142,14 @@ def test_an_error_of_the_program_leaves_nothing_behind():
     assert program_runs.api._post_hook_state.get_global() is before
 
 
-def test_the_outputs_of_programs_are_kept_and_tell_whether_they_are_ready():
+def test_the_outputs_of_programs_are_told_and_tell_whether_they_are_ready():
     """The outputs are the objects that the call returns, through both ways to run a program."""
     for run in (double, printing, lambda x: x + 1):
         jax.block_until_ready([run(X), run(X)])
-        with program_runs.keeping_outputs() as kept:
+        told = []
+        with program_runs.telling_outputs(told.append):
             output = run(X)
-        assert [leaf for made in kept for leaf in jax.tree.leaves(made)][-1] is output, run
+        assert [leaf for outputs in told for leaf in jax.tree.leaves(outputs)][-1] is output, run
         assert program_runs.is_ready(output.block_until_ready()), "`is_ready` of JAX's arrays has moved"
 
     @jax.jit

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from support.fakes import MS, US, FakeDevice
+from support.fakes import MS, US, FakeArray, FakeDevice
 
 from perfsuite.measure.call import call, carried
 from perfsuite.measure.compiles.warmup import warm
@@ -210,6 +210,34 @@ def test_the_next_block_starts_with_an_idle_device(device):
     subject.wait = lambda outputs: outputs[0].block_until_ready()
     assert run_block(subject).to_ready < 1 * MS
     assert device.now >= device.idle_at
+
+
+def test_programs_that_a_call_leaves_are_waited_for_by_draining_it(device):
+    """As those of a step that returns the loss of the run before."""
+
+    def leaves():
+        device.run(10 * US, 500 * US)
+        return FakeArray(device, 0)
+
+    subject = Subject(call(leaves))
+    assert subject.leaves
+    run_block(subject)
+    assert device.idle_at > device.now
+    subject.drain()
+    assert device.idle_at <= device.now
+
+
+@pytest.mark.parametrize("left_us", [0, 10])
+def test_a_call_that_leaves_next_to_nothing_is_not_drained(device, left_us):
+    def run():
+        output = device.run(10 * US, 500 * US)
+        device.run(0, left_us * US)
+        return output
+
+    subject = Subject(call(run))
+    before = device.now
+    subject.drain()
+    assert device.now == before
 
 
 def test_columns_are_in_microseconds_to_return_and_to_ready():

@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from support.fakes import FakeBlocks, FakeLoad, takes
+from support.fakes import FakeBlocks, FakeLoad, FakeSubject, takes
 
 from perfsuite.gate.settling import to_settle
 from perfsuite.measure.call import call
@@ -316,6 +316,19 @@ def test_a_compile_in_the_middle_is_an_error_and_no_sample(blocks):
     assert [subject.given_back for subject in blocks.subjects] == [1, 1]
 
 
+def test_where_the_sides_change_the_last_one_is_drained(blocks, monkeypatch):
+    """Before the other has a block, also one that is not timed."""
+    monkeypatch.setattr(FakeSubject, "drain", lambda subject: blocks.order.append(f"drain {subject.call.label}"))
+    compare_calls(*sides(100, 100), settled=never, seconds=0.01)
+    order = blocks.order
+    assert order.count("drain candidate") > 3
+    for last, now in itertools.pairwise(order):
+        if now.startswith("drain"):
+            assert now == f"drain {last}"
+    blocks_alone = [(last, now) for last, now in itertools.pairwise(order) if "drain" not in last + now]
+    assert all(last == now for last, now in blocks_alone)
+
+
 @pytest.mark.parametrize("fault", [0.0, -3.0, math.nan])
 @pytest.mark.parametrize("side", ["candidate", "reference"])
 @pytest.mark.parametrize("often", [1, 30])
@@ -323,7 +336,7 @@ def test_a_clock_that_stands_still_or_runs_backwards_is_an_error_and_no_verdict(
     faulty = [fault] if often == 1 else [*[100] * (often - 1), fault]
     both = sides(faulty, 100) if side == "candidate" else sides(100, faulty)
     with pytest.raises(MeasurementError, match=f"{side}: the clock gave times that are not positive"):
-        compare_calls(*both, settled=never, seconds=0.05)
+        compare_calls(*both, settled=never, seconds=0.05, seed=0)
 
 
 def test_an_interval_is_no_narrower_than_what_the_clocks_tick_hides(blocks, monkeypatch):

@@ -3,6 +3,7 @@
 import contextlib
 import dataclasses
 import itertools
+import threading
 import warnings
 from typing import NamedTuple
 
@@ -10,6 +11,7 @@ import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
+import optax
 import pytest
 from flax import nnx
 from support.fakes import MS, US, FakeArray, FakeDevice
@@ -258,11 +260,12 @@ def test_the_arrays_are_reached_without_flattening(monkeypatch):
 class Trainer:
     """Keeps its state, and returns what `returned` makes of it."""
 
-    def __init__(self, returned):
-        self.weights, self.returned = jnp.eye(1000), returned
+    def __init__(self, returned, beside=lambda weights: None):
+        self.weights, self.returned, self.beside = jnp.eye(1000), returned, beside
+        self.program = jax.jit(lambda weights, x: (product(weights, x), self.beside(weights)))
 
     def step(self, x):
-        self.weights = product(self.weights, x)
+        self.weights, _ = self.program(self.weights, x)
         return self.returned(self.weights)
 
 
@@ -271,11 +274,153 @@ def product(weights, x):
     return jax.lax.fori_loop(0, 4, lambda _, w: jnp.tanh(w @ x), weights)
 
 
-def test_a_call_that_returns_nothing_and_whose_programs_go_on_is_refused():
+@pytest.mark.parametrize(
+    "beside",
+    [
+        lambda weights: None,
+        lambda weights: (weights.sum(), optax.EmptyState()),
+        lambda weights: {"loss": weights.sum()},
+        lambda weights: jax.random.key(3),
+    ],
+    ids=["alone", "an empty state last", "a dict last", "a key last"],
+)
+def test_a_call_that_returns_nothing_and_whose_programs_go_on_is_refused(beside):
     """Its time to ready was a thousandth of that of the program that it runs, and a gate of it passed anything."""
     x = jnp.ones((1000, 1000))
     with pytest.raises(MeasurementError, match="step returns no array of its own, and its programs go on"):
-        Subject(call(Trainer(lambda weights: None).step, x))
+        Subject(call(Trainer(lambda weights: None, beside).step, x))
+
+
+def test_programs_of_another_thread_are_not_the_calls():
+    """Those of a loader, while the call does something on the host."""
+    x, over = jnp.eye(500), threading.Event()
+    product(x, x).block_until_ready()
+
+    def load():
+        while not over.wait(0.005):
+            product(x, x).block_until_ready()
+
+    loader = threading.Thread(target=load)
+    loader.start()
+    try:
+        for _ in range(5):
+            waiting_for(lambda: np.sort(np.arange(10_000)[::-1]).sum().item())
+    finally:
+        over.set()
+        loader.join()
+
+
+def test_a_call_that_reads_a_number_of_a_sharded_program_is_not_refused():
+    """It waits for one device, and the others are a moment behind."""
+    mesh = jax.make_mesh((len(jax.devices()),), ("x",))
+    whole, rows = (jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec(*axes)) for axes in ((), ("x",)))
+    step = jax.jit(lambda a, w: ((jnp.tanh(a @ w) @ w).sum(), jnp.tanh(a @ w)), out_shardings=(whole, rows))
+    a, w = jax.device_put(jnp.ones((512, 128)) / 100, rows), jax.device_put(jnp.eye(128), whole)
+    for _ in range(5):
+        waiting_for(lambda: float(step(a, w)[0]))
+
+
+# Outputs that are not the same objects, or not the same arrays, in each run.
+
+
+def in_a_dict(now):
+    state = {"weights": now(), "steps": 0}
+
+    def run():
+        state["weights"] = now()
+        return state
+
+    return run
+
+
+def in_a_module(now):
+    class Weights(nnx.Module):
+        def __init__(self):
+            self.kernel = nnx.Param(now())
+
+    module = Weights()
+
+    def run():
+        module.kernel[...] = now()
+        return module
+
+    return run
+
+
+@pytest.mark.parametrize("keeping", [in_a_dict, in_a_module])
+def test_what_a_call_changes_in_place_and_returns_is_waited_for(keeping):
+    """It looked like what the call had been given, and a step three times as slow passed."""
+    x = jnp.ones((1000, 1000))
+    run = keeping(lambda: product(x, x))
+    wait = waiting_for(run)
+    for _ in range(3):
+        outputs = run()
+        wait(outputs)
+        assert all(array.is_ready() for array in jax.tree.leaves(outputs) if isinstance(array, jax.Array))
+
+
+@pytest.mark.parametrize("longer", [0, 1])
+def test_an_output_that_is_there_in_some_runs_only_is_waited_for(longer):
+    x, runs = jnp.ones((1000, 1000)), itertools.count()
+
+    def run():
+        metrics = product(x, x) if next(runs) % 2 == longer else None
+        return {"loss": jnp.sum(x), "metrics": metrics}
+
+    wait = waiting_for(run)
+    for _ in range(4):
+        outputs = run()
+        wait(outputs)
+        assert all(array.is_ready() for array in jax.tree.leaves(outputs))
+
+
+def test_an_output_that_has_gone_since_is_no_error():
+    wait = waiting_for(lambda: {"loss": jnp.ones(3) * 2, "more": jnp.ones(3) * 3})
+    assert wait.depth
+    wait({"loss": jnp.ones(3)})
+
+
+@jax.tree_util.register_pytree_with_keys_class
+class Awkward:
+    """Its children are made when they are asked for, and its attributes cannot be read."""
+
+    def __init__(self, value):
+        self.held = value
+
+    @property
+    def value(self):
+        raise RuntimeError("not now")
+
+    def tree_flatten_with_keys(self):
+        return [(jax.tree_util.GetAttrKey("value"), self.held * 1)], None
+
+    @classmethod
+    def tree_unflatten(cls, _, children):
+        return cls(*children)
+
+
+def test_a_node_whose_children_are_made_anew_is_waited_for():
+    outputs = Awkward(jnp.ones(3))
+    assert waiting_for(lambda: outputs) is jax.block_until_ready
+
+
+def test_nothing_of_a_long_call_is_kept_alive():
+    """An epoch of 200 steps kept 200 states."""
+    shift, alive = jax.jit(lambda x: x + 1), []
+
+    def epoch():
+        state = jnp.zeros((1000, 1000))
+        for _ in range(50):
+            state = shift(state).block_until_ready()
+            alive.append(sum(array.nbytes for array in jax.live_arrays()))
+        return state
+
+    epoch()
+    plain = max(alive)
+    alive.clear()
+    waiting_for(epoch)
+    waiting_for(lambda: float(epoch()[0, 0]))
+    assert max(alive) < plain + 10 * 4_000_000
 
 
 @pytest.mark.parametrize(
@@ -295,20 +440,37 @@ def test_a_call_that_waits_itself_or_can_be_waited_for_is_not(returned):
     ("left", "refused"),
     [
         ([0], False),
-        ([1], True),
-        ([0, 0, 0, 0, 0, 0, 0, 0, 0, 1], True),
+        ([1 * US], False),
+        ([2 * US], True),
+        ([1 * MS], True),
+        ([0, 0, 1 * MS], False),
+        ([0, 1 * MS, 1 * MS], True),
         ([2 * SLOW_NS], True),
+        ([0, 0, 2 * SLOW_NS, 0, 0], False),
     ],
 )
 @pytest.mark.parametrize("returned", [None, 3.5, "given"])
-def test_what_a_try_sees_going_on_is_refused(device, left, refused, returned):
-    """A call that waits leaves nothing, and one that does not may seem to, where another thread had its turn."""
+def test_what_goes_on_for_a_good_part_of_most_tries_is_refused(device, left, refused, returned):
+    """A call that waits may seem to leave something now and then, and one that does not may seem to leave nothing."""
     later, given = itertools.cycle(left), FakeArray(device, 0)
 
     def run():
         device.now = max(device.now, device.idle_at)
         device.run(10 * US, next(later))
         return given if returned == "given" else returned
+
+    with pytest.raises(MeasurementError, match="return an array of it") if refused else contextlib.nullcontext():
+        waiting_for(run)
+
+
+@pytest.mark.parametrize(("times", "refused"), [(10, True), (9, False)])
+def test_what_other_threads_run_is_refused_where_every_try_sees_it(device, times, refused):
+    """It may be another's, such as a loader's."""
+    runs = itertools.count()
+
+    def run():
+        device.now += 10 * US
+        device.elsewhere_until = device.now + MS if next(runs) <= times else 0
 
     with pytest.raises(MeasurementError, match="return an array of it") if refused else contextlib.nullcontext():
         waiting_for(run)

@@ -1,0 +1,85 @@
+"""What the programs of a call put out: which array is of which program, and which programs still go on.
+
+Programs are seen as they run (`compat.program_runs`). Told from times, a second program often seems to be ready with
+the first where the machine is busy.
+"""
+
+import collections
+import contextlib
+import threading
+import weakref
+from collections.abc import Iterator
+from typing import Any
+
+import jax
+
+from perfsuite.measure.compat.program_runs import is_ready, telling_outputs
+
+
+class Outputs:
+    """The arrays that programs put out, in the order of the programs. Keeps none of them alive."""
+
+    def __init__(self) -> None:
+        self._of_programs: list[list[weakref.ref[jax.Array]]] = []
+
+    def add(self, outputs: Any) -> None:
+        arrays = (leaf for leaf in jax.tree.leaves(outputs) if isinstance(leaf, jax.Array))
+        self._of_programs.append(list(map(weakref.ref, arrays)))
+
+    def programs(self) -> dict[int, int]:
+        """For the `id` of each array that is still alive the place of its program."""
+        alive = ((place, ref()) for place, refs in enumerate(self._of_programs) for ref in refs)
+        return {id(array): place for place, array in alive if array is not None}
+
+
+class Running:
+    """Programs that have begun, each known by one array. Those that have ended are forgotten: theirs may be large."""
+
+    def __init__(self) -> None:
+        self._arrays: dict[int, list[jax.Array]] = collections.defaultdict(list)
+        """By the thread that ran the program."""
+        self._here = threading.get_ident()
+
+    def add(self, outputs: Any) -> None:
+        arrays = self._arrays[threading.get_ident()]
+        arrays[:] = [array for array in (*arrays, *_an_array(outputs)) if not is_ready(array)]
+
+    def here(self) -> bool:
+        """Whether one goes on that this thread ran."""
+        return any(not is_ready(array) for array in reversed(self._arrays[self._here]))
+
+    def elsewhere(self) -> bool:
+        """Whether one goes on that another thread ran."""
+        others = [arrays for thread, arrays in list(self._arrays.items()) if thread != self._here]
+        return any(not is_ready(array) for arrays in others for array in list(arrays))
+
+    def wait(self) -> None:
+        """Wait for those that this thread ran."""
+        jax.block_until_ready([array for array in self._arrays[self._here] if not array.is_deleted()])
+
+
+@contextlib.contextmanager
+def outputs_seen() -> Iterator[Outputs]:
+    """See what programs put out that run inside, in any thread."""
+    seen = Outputs()
+    with telling_outputs(seen.add):
+        yield seen
+
+
+@contextlib.contextmanager
+def running_seen() -> Iterator[Running]:
+    """See the programs that begin inside, in any thread."""
+    seen = Running()
+    with telling_outputs(seen.add):
+        yield seen
+
+
+def _an_array(outputs: Any) -> list[jax.Array]:
+    """An array of a program's outputs, the last; none where it has none that is still there.
+
+    To flatten them takes a while where they are hundreds, and the program may end meanwhile.
+    """
+    if isinstance(outputs, list | tuple):
+        return next(filter(None, map(_an_array, reversed(outputs))), [])
+    arrays = [leaf for leaf in jax.tree.leaves(outputs) if isinstance(leaf, jax.Array) and not leaf.is_deleted()]
+    return arrays[-1:]
