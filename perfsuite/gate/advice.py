@@ -99,6 +99,11 @@ _ADVICE: tuple[tuple[tuple[str, ...], str], ...] = (
         "It makes keys outside jit on every call: split the key inside the jitted step, and carry it.",
     ),
     (
+        ("jax._src.pjit:_cpp_pjit",),
+        "JAX's fast path does not take a jitted function, which then runs through Python on every call: "
+        "perf.fast_path says why.",
+    ),
+    (
         ("jax.", "jaxlib.", "equinox."),
         "It runs an operation outside jit, by itself, on every call: move it into the jitted function.",
     ),

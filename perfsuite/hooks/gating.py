@@ -237,7 +237,11 @@ class ActiveHooks:
         if measured is not None and report.when == "call":
             line = blamed(measured.recorder.gates, call, item.config.rootpath)
             record = measured.recorder.record(
-                passed=report.passed, used=measured.used, blamed=line, **facts_of(report, call)
+                passed=report.passed,
+                used=measured.used,
+                not_entered=measured.not_entered,
+                blamed=line,
+                **facts_of(report, call),
             )
             report.perfsuite = plain(record)  # plain values: pytest-xdist sends them to the main process
         elif not report.passed and item.get_closest_marker("perf") is not None:

@@ -1,7 +1,10 @@
 """What every instrument shares: the declaration of itself, its test, its session, and where its metrics go."""
 
+import contextlib
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import AbstractContextManager
+from typing import TypeVar
 
 import pytest
 
@@ -10,6 +13,8 @@ from perfsuite.instruments.tracing import Tracing
 from perfsuite.session.outcomes import test_id
 from perfsuite.session.recorder import Recorder
 from perfsuite.session.session import Need, PerfSession
+
+T = TypeVar("T")
 
 NO_BUDGET = Budget()
 
@@ -37,6 +42,8 @@ class Instrument:
 
     used = False
     """Whether the test called any instrument."""
+    not_entered: tuple[str, ...] = ()
+    """The instruments that are blocks, and that the test called without entering theirs."""
 
     def __init__(self, session: PerfSession, item: pytest.Item, *, tolerance: float | None, seconds: float):
         self._session = session
@@ -61,11 +68,15 @@ class Instrument:
     def _begin(self, declared: Declaration, budget: Budget = NO_BUDGET) -> dict[str, float]:
         """The limits of the budget. Ends the test where the session lacks what the instrument needs.
 
-        Raises `ValueError` for a limit that the instrument does not check.
+        Raises `TypeError` for a budget that is none, and `ValueError` for a limit that the instrument does not check.
         """
         __tracebackhide__ = True
         self.used = True
         self._session.check(declared.method, declared.needs)
+        if not isinstance(budget, Budget):
+            field = declared.budget[0] if declared.budget else ""
+            such = f"a Budget, such as Budget({field}={budget!r})" if field else "left out: it checks none"
+            raise TypeError(f"{declared.method}: budget must be {such}, got {budget!r}")
         limits = budget.limits()
         for field in limits:
             if field not in declared.budget:
@@ -74,6 +85,22 @@ class Instrument:
                     f"{declared.method} does not check Budget({field}=...), {checked_by(field)} does; {checks}"
                 )
         return limits
+
+    def _block(self, method: str, block: AbstractContextManager[T]) -> AbstractContextManager[T]:
+        """The same block; a test that never enters it is noted."""
+        self.used = True
+        self.not_entered += (method,)
+
+        @contextlib.contextmanager
+        def entered() -> Iterator[T]:
+            __tracebackhide__ = True
+            methods = list(self.not_entered)
+            methods.remove(method)
+            self.not_entered = tuple(methods)
+            with block as value:
+                yield value
+
+        return entered()
 
 
 def check_choice(argument: str, value: object, choices: Iterable[str]) -> None:

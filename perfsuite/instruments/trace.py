@@ -2,6 +2,7 @@
 
 import contextlib
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 
 from perfsuite.instruments.base import Instrument
 from perfsuite.measure.call import Call, checked
@@ -21,13 +22,15 @@ class TraceInstrument(Instrument):
         self._record_trace(trace, call.label, name)
         return trace
 
-    @contextlib.contextmanager
-    def trace_block(self, name: str) -> Iterator[Traced]:
+    def trace_block(self, name: str) -> AbstractContextManager[Traced]:
         """Context manager: trace what the block does, compilations included. `.trace` is there once it has ended.
 
         For what is no single call: a loop, a pipeline. Nothing that gates should be timed in the block.
         """
-        self.used = True
+        return self._block("perf.trace_block", self._traced(name))
+
+    @contextlib.contextmanager
+    def _traced(self, name: str) -> Iterator[Traced]:
         with self._tracing.block(name) as traced:
             yield traced
         self._record_trace(traced.trace, name, name)

@@ -205,8 +205,9 @@ class Recorder:
         gate = strictly(gate, self._session.options.strict if self._session.mode.gates else ())
         return dataclasses.replace(gate, where=where) if gate.failed else gate
 
-    def record(self, *, passed: bool, used: bool = True, **facts: Any) -> TestRecord:
-        """All of it as plain values. `used` says whether any instrument was called.
+    def record(self, *, passed: bool, used: bool = True, not_entered: Iterable[str] = (), **facts: Any) -> TestRecord:
+        """All of it as plain values. `used` says whether any instrument was called, `not_entered` which of those that
+        are blocks were called without `with`.
 
         `facts` are the fields of `TestRecord` that do not depend on what was measured.
         """
@@ -223,16 +224,18 @@ class Recorder:
             programs=tuple(self.programs),
             unestimated=tuple(self.unestimated),
             passes=tuple(self.passes),
-            notes=(*self._taken.notes, *(self._unnoticed(used) if passed else ())),
+            notes=(*self._taken.notes, *(self._unnoticed(used, not_entered) if passed else ())),
             untimed=self.untimed,
             where={title: recorded.where for title, recorded in self._recorded.items()} | self._where,
             **facts,
         )
 
-    def _unnoticed(self, used: bool) -> Iterator[str]:
+    def _unnoticed(self, used: bool, not_entered: Iterable[str]) -> Iterator[str]:
         """What a test that passed does not show."""
         if not used:
             yield f"{self._test} has perf, and calls none of its instruments: it measures nothing"
+        for method in dict.fromkeys(not_entered):
+            yield f"{self._test} calls {method}() and never enters it, so it checks nothing: with {method}(): ..."
         if failed := [gate for gate in self.gates if gate.source == "budget" and self._session.mode.fails(gate)]:
             yield f"{self._test} passed although {failed[0].metric.title} failed its budget: the test caught the error"
 

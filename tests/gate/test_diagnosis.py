@@ -272,6 +272,7 @@ def test_a_key_that_a_step_returns_is_told_of_the_way_without():
 
 def test_a_function_that_nothing_is_known_of_gets_no_advice():
     assert advice_on("mine:step") == ""
+    assert "perf.fast_path says why" in advice_on("jax._src.pjit:_cpp_pjit.<locals>.cache_miss")
     assert not waits("mine:step")
 
 

@@ -140,6 +140,11 @@ def test_within(perf, how):
 def test_that_records(perf):
     perf.record("rows", 1, unit="rows", kind="count")
 
+def test_without_with(perf):
+    perf.no_compiles()
+    with perf.no_transfers():
+        pass
+
 def test_that_asks_for_the_size(perf):
     assert perf.size == "small"
 
@@ -153,9 +158,11 @@ def test_what_a_test_that_passed_does_not_show_is_said(project, options):
     """A misspelt measurement, and a gate whose failure went no further than the test."""
     project.makepyfile(test_unnoticed=UNNOTICED)
     result = project.runpytest_inprocess("--perf", *options)
-    result.assert_outcomes(passed=8, skipped=1)
+    result.assert_outcomes(passed=9, skipped=1)
     said = [line for line in result.outlines if line.startswith("test_unnoticed.py::test_")]
     assert sorted(said) == [
         "test_unnoticed.py::test_that_catches passed although sorted host calls failed its budget: the test caught the error",
         "test_unnoticed.py::test_without_parentheses has perf, and calls none of its instruments: it measures nothing",
+        "test_unnoticed.py::test_without_with calls perf.no_compiles() and never enters it, so it checks nothing: "
+        "with perf.no_compiles(): ...",
     ]

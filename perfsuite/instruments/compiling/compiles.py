@@ -47,16 +47,18 @@ class CompilesInstrument(Instrument):
 
         `only` limits it to these functions and what they call.
         """
-        self.used = True
-        return compiles.forbid([each.fn if isinstance(each, Warm) else each for each in only])
+        functions = [each.fn if isinstance(each, Warm) else each for each in only]
+        return self._block("perf.no_compiles", compiles.forbid(functions))
 
-    @contextlib.contextmanager
-    def count_compiles(self, *, name: str | None = None) -> Iterator[compiles.Compiles]:
+    def count_compiles(self, *, name: str | None = None) -> AbstractContextManager[compiles.Compiles]:
         """Context manager giving `traces`, `lowerings`, `compiles`, `cache_hits` and `by_function`.
 
         The first three are metrics of the test, under `name`: any increase over the baseline fails.
         """
-        self.used = True
+        return self._block("perf.count_compiles", self._counting(name))
+
+    @contextlib.contextmanager
+    def _counting(self, name: str | None) -> Iterator[compiles.Compiles]:
         with compiles.count() as counted:
             yield counted
         counts = {"traces": counted.traces, "lowerings": counted.lowerings, "compiles": counted.compiles}

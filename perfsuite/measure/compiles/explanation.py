@@ -239,6 +239,13 @@ def doubled(function: str, changes: Sequence[SignatureChange]) -> str:
     return "\n".join([*lines, *_listed(changes), f"  {remedy}."])
 
 
+def carried_otherwise(function: str, carry: int, changes: Sequence[SignatureChange]) -> str:
+    """The message for carried arguments that are unlike those of the first run."""
+    lines = [f"call({function}, ..., carry={carry}): from the second run on it has other arguments than you gave:"]
+    remedy = f"Is it the first {carry} of what it returns that replace its first {carry} arguments?"
+    return "\n".join([*lines, *_listed(changes), f"  {remedy}"])
+
+
 def _remedy(changes: Sequence[SignatureChange], warm: str) -> str:
     """What to do about these changes: the advice for the most telling one."""
     by_kind = {change.kind: change for change in reversed(changes)}

@@ -5,6 +5,7 @@ import dataclasses
 import functools
 import itertools
 import sys
+import warnings
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
@@ -27,7 +28,12 @@ from perfsuite.measure.compiles.signature import (
     with_parameters,
 )
 from perfsuite.measure.compiles.tally import TRACING_ON_PURPOSE
-from perfsuite.measure.errors import MeasurementError, RecompilationError, UnwarmedSignatureError
+from perfsuite.measure.errors import (
+    MeasurementError,
+    RecompilationError,
+    SignatureWarning,
+    UnwarmedSignatureError,
+)
 
 _MOST_RUNS = 3
 
@@ -216,10 +222,20 @@ def _run_entry(fn: Callable, entry: tuple | Call, where: str) -> list[Run]:
                 why = f"which carry={entry.carry} does not replace. Carry more outputs, or do not donate it"
             raise MeasurementError(f"{who} donates {donated}, {why}")
         moved = run.counted.compiles if TRACING_ON_PURPOSE.get() else run.counted.events
-        if not entry.carry or (len(runs) > 1 and not moved):
+        if not entry.carry:
+            return runs
+        if len(runs) > 1 and not moved:
+            _warn_of_another_carry(entry, runs[0].signature, run.signature)
             return runs
     next_one = causes.sighting_of(callsite.of_function(fn, entry.args, entry.kwargs)).signature
     raise MeasurementError(_unsettled(who, changes_between(run.signature, next_one)))
+
+
+def _warn_of_another_carry(call: Call, first: Signature, last: Signature) -> None:
+    """Warn where a carried argument has another shape or dtype than in the first run: another call is measured."""
+    changes = [each for each in changes_between(first, last) if each.kind in ("shape", "dtype")]
+    if changes:
+        warnings.warn(explanation.carried_otherwise(call.label, call.carry, changes), SignatureWarning, stacklevel=2)
 
 
 def refuse_deleted(call: Call, where: str = "") -> None:

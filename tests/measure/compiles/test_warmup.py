@@ -16,7 +16,7 @@ from support.jits import each_jit
 from perfsuite.measure.call import call, label_of
 from perfsuite.measure.compiles import compiles
 from perfsuite.measure.compiles.warmup import warm
-from perfsuite.measure.errors import MeasurementError, RecompilationError, UnwarmedSignatureError
+from perfsuite.measure.errors import MeasurementError, RecompilationError, SignatureWarning, UnwarmedSignatureError
 
 HERE = os.path.relpath(__file__)
 SHORT, LONG = jnp.ones(3), jnp.ones(4)
@@ -289,6 +289,18 @@ def test_a_state_that_settles_after_one_run_is_warmed_in_both_forms():
     warmed.check((0.0,))
     warmed.check((jnp.float32(0.0),))
     assert carrying.args[0] == 3.0
+
+
+@pytest.mark.parametrize(
+    ("returned", "said"),
+    [(lambda x: x.sum(), r"args\[1\]: shape was \(3,\), is \(\)"), (lambda x: x.astype(int), r"args\[1\]: dtype was")],
+    ids=["shape", "dtype"],
+)
+def test_a_carry_that_replaces_an_argument_by_something_else_is_warned_of(returned, said):
+    """`carry=2` where one output is the next state, so that the batch became a scalar, and another step was measured."""
+    step = jax.jit(lambda state, x: (state + x.sum(), returned(x)))
+    with pytest.warns(SignatureWarning, match=rf"call\(lambda, ..., carry=2\)(.|\n)*{said}"):
+        warm(step, over=[call(step, jnp.zeros(3), SHORT, carry=2)])
 
 
 def test_a_state_that_never_settles_is_named():
