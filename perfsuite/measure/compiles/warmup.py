@@ -228,7 +228,20 @@ def _run_entry(fn: Callable, entry: tuple | Call, where: str) -> list[Run]:
             _warn_of_another_carry(entry, runs[0].signature, run.signature)
             return runs
     next_one = causes.sighting_of(callsite.of_function(fn, entry.args, entry.kwargs)).signature
-    raise MeasurementError(_unsettled(who, changes_between(run.signature, next_one)))
+    changes = changes_between(run.signature, next_one)
+    raise MeasurementError(_unsettled(who, changes, "" if changes else _what_compiles(fn, entry)))
+
+
+def _what_compiles(fn: Callable, call: Call) -> str:
+    """What stops a further run that may not trace, in its own words: which function, where, and why."""
+    try:
+        with compiles.forbid():
+            fn(*call.args, **call.kwargs)
+    except RecompilationError as error:
+        return str(error)
+    except Exception:  # a run that was stopped half-way may stop elsewhere
+        return ""
+    return ""
 
 
 def _warn_of_another_carry(call: Call, first: Signature, last: Signature) -> None:
@@ -265,7 +278,7 @@ def _forget_donated(key: int, _: object) -> None:
     _donors.pop(key, None)
 
 
-def _unsettled(who: str, changes: Changes) -> str:
+def _unsettled(who: str, changes: Changes, compiles_again: str) -> str:
     lines = [f"{who} compiled in each of {_MOST_RUNS} runs"]
     if changes:
         lines.append("  what it returns is unlike the argument that it replaces in the next run:")
@@ -273,7 +286,10 @@ def _unsettled(who: str, changes: Changes) -> str:
         lines.append("  Return every carried output with the shape, dtype, weak type and sharding of its argument.")
     else:
         lines.append("  the signature of its arguments stays the same, so it makes a new jitted function in every run,")
-        lines.append("  or eager operations of new shapes. A run inside perf.no_compiles() says which.")
+        lines.append("  or eager operations of new shapes:")
+        lines += [f"  {line}" for line in compiles_again.splitlines()] or [
+            "  a run inside perf.no_compiles() says which"
+        ]
     return "\n".join(lines)
 
 

@@ -4,6 +4,7 @@ import contextlib
 import copy
 import functools
 import os
+import re
 
 import equinox as eqx
 import jax
@@ -289,6 +290,20 @@ def test_a_state_that_settles_after_one_run_is_warmed_in_both_forms():
     warmed.check((0.0,))
     warmed.check((jnp.float32(0.0),))
     assert carrying.args[0] == 3.0
+
+
+def test_a_carrying_call_that_jits_anew_in_every_run_has_the_line_that_does():
+    donating = jax.jit(lambda state, x: (state + x, x.sum()), donate_argnums=0)
+
+    def plain(state, x):
+        return jax.jit(lambda *args: donating(*args))(state, x)
+
+    with pytest.raises(MeasurementError) as raised:
+        warm(plain, over=[call(plain, jnp.zeros(3), SHORT, carry=1)])
+    message = str(raised.value)
+    assert "entry 0: plain compiled in each of 3 runs" in message
+    assert re.search(r"`<lambda>` was traced again at \S*test_warmup\.py:\d+", message)
+    assert "a lambda made anew" in message
 
 
 @pytest.mark.parametrize(
