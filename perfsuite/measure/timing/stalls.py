@@ -120,8 +120,8 @@ def count_stalls(call: Call, *, seconds: float = 5.0, over_us: float | None = No
     seen = _Seen(subject.call_ns / 1e3, over_us)
     every_s = min(max(seen.limit_us / 10e6, 2e-3), 0.05)  # several looks in the shortest stall, and few in other calls
     what = f"looking for stalls of {call.label}"
-    started = time.monotonic()
     with steady(subject), progress.sampling(what, seconds) as report, Watch(every_s) as watch:
+        started = time.monotonic()  # a collection before it took all of 0.5 s on a busy machine
         lost = _LostTime(watch)
         while not seen.enough() and (len(seen.samples) < 3 or time.monotonic() - started < seconds):
             watch.after_s = seen.limit_us / 2e6
