@@ -31,7 +31,8 @@ def test_scaling(perf, sizes):
 
 def test_ratio(perf):
     def count(x): return [len(x) for _ in range(300)]
-    perf.compare(call(count, [1]), call(count, [2]), Budget(ratio=50.0), name="pair")
+    # What one process sees in 50 ms was 0.74 once, on a busy machine: no baseline for 5 %.
+    perf.compare(call(count, [1]), call(count, [2]), Budget(ratio=50.0), name="pair", tolerance=10.0)
 
 def test_program(perf):
     perf.program(call(jax.jit(lambda x: {program}), batch()), name="program")
