@@ -239,7 +239,7 @@ class ActiveHooks:
             record = measured.recorder.record(
                 passed=report.passed,
                 used=measured.used,
-                not_entered=measured.not_entered,
+                not_entered=measured.not_entered.values(),
                 blamed=line,
                 **facts_of(report, call),
             )

@@ -2,8 +2,9 @@
 
 import contextlib
 import dataclasses
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
+from types import MappingProxyType
 from typing import TypeVar
 
 import pytest
@@ -42,8 +43,8 @@ class Instrument:
 
     used = False
     """Whether the test called any instrument."""
-    not_entered: tuple[str, ...] = ()
-    """The instruments that are blocks, and that the test called without entering theirs."""
+    not_entered: Mapping[object, str] = MappingProxyType({})
+    """The instruments that are blocks, for each call of one whose block the test did not enter."""
 
     def __init__(self, session: PerfSession, item: pytest.Item, *, tolerance: float | None, seconds: float):
         self._session = session
@@ -74,9 +75,8 @@ class Instrument:
         self.used = True
         self._session.check(declared.method, declared.needs)
         if not isinstance(budget, Budget):
-            field = declared.budget[0] if declared.budget else ""
-            such = f"a Budget, such as Budget({field}={budget!r})" if field else "left out: it checks none"
-            raise TypeError(f"{declared.method}: budget must be {such}, got {budget!r}")
+            such = "".join(f", such as Budget({field}=...)" for field in declared.budget[:1])
+            raise TypeError(f"{declared.method}: budget must be a Budget{such}, got {budget!r}")
         limits = budget.limits()
         for field in limits:
             if field not in declared.budget:
@@ -86,18 +86,19 @@ class Instrument:
                 )
         return limits
 
-    def _block(self, method: str, block: AbstractContextManager[T]) -> AbstractContextManager[T]:
-        """The same block; a test that never enters it is noted."""
+    def _block(self, method: str, make: Callable[[], AbstractContextManager[T]]) -> AbstractContextManager[T]:
+        """The block that `make` makes, anew each time that it is entered, as by a function that it decorates. A test
+        that never enters it is noted.
+        """
         self.used = True
-        self.not_entered += (method,)
+        one = object()
+        self.not_entered = {**self.not_entered, one: method}
 
         @contextlib.contextmanager
         def entered() -> Iterator[T]:
             __tracebackhide__ = True
-            methods = list(self.not_entered)
-            methods.remove(method)
-            self.not_entered = tuple(methods)
-            with block as value:
+            self.not_entered = {each: name for each, name in self.not_entered.items() if each is not one}
+            with make() as value:
                 yield value
 
         return entered()

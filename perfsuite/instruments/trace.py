@@ -27,7 +27,7 @@ class TraceInstrument(Instrument):
 
         For what is no single call: a loop, a pipeline. Nothing that gates should be timed in the block.
         """
-        return self._block("perf.trace_block", self._traced(name))
+        return self._block("perf.trace_block", lambda: self._traced(name))
 
     @contextlib.contextmanager
     def _traced(self, name: str) -> Iterator[Traced]:

@@ -33,10 +33,10 @@ class TransfersInstrument(Instrument):
         """Context manager: any implicit transfer inside, in any thread, or a callback of a program, raises
         `TransferError`. `explicit=True` forbids `jax.device_put`, `jax.device_get` and `copy_to_host_async` too.
         """
-        return self._block("perf.no_transfers", forbid_transfers(explicit=explicit))
+        return self._block("perf.no_transfers", lambda: forbid_transfers(explicit=explicit))
 
     def count_transfers(self) -> AbstractContextManager[TransferWatch]:
         """Context manager giving `host_to_device`, `device_to_host`, `callbacks`, `explicit` and `by_line`; asserts
         nothing.
         """
-        return self._block("perf.count_transfers", count_transfers())
+        return self._block("perf.count_transfers", count_transfers)

@@ -145,6 +145,24 @@ def test_without_with(perf):
     with perf.no_transfers():
         pass
 
+def test_decorated(perf):
+    @perf.no_compiles()
+    @perf.no_transfers()
+    @perf.count_compiles(name="loop")
+    def loop():
+        pass
+
+    loop()
+
+def test_decorated_and_called_twice(perf):
+    @perf.no_compiles()
+    @perf.no_transfers()
+    def loop():
+        pass
+
+    loop()
+    loop()
+
 def test_that_asks_for_the_size(perf):
     assert perf.size == "small"
 
@@ -158,7 +176,7 @@ def test_what_a_test_that_passed_does_not_show_is_said(project, options):
     """A misspelt measurement, and a gate whose failure went no further than the test."""
     project.makepyfile(test_unnoticed=UNNOTICED)
     result = project.runpytest_inprocess("--perf", *options)
-    result.assert_outcomes(passed=9, skipped=1)
+    result.assert_outcomes(passed=11, skipped=1)
     said = [line for line in result.outlines if line.startswith("test_unnoticed.py::test_")]
     assert sorted(said) == [
         "test_unnoticed.py::test_that_catches passed although sorted host calls failed its budget: the test caught the error",

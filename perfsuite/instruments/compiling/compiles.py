@@ -48,14 +48,14 @@ class CompilesInstrument(Instrument):
         `only` limits it to these functions and what they call.
         """
         functions = [each.fn if isinstance(each, Warm) else each for each in only]
-        return self._block("perf.no_compiles", compiles.forbid(functions))
+        return self._block("perf.no_compiles", lambda: compiles.forbid(functions))
 
     def count_compiles(self, *, name: str | None = None) -> AbstractContextManager[compiles.Compiles]:
         """Context manager giving `traces`, `lowerings`, `compiles`, `cache_hits` and `by_function`.
 
         The first three are metrics of the test, under `name`: any increase over the baseline fails.
         """
-        return self._block("perf.count_compiles", self._counting(name))
+        return self._block("perf.count_compiles", lambda: self._counting(name))
 
     @contextlib.contextmanager
     def _counting(self, name: str | None) -> Iterator[compiles.Compiles]:

@@ -98,17 +98,11 @@ def telling_outputs(tell: Callable[[Any], None]) -> Iterator[None]:
 
 
 def is_ready(array: jax.Array) -> bool:
-    """Whether an array is ready on one device at least, or deleted, without waiting for it.
-
-    Whoever waits for a replicated array, such as `float`, waits for one device, and the others come soon after.
-    """
+    """Whether an array is ready, or deleted, without waiting for it."""
     if jax.dtypes.issubdtype(array.dtype, jax.dtypes.prng_key):
         array = jax.random.key_data(array)  # keys cannot tell
     try:
-        if array.is_ready():  # type: ignore[attr-defined]
-            return True
-        on_several = len(array.sharding.device_set) > 1
-        return on_several and any(shard.data.is_ready() for shard in array.addressable_shards)
+        return bool(array.is_ready())  # type: ignore[attr-defined]
     except RuntimeError:
         if array.is_deleted():  # to the next program, maybe of another thread
             return True

@@ -15,6 +15,11 @@ import jax
 
 from perfsuite.measure.compat.program_runs import is_ready, telling_outputs
 
+_LARGE = 1_000_000
+_MOST_LARGE = 2
+"""Arrays of more bytes are kept of the last programs only. An accelerator frees those that a loop drops before the
+programs have ended, so one of each program that is under way could be more than the device has."""
+
 
 class Outputs:
     """The arrays that programs put out, in the order of the programs. Keeps none of them alive."""
@@ -33,7 +38,7 @@ class Outputs:
 
 
 class Running:
-    """Programs that have begun, each known by one array. Those that have ended are forgotten: theirs may be large."""
+    """Programs that have begun, each known by one array. Those that have ended are forgotten."""
 
     def __init__(self) -> None:
         self._arrays: dict[int, list[jax.Array]] = collections.defaultdict(list)
@@ -42,7 +47,10 @@ class Running:
 
     def add(self, outputs: Any) -> None:
         arrays = self._arrays[threading.get_ident()]
-        arrays[:] = [array for array in (*arrays, *_an_array(outputs)) if not is_ready(array)]
+        under_way = [array for array in (*arrays, *_an_array(outputs)) if not is_ready(array)]
+        large = [array for array in under_way if getattr(array, "nbytes", 0) > _LARGE]
+        dropped = set(map(id, large[:-_MOST_LARGE]))
+        arrays[:] = [array for array in under_way if id(array) not in dropped]
 
     def here(self) -> bool:
         """Whether one goes on that this thread ran."""

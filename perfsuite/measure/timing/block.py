@@ -21,7 +21,7 @@ from perfsuite.measure.compiles.warmup import Warm, refuse_deleted, warm
 from perfsuite.measure.errors import MeasurementError
 from perfsuite.measure.runtime.program_outputs import running_seen
 from perfsuite.measure.timing.clock import calls_per_block, now_ns, tick_ns
-from perfsuite.measure.timing.readiness import LEFT, SLOW_NS, waiting_for
+from perfsuite.measure.timing.readiness import LEFT, SLOW_NS, goes_on_ns, waiting_for
 
 Until = Literal["return", "ready"]
 """What is timed: until a call returns, or until its outputs are ready."""
@@ -79,9 +79,7 @@ class Subject:
     def _run_and_look(self) -> float:
         with running_seen() as running:
             to_ready = run_block(self).to_ready
-        here, ended = running.here(), now_ns()
-        running.wait()
-        self.leaves = self.leaves or (here and peers.alone() and now_ns() - ended > LEFT * to_ready)
+        self.leaves = self.leaves or (peers.alone() and goes_on_ns(running) > LEFT * to_ready)
         return to_ready
 
     def drain(self) -> None:

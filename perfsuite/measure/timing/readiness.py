@@ -14,7 +14,7 @@ from typing import Any
 import jax
 
 from perfsuite.measure.errors import MeasurementError
-from perfsuite.measure.runtime.program_outputs import outputs_seen, running_seen
+from perfsuite.measure.runtime.program_outputs import Running, outputs_seen, running_seen
 from perfsuite.measure.timing.clock import now_ns
 
 _TRIES = 10
@@ -103,11 +103,10 @@ def _refuse_left_running(run: Callable[[], Any], label: str) -> None:
         started = now_ns()
         with running_seen() as running:
             run()
-        here, always_elsewhere = running.here(), always_elsewhere and running.elsewhere()
-        returned = now_ns()
-        running.wait()
-        took = now_ns() - started
-        shares.append((now_ns() - returned) / took if here else 0.0)
+        always_elsewhere = always_elsewhere and running.elsewhere()
+        goes_on = goes_on_ns(running)
+        took = max(1, now_ns() - started)
+        shares.append(goes_on / took)
         left = always_elsewhere or statistics.median(shares) > LEFT
         if took > SLOW_NS and (not left or len(shares) == _SLOW_TRIES):
             break
@@ -116,6 +115,15 @@ def _refuse_left_running(run: Callable[[], Any], label: str) -> None:
             f"{label} returns no array of its own, and its programs go on when it has returned. Nothing can wait for "
             "them, so its times say nothing: return an array of it, such as its loss or its new state"
         )
+
+
+def goes_on_ns(running: Running) -> int:
+    """For how long programs that this thread ran go on from now, which this waits for; 0 where none does."""
+    if not running.here():
+        return 0
+    began = now_ns()
+    running.wait()
+    return now_ns() - began
 
 
 _Steps = list[tuple[Callable[[Any, Any], Any], Any]]

@@ -318,6 +318,15 @@ def test_a_carry_that_replaces_an_argument_by_something_else_is_warned_of(return
         warm(step, over=[call(step, jnp.zeros(3), SHORT, carry=2)])
 
 
+@pytest.mark.filterwarnings("ignore:Python iterable type:DeprecationWarning")  # of JAX, for any such argument
+def test_an_iterator_that_a_run_ends_is_found_among_other_arguments():
+    def total(batches, scale):
+        return sum(batches["train"]) * scale["by"]
+
+    with pytest.raises(MeasurementError, match=r"total takes args\[0\]\['train'\], a list_iterator, to its end"):
+        warm(total, over=[call(total, {"train": iter([SHORT, SHORT])}, {"by": 2.0})])
+
+
 def test_a_state_that_never_settles_is_named():
     step = jax.jit(lambda cache, x: (jnp.concatenate([cache, x]), x))
     with pytest.raises(MeasurementError) as raised:

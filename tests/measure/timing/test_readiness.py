@@ -364,8 +364,8 @@ def test_an_output_that_is_there_in_some_runs_only_is_waited_for(longer):
     x, runs = jnp.ones((1000, 1000)), itertools.count()
 
     def run():
-        metrics = product(x, x) if next(runs) % 2 == longer else None
-        return {"loss": jnp.sum(x), "metrics": metrics}
+        loss = jnp.sum(x)  # before the others, or it would be ready after them
+        return {"loss": loss, "metrics": product(x, x) if next(runs) % 2 == longer else None}
 
     wait = waiting_for(run)
     for _ in range(4):
@@ -404,23 +404,27 @@ def test_a_node_whose_children_are_made_anew_is_waited_for():
     assert waiting_for(lambda: outputs) is jax.block_until_ready
 
 
-def test_nothing_of_a_long_call_is_kept_alive():
-    """An epoch of 200 steps kept 200 states."""
-    shift, alive = jax.jit(lambda x: x + 1), []
+@pytest.mark.parametrize("waits", [True, False])
+def test_next_to_nothing_of_a_long_call_is_kept_alive(waits):
+    """An epoch of 200 steps kept 200 states, and then those of all steps that were under way."""
+    x, alive = jnp.ones((600, 600)), []
 
     def epoch():
-        state = jnp.zeros((1000, 1000))
-        for _ in range(50):
-            state = shift(state).block_until_ready()
+        state = x
+        for _ in range(30):
+            state = product(state, x)
+            if waits:
+                state.block_until_ready()
             alive.append(sum(array.nbytes for array in jax.live_arrays()))
         return state
 
-    epoch()
+    epoch().block_until_ready()
     plain = max(alive)
     alive.clear()
     waiting_for(epoch)
     waiting_for(lambda: float(epoch()[0, 0]))
-    assert max(alive) < plain + 10 * 4_000_000
+    Subject(call(epoch))
+    assert max(alive) < plain + 5 * x.nbytes
 
 
 @pytest.mark.parametrize(
@@ -461,6 +465,12 @@ def test_what_goes_on_for_a_good_part_of_most_tries_is_refused(device, left, ref
 
     with pytest.raises(MeasurementError, match="return an array of it") if refused else contextlib.nullcontext():
         waiting_for(run)
+
+
+def test_a_clock_too_coarse_for_a_call_does_no_harm(device):
+    """As one that goes on in steps of 15 ms."""
+    device.tick_ns = 15 * MS
+    waiting_for(lambda: device.run(10 * US, 5 * US) and None)
 
 
 @pytest.mark.parametrize(("times", "refused"), [(10, True), (9, False)])

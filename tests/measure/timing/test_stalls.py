@@ -28,7 +28,10 @@ X = jnp.ones(3)
 
 @pytest.fixture
 def taking(monkeypatch):
-    """`taking(us, taken)`: what each call takes, and what of it the operating system took, in microseconds, in turn."""
+    """`taking(us, taken)`: what each call takes, and what of it the operating system took, in microseconds, in turn.
+
+    The clock is the test's own: only calls move it, and what `collecting` says that a collection before them takes.
+    """
 
     def set_up(us, taken=0.0, seconds=1e9, over_us=None, collecting=0.0):
         times, lost = itertools.cycle(np.atleast_1d(us)), itertools.cycle(np.atleast_1d(taken))
