@@ -47,8 +47,9 @@ def pytest_cmdline_main(config: pytest.Config) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "markers",
-        "perf(tolerance=..., seconds=...): a performance test, run with --perf. tolerance: how much worse than its "
-        "baseline a ratio or time may be (0.05 is 5 %). seconds: most time for one gate.",
+        "perf(tolerance=..., seconds=..., quiet=...): a performance test, run with --perf. tolerance: how much worse "
+        "than its baseline a ratio or time may be (0.05 is 5 %). seconds: most time for one gate. quiet: under "
+        "pytest-xdist, run it when all workers have ended, as a test that perfsuite times.",
     )
     options = config.stash[_OPTIONS] = read_options(config)
     if options.active:

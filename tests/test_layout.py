@@ -163,6 +163,13 @@ def test_a_module_is_short_enough_to_read(module):
     assert len(MODULES[module].read_text().splitlines()) <= MOST_LINES
 
 
+@pytest.mark.parametrize("module", MODULES)
+def test_a_module_says_what_it_is_for(module):
+    said = ast.get_docstring(ast.parse(MODULES[module].read_text()))
+    assert said
+    assert "TODO" not in said
+
+
 def unexplained_imports(module: str) -> Iterator[int]:
     """The lines of imports inside a function or for type checkers alone, without a comment there or in the line above.
 

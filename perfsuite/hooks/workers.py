@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 
 from perfsuite.measure.words import plural
+from perfsuite.options.marker import marker_arguments
 from perfsuite.session.outcomes import test_id
 from perfsuite.session.session import Deferred, PerfSession
 
@@ -68,8 +69,12 @@ class WorkerHooks:
 
     @pytest.hookimpl(tryfirst=True)  # before any fixture
     def pytest_runtest_setup(self, item: pytest.Item) -> None:
-        """A test of which a ratio or a time is recorded need not begin here."""
-        if self.sender is not None and item.get_closest_marker("perf") and self.session.samples(test_id(item)):
+        """A test that says so, or of which a ratio or a time is recorded, need not begin here."""
+        if self.sender is None or item.get_closest_marker("perf") is None:
+            return
+        if marker_arguments(item).get("quiet"):
+            raise Deferred("@pytest.mark.perf(quiet=True)")
+        if self.session.samples(test_id(item)):
             raise Deferred("its baseline has ratios or times")
 
     @pytest.hookimpl(wrapper=True)

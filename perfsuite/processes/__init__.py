@@ -1,1 +1,1 @@
-"""TODO room perfsuite/processes."""
+"""Other processes than this one: those that measure again or elsewhere, and those that measure together."""

@@ -105,6 +105,30 @@ def test_counts_gate_in_a_worker_and_timings_after_it_in_the_main_process(projec
     ]
 
 
+def test_a_test_that_asks_for_a_quiet_machine_waits_for_it_and_another_in_its_class_need_not(project):
+    project.makepyfile(
+        """
+        import os
+
+        import pytest
+
+        @pytest.mark.perf(quiet=True)
+        class TestOwnClock:
+            def test_seconds(self, perf):
+                assert "PYTEST_XDIST_WORKER" not in os.environ
+                perf.record("seconds", 1.5, unit="s", kind="info")
+
+            @pytest.mark.perf(quiet=False)
+            def test_count(self, perf):
+                assert "PYTEST_XDIST_WORKER" in os.environ
+        """
+    )
+    result = project.runpytest_subprocess("--perf", "-n1")
+    result.assert_outcomes(passed=2)
+    result.stdout.fnmatch_lines(["1 test for a quiet machine: now, in the main process"])
+    project.runpytest_subprocess("--perf", "-k", "seconds").assert_outcomes(passed=1, deselected=1)
+
+
 READS = """
 def test_read(perf):
     compared = perf.compare(made(step), made(step), until="return", name="read")

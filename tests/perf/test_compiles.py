@@ -12,12 +12,18 @@ BUCKETS = (8, 12, 16)
 VARIANTS = ("filter_jit", "optimizer", "cached_filter_jit", "partition", "flat", "list")
 
 
+# The tests that time these steps compile them too, for a quiet machine: here they do it once for all.
+quiet = pytest.mark.perf(quiet=True)
+
+
+@quiet
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_compile_seconds(perf, plain_steps, variant):
     plain_steps.call(variant)
     perf.record(f"{variant} compile seconds", plain_steps.compile_seconds[variant], unit="s", kind="info")
 
 
+@quiet
 @pytest.mark.parametrize("variant", ["filter_jit", "partition"])
 def test_compile_seconds_with_dropout(perf, dropout_steps, variant):
     dropout_steps.call(variant)
@@ -44,6 +50,7 @@ def test_training_over_every_bucket_compiles_each_once_and_never_again(perf, mak
     assert np.isfinite(jax.device_get(loss))
 
 
+@quiet
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_a_steps_own_outputs_do_not_compile_it_again(perf, plain_steps, variant):
     """A carried state must come back as it went in: dtype, weak type, sharding, committedness."""

@@ -12,6 +12,9 @@ from perfsuite import Budget, call
 
 from .conftest import DROPOUT, UNLIKE
 
+quiet = pytest.mark.perf(quiet=True)
+"""Of counts: the process that times the same calls has compiled them."""
+
 VARIANTS = ("filter_jit", "optimizer", "cached_filter_jit", "partition", "flat", "list")
 MODELS = {2: "tiny", 12: "base", 24: "large"}
 
@@ -56,6 +59,7 @@ def test_preprocess_and_postprocess_of_filter_jit(perf, trivial_steps):
         perf.record(f"{name} share of the overhead", share, unit="1", kind="info")
 
 
+@quiet
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_host_calls_of_a_step(perf, trivial_steps, variant):
     perf.host_calls(trivial_steps.call(variant), name=variant)
@@ -96,6 +100,7 @@ def test_time_grows_with_the_leaves(perf, of_each_model, variant):
     perf.scaling(of_each_model, list(MODELS), name=variant)
 
 
+@quiet
 @pytest.mark.parametrize("variant", VARIANTS)
 def test_host_calls_are_linear_in_the_leaves(perf, of_each_model, variant):
     fit = perf.scaling(of_each_model, list(MODELS), metric="host_calls", name=variant)

@@ -8,7 +8,7 @@ import pytest
 
 from perfsuite import Budget
 
-pytestmark = pytest.mark.perf(seconds=3)
+pytestmark = pytest.mark.perf(seconds=3, quiet=True)  # one process compiles the steps for all tests
 
 LOOSE = 0.25
 """Tolerance of ratios to ready: their device half runs on a thread pool, and two runs of the same code were 15 % apart."""

@@ -23,7 +23,7 @@ from perfsuite.measure.metric import Interval, Metric
 from perfsuite.measure.targets.targets import target
 from perfsuite.measure.words import plural, printable
 from perfsuite.options import add_options
-from perfsuite.options.marker import MARKER_ARGUMENTS, marker_arguments
+from perfsuite.options.marker import MarkerArguments, marker_arguments
 from perfsuite.report import text
 from perfsuite.report.terminal.summary import session_summary
 from perfsuite.session.session import split_parameters
@@ -248,7 +248,10 @@ arguments = st.one_of(
 )
 
 
-@given(st.dictionaries(st.sampled_from([*MARKER_ARGUMENTS, "tolerence"]), arguments, max_size=2))
+MARKER_ARGUMENTS = MarkerArguments.__annotations__.keys()
+
+
+@given(st.dictionaries(st.sampled_from([*MARKER_ARGUMENTS, "tolerence"]), arguments | st.booleans(), max_size=2))
 @example({"seconds": 10**400})
 @example({"tolerance": ["x"] * 10**5})
 def test_any_argument_of_the_marker_is_taken_or_refused_with_its_name(given_arguments):
@@ -261,7 +264,8 @@ def test_any_argument_of_the_marker_is_taken_or_refused_with_its_name(given_argu
         assert any(f"({name}=...)" in said or f"no argument {name!r}" in said for name in given_arguments)
         assert len(said) < 500
     else:
-        assert taken.keys() == given_arguments.keys() <= set(MARKER_ARGUMENTS)
+        assert taken.keys() == given_arguments.keys() <= MARKER_ARGUMENTS
+        assert type(taken.pop("quiet", True)) is bool
         assert all(type(value) is float and 0 < value < float("inf") for value in taken.values())
 
 
