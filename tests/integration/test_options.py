@@ -218,11 +218,12 @@ def test_a_bad_option_is_a_usage_error(project, counted, arguments, message):
 @pytest.mark.parametrize(
     ("marker", "message"),
     [
-        ("perf(tolerence=0.1)", "*test_marked*has no argument 'tolerence'; it takes seconds, tolerance*"),
+        ("perf(tolerence=0.1)", "*test_marked*has no argument 'tolerence'; it takes quiet, seconds, tolerance*"),
         ("perf(0.1)", "*test_marked*takes keyword arguments only*"),
         ("perf(tolerance='lots')", "*test_marked*tolerance=*must be a number above zero, got 'lots'*"),
         ("perf(seconds=0)", "*test_marked*seconds=*must be a number above zero, got 0*"),
         ("perf(seconds=float('nan'))", "*test_marked*seconds=*must be a number above zero, got nan*"),
+        ("perf(quiet=1)", "*test_marked*quiet=*must be True or False, got 1*"),
     ],
 )
 @pytest.mark.parametrize("option", [[], ["--perf"]], ids=["idle", "active"])
