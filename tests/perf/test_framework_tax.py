@@ -17,9 +17,6 @@ LAYERS = 100
 """602 arrays: about as many as BERT-base has with its AdamW state."""
 SIZES = (2, 5, LAYERS)
 
-# The process that times the steps compiles them, and counts their host calls as well.
-pytestmark = pytest.mark.perf(quiet=True)
-
 each_variant = pytest.mark.parametrize("variant", VARIANTS)
 
 
