@@ -254,6 +254,7 @@ MARKER_ARGUMENTS = MarkerArguments.__annotations__.keys()
 @given(st.dictionaries(st.sampled_from([*MARKER_ARGUMENTS, "tolerence"]), arguments | st.booleans(), max_size=2))
 @example({"seconds": 10**400})
 @example({"tolerance": ["x"] * 10**5})
+@example({"seconds": {i: {j: [10**40] * 6 for j in range(4)} for i in range(4)}})
 def test_any_argument_of_the_marker_is_taken_or_refused_with_its_name(given_arguments):
     marker = pytest.mark.perf(**given_arguments).mark
     item = SimpleNamespace(nodeid="test_a.py::test_marked", iter_markers=lambda name: [marker])
