@@ -1,6 +1,7 @@
 """`perfsuite.processes.group`: what the processes of a session exchange, as threads of one process."""
 
 import contextlib
+import os
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
@@ -148,7 +149,7 @@ def test_an_error_of_process_0_ends_the_session_in_the_others_with_its_message(g
     assert second.returncode == 2
 
 
-def test_a_process_that_is_gone_ends_the_session_in_all_others(groups, ended, capfd):
+def test_a_process_that_is_gone_ends_the_session_in_all_others(groups, ended):
     three = groups(3)
     for group in three:
         group.doing = "test_a.py::test_step"
@@ -171,34 +172,35 @@ def test_a_process_that_goes_while_others_wait_for_it_ends_their_waiting(groups,
         assert "process 1 (host, pid 101) is gone" in str(waiting.exception(timeout=10))
 
 
-def assert_said(capfd, text):
-    """On the process's own stderr, which a thread of it may write a moment after the session is over."""
-    said = []
+def own_stderr(group, path):
+    """The file `path`, where `group` now writes what it says on its process's own stderr.
 
-    def now():
-        said.append(capfd.readouterr().err)
-        return text in "".join(said)
+    Not capfd: it reads from the place where the other threads write next, so it can lose what they say meanwhile.
+    """
+    with path.open("ab") as file:
+        os.dup2(file.fileno(), group._stderr)
+    return path
 
-    wait_until(now)
 
-
-def test_a_process_whose_store_is_unreachable_exits_at_once(groups, ended, monkeypatch, capfd):
+def test_a_process_whose_store_is_unreachable_exits_at_once(groups, ended, monkeypatch, tmp_path):
     monkeypatch.setattr(group_module, "GRACE_SECONDS", 60)
     _, second = groups(2)
+    stderr = own_stderr(second, tmp_path / "stderr")
     second._store._client = Unreachable()
     with pytest.raises(pytest.exit.Exception, match=r"process 0 \(host, pid 100\) is gone"):
         second.exchange("a")
     assert ended[0] == 2
-    assert_said(capfd, "perfsuite: process 1: process 0 (host, pid 100) is gone")
+    assert "perfsuite: process 1: process 0 (host, pid 100) is gone" in stderr.read_text()
 
 
-def test_without_process_0_the_others_exit_at_once_with_a_message(groups, ended, monkeypatch, capfd):
+def test_without_process_0_the_others_exit_at_once_with_a_message(groups, ended, monkeypatch, tmp_path):
     monkeypatch.setattr(group_module, "GRACE_SECONDS", 60)
     first, second = groups(2)
+    stderr = own_stderr(second, tmp_path / "stderr")
     kill(first)
     second._watch.join(10)
     assert ended[0] == 2
-    assert_said(capfd, "perfsuite: process 1: process 0 (host, pid 100) is gone")
+    assert "perfsuite: process 1: process 0 (host, pid 100) is gone" in stderr.read_text()
 
 
 def test_the_process_that_serves_the_store_exits_last(groups, ended, monkeypatch):
