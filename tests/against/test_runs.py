@@ -235,7 +235,7 @@ def test_what_is_sampled_is_named_with_its_fingerprint_and_left_to_the_processes
     side = Side("base", present(), pytester.path)
     saved = {}
     for has_looks in (False, True):
-        [first] = Tests([], pytester.path / f"runs-{has_looks}", looks=has_looks).metrics(side)
+        [first] = Tests(["--perf-seconds=0.3"], pytester.path / f"runs-{has_looks}", looks=has_looks).metrics(side)
         assert first.run.notes.tests == {TEST_STEP: ("passed", "")}, first.run.problem
         places = first.run.notes.places[TEST_STEP]
         assert {title: place.line.rpartition(":")[2] for title, place in places.items() if place.sampled} == dict(

@@ -131,7 +131,7 @@ def test_a_kernel_without_an_estimate_is_named_as_its_page_says(project):
 
 def test_a_gate_that_failed_and_the_history_of_its_baselines_print_what_their_pages_say(pytester, monkeypatch, capsys):
     # With pytest's cache: it has the programs that were saved.
-    pytester.makeini("[pytest]\naddopts = --perf-seconds=20 --perf-processes=1\n")
+    pytester.makeini("[pytest]\naddopts = --perf-seconds=8 --perf-processes=1\n")
     found = blocks(read(GATE_FAILED))
     saved, gated = (block.text for block in found if block.language == "python")
     for name in ("GIT_CONFIG_GLOBAL", "GIT_CONFIG_SYSTEM"):
