@@ -18,6 +18,7 @@ long as there are `LEAST_SUMS` of them, with Q enlarged as for an autoregressive
 covers noise whose states last for less than some 100 blocks.
 """
 
+import bisect
 import math
 from collections.abc import Callable, Iterator
 
@@ -78,16 +79,8 @@ def _variance(m: int) -> float:
 
 def _first(ordered: np.ndarray, excluded: Callable[[float], bool]) -> float | None:
     """The last of the values from the start on beside which shifts are excluded; None where none are."""
-    if not excluded(ordered[0]):
-        return None
-    outside, inside = 0, len(ordered)
-    while inside - outside > 1:
-        between = (outside + inside) // 2
-        if excluded(ordered[between]):
-            outside = between
-        else:
-            inside = between
-    return float(ordered[outside])
+    outside = bisect.bisect_left(ordered, True, key=lambda by: not excluded(by))
+    return float(ordered[outside - 1]) if outside else None
 
 
 def _excluded(scores: np.ndarray, rho: float, error: float) -> bool:

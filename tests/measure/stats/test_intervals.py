@@ -4,6 +4,9 @@ import math
 
 import numpy as np
 import pytest
+import scipy
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
 from scipy.signal import lfilter
 
 from perfsuite.measure.metric import Interval
@@ -100,6 +103,18 @@ def test_one_wild_sample_does_not_move_the_interval():
     quiet = np.arange(100.0)
     wild = np.append(quiet[:-1], 1e12)
     assert median_interval(quiet, 0.05) == median_interval(wild, 0.05)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.integers(1, 600), st.sampled_from([0.5, 0.9, 0.99, 0.01]) | st.floats(0.001, 0.999), st.floats(1e-6, 0.5))
+def test_the_lower_end_is_that_of_scipy_and_the_upper_one_its_mirror(size, quantile, error):
+    samples = np.arange(float(size))
+    low = scipy.stats.quantile_test(samples, q=0, p=quantile).confidence_interval(1 - error).low
+    # What lies within a rounding error of half the error falls to either side.
+    assume(abs(scipy.stats.binom.cdf(np.arange(size), size, quantile) / (error / 2) - 1).min() > 1e-9)
+    found = quantile_interval(samples, quantile, error)
+    assert found.low == (-math.inf if math.isnan(low) else low)
+    assert -quantile_interval(-samples, 1 - quantile, error).high == found.low
 
 
 def test_interval_narrows_with_samples():
