@@ -73,10 +73,12 @@ def line_fit(sizes: np.ndarray, values: np.ndarray) -> tuple[float, float, float
 
     R^2 is 1 for constant values, which a flat line explains fully.
     """
-    if np.ptp(values) == 0:  # the rounding errors of the fit would be compared with each other
+    spread = np.ptp(values)
+    if spread == 0:  # the rounding errors of the fit would be compared with each other
         return 0.0, float(values[0]), 1.0
-    (variance, covariance), (_, total) = np.cov(sizes, values, bias=True)
+    variance, covariance = np.cov(sizes, values, bias=True)[0]
     slope = covariance / variance
     intercept = values.mean() - slope * sizes.mean()
-    unexplained = np.mean((values - slope * sizes - intercept) ** 2)
-    return float(slope), float(intercept), float(1 - unexplained / total)
+    left = (values - slope * sizes - intercept) / spread  # of the spread: the squares of tiny numbers are zero
+    whole = (values - values.mean()) / spread
+    return float(slope), float(intercept), float(1 - left @ left / (whole @ whole))
