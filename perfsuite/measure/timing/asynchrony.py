@@ -20,6 +20,7 @@ from perfsuite.measure.call import Call
 from perfsuite.measure.compiles import compiles
 from perfsuite.measure.errors import MeasurementError
 from perfsuite.measure.metric import Interval, Metric
+from perfsuite.measure.stats import intervals
 from perfsuite.measure.stats.error_rates import DECIDING_ERROR, error_of_look
 from perfsuite.measure.stats.intervals import median_interval
 from perfsuite.measure.timing.block import Sample, Subject, columns_us, run_block, steady
@@ -99,6 +100,7 @@ def asynchrony(call: Call, *, seconds: float = 5.0) -> Asynchrony:
     Warms the call first; a compile while sampling raises `RecompilationError`. Raises `MeasurementError` where JAX's
     asynchronous dispatch is off, because every call waits then.
     """
+    intervals.load()
     subject = Subject(call, single=True)
     places: collections.Counter[StackPlace] = collections.Counter()
     looks = 0

@@ -17,6 +17,7 @@ from perfsuite.measure.first_call.metrics import metrics as metrics_of_first_cal
 from perfsuite.measure.metric import Metric
 from perfsuite.measure.runtime.hostcalls import host_calls
 from perfsuite.measure.stack_room import with_room
+from perfsuite.measure.stats import intervals
 from perfsuite.measure.stats.exponent import growth_exponent
 from perfsuite.measure.stats.intervals import LEAST_FOR_MEDIAN, line_fit, median_is_known, median_within_run
 from perfsuite.measure.timing.block import (
@@ -126,6 +127,7 @@ def fit_calls(
     calls: Sequence[Call], units: np.ndarray, *, metric: Scaled, seconds: float, known_to: float = PRECISION
 ) -> Scaling:
     """Fit `metric` of calls that were made, against their `units`."""
+    intervals.load()
     slowed = 1.0
     largest, exponent = None, None
     if metric != "return" and metric != "ready":

@@ -10,6 +10,7 @@ from perfsuite.measure import peers, progress
 from perfsuite.measure.call import Call
 from perfsuite.measure.metric import Interval, Metric
 from perfsuite.measure.stack_room import with_room
+from perfsuite.measure.stats import intervals
 from perfsuite.measure.stats.error_rates import INFORMING_ERROR
 from perfsuite.measure.stats.intervals import LEAST_FOR_MEDIAN, median_is_known, median_within_run, quantile_interval
 from perfsuite.measure.timing.block import Sample, Subject, columns_us, rounding_us, run_block, steady
@@ -88,6 +89,7 @@ def time_call(
     collector is off inside the blocks. Sampling ends early after `least_samples` where the medians are known to the
     share `known_to`. Raises `MeasurementError` when the clock gives times that are not positive.
     """
+    intervals.load()
     subject = Subject(call)
     samples: list[Sample] = []
     look = least_samples

@@ -1,6 +1,8 @@
 """`measure.stats.intervals`: intervals of quantiles that assume no distribution, and a line."""
 
 import math
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -115,6 +117,38 @@ def test_the_lower_end_is_that_of_scipy_and_the_upper_one_its_mirror(size, quant
     found = quantile_interval(samples, quantile, error)
     assert found.low == (-math.inf if math.isnan(low) else low)
     assert -quantile_interval(-samples, 1 - quantile, error).high == found.low
+
+
+FIRST_TIMINGS = """
+import sys
+import jax, jax.numpy as jnp, numpy as np
+from perfsuite.measure.call import call
+from perfsuite.measure.timing import asynchrony, block, scaling, timing
+
+loaded, run_block = [], block.run_block
+
+def first_block(*args, **kwargs):
+    loaded.append("scipy.special" in sys.modules)
+    return run_block(*args, **kwargs)
+
+step = call(jax.jit(lambda x: x + 1), jnp.ones(4))
+for module, measure in (
+    (timing, lambda: timing.time_call(step, seconds=0.01)),
+    (asynchrony, lambda: asynchrony.asynchrony(step, seconds=0.01)),
+    (scaling, lambda: scaling.fit_calls([step, step], np.array([1.0, 2.0]), metric="ready", seconds=0.01)),
+):
+    for name in [each for each in sys.modules if each.split(".")[:2] == ["scipy", "special"]]:
+        del sys.modules[name]
+    loaded.clear()
+    module.run_block = first_block
+    measure()
+    print(module.__name__.rpartition(".")[2], loaded[0])
+"""
+
+
+def test_what_intervals_need_is_loaded_before_the_first_sample_of_a_timing():
+    printed = subprocess.run([sys.executable, "-c", FIRST_TIMINGS], capture_output=True, text=True, check=False)
+    assert printed.stdout.splitlines() == ["timing True", "asynchrony True", "scaling True"], printed.stderr
 
 
 def test_interval_narrows_with_samples():
