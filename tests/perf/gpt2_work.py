@@ -31,9 +31,9 @@ PROMPT = (0, 1, 2, 3)
 
 
 def config_of(size: str, **changes: Any) -> GPT2Config:
-    """GPT-2 124M; the small size keeps a third of its layers and narrows its arrays."""
-    small = {} if size == "full" else {"num_layers": 4, "hidden_size": 64, "num_heads": 4, "vocab_size": 1024}
-    return GPT2Config.small(**{**small, **changes})
+    """GPT-2 124M; the small size keeps its layers and narrows its arrays."""
+    narrow = {} if size == "full" else {"hidden_size": 64, "num_heads": 4, "vocab_size": 1024}
+    return GPT2Config.small(**narrow, **changes)
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
