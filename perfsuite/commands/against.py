@@ -23,7 +23,7 @@ from perfsuite.commands.working import (
     write_json,
     write_text,
 )
-from perfsuite.measure.compat.installed import install
+from perfsuite.measure.installed import install
 from perfsuite.options.values import above_zero
 from perfsuite.report.terminal.output import style
 

@@ -15,9 +15,9 @@ from perfsuite.commands import PATTERN_HELP, CommandError
 from perfsuite.history.following import GATING, Following, follow
 from perfsuite.history.reading import read_history
 from perfsuite.history.source import baseline_files
-from perfsuite.measure.compat.compiler_stderr import compilers_silenced
-from perfsuite.measure.compat.installed import install
+from perfsuite.measure.installed import install
 from perfsuite.measure.metric import KINDS
+from perfsuite.measure.private.compiler_stderr import compilers_silenced
 from perfsuite.report.terminal.history import BLOCKS, LETTERS, history_lines
 from perfsuite.report.terminal.output import can_write, style
 

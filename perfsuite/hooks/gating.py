@@ -18,11 +18,11 @@ from perfsuite.hooks import collecting, github, junit, progress, unittests, work
 from perfsuite.hooks import distributed as distributed_hooks
 from perfsuite.hooks.calibration import CalibrationHooks
 from perfsuite.measure import peers
-from perfsuite.measure.compat.compiler_stderr import compilers_silenced
 from perfsuite.measure.compiles import compiles
 from perfsuite.measure.errors import MeasurementError
 from perfsuite.measure.first_call.first_call import make_context
 from perfsuite.measure.io import relative
+from perfsuite.measure.private.compiler_stderr import compilers_silenced
 from perfsuite.measure.profiler.trace_recording import writable
 from perfsuite.measure.serialise import made, plain
 from perfsuite.measure.targets.targets import target

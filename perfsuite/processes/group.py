@@ -26,9 +26,9 @@ from typing import Any, TypeVar
 import jax
 import pytest
 
-from perfsuite.measure.compat.compiler_stderr import compilers_silenced
-from perfsuite.measure.compat.coordination import Store, StoreUnreachable, ValueUnreadable, shared_store
 from perfsuite.measure.errors import MeasurementError
+from perfsuite.measure.private.compiler_stderr import compilers_silenced
+from perfsuite.measure.private.coordination import Store, StoreUnreachable, ValueUnreadable, shared_store
 from perfsuite.measure.serialise import held
 from perfsuite.processes.members import Lifeline, Member, connect, meet
 

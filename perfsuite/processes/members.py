@@ -17,7 +17,7 @@ from typing import NamedTuple
 
 import pytest
 
-from perfsuite.measure.compat.coordination import Store
+from perfsuite.measure.private.coordination import Store
 from perfsuite.measure.words import printable
 
 JOIN_SECONDS = 60.0

@@ -5,7 +5,7 @@ import tempfile
 import warnings
 from pathlib import Path
 
-from perfsuite.measure.compat.installed import install
+from perfsuite.measure.installed import install
 from perfsuite.measure.io import write_atomically
 from perfsuite.report.markdown import markdown
 from perfsuite.report.model import Report

@@ -4,7 +4,7 @@ import re
 import sys
 from pathlib import Path
 
-from perfsuite.measure.compat import installed
+from perfsuite.measure import installed
 from perfsuite.starting.project import Project
 
 GITHUB = ".github/workflows/perf.yml"

@@ -15,7 +15,7 @@ import pytest
 from jax.experimental.layout import Format, Layout
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from perfsuite.measure.compat import jax_stack
+from perfsuite.measure.private import jax_stack
 
 from .catalogue import Case, Catalogue
 

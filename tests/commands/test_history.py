@@ -9,7 +9,7 @@ from support.git_project import HERE, TEST, GitProject, count, with_versions
 
 from perfsuite.commands import main
 from perfsuite.gate.baseline import Entry
-from perfsuite.measure.compat.installed import install
+from perfsuite.measure.installed import install
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from support.git_project import GitProject
 
 from perfsuite.gate.calibration_file import Calibrated, calibration_path, save_calibration
 from perfsuite.gate.environment import Environment
-from perfsuite.measure.compat.installed import install
+from perfsuite.measure.installed import install
 from perfsuite.measure.timing.calibrating import Builds, GateCounts
 from perfsuite.report import files
 from perfsuite.report.files import HTML, JSON, MARKDOWN, SARIF, ReportError, write_report

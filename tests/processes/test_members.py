@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 from support import coordination
 
-from perfsuite.measure.compat.coordination import Store
+from perfsuite.measure.private.coordination import Store
 from perfsuite.processes import members
 from perfsuite.processes.members import Lifeline, Member, connect, meet
 

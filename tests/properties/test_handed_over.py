@@ -26,10 +26,10 @@ from perfsuite.bisecting.metric import of_step
 from perfsuite.gate.baseline import Baselines
 from perfsuite.gate.baseline_format import render
 from perfsuite.instruments.compiling.cache import _held
-from perfsuite.measure.compat.persistent_cache import CachedProgram, ProgramKey
 from perfsuite.measure.errors import MeasurementError
 from perfsuite.measure.imports import imports
 from perfsuite.measure.metric import Interval, Metric
+from perfsuite.measure.private.persistent_cache import CachedProgram, ProgramKey
 from perfsuite.measure.serialise import from_json, made, plain
 from perfsuite.measure.targets import target_compiler
 from perfsuite.measure.targets.target_available import TargetError

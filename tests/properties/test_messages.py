@@ -19,8 +19,8 @@ from support.git_project import count
 from perfsuite.gate.baseline import Baselines
 from perfsuite.gate.baseline_file import BaselineError
 from perfsuite.gate.baseline_format import render
-from perfsuite.measure.compat.coordination import Store, ValueUnreadable
 from perfsuite.measure.metric import Interval, Metric
+from perfsuite.measure.private.coordination import Store, ValueUnreadable
 from perfsuite.measure.serialise import plain
 from perfsuite.processes import group as group_module
 from perfsuite.processes.group import Group, ProcessesDifferError

@@ -5,7 +5,7 @@ import sys
 import pytest
 import yaml
 
-from perfsuite.measure.compat import installed
+from perfsuite.measure import installed
 from perfsuite.starting.project import Project, PytestSettings
 from perfsuite.starting.workflows import what_is_missing, workflow
 

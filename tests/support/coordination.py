@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 from jax._src.lib import _jax
 
-from perfsuite.measure.compat.coordination import Store
+from perfsuite.measure.private.coordination import Store
 from perfsuite.processes.group import Group
 from perfsuite.processes.members import Lifeline, Member
 

@@ -18,9 +18,9 @@ from perfsuite.instruments.base import Instrument, declare
 from perfsuite.measure.cache.hits import CacheHits, compare_runs, run_with_cache
 from perfsuite.measure.cache.keys import CacheKeys, check_lowers, take_key
 from perfsuite.measure.call import Call, checked
-from perfsuite.measure.compat.persistent_cache import CachedProgram, ProgramKey
 from perfsuite.measure.errors import MeasurementError
 from perfsuite.measure.metric import Metric
+from perfsuite.measure.private.persistent_cache import CachedProgram, ProgramKey
 from perfsuite.measure.serialise import held
 from perfsuite.session.mode import Elsewhere
 

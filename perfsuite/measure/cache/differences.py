@@ -8,9 +8,9 @@ from collections import Counter
 from collections.abc import Iterator
 
 import perfsuite.measure
-from perfsuite.measure.compat.persistent_cache import CACHE_FOLDER, COMPUTATION, ProgramKey
 from perfsuite.measure.hlo.hlo_module import Stack
 from perfsuite.measure.hlo.locations import number_locations
+from perfsuite.measure.private.persistent_cache import CACHE_FOLDER, COMPUTATION, ProgramKey
 from perfsuite.measure.program.placed import source_of
 from perfsuite.measure.program.program import place_of
 from perfsuite.measure.words import plural

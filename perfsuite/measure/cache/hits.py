@@ -11,8 +11,8 @@ from jax.experimental.compilation_cache import compilation_cache
 
 from perfsuite.measure.cache.differences import difference
 from perfsuite.measure.call import Call
-from perfsuite.measure.compat.persistent_cache import CachedProgram, ProgramKey, watching_cache
 from perfsuite.measure.metric import Metric
+from perfsuite.measure.private.persistent_cache import CachedProgram, ProgramKey, watching_cache
 from perfsuite.measure.words import number, plural
 
 _TOO_QUICK = re.compile(r"because it took < ([\d.]+) seconds to compile")

@@ -6,8 +6,8 @@ import jax
 
 from perfsuite.measure.cache.differences import difference
 from perfsuite.measure.call import Call
-from perfsuite.measure.compat.persistent_cache import ProgramKey, key_of
 from perfsuite.measure.metric import Metric
+from perfsuite.measure.private.persistent_cache import ProgramKey, key_of
 from perfsuite.measure.program.lowering import lower_call, with_lower
 from perfsuite.measure.words import plural
 

@@ -17,10 +17,10 @@ from typing import Any
 
 import jax
 
-from perfsuite.measure.compat import jax_stack
-from perfsuite.measure.compat.bound import behind_bound, is_jitted
-from perfsuite.measure.compat.frameworks import bound_by_filter_jit, is_filter_jit, wraps_jit
 from perfsuite.measure.io import from_here, short_path
+from perfsuite.measure.private import jax_stack
+from perfsuite.measure.private.bound import behind_bound, is_jitted
+from perfsuite.measure.private.frameworks import bound_by_filter_jit, is_filter_jit, wraps_jit
 
 _FRAMEWORKS = frozenset({"jax", "jaxlib", "equinox", "flax", "optax", "haiku", "chex"})
 _BUILT_ON_THEM = frozenset({"diffrax", "distrax", "lineax", "optimistix", "orbax", "quax"})
@@ -240,7 +240,7 @@ def _passes_over(frame: FrameType) -> bool:
 
 
 def _measures(frame: FrameType) -> bool:
-    """Whether a frame is of what measures: not of `measure.compat`, which stands in for functions of JAX's."""
+    """Whether a frame is of what measures: not of `measure.private`, which stands in for functions of JAX's."""
     module = _module_of(frame)
     return is_harness(module) and not module.startswith(jax_stack.__name__.rpartition(".")[0])
 

@@ -16,8 +16,6 @@ from typing import Any
 import jax
 import numpy as np
 
-from perfsuite.measure.compat import jax_stack
-from perfsuite.measure.compat.frameworks import looks_at_identity
 from perfsuite.measure.compiles.callsite import CallSite, Statics, code_of, innermost
 from perfsuite.measure.compiles.description import Item, Leaf, Node, describe, is_traced, shared_places
 from perfsuite.measure.compiles.signature import (
@@ -32,6 +30,8 @@ from perfsuite.measure.compiles.signature import (
     with_parameters,
 )
 from perfsuite.measure.compiles.values import Value, held_by, identity_of, text_of
+from perfsuite.measure.private import jax_stack
+from perfsuite.measure.private.frameworks import looks_at_identity
 
 _FUNCTIONS = 512
 CALLS_EACH = 32

@@ -11,9 +11,9 @@ from typing import Any, Literal, TypeAlias
 import jax
 import numpy as np
 
-from perfsuite.measure.compat.frameworks import graph_children, is_graph_node
 from perfsuite.measure.compiles.sharding import Placement
 from perfsuite.measure.compiles.values import Value, safely, untyped, value_of
+from perfsuite.measure.private.frameworks import graph_children, is_graph_node
 
 _SCALARS = (bool, int, float, complex)
 _LEAVES = (jax.Array, np.ndarray, np.generic, jax.ShapeDtypeStruct, *_SCALARS)

@@ -15,12 +15,12 @@ import jax
 
 from perfsuite.measure import units
 from perfsuite.measure.call import Call, label_of
-from perfsuite.measure.compat import jax_stack
-from perfsuite.measure.compat.callback_frames import outside_callbacks
 from perfsuite.measure.compiles import callsite, compiles
 from perfsuite.measure.compiles.warmup import borrowed, warm
 from perfsuite.measure.errors import MeasurementError
 from perfsuite.measure.metric import Metric
+from perfsuite.measure.private import jax_stack
+from perfsuite.measure.private.callback_frames import outside_callbacks
 
 _RUNS = 4
 """The first two runs may fill a cache. Of the others, the one with the most misses counts."""
@@ -140,5 +140,5 @@ def _ask_jax(call: Call) -> None:
             raise
         raise MeasurementError(
             f"{call.label}: JAX {jax.__version__} takes its slow path ({error}), and perfsuite did not see where: "
-            "JAX has moved what perfsuite/measure/compat/jax_stack.py looks for. Please report it"
+            "JAX has moved what perfsuite/measure/private/jax_stack.py looks for. Please report it"
         ) from None

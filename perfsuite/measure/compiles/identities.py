@@ -10,9 +10,9 @@ from collections.abc import Callable, Iterator
 from types import CodeType, FrameType, FunctionType
 from typing import Any
 
-from perfsuite.measure.compat import jax_stack
-from perfsuite.measure.compat.bound import is_jitted, unbound
 from perfsuite.measure.compiles.callsite import innermost, wrapper_of
+from perfsuite.measure.private import jax_stack
+from perfsuite.measure.private.bound import is_jitted, unbound
 
 _MOST_LAYERS = 100
 

@@ -15,7 +15,6 @@ from typing import Any
 
 import jax
 
-from perfsuite.measure.compat import error_repairs, jax_traces
 from perfsuite.measure.compiles import callsite, explanation
 from perfsuite.measure.compiles.causes import HISTORY, Cause, Sighting, key_of, recompile_cause, sighting_of
 from perfsuite.measure.compiles.identities import identities_on_stack
@@ -28,6 +27,7 @@ from perfsuite.measure.compiles.tally import (
     EagerOperation,
 )
 from perfsuite.measure.errors import RecompilationError
+from perfsuite.measure.private import error_repairs, jax_traces
 
 STAGE_EVENTS = {
     "/jax/core/compile/jaxpr_trace_duration": "trace",

@@ -18,8 +18,8 @@ from typing import Any, TypeVar
 import jax
 import numpy as np
 
-from perfsuite.measure.compat.frameworks import record_fields
 from perfsuite.measure.compiles.callsite import innermost
+from perfsuite.measure.private.frameworks import record_fields
 
 T = TypeVar("T")
 

@@ -15,8 +15,6 @@ import jax
 from perfsuite.measure import progress
 from perfsuite.measure.arguments import leaves_with_paths
 from perfsuite.measure.call import Call, label_of, refuse_ended, refuse_not_begun
-from perfsuite.measure.compat.bound import calls_the_same
-from perfsuite.measure.compat.frameworks import copy_arrays
 from perfsuite.measure.compiles import callsite, causes, compiles, explanation
 from perfsuite.measure.compiles.description import Leaf, describe, leaves_below
 from perfsuite.measure.compiles.signature import (
@@ -34,6 +32,8 @@ from perfsuite.measure.errors import (
     SignatureWarning,
     UnwarmedSignatureError,
 )
+from perfsuite.measure.private.bound import calls_the_same
+from perfsuite.measure.private.frameworks import copy_arrays
 
 _MOST_RUNS = 3
 

@@ -16,7 +16,6 @@ from typing import Any
 import jax
 
 from perfsuite.measure.call import label_of
-from perfsuite.measure.compat import jax_stack
 from perfsuite.measure.compiles import callsite, causes
 from perfsuite.measure.compiles.causes import Sighting
 from perfsuite.measure.compiles.description import is_traced
@@ -24,6 +23,7 @@ from perfsuite.measure.compiles.listeners import unheard
 from perfsuite.measure.compiles.signature import Changes, Signature
 from perfsuite.measure.compiles.warmup import Warm, function_of
 from perfsuite.measure.errors import MeasurementError
+from perfsuite.measure.private import jax_stack
 
 _AHEAD_OF_TIME = jax.stages.Compiled.__call__.__code__
 _JITTED = ("jit", "pjit")
@@ -109,7 +109,7 @@ def of_python(fn: Callable, args: tuple, kwargs: dict[str, Any], place: int) -> 
         raise
     if not watch.calls and not watch.eager and any(each.primitive.name in _JITTED for each in made.jaxpr.eqns):
         raise MeasurementError(
-            f"perf.covers: JAX {jax.__version__} does not call what perfsuite/measure/compat/jax_stack.py looks for, "
+            f"perf.covers: JAX {jax.__version__} does not call what perfsuite/measure/private/jax_stack.py looks for, "
             "so the calls of jitted functions cannot be seen. Please report it"
         )
     return Seen(tuple(watch.calls), tuple(dict.fromkeys(watch.eager)))

@@ -7,8 +7,6 @@ from typing import Any
 import jax
 
 from perfsuite.measure.call import label_of
-from perfsuite.measure.compat import jax_stack
-from perfsuite.measure.compat.bound import behind_bound
 from perfsuite.measure.compiles import callsite, causes, explanation
 from perfsuite.measure.compiles.callsite import Statics
 from perfsuite.measure.compiles.description import Item, Leaf
@@ -26,6 +24,8 @@ from perfsuite.measure.covers.calls import JittedCall, Seen, Warmed, is_jitted, 
 from perfsuite.measure.covers.inputs import Keys, Walk
 from perfsuite.measure.errors import MeasurementError
 from perfsuite.measure.metric import Metric
+from perfsuite.measure.private import jax_stack
+from perfsuite.measure.private.bound import behind_bound
 from perfsuite.measure.words import plural
 
 SUFFIXES = (" uncovered signatures", " unused signatures")

@@ -8,9 +8,9 @@ import jax
 import numpy as np
 
 from perfsuite.measure.call import Call, label_of
-from perfsuite.measure.compat.bound import calls_the_same
 from perfsuite.measure.compiles.callsite import Statics
 from perfsuite.measure.compiles.warmup import function_of
+from perfsuite.measure.private.bound import calls_the_same
 
 MOST_INPUTS = 1_000_000
 """Of a loader that does not end, without `limit=`."""

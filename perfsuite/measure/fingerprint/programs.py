@@ -6,9 +6,9 @@ from collections.abc import Hashable
 import jax
 
 from perfsuite.measure.call import Call
-from perfsuite.measure.compat.program_runs import ProgramRun, TextUnknown, observing_programs
 from perfsuite.measure.compiles.tally import BUILDING_INPUTS
 from perfsuite.measure.fingerprint.values import Unknown
+from perfsuite.measure.private.program_runs import ProgramRun, TextUnknown, observing_programs
 
 
 def programs_of(call: Call) -> list[str]:

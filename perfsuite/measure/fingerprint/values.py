@@ -16,9 +16,9 @@ from typing import Any
 import jax
 import numpy as np
 
-from perfsuite.measure.compat.frameworks import wraps_jit
 from perfsuite.measure.fingerprint import code
 from perfsuite.measure.fingerprint.owners import library_of
+from perfsuite.measure.private.frameworks import wraps_jit
 
 SMALL_BYTES = 1 << 16
 """The numbers of a larger array do not count."""

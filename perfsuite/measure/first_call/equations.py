@@ -6,8 +6,8 @@ from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
-from perfsuite.measure.compat import first_calls
 from perfsuite.measure.first_call.users_code import UserLine, is_users
+from perfsuite.measure.private import first_calls
 from perfsuite.measure.program.jaxprs import inner_jaxprs
 
 Equations = Counter[tuple[UserLine | None, str]]

@@ -22,13 +22,13 @@ import jax
 
 from perfsuite.measure import progress
 from perfsuite.measure.call import Call
-from perfsuite.measure.compat.bound import behind_bound
 from perfsuite.measure.compiles.listeners import STAGE_EVENTS, telling_nobody
 from perfsuite.measure.compiles.warmup import borrowed, refuse_deleted
 from perfsuite.measure.errors import MeasurementError
 from perfsuite.measure.first_call.equations import Constant, Equations, Jaxprs
 from perfsuite.measure.first_call.users_code import UserLine
 from perfsuite.measure.first_call.watch import CallWatch
+from perfsuite.measure.private.bound import behind_bound
 
 _numbers = itertools.count(1)
 

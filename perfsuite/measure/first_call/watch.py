@@ -12,8 +12,8 @@ from collections.abc import Callable
 from types import FrameType
 from typing import Any, Literal, NamedTuple
 
-from perfsuite.measure.compat import first_calls
 from perfsuite.measure.first_call.users_code import UserLine, is_users
+from perfsuite.measure.private import first_calls
 
 Stage = Literal["trace", "lower"]
 Began = first_calls.Step | Literal["user"]

@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from perfsuite.measure import compat, units
+from perfsuite.measure import private, units
 from perfsuite.measure.errors import MeasurementError
 from perfsuite.measure.metric import Metric
 from perfsuite.measure.serialise import from_json
@@ -177,7 +177,7 @@ def imports_of(name: str, after: Sequence[str] = ()) -> Imports:
     with tempfile.TemporaryDirectory(prefix="perfsuite-imports-", ignore_cleanup_errors=True) as folder:
         output = Path(folder) / "imports.json"
         command = [sys.executable, "-P", "-X", "importtime", str(_WORKER), name, ",".join(after), str(output)]
-        command += [*compat.BACKEND_START, *(os.path.abspath(entry) for entry in sys.path)]
+        command += [*private.BACKEND_START, *(os.path.abspath(entry) for entry in sys.path)]
         environment = {key: value for key, value in os.environ.items() if not key.startswith("PYTEST_")}
         try:
             ended = subprocess.run(

@@ -16,11 +16,11 @@ import jaxlib
 
 from perfsuite.measure import progress
 from perfsuite.measure.call import Call
-from perfsuite.measure.compat import jax_stack
 from perfsuite.measure.errors import MeasurementError
 from perfsuite.measure.hlo.hlo_module import Stack
 from perfsuite.measure.hlo.locations import NumberedText, number_locations, restoring
 from perfsuite.measure.hlo.reader import parse_hlo
+from perfsuite.measure.private import jax_stack
 from perfsuite.measure.program.kernel_estimates import KernelEstimate, with_estimates
 from perfsuite.measure.program.lowering import LoweredCall, lower_call
 from perfsuite.measure.program.placed import source_of

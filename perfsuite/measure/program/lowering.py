@@ -23,10 +23,10 @@ from jax.interpreters.mlir import ModuleContext
 
 from perfsuite.measure.arguments import leaves_with_paths
 from perfsuite.measure.call import Call
-from perfsuite.measure.compat import jax_stack
-from perfsuite.measure.compat.bound import behind_bound
 from perfsuite.measure.errors import MeasurementError
 from perfsuite.measure.hlo.hlo_module import Frame
+from perfsuite.measure.private import jax_stack
+from perfsuite.measure.private.bound import behind_bound
 from perfsuite.measure.program.jaxprs import equations
 from perfsuite.measure.program.kernel_estimates import KernelEstimate, estimates_in
 from perfsuite.measure.program.program import DonatedArgument

@@ -11,10 +11,10 @@ from collections.abc import Iterable
 import jax
 
 from perfsuite.measure.call import Call
-from perfsuite.measure.compat.program_runs import ProgramRun, observing_programs
 from perfsuite.measure.compiles import callsite, compiles
 from perfsuite.measure.compiles.warmup import borrowed, warm
 from perfsuite.measure.metric import Metric
+from perfsuite.measure.private.program_runs import ProgramRun, observing_programs
 from perfsuite.measure.runtime.repeats import agreed
 from perfsuite.measure.words import plural
 

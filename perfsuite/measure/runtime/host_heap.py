@@ -18,8 +18,8 @@ import jax
 
 import perfsuite
 from perfsuite.measure.call import Call
-from perfsuite.measure.compat.installed import install
 from perfsuite.measure.compiles.warmup import borrowed
+from perfsuite.measure.installed import install
 from perfsuite.measure.io import from_here
 
 STEPS = 10

@@ -13,10 +13,10 @@ import jax
 
 from perfsuite.measure import units
 from perfsuite.measure.call import Call
-from perfsuite.measure.compat.callback_frames import outside_callbacks
 from perfsuite.measure.compiles import compiles
 from perfsuite.measure.compiles.warmup import borrowed, warm
 from perfsuite.measure.metric import Metric
+from perfsuite.measure.private.callback_frames import outside_callbacks
 from perfsuite.measure.runtime.origins import CallOrigin, CallProfile
 from perfsuite.measure.runtime.repeats import agreed
 

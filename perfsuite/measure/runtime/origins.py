@@ -12,8 +12,8 @@ from collections.abc import Iterable
 from types import FrameType
 from typing import Any, TypeVar
 
-from perfsuite.measure.compat import jax_stack
 from perfsuite.measure.compiles.callsite import LIBRARIES
+from perfsuite.measure.private import jax_stack
 
 _ELSEWHERE = LIBRARIES | {"jaxlib", "numpy", "scipy", "ml_dtypes"} | sys.stdlib_module_names
 _TRANSPARENT = frozenset({"contextlib", "functools", "jaxtyping", "beartype", "typeguard"})

@@ -1,6 +1,6 @@
 """What the programs of a call put out: which array is of which program, and which programs still go on.
 
-Programs are seen as they run (`compat.program_runs`). Told from times, a second program often seems to be ready with
+Programs are seen as they run (`private.program_runs`). Told from times, a second program often seems to be ready with
 the first where the machine is busy.
 """
 
@@ -13,7 +13,7 @@ from typing import Any
 
 import jax
 
-from perfsuite.measure.compat.program_runs import is_ready, telling_outputs
+from perfsuite.measure.private.program_runs import is_ready, telling_outputs
 
 _LARGE = 1_000_000
 _MOST_LARGE = 2

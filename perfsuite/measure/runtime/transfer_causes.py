@@ -11,10 +11,10 @@ import numpy as np
 
 from perfsuite.measure.arguments import leaves_with_paths
 from perfsuite.measure.call import label_of
-from perfsuite.measure.compat import jax_stack
 from perfsuite.measure.compiles import callsite
 from perfsuite.measure.compiles.description import text_of_array
 from perfsuite.measure.compiles.signature import with_parameter
+from perfsuite.measure.private import jax_stack
 
 Words = tuple[str, str]
 """Cause and advice."""

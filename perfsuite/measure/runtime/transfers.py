@@ -5,7 +5,7 @@ function, `float(x)`, `if x > 0:`, `np.asarray(x)`, `print(x)`. `jax.device_put`
 `copy_to_host_async` are explicit. `jax.transfer_guard` (https://docs.jax.dev/en/latest/transfer_guard.html) uses the
 same words, but sees no transfer to the host on CPU.
 
-On CPU a read counts although it copies nothing. `perfsuite.measure.compat.transfer_internals` says which reads in place
+On CPU a read counts although it copies nothing. `perfsuite.measure.private.transfer_internals` says which reads in place
 are not seen there with Python 3.11.
 """
 
@@ -21,10 +21,10 @@ from typing import Any, Literal, get_args
 import jax
 
 from perfsuite.measure.call import label_of
-from perfsuite.measure.compat.transfer_internals import callback_function, fetched, observing
 from perfsuite.measure.compiles import callsite
 from perfsuite.measure.compiles.description import text_of_array
 from perfsuite.measure.errors import TransferError
+from perfsuite.measure.private.transfer_internals import callback_function, fetched, observing
 from perfsuite.measure.runtime import transfer_causes
 from perfsuite.measure.runtime.transfer_causes import Words, words_or_unknown
 

@@ -4,8 +4,8 @@ import importlib.metadata
 import os
 import platform
 
-from perfsuite.measure.compat.installed import install
 from perfsuite.measure.errors import MeasurementError
+from perfsuite.measure.installed import install
 
 
 class TargetError(MeasurementError):

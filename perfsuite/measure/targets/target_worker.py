@@ -51,7 +51,7 @@ def main(folder: Path) -> None:
         import jax
         from jax.experimental import topologies
 
-        from perfsuite.measure.targets import compiler_internals
+        from perfsuite.measure.private import compiler_internals
 
         for name, value in request["config"].items():
             jax.config.update(name, value)

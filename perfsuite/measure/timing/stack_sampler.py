@@ -10,9 +10,9 @@ from collections.abc import Iterator
 from types import FrameType
 from typing import NamedTuple
 
-from perfsuite.measure.compat import jax_stack
 from perfsuite.measure.compiles import callsite
 from perfsuite.measure.io import short_path
+from perfsuite.measure.private import jax_stack
 
 _WAITS = ("block_until_ready", "device_get", "effects_barrier")
 """Names that show that a line waits for the device."""

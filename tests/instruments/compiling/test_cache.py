@@ -12,8 +12,8 @@ from perfsuite import Budget, call
 from perfsuite.gate.budget import BudgetExceeded
 from perfsuite.instruments.compiling import cache
 from perfsuite.instruments.compiling.cache import CacheInstrument
-from perfsuite.measure.compat.persistent_cache import CachedProgram, ProgramKey
 from perfsuite.measure.errors import MeasurementError
+from perfsuite.measure.private.persistent_cache import CachedProgram, ProgramKey
 from perfsuite.measure.serialise import plain
 from perfsuite.session.recorder import Recorder
 

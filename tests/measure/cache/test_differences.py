@@ -14,7 +14,7 @@ from support.persistent_cache import keeping_everything
 from perfsuite import call
 from perfsuite.measure.cache.differences import difference
 from perfsuite.measure.cache.keys import take_key
-from perfsuite.measure.compat.persistent_cache import COMPUTATION, ProgramKey, key_of
+from perfsuite.measure.private.persistent_cache import COMPUTATION, ProgramKey, key_of
 
 X = jax.ShapeDtypeStruct((4,), jnp.float32)
 NAMES = "process 1", "process 2"

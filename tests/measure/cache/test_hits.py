@@ -8,7 +8,7 @@ from support.persistent_cache import QUICK, keeping_everything
 from perfsuite import call
 from perfsuite.measure.cache import hits
 from perfsuite.measure.cache.hits import compare_runs, run_with_cache
-from perfsuite.measure.compat.persistent_cache import CachedProgram, ProgramKey
+from perfsuite.measure.private.persistent_cache import CachedProgram, ProgramKey
 
 X = jnp.ones(4)
 

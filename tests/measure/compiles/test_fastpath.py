@@ -11,10 +11,10 @@ from jax.experimental import io_callback
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from perfsuite.measure.call import call
-from perfsuite.measure.compat import jax_stack
 from perfsuite.measure.compiles import compiles
 from perfsuite.measure.compiles.fastpath import ERROR_BEFORE, MOVED, PLACED, fast_path
 from perfsuite.measure.errors import MeasurementError, RecompilationError
+from perfsuite.measure.private import jax_stack
 
 HERE = "tests/measure/compiles/test_fastpath.py"
 X = jnp.ones(8)

@@ -122,6 +122,6 @@ def test_a_module_that_never_ends_is_ended(monkeypatch):
 
 
 def test_a_name_that_jax_has_moved_is_said(monkeypatch):
-    monkeypatch.setattr(imports.compat, "BACKEND_START", ("light", imports.compat.BACKEND_START[1]))
+    monkeypatch.setattr(imports.private, "BACKEND_START", ("light", imports.private.BACKEND_START[1]))
     with pytest.raises(MeasurementError, match=r"this version of jax has no light\._init_backend"):
         imports_of("light")

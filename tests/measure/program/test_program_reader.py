@@ -24,8 +24,8 @@ from support.compiled_texts import (
 )
 from support.programs import program_of
 
-from perfsuite.measure.compat import jax_stack
 from perfsuite.measure.hlo.hlo_module import Frame
+from perfsuite.measure.private import jax_stack
 from perfsuite.measure.program.placed import source_of
 from perfsuite.measure.program.program import DonatedArgument
 from perfsuite.measure.targets.targets import target

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from perfsuite.measure.call import call
-from perfsuite.measure.compat.installed import install
+from perfsuite.measure.installed import install
 from perfsuite.measure.runtime import host_heap
 
 HERE = os.path.relpath(__file__)

@@ -381,8 +381,8 @@ def test_contexts_nest_and_each_counts():
 
 
 def everything_that_is_replaced() -> list:
-    from perfsuite.measure.compat import program_runs
-    from perfsuite.measure.compat import transfer_internals as internals
+    from perfsuite.measure.private import program_runs
+    from perfsuite.measure.private import transfer_internals as internals
 
     return [
         vars(internals.array.ArrayImpl)["_value"],

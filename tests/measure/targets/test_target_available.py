@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import perfsuite
-from perfsuite.measure.compat.installed import install
+from perfsuite.measure.installed import install
 from perfsuite.measure.targets import target_available
 from perfsuite.measure.targets.target_available import TargetUnavailable, check_available
 

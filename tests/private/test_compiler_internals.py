@@ -13,7 +13,7 @@ from jax.experimental.topologies import get_topology_desc
 from jax.sharding import AbstractMesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
-from perfsuite.measure.targets import compiler_internals as internals
+from perfsuite.measure.private import compiler_internals as internals
 from perfsuite.measure.targets.target_compiler import CONFIG
 
 

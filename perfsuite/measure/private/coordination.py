@@ -1,7 +1,7 @@
 """The key-value store of JAX's coordination service, which `jax.distributed.initialize` starts.
 
 One process serves the store, and all processes of a session read and write it. JAX keeps its client private: only this
-module uses it. Where a name of it has moved, `tests/measure/compat/test_coordination.py` fails and says which.
+module uses it. Where a name of it has moved, `tests/private/test_coordination.py` fails and says which.
 """
 
 import json

@@ -1,4 +1,4 @@
-"""JAX's frames in a first call are where `perfsuite/measure/compat/first_calls.py` looks for them."""
+"""JAX's frames in a first call are where `perfsuite/measure/private/first_calls.py` looks for them."""
 
 import sys
 
@@ -6,9 +6,9 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from perfsuite.measure.compat import first_calls
+from perfsuite.measure.private import first_calls
 
-MOVED = "JAX has moved a function that perfsuite/measure/compat/first_calls.py names"
+MOVED = "JAX has moved a function that perfsuite/measure/private/first_calls.py names"
 
 
 def scaled(x):

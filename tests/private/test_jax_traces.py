@@ -1,4 +1,4 @@
-"""JAX still says when it traces, and `perfsuite/measure/compat/jax_traces.py` counts what JAX's own tests count."""
+"""JAX still says when it traces, and `perfsuite/measure/private/jax_traces.py` counts what JAX's own tests count."""
 
 import jax
 import jax.numpy as jnp
@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 from jax._src import test_util
 
-from perfsuite.measure.compat import error_repairs, jax_traces
 from perfsuite.measure.compiles import compiles
+from perfsuite.measure.private import error_repairs, jax_traces
 
 X = jnp.ones(3)
 

@@ -3,7 +3,7 @@
 Public JAX compiles for a device that is not present only what it has lowered for that device, which needs libtpu in the
 process that lowers. `jax.export` takes only what `jax.jit` itself returned, no `filter_jit`, and refuses calls of the
 host (jax 0.10.2). Only `target_worker` imports this module. Where a name has moved,
-`tests/measure/targets/test_compiler_internals.py` fails and names it.
+`tests/private/test_compiler_internals.py` fails and names it.
 """
 
 from collections.abc import Mapping, Sequence

@@ -1,4 +1,4 @@
-"""`perfsuite.measure.compat.coordination`: the private names of JAX's coordination service, and what they do."""
+"""`perfsuite.measure.private.coordination`: the private names of JAX's coordination service, and what they do."""
 
 import threading
 from typing import Any
@@ -8,7 +8,7 @@ import pytest
 from jax._src import distributed
 from support.coordination import clients
 
-from perfsuite.measure.compat.coordination import CLIENT_METHODS, Store, StoreUnreachable, shared_store
+from perfsuite.measure.private.coordination import CLIENT_METHODS, Store, StoreUnreachable, shared_store
 
 
 @pytest.fixture(scope="module")
@@ -21,7 +21,7 @@ def test_jax_has_the_names_that_perfsuite_uses():
     with clients(1) as (client,):
         missing = [name for name in CLIENT_METHODS if not hasattr(client, name)]
     missing += [name for name in ("client", "service") if not hasattr(distributed.global_state, name)]
-    assert not missing, f"jax {jax.__version__} has no {missing}: correct perfsuite/measure/compat/coordination.py"
+    assert not missing, f"jax {jax.__version__} has no {missing}: correct perfsuite/measure/private/coordination.py"
 
 
 def test_without_jax_distributed_there_is_no_store():

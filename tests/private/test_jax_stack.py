@@ -1,6 +1,6 @@
 """The private names of JAX that perfsuite uses are still where they were.
 
-A failure here means that a new JAX has moved one: `perfsuite/measure/compat/jax_stack.py` is the file to change.
+A failure here means that a new JAX has moved one: `perfsuite/measure/private/jax_stack.py` is the file to change.
 """
 
 import functools
@@ -14,8 +14,8 @@ import jax.numpy as jnp
 import pytest
 from flax import nnx
 
-from perfsuite.measure.compat import jax_stack
 from perfsuite.measure.compiles import callsite
+from perfsuite.measure.private import jax_stack
 
 STARTS = "/jax/core/compile/"
 X = jnp.ones(3)

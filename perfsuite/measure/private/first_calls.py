@@ -1,7 +1,7 @@
 """JAX's frames in a first call, as a profiler sees them: where it traces and lowers, and what comes of that.
 
 No public API gives the trace and the program of a call that is not one jitted function, nor tells when they are made.
-When JAX moves one of these functions, `tests/measure/compat/test_first_calls.py` fails and names it.
+When JAX moves one of these functions, `tests/private/test_first_calls.py` fails and names it.
 """
 
 from collections.abc import Iterator
@@ -10,7 +10,7 @@ from typing import Any, Literal
 
 from jax._src.interpreters import mlir, pxla
 
-from perfsuite.measure.compat.jax_stack import TRACING
+from perfsuite.measure.private.jax_stack import TRACING
 
 Step = Literal["trace", "lower", "module", "uncounted"]
 

@@ -8,8 +8,8 @@ import pytest
 from support.cuda_needed import UNAVAILABLE as CUDA
 from support.libtpu_needed import UNAVAILABLE as LIBTPU
 
-from perfsuite.measure.compat import compiler_stderr
-from perfsuite.measure.compat.compiler_stderr import compilers_silenced, meaningful
+from perfsuite.measure.private import compiler_stderr
+from perfsuite.measure.private.compiler_stderr import compilers_silenced, meaningful
 
 NOISE = b"""Failed to find host bounds for accelerator type: WARNING: could not determine TPU accelerator type
 WARNING: Logging before InitGoogle() is written to STDERR
@@ -63,7 +63,7 @@ def test_an_error_in_the_body_is_raised_and_loses_nothing(capfd):
 
 
 def test_a_closed_descriptor_is_left_alone():
-    code = "import os\nos.close(2)\nfrom perfsuite.measure.compat.compiler_stderr import *\nwith compilers_silenced(): print('done')"
+    code = "import os\nos.close(2)\nfrom perfsuite.measure.private.compiler_stderr import *\nwith compilers_silenced(): print('done')"
     ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert ran.stdout == "done\n"
 

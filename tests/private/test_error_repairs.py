@@ -7,9 +7,9 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from perfsuite.measure.compat import error_repairs
 from perfsuite.measure.compiles import compiles
 from perfsuite.measure.errors import RecompilationError
+from perfsuite.measure.private import error_repairs
 
 X = jnp.ones(3)
 

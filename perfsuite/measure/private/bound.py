@@ -7,8 +7,8 @@ import functools
 import types
 from typing import Any
 
-from perfsuite.measure.compat import jax_stack
-from perfsuite.measure.compat.frameworks import is_bound_method, is_filter_jit, is_partial
+from perfsuite.measure.private import jax_stack
+from perfsuite.measure.private.frameworks import is_bound_method, is_filter_jit, is_partial
 
 _MOST_LAYERS = 100
 """A partial that holds itself must not hang."""

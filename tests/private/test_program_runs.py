@@ -1,6 +1,6 @@
 """The private names of JAX by which every run of a program is seen.
 
-A failure here means that a new JAX has moved one. Change `perfsuite/measure/compat/program_runs.py`.
+A failure here means that a new JAX has moved one. Change `perfsuite/measure/private/program_runs.py`.
 """
 
 import threading
@@ -10,7 +10,7 @@ import jax.numpy as jnp
 import pytest
 from jax._src import config
 
-from perfsuite.measure.compat import program_runs
+from perfsuite.measure.private import program_runs
 
 X = jnp.arange(4.0)
 

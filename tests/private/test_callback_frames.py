@@ -1,6 +1,6 @@
 """The private names of JAX that tell callbacks of compiled programs.
 
-A failure here means that a new JAX has moved one. Change `perfsuite/measure/compat/callback_frames.py`.
+A failure here means that a new JAX has moved one. Change `perfsuite/measure/private/callback_frames.py`.
 """
 
 import sys
@@ -13,7 +13,7 @@ import pytest
 from jax.experimental import io_callback
 from jax.experimental.buffer_callback import buffer_callback
 
-from perfsuite.measure.compat.callback_frames import outside_callbacks, runs_callback
+from perfsuite.measure.private.callback_frames import outside_callbacks, runs_callback
 
 X = jnp.ones(3)
 SHAPE = jax.ShapeDtypeStruct(X.shape, X.dtype)

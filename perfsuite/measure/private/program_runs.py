@@ -6,7 +6,7 @@ Two places together see every run, each run once:
 - the hook that JAX's fast path calls after a program (the one of `jax_debug_nans`), in every thread;
 - `pxla.ExecuteReplicated.__call__`, through which JAX's slow path runs a program.
 
-When JAX moves a name, `tests/measure/compat/test_program_runs.py` fails and says which.
+When JAX moves a name, `tests/private/test_program_runs.py` fails and says which.
 """
 
 import contextlib
@@ -25,7 +25,7 @@ from jax._src import api, config
 from jax._src.interpreters import pxla
 from jax.extend import core as jax_core
 
-from perfsuite.measure.compat import jax_stack
+from perfsuite.measure.private import jax_stack
 
 Hook: TypeAlias = Callable[[Any, tuple, dict[str, Any], Any, FrameType], None]
 """Gets a jitted function whose program JAX's fast path has run, its arguments, its outputs, and the caller's frame."""

@@ -1,6 +1,6 @@
 """The private names of JAX by which keys of its persistent cache are seen, and what became of a program.
 
-A failure here means that a new JAX has moved one. Change `perfsuite/measure/compat/persistent_cache.py`.
+A failure here means that a new JAX has moved one. Change `perfsuite/measure/private/persistent_cache.py`.
 """
 
 import re
@@ -11,8 +11,8 @@ import pytest
 from jax.experimental.compilation_cache import compilation_cache
 from support.persistent_cache import ON, QUICK, SMALL, keeping_everything
 
-from perfsuite.measure.compat.persistent_cache import COMPUTATION, key_of, watching_cache
 from perfsuite.measure.errors import MeasurementError
+from perfsuite.measure.private.persistent_cache import COMPUTATION, key_of, watching_cache
 
 X = jax.ShapeDtypeStruct((4,), jnp.float32)
 

@@ -6,7 +6,7 @@ import pytest
 from packaging.requirements import Requirement
 from support.markdown_blocks import ROOT, pages
 
-from perfsuite.measure.compat import installed
+from perfsuite.measure import installed
 
 REPOSITORY = {"url": "https://example.org/p.git", "vcs_info": {"vcs": "git", "commit_id": "1a2b"}}
 OF_REPOSITORY = "perfsuite[tpu] @ git+https://example.org/p.git@1a2b"

@@ -5,7 +5,7 @@ that called the program, where its inputs are ready, and else in a thread of XLA
 must leave callbacks out, or it is another number from run to run. A callback outside any program, as of
 `jax.debug.print` outside `jit`, always runs in the thread that asks for it, and is no such frame.
 
-When JAX moves a name, `tests/measure/compat/test_callback_frames.py` fails and says which.
+When JAX moves a name, `tests/private/test_callback_frames.py` fails and says which.
 """
 
 from collections.abc import Callable

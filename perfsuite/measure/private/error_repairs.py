@@ -1,6 +1,6 @@
 """What an error leaves in JAX's caches of calls and traces, and how to remove it: no public API does.
 
-When JAX moves a name, what an error left is not repaired, and `tests/measure/compat/test_error_repairs.py` fails.
+When JAX moves a name, what an error left is not repaired, and `tests/private/test_error_repairs.py` fails.
 """
 
 import contextlib
@@ -16,7 +16,7 @@ from jax._src import pjit, tree_util
 from jax._src.interpreters import partial_eval, pxla
 from jax._src.lib import _jax
 
-from perfsuite.measure.compat.jax_stack import TRACING
+from perfsuite.measure.private.jax_stack import TRACING
 
 
 @contextlib.contextmanager

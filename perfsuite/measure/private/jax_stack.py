@@ -2,7 +2,7 @@
 
 Two are not read from the stack: `stages.Traced.lower`, in which every wrapper's `.lower` ends and which alone can lower
 for a platform that is not present; and `Lowering._compiler_options_kvs`. When JAX moves a name, messages say less, and
-`tests/measure/compat/test_jax_stack.py` fails and names it. When JAX moves one of the modules that are imported here,
+`tests/private/test_jax_stack.py` fails and names it. When JAX moves one of the modules that are imported here,
 perfsuite cannot be imported.
 """
 

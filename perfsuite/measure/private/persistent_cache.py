@@ -4,7 +4,7 @@
 without a compile. So `compiler.compile_or_get_cached`, through which every compile goes, is replaced for a while; the
 parts of a key and the fate of a program are in what JAX logs.
 
-When JAX moves a name, `tests/measure/compat/test_persistent_cache.py` fails and says which.
+When JAX moves a name, `tests/private/test_persistent_cache.py` fails and says which.
 """
 
 import contextlib

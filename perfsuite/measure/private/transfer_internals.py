@@ -13,7 +13,7 @@
   hook of `program_runs`;
 - the three functions that run the callbacks of compiled programs.
 
-When JAX moves a name, `tests/measure/compat/test_transfer_internals.py` fails and says which.
+When JAX moves a name, `tests/private/test_transfer_internals.py` fails and says which.
 """
 
 import contextlib
@@ -30,8 +30,8 @@ import numpy as np
 from jax._src import array, callback, debugging
 from jax._src.lib import guard_lib, xla_client
 
-from perfsuite.measure.compat.jax_stack import places_argument
-from perfsuite.measure.compat.program_runs import hooked_calls
+from perfsuite.measure.private.jax_stack import places_argument
+from perfsuite.measure.private.program_runs import hooked_calls
 
 _CALLBACKS = {
     "jax.pure_callback": (callback, "pure_callback_impl"),

@@ -8,8 +8,8 @@ import jax.numpy as jnp
 import pytest
 from flax import nnx
 
-from perfsuite.measure.compat.bound import behind_bound, calls_the_same, is_jitted
-from perfsuite.measure.compat.frameworks import is_bound_method, is_partial
+from perfsuite.measure.private.bound import behind_bound, calls_the_same, is_jitted
+from perfsuite.measure.private.frameworks import is_bound_method, is_partial
 
 X = jnp.ones(3)
 

@@ -10,10 +10,10 @@ import optax
 import pytest
 from flax import linen, nnx
 
-from perfsuite.measure.compat.frameworks import record_fields
 from perfsuite.measure.compiles import callsite
 from perfsuite.measure.compiles.causes import sighting_of
 from perfsuite.measure.compiles.signature import changes_between, signature_of
+from perfsuite.measure.private.frameworks import record_fields
 
 
 class Net(linen.Module):

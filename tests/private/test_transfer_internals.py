@@ -1,6 +1,6 @@
 """The private names of JAX that observing transfers needs.
 
-A failure here means that a new JAX has moved one. Change `perfsuite/measure/compat/transfer_internals.py`.
+A failure here means that a new JAX has moved one. Change `perfsuite/measure/private/transfer_internals.py`.
 """
 
 import inspect
@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from perfsuite.measure.compat import transfer_internals as internals
+from perfsuite.measure.private import transfer_internals as internals
 
 X = jnp.arange(4.0)
 

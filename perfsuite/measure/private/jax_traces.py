@@ -2,7 +2,7 @@
 
 No public API tells. `jax.monitoring` sends its trace event also around calls whose trace is cached, such as
 `jax.eval_shape(f, x)` after `f(x)`, and none under `jax.grad` or `jax.vmap`. JAX's own tests count traces by a call of
-`test_event("trace_to_jaxpr")`, which this module replaces. When JAX moves it, `tests/measure/compat/test_jax_traces.py`
+`test_event("trace_to_jaxpr")`, which this module replaces. When JAX moves it, `tests/private/test_jax_traces.py`
 fails and says so.
 """
 
@@ -12,7 +12,7 @@ from types import FrameType
 
 from jax._src.interpreters import mlir, partial_eval
 
-from perfsuite.measure.compat.jax_stack import TRACING
+from perfsuite.measure.private.jax_stack import TRACING
 
 _OUTER = {*TRACING, (mlir.__name__, "lower_jaxpr_to_module")}
 """When JAX lowers, the rules of some operations trace functions of their own."""

@@ -1,6 +1,6 @@
 """Runs JAX's own tests and compares perfsuite's counts of traces, lowerings and compiles with JAX's, test by test.
 
-    pytest -p tests.measure.compat.jax_counters -c /dev/null path/to/jax/tests/api_test.py
+    pytest -p tests.private.jax_counters -c /dev/null path/to/jax/tests/api_test.py
 
 The tests must be those of the installed jax (`git checkout jax-v0.10.2`). The last lines name the tests where the counts
 differ, and messages that are not whole.
