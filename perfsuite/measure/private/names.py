@@ -1,0 +1,216 @@
+"""How a private name is declared and looked up: in a module, on the stack, of an object, or as the interpreter names it.
+
+A private name of another library is written down once, in one of these four, as a constant of the module that needs
+it. Nothing is imported before it is used, and each can say by itself whether it is where it was: `missing()` reads the
+compiled code of the library's module, which runs nothing. So the loss of a name is the loss of a capability
+(`capabilities`), and never an error at import.
+"""
+
+import contextlib
+import dataclasses
+import functools
+import importlib
+import importlib.metadata
+import importlib.util
+import inspect
+import types
+from collections.abc import Callable, Iterator
+from types import CodeType, FrameType
+from typing import Any
+
+from packaging.version import Version
+
+
+class Moved(Exception):  # noqa: N818  (a state of another library, not a fault of this one)
+    """A private name is not where perfsuite knows it. The message names it."""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Name:
+    """A module, or something in it: `Name("jax._src.array")`, `Name("jax._src.array", "ArrayImpl._value")`.
+
+    `since` is the first version of the library that has it, and `until` the first that has it no more.
+    """
+
+    module: str
+    path: str = ""
+    since: str = ""
+    until: str = ""
+
+    def __str__(self) -> str:
+        return ".".join(filter(None, (self.module, self.path)))
+
+    def get(self) -> Any:
+        """What the name stands for. Raises `Moved`."""
+        owner, last = self._owner()
+        return owner if not last else _attribute(owner, last, self)
+
+    @contextlib.contextmanager
+    def replaced(self, make: Callable[[Any], Any]) -> Iterator[None]:
+        """Put `make(the present one)` in its place. Raises `Moved`."""
+        owner, last = self._owner()
+        _attribute(owner, last, self)
+        before = inspect.getattr_static(owner, last)
+        setattr(owner, last, make(before))
+        try:
+            yield
+        finally:
+            setattr(owner, last, before)
+
+    def missing(self) -> str:
+        """That the name has moved; "" where it has not."""
+        try:
+            if not _belongs(self):
+                return ""
+            self.get()
+        except Moved as moved:
+            return str(moved)
+        return ""
+
+    def _owner(self) -> tuple[Any, str]:
+        try:
+            owner = importlib.import_module(self.module)
+        except Exception as error:  # a module that moved may fail in any way when something else imports it
+            raise Moved(f"there is no {self.module} ({error})") from None
+        *outer, last = self.path.split(".")
+        for name in outer:
+            owner = _attribute(owner, name, self)
+        return owner, last
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Frame:
+    """A function of a library's as it stands on the stack, with the local variables that are read of it.
+
+    `Frame("jax._src.pjit", "cache_miss", ("fun", "jit_info"))`.
+    """
+
+    module: str
+    function: str
+    locals: tuple[str, ...] = ()
+    since: str = ""
+    until: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.module}:{self.function}"
+
+    def runs(self, frame: FrameType) -> bool:
+        """Whether `frame` runs this function."""
+        return frame.f_code.co_name == self.function and frame.f_globals.get("__name__") == self.module
+
+    def local(self, frame: FrameType, name: str, default: Any = None) -> Any:
+        """A declared local variable of a frame that runs this function; `default` where the frame has none."""
+        return frame.f_locals.get(name, default) if name in self.locals else default
+
+    def missing(self) -> str:
+        """That the function or a local variable of it has moved; "" where none has."""
+        if not _belongs(self):
+            return ""
+        codes = [code for code in _codes(self.module) if code.co_name == self.function]
+        if not codes:
+            return f"{self.module} has no function {self.function}"
+        held = [{*code.co_varnames, *code.co_cellvars, *code.co_freevars} for code in codes]
+        lost = [name for name in self.locals if all(name not in names for names in held)]
+        return f"{self} has no variable {', '.join(lost)}" if lost else ""
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Attribute:
+    """An attribute of an object that code of `module` makes: `Attribute("jax._src.pjit", "_jit_info")`."""
+
+    module: str
+    name: str
+    since: str = ""
+    until: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.module}:.{self.name}"
+
+    def of(self, value: Any, default: Any = None) -> Any:
+        """The attribute of an object; `default` where it has none."""
+        return getattr(value, self.name, default)
+
+    def missing(self) -> str:
+        """That no code of the module names the attribute; "" where some does."""
+        if not _belongs(self) or any(self.name in _words(code) for code in _codes(self.module)):
+            return ""
+        return f"{self.module} makes nothing with an attribute {self.name}"
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Functions:
+    """Functions by the interpreter's name for them: all of a module whose qualified names begin with `prefix`.
+
+    `Functions("jax._src.api", "device_put")` is every "jax._src.api:device_put...".
+    """
+
+    module: str
+    prefix: str = ""
+    since: str = ""
+    until: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.module}:{self.prefix}"
+
+    def has(self, function: str) -> bool:
+        """Whether "module:qualified.name" is one of them."""
+        return function.startswith(str(self))
+
+    def missing(self) -> str:
+        """That there is none of them any more; "" where there is one."""
+        if not _belongs(self) or any(code.co_qualname.startswith(self.prefix) for code in _codes(self.module)):
+            return ""
+        return f"there is no {self}"
+
+
+Declared = Name | Frame | Attribute | Functions
+
+
+def declared_in(module: types.ModuleType) -> list[Declared]:
+    """The private names that a module declares, also in tuples, lists and the values of dicts."""
+    found: list[Declared] = []
+    for value in vars(module).values():
+        values = value.values() if isinstance(value, dict) else value if isinstance(value, tuple | list) else (value,)
+        found += [each for each in values if isinstance(each, Declared) and each not in found]
+    return found
+
+
+def _attribute(owner: Any, name: str, of: Name) -> Any:
+    try:
+        return getattr(owner, name)
+    except AttributeError:
+        raise Moved(f"there is no {of}") from None
+
+
+def _belongs(name: Declared) -> bool:
+    """Whether the installed version of the library is one that has, or had, the name."""
+    if not name.since and not name.until:
+        return True
+    installed = Version(importlib.metadata.version(name.module.partition(".")[0]))
+    return not (name.since and installed < Version(name.since)) and not (name.until and installed >= Version(name.until))
+
+
+@functools.cache
+def _codes(module: str) -> tuple[CodeType, ...]:
+    """The code of a module and of every function and class in it, without running it; empty where there is none."""
+    try:
+        spec = importlib.util.find_spec(module)
+        code = spec.loader.get_code(module)  # type: ignore[union-attr]
+    except (ImportError, AttributeError):  # no such module, or one that is written in C
+        return ()
+    return tuple(_inner(code)) if code is not None else ()
+
+
+def _inner(code: CodeType) -> Iterator[CodeType]:
+    yield code
+    for each in code.co_consts:
+        if isinstance(each, CodeType):
+            yield from _inner(each)
+
+
+def _words(code: CodeType) -> Iterator[str]:
+    """The names and the short texts that a code has: an attribute may be one of a `__slots__`."""
+    yield from code.co_names
+    yield from code.co_varnames
+    for each in code.co_consts:
+        yield from (word for word in (each if isinstance(each, tuple) else (each,)) if isinstance(word, str))
