@@ -23,7 +23,7 @@ from perfsuite.gate.limits import Compared, Limits
 from perfsuite.measure.call import Call, call
 from perfsuite.measure.compiles import compiles
 from perfsuite.measure.errors import MeasurementError
-from perfsuite.measure.first_call.first_call import make_context
+from perfsuite.measure.private.first_calls import make_context
 from perfsuite.measure.words import number, span
 from perfsuite.options import Options
 from perfsuite.processes.launch import LAUNCH, Launch

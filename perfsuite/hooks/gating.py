@@ -20,7 +20,7 @@ from perfsuite.hooks.calibration import CalibrationHooks
 from perfsuite.measure import peers
 from perfsuite.measure.compiles import compiles
 from perfsuite.measure.errors import MeasurementError
-from perfsuite.measure.first_call.first_call import make_context
+from perfsuite.measure.private.first_calls import make_context
 from perfsuite.measure.io import relative
 from perfsuite.measure.private.compiler_stderr import compilers_silenced
 from perfsuite.measure.profiler.trace_recording import writable

@@ -1,7 +1,6 @@
 """What an error leaves in JAX's caches is found and removed. A test that fails here names what JAX has moved."""
 
 import sys
-import types
 
 import jax
 import jax.numpy as jnp
@@ -10,6 +9,8 @@ import pytest
 from perfsuite.measure.compiles import compiles
 from perfsuite.measure.errors import RecompilationError
 from perfsuite.measure.private import error_repairs
+from perfsuite.measure.private.capabilities import REPAIRS
+from tests.support.private_names import without
 
 X = jnp.ones(3)
 
@@ -37,9 +38,7 @@ def test_what_an_error_leaves_in_jaxs_caches_is_found_and_removed(transform):
 
 
 @pytest.mark.parametrize("transform", [lambda fn: fn, jax.grad], ids=["alone", "grad"])
-def test_where_jax_has_moved_what_a_repair_needs_the_error_is_the_same(monkeypatch, compile_counter, transform):
-    monkeypatch.setattr(error_repairs, "pjit", types.SimpleNamespace(__name__=error_repairs.pjit.__name__))
-    monkeypatch.setattr(error_repairs, "partial_eval", types.SimpleNamespace(trace_to_jaxpr=None))
+def test_where_jax_has_moved_what_a_repair_needs_the_error_is_the_same(compile_counter, transform):
     step = jax.jit(lambda x: (x * 3).sum())
-    with pytest.raises(RecompilationError, match="was traced"), compile_counter.forbid():
+    with without(REPAIRS), pytest.raises(RecompilationError, match="was traced"), compile_counter.forbid():
         transform(step)(X)

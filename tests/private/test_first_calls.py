@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from perfsuite.measure.private import first_calls
+from perfsuite.measure.private import first_calls, jax_traces
 
 MOVED = "JAX has moved a function that perfsuite/measure/private/first_calls.py names"
 
@@ -25,7 +25,7 @@ def seen():
         if event == "call" and (step := first_calls.step_of(frame)) is not None:
             open_steps[id(frame)] = step
             if step == "trace":
-                found.setdefault("traced", first_calls.traced_function(frame))
+                found.setdefault("traced", jax_traces.traced_function(frame))
             elif step == "lower":
                 found["jaxpr"] = first_calls.lowered_jaxpr(frame)
         elif event == "return" and open_steps.pop(id(frame), None) == "module":
@@ -52,14 +52,6 @@ def test_a_lowering_is_seen_with_its_jaxpr(seen):
 def test_a_module_is_seen_when_it_is_made(seen):
     assert "module" in seen, MOVED
     assert "stablehlo.sine" in seen["module"].operation.get_asm(large_elements_limit=16), MOVED
-
-
-@pytest.mark.skipif(jax.__version_info__ < (0, 12), reason="every program has a context of its own")
-def test_the_function_that_makes_contexts_is_there():
-    from jax._src.interpreters import mlir
-
-    assert (mlir.__name__, "_create_ir_context") == first_calls.CONTEXT
-    assert callable(getattr(mlir, first_calls.CONTEXT[1], None)), MOVED
 
 
 def test_an_equation_has_the_frames_in_which_it_was_traced(seen):

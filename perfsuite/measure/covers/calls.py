@@ -23,7 +23,7 @@ from perfsuite.measure.compiles.listeners import unheard
 from perfsuite.measure.compiles.signature import Changes, Signature
 from perfsuite.measure.compiles.warmup import Warm, function_of
 from perfsuite.measure.errors import MeasurementError
-from perfsuite.measure.private import jax_stack
+from perfsuite.measure.private import slow_path
 
 _AHEAD_OF_TIME = jax.stages.Compiled.__call__.__code__
 _JITTED = ("jit", "pjit")
@@ -137,7 +137,7 @@ class _Watch:
         if event == "call" and frame.f_code is _AHEAD_OF_TIME:
             self._refused = MeasurementError(_runs(callsite.location(frame)))
             raise self._refused
-        if event == "call" and self._inside is None and jax_stack.misses_fast_path(frame):
+        if event == "call" and self._inside is None and slow_path.misses_fast_path(frame):
             self._inside = frame
             self._see(frame)
         elif event == "return" and frame is self._inside:
@@ -146,7 +146,7 @@ class _Watch:
     def _see(self, frame: FrameType) -> None:
         site = callsite.on_stack(frame)
         if site.eager:
-            self.eager.append(f"{label_of(jax_stack.missed_function(frame))} at {site.location}")
+            self.eager.append(f"{label_of(slow_path.missed_function(frame))} at {site.location}")
         elif site.function is not None:
             self.calls.append(_call_at(site, _warm_above(frame, site)))
 

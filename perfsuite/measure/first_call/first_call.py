@@ -8,7 +8,6 @@ not have the context in their key, such as those of a user's own functions. The 
 
 import contextlib
 import dataclasses
-import functools
 import gc
 import itertools
 import sys
@@ -29,6 +28,7 @@ from perfsuite.measure.first_call.equations import Constant, Equations, Jaxprs
 from perfsuite.measure.first_call.users_code import UserLine
 from perfsuite.measure.first_call.watch import CallWatch
 from perfsuite.measure.private.bound import behind_bound
+from perfsuite.measure.private.first_calls import make_context
 
 _numbers = itertools.count(1)
 
@@ -161,16 +161,6 @@ def _watched(once: Callable[[], Any]) -> CallWatch:
             if collecting:
                 gc.enable()
     return watch
-
-
-@functools.cache
-def make_context() -> Any:
-    """Make the context that `apart` needs, once.
-
-    JAX compiles everything once more after any context is made. So a session with --perf makes it before it collects
-    tests, and a process that counts no first call never does.
-    """
-    return jax.make_user_context(None)
 
 
 def apart() -> contextlib.AbstractContextManager[Any]:

@@ -13,7 +13,7 @@ from types import FrameType
 from typing import Any, Literal, NamedTuple
 
 from perfsuite.measure.first_call.users_code import UserLine, is_users
-from perfsuite.measure.private import first_calls
+from perfsuite.measure.private import first_calls, jax_traces
 
 Stage = Literal["trace", "lower"]
 Began = first_calls.Step | Literal["user"]
@@ -21,9 +21,6 @@ Profile = Callable[[FrameType, str, Any], None]
 
 COMPARES = "__eq__"
 """How often JAX's caches compare two keys depends on the hashes of the keys, so on the hash seed and on addresses."""
-
-LOOKED_AT = first_calls.NAMES | {COMPARES}
-"""The names of functions of libraries that are looked at each time they begin: all others only count."""
 
 MOST_ELEMENTS = 16
 """Constants with more elements are left out of the text of a program: their bytes are counted by themselves."""
@@ -73,13 +70,15 @@ class CallWatch:
     def _watching(self) -> Profile:
         calls = depth = 0
         libraries, enters, leaves, returns = self._libraries, self._enters, self._leaves_user, self._returns
+        # Functions of libraries that are looked at each time they begin: all others only count.
+        looked_at = first_calls.names() | {COMPARES}
 
         def watching(frame: FrameType, event: str, arg: Any) -> None:
             nonlocal calls, depth
             if event == "call":
                 calls += 1
                 code = frame.f_code  # its own hash is computed anew each time, those of its names are not
-                if code.co_filename in libraries and code.co_name not in LOOKED_AT:
+                if code.co_filename in libraries and code.co_name not in looked_at:
                     if not depth:
                         leaves(frame.f_back, calls)
                     depth += 1
@@ -106,7 +105,7 @@ class CallWatch:
             return depth + 1
         self._stack.append(_Entered(what, depth, self._line, calls - 1))
         if what == "trace":
-            self.traces[first_calls.traced_function(frame)] += 1
+            self.traces[jax_traces.traced_function(frame)] += 1
         elif what == "lower":
             self.programs.append(LoweredProgram(first_calls.lowered_jaxpr(frame)))
         if what in ("trace", "lower") and self._stage is None:

@@ -5,26 +5,25 @@ that called the program, where its inputs are ready, and else in a thread of XLA
 must leave callbacks out, or it is another number from run to run. A callback outside any program, as of
 `jax.debug.print` outside `jit`, always runs in the thread that asks for it, and is no such frame.
 
-When JAX moves a name, `tests/private/test_callback_frames.py` fails and says which.
+Without it, what callbacks do is counted too.
 """
 
 from collections.abc import Callable
 from types import FrameType
 from typing import Any, TypeAlias
 
+from perfsuite.measure.private.names import Frame
+
 Profile: TypeAlias = Callable[[FrameType, str, Any], None]
 """What `sys.setprofile` takes."""
 
-_RUNS_CALLBACK = {
-    ("jax._src.callback", "_wrapped_callback"),
-    ("jax._src.buffer_callback", "wrapped_callback"),
-}
+_RUNS_CALLBACK = Frame("jax._src.callback", "_wrapped_callback"), Frame("jax._src.buffer_callback", "wrapped_callback")
 """The outermost frame of a callback, which JAX's C++ calls."""
 
 
 def runs_callback(frame: FrameType) -> bool:
     """Whether JAX's C++ calls this frame for a callback of a compiled program."""
-    return (frame.f_globals.get("__name__"), frame.f_code.co_name) in _RUNS_CALLBACK
+    return any(each.runs(frame) for each in _RUNS_CALLBACK)
 
 
 def outside_callbacks(profile: Profile) -> Profile:

@@ -10,8 +10,9 @@ import functools
 import importlib
 import importlib.metadata
 import threading
+from types import ModuleType
 
-from perfsuite.measure.private.names import Declared, declared_in
+from perfsuite.measure.private.names import Declared, Moved, declared_in
 
 _here = threading.local()
 
@@ -22,49 +23,60 @@ def probing() -> bool:
 
 
 class CapabilityLost(Exception):  # noqa: N818  (a state of another library, not a fault of this one)
-    """What was asked for needs a private name that has moved. The message is a sentence for the user."""
+    """What was asked for needs a private name that has moved. `details` are the probe's words."""
+
+    def __init__(self, sentence: str, details: str):
+        super().__init__(sentence)
+        self.details = details
+
+
+TESTED = "0.10.0", "0.12.0"
+"""The oldest and the newest jax that `.ci/run` tests."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Capability:
-    """`purpose` goes on with "perfsuite can ...". `module` has the names, `library` is whose they are.
+    """`purpose` goes on with "it needs ...". `module` has the names, `library` is the package whose they are.
 
-    `seen` are the versions of the library in which it was seen to work, the oldest and the newest.
+    `seen` are the oldest and the newest version of the library in which it was seen to work. `also` are other
+    capabilities that it builds on.
     """
 
     purpose: str
     module: str
     library: str = "jax"
-    seen: tuple[str, str] = ("0.10.0", "0.12.0")
+    seen: tuple[str, str] = TESTED
+    also: tuple["Capability", ...] = ()
 
     @property
     def name(self) -> str:
-        """What reports and tests call it: the name of its module."""
+        """What people call it: the name of its module, in words."""
         return self.module.replace("_", " ")
 
     def names(self) -> list[Declared]:
-        """The private names that it needs."""
+        """The private names that it needs itself."""
         return declared_in(self._imported())
 
     def lost(self) -> str:
         """Why it does not work with what is installed, in the probe's words; "" where it works."""
-        return _probed(self)
+        return next(filter(None, map(_probed, (self, *self.also))), "")
 
     def check(self, what: str) -> None:
         """Raise `CapabilityLost` where it does not work. `what` needs it."""
         if self.lost():
-            raise CapabilityLost(f"{self.sentence(what)} ({self.lost()})")
+            raise CapabilityLost(self.sentence(what), self.lost())
 
     def sentence(self, what: str) -> str:
-        """That `what` does not work here: "perf.transfers does not work with jax 0.14.0 (perfsuite 0.1.0 knows ...)"."""
+        """That `what` does not work here: "perf.transfers does not work with jax 0.14.0 (perfsuite 0.1.0 knows ..."."""
         here, own = (importlib.metadata.version(each) for each in (self.library, "perfsuite"))
         known = " to ".join(dict.fromkeys(self.seen))
         return (
-            f"{what} does not work with {self.library} {here} (perfsuite {own} knows {known}): it needs {self.purpose}. "
+            f"{what} does not work with {self.library} {here} (perfsuite {own} knows {known}): "
+            f"it needs {self.purpose}. "
             "A newer perfsuite may know it; docs/upgrading_jax.md says how to port it"
         )
 
-    def _imported(self):
+    def _imported(self) -> ModuleType:
         return importlib.import_module(f"{__package__}.{self.module}")
 
 
@@ -76,30 +88,37 @@ def _probed(capability: Capability) -> str:
         if missing := [words for name in declared_in(module) if (words := name.missing())]:
             return "; ".join(missing)
         getattr(module, "probe", lambda: None)()
-    except Exception as error:
-        return f"{type(error).__name__}: {error}"
+    except Exception as error:  # whatever a library that moved makes of it
+        return str(error) if isinstance(error, Moved) else f"{type(error).__name__}: {error}"
     finally:
         _here.probing = before
     return ""
 
 
+def forget() -> None:
+    """Probe again when a capability is asked for next: for tests."""
+    _probed.cache_clear()
+
+
 TRACES = Capability("to hear each trace of JAX's", "jax_traces")
 STACK = Capability("to read from the stack what JAX compiles, and why", "jax_stack")
 REPAIRS = Capability("to make JAX as it was before an error that refused a compile", "error_repairs")
-PROGRAM_RUNS = Capability("to see each program that runs", "program_runs")
 SLOW_PATH = Capability("to see the calls that JAX's fast path does not take", "slow_path")
+PROGRAM_RUNS = Capability("to see each program that runs", "program_runs", also=(SLOW_PATH,))
 CALLBACKS = Capability("to tell the callbacks of programs from the work of a call", "callback_frames")
-TRANSFERS = Capability("to see what moves between host and device", "transfer_internals")
+TRANSFERS = Capability(
+    "to see what moves between host and device", "transfer_internals", also=(PROGRAM_RUNS, SLOW_PATH)
+)
 PERSISTENT_CACHE = Capability("to see the keys of JAX's persistent cache, and what is found in it", "persistent_cache")
 FIRST_CALLS = Capability("to see where a first call traces and lowers", "first_calls")
 LOWERING = Capability("to lower a call as its wrapper does, for any platform", "lowering")
 ABSENT_COMPILERS = Capability("to compile a lowered program for a device that is absent", "compiler_internals")
 COORDINATION = Capability("to reach the key-value store of jax.distributed", "coordination")
 BACKEND_START = Capability("to see an import start JAX's backend", "backend_start")
-EQUINOX = Capability("to know Equinox's own functions on the stack", "equinox_functions", "equinox", ("0.13.8", "0.13.8"))
+EQUINOX = Capability("to know Equinox's functions on the stack", "equinox_functions", "equinox", ("0.13.8", "0.13.8"))
 FLAX = Capability("to know the parts of NNX's objects", "flax_objects", "flax", ("0.12.7", "0.12.8"))
 LIBRARY_FUNCTIONS = Capability("to know functions of libraries by name", "library_functions")
-XDIST = Capability("to take back the report of a test in a worker", "xdist_reports", "pytest-xdist", ("3.8.0", "3.8.0"))
-BENCHMARK = Capability("to add samples to pytest-benchmark's table", "benchmark_table", "pytest-benchmark", ("5.3.1", "5.3.1"))
+XDIST = Capability("to take a worker's report back", "xdist_reports", "pytest-xdist", ("3.8.0", "3.8.0"))
+BENCHMARK = Capability("to add to its table", "benchmark_table", "pytest-benchmark", ("5.3.1", "5.3.1"))
 
 CAPABILITIES = tuple(each for each in list(vars().values()) if isinstance(each, Capability))

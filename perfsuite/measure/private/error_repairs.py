@@ -1,6 +1,6 @@
 """What an error leaves in JAX's caches of calls and traces, and how to remove it: no public API does.
 
-When JAX moves a name, what an error left is not repaired, and `tests/private/test_error_repairs.py` fails.
+Where JAX has moved a name, what an error left is not repaired.
 """
 
 import contextlib
@@ -12,17 +12,30 @@ from collections.abc import Callable, Iterator
 from types import FrameType
 from typing import Any
 
-from jax._src import pjit, tree_util
-from jax._src.interpreters import partial_eval, pxla
-from jax._src.lib import _jax
+from perfsuite.measure.private.names import Attribute, Frame, Moved, Name
 
-from perfsuite.measure.private.jax_stack import TRACING
+_MISS = Frame("jax._src.pjit", "cache_miss", ("fun", "jit_info"))
+_INNER_CALL = Frame("jax._src.pjit", "_pjit_call_impl", ("f", "cache_key"))
+"""Of a call under jax.grad or jax.vmap."""
+_CPP_JIT = Name("jax._src.pjit", "_cpp_pjit")
+_CLEAR = Attribute("jax._src.pjit", "_clear_cache")
+_CPP_CACHE = Name("jax._src.pjit", "_get_cpp_global_cache")
+_EXPLICIT = Attribute("jax._src.pjit", "contains_explicit_attributes")
+_REGISTRY = Name("jax._src.tree_util", "dispatch_registry")
+_PLACE = Name("jax._src.interpreters.pxla", "cc_shard_arg")
+_CPP_FUNCTION = Name("jax._src.lib", "_jax.pjit")
+_TRACING = (
+    Frame("jax._src.interpreters.partial_eval", "trace_to_jaxpr", ("fun",)),
+    Frame("jax._src.interpreters.partial_eval", "trace_to_jaxpr_nocache", ("fun",), since="0.11"),
+)
+_EVICT = Name("jax._src.interpreters.partial_eval", "trace_to_jaxpr.evict_weakref")
+_TRACE_KEYS = Name("jax._src.interpreters.partial_eval", "trace_to_jaxpr.cache_keys")
 
 
 @contextlib.contextmanager
 def _unless_moved() -> Iterator[None]:
     """End what uses a name that JAX has moved, or a function of JAX's that takes other arguments now."""
-    with contextlib.suppress(AttributeError, KeyError, TypeError):
+    with contextlib.suppress(Moved, AttributeError, KeyError, TypeError):
         yield
 
 
@@ -43,15 +56,15 @@ def repairs(frame: FrameType) -> list[Callable[[], None]]:
 
 
 def _repair_of(frame: FrameType) -> Callable[[], None] | None:
-    place = frame.f_globals.get("__name__"), frame.f_code.co_name
-    if place not in {(pjit.__name__, "cache_miss"), (pjit.__name__, "_pjit_call_impl"), *TRACING}:
-        return None  # Reading the locals of a user's frame would keep them alive.
-    held = frame.f_locals
-    if place == (pjit.__name__, "cache_miss"):
-        return functools.partial(_repair_call, weakref.ref(held["fun"]), held["jit_info"])
-    if place == (pjit.__name__, "_pjit_call_impl"):  # of a call under jax.grad or jax.vmap
-        return functools.partial(_repair_inner_call, weakref.ref(held["f"]), held["cache_key"])
-    return None if has_other_traces(frame) else functools.partial(_repair_trace, weakref.ref(held["fun"]))
+    # Only the locals of JAX's frames are read: those of a user's frame would be kept alive.
+    if _MISS.runs(frame):
+        return functools.partial(_repair_call, weakref.ref(_MISS.local(frame, "fun")), _MISS.local(frame, "jit_info"))
+    if _INNER_CALL.runs(frame):
+        function, key = (_INNER_CALL.local(frame, name) for name in ("f", "cache_key"))
+        return functools.partial(_repair_inner_call, weakref.ref(function), key)
+    if not any(each.runs(frame) for each in _TRACING) or has_other_traces(frame):
+        return None
+    return functools.partial(_repair_trace, weakref.ref(_traced(frame)))
 
 
 def has_other_traces(frame: FrameType) -> bool:
@@ -59,11 +72,16 @@ def has_other_traces(frame: FrameType) -> bool:
 
     An error that ends a trace spoils its place in the cache, which cannot be mended without these.
     """
-    function = frame.f_locals.get("fun")
+    function = _traced(frame)
     with _unless_moved():
-        references = (key[0] for key in partial_eval.trace_to_jaxpr.cache_keys())
+        references = (key[0] for key in _TRACE_KEYS.get()())
         return any(each() == function for held in references for each in (held if isinstance(held, tuple) else (held,)))
     return False
+
+
+def _traced(frame: FrameType) -> Any:
+    """The function that a frame traces."""
+    return next((each.local(frame, "fun") for each in _TRACING if each.runs(frame)), None)
 
 
 @_unless_moved()
@@ -71,23 +89,28 @@ def _repair_call(reference: "weakref.ref[Any]", info: Any) -> None:
     function = reference()
     if function is None:
         return
-    pjit._cpp_pjit(function, info)._clear_cache()
+    jitted = _CPP_JIT.get()(function, info)
+    _clear(jitted)
     # After jax.clear_caches(), objects that were jitted before have caches of their own. A function does not know them.
     # Looking through all objects takes 25 ms, only after an error.
-    for jitted in gc.get_referrers(function):
-        if type(jitted).__name__ == "PjitFunction":
-            jitted._clear_cache()
+    for other in gc.get_referrers(function):
+        if isinstance(other, type(jitted)):
+            _clear(other)
 
 
 @_unless_moved()
 def _repair_inner_call(reference: "weakref.ref[Any]", key: Any) -> None:
     if (function := reference()) is not None:
-        cache = pjit._get_cpp_global_cache(key.contains_explicit_attributes)
-        registry, place = tree_util.dispatch_registry, pxla.cc_shard_arg
-        _jax.pjit("perfsuite", function, function, [], [], key, registry, place, cache)._clear_cache()
+        cache = _CPP_CACHE.get()(_EXPLICIT.of(key))
+        registry, place = _REGISTRY.get(), _PLACE.get()
+        _clear(_CPP_FUNCTION.get()("perfsuite", function, function, [], [], key, registry, place, cache))
 
 
 @_unless_moved()
 def _repair_trace(reference: "weakref.ref[Any]") -> None:
     if (function := reference()) is not None:
-        partial_eval.trace_to_jaxpr.evict_weakref(function)
+        _EVICT.get()(function)
+
+
+def _clear(jitted: Any) -> None:
+    _CLEAR.of(jitted)()

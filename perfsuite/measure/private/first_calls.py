@@ -1,31 +1,54 @@
 """JAX's frames in a first call, as a profiler sees them: where it traces and lowers, and what comes of that.
 
 No public API gives the trace and the program of a call that is not one jitted function, nor tells when they are made.
-When JAX moves one of these functions, `tests/private/test_first_calls.py` fails and names it.
 """
 
+import functools
 from collections.abc import Iterator
 from types import FrameType
 from typing import Any, Literal
 
-from jax._src.interpreters import mlir, pxla
-
-from perfsuite.measure.private.jax_stack import TRACING
+from perfsuite.measure.private.jax_traces import MAKING_MODULE, TRACING
+from perfsuite.measure.private.names import Attribute, Frame, Moved, Name
 
 Step = Literal["trace", "lower", "module", "uncounted"]
 
-CONTEXT = (mlir.__name__, "_create_ir_context")
+_LOWERING = Frame("jax._src.interpreters.pxla", "lower_sharding_computation", ("closed_jaxpr",))
+_CONTEXT = Frame("jax._src.interpreters.mlir", "_create_ir_context", since="0.12")
 """Makes what programs are lowered in. From jax 0.12 on a thread makes one for every eleventh program, whichever that
 is. Before, every program has its own, and there is no function of this name."""
+_MODULE = Attribute("jax._src.interpreters.mlir", "module")
+_SOURCE = Attribute("jax._src.core", "source_info")
+_USER_CONTEXT = Name("jax", "make_user_context")
+"""Not in JAX's own documentation."""
 
-_STEPS: dict[tuple[str, str], Step] = {
-    **dict.fromkeys(TRACING, "trace"),
-    (pxla.__name__, "lower_sharding_computation"): "lower",
-    (mlir.__name__, "lower_jaxpr_to_module"): "module",
-    CONTEXT: "uncounted",
-}
-NAMES = frozenset(name for _, name in _STEPS)
-"""No frame with another name begins a step."""
+
+@functools.cache
+def make_context() -> Any:
+    """Make the context of JAX's in which a first call is a first one, once; None where JAX makes none.
+
+    JAX compiles everything once more after any context is made. So a session with --perf makes it before it collects
+    tests, and a process that counts no first call never does.
+    """
+    try:
+        return _USER_CONTEXT.get()(None)
+    except Moved:
+        return None
+
+
+@functools.cache
+def _steps() -> dict[str, list[tuple[Frame, Step]]]:
+    """By the name of the function, which is all that is looked at of most frames."""
+    steps: dict[str, list[tuple[Frame, Step]]] = {}
+    known: list[tuple[Frame, Step]] = [(_LOWERING, "lower"), (MAKING_MODULE, "module"), (_CONTEXT, "uncounted")]
+    for frame, step in [*((each, "trace") for each in TRACING), *known]:
+        steps.setdefault(frame.function, []).append((frame, step))
+    return steps
+
+
+def names() -> frozenset[str]:
+    """No frame with another name begins a step."""
+    return frozenset(_steps())
 
 
 def step_of(frame: FrameType) -> Step | None:
@@ -33,31 +56,21 @@ def step_of(frame: FrameType) -> Step | None:
 
     Or what is not counted, because other programs of the process decide whether it happens.
     """
-    return _STEPS.get((frame.f_globals.get("__name__", ""), frame.f_code.co_name))
-
-
-def traced_function(frame: FrameType) -> tuple[str, str, int]:
-    """The name, file and line of the function that a frame traces."""
-    info = frame.f_locals.get("debug_info")
-    return (
-        str(getattr(info, "func_name", "?")),
-        getattr(info, "func_filename", None) or "",
-        getattr(info, "func_lineno", None) or 0,
-    )
+    return next((step for each, step in _steps().get(frame.f_code.co_name, ()) if each.runs(frame)), None)
 
 
 def lowered_jaxpr(frame: FrameType) -> Any:
     """The closed jaxpr that a frame lowers, as it was traced."""
-    return frame.f_locals["closed_jaxpr"]
+    return _LOWERING.local(frame, "closed_jaxpr")
 
 
 def module_of(returned: Any) -> Any:
     """The module of StableHLO, from what the function returns that makes it."""
-    return returned.module
+    return _MODULE.of(returned)
 
 
 def frames_of(equation: Any) -> Iterator[tuple[str, str, int]]:
     """The file, function and line of each frame in which an equation was traced, the innermost first."""
-    traceback = equation.source_info.traceback
+    traceback = getattr(_SOURCE.of(equation), "traceback", None)
     for frame in () if traceback is None else traceback.frames:
         yield frame.file_name, frame.function_name, frame.line_num

@@ -1,56 +1,62 @@
-"""JAX's private names, read from its stack: no public API says which function compiles, or that a call is slow.
+"""What JAX's stack says of a compile: no public API says which function compiles, with what, and from where.
 
-Two are not read from the stack: `stages.Traced.lower`, in which every wrapper's `.lower` ends and which alone can lower
-for a platform that is not present; and `Lowering._compiler_options_kvs`. When JAX moves a name, messages say less, and
-`tests/private/test_jax_stack.py` fails and names it. When JAX moves one of the modules that are imported here,
-perfsuite cannot be imported.
+When JAX moves one of these names, messages say less: nothing here raises for that.
 """
 
-import contextlib
 import dataclasses
 import itertools
 import os
-import sys
-import threading
-from collections.abc import Iterable, Iterator
-from types import CodeType, FrameType, FunctionType
+from collections.abc import Iterable
+from types import FrameType, FunctionType
 from typing import Any, TypeAlias
 
 import jax
-from jax._src import config
-from jax._src.interpreters import partial_eval
+
+from perfsuite.measure.private.names import Attribute, Frame, Functions, Moved, Name
 
 StaticArguments: TypeAlias = tuple[tuple[int, ...], tuple[str, ...]]
 """The positions and the names that `jax.jit` was told are static."""
 
-_AHEAD_OF_TIME = ("jit_lower", "jit_trace", "jit_eval_shape")
+_MISS = Frame("jax._src.pjit", "cache_miss", ("fun", "jit_info"))
+_AHEAD_OF_TIME = tuple(
+    Frame("jax._src.pjit", name, ("jit_func",)) for name in ("jit_lower", "jit_trace", "jit_eval_shape")
+)
+_BINDING = tuple(
+    Frame("jax._src.pjit", name, ("name", "jaxpr")) for name in ("_pjit_call_impl", "_pjit_call_impl_python")
+)
+"""They run a program under a transformation."""
+_FILTER = Frame("jax._src.traceback_util", "reraise_with_filtered_traceback", ("fun",))
 
-_WAITING = ("_value", "block_until_ready", "device_get", "effects_barrier")
-"""Functions that wait for the device: float(x) and jax.device_get(x) end in `_value`."""
+_INFO = Attribute("jax._src.pjit", "_jit_info")
+"""What `jax.jit` was told, as a jitted function keeps it."""
+_STATIC = Attribute("jax._src.pjit", "static_argnums"), Attribute("jax._src.pjit", "static_argnames")
+_DONATED = Attribute("jax._src.pjit", "donate_argnums"), Attribute("jax._src.pjit", "donate_argnames")
+_PLAIN = tuple(Attribute("jax._src.pjit", name) for name in ("device", "backend", "keep_unused", "inline"))
+_SIDES = tuple(
+    Attribute("jax._src.pjit", f"{side}_{what}_leaves") for side in ("in", "out") for what in ("shardings", "layouts")
+)
+_COMPILER_OPTIONS = Attribute("jax._src.pjit", "compiler_options_kvs")
 
-_MISSES = {
-    ("jax._src.pjit", "cache_miss"),
-    ("jax._src.pjit", "call_impl_cache_miss"),
-    ("jax._src.stages", "call"),  # of a function that was compiled ahead of time
-}
-TRACING = {
-    (partial_eval.__name__, "trace_to_jaxpr"),
-    (partial_eval.__name__, "trace_to_jaxpr_nocache"),  # from jax 0.11 on
-}
-"""The function that runs a Python function to make a program of it."""
+_WAITING = (
+    Functions("jax._src.array", "ArrayImpl._value"),  # float(x) and jax.device_get(x) end here
+    Functions("jax._src.array", "ArrayImpl.block_until_ready"),
+    Functions("jax._src.api", "block_until_ready"),
+    Functions("jax._src.api", "device_get"),
+    Functions("jax._src.api", "effects_barrier"),
+)
+_ITERATING = Functions("jax._src.array", "ArrayImpl.__iter__"), Functions("jax._src.numpy.array_methods", "_chunk_iter")
+"""What `for row in array` runs."""
 
-_BINDING = ("_pjit_call_impl", "_pjit_call_impl_python")
-"""Functions of `jax._src.pjit` that run a program and know its `name` and its `jaxpr`."""
+_PMAP = Functions("jax._src.pmap")
+"""`jax.pmap` gives the user's function a module of JAX's."""
 
-_ITERATING = ("_iter", "_chunk_iter")
-"""Generators of `jax._src.array`, and functions that return one: `for row in array` runs them."""
+_CONTEXT_NAMES = Name("jax._src.config", "trace_context_names", since="0.10.1")
+_CONTEXT = Name("jax._src.config", "trace_context")
 
 _JAX = os.path.join(os.path.dirname(jax.__file__), "")
 
 _JITTED = type(jax.jit(lambda: None))
 """What `jax.jit` returns."""
-
-_PLACING = ("jax._src.interpreters.pxla", "cc_shard_arg")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -69,14 +75,11 @@ class CompilingFunction:
 def compiling_function(frames: Iterable[FrameType]) -> CompilingFunction | None:
     """The function being compiled, from the innermost frame that knows it; `None` where no frame does."""
     for frame in frames:
-        if not frame.f_globals.get("__name__", "").startswith("jax."):
-            continue
-        name = frame.f_code.co_name
-        if name == "cache_miss" and "fun" in (held := frame.f_locals):
-            info = held.get("jit_info")
-            return CompilingFunction(held["fun"], _of_info(info), False, _options_of(info))
-        if name in _AHEAD_OF_TIME and "jit_func" in (held := frame.f_locals):
-            jitted = held["jit_func"]
+        if _MISS.runs(frame) and (function := _MISS.local(frame, "fun")) is not None:
+            info = _MISS.local(frame, "jit_info")
+            return CompilingFunction(function, _of_info(info) or ((), ()), False, _options_of(info))
+        ahead = next((each for each in _AHEAD_OF_TIME if each.runs(frame)), None)
+        if ahead is not None and (jitted := ahead.local(frame, "jit_func")) is not None:
             statics = static_arguments(jitted) or ((), ())
             return CompilingFunction(jitted.__wrapped__, statics, True, jit_options(jitted))
     return None
@@ -84,8 +87,7 @@ def compiling_function(frames: Iterable[FrameType]) -> CompilingFunction | None:
 
 def static_arguments(jitted: Any) -> StaticArguments | None:
     """The static arguments of what `jax.jit` or `nnx.jit` returned; `None` if unknown."""
-    info = _info_of(jitted)
-    return None if info is None else _of_info(info)
+    return _of_info(_info_of(jitted))
 
 
 def jit_options(jitted: Any) -> dict[str, Any]:
@@ -102,7 +104,7 @@ def _info_of(jitted: Any) -> Any:
     made = made.jitted_fn if type(made).__module__.startswith("flax.") and hasattr(made, "jitted_fn") else made
     # jax.vmap(step) and the like pass their arguments on as they are.
     by_jax = isinstance(made, _JITTED) or _is_function_of_jax(made)
-    return getattr(made, "_jit_info", None) if by_jax else None
+    return _INFO.of(made) if by_jax else None
 
 
 def _is_function_of_jax(function: Any) -> bool:
@@ -112,15 +114,10 @@ def _is_function_of_jax(function: Any) -> bool:
 def _options_of(info: Any) -> dict[str, Any]:
     if info is None:
         return {}
-    # JAX adds the names of donated positions.
-    donated = "donate_argnums" if info.donate_argnums else "donate_argnames"
-    plain = {name: getattr(info, name) for name in (donated, "device", "backend", "keep_unused", "inline")}
-    sides = {
-        f"{side}_{what}": getattr(info, f"{side}_{what}_leaves")
-        for side in ("in", "out")
-        for what in ("shardings", "layouts")
-    }
-    return plain | sides | {"compiler_options": dict(info.compiler_options_kvs)}
+    argnums, argnames = _DONATED  # JAX adds the names of donated positions
+    donated = argnums if argnums.of(info) else argnames
+    options = {each.name.removesuffix("_leaves"): each.of(info) for each in (donated, *_PLAIN, *_SIDES)}
+    return options | {"compiler_options": dict(_COMPILER_OPTIONS.of(info) or ())}
 
 
 def without_statics(
@@ -133,28 +130,34 @@ def without_statics(
     return dynamic, {name: value for name, value in kwargs.items() if name not in names}
 
 
-def _of_info(info: Any) -> StaticArguments:
-    return tuple(getattr(info, "static_argnums", ())), tuple(getattr(info, "static_argnames", ()))
+def _of_info(info: Any) -> StaticArguments | None:
+    numbers, names = (each.of(info) for each in _STATIC)
+    return None if numbers is None or names is None else (tuple(numbers), tuple(names))
 
 
 def behind_filter(frame: FrameType) -> str:
     """The function that JAX's frame for shorter tracebacks is about to call; empty for other frames."""
-    if frame.f_globals.get("__name__") != "jax._src.traceback_util":
+    if not _FILTER.runs(frame):
         return ""
-    function = frame.f_locals.get("fun")
+    function = _FILTER.local(frame, "fun")
     code, module = getattr(function, "__code__", None), getattr(function, "__globals__", {}).get("__name__", "?")
     return "" if code is None else f"{module}:{code.co_qualname}"
 
 
-def waits_for_device(code: CodeType) -> bool:
-    """Whether a function of JAX's, with this code, waits for the device."""
-    return code.co_name in _WAITING
+def waits_for_device(frame: FrameType) -> bool:
+    """Whether a frame of JAX's waits for the device."""
+    return any(each.has(function_of(frame)) for each in _WAITING)
+
+
+def function_of(frame: FrameType) -> str:
+    """The interpreter's name for what a frame runs: "module:qualified.name"."""
+    return f"{frame.f_globals.get('__name__')}:{frame.f_code.co_qualname}"
 
 
 def belongs_to_jax(function: Any) -> bool:
     """Whether JAX itself defined the function: an operation that runs by itself, outside any jitted function."""
     module = getattr(function, "__module__", None) or ""
-    return (module == "jax" or module.startswith("jax.")) and module != "jax._src.pmap"
+    return (module == "jax" or module.startswith("jax.")) and not _PMAP.has(f"{module}:")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -169,86 +172,16 @@ class BoundProgram:
 
 def bound_program(frame: FrameType) -> BoundProgram | None:
     """The program that a frame of JAX's binds; `None` for other frames."""
-    if frame.f_code.co_name not in _BINDING or frame.f_globals.get("__name__") != "jax._src.pjit":
+    binding = next((each for each in _BINDING if each.runs(frame)), None)
+    if binding is None or (jaxpr := binding.local(frame, "jaxpr")) is None:
         return None
-    held = frame.f_locals
-    filename = held["jaxpr"].jaxpr.debug_info.func_filename
-    return BoundProgram(held["name"], filename is None or filename.startswith(_JAX))
+    filename = jaxpr.jaxpr.debug_info.func_filename
+    return BoundProgram(binding.local(frame, "name", "?"), filename is None or filename.startswith(_JAX))
 
 
 def iterates_over_array(frame: FrameType) -> bool:
     """Whether a frame of JAX's is that of `for row in array`."""
-    name = frame.f_code.co_qualname
-    outermost = name.partition(".")[0]
-    return "__iter__" in name or (frame.f_globals.get("__name__") == "jax._src.array" and outermost in _ITERATING)
-
-
-def misses_fast_path(frame: FrameType) -> bool:
-    """Whether JAX's C++ calls this frame where it has no fast path for a call."""
-    return (frame.f_globals.get("__name__"), frame.f_code.co_name) in _MISSES
-
-
-def places_argument(frame: FrameType) -> bool:
-    """Whether JAX's C++ calls this frame for an argument that is not where the program needs it."""
-    return (frame.f_globals.get("__name__"), frame.f_code.co_name) == _PLACING
-
-
-def missed_function(frame: FrameType) -> Any:
-    """The function whose call missed, of a frame that `misses_fast_path`; its name where the frame has only that."""
-    held = frame.f_locals
-    if (function := held.get("fun")) is not None:  # a user's callable may be false, or have no truth value
-        return function
-    compiled = getattr(getattr(held.get("params"), "executable", None), "unsafe_call", None)
-    return held.get("name") or getattr(compiled, "name", None) or "?"
-
-
-def why_missed(frame: FrameType, returned: Any) -> str:
-    """Why JAX has no fast path, from a frame that `misses_fast_path` and what it returns; "" where JAX has one."""
-    held = frame.f_locals
-    if any(isinstance(arg, jax.core.Tracer) for arg in held.get("args_flat") or held.get("args") or ()):
-        return "called with tracers: a transformation such as jax.grad or jax.vmap is around it, outside of any jit"
-    if effects := getattr(held.get("jaxpr"), "effects", ()):
-        kinds = ", ".join(sorted({type(effect).__name__ for effect in effects}))
-        return f"it has effects ({kinds}): jax.debug.print, jax.debug.callback, io_callback or a mutable reference"
-    if "params" in held:
-        return "it was compiled ahead of time and has effects or callbacks"
-    if isinstance(returned, tuple) and len(returned) == 3 and returned[1] is None:
-        return "JAX keeps no fast path for it"
-    return ""
-
-
-@dataclasses.dataclass
-class Lowering:
-    """What `lowering` saw: the trace that was lowered, and its leaves in the order of `Lowered.args_info`.
-
-    `leaves` is None where they could not be told from static arguments.
-    """
-
-    traced: jax.stages.Traced | None = None
-    leaves: list[Any] | None = None
-
-
-@contextlib.contextmanager
-def lowering(platform: str | None) -> Iterator[Lowering]:
-    """Lower for `platform` whatever this thread lowers inside; None is the platform of the arguments.
-
-    `jax.jit(f).trace(...).lower(lowering_platforms=...)` is public, but `filter_jit`, `nnx.jit` and a project's own
-    wrappers have `.lower` only. All of them end in `Traced.lower`, which this context replaces.
-    """
-    seen, thread, original = Lowering(), threading.get_ident(), jax.stages.Traced.lower
-
-    def lower(self: jax.stages.Traced, **options: Any) -> jax.stages.Lowered:
-        if threading.get_ident() == thread:
-            seen.traced, seen.leaves = self, _leaves(sys._getframe(1).f_locals)
-            if platform is not None:
-                options["lowering_platforms"] = (platform,)
-        return original(self, **options)
-
-    jax.stages.Traced.lower = lower  # type: ignore[method-assign]
-    try:
-        yield seen
-    finally:
-        jax.stages.Traced.lower = original  # type: ignore[method-assign]
+    return "__iter__" in frame.f_code.co_qualname or any(each.has(function_of(frame)) for each in _ITERATING)
 
 
 def context_values() -> dict[str, Any]:
@@ -257,23 +190,10 @@ def context_values() -> dict[str, Any]:
     Empty in a jax that does not name them (0.10.0).
     """
     try:
-        named = list(zip(config.trace_context_names(), config.trace_context(), strict=True))
-    except (AttributeError, NotImplementedError, ValueError):
+        named = list(zip(_CONTEXT_NAMES.get()(), _CONTEXT.get()(), strict=True))
+    except (Moved, NotImplementedError, ValueError):
         return {}
     numbers = itertools.count()
     found = ((f"user context {next(numbers)}" if name == "user_context" else name, value) for name, value in named)
     known = ("jax_", "mesh", "abstract_mesh", "axis_env")
     return {name.removesuffix("_context_manager"): value for name, value in found if not name.startswith(known)}
-
-
-def compiler_options(lowered: jax.stages.Lowered) -> dict[str, Any]:
-    """The `compiler_options` that `jax.jit` was given. The lowered text does not contain them."""
-    return dict(getattr(lowered._lowering, "_compiler_options_kvs", None) or ())
-
-
-def _leaves(held: dict[str, Any]) -> list[Any] | None:
-    """The leaves of the arguments that the caller of `Traced.lower` was given, without the static ones."""
-    # Not `held.keys()`: for a frame of Python 3.13 it is a list.
-    if not {"jit_func", "args", "kwargs"} <= set(held) or (statics := static_arguments(held["jit_func"])) is None:
-        return None
-    return jax.tree.leaves(without_statics(held["args"], held["kwargs"], statics))

@@ -2,63 +2,98 @@
 
 No public API tells. `jax.monitoring` sends its trace event also around calls whose trace is cached, such as
 `jax.eval_shape(f, x)` after `f(x)`, and none under `jax.grad` or `jax.vmap`. JAX's own tests count traces by a call of
-`test_event("trace_to_jaxpr")`, which this module replaces. When JAX moves it, `tests/private/test_jax_traces.py`
-fails and says so.
+`test_event("trace_to_jaxpr")`, which this module replaces.
 """
 
 import sys
 from collections.abc import Callable
 from types import FrameType
 
-from jax._src.interpreters import mlir, partial_eval
+import jax
 
-from perfsuite.measure.private.jax_stack import TRACING
+from perfsuite.measure.private.names import Frame, Moved, Name
 
-_OUTER = {*TRACING, (mlir.__name__, "lower_jaxpr_to_module")}
+TRACING = (
+    Frame("jax._src.interpreters.partial_eval", "trace_to_jaxpr", ("debug_info",)),
+    Frame("jax._src.interpreters.partial_eval", "trace_to_jaxpr_nocache", ("debug_info",), since="0.11"),
+)
+"""The function that runs a Python function to make a program of it."""
+MAKING_MODULE = Frame("jax._src.interpreters.mlir", "lower_jaxpr_to_module")
 """When JAX lowers, the rules of some operations trace functions of their own."""
+_TRACER = Name("jax._src.interpreters.partial_eval")
+_EVENT = Name("jax._src.interpreters.partial_eval", "test_event")
 
 
 class _Heard:
     """Stands for JAX's `test_event`, and calls it too."""
 
-    def __init__(self, listener: Callable[[FrameType], None]):
+    def __init__(self, listener: Callable[[FrameType], None], event: Callable[..., None]):
         self.listener = listener
-        self.test_event = partial_eval.test_event
+        self.event = event
 
     def __call__(self, name: str, *args: object) -> None:
         __tracebackhide__ = True
         if name == "trace_to_jaxpr":
             self.listener(sys._getframe(1))
-        self.test_event(name, *args)
+        self.event(name, *args)
 
 
 def hear_traces(listener: Callable[[FrameType], None]) -> None:
     """Call `listener` with JAX's frame before each trace, in its thread. What it raises ends the trace."""
     silence_traces()
-    partial_eval.test_event = _Heard(listener)
+    _TRACER.get().test_event = _Heard(listener, _EVENT.get())
 
 
 def silence_traces() -> None:
     """Call no listener any more."""
-    if isinstance(heard := partial_eval.test_event, _Heard):
-        partial_eval.test_event = heard.test_event
+    if isinstance(heard := _EVENT.get(), _Heard):
+        _TRACER.get().test_event = heard.event
 
 
 def traces_are_heard() -> bool:
     """Whether a listener is called."""
-    return isinstance(partial_eval.test_event, _Heard)
+    return isinstance(_EVENT.get(), _Heard)
 
 
 def traced_name(frame: FrameType) -> str:
     """The name of the function that is traced, from the frame that the listener got."""
-    return str(getattr(frame.f_locals.get("debug_info"), "func_name", "?"))
+    return str(getattr(_debug_info(frame), "func_name", "?"))
+
+
+def traced_function(frame: FrameType) -> tuple[str, str, int]:
+    """The name, file and line of the function that a frame traces."""
+    info = _debug_info(frame)
+    place = getattr(info, "func_filename", None) or "", getattr(info, "func_lineno", None) or 0
+    return traced_name(frame), *place
+
+
+def is_tracing(frame: FrameType) -> bool:
+    """Whether a frame runs a Python function to make a program of it."""
+    return any(each.runs(frame) for each in TRACING)
 
 
 def is_inner(frame: FrameType) -> bool:
     """Whether the trace is part of another one or of a lowering: of the body of a scan, or of a jit inside a jit."""
     outer = frame.f_back
     while outer is not None:
-        if (outer.f_globals.get("__name__"), outer.f_code.co_name) in _OUTER:
+        if is_tracing(outer) or MAKING_MODULE.runs(outer):
             return True
         outer = outer.f_back
     return False
+
+
+def probe() -> None:
+    """Trace a function. Raises `Moved` where that is not heard with its name."""
+    names: list[str] = []
+    with _EVENT.replaced(lambda event: _Heard(lambda frame: names.append(traced_name(frame)), event)):
+        jax.make_jaxpr(_nothing)()
+    if names != [_nothing.__name__]:
+        raise Moved(f"JAX traces and does not call {_EVENT} (heard: {names})")
+
+
+def _nothing() -> None:
+    """For the probe to trace. A new function object each time would be traced each time."""
+
+
+def _debug_info(frame: FrameType) -> object:
+    return next((each.local(frame, "debug_info") for each in TRACING if each.runs(frame)), None)

@@ -1,4 +1,4 @@
-"""How a private name is declared and looked up: in a module, on the stack, of an object, or as the interpreter names it.
+"""How a private name is declared and looked up: in a module, on the stack, of an object, by its qualified name.
 
 A private name of another library is written down once, in one of these four, as a constant of the module that needs
 it. Nothing is imported before it is used, and each can say by itself whether it is where it was: `missing()` reads the
@@ -130,6 +130,10 @@ class Attribute:
         """The attribute of an object; `default` where it has none."""
         return getattr(value, self.name, default)
 
+    def put(self, value: Any, new: Any) -> None:
+        """Set the attribute of an object."""
+        setattr(value, self.name, new)
+
     def missing(self) -> str:
         """That no code of the module names the attribute; "" where some does."""
         if not _belongs(self) or any(self.name in _words(code) for code in _codes(self.module)):
@@ -141,7 +145,8 @@ class Attribute:
 class Functions:
     """Functions by the interpreter's name for them: all of a module whose qualified names begin with `prefix`.
 
-    `Functions("jax._src.api", "device_put")` is every "jax._src.api:device_put...".
+    `Functions("jax._src.api", "device_put")` is every "jax._src.api:device_put...". Without a prefix it is every
+    function of the module and of those below it.
     """
 
     module: str
@@ -154,7 +159,11 @@ class Functions:
 
     def has(self, function: str) -> bool:
         """Whether "module:qualified.name" is one of them."""
-        return function.startswith(str(self))
+        return function.startswith(str(self) if self.prefix else (f"{self.module}:", f"{self.module}."))
+
+    def runs(self, frame: FrameType) -> bool:
+        """Whether `frame` runs one of them."""
+        return self.has(f"{frame.f_globals.get('__name__')}:{frame.f_code.co_qualname}")
 
     def missing(self) -> str:
         """That there is none of them any more; "" where there is one."""
@@ -183,11 +192,16 @@ def _attribute(owner: Any, name: str, of: Name) -> Any:
 
 
 def _belongs(name: Declared) -> bool:
-    """Whether the installed version of the library is one that has, or had, the name."""
+    """Whether the installed version of the library is one that has, or had, the name. A library that is not installed
+    has lost none.
+    """
+    library = name.module.partition(".")[0]
+    if importlib.util.find_spec(library) is None:
+        return False
     if not name.since and not name.until:
         return True
-    installed = Version(importlib.metadata.version(name.module.partition(".")[0]))
-    return not (name.since and installed < Version(name.since)) and not (name.until and installed >= Version(name.until))
+    installed = Version(importlib.metadata.version(library))
+    return Version(name.since or "0") <= installed and (not name.until or installed < Version(name.until))
 
 
 @functools.cache

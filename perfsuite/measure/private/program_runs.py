@@ -25,7 +25,7 @@ from jax._src import api, config
 from jax._src.interpreters import pxla
 from jax.extend import core as jax_core
 
-from perfsuite.measure.private import jax_stack
+from perfsuite.measure.private import jax_stack, lowering, slow_path
 
 Hook: TypeAlias = Callable[[Any, tuple, dict[str, Any], Any, FrameType], None]
 """Gets a jitted function whose program JAX's fast path has run, its arguments, its outputs, and the caller's frame."""
@@ -182,7 +182,7 @@ def _slow_run(executable: Any, frame: FrameType) -> ProgramRun:
     outer: FrameType | None = frame
     of_jax = False
     while outer is not None and outer.f_globals.get("__name__", "").startswith("jax."):
-        if jax_stack.misses_fast_path(outer) and (function := outer.f_locals.get("fun")) is not None:
+        if (function := slow_path.jitted_function(outer)) is not None:
             of_jax = jax_stack.belongs_to_jax(function)
             break
         if (bound := jax_stack.bound_program(outer)) is not None:
@@ -209,7 +209,7 @@ def _leaf_signature(leaf: Any) -> Hashable:
 def _lowered_text(jitted: Any, args: tuple, kwargs: dict[str, Any]) -> str:
     """The program as JAX hands it to the compiler. Arguments that were donated to it need not be there any more."""
     lowered = jitted.lower(*args, **kwargs)
-    options = sorted((name, str(value)) for name, value in jax_stack.compiler_options(lowered).items())
+    options = sorted((name, str(value)) for name, value in lowering.compiler_options(lowered).items())
     return _complete(f"{lowered.as_text()}{options or ''}")
 
 

@@ -30,8 +30,8 @@ import numpy as np
 from jax._src import array, callback, debugging
 from jax._src.lib import guard_lib, xla_client
 
-from perfsuite.measure.private.jax_stack import places_argument
 from perfsuite.measure.private.program_runs import hooked_calls
+from perfsuite.measure.private.slow_path import places_argument
 
 _CALLBACKS = {
     "jax.pure_callback": (callback, "pure_callback_impl"),

@@ -112,7 +112,7 @@ def _place_of(frame: FrameType) -> StackPlace:
         return StackPlace(line, f"{line} itself", False)
     text = linecache.getline(frame.f_code.co_filename, frame.f_lineno)
     is_jax = module.partition(".")[0] in ("jax", "jaxlib")
-    waits = any(name in text for name in _WAITS) or (is_jax and jax_stack.waits_for_device(frame.f_code))
+    waits = any(name in text for name in _WAITS) or (is_jax and jax_stack.waits_for_device(frame))
     told = callsite.outside_of_python(frame)
     code = told.f_code
     return StackPlace(line, f"{short_path(code.co_filename)}:{told.f_lineno} in {code.co_qualname}", waits)
