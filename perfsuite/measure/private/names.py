@@ -1,4 +1,4 @@
-"""How a private name is declared and looked up: in a module, on the stack, of an object, by its qualified name.
+"""How a private name is declared and looked up: in a module, on the stack, of an object, or by the interpreter's name.
 
 A private name of another library is written down once, in one of these four, as a constant of the module that needs
 it. Nothing is imported before it is used, and each can say by itself whether it is where it was: `missing()` reads the
