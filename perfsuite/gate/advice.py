@@ -1,52 +1,54 @@
 """What to do about host calls, by the function of a library that the user's code calls and that makes them.
 
-The functions have the interpreter's names, "module:qualified.name" (jax 0.10.2, equinox 0.13.8, flax 0.12.8, optax
-0.2.8). Where a library moves one of them, a message loses its advice; it still names the function and the line.
+The functions have the interpreter's names, "module:qualified.name".
 """
 
-_READS = ("__float__", "__int__", "__bool__", "__complex__", "__index__", "__array__", "item", "tolist", "__repr__")
-
-_WAITING = (
-    "jax._src.api:block_until_ready",
-    "jax._src.api:device_get",
-    *(f"jax._src.array:ArrayImpl.{name}" for name in _READS),
+from perfsuite.measure.private.library_functions import (
+    FILTER_JITTED,
+    JITTING,
+    KEYS,
+    KEYS_RETURNED,
+    MODULES,
+    NNX_JITTED,
+    PARTITIONING,
+    PLACING,
+    REGISTERING,
+    SLOW_PATH,
+    TRANSFORMATIONS,
+    TREE_AT,
+    TREES,
+    WAITING,
+    one_of,
 )
+from perfsuite.measure.private.names import Functions
 
-_TRANSFORMATIONS = (
-    "equinox._ad:",
-    "equinox._vmap_pmap:",
-    *(f"jax._src.api:{name}" for name in ("grad", "value_and_grad", "vmap", "vjp", "jvp", "linearize", "jac", "hess")),
-    "flax.nnx.transforms.autodiff:",
-    "flax.nnx.transforms.iteration:",
-)
-
-_ADVICE: tuple[tuple[tuple[str, ...], str], ...] = (
+_ADVICE: tuple[tuple[tuple[Functions | str, ...], str], ...] = (
     (
-        ("jax._src.api:jit", "equinox._jit:filter_jit", "flax.nnx.transforms.compilation:jit"),
+        JITTING,
         "It jits a function on every call: create the jitted function once, outside the loop.",
     ),
     (
-        ("flax.nnx.transforms.compilation:", "flax.nnx.transforms.general:"),
+        NNX_JITTED,
         "nnx.jit walks the module's graph on every call: nnx.cached_partial(step, model, ...) keeps the graph, or "
         "nnx.split once and jax.jit over the state.",
     ),
     (
-        ("equinox._jit:",),
+        FILTER_JITTED,
         "filter_jit takes its arguments apart on every call, and waits for the device: eqx.partition once, before the "
         "loop, and jax.jit the step over the arrays.",
     ),
     (
-        ("equinox._filters:",),
+        PARTITIONING,
         "It takes the model apart or puts it together on every call: eqx.partition once, before the loop, carry the "
         "arrays, and eqx.combine inside the jitted function.",
     ),
-    (("equinox._tree:",), "It takes the whole tree apart on every call: do it inside the jitted function."),
+    (TREE_AT, "It takes the whole tree apart on every call: do it inside the jitted function."),
     (
-        _TRANSFORMATIONS,
+        TRANSFORMATIONS,
         "A transformation outside jit traces its function again on every call: jit the transformed function, once.",
     ),
     (
-        _WAITING,
+        WAITING,
         "It waits for the device on every call: return the array, and read it some steps later.",
     ),
     (
@@ -54,16 +56,16 @@ _ADVICE: tuple[tuple[tuple[str, ...], str], ...] = (
         "Of an array of JAX it waits for the device on every call: return the array, and read it some steps later.",
     ),
     (
-        ("jax._src.api:device_put", "jax._src.numpy.array_constructors:"),
+        PLACING,
         "It places an array on the device on every call: place it once, before the loop, or a step ahead.",
     ),
     (
-        ("jax._src.tree_util:register_", "jax._src.tree_util:_register_"),
+        REGISTERING,
         "JAX takes the objects of a class apart in Python, each time that a jitted function gets them: "
         "jax.tree_util.register_dataclass does it without Python; or close over those that never change.",
     ),
     (
-        ("jax._src.tree:", "jax._src.tree_util:", "optax.tree_utils"),
+        (*TREES, "optax.tree_utils"),
         "It passes over every leaf of the tree on every call: do it inside the jitted function, or once, before the "
         "loop.",
     ),
@@ -72,7 +74,7 @@ _ADVICE: tuple[tuple[tuple[str, ...], str], ...] = (
         "It builds a new state object on every call: replace the field inside the jitted function.",
     ),
     (
-        ("equinox._module", "?:"),
+        (*MODULES, "?:"),
         "Modules are built or taken apart in Python on every call: carry their arrays through the loop, and build the "
         "module inside the jitted function.",
     ),
@@ -90,16 +92,16 @@ _ADVICE: tuple[tuple[tuple[str, ...], str], ...] = (
         "Flax runs outside jit, an operation at a time: call it inside the jitted step.",
     ),
     (
-        ("jax._src.random.prng:prngkeyarray_",),
+        KEYS_RETURNED,
         "JAX makes each typed key that a jitted function returns in Python: keep one key, and fold the number of the "
         "step into it inside the jitted function.",
     ),
     (
-        ("jax._src.random",),
+        KEYS,
         "It makes keys outside jit on every call: split the key inside the jitted step, and carry it.",
     ),
     (
-        ("jax._src.pjit:_cpp_pjit",),
+        SLOW_PATH,
         "JAX's fast path does not take a jitted function, which then runs through Python on every call: "
         "perf.fast_path says why.",
     ),
@@ -116,9 +118,4 @@ _ADVICE: tuple[tuple[tuple[str, ...], str], ...] = (
 
 def advice_on(function: str) -> str:
     """What to do about the host calls that "module:function" makes; empty for a function that is not known."""
-    return next((words for prefixes, words in _ADVICE if function.startswith(prefixes)), "")
-
-
-def waits(function: str) -> bool:
-    """Whether "module:function" is known to wait for the device."""
-    return function.startswith((*_WAITING, "equinox._jit:_JitWrapper"))
+    return next((words for functions, words in _ADVICE if one_of(function, functions)), "")

@@ -6,9 +6,10 @@ from typing import NamedTuple
 
 import numpy as np
 
-from perfsuite.gate.advice import advice_on, waits
+from perfsuite.gate.advice import advice_on
 from perfsuite.measure.first_call.first_call import FirstCall
 from perfsuite.measure.first_call.metrics import parts_of
+from perfsuite.measure.private.library_functions import waits
 from perfsuite.measure.runtime.dispatches import MOVE_IN, Dispatches
 from perfsuite.measure.runtime.hostcalls import HostCalls
 from perfsuite.measure.runtime.origins import CallOrigin

@@ -7,11 +7,12 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from perfsuite.gate.advice import advice_on, waits
+from perfsuite.gate.advice import advice_on
 from perfsuite.gate.diagnosis import Grown, busiest, likely_cause, unexplained
 from perfsuite.measure.call import call
 from perfsuite.measure.estimate import Estimate
 from perfsuite.measure.metric import Interval
+from perfsuite.measure.private.library_functions import waits
 from perfsuite.measure.runtime.dispatches import Dispatch, Dispatches
 from perfsuite.measure.runtime.hostcalls import HostCalls, host_calls
 from perfsuite.measure.runtime.origins import CallOrigin
