@@ -20,7 +20,7 @@ from perfsuite.measure.errors import MeasurementError
 from perfsuite.measure.hlo.hlo_module import Stack
 from perfsuite.measure.hlo.locations import NumberedText, number_locations, restoring
 from perfsuite.measure.hlo.reader import parse_hlo
-from perfsuite.measure.private import jax_stack
+from perfsuite.measure.private.lowering import compiler_options
 from perfsuite.measure.program.kernel_estimates import KernelEstimate, with_estimates
 from perfsuite.measure.program.lowering import LoweredCall, lower_call
 from perfsuite.measure.program.placed import source_of
@@ -217,7 +217,7 @@ def _output_for(
     """The output of the target's compiler, and the stacks that its numbers stand for."""
     __tracebackhide__ = True
     numbered = number_locations(lowered.text)
-    options = jax_stack.compiler_options(lowered.lowered)
+    options = compiler_options(lowered.lowered)
     text = numbered.text.encode()
     try:
         output = compile_for(target, text, partitions=lowered.partitions, cache=cache, options=options, **where)
@@ -237,7 +237,9 @@ def _output_here(lowered: LoweredCall, cache: Path | None) -> CompilerOutput:
     """The output of the present device's compiler."""
     device = jax.local_devices()[0]
     version = device.client.platform_version
-    key = _key(lowered, device.device_kind, version)
+    options = compiler_options(lowered.lowered)
+    key = _key(lowered, options, device.device_kind, version)
+    cache = None if options is None else cache  # a key without them would be that of other programs too
     remembered = output_of(facts_cache.read(cache, key), cached=True)
     if remembered is not None:
         return remembered
@@ -263,7 +265,7 @@ def _seconds_key(call: Call, target: str | None) -> str:
     return hashlib.sha256(json.dumps(["seconds", call.label, str(module), target, shapes]).encode()).hexdigest()
 
 
-def _key(lowered: LoweredCall, device_kind: str, version: str) -> str:
+def _key(lowered: LoweredCall, options: Mapping[str, Any] | None, device_kind: str, version: str) -> str:
     """A hash of everything that the compiler's output depends on."""
     parts = {
         "format": _FORMAT,
@@ -274,7 +276,7 @@ def _key(lowered: LoweredCall, device_kind: str, version: str) -> str:
         "cores": len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count(),
         "flags": [os.environ.get(name, "") for name in ("XLA_FLAGS", "LIBTPU_INIT_ARGS")],
         "config": configuration(),
-        "options": jax_stack.compiler_options(lowered.lowered),
+        "options": options,
     }
     numbered = number_locations(lowered.text)
     # The output's metadata has the source lines, without those that lead from a test to the compile: they change with

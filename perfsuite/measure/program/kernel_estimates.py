@@ -9,9 +9,8 @@ import re
 from collections.abc import Iterable
 from typing import Any
 
-from jax.extend import source_info_util
-
 from perfsuite.measure.hlo.hlo_module import Computation, Instruction, Module
+from perfsuite.measure.private.lowering import line_of
 from perfsuite.measure.program.jaxprs import equations
 
 GPU_KERNELS = ("__gpu$xla.gpu.triton", "mosaic_gpu", "mosaic_gpu_v2")
@@ -41,7 +40,7 @@ def estimates_in(jaxpr: Any) -> tuple[KernelEstimate, ...]:
     found: dict[KernelEstimate, None] = {}
     for equation in equations(jaxpr):
         if equation.primitive.name == "pallas_call":
-            line = _LINE.match(source_info_util.summarize(equation.source_info))
+            line = _LINE.match(line_of(equation))
             place = line[1] if line else ""
             results = tuple(tuple(result.aval.shape) for result in equation.outvars)
             said = equation.params.get("cost_estimate")

@@ -10,23 +10,20 @@ import dataclasses
 import inspect
 import math
 import re
-import threading
 import time
 import warnings
 from collections.abc import Iterator
 from typing import Any
 
 import jax
-from jax.extend import source_info_util
-from jax.extend.mlir import ir
-from jax.interpreters.mlir import ModuleContext
 
 from perfsuite.measure.arguments import leaves_with_paths
 from perfsuite.measure.call import Call
 from perfsuite.measure.errors import MeasurementError
 from perfsuite.measure.hlo.hlo_module import Frame
-from perfsuite.measure.private import jax_stack
 from perfsuite.measure.private.bound import behind_bound
+from perfsuite.measure.private.capabilities import LOWERING
+from perfsuite.measure.private.lowering import Lowering, argument_names, line_of, lowering
 from perfsuite.measure.program.jaxprs import equations
 from perfsuite.measure.program.kernel_estimates import KernelEstimate, estimates_in
 from perfsuite.measure.program.program import DonatedArgument
@@ -72,12 +69,14 @@ def lower_call(
     Arguments may be `jax.ShapeDtypeStruct`s wherever the function takes them. Raises `MeasurementError`, which names
     the instrument `asked_by`, for a function without `.lower`, and `HostCallbackError` for one that calls the host as
     `platform` cannot. Calls of the host that it can make, such as those of `jax.debug.print` and `equinox.error_if`,
-    are in the text as sends and receives.
+    are in the text as sends and receives. Raises `CapabilityLost` where a name that lowering for `platform` needs has
+    moved; for the present device then less is known: not how arguments were named, nor what kernels are said to cost.
     """
     fn, args, kwargs = with_lower(call, asked_by)
+    if platform is not None:
+        LOWERING.check(f"{asked_by}(target=...)")
     started = time.perf_counter()
-    elsewhere = _without_device(platform) if platform is not None else contextlib.nullcontext()
-    with warnings.catch_warnings(), elsewhere, _named(device_kind, platform), jax_stack.lowering(platform) as seen:
+    with warnings.catch_warnings(), _named(device_kind, platform), lowering(platform) as seen:
         warnings.filterwarnings("ignore", message=_NOT_USABLE)  # `Program.lost_donations` has them
         try:
             lowered = fn.lower(*args, **kwargs)
@@ -95,39 +94,6 @@ def lower_call(
     donations = tuple(_donations(lowered, module, seen, call))
     estimates = () if seen.traced is None else estimates_in(seen.traced.jaxpr.jaxpr)
     return LoweredCall(lowered.as_text(debug_info=True), partitions, donations, seconds, lowered, estimates)
-
-
-class _NoDevice:
-    """Stands in for the runtime of an absent device, which JAX hands the functions to call back.
-
-    They are no part of the program's text, and the program will not run.
-    """
-
-    def make_python_callback_from_host_send_and_recv(self, *_: Any) -> None:
-        return None
-
-
-@contextlib.contextmanager
-def _without_device(platform: str) -> Iterator[None]:
-    """Let calls of the host be lowered for a platform without its runtime, in this thread.
-
-    JAX needs the runtime for nothing else in a program for a TPU or a GPU.
-    """
-    thread, original = threading.get_ident(), ModuleContext.get_backend
-
-    def get_backend(self: ModuleContext, optional: bool = False) -> Any:
-        try:
-            return original(self, optional)
-        except (ValueError, RuntimeError):  # of another platform, or not installed
-            if threading.get_ident() != thread or tuple(self.platforms) != (platform,):
-                raise
-            return _NoDevice()
-
-    ModuleContext.get_backend = get_backend  # type: ignore[method-assign]
-    try:
-        yield
-    finally:
-        ModuleContext.get_backend = original  # type: ignore[method-assign]
 
 
 @contextlib.contextmanager
@@ -158,9 +124,7 @@ def with_lower(call: Call, asked_by: str) -> tuple[Any, tuple, dict[str, Any]]:
     return fn, args, kwargs
 
 
-def _donations(
-    lowered: jax.stages.Lowered, module: Any, seen: jax_stack.Lowering, call: Call
-) -> Iterator[DonatedArgument]:
+def _donations(lowered: jax.stages.Lowered, module: Any, seen: Lowering, call: Call) -> Iterator[DonatedArgument]:
     infos = jax.tree_util.tree_leaves_with_path(lowered.args_info)
     if not any(info.donated for _, info in infos):
         return
@@ -189,16 +153,19 @@ def _paths(leaves: list[Any], call: Call) -> dict[int, str]:
     return {number: given[id(leaf)] for number, leaf in enumerate(leaves) if id(leaf) in given}
 
 
-def _parameters(seen: jax_stack.Lowering, module: Any, count: int) -> dict[int, int]:
+def _parameters(seen: Lowering, module: Any, count: int) -> dict[int, int]:
     """Leaf number to parameter number. JAX drops arguments that the program does not use; names say which."""
-    arguments = list(ir.SymbolTable(module.operation)["main"].regions[0].blocks[0].arguments)
+    named = (each for each in module.body if "sym_name" in each.attributes)
+    main = next(each for each in named if each.attributes["sym_name"].value == "main")
+    arguments = list(main.regions[0].blocks[0].arguments)
     if len(arguments) == count:
         return {number: number for number in range(count)}
-    if seen.traced is None:
+    names = () if seen.traced is None else argument_names(seen.traced)
+    if not names:
+        LOWERING.check("perf.program of a call that donates arguments, and gives some that its program does not use,")
         return {}
     locations = [_ARGUMENT_NAME.match(str(argument.location)) for argument in arguments]
     by_name = {found[1]: parameter for parameter, found in enumerate(locations) if found}
-    names = seen.traced.jaxpr.jaxpr.debug_info.arg_names
     return {leaf: by_name[name] for leaf, name in enumerate(names) if name in by_name}
 
 
@@ -207,7 +174,7 @@ def _host_calls(jaxpr: Any) -> Iterator[tuple[str, str]]:
     for equation in equations(jaxpr):
         name = equation.primitive.name
         if "callback" in name or name == "debug_print":
-            yield name, source_info_util.summarize(equation.source_info)
+            yield name, line_of(equation)
 
 
 def _callback_message(label: str, platform: str, calls: list[tuple[str, str]], error: Exception) -> str:
