@@ -18,9 +18,10 @@ from typing import Any
 import jax
 
 from perfsuite.measure.io import from_here, short_path
-from perfsuite.measure.private import jax_stack
+from perfsuite.measure.private import equinox_functions, flax_objects, jax_stack, slow_path
 from perfsuite.measure.private.bound import behind_bound, is_jitted
-from perfsuite.measure.private.frameworks import bound_by_filter_jit, is_filter_jit, wraps_jit
+from perfsuite.measure.private.frameworks import bound_by_filter_jit, is_filter_jit, is_nnx_jit, wraps_jit
+from perfsuite.measure.private.library_functions import API
 
 _FRAMEWORKS = frozenset({"jax", "jaxlib", "equinox", "flax", "optax", "haiku", "chex"})
 _BUILT_ON_THEM = frozenset({"diffrax", "distrax", "lineax", "optimistix", "orbax", "quax"})
@@ -154,7 +155,7 @@ def of_function(fn: Callable, args: tuple, kwargs: dict[str, Any]) -> CallSite:
         fn, args, kwargs = inner, inner_args, inner_kwargs
     if is_filter_jit(fn):
         return _filter_jit_call(fn, args, kwargs)
-    function = fn if wraps_jit(fn) and hasattr(fn, "jitted_fn") else getattr(fn, "__wrapped__", fn)
+    function = fn if is_nnx_jit(fn) else getattr(fn, "__wrapped__", fn)
     statics = _statics(jax_stack.static_arguments(fn), args)
     return CallSite("", args, kwargs, function=function, statics=statics, options=jax_stack.jit_options(fn))
 
@@ -189,7 +190,8 @@ def belongs_to_library(module: str, filename: str) -> bool:
 
 def wraps_call(frame: FrameType) -> bool:
     """Whether a library's frame passes a user's call on to a jitted function, as the frames of `filter_jit` do."""
-    return wrapper_of(frame) is not None or _module_of(frame).startswith(("equinox._jit", "flax.nnx.transforms"))
+    of_framework = equinox_functions.passes_call_on(frame) or flax_objects.passes_call_on(frame)
+    return of_framework or wrapper_of(frame) is not None
 
 
 def wrapper_of(frame: FrameType) -> Any:
@@ -267,7 +269,7 @@ def _maker(library: list[FrameType], function: Any) -> str:
 def _jitted_call(library: list[FrameType], compiling: jax_stack.CompilingFunction | None) -> CallSite | None:
     """The call of a jitted function, if the user's frame made one."""
     # Equinox binds a method that was jitted in its class first, with a frame of its own.
-    outer = [frame for frame in reversed(library) if not _module_of(frame).startswith("equinox._module")]
+    outer = [frame for frame in reversed(library) if not equinox_functions.binds_method(frame)]
     if not outer:
         return None
     _, varargs, keywords, held = inspect.getargvalues(outer[0])
@@ -275,10 +277,10 @@ def _jitted_call(library: list[FrameType], compiling: jax_stack.CompilingFunctio
     if (wrapper := wrapper_of(outer[0])) is not None:
         if is_filter_jit(wrapper):
             return _filter_jit_call(wrapper, args, kwargs)
-        known = compiling.statics if compiling and hasattr(wrapper, "jitted_fn") else None
+        known = compiling.statics if compiling and flax_objects.jitted_in(wrapper) is not None else None
         return CallSite("", args, kwargs, function=wrapper, statics=_statics(known, args))
     # jax.jit: a frame that shortens tracebacks, and in it the function that is called where the cache misses.
-    misses = len(outer) > 1 and outer[1].f_code.co_name == "cache_miss"
+    misses = len(outer) > 1 and slow_path.jitted_function(outer[1]) is not None
     if compiling is None or not _passes_on(outer[0]) or not (misses or compiling.ahead_of_time):
         return None
     args = args[1:] if compiling.ahead_of_time else args
@@ -302,7 +304,7 @@ def _through(library: list[FrameType]) -> CallSite:
     named |= {"args": held.get(varargs, ())} if varargs else {}
     named |= {"kwargs": held.get(keywords, {})} if keywords else {}
     # What jax.grad and its like are called with is traced.
-    statics = Statics() if _module_of(function) == "jax._src.api" else None
+    statics = Statics() if API.runs(function) else None
     through = "__iter__" if jax_stack.iterates_over_array(function) else function.f_code.co_name
     return CallSite(named=named, through=through, statics=statics)
 

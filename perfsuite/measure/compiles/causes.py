@@ -31,7 +31,7 @@ from perfsuite.measure.compiles.signature import (
 )
 from perfsuite.measure.compiles.values import Value, held_by, identity_of, text_of
 from perfsuite.measure.private import jax_stack
-from perfsuite.measure.private.frameworks import looks_at_identity
+from perfsuite.measure.private.frameworks import is_nnx_jit
 
 _FUNCTIONS = 512
 CALLS_EACH = 32
@@ -137,7 +137,7 @@ def sighting_of(site: CallSite) -> Sighting:
         function = identity_of(site.function)
         if not site.eager:
             held = signature_of_named(_held_with_text(site.function))
-    shared = looks_at_identity(site.function) and shared_places({"args": site.args, "kwargs": site.kwargs})
+    shared = is_nnx_jit(site.function) and shared_places({"args": site.args, "kwargs": site.kwargs})
     options = tuple((name, text_of(value)) for name, value in site.options.items())
     return Sighting(
         signature, function, config_now(), held, site.statics, tuple(shared.items()) if shared else (), options

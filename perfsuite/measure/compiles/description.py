@@ -13,6 +13,7 @@ import numpy as np
 
 from perfsuite.measure.compiles.sharding import Placement
 from perfsuite.measure.compiles.values import Value, safely, untyped, value_of
+from perfsuite.measure.private import flax_objects
 from perfsuite.measure.private.frameworks import graph_children, is_graph_node
 
 _SCALARS = (bool, int, float, complex)
@@ -140,7 +141,7 @@ def _one_level(value: Any) -> tuple[list[tuple[str, Any]] | None, Any]:
 
 def _own_attributes(value: Any) -> Iterator[tuple[str, Any]]:
     if isinstance(held := getattr(value, "__dict__", None), dict):
-        yield from ((name, x) for name, x in held.items() if not name.startswith("_pytree__"))
+        yield from ((name, x) for name, x in held.items() if not flax_objects.is_own(name))
     elif dataclasses.is_dataclass(value):
         yield from ((field.name, getattr(value, field.name, None)) for field in dataclasses.fields(value))
 

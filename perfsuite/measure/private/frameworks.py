@@ -1,4 +1,4 @@
-"""What Equinox and Flax NNX do differently from `jax.jit`, found out without importing either.
+"""What Equinox and Flax NNX do differently from `jax.jit`, by their public names, found out without importing either.
 
 A library that the process has not imported cannot have made any of the objects asked about.
 """
@@ -7,10 +7,12 @@ import dataclasses
 import inspect
 import sys
 import types
-from collections.abc import Iterator
 from typing import Any
 
 import jax
+
+from perfsuite.measure.private import flax_objects
+from perfsuite.measure.private.capabilities import FLAX
 
 
 def wraps_jit(value: Any) -> bool:
@@ -52,12 +54,14 @@ def graph_children(value: Any) -> dict[str, Any] | None:
     """The attributes of an NNX module that is no pytree (`pytree=False`): `nnx.jit` looks into such a module too."""
     if not _is_of("flax.nnx", value, "Module"):
         return None
-    return {name: child for name, child in sorted(vars(value).items()) if not name.startswith("_pytree__")}
+    return {name: child for name, child in sorted(vars(value).items()) if not flax_objects.is_own(name)}
 
 
-def looks_at_identity(wrapper: Any) -> bool:
-    """Whether `wrapper` makes another program where two places of its arguments hold one NNX object. `nnx.jit` does."""
-    return wraps_jit(wrapper) and type(wrapper).__module__.startswith("flax.nnx.")
+def is_nnx_jit(wrapper: Any) -> bool:
+    """Whether `nnx.jit` returned `wrapper`: it makes another program where two places of its arguments hold one object
+    of NNX's.
+    """
+    return wraps_jit(wrapper) and flax_objects.is_nnx(wrapper)
 
 
 def is_graph_node(value: Any) -> bool:
@@ -72,7 +76,7 @@ def record_fields(value: Any) -> dict[str, Any]:
     and the static attributes of the modules in an NNX graph, by path.
     """
     if _is_of("flax.nnx", value, "GraphDef"):
-        return dict(_graph_statics(iter(value.nodes), iter(value.attributes), ""))
+        return {} if FLAX.lost() else flax_objects.static_attributes(value)
     if isinstance(value, tuple) and hasattr(value, "_fields"):
         return dict(zip(value._fields, value, strict=True))
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
@@ -104,20 +108,5 @@ def _array_copy(leaf: Any) -> Any:
 def _is_of(module: str, value: Any, *classes: str) -> bool:
     """Whether `value` is an instance of one of these classes of a module that the process may not have imported."""
     library = sys.modules.get(module)
-    return library is not None and isinstance(value, tuple(getattr(library, name) for name in classes))
-
-
-def _graph_statics(nodes: Iterator[Any], attributes: Iterator[Any], path: str) -> Iterator[tuple[str, Any]]:
-    """The type of the next node, its static attributes and those of the nodes below it: both lists go depth first."""
-    node = next(nodes)
-    yield f"{path}(type)", getattr(node, "type", "a reference to an earlier node")
-    for _ in range(getattr(node, "num_attributes", 0)):
-        name, attribute = next(attributes)
-        below = f"{path}.{name}" if path else str(name)
-        if str(name).startswith("_pytree__"):  # NNX's own: which attributes are data
-            if not hasattr(attribute, "value"):
-                next(nodes)
-        elif hasattr(attribute, "value"):
-            yield below, attribute.value
-        else:
-            yield from _graph_statics(nodes, attributes, below)
+    # `()` stands for a class that the library has no more: nothing is an instance of it.
+    return library is not None and isinstance(value, tuple(getattr(library, name, ()) for name in classes))
