@@ -8,8 +8,8 @@ from typing import Literal
 from perfsuite.gate.baseline import Entry, name_of
 from perfsuite.gate.environment import OTHER_PROCESSOR, Environment, incomparable, other_processor, version_changes
 from perfsuite.measure.estimate import Estimate
-from perfsuite.measure.first_call.passes import CompilerPasses
 from perfsuite.measure.metric import Interval, Kind, Metric
+from perfsuite.measure.passes import CompilerPasses
 
 Verdict = Literal[
     "pass", "fail", "missing", "inconclusive", "improved", "new", "recorded", "not comparable", "unchanged", "info"

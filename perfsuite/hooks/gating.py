@@ -20,9 +20,9 @@ from perfsuite.hooks.calibration import CalibrationHooks
 from perfsuite.measure import peers
 from perfsuite.measure.compiles import compiles
 from perfsuite.measure.errors import MeasurementError
-from perfsuite.measure.private.first_calls import make_context
 from perfsuite.measure.io import relative
 from perfsuite.measure.private.compiler_stderr import compilers_silenced
+from perfsuite.measure.private.first_calls import make_context
 from perfsuite.measure.profiler.trace_recording import writable
 from perfsuite.measure.serialise import made, plain
 from perfsuite.measure.targets.targets import target
@@ -239,7 +239,7 @@ class ActiveHooks:
             record = measured.recorder.record(
                 passed=report.passed,
                 used=measured.used,
-                not_entered=measured.not_entered.values(),
+                not_entered=measured.not_entered,
                 blamed=line,
                 **facts_of(report, call),
             )
@@ -315,7 +315,7 @@ class ActiveHooks:
             lost = self.session.failures(self.gone)
             last = self._where_all_is(terminalreporter.config)
             session_summary(terminalreporter, self.session, self.rootpath, self.saved, self.not_saved, lost, len(last))
-            for note in (note for record in self.session.records for note in record.notes):
+            for note in dict.fromkeys(note for record in self.session.records for note in record.notes):
                 terminalreporter.line(note, yellow=True)
             for line in last:
                 terminalreporter.line(line)

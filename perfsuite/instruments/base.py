@@ -1,78 +1,120 @@
-"""What every instrument shares: the declaration of itself, its test, its session, and where its metrics go."""
+"""What every instrument shares: the declaration of itself, and the state of the test that it measures in."""
 
 import contextlib
 import dataclasses
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import functools
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
-from types import MappingProxyType
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
 import pytest
 
 from perfsuite.gate.budget import Budget
-from perfsuite.instruments.tracing import Tracing
+from perfsuite.instruments import METHODS, instrument_class
+from perfsuite.measure.call import Call
+from perfsuite.measure.private.capabilities import Capability
 from perfsuite.session.outcomes import test_id
 from perfsuite.session.recorder import Recorder
 from perfsuite.session.session import Need, PerfSession
+
+if TYPE_CHECKING:  # see `TestState.tracing`
+    from perfsuite.instruments.tracing import Tracing
 
 T = TypeVar("T")
 
 NO_BUDGET = Budget()
 
 DECLARED: dict[str, "Declaration"] = {}
-"""Every instrument that checks a budget or needs something, by the name of its method."""
+"""The instruments that were imported, by the names of their methods. `all_declared` has all."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Declaration:
-    """An instrument: the method of `perf`, the fields of `Budget` that it checks, and what it needs of the session."""
+    """An instrument: the method of `perf`, the fields of `Budget` that it checks, and what it needs.
+
+    `needs` are of the session, `private` of other libraries: what it cannot do without names that may move.
+    """
 
     method: str
     budget: tuple[str, ...] = ()
     needs: tuple[Need, ...] = ()
+    private: tuple[Capability, ...] = ()
 
 
-def declare(method: str, *, budget: tuple[str, ...] = (), needs: tuple[Need, ...] = ()) -> Declaration:
+def declare(
+    method: str,
+    *,
+    budget: tuple[str, ...] = (),
+    needs: tuple[Need, ...] = (),
+    private: tuple[Capability, ...] = (),
+) -> Declaration:
     """Declare an instrument, `method` being its name in a test: `perf.time`."""
-    DECLARED[method] = Declaration(method, budget, needs)
+    DECLARED[method] = Declaration(method, budget, needs, private)
     return DECLARED[method]
 
 
-class Instrument:
-    """The base of all instruments of one test. `seconds` is the most time that the test asks for one gate."""
+def all_declared() -> dict[str, Declaration]:
+    """Every instrument, but for one whose module fails at import: that is an error of the test which asks for it."""
+    for method in METHODS:
+        with contextlib.suppress(Exception):
+            instrument_class(method)
+    return DECLARED
 
-    used = False
-    """Whether the test called any instrument."""
-    not_entered: Mapping[object, str] = MappingProxyType({})
-    """The instruments that are blocks, for each call of one whose block the test did not enter."""
+
+class TestState:
+    """What all instruments of one test share. `seconds` is the most time that the test asks for one gate."""
+
+    __test__ = False  # no test class, whatever its name
 
     def __init__(self, session: PerfSession, item: pytest.Item, *, tolerance: float | None, seconds: float):
-        self._session = session
-        self._item = item
-        self._seconds = session.mode.seconds(seconds)
-        self._seconds_to_know = session.mode.seconds_to_know(seconds)
-        self._test = test_id(item)
-        self._recorder = Recorder(session, self._test, tolerance)
-        self._tracing = Tracing(session, self._test, self._recorder)
+        self.session = session
+        self.item = item
+        self.seconds = session.mode.seconds(seconds)
+        self.seconds_to_know = session.mode.seconds_to_know(seconds)
+        self.test = test_id(item)
+        self.recorder = Recorder(session, self.test, tolerance)
+        self.used = False
+        """Whether the test called any instrument."""
+        self.not_entered: dict[object, str] = {}
+        """The instruments that are blocks, for each call of one whose block the test did not enter."""
+
+    @functools.cached_property
+    def tracing(self) -> "Tracing":
+        """The profiler's traces of the test."""
+        from perfsuite.instruments.tracing import Tracing  # the profiler, which few tests need
+
+        return Tracing(self.session, self.test, self.recorder)
+
+
+class Instrument:
+    """The base of all instruments. Each object is of one test."""
+
+    def __init__(self, state: TestState):
+        self._state = state
+        self._session = state.session
+        self._item = state.item
+        self._seconds = state.seconds
+        self._seconds_to_know = state.seconds_to_know
+        self._test = state.test
+        self._recorder = state.recorder
 
     @property
-    def size(self) -> str:
-        """The size asked for with --perf-size, "small" or "full": which workload the test should build."""
-        self.used = True  # by a test that builds a workload and looks at it by other means
-        return self._session.options.size
+    def _tracing(self) -> "Tracing":
+        return self._state.tracing
 
-    @property
-    def recorder(self) -> Recorder:
-        """What the test measured so far. The plugin reads it when the test has ended."""
-        return self._recorder
+    def _keep_trace(self, call: Call, *names: str, us: float = 0.0) -> None:
+        """With --perf-trace, trace a call that was measured, one run of which takes about `us`."""
+        if self._session.options.traces is not None:
+            self._tracing.keep_trace(call, *names, us=us)
 
     def _begin(self, declared: Declaration, budget: Budget = NO_BUDGET) -> dict[str, float]:
         """The limits of the budget. Ends the test where the session lacks what the instrument needs.
 
-        Raises `TypeError` for a budget that is none, and `ValueError` for a limit that the instrument does not check.
+        Raises `TypeError` for a budget that is none, `ValueError` for a limit that the instrument does not check, and
+        `CapabilityLost` where it does not work with the libraries that are installed.
         """
         __tracebackhide__ = True
-        self.used = True
+        self._state.used = True
         self._session.check(declared.method, declared.needs)
         if not isinstance(budget, Budget):
             such = "".join(f", such as Budget({field}=...)" for field in declared.budget[:1])
@@ -84,20 +126,23 @@ class Instrument:
                 raise ValueError(
                     f"{declared.method} does not check Budget({field}=...), {checked_by(field)} does; {checks}"
                 )
+        for capability in declared.private:
+            capability.check(declared.method)
         return limits
 
-    def _block(self, method: str, make: Callable[[], AbstractContextManager[T]]) -> AbstractContextManager[T]:
+    def _block(self, declared: Declaration, make: Callable[[], AbstractContextManager[T]]) -> AbstractContextManager[T]:
         """The block that `make` makes, anew each time that it is entered, as by a function that it decorates. A test
         that never enters it is noted.
         """
-        self.used = True
-        one = object()
-        self.not_entered = {**self.not_entered, one: method}
+        __tracebackhide__ = True
+        self._begin(declared)
+        not_entered, one = self._state.not_entered, object()
+        not_entered[one] = declared.method
 
         @contextlib.contextmanager
         def entered() -> Iterator[T]:
             __tracebackhide__ = True
-            self.not_entered = {each: name for each, name in self.not_entered.items() if each is not one}
+            not_entered.pop(one, None)
             with make() as value:
                 yield value
 
@@ -114,4 +159,4 @@ def check_choice(argument: str, value: object, choices: Iterable[str]) -> None:
 
 def checked_by(field: str) -> str:
     """The instrument that checks a field of `Budget`."""
-    return next(each.method for each in DECLARED.values() if field in each.budget)
+    return next((each.method for each in all_declared().values() if field in each.budget), "another instrument")

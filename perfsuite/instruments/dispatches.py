@@ -3,15 +3,16 @@
 from perfsuite.gate.budget import Budget
 from perfsuite.gate.verdict import Evidence
 from perfsuite.instruments.base import NO_BUDGET, Instrument, declare
+from perfsuite.instruments.dispatch_metrics import record_dispatches
 from perfsuite.measure.call import Call, checked
 from perfsuite.measure.compiles.compiles import tracing_allowed
 from perfsuite.measure.compiles.fastpath import FastPath, fast_path
 from perfsuite.measure.metric import Metric
-from perfsuite.measure.runtime.dispatches import MOVE_IN, SUFFIXES, Dispatches, dispatches
-from perfsuite.session.recorder import Recorder
+from perfsuite.measure.private.capabilities import PROGRAM_RUNS, SLOW_PATH
+from perfsuite.measure.runtime.dispatches import Dispatches, dispatches
 
-DISPATCHES = declare("perf.dispatches", budget=("dispatches",))
-FAST_PATH = declare("perf.fast_path", budget=("fast_path_misses",))
+DISPATCHES = declare("perf.dispatches", budget=("dispatches",), private=(PROGRAM_RUNS,))
+FAST_PATH = declare("perf.fast_path", budget=("fast_path_misses",), private=(SLOW_PATH,))
 
 
 class DispatchesInstrument(Instrument):
@@ -27,7 +28,7 @@ class DispatchesInstrument(Instrument):
         limits = self._begin(DISPATCHES, budget)
         with tracing_allowed(traces):
             counted = dispatches(checked(call, "perf.dispatches"))
-        name = record_dispatches(self._recorder, counted, name)
+        name = record_dispatches(self._recorder, counted, name, instrument="dispatches")
         if "dispatches" in limits:
             total = Metric(f"{name} programs run", counted.total, "programs", "count")
             self._recorder.check_budget(total, limits["dispatches"], lambda: str(counted))
@@ -48,13 +49,3 @@ class DispatchesInstrument(Instrument):
         if "fast_path_misses" in limits:
             self._recorder.check_budget(misses, limits["fast_path_misses"], lambda: str(counted))
         return counted
-
-
-def record_dispatches(
-    recorder: Recorder, counted: Dispatches, name: str | None, *, instrument: str = "dispatches"
-) -> str:
-    """Record both counts as metrics of an instrument, and return the name that they got."""
-    measured = recorder.measured(instrument, counted.label, *SUFFIXES, name=name)
-    for metric, cause in zip(measured.metrics(counted.metrics(measured.name)), ("", MOVE_IN), strict=True):
-        recorder.add(metric, evidence=Evidence(cause=cause))
-    return measured.name

@@ -1,11 +1,11 @@
 """`perf.host_calls`: how much Python one warm call runs, and how many programs."""
 
 from perfsuite.gate.budget import Budget
-from perfsuite.gate.diagnosis import busiest
 from perfsuite.instruments.base import NO_BUDGET, Instrument, declare
-from perfsuite.instruments.dispatches import record_dispatches
+from perfsuite.instruments.dispatch_metrics import leave_dispatches, record_dispatches
 from perfsuite.measure.call import Call, checked
 from perfsuite.measure.compiles.compiles import tracing_allowed
+from perfsuite.measure.private.capabilities import PROGRAM_RUNS
 from perfsuite.measure.runtime.dispatches import dispatches
 from perfsuite.measure.runtime.hostcalls import HostCalls, host_calls
 
@@ -28,8 +28,17 @@ class HostCallsInstrument(Instrument):
             measured = self._recorder.measured("host_calls", counted.label, " host calls", name=name)
             metric = measured.metrics(counted.metrics(measured.name))[0]
             self._recorder.add(metric)
-            self._tracing.keep_trace(call, measured.name)
+            self._keep_trace(call, measured.name)
             if "host_calls" in limits:
-                self._recorder.check_budget(metric, limits["host_calls"], lambda: busiest(counted))
-            record_dispatches(self._recorder, dispatches(call), name, instrument="host_calls")
+                self._recorder.check_budget(metric, limits["host_calls"], lambda: _busiest(counted))
+            if PROGRAM_RUNS.lost():
+                leave_dispatches(self._recorder, counted.label, name, instrument="host_calls")
+            else:
+                record_dispatches(self._recorder, dispatches(call), name, instrument="host_calls")
         return counted
+
+
+def _busiest(counted: HostCalls) -> str:
+    from perfsuite.gate.diagnosis import busiest  # what only a failure needs
+
+    return busiest(counted)

@@ -10,8 +10,11 @@ from perfsuite.instruments.base import NO_BUDGET, Instrument, declare
 from perfsuite.measure import units
 from perfsuite.measure.imports.imports import Imports, imports_of
 from perfsuite.measure.metric import Metric
+from perfsuite.measure.private.capabilities import BACKEND_START
 
-IMPORTS = declare("perf.imports", budget=("imported_modules", "imported_bytes", "started_backends"))
+IMPORTS = declare(
+    "perf.imports", budget=("imported_modules", "imported_bytes", "started_backends"), private=(BACKEND_START,)
+)
 
 
 class ImportsInstrument(Instrument):

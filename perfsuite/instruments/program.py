@@ -10,6 +10,7 @@ from perfsuite.gate.verdict import NO_EVIDENCE, Evidence, Gate
 from perfsuite.instruments.base import NO_BUDGET, Instrument, declare
 from perfsuite.measure.call import Call, checked
 from perfsuite.measure.metric import Metric, title
+from perfsuite.measure.private import capabilities
 from perfsuite.measure.program.compilation import Compilation, compile_call, kept_program
 from perfsuite.measure.program.lowering import HostCallbackError
 from perfsuite.measure.program.program import Program
@@ -21,6 +22,8 @@ from perfsuite.session.plots import ProgramRecord
 from perfsuite.session.recorder import Measured
 
 PROGRAM = declare("perf.program", budget=("peak_bytes",))
+
+_FOR_A_TARGET = (capabilities.LOWERING, capabilities.ABSENT_COMPILERS)
 
 
 class ProgramInstrument(Instrument):
@@ -48,6 +51,8 @@ class ProgramInstrument(Instrument):
         """
         __tracebackhide__ = True
         limits = self._begin(PROGRAM, budget)
+        for capability in _FOR_A_TARGET if target is not None else ():
+            capability.check("perf.program for a target")
         call = checked(call, "perf.program")
         # perf.warm has compile seconds of the function, too.
         suffixes = " flops", " compile seconds"

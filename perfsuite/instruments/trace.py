@@ -4,10 +4,13 @@ import contextlib
 from collections.abc import Iterator
 from contextlib import AbstractContextManager
 
-from perfsuite.instruments.base import Instrument
+from perfsuite.instruments.base import Instrument, declare
 from perfsuite.measure.call import Call, checked
 from perfsuite.measure.profiler.trace_recording import RUNS, Traced
 from perfsuite.measure.profiler.traces import Trace
+
+TRACE = declare("perf.trace")
+TRACE_BLOCK = declare("perf.trace_block")
 
 
 class TraceInstrument(Instrument):
@@ -17,7 +20,8 @@ class TraceInstrument(Instrument):
         The files are kept under --perf-trace. Raises `MeasurementError` where a trace is being recorded already and
         where no device ran anything, and `RecompilationError` when a run compiles.
         """
-        self.used = True
+        __tracebackhide__ = True
+        self._begin(TRACE)
         trace = self._tracing.trace(checked(call, "perf.trace"), name or call.label, runs)
         self._record_trace(trace, call.label, name)
         return trace
@@ -27,7 +31,7 @@ class TraceInstrument(Instrument):
 
         For what is no single call: a loop, a pipeline. Nothing that gates should be timed in the block.
         """
-        return self._block("perf.trace_block", lambda: self._traced(name))
+        return self._block(TRACE_BLOCK, lambda: self._traced(name))
 
     @contextlib.contextmanager
     def _traced(self, name: str) -> Iterator[Traced]:

@@ -6,10 +6,13 @@ from perfsuite.gate.budget import Budget
 from perfsuite.instruments.base import NO_BUDGET, Instrument, declare
 from perfsuite.measure.call import Call, checked
 from perfsuite.measure.metric import Metric
+from perfsuite.measure.private import capabilities
 from perfsuite.measure.runtime.call_transfers import SUFFIXES, CallTransfers, transfers_of
 from perfsuite.measure.runtime.transfers import TransferWatch, count_transfers, forbid_transfers
 
-TRANSFERS = declare("perf.transfers", budget=("transfers",))
+TRANSFERS = declare("perf.transfers", budget=("transfers",), private=(capabilities.TRANSFERS,))
+NO_TRANSFERS = declare("perf.no_transfers", private=(capabilities.TRANSFERS,))
+COUNT_TRANSFERS = declare("perf.count_transfers", private=(capabilities.TRANSFERS,))
 
 
 class TransfersInstrument(Instrument):
@@ -33,10 +36,10 @@ class TransfersInstrument(Instrument):
         """Context manager: any implicit transfer inside, in any thread, or a callback of a program, raises
         `TransferError`. `explicit=True` forbids `jax.device_put`, `jax.device_get` and `copy_to_host_async` too.
         """
-        return self._block("perf.no_transfers", lambda: forbid_transfers(explicit=explicit))
+        return self._block(NO_TRANSFERS, lambda: forbid_transfers(explicit=explicit))
 
     def count_transfers(self) -> AbstractContextManager[TransferWatch]:
         """Context manager giving `host_to_device`, `device_to_host`, `callbacks`, `explicit` and `by_line`; asserts
         nothing.
         """
-        return self._block("perf.count_transfers", count_transfers)
+        return self._block(COUNT_TRANSFERS, count_transfers)

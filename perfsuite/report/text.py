@@ -9,8 +9,8 @@ from collections.abc import Iterable, Sequence
 from perfsuite.gate.advice import advice_on
 from perfsuite.gate.verdict import Gate, Part
 from perfsuite.measure import units
-from perfsuite.measure.first_call.passes import CompilerPasses
 from perfsuite.measure.metric import Kind, Metric
+from perfsuite.measure.passes import CompilerPasses
 from perfsuite.measure.words import change, number, percent, plural
 
 OTHERS_NAMED = 4

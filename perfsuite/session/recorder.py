@@ -10,8 +10,9 @@ from perfsuite.gate.budget import BudgetExceeded
 from perfsuite.gate.verdict import NO_EVIDENCE, TOLERANCES, Evidence, Gate, judge_budget, strictly
 from perfsuite.measure.compiles import callsite
 from perfsuite.measure.errors import MeasurementError
-from perfsuite.measure.first_call.passes import CompilerPasses
 from perfsuite.measure.metric import Metric, is_finite, title
+from perfsuite.measure.passes import CompilerPasses
+from perfsuite.measure.private.capabilities import fallbacks
 from perfsuite.measure.words import printable
 from perfsuite.session.absent import absent
 from perfsuite.session.mode import Sampled, Taken
@@ -224,7 +225,7 @@ class Recorder:
             programs=tuple(self.programs),
             unestimated=tuple(self.unestimated),
             passes=tuple(self.passes),
-            notes=(*self._taken.notes, *(self._unnoticed(used, not_entered) if passed else ())),
+            notes=(*self._taken.notes, *fallbacks(), *(self._unnoticed(used, not_entered) if passed else ())),
             untimed=self.untimed,
             where={title: recorded.where for title, recorded in self._recorded.items()} | self._where,
             **facts,

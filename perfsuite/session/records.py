@@ -6,8 +6,8 @@ import re
 from pathlib import Path
 
 from perfsuite.gate.verdict import Gate
-from perfsuite.measure.first_call.passes import CompilerPasses
 from perfsuite.measure.metric import Metric
+from perfsuite.measure.passes import CompilerPasses
 from perfsuite.measure.profiler.traces import Trace
 from perfsuite.session.plots import Distribution, FittedLine, ProgramRecord
 

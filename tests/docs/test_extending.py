@@ -1,11 +1,12 @@
 """docs/extending.md, followed: the instrument that it shows measures, saves a baseline, and fails a regression."""
 
+import sys
+import types
+
 import pytest
 from support.markdown_blocks import DOCS, blocks
 
-from perfsuite.fixture import Perf
-from perfsuite.hooks import gating
-from perfsuite.instruments import base
+from perfsuite.instruments import METHODS, base
 
 FILE = "perfsuite/instruments/output_bytes.py"
 
@@ -15,9 +16,10 @@ def extended(pytester, monkeypatch):
     """A project whose `perf` has the instrument of the page."""
     (block,) = (each for each in blocks((DOCS / "extending.md").read_text(encoding="utf-8")) if each.file == FILE)
     monkeypatch.setattr(base, "DECLARED", dict(base.DECLARED))
-    namespace = {"__name__": "output_bytes"}
-    exec(compile(block.text, FILE, "exec"), namespace)
-    monkeypatch.setattr(gating, "Perf", type("ExtendedPerf", (namespace["OutputBytes"], Perf), {}))
+    module = types.ModuleType("perfsuite.instruments.output_bytes")
+    monkeypatch.setitem(sys.modules, module.__name__, module)
+    exec(compile(block.text, FILE, "exec"), module.__dict__)
+    monkeypatch.setitem(METHODS, "output_bytes", ("output_bytes", "OutputBytes"))
     return pytester
 
 

@@ -13,7 +13,9 @@ import yaml
 from support.markdown_blocks import DOCS, ROOT
 
 import perfsuite
+from perfsuite import instruments
 from perfsuite.fixture import Perf
+from perfsuite.instruments import instrument_class
 from perfsuite.measure.compiles import compiles
 
 
@@ -31,15 +33,17 @@ def load(name):
 
 REFERENCE, LINKS = load("reference"), load("links")
 ENTRIES = [entry for page in REFERENCE.PAGES.values() for entry in page.entries]
-OBJECTS = {entry.path: pkgutil.resolve_name(entry.path) for entry in ENTRIES}
+METHODS = {name: getattr(instrument_class(name), name) for name in instruments.METHODS} | {"record": Perf.record}
+
+
+def object_at(path):
+    """The object of an entry. The site's tool sees the methods of `perf` where type checkers do."""
+    method = path.removeprefix("perfsuite.Perf.")
+    return METHODS[method] if method in METHODS else pkgutil.resolve_name(path)
+
+
+OBJECTS = {entry.path: object_at(entry.path) for entry in ENTRIES}
 CLASSES = {path: value for path, value in OBJECTS.items() if inspect.isclass(value)}
-METHODS = {
-    name: method
-    for each in Perf.__mro__
-    if each.__module__.startswith("perfsuite.")
-    for name, method in vars(each).items()
-    if inspect.isfunction(method) and name[0] != "_"
-}
 
 
 def own_classes(annotation):

@@ -1,15 +1,22 @@
 """`instruments.base`: what an instrument declares holds for budgets, for their documentation and for sessions."""
 
+import ast
 import dataclasses
+import inspect
 import re
+import sys
 from types import SimpleNamespace
 
 import pytest
 
+import perfsuite.fixture
 from perfsuite.fixture import Perf
 from perfsuite.gate.budget import Budget
-from perfsuite.instruments.base import DECLARED, Declaration, Instrument, checked_by
+from perfsuite.instruments import METHODS, instrument_class
+from perfsuite.instruments.base import Declaration, Instrument, all_declared, checked_by
+from perfsuite.measure.private.capabilities import CapabilityLost
 
+DECLARED = all_declared()
 FIELDS = [field.name for field in dataclasses.fields(Budget)]
 
 
@@ -17,7 +24,11 @@ FIELDS = [field.name for field in dataclasses.fields(Budget)]
 def begin():
     """The limits that an instrument finds in a budget, in a session that has what it needs."""
     session = SimpleNamespace(check=lambda method, needs: None)
-    return lambda declared, budget: Instrument._begin(SimpleNamespace(_session=session), declared, budget)
+    return lambda declared, budget: Instrument._begin(instrument_in(session), declared, budget)
+
+
+def instrument_in(session):
+    return SimpleNamespace(_session=session, _state=SimpleNamespace(used=False))
 
 
 @pytest.mark.parametrize("field", FIELDS)
@@ -27,10 +38,70 @@ def test_every_field_of_a_budget_is_checked_by_one_instrument_which_the_docstrin
     assert re.search(rf"^ *\| `{field}` \| .* \| `{re.escape(methods[0])}` \|$", Budget.__doc__, re.MULTILINE)
 
 
-def test_what_is_declared_is_a_method_of_perf_and_checks_fields_that_there_are():
-    for method, declared in DECLARED.items():
-        assert callable(getattr(Perf, method.removeprefix("perf.")))
+def test_every_method_is_declared_and_checks_fields_that_there_are():
+    assert {f"perf.{method}" for method in METHODS} == DECLARED.keys()
+    for declared in DECLARED.values():
         assert set(declared.budget) <= set(FIELDS)
+
+
+def public_methods(of):
+    return {name for name, value in vars(of).items() if callable(value) and name[0] != "_"}
+
+
+def test_the_table_of_methods_has_every_method_of_each_class():
+    classes = {instrument_class(method) for method in METHODS}
+    assert {(name, of) for of in classes for name in public_methods(of)} == {
+        (method, instrument_class(method)) for method in METHODS
+    }
+
+
+def test_type_checkers_see_the_classes_of_the_table():
+    (checked,) = (
+        node
+        for node in ast.walk(ast.parse(inspect.getsource(perfsuite.fixture)))
+        if isinstance(node, ast.ClassDef) and node.name == "_Instruments" and node.bases
+    )
+    assert sorted(each.id for each in checked.bases) == sorted({name for _, name in METHODS.values()})
+
+
+@pytest.fixture
+def perf():
+    """As a test has it, in a session of which nothing is asked."""
+    session = SimpleNamespace(mode=SimpleNamespace(seconds=float, seconds_to_know=float))
+    return Perf(session, SimpleNamespace(nodeid="test_a.py::test_step", parent=None), tolerance=None, seconds=1.0)
+
+
+def test_perf_has_the_methods_of_all_instruments(perf):
+    assert METHODS.keys() | {"record", "size"} <= set(dir(perf))
+    assert perf.time is perf.time
+    assert perf.time.__self__._state is perf.host_calls.__self__._state
+
+
+def test_a_method_that_there_is_not_is_refused_as_always(perf):
+    with pytest.raises(AttributeError, match=r"^'Perf' object has no attribute 'tyme'$") as refused:
+        perf.tyme
+    assert (refused.value.name, refused.value.obj) == ("tyme", perf)
+
+
+def test_an_instrument_that_fails_at_import_fails_nothing_else(perf, begin, monkeypatch):
+    monkeypatch.setitem(METHODS, "broken", ("broken", "Broken"))
+    monkeypatch.setitem(sys.modules, "perfsuite.instruments.broken", None)
+    with pytest.raises(ImportError, match=r"perfsuite\.instruments\.broken"):
+        perf.broken
+    assert callable(perf.time)
+    with pytest.raises(ValueError, match=r"perf\.compare does"):
+        begin(DECLARED["perf.time"], Budget(ratio=1))
+
+
+def test_what_is_lost_ends_an_instrument_once_its_arguments_are_checked(begin):
+    def check(method):
+        raise CapabilityLost(f"{method} does not work", "why")
+
+    declared = Declaration("perf.other", ("ratio",), private=(SimpleNamespace(check=check),))
+    with pytest.raises(ValueError, match="does not check"):
+        begin(declared, Budget(compiles=1))
+    with pytest.raises(CapabilityLost, match=r"^perf\.other does not work$"):
+        begin(declared, Budget(ratio=1))
 
 
 @pytest.mark.parametrize("field", FIELDS)
@@ -60,6 +131,4 @@ def test_a_need_that_the_session_lacks_is_asked_for_before_anything_else():
         raise RuntimeError(f"{method} needs {needs}")
 
     with pytest.raises(RuntimeError, match=r"perf\.time needs \('timed',\)"):
-        Instrument._begin(
-            SimpleNamespace(_session=SimpleNamespace(check=check)), DECLARED["perf.time"], Budget(ratio=1)
-        )
+        Instrument._begin(instrument_in(SimpleNamespace(check=check)), DECLARED["perf.time"], Budget(ratio=1))

@@ -6,15 +6,17 @@ from types import SimpleNamespace
 import pytest
 
 from perfsuite.instruments import imports
+from perfsuite.instruments.base import TestState
 from perfsuite.instruments.imports import ImportsInstrument
 
 
 @pytest.fixture
 def instrument(monkeypatch):
     monkeypatch.setattr(imports, "imports_of", lambda *args: pytest.fail("a process was started"))
-    made = ImportsInstrument.__new__(ImportsInstrument)
-    made._session = SimpleNamespace(check=lambda method, needs: None)
-    return made
+    mode = SimpleNamespace(seconds=float, seconds_to_know=float)
+    session = SimpleNamespace(check=lambda method, needs: None, mode=mode)
+    item = SimpleNamespace(nodeid="test_imports", parent=None)
+    return ImportsInstrument(TestState(session, item, tolerance=None, seconds=1.0))
 
 
 @pytest.mark.parametrize("module", ["", "a.", "a-b", "model.py/x", None, pytest])

@@ -8,8 +8,8 @@ import pytest
 from perfsuite.gate.baseline import Entry
 from perfsuite.gate.environment import Environment
 from perfsuite.gate.verdict import Evidence, Gate, Part, Rerun, judge_baseline, judge_budget
-from perfsuite.measure.first_call.passes import CompilerPass, CompilerPasses
 from perfsuite.measure.metric import Interval, Metric
+from perfsuite.measure.passes import CompilerPass, CompilerPasses
 from perfsuite.report import text
 from perfsuite.report.text import failure
 

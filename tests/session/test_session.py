@@ -12,8 +12,8 @@ from perfsuite.gate.budget import Budget
 from perfsuite.gate.environment import Environment, target_environment
 from perfsuite.gate.limits import Limits
 from perfsuite.gate.verdict import Gate
-from perfsuite.measure.first_call.passes import CompilerPass, CompilerPasses
 from perfsuite.measure.metric import Metric
+from perfsuite.measure.passes import CompilerPass, CompilerPasses
 from perfsuite.measure.serialise import made, plain
 from perfsuite.measure.targets.target_available import TargetUnavailable
 from perfsuite.options import Options

@@ -20,14 +20,17 @@ from perfsuite.measure.cache.keys import CacheKeys, check_lowers, take_key
 from perfsuite.measure.call import Call, checked
 from perfsuite.measure.errors import MeasurementError
 from perfsuite.measure.metric import Metric
+from perfsuite.measure.private.capabilities import PERSISTENT_CACHE
 from perfsuite.measure.private.persistent_cache import CachedProgram, ProgramKey
 from perfsuite.measure.serialise import held
 from perfsuite.session.mode import Elsewhere
 
 T = TypeVar("T")
 
-CACHE_KEY = declare("perf.cache_key", budget=("cache_keys",), needs=("processes", "alone"))
-CACHE_HITS = declare("perf.cache_hits", budget=("cache_misses",), needs=("processes", "alone"))
+CACHE_KEY = declare("perf.cache_key", budget=("cache_keys",), needs=("processes", "alone"), private=(PERSISTENT_CACHE,))
+CACHE_HITS = declare(
+    "perf.cache_hits", budget=("cache_misses",), needs=("processes", "alone"), private=(PERSISTENT_CACHE,)
+)
 
 ONE_KEY = Budget(cache_keys=1)
 NO_MISSES = Budget(cache_misses=0)

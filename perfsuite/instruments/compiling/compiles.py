@@ -14,6 +14,8 @@ from perfsuite.measure.errors import SignatureWarning
 from perfsuite.measure.metric import Metric
 
 WARM = declare("perf.warm", budget=("compiles",))
+NO_COMPILES = declare("perf.no_compiles")
+COUNT_COMPILES = declare("perf.count_compiles")
 
 
 class CompilesInstrument(Instrument):
@@ -29,7 +31,10 @@ class CompilesInstrument(Instrument):
         limits = self._begin(WARM, budget)
         label = label_of(fn)
         # Nothing that is measured here gates as a time, so it may run under the profiler, and it compiles only once.
-        with self._tracing.keeping_block(self._recorder.unique(f"warming {name or label}")):
+        traced: AbstractContextManager[None] = contextlib.nullcontext()
+        if self._session.options.traces is not None:
+            traced = self._tracing.keeping_block(self._recorder.unique(f"warming {name or label}"))
+        with traced:
             warmed = warm(fn, over)
         for changes in warmed.doubled:
             warnings.warn(explanation.doubled(name or label, changes), SignatureWarning, stacklevel=2)
@@ -48,14 +53,14 @@ class CompilesInstrument(Instrument):
         `only` limits it to these functions and what they call.
         """
         functions = [each.fn if isinstance(each, Warm) else each for each in only]
-        return self._block("perf.no_compiles", lambda: compiles.forbid(functions))
+        return self._block(NO_COMPILES, lambda: compiles.forbid(functions))
 
     def count_compiles(self, *, name: str | None = None) -> AbstractContextManager[compiles.Compiles]:
         """Context manager giving `traces`, `lowerings`, `compiles`, `cache_hits` and `by_function`.
 
         The first three are metrics of the test, under `name`: any increase over the baseline fails.
         """
-        return self._block("perf.count_compiles", lambda: self._counting(name))
+        return self._block(COUNT_COMPILES, lambda: self._counting(name))
 
     @contextlib.contextmanager
     def _counting(self, name: str | None) -> Iterator[compiles.Compiles]:

@@ -7,8 +7,9 @@ from perfsuite.gate.budget import Budget
 from perfsuite.gate.verdict import Evidence
 from perfsuite.instruments.base import NO_BUDGET, Instrument, declare
 from perfsuite.measure.covers.coverage import SUFFIXES, Coverage, covers
+from perfsuite.measure.private.capabilities import SLOW_PATH, STACK
 
-COVERS = declare("perf.covers", budget=("uncovered",))
+COVERS = declare("perf.covers", budget=("uncovered",), private=(SLOW_PATH, STACK))
 
 
 class CoversInstrument(Instrument):

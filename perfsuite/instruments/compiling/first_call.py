@@ -10,11 +10,12 @@ from perfsuite.measure.call import Call, checked
 from perfsuite.measure.errors import MeasurementError
 from perfsuite.measure.first_call.first_call import FirstCall, first_call
 from perfsuite.measure.first_call.metrics import COUNTED, SUFFIXES, metrics, seconds, value_of
-from perfsuite.measure.first_call.passes import CompilerPasses
 from perfsuite.measure.metric import Metric
+from perfsuite.measure.passes import CompilerPasses
+from perfsuite.measure.private.capabilities import FIRST_CALLS
 from perfsuite.measure.profiler.compiler_passes import CompilerWatch
 
-FIRST_CALL = declare("perf.first_call", budget=tuple(COUNTED))
+FIRST_CALL = declare("perf.first_call", budget=tuple(COUNTED), private=(FIRST_CALLS,))
 
 
 class FirstCallInstrument(Instrument):

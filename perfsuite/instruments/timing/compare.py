@@ -112,8 +112,8 @@ class CompareInstrument(Instrument):
         if self._session.options.report is not None:
             self._recorder.distributions.append(distribution_of(ratio.title, comparison))
         us = max(comparison.candidate_median_us, comparison.reference_median_us)
-        self._tracing.keep_trace(pair.candidate, pair.name, "candidate", us=us)
-        self._tracing.keep_trace(pair.reference, pair.name, "reference", us=us)
+        self._keep_trace(pair.candidate, pair.name, "candidate", us=us)
+        self._keep_trace(pair.reference, pair.name, "reference", us=us)
 
     def _why(self, pair: Pair, comparison: Comparison) -> tuple[str, str]:
         """The likely cause; or, where none is found, what is known."""

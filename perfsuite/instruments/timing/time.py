@@ -85,7 +85,7 @@ class TimeInstrument(Instrument):
         tolerances.append((tail, TAIL_TOLERANCE if tolerance is None else tolerance))
         add_to_table(self._item, measured.name, timing)
         us = timing.to_ready.median_us
-        self._tracing.keep_trace(call, measured.name, us=us)
+        self._keep_trace(call, measured.name, us=us)
         # One that fails is explained: the others fail for the same reason.
         failing = next((metric for metric, allowed in tolerances if self._recorder.fails(metric, allowed)), None)
         for metric, allowed in tolerances:

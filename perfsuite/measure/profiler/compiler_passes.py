@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from perfsuite.measure.errors import MeasurementError
-from perfsuite.measure.first_call.passes import LONGEST, CompilerPass, CompilerPasses
+from perfsuite.measure.passes import LONGEST, CompilerPass, CompilerPasses
 from perfsuite.measure.profiler.trace_events import COMPILE, HOST, Event, planes_of
 from perfsuite.measure.profiler.trace_recording import record
 from perfsuite.measure.profiler.trace_times import Span, length, merged, own_spans, without

@@ -10,12 +10,12 @@ import pytest
 
 from perfsuite import Budget, call
 from perfsuite.gate.budget import BudgetExceeded
+from perfsuite.instruments.base import TestState
 from perfsuite.instruments.compiling import cache
 from perfsuite.instruments.compiling.cache import CacheInstrument
 from perfsuite.measure.errors import MeasurementError
 from perfsuite.measure.private.persistent_cache import CachedProgram, ProgramKey
 from perfsuite.measure.serialise import plain
-from perfsuite.session.recorder import Recorder
 
 STEP = call(jax.jit(lambda x: x + 1), jnp.ones(3))
 
@@ -35,17 +35,21 @@ def made():
             asked.append((elsewhere.metric, elsewhere.processes, elsewhere.given))
             return seen if seen is None else plain(seen)
 
-        mode = SimpleNamespace(seen_elsewhere=seen_elsewhere, fails=lambda gate: gate.failed, gates=True)
+        mode = SimpleNamespace(
+            seen_elsewhere=seen_elsewhere,
+            fails=lambda gate: gate.failed,
+            gates=True,
+            seconds=float,
+            seconds_to_know=float,
+        )
         session = SimpleNamespace(
             mode=mode,
             check=lambda method, needs: None,
             options=SimpleNamespace(strict=(), save=()),
             say=lambda gates: f"{gates[0].note}\n{gates[0].cause}",
         )
-        instrument = CacheInstrument.__new__(CacheInstrument)
-        instrument._session, instrument._item, instrument._test = session, SimpleNamespace(), "test_step"
-        instrument._recorder = Recorder(session, "test_step", None)
-        return instrument, asked
+        item = SimpleNamespace(nodeid="test_step", parent=None)
+        return CacheInstrument(TestState(session, item, tolerance=None, seconds=1.0)), asked
 
     return make
 
@@ -55,7 +59,7 @@ def test_equal_keys_pass_and_are_a_metric(made):
     found = instrument.cache_key(STEP)
     assert (found.keys, found.distinct) == (("a", "a", "a"), 1)
     assert asked == [("cache_key", 3, {})]
-    (metric,) = instrument.recorder.metrics.values()
+    (metric,) = instrument._recorder.metrics.values()
     assert (metric.name, metric.value, metric.unit, metric.kind) == ("lambda cache keys", 1, "keys", "count")
     assert metric.id == "cache_key cache keys"
 
@@ -85,7 +89,7 @@ def test_a_session_that_starts_no_processes_has_no_keys(made):
     seen = instrument.cache_key(STEP)
     assert (seen.keys, seen.distinct, seen.why()) == ((), 1, [])
     assert instrument.cache_hits(STEP).programs == 0
-    assert not instrument.recorder.metrics
+    assert not instrument._recorder.metrics
 
 
 @pytest.mark.parametrize("processes", [1, 0, -1, 2.0, True, "2"])

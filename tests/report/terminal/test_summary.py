@@ -12,8 +12,8 @@ from perfsuite.gate.baseline_file import SaveResult
 from perfsuite.gate.environment import Environment
 from perfsuite.gate.merging import Change
 from perfsuite.gate.verdict import Gate
-from perfsuite.measure.first_call.passes import CompilerPass, CompilerPasses
 from perfsuite.measure.metric import Interval, Metric
+from perfsuite.measure.passes import CompilerPass, CompilerPasses
 from perfsuite.report.terminal.summary import session_header, session_summary
 
 HERE = Environment("TPU v5 lite", 4, "Xeon", "3.11.7", "0.10.2", "0.10.1")
