@@ -27,6 +27,9 @@ __all__ = [
     "call",
 ]
 
+tested = "0.10.0", "0.12.0"
+"""The oldest and the newest jax that perfsuite is tested with. With a newer one, some instruments may be skipped."""
+
 _MODULES = {
     "Budget": "perfsuite.gate.budget",
     "BudgetExceeded": "perfsuite.gate.budget",

@@ -19,6 +19,7 @@ from perfsuite.measure.compiles.tally import (
     FunctionCompiles,
 )
 from perfsuite.measure.errors import MeasurementError, RecompilationError
+from perfsuite.measure.private.capabilities import STACK
 
 __all__ = [
     "CompileEvent",
@@ -63,6 +64,8 @@ def forbid(only: Sequence[Callable] = (), stages: tuple[str, ...] = STAGES) -> I
     Raises `TypeError` where `only` holds something else, or what no stack shows.
     """
     __tracebackhide__ = True
+    if only:
+        STACK.check("no_compiles(only=...)")
     identities = frozenset().union(*map(_identities_of, only))
     watch = Compiles(counts=stages == STAGES, forbids=True, refused=stages, only=identities)
     with telling(watch):

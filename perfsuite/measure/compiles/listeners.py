@@ -2,6 +2,10 @@
 
 JAX calls them in the thread that compiles, before each trace and at the start and at the end of each stage, and never
 for a call that its cache answers. They are registered while any context is open.
+
+Lowerings and compiles are told by `jax.monitoring`, which is public. Traces are told by a private name of JAX
+(`private.jax_traces`), to contexts that count or forbid. Where JAX has moved it, traces are counted as `jax.monitoring`
+sends them, around calls whose trace is cached too, and no trace is refused: what it leads to is.
 """
 
 import contextlib
@@ -28,6 +32,7 @@ from perfsuite.measure.compiles.tally import (
 )
 from perfsuite.measure.errors import RecompilationError
 from perfsuite.measure.private import error_repairs, jax_traces
+from perfsuite.measure.private.capabilities import STACK, TRACES, probing
 
 STAGE_EVENTS = {
     "/jax/core/compile/jaxpr_trace_duration": "trace",
@@ -83,15 +88,17 @@ def telling(watch: Compiles) -> Iterator[None]:
     global _open
     try:
         with _lock:
-            if not _open or not is_heard():
-                _register()
             _open = (*_open, watch)
+            if not is_heard():
+                _register()
         yield
     finally:
         with _lock:
             _open = tuple(other for other in _open if other is not watch)
             if not _open:
                 _unregister()
+            elif not _wants_traces():
+                jax_traces.silence_traces()
 
 
 @contextlib.contextmanager
@@ -122,7 +129,13 @@ def _register() -> None:
     jax.monitoring.register_scalar_listener(_on_start)
     jax.monitoring.register_event_duration_secs_listener(_on_end)
     jax.monitoring.register_event_listener(_on_event)
-    jax_traces.hear_traces(_on_trace)
+    if _wants_traces():
+        jax_traces.hear_traces(_on_trace)
+
+
+def _wants_traces() -> bool:
+    """Whether some context asks for each trace, and this jax tells of it."""
+    return any(watch.counts or watch.forbids for watch in _open) and not TRACES.lost()
 
 
 def _unregister() -> None:
@@ -142,12 +155,17 @@ def is_heard() -> bool:
     """Whether JAX still calls perfsuite's listeners."""
     _here.heard = False
     jax.monitoring.record_event_duration_secs(_HEARTBEAT, 0.0)
-    return _here.heard and jax_traces.traces_are_heard()
+    return _here.heard and (jax_traces.traces_are_heard() or not _wants_traces())
+
+
+def _is_deaf() -> bool:
+    """Whether what this thread compiles is nobody's: of a description, or of a probe."""
+    return _here.busy or probing()
 
 
 def _on_trace(frame: FrameType) -> None:
     __tracebackhide__ = True
-    if _here.busy:
+    if _is_deaf():
         return
     if jax_traces.is_inner(frame):
         if not BUILDING_INPUTS.get():
@@ -169,11 +187,11 @@ def _on_trace(frame: FrameType) -> None:
 def _on_start(event: str, value: float, **kwargs: str | int) -> None:
     __tracebackhide__ = True
     stage = STAGE_EVENTS.get(event)
-    if stage is None or _here.busy:
+    if stage is None or _is_deaf():
         return
     began = time.perf_counter()
     function = str(kwargs.get("fun_name", ""))
-    error = None if stage == "trace" else _seen(stage, function)
+    error = None if stage == "trace" and jax_traces.traces_are_heard() else _seen(stage, function)
     if error is not None:
         raise error
     # JAX's clock for the stage runs already, so the listener's own time is subtracted at its end.
@@ -186,7 +204,7 @@ def _on_end(event: str, duration_secs: float, **kwargs: str | int) -> None:
     if event == _HEARTBEAT:
         _here.heard = True
     stage = STAGE_EVENTS.get(event)
-    if stage is None or _here.busy:
+    if stage is None or _is_deaf():
         return
     function = str(kwargs.get("fun_name", ""))
     own = _own_seconds(event, function)
@@ -200,7 +218,7 @@ def _on_end(event: str, duration_secs: float, **kwargs: str | int) -> None:
 
 
 def _on_event(event: str, **kwargs: str | int) -> None:
-    if event == _CACHE_HIT and not _here.busy and not BUILDING_INPUTS.get():
+    if event == _CACHE_HIT and not _is_deaf() and not BUILDING_INPUTS.get():
         for watch in _open:
             watch.add_cache_hit()
 
@@ -239,7 +257,8 @@ def _seen(stage: str, name: str) -> RecompilationError | None:
     for watch in watches:
         if watch.counts:
             watch.add(CompileEvent(stage, function, call.cause.location, changes))
-    forbidding = [watch for watch in watches if stage in watch.refused]
+    refusable = stage != "trace" or not TRACES.lost()
+    forbidding = [watch for watch in watches if refusable and stage in watch.refused]
     if any(watch.only for watch in forbidding):
         called = identities_on_stack(sys._getframe(1))
         forbidding = [watch for watch in forbidding if not watch.only or watch.only & called]
@@ -301,6 +320,9 @@ def _call_that_compiles(stage: str, function: str, *, explain: bool) -> _Compili
     order = STAGES.index(stage)
     cause = Cause("an unknown line")
     try:
+        if STACK.lost():
+            unknown = f"cause unknown with this jax ({jax.__version__}): {STACK.lost()}"
+            return _CompilingCall(Cause(callsite.location(sys._getframe(1)), problem=unknown))
         site = callsite.on_stack(sys._getframe(1))
         cause = Cause(site.location)
         key, mark = key_of(site, function), site.mark

@@ -12,9 +12,12 @@ import importlib.metadata
 import threading
 from types import ModuleType
 
+from perfsuite import tested
 from perfsuite.measure.private.names import Declared, Moved, declared_in
 
 _here = threading.local()
+_fallbacks: dict[str, str] = {}
+"""What goes on in another way in this process, by module."""
 
 
 def probing() -> bool:
@@ -30,13 +33,12 @@ class CapabilityLost(Exception):  # noqa: N818  (a state of another library, not
         self.details = details
 
 
-TESTED = "0.10.0", "0.12.0"
-"""The oldest and the newest jax that `.ci/run` tests."""
+_SHOWN = 3
 
 
 @dataclasses.dataclass(frozen=True)
 class Capability:
-    """`purpose` goes on with "it needs ...". `module` has the names, `library` is the package whose they are.
+    """`purpose` is what perfsuite does with it, a verb first. `module` has the names, which are those of `library`.
 
     `seen` are the oldest and the newest version of the library in which it was seen to work. `also` are other
     capabilities that it builds on.
@@ -45,7 +47,7 @@ class Capability:
     purpose: str
     module: str
     library: str = "jax"
-    seen: tuple[str, str] = TESTED
+    seen: tuple[str, str] = tested
     also: tuple["Capability", ...] = ()
 
     @property
@@ -66,13 +68,18 @@ class Capability:
         if self.lost():
             raise CapabilityLost(self.sentence(what), self.lost())
 
+    def falls_back(self, how: str) -> None:
+        """Note, once, what goes on in another way where it does not work."""
+        here = importlib.metadata.version(self.library)
+        _fallbacks.setdefault(self.module, f"with {self.library} {here} {how}: perfsuite cannot {self.purpose} there")
+
     def sentence(self, what: str) -> str:
         """That `what` does not work here: "perf.transfers does not work with jax 0.14.0 (perfsuite 0.1.0 knows ..."."""
         here, own = (importlib.metadata.version(each) for each in (self.library, "perfsuite"))
         known = " to ".join(dict.fromkeys(self.seen))
         return (
             f"{what} does not work with {self.library} {here} (perfsuite {own} knows {known}): "
-            f"it needs {self.purpose}. "
+            f"it has to {self.purpose}. "
             "A newer perfsuite may know it; docs/upgrading_jax.md says how to port it"
         )
 
@@ -86,7 +93,7 @@ def _probed(capability: Capability) -> str:
     try:
         module = capability._imported()
         if missing := [words for name in declared_in(module) if (words := name.missing())]:
-            return "; ".join(missing)
+            return "; ".join(missing[:_SHOWN]) + (f" and {len(missing) - _SHOWN} more" if missing[_SHOWN:] else "")
         getattr(module, "probe", lambda: None)()
     except Exception as error:  # whatever a library that moved makes of it
         return str(error) if isinstance(error, Moved) else f"{type(error).__name__}: {error}"
@@ -95,30 +102,36 @@ def _probed(capability: Capability) -> str:
     return ""
 
 
+def fallbacks() -> tuple[str, ...]:
+    """What goes on in another way in this process, because a capability is lost: a line each."""
+    return tuple(_fallbacks.values())
+
+
 def forget() -> None:
     """Probe again when a capability is asked for next: for tests."""
     _probed.cache_clear()
+    _fallbacks.clear()
 
 
-TRACES = Capability("to hear each trace of JAX's", "jax_traces")
-STACK = Capability("to read from the stack what JAX compiles, and why", "jax_stack")
-REPAIRS = Capability("to make JAX as it was before an error that refused a compile", "error_repairs")
-SLOW_PATH = Capability("to see the calls that JAX's fast path does not take", "slow_path")
-PROGRAM_RUNS = Capability("to see each program that runs", "program_runs", also=(SLOW_PATH,))
-CALLBACKS = Capability("to tell the callbacks of programs from the work of a call", "callback_frames")
+TRACES = Capability("hear each trace of JAX's", "jax_traces")
+STACK = Capability("read from the stack what JAX compiles, and why", "jax_stack")
+REPAIRS = Capability("make JAX as it was before an error that refused a compile", "error_repairs")
+SLOW_PATH = Capability("see the calls that JAX's fast path does not take", "slow_path")
+PROGRAM_RUNS = Capability("see each program that runs", "program_runs", also=(SLOW_PATH, STACK))
+CALLBACKS = Capability("tell the callbacks of programs from the work of a call", "callback_frames")
 TRANSFERS = Capability(
-    "to see what moves between host and device", "transfer_internals", also=(PROGRAM_RUNS, SLOW_PATH)
+    "see what moves between host and device", "transfer_internals", also=(PROGRAM_RUNS, SLOW_PATH, STACK)
 )
-PERSISTENT_CACHE = Capability("to see the keys of JAX's persistent cache, and what is found in it", "persistent_cache")
-FIRST_CALLS = Capability("to see where a first call traces and lowers", "first_calls")
-LOWERING = Capability("to lower a call as its wrapper does, for any platform", "lowering")
-ABSENT_COMPILERS = Capability("to compile a lowered program for a device that is absent", "compiler_internals")
-COORDINATION = Capability("to reach the key-value store of jax.distributed", "coordination")
-BACKEND_START = Capability("to see an import start JAX's backend", "backend_start")
-EQUINOX = Capability("to know Equinox's functions on the stack", "equinox_functions", "equinox", ("0.13.8", "0.13.8"))
-FLAX = Capability("to know the parts of NNX's objects", "flax_objects", "flax", ("0.12.7", "0.12.8"))
-LIBRARY_FUNCTIONS = Capability("to know functions of libraries by name", "library_functions")
-XDIST = Capability("to take a worker's report back", "xdist_reports", "pytest-xdist", ("3.8.0", "3.8.0"))
-BENCHMARK = Capability("to add to its table", "benchmark_table", "pytest-benchmark", ("5.3.1", "5.3.1"))
+PERSISTENT_CACHE = Capability("see the keys of JAX's persistent cache, and what is found in it", "persistent_cache")
+FIRST_CALLS = Capability("see where a first call traces and lowers", "first_calls")
+LOWERING = Capability("lower a call as its wrapper does, for any platform", "lowering")
+ABSENT_COMPILERS = Capability("compile a lowered program for a device that is absent", "compiler_internals")
+COORDINATION = Capability("reach the key-value store of jax.distributed", "coordination")
+BACKEND_START = Capability("see an import start JAX's backend", "backend_start")
+EQUINOX = Capability("know Equinox's functions on the stack", "equinox_functions", "equinox", ("0.13.8", "0.13.8"))
+FLAX = Capability("know the parts of NNX's objects", "flax_objects", "flax", ("0.12.7", "0.12.8"))
+LIBRARY_FUNCTIONS = Capability("know functions of libraries by name", "library_functions")
+XDIST = Capability("take a worker's report back", "xdist_reports", "pytest-xdist", ("3.8.0", "3.8.0"))
+BENCHMARK = Capability("add to its table", "benchmark_table", "pytest-benchmark", ("5.3.1", "5.3.1"))
 
 CAPABILITIES = tuple(each for each in list(vars().values()) if isinstance(each, Capability))

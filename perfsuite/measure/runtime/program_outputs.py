@@ -8,11 +8,12 @@ import collections
 import contextlib
 import threading
 import weakref
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
 
+from perfsuite.measure.private.capabilities import PROGRAM_RUNS
 from perfsuite.measure.private.program_runs import is_ready, telling_outputs
 
 _LARGE = 1_000_000
@@ -70,7 +71,7 @@ class Running:
 def outputs_seen() -> Iterator[Outputs]:
     """See what programs put out that run inside, in any thread."""
     seen = Outputs()
-    with telling_outputs(seen.add):
+    with _telling(seen.add):
         yield seen
 
 
@@ -78,8 +79,13 @@ def outputs_seen() -> Iterator[Outputs]:
 def running_seen() -> Iterator[Running]:
     """See the programs that begin inside, in any thread."""
     seen = Running()
-    with telling_outputs(seen.add):
+    with _telling(seen.add):
         yield seen
+
+
+def _telling(tell: Callable[[Any], None]) -> contextlib.AbstractContextManager[None]:
+    """Tell of the outputs of each program; of none where JAX has moved what that needs."""
+    return contextlib.nullcontext() if PROGRAM_RUNS.lost() else telling_outputs(tell)
 
 
 def _an_array(outputs: Any) -> list[jax.Array]:

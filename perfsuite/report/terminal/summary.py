@@ -4,7 +4,9 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+from packaging.version import Version
 
+import perfsuite
 from perfsuite.gate.baseline_file import SaveResult
 from perfsuite.gate.environment import is_known_kind, namesakes
 from perfsuite.gate.verdict import Gate
@@ -30,11 +32,20 @@ def session_header(session: PerfSession, rootpath: Path) -> list[str]:
         devices += f" in {environment.process_count} processes"
     lines = [
         f"{devices} ({environment.processor}), {', '.join(versions)}",
+        *_newer(environment.jax),
         *_file_name(session, rootpath),
         f"baselines {_baselines(session, None, rootpath)}, size {session.options.size}",
         *(f"{name}: {_baselines(session, name, rootpath)}" for name in session.options.targets),
     ]
     return [f"perfsuite: {line}" for line in lines]
+
+
+def _newer(jax: str) -> list[str]:
+    """That jax is newer than any that perfsuite was tested with."""
+    oldest, newest = perfsuite.tested
+    if Version(jax) <= Version(newest):
+        return []
+    return [f"jax {jax} is newer than {newest}, the newest that it knows: what it cannot measure there is skipped"]
 
 
 def session_summary(
