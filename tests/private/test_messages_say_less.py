@@ -1,0 +1,75 @@
+"""Where JAX has moved what explains a compile, it is counted and refused all the same, with the cause unknown."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from perfsuite.measure.compiles import compiles
+from perfsuite.measure.errors import RecompilationError
+from perfsuite.measure.private.capabilities import PROGRAM_RUNS, REPAIRS, STACK, TRACES, CapabilityLost, fallbacks
+from perfsuite.measure.timing.readiness import waiting_for
+from tests.support.private_names import without
+
+X = np.ones(3, np.float32)
+
+
+def counted(run):
+    with compiles.count() as seen:
+        run()
+    return seen.lowerings, seen.compiles
+
+
+@pytest.mark.parametrize("lost", [TRACES, STACK, REPAIRS], ids=lambda each: each.name)
+def test_a_recompilation_is_counted_and_refused(lost):
+    step = jax.jit(lambda x: x * 2)
+    with without(lost):
+        assert counted(lambda: step(X)) == (1, 1)
+        assert counted(lambda: step(X)) == (0, 0)
+        with (
+            pytest.raises(
+                RecompilationError, match=r"was (traced|lowered|compiled)( again)? at .*test_messages_say_less\.py:"
+            ),
+            compiles.forbid(),
+        ):
+            step(X[:2])
+
+
+def test_without_the_stack_the_cause_is_unknown():
+    with without(STACK), pytest.raises(RecompilationError, match=r"cause unknown with this jax"), compiles.forbid():
+        jax.jit(lambda x: x * 3)(X)
+
+
+def test_without_the_traces_a_cached_one_is_not_refused():
+    step = jax.jit(lambda x: x * 5)
+    step.lower(X)
+    with without(TRACES), compiles.forbid():
+        jax.eval_shape(step, X)
+
+
+def test_only_some_functions_cannot_be_forbidden_without_the_stack():
+    step = jax.jit(lambda x: x * 7)
+    with (
+        without(STACK),
+        pytest.raises(CapabilityLost, match=r"no_compiles\(only=...\) does not work with jax"),
+        compiles.forbid([step]),
+    ):
+        jnp.sin(X)
+
+
+def test_a_session_that_only_remembers_compiles_listens_to_no_private_name():
+    from jax._src.interpreters import partial_eval
+
+    before = partial_eval.test_event
+    with compiles.observe():
+        assert partial_eval.test_event is before
+        with compiles.count():
+            assert partial_eval.test_event is not before
+        assert partial_eval.test_event is before
+
+
+def test_a_call_is_timed_until_all_its_outputs_are_ready_where_programs_are_not_seen():
+    with without(PROGRAM_RUNS):
+        assert waiting_for(lambda: X) is jax.block_until_ready
+        assert [line for line in fallbacks() if "times include waiting for every output" in line]
+    assert not fallbacks()
