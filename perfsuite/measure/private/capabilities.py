@@ -40,12 +40,13 @@ _SHOWN = 3
 class Capability:
     """`purpose` is what perfsuite does with it, a verb first. `module` has the names, which are those of `library`.
 
-    `seen` are the oldest and the newest version of the library in which it was seen to work. `also` are other
-    capabilities that it builds on.
+    `without` says what its loss costs. `seen` are the oldest and the newest version of the library in which it was seen
+    to work. `also` are other capabilities that it builds on.
     """
 
     purpose: str
     module: str
+    without: str
     library: str = "jax"
     seen: tuple[str, str] = tested
     also: tuple["Capability", ...] = ()
@@ -113,25 +114,90 @@ def forget() -> None:
     _fallbacks.clear()
 
 
-TRACES = Capability("hear each trace of JAX's", "jax_traces")
-STACK = Capability("read from the stack what JAX compiles, and why", "jax_stack")
-REPAIRS = Capability("make JAX as it was before an error that refused a compile", "error_repairs")
-SLOW_PATH = Capability("see the calls that JAX's fast path does not take", "slow_path")
-PROGRAM_RUNS = Capability("see each program that runs", "program_runs", also=(SLOW_PATH, STACK))
-CALLBACKS = Capability("tell the callbacks of programs from the work of a call", "callback_frames")
-TRANSFERS = Capability(
-    "see what moves between host and device", "transfer_internals", also=(PROGRAM_RUNS, SLOW_PATH, STACK)
+TRACES = Capability(
+    "hear each trace of JAX's",
+    "jax_traces",
+    "traces are counted as jax.monitoring sends them, cached ones too; lowerings and compiles are refused, traces not",
 )
-PERSISTENT_CACHE = Capability("see the keys of JAX's persistent cache, and what is found in it", "persistent_cache")
-FIRST_CALLS = Capability("see where a first call traces and lowers", "first_calls")
-LOWERING = Capability("lower a call as its wrapper does, for any platform", "lowering")
-ABSENT_COMPILERS = Capability("compile a lowered program for a device that is absent", "compiler_internals")
-COORDINATION = Capability("reach the key-value store of jax.distributed", "coordination")
-BACKEND_START = Capability("see an import start JAX's backend", "backend_start")
-EQUINOX = Capability("know Equinox's functions on the stack", "equinox_functions", "equinox", ("0.13.8", "0.13.8"))
-FLAX = Capability("know the parts of NNX's objects", "flax_objects", "flax", ("0.12.7", "0.12.8"))
-LIBRARY_FUNCTIONS = Capability("know functions of libraries by name", "library_functions")
-XDIST = Capability("take a worker's report back", "xdist_reports", "pytest-xdist", ("3.8.0", "3.8.0"))
-BENCHMARK = Capability("add to its table", "benchmark_table", "pytest-benchmark", ("5.3.1", "5.3.1"))
+STACK = Capability(
+    "read from the stack what JAX compiles, and why",
+    "jax_stack",
+    'the message of a recompilation says "cause unknown with this jax"; perf.covers and only= are skipped',
+)
+REPAIRS = Capability(
+    "make JAX as it was before an error that refused a compile",
+    "error_repairs",
+    "a function whose compile was refused may be traced again, or take JAX's slow path, in every later call",
+)
+SLOW_PATH = Capability(
+    "see the calls that JAX's fast path does not take",
+    "slow_path",
+    "perf.fast_path and perf.covers are skipped",
+)
+PROGRAM_RUNS = Capability(
+    "see each program that runs",
+    "program_runs",
+    "perf.dispatches is skipped, perf.host_calls counts no programs, and times include waiting for every output",
+)
+CALLBACKS = Capability(
+    "tell the callbacks of programs from the work of a call",
+    "callback_frames",
+    "perf.host_calls counts what callbacks do, where they happen to run in the thread of the call",
+)
+TRANSFERS = Capability(
+    "see what moves between host and device",
+    "transfer_internals",
+    "perf.transfers, perf.no_transfers and perf.count_transfers are skipped",
+    also=(PROGRAM_RUNS,),
+)
+PERSISTENT_CACHE = Capability(
+    "see the keys of JAX's persistent cache, and what is found in it",
+    "persistent_cache",
+    "perf.cache_key and perf.cache_hits are skipped",
+)
+FIRST_CALLS = Capability("see where a first call traces and lowers", "first_calls", "perf.first_call is skipped")
+LOWERING = Capability(
+    "lower a call as its wrapper does, for any platform",
+    "lowering",
+    "perf.program for a target is skipped; that of the present device does not name donated arguments and kernels",
+)
+ABSENT_COMPILERS = Capability(
+    "compile a lowered program for a device that is absent",
+    "compiler_internals",
+    "perf.program for a target is skipped",
+)
+COORDINATION = Capability(
+    "reach the key-value store of jax.distributed",
+    "coordination",
+    "a session of several processes ends before its first test",
+)
+BACKEND_START = Capability("see an import start JAX's backend", "backend_start", "perf.imports is skipped")
+EQUINOX = Capability(
+    "know Equinox's functions on the stack",
+    "equinox_functions",
+    "messages about filter_jit say less",
+    "equinox",
+    ("0.13.8", "0.13.8"),
+)
+FLAX = Capability(
+    "know the parts of NNX's objects", "flax_objects", "messages about NNX say less", "flax", ("0.12.7", "0.12.8")
+)
+LIBRARY_FUNCTIONS = Capability(
+    "know functions of libraries by name", "library_functions", "messages about host calls have less advice"
+)
+XDIST = Capability(
+    "take a worker's report back",
+    "xdist_reports",
+    "under pytest-xdist a test that times something is skipped",
+    "pytest-xdist",
+    ("3.8.0", "3.8.0"),
+)
+BENCHMARK = Capability(
+    "add to its table",
+    "benchmark_table",
+    "perf.time is not in pytest-benchmark's table",
+    "pytest-benchmark",
+    ("5.3.1", "5.3.1"),
+)
 
 CAPABILITIES = tuple(each for each in list(vars().values()) if isinstance(each, Capability))
