@@ -12,6 +12,8 @@ from typing import Any
 
 import pytest
 
+from perfsuite.measure.private.capabilities import XDIST
+from perfsuite.measure.private.xdist_reports import held_back, sender_of
 from perfsuite.measure.words import plural
 from perfsuite.options.marker import marker_arguments
 from perfsuite.session.outcomes import test_id
@@ -27,7 +29,7 @@ def is_worker(config: pytest.Config) -> bool:
 
 def is_main(config: pytest.Config) -> bool:
     """Whether this process hands the tests out to workers."""
-    return bool(config.pluginmanager.hasplugin("dsession"))  # pytest-xdist's own name for what does
+    return config.getoption("dist", "no") != "no" and bool(config.getoption("tx", None))
 
 
 def register(config: pytest.Config, session: PerfSession) -> None:
@@ -39,11 +41,14 @@ def register(config: pytest.Config, session: PerfSession) -> None:
 
 
 class WorkerHooks:
-    """In a worker: take back what was reported of a test that waits for the main process."""
+    """In a worker: take back what was reported of a test that waits for the main process.
+
+    Where no report can be taken back, such a test is skipped, and says why.
+    """
 
     def __init__(self, config: pytest.Config, session: PerfSession):
         self.session = session
-        self.sender = sender_of(config)
+        self.sender = sender_of(config.pluginmanager.get_plugins())
         self.deferred = False
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)
@@ -51,26 +56,13 @@ class WorkerHooks:
         if self.sender is None or item.get_closest_marker("perf") is None:
             return (yield)
         self.deferred = False
-        send, kept = self.sender.sendevent, []
-
-        def keep(name: str, **what: Any) -> None:
-            if name == "testreport":
-                kept.append(what)
-            else:
-                send(name, **what)
-
-        self.sender.sendevent = keep
-        try:
+        with held_back(self.sender, lambda: self.deferred):
             return (yield)
-        finally:
-            self.sender.sendevent = send
-            for what in () if self.deferred else kept:
-                send("testreport", **what)
 
     @pytest.hookimpl(tryfirst=True)  # before any fixture
     def pytest_runtest_setup(self, item: pytest.Item) -> None:
         """A test that says so, or of which a ratio or a time is recorded, need not begin here."""
-        if self.sender is None or item.get_closest_marker("perf") is None:
+        if item.get_closest_marker("perf") is None:
             return
         if marker_arguments(item).get("quiet"):
             raise Deferred("@pytest.mark.perf(quiet=True)")
@@ -79,8 +71,10 @@ class WorkerHooks:
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(self, call: pytest.CallInfo):
-        if call.excinfo is not None and isinstance(call.excinfo.value, Deferred):
+        if call.excinfo is not None and isinstance(error := call.excinfo.value, Deferred):
             self.deferred = True
+            if XDIST.lost():
+                error.msg = f"{error.msg}. {XDIST.sentence('Leaving a test to the main process')}"
         return (yield)
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
@@ -88,21 +82,6 @@ class WorkerHooks:
         session.config.workeroutput[_HANDED_OVER] = {  # type: ignore[attr-defined]
             name: sorted(getattr(known, name)) for name in ("files", "collected", "of_targets")
         }
-
-
-def sender_of(config: pytest.Config) -> Any:
-    """What sends a worker's reports to the main process; None where this pytest-xdist has no such thing.
-
-    pytest-xdist has no public way to take a report back. Its `WorkerInteractor` and that one's `sendevent` are the only
-    private names here; without them such a test is skipped, and says why. `tests/integration/test_xdist.py` fails when
-    they move.
-    """
-    plugins = config.pluginmanager.get_plugins()
-    return next((each for each in plugins if type(each).__name__ == "WorkerInteractor" and _sends(each)), None)
-
-
-def _sends(plugin: object) -> bool:
-    return callable(getattr(plugin, "sendevent", None))
 
 
 class MainHooks:

@@ -4,7 +4,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from perfsuite.hooks.workers import MainHooks, sender_of
+from perfsuite.hooks.workers import MainHooks
+from perfsuite.measure.private.xdist_reports import sender_of
 
 
 def hooks(config, dist="load"):
@@ -40,7 +41,7 @@ def test_a_worker_that_crashes_hands_nothing_over(pytestconfig):
 
 def test_outside_of_a_worker_nothing_sends_reports(pytestconfig):
     if not hasattr(pytestconfig, "workerinput"):
-        assert sender_of(pytestconfig) is None
+        assert sender_of(pytestconfig.pluginmanager.get_plugins()) is None
 
 
 @pytest.fixture

@@ -129,6 +129,39 @@ def test_a_test_that_asks_for_a_quiet_machine_waits_for_it_and_another_in_its_cl
     project.runpytest_subprocess("--perf", "-k", "seconds").assert_outcomes(passed=1, deselected=1)
 
 
+def test_where_no_report_can_be_taken_back_what_needs_a_quiet_machine_is_skipped_and_says_why(project):
+    project.makeconftest(
+        """
+        from perfsuite.measure.private import xdist_reports
+
+        object.__setattr__(xdist_reports._SEND, "name", "sendevent_moved")
+        """
+    )
+    project.makepyfile(
+        """
+        import pytest
+        from steps import *
+
+        def test_time(perf):
+            perf.time(call(step, state(), batch(), carry=1))
+
+        @pytest.mark.perf(quiet=True)
+        def test_own_clock(perf):
+            raise AssertionError("other processes share the machine")
+
+        def test_count(perf):
+            perf.record("counted", 7, unit="calls", kind="count")
+        """
+    )
+    result = project.runpytest_subprocess("--perf", "-n1", "-rs")
+    result.assert_outcomes(passed=1, skipped=2)
+    why = (
+        "other processes share the machine under pytest-xdist; run it with `-n 0`. Leaving a test to the main process "
+        "does not work with pytest-xdist * take a worker's report back.*"
+    )
+    result.stdout.fnmatch_lines_random([f"*perf.time: {why}", f"*@pytest.mark.perf(quiet=True): {why}"])
+
+
 READS = """
 def test_read(perf):
     compared = perf.compare(made(step), made(step), until="return", name="read")
