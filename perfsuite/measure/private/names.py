@@ -15,6 +15,7 @@ import importlib.util
 import inspect
 import types
 from collections.abc import Callable, Iterator
+from importlib.machinery import SourceFileLoader
 from types import CodeType, FrameType
 from typing import Any
 
@@ -184,6 +185,11 @@ def declared_in(module: types.ModuleType) -> list[Declared]:
     return found
 
 
+def has_text(module: str, text: str) -> bool:
+    """Whether code of a module has a text that begins so, such as one that it logs."""
+    return any(word.startswith(text) for code in _codes(module) for word in _words(code))
+
+
 def _attribute(owner: Any, name: str, of: Name) -> Any:
     try:
         return getattr(owner, name)
@@ -208,8 +214,10 @@ def _belongs(name: Declared) -> bool:
 def _codes(module: str) -> tuple[CodeType, ...]:
     """The code of a module and of every function and class in it, without running it; empty where there is none."""
     try:
-        spec = importlib.util.find_spec(module)
-        code = spec.loader.get_code(module)  # type: ignore[union-attr]
+        spec: Any = importlib.util.find_spec(module)
+        # pytest loads its plugins by itself, to rewrite their assertions, and that loader gives no code.
+        loader = spec.loader if hasattr(spec.loader, "get_code") else SourceFileLoader(module, spec.origin)
+        code = loader.get_code(module)
     except (ImportError, AttributeError):  # no such module, or one that is written in C
         return ()
     return tuple(_inner(code)) if code is not None else ()
