@@ -153,7 +153,7 @@ def perf(request: pytest.FixtureRequest) -> "Perf":
         )
     from perfsuite.hooks.gating import perf_of  # imports jax
 
-    return perf_of(request.node)
+    return perf_of(request)
 
 
 @pytest.fixture(scope="session")

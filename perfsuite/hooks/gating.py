@@ -40,7 +40,7 @@ from perfsuite.session.blame import blamed
 from perfsuite.session.calibrating import Calibrating
 from perfsuite.session.mode import Mode
 from perfsuite.session.modes import Gating
-from perfsuite.session.outcomes import facts_of, test_id
+from perfsuite.session.outcomes import REQUEST, facts_of, test_id
 from perfsuite.session.records import TestRecord, run_again
 from perfsuite.session.saving import Saving
 from perfsuite.session.session import Deferred, PerfSession
@@ -141,8 +141,10 @@ def _cache(config: pytest.Config) -> Path | None:
         return None
 
 
-def perf_of(item: pytest.Item) -> Perf:
-    """The `Perf` of one test."""
+def perf_of(request: pytest.FixtureRequest) -> Perf:
+    """The `Perf` of one test, which asks for it."""
+    item: pytest.Item = request.node
+    item.stash[REQUEST] = request
     session = item.config.stash[_SESSION]
     arguments = marker_arguments(item)
     seconds = arguments.get("seconds", session.options.seconds)

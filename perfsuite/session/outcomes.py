@@ -7,6 +7,9 @@ import pytest
 
 from perfsuite.gate.budget import BudgetExceeded
 
+REQUEST = pytest.StashKey[pytest.FixtureRequest]()
+"""In the stash of a test: what its fixture `perf` can ask for other fixtures."""
+
 LONGEST = 20_000
 """Characters of a message: an assertion over two long texts can be of any length."""
 

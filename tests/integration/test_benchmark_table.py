@@ -60,6 +60,29 @@ def test_an_option_counts_wherever_it_is_given(timed):
     result.stdout.fnmatch_lines(["test_twice:step *"])
 
 
+def test_where_pytest_benchmark_has_moved_its_table_lacks_the_timings_and_a_line_says_so_once(timed):
+    timed.makeconftest(
+        """
+        import pytest
+
+        from perfsuite.measure.private import benchmark_table, capabilities
+
+        @pytest.fixture(scope="session", autouse=True)
+        def moved():
+            with pytest.MonkeyPatch.context() as patch:
+                patch.setitem(benchmark_table._TIMER.__dict__, "name", "_timer_moved")
+                capabilities.forget()
+                yield
+            capabilities.forget()
+        """
+    )
+    result = timed.runpytest_inprocess("--perf", "--benchmark-max-time=0.05", "-Werror")
+    result.assert_outcomes(passed=3)
+    result.stdout.no_fnmatch_line("*:step *")
+    said = [line for line in result.outlines if "its table lacks what perf.time timed" in line]
+    assert len(said) == 1
+
+
 def test_perf_works_without_pytest_benchmark(project):
     project.makepyfile("from steps import *\ndef test_it(perf): perf.time(call(step, state(), batch(), carry=1))")
     project.runpytest_inprocess("--perf", "-p", "no:benchmark").assert_outcomes(passed=1)

@@ -1,6 +1,5 @@
 """`perf.time`: how long one call takes, in the steady state."""
 
-import copy
 import dataclasses
 import functools
 import math
@@ -14,8 +13,11 @@ from perfsuite.instruments.base import NO_BUDGET, Instrument, declare
 from perfsuite.measure.call import Call, checked
 from perfsuite.measure.compiles.compiles import tracing_allowed
 from perfsuite.measure.metric import Metric
+from perfsuite.measure.private import benchmark_table
+from perfsuite.measure.private.capabilities import BENCHMARK
 from perfsuite.measure.timing.timing import LEAST_FOR_TAIL, LEAST_SAMPLES, LEAST_WITH_END, Timing, time_call
 from perfsuite.processes.launch import LAUNCH
+from perfsuite.session.outcomes import REQUEST
 from perfsuite.session.recorder import Measured
 from perfsuite.session.unchanged import Look, Timed, look, when_timed
 
@@ -165,37 +167,25 @@ def _asks_for_benchmarks(item: pytest.Item) -> bool:
 
 
 def add_to_table(item: pytest.Item, name: str, timing: Timing) -> None:
-    """Add `timing` as the benchmark `test:name` of pytest-benchmark, where one of that plugin's options was given.
-
-    pytest-benchmark has no public way to add a benchmark that it did not run itself, nor two in one test. So the
-    samples are replayed through a copy of its fixture, with a clock that returns them. The private names are in
-    `_replaying`; `tests/integration/test_benchmark_table.py` fails when they move.
-    """
+    """Add `timing` as the benchmark `test:name` of pytest-benchmark, where one of that plugin's options was given."""
     if not _asks_for_benchmarks(item):
         return
-    request: pytest.FixtureRequest = item._request  # type: ignore[attr-defined]
-    fixture = request.getfixturevalue("benchmark")
-    if "benchmark" not in item.fixturenames:  # type: ignore[attr-defined]
-        fixture.skipped = True  # or it warns, at the end, that nobody used it
-    if fixture.disabled:
+    if BENCHMARK.lost():
+        BENCHMARK.falls_back("its table lacks what perf.time timed")
         return
-    replay = _replaying(fixture, [us / 1e6 for us in timing.samples_us])
-    replay.name = f"{item.name}:{name}"
-    replay.fullname = f"{item.nodeid}:{name}"
-    replay.extra_info = {
-        "to_return_median_us": timing.to_return.median_us,
-        "to_ready_median_us": timing.to_ready.median_us,
-        "to_ready_p99_us": timing.to_ready.p99_us,
-        "calls_per_block": timing.calls_per_block,
-        "harness_us": timing.harness_us,
-    }
-    replay.pedantic(lambda: None, rounds=len(timing.samples_us))
-
-
-def _replaying(fixture, seconds: list[float]):
-    """An unused copy of pytest-benchmark's fixture, whose clock advances by the next of `seconds` in each round."""
-    readings = iter([reading for duration in seconds for reading in (0.0, duration)])
-    replay = copy.copy(fixture)
-    replay._mode = None
-    replay._timer = lambda: next(readings)
-    return replay
+    fixture = item.stash[REQUEST].getfixturevalue("benchmark")
+    if "benchmark" not in item.fixturenames:  # type: ignore[attr-defined]
+        benchmark_table.leave_unused(fixture)
+    benchmark_table.add(
+        fixture,
+        [us / 1e6 for us in timing.samples_us],
+        name=f"{item.name}:{name}",
+        fullname=f"{item.nodeid}:{name}",
+        extra_info={
+            "to_return_median_us": timing.to_return.median_us,
+            "to_ready_median_us": timing.to_ready.median_us,
+            "to_ready_p99_us": timing.to_ready.p99_us,
+            "calls_per_block": timing.calls_per_block,
+            "harness_us": timing.harness_us,
+        },
+    )
