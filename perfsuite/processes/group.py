@@ -27,6 +27,7 @@ import jax
 import pytest
 
 from perfsuite.measure.errors import MeasurementError
+from perfsuite.measure.private.capabilities import COORDINATION
 from perfsuite.measure.private.compiler_stderr import compilers_silenced
 from perfsuite.measure.private.coordination import Store, StoreUnreachable, ValueUnreadable, shared_store
 from perfsuite.measure.serialise import held
@@ -284,6 +285,8 @@ def join() -> Group | None:
         count, process = jax.process_count(), jax.process_index()
     if count == 1:
         return None
+    if lost := COORDINATION.lost():
+        raise pytest.UsageError(f"{COORDINATION.sentence('perfsuite under jax.distributed')} ({lost})")
     store = shared_store(f"perfsuite {next(_sessions)}")
     if store is None:
         raise pytest.UsageError(

@@ -1,7 +1,6 @@
-"""The private names that compiling for a target uses are still where they were.
+"""`perfsuite.measure.private.compiler_internals`: what the compiler of an absent device is given.
 
-A failure here means that a new jax or jaxlib has moved one: `perfsuite/measure/targets/compiler_internals.py` is the file to
-change. None of these tests needs libtpu.
+None of these tests needs libtpu.
 """
 
 import inspect
@@ -14,6 +13,7 @@ from jax.sharding import AbstractMesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from perfsuite.measure.private import compiler_internals as internals
+from perfsuite.measure.private.capabilities import ABSENT_COMPILERS
 from perfsuite.measure.targets.target_compiler import CONFIG
 
 
@@ -26,13 +26,17 @@ def stablehlo(function, *shapes, shardings=None, **jit) -> bytes:
     return lowered.as_text(debug_info=True).encode()
 
 
+def test_all_names_are_where_they_were():
+    assert ABSENT_COMPILERS.lost() == ""
+
+
 def test_a_text_with_locations_is_parsed():
     module = internals.parse_stablehlo(stablehlo(lambda x: jnp.sin(x), (4,)))
     assert "stablehlo.sine" in str(module), "`mlir.make_ir_context` does not know StableHLO any more"
 
 
 def test_the_compile_options_have_what_is_set():
-    options = internals.compiler.get_compile_options(
+    options = internals._OPTIONS.get()(
         num_replicas=1, num_partitions=1, device_assignment=None, env_options_overrides={"xla_flag": "1"}
     )
     assert options.parameter_is_tupled_arguments is False
@@ -44,8 +48,8 @@ def test_the_compile_options_have_what_is_set():
 
 
 def test_a_compile_takes_devices_and_options():
-    assert inspect.isclass(internals._jax.DeviceList)
-    text = internals._jax.CompileOnlyPyClient.compile.__doc__
+    assert inspect.isclass(internals._DEVICES.get())
+    text = internals._COMPILE.get().__doc__
     for argument in ("executable_devices: ", "compile_options: "):
         assert argument in text, f"the compile-only client's `compile` takes other arguments: {text}"
     assert "kwargs" in inspect.signature(get_topology_desc).parameters

@@ -1,14 +1,16 @@
-"""`perfsuite.measure.private.coordination`: the private names of JAX's coordination service, and what they do."""
+"""`perfsuite.measure.private.coordination`: the key-value store of JAX's coordination service."""
 
 import threading
 from typing import Any
 
 import jax
 import pytest
-from jax._src import distributed
 from support.coordination import clients
+from support.private_names import without
 
-from perfsuite.measure.private.coordination import CLIENT_METHODS, Store, StoreUnreachable, shared_store
+from perfsuite.measure.private.capabilities import COORDINATION
+from perfsuite.measure.private.coordination import Store, StoreUnreachable, shared_store
+from perfsuite.processes.group import join
 
 
 @pytest.fixture(scope="module")
@@ -17,11 +19,16 @@ def stores():
         yield [Store(client, "tests", serves=number == 0) for number, client in enumerate(made)]
 
 
-def test_jax_has_the_names_that_perfsuite_uses():
-    with clients(1) as (client,):
-        missing = [name for name in CLIENT_METHODS if not hasattr(client, name)]
-    missing += [name for name in ("client", "service") if not hasattr(distributed.global_state, name)]
-    assert not missing, f"jax {jax.__version__} has no {missing}: correct perfsuite/measure/private/coordination.py"
+def test_all_names_are_where_they_were():
+    assert COORDINATION.lost() == ""
+
+
+def test_without_its_names_one_process_goes_on_and_several_are_told(monkeypatch):
+    with without(COORDINATION):
+        assert join() is None
+        monkeypatch.setattr(jax, "process_count", lambda: 2)
+        with pytest.raises(pytest.UsageError, match=r"^perfsuite under jax\.distributed does not work with jax"):
+            join()
 
 
 def test_without_jax_distributed_there_is_no_store():

@@ -1,7 +1,4 @@
-"""The private names of JAX by which keys of its persistent cache are seen, and what became of a program.
-
-A failure here means that a new JAX has moved one. Change `perfsuite/measure/private/persistent_cache.py`.
-"""
+"""`perfsuite.measure.private.persistent_cache`: keys of JAX's persistent cache, and what became of a program."""
 
 import re
 
@@ -12,6 +9,9 @@ from jax.experimental.compilation_cache import compilation_cache
 from support.persistent_cache import ON, QUICK, SMALL, keeping_everything
 
 from perfsuite.measure.errors import MeasurementError
+from perfsuite.measure.private import persistent_cache
+from perfsuite.measure.private.capabilities import PERSISTENT_CACHE
+from perfsuite.measure.private.names import Moved
 from perfsuite.measure.private.persistent_cache import COMPUTATION, key_of, watching_cache
 
 X = jax.ShapeDtypeStruct((4,), jnp.float32)
@@ -38,6 +38,16 @@ def compiled(jitted):
         jitted.lower(X).compile()
     (program,) = programs
     return program
+
+
+def test_all_names_are_where_they_were():
+    assert PERSISTENT_CACHE.lost() == ""
+
+
+def test_a_line_that_jax_logs_no_more_is_seen(monkeypatch):
+    monkeypatch.setattr(persistent_cache, "_HIT", "Found in the cache")
+    with pytest.raises(Moved, match=r"^jax\._src\.compiler no longer says 'Found in the cache'$"):
+        persistent_cache.probe()
 
 
 def test_the_key_is_that_of_the_entry_in_the_cache(cache):

@@ -1,16 +1,16 @@
-"""The private names of JAX by which every run of a program is seen.
+"""`perfsuite.measure.private.program_runs`: every run of a program is seen, with its name, key and text."""
 
-A failure here means that a new JAX has moved one. Change `perfsuite/measure/private/program_runs.py`.
-"""
-
+import contextlib
 import threading
 
 import jax
 import jax.numpy as jnp
 import pytest
 from jax._src import config
+from support.private_names import taken_away
 
-from perfsuite.measure.private import program_runs
+from perfsuite.measure.private import capabilities, lowering, program_runs
+from perfsuite.measure.private.names import Moved, Name
 
 X = jnp.arange(4.0)
 
@@ -38,6 +38,36 @@ def runs():
         return seen
 
     return of
+
+
+def test_all_names_are_where_they_were():
+    assert capabilities.PROGRAM_RUNS.lost() == ""
+
+
+def test_a_hook_that_jax_calls_no_more_is_seen(monkeypatch):
+    monkeypatch.setattr(program_runs, "hooked_calls", lambda hook: contextlib.nullcontext())
+    with pytest.raises(Moved, match=r"^a program that JAX's fast path runs once is seen 0 times$"):
+        program_runs.probe()
+
+
+def test_a_slow_path_through_another_function_is_seen(monkeypatch):
+    monkeypatch.setattr(program_runs, "_EXECUTE", Name("jax._src.interpreters.pxla", "MeshExecutable.call"))
+    with pytest.raises(Moved, match=r"^a program that JAX's slow path runs once is seen 0 times$"):
+        program_runs.probe()
+
+
+def test_the_probe_works_whatever_surrounds_it():
+    for surroundings in jax.disable_jit(), jax.debug_nans(True), jax.checking_leaks(), jax.transfer_guard("disallow"):
+        with surroundings:
+            program_runs.probe()
+
+
+def test_the_probe_works_while_a_function_is_traced():
+    def step(x):
+        program_runs.probe()
+        return x
+
+    jax.jit(step)(X)
 
 
 def test_the_fast_path_calls_the_hook(runs):
@@ -84,6 +114,23 @@ def test_a_program_compiled_ahead_of_time_has_its_name_from_the_executable(runs)
     assert runs(printing.lower(X).compile(), X) == [("printing", False)]
 
 
+def test_a_program_whose_options_are_not_known_has_no_text():
+    texts = []
+
+    def ask(run):
+        with pytest.raises(program_runs.TextUnknown, match="options of its compiler"):
+            run.text()
+        texts.append(run)
+
+    jax.block_until_ready([double(X) for _ in range(2)])
+    with taken_away(lowering._OPTIONS):
+        capabilities.forget()
+        with program_runs.observing_programs(ask):
+            double(X)
+    capabilities.forget()
+    assert texts
+
+
 def in_a_thread(function):
     thread = threading.Thread(target=function)
     thread.start()
@@ -91,7 +138,7 @@ def in_a_thread(function):
 
 
 def hook_here():
-    own = program_runs.api._post_hook_state.get_local()
+    own = program_runs._HOOK.get().get_local()
     return "unset" if own is config.config_ext.unset else own
 
 
@@ -134,12 +181,11 @@ def test_a_check_for_nans_goes_on_and_what_it_checks_is_seen(runs):
 
 
 def test_an_error_of_the_program_leaves_nothing_behind():
-    execute = program_runs.pxla.ExecuteReplicated.__call__
-    before = program_runs.api._post_hook_state.get_global()
+    hook = program_runs._HOOK.get()
+    before = hook.get_global(), program_runs._EXECUTE.get()
     with pytest.raises(ZeroDivisionError), program_runs.observing_programs(lambda run: None):
         raise ZeroDivisionError
-    assert program_runs.pxla.ExecuteReplicated.__call__ is execute
-    assert program_runs.api._post_hook_state.get_global() is before
+    assert (hook.get_global(), program_runs._EXECUTE.get()) == before
 
 
 def test_the_outputs_of_programs_are_told_and_tell_whether_they_are_ready():

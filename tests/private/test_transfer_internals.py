@@ -1,17 +1,18 @@
-"""The private names of JAX that observing transfers needs.
-
-A failure here means that a new JAX has moved one. Change `perfsuite/measure/private/transfer_internals.py`.
-"""
+"""`perfsuite.measure.private.transfer_internals`: which transfers and callbacks an observer is told of."""
 
 import inspect
 import sys
+import types
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from support.private_names import taken_away
 
+from perfsuite.measure.private import capabilities
 from perfsuite.measure.private import transfer_internals as internals
+from perfsuite.measure.private.names import Moved, Name
 
 X = jnp.arange(4.0)
 
@@ -42,10 +43,38 @@ def events():
         yield observer.events
 
 
-def test_arrays_are_of_the_class_that_is_observed():
-    assert type(X) is internals.array.ArrayImpl, "arrays are not `ArrayImpl`s any more"
-    assert isinstance(vars(type(X)).get("_value"), property), "`ArrayImpl._value` is no property any more"
-    assert hasattr(X, "_npy_value"), "arrays have no `_npy_value` any more"
+def test_all_names_are_where_they_were():
+    assert capabilities.TRANSFERS.lost() == ""
+
+
+@pytest.mark.parametrize(
+    ("name", "other", "message"),
+    [
+        ("_PUT", Name("jax._src.lib", "xla_client.make_cpu_client"), "jax.device_put(x) is not seen as an explicit"),
+        ("_VALUE", Name("jax._src.array", "ArrayImpl.global_shards"), "float(x) is not seen as an implicit"),
+    ],
+)
+def test_a_function_that_moves_nothing_any_more_is_seen(name, other, message, monkeypatch):
+    monkeypatch.setattr(internals, name, other)
+    with pytest.raises(Moved) as error:
+        internals.probe()
+    assert str(error.value) == f"{message} transfer"
+
+
+@pytest.mark.parametrize("guard", ["disallow", "disallow_explicit"])
+def test_the_probe_works_where_transfers_are_forbidden(guard):
+    with jax.transfer_guard(guard):
+        internals.probe()
+
+
+def test_without_its_names_a_callback_has_no_function():
+    def mine(x):
+        return x
+
+    flat = types.SimpleNamespace(callback_func=mine)
+    assert internals.callback_function(flat) == ("", mine)
+    with taken_away(internals._FUNCTION):
+        assert internals.callback_function(flat) == ("", None)
 
 
 def test_an_array_that_was_fetched_to_stay_says_so():
@@ -138,5 +167,6 @@ def test_an_unknown_callback_has_no_function():
 
 
 def test_what_is_replaced_has_the_arguments_that_are_used():
-    assert next(iter(inspect.signature(internals.callback.pure_callback_impl).parameters)) == "args"
-    assert "callback" in inspect.signature(internals.callback.io_callback_impl).parameters
+    pure, ordered = (internals._CALLBACKS[each].get() for each in ("jax.pure_callback", "io_callback"))
+    assert next(iter(inspect.signature(pure).parameters)) == "args"
+    assert "callback" in inspect.signature(ordered).parameters

@@ -10,9 +10,11 @@ import tempfile
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
-from perfsuite.measure import private, units
+from perfsuite.measure import units
 from perfsuite.measure.errors import MeasurementError
 from perfsuite.measure.metric import Metric
+from perfsuite.measure.private.backend_start import START
+from perfsuite.measure.private.capabilities import BACKEND_START, CapabilityLost
 from perfsuite.measure.serialise import from_json
 from perfsuite.measure.words import number, plural
 
@@ -171,13 +173,14 @@ def imports_of(name: str, after: Sequence[str] = ()) -> Imports:
     """What importing a module imports, in a fresh process with this one's path and environment.
 
     What Python itself imports at its start does not count, nor what the modules `after` import. Raises
-    `MeasurementError` where the module does not exist or raises while it is imported.
+    `MeasurementError` where the module does not exist or raises while it is imported, and `CapabilityLost` where it
+    starts a backend in a way that perfsuite does not see.
     """
     __tracebackhide__ = True
     with tempfile.TemporaryDirectory(prefix="perfsuite-imports-", ignore_cleanup_errors=True) as folder:
         output = Path(folder) / "imports.json"
         command = [sys.executable, "-P", "-X", "importtime", str(_WORKER), name, ",".join(after), str(output)]
-        command += [*private.BACKEND_START, *(os.path.abspath(entry) for entry in sys.path)]
+        command += [START.module, START.path, *(os.path.abspath(entry) for entry in sys.path)]
         environment = {key: value for key, value in os.environ.items() if not key.startswith("PYTEST_")}
         try:
             ended = subprocess.run(
@@ -195,7 +198,7 @@ def imports_of(name: str, after: Sequence[str] = ()) -> Imports:
     if seen.error:
         raise MeasurementError(f"importing {name} failed: {seen.error}")
     if seen.moved:
-        raise MeasurementError(f"this version of jax has no {seen.moved}, by which perfsuite sees backends start")
+        raise CapabilityLost(BACKEND_START.sentence("perf.imports"), f"there is no {seen.moved}")
     return _read(name, seen, {module: int(us) / 1e6 for us, module in _TIME.findall(said)})
 
 

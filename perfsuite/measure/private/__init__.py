@@ -1,7 +1,5 @@
-"""What perfsuite knows about the internals of JAX, the frameworks and libtpu, with a test for each name that may move.
+"""What perfsuite knows about the internals of other libraries: the only room that names something private of one.
 
-This module imports none of them.
+`names` is how a name is declared, `capabilities` is what needs which of them. Each other module has the names of one
+capability. No module imports anything private when it is imported.
 """
-
-BACKEND_START = "jax._src.xla_bridge", "_init_backend"
-"""The module and the function that starts a backend, which the fresh process of `perf.imports` wraps."""

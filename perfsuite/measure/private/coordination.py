@@ -1,21 +1,26 @@
 """The key-value store of JAX's coordination service, which `jax.distributed.initialize` starts.
 
 One process serves the store, and all processes of a session read and write it. JAX keeps its client private: only this
-module uses it. Where a name of it has moved, `tests/private/test_coordination.py` fails and says which.
+module uses it.
 """
 
 import json
 from typing import Any, TypeVar
 
 import jax
-from jax._src import distributed
 
+from perfsuite.measure.private.names import Attribute, Name
 from perfsuite.measure.serialise import from_json
 
 T = TypeVar("T")
 
-CLIENT_METHODS = ("key_value_set", "blocking_key_value_get", "key_value_delete")
-"""The methods of `jax._src.distributed.global_state.client` that this module calls."""
+_STATE = Name("jax._src.distributed", "global_state")
+_CLIENT = Attribute("jax._src.distributed", "client")
+_SERVICE = Attribute("jax._src.distributed", "service")
+_ADDRESS = Attribute("jax._src.distributed", "coordinator_address")
+_SET = Name("jaxlib._jax", "DistributedRuntimeClient.key_value_set")
+_GET = Name("jaxlib._jax", "DistributedRuntimeClient.blocking_key_value_get")
+_DELETE = Name("jaxlib._jax", "DistributedRuntimeClient.key_value_delete")
 
 
 class StoreUnreachable(Exception):  # noqa: N818  (a state of another process, not a fault of this one)
@@ -41,7 +46,7 @@ class Store:
 
     def put(self, key: str, value: Any) -> None:
         """Write a value, also over another one. Raises `StoreUnreachable`."""
-        self._call("key_value_set", key, json.dumps(value), allow_overwrite=True)
+        self._call(_SET, key, json.dumps(value), allow_overwrite=True)
 
     def wait_for(self, key: str, seconds: float, kind: type[T]) -> T:
         """The value of `key`, as soon as it has one: of the type `kind`, which `measure.serialise` can make.
@@ -49,27 +54,28 @@ class Store:
         Raises `TimeoutError`, `StoreUnreachable`, and `ValueUnreadable` for a value of another type.
         """
         try:
-            return from_json(kind, self._call("blocking_key_value_get", key, int(seconds * 1000)))
+            return from_json(kind, self._call(_GET, key, int(seconds * 1000)))
         except ValueError as error:
             raise ValueUnreadable(f'the value "{key}" of another process cannot be read ({error})') from None
 
     def delete(self, key: str) -> None:
         """Delete `key`, and every key that starts with `key/`. Raises `StoreUnreachable`."""
-        self._call("key_value_delete", key)
+        self._call(_DELETE, key)
 
-    def _call(self, method: str, key: str, *arguments: Any, **options: Any) -> Any:
+    def _call(self, method: Name, key: str, *arguments: Any, **options: Any) -> Any:
+        call = getattr(self._client, method.path.rpartition(".")[2])
         try:
-            return getattr(self._client, method)(f"{self._folder}/{key}", *arguments, **options)
+            return call(f"{self._folder}/{key}", *arguments, **options)
         except jax.errors.JaxRuntimeError as error:
-            if method == "blocking_key_value_get" and str(error).startswith("DEADLINE_EXCEEDED"):
+            if method is _GET and str(error).startswith("DEADLINE_EXCEEDED"):
                 raise TimeoutError(key) from None
             raise StoreUnreachable(str(error).splitlines()[0]) from None
 
 
 def shared_store(folder: str) -> Store | None:
-    """The store of this process's session; None where nobody called `jax.distributed.initialize`."""
-    state = distributed.global_state
-    if state.client is None:
+    """The store of this process's session; None where nobody called `jax.distributed.initialize`. Raises `Moved`."""
+    state = _STATE.get()
+    if (client := _CLIENT.of(state)) is None:
         return None
-    host = (state.coordinator_address or "").rpartition(":")[0] or "localhost"
-    return Store(state.client, folder, serves=state.service is not None, host=host)
+    host = (_ADDRESS.of(state) or "").rpartition(":")[0] or "localhost"
+    return Store(client, folder, serves=_SERVICE.of(state) is not None, host=host)

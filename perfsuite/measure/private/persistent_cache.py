@@ -3,8 +3,6 @@
 `jax_compilation_cache_dir` and the options beside it are public, but they tell nothing of a key's parts, and of no key
 without a compile. So `compiler.compile_or_get_cached`, through which every compile goes, is replaced for a while; the
 parts of a key and the fate of a program are in what JAX logs.
-
-When JAX moves a name, `tests/private/test_persistent_cache.py` fails and says which.
 """
 
 import contextlib
@@ -16,9 +14,16 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import jax
-from jax._src import cache_key, compilation_cache, compiler
 
 from perfsuite.measure.errors import MeasurementError
+from perfsuite.measure.private import capabilities
+from perfsuite.measure.private.names import Moved, Name, has_text
+
+_COMPILE = Name("jax._src.compiler", "compile_or_get_cached")
+_MAKE_KEY = Name("jax._src.compiler", "_get_cache_key")
+_IN_USE = Name("jax._src.compilation_cache", "is_cache_used")
+_OF_KEYS = Name("jax._src.cache_key", "logger")
+_OF_PROGRAMS = Name("jax._src.compiler", "logger"), Name("jax._src.compilation_cache", "logger")
 
 _PART = "get_cache_key hash of serialized %s: %s"
 _FLAG = "Including XLA flag in cache key: %s"
@@ -102,7 +107,7 @@ def watching_cache() -> Iterator[list[CachedProgram]]:
         name = _name(args[1])
         with warnings.catch_warnings(record=True) as warned:
             warnings.simplefilter("always")
-            with _logged(compiler.logger, compilation_cache.logger) as records:
+            with _logged(*_OF_PROGRAMS) as records:
                 compiled = compile_it(*args, **kwargs)
         said = [record.getMessage() for record in records]
         found = any(each.startswith(_HIT) for each in said)
@@ -120,35 +125,29 @@ def watching_cache() -> Iterator[list[CachedProgram]]:
 @contextlib.contextmanager
 def _compiling_through(replacement: Callable[..., Any]) -> Iterator[None]:
     """Call `replacement(original, *arguments)` for each compile of this thread."""
-    original, thread = compiler.compile_or_get_cached, threading.get_ident()
+    thread = threading.get_ident()
 
-    def compile_or_get_cached(*args: Any, **kwargs: Any) -> Any:
-        if threading.get_ident() != thread:
-            return original(*args, **kwargs)
-        return replacement(original, *args, **kwargs)
+    def replacing(original: Callable[..., Any]) -> Callable[..., Any]:
+        def compile_or_get_cached(*args: Any, **kwargs: Any) -> Any:
+            if threading.get_ident() != thread or capabilities.probing():
+                return original(*args, **kwargs)
+            return replacement(original, *args, **kwargs)
 
-    compiler.compile_or_get_cached = compile_or_get_cached
-    try:
+        return compile_or_get_cached
+
+    with _COMPILE.replaced(replacing):
         yield
-    finally:
-        compiler.compile_or_get_cached = original
 
 
-@contextlib.contextmanager
-def _cache_in_use() -> Iterator[None]:
+def _cache_in_use() -> contextlib.AbstractContextManager[None]:
     """Have JAX make keys without a cache."""
-    original = compilation_cache.is_cache_used
-    compilation_cache.is_cache_used = lambda backend: True
-    try:
-        yield
-    finally:
-        compilation_cache.is_cache_used = original
+    return _IN_USE.replaced(lambda original: lambda backend: True)
 
 
 def _key(backend: Any, module: Any, devices: Any, options: Any) -> ProgramKey | None:
     """None where JAX makes none, because it does not use its cache."""
-    with _logged(cache_key.logger) as records:
-        key = compiler._get_cache_key(options, backend, module, devices)
+    with _logged(_OF_KEYS) as records:
+        key = _MAKE_KEY.get()(options, backend, module, devices)
     if key is None:
         return None
     said = [(record.msg, tuple(map(str, record.args))) for record in records if isinstance(record.args, tuple)]
@@ -178,12 +177,12 @@ def _said(options: Any) -> str:
 
 
 @contextlib.contextmanager
-def _logged(*loggers: logging.Logger) -> Iterator[list[logging.LogRecord]]:
+def _logged(*loggers: Name) -> Iterator[list[logging.LogRecord]]:
     """What this thread logs, which is not shown anywhere unless it was before."""
     records: list[logging.LogRecord] = []
     thread = threading.get_ident()
     with contextlib.ExitStack() as stack:
-        for logger in loggers:
+        for logger in (each.get() for each in loggers):
             shown = logger.getEffectiveLevel()
 
             def keep(record: logging.LogRecord, shown: int = shown) -> bool:
@@ -197,3 +196,11 @@ def _logged(*loggers: logging.Logger) -> Iterator[list[logging.LogRecord]]:
             stack.callback(logger.setLevel, before)
             stack.callback(logger.removeFilter, keep)
         yield records
+
+
+def probe() -> None:
+    """See that JAX still logs what a key's parts and a program's fate are read from. Nothing compiles."""
+    logged = {_OF_KEYS.module: (_PART, _FLAG), _COMPILE.module: (_HIT, _NOT_KEPT, _NOT_WRITTEN)}
+    for module, texts in logged.items():
+        if missing := [text for text in texts if not has_text(module, text)]:
+            raise Moved(f"{module} no longer says {missing[0]!r}")

@@ -5,8 +5,6 @@ Two places together see every run, each run once:
 
 - the hook that JAX's fast path calls after a program (the one of `jax_debug_nans`), in every thread;
 - `pxla.ExecuteReplicated.__call__`, through which JAX's slow path runs a program.
-
-When JAX moves a name, `tests/private/test_program_runs.py` fails and says which.
 """
 
 import contextlib
@@ -21,18 +19,36 @@ from typing import Any, TypeAlias
 
 import jax
 import numpy as np
-from jax._src import api, config
-from jax._src.interpreters import pxla
-from jax.extend import core as jax_core
 
 from perfsuite.measure.private import jax_stack, lowering, slow_path
+from perfsuite.measure.private.names import Attribute, Frame, Moved, Name
+
+_EXECUTE = Name("jax._src.interpreters.pxla", "ExecuteReplicated.__call__")
+_PROGRAM_NAME = Attribute("jax._src.interpreters.pxla", "name")
+_XLA_EXECUTABLE = Attribute("jax._src.interpreters.pxla", "xla_executable")
+_UNSAFE_CALL = Attribute("jax._src.interpreters.pxla", "unsafe_call")
+
+_HOOK = Name("jax._src.api", "_post_hook_state")
+_UNSET = Name("jax._src.config", "config_ext.unset")
+_SWITCHES = Name("jax._src.config", "debug_nans"), Name("jax._src.config", "debug_infs")
+"""They replace the hook of the thread that switches them."""
+_UPDATE = Attribute("jax._src.config", "_update_thread_local_hook")
+
+_AHEAD_OF_TIME = Frame("jax._src.stages", "__call__", ("self",))
+"""The call of a function that was compiled ahead of time."""
+_EXECUTABLE = Attribute("jax._src.stages", "_executable")
+
+_BOUND = ("name", "donated_invars", "in_shardings", "out_shardings", "compiler_options_kvs")
+_BINDING = tuple(
+    Frame("jax._src.pjit", name, ("jaxpr", *_BOUND)) for name in ("_pjit_call_impl", "_pjit_call_impl_python")
+)
+_FUNCTION_OF = Name("jax._src.core", "jaxpr_as_fun")
 
 Hook: TypeAlias = Callable[[Any, tuple, dict[str, Any], Any, FrameType], None]
 """Gets a jitted function whose program JAX's fast path has run, its arguments, its outputs, and the caller's frame."""
 
 
 _METADATA = re.compile(r', metadata=\{(?:[^{}"]|"(?:[^"\\]|\\.)*"|\{[^{}]*\})*\}')
-_BOUND = ("name", "donated_invars", "in_shardings", "out_shardings", "compiler_options_kvs")
 
 _TABLES = re.compile(r"^(?:FileNames|FunctionNames|FileLocations|StackFrames)\n(?:\d.*\n)*", re.MULTILINE)
 """What a compiled program's text says of the source."""
@@ -62,39 +78,38 @@ class ProgramRun:
 @contextlib.contextmanager
 def observing_programs(observe: Callable[[ProgramRun], None]) -> Iterator[None]:
     """Tell `observe` of every program that begins to run inside, in the thread that runs it."""
-    execute = pxla.ExecuteReplicated.__call__
 
-    def executing(self: Any, *args: Any) -> Any:
-        observe(_slow_run(self, sys._getframe(1)))
-        return execute(self, *args)
+    def through_slow_path(execute: Callable[..., Any]) -> Callable[..., Any]:
+        def executing(self: Any, *args: Any) -> Any:
+            observe(_slow_run(self, sys._getframe(1)))
+            return execute(self, *args)
+
+        return executing
 
     def hook(jitted: Any, args: tuple, kwargs: dict[str, Any], _: Any, frame: FrameType) -> None:
         observe(_fast_run(jitted, args, kwargs, frame))
 
-    pxla.ExecuteReplicated.__call__ = executing  # type: ignore[method-assign]
-    try:
-        with hooked_calls(hook):
-            yield
-    finally:
-        pxla.ExecuteReplicated.__call__ = execute  # type: ignore[method-assign]
+    with _EXECUTE.replaced(through_slow_path), hooked_calls(hook):
+        yield
 
 
 @contextlib.contextmanager
 def telling_outputs(tell: Callable[[Any], None]) -> Iterator[None]:
     """Tell `tell` what every program that runs inside puts out, once it has begun, in the thread that runs it."""
-    execute = pxla.ExecuteReplicated.__call__
 
-    def executing(self: Any, *args: Any) -> Any:
-        outputs = execute(self, *args)
-        tell(outputs)
-        return outputs
+    def through_slow_path(execute: Callable[..., Any]) -> Callable[..., Any]:
+        def executing(self: Any, *args: Any) -> Any:
+            outputs = execute(self, *args)
+            tell(outputs)
+            return outputs
 
-    pxla.ExecuteReplicated.__call__ = executing  # type: ignore[method-assign]
-    try:
-        with hooked_calls(lambda jitted, args, kwargs, outputs, frame: tell(outputs)):
-            yield
-    finally:
-        pxla.ExecuteReplicated.__call__ = execute  # type: ignore[method-assign]
+        return executing
+
+    with (
+        _EXECUTE.replaced(through_slow_path),
+        hooked_calls(lambda jitted, args, kwargs, outputs, frame: tell(outputs)),
+    ):
+        yield
 
 
 def is_ready(array: jax.Array) -> bool:
@@ -117,7 +132,7 @@ def hooked_calls(hook: Hook) -> Iterator[None]:
     from then on, if only None. It is taken from this thread, and from any thread that comes through one inside. Of
     another thread that got it before and comes through none, nothing is heard.
     """
-    state, unset, outside = api._post_hook_state, config.config_ext.unset, [True]
+    state, unset, outside = _HOOK.get(), _UNSET.get(), [True]
 
     def chained(first: Any) -> Callable[..., None]:
         def after(jitted: Any, args: tuple, kwargs: dict[str, Any], outputs: Any) -> None:
@@ -144,19 +159,19 @@ def hooked_calls(hook: Hook) -> Iterator[None]:
         return updated
 
     before, before_here, thread = state.get_global(), state.get_local(), threading.get_ident()
-    switches = [(switch, switch._update_thread_local_hook) for switch in (config.debug_nans, config.debug_infs)]
+    switches = [(switch, _UPDATE.of(switch)) for switch in (each.get() for each in _SWITCHES)]
     for_all = chained(before)
     outside.clear()
     state.set_global(for_all)
     hook_here()
     for switch, update in switches:
-        switch._update_thread_local_hook = updating(update)
+        setattr(switch, _UPDATE.name, updating(update))
     try:
         yield
     finally:
         outside.append(True)
         for switch, update in switches:
-            switch._update_thread_local_hook = update
+            setattr(switch, _UPDATE.name, update)
         if state.get_global() is for_all:  # else jax_debug_nans was switched in the meantime
             state.set_global(before)
         if threading.get_ident() == thread:
@@ -172,9 +187,9 @@ def _fast_run(jitted: Any, args: tuple, kwargs: dict[str, Any], frame: FrameType
         return ProgramRun(name, of_jax, frame, key, functools.partial(_lowered_text, jitted, args, kwargs))
     if (bound := jax_stack.bound_program(frame)) is not None:
         return ProgramRun(_said(bound.name), bound.of_jax, frame, text=functools.partial(_bound_text, frame, args))
-    executable = getattr(frame.f_locals.get("self"), "_executable", None)  # of a `Compiled`
-    program = getattr(executable, "unsafe_call", None)
-    name = _said(getattr(program, "name", "?"))
+    compiled = _AHEAD_OF_TIME.local(frame, "self") if _AHEAD_OF_TIME.runs(frame) else None
+    program = _UNSAFE_CALL.of(_EXECUTABLE.of(compiled))
+    name = _said(_PROGRAM_NAME.of(program, "?"))
     return ProgramRun(name, False, frame, text=functools.partial(_compiled_text, program))
 
 
@@ -188,7 +203,7 @@ def _slow_run(executable: Any, frame: FrameType) -> ProgramRun:
         if (bound := jax_stack.bound_program(outer)) is not None:
             of_jax = bound.of_jax
         outer = outer.f_back
-    name = _said(executable.name)
+    name = _said(_PROGRAM_NAME.of(executable, "?"))
     return ProgramRun(name, of_jax, frame, lambda: executable, functools.partial(_compiled_text, executable))
 
 
@@ -209,22 +224,24 @@ def _leaf_signature(leaf: Any) -> Hashable:
 def _lowered_text(jitted: Any, args: tuple, kwargs: dict[str, Any]) -> str:
     """The program as JAX hands it to the compiler. Arguments that were donated to it need not be there any more."""
     lowered = jitted.lower(*args, **kwargs)
-    options = sorted((name, str(value)) for name, value in lowering.compiler_options(lowered).items())
-    return _complete(f"{lowered.as_text()}{options or ''}")
+    if (options := lowering.compiler_options(lowered)) is None:
+        raise TextUnknown("the options of its compiler are not known")
+    named = sorted((name, str(value)) for name, value in options.items())
+    return _complete(f"{lowered.as_text()}{named or ''}")
 
 
 def _bound_text(frame: FrameType, args: tuple) -> str:
     """The program that JAX binds under a transformation outside of any jitted function."""
-    held = frame.f_locals
-    function = jax.jit(jax_core.jaxpr_as_fun(held["jaxpr"]))
-    bound = [(name, str(held[name])) for name in _BOUND if name in held]
+    binding = next(each for each in _BINDING if each.runs(frame))
+    function = jax.jit(_FUNCTION_OF.get()(binding.local(frame, "jaxpr")))
+    bound = [(name, str(binding.local(frame, name))) for name in _BOUND]
     return _complete(f"{bound}{function.lower(*args).as_text()}")
 
 
 def _compiled_text(executable: Any) -> str:
     """The compiled program, for which JAX's slow path has no other text at hand."""
     try:
-        modules = executable.xla_executable.hlo_modules()
+        modules = _XLA_EXECUTABLE.of(executable).hlo_modules()
     except AttributeError:
         raise TextUnknown("the program that JAX runs is not known") from None
     text = "\n".join(_METADATA.sub("", _TABLES.sub("", module.to_string())) for module in modules)
@@ -244,3 +261,20 @@ def _said(name: str) -> str:
     outer, bracket, inner = name.partition("(")
     name = inner[:-1] if bracket and outer == "jit" and inner.endswith(")") else name
     return "lambda" if name == "<lambda>" else name
+
+
+def probe() -> None:
+    """Run a program through JAX's slow path, and then through the fast one: each run is seen once (10 ms)."""
+    seen: list[str] = []
+
+    @jax.jit
+    def probed() -> int:
+        return 0
+
+    # Whatever surrounds the first test that asks: other threads may run programs, too.
+    with jax.disable_jit(False), jax.ensure_compile_time_eval(), observing_programs(lambda run: seen.append(run.name)):
+        for path in ("slow", "fast"):
+            seen.clear()
+            probed()
+            if (times := seen.count("probed")) != 1:
+                raise Moved(f"a program that JAX's {path} path runs once is seen {times} times")

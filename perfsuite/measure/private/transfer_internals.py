@@ -12,8 +12,6 @@
 - `xla_client.batched_device_put`, which moves what JAX's fast path does not. What the fast path moves is told by the
   hook of `program_runs`;
 - the three functions that run the callbacks of compiled programs.
-
-When JAX moves a name, `tests/private/test_transfer_internals.py` fails and says which.
 """
 
 import contextlib
@@ -27,18 +25,27 @@ from typing import Any, Protocol
 
 import jax
 import numpy as np
-from jax._src import array, callback, debugging
-from jax._src.lib import guard_lib, xla_client
 
+from perfsuite.measure.private.names import Attribute, Moved, Name
 from perfsuite.measure.private.program_runs import hooked_calls
 from perfsuite.measure.private.slow_path import places_argument
 
+_ARRAY = Name("jax._src.array", "ArrayImpl")
+_VALUE = Name("jax._src.array", "ArrayImpl._value")
+_COPY = Name("jax._src.array", "ArrayImpl.copy_to_host_async")
+_BUFFER = Name("jax._src.array", "ArrayImpl.__buffer__") if sys.version_info >= (3, 12) else None
+_KEPT = Attribute("jax._src.array", "_npy_value")
+_PUT = Name("jax._src.lib", "xla_client.batched_device_put")
+_THREAD = Name("jax._src.lib", "guard_lib.thread_local_state")
+
 _CALLBACKS = {
-    "jax.pure_callback": (callback, "pure_callback_impl"),
-    "io_callback": (callback, "io_callback_impl"),
+    "jax.pure_callback": Name("jax._src.callback", "pure_callback_impl"),
+    "io_callback": Name("jax._src.callback", "io_callback_impl"),
     # Outside jit a debug callback belongs to no program. Its arguments are read, and the read is observed by itself.
-    "jax.debug": (debugging.debug_callback_p, "impl"),
+    "jax.debug": Name("jax._src.debugging", "debug_callback_p.impl"),
 }
+_FUNCTION = Attribute("jax._src.callback", "callback_func")
+_PRINT = Name("jax._src.debugging", "_format_print_callback")
 
 _NUMPY_READS = ("array", "asarray", "asanyarray")
 
@@ -66,39 +73,37 @@ _here = threading.local()
 @contextlib.contextmanager
 def observing(observer: Observer) -> Iterator[None]:
     """Tell `observer` of every transfer and callback inside, in any thread. Only one such context may be open."""
-    with contextlib.ExitStack() as undo:
+    with contextlib.ExitStack() as replaced:
 
-        def replace(owner: Any, name: str, new: Callable[[Any], Any]) -> None:
-            old = inspect.getattr_static(owner, name)
-            undo.callback(setattr, owner, name, old)
-            setattr(owner, name, new(old))
+        def replace(name: Name, new: Callable[[Any], Any]) -> None:
+            replaced.enter_context(name.replaced(new))
 
-        replace(array.ArrayImpl, "_value", lambda old: property(_reading(observer, old.fget)))
-        replace(array.ArrayImpl, "copy_to_host_async", lambda old: _reading(observer, old, explicit=True))
-        if hasattr(array.ArrayImpl, "__buffer__"):
-            replace(array.ArrayImpl, "__buffer__", lambda old: _no_buffer)
+        replace(_VALUE, lambda old: property(_reading(observer, old.fget)))
+        replace(_COPY, lambda old: _reading(observer, old, explicit=True))
+        if _BUFFER is not None:
+            replace(_BUFFER, lambda old: _no_buffer)
         else:
-            for module, name in _numpy_reads():
-                replace(module, name, lambda old: _reading(observer, old))
-        replace(xla_client, "batched_device_put", lambda old: _putting(observer, old))
-        undo.enter_context(hooked_calls(functools.partial(_called, observer)))
-        for kind, (owner, name) in _CALLBACKS.items():
-            replace(owner, name, functools.partial(_calling_back, observer, kind))
+            for name in _numpy_reads():
+                replace(name, lambda old: _reading(observer, old))
+        replace(_PUT, lambda old: _putting(observer, old))
+        replaced.enter_context(hooked_calls(functools.partial(_called, observer)))
+        for kind, name in _CALLBACKS.items():
+            replace(name, functools.partial(_calling_back, observer, kind))
         yield
 
 
 def fetched(value: jax.Array) -> bool:
     """Whether an array keeps a copy on the host, so that reading it moves nothing."""
-    return getattr(value, "_npy_value", None) is not None
+    return _KEPT.of(value) is not None
 
 
 def callback_function(flat: Any) -> tuple[str, Any]:
     """From the function that JAX runs for a callback: the format of a `debug.print` or "", and the user's function."""
-    if hasattr(flat, "callback_func"):
-        return "", flat.callback_func
-    with contextlib.suppress(TypeError, ValueError):
+    if (function := _FUNCTION.of(flat)) is not None:
+        return "", function
+    with contextlib.suppress(TypeError, ValueError, Moved):
         inner = inspect.getclosurevars(flat).nonlocals.get("callback")
-        if isinstance(inner, functools.partial) and inner.func is debugging._format_print_callback:
+        if isinstance(inner, functools.partial) and inner.func is _PRINT.get():
             return str(inner.args[0]), None
         return "", inner
     return "", None
@@ -110,14 +115,15 @@ def _in_callback() -> bool:
 
 def _reading(observer: Observer, read: Callable[..., Any], *, explicit: bool = False) -> Callable[..., Any]:
     """`read`, which first tells of every array among its arguments."""
+    array, thread = _ARRAY.get(), _THREAD.get()
 
     @functools.wraps(read)
     def reading(*args: Any, **kwargs: Any) -> Any:
         __tracebackhide__ = True
         for value in (*args, *kwargs.values()):
             for each in value if isinstance(value, list | tuple) else (value,):
-                if isinstance(each, array.ArrayImpl) and not each.is_deleted() and not _in_callback():
-                    state = guard_lib.thread_local_state()
+                if isinstance(each, array) and not each.is_deleted() and not _in_callback():
+                    state = thread()
                     # Some changes of sharding go through the host.
                     wanted = explicit or state.explicit_device_get or state.explicit_device_put
                     observer.moved_to_host(each, sys._getframe(1), explicit=wanted)
@@ -130,29 +136,30 @@ def _no_buffer(self: Any, flags: int) -> memoryview:
     raise BufferError("perfsuite counts transfers here, so a jax.Array has no buffer: use np.asarray(x)")
 
 
-def _numpy_reads() -> list[tuple[Any, str]]:
+def _numpy_reads() -> list[Name]:
     """The places of the functions by which NumPy's own Python code reads an array, such as `np.stack`'s.
 
     A module that is first imported inside the context, and takes one of them from NumPy, keeps what it got. That goes
     on reading arrays, with nobody left to tell.
     """
-    modules = [module for name, module in list(sys.modules.items()) if name.partition(".")[0] == "numpy"]
+    modules = [(name, module) for name, module in list(sys.modules.items()) if name.partition(".")[0] == "numpy"]
     return [
-        (module, name)
-        for module in modules
-        for name in _NUMPY_READS
-        if getattr(module, "__dict__", {}).get(name) is getattr(np, name)
+        Name(module, read)
+        for module, loaded in modules
+        for read in _NUMPY_READS
+        if getattr(loaded, "__dict__", {}).get(read) is getattr(np, read)
     ]
 
 
 def _putting(observer: Observer, put: Callable[..., Any]) -> Callable[..., Any]:
+    thread = _THREAD.get()
+
     def batched_device_put(aval: Any, sharding: Any, shards: Any, *args: Any, **kwargs: Any) -> Any:
         __tracebackhide__ = True
         frame = sys._getframe(1)
         of_host = not all(isinstance(shard, jax.Array) for shard in shards)
         if of_host and not _in_callback() and not _in_fast_path(frame):
-            explicit = guard_lib.thread_local_state().explicit_device_put
-            observer.moved_to_device(aval, frame, explicit=explicit)
+            observer.moved_to_device(aval, frame, explicit=thread().explicit_device_put)
         return put(aval, sharding, shards, *args, **kwargs)
 
     return batched_device_put
@@ -186,3 +193,41 @@ def _calling_back(observer: Observer, kind: str, run: Callable[..., Any]) -> Cal
             _here.in_callback = before
 
     return called_back
+
+
+class _Explicit:
+    """Keeps of each transfer whether it is explicit."""
+
+    def __init__(self) -> None:
+        self.seen: list[bool] = []
+
+    def moved_to_device(self, value: Any, frame: FrameType, *, explicit: bool) -> None:
+        self.seen.append(explicit)
+
+    def moved_to_host(self, value: jax.Array, frame: FrameType, *, explicit: bool) -> None:
+        self.seen.append(explicit)
+
+    def called(self, *_: Any) -> None:
+        pass
+
+    def called_back(self, *_: Any) -> None:
+        pass
+
+
+def probe() -> None:
+    """Move a number to the device and back: each transfer is seen, and whether it is explicit. Nothing compiles."""
+    host, observer = np.float32(0), _Explicit()
+    with jax.transfer_guard("allow"), jax.ensure_compile_time_eval():  # whatever surrounds the first test that asks
+        x = jax.device_put(host)
+        transfers: list[tuple[str, bool, Callable[[], Any]]] = [
+            ("jax.device_put(x)", True, lambda: jax.device_put(host)),
+            ("jax.device_get(x)", True, lambda: jax.device_get(x)),
+            ("float(x)", False, lambda: float(x)),
+            ("np.asarray(x)", False, lambda: np.asarray(x)),
+        ]
+        with observing(observer):
+            for what, explicit, move in transfers:
+                observer.seen.clear()
+                move()
+                if explicit not in observer.seen:
+                    raise Moved(f"{what} is not seen as {'an explicit' if explicit else 'an implicit'} transfer")

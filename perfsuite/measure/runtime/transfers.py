@@ -5,8 +5,8 @@ function, `float(x)`, `if x > 0:`, `np.asarray(x)`, `print(x)`. `jax.device_put`
 `copy_to_host_async` are explicit. `jax.transfer_guard` (https://docs.jax.dev/en/latest/transfer_guard.html) uses the
 same words, but sees no transfer to the host on CPU.
 
-On CPU a read counts although it copies nothing. `perfsuite.measure.private.transfer_internals` says which reads in place
-are not seen there with Python 3.11.
+On CPU a read counts although it copies nothing. `perfsuite.measure.private.transfer_internals` says which reads in
+place are not seen there with Python 3.11.
 """
 
 import contextlib

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from perfsuite.measure.errors import MeasurementError
+from perfsuite.measure.private.capabilities import CapabilityLost
 from perfsuite.measure.private.compiler_stderr import NOISE
 from perfsuite.measure.serialise import from_json, held, plain
 from perfsuite.measure.targets import cache as facts_cache
@@ -246,6 +247,8 @@ def _entry(target: Target, folder: Path, code: int, log: Path) -> dict[str, Any]
     if (error := result.error) is None or error.stage == "compile":
         entry = {**plain(result), "hlo": text}
         return {name: value for name, value in entry.items() if value is not None}
+    if error.type == CapabilityLost.__name__:
+        raise TargetUnavailable(error.message)
     problem = f"{error.type}: {_short(error.message)}"
     if error.stage == "start":
         raise TargetUnavailable(f"the compiler for {target.name} did not start: {problem}")

@@ -12,6 +12,8 @@ compiled text, and last `result.json`:
     {"cost": {...}, "memory": {...}, "compile_seconds": s, "compiler": "...", "unsplit_hlo": null}
     {"error": {"stage": "start", "parse", "compile" or "report", "type": "JaxRuntimeError", "message": "..."}}
 
+An error of the type `CapabilityLost` has a sentence for the user.
+
 A compiler may end its process: libtpu exits on an unknown flag, and a failed check of the compiler aborts. Those of
 different platforms never meet in one process.
 """
@@ -52,7 +54,9 @@ def main(folder: Path) -> None:
         from jax.experimental import topologies
 
         from perfsuite.measure.private import compiler_internals
+        from perfsuite.measure.private.capabilities import ABSENT_COMPILERS
 
+        ABSENT_COMPILERS.check("perf.program(target=...)")
         for name, value in request["config"].items():
             jax.config.update(name, value)
         topology = topologies.get_topology_desc(platform=request["platform"], **request["topology"])

@@ -9,6 +9,8 @@ import pytest
 from perfsuite.measure.errors import MeasurementError
 from perfsuite.measure.imports import imports
 from perfsuite.measure.imports.imports import imports_of
+from perfsuite.measure.private.capabilities import CapabilityLost
+from perfsuite.measure.private.names import Name
 
 FILES = {
     "app/__init__.py": "import json\n\nimport app.steps\n",
@@ -122,6 +124,7 @@ def test_a_module_that_never_ends_is_ended(monkeypatch):
 
 
 def test_a_name_that_jax_has_moved_is_said(monkeypatch):
-    monkeypatch.setattr(imports.private, "BACKEND_START", ("light", imports.private.BACKEND_START[1]))
-    with pytest.raises(MeasurementError, match=r"this version of jax has no light\._init_backend"):
+    monkeypatch.setattr(imports, "START", Name("light", "_init_backend"))
+    with pytest.raises(CapabilityLost, match=r"^perf\.imports does not work with jax") as error:
         imports_of("light")
+    assert error.value.details == "there is no light._init_backend"

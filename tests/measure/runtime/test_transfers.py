@@ -4,7 +4,6 @@ import contextlib
 import operator
 import os
 import pickle
-import sys
 import threading
 from collections.abc import Callable
 
@@ -384,15 +383,11 @@ def everything_that_is_replaced() -> list:
     from perfsuite.measure.private import program_runs
     from perfsuite.measure.private import transfer_internals as internals
 
+    names = internals._VALUE, internals._COPY, internals._PUT, *internals._CALLBACKS.values()
     return [
-        vars(internals.array.ArrayImpl)["_value"],
-        vars(internals.array.ArrayImpl)["copy_to_host_async"],
-        np.asarray if sys.version_info < (3, 12) else internals.array.ArrayImpl.__buffer__,
-        internals.xla_client.batched_device_put,
-        program_runs.api._post_hook_state.get_global(),
-        internals.callback.pure_callback_impl,
-        internals.callback.io_callback_impl,
-        internals.debugging.debug_callback_p.impl,
+        *(each.get() for each in names),
+        np.asarray if internals._BUFFER is None else internals._BUFFER.get(),
+        program_runs._HOOK.get().get_global(),
     ]
 
 

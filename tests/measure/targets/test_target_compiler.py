@@ -547,6 +547,22 @@ def test_a_worker_that_cannot_start_its_compiler_says_why(monkeypatch):
         compile_for(V5E, SMALL)
 
 
+def test_a_worker_whose_jax_has_moved_a_name_says_so_in_a_sentence(monkeypatch):
+    monkeypatch.setattr(target_compiler, "check_available", lambda platform: None)
+    worker_is(
+        monkeypatch,
+        """
+        from perfsuite.measure.private import compiler_internals, names
+        from perfsuite.measure.targets import target_worker
+
+        compiler_internals._DEVICES = names.Name("jaxlib._jax", "NoList")
+        target_worker.main(folder)
+        """,
+    )
+    with pytest.raises(TargetUnavailable, match=r"^perf\.program\(target=\.\.\.\) does not work with jax"):
+        compile_for(V5E, SMALL)
+
+
 def test_the_last_lines_are_told_where_none_is_fatal():
     assert meaningful_lines("one\n\ntwo\n=== Source Location Trace: ===\nlearning/45eac/a.cc:327\nthree\n", 2) == [
         "two",
