@@ -16,6 +16,7 @@ if not TYPE_CHECKING:
 
     class _Instruments:
         def __getattr__(self, name: str) -> Any:
+            __tracebackhide__ = True
             if name not in METHODS:
                 raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self)
             method = self.__dict__[name] = getattr(instrument_class(name)(self._state), name)

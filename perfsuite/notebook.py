@@ -23,6 +23,7 @@ from perfsuite.gate.limits import Compared, Limits
 from perfsuite.measure.call import Call, call
 from perfsuite.measure.compiles import compiles
 from perfsuite.measure.errors import MeasurementError
+from perfsuite.measure.private.capabilities import CapabilityLost
 from perfsuite.measure.private.first_calls import make_context
 from perfsuite.measure.words import number, span
 from perfsuite.options import Options
@@ -128,7 +129,7 @@ class Magic:
         perf = Perf(self.session, cast(pytest.Item, _Cell()), tolerance=None, seconds=seconds)
         try:
             yield perf
-        except pytest.skip.Exception as reason:  # of what this machine lacks
+        except (pytest.skip.Exception, CapabilityLost) as reason:  # of what this machine lacks
             print(reason)
         finally:
             print(_table(perf))

@@ -17,6 +17,7 @@ from perfsuite.gate.verdict import Gate
 from perfsuite.hooks import collecting, github, junit, progress, unittests, workers
 from perfsuite.hooks import distributed as distributed_hooks
 from perfsuite.hooks.calibration import CalibrationHooks
+from perfsuite.hooks.lost import LostHooks
 from perfsuite.measure import peers
 from perfsuite.measure.compiles import compiles
 from perfsuite.measure.errors import MeasurementError
@@ -40,7 +41,7 @@ from perfsuite.session.blame import blamed
 from perfsuite.session.calibrating import Calibrating
 from perfsuite.session.mode import Mode
 from perfsuite.session.modes import Gating
-from perfsuite.session.outcomes import REQUEST, facts_of, test_id
+from perfsuite.session.outcomes import REQUEST, Lost, facts_of, test_id
 from perfsuite.session.records import TestRecord, run_again
 from perfsuite.session.saving import Saving
 from perfsuite.session.session import Deferred, PerfSession
@@ -64,6 +65,7 @@ def start(config: pytest.Config, options: Options) -> None:
     if group is not None:
         distributed_hooks.check_alike(group, session)
     config.stash[_SESSION] = session
+    config.pluginmanager.register(LostHooks(session), "perfsuite-lost")
     if isinstance(session.mode, Calibrating):
         config.pluginmanager.register(CalibrationHooks(session.mode, config.rootpath), "perfsuite-active")
     else:
@@ -204,13 +206,13 @@ class ActiveHooks:
             yield
         except Deferred:
             raise
-        except (pytest.skip.Exception, unittest.SkipTest):
+        except (pytest.skip.Exception, unittest.SkipTest) as skipped:
             # An instrument that refuses must not hide what was measured before it.
-            self._judge(item, ended=False)
+            self._judge(item, ended=False, lost=skipped.sentence if isinstance(skipped, Lost) else "")
             raise
         self._judge(item, ended=True)
 
-    def _judge(self, item: pytest.Item, *, ended: bool) -> None:
+    def _judge(self, item: pytest.Item, *, ended: bool, lost: str = "") -> None:
         measured = item.stash.get(_PERF, None)
         if measured is None:
             return
@@ -220,7 +222,7 @@ class ActiveHooks:
         if self.session.group is not None:
             distributed_hooks.keep_worst_metrics(self.session.group, item.nodeid, recorder)
         try:
-            gates = recorder.judge_baselines(ended=ended)
+            gates = recorder.judge_baselines(ended=ended, lost=lost)
         except BaselineError as error:
             pytest.fail(str(error), pytrace=False)
         if failures := self.session.failures(gates):

@@ -16,8 +16,9 @@ def absent(
     test: str,
     metrics: Collection[Metric],
     unknown: Mapping[tuple[str, str | None], str],
+    lost: str = "",
 ) -> list[Gate]:
-    """The gates of recorded metrics that a test, which came to its end, did not make.
+    """The gates of recorded metrics that a test did not make. It came to its end, or to what `lost` says.
 
     `unknown` says of metrics, by id and target, why their instrument could not tell them.
     """
@@ -25,7 +26,9 @@ def absent(
         return []
     made = {(metric.id, metric.target) for metric in metrics}
     gates = (
-        judge_absent(test, id, entry, target, unknown.get((id, target)) or _why_not_here(session, entry, target))
+        judge_absent(
+            test, id, entry, target, unknown.get((id, target)) or lost or _why_not_here(session, entry, target)
+        )
         for id, entry, target in _recorded(session, session.test_key(test))
         if (id, target) not in made
     )

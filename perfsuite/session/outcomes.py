@@ -16,6 +16,15 @@ LONGEST = 20_000
 _SAYING_ALL = (pytest.fail.Exception, pytest.skip.Exception, BudgetExceeded)
 """Exceptions whose name would add nothing to their message."""
 
+
+class Lost(pytest.skip.Exception):  # type: ignore[name-defined]
+    """Ends a test that asks for what does not work with the libraries that are installed. `sentence` says it."""
+
+    def __init__(self, sentence: str, details: str = ""):
+        super().__init__(f"{sentence} ({details})" if details else sentence)
+        self.sentence = sentence
+
+
 _MODULE = re.compile(r"\A(?:\w+\.)+(?=\w+(?::|\Z))")
 
 
@@ -49,9 +58,11 @@ def message_of(report: pytest.TestReport, call: pytest.CallInfo[Any]) -> str:
 def facts_of(report: pytest.TestReport, call: pytest.CallInfo[Any]) -> dict[str, Any]:
     """The fields of a `TestRecord` that do not depend on what was measured."""
     file, line, _ = report.location
+    error = None if call.excinfo is None else call.excinfo.value
     return {
         "outcome": outcome_of(report),
         "message": message_of(report, call),
+        "lost": error.sentence if isinstance(error, Lost) else "",
         "file": file.replace("\\", "/"),
         "line": 0 if line is None else line + 1,
         "seconds": report.duration,

@@ -244,10 +244,11 @@ class Recorder:
         """Have `keep` called when the test's body has ended, where its metrics become baselines."""
         self._kept.append(keep)
 
-    def judge_baselines(self, *, ended: bool = True) -> list[Gate]:
+    def judge_baselines(self, *, ended: bool = True, lost: str = "") -> list[Gate]:
         """Judge every metric by its baseline. The plugin calls it once, when the test's body has ended.
 
-        Where it did not come to its end, recorded metrics that it did not make are no matter.
+        Where it did not come to its end, recorded metrics that it did not make are no matter. They are not comparable
+        where that is for something that does not work with the libraries that are installed, which `lost` says.
 
         Returns these gates, after those of budgets that --perf-strict fails.
         """
@@ -259,8 +260,8 @@ class Recorder:
             )
             for metric, recorded in ((metric, self._recorded[title]) for title, metric in self.metrics.items())
         ]
-        if ended:
-            gates += absent(self._session, self._test, self.metrics.values(), self.unknown)
+        if ended or lost:
+            gates += absent(self._session, self._test, self.metrics.values(), self.unknown, lost)
         self.gates += gates
         if self._session.options.save:
             for keep in self._kept:

@@ -50,6 +50,8 @@ class TestRecord:
     """passed, failed, skipped or error (where it failed before or after its body)."""
     message: str = ""
     """Why it failed or was skipped."""
+    lost: str = ""
+    """What does not work with the libraries that are installed, where it was skipped for that."""
     file: str = ""
     line: int = 0
     """Of the test, from 1; 0 where it is not known. The file is seen from the root."""

@@ -31,12 +31,14 @@ from perfsuite.gate.verdict import Evidence, Gate
 from perfsuite.history.git import GitError, Repository
 from perfsuite.history.source import baseline_files
 from perfsuite.measure.metric import Metric
+from perfsuite.measure.private.capabilities import CapabilityLost
 from perfsuite.measure.targets import targets
 from perfsuite.measure.words import printable
 from perfsuite.options import HERE, SIZES, Options
 from perfsuite.processes.group import Group
 from perfsuite.processes.shared_baselines import shared_baselines
 from perfsuite.session.mode import Mode
+from perfsuite.session.outcomes import Lost
 from perfsuite.session.records import TestRecord
 
 Need = Literal["quiet", "timed", "alone", "processes"]
@@ -155,6 +157,12 @@ class PerfSession:
         if "new" in self.options.strict:
             pytest.fail(f"{reason} (--perf-strict)", pytrace=False)
         pytest.skip(reason)
+
+    def end_without(self, lost: CapabilityLost, *, in_full: bool) -> NoReturn:
+        """The same for something that does not work with the libraries that are installed; `in_full` with the cause."""
+        if "new" in self.options.strict:
+            self.unavailable(f"{lost} ({lost.details})" if in_full else str(lost))
+        raise Lost(str(lost), lost.details if in_full else "")
 
     def check(self, instrument: str, needs: Collection[Need]) -> None:
         """End the test where the session lacks what an instrument needs. Raises `Deferred` in a worker of pytest-xdist.

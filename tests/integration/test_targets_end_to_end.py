@@ -15,7 +15,7 @@ def collectives(perf, target="tpu-v5e", **parts):
     detail = {name.replace("_", "-"): number for name, number in parts.items()}
     total = sum(parts.values())
     made = Metric("step collectives", total, "collectives", "count", detail=detail, target=target, places=places)
-    perf._recorder.add(made)
+    perf.recorder.add(made)
 """
 
 
@@ -125,9 +125,9 @@ def test_reported_metrics_beside_compiled_ones_are_left_as_they_are(project, com
 def test_a_metric_here_and_one_of_a_target_may_have_the_same_name(project, compiled_test):
     compiled_test(
         "collectives(perf, all_gather=2)",
-        "assert perf._recorder.unique('step', ' collectives') == 'step'",
-        "assert perf._recorder.unique('step', ' collectives', target='tpu-v6e') == 'step'",
-        "assert perf._recorder.unique('step', ' collectives', target='tpu-v5e') == 'step #2'",
+        "assert perf.recorder.unique('step', ' collectives') == 'step'",
+        "assert perf.recorder.unique('step', ' collectives', target='tpu-v6e') == 'step'",
+        "assert perf.recorder.unique('step', ' collectives', target='tpu-v5e') == 'step #2'",
     )
     project.runpytest_inprocess("--perf").assert_outcomes(passed=1)
 
@@ -205,7 +205,7 @@ def test_a_damaged_file_of_another_target_fails_the_test_that_uses_it_and_no_oth
 
 
 def test_a_test_without_its_targets_compiler_is_skipped_and_fails_under_strict(project, compiled_test):
-    compiled_test("perf._session.unavailable('libtpu is not installed')")
+    compiled_test("perf._state.session.unavailable('libtpu is not installed')")
     result = project.runpytest_inprocess("--perf", "-rs")
     result.assert_outcomes(skipped=1)
     result.stdout.fnmatch_lines(["SKIPPED * libtpu is not installed"])

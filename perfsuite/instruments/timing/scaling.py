@@ -15,6 +15,7 @@ from perfsuite.instruments.base import NO_BUDGET, Declaration, Instrument, check
 from perfsuite.measure.call import Call
 from perfsuite.measure.estimate import Estimate
 from perfsuite.measure.metric import Interval, Metric
+from perfsuite.measure.private.capabilities import FIRST_CALLS
 from perfsuite.measure.timing.scaling import MakeCall, Scaled, Scaling, calls_of, fit_calls, what_of
 from perfsuite.session.plots import line_of
 from perfsuite.session.unchanged import Look, Timed, look, when_timed
@@ -47,6 +48,8 @@ class ScalingInstrument(Instrument):
         check_choice("perf.scaling(metric=...)", metric, get_args(Scaled))
         is_time = metric in ("return", "ready")
         limits = self._begin(OF_TIMES if is_time else OF_COUNTS, budget)
+        if not is_time and metric != "host_calls":
+            FIRST_CALLS.check(f"perf.scaling(metric={metric!r})")
         calls, units = calls_of(make_call, sizes)
         known_to = self._session.mode.known_to
         fit = functools.partial(fit_calls, calls, units, metric=metric, seconds=self._seconds, known_to=known_to)

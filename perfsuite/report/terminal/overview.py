@@ -57,11 +57,17 @@ _REASONS = 2
 
 
 def overview(
-    gates: Sequence[Gate], gone: Sequence[Gate], *, saving: bool, looks: Mapping[str, int] | None = None
+    gates: Sequence[Gate],
+    gone: Sequence[Gate],
+    *,
+    saving: bool,
+    looks: Mapping[str, int] | None = None,
+    lost: Sequence[str] = (),
 ) -> list[Line]:
     """The entries of the closing lines. `gone` are the gates of recorded metrics whose tests are gone.
 
-    `looks` says how many calls had to be timed with --perf-changed, or have no fingerprint, and why.
+    `looks` says how many calls had to be timed with --perf-changed, or have no fingerprint, and why. `lost` says of
+    each test that was skipped for it what does not work with the libraries that are installed.
     """
     verdicts: dict[tuple[str, str], Verdict] = {}
     for gate in gates:
@@ -71,12 +77,14 @@ def overview(
     said = f"{plural(len(verdicts), 'metric')} of {plural(len({test for test, _ in verdicts}), 'test')}"
     if verdicts and not saving:
         said += ": " + ", ".join(f"{counts[each]:,} {each}" for each in _COUNTED if counts[each])
-    lines = [Line(said, {}), *_gone(gone)]
+    lines = [Line(said, {})] if verdicts or gone else []
+    lines += [*_gone(gone), *_lost(lost)]
     if looks:
         lines.append(Line(_reasons("without a fingerprint" if saving else "timed", collections.Counter(looks)), {}))
     lines += _open("inconclusive", gates, text.why_open)
     if not saving:
-        lines += _open("not comparable", gates, lambda gate: gate.incomparable)
+        others = [gate for gate in gates if gate.incomparable not in lost]
+        lines += _open("not comparable", others, lambda gate: gate.incomparable)
         lines += _to_record([gate for gate in gates if gate.verdict == "improved"], counts["new"])
         lines += _moved([gate for gate in gates if gate.recorded_as])
     return lines
@@ -173,6 +181,15 @@ def _gone(gone: Sequence[Gate]) -> list[Line]:
     more = f"; {plural(len(tests) - 1, 'more test')} too" if tests[1:] else ""
     said = text.of_a_test_gone(tests[0], [gate for gate in gone if gate.test == tests[0]])
     return [Line(f"missing: {said}{more}", COLORS["missing"])]
+
+
+def _lost(lost: Sequence[str]) -> list[Line]:
+    """How many tests were skipped for what does not work with the libraries that are installed."""
+    if not lost:
+        return []
+    skipped = f"{plural(len(lost), 'test')} skipped"
+    said = f"{skipped}: {lost[0]}" if len({*lost}) == 1 else _reasons(skipped, collections.Counter(lost))
+    return [Line(said, {"yellow": True})]
 
 
 def _wrapped(line: str, width: int, most: int | None) -> list[str]:

@@ -42,7 +42,7 @@ def session_header(session: PerfSession, rootpath: Path) -> list[str]:
 
 def _newer(jax: str) -> list[str]:
     """That jax is newer than any that perfsuite was tested with."""
-    oldest, newest = perfsuite.tested
+    newest = perfsuite.tested[-1]
     if Version(jax) <= Version(newest):
         return []
     return [f"jax {jax} is newer than {newest}, the newest that it knows: what it cannot measure there is skipped"]
@@ -66,14 +66,15 @@ def session_summary(
     width, saving = reporter.config.get_terminal_writer().fullwidth, bool(session.options.save)
     verbose = reporter.config.get_verbosity() > 0
     lines: list[Line] = []
-    if gates or gone:
+    lost = {record.test: record.lost for record in (*session.records, *session.unmeasured) if record.lost}
+    if gates or gone or lost:
         reporter.section("perfsuite", sep="=")
         if verbose:
             for line, gate in metric_table(gates, width) if gates else ():
                 reporter.line(line, **(COLORS.get(gate.verdict, {}) if gate else {}))
             _write(reporter, explanations([gate for record in session.records for gate in _untold(record)], gone))
             _passes(reporter, session.records)
-        lines += overview(gates, gone, saving=saving, looks=session.looks)
+        lines += overview(gates, gone, saving=saving, looks=session.looks, lost=list(lost.values()))
     lines += _programs(session, rootpath, every=verbose)
     _write(reporter, fitted(lines, width, None if verbose else MOST_LINES - 1 - below))
     for result in saved:

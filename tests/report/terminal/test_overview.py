@@ -139,3 +139,16 @@ def test_with_v_calls_that_changed_places_and_every_test_that_is_gone_are_writte
     moved, *lost = [line.text for line in explanations([gate("a", recorded_as="c"), gate("b")], gone)]
     assert moved.startswith("pass: t.py::test_step: compared with the baseline of c, because calls changed places")
     assert [line.partition(" is gone")[0] for line in lost] == [f"missing: t.py::test_{number}" for number in range(3)]
+
+
+def test_what_was_skipped_for_a_library_is_one_line_with_its_reason():
+    moves, runs = "perf.transfers does not work with jax 0.14.0", "perf.dispatches does not work with jax 0.14.0"
+    gates = [gate("a", "not comparable", incomparable=moves), gate("b", "not comparable", incomparable="another")]
+    lines = overview(gates, (), saving=False, lost=[moves, moves])
+    assert [line.text for line in lines] == [
+        "2 metrics of 1 test: 2 not comparable",
+        f"2 tests skipped: {moves}",
+        "not comparable: 1 another",
+    ]
+    (only,) = overview([], (), saving=False, lost=[runs, moves, moves])
+    assert only.text == f"3 tests skipped: 2 {moves}; 1 {runs}"

@@ -61,12 +61,13 @@ def gate(
 
 def session(*gates, metrics=None, save=(), targets=None, passed=True, compiled=0, kernels=(), passes=(), looks=None):
     record = SimpleNamespace(
-        test="t", gates=gates, compiled=compiled, cached=0, passed=passed, unestimated=kernels, passes=passes
+        test="t", gates=gates, compiled=compiled, cached=0, passed=passed, unestimated=kernels, passes=passes, lost=""
     )
     files = {None: Baselines("tpu-v5e", metrics or {})}
     files |= {name: Baselines(name, metrics) for name, metrics in (targets or {}).items()}
     return SimpleNamespace(
         records=[record],
+        unmeasured=[],
         cache=None,
         looks=looks or {},
         options=SimpleNamespace(save=save, size="small", targets=tuple(targets or ())),

@@ -1,0 +1,167 @@
+"""What does not work with the libraries that are installed costs its own tests, which say so, and no baseline."""
+
+import json
+
+import pytest
+
+LOST = """
+from perfsuite.measure.private.capabilities import Capability
+
+_lost = Capability.lost
+
+def _lost_here(self):
+    return "there is no jax._src.moved" if self.module in {modules} else _lost(self)
+
+Capability.lost = _lost_here
+
+def pytest_unconfigure():
+    Capability.lost = _lost
+"""
+
+TESTS = """
+import unittest
+import pytest
+from steps import *
+
+STEP = call(step, state(), batch(), carry=1)
+
+def test_transfers(perf):
+    perf.record("before", 1, unit="things", kind="count")
+    perf.transfers(STEP, name="step")
+    perf.record("after", 1, unit="things", kind="count")
+
+def test_block(perf):
+    perf.host_calls(STEP, name="step")
+    with perf.no_transfers():
+        pass
+
+class TestMethods(unittest.TestCase):
+    @pytest.fixture(autouse=True)
+    def own(self, perf):
+        self.perf = perf
+
+    def test_method(self):
+        self.perf.count_transfers()
+
+@pytest.fixture
+def moved(perf):
+    with perf.count_transfers() as counted:
+        yield counted
+
+def test_fixture(moved):
+    pass
+
+def test_record(perf):
+    perf.record("recorded", 1, unit="things", kind="count")
+"""
+
+SAID = (
+    "perf.transfers does not work with jax * (perfsuite * knows 0.10.0 to *): it has to see what moves between host "
+    "and device. *docs/upgrading_jax.md*"
+)
+
+
+@pytest.fixture
+def losing(project):
+    """Take capabilities away, by the names of their modules."""
+
+    def lose(*modules):
+        project.makeconftest(LOST.format(modules=modules))
+
+    return lose
+
+
+def saved(project):
+    return json.loads((project.path / "baselines" / "cpu.json").read_text(encoding="utf-8"))["metrics"]
+
+
+def test_tests_of_what_is_lost_are_skipped_and_their_metrics_are_not_missing(project, losing):
+    project.makepyfile(test_moving=TESTS)
+    project.runpytest_inprocess("--perf-save").assert_outcomes(passed=5)
+    before = saved(project)
+    losing("transfer_internals")
+    result = project.runpytest_inprocess("--perf", "-rs")
+    result.assert_outcomes(passed=1, skipped=4)
+    assert result.ret == 0
+    lines = [line for line in result.outlines if "does not work with" in line]
+    skipped = [line for line in lines if line.startswith("SKIPPED")]
+    result.stdout.fnmatch_lines([f"SKIPPED [[]1[]] test_moving.py:*: {SAID}"])
+    assert len(skipped) == 4
+    assert not any("jax._src.moved" in line for line in lines)
+    # One line for all that was skipped, and for the metrics that they do not make.
+    assert len(lines) == len(skipped) + 1
+    result.stdout.fnmatch_lines(
+        ["*metrics of 3 tests: *5 not comparable*", "4 tests skipped: *does not work with jax*"]
+    )
+    result.stdout.no_fnmatch_line("* missing*")
+    result.stdout.no_fnmatch_line("not comparable: *")
+    project.runpytest_inprocess("--perf-save").assert_outcomes(passed=1, skipped=4)
+    assert saved(project) == before
+
+
+def test_with_v_it_says_what_the_probe_said(project, losing):
+    project.makepyfile(test_moving=TESTS)
+    losing("transfer_internals")
+    result = project.runpytest_inprocess("--perf", "-v", "-rs", "-k", "test_transfers or test_record")
+    result.assert_outcomes(passed=1, skipped=1)
+    result.stdout.fnmatch_lines([f"SKIPPED*{SAID}(there is no jax._src.moved)"])
+
+
+def test_strictly_they_fail(project, losing):
+    project.makepyfile(test_moving=TESTS)
+    losing("transfer_internals")
+    result = project.runpytest_inprocess("--perf", "--perf-strict", "-k", "test_transfers or test_fixture")
+    result.assert_outcomes(failed=1, errors=1)
+    result.stdout.fnmatch_lines([f"*{SAID}(--perf-strict)"])
+    result.stdout.no_fnmatch_line("*tests skipped*")
+
+
+def test_a_session_in_which_only_that_happened_says_it(project, perf_test, losing):
+    perf_test("perf.cache_key(call(step, state(), batch(), carry=1))")
+    losing("persistent_cache")
+    result = project.runpytest_inprocess("--perf")
+    result.assert_outcomes(skipped=1)
+    result.stdout.fnmatch_lines(["1 test skipped: perf.cache_key does not work with jax *"])
+    result.stdout.no_fnmatch_line("0 metrics*")
+
+
+def test_host_calls_are_counted_where_programs_cannot_be(project, perf_test, losing):
+    perf_test("perf.host_calls(call(step, state(), batch(), carry=1), name='step')")
+    project.runpytest_inprocess("--perf-save").assert_outcomes(passed=1)
+    before = saved(project)
+    losing("program_runs")
+    result = project.runpytest_inprocess("--perf", "--perf-strict")
+    result.assert_outcomes(passed=1)
+    result.stdout.fnmatch_lines(
+        ["3 metrics of 1 test: 1 pass, 2 not comparable", "not comparable: 2 perf.dispatches does not work with jax *"]
+    )
+    project.runpytest_inprocess("--perf-save").assert_outcomes(passed=1)
+    assert saved(project) == before
+
+
+def test_what_a_measurement_finds_to_be_lost_skips_its_test_too(project, perf_test, losing):
+    perf_test("perf.scaling(lambda size: (call(step, state(), batch()), size), [1, 2, 3], metric='traces')")
+    losing("first_calls")
+    result = project.runpytest_inprocess("--perf", "-rs")
+    result.assert_outcomes(skipped=1)
+    result.stdout.fnmatch_lines(["SKIPPED*does not work with jax*where a first call traces and lowers*"])
+
+
+def test_a_session_that_calibrates_skips_them(project, losing):
+    project.makepyfile(
+        test_both="from steps import *\n\ndef test_both(perf):\n    with perf.no_transfers():\n        perf.compare(1, 2)\n"
+    )
+    losing("transfer_internals")
+    result = project.runpytest_inprocess("--perf-calibrate", "-rs")
+    result.assert_outcomes(skipped=1)
+    result.stdout.fnmatch_lines(["SKIPPED*perf.no_transfers does not work with jax *"])
+
+
+def test_the_reason_comes_from_a_worker(project, losing):
+    pytest.importorskip("xdist")
+    project.makepyfile(test_moving=TESTS)
+    project.runpytest_inprocess("--perf-save").assert_outcomes(passed=5)
+    losing("transfer_internals")
+    result = project.runpytest_inprocess("--perf", "-rs", "-n", "2")
+    result.assert_outcomes(passed=1, skipped=4)
+    result.stdout.fnmatch_lines(["*5 not comparable*", "4 tests skipped: *does not work with jax*", f"SKIPPED*{SAID}"])
