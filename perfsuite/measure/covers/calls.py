@@ -25,7 +25,7 @@ from perfsuite.measure.compiles.warmup import Warm, function_of
 from perfsuite.measure.errors import MeasurementError
 from perfsuite.measure.private import slow_path
 
-_AHEAD_OF_TIME = jax.stages.Compiled.__call__.__code__
+_AHEAD_OF_TIME = getattr(jax.stages.Compiled.__call__, "__code__", None)
 _JITTED = ("jit", "pjit")
 _READS = (
     jax.errors.ConcretizationTypeError,

@@ -90,7 +90,7 @@ class Jaxprs:
         return self._line_that_uses(inner[0], inner[0].invars[place])
 
     def _line_of(self, equation: Any) -> UserLine | None:
-        key = equation.source_info.traceback  # many equations of one line have equal ones
+        key = first_calls.traceback_of(equation)
         if key not in self._lines:
             users = (UserLine(*each) for each in first_calls.frames_of(equation) if is_users(each[0]))
             self._lines[key] = next(users, None)

@@ -69,8 +69,13 @@ def module_of(returned: Any) -> Any:
     return _MODULE.of(returned)
 
 
+def traceback_of(equation: Any) -> Any:
+    """Where an equation was traced. Many equations of one line have equal ones."""
+    return getattr(_SOURCE.of(equation), "traceback", None)
+
+
 def frames_of(equation: Any) -> Iterator[tuple[str, str, int]]:
     """The file, function and line of each frame in which an equation was traced, the innermost first."""
-    traceback = getattr(_SOURCE.of(equation), "traceback", None)
+    traceback = traceback_of(equation)
     for frame in () if traceback is None else traceback.frames:
         yield frame.file_name, frame.function_name, frame.line_num

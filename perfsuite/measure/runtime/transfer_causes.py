@@ -15,6 +15,7 @@ from perfsuite.measure.compiles import callsite
 from perfsuite.measure.compiles.description import text_of_array
 from perfsuite.measure.compiles.signature import with_parameter
 from perfsuite.measure.private import jax_stack
+from perfsuite.measure.private.library_functions import ITEM
 
 Words = tuple[str, str]
 """Cause and advice."""
@@ -37,9 +38,9 @@ _READS = {
     "__reduce__": "pickle of x",
     "__repr__": "print(x) or repr(x)",
     "__str__": "print(x) or str(x)",
-    "_item": "x.item()",
     "device_get": "jax.device_get",
     "device_put": "jax.device_put to another sharding",
+    "item": "x.item()",
     "tobytes": "x.tobytes()",
     "tolist": "x.tolist()",
 }
@@ -77,6 +78,7 @@ def of_read(frame: FrameType, *, explicit: bool) -> Words:
     read = "x.copy_to_host_async()" if explicit else _READ
     for found in _split(frame)[0]:
         name = found.f_code.co_qualname.removesuffix(".<locals>.<genexpr>").rpartition(".")[2]
+        name = "item" if ITEM.runs(found) else name
         if name in _READS:
             read = _READS[name]
         elif _module(found) == "numpy" and hasattr(np, name):
