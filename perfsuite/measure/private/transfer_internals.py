@@ -28,15 +28,16 @@ import numpy as np
 
 from perfsuite.measure.private.names import Attribute, Moved, Name
 from perfsuite.measure.private.program_runs import hooked_calls
-from perfsuite.measure.private.slow_path import places_argument
+from perfsuite.measure.private.slow_path import PLACING, places_argument
 
 _ARRAY = Name("jax._src.array", "ArrayImpl")
 _VALUE = Name("jax._src.array", "ArrayImpl._value")
 _COPY = Name("jax._src.array", "ArrayImpl.copy_to_host_async")
-_BUFFER = Name("jax._src.array", "ArrayImpl.__buffer__") if sys.version_info >= (3, 12) else None
 _KEPT = Attribute("jax._src.array", "_npy_value")
 _PUT = Name("jax._src.lib", "xla_client.batched_device_put")
 _THREAD = Name("jax._src.lib", "guard_lib.thread_local_state")
+_PLACING = PLACING
+"""What `places_argument` looks for."""
 
 _CALLBACKS = {
     "jax.pure_callback": Name("jax._src.callback", "pure_callback_impl"),
@@ -75,20 +76,22 @@ def observing(observer: Observer) -> Iterator[None]:
     """Tell `observer` of every transfer and callback inside, in any thread. Only one such context may be open."""
     with contextlib.ExitStack() as replaced:
 
-        def replace(name: Name, new: Callable[[Any], Any]) -> None:
-            replaced.enter_context(name.replaced(new))
+        def replace(owner: Any, name: str, make: Callable[[Any], Any]) -> None:
+            before = inspect.getattr_static(owner, name)
+            replaced.callback(setattr, owner, name, before)
+            setattr(owner, name, make(before))
 
-        replace(_VALUE, lambda old: property(_reading(observer, old.fget)))
-        replace(_COPY, lambda old: _reading(observer, old, explicit=True))
-        if _BUFFER is not None:
-            replace(_BUFFER, lambda old: _no_buffer)
+        replaced.enter_context(_VALUE.replaced(lambda old: property(_reading(observer, old.fget))))
+        replaced.enter_context(_COPY.replaced(lambda old: _reading(observer, old, explicit=True)))
+        if hasattr(_ARRAY.get(), "__buffer__"):
+            replace(_ARRAY.get(), "__buffer__", lambda old: _no_buffer)
         else:
-            for name in _numpy_reads():
-                replace(name, lambda old: _reading(observer, old))
-        replace(_PUT, lambda old: _putting(observer, old))
+            for module, read in _numpy_reads():
+                replace(module, read, lambda old: _reading(observer, old))
+        replaced.enter_context(_PUT.replaced(lambda old: _putting(observer, old)))
         replaced.enter_context(hooked_calls(functools.partial(_called, observer)))
         for kind, name in _CALLBACKS.items():
-            replace(name, functools.partial(_calling_back, observer, kind))
+            replaced.enter_context(name.replaced(functools.partial(_calling_back, observer, kind)))
         yield
 
 
@@ -136,18 +139,18 @@ def _no_buffer(self: Any, flags: int) -> memoryview:
     raise BufferError("perfsuite counts transfers here, so a jax.Array has no buffer: use np.asarray(x)")
 
 
-def _numpy_reads() -> list[Name]:
+def _numpy_reads() -> list[tuple[Any, str]]:
     """The places of the functions by which NumPy's own Python code reads an array, such as `np.stack`'s.
 
     A module that is first imported inside the context, and takes one of them from NumPy, keeps what it got. That goes
     on reading arrays, with nobody left to tell.
     """
-    modules = [(name, module) for name, module in list(sys.modules.items()) if name.partition(".")[0] == "numpy"]
+    modules = [module for name, module in list(sys.modules.items()) if name.partition(".")[0] == "numpy"]
     return [
-        Name(module, read)
-        for module, loaded in modules
-        for read in _NUMPY_READS
-        if getattr(loaded, "__dict__", {}).get(read) is getattr(np, read)
+        (module, name)
+        for module in modules
+        for name in _NUMPY_READS
+        if getattr(module, "__dict__", {}).get(name) is getattr(np, name)
     ]
 
 

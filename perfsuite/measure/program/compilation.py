@@ -20,6 +20,7 @@ from perfsuite.measure.errors import MeasurementError
 from perfsuite.measure.hlo.hlo_module import Stack
 from perfsuite.measure.hlo.locations import NumberedText, number_locations, restoring
 from perfsuite.measure.hlo.reader import parse_hlo
+from perfsuite.measure.private.capabilities import LOWERING
 from perfsuite.measure.private.lowering import compiler_options
 from perfsuite.measure.program.kernel_estimates import KernelEstimate, with_estimates
 from perfsuite.measure.program.lowering import LoweredCall, lower_call
@@ -238,8 +239,10 @@ def _output_here(lowered: LoweredCall, cache: Path | None) -> CompilerOutput:
     device = jax.local_devices()[0]
     version = device.client.platform_version
     options = compiler_options(lowered.lowered)
+    if options is None:
+        cache = None  # a key without them would be that of other programs too
+        LOWERING.falls_back("perf.program compiles anew in each session, and knows less of donations and kernels")
     key = _key(lowered, options, device.device_kind, version)
-    cache = None if options is None else cache  # a key without them would be that of other programs too
     remembered = output_of(facts_cache.read(cache, key), cached=True)
     if remembered is not None:
         return remembered

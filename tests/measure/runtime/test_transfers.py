@@ -386,7 +386,7 @@ def everything_that_is_replaced() -> list:
     names = internals._VALUE, internals._COPY, internals._PUT, *internals._CALLBACKS.values()
     return [
         *(each.get() for each in names),
-        np.asarray if internals._BUFFER is None else internals._BUFFER.get(),
+        getattr(internals._ARRAY.get(), "__buffer__", np.asarray),
         program_runs._HOOK.get().get_global(),
     ]
 
