@@ -25,8 +25,8 @@ _REGISTRY = Name("jax._src.tree_util", "dispatch_registry")
 _PLACE = Name("jax._src.interpreters.pxla", "cc_shard_arg")
 _CPP_FUNCTION = Name("jax._src.lib", "_jax.pjit")
 _TRACING = (
-    Frame("jax._src.interpreters.partial_eval", "trace_to_jaxpr", ("fun",)),
-    Frame("jax._src.interpreters.partial_eval", "trace_to_jaxpr_nocache", ("fun",), since="0.11"),
+    Frame("jax._src.interpreters.partial_eval", "trace_to_jaxpr", ("fun",), until="0.11.1"),
+    Frame("jax._src.interpreters.partial_eval", "trace_to_jaxpr_nocache", ("fun",), since="0.11.0"),
 )
 _EVICT = Name("jax._src.interpreters.partial_eval", "trace_to_jaxpr.evict_weakref")
 _TRACE_KEYS = Name("jax._src.interpreters.partial_eval", "trace_to_jaxpr.cache_keys")

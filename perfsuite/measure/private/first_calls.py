@@ -14,8 +14,8 @@ from perfsuite.measure.private.names import Attribute, Frame, Moved, Name
 Step = Literal["trace", "lower", "module", "uncounted"]
 
 _LOWERING = Frame("jax._src.interpreters.pxla", "lower_sharding_computation", ("closed_jaxpr",))
-_CONTEXT = Frame("jax._src.interpreters.mlir", "_create_ir_context", since="0.12")
-"""Makes what programs are lowered in. From jax 0.12 on a thread makes one for every eleventh program, whichever that
+_CONTEXT = Frame("jax._src.interpreters.mlir", "_create_ir_context", since="0.11.1")
+"""Makes what programs are lowered in. From jax 0.11.1 on a thread makes one for every eleventh program, whichever that
 is. Before, every program has its own, and there is no function of this name."""
 _MODULE = Attribute("jax._src.interpreters.mlir", "module")
 _SOURCE = Attribute("jax._src.core", "source_info")

@@ -21,7 +21,7 @@ _MISS = Frame("jax._src.pjit", "cache_miss", ("fun", "jit_info"))
 _AHEAD_OF_TIME = tuple(
     Frame("jax._src.pjit", name, ("jit_func",)) for name in ("jit_lower", "jit_trace", "jit_eval_shape")
 )
-_BINDING = tuple(
+BINDING = tuple(
     Frame("jax._src.pjit", name, ("name", "jaxpr")) for name in ("_pjit_call_impl", "_pjit_call_impl_python")
 )
 """They run a program under a transformation."""
@@ -44,13 +44,18 @@ _WAITING = (
     Functions("jax._src.api", "device_get"),
     Functions("jax._src.api", "effects_barrier"),
 )
-_ITERATING = Functions("jax._src.array", "ArrayImpl.__iter__"), Functions("jax._src.numpy.array_methods", "_chunk_iter")
+_ITERATING = (
+    Functions("jax._src.array", "ArrayImpl.__iter__"),
+    Functions("jax._src.numpy.array_methods", "_chunk_iter", until="0.12.0"),
+    Functions("jax._src.array", "_chunk_iter", since="0.12.0"),
+    Functions("jax._src.array", "_iter", since="0.12.0"),
+)
 """What `for row in array` runs."""
 
-_PMAP = Functions("jax._src.pmap")
+PMAP = Functions("jax._src.pmap")
 """`jax.pmap` gives the user's function a module of JAX's."""
 
-_CONTEXT_NAMES = Name("jax._src.config", "trace_context_names", since="0.10.1")
+_CONTEXT_NAMES = Name("jax._src.config", "trace_context_names", since="0.10.2")
 _CONTEXT = Name("jax._src.config", "trace_context")
 
 _JAX = os.path.join(os.path.dirname(jax.__file__), "")
@@ -157,7 +162,7 @@ def function_of(frame: FrameType) -> str:
 def belongs_to_jax(function: Any) -> bool:
     """Whether JAX itself defined the function: an operation that runs by itself, outside any jitted function."""
     module = getattr(function, "__module__", None) or ""
-    return (module == "jax" or module.startswith("jax.")) and not _PMAP.has(f"{module}:")
+    return (module == "jax" or module.startswith("jax.")) and not PMAP.has(f"{module}:")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -172,7 +177,7 @@ class BoundProgram:
 
 def bound_program(frame: FrameType) -> BoundProgram | None:
     """The program that a frame of JAX's binds; `None` for other frames."""
-    binding = next((each for each in _BINDING if each.runs(frame)), None)
+    binding = next((each for each in BINDING if each.runs(frame)), None)
     if binding is None or (jaxpr := binding.local(frame, "jaxpr")) is None:
         return None
     filename = jaxpr.jaxpr.debug_info.func_filename

@@ -14,8 +14,8 @@ import jax
 from perfsuite.measure.private.names import Frame, Moved, Name
 
 TRACING = (
-    Frame("jax._src.interpreters.partial_eval", "trace_to_jaxpr", ("debug_info",)),
-    Frame("jax._src.interpreters.partial_eval", "trace_to_jaxpr_nocache", ("debug_info",), since="0.11"),
+    Frame("jax._src.interpreters.partial_eval", "trace_to_jaxpr", ("debug_info",), until="0.11.1"),
+    Frame("jax._src.interpreters.partial_eval", "trace_to_jaxpr_nocache", ("debug_info",), since="0.11.0"),
 )
 """The function that runs a Python function to make a program of it."""
 MAKING_MODULE = Frame("jax._src.interpreters.mlir", "lower_jaxpr_to_module")

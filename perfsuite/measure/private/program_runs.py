@@ -44,6 +44,9 @@ _BINDING = tuple(
 )
 _FUNCTION_OF = Name("jax._src.core", "jaxpr_as_fun")
 
+_ALSO = (*jax_stack.BINDING, jax_stack.PMAP, slow_path.MISS)
+"""What tells JAX's own operations from the user's functions, by functions of these modules."""
+
 Hook: TypeAlias = Callable[[Any, tuple, dict[str, Any], Any, FrameType], None]
 """Gets a jitted function whose program JAX's fast path has run, its arguments, its outputs, and the caller's frame."""
 

@@ -7,15 +7,15 @@ import jax
 
 from perfsuite.measure.private.names import Attribute, Frame
 
-_MISS = Frame("jax._src.pjit", "cache_miss", ("fun", "args_flat", "jaxpr"))
+MISS = Frame("jax._src.pjit", "cache_miss", ("fun", "args_flat", "jaxpr"))
 _INNER_MISS = Frame("jax._src.pjit", "call_impl_cache_miss", ("name", "jaxpr", "args"))
 _AHEAD_OF_TIME = Frame("jax._src.stages", "call", ("params", "args"))
 """Of a function that was compiled ahead of time."""
-_PLACING = Frame("jax._src.interpreters.pxla", "cc_shard_arg")
+PLACING = Frame("jax._src.interpreters.pxla", "cc_shard_arg")
 _EXECUTABLE = Attribute("jax._src.stages", "executable")
 _UNSAFE_CALL = Attribute("jax._src.interpreters.pxla", "unsafe_call")
 
-_MISSES = (_MISS, _INNER_MISS, _AHEAD_OF_TIME)
+_MISSES = (MISS, _INNER_MISS, _AHEAD_OF_TIME)
 
 
 def misses_fast_path(frame: FrameType) -> bool:
@@ -25,12 +25,12 @@ def misses_fast_path(frame: FrameType) -> bool:
 
 def places_argument(frame: FrameType) -> bool:
     """Whether JAX's C++ calls this frame for an argument that is not where the program needs it."""
-    return _PLACING.runs(frame)
+    return PLACING.runs(frame)
 
 
 def jitted_function(frame: FrameType) -> Any:
     """The function that was jitted, of a frame that runs a call of it; None for other frames."""
-    return _MISS.local(frame, "fun") if _MISS.runs(frame) else None
+    return MISS.local(frame, "fun") if MISS.runs(frame) else None
 
 
 def missed_function(frame: FrameType) -> Any:

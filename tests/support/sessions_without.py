@@ -1,0 +1,71 @@
+"""Whole sessions of pytest in which one private name is missing: `python -m tests.support.sessions_without`.
+
+Reads requests, a JSON object a line, and answers each with one. All sessions are of this process: JAX and the test's
+programs are warm from the second on, which then takes a third of a second.
+
+    {"names": [{"module": "jax_traces", "place": 3, "variable": ""}], "arguments": ["--perf", ...], "folder": "/tmp/..."}
+    {"status": 0, "tests": {"test_plain": ["passed", ""], ...}, "lost": {"jax_traces": "..."}, "output": "..."}
+
+`place` is that of the name among those that the module declares, `variable` a local variable of a frame.
+"""
+
+import contextlib
+import importlib
+import io
+import json
+import os
+import sys
+import traceback
+from typing import Any
+
+import pytest
+
+from perfsuite.measure.private import capabilities
+from perfsuite.measure.private.capabilities import CAPABILITIES
+from perfsuite.measure.private.names import declared_in
+from tests.support.private_names import taken_away
+
+
+class _Outcomes:
+    """How each test ended, and why."""
+
+    def __init__(self) -> None:
+        self.tests: dict[str, tuple[str, str]] = {}
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        name = report.nodeid.rpartition("::")[2]
+        if report.when == "call" or report.outcome != "passed":
+            reason = report.longrepr[2] if isinstance(report.longrepr, tuple) else str(report.longrepr or "")
+            self.tests[name] = report.outcome, reason
+
+
+def session(request: dict[str, Any]) -> dict[str, Any]:
+    """Run one session in this process."""
+    os.chdir(request["folder"])
+    outcomes, output = _Outcomes(), io.StringIO()
+    capabilities.forget()
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(contextlib.redirect_stdout(output))
+        for each in request["names"]:
+            module = importlib.import_module(f"perfsuite.measure.private.{each['module']}")
+            stack.enter_context(taken_away(declared_in(module)[each["place"]], each["variable"]))
+        status = pytest.main(["-p", "no:cacheprovider", "-p", "no:asyncio", *request["arguments"]], plugins=[outcomes])
+        modules = {each["module"] for each in request["names"]}
+        lost = {each.module: each.lost() for each in CAPABILITIES if each.module in modules}
+    return {"status": int(status), "tests": outcomes.tests, "lost": lost, "output": output.getvalue()}
+
+
+def serve() -> None:
+    """Answer requests until there are no more."""
+    answers = os.fdopen(os.dup(1), "w", encoding="utf-8")
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # what a session writes there is no answer
+    for line in sys.stdin:
+        try:
+            answer = session(json.loads(line))
+        except BaseException:
+            answer = {"status": -1, "tests": {}, "lost": {}, "output": traceback.format_exc()}
+        print(json.dumps(answer), file=answers, flush=True)
+
+
+if __name__ == "__main__":
+    serve()
