@@ -17,7 +17,8 @@ import pytest
 from perfsuite.measure import private
 from perfsuite.measure.private import capabilities
 from perfsuite.measure.private.capabilities import CAPABILITIES, Capability
-from tests.support.private_names import places
+from perfsuite.measure.private.names import Functions, is_current
+from tests.support.private_names import places, taken_away
 
 ROOM = Path(private.__file__).parent
 
@@ -142,9 +143,14 @@ PLACES = [
     Place(each.module, number, variable, f"{declared}{variable and f' {variable}'}")
     for each in CAPABILITIES
     for number, declared in enumerate(each.names())
-    if FIRST[id(declared)] is each
+    if FIRST[id(declared)] is each and is_current(declared)
     for variable in places(declared)
 ]
+"""Those that the installed versions of the libraries have."""
+WORDS = {each.module for each in CAPABILITIES if all(isinstance(name, Functions) for name in each.names())}
+"""Modules whose names are only compared with text: all of one are taken away at once."""
+SETS = [[place] for place in PLACES if place.module not in WORDS]
+SETS += [[place for place in PLACES if place.module == module] for module in sorted(WORDS)]
 
 
 @pytest.fixture(scope="module")
@@ -187,11 +193,20 @@ def check(answer, taken):
     assert "INTERNALERROR" not in answer["output"]
 
 
-@pytest.mark.parametrize("place", PLACES, ids=lambda each: f"{each.module}-{each.says}".replace(" ", "-"))
-def test_a_session_goes_on_without_it_and_what_needs_it_says_so(place, session):
-    answer = session(place)
-    check(answer, [place])
-    assert answer["lost"][place.module], "the capability's probe does not see that the name is missing"
+@pytest.mark.parametrize("taken", SETS, ids=lambda taken: f"{taken[0].module}-{taken[0].says}".replace(" ", "-"))
+def test_a_session_goes_on_without_it_and_what_needs_it_says_so(taken, session):
+    answer = session(*taken)
+    check(answer, taken)
+    assert answer["lost"][taken[0].module], "the capability's probe does not see that the name is missing"
+
+
+@pytest.mark.parametrize("module", sorted(WORDS))
+def test_of_names_that_are_only_compared_each_is_seen_to_be_missing(module):
+    names = next(each for each in CAPABILITIES if each.module == module).names()
+    for declared in filter(is_current, names):
+        assert not declared.missing()
+        with taken_away(declared):
+            assert declared.missing()
 
 
 def test_with_every_name_nothing_is_skipped(session):

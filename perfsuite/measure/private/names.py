@@ -61,7 +61,7 @@ class Name:
     def missing(self) -> str:
         """That the name has moved; "" where it has not."""
         try:
-            if not _belongs(self):
+            if not is_current(self):
                 return ""
             self.get()
         except Moved as moved:
@@ -105,7 +105,7 @@ class Frame:
 
     def missing(self) -> str:
         """That the function or a local variable of it has moved; "" where none has."""
-        if not _belongs(self):
+        if not is_current(self):
             return ""
         codes = [code for code in _codes(self.module) if code.co_name == self.function]
         if not codes:
@@ -137,7 +137,7 @@ class Attribute:
 
     def missing(self) -> str:
         """That no code of the module names the attribute; "" where some does."""
-        if not _belongs(self) or any(self.name in _words(code) for code in _codes(self.module)):
+        if not is_current(self) or any(self.name in _words(code) for code in _codes(self.module)):
             return ""
         return f"{self.module} makes nothing with an attribute {self.name}"
 
@@ -168,7 +168,7 @@ class Functions:
 
     def missing(self) -> str:
         """That there is none of them any more; "" where there is one."""
-        if not _belongs(self) or any(code.co_qualname.startswith(self.prefix) for code in _codes(self.module)):
+        if not is_current(self) or any(code.co_qualname.startswith(self.prefix) for code in _codes(self.module)):
             return ""
         return f"there is no {self}"
 
@@ -197,7 +197,7 @@ def _attribute(owner: Any, name: str, of: Name) -> Any:
         raise Moved(f"there is no {of}") from None
 
 
-def _belongs(name: Declared) -> bool:
+def is_current(name: Declared) -> bool:
     """Whether the installed version of the library is one that has, or had, the name. A library that is not installed
     has lost none.
     """
