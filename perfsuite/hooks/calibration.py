@@ -16,8 +16,15 @@ from perfsuite.report.terminal.calibration import (
     calibration_summary,
     nothing_to_calibrate,
 )
-from perfsuite.report.terminal.summary import session_header
+from perfsuite.report.terminal.header import session_header
 from perfsuite.session.calibrating import Calibrating
+from perfsuite.session.session import PerfSession
+
+
+def hooks_of(session: PerfSession, rootpath: Path) -> "CalibrationHooks":
+    """The hooks of a session whose mode is to calibrate."""
+    assert isinstance(session.mode, Calibrating)
+    return CalibrationHooks(session.mode, rootpath)
 
 
 class CalibrationHooks:

@@ -2,52 +2,51 @@
 
 import contextlib
 import functools
+import os
 import textwrap
 import time
 import unittest
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+import jax
 import pytest
 
-from perfsuite.fixture import Perf
 from perfsuite.gate.baseline_file import BaselineError, SaveResult
 from perfsuite.gate.baseline_folder import folder_here
 from perfsuite.gate.verdict import Gate
-from perfsuite.hooks import collecting, github, junit, progress, unittests, workers
-from perfsuite.hooks import distributed as distributed_hooks
-from perfsuite.hooks.calibration import CalibrationHooks
+from perfsuite.hooks import collecting, junit, progress, unittests, workers
 from perfsuite.hooks.lost import LostHooks
-from perfsuite.measure import peers
-from perfsuite.measure.compiles import compiles
+from perfsuite.measure.compiles.observing import observing
 from perfsuite.measure.errors import MeasurementError
 from perfsuite.measure.io import relative
 from perfsuite.measure.private.compiler_stderr import compilers_silenced
 from perfsuite.measure.private.first_calls import make_context
-from perfsuite.measure.profiler.trace_recording import writable
 from perfsuite.measure.serialise import made, plain
-from perfsuite.measure.targets.targets import target
 from perfsuite.options import Options
 from perfsuite.options.marker import marker_arguments
-from perfsuite.processes.group import Group, join
 from perfsuite.processes.launch import LAUNCH, TASK, Task
-from perfsuite.report import files, text
-from perfsuite.report.model import Report
-from perfsuite.report.of_session import report_of
-from perfsuite.report.terminal.summary import session_header, session_summary
+from perfsuite.report import text
+from perfsuite.report.terminal.header import session_header
+from perfsuite.report.terminal.summary import session_summary
 from perfsuite.report.terminal.traces import trace_summary
 from perfsuite.session.absent import gone
 from perfsuite.session.blame import blamed
-from perfsuite.session.calibrating import Calibrating
 from perfsuite.session.mode import Mode
 from perfsuite.session.modes import Gating
 from perfsuite.session.outcomes import REQUEST, Lost, facts_of, test_id
 from perfsuite.session.records import TestRecord, run_again
-from perfsuite.session.saving import Saving
 from perfsuite.session.session import Deferred, PerfSession
 
+if TYPE_CHECKING:  # what only tests that measure need, or reports, or sessions of several processes
+    from perfsuite.fixture import Perf
+    from perfsuite.processes.group import Group
+    from perfsuite.report.model import Report
+
 _SESSION = pytest.StashKey[PerfSession]()
-_PERF = pytest.StashKey[Perf]()
+_PERF = pytest.StashKey["Perf"]()
+_OBSERVE = pytest.StashKey[Callable[[], None]]()
 
 
 def start(config: pytest.Config, options: Options) -> None:
@@ -56,38 +55,60 @@ def start(config: pytest.Config, options: Options) -> None:
     Raises `pytest.UsageError` for damaged baselines, for a target that is not known, and where --perf-trace or
     --perf-report names a folder that cannot be written.
     """
-    group = join()
+    group = _group()
     if group is not None:
-        options = distributed_hooks.begin(group, config, options)
+        from perfsuite.hooks import distributed  # most sessions are of one process
+
+        options = distributed.begin(group, config, options)
     is_worker = workers.is_worker(config)
     _check_options(options, reports=not is_worker)
     session = _session(config, options, group, in_worker=is_worker)
     if group is not None:
-        distributed_hooks.check_alike(group, session)
+        distributed.check_alike(group, session)
     config.stash[_SESSION] = session
     config.pluginmanager.register(LostHooks(session), "perfsuite-lost")
-    if isinstance(session.mode, Calibrating):
-        config.pluginmanager.register(CalibrationHooks(session.mode, config.rootpath), "perfsuite-active")
+    if _calibrates(config, options):
+        from perfsuite.hooks import calibration  # as above
+
+        config.pluginmanager.register(calibration.hooks_of(session, config.rootpath), "perfsuite-active")
     else:
         is_worker = is_worker or (group is not None and not group.writes)
         hooks = ActiveHooks(session, config.rootpath, is_worker)
         config.pluginmanager.register(hooks, "perfsuite-active")
         collecting.register(config, session)
         workers.register(config, session)
-        if not is_worker and TASK not in config.stash:
+        if not is_worker and TASK not in config.stash and "GITHUB_ACTIONS" in os.environ:
+            from perfsuite.hooks import github  # reports
+
             github.register_actions(config, hooks.report)
     make_context()
     # Remember what compiles from here on, to explain a later recompilation.
     cleanup = contextlib.ExitStack()
-    cleanup.enter_context(compiles.observe())
+    config.stash[_OBSERVE] = cleanup.enter_context(observing())
     if group is not None:
+        from perfsuite.measure import peers  # as above
+
         cleanup.enter_context(peers.together(group))
     if group is None or group.writes:
         cleanup.enter_context(progress.shown_below(config, session.mode.part_of))
     config.add_cleanup(cleanup.close)
 
 
-def _session(config: pytest.Config, options: Options, group: Group | None, *, in_worker: bool) -> PerfSession:
+def _group() -> "Group | None":
+    """The processes that measure together; None where this one is alone. Starts JAX's backend."""
+    with compilers_silenced():
+        if jax.process_count() == 1:
+            return None
+    from perfsuite.processes.group import join  # most sessions are of one process
+
+    return join()
+
+
+def _calibrates(config: pytest.Config, options: Options) -> bool:
+    return options.calibrate is not None and TASK not in config.stash
+
+
+def _session(config: pytest.Config, options: Options, group: "Group | None", *, in_worker: bool) -> PerfSession:
     task = config.stash.get(TASK, None)
     try:
         options = options._replace(baselines=folder_here(options.baselines))
@@ -108,17 +129,24 @@ def _session(config: pytest.Config, options: Options, group: Group | None, *, in
 
 def _check_options(options: Options, *, reports: bool) -> None:
     """Raise `pytest.UsageError` for what would fail only at its first use, which may be minutes away."""
-    try:
-        for name in options.targets:
-            target(name)
-    except ValueError as error:
-        raise pytest.UsageError(f"{options.targets_from}: {error}") from None
-    try:
-        if options.traces is not None:
+    if options.targets:
+        from perfsuite.measure.targets.targets import target  # here and below: what few sessions ask for
+
+        try:
+            for name in options.targets:
+                target(name)
+        except ValueError as error:
+            raise pytest.UsageError(f"{options.targets_from}: {error}") from None
+    if options.traces is not None:
+        from perfsuite.measure.profiler.trace_recording import writable  # as above
+
+        try:
             writable(options.traces)
-    except MeasurementError as error:
-        raise pytest.UsageError(f"--perf-trace: {error}") from None
+        except MeasurementError as error:
+            raise pytest.UsageError(f"--perf-trace: {error}") from None
     if options.report is not None and reports:
+        from perfsuite.report import files  # as above
+
         try:
             files.check_folder(options.report)
         except files.ReportError as error:
@@ -129,10 +157,15 @@ def _mode(options: Options, task: Task | None) -> Callable[[PerfSession], Mode]:
     """What makes the mode of the session."""
     if task is not None:
         return task.mode
-    minutes = options.calibrate
-    if minutes is not None:
+    if (minutes := options.calibrate) is not None:
+        from perfsuite.session.calibrating import Calibrating  # most sessions only gate
+
         return lambda session: Calibrating(session, minutes)
-    return Saving if options.save else Gating
+    if options.save:
+        from perfsuite.session.saving import Saving  # as above
+
+        return Saving
+    return Gating
 
 
 def _cache(config: pytest.Config) -> Path | None:
@@ -143,9 +176,12 @@ def _cache(config: pytest.Config) -> Path | None:
         return None
 
 
-def perf_of(request: pytest.FixtureRequest) -> Perf:
+def perf_of(request: pytest.FixtureRequest) -> "Perf":
     """The `Perf` of one test, which asks for it."""
+    from perfsuite.fixture import Perf  # a session may have no perf test
+
     item: pytest.Item = request.node
+    item.config.stash[_OBSERVE]()
     item.stash[REQUEST] = request
     session = item.config.stash[_SESSION]
     arguments = marker_arguments(item)
@@ -220,7 +256,9 @@ class ActiveHooks:
         if ended:
             recorder.replace(self.session.mode.taken_again(item, recorder.sampled()))
         if self.session.group is not None:
-            distributed_hooks.keep_worst_metrics(self.session.group, item.nodeid, recorder)
+            from perfsuite.hooks.distributed import keep_worst_metrics  # most sessions are of one process
+
+            keep_worst_metrics(self.session.group, item.nodeid, recorder)
         try:
             gates = recorder.judge_baselines(ended=ended, lost=lost)
         except BaselineError as error:
@@ -289,8 +327,10 @@ class ActiveHooks:
             self.not_saved = "\n".join(lines)
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
 
-    def report(self, session: pytest.Session, folder: Path | None = None) -> Report:
+    def report(self, session: pytest.Session, folder: Path | None = None) -> "Report":
         """What every report is made of, once the tests have ended; paths of traces are seen from `folder`."""
+        from perfsuite.report.of_session import report_of  # few sessions write a report
+
         return report_of(
             self.session,
             self.rootpath,
@@ -303,7 +343,8 @@ class ActiveHooks:
         )
 
     def _write_report(self, session: pytest.Session, folder: Path) -> None:
-        from perfsuite.report.history_page import history_beside  # needs the extra `report`
+        from perfsuite.report import files  # few sessions write a report
+        from perfsuite.report.history_page import history_beside
 
         try:
             self.history, self.history_said = history_beside(folder, self.session.options.baselines, self.rootpath)

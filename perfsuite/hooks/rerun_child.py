@@ -76,7 +76,7 @@ def prepare(config: pytest.Config, folder: Path) -> None:
 
 def _mode(session: "PerfSession", folder: Path, request: Request) -> "Mode":
     # Not at the top: it imports jax, which conftests that pytest has not loaded yet may set up.
-    from perfsuite.session.modes import Rerunning
+    from perfsuite.session.child_modes import Rerunning
 
     return Rerunning(session, folder, request)
 

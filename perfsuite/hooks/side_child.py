@@ -143,7 +143,7 @@ class SideHooks:
     def mode(self, session: "PerfSession") -> "Mode":
         """The mode of the session that is about to start."""
         # Not at the top: pytest loads this module before any conftest, which may set jax up before it is imported.
-        from perfsuite.session.modes import Exact, TimingOneSide
+        from perfsuite.session.child_modes import Exact, TimingOneSide
 
         if self.request.task == "metrics":
             return Exact(session, looks=self.request.looks)

@@ -6,8 +6,6 @@ from perfsuite.gate.baseline import Entry
 from perfsuite.gate.environment import incomparable
 from perfsuite.gate.verdict import Gate, Verdict, judge_absent
 from perfsuite.measure.metric import Metric
-from perfsuite.measure.targets import targets
-from perfsuite.measure.targets.target_available import TargetUnavailable, check_available
 from perfsuite.session.session import PerfSession, test_of
 
 
@@ -73,11 +71,14 @@ def _why_not_here(session: PerfSession, entry: Entry, target: str | None) -> str
 
     Its compiler is absent, or the metric could not be compared if it were there.
     """
-    try:
-        if target is not None:
+    if target is not None:
+        from perfsuite.measure.targets import targets  # most baselines are of the present device
+        from perfsuite.measure.targets.target_available import TargetUnavailable, check_available
+
+        try:
             check_available(targets.target(target).platform)
-    except (ValueError, TargetUnavailable) as error:
-        return str(error)
+        except (ValueError, TargetUnavailable) as error:
+            return str(error)
     now, then = session.environment_of(target), entry.environment
     if then is not None and then.process_count != now.process_count:
         return f"process count differs ({then.process_count}, now {now.process_count})"

@@ -3,18 +3,19 @@
 import abc
 import dataclasses
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from perfsuite.gate.limits import Compared, Limits
 from perfsuite.gate.verdict import Gate
-from perfsuite.measure.call import Call
 from perfsuite.measure.metric import Metric
-from perfsuite.measure.timing.block import Until
-from perfsuite.measure.timing.builds import Make, compare_builds
-from perfsuite.measure.timing.comparison import Comparison, Settled, compare_calls
-from perfsuite.measure.timing.timing import PRECISION
+
+if TYPE_CHECKING:  # every session has a mode, and few time anything
+    from perfsuite.gate.limits import Compared, Limits
+    from perfsuite.measure.call import Call
+    from perfsuite.measure.timing.block import Until
+    from perfsuite.measure.timing.builds import Make
+    from perfsuite.measure.timing.comparison import Comparison, Settled
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,27 +27,32 @@ class Pair:
 
     item: pytest.Item
     name: str
-    candidate: Call
-    reference: Call
-    until: Until
+    candidate: "Call"
+    reference: "Call"
+    until: "Until"
     seconds: float
-    make: tuple[Make, Make] | None = None
+    make: "tuple[Make, Make] | None" = None
 
     @property
     def metric(self) -> str:
         """The name of the metric of the ratio."""
         return f"{self.name} ratio to {self.until}"
 
-    def compare(self, *, seconds: float | None = None, settled: Settled | None = None) -> Comparison:
+    def compare(self, *, seconds: float | None = None, settled: "Settled | None" = None) -> "Comparison":
         """Sample both calls, for at most `seconds`, or the pair's own. Several builds are not ended by `settled`."""
+        from perfsuite.measure.timing.builds import compare_builds  # see the top
+        from perfsuite.measure.timing.comparison import compare_calls
+
         seconds = self.seconds if seconds is None else seconds
         if self.make is not None:
             first = self.candidate, self.reference
             return compare_builds(*self.make, first=first, until=self.until, seconds=seconds)
         return compare_calls(self.candidate, self.reference, until=self.until, seconds=seconds, settled=settled)
 
-    def glance(self) -> Comparison:
+    def glance(self) -> "Comparison":
         """Sample as few pairs as give any metric."""
+        from perfsuite.measure.timing.comparison import compare_calls  # see the top
+
         return compare_calls(self.candidate, self.reference, until=self.until, seconds=0)
 
 
@@ -102,10 +108,12 @@ class Mode(abc.ABC):
 
         With 0 it does so only where all samples are the same.
         """
+        from perfsuite.measure.timing.timing import PRECISION  # see the top
+
         return PRECISION
 
     @abc.abstractmethod
-    def compare(self, pair: Pair, limits: Limits) -> Compared:
+    def compare(self, pair: Pair, limits: "Limits") -> "Compared":
         """Compare the two calls of a pair, as well as `limits` need it."""
 
     def taken_again(self, item: pytest.Item, sampled: Mapping[str, Sampled]) -> Taken:

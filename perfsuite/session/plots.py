@@ -1,11 +1,13 @@
 """What of a test's samples is kept for the pictures of a report, with --perf-report only: it is much."""
 
 import dataclasses
+from typing import TYPE_CHECKING
 
 from perfsuite.measure.metric import Interval
-from perfsuite.measure.timing.block import COLUMNS
-from perfsuite.measure.timing.comparison import Comparison
-from perfsuite.measure.timing.scaling import Scaling
+
+if TYPE_CHECKING:  # what is kept are plain values, which sessions have that time nothing
+    from perfsuite.measure.timing.comparison import Comparison
+    from perfsuite.measure.timing.scaling import Scaling
 
 MOST_RATIOS = 1000
 """The most pairs that are kept of a comparison: evenly spaced, in the order in which they were taken."""
@@ -75,8 +77,10 @@ class ProgramRecord:
     unestimated: tuple[str, ...] = ()
 
 
-def distribution_of(title: str, comparison: Comparison) -> Distribution:
+def distribution_of(title: str, comparison: "Comparison") -> Distribution:
     """The distribution behind the metric `title`."""
+    from perfsuite.measure.timing.block import COLUMNS  # see the top
+
     column = COLUMNS[comparison.until]
     ratios = comparison.candidate_us[:, column] / comparison.reference_us[:, column]
     pairs = len(ratios)
@@ -96,7 +100,7 @@ def distribution_of(title: str, comparison: Comparison) -> Distribution:
     )
 
 
-def line_of(title: str, scaling: Scaling) -> FittedLine:
+def line_of(title: str, scaling: "Scaling") -> FittedLine:
     """The line behind the metric `title`."""
     return FittedLine(
         title,

@@ -4,12 +4,15 @@ import dataclasses
 import hashlib
 import re
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from perfsuite.gate.verdict import Gate
 from perfsuite.measure.metric import Metric
 from perfsuite.measure.passes import CompilerPasses
-from perfsuite.measure.profiler.traces import Trace
 from perfsuite.session.plots import Distribution, FittedLine, ProgramRecord
+
+if TYPE_CHECKING:  # few sessions keep traces
+    from perfsuite.measure.profiler.traces import Trace
 
 LONGEST_PART = 80
 """Characters of one folder's name. Most file systems allow 255 bytes."""
@@ -84,7 +87,7 @@ def run_again(record: TestRecord, failed: TestRecord | None) -> TestRecord:
     return dataclasses.replace(record, notes=(*record.notes, note))
 
 
-def trace_record(name: str, folder: Path, trace: Trace) -> TraceRecord:
+def trace_record(name: str, folder: Path, trace: "Trace") -> TraceRecord:
     """The record of a trace that lies below `folder`."""
     longest = tuple(
         (str(operation), operation.us / trace.runs, operation.count / trace.runs) for operation in trace.longest

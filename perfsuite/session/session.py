@@ -11,7 +11,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
-from typing import Any, Literal, NoReturn
+from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 import pytest
 
@@ -26,20 +26,18 @@ from perfsuite.gate.environment import (
     present_environment,
     target_environment,
 )
-from perfsuite.gate.limits import Limits
 from perfsuite.gate.verdict import Evidence, Gate
-from perfsuite.history.git import GitError, Repository
-from perfsuite.history.source import baseline_files
 from perfsuite.measure.metric import Metric
 from perfsuite.measure.private.capabilities import CapabilityLost
-from perfsuite.measure.targets import targets
 from perfsuite.measure.words import printable
 from perfsuite.options import HERE, SIZES, Options
-from perfsuite.processes.group import Group
-from perfsuite.processes.shared_baselines import shared_baselines
 from perfsuite.session.mode import Mode
 from perfsuite.session.outcomes import Lost
 from perfsuite.session.records import TestRecord
+
+if TYPE_CHECKING:  # few sessions compare anything, or are of several processes
+    from perfsuite.gate.limits import Limits
+    from perfsuite.processes.group import Group
 
 Need = Literal["quiet", "timed", "alone", "processes"]
 """What an instrument may need of a session."""
@@ -74,7 +72,7 @@ class PerfSession:
         in_worker: bool = False,
         cache: Path | None = None,
         target_cache: Path | None = None,
-        group: Group | None = None,
+        group: "Group | None" = None,
         mode: Callable[["PerfSession"], Mode],
         say: Callable[[Sequence[Gate]], str] = repr,
     ):
@@ -91,6 +89,8 @@ class PerfSession:
         self._files: dict[str, Baselines] = {}
         self._damaged: dict[str, BaselineError] = {}
         if group is not None:
+            from perfsuite.processes.shared_baselines import shared_baselines  # see the top
+
             paths = [self.path_of(target) for target in (None, *options.targets)]
             self._files = shared_baselines(group, paths, self.environment.processor, save=bool(options.save))
         elif options.save:
@@ -146,6 +146,8 @@ class PerfSession:
         if target is None:
             return self.environment
         if target not in self._environments:
+            from perfsuite.measure.targets import targets  # few sessions compile for a target
+
             known = targets.target(target)
             libtpu = installed("libtpu") if known.platform == "tpu" else None
             self._environments[target] = target_environment(self.environment, known.device_kind, libtpu=libtpu)
@@ -184,8 +186,10 @@ class PerfSession:
         test = printable(test)
         return test if self.options.size == "small" else f"{test}{_SIZE}{self.options.size}"
 
-    def limits(self, budget: Budget, test: str, ratio: str, tolerance: float | None) -> Limits:
+    def limits(self, budget: Budget, test: str, ratio: str, tolerance: float | None) -> "Limits":
         """What a comparison must keep to. `ratio` is the id of its ratio's metric."""
+        from perfsuite.gate.limits import Limits  # see the top
+
         if not self.mode.gates:
             return Limits()
         set_by_test = budget.limits()
@@ -228,6 +232,8 @@ class PerfSession:
         The file of another device may be damaged: that is left to who uses it.
         """
         if self.group is None:
+            from perfsuite.history.source import baseline_files  # a session without a perf test does without it
+
             for path in baseline_files(self.options.baselines):
                 with contextlib.suppress(BaselineError):
                     self.baselines_of(path.stem)
@@ -264,6 +270,8 @@ class PerfSession:
 
     def _revision(self) -> Revision | None:
         """What is checked out around the baselines; None without git, or a commit."""
+        from perfsuite.history.git import GitError, Repository  # only a save asks git
+
         try:
             repository = Repository(self.options.baselines)
             commit = repository.commit_id("HEAD")

@@ -11,7 +11,7 @@ from perfsuite.gate.environment import Environment, device_slug, is_known_kind, 
 from perfsuite.measure.targets.gpu_targets import GPUS
 from perfsuite.measure.targets.targets import TARGETS
 from perfsuite.measure.targets.targets import TPUS as TPU_TARGETS
-from perfsuite.report.terminal.summary import session_header
+from perfsuite.report.terminal.header import session_header
 
 NVIDIA = ("NVIDIA H100 80GB HBM3", "NVIDIA H200", "NVIDIA A100-SXM4-40GB", "NVIDIA GeForce RTX 4090", "Tesla T4")
 TPUS = (

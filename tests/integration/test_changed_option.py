@@ -57,7 +57,7 @@ def entries(project: pytest.Pytester) -> dict[str, dict]:
 def test_what_is_as_recorded_is_not_timed_and_counts_are_gated(saved, monkeypatch):
     for module in ("time.time_call", "scaling.fit_calls"):
         monkeypatch.setattr(f"perfsuite.instruments.timing.{module}", pytest.fail)
-    monkeypatch.setattr("perfsuite.session.mode.compare_calls", pytest.fail)
+    monkeypatch.setattr("perfsuite.measure.timing.comparison.compare_calls", pytest.fail)
     result = saved.runpytest_inprocess("--perf", "--perf-changed", REPORT)
     result.assert_outcomes(passed=4)
     seen = verdicts(saved)

@@ -211,7 +211,7 @@ def seen(monkeypatch, ratio: float) -> None:
     known = Estimate(ratio, Interval(0.99 * ratio, 1.01 * ratio))
     overhead = Estimate(100 * ratio - 100, Interval(99 * ratio - 100, 101 * ratio - 100))
     made = Comparison("train", "step", "ready", known, overhead, times * ratio, times, seconds=1.0)
-    monkeypatch.setattr("perfsuite.session.mode.compare_calls", lambda *calls, **how: made)
+    monkeypatch.setattr("perfsuite.measure.timing.comparison.compare_calls", lambda *calls, **how: made)
 
 
 def test_a_ratio_over_a_baseline_of_another_processor_is_open_unless_it_is_far_over(project, perf_test, monkeypatch):

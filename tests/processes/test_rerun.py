@@ -259,7 +259,7 @@ NEAR = r"inconclusive: .*; above the limit by less than two builds of the same c
 def test_a_limit_closer_than_two_builds_differ_by_stays_open_without_a_fresh_process(
     project, further, monkeypatch, body, share
 ):
-    monkeypatch.setattr(modes, "builds_differ", lambda *where: float(share.removesuffix(" %")) / 100)
+    monkeypatch.setattr(calibration_file, "builds_differ", lambda *where: float(share.removesuffix(" %")) / 100)
     project.makepyfile(f"def test_step(compare): assert compare({body}).verdict == 'inconclusive'")
     requests = further()
     result = project.runpytest_inprocess("--perf", "-v")

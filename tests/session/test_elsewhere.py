@@ -11,8 +11,9 @@ from perfsuite.measure.errors import MeasurementError
 from perfsuite.processes import rerun
 from perfsuite.processes.handover import Request, Values, read_values, write_values
 from perfsuite.processes.rerun import ProcessFailed
+from perfsuite.session.child_modes import Exact, Rerunning
 from perfsuite.session.mode import Elsewhere
-from perfsuite.session.modes import Exact, Gating, Rerunning
+from perfsuite.session.modes import Gating
 from perfsuite.session.saving import Saving
 from perfsuite.session.session import Deferred, PerfSession
 

@@ -2,7 +2,8 @@
 
 import types
 
-from perfsuite.session.modes import MOMENT, Exact, Gating
+from perfsuite.session.child_modes import MOMENT, Exact
+from perfsuite.session.modes import Gating
 
 
 def test_one_side_of_a_check_samples_for_a_moment_and_takes_the_time_that_an_exact_metric_asks_for():

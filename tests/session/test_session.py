@@ -15,10 +15,10 @@ from perfsuite.gate.verdict import Gate
 from perfsuite.measure.metric import Metric
 from perfsuite.measure.passes import CompilerPass, CompilerPasses
 from perfsuite.measure.serialise import made, plain
+from perfsuite.measure.targets import target_available
 from perfsuite.measure.targets.target_available import TargetUnavailable
 from perfsuite.options import Options
 from perfsuite.options.values import SAVE_KINDS
-from perfsuite.session import absent as absent_module
 from perfsuite.session import session as session_module
 from perfsuite.session.absent import absent, gone
 from perfsuite.session.modes import Gating
@@ -317,7 +317,7 @@ def test_a_metric_that_cannot_be_made_here_is_not_missing(start, monkeypatch):
     host_calls = Metric("step host calls", 3, "calls", "count")
     saved(start(), ran(host_calls, flops(target="tpu-v5e"), flops()))
     elsewhere = start(dataclasses.replace(CPU, python="3.13.1"), save=False)
-    monkeypatch.setattr(absent_module, "check_available", no_compiler)
+    monkeypatch.setattr(target_available, "check_available", no_compiler)
     assert lost(elsewhere) == [
         ("missing", "step flops"),
         ("not comparable", "step host calls"),
@@ -333,7 +333,7 @@ def no_compiler(platform):
 
 def test_a_metric_that_cannot_be_made_here_stays_when_the_rest_is_saved(start, monkeypatch):
     saved(start(), ran(flops(), flops(target="tpu-v5e")))
-    monkeypatch.setattr(absent_module, "check_available", no_compiler)
+    monkeypatch.setattr(target_available, "check_available", no_compiler)
     session = start()
     gates = tuple(absent(session, TEST, [flops()], {}))
     record = dataclasses.replace(ran(flops()), gates=gates)

@@ -1,51 +1,25 @@
-"""The terminal of a session with --perf: its header, and the closing summary."""
+"""The closing summary of a session with --perf, in the terminal."""
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
-from packaging.version import Version
 
-import perfsuite
 from perfsuite.gate.baseline_file import SaveResult
-from perfsuite.gate.environment import is_known_kind, namesakes
 from perfsuite.gate.verdict import Gate
 from perfsuite.measure.io import relative
 from perfsuite.measure.words import number, plural
 from perfsuite.report import text
-from perfsuite.report.model import SavedChange, SavedFile
 from perfsuite.report.terminal.metric_table import metric_table
 from perfsuite.report.terminal.overview import COLORS, MOST_LINES, Line, explanations, fitted, overview
 from perfsuite.session.records import TestRecord
 from perfsuite.session.session import PerfSession
 
+if TYPE_CHECKING:  # only a save has them
+    from perfsuite.report.model import SavedChange, SavedFile
+
 _CHANGE_COLORS = {"better": {"green": True}, "worse": {"red": True}}
-
-
-def session_header(session: PerfSession, rootpath: Path) -> list[str]:
-    """Device, versions and baseline files, for the top of the session; a line for each named target."""
-    environment = session.environment
-    named = ((name, getattr(environment, name)) for name in ("jax", "jaxlib", "equinox"))
-    versions = [f"{name} {version}" for name, version in named if version]
-    devices = f"{environment.device_count} x {environment.device_kind}"
-    if environment.process_count > 1:
-        devices += f" in {environment.process_count} processes"
-    lines = [
-        f"{devices} ({environment.processor}), {', '.join(versions)}",
-        *_newer(environment.jax),
-        *_file_name(session, rootpath),
-        f"baselines {_baselines(session, None, rootpath)}, size {session.options.size}",
-        *(f"{name}: {_baselines(session, name, rootpath)}" for name in session.options.targets),
-    ]
-    return [f"perfsuite: {line}" for line in lines]
-
-
-def _newer(jax: str) -> list[str]:
-    """That jax is newer than any that perfsuite was tested with."""
-    newest = perfsuite.tested[-1]
-    if Version(jax) <= Version(newest):
-        return []
-    return [f"jax {jax} is newer than {newest}, the newest that it knows: what it cannot measure there is skipped"]
 
 
 def session_summary(
@@ -78,6 +52,8 @@ def session_summary(
     lines += _programs(session, rootpath, every=verbose)
     _write(reporter, fitted(lines, width, None if verbose else MOST_LINES - 1 - below))
     for result in saved:
+        from perfsuite.report.model import SavedFile  # see the top
+
         _saved(reporter, SavedFile.of(result, rootpath))
     if not_saved:
         reporter.line(not_saved, red=True, bold=True)
@@ -123,7 +99,7 @@ def _programs(session: PerfSession, rootpath: Path, *, every: bool) -> list[Line
     return lines + ([Line(text.without_estimate(kernels), {"yellow": True})] if kernels else [])
 
 
-def _saved(reporter: pytest.TerminalReporter, file: SavedFile) -> None:
+def _saved(reporter: pytest.TerminalReporter, file: "SavedFile") -> None:
     reporter.line(f"{file.path}: {file.summary}")
     worse = [*file.changed("update", "worse"), *file.changed("create", "worse")]
     gone, left = file.changed("trim", "same"), file.changed("trim", "not comparable")
@@ -141,25 +117,7 @@ def _saved(reporter: pytest.TerminalReporter, file: SavedFile) -> None:
                 reporter.line(f"    {_in_words(change)}")
 
 
-def _file_name(session: PerfSession, rootpath: Path) -> list[str]:
-    """Where the baseline file's name may surprise: an unknown kind of device, or two kinds of one name."""
-    kind, path = session.environment.device_kind, relative(session.path_of(None), rootpath)
-    lines = []
-    if not is_known_kind(kind):
-        lines.append(f"unknown device kind {kind!r}: its baseline file is {path}")
-    if others := namesakes(kind, session.baselines_of(None).environments.values()):
-        lines.append(f"{path} also has metrics of another kind of device with the same name: {', '.join(others)}")
-    return lines
-
-
-def _baselines(session: PerfSession, target: str | None, rootpath: Path) -> str:
-    count = sum(map(len, session.baselines_of(target).metrics.values()))
-    none = "no metrics yet" + ("" if session.options.save else ": pytest --perf-save records them")
-    recorded = plural(count, "metric") if count else none
-    return f"{relative(session.path_of(target), rootpath)} ({recorded})"
-
-
-def _in_words(change: SavedChange) -> str:
+def _in_words(change: "SavedChange") -> str:
     where = f"{change.test}: {change.name}"
     if change.new is None or change.old is None:
         return where

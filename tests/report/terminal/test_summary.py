@@ -14,7 +14,8 @@ from perfsuite.gate.merging import Change
 from perfsuite.gate.verdict import Gate
 from perfsuite.measure.metric import Interval, Metric
 from perfsuite.measure.passes import CompilerPass, CompilerPasses
-from perfsuite.report.terminal.summary import session_header, session_summary
+from perfsuite.report.terminal.header import session_header
+from perfsuite.report.terminal.summary import session_summary
 
 HERE = Environment("TPU v5 lite", 4, "Xeon", "3.11.7", "0.10.2", "0.10.1")
 ROOT = Path("/project")
