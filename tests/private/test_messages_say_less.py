@@ -1,13 +1,25 @@
 """Where JAX has moved what explains a compile, it is counted and refused all the same, with the cause unknown."""
 
+import contextlib
+
 import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
 
+from perfsuite.measure.call import call
 from perfsuite.measure.compiles import compiles
 from perfsuite.measure.errors import RecompilationError
-from perfsuite.measure.private.capabilities import PROGRAM_RUNS, REPAIRS, STACK, TRACES, CapabilityLost, fallbacks
+from perfsuite.measure.private.capabilities import (
+    CALLBACKS,
+    PROGRAM_RUNS,
+    REPAIRS,
+    STACK,
+    TRACES,
+    CapabilityLost,
+    fallbacks,
+)
+from perfsuite.measure.runtime.hostcalls import host_calls
 from perfsuite.measure.timing.readiness import waiting_for
 from tests.support.private_names import without
 
@@ -73,3 +85,17 @@ def test_a_call_is_timed_until_all_its_outputs_are_ready_where_programs_are_not_
         assert waiting_for(lambda: X) is jax.block_until_ready
         assert [line for line in fallbacks() if "times include waiting for every output" in line]
     assert not fallbacks()
+
+
+def test_what_goes_on_in_another_way_is_said_once():
+    step = jax.jit(lambda x: x * 11)
+    with without(TRACES), without(REPAIRS), without(CALLBACKS):
+        for _ in range(2):
+            with contextlib.suppress(RecompilationError), compiles.forbid():
+                step(X)
+            host_calls(call(step, X))
+        assert [line.partition(":")[0].partition(f"{jax.__version__} ")[2] for line in fallbacks()] == [
+            "no trace is refused, only what it leads to, and a cached one counts too",
+            "a function whose compile was refused may take JAX's slow path from then on",
+            "host calls have those of callbacks among them",
+        ]

@@ -32,7 +32,7 @@ from perfsuite.measure.compiles.tally import (
 )
 from perfsuite.measure.errors import RecompilationError
 from perfsuite.measure.private import error_repairs, jax_traces
-from perfsuite.measure.private.capabilities import STACK, TRACES, probing
+from perfsuite.measure.private.capabilities import REPAIRS, STACK, TRACES, probing
 
 STAGE_EVENTS = {
     "/jax/core/compile/jaxpr_trace_duration": "trace",
@@ -135,7 +135,11 @@ def _register() -> None:
 
 def _wants_traces() -> bool:
     """Whether some context asks for each trace, and this jax tells of it."""
-    return any(watch.counts or watch.forbids for watch in _open) and not TRACES.lost()
+    if not any(watch.counts or watch.forbids for watch in _open):
+        return False
+    if TRACES.lost():
+        TRACES.falls_back("no trace is refused, only what it leads to, and a cached one counts too")
+    return not TRACES.lost()
 
 
 def _unregister() -> None:
@@ -290,6 +294,8 @@ def _refused(stage: str, function: str, call: "_CompilingCall", watches: list[Co
     changes = tuple(map(str, call.cause.changes))
     message = explanation.recompilation(function, stage, call.cause)
     error = RecompilationError(message, function=function, stage=stage, changes=changes)
+    if REPAIRS.lost():
+        REPAIRS.falls_back("a function whose compile was refused may take JAX's slow path from then on")
     for watch in watches:
         watch.refuse(error, error_repairs.repairs(sys._getframe(1)))
     if stage != "lower":

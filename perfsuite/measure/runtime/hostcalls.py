@@ -17,6 +17,7 @@ from perfsuite.measure.compiles import compiles
 from perfsuite.measure.compiles.warmup import borrowed, warm
 from perfsuite.measure.metric import Metric
 from perfsuite.measure.private.callback_frames import outside_callbacks
+from perfsuite.measure.private.capabilities import CALLBACKS
 from perfsuite.measure.runtime.origins import CallOrigin, CallProfile
 from perfsuite.measure.runtime.repeats import agreed
 
@@ -64,6 +65,8 @@ def host_calls(call: Call, *, exact: bool = True) -> HostCalls:
     each time. `exact=False` takes the least all the same: that is good enough to name a cause, and must not gate.
     """
     __tracebackhide__ = True
+    if CALLBACKS.lost():
+        CALLBACKS.falls_back("host calls have those of callbacks among them")
     with borrowed(call) as subject:
         warm(subject.fn, over=[subject])
         with compiles.steady_state():
