@@ -7,6 +7,8 @@ from types import ModuleType
 import pytest
 from support.markdown_blocks import DOCS, blocks, difference
 
+from perfsuite.measure.private.capabilities import Capability
+
 pytest.importorskip("IPython")
 PAGE = (DOCS / "notebooks.md").read_text(encoding="utf-8")
 
@@ -57,6 +59,13 @@ def test_a_budget_fails_its_cell_and_one_that_holds_does_not(run):
     held = run(cell.replace("LIMIT", "20"))
     assert re.search(r"looped programs run +20 programs +limit 20 +pass", held)
     assert "Error" not in held
+
+
+def test_what_does_not_work_with_the_installed_jax_is_said_in_place_of_metrics(run, monkeypatch):
+    monkeypatch.setattr(Capability, "lost", lambda self: "moved" if self.module == "transfer_internals" else "")
+    printed = run("%perf transfers looped(x)")
+    assert printed.startswith("perf.transfers does not work with jax ")
+    assert "Error" not in printed
 
 
 def test_names_of_a_cell_are_the_users_again_after_it(run, shell):

@@ -1,6 +1,7 @@
 """What a session with --perf imports of perfsuite: what its tests ask for, and nothing private of JAX before that."""
 
 import re
+import sys
 
 import pytest
 
@@ -68,7 +69,7 @@ def test_a_session_without_a_perf_test_imports_what_every_session_needs(session,
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
     imported, private = session("def test_plain(): pass")
     assert [name for name in imported if not WITHOUT_A_PERF_TEST.fullmatch(name)] == []
-    assert len(imported) <= 70
+    assert len(imported) <= 75
     assert private == "[]"
 
 
@@ -102,3 +103,26 @@ def test_a_test_imports_its_own_instrument(session, monkeypatch):
     assert list(filter(others.match, imported)) == []
     assert len(imported) <= 110
     assert "jax._src" in private  # what the test above does not see can be seen
+
+
+def test_an_instrument_that_fails_at_import_fails_the_tests_that_use_it(project, perf_test, monkeypatch):
+    monkeypatch.setitem(sys.modules, "perfsuite.instruments.memory", None)
+    project.makepyfile(
+        test_both="""
+        from steps import *
+
+        def test_memory(perf):
+            perf.memory(call(step, state(), batch()))
+
+        def test_host_calls(perf):
+            perf.host_calls(call(step, state(), batch()))
+
+        def test_another_budget(perf):
+            perf.host_calls(call(step, state(), batch()), budget=Budget(ratio=1))
+        """
+    )
+    result = project.runpytest_inprocess("--perf")
+    result.assert_outcomes(passed=1, failed=2)
+    result.stdout.fnmatch_lines(
+        ["*perfsuite.instruments.memory*", "*perf.host_calls does not check*perf.compare does*"]
+    )
