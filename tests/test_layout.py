@@ -28,7 +28,7 @@ _FINGERPRINT = (*_COMPILES, "measure/fingerprint")
 _PROGRAM = (*_PRIVATE, "measure/hlo", "measure/targets", "measure/program")
 _MEASURE = (*_TIMING, *_COVERS, *_FINGERPRINT, *_PROGRAM, "measure/profiler", "measure/cache", "measure/imports")
 _GATE = (*_MEASURE, "gate")
-_SESSION = (*_GATE, "options", "processes", "history", "session")
+_SESSION = (*_GATE, "options", "processes", "git", "history", "session")
 _INSTRUMENTS = ("instruments", "instruments/timing", "instruments/compiling")
 _REPORT = (*_SESSION, "against", "bisecting", "report")
 _SHOWN = (*_REPORT, "report/against", "report/terminal")
@@ -51,12 +51,13 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "measure/cache": _PROGRAM,
     "measure/imports": _PRIVATE,
     "gate": _MEASURE,
-    "history": _GATE,
+    "git": ("measure",),
+    "history": (*_GATE, "git"),
     "processes": (*_GATE, "options"),
     "session": _SESSION,
-    "against": (*_GATE, "options", "processes", "history"),
-    "bisecting": (*_GATE, "history", "options", "processes", "against"),
-    "starting": ("measure", "measure/private", "history"),
+    "against": (*_GATE, "options", "processes", "git"),
+    "bisecting": (*_GATE, "git", "options", "processes", "against"),
+    "starting": ("measure", "measure/private", "git"),
     "instruments": _SESSION,
     "instruments/timing": (*_SESSION, "instruments"),
     "instruments/compiling": (*_SESSION, "instruments"),

@@ -14,7 +14,7 @@ from perfsuite.against.environments import VirtualEnvironment
 from perfsuite.against.sides import Side, SideFailed, Stand
 from perfsuite.against.tree import Tree, tree_here
 from perfsuite.against.worktrees import commit_of, worktree
-from perfsuite.history.git import SHALLOW, GitError
+from perfsuite.git import SHALLOW, GitError
 
 _OWN_NOTES = "perfsuite/against/notes.py"
 _PROJECT = "pyproject.toml"

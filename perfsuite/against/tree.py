@@ -24,7 +24,7 @@ from urllib.request import url2pathname
 from perfsuite.against.environments import present
 from perfsuite.against.runs import Tests
 from perfsuite.against.sides import Side, SideFailed, Stand
-from perfsuite.history.git import Repository
+from perfsuite.git import Repository
 
 FOLDERS = ("test", "tests", "perf", "perf_tests", "bench", "benchmark", "benchmarks")
 IN_A_PACKAGE = ("test", "tests")

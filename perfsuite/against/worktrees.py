@@ -14,7 +14,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from perfsuite.against.sides import SideFailed
-from perfsuite.history.git import SHALLOW, GitError, Repository
+from perfsuite.git import SHALLOW, GitError, Repository
 
 _REASON = "perfsuite compares it, process {process} on {host}"
 _NO_HOOKS = ("-c", f"core.hooksPath={os.devnull}")

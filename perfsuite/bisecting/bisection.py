@@ -23,7 +23,7 @@ from perfsuite.bisecting.releases import Package
 from perfsuite.bisecting.search import Side, search
 from perfsuite.bisecting.steps import CommitSteps, PackageSteps, step_id
 from perfsuite.bisecting.trying import Trials
-from perfsuite.history.git import GitError, Repository
+from perfsuite.git import GitError, Repository
 from perfsuite.measure.words import plural
 
 

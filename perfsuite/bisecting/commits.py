@@ -4,7 +4,7 @@ import re
 
 from perfsuite.bisecting.found import About, BisectFailed
 from perfsuite.bisecting.graph import Graph
-from perfsuite.history.git import SHALLOW, GitError, Repository
+from perfsuite.git import SHALLOW, GitError, Repository
 
 _FIELDS = "%h%x00%an%x00%as%x00%s%x00%B"
 _LONGEST = 60

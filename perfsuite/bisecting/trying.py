@@ -25,7 +25,7 @@ from perfsuite.bisecting.kept import Kept
 from perfsuite.bisecting.metric import Recorded, Wanted
 from perfsuite.bisecting.steps import Steps
 from perfsuite.gate.baseline import Entry
-from perfsuite.history.git import GitError
+from perfsuite.git import GitError
 from perfsuite.measure.metric import Interval
 from perfsuite.measure.stats.rank_sum import shift_interval
 from perfsuite.measure.words import number, plural

@@ -119,7 +119,7 @@ def _checked(arguments: argparse.Namespace) -> "Check":
     from perfsuite.against.revisions import Folders, both_sides
     from perfsuite.against.runs import Effort
     from perfsuite.against.sides import SideFailed
-    from perfsuite.history.git import GitError
+    from perfsuite.git import GitError
 
     packages = bool(arguments.head or arguments.base)
     revision = arguments.revision if packages else arguments.revision or ""

@@ -5,7 +5,7 @@ import dataclasses
 from collections.abc import Collection
 from pathlib import Path
 
-from perfsuite.history.git import Commit, GitError, Repository
+from perfsuite.git import Commit, GitError, Repository
 from perfsuite.history.reading import History, Series, series_of
 from perfsuite.history.selecting import matches
 from perfsuite.history.steps import Break, Step, places_of, runs_of, steps_of, version_marks

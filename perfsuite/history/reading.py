@@ -5,8 +5,8 @@ import datetime
 from pathlib import Path
 
 from perfsuite.gate.baseline import Baselines, Entry, beside, labelled, name_of
+from perfsuite.git import NOT_COMMITTED, SHALLOW, Commit, GitError, Repository
 from perfsuite.history import HistoryError
-from perfsuite.history.git import NOT_COMMITTED, SHALLOW, Commit, GitError, Repository
 from perfsuite.history.source import CALIBRATION, decode, on_disk
 
 _TOO_LATE = (": repair it, or `git checkout` the file", ": delete the file and run pytest --perf-save")

@@ -7,8 +7,8 @@ from pathlib import Path, PurePosixPath
 from perfsuite.gate.baseline import Baselines
 from perfsuite.gate.baseline_file import BaselineError, load
 from perfsuite.gate.baseline_format import LocatedError, parse
+from perfsuite.git import GitError, Repository
 from perfsuite.history import HistoryError
-from perfsuite.history.git import GitError, Repository
 
 CALIBRATION = "calibration-"
 """How the names of the files begin that `pytest --perf-calibrate` writes. They hold no baselines."""

@@ -3,8 +3,8 @@
 from collections.abc import Sequence
 
 from perfsuite.gate.environment import VERSION_FIELDS, Environment
+from perfsuite.git import Commit
 from perfsuite.history.following import CommitSteps, Following
-from perfsuite.history.git import Commit
 from perfsuite.measure.words import plural
 
 

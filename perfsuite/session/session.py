@@ -270,7 +270,7 @@ class PerfSession:
 
     def _revision(self) -> Revision | None:
         """What is checked out around the baselines; None without git, or a commit."""
-        from perfsuite.history.git import GitError, Repository  # only a save asks git
+        from perfsuite.git import GitError, Repository  # only a save asks git
 
         try:
             repository = Repository(self.options.baselines)

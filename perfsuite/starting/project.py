@@ -4,7 +4,7 @@ import dataclasses
 import fnmatch
 from pathlib import Path
 
-from perfsuite.history.git import GitError, Repository
+from perfsuite.git import GitError, Repository
 
 _FILES = ("pyproject.toml", "setup.py", "setup.cfg", "pytest.ini", "tox.ini", ".git")
 

@@ -16,7 +16,7 @@ from perfsuite.against.revisions import side_of_commit, side_of_tree
 from perfsuite.against.runs import Tests
 from perfsuite.against.sides import SideFailed, Stand
 from perfsuite.against.tree import Tree, tree_here
-from perfsuite.history.git import GitError, Repository
+from perfsuite.git import GitError, Repository
 
 LIBRARY = "def value():\n    return {}\n"
 TEST = """

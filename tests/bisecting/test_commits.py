@@ -5,7 +5,7 @@ from support.git_project import GitProject
 
 from perfsuite.bisecting.commits import Commits
 from perfsuite.bisecting.found import BisectFailed
-from perfsuite.history.git import Repository
+from perfsuite.git import Repository
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""`history.git`: which commits changed a file, with merges, moves, copies and a user's own settings."""
+"""`perfsuite.git`: which commits changed a file, with merges, moves, copies and a user's own settings."""
 
 import pytest
 from support.git_project import GitProject, count, followed, moved_steps

@@ -6,10 +6,11 @@ import subprocess
 import pytest
 from support.git_project import TEST, GitProject, count, followed, moved_steps, ratio, with_versions
 
+from perfsuite import git
 from perfsuite.commands import main
 from perfsuite.gate.baseline import Baselines
-from perfsuite.history import HistoryError, git
-from perfsuite.history.git import Commit, Repository
+from perfsuite.git import Commit, Repository
+from perfsuite.history import HistoryError
 from perfsuite.history.reading import History, Version, read_history, series_of
 
 

@@ -14,6 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.git_project import GitProject, count
 
+from perfsuite import git as git_module
 from perfsuite.against import worktrees
 from perfsuite.against.sides import SideFailed
 from perfsuite.against.tree import Tree
@@ -21,8 +22,7 @@ from perfsuite.bisecting import commits as commits_module
 from perfsuite.bisecting.commits import Commits
 from perfsuite.bisecting.found import BisectFailed
 from perfsuite.bisecting.search import search
-from perfsuite.history import git as git_module
-from perfsuite.history.git import Commit, GitError, Repository
+from perfsuite.git import Commit, GitError, Repository
 from perfsuite.starting.project import PytestSettings, project_of
 from properties.edits import EXAMPLES, edited_bytes, outcome
 

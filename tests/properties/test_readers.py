@@ -12,14 +12,14 @@ import jax
 import jax.numpy as jnp
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
+from perfsuite.gate.calibration_file import load_calibration
 from support.git_project import GitProject
 from support.report_samples import HEADER, metric, perf_test
 
 from perfsuite.bisecting.found import Step
 from perfsuite.bisecting.kept import Kept
 from perfsuite.gate.baseline_file import BaselineError, load
-from perfsuite.gate.calibration_file import load_calibration
-from perfsuite.history.git import GitError, Repository
+from perfsuite.git import GitError, Repository
 from perfsuite.measure.call import call
 from perfsuite.measure.errors import MeasurementError
 from perfsuite.measure.metric import Interval
