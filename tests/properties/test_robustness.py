@@ -170,7 +170,7 @@ def summary(session, saved, verbosity):
 
 def session_of(*records):
     options = SimpleNamespace(save=False, size="small", targets=())
-    return SimpleNamespace(records=records, cache=None, looks={}, missing=list, options=options)
+    return SimpleNamespace(records=records, unmeasured=[], cache=None, looks={}, missing=list, options=options)
 
 
 @given(
@@ -207,7 +207,7 @@ def test_metrics_of_any_name_and_size_are_saved_loaded_gated_and_shown(metrics, 
         unlimited = gate.limit is not None and math.isinf(gate.limit)  # twice the largest number
         assert gate.verdict in (("pass", "fail", "improved") if exact or unlimited else ("inconclusive",))
     assert all((gate.verdict == "fail") <= (gate.metric.name in text.reason(gate)) for gate in gates)
-    record = SimpleNamespace(gates=gates, passed=True, compiled=0, cached=0, unestimated=(), passes=())
+    record = SimpleNamespace(gates=gates, passed=True, compiled=0, cached=0, unestimated=(), passes=(), lost="")
     few, table = (summary(session_of(record), [result], verbosity) for verbosity in (0, 1))
     assert few[0].startswith(f"{plural(len(gates), 'metric')} of {plural(len(metrics), 'test')}: ")
     assert len(few) <= 10
@@ -343,7 +343,7 @@ option_values = st.text(max_size=12) | st.sampled_from(
 
 
 @given(
-    st.sampled_from(["--perf-seconds", "--perf-processes", "--perf-calibrate-minutes", "--perf-size", "--perf-trace"]),
+    st.sampled_from(["--perf-seconds", "--perf-processes", "--perf-size", "--perf-trace"]),
     option_values,
 )
 @settings(max_examples=200)
@@ -353,7 +353,7 @@ def test_any_value_of_an_option_is_taken_or_refused_with_the_options_name(option
         assert f"argument {option}: " in str(refusal)
         return
     value = getattr(taken, option.strip("-").replace("-", "_"))
-    if option in ("--perf-seconds", "--perf-calibrate-minutes"):
+    if option == "--perf-seconds":
         assert 0 < value < float("inf")
     elif option == "--perf-processes":
         assert value >= 1
