@@ -30,7 +30,6 @@ class Budget:
     | `transfers` | implicit transfers and callbacks of one warm call | `perf.transfers` |
     | `leaked_arrays` | live arrays that a step adds and nothing frees | `perf.memory` |
     | `leaked_bytes` | device bytes that a step adds and nothing frees | `perf.memory` |
-    | `host_growth_bytes` | growth of the process's resident memory a step, bytes | `perf.memory` |
     | `trace_calls` | Python and C calls while JAX traces a call | `perf.first_call` |
     | `lowering_calls` | Python and C calls while JAX lowers a call | `perf.first_call` |
     | `traces` | functions that JAX traces for a call | `perf.first_call` |
@@ -65,7 +64,6 @@ class Budget:
     transfers: int | None = None
     leaked_arrays: int | None = None
     leaked_bytes: int | None = None
-    host_growth_bytes: float | None = None
     undonated: int | None = None
     trace_calls: int | None = None
     lowering_calls: int | None = None

@@ -1,7 +1,5 @@
 """A user's project in which a transfer, a callback, a leak and a forgotten donation were planted, as pytest shows it."""
 
-import math
-
 import pytest
 
 STEPS = """
@@ -47,7 +45,7 @@ from steps import *
 def test_quiet(perf):
     quiet = call(donated, state(), BATCH, carry=1)
     assert perf.transfers(quiet, budget=Budget(transfers=0)).total == 0
-    perf.memory(quiet, steps=9, budget=Budget(leaked_arrays=0, leaked_bytes=0, host_growth_bytes=1e6))
+    perf.memory(quiet, steps=9, budget=Budget(leaked_arrays=0, leaked_bytes=0))
     perf.donation(quiet, budget=Budget(undonated=0))
     with perf.no_transfers(), perf.count_transfers() as counted:
         quiet.run()
@@ -109,23 +107,13 @@ def test_each_plant_turns_its_test_red_and_is_named_and_the_quiet_step_is_green(
             "*likely cause: callback of jax.debug.print 'loss {}': the program calls Python in each run*",
             "*TransferError: device to host transfer of float32[[][]] at steps.py:21: float(x): the host waits for it*",
             "*hoarding leaked arrays is 1 array a step, over the budget of 0 arrays a step*",
-            "*likely cause: float32[[][]]: 1 more a step (4 bytes each), held by a list of length *, "
+            "*likely cause: float32[[][]]: 1 more a step (4 bytes each), made at steps.py:*, held by a list of length *, "
             "module global `*.losses`*",
             "*update undonated arrays is 1 array, over the budget of 0 arrays*",
             "*likely cause: args[[]0[]][[]'kernel'[]] float32[[]4,4[]] (64 bytes): not donated; jit the step with "
             "donate_argnums for argument 0*",
         ]
     )
-
-
-def test_a_budget_on_what_the_system_does_not_tell_skips_its_test_and_does_not_pass(planted, monkeypatch):
-    monkeypatch.setattr("perfsuite.measure.runtime.memory._resident_bytes", lambda: math.nan)
-    test = "perf.memory(call(donated, state(), BATCH, carry=1), steps=9, budget=Budget(host_growth_bytes=1e6))"
-    planted.makepyfile(test_steps=f"from steps import *\n\ndef test_quiet(perf):\n    {test}\n")
-    planted.runpytest_inprocess("--perf").assert_outcomes(skipped=1)
-    result = planted.runpytest_inprocess("--perf", "--perf-strict")
-    result.assert_outcomes(failed=1)
-    result.stdout.fnmatch_lines(["*this system does not tell how large the process is*"])
 
 
 def test_each_plant_fails_against_the_baselines_of_the_step_before(planted):

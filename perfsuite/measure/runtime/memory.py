@@ -1,81 +1,71 @@
-"""Memory over a loop of steps: what is alive, what leaks, and how the process grows.
+"""Arrays over a loop of steps: what is alive, what leaks, which line made it, and who holds it.
 
 Arrays leak if their number or size grows for as long as the steps run. This growth is exact: the least of the last
 third of the steps is compared with the most of the first third, so what only comes and goes, or fills up within the
-first third, has none. The growth of the process is read from its resident set, which has noise, so it has an interval.
+first third, has none.
 """
 
+import collections
 import contextlib
 import dataclasses
 import gc
 import math
-import os
-from collections.abc import Sequence
+import sys
+import types
+import weakref
+from collections.abc import Collection, Sequence
 from typing import Any
 
 import jax
-import numpy as np
-import scipy
 
 from perfsuite.measure.arguments import leaves_with_paths
 from perfsuite.measure.call import Call
+from perfsuite.measure.compiles import callsite
 from perfsuite.measure.compiles.description import text_of_array
 from perfsuite.measure.compiles.warmup import borrowed
-from perfsuite.measure.metric import Interval, Metric
-from perfsuite.measure.runtime.referrers import holders_of
+from perfsuite.measure.metric import Metric
+from perfsuite.measure.runtime.program_outputs import telling
 
 STEPS = 30
 FEWEST_STEPS = 9
 WARM_STEPS = 3
-CONFIDENCE = 0.99
 NAMED = 5
-"""How many kinds of leaked arrays are named."""
+"""How many kinds of leaked arrays are named, with as many lines that make them and as many holders."""
 
-SUFFIXES = (" leaked arrays", " leaked bytes", " live bytes", " peak device bytes", " host growth")
+SUFFIXES = (" leaked arrays", " leaked bytes", " live bytes")
+
+_CONTAINERS = (list, tuple, dict, set, frozenset, collections.deque)
 
 _Alive = dict[str, tuple[int, int]]
 """For each kind of array, such as "float32[8]", how many are alive, and their device bytes."""
+
+_Outputs = list[tuple[weakref.ref[jax.Array], str]]
+"""The arrays that programs put out, each with the line that ran its program."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Memory:
     """What `steps` steps of a call did to memory, after three warm steps.
 
-    `live_bytes` are the device bytes of the call's arguments and of what its steps left alive. `peak_bytes` is the most
-    that a device had in use, with everything else that the process has there, if `memory_stats()` of the device tells
-    and the steps raised it (`peak_source` is "device"). Otherwise it is the most that was alive between two steps
-    ("live arrays").
-
-    `leaked_arrays` and `leaked_bytes` are the live arrays and device bytes that a step adds. `grown` names the kinds of
-    arrays that grew, largest first, and who holds them. `host_growth_bytes` is the growth of the resident set a step,
-    the median of the slopes between all pairs of steps, and `host_growth` its 99 % interval (Sen 1968, Estimates of the
-    regression coefficient based on Kendall's tau). It includes the arrays of a CPU. It is NaN if the system does not
-    tell.
+    `live_bytes` are the device bytes of the call's arguments and of what its steps left alive. `leaked_arrays` and
+    `leaked_bytes` are the live arrays and device bytes that a step adds. `grown` names the kinds of arrays that grew,
+    largest first, the lines that make them and who holds them.
     """
 
     label: str
     steps: int
     live_bytes: int
-    peak_bytes: int
-    peak_source: str
     leaked_arrays: float
     leaked_bytes: float
     grown: tuple[str, ...]
-    host_growth_bytes: float
-    host_growth: Interval | None
 
     def metrics(self, name: str) -> list[Metric]:
         """Leaks as a count and a size, rounded up, so that an array in ten steps is one; live bytes as a size."""
-        metrics = [
+        return [
             Metric(f"{name} leaked arrays", math.ceil(self.leaked_arrays), "arrays a step", "count"),
             Metric(f"{name} leaked bytes", math.ceil(self.leaked_bytes), "bytes a step", "size"),
             Metric(f"{name} live bytes", self.live_bytes, "bytes", "size"),
-            Metric(f"{name} peak device bytes", self.peak_bytes, "bytes", "info"),
         ]
-        if self.host_growth is not None:
-            growth, interval = self.host_growth_bytes, self.host_growth
-            metrics.append(Metric(f"{name} host growth", growth, "bytes a step", "info", "lower", interval, self.steps))
-        return metrics
 
     def in_words(self) -> str:
         """One line for each kind of array that grew."""
@@ -83,7 +73,7 @@ class Memory:
 
 
 def memory_of(call: Call, *, steps: int = STEPS) -> Memory:
-    """Run a call for `steps` steps and look at the live arrays and the resident set after each.
+    """Run a call for `steps` steps and look at the live arrays after each.
 
     The collector runs after each step, so that only what something holds counts. Steps may compile. Moves a call that
     carries on. Raises `ValueError` for fewer than nine steps. What a step needs more than `steps / 3` steps to fill,
@@ -95,23 +85,26 @@ def memory_of(call: Call, *, steps: int = STEPS) -> Memory:
     # Held, so that no new array gets the identity of one of them.
     others = [array for array in jax.live_arrays() if id(array) not in own]
     strangers = frozenset(map(id, others))
-    peak_before = _peak_of_device()
     samples: list[_Alive] = []
-    resident: list[float] = []
-    with borrowed(call) as subject:
+    outputs: _Outputs = []
+
+    def note(output: Any) -> None:
+        line = callsite.location(sys._getframe(1))
+        outputs.extend((weakref.ref(leaf), line) for leaf in jax.tree.leaves(output) if isinstance(leaf, jax.Array))
+
+    with borrowed(call) as subject, telling(note):
         for step in range(WARM_STEPS + steps):
             jax.block_until_ready(subject.run())
             call.args = subject.args  # or the state of the first step would live to the end
             gc.collect()
             if step >= WARM_STEPS:
                 samples.append(_alive(strangers))
-                resident.append(_resident_bytes())
     totals = [sum(size for _, size in sample.values()) for sample in samples]
     leaked_arrays = _growth([sum(number for number, _ in sample.values()) for sample in samples])
     leaked_bytes = _growth(totals)
-    grown = _grown(samples, strangers, subject) if leaked_arrays or leaked_bytes else ()
+    grown = _grown(samples, strangers, subject, outputs) if leaked_arrays or leaked_bytes else ()
     leaks = leaked_arrays / _apart(steps), leaked_bytes / _apart(steps)
-    return Memory(call.label, steps, totals[-1], *_peak(peak_before, totals), *leaks, grown, *_slope(resident))
+    return Memory(call.label, steps, totals[-1], *leaks, grown)
 
 
 def _growth(values: Sequence[int]) -> int:
@@ -141,69 +134,85 @@ def _device_bytes(array: jax.Array) -> int:
     return shard * array.dtype.itemsize * len(array.sharding.addressable_devices)
 
 
-def _grown(samples: list[_Alive], strangers: frozenset[int], call: Call) -> tuple[str, ...]:
-    """The kinds of arrays that grew, with who holds one of them."""
+def _grown(samples: list[_Alive], strangers: frozenset[int], call: Call, outputs: _Outputs) -> tuple[str, ...]:
+    """The kinds of arrays that grew, with the lines that make them and who holds them."""
     steps = len(samples)
-    lines: list[tuple[float, str]] = []
+    grown: list[tuple[float, str]] = []
     for kind, (number, size) in samples[-1].items():
         more, each = _growth([sample.get(kind, (0, 0))[0] for sample in samples]), size // number
         if more:
             rate = f"{more / _apart(steps):.3g} more a step ({each:,} bytes each)"
-            lines.append((more * each, f"{kind}: {rate}{_held(kind, strangers, call)}"))
-    if not lines:  # each step makes one array of a new shape
+            grown.append((more * each, f"{kind}: {rate}{_origin(kind, strangers, call, outputs)}"))
+    if not grown:  # each step makes one array of a new shape
         known = {kind for sample in samples[: steps // 3] for kind in sample}
         for kind, (number, size) in samples[-1].items():
             if kind not in known:
-                text = f"{kind}: it grows with the steps ({size // number:,} bytes now){_held(kind, strangers, call)}"
-                lines.append((size, text))
-    return tuple(line for _, line in sorted(lines, key=lambda entry: -entry[0])[:NAMED])
+                now = f"it grows with the steps ({size // number:,} bytes now)"
+                grown.append((size, f"{kind}: {now}{_origin(kind, strangers, call, outputs)}"))
+    return tuple(line for _, line in sorted(grown, key=lambda entry: -entry[0])[:NAMED])
 
 
-def _held(kind: str, strangers: frozenset[int], call: Call) -> str:
+def _origin(kind: str, strangers: frozenset[int], call: Call, outputs: _Outputs) -> str:
+    """The lines that make arrays of a kind, and what holds them."""
     arrays = [array for array in jax.live_arrays() if id(array) not in strangers and text_of_array(array) == kind]
     carried = {id(leaf): path for path, leaf in leaves_with_paths(call.args)}
-    paths = [carried[id(array)] for array in arrays if id(array) in carried]
     free = [array for array in arrays if id(array) not in carried]
-    if not free and paths:
-        return f", carried as {paths[0]}"
-    some = free[-NAMED:]
+    some = (free or arrays)[-NAMED:]
+    made = dict.fromkeys(line for ref, line in outputs if id(ref()) in set(map(id, some)))
+    origin = f", made at {', '.join(made)}" if made else ""
+    if not free:
+        return f"{origin}, carried as {carried[id(arrays[0])]}" if arrays else origin
     ignored = {id(arrays), id(free), id(some)}
-    phrases: dict[str, None] = {}
+    holders: dict[str, None] = {}
     for array in some:
         with contextlib.suppress(Exception):  # a holder whose attributes raise must not hide that something leaks
-            phrases |= dict.fromkeys(holders_of(array, ignored))
-    return f", held by {'; '.join(list(phrases)[:NAMED])}" if phrases else ""
+            holders |= dict.fromkeys(holders_of(array, ignored))
+    return f"{origin}, held by {'; '.join(list(holders)[:NAMED])}" if holders else origin
 
 
-def _peak(before: int | None, totals: Sequence[int]) -> tuple[int, str]:
-    """The most memory in use, and where that is from."""
-    after = _peak_of_device()
-    if after is None or (before is not None and after <= before):
-        return max(totals), "live arrays"
-    return after, "device"
+def holders_of(value: Any, ignored: Collection[int] = ()) -> list[str]:
+    """What refers to `value`, and to a container that does: "a list of length 12, module global `train.history`".
 
-
-def _peak_of_device() -> int | None:
-    """The most bytes that a device of this process has had in use; None if its backend does not tell."""
-    stats = [device.memory_stats() or {} for device in jax.local_devices()]
-    return max((stat["peak_bytes_in_use"] for stat in stats if "peak_bytes_in_use" in stat), default=None)
-
-
-def _resident_bytes() -> float:
-    """The resident set of this process, NaN if the system does not tell.
-
-    `getrusage` tells only its highest value on macOS, which never grows below an earlier peak.
+    Frames, and objects whose `id` is in `ignored`, do not count. Each of the two steps walks the heap once or twice,
+    which takes up to a tenth of a second each time.
     """
-    try:
-        with open("/proc/self/statm") as file:
-            return float(file.read().split()[1]) * os.sysconf("SC_PAGE_SIZE")
-    except (OSError, IndexError, ValueError):
-        return math.nan
+    modules = {id(vars(module)): name for name, module in list(sys.modules.items()) if hasattr(module, "__dict__")}
+    holders = _referrers(value, ignored)
+    ignored = {*ignored, id(holders)}
+    phrases: dict[str, None] = {}
+    for holder in holders:
+        owner = _owner(holder, modules)
+        phrase = _phrase(owner, value, modules)
+        if owner is holder and isinstance(holder, _CONTAINERS) and id(holder) not in modules:
+            # A global first: it is what somebody can look up, whatever else refers to the container.
+            above = sorted(_referrers(holder, ignored), key=lambda one: id(one) not in modules)
+            phrase += f", {_phrase(_owner(above[0], modules), holder, modules)}" if above else ""
+        phrases[phrase] = None
+    return list(phrases)
 
 
-def _slope(values: Sequence[float]) -> tuple[float, Interval | None]:
-    """The median of the slopes between all pairs of steps, and its interval (Sen 1968)."""
-    if not np.isfinite(values).all():
-        return math.nan, None
-    fitted: Any = scipy.stats.theilslopes(values, alpha=CONFIDENCE)
-    return float(fitted.slope), Interval(float(fitted.low_slope), float(fitted.high_slope))
+def _owner(holder: Any, modules: dict[int, str]) -> Any:
+    """The object whose attributes a dict has; `holder` itself where it is anything else."""
+    if not isinstance(holder, dict) or id(holder) in modules:
+        return holder
+    return next((one for one in gc.get_referrers(holder) if getattr(one, "__dict__", None) is holder), holder)
+
+
+def _referrers(value: Any, ignored: Collection[int]) -> list[Any]:
+    """What refers to a value; the collector no longer sees what `gc.freeze()` has frozen."""
+    transient = types.FrameType, types.GeneratorType
+    return [one for one in gc.get_referrers(value) if not isinstance(one, transient) and id(one) not in ignored]
+
+
+def _phrase(holder: Any, value: Any, modules: dict[int, str]) -> str:
+    """A holder of `value`, by a name that somebody can look up where it has one."""
+    if isinstance(holder, types.CellType):
+        return "a variable in a closure"
+    attributes = vars(holder) if hasattr(holder, "__dict__") else holder if id(holder) in modules else {}
+    key = next((key for key, held in attributes.items() if held is value), None)
+    if id(holder) in modules:
+        return f"module global `{modules[id(holder)]}.{key}`"
+    kind = type(holder).__qualname__
+    if key is not None:
+        return f"attribute `{key}` of {kind}"
+    return f"a {kind} of length {len(holder)}" if isinstance(holder, _CONTAINERS) else f"an object of type {kind}"

@@ -71,7 +71,7 @@ class Running:
 def outputs_seen() -> Iterator[Outputs]:
     """See what programs put out that run inside, in any thread."""
     seen = Outputs()
-    with _telling(seen.add):
+    with telling(seen.add):
         yield seen
 
 
@@ -79,11 +79,11 @@ def outputs_seen() -> Iterator[Outputs]:
 def running_seen() -> Iterator[Running]:
     """See the programs that begin inside, in any thread."""
     seen = Running()
-    with _telling(seen.add):
+    with telling(seen.add):
         yield seen
 
 
-def _telling(tell: Callable[[Any], None]) -> contextlib.AbstractContextManager[None]:
+def telling(tell: Callable[[Any], None]) -> contextlib.AbstractContextManager[None]:
     """Tell of the outputs of each program; of none where JAX has moved what that needs."""
     return contextlib.nullcontext() if PROGRAM_RUNS.lost() else telling_outputs(tell)
 
