@@ -149,7 +149,7 @@ def _declared(tree: Tree, path: str, commit: str | None, revision: str) -> Decla
 
 def _text_at(tree: Tree, commit: str, path: str) -> str | None:
     (found,) = tree.repository.contents([f"{commit}:{path}"])
-    return None if found is None else found[1].decode(errors="replace")
+    return None if found is None else found.decode(errors="replace")
 
 
 def _check_own_notes(tree: Tree, commit: str, revision: str) -> None:

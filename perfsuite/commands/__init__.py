@@ -87,7 +87,8 @@ def of_pytest(ask: Callable[["pytest.Config"], T]) -> T:
 
     said = io.StringIO()
     with contextlib.redirect_stderr(said):
-        pytest.main(["--noconftest"], plugins=[Asking()])
+        # Plain, because pytest warns that it cannot rewrite perfsuite, which is imported here.
+        pytest.main(["--noconftest", "--assert=plain"], plugins=[Asking()])
     if not answers:
         raise CommandError(f"pytest cannot read its configuration here: {said.getvalue().strip()}")
     return answers[0]

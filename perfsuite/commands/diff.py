@@ -13,9 +13,9 @@ from pathlib import Path
 
 from perfsuite.commands import PATTERN_HELP, CommandError, project_baselines
 from perfsuite.gate.baseline import Baselines
+from perfsuite.gate.baseline_folder import baseline_files
 from perfsuite.history.comparing import compare
-from perfsuite.history.selecting import select
-from perfsuite.history.source import Source, baseline_files, files_at, gating, named, on_disk
+from perfsuite.history.source import Source, files_at, named, on_disk, select
 from perfsuite.report.terminal.baselines import difference_lines
 from perfsuite.report.terminal.output import style
 
@@ -70,8 +70,8 @@ def run(arguments: argparse.Namespace) -> int:
 def _pairs(old: str, new: str) -> Iterator[tuple[Source, Source]]:
     folder = Path(new)
     if not folder.is_dir():
-        after_one = gating(named(new))
-        yield gating(named(old, default=folder)), after_one
+        after_one = named(new)
+        yield named(old, default=folder), after_one
         return
     if Path(old).is_file():
         raise CommandError(f"{new} is a folder, and {old} a file: name the two files")

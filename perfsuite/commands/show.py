@@ -8,8 +8,8 @@ import argparse
 
 from perfsuite.commands import PATTERN_HELP, CommandError, project_baselines
 from perfsuite.gate.baseline import PROVENANCES
-from perfsuite.history.selecting import select
-from perfsuite.history.source import baseline_files, named, on_disk
+from perfsuite.gate.baseline_folder import baseline_files
+from perfsuite.history.source import named, on_disk, select
 from perfsuite.measure.metric import KINDS
 from perfsuite.report.terminal.baselines import file_lines, header_lines
 from perfsuite.report.terminal.output import style

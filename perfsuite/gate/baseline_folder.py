@@ -1,4 +1,4 @@
-"""Which folder of baselines is for the jax that is installed.
+"""Which folder of baselines is for the jax that is installed, and which files are in it.
 
 A compiler's metrics belong to its version. A project that is tested with several versions of jax keeps baselines of
 each: `baselines/jax-0.12` is for jax 0.12 and what is newer, up to the next such folder, and `baselines` itself for
@@ -31,6 +31,16 @@ def folder_for(folder: Path, jax: str) -> Path:
     release = Version(Version(jax).base_version)
     older = [(of, path) for of, path in _versions(folder) if of <= release]
     return max(older, default=(release, folder))[1]
+
+
+def baseline_files(folder: Path) -> list[Path]:
+    """The baseline files in a folder, sorted by name."""
+    return sorted(path for path in folder.glob("*.json") if is_baselines(path.name))
+
+
+def is_baselines(name: str) -> bool:
+    """Whether a file of this name has baselines: no other file, and none that is being written."""
+    return name.endswith(".json") and not name.startswith(".")
 
 
 def _versions(folder: Path) -> list[tuple[Version, Path]]:

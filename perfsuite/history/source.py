@@ -1,17 +1,17 @@
-"""A baseline file that the user names: one on disk, or `REVISION:PATH` of git."""
+"""A baseline file that the user names, on disk or `REVISION:PATH` of git, and which of its metrics to show."""
 
 import dataclasses
+import fnmatch
 import os
+from collections.abc import Collection
 from pathlib import Path, PurePosixPath
 
-from perfsuite.gate.baseline import Baselines
+from perfsuite.gate.baseline import Baselines, name_of
 from perfsuite.gate.baseline_file import BaselineError, load
+from perfsuite.gate.baseline_folder import baseline_files, is_baselines
 from perfsuite.gate.baseline_format import LocatedError, parse
 from perfsuite.git import GitError, Repository
 from perfsuite.history import HistoryError
-
-CALIBRATION = "calibration-"
-"""How the names of the files begin that `pytest --perf-calibrate` writes. They hold no baselines."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,7 +54,7 @@ def at_revision(repository: Repository, revision: str, path: str) -> Source:
         commit = repository.commit_id(revision)
         found = repository.contents([f"{commit}:{path}"])[0] if commit else None
         if found is not None:
-            return Source(name, decode(found[1], path))
+            return Source(name, decode(found, path))
     except (GitError, HistoryError) as error:
         raise HistoryError(f"{name}: {error}") from None
     if commit is None:
@@ -89,23 +89,41 @@ def files_at(revision: str, folder: Path) -> dict[str, Source]:
     if commit is None:
         raise HistoryError(f"{revision}: neither a file nor a revision that git knows")
     paths = {PurePosixPath(path).name: path for path in repository.files(commit, repository.prefix)}
-    return {name: at_revision(repository, revision, path) for name, path in paths.items() if _is_baselines(name)}
+    return {name: at_revision(repository, revision, path) for name, path in paths.items() if is_baselines(name)}
 
 
-def gating(source: Source) -> Source:
-    """The same source. Raises `HistoryError` for a calibration, which only `perfsuite show` reads."""
-    if source.baselines.device.startswith(CALIBRATION):
-        raise HistoryError(f"{source.name}: a calibration, not baselines: `perfsuite show` prints it")
-    return source
+def select(
+    baselines: Baselines,
+    pattern: str | None = None,
+    kinds: Collection[str] = (),
+    provenances: Collection[str] = (),
+) -> Baselines:
+    """The metrics that match the pattern and have one of the kinds and provenances; an empty choice means all.
+
+    Those of other processors are among them, by a name that says so.
+    """
+    metrics = {
+        test: {
+            id: entry
+            for id, entry in entries.items()
+            if _matches(pattern, test, id, name_of(id, entry))
+            and (not kinds or entry.kind in kinds)
+            and (not provenances or entry.provenance in provenances)
+        }
+        for test, entries in baselines.by_name.items()
+    }
+    metrics = {test: entries for test, entries in metrics.items() if entries}
+    revisions = {test: each for test, each in baselines.revisions.items() if test in metrics}
+    return Baselines(baselines.device, metrics, revisions)
 
 
-def baseline_files(folder: Path) -> list[Path]:
-    """The baseline files in a folder, sorted by name, without calibrations."""
-    return sorted(path for path in folder.glob("*.json") if _is_baselines(path.name))
-
-
-def _is_baselines(name: str) -> bool:
-    return name.endswith(".json") and not name.startswith((CALIBRATION, "."))
+def _matches(pattern: str | None, *names: str) -> bool:
+    """Whether one of the names contains `pattern`, or matches it with `*` and `?`; ignores case."""
+    if pattern is None:
+        return True
+    wanted = pattern.casefold()
+    # First whether it contains the pattern: fnmatch reads the brackets of a test's parameters as a set of letters.
+    return any(wanted in text.casefold() or fnmatch.fnmatchcase(text.casefold(), wanted) for text in names)
 
 
 def _repository(text: str, folder: Path) -> Repository:

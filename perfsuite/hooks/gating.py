@@ -3,7 +3,6 @@
 import contextlib
 import functools
 import os
-import textwrap
 import time
 import unittest
 from collections.abc import Callable, Iterator, Sequence
@@ -67,20 +66,15 @@ def start(config: pytest.Config, options: Options) -> None:
         distributed.check_alike(group, session)
     config.stash[_SESSION] = session
     config.pluginmanager.register(LostHooks(session), "perfsuite-lost")
-    if _calibrates(config, options):
-        from perfsuite.hooks import calibration  # as above
+    is_worker = is_worker or (group is not None and not group.writes)
+    hooks = ActiveHooks(session, config.rootpath, is_worker)
+    config.pluginmanager.register(hooks, "perfsuite-active")
+    collecting.register(config, session)
+    workers.register(config, session)
+    if not is_worker and TASK not in config.stash and "GITHUB_ACTIONS" in os.environ:
+        from perfsuite.hooks import github  # reports
 
-        config.pluginmanager.register(calibration.hooks_of(session, config.rootpath), "perfsuite-active")
-    else:
-        is_worker = is_worker or (group is not None and not group.writes)
-        hooks = ActiveHooks(session, config.rootpath, is_worker)
-        config.pluginmanager.register(hooks, "perfsuite-active")
-        collecting.register(config, session)
-        workers.register(config, session)
-        if not is_worker and TASK not in config.stash and "GITHUB_ACTIONS" in os.environ:
-            from perfsuite.hooks import github  # reports
-
-            github.register_actions(config, hooks.report)
+        github.register_actions(config, hooks.report)
     make_context()
     # Remember what compiles from here on, to explain a later recompilation.
     cleanup = contextlib.ExitStack()
@@ -90,7 +84,7 @@ def start(config: pytest.Config, options: Options) -> None:
 
         cleanup.enter_context(peers.together(group))
     if group is None or group.writes:
-        cleanup.enter_context(progress.shown_below(config, session.mode.part_of))
+        cleanup.enter_context(progress.shown_below(config))
     config.add_cleanup(cleanup.close)
 
 
@@ -102,10 +96,6 @@ def _group() -> "Group | None":
     from perfsuite.processes.group import join  # most sessions are of one process
 
     return join()
-
-
-def _calibrates(config: pytest.Config, options: Options) -> bool:
-    return options.calibrate is not None and TASK not in config.stash
 
 
 def _session(config: pytest.Config, options: Options, group: "Group | None", *, in_worker: bool) -> PerfSession:
@@ -157,12 +147,8 @@ def _mode(options: Options, task: Task | None) -> Callable[[PerfSession], Mode]:
     """What makes the mode of the session."""
     if task is not None:
         return task.mode
-    if (minutes := options.calibrate) is not None:
-        from perfsuite.session.calibrating import Calibrating  # most sessions only gate
-
-        return lambda session: Calibrating(session, minutes)
     if options.save:
-        from perfsuite.session.saving import Saving  # as above
+        from perfsuite.session.saving import Saving  # most sessions only gate
 
         return Saving
     return Gating
@@ -217,9 +203,6 @@ class ActiveHooks:
         self.page: Path | None = None
         """The page of --perf-report, once it is written."""
         self.no_page = ""
-        self.history: Path | None = None
-        """The page of the baselines' history beside it, where there is one."""
-        self.history_said = ""
 
     def pytest_report_header(self) -> list[str]:
         return session_header(self.session, self.rootpath)
@@ -344,12 +327,9 @@ class ActiveHooks:
 
     def _write_report(self, session: pytest.Session, folder: Path) -> None:
         from perfsuite.report import files  # few sessions write a report
-        from perfsuite.report.history_page import history_beside
 
         try:
-            self.history, self.history_said = history_beside(folder, self.session.options.baselines, self.rootpath)
-            history = "" if self.history is None else self.history.name
-            self.page = files.write_report(self.report(session, folder), folder, history)
+            self.page = files.write_report(self.report(session, folder), folder)
         except files.ReportError as error:
             self.no_page = f"--perf-report: {error}"
             session.exitstatus = pytest.ExitCode.TESTS_FAILED
@@ -372,7 +352,4 @@ class ActiveHooks:
         if self.page is None:
             told = config.get_verbosity() != 0 or not any(record.gates for record in self.session.records)
             return [] if told else ["all metrics: pytest --perf -v, or --perf-report=DIR for a page of them"]
-        report = f"report: {relative(self.page, self.rootpath)}"
-        if self.history is not None:
-            return [report, f"history: {relative(self.history, self.rootpath)} ({self.history_said})"]
-        return [report, textwrap.shorten(self.history_said, config.get_terminal_writer().fullwidth, placeholder=" ...")]
+        return [f"report: {relative(self.page, self.rootpath)}"]

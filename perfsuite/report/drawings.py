@@ -1,25 +1,20 @@
-"""What a report draws: ratios of a comparison, a line through sizes, one metric of many variants or over commits."""
+"""What a report draws: ratios of a comparison, a line through sizes, one metric of many variants."""
 
 from collections.abc import Sequence
 
 import numpy as np
 from markupsafe import Markup
 from matplotlib.axes import Axes
-from matplotlib.ticker import FuncFormatter
 
-from perfsuite.history.following import Followed, Following
 from perfsuite.measure.metric import Interval
-from perfsuite.measure.words import number, plural
+from perfsuite.measure.words import number
 from perfsuite.report.model import Row
 from perfsuite.report.pictures import (
     ACCENT,
     FAIL,
     FAINT,
-    GOOD,
     INK,
     RULE,
-    WARN,
-    WIDTH,
     blank,
     drawable,
     quiet,
@@ -43,10 +38,6 @@ _TAILS = 2.5
 _FAR = 1.5
 """A limit or baseline farther from the ratios, in their widths, is not drawn; the text beside the picture has it."""
 
-_MOST_TICKS = 5
-_MOST_MARKS = 4
-"""A picture of a history names up to so many new versions; it draws more of them as lines alone."""
-
 _LOGARITHMIC = 20
 """The ratio of the largest value to the smallest from which an axis is logarithmic."""
 
@@ -61,7 +52,7 @@ def distribution(made: Distribution, limits: Sequence[float], baseline: float | 
     marks = [(limit, FAIL, _DASHED) for limit in limits if in_picture(limit, made)]
     if baseline is not None and in_picture(baseline, made):
         marks.append((baseline, FAINT, _DOTTED))
-    figure = blank(margins=_MARGINS)
+    figure = blank(_MARGINS)
     over_time, spread = figure.subplots(1, 2, sharey=True, width_ratios=(5, 2))
     _through_time(over_time, ratios, made.pairs)
     counts, bins = np.histogram(ratios, np.linspace(low, high, 31))
@@ -118,7 +109,7 @@ def _through_time(axes: Axes, ratios: np.ndarray, pairs: int) -> None:
 @themed()
 def line(made: FittedLine, slope: float | None = None, intercept: float | None = None) -> Markup:
     """The points and the line through them; dotted, the line of the baseline with `slope` and `intercept`."""
-    figure = blank(margins=_MARGINS)
+    figure = blank(_MARGINS)
     axes = figure.subplots()
     ends = np.array([0.0, max(made.units) * 1.05])
     if slope is not None and intercept is not None:
@@ -138,7 +129,7 @@ def dots(what: str, named: Sequence[tuple[str, Row]]) -> Markup:
     """One metric of many variants, each a dot with its interval, from left (small) to right."""
     labels = [drawable(name, 24) for name, _ in named]
     left = round(8 + _LETTER * max(map(len, labels)))
-    figure = blank(WIDTH, 22 * len(named) + 38, margins=(left, 8, 4, 34))
+    figure = blank((left, 8, 4, 34), height=22 * len(named) + 38)
     axes = figure.subplots()
     for place, (_, each) in enumerate(named):
         color = FAIL if each.verdict == "fail" else ACCENT
@@ -160,67 +151,3 @@ def dots(what: str, named: Sequence[tuple[str, Row]]) -> Markup:
     axes.set_axisbelow(True)
     axes.set_xlabel(named[0][1].unit)
     return svg(figure, f"{drawable(what)} of {len(named)} variants")
-
-
-@themed()
-def course(following: Following, each: Followed) -> Markup:
-    """One metric over the commits: values with their intervals, steps, breaks and new versions of the libraries."""
-    entries = each.series.entries
-    figure = blank()
-    axes = figure.subplots()
-    at = [place for place, entry in enumerate(entries) if entry is not None]
-    known = [entry for entry in entries if entry is not None]
-    values = [entry.value for entry in known]
-    axes.plot(at, values, color=ACCENT, alpha=0.5, drawstyle="steps-post")
-    axes.plot(at, values, "o", color=ACCENT, markersize=3 if len(at) < 60 else 1.5)
-    for place, entry in zip(at, known, strict=True):
-        if entry.interval is not None:
-            axes.vlines(place, entry.interval.low, entry.interval.high, color=ACCENT, linewidth=1, alpha=0.6)
-    _mark_versions(axes, each)
-    if min(values) > 0 and max(values) > _LOGARITHMIC * min(values):
-        axes.set_yscale("log")
-    axes.set_ylabel(drawable(known[-1].unit, 24))
-    axes.set_xlim(-0.6, len(entries) - 0.4)
-    quiet(axes)
-    axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: number(value)))
-    places = _ticks(each, len(entries))
-    axes.set_xticks(places, [following.history.versions[place].commit.short for place in places])
-    return svg(figure, f"{drawable(each.series.name)} over {plural(len(entries), 'version')}")
-
-
-def _mark_versions(axes: Axes, each: Followed) -> None:
-    """Lines where the metric moved, where it is not comparable with earlier values, and where versions changed."""
-    for step in each.steps:
-        axes.axvline(step.version - 0.5, color=FAIL if step.worse else GOOD, linewidth=1.2)
-    for of_break in each.breaks:
-        axes.axvline(of_break.version - 0.5, color=WARN, linewidth=1.2, linestyle=_DASHED)
-    for row, (version, changes) in enumerate(each.marks):
-        axes.axvline(version, color=FAINT, linewidth=1, linestyle=_DOTTED)
-        if len(each.marks) <= _MOST_MARKS:
-            _name_versions(axes, row, version, changes, left=version > len(each.series.entries) / 2)
-
-
-def _name_versions(axes: Axes, row: int, version: int, changes: Sequence[str], left: bool) -> None:
-    """The new versions at the top of their line, each in a row of its own: the lines may lie close."""
-    names = [f"{change.split()[0]} {change.split()[-1]}" for change in changes if not change.startswith("jaxlib")]
-    axes.annotate(
-        drawable(", ".join(names), 60),
-        (version, 1),
-        xycoords=("data", "axes fraction"),
-        xytext=(2 if left else -2, 2 + 10 * row),
-        textcoords="offset points",
-        ha="right" if left else "left",
-        va="bottom",
-        fontsize=8,
-        color=INK,
-    )
-
-
-def _ticks(each: Followed, count: int) -> list[int]:
-    """The first, the last, and those of the largest steps that leave room for a hash."""
-    places = [0] if count == 1 else [0, count - 1]
-    room = max(1, count / _MOST_TICKS)
-    for step in sorted(each.steps, key=lambda step: -step.amount):
-        if all(abs(step.version - place) >= room for place in places):
-            places.append(step.version)
-    return sorted(places)

@@ -35,17 +35,14 @@ def check_folder(folder: Path) -> None:
             raise ReportError(f"{folder / name} is a folder: move it away, or choose another folder")
 
 
-def write_report(report: Report, folder: Path, history: str = "") -> Path:
-    """Write the four files, each atomically; returns the path of the page. Raises `ReportError`.
-
-    The page links to `history`, the name of a page of the baselines' history in the folder.
-    """
+def write_report(report: Report, folder: Path) -> Path:
+    """Write the four files, each atomically; returns the path of the page. Raises `ReportError`."""
     from perfsuite.report.html import html  # needs jinja2 and matplotlib, of the extra `report`
 
     with warnings.catch_warnings():
         # A session that turns warnings into errors must not lose its report to a warning of a library.
         warnings.simplefilter("ignore")
-        texts = {JSON: report.to_json(), MARKDOWN: markdown(report), SARIF: sarif(report), HTML: html(report, history)}
+        texts = {JSON: report.to_json(), MARKDOWN: markdown(report), SARIF: sarif(report), HTML: html(report)}
     try:
         folder.mkdir(parents=True, exist_ok=True)
         for name, text in texts.items():

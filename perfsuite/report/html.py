@@ -29,8 +29,8 @@ class _Section:
     metrics: tuple[Row, ...]
 
 
-def html(report: Report, history: str = "") -> str:
-    """The page. `history` is the address of the baselines' history, if there is one."""
+def html(report: Report) -> str:
+    """The page."""
     anchors = {test.id: f"t{place}" for place, test in enumerate(report.tests, 1)}
     functions: dict[str, list[_Section]] = {}
     for test in report.tests:
@@ -41,7 +41,6 @@ def html(report: Report, history: str = "") -> str:
     return render(
         "report.html",
         report=report,
-        history=history,
         anchors=anchors,
         metrics=sorted(report.metrics, key=lambda pair: VERDICTS.index(pair[1].verdict)),
         explained={
@@ -52,7 +51,6 @@ def html(report: Report, history: str = "") -> str:
         tables=[(each, _dots(each)) for each in variants_of(report.tests)],
         traces=[(test, trace) for test in report.tests for trace in test.traces],
         documents=documents,
-        slowdowns=sorted({size for row in report.calibration for size, _, _ in row.caught}),
         parts_of=_changed_parts,
         bounds=text.bounds,
         without_estimate=text.without_estimate,
@@ -78,17 +76,16 @@ def _ratios(made: Distribution, metrics: Sequence[Row]) -> Picture:
     gates = [metric for metric in metrics if metric.title == made.title]
     limits = list(dict.fromkeys(gate.limit for gate in gates if gate.limit is not None))
     baseline = next((gate.baseline for gate in gates if gate.baseline is not None), None)
-    builds = f" of {made.builds} builds" if made.builds > 1 else ""
     lines = [
         f"{made.candidate}: median {number(made.candidate_median_us)} us",
         f"{made.reference}: median {number(made.reference_median_us)} us",
-        f"{plural(made.pairs, 'pair')}{builds}",
+        plural(made.pairs, "pair"),
     ]
     drawn = [("limit", "dashed", limit) for limit in limits]
     drawn += [] if baseline is None else [("baseline", "dotted", baseline)]
     for what, how, value in drawn:
         lines.append(f"{what} ({how if drawings.in_picture(value, made) else 'off the picture'}): {number(value)}")
-    return Picture.of(drawings.distribution(made, limits, baseline), made.title, lines)
+    return Picture(drawings.distribution(made, limits, baseline), made.title, lines)
 
 
 def _line(made: FittedLine, by_title: dict[str, Row]) -> Picture:
@@ -102,7 +99,7 @@ def _line(made: FittedLine, by_title: dict[str, Row]) -> Picture:
     before = [each.baseline if each else None for each in (slope, intercept)]
     if before[0] is not None and before[1] is not None:
         lines.append(f"baseline (dotted): {number(before[0])} {made.unit} a unit")
-    return Picture.of(drawings.line(made, *before), made.title, lines)
+    return Picture(drawings.line(made, *before), made.title, lines)
 
 
 def _dots(variants: Variants) -> list[Picture]:
@@ -110,7 +107,7 @@ def _dots(variants: Variants) -> list[Picture]:
     for row in variants.metrics:
         named = [(test.parameters, cell) for test, cell in zip(variants.tests, row.cells, strict=True) if cell]
         if row.kind in ("ratio", "time") and 3 <= len(named) <= _MOST_DOTS:
-            pictures.append(Picture.of(drawings.dots(row.name, named), row.name, ["tick: the baseline"]))
+            pictures.append(Picture(drawings.dots(row.name, named), row.name, ["tick: the baseline"]))
     return pictures
 
 

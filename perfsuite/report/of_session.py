@@ -11,17 +11,15 @@ from typing import Any
 
 from perfsuite.gate.baseline import Baselines, name_of
 from perfsuite.gate.baseline_file import BaselineError, SaveResult
-from perfsuite.gate.calibration_file import calibration_path, load_calibration
+from perfsuite.gate.baseline_folder import baseline_files
 from perfsuite.gate.environment import VERSION_FIELDS, version_changes
 from perfsuite.gate.verdict import Gate
-from perfsuite.history.source import baseline_files
 from perfsuite.measure.io import relative
 from perfsuite.measure.metric import Metric
 from perfsuite.options import options_in_report
 from perfsuite.report import text
 from perfsuite.report.model import (
     BaselineFile,
-    CalibrationRow,
     Header,
     Missing,
     Recorded,
@@ -71,7 +69,6 @@ def report_of(
         missing=tuple(Missing(gate.test, gate.metric.title) for gate in gone),
         reported=tuple(each for of_file in recorded for each in of_file if each.provenance == "reported"),
         beside=tuple(each for of_file in recorded for each in _beside(of_file)),
-        calibration=tuple(_calibration(session, notes)),
         saved=tuple(SavedFile.of(result, rootpath) for result in saved),
         notes=tuple(notes),
     )
@@ -101,7 +98,7 @@ def _header(
 
 
 def _baselines(session: PerfSession, notes: list[str]) -> Iterator[tuple[Path, Baselines]]:
-    """Every baseline file beside the present device's, without calibrations; notes those that are damaged."""
+    """Every baseline file beside the present device's; notes those that are damaged."""
     yield session.path, session.baselines
     for path in baseline_files(session.options.baselines):
         if path.stem != session.device:
@@ -197,19 +194,6 @@ def _dimension(unit: str) -> str:
 
 def _words(name: str) -> set[str]:
     return set(re.findall(r"[a-z]{4,}", name.lower())) - _ANYWHERE
-
-
-def _calibration(session: PerfSession, notes: list[str]) -> Iterator[CalibrationRow]:
-    try:
-        calibrated = load_calibration(calibration_path(session.options.baselines, session.device))
-    except BaselineError as error:
-        notes.append(str(error))
-        return
-    for each in calibrated:
-        found = each.found
-        caught = tuple((size, count, of) for size, (count, of) in sorted(found.caught.items()))
-        counts = found.gates, found.alarms, caught, found.effect
-        yield CalibrationRow(each.test, each.workload, each.busy, *counts, each.builds)
 
 
 def _copied(source: Any, names: Sequence[str]) -> dict[str, Any]:

@@ -26,16 +26,12 @@ FAINT = "#020202"
 RULE = "#030303"
 ACCENT = "#040404"
 FAIL = "#050505"
-WARN = "#060606"
-GOOD = "#070707"
 _VARIABLES = {
     INK: "var(--ink)",
     FAINT: "var(--faint)",
     RULE: "var(--rule)",
     ACCENT: "var(--accent)",
     FAIL: "var(--fail)",
-    WARN: "var(--warn)",
-    GOOD: "var(--good)",
 }
 
 WIDTH, HEIGHT = 360, 160
@@ -73,28 +69,19 @@ themed = functools.partial(matplotlib.rc_context, _SETTINGS)
 
 @dataclasses.dataclass(frozen=True)
 class Picture:
-    """A drawing with its title, and lines about it: (class of the style sheet, text)."""
+    """A drawing with its title, and lines about it."""
 
     drawn: Markup
     title: str
-    lines: tuple[tuple[str, str], ...]
-    test: str = ""
-
-    @classmethod
-    def of(cls, drawn: Markup, title: str, lines: Sequence[str]) -> "Picture":
-        """A picture with faint lines."""
-        return cls(drawn, title, tuple(("faint", line) for line in lines))
+    lines: Sequence[str]
 
 
-def blank(width: int = WIDTH, height: int = HEIGHT, margins: tuple[int, int, int, int] | None = None) -> Figure:
+def blank(margins: tuple[int, int, int, int], width: int = WIDTH, height: int = HEIGHT) -> Figure:
     """An empty figure, in CSS pixels, with margins (left, right, top, bottom) around its axes.
 
-    Without margins it fits its axes in by itself, which takes twice as long.
+    Constrained layout would fit the axes in by itself, and takes twice as long.
     """
-    size = (width / _POINTS, height / _POINTS)
-    if margins is None:
-        return Figure(figsize=size, layout="constrained")
-    figure = Figure(figsize=size)
+    figure = Figure(figsize=(width / _POINTS, height / _POINTS))
     left, right, top, bottom = margins
     figure.subplots_adjust(left / width, bottom / height, 1 - right / width, 1 - top / height, wspace=0.04)
     return figure

@@ -8,7 +8,6 @@ are judged against it, and what was measured is recorded.
 import contextlib
 import dataclasses
 import re
-from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NoReturn
@@ -18,6 +17,7 @@ import pytest
 from perfsuite.gate import baseline, verdict
 from perfsuite.gate.baseline import Baselines, Entry, Revision
 from perfsuite.gate.baseline_file import BaselineError, SaveResult, check_writable, load, save
+from perfsuite.gate.baseline_folder import baseline_files
 from perfsuite.gate.budget import Budget
 from perfsuite.gate.environment import (
     Environment,
@@ -39,7 +39,7 @@ if TYPE_CHECKING:  # few sessions compare anything, or are of several processes
     from perfsuite.gate.limits import Limits
     from perfsuite.processes.group import Group
 
-Need = Literal["quiet", "timed", "alone", "processes"]
+Need = Literal["quiet", "alone", "processes"]
 """What an instrument may need of a session."""
 
 _SIZE = " --perf-size="
@@ -112,8 +112,6 @@ class PerfSession:
         """Every test of the files that were collected, where they were collected whole."""
         self.of_targets: set[str] = set()
         """The test functions among them, without parameters, that run once for every target."""
-        self.looks: Counter[str] = Counter()
-        """Why calls had to be timed though --perf-changed asks to leave out what it can, or have no fingerprint."""
         self.mode = mode(self)
 
     @property
@@ -169,14 +167,12 @@ class PerfSession:
     def check(self, instrument: str, needs: Collection[Need]) -> None:
         """End the test where the session lacks what an instrument needs. Raises `Deferred` in a worker of pytest-xdist.
 
-        "quiet" is a machine that no other test shares. So is "timed"; with --perf-changed once it is known that the
-        calls have to be timed (`unchanged.look`). "alone" is a process that measures by itself: where several measure
-        together, the instrument would stop in each by its own clock. "processes" are others like this one: a worker of
-        pytest-xdist does not know the command line.
+        "quiet" is a machine that no other test shares. "alone" is a process that measures by itself: where several
+        measure together, the instrument would stop in each by its own clock. "processes" are others like this one: a
+        worker of pytest-xdist does not know the command line.
         """
         __tracebackhide__ = True
-        later = {"quiet", "processes"} if self.options.changed else {"quiet", "timed", "processes"}
-        if self.in_worker and not later.isdisjoint(needs):
+        if self.in_worker and not {"quiet", "processes"}.isdisjoint(needs):
             raise Deferred(instrument)
         if "alone" in needs and self.group is not None:
             self.unavailable(f"{instrument} measures one process alone, and {self.group.count} measure together here")
@@ -217,8 +213,6 @@ class PerfSession:
 
     def samples(self, test: str) -> bool:
         """Whether a ratio or a time of this test is recorded for the present device, and has to be measured."""
-        if self.options.changed:
-            return False
         entries = self.baselines.metrics.get(self.test_key(test), {})
         return any(entry.kind in ("ratio", "time") for entry in entries.values())
 
@@ -232,8 +226,6 @@ class PerfSession:
         The file of another device may be damaged: that is left to who uses it.
         """
         if self.group is None:
-            from perfsuite.history.source import baseline_files  # a session without a perf test does without it
-
             for path in baseline_files(self.options.baselines):
                 with contextlib.suppress(BaselineError):
                     self.baselines_of(path.stem)

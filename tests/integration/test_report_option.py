@@ -2,15 +2,10 @@
 
 import json
 import os
-import re
 
 import pytest
-from support.git_project import GitProject
 
-from perfsuite.gate.calibration_file import Calibrated, calibration_path, save_calibration
-from perfsuite.gate.environment import Environment
 from perfsuite.measure.installed import install
-from perfsuite.measure.timing.calibrating import Builds, GateCounts
 from perfsuite.report import files
 from perfsuite.report.files import HTML, JSON, MARKDOWN, SARIF, ReportError, write_report
 from perfsuite.report.model import Report
@@ -70,7 +65,7 @@ def test_a_session_that_saves_and_one_with_regressions(project):
     )  # with a cache, for the program
     result = project.runpytest_inprocess("--perf-save", "--perf-report=out/report")
     result.assert_outcomes(passed=7, errors=1, skipped=1)
-    result.stdout.fnmatch_lines(["report: out/report/report.html", "no history: *"])
+    result.stdout.fnmatch_lines(["report: out/report/report.html"])
     report = report_in(project.path / "out/report")
     (saved,) = report.saved
     assert (saved.path, saved.written, saved.created) == (
@@ -124,44 +119,6 @@ def test_a_session_that_saves_and_one_with_regressions(project):
     for name in tests:
         assert name in page
     assert "test_counts" in text
-
-
-def test_the_page_has_the_calibration_with_its_builds(project):
-    project.makepyfile("def test_count(perf): perf.record('things', 1, unit='things', kind='count')")
-    here = Environment("cpu", 8, "Xeon", "3.11.7", "0.10.2", "0.10.2")
-    counts = GateCounts(12, 0, {0.03: (2, 4)}, 0.0123)
-    found = [Calibrated("test_a.py::test_step", name, False, counts, here, builds)
-             for name, builds in (("built/anew", Builds(4, 0.0125)), ("built/once", None))]  # fmt: skip
-    save_calibration(calibration_path(project.path / "baselines", "cpu"), found)
-    project.runpytest_inprocess("--perf", "--perf-report=out").assert_outcomes(passed=1)
-    assert [row.builds for row in report_in(project.path / "out").calibration] == [Builds(4, 0.0125), None]
-    page = (project.path / "out" / HTML).read_text()
-    cells = re.findall(r'\+1\.23 %</td><td class="n">(.*?)</td></tr>', page)
-    assert cells == ["4: 1.25 %", ""]
-    assert page.count('<th class="n">builds</th>') == 1
-
-
-def test_a_damaged_calibration_is_noted_and_fails_what_has_to_read_it(project):
-    project.makepyfile(
-        """
-        from perfsuite import Budget, call
-
-
-        def test_count(perf):
-            perf.record("things", 1, unit="things", kind="count")
-
-
-        def test_ratio(perf):
-            perf.compare(call(sorted, range(1000)), call(sorted, range(1000)), Budget(ratio=50))
-        """
-    )
-    project.makefile(".json", **{"baselines/calibration-cpu": "{"})
-    project.runpytest_inprocess("--perf", "--perf-seconds=0.05", "--perf-report=out").assert_outcomes(
-        passed=1, failed=1
-    )
-    report = report_in(project.path / "out")
-    assert "calibration-cpu.json:1" in report.notes[0]
-    assert "calibration-cpu.json:1" in report.tests[1].message
 
 
 def saved_metrics(project) -> list[dict]:
@@ -224,12 +181,6 @@ def test_a_missing_package_is_named_with_the_extra(project, perf_test, monkeypat
     result = project.runpytest_inprocess("--perf", "--perf-report=out")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     assert f"ERROR: --perf-report: not_there not installed: {install('report')}" in result.stderr.str()
-
-
-def test_calibrating_has_no_report(project):
-    result = project.runpytest_inprocess("--perf-calibrate", "--perf-report=out")
-    assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stderr.fnmatch_lines(["ERROR: --perf-calibrate and --perf-report contradict each other*"])
 
 
 def test_a_folder_that_goes_away_fails_the_session_and_loses_no_baseline(project, perf_test):
@@ -314,19 +265,6 @@ def test_a_trace_is_linked_from_the_report(project, perf_test):
     assert trace.folder == "../traces/test_step.py/test_step/add"
     assert (folder / trace.perfetto).is_file()
     assert f'href="{trace.perfetto}"' in (folder / HTML).read_text()
-
-
-def test_baselines_under_git_have_their_history_beside_the_report(project, perf_test):
-    perf_test("perf.record('lines', 2, unit='lines', kind='count')")
-    project.runpytest_inprocess("--perf-save").assert_outcomes(passed=1)
-    git = GitProject(project.path)
-    git.git("add", "baselines")
-    git.git("commit", "--quiet", "-m", "Two lines")
-    result = project.runpytest_inprocess("--perf", "--perf-report=out")
-    said = ["report: out/report.html", "history: out/history.html (0 metrics moved in the history of 1 baseline file)"]
-    result.stdout.fnmatch_lines(said)
-    assert 'href="history.html"' in (project.path / "out" / HTML).read_text()
-    assert "baselines/cpu.json" in (project.path / "out" / "history.html").read_text()
 
 
 def test_a_test_that_fails_in_its_body_and_after_it_is_one_test(project):

@@ -14,7 +14,6 @@ from perfsuite.measure.metric import Interval
 from perfsuite.report import drawings, pictures
 from perfsuite.report.html import html as page_of
 from perfsuite.report.model import (
-    CalibrationRow,
     Missing,
     Recorded,
     Report,
@@ -98,7 +97,6 @@ def everything(name: str) -> Report:
         (Missing(name, name),),
         (Recorded("cpu", name, name, 2.0, "ms", "time", "lower", Interval(1.0, 3.0), "reported", name),),
         (Recorded("cpu", name, name, 2.0, "us", "time", "lower", None, "measured"),),
-        (CalibrationRow(name, name, False, 9, 1, ((0.03, 2, 2),), 0.1),),
         (SavedFile(name, True, 1, 1, 0, 3, (SavedChange(name, name, "update", 1.0, 2.0, "us", "worse", (name,)),)),),
         (name,),
     )
@@ -271,14 +269,14 @@ def test_two_pictures_share_no_id():
 
 def test_the_label_of_a_picture_is_escaped():
     with pictures.themed():
-        drawn = pictures.svg(pictures.blank(), HOSTILE)
+        drawn = pictures.svg(pictures.blank((0, 0, 0, 0)), HOSTILE)
     assert Parsed(drawn).all("svg")[0]["aria-label"] == HOSTILE
 
 
 def test_long_comparisons_are_thinned_evenly():
     class Made:
         until, candidate, reference = "ready", "a", "b"
-        builds, bounded = 1, True
+        bounded = True
         candidate_us = np.stack([np.ones(5000), np.arange(1.0, 5001.0)], axis=1)
         reference_us = np.ones((5000, 2))
         candidate_median_us, reference_median_us = 2500.5, 1.0

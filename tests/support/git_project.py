@@ -11,8 +11,6 @@ import pytest
 from perfsuite.gate.baseline import Baselines, Entry
 from perfsuite.gate.baseline_format import encode
 from perfsuite.gate.environment import Environment
-from perfsuite.history.following import Following, follow
-from perfsuite.history.reading import read_history
 from perfsuite.measure.metric import Interval
 
 HERE = Environment("cpu", 1, "Xeon", "3.11.7", "0.10.2", "0.10.2", equinox="0.13.8")
@@ -42,21 +40,6 @@ def ratio(value: float, half_width: float = 0.002, environment: Environment = HE
 def with_versions(**versions: str) -> Environment:
     """The environment of these tests with other versions."""
     return dataclasses.replace(HERE, **versions)
-
-
-def followed(project: "GitProject", *arguments) -> Following:
-    """The history of `baselines/cpu.json`, followed."""
-    return follow(read_history(project.root / "baselines" / "cpu.json", *arguments))
-
-
-def moved_steps(following: Following) -> list[tuple[str, str, float, float]]:
-    """What moved where: (metric, short hash, before, after)."""
-    versions = following.history.versions
-    return [
-        (step.name, versions[step.version].commit.short, step.before, step.after)
-        for each in following.metrics
-        for step in each.steps
-    ]
 
 
 class GitProject:

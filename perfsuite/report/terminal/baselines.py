@@ -1,14 +1,15 @@
-"""Baseline files for people: what one holds, and what differs between two. Every function returns lines of text."""
+"""Baseline files for people: what one holds, what differs between two, or save by save, in lines of text."""
 
 import collections
-import re
+import itertools
 from collections.abc import Sequence
 
 from perfsuite.gate.baseline import Baselines, Revision, name_of
-from perfsuite.history.comparing import OUTCOMES, Difference, Outcome, version_lines
-from perfsuite.history.source import CALIBRATION, Source
-from perfsuite.measure.words import change, number, plural, span
-from perfsuite.report.history_text import environment_line
+from perfsuite.gate.environment import VERSION_FIELDS, Environment
+from perfsuite.history.comparing import OUTCOMES, Difference, Outcome, compare, version_lines
+from perfsuite.history.saves import Saves
+from perfsuite.history.source import Source, select
+from perfsuite.measure.words import change, plural, span
 from perfsuite.report.terminal.output import Paint, Style, aligned, by_test, clipped, uncolored
 from perfsuite.report.text import growth
 
@@ -23,13 +24,11 @@ _TITLES: dict[Outcome, str] = {
     "tolerated": "tolerated (they differ by no more than the gate allows)",
 }
 _LISTED: tuple[Outcome, ...] = ("worse", "better", "unclear", "not comparable", "added", "removed")
-_OF = "of"
 
 
 def file_lines(source: Source, selected: Baselines, paint: Paint = uncolored) -> list[str]:
     """The header of a file, and its selected metrics, test by test."""
-    table = _calibration if selected.device.startswith(CALIBRATION) else _metrics
-    return [*_header(source, selected, paint), "", *table(selected, paint)]
+    return [*_header(source, selected, paint), "", *_metrics(selected, paint)]
 
 
 def header_lines(source: Source, paint: Paint = uncolored) -> list[str]:
@@ -61,6 +60,33 @@ def difference_lines(
     return [*lines, "", ", ".join(titles.values()) or "no metrics"]
 
 
+def history_lines(saves: Saves, pattern: str | None, everything: bool = False, paint: Paint = uncolored) -> list[str]:
+    """What each save of a file changed, newest first; only the saves that changed a metric, unless `everything`."""
+    lines = [paint(f"{saves.path}: {plural(len(saves.sources), 'save')}", "bold")]
+    lines += [paint(f"  {clipped(note, 240)}", "yellow") for note in saves.notes]
+    blocks = []
+    for new, old in itertools.pairwise(saves.sources):
+        found = compare(*(select(each.baselines, pattern) for each in (old, new)))
+        if everything or any(each.outcome in _LISTED for each in found):
+            blocks.append(["", *difference_lines(old, new, found, everything, paint)])
+    if not blocks:
+        lines.append("  no save changed a metric by more than the gate allows: --all lists smaller changes")
+    return [*lines, *itertools.chain(*blocks)]
+
+
+def _environment_line(environment: Environment) -> str:
+    """`8 x cpu (Xeon), python 3.11.7, jax 0.10.2, x64, XLA_FLAGS=...`."""
+    parts = [f"{environment.device_count} x {environment.device_kind}"]
+    if environment.processor:
+        parts[0] += f" ({environment.processor})"
+    parts += [f"{name} {version}" for name in VERSION_FIELDS if (version := getattr(environment, name, None))]
+    if environment.x64:
+        parts.append("x64")
+    if environment.xla_flags:
+        parts.append(f"XLA_FLAGS={environment.xla_flags}")
+    return ", ".join(parts)
+
+
 def _header(source: Source, selected: Baselines, paint: Paint) -> list[str]:
     every = source.baselines.entries
     some = len(selected.entries)
@@ -73,7 +99,7 @@ def _header(source: Source, selected: Baselines, paint: Paint) -> list[str]:
         lines.append(f"  saved at {saved}")
     for environment, count in counts.most_common():
         if environment is not None:
-            lines.append(f"  {environment_line(environment)}: {plural(count, 'metric')}")
+            lines.append(f"  {_environment_line(environment)}: {plural(count, 'metric')}")
     if without:
         lines.append(f"  no environment: {plural(without, 'metric')}")
     return lines
@@ -103,25 +129,6 @@ def _metrics(selected: Baselines, paint: Paint) -> list[str]:
                 (f"  {clipped(name_of(id, entry))}", span(entry.value, entry.interval), entry.unit, kind, origin)
             )
     return _under_their_tests(("metric", "value", "unit", "kind", "provenance"), rows, tests, paint)
-
-
-def _calibration(selected: Baselines, paint: Paint) -> list[str]:
-    """A row for each workload and condition. The names of the metrics end with the names of the columns."""
-    cells: dict[tuple[str, str], dict[str, str]] = {}
-    for test, entries in sorted(selected.metrics.items()):
-        for name, entry in sorted(entries.items()):
-            workload, _, what = name.rpartition(": ")
-            unit = f"of {entry.detail[_OF]}" if entry.detail and _OF in entry.detail else entry.unit
-            cells.setdefault((test, workload), {})[what] = f"{number(entry.value)} {unit}"
-    columns = sorted({what for of_row in cells.values() for what in of_row}, key=_by_size)
-    rows = [(f"  {workload}", *(row.get(what, "-") for what in columns)) for (_, workload), row in cells.items()]
-    about = "results of pytest --perf-calibrate: false alarms and caught slowdowns, with the number of gates"
-    return [about, *_under_their_tests(("workload", *columns), rows, [test for test, _ in cells], paint)]
-
-
-def _by_size(column: str) -> tuple[int, float, str]:
-    size = re.match(r"\+([0-9.]+) %", column)
-    return (1, float(size[1]), "") if size else (0 if "alarm" in column else 2, 0.0, column)
 
 
 def _under_their_tests(
