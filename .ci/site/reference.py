@@ -121,7 +121,7 @@ CALLS = Page(
     "Calls and budgets",
     "`from perfsuite import Budget, call`",
     {
-        "Calls": (*_public("call"), *map(_measured, ("call.Call", "timing.builds.Make"))),
+        "Calls": (*_public("call"), _measured("call.Call")),
         "Budgets": _public("Budget"),
     },
 )
@@ -178,7 +178,7 @@ RESULTS = Page(
         ),
         "Memory and transfers": (
             _measured("runtime.transfers.TransferWatch", *_NO_CONSTRUCTOR, 'filters: ["!^_", "!^raise"]'),
-            _measured("runtime.call_transfers.CallTransfers", by="transfers"),
+            _measured("runtime.transfers.CallTransfers", by="transfers"),
             _measured("runtime.transfers.Transfer"),
             _measured("runtime.memory.Memory", by="memory"),
             _measured("runtime.donation.StepDonation", by="donation"),

@@ -7,8 +7,14 @@ from perfsuite.instruments.base import NO_BUDGET, Instrument, declare
 from perfsuite.measure.call import Call, checked
 from perfsuite.measure.metric import Metric
 from perfsuite.measure.private import capabilities
-from perfsuite.measure.runtime.call_transfers import SUFFIXES, CallTransfers, transfers_of
-from perfsuite.measure.runtime.transfers import TransferWatch, count_transfers, forbid_transfers
+from perfsuite.measure.runtime.transfers import (
+    SUFFIXES,
+    CallTransfers,
+    TransferWatch,
+    count_transfers,
+    forbid_transfers,
+    transfers_of,
+)
 
 TRANSFERS = declare("perf.transfers", budget=("transfers",), private=(capabilities.TRANSFERS,))
 NO_TRANSFERS = declare("perf.no_transfers", private=(capabilities.TRANSFERS,))

@@ -24,10 +24,9 @@ from perfsuite.measure.errors import MeasurementError, RecompilationError, Trans
 from perfsuite.measure.metric import Metric
 from perfsuite.measure.profiler.trace_recording import trace_block, trace_call
 from perfsuite.measure.runtime import transfers
-from perfsuite.measure.runtime.call_transfers import transfers_of
 from perfsuite.measure.runtime.hostcalls import host_calls
 from perfsuite.measure.runtime.memory import memory_of
-from perfsuite.measure.runtime.transfers import count_transfers, forbid_transfers
+from perfsuite.measure.runtime.transfers import count_transfers, forbid_transfers, transfers_of
 from perfsuite.measure.serialise import made, plain
 from perfsuite.measure.timing import asynchrony, block, clock, readiness, stalls
 from perfsuite.measure.timing.asynchrony import asynchrony as stays_async

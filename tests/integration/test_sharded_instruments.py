@@ -16,11 +16,10 @@ from perfsuite.measure.compiles.warmup import warm
 from perfsuite.measure.errors import RecompilationError, UnwarmedSignatureError
 from perfsuite.measure.profiler.trace_events import is_collective
 from perfsuite.measure.profiler.trace_recording import trace_call
-from perfsuite.measure.runtime.call_transfers import transfers_of
 from perfsuite.measure.runtime.donation import donation_of
 from perfsuite.measure.runtime.hostcalls import host_calls
 from perfsuite.measure.runtime.memory import memory_of
-from perfsuite.measure.runtime.transfers import forbid_transfers
+from perfsuite.measure.runtime.transfers import forbid_transfers, transfers_of
 from perfsuite.measure.timing.asynchrony import asynchrony
 from perfsuite.measure.timing.comparison import compare_calls
 from perfsuite.measure.timing.timing import time_call

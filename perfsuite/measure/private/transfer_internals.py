@@ -4,11 +4,9 @@
 (jax 0.10.2: `float(x)`, `np.asarray(x)` and `jax.device_get(x)` all pass under "disallow"). This module replaces:
 
 - `ArrayImpl._value`, which JAX itself reads an array through, and `copy_to_host_async`;
-- on CPU, NumPy's way of reading an array in place, without Python. From Python 3.12 on, `ArrayImpl.__buffer__`
-  (PEP 688) refuses, so that NumPy calls `ArrayImpl.__array__`, which reads `_value`, as for arrays of an accelerator.
-  Python 3.11 has no `__buffer__`: there, `array`, `asarray` and `asanyarray` are replaced in NumPy's modules, and no
-  other read in place is seen, such as `np.add(x, 1)`, `losses[i] = x`, `memoryview(x)`, or an `asarray` that a project
-  imported by name;
+- on CPU, `ArrayImpl.__buffer__` (PEP 688), through which NumPy reads an array in place: it refuses, so that NumPy calls
+  `ArrayImpl.__array__`, which reads `_value`, as for arrays of an accelerator. Python 3.11 has no `__buffer__`, and no
+  read by NumPy is seen there;
 - `xla_client.batched_device_put`, which moves what JAX's fast path does not. What the fast path moves is told by the
   hook of `program_runs`;
 - the three functions that run the callbacks of compiled programs.
@@ -48,8 +46,6 @@ _CALLBACKS = {
 _FUNCTION = Attribute("jax._src.callback", "callback_func")
 _PRINT = Name("jax._src.debugging", "_format_print_callback")
 
-_NUMPY_READS = ("array", "asarray", "asanyarray")
-
 
 class Observer(Protocol):
     """Gets each transfer, in the thread that makes it. What it raises reaches the user's code."""
@@ -75,24 +71,22 @@ _here = threading.local()
 def observing(observer: Observer) -> Iterator[None]:
     """Tell `observer` of every transfer and callback inside, in any thread. Only one such context may be open."""
     with contextlib.ExitStack() as replaced:
-
-        def replace(owner: Any, name: str, make: Callable[[Any], Any]) -> None:
-            before = inspect.getattr_static(owner, name)
-            replaced.callback(setattr, owner, name, before)
-            setattr(owner, name, make(before))
-
         replaced.enter_context(_VALUE.replaced(lambda old: property(_reading(observer, old.fget))))
         replaced.enter_context(_COPY.replaced(lambda old: _reading(observer, old, explicit=True)))
-        if hasattr(_ARRAY.get(), "__buffer__"):
-            replace(_ARRAY.get(), "__buffer__", lambda old: _no_buffer)
-        else:
-            for module, read in _numpy_reads():
-                replace(module, read, lambda old: _reading(observer, old))
+        if sees_numpy():
+            array = _ARRAY.get()
+            replaced.callback(setattr, array, "__buffer__", inspect.getattr_static(array, "__buffer__"))
+            array.__buffer__ = _no_buffer
         replaced.enter_context(_PUT.replaced(lambda old: _putting(observer, old)))
         replaced.enter_context(hooked_calls(functools.partial(_called, observer)))
         for kind, name in _CALLBACKS.items():
             replaced.enter_context(name.replaced(functools.partial(_calling_back, observer, kind)))
         yield
+
+
+def sees_numpy() -> bool:
+    """Whether reads by NumPy are seen on CPU: from Python 3.12 on."""
+    return hasattr(_ARRAY.get(), "__buffer__")
 
 
 def fetched(value: jax.Array) -> bool:
@@ -117,41 +111,24 @@ def _in_callback() -> bool:
 
 
 def _reading(observer: Observer, read: Callable[..., Any], *, explicit: bool = False) -> Callable[..., Any]:
-    """`read`, which first tells of every array among its arguments."""
-    array, thread = _ARRAY.get(), _THREAD.get()
+    """A method of an array, which first tells that it is read."""
+    thread = _THREAD.get()
 
     @functools.wraps(read)
-    def reading(*args: Any, **kwargs: Any) -> Any:
+    def reading(self: jax.Array) -> Any:
         __tracebackhide__ = True
-        for value in (*args, *kwargs.values()):
-            for each in value if isinstance(value, list | tuple) else (value,):
-                if isinstance(each, array) and not each.is_deleted() and not _in_callback():
-                    state = thread()
-                    # Some changes of sharding go through the host.
-                    wanted = explicit or state.explicit_device_get or state.explicit_device_put
-                    observer.moved_to_host(each, sys._getframe(1), explicit=wanted)
-        return read(*args, **kwargs)
+        if not self.is_deleted() and not _in_callback():
+            state = thread()
+            # Some changes of sharding go through the host.
+            wanted = explicit or state.explicit_device_get or state.explicit_device_put
+            observer.moved_to_host(self, sys._getframe(1), explicit=wanted)
+        return read(self)
 
     return reading
 
 
 def _no_buffer(self: Any, flags: int) -> memoryview:
     raise BufferError("perfsuite counts transfers here, so a jax.Array has no buffer: use np.asarray(x)")
-
-
-def _numpy_reads() -> list[tuple[Any, str]]:
-    """The places of the functions by which NumPy's own Python code reads an array, such as `np.stack`'s.
-
-    A module that is first imported inside the context, and takes one of them from NumPy, keeps what it got. That goes
-    on reading arrays, with nobody left to tell.
-    """
-    modules = [module for name, module in list(sys.modules.items()) if name.partition(".")[0] == "numpy"]
-    return [
-        (module, name)
-        for module in modules
-        for name in _NUMPY_READS
-        if getattr(module, "__dict__", {}).get(name) is getattr(np, name)
-    ]
 
 
 def _putting(observer: Observer, put: Callable[..., Any]) -> Callable[..., Any]:
@@ -226,7 +203,7 @@ def probe() -> None:
             ("jax.device_put(x)", True, lambda: jax.device_put(host)),
             ("jax.device_get(x)", True, lambda: jax.device_get(x)),
             ("float(x)", False, lambda: float(x)),
-            ("np.asarray(x)", False, lambda: np.asarray(x)),
+            *([("np.asarray(x)", False, lambda: np.asarray(x))] if sees_numpy() else []),
         ]
         with observing(observer):
             for what, explicit, move in transfers:

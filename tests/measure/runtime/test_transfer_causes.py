@@ -31,9 +31,9 @@ def test_an_operation_inside_a_library_is_named_with_the_librarys_line_too():
 
 
 def test_an_operation_of_any_installed_package_is_named_with_the_users_line():
-    library = {"np": np, "__name__": "sampler"}
-    exec(compile("def keep(x):\n    return np.asarray(x)\n", "/usr/lib/site-packages/sampler/io.py", "exec"), library)
-    x = jnp.ones(3) + 1
+    library = {"__name__": "sampler"}
+    exec(compile("def keep(x):\n    return float(x)\n", "/usr/lib/site-packages/sampler/io.py", "exec"), library)
+    x = jnp.ones(()) + 1
     with count_transfers() as counted:
         library["keep"](x)
     assert f"at {HERE}:" in str(counted.events[0])

@@ -1,6 +1,7 @@
 """`measure.runtime.transfers`: what moves between host and device, what calls back, and where that is forbidden."""
 
 import contextlib
+import itertools
 import operator
 import os
 import pickle
@@ -14,10 +15,12 @@ import numpy as np
 import pytest
 from jax.experimental import io_callback
 
+from perfsuite.measure.call import call
 from perfsuite.measure.compiles import compiles
-from perfsuite.measure.errors import TransferError
+from perfsuite.measure.errors import MeasurementError, TransferError
+from perfsuite.measure.private.transfer_internals import sees_numpy
 from perfsuite.measure.runtime import transfers
-from perfsuite.measure.runtime.transfers import count_transfers, forbid_transfers
+from perfsuite.measure.runtime.transfers import count_transfers, forbid_transfers, transfers_of
 
 HERE = os.path.relpath(__file__)
 X = jnp.arange(4.0)
@@ -100,16 +103,20 @@ TO_HOST = {
     "bool": (lambda: bool(fresh_scalar()), "bool(x)"),
     "if": (lambda: 1 if fresh_scalar() < ONE else 0, "bool(x), as in `if x:`"),
     "range": (lambda: operator.index(without_callback(INTEGER)), "an index, or range(x)"),
-    "item": (lambda: fresh_scalar().item(), "x.item()"),
     "tolist": (lambda: fresh().tolist(), "x.tolist()"),
-    "np.asarray": (lambda: np.asarray(fresh()), "np.asarray(x)"),
-    "np.array": (lambda: np.array(fresh()), "np.asarray(x), or a NumPy function"),
-    "np.stack": (lambda: np.stack([fresh()]), "np.stack(x)"),
     "print": (lambda: print(fresh()), "print(x) or str(x)"),
     "repr": (lambda: repr(fresh()), "print(x) or repr(x)"),
     "an f-string": (lambda: f"{fresh_scalar():.2f}", "an f-string"),
     "pickle": (lambda: pickle.dumps(fresh()), "pickle"),
 }
+
+if sees_numpy():
+    TO_HOST |= {
+        "item": (lambda: fresh_scalar().item(), "x.item()"),
+        "np.asarray": (lambda: np.asarray(fresh()), "np.asarray(x)"),
+        "np.array": (lambda: np.array(fresh()), "np.asarray(x), or a NumPy function"),
+        "np.stack": (lambda: np.stack([fresh()]), "np.stack(x)"),
+    }
 
 CALLBACKS = {
     "pure_callback": (with_pure_callback, "jax.pure_callback `doubled`", doubled),
@@ -386,7 +393,7 @@ def everything_that_is_replaced() -> list:
     names = internals._VALUE, internals._COPY, internals._PUT, *internals._CALLBACKS.values()
     return [
         *(each.get() for each in names),
-        getattr(internals._ARRAY.get(), "__buffer__", np.asarray),
+        *([internals._ARRAY.get().__buffer__] if sees_numpy() else []),
         program_runs._HOOK.get().get_global(),
     ]
 
@@ -470,3 +477,77 @@ def test_a_tree_that_cannot_be_described_does_not_raise_out_of_the_users_call(mo
             stack.enter_context(pytest.raises(TransferError, match=r"a host value at .*no cause known"))
         stack.enter_context(forbid_transfers())
         summed(Odd(leaf), 1)
+
+
+# One call.
+
+
+def noisy(state, batch):
+    state = step(state, batch)
+    loss = state.sum()
+    if loss > ONE:
+        pass
+    return state, loss
+
+
+def test_the_transfers_of_a_call():
+    counted = transfers_of(call(noisy, X, HOST, carry=1))
+    assert (counted.host_to_device, counted.device_to_host, counted.callbacks, counted.explicit) == (1, 1, 0, 0)
+    assert counted.total == 2
+    to_device, to_host, back, explicit = counted.metrics("noisy")
+    assert (to_device.name, to_device.value, to_device.kind) == ("noisy host to device transfers", 1, "count")
+    assert to_device.detail == {"float32[4]: `step` was called with a NumPy array at args[1]": 1}
+    assert to_host.places == {
+        "bool[]: bool(x), as in `if x:` or `while x < y:`": f"{HERE}:{noisy.__code__.co_firstlineno + 3}"
+    }
+    assert (back.value, back.detail, explicit.value) == (0, None, 0)
+
+
+def test_a_quiet_call_has_none():
+    counted = transfers_of(call(step, X, X, ONE, carry=1))
+    assert (counted.total, counted.explicit, counted.in_words()) == (0, 0, "")
+
+
+def test_counting_the_transfers_of_a_call_moves_it_on():
+    donating = jax.jit(lambda state: state + 1, donate_argnums=0)
+    made = call(donating, jnp.zeros(3), carry=1)
+    transfers_of(made)
+    assert not made.args[0].is_deleted()
+
+
+@pytest.mark.parametrize("runs_before", range(2))
+def test_what_moves_every_second_time_counts(runs_before):
+    runs = itertools.count(runs_before)
+
+    def logs_every_second_time(state):
+        state = step(state, X, ONE)
+        if next(runs) % 2:
+            float(state[0])
+        return state
+
+    step(X, X, ONE)[0].block_until_ready()
+    assert transfers_of(call(logs_every_second_time, X, carry=1)).device_to_host == 1
+
+
+def test_what_moves_once_does_not_count():
+    runs = itertools.count()
+
+    def logs_once(state):
+        state = step(state, X, ONE)
+        if next(runs) == 1:
+            float(state[0])
+        return state
+
+    assert transfers_of(call(logs_once, X)).total == 0
+
+
+def test_another_number_of_transfers_each_time_is_an_error():
+    runs = itertools.count()
+
+    def logs_more(state):
+        for _ in range(next(runs)):
+            float(step(state, X, ONE)[0])
+        return state
+
+    with pytest.raises(MeasurementError, match=r"logs_more: the transfers differ from run to run \(\d+, \d+, \d+\)"):
+        transfers_of(call(logs_more, X))
