@@ -24,13 +24,12 @@ _COMPILES = (*_PRIVATE, "measure/compiles")
 _COVERS = (*_COMPILES, "measure/covers")
 _FIRST_CALL = (*_COMPILES, "measure/program", "measure/first_call")
 _TIMING = (*_COMPILES, *_FIRST_CALL, "measure/stats", "measure/runtime", "measure/timing")
-_FINGERPRINT = (*_COMPILES, "measure/fingerprint")
 _PROGRAM = (*_PRIVATE, "measure/hlo", "measure/targets", "measure/program")
-_MEASURE = (*_TIMING, *_COVERS, *_FINGERPRINT, *_PROGRAM, "measure/profiler", "measure/cache", "measure/imports")
+_MEASURE = (*_TIMING, *_COVERS, *_PROGRAM, "measure/profiler", "measure/cache", "measure/imports")
 _GATE = (*_MEASURE, "gate")
-_SESSION = (*_GATE, "options", "processes", "git", "history", "session")
+_SESSION = (*_GATE, "options", "processes", "git", "session")
 _INSTRUMENTS = ("instruments", "instruments/timing", "instruments/compiling")
-_REPORT = (*_SESSION, "against", "bisecting", "report")
+_REPORT = (*_SESSION, "history", "against", "bisecting", "report")
 _SHOWN = (*_REPORT, "report/against", "report/terminal")
 
 MAY_IMPORT: dict[str, tuple[str, ...]] = {
@@ -43,7 +42,6 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "measure/runtime": _COMPILES,
     "measure/first_call": _FIRST_CALL,
     "measure/timing": _TIMING,
-    "measure/fingerprint": _FINGERPRINT,
     "measure/profiler": _TIMING,
     "measure/hlo": ("measure",),
     "measure/targets": _PRIVATE,
