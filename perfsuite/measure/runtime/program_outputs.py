@@ -55,12 +55,12 @@ class Running:
 
     def here(self) -> bool:
         """Whether one goes on that this thread ran."""
-        return any(not is_ready(array) for array in reversed(self._arrays[self._here]))
+        return any(map(_goes_on, reversed(self._arrays[self._here])))
 
     def elsewhere(self) -> bool:
         """Whether one goes on that another thread ran."""
         others = [arrays for thread, arrays in list(self._arrays.items()) if thread != self._here]
-        return any(not is_ready(array) for arrays in others for array in list(arrays))
+        return any(_goes_on(array) for arrays in others for array in list(arrays))
 
     def wait(self) -> None:
         """Wait for those that this thread ran."""
@@ -86,6 +86,24 @@ def running_seen() -> Iterator[Running]:
 def telling(tell: Callable[[Any], None]) -> contextlib.AbstractContextManager[None]:
     """Tell of the outputs of each program; of none where JAX has moved what that needs."""
     return contextlib.nullcontext() if PROGRAM_RUNS.lost() else telling_outputs(tell)
+
+
+def _goes_on(array: jax.Array) -> bool:
+    """Whether the program of an array goes on, on each of its devices.
+
+    Where a call has waited for one of several devices, the others are a moment behind: after `float(loss)` of a step
+    over 8 virtual devices of two busy cores for 10 to 20 % of the call's time (load of 7, in 100 of 120 runs).
+    """
+    if is_ready(array):
+        return False
+    if len(array.sharding.device_set) == 1:
+        return True
+    if jax.dtypes.issubdtype(array.dtype, jax.dtypes.prng_key):
+        array = jax.random.key_data(array)
+    try:
+        return not any(is_ready(shard.data) for shard in array.addressable_shards)
+    except RuntimeError:  # deleted in the meantime, by another thread
+        return False
 
 
 def _an_array(outputs: Any) -> list[jax.Array]:

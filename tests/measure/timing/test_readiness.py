@@ -320,6 +320,15 @@ def test_a_call_that_reads_a_number_of_a_sharded_program_is_not_refused():
         waiting_for(lambda: float(step(a, w)[0]))
 
 
+def test_a_sharded_program_that_is_left_running_is_refused():
+    mesh = jax.make_mesh((len(jax.devices()),), ("x",))
+    rows = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("x"))
+    step = jax.jit(lambda a: jax.lax.fori_loop(0, 300, lambda _, x: jnp.sin(x), a), out_shardings=rows)
+    a = jax.device_put(jnp.ones((512, 128)), rows)
+    with pytest.raises(MeasurementError, match="returns no array of its own"):
+        waiting_for(lambda: step(a) is None)
+
+
 # Outputs that are not the same objects, or not the same arrays, in each run.
 
 
