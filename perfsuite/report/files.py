@@ -13,8 +13,6 @@ from perfsuite.report.sarif import sarif
 
 HTML, JSON, MARKDOWN, SARIF = "report.html", "report.json", "report.md", "report.sarif"
 
-_NEEDED = ("jinja2", "matplotlib")
-
 
 class ReportError(Exception):
     """No report can be written. The message names the folder or what is not installed, and says what to do."""
@@ -22,8 +20,8 @@ class ReportError(Exception):
 
 def check_folder(folder: Path) -> None:
     """Make sure that a report can be written into `folder`; creates the folder. Raises `ReportError`."""
-    if missing := [name for name in _NEEDED if importlib.util.find_spec(name) is None]:
-        raise ReportError(f"{' and '.join(missing)} not installed: {install('report')}")
+    if importlib.util.find_spec("jinja2") is None:
+        raise ReportError(f"jinja2 is not installed: {install('report')}")
     try:
         folder.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=folder):
@@ -37,7 +35,7 @@ def check_folder(folder: Path) -> None:
 
 def write_report(report: Report, folder: Path) -> Path:
     """Write the four files, each atomically; returns the path of the page. Raises `ReportError`."""
-    from perfsuite.report.html import html  # needs jinja2 and matplotlib, of the extra `report`
+    from perfsuite.report.html import html  # needs jinja2, of the extra `report`
 
     with warnings.catch_warnings():
         # A session that turns warnings into errors must not lose its report to a warning of a library.

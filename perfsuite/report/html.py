@@ -1,21 +1,29 @@
-"""`report.html`: one page with everything in a report, and pictures of the comparisons, the lines and the variants."""
+"""`report.html`: one page with everything in a report, and pictures of the comparisons and the lines."""
 
 import dataclasses
 from collections.abc import Sequence
 
+from markupsafe import Markup
+
 from perfsuite.measure.words import number, plural
-from perfsuite.report import drawings, text
-from perfsuite.report.model import VERDICTS, Recorded, Report, Row, Test
+from perfsuite.report import pictures, text
+from perfsuite.report.model import VERDICTS, Report, Row, Test
 from perfsuite.report.page import render
-from perfsuite.report.pictures import Picture
-from perfsuite.report.variants import Variants, variants_of, worse
 from perfsuite.session.plots import Distribution, FittedLine, ProgramRecord
 
 _EXPLAINED = ("inconclusive", "not comparable", "improved")
 """The page lists the reasons of these verdicts."""
 
 _MOST_PARTS = 12
-_MOST_DOTS = 24
+
+
+@dataclasses.dataclass(frozen=True)
+class _Picture:
+    """A drawing with its title, and lines about it."""
+
+    drawn: Markup
+    title: str
+    lines: Sequence[str]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -24,7 +32,7 @@ class _Section:
 
     test: Test
     anchor: str
-    pictures: tuple[Picture, ...]
+    pictures: tuple[_Picture, ...]
     programs: tuple[tuple[ProgramRecord, list[tuple[str, Row]]], ...]
     metrics: tuple[Row, ...]
 
@@ -32,47 +40,43 @@ class _Section:
 def html(report: Report) -> str:
     """The page."""
     anchors = {test.id: f"t{place}" for place, test in enumerate(report.tests, 1)}
-    functions: dict[str, list[_Section]] = {}
-    for test in report.tests:
-        functions.setdefault(test.function, []).append(_section(test, anchors[test.id]))
-    documents: dict[tuple[str, str], list[Recorded]] = {}
-    for each in report.reported:
-        documents.setdefault((each.device, each.source), []).append(each)
     return render(
         "report.html",
         report=report,
         anchors=anchors,
-        metrics=sorted(report.metrics, key=lambda pair: VERDICTS.index(pair[1].verdict)),
+        metrics=sorted(report.metrics, key=lambda pair: _order(pair[1])),
         explained={
             verdict: [(test, each) for test, each in report.metrics if each.verdict == verdict and each.reason]
             for verdict in _EXPLAINED
         },
-        functions=functions,
-        tables=[(each, _dots(each)) for each in variants_of(report.tests)],
+        sections=[_section(test, anchors[test.id]) for test in report.tests],
         traces=[(test, trace) for test in report.tests for trace in test.traces],
-        documents=documents,
         parts_of=_changed_parts,
         bounds=text.bounds,
         without_estimate=text.without_estimate,
     )
 
 
+def _order(metric: Row) -> int:
+    return VERDICTS.index(metric.verdict)
+
+
 def _section(test: Test, anchor: str) -> _Section:
     by_title: dict[str, Row] = {}
     for metric in test.metrics:
-        by_title[metric.title] = worse(by_title.get(metric.title), metric)
-    pictures = [_ratios(each, test.metrics) for each in test.distributions if each.ratios]
-    pictures += [_line(each, by_title) for each in test.lines]
+        by_title[metric.title] = min(by_title.get(metric.title, metric), metric, key=_order)
+    drawn = [_ratios(each, test.metrics) for each in test.distributions if each.ratios]
+    drawn += [_line(each, by_title) for each in test.lines]
     programs = []
     for program in test.programs:
         facts = [by_title[title] for title in program.titles if title in by_title]
         programs.append((program, [(fact.name.removeprefix(f"{program.label} "), fact) for fact in facts]))
     of_programs = {title for program in test.programs for title in program.titles}
     others = (metric for metric in test.metrics if metric.title not in of_programs or metric.source == "budget")
-    return _Section(test, anchor, tuple(pictures), tuple(programs), tuple(others))
+    return _Section(test, anchor, tuple(drawn), tuple(programs), tuple(others))
 
 
-def _ratios(made: Distribution, metrics: Sequence[Row]) -> Picture:
+def _ratios(made: Distribution, metrics: Sequence[Row]) -> _Picture:
     gates = [metric for metric in metrics if metric.title == made.title]
     limits = list(dict.fromkeys(gate.limit for gate in gates if gate.limit is not None))
     baseline = next((gate.baseline for gate in gates if gate.baseline is not None), None)
@@ -84,11 +88,11 @@ def _ratios(made: Distribution, metrics: Sequence[Row]) -> Picture:
     drawn = [("limit", "dashed", limit) for limit in limits]
     drawn += [] if baseline is None else [("baseline", "dotted", baseline)]
     for what, how, value in drawn:
-        lines.append(f"{what} ({how if drawings.in_picture(value, made) else 'off the picture'}): {number(value)}")
-    return Picture(drawings.distribution(made, limits, baseline), made.title, lines)
+        lines.append(f"{what} ({how if pictures.in_picture(value, made) else 'off the picture'}): {number(value)}")
+    return _Picture(pictures.ratios(made, limits, baseline), made.title, lines)
 
 
-def _line(made: FittedLine, by_title: dict[str, Row]) -> Picture:
+def _line(made: FittedLine, by_title: dict[str, Row]) -> _Picture:
     rounds = f", {made.rounds} rounds" if made.rounds > 1 else ""
     lines = [
         f"{number(made.per_unit)} {made.unit} a unit, and {number(made.intercept)} {made.unit}",
@@ -99,16 +103,7 @@ def _line(made: FittedLine, by_title: dict[str, Row]) -> Picture:
     before = [each.baseline if each else None for each in (slope, intercept)]
     if before[0] is not None and before[1] is not None:
         lines.append(f"baseline (dotted): {number(before[0])} {made.unit} a unit")
-    return Picture(drawings.line(made, *before), made.title, lines)
-
-
-def _dots(variants: Variants) -> list[Picture]:
-    pictures = []
-    for row in variants.metrics:
-        named = [(test.parameters, cell) for test, cell in zip(variants.tests, row.cells, strict=True) if cell]
-        if row.kind in ("ratio", "time") and 3 <= len(named) <= _MOST_DOTS:
-            pictures.append(Picture(drawings.dots(row.name, named), row.name, ["tick: the baseline"]))
-    return pictures
+    return _Picture(pictures.line(made, *before), made.title, lines)
 
 
 def _changed_parts(metric: Row) -> list[tuple[str, int | None, int | None, str]]:

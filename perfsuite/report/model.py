@@ -11,20 +11,17 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from perfsuite.gate.baseline import Provenance
 from perfsuite.gate.baseline_file import SaveResult
 from perfsuite.gate.verdict import Source
 from perfsuite.measure.io import relative
 from perfsuite.measure.metric import Better, Interval, Kind
 from perfsuite.measure.serialise import made, plain
-from perfsuite.measure.timing.calibrating import Builds
 from perfsuite.session.plots import Distribution, FittedLine, ProgramRecord
 
 SCHEMA = 1
 
 VERDICTS = (
-    "fail", "missing", "inconclusive", "not comparable", "new", "improved", "recorded", "pass", "unchanged",
-    "not judged", "info"
+    "fail", "missing", "inconclusive", "not comparable", "new", "improved", "recorded", "pass", "not judged", "info"
 )  # fmt: skip
 """Every verdict of a metric in a report, in the order in which a reader wants them."""
 
@@ -129,16 +126,14 @@ class TraceEntry:
 class Test:
     """One perf test.
 
-    `id` is pytest's; `function` and `parameters` split it: "tests/test_a.py::test_step" and "tpu-v5e". `file` is
-    relative to the project's root; `line` counts from 1, and is 0 where it is unknown. `message` says why the test
-    failed or was skipped, and `blamed` is the file and line to look at then, None where they are not known.
+    `id` is pytest's. `file` is relative to the project's root; `line` counts from 1, and is 0 where it is unknown.
+    `message` says why the test failed or was skipped, and `blamed` is the file and line to look at then, None where
+    they are not known.
     """
 
     __test__ = False  # not a test class, in spite of its name
 
     id: str
-    function: str
-    parameters: str
     file: str
     line: int
     outcome: Outcome
@@ -167,41 +162,6 @@ class Missing:
 
     test: str
     title: str
-
-
-@dataclasses.dataclass(frozen=True)
-class Recorded:
-    """A metric of a baseline file; `device` is the file's name. `source` is the document of a reported metric."""
-
-    device: str
-    test: str
-    name: str
-    value: float
-    unit: str
-    kind: Kind
-    better: Better
-    interval: Interval | None
-    provenance: Provenance
-    source: str = ""
-
-
-@dataclasses.dataclass(frozen=True)
-class CalibrationRow:
-    """The results of --perf-calibrate for one workload of this device, on a quiet machine or a busy one.
-
-    `alarms` of `gates` gates of the same code were false. `caught` has (slowdown, gates that caught it, gates); a
-    slowdown of 0.03 is 3 %. `effect` is the slowdown that is caught 99 times in 100, None where it is unknown.
-    `builds` is how the ratio scatters over processes, None where there was one.
-    """
-
-    test: str
-    workload: str
-    busy: bool
-    gates: int
-    alarms: int
-    caught: tuple[tuple[float, int, int], ...]
-    effect: float | None
-    builds: Builds | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -274,18 +234,11 @@ class SavedFile:
 
 @dataclasses.dataclass(frozen=True)
 class Report:
-    """One session. `notes` are sentences about it as a whole, such as why no baseline was saved.
-
-    `reported` are metrics of the baseline files that come from documents and never gate; `beside` are measured or
-    compiled metrics of the same device with a unit of the same dimension and a word in common.
-    """
+    """One session. `notes` are sentences about it as a whole, such as why no baseline was saved."""
 
     header: Header
     tests: tuple[Test, ...] = ()
     missing: tuple[Missing, ...] = ()
-    reported: tuple[Recorded, ...] = ()
-    beside: tuple[Recorded, ...] = ()
-    calibration: tuple[CalibrationRow, ...] = ()
     saved: tuple[SavedFile, ...] = ()
     notes: tuple[str, ...] = ()
 

@@ -4,12 +4,11 @@ import dataclasses
 import datetime
 import importlib.metadata
 import os
-import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from perfsuite.gate.baseline import Baselines, name_of
+from perfsuite.gate.baseline import Baselines
 from perfsuite.gate.baseline_file import BaselineError, SaveResult
 from perfsuite.gate.baseline_folder import baseline_files
 from perfsuite.gate.environment import VERSION_FIELDS, version_changes
@@ -22,7 +21,6 @@ from perfsuite.report.model import (
     BaselineFile,
     Header,
     Missing,
-    Recorded,
     Report,
     Row,
     SavedFile,
@@ -30,17 +28,12 @@ from perfsuite.report.model import (
     TraceEntry,
 )
 from perfsuite.session.records import TestRecord, TraceRecord
-from perfsuite.session.session import PerfSession, split_parameters
-
-_ANYWHERE = {"time", "over", "with", "ratio", "return", "ready", "seconds"}
-"""Words of metrics' names that say nothing about what was measured."""
-
+from perfsuite.session.session import PerfSession
 
 _OF_METRIC = ("title", "name", "target", "value", "unit", "kind", "better", "interval", "samples", "detail", "places")
 _OF_GATE = ("verdict", "source", "limit", "baseline", "baseline_interval", "cause")
 _OF_RECORD = ("line", "blamed", "outcome", "message", "seconds", "distributions", "lines", "programs")
 _OF_ENVIRONMENT = ("device_kind", "device_count", "processor", "x64", "xla_flags", "process_count")
-_OF_ENTRY = ("value", "unit", "kind", "better", "interval", "provenance")
 
 
 def report_of(
@@ -62,13 +55,10 @@ def report_of(
     notes = [not_saved] if not_saved else []
     notes += [note for record in session.records for note in record.notes]
     files = list(_baselines(session, notes))
-    recorded = [list(_recorded(file)) for _, file in files]
     return Report(
         _header(session, rootpath, files, int(exit_status), seconds),
         tests=tuple(_tests(session, folder or rootpath)),
         missing=tuple(Missing(gate.test, gate.metric.title) for gate in gone),
-        reported=tuple(each for of_file in recorded for each in of_file if each.provenance == "reported"),
-        beside=tuple(each for of_file in recorded for each in _beside(of_file)),
         saved=tuple(SavedFile.of(result, rootpath) for result in saved),
         notes=tuple(notes),
     )
@@ -118,11 +108,8 @@ def _tests(session: PerfSession, folder: Path) -> Iterator[Test]:
             record = dataclasses.replace(before, outcome=outcome, message=message)
         records[record.test] = record
     for record in records.values():
-        function, parameters = split_parameters(record.test)
         yield Test(
             id=record.test,
-            function=function,
-            parameters=parameters.removesuffix("]"),
             file=record.file or record.test.partition("::")[0],
             **_copied(record, _OF_RECORD),
             metrics=tuple(_rows(session, record)),
@@ -169,31 +156,6 @@ def _trace(trace: TraceRecord, folder: Path) -> TraceEntry:
         longest=trace.longest,
         note=trace.note,
     )
-
-
-def _recorded(file: Baselines) -> Iterator[Recorded]:
-    for test, entries in file.metrics.items():
-        for id, entry in entries.items():
-            yield Recorded(
-                file.device, test, name_of(id, entry), **_copied(entry, _OF_ENTRY), source=entry.source or ""
-            )
-
-
-def _beside(recorded: Sequence[Recorded]) -> Iterator[Recorded]:
-    """The metrics of a file with the dimension and a word of one of its reported metrics."""
-    reported = [(_dimension(each.unit), _words(each.name)) for each in recorded if each.provenance == "reported"]
-    for each in recorded:
-        dimension, words = _dimension(each.unit), _words(each.name)
-        if each.provenance != "reported" and any(dimension == other and words & theirs for other, theirs in reported):
-            yield each
-
-
-def _dimension(unit: str) -> str:
-    return "s" if unit in ("us", "ms", "s") else unit
-
-
-def _words(name: str) -> set[str]:
-    return set(re.findall(r"[a-z]{4,}", name.lower())) - _ANYWHERE
 
 
 def _copied(source: Any, names: Sequence[str]) -> dict[str, Any]:

@@ -57,9 +57,6 @@ BASELINES = {
     "device": "cpu",
     "environments": {},
     "metrics": {
-        "reported/step[base]": {
-            "step time": {"kind": "time", "provenance": "reported", "source": "A note", "unit": "ms", "value": 3.5}
-        },
         "test_it.py::test_numbers": {
             name: {"kind": "count", "provenance": "compiled", "unit": "arrays", "value": 20}
             for name in ("better", "worse")
@@ -153,12 +150,11 @@ def test_the_page_renders_and_never_runs_a_name(open_page):
     assert page.locator("#failures article").count() == 2
     assert LINE in page.locator("#failures").inner_text()
     assert page.locator("img").count() == 0
-    assert page.locator("svg.picture").count() >= 4
+    assert page.locator("svg.picture").count() == 4
     page.evaluate("document.querySelectorAll('details').forEach(each => each.open = true)")
     boxes = [picture.bounding_box() for picture in page.locator("svg.picture:visible").all()]
     assert boxes
     assert all(box["width"] > 300 and box["height"] > 60 for box in boxes)
-    assert page.locator("#documents").inner_text().count("A note") == 1
 
 
 def test_columns_sort_by_number_and_text_both_ways_and_back(open_page):
@@ -190,7 +186,6 @@ def test_the_page_opens_on_what_failed_and_the_rest_is_folded(open_page):
     assert page.locator("#failures pre").first.is_visible()
     assert page.locator("#look li", has_text="better").is_visible()
     assert not page.locator("#metrics").is_visible()
-    assert not page.locator("#variants table").first.is_visible()
     page.locator("nav a", has_text="Metrics").click()
     sync_api.expect(page.locator("#metrics")).to_be_visible()  # it waits: the page unfolds it after the click has ended
 

@@ -3,15 +3,12 @@
 import hypothesis.strategies as st
 
 from perfsuite.measure.metric import KINDS, Interval
-from perfsuite.measure.timing.calibrating import Builds
 from perfsuite.report.model import (
     OUTCOMES,
     VERDICTS,
     BaselineFile,
-    CalibrationRow,
     Header,
     Missing,
-    Recorded,
     Report,
     Row,
     SavedChange,
@@ -47,14 +44,13 @@ def metric(name: str = "step flops", value: float = 2, **fields) -> Row:
 
 def perf_test(name: str = "test_step", *metrics: Row, **fields) -> Test:
     """A test that passed, but for what is given."""
-    function, _, parameters = f"test_it.py::{name}".partition("[")
     made = {"file": "test_it.py", "line": 3, "outcome": "passed", "message": "", "seconds": 0.5, **fields}
-    return Test(f"test_it.py::{name}", function, parameters.removesuffix("]"), metrics=tuple(metrics), **made)
+    return Test(f"test_it.py::{name}", metrics=tuple(metrics), **made)
 
 
 def distribution(title: str = "a/b ratio to ready", ratios=(1.0, 1.1, 1.05, 0.99), **fields) -> Distribution:
     """Ratios of two calls, with an interval around 1.05."""
-    made = {"pairs": len(ratios), "builds": 1, "ratio": 1.05, "interval": Interval(1.0, 1.1), **fields}
+    made = {"pairs": len(ratios), "ratio": 1.05, "interval": Interval(1.0, 1.1), **fields}
     medians = {"candidate_median_us": 105.0, "reference_median_us": 100.0}
     return Distribution(title, "a", "b", "ready", tuple(ratios), **{**medians, **made})
 
@@ -116,7 +112,6 @@ _distributions = st.builds(
     *[_texts] * 4,
     _tuples(st.floats(0.1, 10)),
     _counts,
-    st.integers(1, 9),
     _numbers,
     _maybe(_intervals()),
     _numbers,
@@ -155,7 +150,7 @@ _traces = st.builds(
 )
 _tests = st.builds(
     Test,
-    *[_texts] * 4,
+    *[_texts] * 2,
     _counts,
     st.sampled_from(OUTCOMES),
     _texts,
@@ -167,7 +162,6 @@ _tests = st.builds(
     _tuples(_traces),
     _maybe(st.tuples(_texts, _counts)),
 )
-_recorded = st.builds(Recorded, value=_numbers, kind=_kinds, better=_betters, interval=_maybe(_intervals()))
 _changes = st.builds(
     SavedChange, *[_texts] * 3, _maybe(_numbers), _maybe(_numbers), _texts, _texts, versions=_tuples(_texts)
 )
@@ -182,16 +176,6 @@ reports = st.builds(
     ),
     tests=_tuples(_tests),
     missing=_tuples(st.builds(Missing)),
-    reported=_tuples(_recorded),
-    beside=_tuples(_recorded),
-    calibration=_tuples(
-        st.builds(
-            CalibrationRow,
-            caught=_tuples(st.tuples(st.floats(0.001, 1), _counts, _counts)),
-            effect=_maybe(_numbers),
-            builds=_maybe(st.builds(Builds, _counts, _numbers)),
-        )
-    ),
     saved=_tuples(st.builds(SavedFile, changes=_tuples(_changes))),
     notes=_tuples(_texts),
 )
