@@ -84,9 +84,9 @@ class Repository:
     def commits(self, path: str, since: str | None = None) -> list[Commit]:
         """The commits after `since` that changed the file at `path`, relative to the root, newest first.
 
-        They are along first parents: a merge is one commit, and those of the merged branch are none. A file that was moved begins anew:
-        `git log --follow` takes a new file for a copy of the most similar one, which in a folder of baselines belongs
-        to another device.
+        They are along first parents: a merge is one commit, and those of the merged branch are none. A file that was
+        moved begins anew: `git log --follow` takes a new file for a copy of the most similar one, which in a folder of
+        baselines belongs to another device.
         """
         if self.commit_id("HEAD") is None:
             return []

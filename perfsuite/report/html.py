@@ -50,7 +50,6 @@ def html(report: Report) -> str:
             for verdict in _EXPLAINED
         },
         sections=[_section(test, anchors[test.id]) for test in report.tests],
-        traces=[(test, trace) for test in report.tests for trace in test.traces],
         parts_of=_changed_parts,
         bounds=text.bounds,
         without_estimate=text.without_estimate,

@@ -15,7 +15,7 @@ from urllib.parse import quote
 import jinja2
 from markupsafe import Markup
 
-from perfsuite.measure.words import number, percent, plural, span
+from perfsuite.measure.words import number, percent, plural
 
 _TEMPLATES = importlib.resources.files("perfsuite.report").joinpath("templates")
 
@@ -43,7 +43,6 @@ def render(template: str, **values: Any) -> str:
         "path": quote,
         "percent": percent,
         "plural": plural,
-        "span": span,
     }
     return environment.get_template(template).render(**values)
 

@@ -16,7 +16,7 @@ from perfsuite.session.plots import Distribution, FittedLine
 WIDTH, HEIGHT = 360, 160
 """In CSS pixels: a phone shows a picture at its full size, and two stand side by side elsewhere."""
 
-_LEFT, _RIGHT, _TOP, _BOTTOM = 52, 6, 8, 36
+_LEFT, _RIGHT, _TOP, _BOTTOM = 64, 6, 8, 36
 """Around the axes, for their labels."""
 
 _GROUPS = 40
@@ -57,7 +57,7 @@ class _Plot:
 
     def svg(self, label: str, below: str) -> Markup:
         """The picture. `label` describes it for those who do not see it; `below` is that of the horizontal axis."""
-        texts = [(WIDTH / 2, HEIGHT - 4, "middle", below)]
+        texts: list[tuple[float, float, str, str]] = [(WIDTH / 2, HEIGHT - 4, "middle", below)]
         for value in _ticks(*self._x):
             texts.append((self._place((value, 0))[0], HEIGHT - 20, "middle", number(value)))
         for value in _ticks(*self._y):
@@ -138,7 +138,8 @@ def line(made: FittedLine, slope: float | None = None, intercept: float | None =
         plot.line([(0, intercept), (right, intercept + slope * right)], "faint", _DOTTED)
     plot.line(fitted, "accent", width=1.5)
     plot.dots(zip(made.units, made.values, strict=True), "ink")
-    return plot.svg(f"{made.title}: {number(made.per_unit)} {made.unit} a unit", f"units; up: {made.unit}")
+    label = f"{made.title}: {number(made.per_unit)} {made.unit} a unit"
+    return plot.svg(label, f"{made.unit} (up) over units (right)")
 
 
 def _share(value: float, ends: Point) -> float:

@@ -10,7 +10,7 @@ from support.git_project import ISOLATED, GitProject, count, ratio
 from perfsuite import commands
 from perfsuite.commands import COMMANDS, CommandError, main
 
-HEAVY = ("jax", "numpy", "scipy", "equinox", "matplotlib", "jinja2", "filelock")
+HEAVY = ("jax", "numpy", "scipy", "equinox", "jinja2", "filelock")
 
 
 def help_of(capsys, *arguments):

@@ -9,8 +9,8 @@
   function key(row, column) {
     const cell = row.cells[column];
     if (cell === undefined) return null;
-    // What comes after the first thing in a cell is there to be read only. A date or so may say its order in data-v.
-    const text = cell.dataset.v ?? (cell.firstChild?.textContent ?? "").trim();
+    // What comes after the first thing in a cell is there to be read only.
+    const text = (cell.firstChild?.textContent ?? "").trim();
     if (text === "") return null;
     const number = Number(text.replace(/,| %$/g, "")); // as "1,183" and "+2.3 %" are shown
     return Number.isNaN(number) ? text : number;
