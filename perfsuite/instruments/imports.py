@@ -1,8 +1,7 @@
 """`perf.imports`: what importing a module costs a program at its start."""
 
 import dataclasses
-import functools
-from collections.abc import Callable
+from collections.abc import Sequence
 
 from perfsuite.gate.budget import Budget
 from perfsuite.gate.verdict import Evidence, Gate, judge_budget
@@ -27,7 +26,7 @@ class ImportsInstrument(Instrument):
         budget: Budget = NO_BUDGET,
         name: str | None = None,
     ) -> Imports:
-        """Import a module in a fresh process, and record the modules, files and bytes that this imports.
+        """Import a module in a fresh process, and record the modules and bytes that this imports.
 
         The standard library does not count, nor what the modules `after` import, which come first. The test fails where
         one of the packages `without` is imported, and says which lines lead there.
@@ -36,50 +35,47 @@ class ImportsInstrument(Instrument):
         """
         __tracebackhide__ = True
         limits = self._begin(IMPORTS, budget)
-        _check(module, without=without, after=after)
-        seen = imports_of(module, after)
+        _check("module", module, (module,))
+        _check("without", without, without)
+        _check("after", after, after)
+        imports = imports_of(module, after)
         measured = self._recorder.measured("imports", module, " modules imported", name=name)
-        modules, files, size, backends, *told = measured.metrics(seen.metrics(measured.name))
-        for metric in (modules, files, size, *told):
+        modules, size, backends = measured.metrics(imports.metrics(measured.name))
+        heaviest, started = _lines(imports.heaviest()), _lines(imports.started())
+        for metric in (modules, size):
             self._recorder.add(metric)
-        self._recorder.add(backends, evidence=Evidence(cause="\n  ".join(seen.started())))
-        self._recorder.apply([gate for package in without for gate in _without(self._test, seen, package)])
-        checked: dict[str, tuple[Metric, Callable[[], list[str]]]] = {
-            "imported_modules": (modules, seen.heaviest),
-            "imported_bytes": (size, seen.heaviest),
-            "started_backends": (backends, seen.started),
+        self._recorder.add(backends, evidence=Evidence(cause=started))
+        self._recorder.apply([_without(self._test, imports, package) for package in without])
+        checked = {
+            "imported_modules": (modules, heaviest),
+            "imported_bytes": (size, heaviest),
+            "started_backends": (backends, started),
         }
         for field, limit in limits.items():
-            metric, why = checked[field]
-            self._recorder.check_budget(metric, limit, functools.partial(_lines, why))
-        return seen
+            metric, cause = checked[field]
+            self._recorder.check_budget(metric, limit, lambda cause=cause: cause)  # type: ignore[misc]
+        return imports
 
 
-def _lines(why: Callable[[], list[str]]) -> str:
-    return "\n  ".join(why())
+def _lines(lines: Sequence[str]) -> str:
+    return "\n  ".join(lines)
 
 
-def _without(test: str, seen: Imports, package: str) -> list[Gate]:
-    found = seen.of(package)
-    metric = Metric(f"{seen.name} modules of {package}", len(found), units.MODULES, "count")
+def _without(test: str, imports: Imports, package: str) -> Gate:
+    modules = imports.of(package)
+    metric = Metric(f"{imports.name} modules of {package}", len(modules), units.MODULES, "count")
     gate = judge_budget(test, metric, 0)
-    if not gate.failed:
-        return [gate]
-    return [
-        dataclasses.replace(
-            gate, note=f"importing {seen.name} imports {package}", cause="\n  ".join(seen.chain(found[0].name))
-        )
-    ]
+    if not modules:
+        return gate
+    cause = _lines(imports.chain(modules[0].name))
+    return dataclasses.replace(gate, note=f"importing {imports.name} imports {package}", cause=cause)
 
 
-def _check(module: object, **names: object) -> None:
+def _check(argument: str, given: object, names: object) -> None:
     __tracebackhide__ = True
-    if not _is_module(module):
-        error = ValueError if isinstance(module, str) else TypeError
-        raise error(f"perf.imports({module!r}): give the name of a module as a text, such as 'package.module'")
-    for argument, given in names.items():
-        if not isinstance(given, tuple | list) or not all(map(_is_module, given)):
-            raise TypeError(f"perf.imports({argument}={given!r}): give a tuple of modules, such as {argument}=('jax',)")
+    if not isinstance(names, tuple | list) or not all(map(_is_module, names)):
+        example = "'package.module'" if argument == "module" else "('jax',)"
+        raise TypeError(f"perf.imports({argument}={given!r}): give names of modules, such as {argument}={example}")
 
 
 def _is_module(name: object) -> bool:

@@ -1,1 +1,1 @@
-"""What an import imports, in a fresh process: modules, files and bytes, and the backends of JAX that it starts."""
+"""What an import imports, in a fresh process: modules and bytes, and the backends of JAX that it starts."""
