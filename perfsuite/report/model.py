@@ -7,7 +7,7 @@ import collections
 import dataclasses
 import json
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, Literal
 
@@ -15,7 +15,7 @@ from perfsuite.gate.baseline_file import SaveResult
 from perfsuite.gate.verdict import Source
 from perfsuite.measure.io import relative
 from perfsuite.measure.metric import Better, Interval, Kind
-from perfsuite.measure.serialise import made, plain
+from perfsuite.measure.serialise import plain
 from perfsuite.session.plots import Distribution, FittedLine, ProgramRecord
 
 SCHEMA = 1
@@ -30,21 +30,12 @@ OUTCOMES: tuple[Outcome, ...] = ("failed", "error", "skipped", "passed")
 
 
 @dataclasses.dataclass(frozen=True)
-class BaselineFile:
-    """A baseline file of the session, with `metrics` metrics. `path` is relative to the project's root."""
-
-    device: str
-    path: str
-    metrics: int
-
-
-@dataclasses.dataclass(frozen=True)
 class Header:
     """Where and how the session ran.
 
     `project` is the name of the root folder, `date` the time of the report (ISO 8601, UTC), `device` the name of the
-    device's baseline file. `versions` has python, jax, perfsuite and the other libraries that are installed. `options`
-    are those of perfsuite that were given, as on a command line.
+    device's file in the folder `baselines`. `versions` has python, jax, perfsuite and the other libraries that are
+    installed. `options` are those of perfsuite that were given, as on a command line.
     """
 
     project: str
@@ -60,7 +51,7 @@ class Header:
     xla_flags: str
     size: str
     options: tuple[str, ...]
-    baselines: tuple[BaselineFile, ...]
+    baselines: str
     process_count: int = 1
     """The processes of `jax.distributed`, which share the devices."""
 
@@ -269,17 +260,6 @@ class Report:
     def to_json(self) -> str:
         """The text of `report.json`: strict JSON, without `NaN` and `Infinity`, in ASCII."""
         return json.dumps(self.to_dict(), allow_nan=False, separators=(",", ":")) + "\n"
-
-    @classmethod
-    def from_dict(cls, values: Mapping[str, Any]) -> "Report":
-        """The inverse of `to_dict`. Raises `ValueError` for another schema, and for values that are no report."""
-        if not isinstance(values, Mapping) or values.get("schema") != SCHEMA:
-            found = values.get("schema") if isinstance(values, Mapping) else None
-            raise ValueError(f"a report of schema {found!r}; this version of perfsuite reads schema {SCHEMA}")
-        try:
-            return made(cls, {name: value for name, value in values.items() if name != "schema"})
-        except (TypeError, KeyError, AttributeError, ValueError) as error:
-            raise ValueError(f"no report: {error}") from None
 
 
 def _counted(order: Iterable[str], values: Iterable[str]) -> dict[str, int]:

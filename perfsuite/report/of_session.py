@@ -8,9 +8,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from perfsuite.gate.baseline import Baselines
 from perfsuite.gate.baseline_file import BaselineError, SaveResult
-from perfsuite.gate.baseline_folder import baseline_files
 from perfsuite.gate.environment import VERSION_FIELDS, version_changes
 from perfsuite.gate.verdict import Gate
 from perfsuite.measure.io import relative
@@ -18,7 +16,6 @@ from perfsuite.measure.metric import Metric
 from perfsuite.options import options_in_report
 from perfsuite.report import text
 from perfsuite.report.model import (
-    BaselineFile,
     Header,
     Missing,
     Report,
@@ -54,9 +51,8 @@ def report_of(
     """
     notes = [not_saved] if not_saved else []
     notes += [note for record in session.records for note in record.notes]
-    files = list(_baselines(session, notes))
     return Report(
-        _header(session, rootpath, files, int(exit_status), seconds),
+        _header(session, rootpath, int(exit_status), seconds),
         tests=tuple(_tests(session, folder or rootpath)),
         missing=tuple(Missing(gate.test, gate.metric.title) for gate in gone),
         saved=tuple(SavedFile.of(result, rootpath) for result in saved),
@@ -64,9 +60,7 @@ def report_of(
     )
 
 
-def _header(
-    session: PerfSession, rootpath: Path, files: Sequence[tuple[Path, Baselines]], exit_status: int, seconds: float
-) -> Header:
+def _header(session: PerfSession, rootpath: Path, exit_status: int, seconds: float) -> Header:
     environment = session.environment
     versions = {name: getattr(environment, name) for name in VERSION_FIELDS}
     versions["perfsuite"] = importlib.metadata.version("perfsuite")
@@ -79,23 +73,9 @@ def _header(
         versions={name: version for name, version in versions.items() if version},
         size=session.options.size,
         options=options_in_report(session.options),
-        baselines=tuple(
-            BaselineFile(file.device, Path(relative(path, rootpath)).as_posix(), sum(map(len, file.metrics.values())))
-            for path, file in files
-        ),
+        baselines=Path(relative(session.options.baselines, rootpath)).as_posix(),
         **_copied(environment, _OF_ENVIRONMENT),
     )
-
-
-def _baselines(session: PerfSession, notes: list[str]) -> Iterator[tuple[Path, Baselines]]:
-    """Every baseline file beside the present device's; notes those that are damaged."""
-    yield session.path, session.baselines
-    for path in baseline_files(session.options.baselines):
-        if path.stem != session.device:
-            try:
-                yield path, session.baselines_of(path.stem)
-            except BaselineError as error:
-                notes.append(str(error))
 
 
 def _tests(session: PerfSession, folder: Path) -> Iterator[Test]:

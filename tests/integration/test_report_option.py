@@ -4,6 +4,7 @@ import json
 import os
 
 import pytest
+from support.report_samples import report_of_json
 
 from perfsuite.measure.installed import install
 from perfsuite.report import files
@@ -55,7 +56,7 @@ def test_ordinary(): pass
 def report_in(folder) -> Report:
     """The report as it was written, with its four files and nothing beside them."""
     assert set(os.listdir(folder)) == NAMES
-    return Report.from_dict(json.loads((folder / JSON).read_text()))
+    return report_of_json((folder / JSON).read_text())
 
 
 def test_a_session_that_saves_and_one_with_regressions(project):
@@ -215,7 +216,7 @@ def test_half_a_surrogate_pair_in_a_name_can_be_written(tmp_path):
 
     write_report(Report(HEADER, (perf_test("test_\ud800", metric("\udfff")),)), tmp_path)
     assert "test_?" in (tmp_path / HTML).read_text()
-    assert Report.from_dict(json.loads((tmp_path / JSON).read_text())).tests[0].metrics[0].title == "\udfff"
+    assert report_of_json((tmp_path / JSON).read_text()).tests[0].metrics[0].title == "\udfff"
 
 
 def test_the_workers_of_xdist_send_what_the_pictures_are_made_of(project):

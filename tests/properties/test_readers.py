@@ -13,7 +13,6 @@ import jax.numpy as jnp
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.git_project import GitProject
-from support.report_samples import HEADER, metric, perf_test
 
 from perfsuite.bisecting.found import Step
 from perfsuite.bisecting.kept import Kept
@@ -30,7 +29,6 @@ from perfsuite.measure.program.program import Program
 from perfsuite.measure.program.program_diff import program_differences
 from perfsuite.measure.program.program_metrics import metrics_of
 from perfsuite.measure.targets import cache
-from perfsuite.report.model import Report
 from properties.edits import EXAMPLES, edited, edited_bytes, outcome
 
 fuzzed = settings(
@@ -162,17 +160,6 @@ def test_steps_of_a_search_that_cannot_be_read_are_made_again(data):
         for id, found in Kept(Path(folder), {"metric": "step"}).steps.items():
             assert isinstance(found, Step)
             assert isinstance(id, str)
-
-
-@fuzzed
-@given(data=st.data())
-def test_a_report_is_read_or_refused(data):
-    report = Report(HEADER, (perf_test("test_step", metric(), metric("step calls", 7)),))
-    text = data.draw(edited(json.dumps(report.to_dict(), indent=0)))
-    values, damaged = outcome(ValueError, json.loads, text)
-    if not damaged:
-        read, error = outcome(ValueError, Report.from_dict, values)
-        assert isinstance(read, Report) or "report" in str(error)
 
 
 class Answering(Repository):

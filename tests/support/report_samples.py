@@ -1,12 +1,15 @@
 """Reports for tests: by hand, and as Hypothesis strategies."""
 
+import json
+from typing import Any
+
 import hypothesis.strategies as st
 
 from perfsuite.measure.metric import KINDS, Interval
+from perfsuite.measure.serialise import made
 from perfsuite.report.model import (
     OUTCOMES,
     VERDICTS,
-    BaselineFile,
     Header,
     Missing,
     Report,
@@ -32,8 +35,13 @@ HEADER = Header(
     xla_flags="",
     size="small",
     options=("--perf",),
-    baselines=(BaselineFile("cpu", "baselines/cpu.json", 3),),
+    baselines="baselines",
 )
+
+
+def report_of_json(text: str, **options: Any) -> Report:
+    """The report that was written as `report.json`."""
+    return made(Report, {name: value for name, value in json.loads(text, **options).items() if name != "schema"})
 
 
 def metric(name: str = "step flops", value: float = 2, **fields) -> Row:
@@ -172,7 +180,6 @@ reports = st.builds(
         seconds=_numbers,
         versions=st.dictionaries(_texts, _texts, max_size=2),
         options=_tuples(_texts),
-        baselines=_tuples(st.builds(BaselineFile, _texts, _texts, _counts)),
     ),
     tests=_tuples(_tests),
     missing=_tuples(st.builds(Missing)),
