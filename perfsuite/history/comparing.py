@@ -44,7 +44,10 @@ class Difference:
         """Relative to the old value: 0.02 is 2 % more; infinite from 0. None without two comparable values."""
         if self.old is None or self.new is None or self.outcome == "not comparable":
             return None
-        return relative_change(self.old.value, self.new.value)
+        old, new = self.old.value, self.new.value
+        if old == new:
+            return 0.0
+        return (new - old) / abs(old) if old else math.copysign(math.inf, new)
 
     @property
     def entry(self) -> Entry:
@@ -54,14 +57,7 @@ class Difference:
         return entry
 
 
-def relative_change(old: float, new: float) -> float:
-    """How much more `new` is, relative to `old`: 0.02 is 2 %. Infinite from 0, unless both are."""
-    if old == new:
-        return 0.0
-    return (new - old) / abs(old) if old else math.copysign(math.inf, new)
-
-
-def amount(change: float | None) -> float:
+def _amount(change: float | None) -> float:
     """By how much to sort a change: a doubling is as much as a halving, and no change comes last."""
     if change is None:
         return -1.0
@@ -81,8 +77,8 @@ def compare(old: Baselines, new: Baselines) -> list[Difference]:
             if was is None or now is None:
                 found.append(Difference(test, name, was, now, "added" if was is None else "removed"))
             else:
-                found.append(Difference(test, name, was, now, *judged(was, now)))
-    return sorted(found, key=lambda each: (OUTCOMES.index(each.outcome), -amount(each.change), each.test, each.name))
+                found.append(Difference(test, name, was, now, *_judged(was, now)))
+    return sorted(found, key=lambda each: (OUTCOMES.index(each.outcome), -_amount(each.change), each.test, each.name))
 
 
 def _paired(before: Mapping[str, Entry], after: Mapping[str, Entry]) -> dict[str, tuple[Entry | None, Entry | None]]:
@@ -106,9 +102,9 @@ def version_lines(differences: Iterable[Difference]) -> list[str]:
     return [f"{change} (of {plural(count, 'metric')})" for change, count in counts.most_common()]
 
 
-def judged(old: Entry, new: Entry) -> tuple[Outcome, str, tuple[Part, ...]]:
+def _judged(old: Entry, new: Entry) -> tuple[Outcome, str, tuple[Part, ...]]:
     """The outcome of a metric, why it is not comparable or unclear, and which parts of it got worse."""
-    if why := why_incomparable(old, new):
+    if why := _why_incomparable(old, new):
         return "not comparable", why, ()
     if new.kind == "info" or "reported" in (old.provenance, new.provenance):
         return ("same" if old.value == new.value else "info"), "", ()
@@ -124,7 +120,7 @@ def judged(old: Entry, new: Entry) -> tuple[Outcome, str, tuple[Part, ...]]:
     return "tolerated", "", ()
 
 
-def why_incomparable(old: Entry, new: Entry) -> str:
+def _why_incomparable(old: Entry, new: Entry) -> str:
     """Why two entries of one name are not comparable, in words; empty where they are."""
     if (old.kind, old.unit) != (new.kind, new.unit):
         return f"was {old.kind} in {old.unit}, is {new.kind} in {new.unit}"
