@@ -75,7 +75,6 @@ LONGEST = (
     "promise/test_sessions.py",
     "workloads/gpt2/test_generation.py",
     "workloads/training/test_training.py",
-    "hooks/test_calibration.py",
     "integration/test_gating.py",
 )
 """The files that take longest, 20 seconds and more each."""

@@ -11,8 +11,6 @@ from perfsuite.measure.timing.comparison import Comparison, Field, Settled
 
 FIELDS: tuple[Field, ...] = ("ratio", "overhead_us")
 
-SETTLED_BY_BUILDS = "functions that make the calls (perf.compare(make_candidate, make_reference)), or another limit"
-
 
 @dataclasses.dataclass(frozen=True)
 class Limits:
@@ -68,15 +66,13 @@ class Limits:
 class Compared:
     """A comparison, and what fresh processes saw of it.
 
-    `again` has the ratio and the overhead of each fresh process; `failure` says why one gave none. `builds_differ` is
-    the share by which two builds of the same code differ, 0 where the intervals hold that already. The load that the
+    `again` has the ratio and the overhead of each fresh process; `failure` says why one gave none. The load that the
     comparison knows of is the heaviest of all processes.
     """
 
     comparison: Comparison
     again: tuple[tuple[Estimate, Estimate], ...] = ()
     failure: str = ""
-    builds_differ: float = 0.0
 
     def with_again(self, ratio: Estimate, overhead: Estimate, slowed: float) -> "Compared":
         """With what one more fresh process saw, and by what factor other processes may have slowed it."""
@@ -84,7 +80,7 @@ class Compared:
         return dataclasses.replace(self, comparison=comparison, again=(*self.again, (ratio, overhead)))
 
     def broken(self, limits: Limits) -> Limits:
-        """The limits that all processes break, by more than two builds differ by."""
+        """The limits that all processes break."""
         budget: dict[str, float] = {
             field: limit
             for field in FIELDS
@@ -103,7 +99,7 @@ class Compared:
         )
 
     def _confirmed(self, gate: Gate, field: Field) -> Gate:
-        """A gate that fails by this comparison alone; open where the other processes or the builds speak against it."""
+        """A gate that fails by this comparison alone; open where another process speaks against it."""
         assert gate.limit is not None
         seen = tuple(self._seen(field)[1:])
         slowed = self.comparison.slowed if gate.source == "baseline" else 1.0
@@ -113,20 +109,15 @@ class Compared:
             return dataclasses.replace(
                 gate, verdict="inconclusive", rerun=Rerun(seen, self.failure), to_settle=quieter_machine(slowed)
             )
-        builds_differ = self.builds_differ if self._above(field, gate.limit) else 0.0
-        settled_by = SETTLED_BY_BUILDS if self.comparison.builds == 1 else "another limit"
+        settled_by = "another limit"
         if any(each.interval.low <= gate.limit < each.interval.high for each in seen):
-            settled_by = f"more seconds (--perf-seconds), {settled_by}"
-        rerun = Rerun(seen, self.failure, builds_differ)
+            settled_by = f"more seconds (--perf-seconds), or {settled_by}"
+        rerun = Rerun(seen, self.failure)
         return dataclasses.replace(gate, verdict="inconclusive", rerun=rerun, to_settle=settled_by)
 
     def _seen(self, field: Field) -> list[Estimate]:
         own: Estimate = getattr(self.comparison, field)
         return [own, *(each[FIELDS.index(field)] for each in self.again)]
 
-    def _above(self, field: Field, limit: float) -> bool:
-        return all(each.interval.low > limit for each in self._seen(field))
-
     def _breaks(self, field: Field, limit: float) -> bool:
-        margin = self.builds_differ * (limit if field == "ratio" else self.comparison.reference_median_us)
-        return self._above(field, limit) and min(each.value for each in self._seen(field)) >= limit + margin
+        return all(each.interval.low > limit for each in self._seen(field))

@@ -46,15 +46,10 @@ class Part:
 
 @dataclasses.dataclass(frozen=True)
 class Rerun:
-    """What fresh processes saw of a metric that is over its limit; `failure` says why one of them gave nothing.
-
-    `builds_differ` is the share by which two builds of the same code differ, where the metric is over its limit by
-    less.
-    """
+    """What fresh processes saw of a metric that is over its limit; `failure` says why one of them gave nothing."""
 
     seen: tuple[Estimate, ...] = ()
     failure: str = ""
-    builds_differ: float = 0.0
 
 
 @dataclasses.dataclass(frozen=True)

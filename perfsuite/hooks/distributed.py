@@ -17,16 +17,8 @@ _OWN = ("processor", "python")
 
 
 def begin(group: Group, config: pytest.Config, options: Options) -> Options:
-    """Register the hooks. Returns the options of this process: only process 0 writes a report.
-
-    Raises `pytest.UsageError` for an option that measures one process alone.
-    """
+    """Register the hooks. Returns the options of this process: only process 0 writes a report."""
     config.pluginmanager.register(DistributedHooks(group), "perfsuite-distributed")
-    if options.calibrate:
-        group.end()  # the others have the same option, or notice that this one is gone
-        raise pytest.UsageError(
-            "--perf-calibrate and jax.distributed contradict each other: it measures one process alone"
-        )
     return options if group.writes else options._replace(report=None)
 
 

@@ -42,17 +42,10 @@ def wanted(config: pytest.Config, environment: Mapping[str, str], *, is_terminal
 
 
 class ProgressLine:
-    """A listener that writes to the terminal `descriptor`. `session_words` says what every wait is part of."""
+    """A listener that writes to the terminal `descriptor`."""
 
-    def __init__(
-        self,
-        descriptor: int,
-        *,
-        session_words: Callable[[], str] = lambda: "",
-        columns: Callable[[], int] = lambda: shutil.get_terminal_size().columns,
-    ):
+    def __init__(self, descriptor: int, *, columns: Callable[[], int] = lambda: shutil.get_terminal_size().columns):
         self._descriptor = descriptor
-        self._session_words = session_words
         self._columns = columns
         self._shown = False
         self._paused = False
@@ -62,7 +55,7 @@ class ProgressLine:
             self.erase()
         elif not self._paused and (columns := self._columns()) >= _NARROWEST:
             self._shown = True
-            self._write(f"{_BELOW}{_one_line(self._session_words() + progress_words(now), columns - 1)}{_BACK}")
+            self._write(f"{_BELOW}{_one_line(progress_words(now), columns - 1)}{_BACK}")
 
     def erase(self) -> None:
         """Leave nothing on the screen."""
@@ -94,7 +87,7 @@ def progress_words(now: Progress) -> str:
 
 
 @contextlib.contextmanager
-def shown_below(config: pytest.Config, session_words: Callable[[], str] = lambda: "") -> Iterator[ProgressLine | None]:
+def shown_below(config: pytest.Config) -> Iterator[ProgressLine | None]:
     """Show what takes long inside, if a person would see it. Open it while pytest does not capture."""
     try:
         is_terminal = os.isatty(sys.stdout.fileno())
@@ -104,7 +97,7 @@ def shown_below(config: pytest.Config, session_words: Callable[[], str] = lambda
         yield None
         return
     descriptor = os.dup(sys.stdout.fileno())
-    line = ProgressLine(descriptor, session_words=session_words)
+    line = ProgressLine(descriptor)
     config.pluginmanager.register(line, "perfsuite-progress")
     try:
         with progress.listening(line):

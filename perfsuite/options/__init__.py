@@ -27,7 +27,7 @@ _AS_GIVEN = object()
 
 
 class Options(NamedTuple):  # to make a frozen dataclass of it takes 0.8 ms of every idle session, and this 0.1
-    """What the user asked for. `active` is true with --perf, --perf-only, --perf-save or --perf-calibrate."""
+    """What the user asked for. `active` is true with --perf, --perf-only or --perf-save."""
 
     active: bool
     only: bool
@@ -46,8 +46,6 @@ class Options(NamedTuple):  # to make a frozen dataclass of it takes 0.8 ms of e
     """The folder for the profiler's traces of perf tests; None records none."""
     processes: int | None = None
     """Most processes for one metric, this one included: others confirm a failure, or measure for a baseline."""
-    calibrate: float | None = None
-    """Minutes, with --perf-calibrate: then nothing is gated."""
     report: Path | None = None
     """The folder for the report; None writes none."""
     changed: bool = False
@@ -186,20 +184,6 @@ OPTIONS = (
         in_child=1,
         in_report=True,
     ),
-    Option(
-        "--perf-calibrate",
-        "gate nothing; run the tests' comparisons to measure how often a gate raises a false alarm on this machine, "
-        "which slowdown it catches 99 times in 100, and by what two builds of the same code differ; write the result "
-        "beside the baselines",
-        in_child=False,
-    ),
-    Option(
-        "--perf-calibrate-minutes",
-        "about how many minutes --perf-calibrate measures in all (default: 10); one gate takes --perf-seconds at most",
-        type=above_zero("minutes"),
-        default=10.0,
-        metavar="M",
-    ),
     Option("--perf-again", argparse.SUPPRESS, type=str, metavar="DIR"),  # see perfsuite.processes.rerun
     Option(
         "--perf-baselines",
@@ -267,7 +251,7 @@ def options_in_report(options: Options) -> tuple[str, ...]:
 
 def asks_for_perf(given: argparse.Namespace) -> bool:
     """Whether a command line runs the perf tests."""
-    return bool(given.perf or given.perf_only or given.perf_save or given.perf_calibrate)
+    return bool(given.perf or given.perf_only or given.perf_save)
 
 
 def read_options(config: pytest.Config) -> Options:
@@ -284,14 +268,11 @@ def read_options(config: pytest.Config) -> Options:
             "--perf-save and --perf-changed contradict each other: one times every call for its baseline, the other "
             "leaves out those that are as their baseline has them"
         )
-    calibrate = option.perf_calibrate_minutes if option.perf_calibrate else None
-    if calibrate is not None:
-        _check_calibrating(config)
     targets = option.perf_target or config.getini("perf_targets")
     folder = config.invocation_params.dir / option.perf_baselines if option.perf_baselines else None
     return Options(
         active=asks_for_perf(option),
-        only=option.perf_only or option.perf_calibrate,
+        only=option.perf_only,
         save=save,
         strict=() if save else option.perf_strict or strictness_of_ini(config.getini("perf_strict")),
         size=option.perf_size,
@@ -301,27 +282,6 @@ def read_options(config: pytest.Config) -> Options:
         targets_from="--perf-target" if option.perf_target else "the ini option perf_targets",
         traces=config.invocation_params.dir / option.perf_trace if option.perf_trace else None,
         processes=option.perf_processes,
-        calibrate=calibrate,
         report=config.invocation_params.dir / option.perf_report if option.perf_report else None,
         changed=option.perf_changed,
     )
-
-
-def _check_calibrating(config: pytest.Config) -> None:
-    option = config.option
-    given = ("--perf-save", option.perf_save), ("--perf-strict", option.perf_strict)
-    if other := next((name for name, value in (*given, ("--perf-changed", option.perf_changed)) if value), ""):
-        raise pytest.UsageError(
-            f"--perf-calibrate and {other} contradict each other: while calibrating no metric is recorded or gated; "
-            "run them one after the other"
-        )
-    if option.perf_report:
-        raise pytest.UsageError(
-            "--perf-calibrate and --perf-report contradict each other: --perf-calibrate gates nothing, so there is "
-            "nothing to report; the next report shows the calibration"
-        )
-    # pytest-xdist sets it, from -n too; its workers get the main process's options, but never this far.
-    if getattr(option, "dist", "no") != "no":
-        raise pytest.UsageError(
-            "--perf-calibrate measures this machine, and pytest-xdist's workers would measure each other: add `-n 0`"
-        )

@@ -190,8 +190,6 @@ def to_settle(gate: Gate) -> str:
 def why_open(gate: Gate) -> str:
     """Why a gate is undecided, in words that count several of them: `3 with the limit inside the interval`."""
     if gate.rerun is not None:
-        if gate.rerun.builds_differ:
-            return "over the limit by less than two builds of the same code differ"
         return "not confirmed in a fresh process"
     if gate.processor:
         return f"over a baseline of another processor ({gate.processor})"
@@ -285,14 +283,11 @@ def _rerun(gate: Gate) -> str:
         return ""
     said = []
     if rerun.seen:
-        confirmed = "confirmed" if _is_over(gate) or rerun.builds_differ else "not confirmed"
+        confirmed = "confirmed" if _is_over(gate) else "not confirmed"
         processes = "a fresh process" if len(rerun.seen) == 1 else f"{len(rerun.seen)} fresh processes"
         said.append(f"{confirmed} in {processes}: {', '.join(map(str, rerun.seen))}")
     if rerun.failure:
         said.append(f"not confirmed, because a fresh process gave no comparison: {rerun.failure}")
-    if rerun.builds_differ:
-        share = percent(rerun.builds_differ).removeprefix("+")
-        said.append(f"above the limit by less than two builds of the same code differ by here ({share})")
     return "; ".join(said)
 
 

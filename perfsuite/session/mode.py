@@ -14,16 +14,12 @@ if TYPE_CHECKING:  # every session has a mode, and few time anything
     from perfsuite.gate.limits import Compared, Limits
     from perfsuite.measure.call import Call
     from perfsuite.measure.timing.block import Until
-    from perfsuite.measure.timing.builds import Make
     from perfsuite.measure.timing.comparison import Comparison, Settled
 
 
 @dataclasses.dataclass(frozen=True)
 class Pair:
-    """The two calls of one comparison, in the test `item`. `name` is unique in the test.
-
-    `make` are the functions that make the calls, where the test gave such: then the calls are their first build.
-    """
+    """The two calls of one comparison, in the test `item`. `name` is unique in the test."""
 
     item: pytest.Item
     name: str
@@ -31,7 +27,6 @@ class Pair:
     reference: "Call"
     until: "Until"
     seconds: float
-    make: "tuple[Make, Make] | None" = None
 
     @property
     def metric(self) -> str:
@@ -39,14 +34,10 @@ class Pair:
         return f"{self.name} ratio to {self.until}"
 
     def compare(self, *, seconds: float | None = None, settled: "Settled | None" = None) -> "Comparison":
-        """Sample both calls, for at most `seconds`, or the pair's own. Several builds are not ended by `settled`."""
-        from perfsuite.measure.timing.builds import compare_builds  # see the top
-        from perfsuite.measure.timing.comparison import compare_calls
+        """Sample both calls, for at most `seconds`, or the pair's own."""
+        from perfsuite.measure.timing.comparison import compare_calls  # see the top
 
         seconds = self.seconds if seconds is None else seconds
-        if self.make is not None:
-            first = self.candidate, self.reference
-            return compare_builds(*self.make, first=first, until=self.until, seconds=seconds)
         return compare_calls(self.candidate, self.reference, until=self.until, seconds=seconds, settled=settled)
 
     def glance(self) -> "Comparison":
@@ -138,7 +129,3 @@ class Mode(abc.ABC):
     def seconds_to_know(self, asked: float) -> float:
         """The same for a gate whose metric is exact, and which only takes so long where it is in doubt."""
         return self.seconds(asked)
-
-    def part_of(self) -> str:
-        """What all long waits of the session are part of, as the beginning of a sentence."""
-        return ""

@@ -1,17 +1,16 @@
 """What a session does with the comparisons of its tests: its mode, which is chosen once, when the session starts.
 
-The mode here gates. `session.saving` has that of --perf-save, `session.calibrating` that of --perf-calibrate, and
-`session.child_modes` those of processes that another session started.
+The mode here gates. `session.saving` has that of --perf-save, and `session.child_modes` those of processes that another
+session started.
 """
 
 import dataclasses
-import functools
 import math
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from perfsuite.measure import peers, progress
+from perfsuite.measure import progress
 from perfsuite.measure.errors import MeasurementError
 from perfsuite.measure.metric import Interval, Metric
 from perfsuite.session.mode import Elsewhere, Mode, Pair
@@ -67,7 +66,7 @@ class Gating(SessionMode):
         from perfsuite.processes.rerun import ProcessFailed
 
         most = self.session.options.processes or MOST_TO_CONFIRM
-        compared = Compared(first, builds_differ=0.0 if pair.make else self._builds_differ)
+        compared = Compared(first)
         while len(compared.again) + 1 < most and (broken := compared.broken(limits)):
             try:
                 with progress.waiting(f"{pair.name} is over its limit: comparing again in a fresh process"):
@@ -96,13 +95,6 @@ class Gating(SessionMode):
         else:
             return [each.of_instrument for each in seen]
         raise MeasurementError(failure)
-
-    @functools.cached_property
-    def _builds_differ(self) -> float:
-        from perfsuite.gate.calibration_file import builds_differ  # see the top
-
-        # Of several processes that measure together only the first needs the files.
-        return peers.agreed(builds_differ(self.session.options.baselines, self.session.device))
 
     def _again(self, pair: Pair, limits: "Limits", compared: "Compared") -> "Compared":
         budget = dict(limits.budget)

@@ -1,4 +1,4 @@
-"""What of a test's samples is kept for the pictures of a report, with --perf-report only: it is much."""
+"""Samples kept for the report's pictures, with --perf-report alone. They are large."""
 
 import dataclasses
 from typing import TYPE_CHECKING
@@ -24,10 +24,8 @@ class Distribution:
     title: str
     candidate: str
     reference: str
-    until: str
     ratios: tuple[float, ...]
     pairs: int
-    builds: int
     ratio: float
     interval: Interval | None
     candidate_median_us: float
@@ -38,17 +36,14 @@ class Distribution:
 class FittedLine:
     """The points of one `perf.scaling`, and the line through them: `values` in `unit`, over `units`.
 
-    `title` is that of the metric of the slope, `per_unit`. `interval` is that of the slope, None where it is exact.
+    `title` is that of the metric of the slope, `per_unit`.
     """
 
     title: str
-    label: str
-    what: str
     unit: str
     units: tuple[float, ...]
     values: tuple[float, ...]
     per_unit: float
-    interval: Interval | None
     intercept: float
     r_squared: float
     rounds: int
@@ -89,10 +84,8 @@ def distribution_of(title: str, comparison: "Comparison") -> Distribution:
         title,
         comparison.candidate,
         comparison.reference,
-        comparison.until,
         tuple(_rounded(ratio) for ratio in kept),
         pairs,
-        comparison.builds,
         comparison.ratio.value,
         comparison.ratio.interval if comparison.bounded else None,
         _rounded(comparison.candidate_median_us),
@@ -104,13 +97,10 @@ def line_of(title: str, scaling: "Scaling") -> FittedLine:
     """The line behind the metric `title`."""
     return FittedLine(
         title,
-        scaling.label,
-        scaling.what,
         "us" if scaling.largest is None else scaling.largest.unit,
         tuple(_rounded(unit) for unit in scaling.units),
         tuple(_rounded(value) for value in scaling.values),
         float(scaling.per_unit.value),
-        scaling.per_unit.interval if scaling.largest is None else None,
         float(scaling.intercept),
         float(scaling.r_squared),
         int(scaling.rounds),

@@ -11,12 +11,12 @@ from collections import defaultdict
 from collections.abc import Mapping, Sequence
 
 import pytest
+import scipy
 
 from perfsuite.gate.limits import Compared, Limits
 from perfsuite.measure import progress
 from perfsuite.measure.metric import Interval, Metric
 from perfsuite.measure.stats.error_rates import INFORMING_ERROR
-from perfsuite.measure.timing.builds import over_builds
 from perfsuite.measure.words import number, plural
 from perfsuite.processes import rerun
 from perfsuite.processes.rerun import ProcessFailed
@@ -152,8 +152,10 @@ def over_processes(seen: Sequence[Metric]) -> Metric:
 
 def _one_more(values: Sequence[float]) -> tuple[float, Interval]:
     """The mean of some values, and where one more of them lies with probability 1 - `INFORMING_ERROR`."""
-    mean = over_builds(values, INFORMING_ERROR)
-    return mean.value, mean.interval.widened(mean.interval.half_width * (math.sqrt(len(values) + 1) - 1))
+    mean, count = statistics.fmean(values), len(values)
+    quantile = -scipy.special.stdtrit(count - 1, INFORMING_ERROR / 2)
+    half = float(quantile * statistics.stdev(values) * math.sqrt(1 + 1 / count))
+    return mean, Interval(mean - half, mean + half)
 
 
 def is_narrow(metric: Metric, allowed: float) -> bool:
@@ -174,8 +176,8 @@ def _wide(metric: Metric, seen: Sequence[Metric]) -> str:
     assert metric.interval is not None
     values = ", ".join(number(each.value) for each in seen)
     end = metric.interval.low if metric.better == "higher" else metric.interval.high
-    closer = "give perf.compare functions that make the calls" if metric.kind == "ratio" else "use perf.compare"
+    closer = "" if metric.kind == "ratio" else "use perf.compare, or "
     return (
         f"{len(seen)} processes saw {values} {metric.unit}, so the limit of its gate starts at {number(end)}; "
-        f"for a closer one {closer}, or allow more seconds (--perf-seconds)"
+        f"for a closer one {closer}allow more seconds (--perf-seconds)"
     )

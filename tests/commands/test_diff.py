@@ -120,11 +120,6 @@ def test_what_is_neither_a_file_nor_a_revision_is_refused(project, capsys, tmp_p
     assert "there was no such file in 'v1.0'" in refused(capsys, "v1.0:cpu.json", "baselines/cpu.json")
     assert "nope.json: no such file" in refused(capsys, "v1.0", "nope.json")
     assert "baselines is a folder, and baselines/cpu.json a file" in refused(capsys, "baselines/cpu.json")
-    project.save({"false alarms": count(2)}, path="baselines/calibration-cpu.json")
-    assert "a calibration, not baselines" in refused(
-        capsys, "v1.0:baselines/cpu.json", "baselines/calibration-cpu.json"
-    )
-    assert "calibration" not in "".join(diff(capsys, "v1.0"))
     project.save(b"<<<<<<< HEAD\n")
     assert "baselines/cpu.json:1: unresolved merge conflict" in refused(capsys, "v1.0")
     damaged = refused(capsys, "v1.0:baselines/cpu.json", "HEAD:baselines/cpu.json")

@@ -148,27 +148,6 @@ def test_every_environment_is_shown_with_the_number_of_its_metrics(file, capsys)
     ]
 
 
-def test_a_calibration_is_a_row_for_each_workload(file, capsys):
-    def gates(value, of):
-        return Entry(value, "gates", "count", "measured", HERE, detail={"of": of})
-
-    name = "flat/list to return, quiet"
-    metrics = {
-        f"{name}: +10 % caught": gates(1, 1),
-        f"{name}: +2 % caught": gates(0, 1),
-        f"{name}: false alarms": gates(0, 4),
-        f"{name}: caught 99 in 100": Entry(1.9, "%", "ratio", "measured", HERE),
-    }
-    calibration = file.parent / "calibration-cpu.json"
-    calibration.write_bytes(encode(Baselines("calibration-cpu", {TEST: metrics})))
-    lines = show(capsys, str(calibration))
-    assert lines[-3:] == [
-        "workload                      false alarms  +2 % caught  +10 % caught  caught 99 in 100",
-        TEST,
-        "  flat/list to return, quiet  0 of 4        0 of 1       1 of 1        1.9 %",
-    ]
-
-
 def test_a_file_of_a_revision_is_shown(file, capsys, monkeypatch):
     for name, value in ISOLATED.items():
         monkeypatch.setenv(name, value)

@@ -104,15 +104,6 @@ def test_the_worst_of_each_metric_counts_in_all_processes_and_differing_counts_a
     ]
 
 
-def test_calibrating_which_measures_one_process_alone_is_refused(groups):
-    (group, _) = groups(2)
-    registered = []
-    config = SimpleNamespace(pluginmanager=SimpleNamespace(register=lambda *each: registered.append(each)))
-    with pytest.raises(pytest.UsageError, match=r"--perf-calibrate and jax\.distributed contradict each other"):
-        distributed.begin(group, config, SimpleNamespace(calibrate=1.0))
-    assert registered[0][1] == "perfsuite-distributed"
-
-
 SHARDED = """
 import functools, os, signal, threading, time
 import jax, jax.numpy as jnp, numpy as np, pytest

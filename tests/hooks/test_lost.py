@@ -147,16 +147,6 @@ def test_what_a_measurement_finds_to_be_lost_skips_its_test_too(project, perf_te
     result.stdout.fnmatch_lines(["SKIPPED*does not work with jax*where a first call traces and lowers*"])
 
 
-def test_a_session_that_calibrates_skips_them(project, losing):
-    project.makepyfile(
-        test_both="from steps import *\n\ndef test_both(perf):\n    with perf.no_transfers():\n        perf.compare(1, 2)\n"
-    )
-    losing("transfer_internals")
-    result = project.runpytest_inprocess("--perf-calibrate", "-rs")
-    result.assert_outcomes(skipped=1)
-    result.stdout.fnmatch_lines(["SKIPPED*perf.no_transfers does not work with jax *"])
-
-
 def test_the_reason_comes_from_a_worker(project, losing):
     pytest.importorskip("xdist")
     project.makepyfile(test_moving=TESTS)

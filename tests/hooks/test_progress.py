@@ -90,11 +90,11 @@ def test_a_line_is_written_below_and_what_comes_next_goes_where_pytest_was(pipe)
 
 
 def test_a_line_never_wraps_and_has_no_control_characters(pipe):
-    line = ProgressLine(pipe.end, columns=lambda: 40, session_words=lambda: "calibrating: ")
+    line = ProgressLine(pipe.end, columns=lambda: 40)
     line(Progress("comparing \x1b[2J\u4e2d\u6587 with " + "b" * 100, 3.0, 9.0))
     text = shown_text(pipe.written())
     assert len(text) == 39
-    assert text.startswith("calibrating: comparing ?[2J\\u4e2d")
+    assert text.startswith("comparing ?[2J\\u4e2d")
     assert text.endswith("...")
 
 

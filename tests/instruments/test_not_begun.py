@@ -34,7 +34,6 @@ INSTRUMENTS = [
     "perf.time({0})",
     "perf.compare({0}, call(step, X))",
     "perf.compare(call(step, X), {0})",
-    "perf.compare(lambda: {0}, lambda: call(step, X))",
     "perf.scaling(lambda size: {0}, over=(1, 2, 4))",
     "perf.stays_async({0})",
     "perf.stalls({0})",

@@ -334,8 +334,6 @@ def test_help_lists_every_option(project):
         "--perf-size",
         "--perf-seconds",
         "--perf-processes",
-        "--perf-calibrate ",
-        "--perf-calibrate-minutes",
         "--perf-baselines",
         "--perf-target",
         "--perf-trace",

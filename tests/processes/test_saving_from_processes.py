@@ -214,7 +214,7 @@ def test_a_metric_that_never_gets_narrow_is_saved_wide_and_a_line_says_where_its
     result.stdout.fnmatch_lines(
         [
             "test_it.py::test_step: ratio: 5 processes saw 2, 2.5, 2, 2.2, 2.1 x, so the limit of its gate starts at 2.852; "
-            "for a closer one give perf.compare functions that make the calls, or allow more seconds (--perf-seconds)"
+            "for a closer one allow more seconds (--perf-seconds)"
         ]
     )
     assert result.stdout.str().count("processes saw") == 1, "the time is known well against its tolerance"

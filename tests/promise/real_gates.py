@@ -26,14 +26,16 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
 import jax
 import jax.numpy as jnp
 import tabulate
 
 from perfsuite.measure.call import call
 from perfsuite.measure.serialise import made, plain
-from perfsuite.measure.timing.calibrating import Trial, Workload
 from perfsuite.measure.timing.load import busy_neighbours
+from promise.trials import Trial, Workload
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,7 +75,7 @@ def chain(products: int = 750):
 def run(rows: Sequence[Row], gates: int, trials: Path | None) -> dict[Row, list[Trial]]:
     """`gates` gates of each row in turn; those in the file `trials` come first in the result."""
     done = read(trials, rows) if trials else {row: [] for row in rows}
-    workload = Workload(chain(), "ready")
+    workload = Workload(chain())
     started = time.monotonic()
     for turn in range(gates):
         for row in rows:

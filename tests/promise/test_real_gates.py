@@ -5,12 +5,12 @@ import json
 import pytest
 
 from perfsuite.measure.metric import Interval
-from perfsuite.measure.timing.calibrating import Trial
 from promise import real_gates
+from promise.trials import Trial
 
 
 def trial(planted, low, high, seconds=2.0):
-    return Trial(planted, Interval(low, high), (0.01, 0.01), 100, seconds)
+    return Trial(planted, Interval(low, high), 100, seconds)
 
 
 def test_gates_run_in_turns_are_kept_and_counted_again(capsys, tmp_path):

@@ -1,13 +1,12 @@
 """Gates of the same code built twice, in fresh processes: every one that fails is a false alarm.
 
     python tests/promise/two_builds.py
-    python tests/promise/two_builds.py --sessions 5 --calls product "product rebuilt" --folder /tmp/two_builds
+    python tests/promise/two_builds.py --sessions 5 --calls product memory --folder /tmp/two_builds
 
 Each session is a pytest process with one test for each call: it makes the call twice, each time with closures,
 dictionaries, compiled programs and arrays of its own, and compares the two with `Budget(ratio=1.02)`. Prints a Markdown
 table: how many gates failed, and how the ratio scatters between the processes, which no number of pairs in one process
-shows. The calls with "rebuilt" hand `perf.compare` the function that makes the call, for both sides: then the interval is
-over several builds in one process.
+shows.
 
 A session takes about 40 seconds. With `--folder` outcomes are kept, and only the sessions run that the folder lacks.
 """
@@ -20,8 +19,6 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from promise.calls import BUILDS
 from promise.sessions import Script
 
-REBUILT = [f"{name} rebuilt" for name in BUILDS]
-
 TESTS = f"""
 import pytest
 from promise.calls import BUILDS
@@ -29,14 +26,13 @@ from promise.calls import BUILDS
 from perfsuite import Budget
 
 
-@pytest.mark.parametrize("name", {[*BUILDS, *REBUILT]})
+@pytest.mark.parametrize("name", {[*BUILDS]})
 def test(perf, name):
-    make = BUILDS[name.removesuffix(" rebuilt")]
-    sides = (make, make) if name.endswith(" rebuilt") else (make(), make())
-    perf.compare(*sides, Budget(ratio=1.02), name=name)
+    make = BUILDS[name]
+    perf.compare(make(), make(), Budget(ratio=1.02), name=name)
 """
 
-SCRIPT = Script((__doc__ or "").partition("\n")[0], TESTS, list(BUILDS), REBUILT)
+SCRIPT = Script((__doc__ or "").partition("\n")[0], TESTS, list(BUILDS))
 
 if __name__ == "__main__":
     SCRIPT.main()

@@ -179,12 +179,6 @@ def test_a_budget_is_exceeded_by_so_many_per_cent(value, limit, said):
         (None, 3, None, "of too few samples for an interval"),
         (None, None, None, "without an interval"),
         (Interval(1.1, 1.2), 30, Rerun(), "not confirmed in a fresh process"),
-        (
-            Interval(1.1, 1.2),
-            30,
-            Rerun(builds_differ=0.02),
-            "over the limit by less than two builds of the same code differ",
-        ),
     ],
 )
 def test_why_a_gate_is_open_is_said_in_a_few_words(interval, samples, rerun, said):

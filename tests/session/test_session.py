@@ -293,10 +293,9 @@ def test_a_damaged_file_that_the_session_does_not_use_is_nobodys_business(start,
     assert lost(start(save=False), flops()) == []
 
 
-def test_each_file_is_read_once_however_many_tests_end_and_calibrations_never(start, tmp_path, monkeypatch):
+def test_each_file_is_read_once_however_many_tests_end(start, tmp_path, monkeypatch):
     saved(start(), ran(flops(), flops(target="tpu-v5e")))
     (tmp_path / "nvidia-h100.json").write_text("{")
-    (tmp_path / "calibration-cpu.json").write_text("{")
     read = []
     monkeypatch.setattr(session_module, "load", lambda path: read.append(path.stem) or load(path))
     session = start(save=False)

@@ -19,7 +19,6 @@ from perfsuite.measure.runtime.dispatches import Dispatches, dispatches
 from perfsuite.measure.runtime.hostcalls import HostCalls, host_calls
 from perfsuite.measure.timing.asynchrony import Asynchrony, asynchrony
 from perfsuite.measure.timing.block import COLUMNS, Until
-from perfsuite.measure.timing.builds import Make, build
 from perfsuite.measure.timing.comparison import Comparison
 from perfsuite.session.mode import Mode, Pair
 from perfsuite.session.plots import distribution_of
@@ -39,8 +38,8 @@ WATCH_SECONDS = 0.5
 class CompareInstrument(Instrument):
     def compare(
         self,
-        candidate: Call | Make,
-        reference: Call | Make,
+        candidate: Call,
+        reference: Call,
         budget: Budget = NO_BUDGET,
         *,
         until: Until = "ready",
@@ -53,20 +52,17 @@ class CompareInstrument(Instrument):
         `until="return"` compares what the host pays, `until="ready"` what the user waits. Sampling stops as soon as
         the intervals lie wholly above one limit, or wholly below all of them: the budget's `ratio` and `overhead_us`,
         and the baseline's.
-        The two calls must not share arrays that either donates.
-
-        `candidate` and `reference` may also be functions of no arguments that make the calls. Then both sides are built
-        anew several times, and the intervals hold what two builds of the same code differ by. `traces=True` is for
-        calls that are meant to trace in every run.
+        The two calls must not share arrays that either donates. `traces=True` is for calls that are meant to trace in
+        every run.
         """
         __tracebackhide__ = True
         self._begin(COMPARE, budget)
         check_choice("perf.compare(until=...)", until, COLUMNS)
-        calls, make = _sides(candidate, reference)
+        calls = checked(candidate, "perf.compare"), checked(reference, "perf.compare")
         label = f"{calls[0].label}/{calls[1].label}"
         measured = self._recorder.measured("compare", label, f" ratio to {until}", name=name)
         with tracing_allowed(traces):
-            pair = Pair(self._item, measured.name, *calls, until, self._seconds, make)
+            pair = Pair(self._item, measured.name, *calls, until, self._seconds)
             return self._compare(pair, measured, budget, tolerance)
 
     def _compare(self, pair: Pair, measured: Measured, budget: Budget, tolerance: float | None) -> Comparison:
@@ -139,25 +135,12 @@ def _timed(pair: Pair, budget: Budget) -> Timed:
     ratio, overhead = f"ratio to {pair.until}", f"overhead to {pair.until}"
     names = {"ratio": ratio, "overhead_us": overhead}
     limits = {names[field]: limit for field, limit in budget.limits().items()}
-    how = f"{overhead} of {'calls' if pair.make is None else 'several builds'}"
+    how = f"{overhead} of calls"
     return Timed(lambda: (pair.candidate, pair.reference), how, [ratio], [overhead], limits)
 
 
 def _estimate(metric: Metric) -> Estimate:
     return Estimate(metric.value, metric.interval or Interval(-math.inf, math.inf))
-
-
-def _sides(candidate: Call | Make, reference: Call | Make) -> tuple[tuple[Call, Call], tuple[Make, Make] | None]:
-    """The two calls; and the functions that make them, of which the calls are the first build."""
-    if isinstance(candidate, Call) or isinstance(reference, Call):
-        if callable(candidate) or callable(reference):
-            raise TypeError(
-                "perf.compare takes two calls, or two functions that make calls: got "
-                f"{'a call and a function' if isinstance(candidate, Call) else 'a function and a call'}"
-            )
-    elif callable(candidate) and callable(reference):
-        return (build(candidate), build(reference)), (candidate, reference)
-    return (checked(candidate, "perf.compare"), checked(reference, "perf.compare")), None
 
 
 def worst(gates: list[Gate]) -> Verdict:

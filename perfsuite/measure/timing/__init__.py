@@ -2,6 +2,5 @@
 
 - `clock`, `readiness` and `block` read the clock around the code under test; every other module samples their blocks.
 - `timing`, `comparison`, `scaling`, `asynchrony` and `stalls` are what a user asks for.
-- `calibrating` measures how often a comparison raises a false alarm, and which slowdown it catches.
 - `scheduling`, `stack_sampler` and `load` say what the machine took away, where a thread waits, and keep cores busy.
 """

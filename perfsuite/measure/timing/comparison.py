@@ -61,9 +61,8 @@ class Comparison:
     `ratio` is the median of candidate / reference over the pairs that share a window, `overhead_us` the median of
     candidate - reference in microseconds. Whoever holds the budget sets `verdict`. `candidate_us` and `reference_us`
     are the samples, shape (pairs, 2), the columns to return and to ready, in the order of sampling, `window` of them in
-    each window. `seconds` is the time that counts against the most that was asked for. `builds` is how many builds of
-    both calls gave the samples; of several, the intervals are over the builds (`timing.builds`). `slowed` is the
-    factor by which other processes may have slowed the candidate, 1 or more.
+    each window. `seconds` is the time that counts against the most that was asked for. `slowed` is the factor by which
+    other processes may have slowed the candidate, 1 or more.
     """
 
     candidate: str
@@ -76,7 +75,6 @@ class Comparison:
     seconds: float
     verdict: str = "new"
     window: int = 1
-    builds: int = 1
     slowed: float = 1.0
 
     @property
