@@ -34,7 +34,8 @@ NAMED = 3
 """How many functions a message names."""
 
 NOTICEABLE = 0.1
-"""More host calls, or programs, are named as the cause when they account for this share of the overhead."""
+"""More host calls, programs or work on the device are named as a cause when they account for this share of the
+overhead."""
 
 TELLING = 0.1
 """A message names a function, with advice, that makes this share of the host calls in question."""
@@ -48,23 +49,6 @@ PASS_IT = "an array that a function closes over becomes a part of its program: p
 
 _LIKE_EQUATIONS = ("lowering_calls", "stablehlo_bytes")
 """Metrics of a first call that follow its equations, for JAX lowers one after the other."""
-
-
-class Grown(NamedTuple):
-    """What a traced run of the candidate takes longer than one of the reference, in microseconds: the operations on the
-    device, and the run as a whole.
-    """
-
-    operations_us: float
-    run_us: float
-
-    def explains(self, overhead_us: float) -> bool:
-        """Whether the operations account for an overhead that was sampled at another time, under another load."""
-        least_us = max(NOTICEABLE * overhead_us, EXPLAINING * min(overhead_us, max(self.run_us, 0.0)))
-        return self.operations_us >= least_us
-
-
-NOTHING_GREW = Grown(0.0, 0.0)
 
 
 class _Cause(NamedTuple):
@@ -83,21 +67,20 @@ def likely_cause(
     reference: HostCalls,
     *,
     programs: tuple[Dispatches, Dispatches] | None = None,
-    grown: Grown = NOTHING_GREW,
+    longer_us: float = 0.0,
     watched: Callable[[], tuple[Asynchrony, Asynchrony] | None] = lambda: None,
 ) -> str:
     """Name what makes the candidate slower, a line for each cause, the largest first; empty where none is found.
 
-    `programs` are those that the candidate and the reference run, `grown` is what traces of both say. `watched` watches
-    both for a while, to see whether they wait.
+    `programs` are those that the candidate and the reference run, `longer_us` is by how much longer the candidate's
+    devices work in traces of both. `watched` watches both for a while, to see whether they wait.
     """
     overhead_us = comparison.overhead_us.value
     found = [_more_host_calls(comparison, candidate, reference)]
     if programs is not None:
         found.append(_more_programs(comparison, *programs))
+    found.append(_Cause(longer_us, f"operations on the device take longer, by {longer_us:.4g} us a run"))
     found = [cause for cause in found if cause.us and cause.us >= NOTICEABLE * overhead_us]
-    if overhead_us > 0 and grown.explains(overhead_us):
-        found.append(_Cause(grown.operations_us, "operations on the device take longer"))
     causes = [cause.said for cause in sorted(found, key=lambda cause: -cause.us)]
     # A call that is busy on the host returns late too, and waits for nothing.
     waiting = ""

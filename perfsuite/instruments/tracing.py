@@ -5,14 +5,14 @@ after it was measured, in runs of its own. What goes wrong in them becomes a not
 """
 
 import contextlib
+import statistics
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-from perfsuite.gate.diagnosis import Grown
+from perfsuite.gate.diagnosis import EXPLAINING
 from perfsuite.measure.call import Call
 from perfsuite.measure.errors import MeasurementError
-from perfsuite.measure.profiler.trace_growth import growth_us, where_time_went
-from perfsuite.measure.profiler.trace_recording import Traced, affordable_runs, profiles, trace_block, trace_call
+from perfsuite.measure.profiler.trace_recording import Traced, affordable_runs, in_turns, trace_block, trace_call
 from perfsuite.measure.profiler.traces import NothingRanError, Trace
 from perfsuite.measure.timing.scaling import MakeCall
 from perfsuite.measure.words import in_a_line
@@ -78,25 +78,23 @@ class Tracing:
             yield traced
         self._record(name, folder, traced.trace)
 
-    def compared(self, candidate: Call, reference: Call, us: float) -> tuple[str, Grown]:
-        """What takes longer in a call than in its reference, in words and in numbers.
-
-        A run of the longer call takes about `us`.
+    def compared(self, candidate: Call, reference: Call, us: float) -> tuple[str, float]:
+        """Where the time of a call went, and by how many microseconds a run its devices work longer than its
+        reference's: 0 where that is less than half of what the run takes longer. A run takes about `us`.
         """
-        grown = Grown(0.0, 0.0)
+        longer_us = 0.0
 
         def words() -> str:
-            nonlocal grown
-            now, before = profiles(candidate, reference, us=us)
-            grown = Grown(growth_us(before, now), now.run_us - before.run_us)
-            return where_time_went(before, now, f"{reference.label} -> {candidate.label}")
+            nonlocal longer_us
+            pairs = in_turns(candidate, reference, us=us)
+            longer_us = _longer_on_devices(pairs)
+            return pairs[-1][0].in_words()
 
-        said = _unless_it_fails(words)
-        return said, grown
+        return _unless_it_fails(words), longer_us
 
     def longest(self, call: Call, us: float) -> str:
         """What a call spends its time on."""
-        return _unless_it_fails(lambda: where_time_went(None, profiles(call, us=us)[0]))
+        return _unless_it_fails(lambda: trace_call(call, runs=affordable_runs(us)).in_words())
 
     def _record(self, name: str, folder: Path | None, trace: Trace) -> None:
         if folder is not None:
@@ -121,6 +119,17 @@ class Tracing:
             self._recorder.traces.append(TraceRecord(name, str(folder), note=note))
 
 
+def _longer_on_devices(pairs: list[tuple[Trace, Trace]]) -> float:
+    """By how much longer the devices work for a run of the first call; 0 where that is not so in every pair.
+
+    A busy machine stretches the work of the devices and the run alike, so they are compared within a trace.
+    """
+    device_us = [one.device_us / one.runs - two.device_us / two.runs for one, two in pairs]
+    wall_us = [one.wall_us / one.runs - two.wall_us / two.runs for one, two in pairs]
+    longer_us = statistics.median(device_us)
+    return longer_us if min(device_us) > 0 and longer_us >= EXPLAINING * statistics.median(wall_us) else 0.0
+
+
 def _unless_it_fails(words: Callable[[], str]) -> str:
     """The words, or why there are none: an error here must not hide that a gate failed."""
     try:
@@ -128,4 +137,4 @@ def _unless_it_fails(words: Callable[[], str]) -> str:
     except NothingRanError:
         return ""  # host calls are the cause that can be named
     except Exception as error:
-        return f"what grew could not be traced: {in_a_line(error)}"
+        return f"where the time went could not be traced: {in_a_line(error)}"

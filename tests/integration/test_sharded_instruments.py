@@ -14,8 +14,6 @@ from perfsuite.measure.compiles import compiles
 from perfsuite.measure.compiles.fastpath import fast_path
 from perfsuite.measure.compiles.warmup import warm
 from perfsuite.measure.errors import RecompilationError, UnwarmedSignatureError
-from perfsuite.measure.profiler.trace_events import is_collective
-from perfsuite.measure.profiler.trace_recording import trace_call
 from perfsuite.measure.runtime.donation import donation_of
 from perfsuite.measure.runtime.hostcalls import host_calls
 from perfsuite.measure.runtime.memory import memory_of
@@ -150,39 +148,6 @@ def test_its_program_has_the_collectives_with_their_bytes():
     assert program.collective_bytes > 0
     assert program.lost_donations == ()
     assert program_of(call(without, state(), batch())).collectives == ()
-
-
-def test_collectives_are_told_from_other_operations_in_a_trace():
-    trace = trace_call(trained(), runs=3)
-    assert len(trace.devices) == 8
-    named = {operation.name for operation in trace.operations if is_collective(operation.name)}
-    assert len(named) == 1, trace.operations
-    assert 0 < trace.collective_us <= trace.device_us
-    assert 0 < trace.collective_us <= trace.device_us
-    metrics = {metric.name: metric.value for metric in trace.metrics("step")}
-    assert metrics["step trace collectives"] == trace.collective_us / 3
-    alone = trace_call(call(without, state(), batch()), runs=3)
-    assert alone.collective_us == 0
-    assert "step trace collectives" not in {metric.name for metric in alone.metrics("step")}
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        *("all-reduce", "all-reduce.1", "all-gather-start.2", "all-reduce-done", "reduce-scatter.3.1", "all-to-all"),
-        *("collective-permute-done.1", "psum_invariant.7", "psum.3", "all_gather.7", "ppermute.3", "reduce_scatter.7"),
-        *("all_to_all", "ragged-all-to-all.1", "pmax", "all-reduce_fusion.4", "async-collective-start"),
-    ],
-)
-def test_a_collective_is_known_by_the_names_that_xla_and_jax_give_it(name):
-    assert is_collective(name)
-
-
-@pytest.mark.parametrize(
-    "name", ["dot.4", "wrapped_reduce", "reduce.1", "fusion", "gather.2", "broadcast.1", "psummed"]
-)
-def test_other_operations_are_no_collectives(name):
-    assert not is_collective(name)
 
 
 def test_it_is_timed_compared_and_seen_to_return_early():

@@ -53,12 +53,12 @@ def test_every_instrument_that_runs_something_leaves_its_trace_with_metrics_and_
         [
             "*= perfsuite traces =*",
             "test_all.py::test_time",
-            "  product: host * us, device * us, wall * us, idle share *, compilations 0, transfers 0 (10 runs): *",
+            "  product: device * us, wall * us, idle share * (10 runs): *",
             "    * us      1 x  jit_*lambda*: *",
             "  pair, candidate: *",
             "  pair, reference: *",
             "test_all.py::test_warm",
-            "  warming product: *, compilations 1 (jit_*lambda* 1), *(1 run): *",
+            "  warming product: device *(1 run): *",
             "    * us      1 x  jit_*lambda*: *",
             "test_all.py::test_scaling",
             "  rows, 4: *",
@@ -82,7 +82,7 @@ def test_every_instrument_that_runs_something_leaves_its_trace_with_metrics_and_
 def test_without_the_option_nothing_is_traced_or_shown(project, perf_test, monkeypatch):
     perf_test(
         "import perfsuite.instruments.tracing as traced",
-        "traced.trace_call = traced.trace_block = traced.profiles = None",
+        "traced.trace_call = traced.trace_block = traced.in_turns = None",
         "x = batch()",
         "double = jax.jit(lambda x: x * 2)",
         "perf.time(call(double, x))",
@@ -90,7 +90,7 @@ def test_without_the_option_nothing_is_traced_or_shown(project, perf_test, monke
         "perf.host_calls(call(double, x))",
         "perf.warm(double, over=[(x,)])",
     )
-    for name in ("trace_call", "trace_block", "profiles"):  # put back what the nested session sets
+    for name in ("trace_call", "trace_block", "in_turns"):  # put back what the nested session sets
         monkeypatch.setattr(f"perfsuite.instruments.tracing.{name}", None)
     result = project.runpytest_inprocess("--perf", "--perf-seconds=0.05")
     result.assert_outcomes(passed=1)
@@ -139,7 +139,7 @@ def test_a_failure_while_warming_is_the_tests_own_and_the_profiler_is_free_again
     source.write_text("import pytest\n" + source.read_text())
     result = project.runpytest_inprocess("--perf", "--perf-trace=traces")
     result.assert_outcomes(passed=1)
-    result.stdout.fnmatch_lines(["  warming step: host *"])
+    result.stdout.fnmatch_lines(["  warming step: device *"])
 
 
 # perf.trace and perf.trace_block.
@@ -163,7 +163,7 @@ def test_traces_that_the_test_asks_for_are_metrics_without_a_gate_and_leave_no_f
     result = project.runpytest_inprocess("--perf", "-v")
     result.assert_outcomes(passed=1)
     result.stdout.fnmatch_lines(
-        ["  call trace device * us * info", "  call trace idle share * share * info", "  loop trace transfers * info"]
+        ["  call trace device * us * info", "  call trace idle share * share * info", "  loop trace wall * info"]
     )
     result.stdout.no_fnmatch_line("*perfsuite traces*")
     assert not list(project.path.rglob("*.xplane.pb"))

@@ -22,7 +22,6 @@ import numpy as np
 import pytest
 
 from perfsuite import Budget, RecompilationError, call
-from perfsuite.measure.profiler.trace_events import TO_HOST_STARTED
 from perfsuite.measure.profiler.trace_recording import record
 from perfsuite.measure.profiler.traces import read_trace
 from perfsuite.workloads.extraction import extract, extract_to, make_extractor
@@ -172,14 +171,13 @@ def traced(perf, busy_work, tmp_path):
     """
 
     def measure(name, block):
-        with record(tmp_path / "trace", perfetto=False) as recording:
+        with perf.no_compiles(), perf.count_transfers() as moved, record(tmp_path / "trace", perfetto=False) as recording:
             block()
         trace = read_trace(recording.path)
         for made in trace.metrics(name):
             perf.record(made.name, made.value, unit=made.unit, kind="info")
-        assert not trace.compilations
-        copies = [transfer.count for transfer in trace.transfers if transfer.name == TO_HOST_STARTED]
-        assert copies == [busy_work.samples // busy_work.batch_size], "one copy a batch"
+        copies = [event for event in moved.events if "copy_to_host_async" in event.cause]
+        assert len(copies) == busy_work.samples // busy_work.batch_size, "one copy a batch"
 
     return measure
 

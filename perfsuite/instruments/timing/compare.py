@@ -6,7 +6,7 @@ import math
 from typing import Any
 
 from perfsuite.gate.budget import Budget
-from perfsuite.gate.diagnosis import Grown, likely_cause, unexplained
+from perfsuite.gate.diagnosis import likely_cause, unexplained
 from perfsuite.gate.limits import FIELDS, Limits
 from perfsuite.gate.verdict import Gate, Verdict, judge_budget
 from perfsuite.instruments.base import NO_BUDGET, Instrument, check_choice, declare
@@ -114,10 +114,10 @@ class CompareInstrument(Instrument):
     def _why(self, pair: Pair, comparison: Comparison) -> tuple[str, str]:
         """The likely cause; or, where none is found, what is known."""
         us = max(comparison.candidate_median_us, comparison.reference_median_us)
-        traced, grown = self._tracing.compared(pair.candidate, pair.reference, us)
+        traced, longer_us = self._tracing.compared(pair.candidate, pair.reference, us)
         group = self._session.group
         last = "" if group is None else group.last_to_return[0]  # of the candidate's samples
-        cause, unknown = _cause(pair, comparison, grown)
+        cause, unknown = _cause(pair, comparison, longer_us)
         said = "\n".join(filter(None, [cause or unknown, last, traced]))
         return (said, "") if cause else ("", said)
 
@@ -148,7 +148,7 @@ def worst(gates: list[Gate]) -> Verdict:
     return min((gate.verdict for gate in gates), key=_SEVERITY.index)
 
 
-def _cause(pair: Pair, comparison: Comparison, grown: Grown) -> tuple[str, str]:
+def _cause(pair: Pair, comparison: Comparison, longer_us: float) -> tuple[str, str]:
     """The likely cause, and what is said where there is none."""
     try:
         candidate, reference = (host_calls(side, exact=False) for side in (pair.candidate, pair.reference))
@@ -158,7 +158,7 @@ def _cause(pair: Pair, comparison: Comparison, grown: Grown) -> tuple[str, str]:
     else:
         unknown = unexplained(comparison, candidate, reference)
     programs, watched = _programs(pair), functools.partial(_watched, pair)
-    cause = likely_cause(comparison, candidate, reference, programs=programs, grown=grown, watched=watched)
+    cause = likely_cause(comparison, candidate, reference, programs=programs, longer_us=longer_us, watched=watched)
     return cause, unknown
 
 

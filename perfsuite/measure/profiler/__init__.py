@@ -1,1 +1,1 @@
-"""Profiler traces: recorded, read, and compared, for what a call does and for what a compiler does."""
+"""Profiler traces: recorded and read, for what a call does and for what a compiler does."""

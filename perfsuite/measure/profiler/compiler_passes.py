@@ -13,20 +13,20 @@ import re
 import tempfile
 import warnings
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from perfsuite.measure.errors import MeasurementError
 from perfsuite.measure.passes import LONGEST, CompilerPass, CompilerPasses
-from perfsuite.measure.profiler.trace_events import COMPILE, HOST, Event, planes_of
 from perfsuite.measure.profiler.trace_recording import record
-from perfsuite.measure.profiler.trace_times import Span, length, merged, own_spans, without
+from perfsuite.measure.profiler.traces import HOST, Span, length, merged, planes_of
 from perfsuite.measure.words import in_a_line
 
 NO_COMPILE = "the compiler did not run: the program came from a cache"
 NO_EVENTS = "the compiler leaves no passes in a profiler trace here"
 
+COMPILE = "backend_compile_and_load"
 _WRAPPERS = frozenset({COMPILE, "PjRtCApiCompiler::Compile"})
 """These last as long as the compile, and do nothing of it themselves."""
 _WAITS = frozenset(
@@ -41,6 +41,14 @@ _PROGRAMS = ("tf_XLAEigen", "tf_XLAPjRtCpuClient")
 """Threads of the CPU that run programs."""
 _OF_THREADS = "ThreadpoolListener::"
 _OF_MODULE = re.compile(r" ?\([^()]*\)$")
+
+
+class Event(NamedTuple):
+    """Something that a thread did, in nanoseconds of the trace's own clock."""
+
+    name: str
+    start: float
+    end: float
 
 
 class CompilerWatch:
@@ -93,7 +101,7 @@ def read_passes(path: Path, call: str) -> CompilerPasses:
     inside = (
         [each for each in events if any(start <= each.start <= end for start, end in compiles)] for events in lines
     )
-    own = [each for events in inside for each in own_spans(events) if each[0].name not in _WRAPPERS]
+    own = [each for events in inside for each in _own_spans(events) if each[0].name not in _WRAPPERS]
     return _longest(call, _worked(own))
 
 
@@ -104,7 +112,7 @@ def _worked(own: list[tuple[Event, list[Span]]]) -> list[tuple[Event, float]]:
     busy = merged(span for _, spans in working for span in spans)
     # The last to begin waits for none of the others, but these may wait for it.
     for event, spans in sorted((each for each in own if each[0].name in _WAITS), key=lambda each: -each[0].start):
-        worked.append((event, without(spans, busy)))
+        worked.append((event, _without(spans, busy)))
         busy = merged([*busy, *spans])
     return worked
 
@@ -123,17 +131,17 @@ def _longest(call: str, passes: list[tuple[Event, float]]) -> CompilerPasses:
 def _host_lines(path: Path) -> list[list[Event]]:
     """What each thread of the host did, apart from those that run programs."""
     lines: list[list[Event]] = []
-    # See `read_events` for the warning.
+    # See `traces._read` for the warning.
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
         for plane in planes_of(path):
             if plane.name == HOST:
                 kept = (line for line in plane.lines if not line.name.startswith(_PROGRAMS))
-                lines += [_events(number, line) for number, line in enumerate(kept)]
+                lines += map(_events, kept)
     return lines
 
 
-def _events(number: int, line: Any) -> list[Event]:
+def _events(line: Any) -> list[Event]:
     """The events of one thread, without those that ran an operation. A pass is named without the module it is for."""
     events = []
     for raw in line.events:
@@ -141,5 +149,37 @@ def _events(number: int, line: Any) -> list[Event]:
         if name.startswith(_OF_THREADS) or not raw.duration_ns:
             continue
         if all(stat != "hlo_op" for stat, _ in raw.stats):
-            events.append(Event(number, _OF_MODULE.sub("", name), raw.start_ns, raw.end_ns))
+            events.append(Event(_OF_MODULE.sub("", name), raw.start_ns, raw.end_ns))
     return events
+
+
+def _own_spans(line: Iterable[Event]) -> list[tuple[Event, list[Span]]]:
+    """Each event of one line with the spans in which nothing inside it runs."""
+    found: list[tuple[Event, list[Span]]] = []
+    around: list[int] = []  # places in `found` of the events that have not ended
+    now = 0.0
+
+    def go_on(until: float) -> None:
+        """Give the time until then to the innermost event, and to those around it when it has ended."""
+        nonlocal now
+        while around and now < until:
+            event, spans = found[around[-1]]
+            if (stop := min(event.end, until)) > now:
+                spans.append((now, stop))
+                now = stop
+            if event.end <= now:
+                around.pop()
+        now = max(now, until)
+
+    for event in sorted(line, key=lambda event: (event.start, -event.end)):
+        go_on(event.start)
+        around.append(len(found))
+        found.append((event, []))
+    go_on(max((event.end for event, _ in found), default=0.0))
+    return found
+
+
+def _without(spans: list[Span], others: list[Span]) -> float:
+    """The length of what `spans` cover and `others` do not."""
+    covered = merged(others)
+    return length(merged([*spans, *covered])) - length(covered)

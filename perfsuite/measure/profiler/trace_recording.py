@@ -22,14 +22,11 @@ import jax
 from perfsuite.measure.call import Call
 from perfsuite.measure.compiles.warmup import borrowed, warm
 from perfsuite.measure.errors import MeasurementError
-from perfsuite.measure.profiler.trace_events import BLOCK_MARK, RUN_MARK
-from perfsuite.measure.profiler.trace_growth import Profile, profile_of
-from perfsuite.measure.profiler.traces import Trace, read_trace
+from perfsuite.measure.profiler.traces import BLOCK_MARK, RUN_MARK, Trace, read_trace
 from perfsuite.measure.timing.block import steady
 
 RUNS = 10
 ROUNDS = 3
-"""Traces of each call for a profile. By chance alone all of one side are above all of the other 1 time in 20."""
 SECONDS = 1.0
 """About how long all traced runs of one call may take. A longer call is traced once, in one run."""
 
@@ -117,12 +114,13 @@ def trace_call(call: Call, *, runs: int = RUNS, directory: str | os.PathLike | N
     return traced.trace
 
 
-def profiles(*calls: Call, us: float) -> tuple[Profile, ...]:
-    """What a run of each call takes, from traces of them in turns, which leave no file. A run takes about `us`."""
+def in_turns(first: Call, second: Call, *, us: float) -> list[tuple[Trace, Trace]]:
+    """Traces of two calls in turns, which leave no file. A run takes about `us`. What else the machine does meanwhile
+    makes one trace unlike the next, so there are three of each call.
+    """
     runs = affordable_runs(us * ROUNDS)
     rounds = ROUNDS if us < SECONDS * 1e6 else 1
-    traces = [[trace_call(each, runs=runs) for each in calls] for _ in range(rounds)]
-    return tuple(profile_of(*of_call) for of_call in zip(*traces, strict=True))
+    return [(trace_call(first, runs=runs), trace_call(second, runs=runs)) for _ in range(rounds)]
 
 
 def affordable_runs(us: float) -> int:

@@ -17,7 +17,7 @@ HOW = "open a perfetto_trace.json.gz with https://ui.perfetto.dev, or a folder w
 
 
 def trace_summary(reporter: pytest.TerminalReporter, session: PerfSession, rootpath: Path) -> None:
-    """Host time, device time, idle share, compilations, transfers and the longest operations, trace by trace."""
+    """Device time, wall time, idle share and the longest operations, trace by trace."""
     root = session.options.traces
     if root is None:
         return
@@ -46,11 +46,6 @@ def _trace(reporter: pytest.TerminalReporter, trace: TraceRecord, root: Path) ->
 
 
 def _in_words(trace: str, metric: Metric) -> str:
-    """`host 31.2 us`, `2 compiles (jit_step 2)`."""
+    """`device 31.2 us`, `idle share 0.012`."""
     what = metric.name.removeprefix(f"{trace} trace ")
-    if metric.unit == "us":
-        return f"{what} {number(metric.value)} us"
-    if metric.unit == "share":
-        return f"{what} {metric.value:.3f}"
-    detail = ", ".join(f"{part} {count}" for part, count in (metric.detail or {}).items())
-    return f"{what} {number(metric.value)}{f' ({detail})' if detail else ''}"
+    return f"{what} {metric.value:.3f}" if metric.unit == "share" else f"{what} {number(metric.value)} us"

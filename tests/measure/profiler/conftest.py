@@ -5,9 +5,6 @@ import json
 
 import jax
 import pytest
-from support.traces import on_cpu
-
-from perfsuite.measure.profiler.traces import read_trace
 
 
 @pytest.fixture
@@ -43,18 +40,3 @@ def write_trace(tmp_path):
         return path
 
     return write
-
-
-@pytest.fixture
-def steps(write_trace):
-    """A trace of two runs that each ran these operations for as many microseconds."""
-
-    def trace(module="jit_step", **us):
-        events, now = [], 0
-        for name, each in [*us.items()] * 2:
-            events.append(on_cpu(name.replace("_", "."), now, each, module=module))
-            now += each
-        runs = [("perfsuite: run", 0, 1, {}), ("perfsuite: run", 2, 1, {})]
-        return read_trace(write_trace({"/host:CPU": {"python": runs, "x": events}}))
-
-    return trace

@@ -6,7 +6,6 @@ import itertools
 import json
 
 import jax
-import jax.numpy as jnp
 import numpy as np
 import pytest
 from support.traces import SQUARE, product
@@ -15,7 +14,7 @@ from perfsuite.measure.call import call
 from perfsuite.measure.compiles.warmup import warm
 from perfsuite.measure.errors import MeasurementError, RecompilationError
 from perfsuite.measure.profiler import trace_recording
-from perfsuite.measure.profiler.trace_recording import profiles, record, trace_call
+from perfsuite.measure.profiler.trace_recording import in_turns, record, trace_call
 from perfsuite.measure.profiler.traces import read_trace
 
 # Recording.
@@ -143,27 +142,12 @@ def test_a_call_that_runs_nothing_on_a_device_is_an_error_with_a_reason():
         trace_call(call(lambda: None))
 
 
-# Profiles.
-
-
-def test_a_second_product_in_the_step_runs_more_often():
-    def make(body):
-        def step(x):
-            return body(jnp.tanh(x @ x), x)
-
-        return call(jax.jit(step), SQUARE)
-
-    before, after = profiles(make(lambda y, x: y), make(lambda y, x: y @ x @ x), us=1e4)
-    once = {spent.kind for spent in before.operations if spent.times == 1}
-    assert [spent.kind for spent in after.operations if spent.times == 3 and spent.kind in once]
+# In turns.
 
 
 @pytest.mark.parametrize(
     ("us", "taken", "runs"), [(10, 3, 10), (2e4, 3, 10), (1e5, 3, 3), (0.9e6, 3, 1), (2e6, 1, 1), (0.0, 3, 10)]
 )
-def test_a_long_call_is_traced_in_fewer_runs(us, taken, runs, steps, monkeypatch):
-    seen = []
-    trace = steps(dot=1)
-    monkeypatch.setattr(trace_recording, "trace_call", lambda call, runs: seen.append((call, runs)) or trace)
-    assert len(profiles("a", "b", us=us)) == 2
-    assert seen == [("a", runs), ("b", runs)] * taken, "in turns"
+def test_a_long_call_is_traced_in_fewer_runs(us, taken, runs, monkeypatch):
+    monkeypatch.setattr(trace_recording, "trace_call", lambda call, runs: (call, runs))
+    assert in_turns("a", "b", us=us) == [(("a", runs), ("b", runs))] * taken
