@@ -99,7 +99,7 @@ def test_a_session_that_saves_and_one_with_regressions(project):
     assert tests["test_counts"].message.startswith("fusions is 6 fusions, +1 (+20 %) over the baseline 5 fusions")
     assert (tests["test_counts"].file, tests["test_counts"].line) == ("test_all.py", 4)
     (line,) = tests["test_scaling[small]"].lines
-    assert (line.units, line.per_unit, line.interval) == ((1, 2, 4), 1, None)
+    assert (line.units, line.per_unit) == ((1, 2, 4), 1)
     (ratios,) = tests["test_ratio"].distributions
     assert len(ratios.ratios) == ratios.pairs >= 3
     assert (ratios.title, ratios.candidate) == ("pair ratio to ready", "count")

@@ -60,14 +60,14 @@ def distribution(title: str = "a/b ratio to ready", ratios=(1.0, 1.1, 1.05, 0.99
     """Ratios of two calls, with an interval around 1.05."""
     made = {"pairs": len(ratios), "ratio": 1.05, "interval": Interval(1.0, 1.1), **fields}
     medians = {"candidate_median_us": 105.0, "reference_median_us": 100.0}
-    return Distribution(title, "a", "b", "ready", tuple(ratios), **{**medians, **made})
+    return Distribution(title, "a", "b", tuple(ratios), **{**medians, **made})
 
 
 def line(title: str = "step to return per unit", **fields) -> FittedLine:
     """Three points on a line, nearly."""
     made = {"units": (10.0, 20.0, 40.0), "values": (31.0, 60.0, 121.0), "per_unit": 3.0, **fields}
-    rest = {"interval": Interval(2.9, 3.1), "intercept": 0.5, "r_squared": 0.999, "rounds": 12}
-    return FittedLine(title, "step", "to return", "us", **{**rest, **made})
+    rest = {"intercept": 0.5, "r_squared": 0.999, "rounds": 12}
+    return FittedLine(title, "us", **{**rest, **made})
 
 
 _texts = st.text(max_size=12)
@@ -117,7 +117,7 @@ _metrics = st.builds(
 )
 _distributions = st.builds(
     Distribution,
-    *[_texts] * 4,
+    *[_texts] * 3,
     _tuples(st.floats(0.1, 10)),
     _counts,
     _numbers,
@@ -127,11 +127,10 @@ _distributions = st.builds(
 )
 _lines = st.builds(
     FittedLine,
-    *[_texts] * 4,
+    *[_texts] * 2,
     _tuples(_numbers),
     _tuples(_numbers),
     _numbers,
-    _maybe(_intervals()),
     _numbers,
     _numbers,
     _counts,
