@@ -58,7 +58,6 @@ def bytecode_of_nested_sessions_is_not_kept(request, monkeypatch):
 
 LONGEST = (
     "docs/test_docs.py",
-    "integration/test_changed_option.py",
     "hooks/test_distributed.py",
     "planted/test_suite.py",
     "planted/test_traces.py",
@@ -217,10 +216,7 @@ def perf_test(project: pytest.Pytester):
 
 @pytest.fixture
 def run_suite(tmp_path: Path):
-    """Run tests of the suite in a process of their own, with `plugin` loaded first: (exit status, output).
-
-    With `--perf-changed`, which must not leave out the timing of what the plugin plants.
-    """
+    """Run tests of the suite in a process of their own, with `plugin` loaded first: (exit status, output)."""
 
     def run(*tests: str, plugin: str = "") -> tuple[int, str]:
         (tmp_path / "planted.py").write_text(plugin)
@@ -228,7 +224,6 @@ def run_suite(tmp_path: Path):
         command = [sys.executable, "-m", "pytest", "-p", "planted", "-p", "no:cacheprovider"]
         command += [
             "--perf",
-            "--perf-changed",
             "--perf-processes=1",
             "--perf-seconds=30",
             *tests,

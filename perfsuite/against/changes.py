@@ -7,7 +7,7 @@ import dataclasses
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from perfsuite.against.found import Called, MetricChange, TestChange, Where
-from perfsuite.against.notes import Place, Stage
+from perfsuite.against.notes import Place, Runs, Stage
 from perfsuite.against.runs import FirstRun, Window
 from perfsuite.gate.baseline import Baselines, Entry, name_of
 from perfsuite.gate.environment import Environment
@@ -30,9 +30,6 @@ _CALLED: dict[str, Called] = {
     "not comparable": "not comparable",
 }
 _SAME = Environment("the same on both sides", 1, "", "", "", "")
-
-Prints = Mapping[str, Mapping[str, str] | None]
-"""The fingerprint of each timed metric, by its title; None where it has none."""
 
 
 def outcomes_changed(base: FirstRun, head: FirstRun) -> list[TestChange]:
@@ -76,14 +73,14 @@ def metrics_changed(base: FirstRun, head: FirstRun) -> list[MetricChange]:
 def to_time(base: FirstRun, head: FirstRun, changes: Iterable[MetricChange]) -> tuple[set[str], set[str]]:
     """The tests with times that may have changed, and those with times that run what they ran.
 
-    A test is timed where any of its exact metrics changed, and where a call that it times has no fingerprint or not the
-    same on both sides.
+    A test is timed where any of its exact metrics changed, and where what a call of it runs differs between the sides,
+    or is not known.
     """
     changed = {change.test for change in changes if change.called != "no change seen"}
     may: set[str] = set()
     same: set[str] = set()
-    for test, (old, new) in _prints(base, head).items():
-        alike = old == new and None not in new.values()
+    for test, (old, new) in _runs(base, head).items():
+        alike = old == new and all(runs.known for runs in new.values())
         (same if alike and test not in changed else may).add(test)
     return may, same
 
@@ -92,19 +89,14 @@ def explained(
     times: Iterable[MetricChange], base: FirstRun, head: FirstRun, exact: Sequence[MetricChange]
 ) -> list[MetricChange]:
     """The times that are worse, each with what else changed in its test."""
-    prints = _prints(base, head)
+    runs = _runs(base, head)
     found = []
     for change in times:
         if change.called == "worse":
             place = head.place(change.test, change.metric) or Place()
             rose = [each.metric for each in exact if each.test == change.test and each.called == "worse"]
-            old, new = prints.get(change.test, ({}, {}))
-            parts = [
-                part
-                for name in old.keys() & new.keys()
-                for part, hashed in (new[name] or {}).items()
-                if (old[name] or {}).get(part) != hashed
-            ]
+            old, new = runs.get(change.test, ({}, {}))
+            parts = [what for name in old.keys() & new.keys() for what in old[name].differing(new[name])]
             change = dataclasses.replace(change, line=place.line, changed=tuple(dict.fromkeys([*parts, *rose])))
         found.append(change)
     return found
@@ -146,11 +138,11 @@ def _test_of(key: str) -> str:
     return key.partition(" --perf-size=")[0]
 
 
-def _prints(base: FirstRun, head: FirstRun) -> dict[str, tuple[Prints, Prints]]:
-    """The fingerprints of what each test that passed on both sides times: at the base and at the head, by title."""
+def _runs(base: FirstRun, head: FirstRun) -> dict[str, tuple[Mapping[str, Runs], Mapping[str, Runs]]]:
+    """What each test that passed on both sides runs to time it: at the base and at the head, by the metrics' titles."""
     found = {
         test: tuple(
-            {name: place.fingerprint for name, place in each.run.notes.places.get(test, {}).items() if place.sampled}
+            {name: place.runs for name, place in each.run.notes.places.get(test, {}).items() if place.sampled}
             for each in (base, head)
         )
         for test in passed_in_both(base, head)

@@ -25,8 +25,8 @@ class MetricChange:
     `base` and `head` are in `unit`; for a time they are the medians over the processes, and `ratio` is head / base
     with `interval`, which holds over all times of the check together with probability 1 - `ERROR`. `reason` says why a
     change is not called, or may not hold; `grown` are the parts of the metric that got worse. `processes` is the number
-    on each side, `line` where the test makes the metric. `changed` names what else is another in the test: parts of
-    the fingerprint of a call, and counts that rose.
+    on each side, `line` where the test makes the metric. `changed` names what else differs in the test: the programs
+    or the host calls of what is timed, and counts that rose.
     """
 
     where: Where

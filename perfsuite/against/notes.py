@@ -9,7 +9,7 @@ REQUEST_FILE = "request.json"
 NOT_FROM = "PERFSUITE_NOT_FROM"
 """The environment variable of a commit's side: the user's working tree, and the worktree that stands for it."""
 
-PROTOCOL = 2
+PROTOCOL = 3
 """Higher with each change of what the two exchange: where perfsuite itself is compared, each side runs its own."""
 
 Stage = Literal["trace", "lower", "compile"]
@@ -22,8 +22,7 @@ class SideRequest:
 
     `seconds` is the most time for one timing, None leaves it to the options. `cache` is the folder for the facts of
     programs of one side, `target_cache` the one for what compilers for absent devices said, which all sides share.
-    `only` are the tests to run, None means all. `looks` says that recording metrics includes a look at each that is
-    sampled; else what is only sampled is not run for it.
+    `only` are the tests to run, None means all.
     """
 
     task: Task
@@ -31,7 +30,6 @@ class SideRequest:
     cache: str
     target_cache: str
     only: tuple[str, ...] | None = None
-    looks: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,16 +58,40 @@ class TimeNote:
 
 
 @dataclasses.dataclass(frozen=True)
+class Runs:
+    """What the timed calls of a metric run: hashes of the texts of their programs, and of their host calls by name.
+
+    None is for what is not known.
+    """
+
+    programs: str | None = None
+    host_calls: str | None = None
+
+    @property
+    def known(self) -> bool:
+        """Whether both are."""
+        return None not in (self.programs, self.host_calls)
+
+    def differing(self, other: "Runs") -> list[str]:
+        """What differs, in the words of a message, as far as it is known of both."""
+        pairs = {
+            "the compiled programs": (self.programs, other.programs),
+            "the host calls": (self.host_calls, other.host_calls),
+        }
+        return [what for what, pair in pairs.items() if None not in pair and pair[0] != pair[1]]
+
+
+@dataclasses.dataclass(frozen=True)
 class Place:
     """Where a test makes a metric, `file:line`, and where the parts of the metric are, by their names.
 
-    `sampled` says that it is a time, or a ratio of times; then `fingerprint` is that of the call, where it has one.
+    `sampled` says that it is a time, or a ratio of times; then `runs` is what its calls run.
     """
 
     line: str = ""
     parts: dict[str, str] = dataclasses.field(default_factory=dict)
     sampled: bool = False
-    fingerprint: dict[str, str] | None = None
+    runs: Runs = Runs()
 
 
 @dataclasses.dataclass

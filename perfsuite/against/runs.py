@@ -86,17 +86,15 @@ class Tests:
     """The tests of one project, to be run on each side.
 
     `arguments` are pytest's, as on its command line, `folder` is scratch. `only` are the tests to run, None means all.
-    With `looks` the metrics have a look at what is sampled; without it that is only named, for `times` to take it.
     `say` is told now and then how many tests have ended.
     What compilers for absent devices say of a program is the same on any side, and on any day: it is kept for the user.
     """
 
     __test__ = False
 
-    def __init__(self, arguments: Sequence[str], folder: Path, *, looks: bool = False, say: Say = lambda text: None):
+    def __init__(self, arguments: Sequence[str], folder: Path, *, say: Say = lambda text: None):
         self.arguments = tuple(arguments)
         self.folder = folder
-        self.looks = looks
         self.say = say
         self.only: frozenset[str] | None = None
         self._started = 0
@@ -140,7 +138,7 @@ class Tests:
 
     def _request(self, task: Task, side: Side, seconds: float | None = None) -> SideRequest:
         only = None if self.only is None else tuple(sorted(self.only))
-        return SideRequest(task, seconds, str(self.facts(side)), str(user_cache() / "programs"), only, self.looks)
+        return SideRequest(task, seconds, str(self.facts(side)), str(user_cache() / "programs"), only)
 
     def _run(self, side: Side, request: SideRequest, baselines: Path, limit: float) -> Run:
         with contextlib.ExitStack() as stack:

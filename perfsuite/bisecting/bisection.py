@@ -14,7 +14,7 @@ from perfsuite.against.sides import SideFailed
 from perfsuite.against.tree import Tree, tree_here
 from perfsuite.bisecting import metric, packages, releases
 from perfsuite.bisecting.commits import Commits
-from perfsuite.bisecting.explaining import changes_between, differing_between, grown_between, program_between
+from perfsuite.bisecting.explaining import changes_between, grown_between, program_between
 from perfsuite.bisecting.found import About, Answer, BisectFailed, Bisection, Verdict
 from perfsuite.bisecting.graph import Graph
 from perfsuite.bisecting.kept import Kept, digest
@@ -47,7 +47,7 @@ class Request:
     def tests(self) -> Tests:
         """The test alone. One process measures its times: of a time that is asked for many processes are compared."""
         given = self.arguments or (self.wanted.node,)
-        tests = Tests(["--perf-processes=1", *given], self.scratch / "runs", looks=True, say=self.say)
+        tests = Tests(["--perf-processes=1", *given], self.scratch / "runs", say=self.say)
         tests.only = frozenset({self.wanted.node})
         return tests
 
@@ -202,7 +202,6 @@ def _explained(trials: Trials, answer: Answer, before: str, found: str) -> Answe
         before=before,
         changes=changes_between(trials.wanted.node, *pair),
         program=program_between(trials.goal.metric, *pair, (trials.facts(before), trials.facts(found))),
-        differing=differing_between(trials.goal.metric, known[before], known[found]),
         grown=grown_between(trials.wanted.node, trials.goal.metric, *(pair if answer.first == "bad" else pair[::-1])),
     )
 
@@ -231,7 +230,7 @@ def _found(request: Request, trials: Trials, answers: Sequence[Answer], notes: S
         {id: trials.steps.name(id) for id in ids},
         tuple(answers),
         str(trials.kept.path),
-        (*trials.notes, *notes),
+        tuple(notes),
     )
 
 

@@ -8,11 +8,9 @@ from perfsuite.against.found import MetricChange
 from perfsuite.against.notes import Notes, Place
 from perfsuite.against.runs import FirstRun, Run
 from perfsuite.bisecting import metric
-from perfsuite.bisecting.found import Step
 from perfsuite.bisecting.metric import Recorded
 from perfsuite.gate.baseline import Entry
 from perfsuite.gate.verdict import Part
-from perfsuite.measure.fingerprint.parts import PARTS
 from perfsuite.measure.targets import cache as facts_cache
 
 
@@ -26,14 +24,6 @@ def grown_between(test: str, name: str, better: Recorded, worse: Recorded) -> tu
     """The parts of a metric that the worse of two steps has more of."""
     old, new = better.entries.get(name), worse.entries.get(name)
     return metric.judged(test, name, new, old).grown if old and new else ()
-
-
-def differing_between(name: str, before: Step, after: Step) -> tuple[str, ...]:
-    """The parts of the fingerprint of a timed metric that differ, in words; none where one has none."""
-    old, new = metric.runs_of(before, name), metric.runs_of(after, name)
-    if old is None or new is None:
-        return ()
-    return tuple(said for part, said in PARTS.items() if old.fingerprint.get(part) != new.fingerprint.get(part))
 
 
 def program_between(name: str, before: Recorded, after: Recorded, folders: tuple[Path, Path]) -> tuple[str, ...]:

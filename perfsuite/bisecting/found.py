@@ -11,9 +11,8 @@ from perfsuite.measure.serialise import plain
 
 Verdict = Literal["good", "bad", "skipped"]
 
-Looks = Literal["exact", "timed", "runs"]
-"""One run says what the metric is; or processes in random order say how its time differs from the good end's; or, where
-they do not tell the ends apart, one run says whether a step runs what the good end runs."""
+Looks = Literal["exact", "timed"]
+"""One run says what the metric is; or processes in random order say how its time differs from the good end's."""
 
 
 class BisectFailed(Exception):  # noqa: N818  (a report, not a fault of this process)
@@ -27,7 +26,6 @@ class Step:
     `value` is the metric in `unit`; of a time `interval` holds what it is over that of the good end. `reason` says why
     a step was skipped, or what to know of one that was not. `packages` are those installed, `addresses` where named
     packages tell what is new. `baselines` has all metrics of the test there, by device, in the text of a baseline file.
-    `varies` says that what is timed has another fingerprint in each process.
     """
 
     id: str
@@ -41,7 +39,6 @@ class Step:
     packages: dict[str, str] = dataclasses.field(default_factory=dict)
     addresses: dict[str, str] = dataclasses.field(default_factory=dict)
     baselines: dict[str, str] = dataclasses.field(default_factory=dict)
-    varies: bool = False
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,8 +61,7 @@ class Answer:
     `package` is the one whose releases they are, empty for commits. `first` says what the newer end is. The changes are
     those of the test's other metrics too, from the step before to the step found; `grown` are the parts of the metric
     that is asked for: what the worse side of the two has more of. `program` says how its program differs, where both
-    steps were tried in this process. `differing` are the parts of the fingerprint of what is timed that do. There are
-    none where `suspects` are several.
+    steps were tried in this process. There are none where `suspects` are several.
     """
 
     package: str
@@ -76,7 +72,6 @@ class Answer:
     changes: tuple[MetricChange, ...] = ()
     grown: tuple[Part, ...] = ()
     program: tuple[str, ...] = ()
-    differing: tuple[str, ...] = ()
 
 
 @dataclasses.dataclass(frozen=True)

@@ -101,22 +101,6 @@ def of_step(step: Step) -> Recorded:
     return Recorded(step.device, {device: parse(text) for device, text in step.baselines.items()})
 
 
-@dataclasses.dataclass(frozen=True)
-class Runs:
-    """What a timed call runs: its fingerprint, and around it the installed packages and the environment."""
-
-    around: tuple[Mapping[str, str], Environment | None]
-    fingerprint: Mapping[str, str]
-
-
-def runs_of(step: Step, name: str) -> Runs | None:
-    """What a metric times at a step; None where that is not known."""
-    entry = of_step(step).entries.get(name)
-    if entry is None or entry.fingerprint is None or step.varies:
-        return None
-    return Runs((step.packages, entry.environment), entry.fingerprint)
-
-
 def chosen(wanted: Wanted, good: Recorded, bad: Recorded | None) -> tuple[str, Entry]:
     """The metric's title, and its entry at the good end. `bad` is needed where no metric is named.
 

@@ -1,8 +1,4 @@
-"""Try steps: run the test at each, once for what is exact, and for a time in many processes beside the good end.
-
-A step whose call has the fingerprint of one with a verdict runs the same, and is not timed: so a search over many
-commits times only those that change what runs.
-"""
+"""Try steps: run the test at each, once for what is exact, and for a time in many processes beside the good end."""
 
 import contextlib
 import dataclasses
@@ -41,18 +37,16 @@ class Unusable(Exception):  # noqa: N818  (a report, not a fault of this process
 class Goal:
     """The metric's title, and its entry at the good end.
 
-    `moved` is how far a time moves to the bad end, as a logarithm; None where it is not known to be worse there.
+    `moved` is how far a time moves to the bad end, as a logarithm.
     """
 
     metric: str
     good: Entry
-    moved: float | None = None
+    moved: float = 0.0
 
     @property
     def looks(self) -> Looks:
-        if self.good.kind in metric.EXACT:
-            return "exact"
-        return "runs" if self.moved is None else "timed"
+        return "exact" if self.good.kind in metric.EXACT else "timed"
 
 
 class Trials:
@@ -66,7 +60,6 @@ class Trials:
         self._good: tuple[Side, FirstRun] | None = None
         self._good_id = ""
         self._facts: dict[str, Path] = {}
-        self.notes: list[str] = []
 
     def __enter__(self) -> "Trials":
         return self
@@ -140,26 +133,7 @@ class Trials:
         assert self.goal is not None
         if self.goal.looks == "exact":
             return self._first(id, side, "good")
-        first = self._first_of_time(id, side, self.goal.metric)
-        if self.goal.looks == "runs":
-            return self._told_by_what_it_runs(first, self.goal.metric)
-        if (twin := self._twin(first, self.goal.metric)) is not None:
-            reason = f"not timed: it runs what {self.steps.name(twin.id)} runs"
-            return dataclasses.replace(first, verdict=twin.verdict, reason=reason)
-        return self._timed(first, side, self.goal)
-
-    def _twin(self, first: Step, name: str) -> Step | None:
-        """A step with a verdict that runs the same as this one."""
-        runs = metric.runs_of(first, name)
-        tried = [step for step in self.kept.steps.values() if step.verdict != "skipped" and step.id != first.id]
-        return next((step for step in tried if runs is not None and metric.runs_of(step, name) == runs), None)
-
-    def _told_by_what_it_runs(self, first: Step, name: str) -> Step:
-        """Bad is what runs something else than the good end, in the same surroundings."""
-        runs, good = (metric.runs_of(step, name) for step in (first, self.kept.steps[self._good_id]))
-        if runs is None or good is None or runs.around != good.around:
-            raise Unusable("what it runs cannot be compared with the good end")
-        return dataclasses.replace(first, verdict="good" if runs == good else "bad")
+        return self._timed(self._first_of_time(id, side, self.goal.metric), side, self.goal)
 
     def _first(self, id: str, side: Side, verdict: Verdict) -> Step:
         """One run: all metrics of the test. The verdict is that of an end, or made when the step is asked for."""
@@ -208,7 +182,7 @@ class Trials:
 
     def _timed_ends(self, bad: str, name: str, good: Entry) -> Goal:
         """Whether the bad end is slower, and by how much."""
-        self.goal = Goal(name, good, 0.0)
+        self.goal = Goal(name, good)
         step = self.kept.steps.get(bad)
         if step is None or step.interval is None:
             step = self._tried(bad, self._look_at_end)
@@ -224,35 +198,19 @@ class Trials:
         if over.low > 1:
             self.goal = Goal(name, good, math.log(over.low) / 2 + math.log(over.high) / 2)
             return self.goal
-        unknown = (
+        raise BisectFailed(
             f"{name} is not known to be worse at the bad end: {_over(over)} the good end's after "
-            f"{plural(self.effort.rounds, 'round')}"
+            f"{plural(self.effort.rounds, 'round')}; take more --rounds"
         )
-        start, end = (metric.runs_of(self.kept.steps[id], name) for id in (self._good_id, bad))
-        if start is None or end is None or start.around != end.around:
-            raise BisectFailed(f"{unknown}; take more --rounds")
-        # What it runs is another thing at the bad end, and since when needs no times.
-        self.notes.append(f"{unknown}. So the search is for the first step that runs something else than the good end")
-        self.goal = Goal(name, good)
-        return self.goal
 
     def _look_at_end(self, id: str, side: Side) -> Step:
-        """Time the bad end. Raises `BisectFailed` where there is no other time to expect."""
-        assert self.goal is not None
-        first = self._first_of_time(id, side, self.goal.metric)
-        if self._twin(first, self.goal.metric) is not None:
-            raise BisectFailed(
-                f"{self.goal.metric} cannot be worse at the bad end, as far as its fingerprint tells: the call runs "
-                "the same programs, and the same Python around them, with the same packages"
-            )
-        timed = self._timed(first, side, self.goal)
-        return dataclasses.replace(timed, verdict="bad", reason="")
+        """Time the bad end, to be judged by its interval."""
+        return dataclasses.replace(self._look(id, side), verdict="bad", reason="")
 
     def _timed(self, first: Step, side: Side, goal: Goal) -> Step:
         """Look at the time until it is clear on which side of half of the way to the bad end it lies."""
-        good, run = self._good_side(goal.metric)
+        good, run = self._good_side()
         limit = timing_limit([run])
-        assert goal.moved is not None
         half = goal.moved / 2
         # The k-th step that is timed has 1 / (k * (k + 1)) of the error, so that all have no more than all of it.
         place = 1 + sum(step.interval is not None for step in self.kept.steps.values())
@@ -278,18 +236,11 @@ class Trials:
             first, verdict=verdict, value=value, unit=goal.good.unit, reason=reason, interval=over
         )
 
-    def _good_side(self, name: str) -> tuple[Side, FirstRun]:
-        """The side of the good end, which stays until the search is over, and a run that says how long one takes.
-
-        A call that has another fingerprint there than in the first run has another one in each process.
-        """
+    def _good_side(self) -> tuple[Side, FirstRun]:
+        """The side of the good end, which stays until the search is over, and a run that says how long one takes."""
         if self._good is None:
             side = self._open.enter_context(self.steps.side(self._good_id))
             self._good = side, self._ran(side)
-            kept = self.kept.steps[self._good_id]
-            again = dataclasses.replace(kept, baselines=metric.of_test(self._good[1], self.wanted.node).texts())
-            if metric.runs_of(again, name) != metric.runs_of(kept, name):
-                self.kept.add(dataclasses.replace(kept, varies=True))
         return self._good
 
 

@@ -8,7 +8,7 @@ of several packages it finds first which one it takes. An interrupted search goe
 on where it was. Arguments for pytest come last, after `--`.
 
 Exits with 0 when the step is found, 1 when steps that could not be tried leave
-several or a time is not known to be worse, 2 when nothing can be searched.
+several, 2 when nothing can be searched.
 """
 
 import argparse
@@ -106,4 +106,4 @@ def run(arguments: argparse.Namespace) -> int:
     print("\n".join(bisection_lines(found, style())))
     if arguments.json is not None:
         write_json(arguments.json, found.to_dict())
-    return 0 if found.exact and found.looks != "runs" else 1
+    return 0 if found.exact else 1

@@ -25,7 +25,7 @@ class Entry:
     `value` and `interval` are in `unit`. `provenance` is "measured" on the device, in `environment`; "compiled" by the
     device's compiler on a machine without the device; or "reported" by the document that `source` names: that never
     gates. `detail` splits a count or a size into its parts. `label` is what people call the metric, where its id is
-    another; nothing compares it. `fingerprint` is that of the call that was timed: a short hash of each of its parts.
+    another; nothing compares it.
 
     Numbers are held as the file writes them: whole counts and sizes exactly, other floats with 6 significant digits. So
     an entry is equal to itself after saving and loading.
@@ -44,7 +44,6 @@ class Entry:
     source: str | None = None
     detail: Mapping[str, int] | None = None
     label: str | None = None
-    fingerprint: Mapping[str, str] | None = None
 
     def __post_init__(self):
         _one_of("kind", self.kind, KINDS)
@@ -68,11 +67,6 @@ class Entry:
             detail = {_typed("a name in detail", name, str): _typed("detail", self.detail[name], int)
                       for name in sorted(self.detail)}  # fmt: skip
             object.__setattr__(self, "detail", detail or None)
-        if self.fingerprint is not None:
-            _typed("fingerprint", self.fingerprint, Mapping)
-            parts = {_typed("a part of the fingerprint", part, str): _typed("fingerprint", self.fingerprint[part], str)
-                     for part in sorted(self.fingerprint)}  # fmt: skip
-            object.__setattr__(self, "fingerprint", parts or None)
         self._check_origin()
 
     def _check_origin(self):
@@ -237,7 +231,6 @@ def entry_of(metric: Metric, environment: Environment | None, provenance: Proven
         better=metric.better,
         detail=metric.detail,
         label=None if metric.name == metric.id else metric.name,
-        fingerprint=metric.fingerprint,
     )
 
 

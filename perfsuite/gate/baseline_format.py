@@ -20,7 +20,7 @@ _TOP_KEYS = ("schema", "device", "environments", "metrics")
 _REVISIONS = "revisions"
 _OTHERS = "other_processors"
 _NEEDED = ("value", "unit", "kind", "provenance")
-_OPTIONAL = ("environment", "low", "high", "noise", "samples", "better", "source", "detail", "label", "fingerprint")
+_OPTIONAL = ("environment", "low", "high", "noise", "samples", "better", "source", "detail", "label")
 
 # No line of JSON starts like this: a line break inside a text is written as an escape.
 _CONFLICT = re.compile(r"^(?:<{7}|\|{7}|={7}|>{7})(?:[ \r]|$)", re.MULTILINE)
@@ -221,7 +221,6 @@ def _entry_fields(entry: Entry) -> dict[str, Any]:
         "better": entry.better if entry.better != "lower" else None,
         "source": entry.source,
         "detail": dict(entry.detail) if entry.detail else None,
-        "fingerprint": dict(entry.fingerprint) if entry.fingerprint else None,
     }
     return {key: value for key, value in fields.items() if value is not None}
 

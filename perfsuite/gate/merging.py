@@ -7,7 +7,6 @@ from typing import Literal
 from perfsuite.gate.baseline import Baselines, Entry, Provenance, Revision, beside, name_of
 from perfsuite.gate.environment import OTHER_PROCESSOR, incomparable, version_changes
 from perfsuite.gate.verdict import TOLERANCES
-from perfsuite.measure.fingerprint.parts import AROUND
 from perfsuite.measure.metric import Interval
 
 Action = Literal["create", "update", "trim", "keep"]
@@ -121,27 +120,6 @@ def _on_two_processors(old: Entry, new: Entry) -> bool:
     return old.kind == new.kind and bool(old.processor and new.processor) and old.processor != new.processor
 
 
-def _of_another_code(old: Entry, new: Entry) -> bool:
-    """Whether the code is known to be another one: its fingerprints differ, and not by what it ran with or where."""
-    if old.fingerprint is None or new.fingerprint is None or _other_versions(old, new):
-        return False
-    return old.fingerprint != new.fingerprint and old.fingerprint.get(AROUND) == new.fingerprint.get(AROUND)
-
-
-def _of_the_same_code(old: Entry, new: Entry) -> bool:
-    """Whether it is known that the same ran in the same environment, so that only the day can be another one."""
-    if not old.processor or old.fingerprint is None:
-        return False
-    return (old.fingerprint, old.environment) == (new.fingerprint, new.environment)
-
-
-def _of_both_days(old: Entry, new: Entry) -> Entry:
-    """The old entry, with an interval that holds what the same code took on either day."""
-    was, is_now = _range(old), _range(new)
-    interval = Interval(min(was.low, is_now.low), max(was.high, is_now.high))
-    return dataclasses.replace(old, interval=interval, label=new.label)
-
-
 def _made(old: Baselines, new: Mapping[str, Mapping[str, Entry]], kinds: Collection[str] | None) -> Iterator[Change]:
     """The changes of the metrics that were made."""
     for test in sorted(new):
@@ -185,15 +163,11 @@ def _recorded(test: str, id: str, old: Entry | None, new: Entry) -> Change:
     if (old.unit, old.kind, old.better) != (new.unit, new.kind, new.better):
         return Change(test, id, "update", old, new, "not comparable", other_code=True)
     if _on_two_processors(old, new):
-        if _of_another_code(old, new):
-            return Change(test, id, "update", old, new, "not comparable", other_code=True)
         return Change(test, id, "create", None, new, "worse" if _fails_on_any_processor(old, new) else "same")
     if _stands(old, new):
         kept = _renewed(old, new)
         return Change(test, id, "keep" if kept == old else "update", old, kept)
     direction = _direction(old, new)
-    if _of_the_same_code(old, new) and not _narrows(old, new):
-        return Change(test, id, "update", old, _of_both_days(old, new), direction)
     # What depends on no processor any more stands for all.
     other_code = direction in ("better", "worse") or bool(old.processor and not new.processor)
     return Change(test, id, "update", old, new, direction, other_code)
@@ -231,8 +205,8 @@ def _is_wide(entry: Entry) -> bool:
 
 
 def _renewed(old: Entry, new: Entry) -> Entry:
-    """The old entry, with the name that the metric has now, and the fingerprint of what was found to take as long."""
-    return dataclasses.replace(old, label=new.label, fingerprint=new.fingerprint)
+    """The old entry, with the name that the metric has now."""
+    return dataclasses.replace(old, label=new.label)
 
 
 def _same_result(old: Entry, new: Entry) -> bool:

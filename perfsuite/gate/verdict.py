@@ -12,7 +12,7 @@ from perfsuite.measure.metric import Interval, Kind, Metric
 from perfsuite.measure.passes import CompilerPasses
 
 Verdict = Literal[
-    "pass", "fail", "missing", "inconclusive", "improved", "new", "recorded", "not comparable", "unchanged", "info"
+    "pass", "fail", "missing", "inconclusive", "improved", "new", "recorded", "not comparable", "info"
 ]  # fmt: skip
 FAILING: tuple[Verdict, ...] = ("fail", "missing")
 Source = Literal["budget", "baseline"]
@@ -157,9 +157,8 @@ def known(metric: Metric) -> Interval:
 
 
 def judge_budget(test: str, metric: Metric, limit: float) -> Gate:
-    """A metric against a limit of the test's own. A recorded one that keeps it is unchanged: it was not timed again."""
-    verdict = against_limit(known(metric), limit)
-    return Gate(test, metric, "unchanged" if metric.recorded and verdict == "pass" else verdict, "budget", limit)
+    """A metric against a limit of the test's own."""
+    return Gate(test, metric, against_limit(known(metric), limit), "budget", limit)
 
 
 def judge_baseline(
@@ -187,8 +186,6 @@ def judge_baseline(
     if tolerance is None or judged.kind in ("count", "size"):
         tolerance = TOLERANCES[judged.kind]
     limit, verdict = _against_baseline(judged, entry, tolerance)
-    if metric.recorded:
-        verdict = "unchanged"
     ends = metric.interval
     if verdict == "inconclusive" and ends and math.isfinite(ends.low) and math.isinf(ends.high):
         # The 99th percentile of a few hundred samples has no upper end. It can be seen to be too high, but not to be

@@ -11,7 +11,7 @@ import json
 import sys
 import threading
 from collections import defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any, cast
@@ -25,6 +25,7 @@ from perfsuite.against.notes import (
     REQUEST_FILE,
     Notes,
     Place,
+    Runs,
     SideRequest,
     Stage,
     StageNote,
@@ -139,6 +140,7 @@ class SideHooks:
         self.notes = Notes(path=list(_PATH))
         self.stages = _StageSeconds()
         self.selected = self.ended = 0
+        self._runs: defaultdict[str, dict[str, Runs]] = defaultdict(dict)
 
     def mode(self, session: "PerfSession") -> "Mode":
         """The mode of the session that is about to start."""
@@ -146,8 +148,11 @@ class SideHooks:
         from perfsuite.session.child_modes import Exact, TimingOneSide
 
         if self.request.task == "metrics":
-            return Exact(session, looks=self.request.looks)
+            return Exact(session, self._note_runs)
         return TimingOneSide(session, self._note_time, self.request.seconds or session.options.seconds)
+
+    def _note_runs(self, test: str, titles: Sequence[str], programs: str | None, host_calls: str | None) -> None:
+        self._runs[test].update(dict.fromkeys(titles, Runs(programs, host_calls)))
 
     def _note_time(self, test: str, name: str, value: float, unit: str) -> None:
         self.notes.times.append(TimeNote(test, name, value, unit))
@@ -219,14 +224,11 @@ class SideHooks:
         ):
             self.notes.tests[report.nodeid] = report.outcome, "" if report.passed else _message(_reason(report))
         if self.request.task == "metrics" and hasattr(report, "perfsuite"):
-            where = report.perfsuite["where"]
+            where, runs = report.perfsuite["where"], self._runs[report.nodeid]
             self.notes.places[report.nodeid] = {
-                name: Place(where.get(name, ""), metric["places"] or {}, _is_sampled(metric), metric.get("fingerprint"))
+                name: Place(where.get(name, ""), metric["places"] or {}, _is_sampled(metric), runs.get(name, Runs()))
                 for metric in report.perfsuite["metrics"]
                 for name in [title(metric["name"], metric["target"])]
-            } | {
-                name: Place(where.get(name, ""), sampled=True, fingerprint=fingerprint)
-                for name, fingerprint in report.perfsuite["untimed"].items()
             }
         if self.request.task == "times" and hasattr(report, "perfsuite"):
             self.notes.times += [

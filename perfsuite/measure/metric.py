@@ -59,9 +59,6 @@ class Metric:
     on data. `at_most` says which make it an upper bound: conditionals of which the largest branch counts, and loops
     that may end sooner than their limit ("while at model.py:42 in solve").
 
-    `fingerprint` is that of the call that was timed (`measure.fingerprint`), where it was taken. `recorded` says that
-    the call has the fingerprint of its baseline, and that the value is the baseline's: it was not timed again.
-
     `name` is for people. `id` says which metric of its test it is, also when the function that it is named after has
     another name; by default it is the name.
     """
@@ -80,8 +77,6 @@ class Metric:
     at_least: tuple[str, ...] = ()
     at_most: tuple[str, ...] = ()
     id: str = ""
-    fingerprint: dict[str, str] | None = None
-    recorded: bool = False
 
     def __post_init__(self):
         if not self.id:

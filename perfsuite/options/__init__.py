@@ -48,8 +48,6 @@ class Options(NamedTuple):  # to make a frozen dataclass of it takes 0.8 ms of e
     """Most processes for one metric, this one included: others confirm a failure, or measure for a baseline."""
     report: Path | None = None
     """The folder for the report; None writes none."""
-    changed: bool = False
-    """Whether a call with the fingerprint of its baseline is not timed again."""
 
     @property
     def gating(self) -> bool:
@@ -142,15 +140,6 @@ OPTIONS = (
         default=(),
         action=Strict,
         in_child=(),
-        must_agree=True,
-        in_report=True,
-    ),
-    Option(
-        "--perf-changed",
-        "with --perf, time only what changed: a call that runs the programs and the Python code of its baseline is "
-        "not timed again, and its verdict is unchanged; counts, sizes and programs are gated as ever",
-        "changed",
-        in_child=False,
         must_agree=True,
         in_report=True,
     ),
@@ -263,11 +252,6 @@ def read_options(config: pytest.Config) -> Options:
             "--perf-save and --perf-strict contradict each other: one records metrics without a baseline, the other "
             "fails on them"
         )
-    if save and option.perf_changed:
-        raise pytest.UsageError(
-            "--perf-save and --perf-changed contradict each other: one times every call for its baseline, the other "
-            "leaves out those that are as their baseline has them"
-        )
     targets = option.perf_target or config.getini("perf_targets")
     folder = config.invocation_params.dir / option.perf_baselines if option.perf_baselines else None
     return Options(
@@ -283,5 +267,4 @@ def read_options(config: pytest.Config) -> Options:
         traces=config.invocation_params.dir / option.perf_trace if option.perf_trace else None,
         processes=option.perf_processes,
         report=config.invocation_params.dir / option.perf_report if option.perf_report else None,
-        changed=option.perf_changed,
     )

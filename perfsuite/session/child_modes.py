@@ -1,7 +1,7 @@
 """The modes of a process that another session started: to measure a test again, or one side of `perfsuite against`."""
 
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 
 from perfsuite.gate.limits import Compared, Limits
+from perfsuite.measure.call import Call
+from perfsuite.measure.runtime.what_runs import host_calls_hash, programs_hash
 from perfsuite.measure.serialise import plain
 from perfsuite.processes import elsewhere
 from perfsuite.processes.handover import Request, Values, write_metrics, write_values
@@ -36,10 +38,6 @@ class Rerunning(SessionMode):
         self.folder = folder
         self.request = request
         self._seconds = 0.0
-
-    @property
-    def fingerprints(self) -> bool:
-        return self.request.metric is None  # of a save
 
     def seconds(self, asked: float) -> float:
         self._seconds = asked
@@ -69,19 +67,18 @@ class Rerunning(SessionMode):
 class Exact(SessionMode):
     """The first process on one side of `perfsuite against`: what is exact. Nothing is gated.
 
-    What is sampled is left to the processes that take times. With `looks` it takes one look at each.
+    It takes one look at what is sampled, which other processes time, and notes what that runs: test, titles of the
+    metrics, and the hashes of programs and host calls.
     """
 
     gates = False
-    fingerprints = True
 
-    def __init__(self, session: PerfSession, *, looks: bool = False):
+    def __init__(self, session: PerfSession, note: Callable[[str, Sequence[str], str | None, str | None], None]):
         super().__init__(session)
-        self._looks = looks
+        self._note = note
 
-    @property
-    def leaves_times(self) -> bool:
-        return not self._looks
+    def about_to_time(self, item: pytest.Item, titles: Sequence[str], calls: Sequence[Call]) -> None:
+        self._note(item.nodeid, titles, programs_hash(calls), host_calls_hash(calls))
 
     def seconds(self, asked: float) -> float:
         return MOMENT

@@ -2,7 +2,7 @@
 
 import abc
 import dataclasses
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -84,16 +84,6 @@ class Mode(abc.ABC):
     """Whether metrics are judged at all."""
 
     @property
-    def fingerprints(self) -> bool:
-        """Whether the fingerprints of timed calls are taken."""
-        return False
-
-    @property
-    def leaves_times(self) -> bool:
-        """Whether what is sampled is left to other processes: sampled here only where the test reads it."""
-        return False
-
-    @property
     def known_to(self) -> float:
         """Timing a call ends before its time is over once the medians are known to this share.
 
@@ -102,6 +92,9 @@ class Mode(abc.ABC):
         from perfsuite.measure.timing.timing import PRECISION  # see the top
 
         return PRECISION
+
+    def about_to_time(self, item: pytest.Item, titles: Sequence[str], calls: "Sequence[Call]") -> None:  # noqa: B027  (one mode wants it)
+        """Called before a test times calls. `titles` are those of the metrics that it makes of them."""
 
     @abc.abstractmethod
     def compare(self, pair: Pair, limits: "Limits") -> "Compared":

@@ -53,10 +53,6 @@ class SessionMode(Mode):
 class Gating(SessionMode):
     """Sample until the limits are decided. A broken one counts where fresh processes break it too."""
 
-    @property
-    def fingerprints(self) -> bool:
-        return self.session.options.changed
-
     def compare(self, pair: Pair, limits: "Limits") -> "Compared":
         return self.confirmed(pair, pair.compare(settled=limits.end), limits)
 

@@ -3,7 +3,7 @@
 import dataclasses
 import numbers
 import sys
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from perfsuite.gate.budget import BudgetExceeded
@@ -65,7 +65,6 @@ class Recorder:
         self._test = test
         self._tolerance = tolerance
         self._recorded: dict[str, _Recorded] = {}
-        self._where: dict[str, str] = {}
         self._numbers: dict[tuple[str | None, ...], int] = {}
         self._places: dict[tuple[str | None, ...], int] = {}
         self._ids: dict[tuple[str, str | None], str] = {}
@@ -76,8 +75,6 @@ class Recorder:
         self._judged = False
         self.metrics: dict[str, Metric] = {}
         """By title: the same name may stand for the present device and for a target."""
-        self.untimed: dict[str, dict[str, str] | None] = {}
-        """By title: the fingerprints of what other processes are to time."""
         self.gates: list[Gate] = []
         self.traces: list[TraceRecord] = []
         """Of --perf-trace. What follows is for the pictures of --perf-report, and empty without it."""
@@ -114,13 +111,6 @@ class Recorder:
         where = callsite.location(sys._getframe(1))
         self._recorded[metric.title] = _Recorded(allowed, evidence, where)
 
-    def leave(self, names: Iterable[str], fingerprint: Mapping[str, str] | None) -> None:
-        """Note metrics of the present device that other processes are to sample."""
-        where = callsite.location(sys._getframe(1))
-        for name in names:
-            self.untimed[name] = None if fingerprint is None else dict(fingerprint)
-            self._where[name] = where
-
     def measured(
         self, instrument: str, label: str, *suffixes: str, name: str | None = None, target: str | None = None
     ) -> Measured:
@@ -142,14 +132,11 @@ class Recorder:
         key = (name, target, *suffixes)
         number = self._numbers.get(key, 1)
         candidate = name if number == 1 else f"{name} #{number}"
-        while any(self._has(title(candidate + suffix, target)) for suffix in suffixes or ("",)):
+        while any(title(candidate + suffix, target) in self.metrics for suffix in suffixes or ("",)):
             number += 1
             candidate = f"{name} #{number}"
         self._numbers[key] = number
         return candidate
-
-    def _has(self, shown: str) -> bool:
-        return shown in self.metrics or shown in self.untimed
 
     def tolerance(self, own: float | None) -> float | None:
         """The tolerance of one metric: its own, or that of the test. Raises `ValueError` for one that is no number."""
@@ -226,8 +213,7 @@ class Recorder:
             unestimated=tuple(self.unestimated),
             passes=tuple(self.passes),
             notes=(*self._taken.notes, *fallbacks(), *(self._unnoticed(used, not_entered) if passed else ())),
-            untimed=self.untimed,
-            where={title: recorded.where for title, recorded in self._recorded.items()} | self._where,
+            where={title: recorded.where for title, recorded in self._recorded.items()},
             **facts,
         )
 

@@ -72,8 +72,6 @@ class TestRecord:
     """The compiler's passes of first calls, in sessions with -v only."""
     notes: tuple[str, ...] = ()
     """What is to be said of the metrics, in lines."""
-    untimed: dict[str, dict[str, str] | None] = dataclasses.field(default_factory=dict)
-    """What other processes are to time, by the titles of the metrics: its fingerprint, None where it has none."""
     where: dict[str, str] = dataclasses.field(default_factory=dict)
     """The line of the call that made each metric, by its title."""
 

@@ -39,10 +39,6 @@ class Saving(Gating):
         self._ready: defaultdict[int, dict[str, list[Metric]]] = defaultdict(dict)
         """What each fresh process measured of tests whose turn has not come, by their ids."""
 
-    @property
-    def fingerprints(self) -> bool:
-        return True
-
     def compare(self, pair: Pair, limits: Limits) -> Compared:
         return self.confirmed(pair, pair.compare(), limits)
 
@@ -142,12 +138,7 @@ def over_processes(seen: Sequence[Metric]) -> Metric:
         if math.isfinite(within):
             interval = interval.widened(max(0.0, within - interval.half_width))
     samples = sum(metric.samples or 0 for metric in seen)
-    # A call that is another one in another process has none.
-    same = all(metric.fingerprint == seen[0].fingerprint for metric in seen)
-    fingerprint = seen[0].fingerprint if same else None
-    return dataclasses.replace(
-        seen[0], value=value, interval=interval, samples=samples or None, fingerprint=fingerprint
-    )
+    return dataclasses.replace(seen[0], value=value, interval=interval, samples=samples or None)
 
 
 def _one_more(values: Sequence[float]) -> tuple[float, Interval]:

@@ -6,7 +6,7 @@ import pytest
 from support.against import ENVIRONMENT, TEST, change, notes
 
 from perfsuite.against.changes import explained, metrics_changed, outcomes_changed, stages_changed, to_time, where_of
-from perfsuite.against.notes import Notes, Place
+from perfsuite.against.notes import Notes, Place, Runs
 from perfsuite.against.runs import FirstRun, Run, Window
 from perfsuite.gate.baseline import Baselines, Entry
 from perfsuite.gate.verdict import Part
@@ -150,14 +150,14 @@ class TestMetrics:
 class TestWhatIsTimed:
     """A test is left out only where it times the same calls, and nothing that is exact changed in it."""
 
-    def runs(self, *prints):
-        """The base and the head, of one test with these fingerprints; None for a call without one."""
+    def runs(self, *ran):
+        """The base and the head, of one test that times what runs these programs and host calls."""
         made = []
-        for each in prints:
+        for each in ran:
             run = metrics({"f": entry(1)})
             run.run.notes.places[TEST] = {
                 "f": Place(),
-                "f to ready": Place("test_a.py:3", sampled=True, fingerprint=each),
+                "f to ready": Place("test_a.py:3", sampled=True, runs=Runs(*each)),
             }
             made.append(run)
         return made
@@ -165,40 +165,40 @@ class TestWhatIsTimed:
     @pytest.mark.parametrize(
         ("base", "head", "is_timed"),
         [
-            ({"programs": "1", "python": "2"}, {"programs": "1", "python": "2"}, False),
-            ({"programs": "1", "python": "2"}, {"programs": "1", "python": "3"}, True),
-            ({"programs": "1"}, {"programs": "1", "python": "2"}, True),
-            (None, None, True),
-            ({"programs": "1"}, None, True),
+            (("p", "h"), ("p", "h"), False),
+            (("p", "h"), ("q", "h"), True),
+            (("p", "h"), ("p", "i"), True),
+            ((None, "h"), (None, "h"), True),
+            (("p", None), ("p", None), True),
+            (("p", "h"), ("p", None), True),
         ],
     )
-    def test_by_its_fingerprints(self, base, head, is_timed):
+    def test_by_its_programs_and_host_calls(self, base, head, is_timed):
         may, same = to_time(*self.runs(base, head), [])
         assert (TEST in may, TEST in same) == (is_timed, not is_timed)
 
     def test_by_what_is_exact(self):
-        print_ = {"programs": "1"}
-        base, head = self.runs(print_, print_)
+        base, head = self.runs(("p", "h"), ("p", "h"))
         head.baselines["cpu"] = Baselines("cpu", {TEST: {"f": entry(2)}})
         assert to_time(base, head, metrics_changed(base, head)) == ({TEST}, set())
 
     def test_by_other_metrics(self):
-        base, head = self.runs({"programs": "1"}, {"programs": "1"})
-        head.run.notes.places[TEST]["g to ready"] = Place(sampled=True, fingerprint={"programs": "1"})
+        base, head = self.runs(("p", "h"), ("p", "h"))
+        head.run.notes.places[TEST]["g to ready"] = Place(sampled=True, runs=Runs("p", "h"))
         assert to_time(base, head, []) == ({TEST}, set())
 
     def test_one_without_times_is_neither(self):
-        base, head = self.runs(None, None)
+        base, head = self.runs((), ())
         for run in (base, head):
             del run.run.notes.places[TEST]["f to ready"]
         assert to_time(base, head, []) == (set(), set())
 
     def test_a_time_that_is_worse_says_what_else_changed(self):
-        base, head = self.runs({"programs": "1", "python": "2"}, {"programs": "1", "python": "3"})
+        base, head = self.runs(("p", "h"), ("p", "i"))
         head.baselines["cpu"] = Baselines("cpu", {TEST: {"f": entry(2)}})
         slower = [change("device", "worse", metric="f to ready")]
         (made,) = explained(slower, base, head, metrics_changed(base, head))
-        assert (made.line, made.changed) == ("test_a.py:3", ("python", "f"))
+        assert (made.line, made.changed) == ("test_a.py:3", ("the host calls", "f"))
 
 
 class TestTests:

@@ -12,7 +12,7 @@ from support.against import ENVIRONMENT, TEST, FakeTests, command, notes, wheel
 
 from perfsuite.against import check, environments
 from perfsuite.against.environments import VirtualEnvironment
-from perfsuite.against.notes import Notes, Place
+from perfsuite.against.notes import Notes, Place, Runs
 from perfsuite.against.runs import FirstRun, Run
 from perfsuite.commands import CommandError
 from perfsuite.gate.baseline import Baselines, Entry
@@ -301,8 +301,8 @@ class TestWhenTimesEnd:
 
 
 def same(run):
-    """The run, of a test that times a call with a fingerprint."""
-    run.run.notes.places[TEST] = {"f to return": Place(sampled=True, fingerprint={"programs": "1"})}
+    """The run, of a test that times a call of which it is known what it runs."""
+    run.run.notes.places[TEST] = {"f to return": Place(sampled=True, runs=Runs("programs", "host calls"))}
     return run
 
 

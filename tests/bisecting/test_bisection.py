@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 from support.against import wheel
-from support.bisecting import CALLS, TEST, MadeUp, command, count, time
+from support.bisecting import CALLS, TEST, MadeUp, command, count
 from support.git_project import GitProject
 
 from perfsuite.against import environments
@@ -83,7 +83,7 @@ def test_a_planted_call_is_found_and_nothing_is_left(project, capsys, tmp_path, 
     assert list(scratch.iterdir()) == []
 
 
-def test_a_planted_slowdown_is_found_and_only_what_runs_something_else_is_timed(project, capsys, tmp_path):
+def test_a_planted_slowdown_is_found_beside_the_good_end(project, capsys, tmp_path):
     """The fourth commit makes the step 20 times as slow; the others change comments."""
     for place in range(5):
         rounds = 200_000 if place >= 3 else 10_000
@@ -96,11 +96,9 @@ def test_a_planted_slowdown_is_found_and_only_what_runs_something_else_is_timed(
     assert command("--good", "slow0", "--bad", "slow4", "test_steps.py::test_step::step to ready", *timing) == 0
     written = capsys.readouterr().out
     assert f"the first bad commit is commit {project.git('rev-parse', 'slow3').strip()}" in written
-    assert "what differs in what is timed: the Python code" in written
     told = json.loads(found.read_text())
     assert [step["verdict"] for step in told["steps"]] == ["good", "bad", "good", "bad"]
-    assert [step["interval"] is not None for step in told["steps"]] == [False, True, False, False]
-    assert [re.search("Slow .", step["reason"])[0] for step in told["steps"][2:]] == ["Slow 0", "Slow 4"]
+    assert [step["interval"] is not None for step in told["steps"]] == [False, True, True, True]
 
 
 @pytest.mark.parametrize(
@@ -170,23 +168,6 @@ def of_commits(monkeypatch, project, at, good, bad, metric=CALLS):
     monkeypatch.setattr(Request, "tests", lambda self: made_up)
     made_up.arguments = ()
     return over_commits(request(project.root.parent / "kept", metric), good, bad), made_up
-
-
-def test_a_commit_that_changes_the_call_but_no_time_is_found_and_not_called_bad(monkeypatch, tmp_path, capsys):
-    """It changed twice; the first time counts."""
-    project = GitProject.here(tmp_path / "project", monkeypatch)
-    subjects_ = ["start", "one", "guilty", "three", "again", "five"]
-    for subject in subjects_:
-        project.commit(subject)
-    runs = dict(zip(subjects_, "ggbbcc", strict=True))
-    at = lambda name: {"step to return": time(100.0, runs[name])}
-    found, made_up = of_commits(monkeypatch, project, at, "HEAD~5", "HEAD", "step to return")
-    assert (found.looks, subjects(project, found)) == ("runs", ["guilty"])
-    assert "is not known to be worse at the bad end" in found.notes[0]
-    assert len(made_up.ran) == 3 + 2  # the ends, the good one once more, and two of the four steps between
-    monkeypatch.setattr(bisection, "over_commits", lambda request, good, bad: found)
-    assert command("--good", "HEAD~5", "--bad", "HEAD", "test_a.py::test_step::step to return") == 1
-    assert "the first commit that runs something else than the good end is commit" in capsys.readouterr().out
 
 
 def test_a_commit_of_a_merged_branch_is_found_and_not_the_merge(monkeypatch, tmp_path):

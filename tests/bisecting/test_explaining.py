@@ -4,12 +4,11 @@ import jax
 import jax.numpy as jnp
 import pytest
 from support.against import ENVIRONMENT, TEST
-from support.bisecting import CALLS, count, first_run, time
+from support.bisecting import CALLS, count, first_run
 
 from perfsuite import call
 from perfsuite.bisecting import metric
-from perfsuite.bisecting.explaining import changes_between, differing_between, grown_between, program_between
-from perfsuite.bisecting.found import Step
+from perfsuite.bisecting.explaining import changes_between, grown_between, program_between
 from perfsuite.gate.baseline import Entry
 from perfsuite.measure.metric import Interval
 from perfsuite.measure.program.compilation import compile_call
@@ -39,18 +38,6 @@ def test_the_parts_are_those_of_the_worse_side():
     good, bad = recorded({CALLS: count(5, f=5)}), recorded({CALLS: count(9, f=5, g=4)})
     assert [(part.name, part.amount) for part in grown_between(TEST, CALLS, good, bad)] == [("g", 4)]
     assert grown_between(TEST, CALLS, bad, good) == ()
-
-
-def test_what_is_timed_differs_in_named_parts():
-    def step(id, *entries):
-        return Step(id, "good", device="cpu", baselines=recorded(dict(entries)).texts())
-
-    one, two = (step(each, ("step to ready", time(1.0, runs=each))) for each in "ab")
-    assert differing_between("step to ready", one, two) == ("the Python code",)
-    assert differing_between("step to ready", one, one) == ()
-    for unknown in (step("c", ("step to ready", time(1.0))), step("d"), Step("e", "good")):
-        assert differing_between("step to ready", one, unknown) == ()
-        assert differing_between("step to ready", unknown, one) == ()
 
 
 @pytest.fixture

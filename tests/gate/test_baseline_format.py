@@ -125,7 +125,6 @@ def test_what_was_rendered_is_parsed():
 
 def test_every_optional_field_round_trips():
     entry = Entry(40, "calls", "count", "measured", HERE, Interval(39, 41), 5, "higher", detail={"b 'é'": 1, "a": 39})
-    entry = dataclasses.replace(entry, fingerprint={"python": "0a1b2c", "around": "3d4e5f"})
     baselines = Baselines("cpu", {"t[é-x::y]": {"n": entry}})
     assert parse(encode(baselines).decode()) == baselines
 
@@ -216,8 +215,6 @@ def test_the_tpu_v5e_file_has_what_the_seed_document_reports():
         ('"low": 1.05, "high": 1.08, ', "", 12, ["noise needs low and high"]),
         ('"noise": 0.014', '"noise": "small"', 12, ["noise must be a number"]),
         ('"noise": 0.014', '"noise": 1e999', 12, ["noise must be finite"]),
-        ('"samples": 300', '"samples": 300, "fingerprint": "0a1b"', 12, ["fingerprint must be of type Mapping"]),
-        ('"samples": 300', '"samples": 300, "fingerprint": {"python": 3}', 12, ["fingerprint must be of type str"]),
         ('"samples": 300', '"samples": 1.5', 12, ["samples must be of type int"]),
         ('"value": 3,', '"value": 3.5,', 13, ["a count must be whole"]),
         (f'"{HERE.id}"}}\n', f'"{HERE.id}"}}}}\n', 16, ["extra data"]),

@@ -8,7 +8,6 @@ from support.entries import HERE, OTHER_HOST, UPGRADED, compiled, count, ratio, 
 from perfsuite.gate.baseline import Baselines, Entry
 from perfsuite.gate.environment import target_environment
 from perfsuite.gate.merging import merge
-from perfsuite.measure.metric import Interval
 
 
 def recorded(old, new, **options):
@@ -23,31 +22,26 @@ def recorded(old, new, **options):
 # What becomes of one metric.
 
 
-@pytest.mark.parametrize("now", [{"python": "new"}, None])
-def test_a_metric_within_its_noise_is_kept_with_the_fingerprint_of_now(now):
-    old = ratio(1.0, 0.9, 1.1, fingerprint={"python": "old"})
-    new = ratio(1.05, 0.95, 1.15, fingerprint=now)
-    assert recorded(old, new) == ("update", "same", dataclasses.replace(old, fingerprint=now))
-    assert recorded(old, dataclasses.replace(new, fingerprint=old.fingerprint)) == ("keep", "same", old)
+def test_a_metric_within_its_noise_is_kept():
+    old = ratio(1.0, 0.9, 1.1)
+    assert recorded(old, ratio(1.05, 0.95, 1.15)) == ("keep", "same", old)
 
 
 def test_a_narrow_metric_takes_the_place_of_a_wide_one_that_it_meets():
-    of_one_code = {"fingerprint": {"python": "one"}}
-    wide, narrow = ratio(1.0, 0.7, 1.4, **of_one_code), ratio(1.1, 1.08, 1.12, **of_one_code)
+    wide, narrow = ratio(1.0, 0.7, 1.4), ratio(1.1, 1.08, 1.12)
     assert recorded(wide, narrow) == ("update", "same", narrow)
-    assert recorded(wide, ratio(1.1, 1.0, 1.2, **of_one_code))[0] == "keep", "wide as well"
-    assert recorded(ratio(1.1, 1.0, 1.14, **of_one_code), narrow)[0] == "keep", "not wide"
-    assert recorded(wide, ratio(1.5, 1.48, 1.52, **of_one_code))[2].interval == Interval(0.7, 1.52), "another day"
+    assert recorded(wide, ratio(1.1, 1.0, 1.2))[0] == "keep", "wide as well"
+    assert recorded(ratio(1.1, 1.0, 1.14), narrow)[0] == "keep", "not wide"
     time = dataclasses.replace(wide, kind="time", unit="us")
     assert recorded(time, dataclasses.replace(narrow, kind="time", unit="us"))[0] == "keep", "a time may double"
     higher = [dataclasses.replace(each, better="higher") for each in (ratio(1.0, 0.97, 1.4), ratio(1.1, 1.08, 1.12))]
     assert recorded(*higher)[0] == "keep", "its limit starts at the lower end"
 
 
-def test_what_a_save_may_not_replace_keeps_its_fingerprint():
-    old, new = (ratio(value, value, value, fingerprint={"python": str(value)}) for value in (1.0, 2.0))
+def test_what_a_save_may_not_replace_is_kept():
+    old, new = (ratio(value, value, value) for value in (1.0, 2.0))
     assert recorded(old, new, kinds=("new", "better")) == ("keep", "same", old)
-    few = Entry(1.0, "x", "info", "measured", HERE, samples=3, fingerprint={"python": "now"})
+    few = Entry(1.0, "x", "info", "measured", HERE, samples=3)
     assert recorded(old, few) == ("keep", "same", old)
 
 
@@ -145,29 +139,6 @@ def test_a_time_with_other_flags_is_updated_as_not_comparable():
     assert recorded(Entry(9, "us", "time", "measured", HERE), new) == ("update", "not comparable", new)
 
 
-@pytest.mark.parametrize(("value", "low", "high", "direction"), [(2.0, 0.9, 2.1, "worse"), (0.5, 0.4, 1.1, "better")])
-def test_what_the_same_code_takes_on_another_day_widens_the_interval(value, low, high, direction):
-    old, new = (ratio(each, each - 0.1, each + 0.1, fingerprint={"python": "a"}) for each in (1.0, value))
-    wider = dataclasses.replace(old, interval=Interval(low, high))
-    assert recorded(old, new) == ("update", direction, wider)
-    assert recorded(wider, new) == ("keep", "same", wider)
-    assert recorded(old, new, kinds=("new", direction)) == ("update", direction, wider)
-    assert recorded(old, new, kinds=("new",)) == ("keep", "same", old)
-    for other in (
-        dataclasses.replace(new, fingerprint={"python": "b"}),
-        dataclasses.replace(new, environment=UPGRADED),
-    ):
-        assert recorded(old, other) == ("update", direction, other)
-
-
-def test_an_info_metric_of_the_same_code_is_that_of_the_last_save():
-    old, new = (
-        Entry(value, "us", "info", "measured", HERE, Interval(value - 1, value + 1), 9, fingerprint={"python": "a"})
-        for value in (20, 40)
-    )
-    assert recorded(old, new)[2] == new
-
-
 # One metric on several processors.
 
 
@@ -257,26 +228,6 @@ def test_a_time_with_other_flags_leaves_those_of_other_processors():
     baselines, change = after(first, second, flagged)
     assert (change.action, change.direction) == ("update", "not comparable")
     assert (on(baselines, "Xeon"), on(baselines, "EPYC")) == (flagged, second)
-
-
-def test_a_ratio_of_another_code_replaces_that_of_the_first_processor():
-    first = ratio(1.0, 0.9, 1.1, fingerprint={"around": "a", "python": "old"})
-    second = ratio(1.0, 0.9, 1.1, OTHER_HOST, fingerprint={"around": "a", "python": "new"})
-    baselines, change = after(first, second)
-    assert (change.action, change.direction) == ("update", "not comparable")
-    assert baselines == Baselines("cpu", {"t": {"metric": second}})
-
-
-@pytest.mark.parametrize(
-    ("around", "python"), [("b", "3.11.7"), ("a", "3.11.9")], ids=["other options of jax", "another Python"]
-)
-def test_other_versions_are_not_another_code(around, python):
-    first = ratio(1.0, 0.9, 1.1, fingerprint={"around": "a", "python": "old"})
-    there = dataclasses.replace(OTHER_HOST, python=python)
-    second = ratio(1.0, 0.9, 1.1, there, fingerprint={"around": around, "python": "new"})
-    baselines, change = after(first, second)
-    assert (change.action, change.direction) == ("create", "same")
-    assert (on(baselines, "Xeon"), on(baselines, "EPYC")) == (first, second)
 
 
 @pytest.mark.parametrize("first", [{}, {"t": {"metric": ratio(3.0, environment=OTHER_HOST)}}])

@@ -522,21 +522,3 @@ def test_load_and_another_processor_add_up():
 
 
 # A metric that was not made again.
-
-
-def test_what_was_not_timed_again_is_unchanged_and_never_passes():
-    kept = metric(1.2, low=1.1, high=1.3, recorded=True)
-    gate = judge_baseline(TEST, kept, entry(1.2, interval=kept.interval), now=HERE)
-    assert (gate.verdict, gate.source, gate.failed) == ("unchanged", "baseline", False)
-    assert judge_budget(TEST, kept, 1.4).verdict == "unchanged"
-
-
-def test_a_recorded_value_that_breaks_a_budget_is_not_unchanged():
-    kept = metric(1.2, low=1.1, high=1.3, recorded=True)
-    assert judge_budget(TEST, kept, 1.0).verdict == "fail"
-    assert judge_budget(TEST, kept, 1.2).verdict == "inconclusive"
-
-
-def test_a_recorded_metric_that_gates_nothing_is_information():
-    kept = metric(1.2, kind="info", recorded=True)
-    assert judge_baseline(TEST, kept, entry(1.2, kind="info"), now=HERE).verdict == "info"

@@ -130,5 +130,5 @@ def test_a_need_that_the_session_lacks_is_asked_for_before_anything_else():
     def check(method, needs):
         raise RuntimeError(f"{method} needs {needs}")
 
-    with pytest.raises(RuntimeError, match=r"perf\.time needs \('timed',\)"):
+    with pytest.raises(RuntimeError, match=r"perf\.time needs \('quiet',\)"):
         Instrument._begin(instrument_in(SimpleNamespace(check=check)), DECLARED["perf.time"], Budget(ratio=1))

@@ -4,7 +4,6 @@ from xml.etree import ElementTree
 
 import pytest
 
-from .test_changed_option import SAVED
 from .test_targets_end_to_end import COMPILED, metrics
 
 pytest.importorskip("xdist")
@@ -160,27 +159,6 @@ def test_where_no_report_can_be_taken_back_what_needs_a_quiet_machine_is_skipped
         "does not work with pytest-xdist * take a worker's report back.*"
     )
     result.stdout.fnmatch_lines_random([f"*perf.time: {why}", f"*@pytest.mark.perf(quiet=True): {why}"])
-
-
-READS = """
-def test_read(perf):
-    compared = perf.compare(made(step), made(step), until="return", name="read")
-    assert compared.verdict in ("new", "recorded", "unchanged") and compared.pairs > 2
-"""
-
-
-def test_with_perf_changed_only_what_has_to_be_timed_waits_for_the_main_process(project):
-    project.makepyfile(test_step=SAVED + READS)
-    project.runpytest_subprocess("--perf-save").assert_outcomes(passed=5)
-    changed = "--perf", "--perf-changed", "-n1", "-v"
-    result = project.runpytest_subprocess(*changed)
-    result.assert_outcomes(passed=5)
-    result.stdout.fnmatch_lines(["1 test for a quiet machine: now, in the main process", "*test_step.py::test_read*"])
-    project.makepyfile(test_step=SAVED.replace("ROUNDS = 2", "ROUNDS = 3") + READS)
-    result = project.runpytest_subprocess(*changed)
-    result.stdout.fnmatch_lines(
-        ["3 tests for a quiet machine: now, in the main process", "timed: 2 the host calls and the Python code changed"]
-    )
 
 
 def places(project) -> list[str]:

@@ -15,13 +15,13 @@ def saved_project(pytester: pytest.Pytester) -> Callable[[str, str], Callable[[s
     """`saved_project(model, tests)` saves the baselines of the tests and returns `gated`.
 
     `gated(source)` runs the tests with that source in place of the model's, and returns what is printed. Only the model
-    as it was saved may pass. `--perf-changed` must not leave out the timing of one that was not.
+    as it was saved may pass.
     """
 
     def saved(model: str, tests: str) -> Callable[[str], str]:
         def gated(source: str) -> str:
             (pytester.path / "model.py").write_text(source)
-            result = pytester.runpytest_inprocess("--perf", "--perf-changed")
+            result = pytester.runpytest_inprocess("--perf")
             assert result.ret == (pytest.ExitCode.OK if source == model else pytest.ExitCode.TESTS_FAILED)
             return str(result.stdout)
 

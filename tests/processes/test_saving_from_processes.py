@@ -352,13 +352,6 @@ def test_one_or_two_processes_have_all_of_their_intervals():
     assert over_processes([sampled(1, 0.9, 1.1)]) == sampled(1, 0.9, 1.1)
 
 
-def test_a_call_that_is_another_one_in_another_process_has_no_fingerprint():
-    one, other = ({"python": name} for name in ("a", "b"))
-    assert over_processes([sampled(1, 0.9, 1.1, fingerprint=one)] * 3).fingerprint == one
-    mixed = [sampled(1, 0.9, 1.1, fingerprint=each) for each in (one, one, other)]
-    assert over_processes(mixed).fingerprint is None
-
-
 def test_narrow_is_the_end_from_which_the_limit_starts():
     assert is_narrow(sampled(1, 0.5, 1.02), 0.025)
     assert not is_narrow(sampled(1, 0.99, 1.03), 0.025)

@@ -55,7 +55,6 @@ def entries(draw, environments=environments):
         better=draw(st.sampled_from(["lower", "higher"])),
         source=draw(texts.filter(str.strip)) if provenance == "reported" else None,
         detail=draw(st.none() | st.dictionaries(texts, st.integers(-(10**9), 10**20), max_size=3)),
-        fingerprint=draw(st.none() | st.dictionaries(texts, texts, max_size=3)),
     )
 
 
@@ -128,12 +127,10 @@ def few_entries(draw):
     half = draw(st.sampled_from([None, 0.5, 1.5]))
     provenance = draw(st.sampled_from(PROVENANCES))
     kind = draw(st.sampled_from(["count", "size", "ratio", "time", "info"]))
-    timed = kind in ("ratio", "time") and provenance == "measured"
     return Entry(
         value=value,
         unit=draw(st.sampled_from(["calls", "x"])),
         kind=kind,
-        fingerprint=draw(st.sampled_from([None, {"python": "a"}, {"python": "b"}])) if timed else None,
         provenance=provenance,
         environment=None if provenance == "reported" else draw(_few_environments),
         interval=None if half is None else Interval(value - half, value + half),
@@ -169,10 +166,7 @@ def test_a_merge_loses_nothing_that_it_should_keep(before, new, trim, gone, prov
         for name, entry in entries_of_test.items():
             held = seen_by(after, entry).get(test, name)
             was = seen_by(before, entry).get(test, name)
-            of_both_days = was and dataclasses.replace(was, interval=held.interval, fingerprint=held.fingerprint)
-            assert held in (entry, was, of_both_days)
-            if held == of_both_days != was:
-                assert held.fingerprint == entry.fingerprint
+            assert held in (entry, was)
             if held.provenance == entry.provenance and entry.kind in ("count", "size"):
                 assert held.value == entry.value
             if entry.provenance == "measured":

@@ -90,7 +90,7 @@ def test_a_process_for_another_metric_starts_no_others(tmp_path, request, asks):
 
 
 def test_other_modes_start_no_processes(request):
-    assert asked(Exact(session()), request.node) is None
+    assert asked(Exact(session(), print), request.node) is None
 
 
 def test_values_come_back_as_they_were_given_and_others_are_an_error(tmp_path):
@@ -102,17 +102,10 @@ def test_values_come_back_as_they_were_given_and_others_are_an_error(tmp_path):
         read_values(tmp_path)
 
 
-@pytest.mark.parametrize("need", ["processes", "quiet", "timed"])
+@pytest.mark.parametrize("need", ["processes", "quiet"])
 def test_a_worker_of_xdist_leaves_what_it_cannot_measure_to_the_main_process(need):
-    worker = SimpleNamespace(in_worker=True, group=None, options=SimpleNamespace(changed=False))
+    worker = SimpleNamespace(in_worker=True, group=None)
     said = re.escape("perf.it: other processes share the machine under pytest-xdist; run it with `-n 0`")
     with pytest.raises(Deferred, match=said):
         PerfSession.check(worker, "perf.it", (need, "alone"))
-    PerfSession.check(SimpleNamespace(in_worker=False, group=None, options=worker.options), "perf.it", (need,))
-
-
-def test_with_perf_changed_a_worker_of_xdist_looks_first_whether_a_call_has_to_be_timed():
-    worker = SimpleNamespace(in_worker=True, group=None, options=SimpleNamespace(changed=True))
-    PerfSession.check(worker, "perf.it", ("timed",))
-    with pytest.raises(Deferred):
-        PerfSession.check(worker, "perf.it", ("quiet",))
+    PerfSession.check(SimpleNamespace(in_worker=False, group=None), "perf.it", (need,))

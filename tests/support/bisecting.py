@@ -31,9 +31,9 @@ def count(value, **parts):
     return Entry(value, "calls", "count", "measured", ENVIRONMENT, detail=parts or None)
 
 
-def time(us, runs=None):
-    """A plain time, of a call whose fingerprint is `runs`."""
-    return Entry(us, "us", "time", "measured", ENVIRONMENT, fingerprint=runs and {"python": runs, "inputs": "same"})
+def time(us):
+    """A plain time."""
+    return Entry(us, "us", "time", "measured", ENVIRONMENT)
 
 
 def first_run(entries, test=TEST):
@@ -47,7 +47,7 @@ def first_run(entries, test=TEST):
 class MadeUp:
     """In the place of both `Steps` and `Tests`: `at` has what is recorded at each step, or the words of a failure.
 
-    `times` gives the microseconds of one process at a step, `packages` what is installed there beside Python.
+    `times` gives the microseconds of one process at a step.
     """
 
     at: dict
@@ -55,7 +55,6 @@ class MadeUp:
     ran: list = dataclasses.field(default_factory=list)
     open: set = dataclasses.field(default_factory=set)
     folder: Path = Path("nowhere")
-    packages: dict = dataclasses.field(default_factory=dict)
 
     @contextlib.contextmanager
     def side(self, id):
@@ -64,9 +63,7 @@ class MadeUp:
             raise EnvironmentFailed(self.recorded)
         self.open.add(id)
         try:
-            yield Side(
-                id, VirtualEnvironment(Path("nowhere"), (), {"python": "3", **self.packages.get(id, {})}, ()), Path()
-            )
+            yield Side(id, VirtualEnvironment(Path("nowhere"), (), {"python": "3"}, ()), Path())
         finally:
             self.open.discard(id)
 

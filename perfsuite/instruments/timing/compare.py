@@ -2,33 +2,28 @@
 
 import dataclasses
 import functools
-import math
-from typing import Any
 
 from perfsuite.gate.budget import Budget
 from perfsuite.gate.diagnosis import likely_cause, unexplained
-from perfsuite.gate.limits import FIELDS, Limits
-from perfsuite.gate.verdict import Gate, Verdict, judge_budget
+from perfsuite.gate.verdict import Gate, Verdict
 from perfsuite.instruments.base import NO_BUDGET, Instrument, check_choice, declare
 from perfsuite.measure import peers
 from perfsuite.measure.call import Call, checked
 from perfsuite.measure.compiles.compiles import tracing_allowed
-from perfsuite.measure.estimate import Estimate
-from perfsuite.measure.metric import Interval, Metric
+from perfsuite.measure.metric import Metric
 from perfsuite.measure.runtime.dispatches import Dispatches, dispatches
 from perfsuite.measure.runtime.hostcalls import HostCalls, host_calls
 from perfsuite.measure.timing.asynchrony import Asynchrony, asynchrony
 from perfsuite.measure.timing.block import COLUMNS, Until
 from perfsuite.measure.timing.comparison import Comparison
-from perfsuite.session.mode import Mode, Pair
+from perfsuite.session.mode import Pair
 from perfsuite.session.plots import distribution_of
 from perfsuite.session.recorder import Measured
-from perfsuite.session.unchanged import Timed, look, when_timed
 
-COMPARE = declare("perf.compare", budget=("ratio", "overhead_us"), needs=("timed",))
+COMPARE = declare("perf.compare", budget=("ratio", "overhead_us"), needs=("quiet",))
 
 _SEVERITY: tuple[Verdict, ...] = (
-    "fail", "inconclusive", "not comparable", "new", "improved", "recorded", "pass", "unchanged", "info"
+    "fail", "inconclusive", "not comparable", "new", "improved", "recorded", "pass", "info"
 )  # fmt: skip
 
 WATCH_SECONDS = 0.5
@@ -67,18 +62,11 @@ class CompareInstrument(Instrument):
 
     def _compare(self, pair: Pair, measured: Measured, budget: Budget, tolerance: float | None) -> Comparison:
         __tracebackhide__ = True
-        seen = look(self._session, self._test, measured, _timed(pair, budget))
-        if seen.recorded:
-            return self._recorded_comparison(pair, list(seen.recorded.values()), budget, tolerance)
+        self._session.mode.about_to_time(self._item, [pair.metric], [pair.candidate, pair.reference])
         allowed = self._recorder.tolerance(tolerance)
         limits = self._session.limits(budget, self._test, measured.id_of(f"ratio to {pair.until}"), allowed)
-        if seen.left:
-            self._recorder.leave([pair.metric], seen.fingerprint)
-            compare = functools.partial(_comparison, self._session.mode, pair, limits)
-            return when_timed(self._session, Comparison, compare, verdict="new", **_sides_of(pair))
         compared = self._session.mode.compare(pair, limits)
         ratio, overhead = metrics = measured.metrics(compared.comparison.metrics(measured.name))
-        (ratio,) = seen.of([ratio])
         self._keep(pair, compared.comparison, ratio)
         gates = limits.judge(self._test, metrics, compared)
         evidence = compared.evidence("ratio")
@@ -89,19 +77,6 @@ class CompareInstrument(Instrument):
         self._recorder.add(overhead, tolerance)
         self._recorder.apply([dataclasses.replace(gate, unexplained=unknown) for gate in gates], lambda: cause)
         return dataclasses.replace(compared.comparison, verdict=worst(gates or [by_baseline]))
-
-    def _recorded_comparison(
-        self, pair: Pair, recorded: list[Metric], budget: Budget, tolerance: float | None
-    ) -> Comparison:
-        """What the baseline says. The samples, and what it does not have, are taken when the test reads them."""
-        limits = dict(zip(FIELDS, recorded, strict=False))
-        known: dict[str, Any] = {field: _estimate(metric) for field, metric in limits.items()}
-        for metric in recorded:
-            self._recorder.add(metric, tolerance)
-        asked = budget.limits()
-        gates = [judge_budget(self._test, limits[field], asked[field]) for field in FIELDS if field in asked]
-        self._recorder.apply(gates)
-        return when_timed(self._session, Comparison, pair.compare, verdict="unchanged", **_sides_of(pair), **known)
 
     def _keep(self, pair: Pair, comparison: Comparison, ratio: Metric) -> None:
         """What reports and later failures need beside the metrics."""
@@ -120,27 +95,6 @@ class CompareInstrument(Instrument):
         cause, unknown = _cause(pair, comparison, longer_us)
         said = "\n".join(filter(None, [cause or unknown, last, traced]))
         return (said, "") if cause else ("", said)
-
-
-def _comparison(mode: Mode, pair: Pair, limits: Limits) -> Comparison:
-    return mode.compare(pair, limits).comparison
-
-
-def _sides_of(pair: Pair) -> dict[str, Any]:
-    return {"candidate": pair.candidate.label, "reference": pair.reference.label, "until": pair.until}
-
-
-def _timed(pair: Pair, budget: Budget) -> Timed:
-    """The comparison, for a look at whether it has to be made."""
-    ratio, overhead = f"ratio to {pair.until}", f"overhead to {pair.until}"
-    names = {"ratio": ratio, "overhead_us": overhead}
-    limits = {names[field]: limit for field, limit in budget.limits().items()}
-    how = f"{overhead} of calls"
-    return Timed(lambda: (pair.candidate, pair.reference), how, [ratio], [overhead], limits)
-
-
-def _estimate(metric: Metric) -> Estimate:
-    return Estimate(metric.value, metric.interval or Interval(-math.inf, math.inf))
 
 
 def worst(gates: list[Gate]) -> Verdict:

@@ -1,9 +1,7 @@
 """`perf.time`: how long one call takes, in the steady state."""
 
 import dataclasses
-import functools
 import math
-from collections.abc import Callable
 
 import pytest
 
@@ -18,10 +16,8 @@ from perfsuite.measure.private.capabilities import BENCHMARK
 from perfsuite.measure.timing.timing import LEAST_FOR_TAIL, LEAST_SAMPLES, LEAST_WITH_END, Timing, time_call
 from perfsuite.processes.launch import LAUNCH
 from perfsuite.session.outcomes import REQUEST
-from perfsuite.session.recorder import Measured
-from perfsuite.session.unchanged import Look, Timed, look, when_timed
 
-TIME = declare("perf.time", budget=("time_us", "p99_us"), needs=("timed",))
+TIME = declare("perf.time", budget=("time_us", "p99_us"), needs=("quiet",))
 
 SYNCHRONOUS, STILL_SYNCHRONOUS = 0.95, 0.8
 """A call whose time to return is this share of its time to ready waits for its outputs, or has them at once: then the
@@ -70,19 +66,11 @@ class TimeInstrument(Instrument):
     def _time(self, call: Call, limits: dict[str, float], name: str | None, tolerance: float | None) -> Timing:
         __tracebackhide__ = True
         least_samples = LEAST_FOR_TAIL if "p99_us" in limits else LEAST_SAMPLES
-        known_to = self._session.mode.known_to
-        timed = functools.partial(
-            time_call, call, seconds=self._seconds, least_samples=least_samples, known_to=known_to
-        )
         measured = self._recorder.measured("time", call.label, *Timing.suffixes, name=name)
-        seen = self._look_at(call, measured, limits)
-        if seen.recorded:
-            return self._recorded_timing(call, list(seen.recorded.values()), limits, tolerance, timed)
-        if seen.left:
-            self._recorder.leave([f"{measured.name}{suffix}" for suffix in Timing.suffixes], seen.fingerprint)
-            return when_timed(self._session, Timing, timed, label=call.label)
-        timing = timed()
-        *times, tail = seen.of(self._gated(timing, measured.metrics(timing.metrics(measured.name))))
+        mode = self._session.mode
+        mode.about_to_time(self._item, [f"{measured.name}{suffix}" for suffix in Timing.suffixes], [call])
+        timing = time_call(call, seconds=self._seconds, least_samples=least_samples, known_to=mode.known_to)
+        *times, tail = self._gated(timing, measured.metrics(timing.metrics(measured.name)))
         tolerances = [(each, tolerance) for each in times]
         tolerances.append((tail, TAIL_TOLERANCE if tolerance is None else tolerance))
         add_to_table(self._item, measured.name, timing)
@@ -101,33 +89,6 @@ class TimeInstrument(Instrument):
             gate = with_evidence(gate, Evidence(to_settle=lambda limit: _more_samples(timing, self._seconds)))
             self._recorder.apply([gate], lambda: f"{cause}\n{self._tracing.longest(call, us)}")
         return timing
-
-    def _look_at(self, call: Call, measured: Measured, limits: dict[str, float]) -> Look:
-        """Whether the call has to be timed. pytest-benchmark's table and file are made of samples."""
-        if _asks_for_benchmarks(self._item):
-            return Look()
-        names = {"time_us": "to ready", "p99_us": "p99"}
-        budget = {names[field]: limit for field, limit in limits.items()}
-        gated = [suffix.strip() for suffix in Timing.suffixes]
-        timed = Timed(lambda: (call,), "timed", gated, limits=budget)
-        return look(self._session, self._test, measured, timed)
-
-    def _recorded_timing(
-        self,
-        call: Call,
-        recorded: list[Metric],
-        limits: dict[str, float],
-        tolerance: float | None,
-        timed: Callable[[], Timing],
-    ) -> Timing:
-        """What the baseline says. A test that reads the times has the call timed then."""
-        for metric in recorded:
-            self._recorder.add(metric, tolerance)
-        _, to_ready, tail = recorded
-        asked = ("time_us", to_ready), ("p99_us", tail)
-        gates = [judge_budget(self._test, metric, limits[field]) for field, metric in asked if field in limits]
-        self._recorder.apply(gates)
-        return when_timed(self._session, Timing, timed, label=call.label)
 
     def _gated(self, timing: Timing, metrics: list[Metric]) -> list[Metric]:
         """The metrics, as information where the load of the host decides them: the code would fail for it."""

@@ -5,7 +5,6 @@ from collections.abc import Iterator, Sequence
 
 from perfsuite.against.found import ERROR, Check, MetricChange
 from perfsuite.against.times import smallest_seen
-from perfsuite.measure.fingerprint.parts import PARTS
 from perfsuite.measure.words import number, percent, plural
 from perfsuite.report.text import growth
 
@@ -42,7 +41,7 @@ def why(change: MetricChange) -> list[str]:
         if change.metric.partition(" @ ")[0].endswith(" alias bytes"):
             lines.append("lost donation: fewer bytes of donated arguments are reused for outputs")
         if change.changed:
-            lines.append(f"changed in this test: {', '.join(PARTS.get(each, each) for each in change.changed)}")
+            lines.append(f"changed in this test: {', '.join(change.changed)}")
         elif change.processes > 1 and change.unit != "s":
             lines.append("cause unknown: nothing that is exact changed in this test")
         if change.line:

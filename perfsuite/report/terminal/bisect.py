@@ -9,7 +9,6 @@ from perfsuite.report.terminal.output import Paint, Style, aligned, clipped, unc
 from perfsuite.report.text import growth
 
 _STYLES: dict[str, Style] = {"good": "green", "bad": "red", "skipped": "yellow"}
-_RUNS = {"bad": "something else than the good end", "good": "what the good end runs"}
 _LONGEST_NAME = 70
 _CHANGES_SHOWN = 12
 _SUSPECTS_SHOWN = 20
@@ -55,8 +54,7 @@ def _value(step: Step, found: Bisection) -> str:
 
 def _answer(found: Bisection, answer: Answer, paint: Paint) -> Iterator[str]:
     what = f"release of {answer.package}" if answer.package else "commit"
-    which = f"the first {what} that runs {_RUNS[answer.first]}" if found.looks == "runs" else ""
-    which = which or f"the first {answer.first} {what}"
+    which = f"the first {answer.first} {what}"
     if len(answer.suspects) > 1:
         skipped = "what could not be tried hides it"
         yield paint(f"{which} is one of {len(answer.suspects)} ({skipped}):", "yellow")
@@ -66,15 +64,13 @@ def _answer(found: Bisection, answer: Answer, paint: Paint) -> Iterator[str]:
             yield f"  and {len(answer.about) - _SUSPECTS_SHOWN} more"
         return
     (about,) = answer.about
-    style: Style = "yellow" if found.looks == "runs" else "red" if answer.first == "bad" else "green"
+    style: Style = "red" if answer.first == "bad" else "green"
     yield paint(f"{which} is {about.title}", style)
     yield from _about(about)
     yield from _seen(found, answer, about)
     if answer.grown:
         where = "" if answer.first == "bad" else "the step before it has "
         yield f"  {where}{growth(answer.grown, found.step(found.good).unit)}"
-    if answer.differing:
-        yield f"  what differs in what is timed: {', '.join(answer.differing)}"
     if answer.program:
         yield "  how the program differs:"
         yield from (f"    {line}" for line in answer.program)

@@ -7,7 +7,7 @@ no action. -v has all of them.
 
 import collections
 import textwrap
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
 from perfsuite.gate.verdict import Gate, Verdict
@@ -42,12 +42,12 @@ COLORS: dict[Verdict, dict[str, bool]] = {
 }
 
 _ORDER: tuple[Verdict, ...] = (
-    "fail", "missing", "inconclusive", "not comparable", "improved", "new", "recorded", "pass", "unchanged", "info"
+    "fail", "missing", "inconclusive", "not comparable", "improved", "new", "recorded", "pass", "info"
 )  # fmt: skip
 """Of two gates of one metric the verdict counts that comes first here."""
 
 _COUNTED: tuple[Verdict, ...] = (
-    "fail", "missing", "pass", "unchanged", "improved", "new", "inconclusive", "not comparable", "info"
+    "fail", "missing", "pass", "improved", "new", "inconclusive", "not comparable", "info"
 )  # fmt: skip
 
 _LONGEST_NAME = 30
@@ -56,18 +56,10 @@ _REASONS = 2
 """How many reasons a line names, the commonest first."""
 
 
-def overview(
-    gates: Sequence[Gate],
-    gone: Sequence[Gate],
-    *,
-    saving: bool,
-    looks: Mapping[str, int] | None = None,
-    lost: Sequence[str] = (),
-) -> list[Line]:
+def overview(gates: Sequence[Gate], gone: Sequence[Gate], *, saving: bool, lost: Sequence[str] = ()) -> list[Line]:
     """The entries of the closing lines. `gone` are the gates of recorded metrics whose tests are gone.
 
-    `looks` says how many calls had to be timed with --perf-changed, or have no fingerprint, and why. `lost` says of
-    each test that was skipped for it what does not work with the libraries that are installed.
+    `lost` says of each test that was skipped for it what does not work with the libraries that are installed.
     """
     verdicts: dict[tuple[str, str], Verdict] = {}
     for gate in gates:
@@ -79,8 +71,6 @@ def overview(
         said += ": " + ", ".join(f"{counts[each]:,} {each}" for each in _COUNTED if counts[each])
     lines = [Line(said, {})] if verdicts or gone else []
     lines += [*_gone(gone), *_lost(lost)]
-    if looks:
-        lines.append(Line(_reasons("without a fingerprint" if saving else "timed", collections.Counter(looks)), {}))
     lines += _open("inconclusive", gates, text.why_open)
     if not saving:
         others = [gate for gate in gates if gate.incomparable not in lost]
@@ -143,7 +133,7 @@ def _open(verdict: Verdict, gates: Sequence[Gate], why: Callable[[Gate], str]) -
 
 
 def _reasons(what: str, counts: collections.Counter[str]) -> str:
-    """The commonest reasons, each with its count: `timed: 12 the compiled programs changed; 3 others`."""
+    """The commonest reasons, each with its count: `not comparable: 12 another Python; 3 others`."""
     named = [f"{count:,} {reason}" for reason, count in counts.most_common(_REASONS)]
     others = counts.total() - sum(count for _, count in counts.most_common(_REASONS))
     return f"{what}: {'; '.join(named)}{f'; {others:,} others' if others else ''}"

@@ -48,7 +48,7 @@ def session_summary(
                 reporter.line(line, **(COLORS.get(gate.verdict, {}) if gate else {}))
             _write(reporter, explanations([gate for record in session.records for gate in _untold(record)], gone))
             _passes(reporter, session.records)
-        lines += overview(gates, gone, saving=saving, looks=session.looks, lost=list(lost.values()))
+        lines += overview(gates, gone, saving=saving, lost=list(lost.values()))
     lines += _programs(session, rootpath, every=verbose)
     _write(reporter, fitted(lines, width, None if verbose else MOST_LINES - 1 - below))
     for result in saved:

@@ -58,12 +58,12 @@ def test_tests_that_only_the_head_passes_are_listed_apart():
 
 
 def test_a_change_for_the_worse_says_where_and_what_else_changed():
-    known = change("device", "worse", processes=10, line="test_a.py:7", changed=("python", "f host calls"))
+    known = change("device", "worse", processes=10, line="test_a.py:7", changed=("the host calls", "f host calls"))
     unknown = change("device", "worse", processes=10, metric="g")
     lost = change("program", "worse", metric="f alias bytes", unit="bytes", base=4.0, head=0.0, ratio=0.0)
-    better = change("device", "better", processes=10, metric="h", line="test_a.py:9", changed=("python",))
+    better = change("device", "better", processes=10, metric="h", line="test_a.py:9", changed=("the host calls",))
     text = "\n".join(check_lines(check(known, unknown, lost, better)))
-    assert "changed in this test: the Python code, f host calls\n      measured at test_a.py:7" in text
+    assert "changed in this test: the host calls, f host calls\n      measured at test_a.py:7" in text
     assert text.count("cause unknown: nothing that is exact changed in this test") == 1
     assert text.count("lost donation: fewer bytes of donated arguments are reused for outputs") == 1
     assert "test_a.py:9" not in text

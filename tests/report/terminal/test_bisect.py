@@ -107,22 +107,6 @@ def test_a_time_is_over_the_good_ends():
     assert any("+3 % [+2 %, +4 %]" in line for line in lines)
 
 
-def test_what_differs_in_what_is_timed_is_said():
-    answer = dataclasses.replace(ANSWER, differing=("the compiled programs", "the host calls"))
-    said = "  what differs in what is timed: the compiled programs, the host calls"
-    assert said in bisection_lines(bisection(answer))
-    assert not any("is timed" in line for line in bisection_lines(bisection()))
-
-
-def test_a_step_that_only_runs_something_else_is_not_called_bad():
-    lines = bisection_lines(bisection(dataclasses.replace(ANSWER, first="bad"), looks="runs"))
-    assert "the first release of lib that runs something else than the good end is lib 3" in lines
-    assert not any("first bad" in line for line in lines)
-    several = Answer("", ("a", "b"), "good", (About("a its subject"), About("b another")))
-    told = "the first commit that runs what the good end runs is one of 2 (what could not be tried hides it):"
-    assert told in bisection_lines(bisection(several, looks="runs"))
-
-
 def test_verdicts_are_coloured():
     assert any("\x1b[" in line and "lib 2" in line for line in bisection_lines(bisection(), colored))
 

@@ -60,7 +60,7 @@ def gate(
     return Gate(test, Metric(name, value, "x", "ratio"), verdict, **fields)
 
 
-def session(*gates, metrics=None, save=(), targets=None, passed=True, compiled=0, kernels=(), passes=(), looks=None):
+def session(*gates, metrics=None, save=(), targets=None, passed=True, compiled=0, kernels=(), passes=()):
     record = SimpleNamespace(
         test="t", gates=gates, compiled=compiled, cached=0, passed=passed, unestimated=kernels, passes=passes, lost=""
     )
@@ -70,7 +70,6 @@ def session(*gates, metrics=None, save=(), targets=None, passed=True, compiled=0
         records=[record],
         unmeasured=[],
         cache=None,
-        looks=looks or {},
         options=SimpleNamespace(save=save, size="small", targets=tuple(targets or ())),
         environment=HERE,
         path_of=lambda target: ROOT / "baselines" / f"{target or 'tpu-v5e'}.json",
@@ -96,14 +95,6 @@ def test_few_lines_close_a_session(reporter):
     assert reporter.lines == [
         "2 metrics of 1 test: 1 pass, 1 new",
         "new: 1 metric has no baseline: pytest --perf-save records it",
-    ]
-
-
-def test_the_reasons_why_calls_were_timed_are_counted(reporter):
-    written(reporter, gate("a", verdict="unchanged"), gate("b"), looks={"the Python code changed": 2, "a": 1, "b": 1})
-    assert reporter.lines == [
-        "2 metrics of 1 test: 1 pass, 1 unchanged",
-        "timed: 2 the Python code changed; 1 a; 1 others",
     ]
 
 

@@ -1,0 +1,87 @@
+"""What calls run, as far as it is exact: the texts of their programs, and their host calls by name.
+
+Calls that run the same by both may still take another time: for a longer sleep, or other numbers in Python.
+"""
+
+import hashlib
+from collections.abc import Callable, Hashable, Sequence
+
+import jax
+
+from perfsuite.measure.call import Call
+from perfsuite.measure.compiles import compiles
+from perfsuite.measure.compiles.tally import BUILDING_INPUTS
+from perfsuite.measure.compiles.warmup import borrowed, warm
+from perfsuite.measure.private.capabilities import PROGRAM_RUNS
+from perfsuite.measure.private.program_runs import ProgramRun, TextUnknown, observing_programs
+from perfsuite.measure.runtime.hostcalls import host_calls
+
+_DIGITS = 12
+
+
+def programs_hash(calls: Sequence[Call]) -> str | None:
+    """A short hash of the programs that the calls run, in their order; None where one of them has no text."""
+    return None if PROGRAM_RUNS.lost() else _hash_of(calls, _programs)
+
+
+def host_calls_hash(calls: Sequence[Call]) -> str | None:
+    """A short hash of the host calls that each call makes, by name; None where two runs of one do not agree."""
+    return _hash_of(calls, lambda call: str(sorted(host_calls(call).by_function.items())))
+
+
+def _hash_of(calls: Sequence[Call], text_of: Callable[[Call], str]) -> str | None:
+    try:
+        texts = [text_of(call) for call in calls]
+    except Exception:  # of a call that cannot be timed, its timing says so
+        return None
+    return _hash("\n".join(texts))[:_DIGITS]
+
+
+def _programs(call: Call) -> str:
+    """The hashes of the programs of one run. Raises `TextUnknown`."""
+    texts = _Texts()
+    with borrowed(call) as subject:
+        warm(subject.fn, over=[subject])
+        with compiles.steady_state(), observing_programs(texts.add):
+            jax.block_until_ready(subject.run())
+    if texts.unknown:
+        raise TextUnknown(texts.unknown)
+    return " ".join(texts.hashes)
+
+
+class _Texts:
+    def __init__(self) -> None:
+        self.hashes: list[str] = []
+        self.unknown = ""
+        self._of_keys: dict[Hashable, str] = {}
+        self._busy = False
+
+    def add(self, run: ProgramRun) -> None:
+        """Add a program at once: what surrounds its run, such as a precision or a mesh, is part of it."""
+        if self._busy or self.unknown:  # lowering may run programs of its own
+            return
+        self._busy = True
+        token = BUILDING_INPUTS.set(True)
+        try:
+            self.hashes.append(self._hash(run))
+        except Exception as error:  # JAX's own, or `TextUnknown`: raised here it would be the call's
+            self.unknown = f"{run.name}: {error}"
+        finally:
+            BUILDING_INPUTS.reset(token)
+            self._busy = False
+
+    def _hash(self, run: ProgramRun) -> str:
+        key = run.key()
+        try:
+            if key in self._of_keys:
+                return self._of_keys[key]
+        except TypeError:  # an argument that cannot be hashed
+            key = None
+        hashed = _hash(run.text())
+        if key is not None:
+            self._of_keys[key] = hashed
+        return hashed
+
+
+def _hash(text: str) -> str:
+    return hashlib.sha256(text.encode("utf-8", "backslashreplace")).hexdigest()
