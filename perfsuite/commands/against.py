@@ -8,7 +8,6 @@ pytest come last, after `--`.
 """
 
 import argparse
-from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -23,7 +22,6 @@ from perfsuite.commands.working import (
     write_json,
     write_text,
 )
-from perfsuite.measure.installed import install
 from perfsuite.options.values import above_zero
 from perfsuite.report.terminal.output import style
 
@@ -69,7 +67,6 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--keep", type=Path, metavar="DIR", help=keep)
     add("--json", type=Path, metavar="FILE", help="also write all results to this file")
     add("--markdown", type=Path, metavar="FILE", help="also write a report for a pull request's comment")
-    add("--html", type=Path, metavar="FILE", help="also write a page (needs the extra perfsuite[report])")
     add("--all", action="store_true", help="also list the metrics that did not change")
     split_at_dashes(parser)
 
@@ -83,34 +80,20 @@ def run(arguments: argparse.Namespace) -> int:
     from perfsuite.report.against.markdown import markdown
     from perfsuite.report.terminal.against import check_lines
 
-    files = {"--json": arguments.json, "--markdown": arguments.markdown, "--html": arguments.html}
+    files = {"--json": arguments.json, "--markdown": arguments.markdown}
     for option, path in files.items():
         check_writable(path, option)
-    pages = _pages(arguments.html)
     found = _checked(arguments)
     print("\n".join(check_lines(found, everything=arguments.all, paint=style())))
     if arguments.json is not None:
         write_json(arguments.json, found.to_dict())
     if arguments.markdown is not None:
         write_text("--markdown", arguments.markdown, markdown(found))
-    if arguments.html is not None:
-        write_text("--html", arguments.html, pages(found))
     if not (found.compared or found.worse or found.only_new):
         raise CommandError(
             "no metric was made on both sides, so nothing is compared: see above which tests did not pass, and why"
         )
     return 1 if found.worse else 0
-
-
-def _pages(path: Path | None) -> Callable[["Check"], str]:
-    """What makes the page, where one is asked for; before minutes of work."""
-    if path is None:
-        return lambda found: ""
-    try:
-        from perfsuite.report.against.page import page  # needs the extra `report`
-    except ImportError as error:
-        raise CommandError(f"--html needs {error.name}: {install('report')}") from None
-    return page
 
 
 def _checked(arguments: argparse.Namespace) -> "Check":

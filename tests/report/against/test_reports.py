@@ -1,4 +1,4 @@
-"""The Markdown and the page of `perfsuite against`."""
+"""The Markdown of `perfsuite against`."""
 
 from support.against import change, check
 
@@ -6,7 +6,6 @@ from perfsuite.against.found import TestChange
 from perfsuite.gate.verdict import Part
 from perfsuite.measure.metric import Interval
 from perfsuite.report.against.markdown import markdown
-from perfsuite.report.against.page import page
 
 SLOWER = change(
     "dispatch", "worse", interval=Interval(1.08, 1.17), processes=10, line="test_a.py:7", grown=(Part("a", 4),)
@@ -26,11 +25,3 @@ def test_the_comment_has_regressions_first_and_folds_what_did_not_change():
     assert "measured at test_a.py:7" in text
     assert "`<h\\|i>`" in text
     assert "TypeError: \\<no\\>" in text
-
-
-def test_the_page_has_the_same_and_escapes_names():
-    text = page(check(SAME, FASTER, SLOWER))
-    assert text.index("<h2>1 worse</h2>") < text.index("<h2>1 better</h2>") < text.index("<details>")
-    assert "measured at test_a.py:7" in text
-    assert "&lt;h|i&gt;" in text
-    assert "<h|i>" not in text
