@@ -8,12 +8,12 @@ import sys
 
 import numpy as np
 import pytest
+from support.busy import busy_neighbours
 from support.one_processor import on_one_processor
 
 from perfsuite.measure.estimate import Estimate
 from perfsuite.measure.metric import Interval
 from perfsuite.measure.timing.comparison import Comparison
-from perfsuite.measure.timing.load import busy_neighbours
 
 HOST_CALLS = "perf.host_calls(call(train, state(), batch(), carry=1))"
 PLAIN = ["def train(state, batch):", "    return step(state, batch)"]

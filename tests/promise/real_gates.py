@@ -31,10 +31,10 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 import jax
 import jax.numpy as jnp
 import tabulate
+from support.busy import busy_neighbours
 
 from perfsuite.measure.call import call
 from perfsuite.measure.serialise import made, plain
-from perfsuite.measure.timing.load import busy_neighbours
 from promise.trials import Trial, Workload
 
 

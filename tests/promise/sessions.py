@@ -18,10 +18,10 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 
 import tabulate
+from support.busy import busy_neighbours
 
 from perfsuite.gate.baseline_file import load
 from perfsuite.measure.serialise import made, plain
-from perfsuite.measure.timing.load import busy_neighbours
 
 ROOT = Path(__file__).parents[2]
 
@@ -73,15 +73,13 @@ class Outcome:
 class Script:
     """A script of this folder: sessions of the same tests, again and again.
 
-    `tests` is the text of a module with a test `test`, which has one comparison for each of `names`, and for each of
-    `others`, which only `--calls` asks for. The sessions run on each of `machines` in turn. Where `save` is true, one
-    session before all others saves the baselines.
+    `tests` is the text of a module with a test `test`, which has one comparison for each of `names`. The sessions run on
+    each of `machines` in turn. Where `save` is true, one session before all others saves the baselines.
     """
 
     about: str
     tests: str
     names: Sequence[str]
-    others: Sequence[str] = ()
     machines: Sequence[str] = ("quiet",)
     save: bool = False
 
@@ -127,10 +125,9 @@ class Script:
         """The command line. Bad values end the program, with a message that names the option."""
         parser = argparse.ArgumentParser(description=self.about)
         add = parser.add_argument
-        also = f"; there is also {', '.join(self.others)}" if self.others else ""
         add("--sessions", type=_count, default=20, help="on each machine (default: 20)")
         add("--seconds", type=float, default=5.0, help="most sampling for one gate (default: 5)")
-        add("--calls", nargs="+", choices=[*self.names, *self.others], default=self.names, metavar="CALL", help=f"by default {', '.join(self.names)}{also}")  # fmt: skip
+        add("--calls", nargs="+", choices=self.names, default=self.names, metavar="CALL", help=f"by default {', '.join(self.names)}")  # fmt: skip
         add("--machines", nargs="+", choices=MACHINES, default=self.machines, help="as it is, beside a process on each core that computes, or beside processes that come and go")  # fmt: skip
         add("--folder", type=Path, help="keep the outcomes in this folder, and run only the sessions that it lacks")
         add("--pytest", action="append", default=[], metavar="OPTION", help="one more option of pytest, such as --pytest=--perf-processes=1")  # fmt: skip

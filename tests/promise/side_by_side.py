@@ -34,9 +34,11 @@ import xml.etree.ElementTree as ElementTree
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-import tabulate
+sys.path.insert(0, str(Path(__file__).parents[1]))
 
-from perfsuite.measure.timing.load import busy_neighbours
+import tabulate
+from support.busy import busy_neighbours
+
 from perfsuite.measure.words import plural
 
 WORKLOADS = {  # by name; `project.py` makes them

@@ -175,7 +175,7 @@ def test_each_test_of_a_script_compares_by_its_name(script):
     (mark,) = space["test"].pytestmark
     for name in mark.args[1]:
         space["test"](Perf(), name)
-    assert names == mark.args[1] == [*script.SCRIPT.names, *script.SCRIPT.others]
+    assert names == mark.args[1] == [*script.SCRIPT.names]
 
 
 @pytest.mark.parametrize(

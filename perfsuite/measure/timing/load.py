@@ -1,21 +1,17 @@
-"""The load of other processes: what it costs this one, and processes that keep the machine busy on purpose.
+"""The load of other processes: what it costs this one.
 
 Under a load unlike calls slow down by unlike factors: one that uses every core waits for the slowest, one that uses a
 single core may not notice. Beside one process that only computes, the ratio of an int8 to a float32 matrix product rose
 from 1.6 to 2.9, of unchanged code (2-core x86-64 machine).
 """
 
-import contextlib
 import dataclasses
 import itertools
 import os
-import subprocess
-import sys
 import time
-from collections.abc import Collection, Iterable, Iterator
+from collections.abc import Collection, Iterable
 
 from perfsuite.measure import peers
-from perfsuite.measure.errors import MeasurementError
 from perfsuite.measure.timing.scheduling import process_delay_ns
 
 WINDOW = 0.5
@@ -24,16 +20,6 @@ WINDOW = 0.5
 LASTING = 0.25
 """The share of the time in which a load has to be there to count. A median follows one that is there half of the time
 as if it were there all the time; its mean would count half."""
-
-# It looks every few milliseconds whether its parent is gone, and then ends by itself.
-_BUSY = """
-import os, sys
-parent = int(sys.argv[1])
-print("busy", flush=True)
-while os.getppid() == parent:
-    for _ in range(100_000):
-        pass
-"""
 
 
 def cores() -> int:
@@ -130,31 +116,3 @@ def busy_seconds(stat: str, allowed: Collection[int]) -> float:
 
 def _tick() -> float:
     return 1 / os.sysconf("SC_CLK_TCK")
-
-
-@contextlib.contextmanager
-def busy_neighbours(count: int | None = None) -> Iterator[list[int]]:
-    """Keep `count` cores busy, by default every core that this process may run on, and give the process ids.
-
-    All of them are busy when the body begins, and killed when it ends, whatever it raises. Where this process is killed
-    itself, they end within moments. Raises `MeasurementError` when one cannot be started.
-    """
-    with contextlib.ExitStack() as cleanup:
-        processes = []
-        for _ in range(cores() if count is None else count):
-            process = subprocess.Popen(
-                # Without site-packages it starts in a moment.
-                [sys.executable, "-I", "-S", "-c", _BUSY, str(os.getpid())],
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=subprocess.DEVNULL,
-                start_new_session=True,  # Ctrl-C at the terminal is for this process to handle
-            )
-            cleanup.enter_context(process)  # closes its pipe and waits for it, once it was killed
-            cleanup.callback(process.kill)
-            processes.append(process)
-        for process in processes:
-            assert process.stdout is not None
-            if process.stdout.readline().strip() != b"busy":
-                raise MeasurementError(f"a busy process could not be started with {sys.executable}")
-        yield [process.pid for process in processes]

@@ -1,4 +1,4 @@
-"""`measure.timing.load`: busy while the body runs, gone afterwards, whatever happens."""
+"""`measure.timing.load`: what other processes use, and the processes that other tests keep busy."""
 
 import os
 import signal
@@ -8,10 +8,10 @@ import time
 from pathlib import Path
 
 import pytest
+from support.busy import busy_neighbours
 
-from perfsuite.measure.errors import MeasurementError
 from perfsuite.measure.timing import load
-from perfsuite.measure.timing.load import Load, Usage, busy_neighbours, cores
+from perfsuite.measure.timing.load import Load, Usage, cores
 
 NEEDS_PROC = pytest.mark.skipif(not Path("/proc/self/stat").exists(), reason="reads /proc")
 
@@ -46,43 +46,14 @@ def test_a_process_a_core_computes_until_the_body_ends():
 
 
 @NEEDS_PROC
-@pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt, SystemExit])
-def test_none_is_left_when_the_body_raises(error):
-    with pytest.raises(error), busy_neighbours(2) as pids:
-        raise error
-    assert not any(map(runs, pids))
-
-
-@NEEDS_PROC
-def test_none_is_left_when_one_of_them_cannot_be_started(monkeypatch):
-    started = []
-
-    def popen(*args, **kwargs):
-        if started:
-            raise OSError("no more processes")
-        started.append(subprocess_popen(*args, **kwargs))
-        return started[0]
-
-    subprocess_popen = subprocess.Popen
-    monkeypatch.setattr(load.subprocess, "Popen", popen)
-    with pytest.raises(OSError, match="no more processes"), busy_neighbours(2):
-        pass
-    assert started[0].poll() is not None
-
-
-def test_one_that_ends_at_once_is_an_error(monkeypatch):
-    monkeypatch.setattr(load, "_BUSY", "pass")
-    with pytest.raises(MeasurementError, match="a busy process could not be started with"), busy_neighbours(1):
-        pass
-
-
-@NEEDS_PROC
 def test_none_is_left_when_this_process_is_killed():
     script = (
-        "import time\nfrom perfsuite.measure.timing.load import busy_neighbours\n"
+        "import time\nfrom support.busy import busy_neighbours\n"
         "with busy_neighbours(1) as pids:\n    print(*pids, flush=True)\n    time.sleep(600)\n"
     )
-    with subprocess.Popen([sys.executable, "-c", script], stdout=subprocess.PIPE, text=True) as process:
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
+    command = [sys.executable, "-c", script]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True, env=environment) as process:
         (pid,) = map(int, process.stdout.readline().split())
         assert runs(pid)
         os.kill(process.pid, signal.SIGKILL)

@@ -4,10 +4,10 @@ import os
 import time
 
 import pytest
+from support.busy import busy_neighbours
 from support.one_processor import on_one_processor
 
 from perfsuite.measure.timing import scheduling
-from perfsuite.measure.timing.load import busy_neighbours
 
 NEEDS_SCHEDSTAT = pytest.mark.skipif(not scheduling.is_known(), reason="needs Linux's schedstat")
 

@@ -14,12 +14,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from scipy.special import bdtr
+from support.busy import busy_neighbours
 
 from perfsuite.measure.call import call
 from perfsuite.measure.errors import MeasurementError, RecompilationError
 from perfsuite.measure.timing import stalls as module
 from perfsuite.measure.timing.block import Sample
-from perfsuite.measure.timing.load import busy_neighbours, cores
+from perfsuite.measure.timing.load import cores
 from perfsuite.measure.timing.stalls import CALLS, ENOUGH, LEAST_US, REPEATED, TIMES, count_stalls
 
 step = jax.jit(lambda x: x + 1)
