@@ -1,20 +1,32 @@
-"""`report.html`: one page with everything in a report, and pictures of the comparisons and the lines."""
+"""`report.html`: one page with everything in a report, and pictures of the comparisons and the lines.
 
+The page is complete in itself. Its content security policy lets a browser load nothing, and run only the script whose
+hash it names.
+"""
+
+import base64
 import dataclasses
+import hashlib
+import importlib.resources
+import math
+import re
 from collections.abc import Sequence
+from urllib.parse import quote
 
+import jinja2
 from markupsafe import Markup
 
-from perfsuite.measure.words import number, plural
+from perfsuite.measure.words import number, percent, plural
 from perfsuite.report import pictures, text
 from perfsuite.report.model import VERDICTS, Report, Row, Test
-from perfsuite.report.page import render
 from perfsuite.session.plots import Distribution, FittedLine, ProgramRecord
 
 _EXPLAINED = ("inconclusive", "not comparable", "improved")
 """The page lists the reasons of these verdicts."""
 
 _MOST_PARTS = 12
+
+_TEMPLATES = importlib.resources.files("perfsuite.report").joinpath("templates")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,10 +50,29 @@ class _Section:
 
 
 def html(report: Report) -> str:
-    """The page."""
+    """The page. Every text of the report is escaped."""
+    environment = jinja2.Environment(
+        loader=jinja2.FunctionLoader(_source),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters |= {
+        "breakable": breakable,
+        "css": lambda verdict: verdict.replace(" ", "-"),
+        "number": number,
+        "path": quote,
+        "percent": percent,
+        "plural": plural,
+    }
+    environment.globals["infinity"] = math.inf
+    script = _source("page.js")
     anchors = {test.id: f"t{place}" for place, test in enumerate(report.tests, 1)}
-    return render(
-        "report.html",
+    return environment.get_template("report.html").render(
+        script=Markup(script),
+        script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
+        style=Markup(_source("style.css")),
         report=report,
         anchors=anchors,
         metrics=sorted(report.metrics, key=lambda pair: _order(pair[1])),
@@ -54,6 +85,16 @@ def html(report: Report) -> str:
         bounds=text.bounds,
         without_estimate=text.without_estimate,
     )
+
+
+def breakable(name: str) -> Markup:
+    """A test's id that may be broken between its words."""
+    return Markup("<wbr>").join(re.split(r"(?<=[/_:])(?![/_:])", name))  # it escapes the parts
+
+
+def _source(name: str) -> str:
+    # With the line ends that the hash of the script was taken with, whatever the checkout made of them.
+    return "\n".join(_TEMPLATES.joinpath(name).read_text(encoding="utf-8").splitlines()) + "\n"
 
 
 def _order(metric: Row) -> int:

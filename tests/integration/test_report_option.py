@@ -292,4 +292,4 @@ def test_the_templates_are_in_the_package():
     from importlib.resources import files as resources
 
     names = {path.name for path in resources("perfsuite.report").joinpath("templates").iterdir()}
-    assert {"base.html", "report.html", "metrics.html", "style.css", "page.js"} <= names
+    assert {"report.html", "metrics.html", "style.css", "page.js"} <= names

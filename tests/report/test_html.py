@@ -12,6 +12,7 @@ from support.report_samples import HEADER, distribution, line, metric, perf_test
 
 from perfsuite.measure.metric import Interval
 from perfsuite.report import pictures
+from perfsuite.report.html import breakable
 from perfsuite.report.html import html as page_of
 from perfsuite.report.model import (
     Missing,
@@ -20,7 +21,6 @@ from perfsuite.report.model import (
     SavedFile,
     TraceEntry,
 )
-from perfsuite.report.page import breakable, render
 from perfsuite.session.plots import MOST_RATIOS, ProgramRecord, distribution_of
 
 HOSTILE = """</title></style><script>alert("1")</script><img src=x onerror='alert(2)'>&amp;{{ 7 * 7 }}$x_1$"""
@@ -269,7 +269,3 @@ def test_a_large_session_is_a_page_of_moderate_size():
     page = page_of(Report(HEADER, tuple(tests)))
     assert page.count("<tr data-verdict=") == 1500
     assert len(page) < 1_500_000
-
-
-def test_another_page_can_share_the_look():
-    assert "<title>perfsuite</title>" in render("base.html")
