@@ -14,7 +14,6 @@ from perfsuite.measure.call import Call
 from perfsuite.measure.errors import MeasurementError
 from perfsuite.measure.profiler.trace_recording import Traced, affordable_runs, in_turns, trace_block, trace_call
 from perfsuite.measure.profiler.traces import NothingRanError, Trace
-from perfsuite.measure.timing.scaling import MakeCall
 from perfsuite.measure.words import in_a_line
 from perfsuite.session.recorder import Recorder
 from perfsuite.session.records import TraceRecord, trace_folder, trace_record
@@ -35,33 +34,6 @@ class Tracing:
             with self._noting(", ".join(names), folder):
                 trace = trace_call(call, runs=affordable_runs(us), directory=folder)
                 self._record(", ".join(names), folder, trace)
-
-    def keep_made_trace(self, make_call: MakeCall, size: int, name: str) -> None:
-        """With --perf-trace, make the call of one size of a `perf.scaling` again, and trace it."""
-        if (folder := self._folder(name, str(size))) is not None:
-            with self._noting(name, folder):
-                self.keep_trace(make_call(size)[0], name, str(size))
-
-    @contextlib.contextmanager
-    def keeping_block(self, name: str) -> Iterator[None]:
-        """With --perf-trace, trace what the block does. It must not measure anything that gates."""
-        if (folder := self._folder(name)) is None:
-            yield
-            return
-        block = contextlib.ExitStack()
-        traced = None
-        with self._noting(name, folder):
-            traced = block.enter_context(trace_block(folder))
-        try:
-            yield
-        except BaseException:  # the block's own, which nothing of the profiler may replace
-            with contextlib.suppress(Exception):
-                block.close()
-            raise
-        if traced is not None:
-            with self._noting(name, folder):
-                block.close()
-                self._record(name, folder, traced.trace)
 
     def trace(self, call: Call, name: str, runs: int) -> Trace:
         """The trace of a call. Raises what `trace_call` raises."""

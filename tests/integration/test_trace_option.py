@@ -57,17 +57,12 @@ def test_every_instrument_that_runs_something_leaves_its_trace_with_metrics_and_
             "    * us      1 x  jit_*lambda*: *",
             "  pair, candidate: *",
             "  pair, reference: *",
-            "test_all.py::test_warm",
-            "  warming product: device *(1 run): *",
-            "    * us      1 x  jit_*lambda*: *",
-            "test_all.py::test_scaling",
-            "  rows, 4: *",
-            "no trace of test_all.py::test_nothing: no instrument ran a call there; use perf.trace or perf.trace_block",
-            "8 traces below out/traces: open a perfetto_trace.json.gz with https://ui.perfetto.dev, or *",
+            "no trace of test_all.py::test_warm, test_all.py::test_scaling, test_all.py::test_nothing: *perf.trace_block",
+            "6 traces below out/traces: open a perfetto_trace.json.gz with https://ui.perfetto.dev, or *",
         ]
     )
     root = project.path / "out/traces/test_all.py"
-    folders = ["test_time/product", "test_host_calls/product", "test_warm/warming_product-*", "test_scaling/rows/4"]
+    folders = ["test_time/product", "test_host_calls/product"]
     folders += [f"test_compare{side}/pair/{part}" for side in ("_a_b-*", "-c") for part in ("candidate", "reference")]
     for folder in folders:
         (found,) = root.glob(folder)
@@ -104,11 +99,8 @@ def test_a_call_that_runs_nothing_on_a_device_is_noted_and_passes(project, perf_
     result.stdout.fnmatch_lines(["  len: no metrics (no device ran an operation): test_step.py/test_step/len"])
 
 
-@pytest.mark.parametrize(
-    "body", ["perf.host_calls(call(jax.jit(lambda x: x + 1), batch()))", "perf.warm(step, [(state(), batch())])"]
-)
-def test_a_test_with_a_trace_of_its_own_is_left_alone(project, perf_test, body):
-    perf_test("with jax.profiler.trace('own'):", f"    {body}")
+def test_a_test_with_a_trace_of_its_own_is_left_alone(project, perf_test):
+    perf_test("with jax.profiler.trace('own'):", "    perf.host_calls(call(jax.jit(lambda x: x + 1), batch()))")
     result = project.runpytest_inprocess("--perf", "--perf-trace=traces")
     result.assert_outcomes(passed=1)
     result.stdout.fnmatch_lines(["  *: no metrics (* a trace is being recorded already*"])
@@ -127,19 +119,6 @@ def test_an_error_in_a_traced_run_is_a_note(project, perf_test):
     result = project.runpytest_inprocess("--perf", "--perf-trace=traces")
     result.assert_outcomes(passed=1)
     result.stdout.fnmatch_lines(["  sometimes: no metrics (RuntimeError: not while traced): *"])
-
-
-def test_a_failure_while_warming_is_the_tests_own_and_the_profiler_is_free_again(project, perf_test):
-    perf_test(
-        "with pytest.raises(TypeError, match='must be') as kept:",
-        "    perf.warm(step, over=[[1]])",
-        "perf.warm(step, over=[(state(), batch())])",
-    )
-    source = project.path / "test_step.py"
-    source.write_text("import pytest\n" + source.read_text())
-    result = project.runpytest_inprocess("--perf", "--perf-trace=traces")
-    result.assert_outcomes(passed=1)
-    result.stdout.fnmatch_lines(["  warming step: device *"])
 
 
 # perf.trace and perf.trace_block.

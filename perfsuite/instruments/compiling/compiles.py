@@ -31,12 +31,7 @@ class CompilesInstrument(Instrument):
         __tracebackhide__ = True
         limits = self._begin(WARM, budget)
         label = label_of(fn)
-        # Nothing that is measured here gates as a time, so it may run under the profiler, and it compiles only once.
-        traced: AbstractContextManager[None] = contextlib.nullcontext()
-        if self._session.options.traces is not None:
-            traced = self._tracing.keeping_block(self._recorder.unique(f"warming {name or label}"))
-        with traced:
-            warmed = warm(fn, over)
+        warmed = warm(fn, over)
         for changes in warmed.doubled:
             warnings.warn(explanation.doubled(name or label, changes), SignatureWarning, stacklevel=2)
         measured = self._recorder.measured("warm", label, " compile seconds", name=name)

@@ -52,8 +52,6 @@ class ScalingInstrument(Instrument):
         scaling = fit_calls(calls, units, metric=metric, seconds=self._seconds, known_to=known_to)
         metrics = measured.metrics(scaling.metrics(measured.name))
         self._add(scaling, metrics, tolerance, NO_EVIDENCE if is_time else Evidence(cause=growing(scaling)))
-        if self._session.options.traces is not None:
-            self._tracing.keep_made_trace(make_call, max(sizes), measured.name)
         if "us_per_leaf" in limits:
             cause = f"R^2 of the line is {scaling.r_squared:.3f} over {len(scaling.units)} sizes"
             self._recorder.check_budget(metrics[0], limits["us_per_leaf"], lambda: cause)

@@ -29,7 +29,7 @@ def trace_summary(reporter: pytest.TerminalReporter, session: PerfSession, rootp
             _trace(reporter, trace, root)
     if untraced := [record.test for record in session.records if not record.traces]:
         named = ", ".join(untraced[:NAMED]) + (f" and {len(untraced) - NAMED} more" if len(untraced) > NAMED else "")
-        reporter.line(f"no trace of {named}: no instrument ran a call there; use perf.trace or perf.trace_block")
+        reporter.line(f"no trace of {named}: no instrument there keeps one; use perf.trace or perf.trace_block")
     count = sum(len(record.traces) for record in session.records)
     reporter.line(f"{plural(count, 'trace')} below {relative(root, rootpath)}: {HOW}")
 
