@@ -228,6 +228,17 @@ def test_any_line_can_be_drawn(points, slope):
     assert "nan" not in drawn
 
 
+def test_a_line_of_zeros_can_be_drawn():
+    drawn = pictures.line(line(units=(1.0, 2.0), values=(0.0, 0.0), per_unit=0.0, intercept=0.0))
+    assert drawn.count("<circle") == 2
+    assert "nan" not in drawn
+
+
+def test_a_limit_far_from_the_ratios_does_not_flatten_their_picture():
+    assert "var(--fail)" in pictures.ratios(distribution(), [1.2], None)
+    assert "var(--fail)" not in pictures.ratios(distribution(), [9.0], None)
+
+
 def test_a_picture_has_the_colours_of_the_page_and_none_of_its_own():
     drawn = pictures.ratios(distribution(), [1.1], 1.05)
     assert {"var(--ink)", "var(--accent)", "var(--fail)", "var(--faint)"} <= set(re.findall(r"var\(--\w+\)", drawn))
