@@ -242,20 +242,6 @@ def test_a_ratio_over_a_baseline_of_another_processor_is_open_unless_it_is_far_o
     failed(project.runpytest_inprocess("--perf"), "*ratio to ready is 1.7 * over the baseline 1 x *")
 
 
-def test_a_ratio_that_the_same_code_took_on_another_day_is_no_regression(project, perf_test, monkeypatch):
-    perf_test("perf.compare(call(step, state(), batch()), call(step, state(), batch()))")
-    seen(monkeypatch, 1.0)
-    green(project.runpytest_inprocess("--perf-save"))
-    seen(monkeypatch, 1.5)
-    failed(project.runpytest_inprocess("--perf"), "*ratio to ready is 1.5 * over the baseline 1 x *")
-    green(project.runpytest_inprocess("--perf-save"))
-    for ratio in (1.0, 1.5):
-        seen(monkeypatch, ratio)
-        green(project.runpytest_inprocess("--perf", "--perf-strict=inconclusive"))
-    seen(monkeypatch, 1.7)
-    failed(project.runpytest_inprocess("--perf"), "*ratio to ready is 1.7 * over the baseline 1 x *")
-
-
 def test_an_upgrade_is_named_beside_the_regression_that_it_brought(project, perf_test):
     perf_test("perf.record('fusions', 3, unit='fusions', kind='count')")
     green(project.runpytest_inprocess("--perf-save"))
