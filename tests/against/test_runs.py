@@ -12,6 +12,7 @@ from support.against import FakeTests
 from support.libtpu_needed import needs_libtpu
 
 from perfsuite.against import runs
+from perfsuite.against.changes import metrics_changed, to_time
 from perfsuite.against.environments import VirtualEnvironment, present
 from perfsuite.against.notes import Notes
 from perfsuite.against.runs import WINDOW, Effort, Tests, looks, sizes
@@ -243,6 +244,44 @@ def test_what_is_sampled_is_named_with_what_it_runs(pytester):
     assert all(places[title].runs.known for title in TITLES)
     assert places["alone p99"].runs == places["alone to ready"].runs != places["pair ratio to ready"].runs
     assert not places["own"].runs.known
+
+
+TIMED = """
+import jax
+import jax.numpy as jnp
+import time
+from perfsuite import call
+
+def host(x):
+    time.monotonic()
+    return step(x)
+
+step, scaled = jax.jit(lambda x: x @ x), jax.jit(lambda x: 2 * x)
+
+def timed(perf, fn):
+    perf.time(call(fn, jnp.ones((8, 8))))
+
+def test_host(perf): timed(perf, host)
+def test_program(perf): timed(perf, scaled)
+def test_untouched(perf): timed(perf, step)
+"""
+
+
+def test_what_runs_another_program_or_host_call_is_to_be_timed_and_the_rest_is_not(pytester):
+    ran = []
+    for name, text in (
+        ("base", TIMED),
+        ("head", TIMED.replace("time.monotonic", "time.sleep(0) or time.monotonic").replace("2 * x", "3 * x")),
+    ):
+        folder = pytester.mkdir(name)
+        (folder / "test_step.py").write_text(text)
+        (folder / "pytest.ini").write_text("[pytest]\n")
+        [first] = Tests([], pytester.path / f"runs-{name}").metrics(Side(name, present(), folder))
+        assert not first.run.problem
+        ran.append(first)
+    may, same = to_time(*ran, metrics_changed(*ran))
+    assert may == {"test_step.py::test_host", "test_step.py::test_program"}
+    assert same == {"test_step.py::test_untouched"}
 
 
 @given(st.integers(0, 200))
