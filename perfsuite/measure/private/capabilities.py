@@ -137,8 +137,8 @@ SLOW_PATH = Capability(
 PROGRAM_RUNS = Capability(
     "see each program that runs",
     "program_runs",
-    "perf.dispatches is skipped, perf.host_calls counts no programs, times include waiting for every output, and "
-    "perfsuite against times every test",
+    "perf.dispatches is skipped, perf.host_calls counts no programs, perf.memory names no lines, times include waiting "
+    "for every output, and perfsuite against times every test",
 )
 CALLBACKS = Capability(
     "tell the callbacks of programs from the work of a call",

@@ -158,7 +158,8 @@ def _origin(kind: str, strangers: frozenset[int], call: Call, outputs: _Outputs)
     carried = {id(leaf): path for path, leaf in leaves_with_paths(call.args)}
     free = [array for array in arrays if id(array) not in carried]
     some = (free or arrays)[-NAMED:]
-    made = dict.fromkeys(line for ref, line in outputs if id(ref()) in set(map(id, some)))
+    named = set(map(id, some))
+    made = dict.fromkeys(line for ref, line in outputs if id(ref()) in named)
     origin = f", made at {', '.join(made)}" if made else ""
     if not free:
         return f"{origin}, carried as {carried[id(arrays[0])]}" if arrays else origin
