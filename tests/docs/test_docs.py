@@ -190,9 +190,6 @@ def test_other_examples_print_what_they_say(page, capsys):
     assert capsys.readouterr().out.splitlines() == said
 
 
-
-
-
 @pytest.mark.parametrize("page", pages(), ids=lambda page: str(page.relative_to(ROOT)))
 def test_links_lead_somewhere(page):
     for link in links(read(page)):
