@@ -14,16 +14,21 @@ from perfsuite.session.session import PerfSession
 
 if not TYPE_CHECKING:
 
-    class _Instruments:
-        def __getattr__(self, name: str) -> Any:
+    class _Method:
+        """A method of `perf`, whose module is imported when somebody asks for it."""
+
+        def __init__(self, name: str):
+            self.name = name
+
+        def __get__(self, perf: "Perf | None", owner: type) -> Any:
             __tracebackhide__ = True
-            if name not in METHODS:
-                raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self)
-            method = self.__dict__[name] = getattr(instrument_class(name)(self._state), name)
+            instrument = instrument_class(self.name)
+            if perf is None:
+                return getattr(instrument, self.name)
+            method = perf.__dict__[self.name] = getattr(instrument(perf._state), self.name)
             return method
 
-        def __dir__(self) -> list[str]:
-            return sorted({*super().__dir__(), *METHODS})
+    _Instruments = type("_Instruments", (), {name: _Method(name) for name in METHODS})
 
 else:  # type checkers, editors and the reference see all methods; a test imports what it asks for
     from perfsuite.instruments.compiling.cache import CacheInstrument

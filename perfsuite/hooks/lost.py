@@ -52,5 +52,7 @@ class LostHooks:
             return
         except CapabilityLost as error:
             lost = error
-        # Not inside the handler: a reason needs no traceback of where it was found.
-        self.session.end_without(lost, in_full=item.config.get_verbosity() > 0)
+        try:
+            self.session.end_without(lost, in_full=item.config.get_verbosity() > 0)
+        except BaseException as ended:
+            raise ended from None  # a reason needs no traceback of where it was found

@@ -47,11 +47,6 @@ _PATH = tuple(sys.path)
 """As it was before a conftest or pytest changed it: pytest loads this module first."""
 keep_out()
 
-_STAGES: dict[str, Stage] = {
-    "/jax/core/compile/jaxpr_trace_duration": "trace",
-    "/jax/core/compile/jaxpr_to_mlir_module_duration": "lower",
-    "/jax/core/compile/backend_compile_duration": "compile",
-}
 _LONGEST_MESSAGE = 300
 _NO_ERROR = ("---", "For simplicity, JAX has removed its internal frames")
 """What JAX adds below an error."""
@@ -106,9 +101,11 @@ class _StageSeconds:
         self._here = threading.local()
 
     def on_end(self, event: str, duration_secs: float, **kwargs: str | int) -> None:
-        if event in _STAGES:
+        from perfsuite.measure.private.compile_events import stage_of  # imports jax, as whoever compiles has
+
+        if (stage := stage_of(event)) is not None:
             function = str(kwargs.get("fun_name", ""))
-            self._here.now = function.removeprefix("jit(").removesuffix(")"), _STAGES[event]
+            self._here.now = function.removeprefix("jit(").removesuffix(")"), stage
 
     def add_seconds(self, seconds: float) -> None:
         now = getattr(self._here, "now", None)

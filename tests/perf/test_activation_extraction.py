@@ -171,7 +171,11 @@ def traced(perf, busy_work, tmp_path):
     """
 
     def measure(name, block):
-        with perf.no_compiles(), perf.count_transfers() as moved, record(tmp_path / "trace", perfetto=False) as recording:
+        with (
+            perf.no_compiles(),
+            perf.count_transfers() as moved,
+            record(tmp_path / "trace", perfetto=False) as recording,
+        ):
             block()
         trace = read_trace(recording.path)
         for made in trace.metrics(name):

@@ -82,7 +82,9 @@ def test_a_session_that_only_remembers_compiles_listens_to_no_private_name():
 
 def test_a_call_is_timed_until_all_its_outputs_are_ready_where_programs_are_not_seen():
     with without(PROGRAM_RUNS):
-        assert waiting_for(lambda: X) is jax.block_until_ready
+        assert waiting_for(lambda: jnp.asarray(X)) is jax.block_until_ready
+        with pytest.raises(CapabilityLost, match="timing the call, which returns no array, does not work"):
+            waiting_for(lambda: None)
         assert [line for line in fallbacks() if "times include waiting for every output" in line]
     assert not fallbacks()
 

@@ -7,9 +7,10 @@ import jax.numpy as jnp
 import pytest
 from jax.experimental.compilation_cache import compilation_cache
 from support.persistent_cache import ON, QUICK, SMALL, keeping_everything
+from support.private_names import taken_away
 
 from perfsuite.measure.errors import MeasurementError
-from perfsuite.measure.private import persistent_cache
+from perfsuite.measure.private import capabilities, persistent_cache
 from perfsuite.measure.private.capabilities import PERSISTENT_CACHE
 from perfsuite.measure.private.names import Moved
 from perfsuite.measure.private.persistent_cache import COMPUTATION, key_of, watching_cache
@@ -44,9 +45,16 @@ def test_all_names_are_where_they_were():
     assert PERSISTENT_CACHE.lost() == ""
 
 
-def test_a_line_that_jax_logs_no_more_is_seen(monkeypatch):
-    monkeypatch.setattr(persistent_cache, "_HIT", "Found in the cache")
-    with pytest.raises(Moved, match=r"^jax\._src\.compiler no longer says 'Found in the cache'$"):
+def test_a_line_that_jax_logs_no_more_is_seen():
+    with taken_away(persistent_cache._HIT):
+        capabilities.forget()
+        assert "Persistent compilation cache hit" in PERSISTENT_CACHE.lost()
+    capabilities.forget()
+
+
+def test_another_first_argument_is_seen(monkeypatch):
+    monkeypatch.setattr(persistent_cache, "_COMPILED", ("client", "computation"))
+    with pytest.raises(Moved, match=r"^jax\._src\.compiler\.compile_or_get_cached takes \('backend', 'computation'\)"):
         persistent_cache.probe()
 
 

@@ -10,6 +10,7 @@ from jax._src import config
 from support.private_names import taken_away
 
 from perfsuite.measure.private import capabilities, lowering, program_runs
+from perfsuite.measure.private.capabilities import PROGRAM_RUNS
 from perfsuite.measure.private.names import Moved, Name
 
 X = jnp.arange(4.0)
@@ -63,11 +64,15 @@ def test_the_probe_works_whatever_surrounds_it():
 
 
 def test_the_probe_works_while_a_function_is_traced():
+    answers = []
+
     def step(x):
-        program_runs.probe()
+        capabilities.forget()
+        answers.append(PROGRAM_RUNS.lost())
         return x
 
     jax.jit(step)(X)
+    assert answers == [""]
 
 
 def test_the_fast_path_calls_the_hook(runs):

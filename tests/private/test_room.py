@@ -19,7 +19,7 @@ ROOT = Path(perfsuite.__file__).parent
 ROOM = ROOT / "measure" / "private"
 MODULES = sorted(ROOT.rglob("*.py"))
 
-DECLARATIONS = {each.__name__ for each in (names.Name, names.Frame, names.Attribute, names.Functions)}
+DECLARATIONS = {each.__name__ for each in (names.Name, names.Frame, names.Attribute, names.Functions, names.Text)}
 
 _LIBRARIES = "jax|jaxlib|equinox|flax|optax|pytest|pluggy|xdist|pytest_benchmark"
 _PRIVATE = re.compile(

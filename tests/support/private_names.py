@@ -5,7 +5,7 @@ from collections.abc import Iterator
 
 from perfsuite.measure.private import capabilities
 from perfsuite.measure.private.capabilities import Capability
-from perfsuite.measure.private.names import Attribute, Declared, Frame, Functions, Name
+from perfsuite.measure.private.names import Attribute, Declared, Frame, Functions, Name, Text
 
 MOVED = "_moved"
 
@@ -29,6 +29,8 @@ def taken_away(declared: Declared, variable: str = "") -> Iterator[None]:
             field, value = (
                 ("prefix", declared.prefix + MOVED) if declared.prefix else ("module", declared.module + MOVED)
             )
+        case Text():
+            field, value = "text", declared.text + MOVED
         case Name():
             field, value = ("path", declared.path + MOVED) if declared.path else ("module", declared.module + MOVED)
     before = getattr(declared, field)

@@ -12,11 +12,11 @@ from perfsuite.measure.compiles import compiles, explanation
 from perfsuite.measure.compiles.warmup import Warm, warm
 from perfsuite.measure.errors import SignatureWarning
 from perfsuite.measure.metric import Metric
-from perfsuite.measure.private.capabilities import TRACES
+from perfsuite.measure.private.capabilities import COMPILE_EVENTS, TRACES
 
-WARM = declare("perf.warm", budget=("compiles",))
-NO_COMPILES = declare("perf.no_compiles")
-COUNT_COMPILES = declare("perf.count_compiles")
+WARM = declare("perf.warm", budget=("compiles",), private=(COMPILE_EVENTS,))
+NO_COMPILES = declare("perf.no_compiles", private=(COMPILE_EVENTS,))
+COUNT_COMPILES = declare("perf.count_compiles", private=(COMPILE_EVENTS,))
 
 
 class CompilesInstrument(Instrument):

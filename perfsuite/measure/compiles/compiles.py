@@ -19,7 +19,7 @@ from perfsuite.measure.compiles.tally import (
     FunctionCompiles,
 )
 from perfsuite.measure.errors import MeasurementError, RecompilationError
-from perfsuite.measure.private.capabilities import STACK
+from perfsuite.measure.private.capabilities import COMPILE_EVENTS, STACK
 
 __all__ = [
     "CompileEvent",
@@ -43,8 +43,17 @@ ON_PURPOSE = (
 def count() -> Iterator[Compiles]:
     """Count what compiles inside, in any thread; asserts nothing.
 
-    `with count() as counted: step(state, batch)`, then `counted.compiles` and the others.
+    `with count() as counted: step(state, batch)`, then `counted.compiles` and the others. Raises `CapabilityLost` where
+    this jax does not tell of compiles.
     """
+    COMPILE_EVENTS.check("counting compiles")
+    with counting() as watch:
+        yield watch
+
+
+@contextlib.contextmanager
+def counting() -> Iterator[Compiles]:
+    """`count`, for what goes on where nothing tells of compiles."""
     watch = Compiles()
     with telling(watch):
         yield watch
@@ -61,9 +70,11 @@ def forbid(only: Sequence[Callable] = (), stages: tuple[str, ...] = STAGES) -> I
     yielded object's `building_inputs()`. `only` limits it to these functions, jitted or not, and to what they call,
     `stages` are those that are refused.
 
-    Raises `TypeError` where `only` holds something else, or what no stack shows.
+    Raises `TypeError` where `only` holds something else, or what no stack shows, and `CapabilityLost` where this jax
+    does not tell of compiles.
     """
     __tracebackhide__ = True
+    COMPILE_EVENTS.check("forbidding compiles")
     if only:
         STACK.check("no_compiles(only=...)")
     identities = frozenset().union(*map(_identities_of, only))
@@ -93,6 +104,10 @@ def forbid(only: Sequence[Callable] = (), stages: tuple[str, ...] = STAGES) -> I
 def steady_state() -> Iterator[None]:
     """Run a warm call that is measured: `forbid`, or only its backend compiles inside `tracing_allowed`."""
     __tracebackhide__ = True
+    if COMPILE_EVENTS.lost():
+        COMPILE_EVENTS.falls_back("a call that compiles while it is measured is not refused")
+        yield
+        return
     try:
         with forbid(stages=("compile",) if TRACING_ON_PURPOSE.get() else STAGES):
             yield

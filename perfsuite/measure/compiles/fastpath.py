@@ -17,10 +17,10 @@ from perfsuite.measure import units
 from perfsuite.measure.call import Call, label_of
 from perfsuite.measure.compiles import callsite, compiles
 from perfsuite.measure.compiles.warmup import borrowed, warm
-from perfsuite.measure.errors import MeasurementError
 from perfsuite.measure.metric import Metric
 from perfsuite.measure.private import slow_path
 from perfsuite.measure.private.callback_frames import outside_callbacks
+from perfsuite.measure.private.capabilities import SLOW_PATH, CapabilityLost
 
 _RUNS = 4
 """The first two runs may fill a cache. Of the others, the one with the most misses counts."""
@@ -66,7 +66,7 @@ def fast_path(call: Call) -> FastPath:
 
     Those that a callback of a compiled program makes do not count: it runs in this thread or in another as it happens.
     A compile in a measured run raises `RecompilationError`: that is another kind of miss. Where no miss was seen, JAX
-    itself is asked (`jax.no_tracing`); if it disagrees, this raises `MeasurementError`. As after any call that raises
+    itself is asked (`jax.no_tracing`); if it disagrees, this raises `CapabilityLost`. As after any call that raises
     midway, a state that the call donated by then is gone.
     """
     with borrowed(call) as subject:
@@ -138,7 +138,5 @@ def _ask_jax(call: Call) -> None:
     except RuntimeError as error:
         if "no_tracing" not in str(error) or "`jit`" not in str(error):
             raise
-        raise MeasurementError(
-            f"{call.label}: JAX {jax.__version__} takes its slow path ({error}), and perfsuite did not see where: "
-            "JAX has moved what perfsuite/measure/private/slow_path.py looks for. Please report it"
-        ) from None
+        unseen = f"JAX {jax.__version__} takes its slow path ({error}), and perfsuite did not see where"
+        raise CapabilityLost(SLOW_PATH.sentence(f"perf.fast_path of {call.label}"), unseen) from None

@@ -33,15 +33,8 @@ from perfsuite.measure.compiles.tally import (
 from perfsuite.measure.errors import RecompilationError
 from perfsuite.measure.private import error_repairs, jax_traces
 from perfsuite.measure.private.capabilities import REPAIRS, STACK, TRACES, probing
+from perfsuite.measure.private.compile_events import is_cache_hit, stage_of
 
-STAGE_EVENTS = {
-    "/jax/core/compile/jaxpr_trace_duration": "trace",
-    "/jax/core/compile/jaxpr_to_mlir_module_duration": "lower",
-    "/jax/core/compile/backend_compile_duration": "compile",
-}
-"""JAX sends the first one also around a call whose trace is cached. It gives seconds only."""
-
-_CACHE_HIT = "/jax/compilation_cache/cache_hits"
 _HEARTBEAT = "/perfsuite/heartbeat"
 _MOST_PENDING = 256
 
@@ -179,7 +172,7 @@ def _on_trace(frame: FrameType) -> None:
     began = time.perf_counter()
     function = jax_traces.traced_name(frame)
     error = _seen("trace", function)
-    if _here.started and STAGE_EVENTS[(last := _here.started[-1])[0]] == "trace":
+    if _here.started and stage_of((last := _here.started[-1])[0]) == "trace":
         _here.started[-1] = (*last[:2], last[2] + time.perf_counter() - began)
     elif error is not None and error_repairs.has_other_traces(frame):
         _here.pending = _Pending("trace", function, _here.refusing, error)
@@ -190,7 +183,7 @@ def _on_trace(frame: FrameType) -> None:
 
 def _on_start(event: str, value: float, **kwargs: str | int) -> None:
     __tracebackhide__ = True
-    stage = STAGE_EVENTS.get(event)
+    stage = stage_of(event)
     if stage is None or _is_deaf():
         return
     began = time.perf_counter()
@@ -207,7 +200,7 @@ def _on_end(event: str, duration_secs: float, **kwargs: str | int) -> None:
     __tracebackhide__ = True
     if event == _HEARTBEAT:
         _here.heard = True
-    stage = STAGE_EVENTS.get(event)
+    stage = stage_of(event)
     if stage is None or _is_deaf():
         return
     function = str(kwargs.get("fun_name", ""))
@@ -222,7 +215,7 @@ def _on_end(event: str, duration_secs: float, **kwargs: str | int) -> None:
 
 
 def _on_event(event: str, **kwargs: str | int) -> None:
-    if event == _CACHE_HIT and not _is_deaf() and not BUILDING_INPUTS.get():
+    if is_cache_hit(event) and not _is_deaf() and not BUILDING_INPUTS.get():
         for watch in _open:
             watch.add_cache_hit()
 

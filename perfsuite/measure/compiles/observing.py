@@ -6,8 +6,6 @@ from collections.abc import Callable, Iterator
 
 import jax
 
-_STAGES = "/jax/core/compile/"
-
 
 @contextlib.contextmanager
 def observing() -> Iterator[Callable[[], None]]:
@@ -29,7 +27,7 @@ def observing() -> Iterator[Callable[[], None]]:
 
         def hear(event: str, value: float, **_: str | int) -> None:
             # Stays registered: JAX goes on with the listeners that this adds, and would leave one out.
-            if not begun and event.startswith(_STAGES):
+            if not begun and event.startswith("/jax/"):
                 begin()
 
         def begin_now() -> None:

@@ -189,7 +189,7 @@ def _run(fn: Callable, args: tuple, kwargs: dict[str, Any]) -> tuple[Any, Run]:
     site = callsite.of_function(fn, args, kwargs)
     sighting = causes.sighting_of(site)
     # Nothing is timed here, and on an accelerator the first run may compile for minutes.
-    with progress.waiting(f"warming {label_of(fn)}"), compiles.count() as counted:
+    with progress.waiting(f"warming {label_of(fn)}"), compiles.counting() as counted:
         outputs = fn(*args, **kwargs)
         refuse_not_begun(outputs, label_of(fn))
         refuse_ended((), dict(leaves_with_paths(args, kwargs)), label_of(fn))

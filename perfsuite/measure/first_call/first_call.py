@@ -21,13 +21,14 @@ import jax
 
 from perfsuite.measure import progress
 from perfsuite.measure.call import Call
-from perfsuite.measure.compiles.listeners import STAGE_EVENTS, telling_nobody
+from perfsuite.measure.compiles.listeners import telling_nobody
 from perfsuite.measure.compiles.warmup import borrowed, refuse_deleted
 from perfsuite.measure.errors import MeasurementError
 from perfsuite.measure.first_call.equations import Constant, Equations, Jaxprs
 from perfsuite.measure.first_call.users_code import UserLine
 from perfsuite.measure.first_call.watch import CallWatch
 from perfsuite.measure.private.bound import behind_bound
+from perfsuite.measure.private.compile_events import stage_of
 from perfsuite.measure.private.first_calls import make_context
 
 _numbers = itertools.count(1)
@@ -175,11 +176,11 @@ def stage_seconds() -> Iterator[dict[str, float]]:
     started: list[float] = []
 
     def on_start(event: str, value: float, **_: str | int) -> None:
-        if event in STAGE_EVENTS:
+        if stage_of(event):
             started.append(time.perf_counter())
 
     def on_end(event: str, duration_secs: float, **_: str | int) -> None:
-        if (stage := STAGE_EVENTS.get(event)) is not None and started:
+        if (stage := stage_of(event)) is not None and started:
             began = started.pop()
             if not started:
                 seconds[stage] = seconds.get(stage, 0.0) + time.perf_counter() - began

@@ -2,4 +2,4 @@
 
 from perfsuite.measure.private.names import Name
 
-START = Name("jax._src.xla_bridge", "_init_backend")
+START = Name("jax._src.xla_bridge", "_init_backend", called=True)

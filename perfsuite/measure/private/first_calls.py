@@ -4,12 +4,17 @@ No public API gives the trace and the program of a call that is not one jitted f
 """
 
 import functools
+import sys
 from collections.abc import Iterator
 from types import FrameType
 from typing import Any, Literal
 
-from perfsuite.measure.private.jax_traces import MAKING_MODULE, TRACING
+import jax
+import numpy as np
+
+from perfsuite.measure.private.jax_traces import MAKING_MODULE, TRACING, traced_function
 from perfsuite.measure.private.names import Attribute, Frame, Moved, Name
+from perfsuite.measure.private.probing import fresh_function, undisturbed
 
 Step = Literal["trace", "lower", "module", "uncounted"]
 
@@ -32,7 +37,7 @@ def make_context() -> Any:
     """
     try:
         return _USER_CONTEXT.get()(None)
-    except Moved:
+    except Exception:  # whatever it wants now: every session with --perf comes here
         return None
 
 
@@ -79,3 +84,30 @@ def frames_of(equation: Any) -> Iterator[tuple[str, str, int]]:
     traceback = traceback_of(equation)
     for frame in () if traceback is None else traceback.frames:
         yield frame.file_name, frame.function_name, frame.line_num
+
+
+def probe() -> None:
+    """Lower a function. Raises `Moved` unless each step is seen once, with what comes of it."""
+    function, steps, results = fresh_function(), [], []
+    begun: dict[int, Step] = {}
+
+    def watch(frame: FrameType, event: str, returned: Any) -> None:
+        if event == "call" and (step := step_of(frame)) not in (None, "uncounted"):
+            steps.append(step)
+            begun[id(frame)] = step
+            results.append(traced_function(frame)[0] == function.__name__ if step == "trace" else True)
+            results.append(lowered_jaxpr(frame) is not None if step == "lower" else True)
+        elif event == "return" and begun.pop(id(frame), None) == "module":
+            results.append(hasattr(module_of(returned), "operation"))
+
+    if make_context() is None:
+        raise Moved(f"JAX makes no context by {_USER_CONTEXT}")
+    jitted, argument, before = jax.jit(function), np.float32(1), sys.getprofile()
+    with undisturbed():
+        sys.setprofile(watch)
+        try:
+            jitted.lower(argument)
+        finally:
+            sys.setprofile(before)
+    if steps != ["trace", "lower", "module"] or not all(results):
+        raise Moved(f"of tracing, lowering and making a module these are seen, or not all that comes of them: {steps}")

@@ -11,8 +11,10 @@ from types import FrameType, FunctionType
 from typing import Any, TypeAlias
 
 import jax
+import numpy as np
 
 from perfsuite.measure.private.names import Attribute, Frame, Functions, Moved, Name
+from perfsuite.measure.private.probing import fresh_function, hearing, undisturbed
 
 StaticArguments: TypeAlias = tuple[tuple[int, ...], tuple[str, ...]]
 """The positions and the names that `jax.jit` was told are static."""
@@ -202,3 +204,18 @@ def context_values() -> dict[str, Any]:
     found = ((f"user context {next(numbers)}" if name == "user_context" else name, value) for name, value in named)
     known = ("jax_", "mesh", "abstract_mesh", "axis_env")
     return {name.removesuffix("_context_manager"): value for name, value in found if not name.startswith(known)}
+
+
+def probe() -> None:
+    """Compile a function. Raises `Moved` unless the stack has it at each stage, with what `jax.jit` was told."""
+    function = fresh_function()
+    jitted = jax.jit(function, static_argnums=1, keep_unused=True)
+    seen: list[CompilingFunction | None] = []
+    with undisturbed(), hearing(lambda event, facts, frames: seen.append(compiling_function(frames))):
+        jitted(np.float32(1), 2)
+    found = [each for each in seen if each is not None and each.function is function]
+    if len(found) < len(seen) or not seen:
+        raise Moved("the stack does not say which function JAX compiles")
+    options = jit_options(jitted)
+    if any(each.statics != ((1,), ("n",)) for each in found) or not options.get("keep_unused"):
+        raise Moved("a jitted function does not say what jax.jit was told")

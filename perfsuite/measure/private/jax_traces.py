@@ -12,6 +12,7 @@ from types import FrameType
 import jax
 
 from perfsuite.measure.private.names import Frame, Moved, Name
+from perfsuite.measure.private.probing import fresh_function, undisturbed
 
 TRACING = (
     Frame("jax._src.interpreters.partial_eval", "trace_to_jaxpr", ("debug_info",), until="0.11.1"),
@@ -89,17 +90,14 @@ def is_inner(frame: FrameType) -> bool:
 
 
 def probe() -> None:
-    """Trace a function. Raises `Moved` where that is not heard with its name."""
-
-    def probed() -> None:  # made anew: JAX keeps the trace of a function
-        pass
-
-    names: list[str] = []
+    """Trace a function twice. Raises `Moved` unless the first time is heard once with its name, and the second not."""
+    function, names = fresh_function(), []
     heard = _Heard(lambda frame: names.append(traced_name(frame)), lambda *_: None)  # JAX's own counter hears nothing
-    with _EVENT.replaced(lambda _: heard):
-        jax.make_jaxpr(probed)()
-    if probed.__name__ not in names:  # another thread may trace, too
-        raise Moved(f"JAX traces and does not call {_EVENT} with the function's name")
+    with undisturbed(), _EVENT.replaced(lambda _: heard):
+        for _ in range(2):
+            jax.make_jaxpr(function)(1.0)
+    if (times := names.count(function.__name__)) != 1:  # another thread may trace, too
+        raise Moved(f"JAX traces a function once and calls {_EVENT} {times} times with its name")
 
 
 def _debug_info(frame: FrameType) -> object:

@@ -107,7 +107,8 @@ def compiler_options(lowered: jax.stages.Lowered) -> dict[str, Any] | None:
     """The `compiler_options` that `jax.jit` was given, which the lowered text lacks; None where they are not known."""
     if LOWERING.lost():
         return None
-    return dict(_OPTIONS.of(_LOWERING.of(lowered)) or ())
+    options = _OPTIONS.of(_LOWERING.of(lowered))
+    return None if options is None else dict(options)
 
 
 def argument_names(traced: jax.stages.Traced) -> tuple[str, ...]:

@@ -1,6 +1,6 @@
 """How a private name is declared and looked up: in a module, on the stack, of an object, or by the interpreter's name.
 
-A private name of another library is written down once, in one of these four, as a constant of the module that needs
+A private name of another library is written down once, in one of these five, as a constant of the module that needs
 it. Nothing is imported before it is used, and each can say by itself whether it is where it was: `missing()` reads the
 compiled code of the library's module, which runs nothing. So the loss of a name is the loss of a capability
 (`capabilities`), and never an error at import.
@@ -30,13 +30,15 @@ class Moved(Exception):  # noqa: N818  (a state of another library, not a fault 
 class Name:
     """A module, or something in it: `Name("jax._src.array")`, `Name("jax._src.array", "ArrayImpl._value")`.
 
-    `since` is the first version of the library that has it, and `until` the first that has it no more.
+    `since` is the first version of the library that has it, and `until` the first that has it no more. `called` says
+    that the module's own functions call it: else it may be there, and nobody call it any more.
     """
 
     module: str
     path: str = ""
     since: str = ""
     until: str = ""
+    called: bool = False
 
     def __str__(self) -> str:
         return ".".join(filter(None, (self.module, self.path)))
@@ -64,6 +66,9 @@ class Name:
             if not is_current(self):
                 return ""
             self.get()
+            last = self.path.rpartition(".")[2]
+            if self.called and not any(last in code.co_names for code in _codes(self.module)[1:]):
+                return f"{self} is there, and no function of its module calls it"
         except Moved as moved:
             return str(moved)
         return ""
@@ -173,7 +178,26 @@ class Functions:
         return f"there is no {self}"
 
 
-Declared = Name | Frame | Attribute | Functions
+@dataclasses.dataclass(frozen=True, eq=False)
+class Text:
+    """The beginning of a text that code of `module` logs or sends: `Text("jax._src.compiler", "Persistent ...")`."""
+
+    module: str
+    text: str
+    since: str = ""
+    until: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.module}:{self.text!r}"
+
+    def missing(self) -> str:
+        """That no code of the module has the text any more; "" where some has."""
+        words = (word for code in _codes(self.module) for word in _words(code))
+        found = not is_current(self) or any(word.startswith(self.text) for word in words)
+        return "" if found else f"there is no {self}"
+
+
+Declared = Name | Frame | Attribute | Functions | Text
 
 
 def declared_in(module: types.ModuleType) -> list[Declared]:
@@ -183,11 +207,6 @@ def declared_in(module: types.ModuleType) -> list[Declared]:
         values = value.values() if isinstance(value, dict) else value if isinstance(value, tuple | list) else (value,)
         found += [each for each in values if isinstance(each, Declared) and each not in found]
     return found
-
-
-def has_text(module: str, text: str) -> bool:
-    """Whether code of a module has a text that begins so, such as one that it logs."""
-    return any(word.startswith(text) for code in _codes(module) for word in _words(code))
 
 
 def _attribute(owner: Any, name: str, of: Name) -> Any:
@@ -206,8 +225,10 @@ def is_current(name: Declared) -> bool:
         return False
     if not name.since and not name.until:
         return True
-    installed = Version(importlib.metadata.version(library))
-    return Version(name.since or "0") <= installed and (not name.until or installed < Version(name.until))
+    # The nightly wheels of a release are called 0.13.0.dev20261127, and have what it will have.
+    installed = Version(importlib.metadata.version(library)).release
+    since, until = Version(name.since or "0").release, Version(name.until or "0").release
+    return since <= installed and (not name.until or installed < until)
 
 
 @functools.cache

@@ -22,6 +22,7 @@ import numpy as np
 
 from perfsuite.measure.private import jax_stack, lowering, slow_path
 from perfsuite.measure.private.names import Attribute, Frame, Moved, Name
+from perfsuite.measure.private.probing import fresh_function, undisturbed
 
 _EXECUTE = Name("jax._src.interpreters.pxla", "ExecuteReplicated.__call__")
 _PROGRAM_NAME = Attribute("jax._src.interpreters.pxla", "name")
@@ -268,16 +269,21 @@ def _said(name: str) -> str:
 
 def probe() -> None:
     """Run a program through JAX's slow path, and then through the fast one: each run is seen once (10 ms)."""
+    function, argument = fresh_function(), np.float32(1)
+    jitted = jax.jit(function)
     seen: list[str] = []
+    heard: list[tuple[Any, tuple, Any]] = []
 
-    @jax.jit
-    def probed() -> int:
-        return 0
+    def hook(fn: Any, args: tuple, _: dict[str, Any], outputs: Any, __: FrameType) -> None:
+        heard.append((fn, args, outputs))
 
-    # Whatever surrounds the first test that asks: other threads may run programs, too.
-    with jax.disable_jit(False), jax.ensure_compile_time_eval(), observing_programs(lambda run: seen.append(run.name)):
+    with undisturbed(), observing_programs(lambda run: seen.append(run.name)), hooked_calls(hook):
         for path in ("slow", "fast"):
             seen.clear()
-            probed()
-            if (times := seen.count("probed")) != 1:
+            jitted(argument)
+            if (times := seen.count(function.__name__)) != 1:
                 raise Moved(f"a program that JAX's {path} path runs once is seen {times} times")
+    # Other threads may run programs, too.
+    own = [(args, outputs) for fn, args, outputs in heard if fn is jitted]
+    if not any(args and args[0] is argument and jax.tree.leaves(outputs) for args, outputs in own):
+        raise Moved("the hook of JAX's fast path does not get the arguments and outputs of a call")

@@ -4,8 +4,10 @@ from types import FrameType
 from typing import Any
 
 import jax
+import numpy as np
 
-from perfsuite.measure.private.names import Attribute, Frame
+from perfsuite.measure.private.names import Attribute, Frame, Moved
+from perfsuite.measure.private.probing import fresh_function, hearing, undisturbed
 
 MISS = Frame("jax._src.pjit", "cache_miss", ("fun", "args_flat", "jaxpr"))
 _INNER_MISS = Frame("jax._src.pjit", "call_impl_cache_miss", ("name", "jaxpr", "args"))
@@ -57,3 +59,17 @@ def why_missed(frame: FrameType, returned: Any) -> str:
     if isinstance(returned, tuple) and len(returned) == 3 and returned[1] is None:
         return "JAX keeps no fast path for it"
     return ""
+
+
+def probe() -> None:
+    """Compile a function. Raises `Moved` unless its call is seen to miss the fast path, which it has not yet."""
+    function = fresh_function()
+    seen: list[Any] = []
+
+    def hear(_: str, __: object, frames: list[FrameType]) -> None:
+        seen.extend(missed_function(frame) for frame in frames if misses_fast_path(frame))
+
+    with undisturbed(), hearing(hear):
+        jax.jit(function)(np.float32(1))
+    if not any(each is function for each in seen):
+        raise Moved("the call of a function that JAX compiles is not on the stack")

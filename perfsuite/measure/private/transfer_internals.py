@@ -39,8 +39,8 @@ _PLACING = PLACING
 """What `places_argument` looks for."""
 
 _CALLBACKS = {
-    "jax.pure_callback": Name("jax._src.callback", "pure_callback_impl"),
-    "io_callback": Name("jax._src.callback", "io_callback_impl"),
+    "jax.pure_callback": Name("jax._src.callback", "pure_callback_impl", called=True),
+    "io_callback": Name("jax._src.callback", "io_callback_impl", called=True),
     # Outside jit a debug callback belongs to no program. Its arguments are read, and the read is observed by itself.
     "jax.debug": Name("jax._src.debugging", "debug_callback_p.impl"),
 }

@@ -58,9 +58,12 @@ def waiting_for(run: Callable[[], Any], label: str = "the call") -> Callable[[An
     the harness's own cost. Where it has a `depth`, it waits for one array of each program that the call runs: all that
     a program puts out is ready at once. Where this jax does not tell which programs run, it waits for all outputs.
 
-    Raises `MeasurementError` where it returns no array, and its programs go on: nothing could wait for them.
+    Raises `MeasurementError` where it returns no array, and its programs go on: nothing could wait for them; and
+    `CapabilityLost` where it returns none, and nobody can tell.
     """
     if PROGRAM_RUNS.lost():
+        if not _arrays_in(jax.block_until_ready(run())):  # its programs may go on, unseen
+            PROGRAM_RUNS.check(f"timing {label}, which returns no array,")
         PROGRAM_RUNS.falls_back("times include waiting for every output of a call, and not for programs that it leaves")
         return jax.block_until_ready
     before = _arrays_in(jax.block_until_ready(run()))

@@ -19,12 +19,12 @@ from flax import nnx
 
 from perfsuite.measure.call import call
 from perfsuite.measure.compiles import compiles
-from perfsuite.measure.compiles.listeners import STAGE_EVENTS
 from perfsuite.measure.compiles.warmup import warm
 from perfsuite.measure.errors import MeasurementError, RecompilationError
 from perfsuite.measure.first_call import first_call as first_call_module
 from perfsuite.measure.first_call.first_call import apart, first_call, stage_seconds
 from perfsuite.measure.first_call.metrics import COUNTED, metrics, parts_of, seconds, value_of
+from perfsuite.measure.private import compile_events
 
 X = jnp.ones((3, 4))
 TABLE = jnp.ones((8, 4))
@@ -110,7 +110,7 @@ def test_seconds_of_the_compiler_are_there_where_it_runs():
 def test_of_a_stage_inside_another_only_the_outer_one_has_seconds(monkeypatch):
     now = 0.0
     monkeypatch.setattr(first_call_module, "time", types.SimpleNamespace(perf_counter=lambda: now))
-    trace, lower, _ = STAGE_EVENTS
+    trace, lower = compile_events._TRACE.text, compile_events._LOWER.text
     with stage_seconds() as seconds_of:
         # (seconds to pass, what begins or ends then)
         for passed, event, begins in [
