@@ -12,23 +12,24 @@ from perfsuite.measure.metric import Better, Interval, Kind, Metric
 from perfsuite.session.recorder import Recorder
 from perfsuite.session.session import PerfSession
 
+
+class Method:
+    """A method of `perf`, whose module is imported when somebody asks for it."""
+
+    def __init__(self, name: str):
+        self.name = name
+
+    def __get__(self, perf: "Perf | None", owner: type) -> Any:
+        __tracebackhide__ = True
+        instrument = instrument_class(self.name)
+        if perf is None:
+            return getattr(instrument, self.name)
+        method = perf.__dict__[self.name] = getattr(instrument(perf._state), self.name)
+        return method
+
+
 if not TYPE_CHECKING:
-
-    class _Method:
-        """A method of `perf`, whose module is imported when somebody asks for it."""
-
-        def __init__(self, name: str):
-            self.name = name
-
-        def __get__(self, perf: "Perf | None", owner: type) -> Any:
-            __tracebackhide__ = True
-            instrument = instrument_class(self.name)
-            if perf is None:
-                return getattr(instrument, self.name)
-            method = perf.__dict__[self.name] = getattr(instrument(perf._state), self.name)
-            return method
-
-    _Instruments = type("_Instruments", (), {name: _Method(name) for name in METHODS})
+    _Instruments = type("_Instruments", (), {name: Method(name) for name in METHODS})
 
 else:  # type checkers, editors and the reference see all methods; a test imports what it asks for
     from perfsuite.instruments.compiling.cache import CacheInstrument

@@ -6,6 +6,7 @@ import types
 import pytest
 from support.markdown_blocks import DOCS, blocks
 
+from perfsuite.fixture import Method, Perf
 from perfsuite.instruments import METHODS, base
 
 FILE = "perfsuite/instruments/output_bytes.py"
@@ -20,6 +21,7 @@ def extended(pytester, monkeypatch):
     monkeypatch.setitem(sys.modules, module.__name__, module)
     exec(compile(block.text, FILE, "exec"), module.__dict__)
     monkeypatch.setitem(METHODS, "output_bytes", ("output_bytes", "OutputBytes"))
+    monkeypatch.setattr(Perf, "output_bytes", Method("output_bytes"), raising=False)
     return pytester
 
 

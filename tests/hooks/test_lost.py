@@ -55,6 +55,14 @@ def test_record(perf):
     perf.record("recorded", 1, unit="things", kind="count")
 """
 
+METHOD = """class TestStep(unittest.TestCase):
+    @pytest.fixture(autouse=True)
+    def own(self, perf):
+        self.perf = perf
+
+    def test_step(self):
+        """
+
 SAID = (
     "perf.transfers does not work with jax * (perfsuite * knows 0.10.0 to *): it has to see what moves between host "
     "and device. *docs/upgrading_jax.md*"
@@ -136,6 +144,32 @@ def test_host_calls_are_counted_where_programs_cannot_be(project, perf_test, los
         ["3 metrics of 1 test: 1 pass, 2 not comparable", "not comparable: 2 perf.dispatches does not work with jax *"]
     )
     project.runpytest_inprocess("--perf-save").assert_outcomes(passed=1)
+    assert saved(project) == before
+
+
+@pytest.mark.parametrize("kind", ["function", "method"])
+def test_what_was_measured_before_is_judged(project, losing, kind):
+    body = "{perf}.host_calls(call({fn}, state()), name='step')\n{indent}{perf}.count_transfers()"
+    slow = "lambda s: [jax.tree.map(lambda x: x, s) for _ in range(9)]"
+    for fn in ("lambda s: s", slow):
+        if kind == "function":
+            test = "def test_step(perf):\n    " + body.format(perf="perf", fn=fn, indent=" " * 4)
+        else:
+            test = METHOD + body.format(perf="self.perf", fn=fn, indent=" " * 8)
+        project.makepyfile(test_moving=f"import jax, pytest, unittest\nfrom steps import *\n\n{test}\n")
+        result = project.runpytest_inprocess("--perf-save" if fn != slow else "--perf")
+        losing("transfer_internals")
+    result.assert_outcomes(failed=1)
+    result.stdout.fnmatch_lines(["*step host calls is * over the baseline *"])
+
+
+@pytest.mark.parametrize("caught", ["except Exception: pass", "except Exception as error: raise ValueError from error"])
+def test_no_except_of_a_test_takes_a_loss_for_an_error_of_its_own(project, perf_test, losing, caught):
+    perf_test(f"try: perf.transfers(call(step, state(), batch(), carry=1))\n    {caught}")
+    project.runpytest_inprocess("--perf-save").assert_outcomes(passed=1)
+    before = saved(project)
+    losing("transfer_internals")
+    project.runpytest_inprocess("--perf-save").assert_outcomes(skipped=1)
     assert saved(project) == before
 
 

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import pytest
 
 import perfsuite.fixture
-from perfsuite.fixture import Perf
+from perfsuite.fixture import Method, Perf
 from perfsuite.gate.budget import Budget
 from perfsuite.instruments import METHODS, instrument_class
 from perfsuite.instruments.base import Declaration, Instrument, all_declared, checked_by
@@ -77,6 +77,11 @@ def test_perf_has_the_methods_of_all_instruments(perf):
     assert perf.time.__self__._state is perf.host_calls.__self__._state
 
 
+def test_a_method_can_be_replaced_for_all_tests(perf, monkeypatch):
+    monkeypatch.setattr(Perf, "time", lambda self, call: call)
+    assert perf.time(1) == 1
+
+
 def test_a_method_that_there_is_not_is_refused_as_always(perf):
     with pytest.raises(AttributeError, match=r"^'Perf' object has no attribute 'tyme'$") as refused:
         perf.tyme
@@ -85,6 +90,7 @@ def test_a_method_that_there_is_not_is_refused_as_always(perf):
 
 def test_an_instrument_that_fails_at_import_fails_nothing_else(perf, begin, monkeypatch):
     monkeypatch.setitem(METHODS, "broken", ("broken", "Broken"))
+    monkeypatch.setattr(Perf, "broken", Method("broken"), raising=False)
     monkeypatch.setitem(sys.modules, "perfsuite.instruments.broken", None)
     with pytest.raises(ImportError, match=r"perfsuite\.instruments\.broken"):
         perf.broken
