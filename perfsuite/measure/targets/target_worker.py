@@ -29,6 +29,7 @@ from pathlib import Path
 from typing import Any
 
 from perfsuite.measure.io import write_atomically
+from perfsuite.measure.private.capabilities import ABSENT_COMPILERS, CapabilityLost
 from perfsuite.measure.targets.target_available import compiler_versions
 
 REQUEST = "request.json"
@@ -54,7 +55,6 @@ def main(folder: Path) -> None:
         from jax.experimental import topologies
 
         from perfsuite.measure.private import compiler_internals
-        from perfsuite.measure.private.capabilities import ABSENT_COMPILERS
 
         ABSENT_COMPILERS.check("perf.program(target=...)")
         for name, value in request["config"].items():
@@ -79,7 +79,7 @@ def main(folder: Path) -> None:
             "unsplit_hlo": _unsplit(folder),
         }
         (folder / HLO).write_text(executable.hlo_modules()[0].to_string(), encoding="utf-8")
-    except Exception as error:
+    except (Exception, CapabilityLost) as error:
         result = {"error": {"stage": stage, "type": type(error).__name__, "message": str(error)}}
     write_atomically(folder / RESULT, json.dumps(result))
 
