@@ -51,6 +51,17 @@ def test_a_hook_that_jax_calls_no_more_is_seen(monkeypatch):
         program_runs.probe()
 
 
+def test_a_hook_that_gets_no_arguments_is_seen(monkeypatch):
+    hooked = program_runs.hooked_calls
+
+    def hooked_calls(hook):
+        return hooked(lambda fn, args, kwargs, outputs, frame: hook(fn, (), kwargs, outputs, frame))
+
+    monkeypatch.setattr(program_runs, "hooked_calls", hooked_calls)
+    with pytest.raises(Moved, match=r"^the hook of JAX's fast path does not get the arguments and outputs of a call$"):
+        program_runs.probe()
+
+
 def test_a_slow_path_through_another_function_is_seen(monkeypatch):
     monkeypatch.setattr(program_runs, "_EXECUTE", Name("jax._src.interpreters.pxla", "MeshExecutable.call"))
     with pytest.raises(Moved, match=r"^a program that JAX's slow path runs once is seen 0 times$"):

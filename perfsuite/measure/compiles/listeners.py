@@ -79,6 +79,8 @@ def open_contexts() -> tuple[Compiles, ...]:
 def telling(watch: Compiles) -> Iterator[None]:
     """Tell `watch` of every stage of a compile that begins inside, in any thread."""
     global _open
+    if watch.counts or watch.forbids:
+        TRACES.lost()  # probes before the lock is taken, by a compile in a thread of its own
     try:
         with _lock:
             _open = (*_open, watch)

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 
 import pytest
 
+import perfsuite
 from perfsuite.gate.baseline import Baselines, Entry
 from perfsuite.gate.baseline_file import SaveResult
 from perfsuite.gate.environment import Environment
@@ -284,3 +285,12 @@ def test_the_header_has_a_line_for_each_target_with_its_file():
 
 def test_a_baseline_folder_outside_of_the_project_is_named_in_full():
     assert "/project/baselines/tpu-v5e.json" in session_header(session(), Path("/other"))[1]
+
+
+@pytest.mark.parametrize(("newest", "newer"), [("0.0.9", True), ("999.0.0", False)])
+def test_the_head_of_a_session_says_that_jax_is_newer_than_what_was_tested(monkeypatch, newest, newer):
+    monkeypatch.setattr(perfsuite, "tested", ("0.0.1", newest))
+    said = [line for line in session_header(session(), ROOT) if f"is newer than {newest}" in line]
+    assert len(said) == newer
+    monkeypatch.setattr(perfsuite, "tested", ("0.0.1", session().environment.jax))
+    assert len(session_header(session(), ROOT)) == 2
