@@ -92,7 +92,7 @@ def _goes_on(array: jax.Array) -> bool:
     """Whether the program of an array goes on, on each of its devices.
 
     Where a call has waited for one of several devices, the others are a moment behind: after `float(loss)` of a step
-    over 8 virtual devices of two busy cores for 10 to 20 % of the call's time (load of 7, in 100 of 120 runs).
+    over 8 virtual devices of two busy cores for 10 to 20 % of the call's time (load of 7, in 78 of 120 runs).
     """
     if is_ready(array):
         return False
