@@ -27,17 +27,29 @@ class Moved(Exception):  # noqa: N818  (a state of another library, not a fault 
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Name:
-    """A module, or something in it: `Name("jax._src.array")`, `Name("jax._src.array", "ArrayImpl._value")`.
-
-    `since` is the first version of the library that has it, and `until` the first that has it no more. `called` says
-    that the module's own functions call it: else it may be there, and nobody call it any more.
-    """
+class Declared:
+    """What all kinds have: the library's module, the first version of the library with the name, the first without."""
 
     module: str
+    since: str = dataclasses.field(default="", kw_only=True)
+    until: str = dataclasses.field(default="", kw_only=True)
+
+    def missing(self) -> str:
+        """That the name has moved; "" where it has not, or is of another version of the library."""
+        return self._missing() if is_current(self) else ""
+
+    def _missing(self) -> str:
+        raise NotImplementedError
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Name(Declared):
+    """A module, or something in it: `Name("jax._src.array")`, `Name("jax._src.array", "ArrayImpl._value")`.
+
+    `called` says that the module's own functions call it: else it may be there, and nobody call it any more.
+    """
+
     path: str = ""
-    since: str = ""
-    until: str = ""
     called: bool = False
 
     def __str__(self) -> str:
@@ -60,11 +72,8 @@ class Name:
         finally:
             setattr(owner, last, before)
 
-    def missing(self) -> str:
-        """That the name has moved; "" where it has not."""
+    def _missing(self) -> str:
         try:
-            if not is_current(self):
-                return ""
             self.get()
             last = self.path.rpartition(".")[2]
             if self.called and not any(last in code.co_names for code in _codes(self.module)[1:]):
@@ -85,17 +94,14 @@ class Name:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Frame:
+class Frame(Declared):
     """A function of a library's as it stands on the stack, with the local variables that are read of it.
 
     `Frame("jax._src.pjit", "cache_miss", ("fun", "jit_info"))`.
     """
 
-    module: str
     function: str
     locals: tuple[str, ...] = ()
-    since: str = ""
-    until: str = ""
 
     def __str__(self) -> str:
         return f"{self.module}:{self.function}"
@@ -108,10 +114,7 @@ class Frame:
         """A declared local variable of a frame that runs this function; `default` where the frame has none."""
         return frame.f_locals.get(name, default) if name in self.locals else default
 
-    def missing(self) -> str:
-        """That the function or a local variable of it has moved; "" where none has."""
-        if not is_current(self):
-            return ""
+    def _missing(self) -> str:
         codes = [code for code in _codes(self.module) if code.co_name == self.function]
         if not codes:
             return f"{self.module} has no function {self.function}"
@@ -121,13 +124,10 @@ class Frame:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Attribute:
+class Attribute(Declared):
     """An attribute of an object that code of `module` makes: `Attribute("jax._src.pjit", "_jit_info")`."""
 
-    module: str
     name: str
-    since: str = ""
-    until: str = ""
 
     def __str__(self) -> str:
         return f"{self.module}:.{self.name}"
@@ -140,25 +140,21 @@ class Attribute:
         """Set the attribute of an object."""
         setattr(value, self.name, new)
 
-    def missing(self) -> str:
-        """That no code of the module names the attribute; "" where some does."""
-        if not is_current(self) or any(self.name in _words(code) for code in _codes(self.module)):
+    def _missing(self) -> str:
+        if any(self.name in _words(code) for code in _codes(self.module)):
             return ""
         return f"{self.module} makes nothing with an attribute {self.name}"
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Functions:
+class Functions(Declared):
     """Functions by the interpreter's name for them: all of a module whose qualified names begin with `prefix`.
 
     `Functions("jax._src.api", "device_put")` is every "jax._src.api:device_put...". Without a prefix it is every
     function of the module and of those below it.
     """
 
-    module: str
     prefix: str = ""
-    since: str = ""
-    until: str = ""
 
     def __str__(self) -> str:
         return f"{self.module}:{self.prefix}"
@@ -171,33 +167,24 @@ class Functions:
         """Whether `frame` runs one of them."""
         return self.has(f"{frame.f_globals.get('__name__')}:{frame.f_code.co_qualname}")
 
-    def missing(self) -> str:
-        """That there is none of them any more; "" where there is one."""
-        if not is_current(self) or any(code.co_qualname.startswith(self.prefix) for code in _codes(self.module)):
+    def _missing(self) -> str:
+        if any(code.co_qualname.startswith(self.prefix) for code in _codes(self.module)):
             return ""
         return f"there is no {self}"
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Text:
+class Text(Declared):
     """The beginning of a text that code of `module` logs or sends: `Text("jax._src.compiler", "Persistent ...")`."""
 
-    module: str
     text: str
-    since: str = ""
-    until: str = ""
 
     def __str__(self) -> str:
         return f"{self.module}:{self.text!r}"
 
-    def missing(self) -> str:
-        """That no code of the module has the text any more; "" where some has."""
+    def _missing(self) -> str:
         words = (word for code in _codes(self.module) for word in _words(code))
-        found = not is_current(self) or any(word.startswith(self.text) for word in words)
-        return "" if found else f"there is no {self}"
-
-
-Declared = Name | Frame | Attribute | Functions | Text
+        return "" if any(word.startswith(self.text) for word in words) else f"there is no {self}"
 
 
 def declared_in(module: types.ModuleType) -> list[Declared]:
