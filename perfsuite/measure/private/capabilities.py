@@ -224,7 +224,7 @@ EQUINOX = Capability(
     ("0.13.8", "0.13.8"),
 )
 FLAX = Capability(
-    "know the parts of NNX's objects", "flax_objects", "messages about NNX say less", "flax", ("0.12.7", "0.12.8")
+    "know the parts of NNX's objects", "flax_objects", "messages about NNX say less", "flax", ("0.12.8", "0.12.12")
 )
 LIBRARY_FUNCTIONS = Capability(
     "know functions of libraries by name", "library_functions", "messages about host calls have less advice"

@@ -13,6 +13,7 @@ from typing import Any, TypeAlias
 import jax
 import numpy as np
 
+from perfsuite.measure.private import flax_objects
 from perfsuite.measure.private.names import Attribute, Frame, Functions, Moved, Name
 from perfsuite.measure.private.probing import fresh_function, hearing, undisturbed
 
@@ -108,7 +109,8 @@ def _info_of(jitted: Any) -> Any:
     `functools.wraps` copies it to a user's function, which may take other arguments.
     """
     made = getattr(jitted, "__func__", jitted)
-    made = made.jitted_fn if type(made).__module__.startswith("flax.") and hasattr(made, "jitted_fn") else made
+    if flax_objects.is_nnx(made):
+        made = flax_objects.jitted_in(made) or made
     # jax.vmap(step) and the like pass their arguments on as they are.
     by_jax = isinstance(made, _JITTED) or _is_function_of_jax(made)
     return _INFO.of(made) if by_jax else None
