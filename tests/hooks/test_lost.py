@@ -107,6 +107,32 @@ def test_tests_of_what_is_lost_are_skipped_and_their_metrics_are_not_missing(pro
     assert saved(project) == before
 
 
+@pytest.mark.parametrize("options", [(), ("-n", "1")], ids=["alone", "in a worker"])
+def test_metrics_of_a_test_that_its_fixture_ends_are_not_comparable(project, losing, options):
+    project.makepyfile(
+        test_moving="""
+        import pytest
+        from steps import *
+
+        @pytest.fixture
+        def watched(perf):
+            with perf.count_transfers():
+                yield
+
+        def test_step(watched, perf):
+            perf.record("answer", 1, unit="things", kind="count")
+        """
+    )
+    project.runpytest("--perf-save").assert_outcomes(passed=1)
+    before = saved(project)
+    losing("transfer_internals")
+    result = project.runpytest("--perf", *options)
+    result.assert_outcomes(skipped=1)
+    result.stdout.fnmatch_lines(["1 metric of 1 test: 1 not comparable", "1 test skipped: *does not work with jax*"])
+    project.runpytest("--perf-save").assert_outcomes(skipped=1)
+    assert saved(project) == before
+
+
 def test_with_v_it_says_what_the_probe_said(project, losing):
     project.makepyfile(test_moving=TESTS)
     losing("transfer_internals")
