@@ -22,6 +22,8 @@ import scipy.special
 import scipy.stats  # noqa: F401
 
 import perfsuite
+from perfsuite.processes import rerun
+from perfsuite.processes.rerun import ProcessFailed
 
 # Hundreds of processes of the tests import perfsuite, in sessions of pytest with assertions rewritten. Where Python may
 # keep no compiled modules, as in many containers, each would compile all of it, which takes 0.5 s.
@@ -69,7 +71,7 @@ LONGEST = (
     "against/test_check.py",
     "workloads/bert/test_bert.py",
     "workloads/surgery/test_sharding.py",
-    "bisecting/test_bisection.py",
+    "against/test_bisection.py",
     "workloads/surgery/test_start_up.py",
     "promise/test_sessions.py",
     "workloads/gpt2/test_generation.py",
@@ -195,10 +197,20 @@ def cold_compilers(warm_compilers, _compilers, monkeypatch: pytest.MonkeyPatch):
 
 
 @pytest.fixture
-def project(pytester: pytest.Pytester) -> pytest.Pytester:
+def no_fresh_process(monkeypatch: pytest.MonkeyPatch):
+    """No process that a session in this one starts confirms a failure: it takes seconds, and says the same."""
+
+    def measure_again(config: pytest.Config, request: object):
+        raise ProcessFailed("this test starts none")
+
+    monkeypatch.setattr(rerun, "measure_again", measure_again)
+
+
+@pytest.fixture
+def project(pytester: pytest.Pytester, no_fresh_process) -> pytest.Pytester:
     """A user's project with one jitted step in `steps.py`, whose gates sample for a moment only, in one process."""
     pytester.makepyfile(steps=STEP)
-    options = "--perf-seconds=0.3 --perf-processes=1 -p no:cacheprovider"
+    options = "--perf-seconds=0.3 -p no:cacheprovider"
     pytester.makeini(f"[pytest]\naddopts = {options}\npythonpath = .\n")
     return pytester
 
@@ -224,7 +236,6 @@ def run_suite(tmp_path: Path):
         command = [sys.executable, "-m", "pytest", "-p", "planted", "-p", "no:cacheprovider"]
         command += [
             "--perf",
-            "--perf-processes=1",
             "--perf-seconds=30",
             *tests,
         ]  # a busy machine needs longer to be sure; a quiet one stops at once

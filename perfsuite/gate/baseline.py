@@ -84,25 +84,6 @@ class Entry:
             raise ValueError("a measured metric must have the environment that it was measured in")
 
     @property
-    def noise(self) -> float | None:
-        """Half the interval's width over the value, without unit; None without interval or where the value is 0."""
-        if self.interval is None or not self.value:
-            return None
-        noise = (self.interval.high / 2 - self.interval.low / 2) / abs(self.value)
-        # Two digits tell a quiet metric from a noisy one; more would only lengthen a diff.
-        return float(f"{noise:.2g}") if math.isfinite(noise) else None
-
-    @property
-    def processor(self) -> str:
-        """The host's processor, where the metric depends on it and may be recorded for several; else empty.
-
-        Times do, and ratios of sampled times. Other ratios (a share of tokens, an accuracy) are what they are anywhere.
-        """
-        timed = self.kind == "time" or (self.kind == "ratio" and self.samples is not None)
-        measured = self.environment if self.provenance == "measured" and timed else None
-        return measured.processor if measured is not None else ""
-
-    @property
     def gates(self) -> bool:
         """Whether the metric may pass or fail anything. One from a document never does, nor one of kind info."""
         return self.provenance != "reported" and self.kind != "info"
@@ -128,66 +109,21 @@ class Revision:
 class Baselines:
     """The recorded metrics of one device: `metrics[test id][metric id]`. `device` is the file's name, a slug.
 
-    `revisions` has the revision at which a save last changed a metric of the test, where that is known. Of a metric
-    that is recorded for several processors, `metrics` has the first, and
-    `other_processors[processor][test id][metric id]` the others: each is of the processor that it stands under, and of
-    another one than the first. Where git merged two files otherwise, an entry that stands alone becomes the first, and
-    one beside another of its own processor goes.
+    `revisions` has the revision at which a save last changed a metric of the test, where that is known.
     """
 
     device: str
     metrics: Mapping[str, Mapping[str, Entry]] = dataclasses.field(default_factory=dict)
     revisions: Mapping[str, Revision] = dataclasses.field(default_factory=dict)
-    other_processors: Mapping[str, Mapping[str, Mapping[str, Entry]]] = dataclasses.field(default_factory=dict)
-
-    def __post_init__(self):
-        metrics = {test: dict(entries) for test, entries in self.metrics.items()}
-        others: dict[str, dict[str, dict[str, Entry]]] = {}
-        for processor, table in sorted(self.other_processors.items()):
-            for test, entries in table.items():
-                for id, entry in entries.items():
-                    first = metrics.setdefault(test, {}).setdefault(id, entry)
-                    if entry.processor == processor and first.processor not in ("", processor):
-                        others.setdefault(processor, {}).setdefault(test, {})[id] = entry
-        object.__setattr__(self, "metrics", metrics)
-        object.__setattr__(self, "other_processors", others)
 
     def get(self, test: str, id: str) -> Entry | None:
         """The metric that `test` recorded under an id, or None."""
         return self.metrics.get(test, {}).get(id)
 
-    def of_each_processor(self, test: str, id: str) -> dict[str, Entry]:
-        """The entries of a metric by their processor, the first one first; "" where it does not depend on one."""
-        first = self.get(test, id)
-        if first is None:
-            return {}
-        others = ((processor, table.get(test, {}).get(id)) for processor, table in self.other_processors.items())
-        return {first.processor: first} | {processor: entry for processor, entry in others if entry is not None}
-
-    def on(self, processor: str) -> "Baselines":
-        """The same, and of metrics that are recorded for this processor too, those."""
-        metrics = dict(self.metrics)
-        for test, entries in self.other_processors.get(processor, {}).items():
-            metrics[test] = {**metrics[test], **entries}
-        return dataclasses.replace(self, metrics=metrics, other_processors={})
-
-    @property
-    def by_name(self) -> dict[str, dict[str, Entry]]:
-        """All metrics by the test's id, those of other processors as "step ratio to ready on AMD EPYC"."""
-        return {
-            test: {
-                beside(id, processor) if place else id: labelled(entry, processor) if place else entry
-                for id in entries
-                for place, (processor, entry) in enumerate(self.of_each_processor(test, id).items())
-            }
-            for test, entries in self.metrics.items()
-        }
-
     @property
     def entries(self) -> list[Entry]:
-        """Every entry, those of other processors last."""
-        tables = (self.metrics, *self.other_processors.values())
-        return [entry for table in tables for entries in table.values() for entry in entries.values()]
+        """Every entry."""
+        return [entry for entries in self.metrics.values() for entry in entries.values()]
 
     @property
     def environments(self) -> dict[str, Environment]:
@@ -199,16 +135,6 @@ class Baselines:
 def name_of(id: str, entry: Entry) -> str:
     """What people call a recorded metric: its label where it has one."""
     return entry.label or id
-
-
-def beside(name: str, processor: str) -> str:
-    """The name of a metric of another processor than the first: "step ratio to ready on AMD EPYC"."""
-    return f"{name} on {processor}"
-
-
-def labelled(entry: Entry, processor: str) -> Entry:
-    """The entry with such a name for a label, where it has one."""
-    return entry if entry.label is None else dataclasses.replace(entry, label=beside(entry.label, processor))
 
 
 def entry_of(metric: Metric, environment: Environment | None, provenance: Provenance = "measured") -> Entry:

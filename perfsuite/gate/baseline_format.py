@@ -14,13 +14,12 @@ from perfsuite.gate.environment import Environment, environment_from_dict
 from perfsuite.measure.metric import Interval
 from perfsuite.measure.words import printable
 
-SCHEMA = 2
+SCHEMA = 3
 
 _TOP_KEYS = ("schema", "device", "environments", "metrics")
 _REVISIONS = "revisions"
-_OTHERS = "other_processors"
 _NEEDED = ("value", "unit", "kind", "provenance")
-_OPTIONAL = ("environment", "low", "high", "noise", "samples", "better", "source", "detail", "label")
+_OPTIONAL = ("environment", "low", "high", "samples", "better", "source", "detail", "label")
 
 # No line of JSON starts like this: a line break inside a text is written as an escape.
 _CONFLICT = re.compile(r"^(?:<{7}|\|{7}|={7}|>{7})(?:[ \r]|$)", re.MULTILINE)
@@ -43,17 +42,12 @@ def render(baselines: Baselines) -> str:
     """The file's text. Environments that no metric refers to are left out."""
     environments = baselines.environments
     revisions = [(test, _line(_revision_fields(each))) for test, each in sorted(baselines.revisions.items())]
-    others = [
-        (processor, _object("  ", _rendered(baselines.other_processors[processor], "   ")))
-        for processor in sorted(baselines.other_processors)
-    ]
     top = (
         ("schema", str(SCHEMA)),
         ("device", _line(baselines.device)),
         ("environments", _object(" ", ((id, _line(environments[id].as_dict())) for id in sorted(environments)))),
         *([(_REVISIONS, _object(" ", revisions))] if revisions else []),
         ("metrics", _object(" ", _rendered(baselines.metrics, "  "))),
-        *([(_OTHERS, _object(" ", others))] if others else []),
     )
     return _object("", top) + "\n"
 
@@ -77,7 +71,7 @@ def parse(text: str, device: str | None = None) -> Baselines:
         raise LocatedError("the file is empty: `git checkout` it, or delete it and run pytest --perf-save", 1)
     top = _Reader(text).read()
     _check_schema(top)
-    _check_keys(top, "the file", needed=_TOP_KEYS, optional=(_REVISIONS, _OTHERS))
+    _check_keys(top, "the file", needed=_TOP_KEYS, optional=(_REVISIONS,))
     recorded = top["device"]
     if not isinstance(recorded, str) or not recorded:
         problem = f"`device` must be the name of a device, got {recorded!r:.40}: {_REPAIR}"
@@ -89,8 +83,7 @@ def parse(text: str, device: str | None = None) -> Baselines:
     environments = {id: _environment(id, found.member(id, f"environment {id!r}")) for id in found}
     metrics = _metrics(top.member("metrics", "metrics"), environments)
     revisions = dict(_revisions(top.member(_REVISIONS, _REVISIONS))) if _REVISIONS in top else {}
-    others = dict(_others(top.member(_OTHERS, _OTHERS), environments)) if _OTHERS in top else {}
-    return Baselines(recorded, metrics, revisions, others)
+    return Baselines(recorded, metrics, revisions)
 
 
 class LocatedError(ValueError):
@@ -216,7 +209,6 @@ def _entry_fields(entry: Entry) -> dict[str, Any]:
         "environment": entry.environment.id if entry.environment else None,
         "low": entry.interval.low if entry.interval else None,
         "high": entry.interval.high if entry.interval else None,
-        "noise": entry.noise,
         "samples": entry.samples,
         "better": entry.better if entry.better != "lower" else None,
         "source": entry.source,
@@ -237,16 +229,6 @@ def _revisions(found: _Object) -> Iterator[tuple[str, Revision]]:
             yield test, Revision(**fields)
         except TypeError as error:
             raise LocatedError(f"{label}: {error}: {_REPAIR}", fields.line) from None
-
-
-def _others(found: _Object, environments: Mapping[str, Environment]) -> Iterator[tuple[str, Metrics]]:
-    for processor, tests in found.members():
-        metrics = _metrics(tests, environments)
-        for entry in (entry for entries in metrics.values() for entry in entries.values()):
-            if entry.environment is None or entry.environment.processor != printable(processor):
-                problem = f"an entry below {processor!r} is not of this processor: {_REPAIR}"
-                raise LocatedError(problem, tests.line)
-        yield printable(processor), metrics
 
 
 def _metrics(found: _Object, environments: Mapping[str, Environment]) -> dict[str, dict[str, Entry]]:
@@ -291,9 +273,9 @@ def _entry(label: str, recorded: _Object, environments: Mapping[str, Environment
     if id is not None and (not isinstance(id, str) or id not in environments):
         problem = f"{label}: environment {id!r} is not among the file's environments: {_REPAIR}"
         raise LocatedError(problem, recorded.line)
-    low, high, noise = (fields.pop(key, None) for key in ("low", "high", "noise"))
+    low, high = (fields.pop(key, None) for key in ("low", "high"))
     try:
-        interval = _interval(low, high, noise)
+        interval = _interval(low, high)
         return Entry(**fields, interval=interval, environment=None if id is None else environments[id])
     except (TypeError, ValueError) as error:
         raise LocatedError(f"{label}: {error}: {_REPAIR}", recorded.line) from None
@@ -306,19 +288,15 @@ def _shown(value: Any) -> Any:
     return printable(value) if isinstance(value, str) else value
 
 
-def _interval(low: Any, high: Any, noise: Any) -> Interval | None:
-    for key, number in (("low", low), ("high", high), ("noise", noise)):
+def _interval(low: Any, high: Any) -> Interval | None:
+    for key, number in (("low", low), ("high", high)):
         if number is not None and type(number) not in (int, float):
             raise TypeError(f"{key} must be a number, got {number!r}")
         if isinstance(number, float) and not math.isfinite(number):
             raise ValueError(f"{key} must be finite, got {number}")
     if (low is None) != (high is None):
         raise ValueError("low and high belong together, one of them is missing")
-    if low is None:
-        if noise is not None:
-            raise ValueError("noise needs low and high")
-        return None
-    return Interval(low, high)
+    return None if low is None else Interval(low, high)
 
 
 def _check_keys(found: _Object, label: str, *, needed: tuple[str, ...], optional: tuple[str, ...] = ()) -> None:

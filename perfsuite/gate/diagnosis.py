@@ -227,5 +227,5 @@ def _seen_to_wait(comparison: Comparison, both: tuple[Asynchrony, Asynchrony] | 
     does, advice = "sleeps", f"If it waits for the device there: {READ_LATER[0].lower()}{READ_LATER[1:]}"
     if seen.for_device:
         does, advice = "waits for the device", READ_LATER
-    where = f"for {seen.asleep:.0%} of its time before it returns, at {seen.where[0]}"
+    where = f"for {seen.asleep:.0%} of its time before it returns, at {seen.where}"
     return f"{comparison.candidate} {does} {where}. {advice}"

@@ -1,31 +1,30 @@
-"""What a save changes: the rules by which new metrics replace those of a baseline file."""
+"""What a save changes, by four rules.
+
+A new metric is recorded. An exact one replaces the old one if it differs, or if a version does. A sampled one replaces
+it unless their intervals meet. One that its test no longer makes goes.
+"""
 
 import dataclasses
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from typing import Literal
 
-from perfsuite.gate.baseline import Baselines, Entry, Provenance, Revision, beside, name_of
-from perfsuite.gate.environment import OTHER_PROCESSOR, incomparable, version_changes
-from perfsuite.gate.verdict import TOLERANCES
+from perfsuite.gate.baseline import Baselines, Entry, Provenance, Revision, name_of
+from perfsuite.gate.environment import incomparable, version_changes
 from perfsuite.measure.metric import Interval
 
 Action = Literal["create", "update", "trim", "keep"]
 Direction = Literal["better", "worse", "same", "not comparable"]
 
-# An info metric (compile seconds) is never gated and rarely has an interval. One that moved by less than this, relative
-# to the recorded one, is left alone, or every save would rewrite it.
 INFO_SLACK = 0.25
-
-_SAMPLED_KINDS = ("ratio", "time", "info")
+"""An info metric (compile seconds) is never gated and rarely has an interval. One that moved by a smaller share of the
+recorded one is left alone, or every save would rewrite it."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Change:
     """How a save changed one metric of a test. `old` is None when it was created, `new` when it was trimmed.
 
-    `new` is what the file holds now: for a metric that was kept, the old entry. Where the code is another one
-    (`other_code`), the entries of all other processors go with the old one, each in a change of its own (`trim`).
-    `beside`: it is of another processor than the first that the file has the metric of.
+    `new` is what the file holds now: for a metric that was kept, the old entry.
     """
 
     test: str
@@ -34,16 +33,13 @@ class Change:
     old: Entry | None
     new: Entry | None
     direction: Direction = "same"
-    other_code: bool = False
-    beside: bool = False
 
     @property
     def name(self) -> str:
         """What people call the metric."""
         entry = self.new or self.old
         assert entry is not None
-        name = name_of(self.id, entry)
-        return beside(name, entry.processor) if self.beside else name
+        return name_of(self.id, entry)
 
     @property
     def versions(self) -> list[str]:
@@ -77,47 +73,19 @@ def merge(
     if kinds is None or "missing" in kinds:
         vanishing: dict[str, tuple[Provenance, ...]] = dict.fromkeys(trim, provenances)
         changes += _trimmed(old, new, vanishing | dict.fromkeys(gone, ("measured", "compiled")))
-    changes += list(_left_behind(old, changes))
-    merged = _applied(old, changes)
-    changes = [dataclasses.replace(each, beside=_is_beside(old, each)) for each in changes]
+    metrics = {test: dict(entries) for test, entries in old.metrics.items()}
+    for change in changes:
+        entries = metrics.setdefault(change.test, {})
+        if change.new is None:
+            del entries[change.id]
+        else:
+            entries[change.id] = change.new
+    metrics = {test: entries for test, entries in metrics.items() if entries}
     changed = {change.test for change in changes if change.action != "keep"}
-    revisions = {test: each for test, each in old.revisions.items() if test in merged.metrics and test not in changed}
+    revisions = {test: each for test, each in old.revisions.items() if test in metrics and test not in changed}
     if revision is not None:
-        revisions |= dict.fromkeys(changed & merged.metrics.keys(), revision)
-    return dataclasses.replace(merged, revisions=revisions), tuple(changes)
-
-
-def _left_behind(old: Baselines, changes: Iterable[Change]) -> Iterator[Change]:
-    """What other processors have of metrics that go, or that are of another code now."""
-    for change in changes:
-        if change.action == "trim" or change.other_code:
-            direction: Direction = "not comparable" if change.other_code else "same"
-            for entry in old.of_each_processor(change.test, change.id).values():
-                if entry != change.old:
-                    yield Change(change.test, change.id, "trim", entry, None, direction)
-
-
-def _applied(old: Baselines, changes: Iterable[Change]) -> Baselines:
-    """The metrics after the changes. What was measured on a further processor goes beside what is there."""
-    made = {(test, id): old.of_each_processor(test, id) for test, entries in old.metrics.items() for id in entries}
-    for change in changes:
-        entries = made.setdefault((change.test, change.id), {})
-        if change.old is not None and (change.new is None or change.new.processor != change.old.processor):
-            del entries[change.old.processor]
-        if change.new is not None:
-            entries[change.new.processor] = change.new
-    metrics: dict[str, dict[str, Entry]] = {}
-    others: dict[str, dict[str, dict[str, Entry]]] = {}
-    for (test, id), entries in made.items():
-        for place, (processor, entry) in enumerate(entries.items()):
-            table = others.setdefault(processor, {}) if place else metrics
-            table.setdefault(test, {})[id] = entry
-    return Baselines(old.device, metrics, other_processors=others)
-
-
-def _on_two_processors(old: Entry, new: Entry) -> bool:
-    """Whether each was measured on another processor, on which it depends: neither replaces the other."""
-    return old.kind == new.kind and bool(old.processor and new.processor) and old.processor != new.processor
+        revisions |= dict.fromkeys(changed & metrics.keys(), revision)
+    return Baselines(old.device, metrics, revisions), tuple(changes)
 
 
 def _made(old: Baselines, new: Mapping[str, Mapping[str, Entry]], kinds: Collection[str] | None) -> Iterator[Change]:
@@ -125,8 +93,7 @@ def _made(old: Baselines, new: Mapping[str, Mapping[str, Entry]], kinds: Collect
     for test in sorted(new):
         for id in sorted(new[test]):
             entry = new[test][id]
-            was = old.of_each_processor(test, id).get(entry.processor) or old.get(test, id)
-            change = _recorded(test, id, was, entry)
+            change = _recorded(test, id, old.get(test, id), entry)
             if _is_wanted(change, kinds):
                 yield change
             elif change.old is not None:
@@ -144,13 +111,8 @@ def _trimmed(
                 yield Change(test, id, "trim", entry, None)
 
 
-def _is_beside(before: Baselines, change: Change) -> bool:
-    first, entry = before.get(change.test, change.id), change.old or change.new
-    return first is not None and entry is not None and _on_two_processors(first, entry)
-
-
 def _is_wanted(change: Change, kinds: Collection[str] | None) -> bool:
-    kind = "new" if change.action == "create" and change.direction == "same" else change.direction
+    kind = "new" if change.action == "create" else change.direction
     return change.action == "keep" or kinds is None or kind in kinds
 
 
@@ -161,22 +123,15 @@ def _recorded(test: str, id: str, old: Entry | None, new: Entry) -> Change:
         # A comparison of too few pairs for an interval: it must not take the place of a metric that gates.
         return Change(test, id, "keep", old, old)
     if (old.unit, old.kind, old.better) != (new.unit, new.kind, new.better):
-        return Change(test, id, "update", old, new, "not comparable", other_code=True)
-    if _on_two_processors(old, new):
-        return Change(test, id, "create", None, new, "worse" if _fails_on_any_processor(old, new) else "same")
+        return Change(test, id, "update", old, new, "not comparable")
     if _stands(old, new):
-        kept = _renewed(old, new)
+        kept = dataclasses.replace(old, label=new.label)
         return Change(test, id, "keep" if kept == old else "update", old, kept)
-    direction = _direction(old, new)
-    # What depends on no processor any more stands for all.
-    other_code = direction in ("better", "worse") or bool(old.processor and not new.processor)
-    return Change(test, id, "update", old, new, direction, other_code)
+    return Change(test, id, "update", old, new, _direction(old, new))
 
 
 def _stands(old: Entry, new: Entry) -> bool:
-    """Whether the old entry stays, but for what `_renewed` renews, because the new one adds nothing to it."""
-    if _renewed(old, new) == new:
-        return True
+    """Whether the old entry stays, because the new one adds nothing to it but the name that the metric has now."""
     if old.provenance != new.provenance:
         # A document never displaces what a device or its compiler says, and a compiled metric that agrees with the
         # measured one adds nothing. Otherwise saves on two machines would swap the provenance for ever.
@@ -188,25 +143,7 @@ def _stands(old: Entry, new: Entry) -> bool:
     if old.kind in ("count", "size") or old.provenance == "reported":
         # A count or a size depends on the versions, not on the processor or the device count.
         return _same_result(old, new) and not _other_versions(old, new) and old.source == new.source
-    return old.environment == new.environment and _within_noise(old, new) and not _narrows(old, new)
-
-
-def _narrows(old: Entry, new: Entry) -> bool:
-    """Whether the old interval is so wide that its gate sees little, and the new one, which meets it, is not wide."""
-    return _is_wide(old) and not _is_wide(new) and _within_noise(old, new)
-
-
-def _is_wide(entry: Entry) -> bool:
-    """Whether the limit of its gate starts further from the value than the tolerance of its kind."""
-    if entry.kind not in ("ratio", "time") or entry.interval is None:
-        return False
-    end = entry.interval.high if entry.better == "lower" else entry.interval.low
-    return abs(end - entry.value) > TOLERANCES[entry.kind] * abs(entry.value)
-
-
-def _renewed(old: Entry, new: Entry) -> Entry:
-    """The old entry, with the name that the metric has now."""
-    return dataclasses.replace(old, label=new.label)
+    return old.environment == new.environment and _within_noise(old, new)
 
 
 def _same_result(old: Entry, new: Entry) -> bool:
@@ -220,8 +157,6 @@ def _other_versions(old: Entry, new: Entry) -> bool:
 
 
 def _within_noise(old: Entry, new: Entry) -> bool:
-    if old.value == new.value:
-        return True
     if old.kind == "info" and abs(new.value - old.value) <= INFO_SLACK * abs(old.value):
         return True
     was, is_now = _range(old), _range(new)
@@ -234,17 +169,9 @@ def _range(entry: Entry) -> Interval:
     return Interval(min(interval.low, entry.value), max(interval.high, entry.value))
 
 
-def _fails_on_any_processor(old: Entry, new: Entry) -> bool:
-    """Whether a ratio is as far above another processor's as no two processors are apart: a gate fails it."""
-    was, is_now = _range(old), _range(new)
-    if new.kind != "ratio":
-        return False
-    return is_now.low > OTHER_PROCESSOR * was.high if new.better == "lower" else is_now.high < was.low / OTHER_PROCESSOR
-
-
 def _direction(old: Entry, new: Entry) -> Direction:
     if old.provenance == "reported" or incomparable(old.kind, old.unit, old.environment, new.environment):
         return "not comparable"
-    if old.value == new.value or (old.kind in _SAMPLED_KINDS and _within_noise(old, new)):
+    if old.value == new.value or (old.kind not in ("count", "size") and _within_noise(old, new)):
         return "same"
     return "better" if (new.value < old.value) == (old.better == "lower") else "worse"

@@ -9,7 +9,6 @@ from perfsuite.gate.baseline import Entry, name_of
 from perfsuite.gate.environment import OTHER_PROCESSOR, Environment, incomparable, other_processor, version_changes
 from perfsuite.measure.estimate import Estimate
 from perfsuite.measure.metric import Interval, Kind, Metric
-from perfsuite.measure.passes import CompilerPasses
 
 Verdict = Literal[
     "pass", "fail", "missing", "inconclusive", "improved", "new", "recorded", "not comparable", "info"
@@ -17,14 +16,11 @@ Verdict = Literal[
 FAILING: tuple[Verdict, ...] = ("fail", "missing")
 Source = Literal["budget", "baseline"]
 
-TOLERANCES: dict[Kind, float] = {"count": 0.0, "size": 0.01, "ratio": 0.05, "time": 1.0}
-"""How much worse than its baseline a metric may be, relative.
+TOLERANCES: dict[Kind, float] = {"count": 0.0, "size": 0.01, "ratio": 1.0, "time": 1.0}
+"""How much worse than its baseline a metric may be, relative. See `SAMPLED`."""
 
-A paired ratio repeats to 0.65 % at worst, so 5 % is far outside its noise. A plain time on a shared machine does not:
-sequential medians of one and the same program were up to 62 % apart (2-core x86-64 machine), so a plain
-time fails only when it doubles. Compare two calls to hold a time more closely.
-"""
-
+SAMPLED: tuple[Kind, ...] = ("ratio", "time")
+"""What is of another day, and another load: it fails only far outside, in this process and in a fresh one."""
 
 PARTS_NAMED = 3
 """How many parts of a metric a gate names."""
@@ -46,9 +42,9 @@ class Part:
 
 @dataclasses.dataclass(frozen=True)
 class Rerun:
-    """What fresh processes saw of a metric that is over its limit; `failure` says why one of them gave nothing."""
+    """What a fresh process saw of a metric that is over its limit; `failure` says why it gave nothing."""
 
-    seen: tuple[Estimate, ...] = ()
+    seen: Estimate | None = None
     failure: str = ""
 
 
@@ -56,16 +52,16 @@ class Rerun:
 class Gate:
     """One metric of one test, with its limit and its verdict. `report.text` makes the sentences of it.
 
-    `limit` and `baseline`, the recorded value with `baseline_interval`, are in the metric's unit; `tolerance` is the
-    share by which the metric may be worse than the worse end of that interval. `incomparable` says why the two cannot
-    be compared. Where the verdict is a failure or open, `grown` are the parts that got worse, `versions` those that
-    changed since the baseline, `cause` is the likely cause as the instrument knows it, `unexplained` what it knows
-    where it finds none, and `to_settle` what would decide an open one. `note` is an instrument's own finding, in place
-    of value and limit. `program` is how a program differs from that of the baseline, a line a difference. `passes`
-    are those of the compiler. `strict` is the verdict that --perf-strict made a failure. `recorded_as` is what the
-    baseline's metric is called where another baseline of the test has the metric's own name: calls of one instrument
-    changed places. `where` is the line of the call that made a metric which fails. `processor` is that of the baseline,
-    where the gate is open because it is another one than here.
+    `limit` and `baseline`, the recorded value, are in the metric's unit; `tolerance` is the share by which the
+    metric may be worse than that. `incomparable` says why the two cannot be compared. Where the verdict is a
+    failure or open, `grown` are the parts that got worse, `versions` those that changed since the baseline, `cause`
+    is the likely cause as the instrument knows it, `unexplained` what it knows where it finds none, and `to_settle`
+    what would decide an open one. `note` is an instrument's own finding, in place of value and limit. `program` is
+    how a program differs from that of the baseline, a line a difference.
+    `strict` is the verdict that --perf-strict made a failure. `recorded_as` is what the baseline's metric is called
+    where another baseline of the test has the metric's own name: calls of one instrument changed places. `where` is
+    the line of the call that made a metric which fails. `processor` is that of the baseline, where the gate is open
+    because it is another one than here.
     """
 
     test: str
@@ -75,7 +71,6 @@ class Gate:
     limit: float | None = None
     tolerance: float | None = None
     baseline: float | None = None
-    baseline_interval: Interval | None = None
     incomparable: str = ""
     grown: tuple[Part, ...] = ()
     versions: tuple[str, ...] = ()
@@ -85,7 +80,6 @@ class Gate:
     rerun: Rerun | None = None
     note: str = ""
     program: tuple[str, ...] = ()
-    passes: CompilerPasses | None = None
     strict: Verdict | None = None
     recorded_as: str = ""
     where: str = ""
@@ -95,20 +89,33 @@ class Gate:
     def failed(self) -> bool:
         return self.verdict in FAILING
 
+    @property
+    def open_over(self) -> bool:
+        """Whether no verdict was reached, and the value lies over the limit."""
+        if self.verdict != "inconclusive" or self.limit is None:
+            return False
+        over = self.metric.value > self.limit
+        return over if self.metric.better == "lower" else self.metric.value < self.limit
+
+    @property
+    def slowed_in_part(self) -> bool:
+        """Whether no verdict was reached because the quickest blocks keep the limit of the baseline."""
+        if self.verdict != "inconclusive" or self.source != "baseline" or self.limit is None or self.rerun is not None:
+            return False
+        return self.metric.quickest is not None and against_limit(known(self.metric), self.limit) == "fail"
+
 
 @dataclasses.dataclass(frozen=True)
 class Evidence:
     """What an instrument knows of a metric beside its value, for its gates.
 
-    `to_settle` says it for a limit. `confirmed` makes the gate that counts of one that fails by the metric alone.
+    `to_settle` says it for a limit.
     """
 
     cause: str = ""
     unexplained: str = ""
     to_settle: Callable[[float], str] | None = None
-    confirmed: Callable[[Gate], Gate] | None = None
     program: tuple[str, ...] = ()
-    passes: CompilerPasses | None = None
 
 
 NO_EVIDENCE = Evidence()
@@ -118,15 +125,12 @@ def with_evidence(gate: Gate, evidence: Evidence) -> Gate:
     """The gate with what of the evidence explains its verdict."""
     if gate.source is None:
         return gate
-    if gate.failed and evidence.confirmed is not None:
-        gate = evidence.confirmed(gate)
     if gate.failed:
         return dataclasses.replace(
             gate,
             cause=evidence.cause,
             unexplained=evidence.unexplained,
             program=evidence.program,
-            passes=evidence.passes,
         )
     if gate.verdict != "inconclusive":
         return gate
@@ -134,6 +138,16 @@ def with_evidence(gate: Gate, evidence: Evidence) -> Gate:
     if not to_settle and evidence.to_settle and gate.limit is not None:
         to_settle = evidence.to_settle(gate.limit)
     return dataclasses.replace(gate, cause=evidence.cause, to_settle=to_settle)
+
+
+def with_rerun(gate: Gate, rerun: Rerun, *, fails: bool) -> Gate:
+    """A gate that fails in this process, with what a fresh one saw; open unless it `fails` there too."""
+    if fails or rerun.seen is None:
+        return dataclasses.replace(gate, rerun=rerun)
+    settled_by, interval = "another limit", rerun.seen.interval
+    if gate.limit is not None and interval.low <= gate.limit <= interval.high:
+        settled_by = f"more seconds (--perf-seconds), or {settled_by}"
+    return dataclasses.replace(gate, verdict="inconclusive", rerun=rerun, to_settle=settled_by)
 
 
 def against_limit(interval: Interval, limit: float) -> Verdict:
@@ -173,9 +187,7 @@ def judge_baseline(
     """A metric made in environment `now` against its baseline."""
     if entry is None:
         return Gate(test, metric, "info" if metric.kind == "info" else "new")
-    # A gate's baseline is in the metric's unit.
-    shown = (entry.value, entry.interval) if entry.unit == metric.unit else (None, None)
-    gate = Gate(test, metric, "info", baseline=shown[0], baseline_interval=shown[1])
+    gate = Gate(test, metric, "info", baseline=entry.value if entry.unit == metric.unit else None)
     if metric.kind == "info" and not entry.gates:
         return gate
     judged = metric
@@ -183,7 +195,7 @@ def judge_baseline(
         judged = dataclasses.replace(metric, kind="ratio")  # a comparison of too few pairs for an interval
     if why := _why_not_comparable(judged, entry, now):
         return dataclasses.replace(gate, verdict="not comparable", source="baseline", incomparable=why)
-    if tolerance is None or judged.kind in ("count", "size"):
+    if tolerance is None or judged.kind not in SAMPLED:
         tolerance = TOLERANCES[judged.kind]
     limit, verdict = _against_baseline(judged, entry, tolerance)
     ends = metric.interval
@@ -193,10 +205,10 @@ def judge_baseline(
         # could keep to --perf-strict=inconclusive. "info" claims nothing. A budget of the test's own is another matter.
         return gate
     gate = dataclasses.replace(gate, verdict=verdict, source="baseline", limit=limit, tolerance=tolerance)
-    if gate.failed and metric.slowed > 1 and known(metric).low <= limit * metric.slowed:
-        # A load slows unlike calls by unlike factors, and a plain time in any case.
-        gate = dataclasses.replace(gate, verdict="inconclusive", to_settle=quieter_machine(metric.slowed))
-    elif gate.failed and judged.kind == "ratio" and judged.samples:
+    if gate.slowed_in_part:
+        settled_by = "a machine without other processes, or perf.compare with a Budget"
+        gate = dataclasses.replace(gate, to_settle=settled_by)
+    if gate.failed and judged.kind == "ratio" and judged.samples:
         gate = _of_another_processor(gate, other_processor(entry.environment, now))
     if gate.verdict in ("fail", "inconclusive"):
         versions = tuple(version_changes(entry.environment, now))
@@ -207,9 +219,8 @@ def judge_baseline(
 def _of_another_processor(gate: Gate, processor: str) -> Gate:
     """A ratio over its limit: open where the baseline is of another `processor` (empty: the same), unless far over."""
     assert gate.limit is not None
-    interval, slack = known(gate.metric), gate.metric.slowed * OTHER_PROCESSOR
-    lower = gate.metric.better == "lower"
-    far = interval.low > gate.limit * slack if lower else interval.high * slack < gate.limit
+    interval, lower = _of_another_day(gate.metric), gate.metric.better == "lower"
+    far = interval.low > gate.limit * OTHER_PROCESSOR if lower else interval.high * OTHER_PROCESSOR < gate.limit
     if far or not processor:
         return gate
     return dataclasses.replace(
@@ -218,11 +229,6 @@ def _of_another_processor(gate: Gate, processor: str) -> Gate:
         processor=processor,
         to_settle="a baseline of this processor (pytest --perf-save): unlike calls have other ratios on another one",
     )
-
-
-def quieter_machine(slowed: float) -> str:
-    """What settles a metric whose limit is broken by no more than other processes may have slowed it."""
-    return f"a quieter machine: other processes may have slowed it by a factor of {slowed:.3g}"
 
 
 def judge_absent(test: str, id: str, entry: Entry, target: str | None, why_not: str) -> Gate:
@@ -253,12 +259,7 @@ def ratio_limit(entry: Entry | None, now: Environment, tolerance: float | None) 
     """The ratio above which a comparison fails against `entry`, so that it knows when it may stop; None without one."""
     if entry is None or entry.kind != "ratio" or not entry.gates or incomparable("ratio", "x", entry.environment, now):
         return None
-    return _limits(_recorded(entry), "ratio", TOLERANCES["ratio"] if tolerance is None else tolerance)[1]
-
-
-def processor_slack(entry: Entry | None, now: Environment) -> float:
-    """The factor by which a sampled ratio has to be over its limit to fail: above 1 where another processor made it."""
-    return OTHER_PROCESSOR if entry is not None and other_processor(entry.environment, now) else 1.0
+    return _limits(entry, TOLERANCES["ratio"] if tolerance is None else tolerance)[1]
 
 
 def _why_not_comparable(metric: Metric, entry: Entry, now: Environment) -> str | None:
@@ -278,28 +279,28 @@ def _why_not_comparable(metric: Metric, entry: Entry, now: Environment) -> str |
 
 
 def _against_baseline(metric: Metric, entry: Entry, tolerance: float) -> tuple[float, Verdict]:
-    interval, recorded = known(metric), _recorded(entry)
-    if metric.better == "higher":  # mirrored, so that one rule judges both
-        interval, recorded = (Interval(-each.high, -each.low) for each in (interval, recorded))
-    better, limit = _limits(recorded, metric.kind, tolerance)
-    verdict = "improved" if interval.high < better else against_limit(interval, limit)
-    return (0 - limit if metric.better == "higher" else limit), verdict  # 0 - limit: never minus zero
+    interval, (better, limit) = _of_another_day(metric), _limits(entry, tolerance)
+    if metric.better == "lower":
+        return limit, "improved" if interval.high < better else against_limit(interval, limit)
+    mirrored = Interval(-interval.high, -interval.low)
+    return limit, "improved" if interval.low > better else against_limit(mirrored, -limit)
 
 
-def _recorded(entry: Entry) -> Interval:
-    """Where the baseline lies: a limit starts from the worse end, because the value itself was measured with noise."""
-    interval = entry.interval if entry.kind in ("ratio", "time") else None
-    # A value need not lie in its own interval: a file may have been edited by hand.
-    ends = (entry.value, interval.low, interval.high) if interval else (entry.value,)
-    return Interval(min(ends), max(ends))
+def _of_another_day(metric: Metric) -> Interval:
+    """The interval that a baseline judges: up to what the quickest blocks say, which other processes did not slow."""
+    interval, quickest = known(metric), metric.quickest
+    if quickest is None:
+        return interval
+    return Interval(min(interval.low, quickest), max(interval.high, quickest))
 
 
-def _limits(recorded: Interval, kind: Kind, tolerance: float) -> tuple[float, float]:
-    """Below which value a metric is better than its baseline, and above which it is worse, where lower is better."""
-    low, high = recorded.low, recorded.high
-    # No time lies 100 % below another: where twice as long is worse, half as long is better.
-    better = low / (1 + tolerance) if kind == "time" and low > 0 else low - tolerance * abs(low)
-    return better, high + tolerance * abs(high)
+def _limits(entry: Entry, tolerance: float) -> tuple[float, float]:
+    """Beyond which value a metric is better than its baseline, and beyond which it is worse."""
+    value, allowed = entry.value, tolerance * abs(entry.value)
+    smaller, larger = value - allowed, value + allowed
+    if entry.kind in SAMPLED and value > 0:
+        smaller = value / (1 + tolerance)  # no time lies 100 % below another: half as long is to twice as long
+    return (smaller, larger) if entry.better == "lower" else (larger, smaller)
 
 
 def _parts(metric: Metric, entry: Entry) -> tuple[Part, ...]:

@@ -9,10 +9,10 @@ test sets for itself, so each metric gets the tolerance of its kind.
 import collections
 import dataclasses
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from typing import Literal, cast, get_args
 
-from perfsuite.gate.baseline import Baselines, Entry, beside, name_of
+from perfsuite.gate.baseline import Baselines, Entry, name_of
 from perfsuite.gate.environment import Environment, incomparable, version_changes
 from perfsuite.gate.verdict import Gate, Part, judge_baseline
 from perfsuite.measure.metric import Interval, Metric
@@ -69,26 +69,15 @@ def compare(old: Baselines, new: Baselines) -> list[Difference]:
     ids = {(test, id): None for each in (old, new) for test, entries in each.metrics.items() for id in entries}
     found = []
     for test, id in ids:
-        before, after = old.of_each_processor(test, id), new.of_each_processor(test, id)
-        for place, (processor, (was, now)) in enumerate(_paired(before, after).items()):
-            entry = now or was
-            assert entry is not None
-            name = beside(name_of(id, entry), processor) if place else name_of(id, entry)
-            if was is None or now is None:
-                found.append(Difference(test, name, was, now, "added" if was is None else "removed"))
-            else:
-                found.append(Difference(test, name, was, now, *_judged(was, now)))
+        was, now = old.get(test, id), new.get(test, id)
+        entry = now or was
+        assert entry is not None
+        name = name_of(id, entry)
+        if was is None or now is None:
+            found.append(Difference(test, name, was, now, "added" if was is None else "removed"))
+        else:
+            found.append(Difference(test, name, was, now, *_judged(was, now)))
     return sorted(found, key=lambda each: (OUTCOMES.index(each.outcome), -_amount(each.change), each.test, each.name))
-
-
-def _paired(before: Mapping[str, Entry], after: Mapping[str, Entry]) -> dict[str, tuple[Entry | None, Entry | None]]:
-    """The entries of a metric by processor, in the order of `after`; the two first where they have none in common."""
-    pairs = {processor: (before.get(processor), after.get(processor)) for processor in (*after, *before)}
-    if before and after and not before.keys() & after.keys():
-        was, now = next(iter(before)), next(iter(after))
-        pairs[now] = before[was], after[now]
-        del pairs[was]
-    return pairs
 
 
 def version_lines(differences: Iterable[Difference]) -> list[str]:

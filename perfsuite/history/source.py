@@ -98,10 +98,7 @@ def select(
     kinds: Collection[str] = (),
     provenances: Collection[str] = (),
 ) -> Baselines:
-    """The metrics that match the pattern and have one of the kinds and provenances; an empty choice means all.
-
-    Those of other processors are among them, by a name that says so.
-    """
+    """The metrics that match the pattern and have one of the kinds and provenances; an empty choice means all."""
     metrics = {
         test: {
             id: entry
@@ -110,7 +107,7 @@ def select(
             and (not kinds or entry.kind in kinds)
             and (not provenances or entry.provenance in provenances)
         }
-        for test, entries in baselines.by_name.items()
+        for test, entries in baselines.metrics.items()
     }
     metrics = {test: entries for test, entries in metrics.items() if entries}
     revisions = {test: each for test, each in baselines.revisions.items() if test in metrics}

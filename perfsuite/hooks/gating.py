@@ -26,14 +26,13 @@ from perfsuite.measure.private.first_calls import make_context
 from perfsuite.measure.serialise import made, plain
 from perfsuite.options import Options
 from perfsuite.options.marker import marker_arguments
-from perfsuite.processes.launch import LAUNCH, TASK, Task
+from perfsuite.processes.launch import LAUNCH, TASK
 from perfsuite.report import text
 from perfsuite.report.terminal.header import session_header
 from perfsuite.report.terminal.summary import session_summary
 from perfsuite.report.terminal.traces import trace_summary
 from perfsuite.session.absent import absent, gone
 from perfsuite.session.blame import blamed
-from perfsuite.session.mode import Mode
 from perfsuite.session.modes import Gating
 from perfsuite.session.outcomes import REQUEST, Lost, facts_of, test_id
 from perfsuite.session.records import TestRecord, run_again
@@ -57,14 +56,12 @@ def start(config: pytest.Config, options: Options) -> None:
     """
     group = _group()
     if group is not None:
-        from perfsuite.hooks import distributed  # most sessions are of one process
-
-        options = distributed.begin(group, config, options)
+        options = group.begin(config, options)
     is_worker = workers.is_worker(config)
     _check_options(options, reports=not is_worker)
     session = _session(config, options, group, in_worker=is_worker)
     if group is not None:
-        distributed.check_alike(group, session)
+        group.check_alike(session.options, session.environment)
     config.stash[_SESSION] = session
     config.pluginmanager.register(LostHooks(session), "perfsuite-lost")
     is_worker = is_worker or (group is not None and not group.writes)
@@ -80,10 +77,6 @@ def start(config: pytest.Config, options: Options) -> None:
     # Remember what compiles from here on, to explain a later recompilation.
     cleanup = contextlib.ExitStack()
     config.stash[_OBSERVE] = cleanup.enter_context(observing())
-    if group is not None:
-        from perfsuite.measure import peers  # as above
-
-        cleanup.enter_context(peers.together(group))
     if group is None or group.writes:
         cleanup.enter_context(progress.shown_below(config))
     config.add_cleanup(cleanup.close)
@@ -111,7 +104,7 @@ def _session(config: pytest.Config, options: Options, group: "Group | None", *, 
                 cache=cache,
                 target_cache=cache if task is None else task.target_cache,
                 group=group,
-                mode=_mode(options, task),
+                mode=Gating if task is None else task.mode,
                 say=text.failure,
             )
     except BaselineError as error:
@@ -144,17 +137,6 @@ def _check_options(options: Options, *, reports: bool) -> None:
             raise pytest.UsageError(f"--perf-report: {error}") from None
 
 
-def _mode(options: Options, task: Task | None) -> Callable[[PerfSession], Mode]:
-    """What makes the mode of the session."""
-    if task is not None:
-        return task.mode
-    if options.save:
-        from perfsuite.session.saving import Saving  # most sessions only gate
-
-        return Saving
-    return Gating
-
-
 def _cache(config: pytest.Config) -> Path | None:
     """Where the facts of programs are kept: with pytest's own cache, which CI systems know how to keep."""
     try:
@@ -173,7 +155,9 @@ def perf_of(request: pytest.FixtureRequest) -> "Perf":
     session = item.config.stash[_SESSION]
     arguments = marker_arguments(item)
     seconds = arguments.get("seconds", session.options.seconds)
-    item.stash[_PERF] = Perf(session, item, tolerance=arguments.get("tolerance"), seconds=seconds)
+    item.stash[_PERF] = Perf(
+        session, item, tolerance=arguments.get("tolerance", session.options.tolerance), seconds=seconds
+    )
     return item.stash[_PERF]
 
 
@@ -240,14 +224,11 @@ class ActiveHooks:
         if measured is None:
             return
         recorder = measured.recorder
-        if ended:
-            recorder.replace(self.session.mode.taken_again(item, recorder.sampled()))
         if self.session.group is not None:
-            from perfsuite.hooks.distributed import keep_worst_metrics  # most sessions are of one process
-
-            keep_worst_metrics(self.session.group, item.nodeid, recorder)
+            recorder.metrics.update(self.session.group.worst(item.nodeid, recorder.metrics))
         try:
-            gates = recorder.judge_baselines(ended=ended, lost=lost)
+            again = functools.partial(self.session.mode.measure_again, item)
+            gates = recorder.judge_baselines(again, ended=ended, lost=lost)
         except BaselineError as error:
             pytest.fail(str(error), pytrace=False)
         if failures := self.session.failures(gates):
@@ -319,7 +300,7 @@ class ActiveHooks:
 
     def report(self, session: pytest.Session, folder: Path | None = None) -> "Report":
         """What every report is made of, once the tests have ended; paths of traces are seen from `folder`."""
-        from perfsuite.report.of_session import report_of  # few sessions write a report
+        from perfsuite.report.model import report_of  # few sessions write a report
 
         return report_of(
             self.session,

@@ -1,4 +1,4 @@
-"""A session that was started to measure tests again: what it leaves undone, and what it says when it fails.
+"""A session that was started to measure a test again: what it leaves undone, and what it says when it fails.
 
 It has the command line of the session that started it, so everything that writes (reports, baselines, pytest's cache)
 or waits for a person is turned off here, before any plugin is configured.
@@ -57,7 +57,7 @@ TURNED_OFF: dict[str, object] = {
 
 
 def prepare(config: pytest.Config, folder: Path) -> None:
-    """Make the session that of the tests asked for. Raises `pytest.UsageError` where `folder` has no request."""
+    """Make the session that of the test asked for. Raises `pytest.UsageError` where `folder` has no request."""
     try:
         request = read_request(folder)
     except (OSError, ValueError) as error:
@@ -82,19 +82,18 @@ def _mode(session: "PerfSession", folder: Path, request: Request) -> "Mode":
 
 
 class ChildHooks:
-    """Leaves the tests asked for, hands over their metrics where all are, and writes down why the first has none."""
+    """Leaves the test asked for, hands over its metrics where all are asked for, or writes down why there are none."""
 
     def __init__(self, folder: Path, request: Request):
         self.folder = folder
         self.request = request
         self.found = False
-        self.handed: dict[str, list[Metric]] = {}
 
     @pytest.hookimpl(wrapper=True, tryfirst=True)  # whatever other plugins take away: some choose tests by their number
     def pytest_collection_modifyitems(self, items: list[pytest.Item]):
         named = {item.nodeid: item for item in reversed(items)}
         result = yield
-        items[:] = [named[test] for test in (self.request.test, *self.request.others) if test in named]
+        items[:] = [named[self.request.test]] if self.request.test in named else []
         self.found = self.request.test in named
         return result
 
@@ -106,7 +105,7 @@ class ChildHooks:
     def pytest_runtest_makereport(self, item: pytest.Item, call: pytest.CallInfo):
         report = yield
         what = {"setup": "the test's set-up", "call": "the test"}.get(call.when)
-        if what is None or call.excinfo is None or item.nodeid != self.request.test:
+        if what is None or call.excinfo is None:
             return report
         error = call.excinfo.value
         if isinstance(error, pytest.skip.Exception):
@@ -118,9 +117,8 @@ class ChildHooks:
         return report
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        if self.request.metric is None and report.passed and hasattr(report, "perfsuite"):
-            self.handed[report.nodeid] = made(list[Metric], report.perfsuite["metrics"])
-            write_metrics(self.folder, self.handed)
+        if self.request.metric is None and not report.failed and hasattr(report, "perfsuite"):
+            write_metrics(self.folder, made(list[Metric], report.perfsuite["metrics"]))
 
     def pytest_keyboard_interrupt(self, excinfo: pytest.ExceptionInfo) -> None:
         self._say(f"its session was ended there ({_line(excinfo.exconly(tryshort=True))})")

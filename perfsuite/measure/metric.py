@@ -50,14 +50,14 @@ class Interval:
 class Metric:
     """One metric with its unit and kind.
 
-    `kind` decides how a gate treats the metric. A metric that was sampled has `interval` and `samples`. `detail` splits
-    a count or a size into its parts (host calls by function), so that a failed gate can say which part grew. `places`
-    says where in the source the parts are now ("model.py:42 in attention"); baseline files leave it out, for every edit
-    moves lines. `target` names the device that the metric was compiled for ("tpu-v5e"); None is the present device.
-    `slowed` is the factor by which other processes may have slowed what was sampled, 1 or more.
-    `at_least` says which places of the source make the value a lower bound: loops counted once whose iterations depend
-    on data. `at_most` says which make it an upper bound: conditionals of which the largest branch counts, and loops
-    that may end sooner than their limit ("while at model.py:42 in solve").
+    `kind` decides how a gate treats the metric. A metric that was sampled has `interval` and `samples`. `detail`
+    splits a count or a size into its parts (host calls by function), so that a failed gate can say which part grew.
+    `places` says where in the source the parts are now ("model.py:42 in attention"); baseline files leave it out,
+    for every edit moves lines. `target` names the device that the metric was compiled for ("tpu-v5e"); None is the
+    present device. `quickest` is the value by the quickest blocks of what was sampled: other processes slow some
+    blocks, and code slows all. `at_least` says which places of the source make the value a lower bound: loops
+    counted once whose iterations depend on data. `at_most` says which make it an upper bound: conditionals of which
+    the largest branch counts, and loops that may end sooner than their limit ("while at model.py:42 in solve").
 
     `name` is for people. `id` says which metric of its test it is, also when the function that it is named after has
     another name; by default it is the name.
@@ -73,7 +73,7 @@ class Metric:
     detail: dict[str, int] | None = None
     target: str | None = None
     places: dict[str, str] | None = None
-    slowed: float = 1.0
+    quickest: float | None = None
     at_least: tuple[str, ...] = ()
     at_most: tuple[str, ...] = ()
     id: str = ""

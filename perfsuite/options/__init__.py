@@ -14,8 +14,8 @@ from perfsuite.options.values import (
     Strict,
     above_zero,
     folder,
-    processes,
     strictness_of_ini,
+    tolerance_of_ini,
 )
 
 SIZES = ("small", "full")
@@ -44,10 +44,10 @@ class Options(NamedTuple):  # to make a frozen dataclass of it takes 0.8 ms of e
     """The option that named the targets, for messages."""
     traces: Path | None = None
     """The folder for the profiler's traces of perf tests; None records none."""
-    processes: int | None = None
-    """Most processes for one metric, this one included: others confirm a failure, or measure for a baseline."""
     report: Path | None = None
     """The folder for the report; None writes none."""
+    tolerance: float | None = None
+    """How much worse than its baseline a ratio or a time may be, relative; None is the default of its kind."""
 
     @property
     def gating(self) -> bool:
@@ -162,17 +162,6 @@ OPTIONS = (
         must_agree=True,
         in_report=True,
     ),
-    Option(
-        "--perf-processes",
-        "most processes for one metric: a comparison over its limit runs again in fresh processes, and fails only if "
-        "they confirm it (default: 2); --perf-save takes ratios and times from several (default: 3 to 5); with 1, this "
-        "process does both alone",
-        "processes",
-        type=processes,
-        metavar="N",
-        in_child=1,
-        in_report=True,
-    ),
     Option("--perf-again", argparse.SUPPRESS, type=str, metavar="DIR"),  # see perfsuite.processes.rerun
     Option(
         "--perf-baselines",
@@ -220,6 +209,7 @@ def add_options(parser: pytest.Parser) -> None:
     group.addoption(SaveSome.first, action=SaveSome, dest="perf_save", default=(), help=argparse.SUPPRESS)
     parser.addini("perf_baselines", "folder of the baseline files, relative to the rootdir", default="baselines")
     parser.addini("perf_strict", "words of --perf-strict: new inconclusive; true means new", type="args", default=[])
+    parser.addini("perf_tolerance", "how much worse than its baseline a ratio or a time may be: 0.25 is 25 %")
     parser.addini("perf_targets", "devices to compile for, in tests that use perf_target: tpu-v5e tpu-v6e", type="args")
 
 
@@ -265,6 +255,6 @@ def read_options(config: pytest.Config) -> Options:
         targets=tuple(dict.fromkeys(targets)),
         targets_from="--perf-target" if option.perf_target else "the ini option perf_targets",
         traces=config.invocation_params.dir / option.perf_trace if option.perf_trace else None,
-        processes=option.perf_processes,
         report=config.invocation_params.dir / option.perf_report if option.perf_report else None,
+        tolerance=tolerance_of_ini(config.getini("perf_tolerance")),
     )

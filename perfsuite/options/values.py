@@ -22,17 +22,6 @@ def folder(text: str) -> str:
     return text
 
 
-def processes(text: str) -> int:
-    """A number of processes."""
-    try:
-        value = int(text)
-    except ValueError:
-        value = 0
-    if value < 1:
-        raise argparse.ArgumentTypeError(f"must be a whole number of processes, 1 or more, got {text!r}")
-    return value
-
-
 def above_zero(unit: str) -> Callable[[str], float]:
     """What reads a number of `unit` above zero."""
 
@@ -111,3 +100,18 @@ def strictness_of_ini(words: Sequence[str]) -> tuple[str, ...]:
         known = ", ".join(STRICTNESS)
         raise pytest.UsageError(f"the ini option perf_strict: must be true, false or of {known}, got {wrong[0]!r}")
     return _strictness(words)
+
+
+def tolerance_of_ini(text: str | None) -> float | None:
+    """What the ini option perf_tolerance says; None where it says nothing."""
+    if not text:
+        return None
+    try:
+        value = float(text)
+    except ValueError:
+        value = math.nan
+    if not (math.isfinite(value) and value > 0):
+        raise pytest.UsageError(
+            f"the ini option perf_tolerance: must be a number above zero, such as 0.25, got {text!r}"
+        )
+    return value

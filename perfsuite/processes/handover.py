@@ -5,7 +5,7 @@ Every file is written atomically: a process that is killed leaves none half-writ
 
 import dataclasses
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -26,32 +26,20 @@ class Request:
     """What a fresh process is to measure again.
 
     `test` is the id of the test, and `argument` what names it on pytest's command line. `metric` is the name of one
-    comparison's ratio; None asks for all metrics of the test, and of `others` after it, which `argument` names as well.
-    The comparison is sampled until the limits `budget` and `baseline` are settled (`gate.limits.Limits`), and without
-    limits until it is known well. `cache` is the folder where the facts of programs are kept, None keeps none.
+    comparison's ratio, which is sampled until the limits of `budget` are settled (`gate.limits.Limits`); None asks for
+    all metrics of the test. `cache` is the folder where the facts of programs are kept, None keeps none.
 
-    With `values`, `metric` is that of another instrument, which hands over values of its own in place of metrics:
-    `given` is for it, and `packages` are to be imported before the test's file (`processes.elsewhere`).
+    With `process`, `metric` is that of another instrument, which hands over values of its own in place of metrics:
+    `given` is for it, and `process` is the number of the process (`processes.elsewhere`).
     """
 
     test: str
     argument: str
     metric: str | None = None
     budget: dict[str, float] = dataclasses.field(default_factory=dict)
-    baseline: float | None = None
     cache: str | None = None
-    values: bool = False
+    process: int | None = None
     given: dict[str, str] = dataclasses.field(default_factory=dict)
-    packages: list[str] = dataclasses.field(default_factory=list)
-    others: list[str] = dataclasses.field(default_factory=list)
-
-
-@dataclasses.dataclass(frozen=True)
-class Values:
-    """Plain values that an instrument hands over, and the installed packages that its process had imported."""
-
-    of_instrument: Any
-    packages: list[str]
 
 
 def write_request(folder: Path, request: Request) -> None:
@@ -77,32 +65,24 @@ def read_reason(folder: Path) -> str:
         return ""
 
 
-def write_metrics(folder: Path, metrics: Mapping[str, Sequence[Metric]]) -> None:
-    """Hand over the metrics of each test so far, by its id."""
+def write_metrics(folder: Path, metrics: Sequence[Metric]) -> None:
+    """Hand over the metrics."""
     write_atomically(folder / _METRICS, json.dumps(plain(metrics)))
 
 
-def read_metrics(folder: Path) -> dict[str, list[Metric]] | None:
+def read_metrics(folder: Path) -> list[Metric] | None:
     """The metrics that were handed over, or None. Raises `ValueError` for a file that has none."""
-    return _read(dict[str, list[Metric]], folder / _METRICS)
+    return _read(list[Metric], folder / _METRICS)
 
 
-def metrics_written(folder: Path) -> int:
-    """When metrics were last handed over, in ns; 0 where none were."""
-    try:
-        return (folder / _METRICS).stat().st_mtime_ns
-    except FileNotFoundError:
-        return 0
-
-
-def write_values(folder: Path, values: Values) -> None:
-    """Hand values over."""
+def write_values(folder: Path, values: Any) -> None:
+    """Hand the values of an instrument over."""
     write_atomically(folder / _VALUES, json.dumps(plain(values)))
 
 
-def read_values(folder: Path) -> Values | None:
-    """The values that were handed over, or None. Raises `ValueError` for a file that has none."""
-    return _read(Values, folder / _VALUES)
+def read_values(folder: Path) -> Any | None:
+    """The values that were handed over, plain; or None. Raises `ValueError` for a file that has none."""
+    return _read(object, folder / _VALUES)
 
 
 def _read(kind: type[T], path: Path) -> T | None:

@@ -1,4 +1,4 @@
-"""Measure again in a fresh process: pytest on one test, or on some of a file, which hands their metrics back.
+"""Measure again in a fresh process: pytest on one test, which hands its metrics back.
 
 Some things are decided once a process, such as where its memory and its programs lie. They are the same for all
 samples of that process, and no number of samples averages them out.
@@ -13,7 +13,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import pytest
 
@@ -21,8 +21,6 @@ from perfsuite.measure.metric import Metric
 from perfsuite.processes import elsewhere
 from perfsuite.processes.handover import (
     Request,
-    Values,
-    metrics_written,
     read_metrics,
     read_reason,
     read_values,
@@ -50,58 +48,42 @@ class ProcessFailed(Exception):  # noqa: N818  (a report, not a fault of this pr
     """A fresh process handed nothing back. The message says why, and can follow a colon."""
 
 
-def measure_again(config: pytest.Config, request: Request) -> dict[str, list[Metric]]:
+def measure_again(config: pytest.Config, request: Request) -> list[Metric]:
     """Measure what `request` asks for in a fresh process that is like the session of `config`.
 
-    Returns the metrics of each test: of the one asked for, and of others that the process came to. Raises
-    `ProcessFailed` where it has none of the one asked for.
+    Raises `ProcessFailed` where it hands no metrics over.
     """
-
-    def read(folder: Path) -> dict[str, list[Metric]] | None:
-        handed = read_metrics(folder)
-        return handed if handed and request.test in handed else None
-
-    return _asked(config, request, read)
+    return _asked(config, request, read_metrics)
 
 
-def values_of(config: pytest.Config, request: Request, number: int) -> Values:
-    """What an instrument hands over in fresh process `number`, which is like one on another machine.
+def values_of(config: pytest.Config, request: Request) -> Any:
+    """What an instrument hands over in fresh process `request.process`, which is like one on another machine.
 
     Raises `ProcessFailed`.
     """
-    return _asked(config, request, read_values, number)
+    return _asked(config, request, read_values)
 
 
-def _asked(config: pytest.Config, request: Request, read: Callable[[Path], T | None], number: int | None = None) -> T:
+def _asked(config: pytest.Config, request: Request, read: Callable[[Path], T | None]) -> T:
     launch = config.stash[LAUNCH]
     try:
         with tempfile.TemporaryDirectory(prefix="perfsuite-", ignore_cleanup_errors=True) as name:
             folder = Path(name)
             write_request(folder, request)
             environment = _environment(launch)
-            if number is not None:
-                environment |= elsewhere.environment(number, folder)
+            if request.process is not None:
+                environment |= elsewhere.environment(request.process, folder)
             process = running(
-                command(config, folder, () if number is None else elsewhere.OPTION),
+                command(config, folder),
                 directory=launch.directory,
                 environment=environment,
                 output=folder / _OUTPUT,
             )
             with process as ended:
-                status = _waited(ended, folder, launch)
+                status = ended(allowed_seconds(launch))
             return _handed_over(folder, status, read)
     except OSError as error:
         raise ProcessFailed(f"it could not be started ({error})") from None
-
-
-def _waited(ended: Callable[[float], int | None], folder: Path, launch: Launch) -> int | None:
-    """The exit status of a process, None where in all the time that it may take it handed over nothing more."""
-    status, before, written = None, -1, 0
-    while status is None and before != written:
-        before = written
-        status = ended(allowed_seconds(launch))
-        written = metrics_written(folder)
-    return status
 
 
 def allowed_seconds(launch: Launch) -> float:
@@ -121,19 +103,7 @@ def argument_of(item: pytest.Item) -> str:
     return f"{file.path}{item.nodeid[len(file.nodeid) :]}"
 
 
-def of_file(item: pytest.Item) -> tuple[str, list[pytest.Item]]:
-    """The argument for the file of a test, and the tests of this session in it, from that one on, in their order.
-
-    For a test of no Python file it is the test's own argument, with that test alone.
-    """
-    file = item.getparent(pytest.Module)
-    items = item.session.items
-    if file is None or item not in items:
-        return argument_of(item), [item]
-    return str(file.path), [each for each in items[items.index(item) :] if each.getparent(pytest.Module) is file]
-
-
-def command(config: pytest.Config, folder: Path, options: Sequence[str] = ()) -> list[str]:
+def command(config: pytest.Config, folder: Path) -> list[str]:
     """The command line: that of this session, so that rootdir, ini file, conftests and plugins are the same.
 
     Which test is meant is in the request: an id may hold what a command line cannot. What is to be left undone is
@@ -141,7 +111,7 @@ def command(config: pytest.Config, folder: Path, options: Sequence[str] = ()) ->
     """
     launch = config.stash[LAUNCH]
     # With pytest's capturing, what a process wrote would end with it when it crashes.
-    added = [*options, f"{AGAIN}={folder}", "--capture=no"]
+    added = [f"{AGAIN}={folder}", "--capture=no"]
     if getattr(config, "cache", None) is not None:
         added.append(f"--override-ini=cache_dir={folder / 'cache'}")
     if hasattr(config.option, "no_cov"):  # of pytest-cov

@@ -1,22 +1,30 @@
 """`Report`: the results of one session with --perf, as plain values. Every report is made of it, and of nothing else.
 
-`of_session.report_of` makes it from a finished session; `report.json` is `Report.to_dict`.
+`report_of` makes it from a finished session; `report.json` is `Report.to_json`.
 """
 
 import collections
 import dataclasses
+import datetime
+import importlib.metadata
 import json
 import math
-from collections.abc import Iterable
+import os
+from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
 from perfsuite.gate.baseline_file import SaveResult
-from perfsuite.gate.verdict import Source
+from perfsuite.gate.environment import VERSION_FIELDS, Environment
+from perfsuite.gate.verdict import Gate, Source
 from perfsuite.measure.io import relative
-from perfsuite.measure.metric import Better, Interval, Kind
+from perfsuite.measure.metric import Better, Interval, Kind, Metric
 from perfsuite.measure.serialise import plain
+from perfsuite.options import options_in_report
+from perfsuite.report import text
 from perfsuite.session.plots import Distribution, FittedLine, ProgramRecord
+from perfsuite.session.records import TestRecord, TraceRecord
+from perfsuite.session.session import PerfSession
 
 SCHEMA = 1
 
@@ -34,8 +42,7 @@ class Header:
     """Where and how the session ran.
 
     `project` is the name of the root folder, `date` the time of the report (ISO 8601, UTC), `device` the name of the
-    device's file in the folder `baselines`. `versions` has python, jax, perfsuite and the other libraries that are
-    installed. `options` are those of perfsuite that were given, as on a command line.
+    device's file in the folder `baselines`. `options` are those of perfsuite that were given, as on a command line.
     """
 
     project: str
@@ -43,17 +50,17 @@ class Header:
     seconds: float
     exit_status: int
     device: str
-    device_kind: str
-    device_count: int
-    processor: str
-    versions: dict[str, str]
-    x64: bool
-    xla_flags: str
+    environment: Environment
+    perfsuite: str
     size: str
     options: tuple[str, ...]
     baselines: str
-    process_count: int = 1
-    """The processes of `jax.distributed`, which share the devices."""
+
+    @property
+    def versions(self) -> str:
+        """`python 3.11.7, jax 0.10.2, perfsuite 0.2`: what is installed."""
+        found = {name: getattr(self.environment, name) for name in VERSION_FIELDS} | {"perfsuite": self.perfsuite}
+        return ", ".join(f"{name} {version}" for name, version in found.items() if version)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,12 +69,10 @@ class Row:
 
     `verdict` is one of `VERDICTS`: "not judged" when the test ended before its baselines were compared. `limit` and
     `baseline` are in `unit`. `reason` explains a verdict that is no plain pass, `cause` is the likely cause, `first`
-    what to do first. `detail` splits the metric into parts and `places` locates them in the source;
-    `baseline_detail` splits the baseline. `baseline_versions` changed since the baseline ("jax 0.10.1 -> 0.10.2").
+    what to do first. `detail` splits the metric into parts.
     """
 
     title: str
-    name: str
     target: str | None
     value: float
     unit: str
@@ -79,14 +84,21 @@ class Row:
     source: Source | None = None
     limit: float | None = None
     baseline: float | None = None
-    baseline_interval: Interval | None = None
-    baseline_versions: tuple[str, ...] = ()
     reason: str = ""
     cause: str = ""
     first: str = ""
     detail: dict[str, int] | None = None
-    baseline_detail: dict[str, int] | None = None
-    places: dict[str, str] | None = None
+
+    @classmethod
+    def of(cls, metric: Metric, gate: Gate | None) -> "Row":
+        """The metric as the gate judged it; not judged without one."""
+        names = ("title", "target", "value", "unit", "kind", "better", "interval", "samples", "detail")
+        of_metric = _copied(metric, names)
+        if gate is None:
+            return cls(**of_metric, verdict="not judged")
+        reason = "\n".join(filter(None, [text.reason(gate), *text.program_lines(gate)]))
+        of_gate = _copied(gate, ("verdict", "source", "limit", "baseline", "cause"))
+        return cls(**of_metric, **of_gate, reason=reason, first=text.first(gate))
 
     @property
     def change(self) -> float | None:
@@ -95,22 +107,13 @@ class Row:
             return None
         return self.value / self.baseline - 1
 
-
-@dataclasses.dataclass(frozen=True)
-class TraceEntry:
-    """A trace of the profiler. `folder` and `perfetto`, the file for ui.perfetto.dev, are relative to the report.
-
-    `perfetto` is empty without such a file. `metrics` are of kind info; `longest` has (operation, us a run, times a
-    run); `note` says why there are no metrics.
-    """
-
-    name: str
-    folder: str
-    perfetto: str
-    runs: int
-    metrics: tuple[Row, ...]
-    longest: tuple[tuple[str, float, float], ...]
-    note: str
+    @property
+    def explained(self) -> str:
+        """The reason, with the likely cause and what to do first."""
+        lines = [self.reason]
+        lines += [f"likely cause: {self.cause}"] if self.cause else []
+        lines += [f"first: {self.first}"] if self.first else []
+        return "\n".join(filter(None, lines))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -119,7 +122,7 @@ class Test:
 
     `id` is pytest's. `file` is relative to the project's root; `line` counts from 1, and is 0 where it is unknown.
     `message` says why the test failed or was skipped, and `blamed` is the file and line to look at then, None where
-    they are not known.
+    they are not known. Folders of traces are relative to the report.
     """
 
     __test__ = False  # not a test class, in spite of its name
@@ -134,7 +137,7 @@ class Test:
     distributions: tuple[Distribution, ...] = ()
     lines: tuple[FittedLine, ...] = ()
     programs: tuple[ProgramRecord, ...] = ()
-    traces: tuple[TraceEntry, ...] = ()
+    traces: tuple[TraceRecord, ...] = ()
     blamed: tuple[str, int] | None = None
 
     @property
@@ -145,6 +148,12 @@ class Test:
     def counts(self) -> dict[str, int]:
         """How many metrics have each verdict, in the order of `VERDICTS`."""
         return _counted(VERDICTS, (metric.verdict for metric in self.metrics))
+
+    @property
+    def why(self) -> str:
+        """The message, and the reasons of the failures that it only names."""
+        failures = [row for row in self.metrics if row.verdict == "fail" and row.reason not in self.message]
+        return "\n\n".join(filter(None, [self.message or "no message", *(row.explained for row in failures)]))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -157,7 +166,7 @@ class Missing:
 
 @dataclasses.dataclass(frozen=True)
 class SavedChange:
-    """What --perf-save did to one metric. `action` is create, update or trim; a created metric has no `old` value."""
+    """How --perf-save changed one metric. `action` is create, update or trim; a created metric has no `old` value."""
 
     test: str
     name: str
@@ -171,16 +180,9 @@ class SavedChange:
 
 @dataclasses.dataclass(frozen=True)
 class SavedFile:
-    """A baseline file after --perf-save, and how many metrics were created, updated, trimmed and kept.
-
-    `written` is False when nothing changed.
-    """
+    """A baseline file after --perf-save: what changed, and how many metrics were kept."""
 
     path: str
-    written: bool
-    created: int
-    updated: int
-    trimmed: int
     kept: int
     changes: tuple[SavedChange, ...]
 
@@ -201,22 +203,18 @@ class SavedFile:
             for change in result.changes
             if change.action != "keep"
         )
-        counts = (len(result.created), len(result.updated()), len(result.trimmed), len(result.kept) + result.untouched)
-        return cls(Path(relative(result.path, root)).as_posix(), result.written, *counts, changes)
+        return cls(Path(relative(result.path, root)).as_posix(), len(result.kept) + result.untouched, changes)
 
     @property
     def summary(self) -> str:
         """`27 recorded (20 new, 4 better, 3 worse), 2 removed, 98 kept`."""
-        directions = collections.Counter(
-            "new" if (change.action, change.direction) == ("create", "same") else change.direction
-            for change in self.changes
-            if change.action in ("create", "update")
-        )
-        kinds = {kind: directions[kind] for kind in ("new", "better", "worse")}
-        parts = [f"{count} {kind}" for kind, count in kinds.items() if count]
-        recorded = f"{self.created + self.updated} recorded" + (f" ({', '.join(parts)})" if parts else "")
-        removed = [f"{self.trimmed} removed"] if self.trimmed else []
-        return ", ".join([recorded, *removed, f"{self.kept} kept"])
+        recorded = [each for each in self.changes if each.action != "trim"]
+        directions = collections.Counter("new" if each.action == "create" else each.direction for each in recorded)
+        kinds = ", ".join(f"{directions[kind]} {kind}" for kind in ("new", "better", "worse") if directions[kind])
+        parts = [f"{len(recorded)} recorded" + (f" ({kinds})" if kinds else "")]
+        if trimmed := len(self.changes) - len(recorded):
+            parts.append(f"{trimmed} removed")
+        return ", ".join([*parts, f"{self.kept} kept"])
 
     def changed(self, action: str, direction: str | None = None) -> list[SavedChange]:
         """The changes of one action, and of one direction."""
@@ -238,6 +236,10 @@ class Report:
         """Every metric with its test, in the order of the session."""
         return [(test, metric) for test in self.tests for metric in test.metrics]
 
+    def of_verdict(self, verdict: str) -> list[tuple[Test, Row]]:
+        """The metrics with one verdict, in the order of the session."""
+        return [(test, metric) for test, metric in self.metrics if metric.verdict == verdict]
+
     @property
     def counts(self) -> dict[str, int]:
         """How many metrics have each verdict, in the order of `VERDICTS`."""
@@ -253,15 +255,91 @@ class Report:
         """The tests that failed."""
         return [test for test in self.tests if test.failed]
 
-    def to_dict(self) -> dict[str, Any]:
-        """Values that JSON has; an infinite number or a NaN becomes a text (see `measure.serialise`)."""
-        return {"schema": SCHEMA, **plain(self)}
-
     def to_json(self) -> str:
-        """The text of `report.json`: strict JSON, without `NaN` and `Infinity`, in ASCII."""
-        return json.dumps(self.to_dict(), allow_nan=False, separators=(",", ":")) + "\n"
+        """The text of `report.json`: strict JSON in ASCII. An infinite number or a NaN is a text in it."""
+        values = {"schema": SCHEMA, **plain(self)}
+        return json.dumps(values, allow_nan=False, separators=(",", ":")) + "\n"
+
+
+def report_of(
+    session: PerfSession,
+    rootpath: Path,
+    *,
+    folder: Path | None = None,
+    gone: Sequence[Gate] = (),
+    saved: Sequence[SaveResult] = (),
+    not_saved: str = "",
+    exit_status: int = 0,
+    seconds: float = 0.0,
+) -> Report:
+    """The report of a session whose tests have ended.
+
+    Paths are relative to `rootpath`; those of traces to `folder`, which will hold the report (default: `rootpath`).
+    `gone` are the gates of recorded metrics whose tests are gone; `saved` and `not_saved` are what --perf-save did.
+    """
+    notes = [not_saved] if not_saved else []
+    notes += [note for record in session.records for note in record.notes]
+    header = Header(
+        project=rootpath.name,
+        date=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
+        seconds=seconds,
+        exit_status=int(exit_status),
+        device=session.device,
+        environment=session.environment,
+        perfsuite=importlib.metadata.version("perfsuite"),
+        size=session.options.size,
+        options=options_in_report(session.options),
+        baselines=Path(relative(session.options.baselines, rootpath)).as_posix(),
+    )
+    return Report(
+        header,
+        tests=tuple(_test(record, folder or rootpath) for record in _records(session)),
+        missing=tuple(Missing(gate.test, gate.metric.title) for gate in gone),
+        saved=tuple(SavedFile.of(result, rootpath) for result in saved),
+        notes=tuple(notes),
+    )
+
+
+def _records(session: PerfSession) -> Iterable[TestRecord]:
+    """One record a test: of a test that ran again the last, of one that failed once more after its body both as one."""
+    records = {record.test: record for record in session.records}
+    for record in session.unmeasured:
+        if before := records.get(record.test):
+            message = "\n".join(filter(None, [before.message, record.message]))
+            outcome = before.outcome if before.outcome == "failed" else record.outcome
+            record = dataclasses.replace(before, outcome=outcome, message=message)
+        records[record.test] = record
+    return records.values()
+
+
+def _test(record: TestRecord, folder: Path) -> Test:
+    names = ("line", "blamed", "outcome", "message", "seconds", "distributions", "lines", "programs")
+    return Test(
+        id=record.test,
+        file=record.file or record.test.partition("::")[0],
+        **_copied(record, names),
+        metrics=tuple(_rows(record)),
+        traces=tuple(dataclasses.replace(each, folder=_seen_from(Path(each.folder), folder)) for each in record.traces),
+    )
+
+
+def _rows(record: TestRecord) -> Iterator[Row]:
+    judged = {gate.metric.title for gate in record.gates}
+    yield from (Row.of(gate.metric, gate) for gate in record.gates)
+    yield from (Row.of(metric, None) for metric in record.metrics if metric.title not in judged)
+
+
+def _copied(source: Any, names: Sequence[str]) -> dict[str, Any]:
+    return {name: getattr(source, name) for name in names}
 
 
 def _counted(order: Iterable[str], values: Iterable[str]) -> dict[str, int]:
     counts = collections.Counter(values)
     return {each: counts[each] for each in order if counts[each]}
+
+
+def _seen_from(path: Path, folder: Path) -> str:
+    try:
+        return Path(os.path.relpath(path, folder)).as_posix()
+    except ValueError:  # on another drive
+        return path.as_posix()

@@ -10,7 +10,6 @@ from perfsuite.gate.advice import advice_on
 from perfsuite.gate.verdict import Gate, Part
 from perfsuite.measure import units
 from perfsuite.measure.metric import Kind, Metric
-from perfsuite.measure.passes import CompilerPasses
 from perfsuite.measure.words import change, number, percent, plural
 
 OTHERS_NAMED = 4
@@ -33,6 +32,8 @@ def reason(gate: Gate) -> str:
     if said[0] and not gate.note:
         said.extend(bounds(gate.metric.at_least, gate.metric.at_most))
     said.append(_rerun(gate))
+    if gate.slowed_in_part:
+        said.append(f"its quickest blocks give {number(gate.metric.quickest or 0)} {gate.metric.unit}")
     if gate.strict == "inconclusive":
         said.append("fails because it is undecided (--perf-strict=inconclusive)")
     found = ": ".join(filter(None, (", ".join(gate.versions), "; ".join(filter(None, said)))))
@@ -109,20 +110,7 @@ def failure(gates: Sequence[Gate]) -> str:
         lines.append(without_baseline(len(unrecorded), _STRICT))
     if others[OTHERS_NAMED:]:
         lines.append("all of them: pytest --perf -v")
-    if worst.passes is not None:
-        lines += of_passes(worst.passes)
     return "\n".join(lines)
-
-
-def of_passes(passes: CompilerPasses) -> list[str]:
-    """The compiler's longest passes, in lines under a heading; or why they are not known."""
-    if passes.note:
-        return [f"compiler passes of {passes.call}: unknown, {passes.note}"]
-    named = f"the {len(passes.longest)} longest of {passes.number}"
-    return [
-        f"compiler passes of {passes.call}: {passes.seconds:.3g} s in all threads; {named}:",
-        *(f"  {each.seconds:>9.3g} s  {each.runs:>5,} x  {each.name}" for each in passes.longest),
-    ]
 
 
 def of_a_test_gone(test: str, gates: Sequence[Gate]) -> str:
@@ -193,10 +181,10 @@ def why_open(gate: Gate) -> str:
         return "not confirmed in a fresh process"
     if gate.processor:
         return f"over a baseline of another processor ({gate.processor})"
-    interval, limit = gate.metric.interval, gate.limit
+    if gate.slowed_in_part:
+        return "whose quickest blocks keep the limit"
+    interval = gate.metric.interval
     if interval is not None and math.isfinite(interval.low) and math.isfinite(interval.high):
-        if limit is not None and not interval.low <= limit <= interval.high:
-            return "that other processes may have slowed"
         return "with the limit inside the interval"
     return "without an interval" if gate.metric.samples is None else "of too few samples for an interval"
 
@@ -222,17 +210,28 @@ def _finding(gate: Gate) -> str:
         return f"{_span(metric)}, {held} the budget of {_amount(gate.limit, metric)}"
     if gate.baseline is None:
         return _span(metric)
-    said = f"{_span(metric)}, {_change(metric, gate.baseline)} the baseline "
-    said += f"{_amount(gate.baseline, metric)}{_spread(gate)}"
+    said = f"{_span(metric)}, {_change(metric, gate.baseline)} the baseline {_amount(gate.baseline, metric)}"
     if gate.verdict == "improved":
         return f"{said}: pytest --perf-save records it"
     if gate.tolerance is None or gate.limit is None or metric.kind == "count":
         return said
     allowed = percent(-gate.tolerance if metric.better == "higher" else gate.tolerance)
-    if not _spread(gate):
-        return f"{said} (limit {allowed})"
-    end = "lower" if metric.better == "higher" else "upper"
-    return f"{said} (limit {_exact(gate.limit, metric.kind)}: its {end} end {allowed})"
+    return f"{said} (limit {allowed})"
+
+
+def over(gates: Sequence[Gate]) -> str:
+    """The open metrics that lie over their limit, each with its figure: `step ratio 1.57 x (+57 %, limit +50 %)`."""
+
+    def in_short(gate: Gate) -> str:
+        metric, by = gate.metric, ""
+        if gate.baseline and gate.baseline > 0 and gate.tolerance:
+            sign = 1 if metric.better == "lower" else -1
+            by = f" ({percent(metric.value / gate.baseline - 1)}, limit {percent(sign * gate.tolerance)})"
+        elif gate.limit is not None:
+            by = f" (limit {_exact(gate.limit, metric.kind)})"
+        return f"{metric.title} {number(metric.value)} {metric.unit}{by}"
+
+    return f"{', '.join(map(in_short, gates[:OTHERS_NAMED]))}{_and_more(gates)}"
 
 
 def moved(gate: Gate) -> str:
@@ -243,14 +242,6 @@ def moved(gate: Gate) -> str:
         f"compared with the baseline of {gate.recorded_as}, because calls changed places in the test: "
         "give each its name=, or record them anew with pytest --perf-save"
     )
-
-
-def _spread(gate: Gate) -> str:
-    """The interval of the baseline, where the limit starts from an end of it."""
-    interval = gate.baseline_interval
-    if interval is None or interval.low == interval.high or gate.metric.kind in ("count", "size"):
-        return ""
-    return f" [{interval.low:.6g}, {interval.high:.6g}]"
 
 
 def _change(metric: Metric, baseline: float) -> str:
@@ -277,18 +268,13 @@ def _is_over(gate: Gate) -> bool:
 
 
 def _rerun(gate: Gate) -> str:
-    """What fresh processes say of a metric that is over its limit."""
+    """What a fresh process says of a metric that is over its limit."""
     rerun = gate.rerun
     if rerun is None:
         return ""
-    said = []
-    if rerun.seen:
-        confirmed = "confirmed" if _is_over(gate) else "not confirmed"
-        processes = "a fresh process" if len(rerun.seen) == 1 else f"{len(rerun.seen)} fresh processes"
-        said.append(f"{confirmed} in {processes}: {', '.join(map(str, rerun.seen))}")
-    if rerun.failure:
-        said.append(f"not confirmed, because a fresh process gave no comparison: {rerun.failure}")
-    return "; ".join(said)
+    if rerun.seen is None:
+        return f"not confirmed, because a fresh process measured nothing: {rerun.failure}"
+    return f"{'confirmed' if _is_over(gate) else 'not confirmed'} in a fresh process: {rerun.seen}"
 
 
 def _advice(gate: Gate) -> list[str]:

@@ -11,9 +11,8 @@ import pytest
 from perfsuite.gate.limits import Compared, Limits
 from perfsuite.measure.call import Call
 from perfsuite.measure.runtime.what_runs import host_calls_hash, programs_hash
-from perfsuite.measure.serialise import plain
 from perfsuite.processes import elsewhere
-from perfsuite.processes.handover import Request, Values, write_metrics, write_values
+from perfsuite.processes.handover import Request, write_metrics, write_values
 from perfsuite.session.mode import Elsewhere, Pair
 from perfsuite.session.modes import SessionMode
 from perfsuite.session.session import PerfSession
@@ -28,7 +27,7 @@ LOOK = 0.1
 class Rerunning(SessionMode):
     """In a fresh process: make the one comparison that is asked for, hand it over, and end the test there.
 
-    What comes before it is sampled for a moment only. Where all metrics are asked for, sample as a save does.
+    What comes before it is sampled for a moment only. Where all metrics are asked for, sample each in full.
     """
 
     gates = False
@@ -48,19 +47,18 @@ class Rerunning(SessionMode):
             return Compared(pair.compare())
         if self.request.metric != pair.metric:
             return Compared(pair.glance())
-        asked = Limits(self.request.budget, self.request.baseline)
-        comparison = pair.compare(seconds=self._seconds, settled=asked.end)
-        write_metrics(self.folder, {self.request.test: comparison.metrics(pair.name)})
+        comparison = pair.compare(seconds=self._seconds, settled=Limits(self.request.budget).end)
+        write_metrics(self.folder, comparison.metrics(pair.name))
         pytest.skip("the comparison was handed over")
 
     def seen_elsewhere(self, asked: Elsewhere) -> list[Any] | None:
-        if not self.request.values or self.request.metric != asked.metric:
+        if self.request.process is None or self.request.metric != asked.metric:
             return None
         other = self.folder / "elsewhere"
         other.mkdir()
-        with elsewhere.in_other_folders(other):
+        with elsewhere.as_process(self.request.process, other):
             values = asked.here(self.request.given)
-        write_values(self.folder, Values(plain(values), elsewhere.installed_packages()))
+        write_values(self.folder, values)
         pytest.skip("the values were handed over")
 
 

@@ -48,22 +48,6 @@ class Pair:
 
 
 @dataclasses.dataclass(frozen=True)
-class Sampled:
-    """A sampled metric, and how much worse than its baseline it may be."""
-
-    metric: Metric
-    tolerance: float
-
-
-@dataclasses.dataclass(frozen=True)
-class Taken:
-    """What several processes saw of a test: metrics by title, and what is to be said of them."""
-
-    metrics: Mapping[str, Metric] = dataclasses.field(default_factory=dict)
-    notes: tuple[str, ...] = ()
-
-
-@dataclasses.dataclass(frozen=True)
 class Elsewhere:
     """`here(given)`, to be run at one place of the test `item` in fresh processes, each like one on another machine.
 
@@ -100,9 +84,9 @@ class Mode(abc.ABC):
     def compare(self, pair: Pair, limits: "Limits") -> "Compared":
         """Compare the two calls of a pair, as well as `limits` need it."""
 
-    def taken_again(self, item: pytest.Item, sampled: Mapping[str, Sampled]) -> Taken:
-        """What takes the place of a test's sampled metrics, which are given by title."""
-        return Taken()
+    @abc.abstractmethod
+    def measure_again(self, item: pytest.Item) -> list[Metric]:
+        """What a fresh process measures of a test. Raises `ProcessFailed`."""
 
     def seen_elsewhere(self, asked: Elsewhere) -> list[Any] | None:
         """What each process returned. None where the session starts no such processes.

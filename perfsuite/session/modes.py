@@ -1,7 +1,7 @@
 """What a session does with the comparisons of its tests: its mode, which is chosen once, when the session starts.
 
-The mode here gates. `session.saving` has that of --perf-save, and `session.child_modes` those of processes that another
-session started.
+The mode here gates, and measures in the same way what --perf-save records. `session.child_modes` has those of processes
+that another session started.
 """
 
 import dataclasses
@@ -14,16 +14,12 @@ from perfsuite.measure import progress
 from perfsuite.measure.errors import MeasurementError
 from perfsuite.measure.metric import Interval, Metric
 from perfsuite.session.mode import Elsewhere, Mode, Pair
-from perfsuite.session.session import PerfSession
+from perfsuite.session.session import Deferred, PerfSession
 
 if TYPE_CHECKING:  # every session has a mode, and few compare anything or start another process
     from perfsuite.gate.limits import Compared, Limits
     from perfsuite.measure.estimate import Estimate
-    from perfsuite.measure.timing.comparison import Comparison
-    from perfsuite.processes.handover import Request, Values
-
-MOST_TO_CONFIRM = 2
-"""Processes that must break a limit, where --perf-processes does not say how many."""
+    from perfsuite.processes.handover import Request
 
 
 class SessionMode(Mode):
@@ -39,7 +35,9 @@ class SessionMode(Mode):
         group = self.session.group
         if group is not None:
             raise rerun.ProcessFailed(f"{group.count} processes measure together here")
-        return rerun.measure_again(item.config, self.request_for(item, **asked))[item.nodeid]
+        if self.session.in_worker:
+            raise Deferred("a ratio or a time over its limit, which a fresh process confirms")
+        return rerun.measure_again(item.config, self.request_for(item, **asked))
 
     def request_for(self, item: pytest.Item, **asked: Any) -> "Request":
         """What asks for a test: `asked` are fields of `Request`."""
@@ -51,51 +49,35 @@ class SessionMode(Mode):
 
 
 class Gating(SessionMode):
-    """Sample until the limits are decided. A broken one counts where fresh processes break it too."""
+    """Sample until the limits are decided. A broken one counts where a fresh process breaks it too."""
 
     def compare(self, pair: Pair, limits: "Limits") -> "Compared":
-        return self.confirmed(pair, pair.compare(settled=limits.end), limits)
-
-    def confirmed(self, pair: Pair, first: "Comparison", limits: "Limits") -> "Compared":
-        """The comparison; where it breaks a limit, made again in fresh processes, until one does not break it."""
         from perfsuite.gate.limits import Compared  # see the top
         from perfsuite.processes.rerun import ProcessFailed
 
-        most = self.session.options.processes or MOST_TO_CONFIRM
-        compared = Compared(first)
-        while len(compared.again) + 1 < most and (broken := compared.broken(limits)):
-            try:
-                with progress.waiting(f"{pair.name} is over its limit: comparing again in a fresh process"):
-                    compared = self._again(pair, broken, compared)
-            except ProcessFailed as error:
-                return dataclasses.replace(compared, failure=str(error))
-        return compared
+        compared = Compared(pair.compare(settled=limits.end))
+        if not compared.broken(limits):
+            return compared
+        try:
+            with progress.waiting(f"{pair.name} is over its limit: comparing again in a fresh process"):
+                ratio, overhead = self.measure_again(pair.item, metric=pair.metric, budget=dict(limits.budget))
+        except ProcessFailed as error:
+            return dataclasses.replace(compared, failure=str(error))
+        return dataclasses.replace(compared, again=(_estimate(ratio), _estimate(overhead)))
 
     def seen_elsewhere(self, asked: Elsewhere) -> list[Any] | None:
-        from perfsuite.processes import elsewhere, rerun  # see the top
+        from perfsuite.processes import rerun  # see the top
 
-        seen: list[Values] = []
+        values = []
         for number in range(asked.processes):
             which = f"fresh process {number + 1} of {asked.processes}"
-            packages = elsewhere.in_another_order(seen[0].packages, number) if seen else []
-            request = self.request_for(
-                asked.item, metric=asked.metric, values=True, given=dict(asked.given), packages=packages
-            )
+            request = self.request_for(asked.item, metric=asked.metric, process=number, given=dict(asked.given))
             try:
                 with progress.waiting(f"{asked.item.name}: {which} for {asked.metric}"):
-                    seen.append(rerun.values_of(asked.item.config, request, number))
+                    values.append(rerun.values_of(asked.item.config, request))
             except rerun.ProcessFailed as error:
-                # Not inside the handler: it has all that there is to say.
-                failure = f"perf.{asked.metric}: {which} handed nothing over: {error}"
-                break
-        else:
-            return [each.of_instrument for each in seen]
-        raise MeasurementError(failure)
-
-    def _again(self, pair: Pair, limits: "Limits", compared: "Compared") -> "Compared":
-        budget = dict(limits.budget)
-        ratio, overhead = self.measure_again(pair.item, metric=pair.metric, budget=budget, baseline=limits.baseline)
-        return compared.with_again(_estimate(ratio), _estimate(overhead), ratio.slowed)
+                raise MeasurementError(f"perf.{asked.metric}: {which} handed nothing over: {error}") from None
+        return values
 
 
 def _estimate(metric: Metric) -> "Estimate":

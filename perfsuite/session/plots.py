@@ -9,7 +9,7 @@ if TYPE_CHECKING:  # what is kept are plain values, which sessions have that tim
     from perfsuite.measure.timing.comparison import Comparison
     from perfsuite.measure.timing.scaling import Scaling
 
-MOST_RATIOS = 1000
+MOST_RATIOS = 300
 """The most pairs that are kept of a comparison: evenly spaced, in the order in which they were taken."""
 
 

@@ -3,19 +3,28 @@
 import dataclasses
 import numbers
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
 from perfsuite.gate.budget import BudgetExceeded
-from perfsuite.gate.verdict import NO_EVIDENCE, TOLERANCES, Evidence, Gate, judge_budget, strictly
+from perfsuite.gate.verdict import (
+    NO_EVIDENCE,
+    SAMPLED,
+    Evidence,
+    Gate,
+    Rerun,
+    judge_budget,
+    known,
+    strictly,
+    with_rerun,
+)
+from perfsuite.measure import progress
 from perfsuite.measure.compiles import callsite
 from perfsuite.measure.errors import MeasurementError
 from perfsuite.measure.metric import Metric, is_finite, title
-from perfsuite.measure.passes import CompilerPasses
 from perfsuite.measure.private.capabilities import fallbacks
 from perfsuite.measure.words import printable
 from perfsuite.session.absent import absent
-from perfsuite.session.mode import Sampled, Taken
 from perfsuite.session.plots import Distribution, FittedLine, ProgramRecord
 from perfsuite.session.records import TestRecord, TraceRecord
 
@@ -71,7 +80,6 @@ class Recorder:
         self.unknown: dict[tuple[str, str | None], str] = {}
         """Why an instrument could not tell a metric that it tells elsewhere, by id and target."""
         self._kept: list[Callable[[], object]] = []
-        self._taken = Taken()
         self._judged = False
         self.metrics: dict[str, Metric] = {}
         """By title: the same name may stand for the present device and for a target."""
@@ -86,8 +94,6 @@ class Recorder:
         self.cached = 0
         self.unestimated: list[str] = []
         """The kernels without a cost estimate, each with its place."""
-        self.passes: list[CompilerPasses] = []
-        """Of sessions with -v."""
 
     def add(
         self, metric: Metric, tolerance: float | None = None, evidence: Evidence = NO_EVIDENCE, *, once: bool = False
@@ -146,31 +152,14 @@ class Recorder:
             raise ValueError(f"tolerance= must be a number above zero, got {own!r}")
         return float(own)
 
-    def sampled(self) -> dict[str, Sampled]:
-        """The ratios and times of the present device, by title."""
-        return {
-            title: Sampled(metric, TOLERANCES[metric.kind] if tolerance is None else tolerance)
-            for title, metric in self.metrics.items()
-            if metric.kind in ("ratio", "time") and metric.interval is not None and metric.target is None
-            for tolerance in [self._recorded[title].tolerance]
-        }
-
-    def replace(self, taken: Taken) -> None:
-        """Put what several processes saw in the place of the metrics of this one."""
-        self.metrics.update(taken.metrics)
-        self._taken = taken
-
     def fails(self, metric: Metric, tolerance: float | None = None) -> bool:
         """Whether a metric is going to fail against its baseline, so that its cause is worth a look now."""
         return self._session.mode.fails(self._session.judge(self._test, metric, self.tolerance(tolerance)))
 
-    def check_budget(
-        self, metric: Metric, limit: float, cause: Callable[[], str], passes: CompilerPasses | None = None
-    ) -> None:
-        """Raise `BudgetExceeded`, with the likely cause and the compiler's passes, where a metric is over its limit."""
+    def check_budget(self, metric: Metric, limit: float, cause: Callable[[], str]) -> None:
+        """Raise `BudgetExceeded`, with the likely cause, where a metric is over its limit."""
         __tracebackhide__ = True  # a failure is shown at the test's own line
-        gate = judge_budget(self._test, metric, limit)
-        self.apply([dataclasses.replace(gate, passes=passes) if gate.failed else gate], cause)
+        self.apply([judge_budget(self._test, metric, limit)], cause)
 
     def apply(self, gates: list[Gate], cause: Callable[[], str] = str) -> None:
         """Append the gates of a budget, and raise `BudgetExceeded` for the first that fails, with its likely cause.
@@ -211,8 +200,7 @@ class Recorder:
             lines=tuple(self.lines),
             programs=tuple(self.programs),
             unestimated=tuple(self.unestimated),
-            passes=tuple(self.passes),
-            notes=(*self._taken.notes, *fallbacks(), *(self._unnoticed(used, not_entered) if passed else ())),
+            notes=(*fallbacks(), *(self._unnoticed(used, not_entered) if passed else ())),
             where={title: recorded.where for title, recorded in self._recorded.items()},
             **facts,
         )
@@ -230,8 +218,13 @@ class Recorder:
         """Have `keep` called when the test's body has ended, where its metrics become baselines."""
         self._kept.append(keep)
 
-    def judge_baselines(self, *, ended: bool = True, lost: str = "") -> list[Gate]:
+    def judge_baselines(
+        self, again: Callable[[], Collection[Metric]], *, ended: bool = True, lost: str = ""
+    ) -> list[Gate]:
         """Judge every metric by its baseline. The plugin calls it once, when the test's body has ended.
+
+        `again` gives what a fresh process measures of the test, or raises `ProcessFailed`: a ratio or a time that fails
+        here has to fail there too.
 
         Where it did not come to its end, recorded metrics that it did not make are no matter. They are not comparable
         where that is for something that does not work with the libraries that are installed, which `lost` says.
@@ -240,12 +233,10 @@ class Recorder:
         """
         self._judged = True
         undecided = [gate for gate in self.gates if gate.strict]
-        gates = [
-            self._strictly(
-                self._session.judge(self._test, metric, recorded.tolerance, recorded.evidence), recorded.where
-            )
-            for metric, recorded in ((metric, self._recorded[title]) for title, metric in self.metrics.items())
-        ]
+        gates = list(map(self._judged_by_baseline, self.metrics.values()))
+        if any(map(_is_doubtful, gates)):
+            gates = self._confirmed(gates, again)
+        gates = [self._strictly(gate, self._recorded[gate.metric.title].where) for gate in gates]
         if ended or lost:
             gates += absent(self._session, self._test, self.metrics.values(), self.unknown, lost)
         self.gates += gates
@@ -253,3 +244,38 @@ class Recorder:
             for keep in self._kept:
                 keep()
         return undecided + gates
+
+    def _judged_by_baseline(self, metric: Metric) -> Gate:
+        recorded = self._recorded[metric.title]
+        return self._session.judge(self._test, metric, recorded.tolerance, recorded.evidence)
+
+    def _confirmed(self, gates: list[Gate], again: Callable[[], Collection[Metric]]) -> list[Gate]:
+        """The gates, with what a fresh process saw of the ratios and times among them that fail."""
+        from perfsuite.measure.estimate import Estimate  # few sessions have such a gate, or start a process
+        from perfsuite.processes.rerun import ProcessFailed
+
+        seen: dict[str, Metric] = {}
+        failure = "it did not make this metric"
+        try:
+            with progress.waiting(f"{self._test} is over its baseline: measuring again in a fresh process"):
+                seen = {metric.title: metric for metric in again()}
+        except ProcessFailed as error:
+            failure = str(error)
+
+        def confirmed(gate: Gate) -> Gate:
+            metric = seen.get(gate.metric.title)
+            if metric is None:
+                return with_rerun(gate, Rerun(failure=failure), fails=True)
+            estimate = Estimate(metric.value, known(metric))
+            return with_rerun(
+                gate,
+                Rerun(estimate),
+                fails=self._judged_by_baseline(dataclasses.replace(metric, id=gate.metric.id)).failed,
+            )
+
+        return [confirmed(gate) if _is_doubtful(gate) else gate for gate in gates]
+
+
+def _is_doubtful(gate: Gate) -> bool:
+    """Whether it is for a fresh process to say if it fails."""
+    return gate.failed and gate.metric.kind in SAMPLED

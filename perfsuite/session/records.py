@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 from perfsuite.gate.verdict import Gate
 from perfsuite.measure.metric import Metric
-from perfsuite.measure.passes import CompilerPasses
 from perfsuite.session.plots import Distribution, FittedLine, ProgramRecord
 
 if TYPE_CHECKING:  # few sessions keep traces
@@ -68,8 +67,6 @@ class TestRecord:
     programs: tuple[ProgramRecord, ...] = ()
     unestimated: tuple[str, ...] = ()
     """The kernels without a cost estimate, each with its place: FLOP and bytes of their programs are not known."""
-    passes: tuple[CompilerPasses, ...] = ()
-    """The compiler's passes of first calls, in sessions with -v only."""
     notes: tuple[str, ...] = ()
     """What is to be said of the metrics, in lines."""
     where: dict[str, str] = dataclasses.field(default_factory=dict)

@@ -89,10 +89,8 @@ class PerfSession:
         self._files: dict[str, Baselines] = {}
         self._damaged: dict[str, BaselineError] = {}
         if group is not None:
-            from perfsuite.processes.shared_baselines import shared_baselines  # see the top
-
             paths = [self.path_of(target) for target in (None, *options.targets)]
-            self._files = shared_baselines(group, paths, self.environment.processor, save=bool(options.save))
+            self._files = group.baselines(paths, save=bool(options.save))
         elif options.save:
             for target in (None, *options.targets):
                 check_writable(self.path_of(target))
@@ -124,7 +122,7 @@ class PerfSession:
         return self.options.baselines / f"{target or self.device}.json"
 
     def baselines_of(self, target: str | None) -> Baselines:
-        """The baselines of a target, or of the present device, as they are on this processor. Raises `BaselineError`.
+        """The baselines of a target, or of the present device. Raises `BaselineError`.
 
         A file is read once, when first asked for.
         """
@@ -133,7 +131,7 @@ class PerfSession:
             raise self._damaged[device].with_traceback(None)
         if device not in self._files:
             try:
-                self._files[device] = load(self.path_of(device)).on(self.environment.processor)
+                self._files[device] = load(self.path_of(device))
             except BaselineError as error:
                 self._damaged[device] = error
                 raise
@@ -188,12 +186,8 @@ class PerfSession:
 
         if not self.mode.gates:
             return Limits()
-        set_by_test = budget.limits()
-        if "worse" in self.options.save:
-            return Limits(set_by_test)
         entry = self._entry(test, ratio, None)
-        slack = verdict.processor_slack(entry, self.environment)
-        return Limits(set_by_test, verdict.ratio_limit(entry, self.environment, tolerance), slack)
+        return Limits(budget.limits(), verdict.ratio_limit(entry, self.environment, tolerance))
 
     def judge(
         self, test: str, metric: Metric, tolerance: float | None, evidence: Evidence = verdict.NO_EVIDENCE
@@ -210,11 +204,6 @@ class PerfSession:
             moved = metric.name in others
             gate = dataclasses.replace(gate, recorded_as=baseline.name_of(metric.id, entry) if moved else "")
         return verdict.as_saved(gate, self.options.save_only)
-
-    def samples(self, test: str) -> bool:
-        """Whether a ratio or a time of this test is recorded for the present device, and has to be measured."""
-        entries = self.baselines.metrics.get(self.test_key(test), {})
-        return any(entry.kind in ("ratio", "time") for entry in entries.values())
 
     def failures(self, gates: Iterable[Gate]) -> list[Gate]:
         """Those that fail the test."""

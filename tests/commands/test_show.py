@@ -58,16 +58,6 @@ def test_the_files_of_a_project_are_those_for_the_installed_jax(file, capsys):
     assert "jax-newest: the name of a folder" in refused(capsys)
 
 
-def test_a_metric_of_several_processors_is_shown_for_each(file, capsys):
-    other = dataclasses.replace(HERE, processor="EPYC")
-    slower = {"EPYC": {TEST: {"ratio": dataclasses.replace(METRICS[TEST]["ratio"], environment=other)}}}
-    file.write_bytes(encode(Baselines("cpu", METRICS, other_processors=slower)))
-    lines = show(capsys, str(file))
-    assert lines[0].endswith("cpu, 5 metrics of 3 tests")
-    assert sum(line.split()[:3] == ["ratio", "on", "EPYC"] for line in lines) == 1
-    assert [line.split()[:3] for line in show(capsys, str(file), "on EPYC")[-1:]] == [["ratio", "on", "EPYC"]]
-
-
 def test_a_file_is_shown_test_by_test_under_where_it_was_made(file, capsys):
     assert show(capsys, "baselines/cpu.json") == [
         "baselines/cpu.json: cpu, 4 metrics of 3 tests",

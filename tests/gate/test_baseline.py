@@ -45,14 +45,6 @@ def test_holding_a_held_number_changes_nothing(value, kind):
     assert repr(again.value) == repr(once.value)
 
 
-def test_noise_is_half_the_interval_relative_to_the_value():
-    assert ratio(2.0, 1.9, 2.14).noise == 0.06
-    assert ratio(-2.0, -2.1, -1.9).noise == 0.05
-    assert ratio(2.0).noise is None
-    assert ratio(0.0, -1, 1).noise is None
-    assert ratio(5e-324, -1e308, 1e308).noise is None
-
-
 def test_only_measured_and_compiled_metrics_gate_and_info_never_does():
     assert count().gates
     assert compiled().gates

@@ -39,7 +39,7 @@ def calls(**by_function):
     return HostCalls("step", sum(by_function.values()), 0, by_function)
 
 
-def watched(asleep, *where, reference=0.0, for_device=False):
+def watched(asleep, where="", reference=0.0, for_device=False):
     """Both sides, of 1000 us each, asleep for such a share of it; the candidate at `where`."""
     unused = {"waits": None, "share": 0.9, "share_interval": Interval(0.8, 1.0), "to_return_us": 900.0, "samples": 40}
     made = Asynchrony("step", asleep=asleep, where=where, to_ready_us=1000.0, for_device=for_device, **unused)
@@ -48,7 +48,7 @@ def watched(asleep, *where, reference=0.0, for_device=False):
 
 def said_of_sleep(candidate_us, reference_us, overhead_us=800.0, seen=None, **asked):
     slow = slower_by(overhead_us, candidate_us, reference_us)
-    return likely_cause(slow, calls(f=9), calls(f=9), watched=seen or watched(0.9, "train.py:9", "data.py:4"), **asked)
+    return likely_cause(slow, calls(f=9), calls(f=9), watched=seen or watched(0.9, "train.py:9"), **asked)
 
 
 def test_a_candidate_that_sleeps_before_it_returns_where_the_reference_does_not_is_said_to_with_the_line():

@@ -1,14 +1,12 @@
-"""When samples have decided a limit, and when a broken one counts, under the load of other processes and without."""
-
-import dataclasses
+"""When samples have decided a limit, and when a broken one counts."""
 
 import numpy as np
 import pytest
 
 from perfsuite.gate.limits import Compared, Limits
-from perfsuite.gate.verdict import Gate
+from perfsuite.gate.verdict import Rerun
 from perfsuite.measure.estimate import Estimate
-from perfsuite.measure.metric import Interval, Metric
+from perfsuite.measure.metric import Interval
 from perfsuite.measure.timing.comparison import Comparison
 
 
@@ -16,9 +14,10 @@ def estimate(value, half=0.01):
     return Estimate(value, Interval(value - half, value + half))
 
 
-def comparison(ratio, **fields):
+def compared(ratio, overhead=0.0, **fields):
     times = np.full((20, 2), 100.0)
-    return Comparison("new", "old", "ready", ratio, estimate(0.0), times * ratio.value, times, 1.0, **fields)
+    comparison = Comparison("new", "old", "ready", estimate(ratio), estimate(overhead), times * ratio, times, 1.0)
+    return Compared(comparison, **fields)
 
 
 @pytest.mark.parametrize(
@@ -39,45 +38,33 @@ def test_without_limits_nothing_says_when_to_stop():
     assert Limits().end is None
 
 
-@pytest.mark.parametrize(("slowed", "broken"), [(1.0, True), (1.3, True), (1.4, False)])
-def test_a_baseline_counts_as_broken_where_the_load_does_not_explain_it(slowed, broken):
-    compared = Compared(comparison(estimate(1.5), slowed=slowed))
-    limits = Limits({"ratio": 1.1}, baseline=1.1)
-    assert compared.broken(limits) == Limits({"ratio": 1.1}, 1.1 if broken else None)
+@pytest.mark.parametrize(
+    ("budget", "broken"),
+    [({"ratio": 1.1}, True), ({"ratio": 1.495}, False), ({"ratio": 2.0, "overhead_us": 4.0}, True), ({}, False)],
+)
+def test_a_budget_is_broken_where_the_whole_interval_is_above_one_of_its_limits(budget, broken):
+    assert compared(1.5, 5.0).broken(Limits(budget, baseline=1.0)) == broken
 
 
-def test_a_baseline_of_another_processor_is_broken_only_by_more_than_processors_differ():
-    limits = Limits({"ratio": 1.1}, baseline=1.1, slack=2.0)
-    assert Compared(comparison(estimate(2.1))).broken(limits) == Limits({"ratio": 1.1})
-    assert Compared(comparison(estimate(2.3))).broken(limits) == Limits({"ratio": 1.1}, 1.1)
-    of_baseline = Limits(baseline=1.1, slack=2.0)
-    assert [of_baseline.settled(estimate(ratio), estimate(0.0)) for ratio in (2.1, 2.3)] == [True, False]
+@pytest.mark.parametrize(
+    ("fields", "verdict", "rerun"),
+    [
+        ({}, "fail", None),
+        ({"again": (estimate(1.4), estimate(0.0))}, "fail", Rerun(estimate(1.4))),
+        ({"again": (estimate(1.1), estimate(0.0))}, "inconclusive", Rerun(estimate(1.1))),
+        ({"failure": "SIGABRT"}, "fail", Rerun(failure="SIGABRT")),
+    ],
+    ids=["no process", "confirmed", "not confirmed", "a process that gave nothing"],
+)
+def test_a_broken_budget_counts_unless_a_fresh_process_keeps_it(fields, verdict, rerun):
+    made = compared(1.5, **fields)
+    (gate,) = Limits({"ratio": 1.1}).judge("test", made.comparison.metrics("new/old"), made)
+    assert (gate.verdict, gate.rerun) == (verdict, rerun)
 
 
-GATE = Gate("test_step", Metric("new/old ratio to ready", 1.5, "x", "ratio"), "fail", "baseline", limit=1.1)
-
-
-def test_the_load_of_a_fresh_process_counts_as_that_of_the_first():
-    quiet = Compared(comparison(estimate(1.5)))
-    confirmed = quiet.with_again(estimate(1.5), estimate(0.0), slowed=1.0)
-    assert confirmed.broken(Limits(baseline=1.1)) == Limits(baseline=1.1)
-    assert confirmed.evidence("ratio").confirmed(GATE).verdict == "fail"
-
-    beside_a_load = quiet.with_again(estimate(1.5), estimate(0.0), slowed=1.4)
-    assert not beside_a_load.broken(Limits(baseline=1.1))
-    gate = beside_a_load.evidence("ratio").confirmed(GATE)
-    assert gate.verdict == "inconclusive"
-    assert "slowed it by a factor of 1.4" in gate.to_settle
-    budget = dataclasses.replace(GATE, source="budget")
-    assert beside_a_load.evidence("ratio").confirmed(budget).verdict == "fail"
-    # A later process that is quiet does not make up for it.
-    later = beside_a_load.with_again(estimate(1.5), estimate(0.0), slowed=1.0)
-    assert not later.broken(Limits(baseline=1.1))
-
-
-def test_a_limit_that_one_process_keeps_is_not_broken():
-    compared = Compared(comparison(estimate(1.5))).with_again(estimate(1.0), estimate(0.0), slowed=1.0)
-    assert not compared.broken(Limits({"ratio": 1.1}, baseline=1.1))
-    gate = compared.evidence("ratio").confirmed(GATE)
-    assert gate.verdict == "inconclusive"
-    assert "a quieter machine" not in gate.to_settle
+@pytest.mark.parametrize(("high", "more"), [(1.2, True), (1.09, False)])
+def test_more_seconds_settle_what_a_fresh_process_left_open(high, more):
+    seen = Estimate(1.05, Interval(1.0, high))
+    made = compared(1.5, again=(seen, estimate(0.0)))
+    (gate,) = Limits({"ratio": 1.1}).judge("test", made.comparison.metrics("new/old"), made)
+    assert ("--perf-seconds" in gate.to_settle) == more

@@ -31,10 +31,10 @@ FAILS = ["host host calls is *over the baseline*"]
 
 
 @pytest.fixture
-def beside(pytester, monkeypatch):
+def beside(pytester, monkeypatch, no_fresh_process):
     """Run the project's tests beside one plugin; no other is loaded. The baselines are saved without it."""
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
-    pytester.makeini("[pytest]\naddopts = -p no:cacheprovider --perf-seconds=0.1 --perf-processes=1\n")
+    pytester.makeini("[pytest]\naddopts = -p no:cacheprovider --perf-seconds=0.1\n")
     pytester.makepyfile(test_it=TESTS.format(more=0))
 
     def run(module: str, *options: str, subprocess: bool = False):

@@ -132,7 +132,7 @@ def test_a_ratio_over_its_baseline_beside_busy_processes_is_open_and_says_why(pr
     green(project.runpytest_inprocess("--perf-save", "--perf-seconds=1"))
     perf_test(*[line.format(2600) for line in test])
     with on_one_processor(), busy_neighbours(2):
-        result = project.runpytest_inprocess("--perf", "-v", "--perf-seconds=1", "--perf-processes=1")
+        result = project.runpytest_inprocess("--perf", "-v", "--perf-seconds=1")
     green(result)
     result.stdout.fnmatch_lines(["*a quieter machine: other processes may have slowed it by a factor of *"])
 
@@ -375,7 +375,7 @@ def test_calls(perf):
 def test_an_argument_that_would_gate_nothing_or_end_the_session_fails_its_test_alone(project, given, said):
     """With an infinite tolerance, or one that is no number, a gate passed anything."""
     project.makepyfile(ARGUMENTS.format(**{"interval": "(99.0, 101)", "tolerance": "0.1", "name": "'sum'"} | given))
-    result = project.runpytest_inprocess("--perf-save", "--perf-processes=1")
+    result = project.runpytest_inprocess("--perf-save")
     result.assert_outcomes(passed=1, failed=1)
     result.stdout.fnmatch_lines([said])
     assert (project.path / "baselines" / "cpu.json").exists(), "the other test is saved"

@@ -333,7 +333,6 @@ def test_help_lists_every_option(project):
         "--perf-strict",
         "--perf-size",
         "--perf-seconds",
-        "--perf-processes",
         "--perf-baselines",
         "--perf-target",
         "--perf-trace",

@@ -70,7 +70,7 @@ def test_gates_work_and_catch_what_they_should_without_what_linux_has(pytester, 
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
     pytester.makepyfile(taken_away=TAKEN_AWAY, test_gates=GATES)
     pytester.makeini("[pytest]\npythonpath = .\n")
-    options = "--perf-seconds=0.2 --perf-processes=1 -rs -p taken_away -p perfsuite.plugin -p no:cacheprovider"
+    options = "--perf-seconds=0.2 -rs -p taken_away -p perfsuite.plugin -p no:cacheprovider"
     result = pytester.runpytest_subprocess("--perf", *options.split())
     result.assert_outcomes(passed=3, skipped=1, failed=1)
     result.stdout.fnmatch_lines(

@@ -20,9 +20,9 @@ step = jax.jit(lambda x: x @ x + 1)
 
 
 @pytest.fixture
-def project(pytester):
+def project(pytester, no_fresh_process):
     """A project that has pytest's cache, unlike the other tests' ones."""
-    pytester.makeini("[pytest]\naddopts = --perf-seconds=0.3 --perf-processes=1\n")
+    pytester.makeini("[pytest]\naddopts = --perf-seconds=0.3\n")
     return pytester
 
 

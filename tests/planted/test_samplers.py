@@ -230,12 +230,12 @@ def saved():
 
 
 @pytest.fixture
-def planted(pytester, saved):
+def planted(pytester, saved, no_fresh_process):
     """Saves the baselines of a project, changes lines of it, and returns what its perf tests, or one, say then."""
 
     def run(project, *changes, test=""):
         source, tests = PROJECTS[project]
-        pytester.makeini("[pytest]\naddopts = -p no:cacheprovider --perf-processes=1\npythonpath = .\n")
+        pytester.makeini("[pytest]\naddopts = -p no:cacheprovider\npythonpath = .\n")
         pytester.makepyfile(**{project: source, f"test_{project}": tests})
         baselines = pytester.path / "baselines" / "cpu.json"
         if project not in saved:

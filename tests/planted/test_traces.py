@@ -28,7 +28,7 @@ def train(state, x):
 """
 
 CLOCK = """
-from perfsuite.measure.timing import load, timing
+from perfsuite.measure.timing import timing
 
 run_block = timing.run_block
 
@@ -46,7 +46,7 @@ TRACED = "*traced, a run*"
 
 
 @pytest.fixture
-def run(pytester):
+def run(pytester, no_fresh_process):
     """Run one perf test, with pytest's cache. A comparison stops as soon as its limit is kept or broken."""
 
     def run(head, *lines, options=("--perf",)):
@@ -55,7 +55,7 @@ def run(pytester):
         pytester.makepyfile(test_step=f"{head}\n{clock}\n\ndef test_step(perf, monkeypatch):\n{body}\n")
         limited = "compare" in body and ("Budget" in body or head is PLANTED)
         seconds = f"--perf-seconds={10 if limited else 4 if head is PLANTED else 0.5}"
-        return pytester.runpytest_inprocess(*options, seconds, "--perf-processes=1")
+        return pytester.runpytest_inprocess(*options, seconds)
 
     return run
 
@@ -74,7 +74,7 @@ def test_an_operation_planted_in_the_candidate_is_named_and_no_file_is_left(run,
         "*step/reference ratio to ready is *, +* % over the budget of 2 x",
         "*likely cause: operations on the device take longer, by * us a run",
         "*traced, a run: * us, device * us, idle share *; the longest operations:",
-        "*  jit_step: *sort*: * us, 1 time",
+        "*  jit_step: *sort*: * us, 1 x",
     )
     assert not list(pytester.path.rglob("*.xplane.pb"))
 
@@ -94,7 +94,6 @@ def test_the_call_moves_on_while_it_is_traced(run):
 def test_a_time_without_a_reference_has_no_cause_but_its_longest_operations(run):
     lines = [
         "monkeypatch.setattr(timing, 'run_block', steady)",
-        "monkeypatch.setattr(load, 'usage', lambda: None)",
         "perf.time(call(step, X), tolerance=30)",
     ]
     run(HEAD, *lines, options=["--perf-save"]).assert_outcomes(passed=1)
@@ -104,7 +103,7 @@ def test_a_time_without_a_reference_has_no_cause_but_its_longest_operations(run)
         "*step to * is * over the baseline *",
         "cause unknown: one time has no reference in this run: perf.compare has one",
         "traced, a run: * us, *; the longest operations:",
-        "  jit_step: *sort*: * us, 1 time",
+        "  jit_step: *sort*: * us, 1 x",
     )
 
 
@@ -113,7 +112,7 @@ def test_a_tail_over_its_budget_says_what_takes_the_time(run):
         run(HEAD, "perf.time(call(step, X), budget=Budget(p99_us=0.01))"),
         "*likely cause: the median is * us: single calls stall",
         "*traced, a run: * us, device * us, *; the longest operations:",
-        "*jit_step: *fusion*: * us, 1 time",
+        "*jit_step: *fusion*: * us, 1 x",
     )
 
 
@@ -122,8 +121,8 @@ def test_an_error_while_tracing_does_not_hide_the_failure(run):
         run(
             PLANTED,
             "import perfsuite.instruments.tracing",
-            "def broken(*calls, us): raise OSError('disk full\\nreally')",
-            "monkeypatch.setattr(perfsuite.instruments.tracing, 'in_turns', broken)",
+            "def broken(call, runs): raise OSError('disk full\\nreally')",
+            "monkeypatch.setattr(perfsuite.instruments.tracing, 'trace_call', broken)",
             COMPARE,
         ),
         "*step/reference ratio to ready is *, +* % over the budget of 2 x",
@@ -141,9 +140,9 @@ def test_operations_are_the_cause_only_if_what_they_take_longer_explains_the_tim
             "import perfsuite.instruments.tracing",
             "from perfsuite.measure.profiler.traces import Trace",
             "def taking(us): return Trace(None, 1, 900.0 + us, us, 0.5, ())",
-            f"pairs = [(taking(200.0 + {longer_us}), taking(200.0))]",
-            "monkeypatch.setattr(perfsuite.instruments.tracing, 'in_turns', lambda *calls, us: pairs)",
             "def slow(x): return sum(range(100_000)), reference(x)  # a millisecond and a half",
+            f"trace_call = lambda call, runs: taking(200.0 + {longer_us} * (call.fn is slow))",
+            "monkeypatch.setattr(perfsuite.instruments.tracing, 'trace_call', trace_call)",
             "perf.compare(call(slow, X), call(reference, X), Budget(ratio=1.2))",
         ),
         f"*{said}*",

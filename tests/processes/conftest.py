@@ -8,10 +8,7 @@ from perfsuite.processes.rerun import ProcessFailed
 
 @pytest.fixture
 def further(monkeypatch):
-    """Fresh processes that give these in turn; the requests made.
-
-    A part is the metrics of the test asked for, those of several by id, or the reason why there are none.
-    """
+    """Fresh processes that give these in turn: metrics, or the reason why there are none. Gives the requests made."""
 
     def give(*parts):
         coming, requests = iter(parts), []
@@ -21,7 +18,7 @@ def further(monkeypatch):
             part = next(coming)
             if isinstance(part, str):
                 raise ProcessFailed(part)
-            return part if isinstance(part, dict) else {request.test: part}
+            return part
 
         monkeypatch.setattr(rerun, "measure_again", measure_again)
         return requests

@@ -1,7 +1,7 @@
 """A comparison over its limit is made again in a fresh process, which confirms it or not, or says why it cannot.
 
 The samples are made up (`fakes.FakeBlocks`), so that it is known what they decide; the processes are real, or are left
-out where only what is made of their metrics matters. `test_saving_from_processes.py` has what --perf-save does.
+out where only what is made of their metrics matters.
 """
 
 import dataclasses
@@ -21,7 +21,6 @@ from perfsuite.measure.metric import Interval, Metric
 from perfsuite.processes import rerun as processes
 from perfsuite.processes.handover import (
     Request,
-    metrics_written,
     read_metrics,
     read_reason,
     read_request,
@@ -145,7 +144,7 @@ def test_a_process_that_dies_leaves_the_failure_and_is_said(project):
     result.assert_outcomes(failed=1)
     result.stdout.re_match_lines(
         [
-            r".*BudgetExceeded: .*1\.05 x; not confirmed, because a fresh process gave no comparison: it ended with "
+            r".*BudgetExceeded: .*1\.05 x; not confirmed, because a fresh process measured nothing: it ended with "
             r"SIGABRT; the last that it wrote: .*boom$",
         ]
     )
@@ -163,34 +162,6 @@ def test_the_second_comparison_of_a_test_is_confirmed_whatever_the_first_one_see
 # What is made of what they see.
 
 
-def test_a_fail_must_repeat_in_each_of_the_processes_that_are_allowed(project, further):
-    project.makepyfile("def test_step(compare): compare(1.2)")
-    requests = further(seen(1.19, 1.18, 1.2), seen(1.21, 1.2, 1.22), "one too many")
-    result = project.runpytest_inprocess("--perf", "--perf-processes=3")
-    result.assert_outcomes(failed=1)
-    result.stdout.fnmatch_lines(["*; confirmed in 2 fresh processes: 1.19 [[]1.18, 1.2], 1.21 [[]1.2, 1.22]"])
-    asked = [(each.metric, each.budget, each.baseline) for each in requests]
-    assert asked == [(RATIO, {"ratio": 1.05}, None)] * 2
-
-
-def test_the_first_process_that_does_not_confirm_ends_it(project, further):
-    project.makepyfile("def test_step(compare): assert compare(1.2).verdict == 'inconclusive'")
-    requests = further(seen(1.19, 1.18, 1.2), seen(1.08, 1.04, 1.12), "one too many")
-    result = project.runpytest_inprocess("--perf", "-v", "--perf-processes=9")
-    result.assert_outcomes(passed=1)
-    result.stdout.fnmatch_lines(["*; not confirmed in 2 fresh processes: 1.19 [[]1.18, 1.2], 1.08 [[]1.04, 1.12]"])
-    assert len(requests) == 2
-
-
-def test_with_one_process_this_one_decides_alone(project, further):
-    project.makepyfile("def test_step(compare): compare(1.2)")
-    requests = further()
-    result = project.runpytest_inprocess("--perf", "--perf-processes=1")
-    result.assert_outcomes(failed=1)
-    result.stdout.fnmatch_lines(["*over the budget of 1.05 x"])
-    assert requests == []
-
-
 @pytest.mark.parametrize(
     ("body", "verdict"),
     [("compare(1.04)", "pass"), ("compare(1.05, noise=9)", "inconclusive"), ("compare(9, overhead_us=1e9)", "pass")],
@@ -203,46 +174,47 @@ def test_a_comparison_that_does_not_fail_asks_no_fresh_process(project, further,
     assert requests == []
 
 
-def test_what_fails_against_its_baseline_is_confirmed_too(project, further):
+@pytest.mark.parametrize(
+    ("handed", "outcome", "rerun"),
+    [
+        (seen(3.2, 3.19, 3.21), "failed", "; confirmed in a fresh process: 3.2 [3.19, 3.21]"),
+        (seen(1, 0.99, 1.01), "passed", "; not confirmed in a fresh process: 1 [0.99, 1.01]"),
+        ([], "failed", "; not confirmed, because a fresh process measured nothing: it did not make this metric"),
+        ("SIGKILL", "failed", "; not confirmed, because a fresh process measured nothing: SIGKILL"),
+    ],
+    ids=["confirmed", "not confirmed", "without the metric", "killed"],
+)
+def test_a_baseline_fails_where_a_fresh_process_breaks_it_too(project, further, handed, outcome, rerun):
     project.makepyfile("def test_step(compare): compare(1, overhead_us=1e9)")
-    project.runpytest_inprocess("--perf-save", "--perf-processes=1").assert_outcomes(passed=1)
-    project.makepyfile("def test_step(compare): compare(1.2, overhead_us=1e9)")
-    requests = further(seen(1.2, 1.19, 1.21))
-    result = project.runpytest_inprocess("--perf")
-    result.assert_outcomes(failed=1)
-    result.stdout.fnmatch_lines(
-        ["*over the baseline * x * (limit *); confirmed in a fresh process: 1.2 [[]1.19, 1.21]"]
-    )
-    assert len(requests) == 1
-    assert (requests[0].budget, requests[0].baseline) == ({}, pytest.approx(1.05, abs=0.01))
-
-
-def test_an_unconfirmed_baseline_is_open_when_the_test_ends_and_in_the_report(project, further):
-    project.makepyfile("def test_step(compare): compare(1, overhead_us=1e9)")
-    project.runpytest_inprocess("--perf-save", "--perf-processes=1").assert_outcomes(passed=1)
-    project.makepyfile("def test_step(compare): compare(1.2, overhead_us=1e9)")
-    requests = further(seen(1, 0.99, 1.01))
+    project.runpytest_inprocess("--perf-save").assert_outcomes(passed=1)
+    project.makepyfile("def test_step(compare): compare(3.2, overhead_us=1e9)")
+    requests = further(handed)
     result = project.runpytest_inprocess("--perf", "-v", "--perf-report=out")
-    result.assert_outcomes(passed=1)
-    said = "not confirmed in a fresh process: 1 "
-    assert said in result.stdout.str()
-    assert said in (project.path / "out/report.json").read_text()
-    assert said in (project.path / "out/report.md").read_text()
-    assert len(requests) == 1
+    result.assert_outcomes(**{outcome: 1})
+    assert rerun in (project.path / "out/report.json").read_text()
+    ((metric, budget),) = [(each.metric, each.budget) for each in requests]
+    assert (metric, budget) == (None, {}), "the whole test"
 
 
-def test_a_process_that_gives_no_comparison_leaves_the_failure_and_ends_the_starting_of_more(project, further):
-    project.makepyfile("def test_step(compare): compare(1.2)")
-    requests = further(seen(1.2, 1.19, 1.21), "the test was skipped there (it needs two devices)", "one too many")
-    result = project.runpytest_inprocess("--perf", "--perf-processes=9")
-    result.assert_outcomes(failed=1)
-    result.stdout.re_match_lines(
-        [
-            r".*; confirmed in a fresh process: .*; not confirmed, because a fresh process gave no comparison: the test "
-            r"was skipped there \(it needs two devices\)$",
-        ]
-    )
+def test_a_time_that_fails_is_confirmed_as_a_ratio_is(project, further):
+    body = "def test_time(perf): perf.record('wait', {0}, unit='s', kind='time', interval=({0}, {0}))"
+    project.makepyfile(body.format(1.0))
+    project.runpytest_inprocess("--perf-save").assert_outcomes(passed=1)
+    project.makepyfile(body.format(3.0))
+    again = [Metric("wait", 1.0, "s", "time", interval=Interval(1.0, 1.0))]
+    requests = further(again, [dataclasses.replace(again[0], value=3.0, interval=Interval(3.0, 3.0))])
+    project.runpytest_inprocess("--perf").assert_outcomes(passed=1)
+    project.runpytest_inprocess("--perf").assert_outcomes(failed=1)
     assert len(requests) == 2
+
+
+def test_what_is_exact_fails_at_once(project, further):
+    project.makepyfile("def test_count(perf): perf.record('calls', 1, unit='calls', kind='count')")
+    project.runpytest_inprocess("--perf-save").assert_outcomes(passed=1)
+    project.makepyfile("def test_count(perf): perf.record('calls', 2, unit='calls', kind='count')")
+    requests = further()
+    project.runpytest_inprocess("--perf").assert_outcomes(failed=1)
+    assert requests == []
 
 
 def test_ctrl_c_while_a_fresh_process_runs_ends_the_session(project, monkeypatch):
@@ -285,21 +257,15 @@ def again(project, tmp_path):
     return run
 
 
-def handed(folder):
-    """What was handed over of the one test."""
-    (metrics,) = read_metrics(folder).values()
-    return metrics
-
-
 def test_it_samples_until_the_limits_of_the_request_are_settled_and_ends_where_it_has_handed_over(again):
     body = "def test_step(compare):\n    compare(1.04, noise=9, ratio=1.0401)\n    raise RuntimeError('went on')"
     result, folder = again(body, budget={"ratio": 1.5})
     result.assertoutcome(skipped=1)
-    ratio, overhead = handed(folder)
+    ratio, overhead = read_metrics(folder)
     assert ratio.value == pytest.approx(1.04, abs=0.05)
     assert overhead.value == pytest.approx(4, abs=5)
     result, folder = again(body, budget={"ratio": 1.0401})
-    assert handed(folder)[0].samples > 1.5 * ratio.samples, "fewer settle the other limit"
+    assert read_metrics(folder)[0].samples > 1.5 * ratio.samples, "fewer settle the other limit"
 
 
 def test_what_comes_before_the_comparison_is_sampled_for_a_moment_and_not_gated(again):
@@ -311,14 +277,14 @@ def test_what_comes_before_the_comparison_is_sampled_for_a_moment_and_not_gated(
     )
     result, folder = again(body, metric="candidate/reference #2 ratio to ready", budget={"ratio": 1.5})
     result.assertoutcome(skipped=1)
-    assert handed(folder)[0].value == pytest.approx(1.04, abs=0.01)
+    assert read_metrics(folder)[0].value == pytest.approx(1.04, abs=0.01)
 
 
 def test_all_metrics_of_the_test_are_handed_over_where_no_comparison_is_named(again):
     body = "def test_step(compare, perf):\n    compare(9)\n    perf.record('x', 1, unit='x', kind='time')"
     result, folder = again(body, metric=None)
     result.assertoutcome(passed=1)
-    ratio, _, recorded = handed(folder)
+    ratio, _, recorded = read_metrics(folder)
     assert ratio.value == pytest.approx(9, abs=0.1)
     assert ratio.interval.half_width < 0.1
     assert recorded == Metric("x", 1, "x", "time")
@@ -347,7 +313,7 @@ def test_what_keeps_it_from_its_comparison_is_said_in_a_sentence(again, body, re
 def test_it_starts_no_process_and_no_worker_and_no_debugger_and_leaves_baselines_alone(again, further, option, capsys):
     requests = further()
     body = "def test_step(compare, perf):\n    compare(1.2)\n    perf.record('x', 1, unit='x', kind='count')\n    1 / 0"
-    result, _ = again(body, "--perf-processes=3", option, "--perf-save", metric="another")
+    result, _ = again(body, option, "--perf-save", metric="another")
     result.assertoutcome(failed=1)
     assert requests == []
     printed = capsys.readouterr().out
@@ -357,7 +323,7 @@ def test_it_starts_no_process_and_no_worker_and_no_debugger_and_leaves_baselines
 
 
 def test_a_process_that_is_asked_for_values_says_that_the_test_did_not_come_to_them(again):
-    _, folder = again("def test_step(perf): pass", metric="cache_key", values=True)
+    _, folder = again("def test_step(perf): pass", metric="cache_key", process=0)
     assert read_reason(folder) == "the test ended there without coming to cache_key"
 
 
@@ -389,13 +355,13 @@ def test_a_folder_without_a_request_is_a_usage_error(project, tmp_path, content)
 
 def test_metrics_come_back_as_they_were(tmp_path):
     metrics = [*seen(1.04, 1.03, float("inf")), Metric("a", 7, "calls", "count", detail={"f": 7}, places={"f": "x"})]
-    write_metrics(tmp_path, {"test": metrics})
-    assert read_metrics(tmp_path) == {"test": metrics}
+    write_metrics(tmp_path, metrics)
+    assert read_metrics(tmp_path) == metrics
     assert [path.name for path in tmp_path.iterdir()] == ["metrics.json"]
 
 
 def test_a_request_and_a_reason_come_back_as_they_were(tmp_path):
-    request = Request("a::b[ü\n\ud800]", "/x y/a::b[ü\n\ud800]", 'a"b ratio', {"ratio": 1.5}, 1.25, "/cache")
+    request = Request("a::b[ü\n\ud800]", "/x y/a::b[ü\n\ud800]", 'a"b ratio', {"ratio": 1.5}, "/cache")
     write_request(tmp_path, request)
     assert read_request(tmp_path) == request
     assert read_reason(tmp_path) == ""
@@ -493,7 +459,7 @@ def test_the_end_of_a_process_is_said_by_its_status_or_signal(tmp_path):
 
 
 def test_metrics_count_even_where_the_process_fell_over_afterwards(tmp_path):
-    write_metrics(tmp_path, {"test": seen(1.04, 1.03, 1.05)})
+    write_metrics(tmp_path, seen(1.04, 1.03, 1.05))
     assert (
         processes._handed_over(tmp_path, -signal.SIGSEGV, read_metrics)
         == processes._handed_over(tmp_path, None, read_metrics)
@@ -506,25 +472,6 @@ def test_its_time_is_what_this_session_took_so_far_and_more(pytestconfig, monkey
     launch = Launch.of(pytestconfig)
     monkeypatch.setattr(processes, "time", SimpleNamespace(monotonic=lambda: launch.started + so_far))
     assert processes.allowed_seconds(launch) == pytest.approx(allowed)
-
-
-def test_a_process_that_goes_on_handing_over_is_not_stopped(tmp_path, pytestconfig, monkeypatch):
-    monkeypatch.setattr(processes, "metrics_written", lambda folder: min(len(waits), 3))
-    waits = []
-    assert processes._waited(waits.append, tmp_path, Launch.of(pytestconfig)) is None
-    assert len(waits) == 4, "three that handed something over, and one that did not"
-
-
-def test_a_process_that_ended_well_is_waited_for_once(tmp_path, pytestconfig):
-    write_metrics(tmp_path, {})
-    statuses = [0]
-    assert processes._waited(lambda seconds: statuses.pop(), tmp_path, Launch.of(pytestconfig)) == 0
-
-
-def test_when_metrics_were_handed_over(tmp_path):
-    assert metrics_written(tmp_path) == 0
-    write_metrics(tmp_path, {})
-    assert metrics_written(tmp_path) > 0
 
 
 @pytest.fixture
@@ -558,14 +505,5 @@ def test_options_end_where_the_command_line_says_so(launched, tmp_path):
     assert line[-2:] == ["--", "-odd.py"]
 
 
-@pytest.mark.parametrize("value", ["0", "-1", "1.5", "many", ""])
-def test_a_number_of_processes_that_is_none_is_a_usage_error(project, value):
-    result = project.runpytest_inprocess("--perf", f"--perf-processes={value}")
-    assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stderr.fnmatch_lines([f"*--perf-processes*must be a whole number of processes, 1 or more, got '{value}'*"])
-
-
-def test_help_has_the_option_and_not_the_one_that_is_its_own(project):
-    text = project.runpytest_inprocess("--help").stdout.str()
-    assert "--perf-processes=N" in text
-    assert AGAIN not in text
+def test_help_has_not_the_option_that_is_its_own(project):
+    assert AGAIN not in project.runpytest_inprocess("--help").stdout.str()

@@ -130,7 +130,7 @@ class Script:
         add("--calls", nargs="+", choices=self.names, default=self.names, metavar="CALL", help=f"by default {', '.join(self.names)}")  # fmt: skip
         add("--machines", nargs="+", choices=MACHINES, default=self.machines, help="as it is, beside a process on each core that computes, or beside processes that come and go")  # fmt: skip
         add("--folder", type=Path, help="keep the outcomes in this folder, and run only the sessions that it lacks")
-        add("--pytest", action="append", default=[], metavar="OPTION", help="one more option of pytest, such as --pytest=--perf-processes=1")  # fmt: skip
+        add("--pytest", action="append", default=[], metavar="OPTION", help="one more option of pytest, such as --pytest=--perf-strict")  # fmt: skip
         return parser.parse_args(arguments)
 
 

@@ -1,7 +1,6 @@
 """Baselines of any metrics: written and read again, merged, and damaged."""
 
 import dataclasses
-import functools
 import tempfile
 from pathlib import Path
 
@@ -75,18 +74,6 @@ def shown(value):
     return printable(value) if isinstance(value, str) else value
 
 
-@given(st.deferred(lambda: several_processors))
-@settings(max_examples=200)
-def test_the_metrics_of_several_processors_round_trip(baselines):
-    content = encode(baselines)
-    assert parse(content.decode(), "cpu") == baselines
-    assert content.count(b"\n") < 30 + len(baselines.environments) + 3 * len(baselines.entries)
-    assert sum(map(len, baselines.by_name.values())) == len(baselines.entries)
-    of_two = {(kind, provenance) for table in baselines.other_processors.values() for entries in table.values()
-              for kind, provenance in ((each.kind, each.provenance) for each in entries.values())}  # fmt: skip
-    assert of_two <= {("ratio", "measured"), ("time", "measured")}
-
-
 @given(any_metrics)
 def test_any_metrics_round_trip_byte_for_byte(metrics):
     baselines = Baselines("cpu", metrics)
@@ -140,13 +127,11 @@ def few_entries(draw):
 
 few_metrics = metrics_of(few_entries(), st.sampled_from("abc"), st.sampled_from("xyz"))
 some_tests = st.sets(st.sampled_from("abcd"))
-several_processors = st.lists(few_metrics, max_size=3).map(
-    lambda saves: functools.reduce(lambda held, new: merge(held, new)[0], saves, Baselines("cpu"))
-)
+few_baselines = few_metrics.map(lambda metrics: Baselines("cpu", metrics))
 
 
 @given(
-    several_processors,
+    few_baselines,
     few_metrics,
     some_tests,
     some_tests,
@@ -161,11 +146,10 @@ def test_a_merge_loses_nothing_that_it_should_keep(before, new, trim, gone, prov
                 continue
             vanishes = (test in trim and entry.provenance in provenances) or test in gone
             stays = not vanishes or entry.provenance == "reported"
-            assert on_processors(after, test, name) == (on_processors(before, test, name) if stays else [])
+            assert after.get(test, name) == (entry if stays else None)
     for test, entries_of_test in new.items():
         for name, entry in entries_of_test.items():
-            held = seen_by(after, entry).get(test, name)
-            was = seen_by(before, entry).get(test, name)
+            held, was = after.get(test, name), before.get(test, name)
             assert held in (entry, was)
             if held.provenance == entry.provenance and entry.kind in ("count", "size"):
                 assert held.value == entry.value
@@ -173,12 +157,8 @@ def test_a_merge_loses_nothing_that_it_should_keep(before, new, trim, gone, prov
                 assert held.provenance == "measured"
     # What the changes say is what happened.
     for change in changes:
-        assert change.old in [*on_processors(before, change.test, change.id), None]
-        if change.new is not None:
-            assert change.new == seen_by(after, change.new).get(change.test, change.id)
+        assert change.new == after.get(change.test, change.id)
         assert (change.action == "keep") == (change.old == change.new)
-    if before.other_processors or after.other_processors:
-        return
     undone = {test: dict(each) for test, each in after.metrics.items()}
     for change in changes:
         assert change.old == before.get(change.test, change.id)
@@ -189,18 +169,7 @@ def test_a_merge_loses_nothing_that_it_should_keep(before, new, trim, gone, prov
     assert {test: each for test, each in undone.items() if each} == before.metrics
 
 
-def seen_by(baselines, entry):
-    """The baselines on the processor of an entry."""
-    return baselines.on(entry.environment.processor) if entry.environment else baselines
-
-
-def on_processors(baselines, test, name):
-    """The entries of a metric on all processors."""
-    tables = (baselines.metrics, *baselines.other_processors.values())
-    return [table[test][name] for table in tables if name in table.get(test, {})]
-
-
-@given(several_processors, few_metrics, some_tests)
+@given(few_baselines, few_metrics, some_tests)
 @settings(max_examples=200)
 def test_merging_the_same_metrics_twice_changes_nothing_more(old, new, trim):
     once, _ = merge(old, new, trim=trim)

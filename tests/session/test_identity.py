@@ -179,7 +179,7 @@ def test_the_ids_of_all_instruments_begin_with_their_names(project):
             perf.record("loss", 1, unit="x", kind="count")
         """
     )
-    project.runpytest_inprocess("--perf-save", "--perf-seconds=0.2", "--perf-processes=1").assert_outcomes(passed=1)
+    project.runpytest_inprocess("--perf-save", "--perf-seconds=0.2").assert_outcomes(passed=1)
     ids = set(recorded(project)["test_all.py::test_all"])
     assert {id for id in ids if not id.startswith(("memory ", "program ", "trace ", "transfers "))} == {
         *("warm compile seconds", "time to return", "time to ready", "time p99", "loss"),

@@ -6,8 +6,6 @@ import subprocess
 import sys
 from collections.abc import Iterator
 
-from perfsuite.measure.timing.load import cores
-
 # It looks every few milliseconds whether its parent is gone, and then ends by itself.
 _BUSY = """
 import os, sys
@@ -17,6 +15,11 @@ while os.getppid() == parent:
     for _ in range(100_000):
         pass
 """
+
+
+def cores() -> int:
+    """The cores that this process may run on."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 @contextlib.contextmanager

@@ -8,7 +8,7 @@ import jax
 import numpy as np
 
 from perfsuite.measure.call import Call
-from perfsuite.measure.timing import block, clock, load, readiness
+from perfsuite.measure.timing import block, clock, readiness
 from perfsuite.measure.timing.block import Sample
 from perfsuite.measure.timing.clock import READINGS_PER_BLOCK
 
@@ -147,24 +147,10 @@ class FakeBlocks:
             module, "subjects_alike", lambda *calls: [self.subject(call) for call in calls], raising=False
         )
         monkeypatch.setattr(module, "rounding_us", lambda *subjects: 0.0, raising=False)
-        monkeypatch.setattr(load, "usage", lambda: None)  # the machine's load is not that of the clock
         monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: self.seconds))
         if bare:
             monkeypatch.setattr(module, "steady", lambda *subjects: contextlib.nullcontext())
         return self
-
-
-class FakeLoad:
-    """In the place of `load.Load`: how often it was looked at, and a factor that follows the part of the time."""
-
-    def __init__(self):
-        self.looks = 0
-
-    def look(self):
-        self.looks += 1
-
-    def slowed(self, part=1.0):
-        return 1 + part
 
 
 def takes(*samples_us, name="step"):

@@ -5,7 +5,8 @@ from typing import Any
 
 import hypothesis.strategies as st
 
-from perfsuite.measure.metric import KINDS, Interval
+from perfsuite.gate.environment import Environment
+from perfsuite.measure.metric import KINDS, Interval, Metric
 from perfsuite.measure.serialise import made
 from perfsuite.report.model import (
     OUTCOMES,
@@ -17,9 +18,9 @@ from perfsuite.report.model import (
     SavedChange,
     SavedFile,
     Test,
-    TraceEntry,
 )
 from perfsuite.session.plots import Distribution, FittedLine, ProgramRecord
+from perfsuite.session.records import TraceRecord
 
 HEADER = Header(
     project="project",
@@ -27,12 +28,8 @@ HEADER = Header(
     seconds=12.5,
     exit_status=0,
     device="cpu",
-    device_kind="cpu",
-    device_count=8,
-    processor="a processor",
-    versions={"python": "3.11.7", "jax": "0.10.2"},
-    x64=False,
-    xla_flags="",
+    environment=Environment("cpu", 8, "a processor", "3.11.7", "0.10.2", "0.10.2"),
+    perfsuite="0.1",
     size="small",
     options=("--perf",),
     baselines="baselines",
@@ -47,7 +44,7 @@ def report_of_json(text: str, **options: Any) -> Report:
 def metric(name: str = "step flops", value: float = 2, **fields) -> Row:
     """A count that passed, but for what is given."""
     made = {"target": None, "unit": "FLOP", "kind": "count", "better": "lower", "verdict": "pass", **fields}
-    return Row(**{"title": name, "name": name, "value": value, **made})
+    return Row(**{"title": name, "value": value, **made})
 
 
 def perf_test(name: str = "test_step", *metrics: Row, **fields) -> Test:
@@ -94,7 +91,6 @@ _betters = st.sampled_from(["lower", "higher"])
 _metrics = st.builds(
     Row,
     title=_texts,
-    name=_texts,
     target=_maybe(_texts),
     value=_numbers | _counts,
     unit=_texts,
@@ -106,14 +102,10 @@ _metrics = st.builds(
     source=st.sampled_from([None, "budget", "baseline"]),
     limit=_maybe(_numbers),
     baseline=_maybe(_numbers | _counts),
-    baseline_interval=_maybe(_intervals()),
-    baseline_versions=_tuples(_texts),
     reason=_texts,
     cause=_texts,
     first=_texts,
     detail=_maybe(st.dictionaries(_texts, _counts, max_size=2)),
-    baseline_detail=_maybe(st.dictionaries(_texts, _counts, max_size=2)),
-    places=_maybe(st.dictionaries(_texts, _texts, max_size=2)),
 )
 _distributions = st.builds(
     Distribution,
@@ -148,10 +140,10 @@ _programs = st.builds(
     _tuples(_texts),
 )
 _traces = st.builds(
-    TraceEntry,
-    *[_texts] * 3,
+    TraceRecord,
+    *[_texts] * 2,
     _counts,
-    _tuples(_metrics),
+    _tuples(st.builds(Metric, _texts, _numbers, _texts, st.just("info"))),
     _tuples(st.tuples(_texts, _numbers, _numbers)),
     _texts,
 )
@@ -177,7 +169,7 @@ reports = st.builds(
     header=st.builds(
         Header,
         seconds=_numbers,
-        versions=st.dictionaries(_texts, _texts, max_size=2),
+        environment=st.builds(Environment, _texts, st.integers(1, 9), *[_texts] * 4),
         options=_tuples(_texts),
     ),
     tests=_tuples(_tests),

@@ -47,6 +47,7 @@ class CompareInstrument(Instrument):
         `until="return"` compares what the host pays, `until="ready"` what the user waits. Sampling stops as soon as
         the intervals lie wholly above one limit, or wholly below all of them: the budget's `ratio` and `overhead_us`,
         and the baseline's.
+        `.verdict` is that of the budget; without one, that of the baseline before a fresh process confirms it.
         The two calls must not share arrays that either donates. `traces=True` is for calls that are meant to trace in
         every run.
         """
@@ -69,11 +70,11 @@ class CompareInstrument(Instrument):
         ratio, overhead = metrics = measured.metrics(compared.comparison.metrics(measured.name))
         self._keep(pair, compared.comparison, ratio)
         gates = limits.judge(self._test, metrics, compared)
-        evidence = compared.evidence("ratio")
-        by_baseline = self._session.judge(self._test, ratio, allowed, evidence)
+        by_baseline = self._session.judge(self._test, ratio, allowed)
         failing = [gate for gate in (*gates, by_baseline) if self._session.mode.fails(gate)]
         cause, unknown = self._why(pair, compared.comparison) if failing else ("", "")
-        self._recorder.add(ratio, tolerance, dataclasses.replace(evidence, cause=cause, unexplained=unknown))
+        evidence = dataclasses.replace(compared.evidence("ratio"), cause=cause, unexplained=unknown)
+        self._recorder.add(ratio, tolerance, evidence)
         self._recorder.add(overhead, tolerance)
         self._recorder.apply([dataclasses.replace(gate, unexplained=unknown) for gate in gates], lambda: cause)
         return dataclasses.replace(compared.comparison, verdict=worst(gates or [by_baseline]))

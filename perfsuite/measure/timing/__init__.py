@@ -2,5 +2,5 @@
 
 - `clock`, `readiness` and `block` read the clock around the code under test; every other module samples their blocks.
 - `timing`, `comparison`, `scaling`, `asynchrony` and `stalls` are what a user asks for.
-- `scheduling`, `stack_sampler` and `load` say what the machine took away, and where a thread waits.
+- `scheduling` and `stack_sampler` say what the machine took away, and where a thread waits.
 """

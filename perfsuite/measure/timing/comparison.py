@@ -33,12 +33,12 @@ from perfsuite.measure.timing.block import (
     Subject,
     Until,
     columns_us,
+    quickest_us,
     rounding_us,
     run_block,
     steady,
     subjects_alike,
 )
-from perfsuite.measure.timing.load import Load
 
 LEAST_PAIRS = 3
 """Taken even when time is up. So few have no interval, and the metric stays open."""
@@ -61,8 +61,7 @@ class Comparison:
     `ratio` is the median of candidate / reference over the pairs that share a window, `overhead_us` the median of
     candidate - reference in microseconds. Whoever holds the budget sets `verdict`. `candidate_us` and `reference_us`
     are the samples, shape (pairs, 2), the columns to return and to ready, in the order of sampling, `window` of them in
-    each window. `seconds` is the time that counts against the most that was asked for. `slowed` is the factor by which
-    other processes may have slowed the candidate, 1 or more.
+    each window. `seconds` is the time that counts against the most that was asked for.
     """
 
     candidate: str
@@ -75,7 +74,6 @@ class Comparison:
     seconds: float
     verdict: str = "new"
     window: int = 1
-    slowed: float = 1.0
 
     @property
     def candidate_median_us(self) -> float:
@@ -97,6 +95,12 @@ class Comparison:
         """Whether the pairs are enough for an interval."""
         return is_bounded(self.ratio)
 
+    @property
+    def quickest_ratio(self) -> float:
+        """The ratio of the quickest blocks of both sides."""
+        column = COLUMNS[self.until]
+        return float(quickest_us(self.candidate_us[:, column]) / quickest_us(self.reference_us[:, column]))
+
     def metrics(self, name: str) -> list[Metric]:
         """The metrics that a gate takes. The overhead is info: the ratio gates the same thing without its drift.
 
@@ -105,7 +109,8 @@ class Comparison:
         ratio = Metric(f"{name} ratio to {self.until}", self.ratio.value, "x", "info", samples=self.pairs)
         overhead = Metric(f"{name} overhead to {self.until}", self.overhead_us.value, "us", "info", samples=self.pairs)
         if self.bounded:
-            ratio = dataclasses.replace(ratio, kind="ratio", interval=self.ratio.interval, slowed=self.slowed)
+            quickest = self.quickest_ratio
+            ratio = dataclasses.replace(ratio, kind="ratio", interval=self.ratio.interval, quickest=quickest)
             overhead = dataclasses.replace(overhead, interval=self.overhead_us.interval)
         return [ratio, overhead]
 
@@ -135,14 +140,12 @@ def compare_calls(
     turns = Turns(sides, seed if peers.alone() else peers.agreed(random.getrandbits(53) if seed is None else seed))
     what = f"comparing {candidate.label} with {reference.label}"
     with steady(*sides), progress.sampling(what, seconds) as report:
-        started, load = time.monotonic(), Load()
+        started = time.monotonic()
         looks = Looks(_burn_in(turns, seconds), error)
         burnt_in = time.monotonic()
         column, left = COLUMNS[until], seconds * (1 - BURN_IN)
         ends = settled or _precise
-        look, (candidate_us, reference_us), sampling = _sample(turns, looks, column, left, ends, report, load)
-        candidate_s, reference_s = candidate_us[:, column].sum(), reference_us[:, column].sum()
-        factor = load.slowed(float(candidate_s / (candidate_s + reference_s)))
+        look, (candidate_us, reference_us), sampling = _sample(turns, looks, column, left, ends, report)
     return Comparison(
         candidate=candidate.label,
         reference=reference.label,
@@ -153,7 +156,6 @@ def compare_calls(
         reference_us=reference_us,
         seconds=burnt_in - started + sampling,
         window=looks.window,
-        slowed=factor,
     )
 
 
@@ -222,7 +224,6 @@ def _sample(
     seconds: float,
     settled: Settled,
     report: Callable[[], None] | None,
-    load: Load,
 ) -> tuple[Look, list[np.ndarray], float]:
     """Take pairs until a look is `settled` or time is up: the last look, the times that it saw, the seconds it took."""
     started = time.monotonic()
@@ -236,7 +237,6 @@ def _sample(
             if peers.agreed(passed > 1 or (is_bounded(look.ratio) and settled(look.ratio, look.overhead))):
                 return look, times_us, sampling
         # Between windows, whose order is random: their cost falls on either side alike.
-        load.look()
         if report is not None:
             report()
         turns.take(looks.window)

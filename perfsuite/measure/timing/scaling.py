@@ -26,12 +26,12 @@ from perfsuite.measure.timing.block import (
     Subject,
     Until,
     columns_us,
+    quickest_us,
     rounding_us,
     run_block,
     steady,
     subjects_alike,
 )
-from perfsuite.measure.timing.load import Load
 
 Time = Literal["return", "ready"]
 Scaled = Literal[
@@ -61,8 +61,7 @@ class Scaling:
 
     `units` and `values` have shape (sizes,); a value is the median over the rounds. `per_unit` is the median of the
     slopes of the rounds, so drift between the rounds does not reach it. Its interval is that within this run; the next
-    run may lie outside. `slowed` is the factor by which other
-    processes may have slowed it, 1 or more.
+    run may lie outside. `quickest` is the slope of the quickest blocks, None for a count.
 
     Of a count, `exponent` is the power of the units with which it grows, None for fewer than three sizes, and `largest`
     is the count at the largest size, with its parts.
@@ -76,7 +75,7 @@ class Scaling:
     intercept: float
     r_squared: float
     rounds: int
-    slowed: float = 1.0
+    quickest: float | None = None
     exponent: float | None = None
     largest: Metric | None = None
 
@@ -96,7 +95,7 @@ class Scaling:
         if self.largest is None:
             interval = slope.interval if self.rounds >= LEAST_FOR_MEDIAN else None  # the range of a few is no interval
             per_unit = Metric(f"{name} per unit", slope.value, "us/unit", "time", "lower", interval, self.rounds)
-            per_unit = dataclasses.replace(per_unit, slowed=self.slowed)
+            per_unit = dataclasses.replace(per_unit, quickest=self.quickest)
             return [per_unit, *line]
         if self.exponent is not None:
             line.append(Metric(f"{name} exponent", self.exponent, "(1 is linear)", "info"))
@@ -128,8 +127,7 @@ def fit_calls(
 ) -> Scaling:
     """Fit `metric` of calls that were made, against their `units`."""
     intervals.load()
-    slowed = 1.0
-    largest, exponent = None, None
+    largest, exponent, quickest = None, None, None
     if metric != "return" and metric != "ready":
         counts = [_count(each, metric) for each in calls]
         values = np.asarray([float(each.value) for each in counts])
@@ -137,14 +135,15 @@ def fit_calls(
         largest, exponent = counts[units.argmax()], growth_exponent(units.tolist(), values.tolist())
     else:
         subjects = subjects_alike(*calls)
-        times, slowed = _timed_rounds(subjects, metric, units, seconds, known_to)
+        times = _timed_rounds(subjects, metric, units, seconds, known_to)
         rounds, slopes, values = len(times), _slopes(units, times), np.median(times, axis=0)
         weights = _slopes(units, np.eye(len(units)))  # of each size's time in the slope
+        quickest = float(line_fit(units, quickest_us(times))[0])
         hidden = rounding_us(*subjects) * float(np.abs(weights).sum())
     _, intercept, r_squared = line_fit(units, values)
     per_unit = Estimate(float(np.median(slopes)), median_within_run(slopes).widened(hidden))
     return Scaling(
-        calls[0].label, metric, units, values, per_unit, intercept, r_squared, rounds, slowed, exponent, largest
+        calls[0].label, metric, units, values, per_unit, intercept, r_squared, rounds, quickest, exponent, largest
     )
 
 
@@ -181,28 +180,25 @@ def calls_of(make_call: MakeCall, sizes: Sequence[int]) -> tuple[list[Call], np.
 
 def _timed_rounds(
     subjects: list[Subject], until: Until, units: np.ndarray, seconds: float, known_to: float
-) -> tuple[np.ndarray, float]:
-    """Microseconds, shape (rounds, sizes), and the factor by which other processes may have slowed them."""
+) -> np.ndarray:
+    """Microseconds, shape (rounds, sizes)."""
     column = COLUMNS[until]
     rounds: list[list[Sample]] = []
     order = list(range(len(subjects)))
     look = LEAST_ROUNDS
     with steady(*subjects):
-        load = Load()
         deadline = time.monotonic() + seconds
         while len(rounds) < MOST_ROUNDS and (len(rounds) < 3 or time.monotonic() <= deadline):
             if len(rounds) == look:
                 look *= 2
                 if median_is_known(_slopes(units, np.asarray(rounds)[:, :, column]), known_to):
                     break
-            load.look()
             random.shuffle(order)
             samples = {index: run_block(subjects[index]) for index in order}
             rounds.append([samples[index] for index in range(len(subjects))])
-        slowed = load.slowed()
     by_size = zip(zip(*rounds, strict=True), subjects, strict=True)
     times = [columns_us(list(samples), each.call.label)[:, column] for samples, each in by_size]
-    return np.stack(times, axis=1), slowed
+    return np.stack(times, axis=1)
 
 
 def _slopes(units: np.ndarray, times: np.ndarray) -> np.ndarray:

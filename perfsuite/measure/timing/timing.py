@@ -13,8 +13,7 @@ from perfsuite.measure.stack_room import with_room
 from perfsuite.measure.stats import intervals
 from perfsuite.measure.stats.error_rates import INFORMING_ERROR
 from perfsuite.measure.stats.intervals import LEAST_FOR_MEDIAN, median_is_known, median_within_run, quantile_interval
-from perfsuite.measure.timing.block import Sample, Subject, columns_us, rounding_us, run_block, steady
-from perfsuite.measure.timing.load import Load
+from perfsuite.measure.timing.block import Sample, Subject, columns_us, quickest_us, rounding_us, run_block, steady
 
 LEAST_SAMPLES = 100
 LEAST_WITH_END = 368
@@ -27,13 +26,14 @@ PRECISION = 0.01
 
 @dataclasses.dataclass(frozen=True)
 class Duration:
-    """Microseconds a call: the median and the 99th percentile, with their intervals within this run.
+    """Microseconds a call: the median, that of the quickest calls, and the 99th percentile, with their intervals.
 
-    The next run may lie outside. The interval of the 99th percentile takes slow calls to be independent; its upper end
-    is infinite where the samples are too few for one.
+    These hold within this run, and the next one may lie outside. The interval of the 99th percentile takes slow calls
+    to be independent; its upper end is infinite where the samples are too few for one.
     """
 
     median_us: float
+    quickest_us: float
     interval_us: Interval
     p99_us: float
     p99_interval_us: Interval
@@ -48,8 +48,7 @@ class Timing:
 
     `to_return` is what the host pays, `to_ready` what the user waits. Where both are alike, the call waits for the
     device, or the device is done before the host. `calls_per_block` is above 1 where one call is too short for the
-    clock; `harness_us` is the cost of measuring, which no sample includes. `slowed` is the factor by which other
-    processes may have slowed it meanwhile, 1 or more.
+    clock; `harness_us` is the cost of measuring, which no sample includes.
     """
 
     label: str
@@ -58,7 +57,6 @@ class Timing:
     samples_us: np.ndarray  # (samples,), to ready
     calls_per_block: int
     harness_us: float
-    slowed: float = 1.0
 
     suffixes: ClassVar = (" to return", " to ready", " p99")
 
@@ -69,13 +67,13 @@ class Timing:
         """
         known = len(self.samples_us) >= LEAST_FOR_MEDIAN
         metrics = (
-            (self.to_return.median_us, self.to_return.interval_us if known else None),
-            (self.to_ready.median_us, self.to_ready.interval_us if known else None),
-            (self.to_ready.p99_us, self.to_ready.p99_interval_us),
+            (self.to_return.median_us, self.to_return.interval_us if known else None, self.to_return.quickest_us),
+            (self.to_ready.median_us, self.to_ready.interval_us if known else None, self.to_ready.quickest_us),
+            (self.to_ready.p99_us, self.to_ready.p99_interval_us, None),
         )
         return [
-            Metric(name + suffix, value, "us", "time", "lower", interval, len(self.samples_us), slowed=self.slowed)
-            for suffix, (value, interval) in zip(self.suffixes, metrics, strict=True)
+            Metric(name + suffix, value, "us", "time", "lower", interval, len(self.samples_us), quickest=quickest)
+            for suffix, (value, interval, quickest) in zip(self.suffixes, metrics, strict=True)
         ]
 
 
@@ -93,13 +91,12 @@ def time_call(
     subject = Subject(call)
     samples: list[Sample] = []
     look = least_samples
-    # Several processes agree once in 10 blocks, or in the blocks that take a hundredth of the time.
-    agreement = peers.Sparing(int(min(10, max(1, seconds * 1e7 / max(subject.call_ns * subject.calls, 1)))))
+    # Several processes agree once in 10 blocks, or in the blocks that take a hundredth of the time: to agree takes them
+    # 1 to 2 ms (two processes, 2 busy cores, jax 0.10.2).
+    every = int(min(10, max(1, seconds * 1e7 / max(subject.call_ns * subject.calls, 1))))
     with steady(subject), progress.sampling(f"timing {call.label}", seconds) as report:
-        load = Load()
         deadline = time.monotonic() + seconds
-        while len(samples) < 3 or agreement.going_on(lambda: time.monotonic() < deadline):
-            load.look()
+        while len(samples) < 3 or _goes_on(len(samples), every, deadline):
             if report is not None:
                 report()
             samples.append(run_block(subject))
@@ -108,7 +105,6 @@ def time_call(
                 columns = np.asarray(peers.slowest(samples)).T
                 if peers.agreed(all(median_is_known(column, known_to) for column in columns)):
                     break
-        factor = load.slowed()
     to_return, to_ready = columns_us(peers.slowest(samples), call.label).T
     rounding = rounding_us(subject)
     return Timing(
@@ -118,14 +114,19 @@ def time_call(
         samples_us=to_ready,
         calls_per_block=subject.calls,
         harness_us=sum(subject.harness) / 1e3,
-        slowed=factor,
     )
+
+
+def _goes_on(samples: int, every: int, deadline: float) -> bool:
+    in_between = samples % every and not peers.alone()
+    return bool(in_between) or peers.agreed(time.monotonic() < deadline)
 
 
 def duration(samples_us: np.ndarray, rounding_us: float = 0.0) -> Duration:
     """Median, interval and tail of one run's samples in microseconds, each of which may be off by `rounding_us`."""
     return Duration(
         median_us=float(np.median(samples_us)),
+        quickest_us=float(quickest_us(samples_us)),
         interval_us=median_within_run(samples_us).widened(rounding_us),
         p99_us=float(np.quantile(samples_us, 0.99)),
         p99_interval_us=quantile_interval(samples_us, 0.99, INFORMING_ERROR).widened(rounding_us),

@@ -1,9 +1,10 @@
-"""The terminal's tables of `perfsuite against`: what changed, place by place."""
+"""The terminal's tables of `perfsuite against`."""
 
 from collections.abc import Iterator, Sequence
 
-from perfsuite.against.found import PLACES, Called, Check, MetricChange
-from perfsuite.report.against import text
+from perfsuite.against.changes import Called, MetricChange
+from perfsuite.against.check import Check
+from perfsuite.report import against as text
 from perfsuite.report.terminal.output import Paint, Style, by_test, clipped, uncolored
 
 _STYLES: dict[Called, Style] = {
@@ -18,34 +19,22 @@ _STYLES: dict[Called, Style] = {
 
 def check_lines(check: Check, *, everything: bool = False, paint: Paint = uncolored) -> list[str]:
     """The lines. `everything` also lists the metrics that did not change."""
-    lines = [*text.sides(check), *(paint(f"note: {note}", "yellow") for note in check.notes), *_tests(check, paint)]
-    for where in PLACES:
-        here = [change for change in check.changes if change.where == where]
-        shown = here if everything else [change for change in here if not text.quiet(change)]
-        if here:
-            lines += ["", f"{where}: {text.counted(here)}", *(_table(shown, paint) if shown else [])]
+    lines = [*text.sides(check), *(paint(f"note: {note}", "yellow") for note in check.notes)]
+    if check.tests:
+        lines += ["", "tests that did not pass on both sides:"]
+    for test in check.tests:
+        line = f"  {test.test}: {test.base} -> {test.head}"
+        lines += [paint(line, "red") if test.worse else line, *([f"    {test.reason}"] if test.reason else [])]
+    shown = [change for change in check.changes if everything or not text.quiet(change)]
+    if shown:
+        lines += ["", *changes_table(shown, paint)]
     lines += ["", *text.summary(check)]
     last = text.verdict(check)
     return [*lines, paint(last, "red" if check.worse else "green")] if last else lines
 
 
-def _tests(check: Check, paint: Paint) -> Iterator[str]:
-    new = [test for test in check.tests if test.only_at_head]
-    for title, tests in (
-        ("tests that did not pass on both sides:", [test for test in check.tests if test not in new]),
-        ("tests that only the head passes, so that there is nothing to compare:", new),
-    ):
-        if tests:
-            yield ""
-            yield title
-        for test in tests:
-            line = f"  {test.test}: {test.base} -> {test.head}"
-            yield paint(line, "red") if test.worse else line
-            if test.reason:
-                yield f"    {test.reason}"
-
-
-def _table(changes: Sequence[MetricChange], paint: Paint) -> Iterator[str]:
+def changes_table(changes: Sequence[MetricChange], paint: Paint) -> Iterator[str]:
+    """The lines of a table of changes, each with what explains it below."""
     rows = [
         (
             f"  {clipped(change.metric)}",
@@ -59,9 +48,6 @@ def _table(changes: Sequence[MetricChange], paint: Paint) -> Iterator[str]:
     head, lines = by_test(("metric", "base", "head", "change", "called"), rows, [change.test for change in changes])
     yield head
     for line, index in lines:
-        if index is None:
-            yield line
-            continue
-        style = _STYLES.get(changes[index].called)
+        style = None if index is None else _STYLES.get(changes[index].called)
         yield paint(line, style) if style else line
-        yield from (f"      {each}" for each in text.why(changes[index]))
+        yield from (f"      {each}" for each in (text.why(changes[index]) if index is not None else ()))

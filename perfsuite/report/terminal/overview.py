@@ -72,6 +72,8 @@ def overview(gates: Sequence[Gate], gone: Sequence[Gate], *, saving: bool, lost:
     lines = [Line(said, {})] if verdicts or gone else []
     lines += [*_gone(gone), *_lost(lost)]
     lines += _open("inconclusive", gates, text.why_open)
+    if over := [gate for gate in gates if gate.open_over]:
+        lines.append(Line(f"over the limit and undecided: {text.over(over)}", COLORS["inconclusive"]))
     if not saving:
         others = [gate for gate in gates if gate.incomparable not in lost]
         lines += _open("not comparable", others, lambda gate: gate.incomparable)

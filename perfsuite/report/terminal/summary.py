@@ -47,7 +47,6 @@ def session_summary(
             for line, gate in metric_table(gates, width) if gates else ():
                 reporter.line(line, **(COLORS.get(gate.verdict, {}) if gate else {}))
             _write(reporter, explanations([gate for record in session.records for gate in _untold(record)], gone))
-            _passes(reporter, session.records)
         lines += overview(gates, gone, saving=saving, lost=list(lost.values()))
     lines += _programs(session, rootpath, every=verbose)
     _write(reporter, fitted(lines, width, None if verbose else MOST_LINES - 1 - below))
@@ -61,22 +60,9 @@ def session_summary(
 
 def _untold(record: TestRecord) -> list[Gate]:
     """The gates without the one that the message of a failed test explains."""
-    told = _told(record)
-    return [gate for gate in record.gates if gate is not told]
-
-
-def _told(record: TestRecord) -> Gate | None:
     failed = [gate for gate in record.gates if gate.failed]
-    return text.explained(failed) if failed and not record.passed else None
-
-
-def _passes(reporter: pytest.TerminalReporter, records: Sequence[TestRecord]) -> None:
-    """The compiler's passes of every first call, but for those that the message of a failed test has."""
-    for record in records:
-        told = _told(record)
-        shown = [each for each in record.passes if told is None or each != told.passes]
-        for line in [record.test, *(f"  {line}" for each in shown for line in text.of_passes(each))] if shown else ():
-            reporter.line(line)
+    told = text.explained(failed) if failed and not record.passed else None
+    return [gate for gate in record.gates if gate is not told]
 
 
 def _write(reporter: pytest.TerminalReporter, lines: Sequence[Line]) -> None:
@@ -101,13 +87,11 @@ def _programs(session: PerfSession, rootpath: Path, *, every: bool) -> list[Line
 
 def _saved(reporter: pytest.TerminalReporter, file: "SavedFile") -> None:
     reporter.line(f"{file.path}: {file.summary}")
-    worse = [*file.changed("update", "worse"), *file.changed("create", "worse")]
-    gone, left = file.changed("trim", "same"), file.changed("trim", "not comparable")
+    worse, gone = file.changed("update", "worse"), file.changed("trim", "same")
     better, other = file.changed("update", "better"), file.changed("update", "not comparable")
     for changes, about in (
         (worse, f"{len(worse)} got worse and {'was' if len(worse) == 1 else 'were'} accepted"),
         (gone, f"{len(gone)} removed, because no test makes {'it' if len(gone) == 1 else 'them'} any more"),
-        (left, f"{len(left)} removed, because the code is another one now; save there again"),
         (better, f"{len(better)} better"),
         (other, f"{len(other)} replaced, because the two cannot be compared"),
     ):

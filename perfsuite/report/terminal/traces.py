@@ -10,9 +10,6 @@ from perfsuite.measure.words import number, plural
 from perfsuite.session.records import TraceRecord
 from perfsuite.session.session import PerfSession
 
-NAMED = 3
-"""How many tests without a trace are named."""
-
 HOW = "open a perfetto_trace.json.gz with https://ui.perfetto.dev, or a folder with TensorBoard's profile plugin, xprof"
 
 
@@ -27,9 +24,6 @@ def trace_summary(reporter: pytest.TerminalReporter, session: PerfSession, rootp
             reporter.line(record.test)
         for trace in record.traces:
             _trace(reporter, trace, root)
-    if untraced := [record.test for record in session.records if not record.traces]:
-        named = ", ".join(untraced[:NAMED]) + (f" and {len(untraced) - NAMED} more" if len(untraced) > NAMED else "")
-        reporter.line(f"no trace of {named}: no instrument there keeps one; use perf.trace or perf.trace_block")
     count = sum(len(record.traces) for record in session.records)
     reporter.line(f"{plural(count, 'trace')} below {relative(root, rootpath)}: {HOW}")
 

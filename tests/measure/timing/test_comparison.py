@@ -8,7 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from support.fakes import FakeBlocks, FakeLoad, FakeSubject, takes
+from support.fakes import FakeBlocks, FakeSubject, takes
 
 from perfsuite.gate.settling import to_settle
 from perfsuite.measure.call import call
@@ -199,19 +199,19 @@ def test_a_seed_repeats_the_order_and_none_does_not(blocks):
     assert len({orders[0], *orders[2:]}) == 4
 
 
+def test_the_ratio_of_the_quickest_blocks_is_that_without_other_processes(blocks):
+    """They slow nine of ten blocks of the candidate, which uses more cores, by a factor of three."""
+    disturbed = [900] * 9 + [300]
+    compared = compare_calls(call(takes(*disturbed, name="candidate")), call(takes(200)), settled=never, seconds=1)
+    ratio, _ = compared.metrics("candidate/reference")
+    assert (ratio.value, ratio.quickest) == (pytest.approx(4.5), pytest.approx(1.5))
+
+
 # When sampling stops.
 
 
 def test_it_looks_after_120_pairs_and_stops_as_soon_as_it_is_settled(blocks):
     assert compare_calls(*sides(300, 200), settled=lambda *_: True).pairs == 120
-
-
-def test_the_load_is_looked_at_between_the_windows_and_is_that_of_the_candidates_part(blocks, monkeypatch):
-    load = FakeLoad()
-    monkeypatch.setattr(comparison, "Load", lambda: load)
-    compared = compare_calls(*sides(300, 200), settled=never, seconds=1)
-    assert load.looks == compared.pairs / compared.window
-    assert compared.slowed == pytest.approx(1.6), "the candidate had three fifths of the time"
 
 
 def test_what_settles_it_sees_the_ratio_and_the_overhead(blocks):

@@ -7,7 +7,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from support.fakes import FakeBlocks, FakeDevice, FakeLoad, takes
+from support.fakes import FakeBlocks, FakeDevice, takes
 
 from perfsuite.measure.call import call
 from perfsuite.measure.errors import MeasurementError, RecompilationError
@@ -44,13 +44,16 @@ def repeated(size):
     return call(body), size
 
 
-def test_the_load_is_looked_at_between_the_rounds_and_not_before(blocks, monkeypatch):
-    made = []
-    monkeypatch.setattr(scaling, "Load", lambda: made.append(FakeLoad()) or made[-1])
-    fitted = fit_scaling(line(), [10, 20, 40], metric="ready")
-    assert ([load.looks for load in made], fitted.slowed) == ([fitted.rounds], 2)
-    assert fit_scaling(repeated, [1, 2], metric="host_calls").slowed == 1
-    assert len(made) == 1
+def test_the_slope_of_the_quickest_blocks_is_that_without_other_processes(blocks):
+    """They slow three of four blocks of the largest size by a factor of three."""
+
+    def make_call(size):
+        times = [100 * size] if size < 40 else [12_000] * 3 + [4_000]
+        return call(takes(*times, name=f"step{size}")), size
+
+    slope = fit_scaling(make_call, [10, 20, 40], metric="ready").metrics("step")[0]
+    assert slope.quickest == pytest.approx(100)
+    assert slope.value > 300
 
 
 # The metrics.

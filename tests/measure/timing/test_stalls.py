@@ -14,13 +14,13 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from scipy.special import bdtr
-from support.busy import busy_neighbours
+from support.busy import busy_neighbours, cores
 
 from perfsuite.measure.call import call
 from perfsuite.measure.errors import MeasurementError, RecompilationError
 from perfsuite.measure.timing import stalls as module
 from perfsuite.measure.timing.block import Sample
-from perfsuite.measure.timing.load import cores
+from perfsuite.measure.timing.stack_sampler import StackPlace
 from perfsuite.measure.timing.stalls import CALLS, ENOUGH, LEAST_US, REPEATED, TIMES, count_stalls
 
 step = jax.jit(lambda x: x + 1)
@@ -84,10 +84,6 @@ def test_one_stall_in_a_hundred_calls_is_found_at_once(taking, us):
     assert made.repeats
     assert made.calls == 300
     assert [stall.us for stall in made.stalls] == [us] * 3
-    assert (
-        str(made)
-        == f"3 of 300 calls stalled, for {us / 1e3:.4g} and {us / 1e3:.4g} ms, where the median call takes 1 ms"
-    )
 
 
 def test_a_single_stall_is_seen_and_is_no_proof(taking):
@@ -122,23 +118,14 @@ def test_a_stall_that_the_operating_system_made_longer_is_one(taking):
 
 
 @pytest.mark.parametrize(
-    ("known", "where", "repeats"),
-    [(True, "", True), (True, "step.py:3", True), (False, "step.py:3", True), (False, "", False)],
+    ("known", "line", "counts"), [(True, "", True), (False, "step.py:3", True), (False, "", False)]
 )
-def test_where_nobody_knows_what_the_machine_took_stalls_that_were_seen_count(
-    taking, monkeypatch, known, where, repeats
-):
+def test_where_nobody_knows_what_the_machine_took_stalls_that_were_seen_count(taking, monkeypatch, known, line, counts):
     monkeypatch.setattr(module, "is_known", lambda: known)
-    monkeypatch.setattr(module, "most_seen", lambda places: where)
+    monkeypatch.setattr(module, "certain_place", lambda places: StackPlace(line, False))
     made = taking(once_in(100, 1e6))
-    assert (made.count, made.machine_known, made.repeats) == (3, known, repeats)
-
-
-def test_a_stall_that_was_seen_among_some_that_were_not_is_one_alone(taking, monkeypatch):
-    places = itertools.cycle(["", "step.py:3", ""])
-    monkeypatch.setattr(module, "is_known", lambda: False)
-    monkeypatch.setattr(module, "most_seen", lambda _: next(places))
-    assert not taking(once_in(100, 1e6)).repeats
+    assert (made.repeats, made.count, made.machine) == ((True, 3, 0) if counts else (False, 0, 10))
+    assert not (made.enough and made.machine), "nothing passes by luck"
 
 
 def test_what_was_taken_away_long_before_a_stall_does_not_excuse_it(taking):
