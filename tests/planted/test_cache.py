@@ -13,8 +13,8 @@ ACTIVATIONS = {"sin", "cos", "tanh", "exp", "log1p"}
 def step(x):
     for name in ACTIVATIONS:
         x = getattr(jnp, name)(x)
-    salt = sum(map(ord, socket.gethostname()))
-    return x + salt
+    x = x + sum(map(ord, socket.gethostname()))
+    return x * (2 + jax.process_index())
 
 @jax.jit
 def control(x):
@@ -107,7 +107,7 @@ def printed(project, monkeypatch):
     return run
 
 
-def test_a_set_and_a_host_name_in_a_traced_function_are_named_with_their_lines(printed):
+def test_a_set_a_host_name_and_a_process_index_are_named_with_their_lines(printed):
     """Their control, in the same class, has one key."""
     printed(MODEL, TESTS, passed=1, failed=1).fnmatch_lines(
         [
@@ -116,9 +116,10 @@ def test_a_set_and_a_host_name_in_a_traced_function_are_named_with_their_lines(p
             "*line *, from model.py:10 in step",
             "*process 1: %0 = *",
             "*process 2: %0 = *",
-            "*line *, from model.py:12 in step",
+            "*line *, from model.py:11 in step",
             "*process 1: *dense<*",
             "*process 2: *dense<*",
+            "*line *, from model.py:12 in step",
             "FAILED test_model.py::TestCache::test_key?planted?",
         ]
     )
@@ -128,7 +129,7 @@ def test_every_program_that_is_missed_is_named_with_the_reason(printed):
     """Only jax 0.10 keeps no program that calls Python."""
     said = printed(EPOCH, OF_EPOCH, failed=1)
     one_more = "found 2 in the cache" in str(said)
-    assert one_more or "likely cause: prints: it calls Python (jax.debug.print, " in str(said)
+    assert one_more or "because it uses host callbacks" in str(said)
     said.fnmatch_lines(
         [
             f"*BudgetExceeded: epoch: the second process compiled {5 - one_more} programs, and found {1 + one_more} *",
@@ -136,8 +137,8 @@ def test_every_program_that_is_missed_is_named_with_the_reason(printed):
             "*line *, from model.py:* in of_a_set",
             "*first process: %0 = *",
             "*second process: %0 = *",
-            "*quick: it compiled in less than 1,000 s: jax_persistent_cache_min_compile_time_secs=0 keeps it too",
-            "*small: its entry has * bytes, fewer than jax_persistent_cache_min_entry_size_bytes=1,000,000,000: -1 *",
+            "*quick: Not writing persistent cache entry for *quick* because it took < 1000.00 seconds to compile *",
+            "*small: Not writing persistent cache entry * is less than threshold (1000000000 bytes)*",
             "*switched_off: JAX does not use its cache: jax_enable_compilation_cache is off*",
         ]
     )

@@ -90,7 +90,7 @@ def test_a_reason_is_one_text(content):
 
 
 @fuzzed
-@given(content=contents(plain(Request("a::b", "/a::b", budget={"ratio": 1.5}, baseline=1.25, process=1))))
+@given(content=contents(plain(Request("a::b", "/a::b", budget={"ratio": 1.5}, process=1))))
 def test_a_request_is_read_or_refused(content):
     with folder_with(request_json=content) as folder:
         request, error = outcome(ValueError, handover.read_request, folder)

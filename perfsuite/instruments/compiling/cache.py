@@ -4,11 +4,10 @@ Both make the call in fresh processes, which run the same test up to here. Each 
 what must not be part of a program (a hash seed, a host's name) shows where it is.
 """
 
-import contextlib
 import dataclasses
 import os
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -52,15 +51,15 @@ class CacheInstrument(Instrument):
         check_lowers(checked(call, "perf.cache_key"))
         measured = self._recorder.measured("cache_key", call.label, " cache keys", name=name)
         asked = Elsewhere(self._item, measured.id, lambda given: take_key(call), processes)
-        seen = self._session.mode.seen_elsewhere(asked)
-        if seen is None:
+        values = self._session.mode.seen_elsewhere(asked)
+        if values is None:
             return CacheKeys(call.label, ())
-        found = CacheKeys(call.label, tuple(_held(ProgramKey, each, CACHE_KEY.method) for each in seen))
-        (metric,) = measured.metrics([found.metric(measured.name)])
+        keys = CacheKeys(call.label, tuple(_held(ProgramKey, each, CACHE_KEY.method) for each in values))
+        (metric,) = measured.metrics([keys.metric(measured.name)])
         self._recorder.add(metric)
-        note = f"{found.in_words()}: JAX's persistent cache gives a process only what one with the same key compiled"
-        self._judge(metric, limits.get("cache_keys"), note, found.why)
-        return found
+        note = f"{keys.in_words()}: JAX's persistent cache gives a process only what one with the same key compiled"
+        self._judge(metric, limits.get("cache_keys"), note, keys.why)
+        return keys
 
     def cache_hits(
         self,
@@ -78,26 +77,27 @@ class CacheInstrument(Instrument):
         __tracebackhide__ = True
         limits = self._begin(CACHE_HITS, budget)
         checked(call, "perf.cache_hits")
-        given = None if folder is None else _checked_folder(folder)
+        if folder is not None and not Path(folder).is_absolute():
+            raise ValueError(f"perf.cache_hits(folder={str(folder)!r}): give an absolute path, such as tmp_path")
         measured = self._recorder.measured("cache_hits", call.label, " cache misses", name=name)
-        with _cache_folder(given) as cache:
+        with tempfile.TemporaryDirectory(prefix="perfsuite-cache-", ignore_cleanup_errors=True) as temporary:
             asked = Elsewhere(
                 self._item,
                 measured.id,
                 lambda given: run_with_cache(call, Path(given["folder"])),
                 processes=2,
-                given={"folder": str(cache)},
+                given={"folder": os.fspath(folder or temporary)},
             )
-            seen = self._session.mode.seen_elsewhere(asked)
-        if seen is None:
+            values = self._session.mode.seen_elsewhere(asked)
+        if values is None:
             return CacheHits(call.label, 0, 0, ())
-        first, second = (_held(list[CachedProgram], each, CACHE_HITS.method) for each in seen)
-        found = compare_runs(call.label, first, second)
-        misses, hits = measured.metrics(found.metrics(measured.name))
+        first, second = (_held(list[CachedProgram], each, CACHE_HITS.method) for each in values)
+        runs = compare_runs(call.label, first, second)
+        misses, hits = measured.metrics(runs.metrics(measured.name))
         self._recorder.add(misses)
         self._recorder.add(hits)
-        self._judge(misses, limits.get("cache_misses"), found.in_words(), found.why)
-        return found
+        self._judge(misses, limits.get("cache_misses"), runs.in_words(), runs.why)
+        return runs
 
     def _judge(self, metric: Metric, limit: float | None, note: str, why: Callable[[], list[str]]) -> None:
         """Apply a budget to a metric. `note` says that it is broken, in place of the figures, and `why` says why."""
@@ -115,33 +115,3 @@ def _held(kind: type[T], value: Any, method: str) -> T:
         return held(kind, value)
     except ValueError as error:
         raise MeasurementError(f"{method}: what a fresh process handed over cannot be read ({error})") from None
-
-
-def _checked_folder(folder: str | os.PathLike) -> Path:
-    """The folder, which is there afterwards. Raises `ValueError` for a relative one."""
-    __tracebackhide__ = True
-    path = Path(folder)
-    if not path.is_absolute():
-        raise ValueError(
-            f"perf.cache_hits(folder={str(folder)!r}): give an absolute path, such as tmp_path; the processes work in "
-            "other folders"
-        )
-    try:
-        path.mkdir(parents=True, exist_ok=True)
-        with tempfile.TemporaryFile(dir=path):
-            pass
-    except OSError as error:
-        raise MeasurementError(
-            f"perf.cache_hits(folder={str(folder)!r}): no cache can be written there ({error})"
-        ) from None
-    return path
-
-
-@contextlib.contextmanager
-def _cache_folder(folder: Path | None) -> Iterator[Path]:
-    """The folder of the cache; a temporary one, which is gone afterwards, where the user gave none."""
-    if folder is not None:
-        yield folder
-        return
-    with tempfile.TemporaryDirectory(prefix="perfsuite-cache-", ignore_cleanup_errors=True) as temporary:
-        yield Path(temporary)

@@ -1,7 +1,6 @@
 """What a second process compiles although the first has run the same call with the same cache, and why."""
 
 import dataclasses
-import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -9,24 +8,16 @@ from pathlib import Path
 import jax
 from jax.experimental.compilation_cache import compilation_cache
 
-from perfsuite.measure.cache.differences import difference
+from perfsuite.measure.cache.keys import difference
 from perfsuite.measure.call import Call
 from perfsuite.measure.metric import Metric
-from perfsuite.measure.private.persistent_cache import CachedProgram, ProgramKey, watching_cache
-from perfsuite.measure.words import number, plural
+from perfsuite.measure.private.persistent_cache import CachedProgram, watching_cache
+from perfsuite.measure.words import plural
 
-_TOO_QUICK = re.compile(r"because it took < ([\d.]+) seconds to compile")
-_TOO_SMALL = re.compile(r"since its size \((\d+) bytes\) is less than threshold \((\d+) bytes\)")
 _MISSES_SHOWN = 5
 
 OFF = "JAX does not use its cache: jax_enable_compilation_cache is off, or this device's programs cannot be kept"
-CALLS_PYTHON = (
-    "it calls Python (jax.debug.print, pure_callback, io_callback): JAX keeps no such program. Leave the call out, or "
-    "make it in a small program of its own"
-)
-GONE = (
-    "it was put into the cache, and its entry is not there any more: jax_compilation_cache_max_size takes old ones out"
-)
+GONE = "it was put into the cache, and its entry is not there any more: raise jax_compilation_cache_max_size"
 ANOTHER = "the first process compiled no program of that name"
 
 
@@ -70,14 +61,14 @@ class CacheHits:
 
     def why(self) -> list[str]:
         """A few lines for each program that was missed."""
-        said = []
+        lines = []
         for miss in self.misses[:_MISSES_SHOWN]:
             first, *further = miss.why
             times = f" ({miss.times} times)" if miss.times > 1 else ""
-            said += [f"{miss.program}{times}: {first}", *(f"  {line}" for line in further)]
+            lines += [f"{miss.program}{times}: {first}", *(f"  {line}" for line in further)]
         if (more := len(self.misses) - _MISSES_SHOWN) > 0:
-            said.append(f"and {plural(more, 'program')} more")
-        return said
+            lines.append(f"and {plural(more, 'program')} more")
+        return lines
 
     def __str__(self) -> str:
         return "\n".join([self.in_words(), *self.why()])
@@ -110,39 +101,21 @@ def _paired(
     first: Sequence[CachedProgram], second: Sequence[CachedProgram]
 ) -> Iterator[tuple[CachedProgram, CachedProgram | None]]:
     """Each program of the second process with that of its name, and of its place among those, in the first."""
-    places: Counter[str] = Counter()
+    left = list(first)
     for program in second:
-        same = [each for each in first if each.name == program.name]
-        place = places[program.name]
-        places[program.name] += 1
-        yield program, same[place] if place < len(same) else None
+        counterpart = next((each for each in left if each.name == program.name), None)
+        if counterpart is not None:
+            left.remove(counterpart)
+        yield program, counterpart
 
 
 def _why(program: CachedProgram, first: Sequence[CachedProgram], counterpart: CachedProgram | None) -> list[str]:
     if program.key is None:
         return [OFF]
-    twin = next((each for each in first if _key(each.key) == program.key.key), None)
+    twin = next((each for each in first if each.key is not None and each.key.key == program.key.key), None)
     if twin is not None:
-        return [_not_kept(twin.not_kept) if twin.not_kept else GONE]
+        return [twin.not_kept or GONE]
     if counterpart is None or counterpart.key is None:
         return [ANOTHER]
     head, *further = difference(counterpart.key, program.key, ("first process", "second process"))
     return [f"its key is another in each process: {head}", *further]
-
-
-def _key(key: ProgramKey | None) -> str:
-    return "" if key is None else key.key
-
-
-def _not_kept(said: str) -> str:
-    if quick := _TOO_QUICK.search(said):
-        return (
-            f"it compiled in less than {number(float(quick[1]))} s: "
-            "jax_persistent_cache_min_compile_time_secs=0 keeps it too"
-        )
-    if small := _TOO_SMALL.search(said):
-        size, least = (number(float(each)) for each in small.groups())
-        return (
-            f"its entry has {size} bytes, fewer than jax_persistent_cache_min_entry_size_bytes={least}: -1 keeps it too"
-        )
-    return CALLS_PYTHON if "host callbacks" in said else said

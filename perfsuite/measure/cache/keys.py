@@ -1,17 +1,37 @@
-"""The key of a call's program in JAX's persistent cache, and what several processes have for it."""
+"""The key of a call's program in JAX's persistent cache: what several processes have for it, and why two differ."""
 
 import dataclasses
+import itertools
+import os
+import re
+from collections import Counter
 
 import jax
 
-from perfsuite.measure.cache.differences import difference
+import perfsuite.measure
 from perfsuite.measure.call import Call
+from perfsuite.measure.hlo.hlo_module import Stack
+from perfsuite.measure.hlo.locations import number_locations
 from perfsuite.measure.metric import Metric
-from perfsuite.measure.private.persistent_cache import ProgramKey, key_of
+from perfsuite.measure.private.persistent_cache import COMPUTATION, ProgramKey, key_of
 from perfsuite.measure.program.lowering import lower_call, with_lower
+from perfsuite.measure.program.placed import source_of
+from perfsuite.measure.program.program import place_of
 from perfsuite.measure.words import plural
 
 INSTRUMENT = "perf.cache_key"
+
+_PLACES_SHOWN = 3
+_LONGEST = 120
+"""Characters of a line that are shown; a constant may have millions."""
+
+_VALUE = re.compile(r"%\w+")
+_REORDERED = "the same operations in another order; code that iterates over a set does that, and sorted(...) does not"
+
+_MEASURE = os.path.join(os.path.dirname(perfsuite.measure.__file__), "")
+"""What asked for the trace: neither it nor the test around it is where a line comes from."""
+
+Line = tuple[str, Stack]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -64,3 +84,65 @@ def take_key(call: Call) -> ProgramKey:
     __tracebackhide__ = True
     jax.clear_caches()
     return key_of(lower_call(call, asked_by=INSTRUMENT).lowered)
+
+
+def difference(first: ProgramKey, second: ProgramKey, names: tuple[str, str]) -> list[str]:
+    """How the different keys of two processes, called `names`, differ."""
+    lines: list[str] = []
+    for part in (part for part in first.parts if first.parts[part] != second.parts.get(part)):
+        if part == COMPUTATION:
+            lines += _computation(first.text, second.text, names)
+        else:
+            lines.append(f"the part {part!r} of the key differs")
+            lines += _side_by_side(first.contents.get(part, "?"), second.contents.get(part, "?"), names, "  ")
+    return lines or ["the keys differ, and JAX does not log their parts"]
+
+
+def _computation(first: str, second: str, names: tuple[str, str]) -> list[str]:
+    one, other = (number_locations(text).lines() for text in (first, second))
+    pairs = enumerate(itertools.zip_longest(one, other, fillvalue=("", ())))
+    differ = [(number, a[0], b[0]) for number, (a, b) in pairs if a[0] != b[0]]
+    if not differ:
+        return [
+            f"the part {COMPUTATION!r} of the key differs, and no line of StableHLO does: "
+            "jax_compilation_cache_include_metadata_in_key puts places of the source into the key"
+        ]
+    head = f"the program differs in {len(differ):,} of {plural(len(one), 'line')} of StableHLO"
+    if len(one) != len(other):
+        head = f"the program has {len(one):,} lines of StableHLO in {names[0]} and {len(other):,} in {names[1]}"
+        differ = differ[:1]  # those after it differ by their numbers alone
+    elif Counter(_VALUE.sub("", text) for text, _ in one) == Counter(_VALUE.sub("", text) for text, _ in other):
+        head += f": {_REORDERED}"
+    longer = max(one, other, key=len)
+    by_place = {_place(longer, number): (number, a, b) for number, a, b in reversed(differ)}
+    lines = [head]
+    for place, (number, a, b) in sorted(by_place.items(), key=lambda item: item[1])[:_PLACES_SHOWN]:
+        lines.append(f"  line {number + 1:,}{place and f', from {place}'}")
+        lines += _side_by_side(a, b, names, "    ")
+    more = len(by_place) - _PLACES_SHOWN
+    return [*lines, f"  and from {plural(more, 'more place')}"] if more > 0 else lines
+
+
+def _place(lines: list[Line], number: int) -> str:
+    """The line of Python that a line comes from. JAX says only of what uses a constant where that is."""
+    text, stack = lines[number]
+    name = text.partition(" ")[0]
+    if "stablehlo.constant" in text:
+        uses = (used for line, used in lines[number + 1 :] if re.search(rf"{re.escape(name)}\b", line))
+        stack = next((used for used in uses if _in_words(used)), stack)
+    return _in_words(stack)
+
+
+def _in_words(stack: Stack) -> str:
+    """`model.py:10 in step`."""
+    source = source_of(tuple(itertools.takewhile(lambda frame: not frame.file.startswith(_MEASURE), stack)))
+    return "" if source is None else place_of(source)
+
+
+def _side_by_side(first: str, second: str, names: tuple[str, str], indent: str) -> list[str]:
+    """Both texts, from a little before where they begin to differ."""
+    differ = (number for number, (a, b) in enumerate(zip(first, second, strict=False)) if a != b)
+    long = max(len(first), len(second)) > _LONGEST
+    begin = max(0, next(differ, min(len(first), len(second))) - _LONGEST // 2) if long else 0
+    cut = [text[begin : begin + _LONGEST] + ("..." if begin + _LONGEST < len(text) else "") for text in (first, second)]
+    return [f"{indent}{name}: {'...' if begin else ''}{text}" for name, text in zip(names, cut, strict=True)]

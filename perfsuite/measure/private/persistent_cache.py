@@ -38,11 +38,8 @@ _KEYED = "options", "backend", "computation", "devices"
 
 _OPTIONS = ("num_replicas", "num_partitions", "env_option_overrides", "profile_version")
 
-CACHE_FOLDER = "xla_gpu_per_fusion_autotune_cache_dir"
-"""The option that JAX sets to a folder in that of the cache, on every platform; jax 0.12 leaves it out of the key."""
-
-_DEBUG_OPTIONS = (CACHE_FOLDER, "xla_gpu_kernel_cache_file", "xla_disable_hlo_passes")
-"""Those that JAX sets itself."""
+_DEBUG_OPTIONS = ("xla_gpu_per_fusion_autotune_cache_dir", "xla_gpu_kernel_cache_file", "xla_disable_hlo_passes")
+"""Those that JAX sets itself; the first is a folder in that of the cache, which jax 0.12 leaves out of the key."""
 
 COMPUTATION = "computation"
 """The part of a key that is the program's text."""

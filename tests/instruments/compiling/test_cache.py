@@ -11,7 +11,6 @@ import pytest
 from perfsuite import Budget, call
 from perfsuite.gate.budget import BudgetExceeded
 from perfsuite.instruments.base import TestState
-from perfsuite.instruments.compiling import cache
 from perfsuite.instruments.compiling.cache import CacheInstrument
 from perfsuite.measure.errors import MeasurementError
 from perfsuite.measure.private.persistent_cache import CachedProgram, ProgramKey
@@ -117,10 +116,10 @@ def program(found=False, not_kept=""):
 
 def test_a_miss_fails_and_a_budget_allows_it(made):
     seen = [[program(not_kept="it uses host callbacks")], [program()]]
-    instrument, ((metric, processes, given),) = made(seen)[0], [("cache_hits", 2, {})]
+    instrument, _ = made(seen)
     with pytest.raises(
         BudgetExceeded,
-        match=r"^lambda: the second process compiled 1 program, and found 0 in the cache\nstep: it calls",
+        match=r"^lambda: the second process compiled 1 program, and found 0 in the cache\nstep: it uses",
     ):
         instrument.cache_hits(STEP)
     instrument, asked = made(seen)
@@ -134,20 +133,10 @@ def test_a_folder_of_the_users_stays(made, tmp_path):
     instrument, asked = made([[program()], [program(found=True)]])
     assert instrument.cache_hits(STEP, tmp_path / "cache").hits == 1
     assert asked[0][2] == {"folder": str(tmp_path / "cache")}
-    assert (tmp_path / "cache").is_dir()
 
 
-def test_a_folder_that_is_relative_or_cannot_be_written_is_refused(made, tmp_path, monkeypatch):
+def test_a_relative_folder_is_refused(made):
     instrument, asked = made([])
     with pytest.raises(ValueError, match=r"perf\.cache_hits\(folder='cache'\): give an absolute path"):
         instrument.cache_hits(STEP, "cache")
-    (tmp_path / "file").touch()
-    with pytest.raises(
-        MeasurementError, match=r"perf\.cache_hits\(folder='.*/file/cache'\): no cache can be written there"
-    ):
-        instrument.cache_hits(STEP, tmp_path / "file" / "cache")
     assert not asked
-
-
-def test_the_settings_that_it_needs_are_declared():
-    assert cache.CACHE_KEY.needs == cache.CACHE_HITS.needs == ("processes", "alone")

@@ -29,25 +29,9 @@ def test_a_program_that_is_found_is_a_hit():
     assert str(seen) == "step: the second process compiled 0 programs, and found 1 in the cache"
 
 
-@pytest.mark.parametrize(
-    ("not_kept", "said"),
-    [
-        (
-            "Not writing persistent cache entry for 'jit_f' because it took < 1.00 seconds to compile (0.01s)",
-            "it compiled in less than 1 s: jax_persistent_cache_min_compile_time_secs=0 keeps it too",
-        ),
-        (
-            "Not writing persistent cache entry with key 'f' since its size (1863 bytes) is less than threshold (2000 bytes)",
-            "its entry has 1,863 bytes, fewer than jax_persistent_cache_min_entry_size_bytes=2,000: -1 keeps it too",
-        ),
-        ("Not writing persistent cache entry for 'jit_f' because it uses host callbacks (...)", hits.CALLS_PYTHON),
-        ("Error writing persistent compilation cache entry for 'f': OSError: full", "Error writing * full"),
-        ("", hits.GONE),
-    ],
-)
-def test_the_first_process_says_why_it_kept_nothing(not_kept, said):
-    found = why([program(not_kept=not_kept)], [program()])
-    assert found == said or ("*" in said and found == not_kept)
+@pytest.mark.parametrize("not_kept", ["because it took < 1.00 seconds to compile", ""])
+def test_the_first_process_says_why_it_kept_nothing(not_kept):
+    assert why([program(not_kept=not_kept)], [program()]) == (not_kept or hits.GONE)
 
 
 def test_a_cache_that_is_off_is_said():
@@ -84,5 +68,5 @@ def test_a_call_runs_with_the_cache_and_its_second_run_compiles_nothing(tmp_path
         assert (seen.programs, seen.hits) == (1, 1)
         jax.config.update(QUICK, 1000.0)
         runs = [run_with_cache(call(step, X), tmp_path / "other") for _ in range(2)]
-        assert "jax_persistent_cache_min_compile_time_secs=0" in str(compare_runs("step", *runs))
+        assert "because it took < 1000.00 seconds to compile" in str(compare_runs("step", *runs))
     assert not (tmp_path / "before").exists()

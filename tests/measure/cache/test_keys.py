@@ -1,0 +1,131 @@
+"""Why two keys differ: the part, and the lines of the program with the user's lines that they come from."""
+
+import dataclasses
+import functools
+
+import jax
+import jax.numpy as jnp
+import optax
+import pytest
+from support.persistent_cache import keeping_everything
+
+from perfsuite import call
+from perfsuite.measure.cache.keys import CacheKeys, difference, take_key
+from perfsuite.measure.private.persistent_cache import COMPUTATION, ProgramKey, key_of
+
+X = jax.ShapeDtypeStruct((4,), jnp.float32)
+NAMES = "process 1", "process 2"
+
+
+def key(function):
+    return key_of(jax.jit(function).lower(X))
+
+
+def why(first, second):
+    return difference(first, second, NAMES)
+
+
+def ordered(*names):
+    def step(x):
+        for name in names:
+            x = getattr(jnp, name)(x)
+        return x
+
+    return step
+
+
+def scaled(factor, more=0):
+    def step(x):
+        x = x * factor
+        return jnp.sin(x) + more
+
+    return step
+
+
+def line(function, below):
+    return f"{__file__}:{function.__code__.co_firstlineno + below} in {function.__qualname__}"
+
+
+@pytest.fixture(autouse=True)
+def _elsewhere(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)  # places are named from the working directory
+
+
+def test_equal_keys_have_no_reason():
+    keys = CacheKeys("step", (key(ordered("sin")), key(ordered("sin"))))
+    assert (keys.distinct, keys.why()) == (1, [])
+
+
+def test_operations_in_another_order_have_their_line():
+    head, place, first, second = why(key(ordered("sin", "cos")), key(ordered("cos", "sin")))
+    assert "differs in 2 of 7 lines of StableHLO: the same operations in another order" in head
+    assert place == f"  line 3, from {line(ordered('sin'), 2)}"
+    assert ("stablehlo.sine" in first, "stablehlo.cosine" in second) == (True, True)
+
+
+def test_a_constant_has_the_line_that_uses_it_and_every_place_is_named_once():
+    lines = why(key(scaled(2.0, 5.0)), key(scaled(3.0, 6.0)))
+    places = [each.rpartition(" from ")[2] for each in lines if " from " in each]
+    assert places == [line(scaled(1.0), 1), line(scaled(1.0), 2)]
+    assert ("2.000000e+00" in lines[2], "3.000000e+00" in lines[3]) == (True, True)
+
+
+def test_a_line_that_a_library_traced_is_the_users_that_called_it():
+    def step(order):
+        return lambda x: optax.projections.projection_box(x, *order)
+
+    lines = why(key(step((0.0, 1.0))), key(step((0.5, 1.0))))
+    assert any(f", from {__file__}:" in each for each in lines)
+
+
+def test_a_line_that_only_libraries_traced_is_theirs():
+    """The test that asks for the key is not where it comes from."""
+    boxes = (functools.partial(optax.projections.projection_box, lower=low, upper=1.0) for low in (0.0, 0.5))
+    _, place, *_ = why(*(take_key(call(jax.jit(box), X)) for box in boxes))
+    assert "optax/projections/" in place.partition(", from ")[2]
+
+
+def test_of_added_lines_the_first_is_shown():
+    lines = why(key(ordered("sin")), key(ordered("sin", "cos")))
+    assert "6 lines of StableHLO in process 1 and 7 in process 2" in lines[0]
+    assert len(lines) == 4
+    assert "stablehlo.cosine" in lines[3]
+
+
+def test_long_lines_are_cut_around_what_differs():
+    values = [[1.0] * 300 + [last] for last in (2.0, 3.0)]
+    lines = why(*(key(lambda x, each=each: x + jnp.asarray(each)[:4]) for each in values))
+    assert max(map(len, lines)) < 200
+    assert lines[2].partition(": ")[2] != lines[3].partition(": ")[2], "what differs is in it"
+
+
+def test_another_part_of_the_key_has_what_it_is_made_of():
+    one = key(ordered("sin"))
+    other = dataclasses.replace(
+        one, key="b", parts=one.parts | {"XLA flags": "b"}, contents=one.contents | {"XLA flags": "--xla_a=1"}
+    )
+    assert why(one, other) == [
+        "the part 'XLA flags' of the key differs",
+        "  process 1: none",
+        "  process 2: --xla_a=1",
+    ]
+
+
+def test_a_folder_of_the_cache_that_is_in_the_key_is_shown(tmp_path):
+    keys = []
+    for folder in ("one", "other"):
+        with keeping_everything(tmp_path / folder):
+            keys.append(key(ordered("sin")))
+    if keys[0].key == keys[1].key and jax.__version_info__ >= (0, 11):
+        pytest.skip("this JAX leaves the folder out of the key")
+    part, one, other = why(*keys)
+    assert "'compile_options'" in part
+    assert ("/one/" in one, "/other/" in other) == (True, True)
+
+
+def test_places_that_are_part_of_the_key_and_unknown_parts_are_no_error():
+    text = key(ordered("sin")).text
+    one, other = (ProgramKey("step", each, {COMPUTATION: each}, {}, text) for each in "ab")
+    assert "jax_compilation_cache_include_metadata_in_key" in why(one, other)[0]
+    one, other = (ProgramKey("step", each, {}, {}, "") for each in "ab")
+    assert why(one, other) == ["the keys differ, and JAX does not log their parts"]
