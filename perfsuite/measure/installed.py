@@ -16,24 +16,12 @@ def install(*extras: str) -> str:
     if origin.get("dir_info", {}).get("editable"):
         folder = urllib.parse.unquote(urllib.parse.urlsplit(origin["url"]).path)
         return f'pip install -e "{folder}[{",".join(extras)}]"'
-    return f'pip install "{requirement(*extras)}"'
-
-
-def requirement(*extras: str) -> str:
-    """The package with extras, as pip takes it, from where the present one came."""
-    named = f"perfsuite[{','.join(extras)}]"
-    origin = _origin()
-    if not origin:
-        return named
-    url = origin["url"]
+    place = ""
+    if origin:
+        place = f" @ {origin['url']}"
     if repository := origin.get("vcs_info"):
-        url = f"{repository['vcs']}+{url}@{repository['commit_id']}"
-    return f"{named} @ {url}"
-
-
-def is_elsewhere_too() -> bool:
-    """Whether another machine can install it from there: not from a folder or a file of this one."""
-    return not _origin().get("url", "").startswith("file:")
+        place = f" @ {repository['vcs']}+{origin['url']}@{repository['commit_id']}"
+    return f'pip install "perfsuite[{",".join(extras)}]{place}"'
 
 
 def _origin() -> Mapping[str, Any]:

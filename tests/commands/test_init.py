@@ -1,136 +1,172 @@
-"""`perfsuite init`: what it writes, what it leaves alone, and what it refuses."""
+"""`perfsuite init`: the test that it writes, what it says is next, and what it refuses."""
 
-import subprocess
-from pathlib import Path
+import sys
 
+import equinox as eqx
+import jax
+import jax.numpy as jnp
 import pytest
-from support.git_project import ISOLATED
+from flax import nnx
+from jaxtyping import Array, Bool, Float, Int, PRNGKeyArray, PyTree, Shaped
 
 from perfsuite.commands import main
+from perfsuite.commands.init import _arguments, _carried
 
-STEP = """
-def step(x: float):
-    return x
+STEPS = """
+import jax
+from jaxtyping import Array, Float
 
 class Model:
     pass
 
 SIZE = 3
+
+@jax.jit
+def step(state: Float[Array, "8"], batch: Float[Array, "4 8"], scale: float, power: int = 2):
+    return state + scale * batch.mean(0) ** power, batch.sum()
+
+@jax.jit
+def test_step(x: Float[Array, "8"], *, key: jax.Array):
+    return x, key
+
+def call(model: Model, x: "Undefined"):
+    return x
+
+@jax.jit
+def nothing():
+    return jax.numpy.zeros(3)
+
+def product(a: Float[Array, "4 8"], b: Float[Array, "4"]):
+    return a @ b
 """
 
 
 @pytest.fixture
-def project(tmp_path, monkeypatch):
-    """A project with the module `lib.train`, which imports nothing."""
-    for name, value in ISOLATED.items():
-        monkeypatch.setenv(name, value)
-    monkeypatch.chdir(tmp_path)
-    (tmp_path / "src/lib").mkdir(parents=True)
-    (tmp_path / "src/lib/train.py").write_text(STEP)
-    (tmp_path / "pyproject.toml").write_text("[project]\nname = 'lib'\nversion = '1'\n")
-    return tmp_path
+def steps(project, monkeypatch):
+    """A project with the module `lib.steps` in src."""
+    project.makefile(".ini", pytest="[pytest]\npythonpath = src\n")
+    project.mkdir("src")
+    (project.path / "src/lib").mkdir()
+    (project.path / "src/lib/steps.py").write_text(STEPS)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    yield project
+    for name in [each for each in sys.modules if each.partition(".")[0] == "lib"]:
+        del sys.modules[name]
 
 
-def files(folder: Path) -> dict[str, bytes]:
-    return {
-        path.relative_to(folder).as_posix(): path.read_bytes()
-        for path in folder.rglob("*")
-        if path.is_file() and ".git/" not in path.as_posix()
-    }
+def written(project, name):
+    return project.path / f"tests/test_perf_{name}.py"
 
 
-def refused(capsys, name: str) -> str:
-    assert main(["init", name]) == 2
+def refused(capsys, *arguments):
+    assert main(["init", *arguments]) == 2
     captured = capsys.readouterr()
     assert captured.out == ""
     return captured.err.removeprefix("perfsuite init: ").strip()
 
 
-def git(*arguments):
-    subprocess.run(["git", *arguments], check=True, capture_output=True)
-
-
-def test_it_writes_the_test_the_settings_the_ignored_files_and_the_workflow(project, capsys):
-    git("init", "--quiet")
-    git("remote", "add", "origin", "git@github.com:somebody/lib.git")
-    assert main(["init", "lib.train:step"]) == 0
-    said = capsys.readouterr().out.splitlines()
-    assert said[:4] == [
-        "wrote tests/test_perf_step.py",
-        "added pyproject.toml: perf_baselines, pythonpath",
-        "added .gitignore: .pytest_cache/, perf-report/, baselines/.*.tmp",
-        "wrote .github/workflows/perf.yml",
+def test_the_tests_that_it_writes_pass_and_carry_the_state(steps, capsys):
+    assert main(["init", "lib.steps:step"]) == 0
+    assert [line.partition(". ")[2] for line in capsys.readouterr().out.splitlines()[2:]] == [
+        "pytest --perf-save tests/test_perf_step.py",
+        "commit tests/test_perf_step.py and the baselines; from then on `pytest --perf` fails what got worse",
     ]
-    assert any("step is not jitted" in line for line in said)
-    assert said[-2].endswith("pytest --perf-save tests/test_perf_step.py")
-    written = files(project)
-    assert b'pythonpath = ["src"]' in written["pyproject.toml"]
-
-    assert main(["init", "lib.train:step"]) == 0
-    again = capsys.readouterr().out.splitlines()
-    assert [line.partition(" ")[0] for line in again[:4]] == ["left"] * 4
-    assert files(project) == written
+    assert "carry=1" in written(steps, "step").read_text()
+    assert "is there already" in refused(capsys, "lib.steps:step")
+    steps.runpytest_inprocess("--perf").assert_outcomes(passed=3)
 
 
-def test_it_takes_the_places_that_the_project_has(project, capsys):
-    (project / "pytest.ini").write_text("[pytest]\ntestpaths = checks\npython_files = check_*.py\npythonpath = src\n")
-    (project / "checks").mkdir()
-    (project / ".gitignore").write_text("/baselines\n")
-    (project / ".gitlab-ci.yml").write_text("mine: {script: [make]}\n")
-    git("init", "--quiet")
-    assert main(["init", "lib.train:step"]) == 0
+@pytest.mark.parametrize("name", ["nothing", "test_step", "call"])
+def test_a_function_of_any_name_and_of_no_or_unknown_arguments(steps, capsys, name):
+    assert main(["init", f"lib.steps:{name}"]) == 0
+    text = written(steps, name).read_text()
     said = capsys.readouterr().out
-    assert "wrote checks/check_perf_step.py" in said
-    assert "added pytest.ini: perf_baselines\n" in said
-    assert "wrote .gitlab/perf.gitlab-ci.yml" in said
-    assert "add to .gitlab-ci.yml: include: [{local: .gitlab/perf.gitlab-ci.yml}]" in said
-    assert "take baselines/ out of what git ignores" in said
-    assert (project / ".gitlab-ci.yml").read_text() == "mine: {script: [make]}\n"
+    if name == "nothing":
+        steps.runpytest_inprocess("--perf").assert_outcomes(passed=3)
+        return
+    result = steps.runpytest_inprocess("--perf")
+    result.assert_outcomes(failed=3 if name == "test_step" else 2)
+    argument = "key" if name == "test_step" else "model"
+    result.stdout.fnmatch_lines([f"*NotImplementedError: *{name}.py: write the argument `{argument}` of {name} in*"])
+    assert f"write the arguments of {name} into tests/test_perf_{name}.py: {argument}: " in said
+    assert ("is not jitted" in said) == (name == "call")
+    for argument in ("key", "model", "x"):
+        text = text.replace(f'fill_in("{argument}")', "1.0")
+    written(steps, name).write_text(text)
+    steps.runpytest_inprocess("--perf").assert_outcomes(passed=3 if name == "test_step" else 2)
+
+
+def test_a_value_that_the_function_does_not_take_and_a_module_off_the_path_are_next(steps, capsys):
+    steps.makefile(".ini", pytest="[pytest]\n")
+    assert main(["init", "lib.steps:product", "--file", "checks/test_it.py"]) == 0
+    said = capsys.readouterr().out
+    assert "correct the arguments of product in checks/test_it.py: with them it raises TypeError: " in said
+    assert "add to pytest's settings: pythonpath = src" in said
+    assert (steps.path / "checks/test_it.py").is_file()
 
 
 @pytest.mark.parametrize(
     ("name", "message"),
     [
-        ("lib.train.step", "'lib.train.step' is not the name of a function: * perhaps lib.train:step"),
-        ("src/lib/train.py:step", "*: perhaps lib.train:step"),
-        ("lib.train:", "'lib.train:' is not the name of a function: *"),
-        ("lib.trian:step", "lib.trian:step: there is no module lib.trian"),
-        ("nowhere:step", "nowhere:step: there is no module nowhere"),
-        ("lib.train:stop", "lib.train:stop: the module has no stop: it has step"),
-        ("lib.train:Model", "lib.train:Model: Model is a class: name a function"),
-        ("lib.train:SIZE", "lib.train:SIZE: SIZE is of type int: name a function"),
-        ("lib.broken:step", "lib.broken:step: its import fails: ZeroDivisionError: division by zero at *broken.py:1"),
-        ("lib.needy:step", "*its import fails: ModuleNotFoundError: No module named 'not_installed' at *needy.py:1"),
-        ("lib.ending:step", "*the process that imports it ended with status 3: *bye*"),
+        ("lib.steps.step", "is not module:function"),
+        ("lib.steps:", "is not module:function"),
+        ("lib.stpes:step", "`import lib.stpes` fails: ModuleNotFoundError"),
+        ("lib.steps:stop", "lib.steps:stop is not there"),
+        ("lib.steps:Model", "lib.steps:Model is a type: name a function"),
+        ("lib.steps:SIZE", "lib.steps:SIZE is a int: name a function"),
+        ("lib.broken:step", "`import lib.broken` fails: ZeroDivisionError: division by zero"),
     ],
 )
-def test_a_function_that_cannot_be_used_is_named_and_nothing_is_written(project, capsys, name, message):
-    (project / "src/lib/broken.py").write_text("1 / 0\n")
-    (project / "src/lib/needy.py").write_text("import not_installed\n")
-    (project / "src/lib/ending.py").write_text("import os\nos.write(1, b'bye')\nos._exit(3)\n")
-    before = files(project)
-    said = refused(capsys, name)
-    pytest.LineMatcher([said]).fnmatch_lines([message.replace("[", "[[]")])
-    assert {each for each in files(project) if not each.endswith(".pyc")} == before.keys()
-
-
-def test_a_folder_that_is_no_project_is_refused(tmp_path, monkeypatch, capsys):
-    monkeypatch.chdir(tmp_path)
-    assert "is no project, and json is not in it" in refused(capsys, "json:dumps")
-    assert not files(tmp_path)
-
-
-def test_what_was_written_before_a_failure_is_taken_back(project, capsys):
-    (project / ".github").mkdir()
-    (project / ".github/workflows").write_text("a file in the place of the folder")
-    git("init", "--quiet")
-    before = files(project)
-    assert ".github/workflows" in refused(capsys, "lib.train:step")
-    assert {each for each in files(project) if not each.endswith(".pyc")} == before.keys()
-    assert files(project)["pyproject.toml"] == before["pyproject.toml"]
-    assert not (project / "tests").exists()
+def test_a_function_that_cannot_be_used_is_named_and_nothing_is_written(steps, capsys, name, message):
+    (steps.path / "src/lib/broken.py").write_text("1 / 0\n")
+    assert message in refused(capsys, name)
+    assert not (steps.path / "tests").exists()
 
 
 def test_a_configuration_that_pytest_refuses_is_an_error_with_its_words(project, capsys):
-    (project / "pyproject.toml").write_text("[tool.pytest.ini_options]\naddopts = '--no-such-option'\n")
+    project.makefile(".ini", pytest="[pytest]\naddopts = --no-such-option\n")
     assert "--no-such-option" in refused(capsys, "lib.train:step")
+
+
+@pytest.mark.parametrize(
+    ("annotation", "source"),
+    [
+        (float, "1.0"),
+        (int, "1"),
+        (bool, "False"),
+        (Float[Array, ""], "jnp.zeros(())"),
+        (Float[Array, "32 8"], "jnp.zeros((32, 8))"),
+        (Float[Array, "batch=32 #width _ ?x"], "jnp.zeros((32, 8, 8, 8))"),
+        (Float[Array, "... 3"], "jnp.zeros((3,))"),
+        (Float[Array, "*batch 3"], "jnp.zeros((3,))"),
+        (Int[Array, "4"], 'jnp.zeros((4,), "int32")'),
+        (Bool[Array, "4"], 'jnp.zeros((4,), "bool")'),
+        (Shaped[Array, "4"], "jnp.zeros((4,))"),
+        (Float[Array, "4"] | None, "jnp.zeros((4,))"),
+        (PRNGKeyArray, "jax.random.key(0)"),
+        (Float[Array, "n+1"], ""),
+        (PyTree[Float[Array, "4"]], ""),
+        (jax.Array, ""),
+        (str, ""),
+        (list[int], ""),
+    ],
+    ids=str,
+)
+def test_an_annotation_gives_a_value_where_it_says_enough(annotation, source):
+    def step(x):
+        return x
+
+    step.__annotations__["x"] = annotation
+    (argument,) = _arguments(step)
+    assert argument.source == (source or 'fill_in("x")')
+    if source:
+        made = eval(source, {"jax": jax, "jnp": jnp})
+        assert jax.eval_shape(lambda x: x, made) == jax.eval_shape(lambda x: x, argument.value)
+
+
+@pytest.mark.parametrize("jit", [jax.jit, eqx.filter_jit, eqx.filter_jit(donate="all"), nnx.jit])
+def test_one_output_is_carried_too_by_every_jit(jit):
+    def advance(state: Float[Array, "8"]):
+        return state + 1
+
+    assert _carried(jit(advance), _arguments(jit(advance))) == (1, "")

@@ -15,8 +15,8 @@ from perfsuite.commands import against
 
 ROOT = Path(__file__).parents[2]
 CI = ROOT / ".github/workflows/ci.yml"
-PERF = ROOT / "perfsuite/starting/templates/perf.yml"
-WORKFLOWS = [*sorted((ROOT / ".github").glob("*/*.yml")), PERF]
+PERF = ROOT / ".github/examples/perf.yml"
+WORKFLOWS = sorted((ROOT / ".github").glob("*/*.yml"))
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 NAMES = [path.stem for path in WORKFLOWS]
 
