@@ -93,14 +93,14 @@ def said_by_this_jax(key: tuple[str, str], text: str) -> str:
     return SINCE_0_12.get(key) or re.sub(r"\.?\d[\d.,]*", "...", text)
 
 
-def test_perf_tests_pass_and_fail_as_their_pages_say(project, monkeypatch):
+def test_perf_tests_pass_and_fail_as_their_pages_say(pytester, monkeypatch):
     modules = {f"test_{page.stem}": code for page, code in PERF_TESTS.items()}
     for name in modules:  # modules of these tests have some of the names, too
         monkeypatch.delitem(sys.modules, name, raising=False)
-    project.makepyfile(**modules)
+    pytester.makepyfile(**modules)
     seen = Seen()
-    options = ["--perf-processes=2", "--perf-seconds=0.5", "--benchmark-max-time=0.05"]
-    project.inline_run("--perf", *options, "-q", plugins=[seen])
+    options = ["--perf-seconds=0.5", "--benchmark-max-time=0.05", "-p", "no:cacheprovider"]
+    pytester.inline_run("--perf", *options, "-q", plugins=[seen])
     fails = {(page.stem, test): text for page in PERF_TESTS for test, text in failures(page).items()}
     fails = {key: said_by_this_jax(key, text) for key, text in fails.items()}
     wrong = [f"{page}: {test} failed:\n{seen.failed[page, test]}" for page, test in seen.failed.keys() - fails.keys()]
@@ -131,17 +131,18 @@ def test_a_kernel_without_an_estimate_is_named_as_its_page_says(project):
 
 def test_a_gate_that_failed_and_the_history_of_its_baselines_print_what_their_pages_say(pytester, monkeypatch, capsys):
     # With pytest's cache: it has the programs that were saved.
-    pytester.makeini("[pytest]\naddopts = --perf-seconds=8 --perf-processes=1\n")
+    pytester.makeini("[pytest]\naddopts = --perf-seconds=8\n")
     found = blocks(read(GATE_FAILED))
-    saved, gated = (block.text for block in found if block.language == "python")
+    saved, changed = (block.text for block in found if block.language in ("python", "diff"))
     for name in ("GIT_CONFIG_GLOBAL", "GIT_CONFIG_SYSTEM"):
         monkeypatch.setenv(name, os.devnull)
     git("init", "--quiet", "--initial-branch=main")
-    pytester.makepyfile(test_train=saved)
+    Path("test_train.py").write_text(saved, encoding="utf-8")
     pytester.runpytest_inprocess("--perf-save").assert_outcomes(passed=3)
     commit("The first baselines")
 
-    pytester.makepyfile(test_train=gated)
+    Path("change.diff").write_text(changed, encoding="utf-8")
+    git("apply", "--unidiff-zero", "change.diff")
     # In a process of its own, as a reader runs it.
     printed = pytester.runpytest_subprocess("--perf", "-v")
     printed.assert_outcomes(failed=3)
