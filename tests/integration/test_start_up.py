@@ -7,7 +7,7 @@ import pytest
 
 WITHOUT_A_PERF_TEST = re.compile(
     r"perfsuite(\.(plugin|options|hooks|gate|session|report|history)\b.*"
-    r"|\.processes(\.launch)?|\.measure(\.(errors|estimate|io|metric|passes|peers|progress|units|serialise|words|compiles(\.observing)?"
+    r"|\.processes(\.launch)?|\.measure(\.(errors|estimate|io|metric|peers|progress|units|serialise|words|compiles(\.observing)?"
     r"|private(\.\w+)?))?)?"
 )
 """What may be imported where no test measures. A new module takes about half a millisecond of each session."""

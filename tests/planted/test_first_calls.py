@@ -119,36 +119,3 @@ def test_a_budget_limits_the_power_of_equations(pytester):
     result.stdout.fnmatch_lines(
         ["*BudgetExceeded: layers equations exponent is 2.1* (1 is linear), +* % over the budget of 1.1 (1 is linear)*"]
     )
-
-
-FOLDED = """
-import jax
-import jax.numpy as jnp
-from perfsuite import call
-
-def sums(x):
-    return jax.lax.reduce_window(x, 0.0, lambda a, b: jnp.maximum(a, b) + 1, (64,), (1,), "VALID").sum()
-
-@jax.jit
-def smoothed(x):
-    return x * sums(jnp.arange(4_000.0))
-
-@jax.jit
-def control(x, weights):
-    return x * sums(weights)
-
-def test_smoothed(perf):
-    perf.first_call(call(smoothed, jnp.ones(3)))
-
-def test_control(perf):
-    perf.first_call(call(control, jnp.ones(3), jnp.arange(4_000.0)))
-"""
-
-
-def test_a_pass_that_takes_most_of_the_compile_is_named_first(project):
-    project.makepyfile(test_folded=FOLDED)
-    ran = project.runpytest_inprocess("--perf", "-v")
-    ran.assert_outcomes(passed=2)
-    first = dict(re.findall(r"compiler passes of (\w+): .*\n +\S+ s +\d+ x  (.*)", str(ran.stdout)))
-    assert first["smoothed"] == "constant_folding"
-    assert first["control"] not in ("constant_folding", "")

@@ -9,7 +9,6 @@ from perfsuite.gate.baseline import Entry
 from perfsuite.gate.environment import Environment
 from perfsuite.gate.verdict import Evidence, Gate, Part, Rerun, judge_baseline, judge_budget
 from perfsuite.measure.metric import Interval, Metric
-from perfsuite.measure.passes import CompilerPass, CompilerPasses
 from perfsuite.report import text
 from perfsuite.report.text import failure
 
@@ -184,21 +183,3 @@ def test_a_budget_is_exceeded_by_so_many_per_cent(value, limit, said):
 def test_why_a_gate_is_open_is_said_in_a_few_words(interval, samples, rerun, said):
     metric = Metric("step", 1.0, "x", "ratio", interval=interval, samples=samples)
     assert text.why_open(Gate("t", metric, "inconclusive", "budget", 1.0, rerun=rerun)) == said
-
-
-# The compiler's passes.
-
-
-def test_the_longest_passes_stand_at_the_end_of_the_message():
-    passes = CompilerPasses("step", (CompilerPass("fusion", 1.5, 1), CompilerPass("dce", 0.25, 1200)), 90, 2.125)
-    assert failure([gate("step equations", passes=passes)]).splitlines()[-3:] == [
-        "compiler passes of step: 2.12 s in all threads; the 2 longest of 90:",
-        "        1.5 s      1 x  fusion",
-        "       0.25 s  1,200 x  dce",
-    ]
-
-
-def test_passes_that_are_not_known_take_one_line():
-    passes = CompilerPasses("step", note="no trace")
-    said = failure([gate("step equations", passes=passes)])
-    assert said.splitlines()[-1] == "compiler passes of step: unknown, no trace"

@@ -11,9 +11,7 @@ from perfsuite.measure.errors import MeasurementError
 from perfsuite.measure.first_call.first_call import FirstCall, first_call
 from perfsuite.measure.first_call.metrics import COUNTED, SUFFIXES, metrics, seconds, value_of
 from perfsuite.measure.metric import Metric
-from perfsuite.measure.passes import CompilerPasses
 from perfsuite.measure.private.capabilities import FIRST_CALLS
-from perfsuite.measure.profiler.compiler_passes import CompilerWatch
 
 FIRST_CALL = declare("perf.first_call", budget=tuple(COUNTED), private=(FIRST_CALLS,))
 
@@ -30,38 +28,23 @@ class FirstCallInstrument(Instrument):
         """
         __tracebackhide__ = True
         limits = self._begin(FIRST_CALL, budget)
-        call = checked(call, "perf.first_call")
-        shown = self._item.config.get_verbosity() > 0
-        counted, passes = _counted(call, name, compiles=compiles, watches=shown)
+        counted = first_call(checked(call, "perf.first_call"), compiles=compiles)
         measured = self._recorder.measured("first_call", counted.label, *SUFFIXES, name=name)
         made = dict(zip(COUNTED, measured.metrics(metrics(counted, measured.name).values()), strict=True))
-        if passes is not None:
-            self._recorder.passes.append(passes)
         if self._fail(made, limits):
-            again, seen = _counted(call, name, compiles=compiles and passes is None, watches=True)
-            _refuse_unlike(counted, again)
-            passes = passes or seen
+            _refuse_unlike(counted, first_call(call, compiles=False))
         for field, metric in made.items():
-            self._recorder.add(metric, evidence=Evidence(cause=to_do(field), passes=passes))
+            self._recorder.add(metric, evidence=Evidence(cause=to_do(field)))
         for metric in measured.metrics(seconds(counted, measured.name)):
             self._recorder.add(metric)
         for field, limit in limits.items():
-            self._recorder.check_budget(made[field], limit, functools.partial(costliest, counted, field), passes)
+            self._recorder.check_budget(made[field], limit, functools.partial(costliest, counted, field))
         return counted
 
     def _fail(self, made: dict[str, Metric], limits: dict[str, float]) -> bool:
         """Whether a metric is going to fail, against its baseline or a budget."""
         over = any(made[field].value > limit for field, limit in limits.items())
         return (over and self._session.mode.gates) or any(map(self._recorder.fails, made.values()))
-
-
-def _counted(call: Call, name: str | None, *, compiles: bool, watches: bool) -> tuple[FirstCall, CompilerPasses | None]:
-    """The counts, and with `watches` the passes of the compiler, if it runs."""
-    if not (compiles and watches):
-        return first_call(call, compiles=compiles), None
-    watch = CompilerWatch(name or call.label)
-    counted = first_call(call, watched=watch.block())
-    return counted, watch.passes
 
 
 def _refuse_unlike(counted: FirstCall, again: FirstCall) -> None:

@@ -33,8 +33,6 @@ from perfsuite.measure.private.first_calls import make_context
 
 _numbers = itertools.count(1)
 
-_UNWATCHED = contextlib.nullcontext()
-
 
 @dataclasses.dataclass(frozen=True)
 class FirstCall:
@@ -73,14 +71,12 @@ class FirstCall:
         return sum(each.bytes for each in self.constants)
 
 
-def first_call(
-    call: Call, *, compiles: bool = True, watched: contextlib.AbstractContextManager[Any] = _UNWATCHED
-) -> FirstCall:
+def first_call(call: Call, *, compiles: bool = True) -> FirstCall:
     """Count what the first call of `call` takes.
 
     A function with `.lower`, of `jax.jit`, `filter_jit` or `nnx.jit`, is lowered and compiled, and does not run: its
     arguments may be `jax.ShapeDtypeStruct`s. `compiles=False` leaves out the compiler, which gives seconds only. Any
-    other function runs twice, with all that it jits. `watched` is entered around what is compiled, and all before it.
+    other function runs twice, with all that it jits.
 
     Counts with `sys.setprofile`, in this thread only, and restores a profiler that was set. Raises `MeasurementError`
     for a call that traces nothing, and for one whose arguments are deleted after it ran.
@@ -89,7 +85,7 @@ def first_call(
     refuse_deleted(call, f"perf.first_call({call.label}): ")
     with borrowed(call) as subject, telling_nobody(), progress.waiting(f"the first call of {call.label}"):
         once = _lowering(subject) or _running(subject)
-        with apart(), watched, stage_seconds() as seconds:
+        with apart(), stage_seconds() as seconds:
             lowered = once()
             if isinstance(lowered, jax.stages.Lowered) and compiles:
                 lowered.compile()

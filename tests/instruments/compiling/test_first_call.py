@@ -94,25 +94,6 @@ def test_a_power_takes_three_sizes(perf):
         perf.scaling(lambda n: (MADE, n), [1, 2], metric="equations", budget=Budget(exponent=1))
 """
 
-COMPILED = """
-import jax.numpy as jnp
-import pytest
-from model import step
-from perfsuite import Budget, call
-
-X = jnp.ones(3)
-
-def test_kept(perf):
-    perf.first_call(call(step, X), budget=Budget(equations=2))
-
-def test_not_compiled(perf):
-    perf.first_call(call(step, X), compiles=False, name="counted")
-
-@pytest.mark.parametrize("compiles", [True, False])
-def test_broken(perf, compiles):
-    perf.first_call(call(step, X), budget=Budget(equations=1), compiles=compiles, name="broken")
-"""
-
 
 def test_budgets_and_refusals(project: pytest.Pytester):
     project.makepyfile(model=MODEL, test_checked=CHECKED)
@@ -140,33 +121,3 @@ def test_every_count_is_recorded_and_compared_with_its_baseline(project: pytest.
     )
     # Of code that does something else each time no gate fails, because no change of it need be to blame.
     gated.stdout.fnmatch_lines(["*MeasurementError: unlike: * differ from run to run*"])
-
-
-def test_a_failed_budget_names_the_longest_passes_of_the_compiler(project: pytest.Pytester):
-    project.makepyfile(model=MODEL, test_compiled=COMPILED)
-    ran = project.runpytest_inprocess("--perf")
-    ran.assert_outcomes(passed=2, failed=2)
-    assert "compiler passes of step" not in str(ran.stdout)
-    assert str(ran.stdout).count("compiler passes of broken: ") == 1
-    ran.stdout.re_match_lines(
-        [
-            r".*broken equations is 2 equations, \+100 % over the budget of 1 equation",
-            r".*compiler passes of broken: [\d.e-]+ s in all threads; the 10 longest of \d+:",
-            *[r".* +[\d.e-]+ s +\d+ x  \w.*"] * 10,
-        ]
-    )
-
-
-def test_verbose_sessions_name_the_longest_passes_of_every_first_call(project: pytest.Pytester):
-    project.makepyfile(model=MODEL, test_compiled=COMPILED)
-    ran = project.runpytest_inprocess("--perf", "-v")
-    ran.assert_outcomes(passed=2, failed=2)
-    assert "compiler passes of counted" not in str(ran.stdout)
-    assert str(ran.stdout).count("compiler passes of broken: ") == 1
-    ran.stdout.re_match_lines(
-        [
-            r"test_compiled.py::test_kept",
-            r"  compiler passes of step: [\d.e-]+ s in all threads; the 10 longest of \d+:",
-            *[r" +[\d.e-]+ s +\d+ x  \w.*"] * 10,
-        ]
-    )

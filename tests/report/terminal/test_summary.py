@@ -14,7 +14,6 @@ from perfsuite.gate.environment import Environment
 from perfsuite.gate.merging import Change
 from perfsuite.gate.verdict import Gate
 from perfsuite.measure.metric import Interval, Metric
-from perfsuite.measure.passes import CompilerPass, CompilerPasses
 from perfsuite.report.terminal.header import session_header
 from perfsuite.report.terminal.summary import session_summary
 
@@ -61,9 +60,9 @@ def gate(
     return Gate(test, Metric(name, value, "x", "ratio"), verdict, **fields)
 
 
-def session(*gates, metrics=None, save=(), targets=None, passed=True, compiled=0, kernels=(), passes=()):
+def session(*gates, metrics=None, save=(), targets=None, passed=True, compiled=0, kernels=()):
     record = SimpleNamespace(
-        test="t", gates=gates, compiled=compiled, cached=0, passed=passed, unestimated=kernels, passes=passes, lost=""
+        test="t", gates=gates, compiled=compiled, cached=0, passed=passed, unestimated=kernels, lost=""
     )
     files = {None: Baselines("tpu-v5e", metrics or {})}
     files |= {name: Baselines(name, metrics) for name, metrics in (targets or {}).items()}
@@ -116,17 +115,6 @@ def test_what_the_message_of_a_failed_test_explains_is_not_explained_again():
     assert "the cause of b" in said
     # In a test that passed all the same, nothing else explains them.
     assert "the cause of a" in "\n".join(written(Reporter(verbosity=1), *fails).lines)
-
-
-def test_with_v_the_compilers_passes_are_named_unless_the_message_of_a_failed_test_has_them():
-    first, second = (CompilerPasses(name, (CompilerPass("fusion", 0.5, 1),), 1, 0.5) for name in ("step", "loss"))
-    verbose = written(Reporter(verbosity=1), gate(verdict="fail", passes=first), passes=(first, second), passed=False)
-    assert verbose.lines[-4:-1] == [
-        "t",
-        "  compiler passes of loss: 0.5 s in all threads; the 1 longest of 1:",
-        "          0.5 s      1 x  fusion",
-    ]
-    assert "compiler passes" not in "\n".join(written(Reporter(), gate(), passes=(first,)).lines)
 
 
 def test_the_metrics_of_a_test_that_is_gone_are_one_line(reporter):
