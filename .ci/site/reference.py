@@ -177,8 +177,7 @@ RESULTS = Page(
             _measured("imports.imports.Imports", by="imports"),
         ),
         "Memory and transfers": (
-            _measured("runtime.transfers.TransferWatch", *_NO_CONSTRUCTOR, 'filters: ["!^_", "!^raise"]'),
-            _measured("runtime.transfers.CallTransfers", by="transfers"),
+            _measured("runtime.transfers.Transfers", *_NO_CONSTRUCTOR, by="transfers"),
             _measured("runtime.transfers.Transfer"),
             _measured("runtime.memory.Memory", by="memory"),
             _measured("runtime.donation.StepDonation", by="donation"),

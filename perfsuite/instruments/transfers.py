@@ -7,14 +7,7 @@ from perfsuite.instruments.base import NO_BUDGET, Instrument, declare
 from perfsuite.measure.call import Call, checked
 from perfsuite.measure.metric import Metric
 from perfsuite.measure.private import capabilities
-from perfsuite.measure.runtime.transfers import (
-    SUFFIXES,
-    CallTransfers,
-    TransferWatch,
-    count_transfers,
-    forbid_transfers,
-    transfers_of,
-)
+from perfsuite.measure.runtime.transfers import SUFFIXES, Transfers, count_transfers, forbid_transfers, transfers_of
 
 TRANSFERS = declare("perf.transfers", budget=("transfers",), private=(capabilities.TRANSFERS,))
 NO_TRANSFERS = declare("perf.no_transfers", private=(capabilities.TRANSFERS,))
@@ -22,7 +15,7 @@ COUNT_TRANSFERS = declare("perf.count_transfers", private=(capabilities.TRANSFER
 
 
 class TransfersInstrument(Instrument):
-    def transfers(self, call: Call, *, budget: Budget = NO_BUDGET, name: str | None = None) -> CallTransfers:
+    def transfers(self, call: Call, *, budget: Budget = NO_BUDGET, name: str | None = None) -> Transfers:
         """Count the transfers and callbacks of one warm call, until its outputs are ready; any increase fails.
 
         `Budget(transfers=)` limits the implicit transfers and the callbacks together.
@@ -30,7 +23,7 @@ class TransfersInstrument(Instrument):
         __tracebackhide__ = True
         limits = self._begin(TRANSFERS, budget)
         counted = transfers_of(checked(call, "perf.transfers"))
-        measured = self._recorder.measured("transfers", counted.label, *SUFFIXES.values(), name=name)
+        measured = self._recorder.measured("transfers", call.label, *SUFFIXES.values(), name=name)
         for metric in measured.metrics(counted.metrics(measured.name)):
             self._recorder.add(metric)
         if "transfers" in limits:
@@ -38,13 +31,13 @@ class TransfersInstrument(Instrument):
             self._recorder.check_budget(total, limits["transfers"], counted.in_words)
         return counted
 
-    def no_transfers(self, *, explicit: bool = False) -> AbstractContextManager[TransferWatch]:
+    def no_transfers(self, *, explicit: bool = False) -> AbstractContextManager[Transfers]:
         """Context manager: any implicit transfer inside, in any thread, or a callback of a program, raises
         `TransferError`. `explicit=True` forbids `jax.device_put`, `jax.device_get` and `copy_to_host_async` too.
         """
         return self._block(NO_TRANSFERS, lambda: forbid_transfers(explicit=explicit))
 
-    def count_transfers(self) -> AbstractContextManager[TransferWatch]:
+    def count_transfers(self) -> AbstractContextManager[Transfers]:
         """Context manager giving `host_to_device`, `device_to_host`, `callbacks`, `explicit` and `by_line`; asserts
         nothing.
         """

@@ -35,7 +35,7 @@ class TransferError(AssertionError):
     """An array moved between host and device, or a program called Python, where that was not allowed.
 
     `direction` is "host_to_device", "device_to_host" or "callback". `what` is shape and dtype, such as
-    "float32[8,128]", or a callback's function. `cause` says in words what did it, `location` is the user's `file:line`.
+    "float32[8,128]", or a callback's kind. `cause` says in words what did it, `location` is the user's `file:line`.
     """
 
     def __init__(self, message: str, *, direction: str = "", what: str = "", cause: str = "", location: str = ""):

@@ -188,12 +188,6 @@ def belongs_to_library(module: str, filename: str) -> bool:
     return package in _FRAMEWORKS or (package in _BUILT_ON_THEM and "-packages" in filename)
 
 
-def wraps_call(frame: FrameType) -> bool:
-    """Whether a library's frame passes a user's call on to a jitted function, as the frames of `filter_jit` do."""
-    of_framework = equinox_functions.passes_call_on(frame) or flax_objects.passes_call_on(frame)
-    return of_framework or wrapper_of(frame) is not None
-
-
 def wrapper_of(frame: FrameType) -> Any:
     """The object around a jitted function whose `__call__` or `lower` this frame runs; `None` for other frames."""
     code = frame.f_code

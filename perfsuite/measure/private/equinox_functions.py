@@ -4,13 +4,7 @@ from types import FrameType
 
 from perfsuite.measure.private.names import Functions
 
-_FILTER_JIT = Functions("equinox._jit")
 _MODULE = Functions("equinox._module")
-
-
-def passes_call_on(frame: FrameType) -> bool:
-    """Whether a frame is of `filter_jit`, which passes a user's call on to JAX."""
-    return _FILTER_JIT.runs(frame)
 
 
 def binds_method(frame: FrameType) -> bool:

@@ -1,16 +1,14 @@
-"""What NNX's objects are made of, and its functions on the stack. It does not import Flax.
+"""What NNX's objects are made of. It does not import Flax.
 
-Where Flax moves these names, a message names less of an object, and more functions.
+Where Flax moves these names, a message names less of an object.
 """
 
 from collections.abc import Iterator
-from types import FrameType
 from typing import Any
 
 from perfsuite.measure.private.names import Attribute, Functions
 
 _NNX = Functions("flax.nnx")
-_TRANSFORMS = Functions("flax.nnx.transforms")
 _JITTED = Attribute("flax.nnx.transforms.compilation", "jitted_fn")
 _OWN = Attribute("flax.nnx.pytreelib", "_pytree__")
 """The names of NNX's own attributes begin with it: which attributes of an object are data, and the like."""
@@ -29,11 +27,6 @@ _NO_VALUE = object()
 def is_nnx(value: Any) -> bool:
     """Whether the class of `value` is NNX's."""
     return _NNX.has(f"{type(value).__module__}:{type(value).__qualname__}")
-
-
-def passes_call_on(frame: FrameType) -> bool:
-    """Whether a frame is of `nnx.jit` or another transformation, which passes a user's call on to JAX."""
-    return _TRANSFORMS.runs(frame)
 
 
 def jitted_in(wrapper: Any) -> Any:

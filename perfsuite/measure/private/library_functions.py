@@ -41,11 +41,8 @@ TRANSFORMATIONS = (
 
 _READS = ("__float__", "__int__", "__bool__", "__complex__", "__index__", "__array__", "tolist", "__repr__")
 
-ITEM = Functions("jax._src.numpy.array_methods", "_item")
-"""`x.item()`."""
-
 WAITING = (
-    ITEM,
+    Functions("jax._src.numpy.array_methods", "_item"),
     Functions("jax._src.api", "block_until_ready"),
     Functions("jax._src.api", "device_get"),
     *(Functions("jax._src.array", f"ArrayImpl.{name}") for name in _READS),

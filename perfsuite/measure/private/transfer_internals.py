@@ -17,16 +17,15 @@ import functools
 import inspect
 import sys
 import threading
-import types
 from collections.abc import Callable, Iterator
 from types import FrameType
-from typing import Any, Protocol
+from typing import Any
 
 import jax
 import numpy as np
 
 from perfsuite.measure.private.names import Attribute, Moved, Name
-from perfsuite.measure.private.program_runs import hooked_calls
+from perfsuite.measure.private.program_runs import Hook, hooked_calls
 from perfsuite.measure.private.slow_path import PLACING, places_argument
 
 _ARRAY = Name("jax._src.array", "ArrayImpl")
@@ -42,46 +41,41 @@ _CALLBACKS = {
     "jax.pure_callback": Name("jax._src.callback", "pure_callback_impl", called=True),
     "io_callback": Name("jax._src.callback", "io_callback_impl", called=True),
     # Outside jit a debug callback belongs to no program. Its arguments are read, and the read is observed by itself.
-    "jax.debug": Name("jax._src.debugging", "debug_callback_p.impl"),
+    "jax.debug.print or jax.debug.callback": Name("jax._src.debugging", "debug_callback_p.impl"),
 }
-_FUNCTION = Attribute("jax._src.callback", "callback_func")
-_PRINT = Name("jax._src.debugging", "_format_print_callback")
 
-
-class Observer(Protocol):
-    """Gets each transfer, in the thread that makes it. What it raises reaches the user's code."""
-
-    def moved_to_device(self, value: Any, frame: FrameType, *, explicit: bool) -> None:
-        """JAX is about to copy a host value, outside its fast path."""
-
-    def called(self, jitted: Any, args: tuple, kwargs: dict[str, Any], frame: FrameType) -> None:
-        """JAX's fast path has run a jitted function; some of the arguments may be host values."""
-
-    def moved_to_host(self, value: jax.Array, frame: FrameType, *, explicit: bool) -> None:
-        """The host is about to read an array."""
-
-    def called_back(self, kind: str, function: Any) -> None:
-        """A running program calls Python."""
-
+Move = Callable[[Any, FrameType, bool], None]
+"""Gets the array or its type, the frame of JAX's that moves it, and whether the code asked for it."""
 
 _here = threading.local()
 """`_here.in_callback` is true in a thread that runs a callback: what a callback reads is no transfer of its own."""
 
 
 @contextlib.contextmanager
-def observing(observer: Observer) -> Iterator[None]:
-    """Tell `observer` of every transfer and callback inside, in any thread. Only one such context may be open."""
+def observing(read: Move, placed: Move, called: Hook, called_back: Callable[[str], None]) -> Iterator[None]:
+    """Tell of every transfer and callback inside, in the thread that makes it. Only one such context may be open.
+
+    `read` is called before the host reads an array, `placed` before a host value goes to a device outside of JAX's fast
+    path, and `called` when that has run a jitted function: some of its arguments may be host values. `called_back` gets
+    the kind of a callback before it runs. What these raise reaches the user's code.
+    """
+
+    def hook(jitted: Any, args: tuple, kwargs: dict[str, Any], outputs: Any, frame: FrameType) -> None:
+        __tracebackhide__ = True
+        if not _in_callback():
+            called(jitted, args, kwargs, outputs, frame)
+
     with contextlib.ExitStack() as replaced:
-        replaced.enter_context(_VALUE.replaced(lambda old: property(_reading(observer, old.fget))))
-        replaced.enter_context(_COPY.replaced(lambda old: _reading(observer, old, explicit=True)))
+        replaced.enter_context(_VALUE.replaced(lambda old: property(_reading(read, old.fget))))
+        replaced.enter_context(_COPY.replaced(lambda old: _reading(read, old, explicit=True)))
         if sees_numpy():
             array = _ARRAY.get()
             replaced.callback(setattr, array, "__buffer__", inspect.getattr_static(array, "__buffer__"))
             array.__buffer__ = _no_buffer
-        replaced.enter_context(_PUT.replaced(lambda old: _putting(observer, old)))
-        replaced.enter_context(hooked_calls(functools.partial(_called, observer)))
+        replaced.enter_context(_PUT.replaced(lambda old: _putting(placed, old)))
+        replaced.enter_context(hooked_calls(hook))
         for kind, name in _CALLBACKS.items():
-            replaced.enter_context(name.replaced(functools.partial(_calling_back, observer, kind)))
+            replaced.enter_context(name.replaced(functools.partial(_calling_back, called_back, kind)))
         yield
 
 
@@ -95,35 +89,23 @@ def fetched(value: jax.Array) -> bool:
     return _KEPT.of(value) is not None
 
 
-def callback_function(flat: Any) -> tuple[str, Any]:
-    """From the function that JAX runs for a callback: the format of a `debug.print` or "", and the user's function."""
-    if (function := _FUNCTION.of(flat)) is not None:
-        return "", function
-    with contextlib.suppress(TypeError, ValueError, Moved):
-        inner = inspect.getclosurevars(flat).nonlocals.get("callback")
-        if isinstance(inner, functools.partial) and inner.func is _PRINT.get():
-            return str(inner.args[0]), None
-        return "", inner
-    return "", None
-
-
 def _in_callback() -> bool:
     return getattr(_here, "in_callback", False)
 
 
-def _reading(observer: Observer, read: Callable[..., Any], *, explicit: bool = False) -> Callable[..., Any]:
-    """A method of an array, which first tells that it is read."""
+def _reading(tell: Move, method: Callable[..., Any], *, explicit: bool = False) -> Callable[..., Any]:
+    """A method of an array that reads it, which tells first."""
     thread = _THREAD.get()
 
-    @functools.wraps(read)
+    @functools.wraps(method)
     def reading(self: jax.Array) -> Any:
         __tracebackhide__ = True
         if not self.is_deleted() and not _in_callback():
             state = thread()
             # Some changes of sharding go through the host.
             wanted = explicit or state.explicit_device_get or state.explicit_device_put
-            observer.moved_to_host(self, sys._getframe(1), explicit=wanted)
-        return read(self)
+            tell(self, sys._getframe(1), wanted)
+        return method(self)
 
     return reading
 
@@ -132,7 +114,7 @@ def _no_buffer(self: Any, flags: int) -> memoryview:
     raise BufferError("perfsuite counts transfers here, so a jax.Array has no buffer: use np.asarray(x)")
 
 
-def _putting(observer: Observer, put: Callable[..., Any]) -> Callable[..., Any]:
+def _putting(tell: Move, put: Callable[..., Any]) -> Callable[..., Any]:
     thread = _THREAD.get()
 
     def batched_device_put(aval: Any, sharding: Any, shards: Any, *args: Any, **kwargs: Any) -> Any:
@@ -140,7 +122,7 @@ def _putting(observer: Observer, put: Callable[..., Any]) -> Callable[..., Any]:
         frame = sys._getframe(1)
         of_host = not all(isinstance(shard, jax.Array) for shard in shards)
         if of_host and not _in_callback() and not _in_fast_path(frame):
-            observer.moved_to_device(aval, frame, explicit=thread().explicit_device_put)
+            tell(aval, frame, thread().explicit_device_put)
         return put(aval, sharding, shards, *args, **kwargs)
 
     return batched_device_put
@@ -155,35 +137,26 @@ def _in_fast_path(frame: FrameType | None) -> bool:
     return False
 
 
-def _called(
-    observer: Observer, jitted: Any, args: tuple, kwargs: dict[str, Any], outputs: Any, frame: FrameType
-) -> None:
-    __tracebackhide__ = True
-    if not _in_callback():
-        observer.called(jitted, args, kwargs, frame)
-
-
-def _calling_back(observer: Observer, kind: str, run: Callable[..., Any]) -> Callable[..., Any]:
+def _calling_back(called_back: Callable[[str], None], kind: str, run: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(run)
-    def called_back(*args: Any, **kwargs: Any) -> Any:
-        observer.called_back(kind, kwargs.get("callback"))
+    def calling(*args: Any, **kwargs: Any) -> Any:
+        called_back(kind)
         before, _here.in_callback = _in_callback(), True
         try:
             return run(*args, **kwargs)
         finally:
             _here.in_callback = before
 
-    return called_back
+    return calling
 
 
 def probe() -> None:
     """Move a number to the device and back: each transfer is seen, and whether it is explicit. Nothing compiles."""
     host, seen = np.float32(0), []
 
-    def note(value: Any, frame: FrameType, *, explicit: bool) -> None:
+    def note(value: Any, frame: FrameType, explicit: bool) -> None:
         seen.append(explicit)
 
-    observer: Any = types.SimpleNamespace(moved_to_device=note, moved_to_host=note, called=lambda *_: None)
     with jax.transfer_guard("allow"), jax.ensure_compile_time_eval():  # whatever surrounds the first test that asks
         x = jax.device_put(host)
         transfers: list[tuple[str, bool, Callable[[], Any]]] = [
@@ -192,7 +165,7 @@ def probe() -> None:
             ("float(x)", False, lambda: float(x)),
             *([("np.asarray(x)", False, lambda: np.asarray(x))] if sees_numpy() else []),
         ]
-        with observing(observer):
+        with observing(note, note, lambda *_: None, lambda _: None):
             for what, explicit, move in transfers:
                 seen.clear()
                 move()

@@ -10,25 +10,28 @@ On CPU a read counts although it copies nothing, but under Python 3.11 NumPy's r
 
 import contextlib
 import dataclasses
+import functools
 import threading
 import weakref
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from types import FrameType
 from typing import Any, Literal, get_args
 
 import jax
+import numpy as np
 
+from perfsuite.measure.arguments import leaves_with_paths
 from perfsuite.measure.call import Call, label_of
 from perfsuite.measure.compiles import callsite
 from perfsuite.measure.compiles.description import text_of_array
+from perfsuite.measure.compiles.signature import with_parameter
 from perfsuite.measure.compiles.warmup import borrowed, warm
 from perfsuite.measure.errors import TransferError
 from perfsuite.measure.metric import Metric
-from perfsuite.measure.private.transfer_internals import callback_function, fetched, observing
-from perfsuite.measure.runtime import transfer_causes
+from perfsuite.measure.private import jax_stack
+from perfsuite.measure.private.transfer_internals import fetched, observing
 from perfsuite.measure.runtime.repeats import agreed
-from perfsuite.measure.runtime.transfer_causes import Words, words_or_unknown
 
 Direction = Literal["host_to_device", "device_to_host", "callback"]
 
@@ -39,38 +42,65 @@ SUFFIXES = {
     "explicit": " explicit transfers",
 }
 
-_CALLBACK: Words = "the program calls Python in each run", "take it out, or call it every so many steps only"
+_ADVICE: dict[Direction, str] = {
+    "host_to_device": "put it on the device before the step, with jax.device_put, or move the operation into jit",
+    "device_to_host": "the host waits for it; keep it on the device, or fetch it every so many steps with "
+    "jax.device_get",
+    "callback": "take it out, or call it every so many steps only",
+}
+
+_NUMBERS = (bool, int, float, complex)
+_OUTSIDE = "in an operation outside jit"
+
+_NUMPY = "np.asarray(x), or a NumPy function of x"
+_READS = {
+    "": _NUMPY,
+    "__array__": _NUMPY,
+    "__bool__": "bool(x), as in `if x:` or `while x < y:`",
+    "__iter__": "iteration over an array that lies on several devices",
+    "__reduce__": "pickle of x",
+    "device_get": "jax.device_get",
+    "device_put": "jax.device_put to another sharding",
+}
+"""What the user wrote, by the function that it calls, where the function's name does not tell."""
 
 
 @dataclasses.dataclass(frozen=True)
 class Transfer:
     """One array that moved, or one callback.
 
-    `what` is the shape and dtype, such as "float32[8,128]", or the function of a callback. `cause` says what did it,
-    and `advice` what to do. `location` is the user's `file:line`, for a callback where its function is defined; "" if
-    unknown. `inside` is the `file:line` of a library between the user's line and the transfer; "" if there is none.
+    `what` is the shape and dtype, such as "float32[8,128]", or the kind of a callback. `cause` says what did it.
+    `location` is the user's `file:line`, "" for a callback.
     """
 
     direction: Direction
     what: str
     cause: str
-    advice: str
-    location: str
+    location: str = ""
     explicit: bool = False
-    inside: str = ""
 
     def __str__(self) -> str:
         moved = "callback" if self.direction == "callback" else f"{self.direction.replace('_', ' ')} transfer"
         at = f" at {self.location}" if self.location else ""
-        at += f" (in {self.inside})" if self.inside else ""
-        advice = f": {self.advice}" if self.advice else ""
-        return f"{'explicit ' if self.explicit else ''}{moved} of {self.what}{at}: {self.cause}{advice}"
+        if self.explicit:
+            return f"explicit {moved} of {self.what}{at}: {self.cause}"
+        return f"{moved} of {self.what}{at}: {self.cause}: {_ADVICE[self.direction]}"
 
 
-class TransferCounts:
-    """The counts of `events`: `explicit` counts the explicit transfers, the other counts leave them out."""
+class Transfers:
+    """What moved in one warm call, or while a context was open, in any thread: `events` has each transfer.
 
-    events: tuple[Transfer, ...]
+    `explicit` counts the transfers that the code asks for; the other counts leave them out. An array that is read twice
+    moves once. Callbacks count once they have run; a context waits for all arrays when it closes.
+    """
+
+    def __init__(self, refuses: Callable[[Transfer], bool] = lambda event: False) -> None:
+        self.events: tuple[Transfer, ...] = ()
+        self._refuses = refuses
+        self._refused: list[Transfer] = []
+        # Reentrant: the collector may run a finalizer that reads an array while a thread holds it.
+        self._lock = threading.RLock()
+        self._fetched: dict[int, weakref.ref[jax.Array]] = {}
 
     @property
     def host_to_device(self) -> int:
@@ -92,24 +122,10 @@ class TransferCounts:
         """Transfers that the code asks for."""
         return sum(event.explicit for event in self.events)
 
-    def _implicit(self, direction: Direction) -> int:
-        return sum(event.direction == direction and not event.explicit for event in self.events)
-
-
-class TransferWatch(TransferCounts):
-    """What moved while a context was open, in any thread.
-
-    An array that is read twice moves once. Callbacks count once they have run; the context waits for all arrays when it
-    closes. With `forbids` a transfer raises `TransferError` where it happens, an explicit one only with `explicit`.
-    """
-
-    def __init__(self, *, forbids: bool = False, explicit: bool = False) -> None:
-        self.events = ()
-        self._forbids, self._explicit = forbids, explicit
-        self._refused: list[tuple[Transfer, str]] = []  # with the name of the thread
-        # Reentrant: the collector may run a finalizer that reads an array while a thread holds it.
-        self._lock = threading.RLock()
-        self._fetched: dict[int, weakref.ref[jax.Array]] = {}
+    @property
+    def total(self) -> int:
+        """Implicit transfers and callbacks: what `Budget(transfers=)` limits."""
+        return len(self.events) - self.explicit
 
     @property
     def by_line(self) -> dict[str, dict[str, int]]:
@@ -122,85 +138,6 @@ class TransferWatch(TransferCounts):
             if not event.explicit:
                 lines[event.direction][event.location or event.what] += 1
         return {direction: dict(counts.most_common()) for direction, counts in lines.items()}
-
-    def raise_refused(self) -> None:
-        """Raise for the callbacks that were refused, and again for a transfer whose error something caught."""
-        __tracebackhide__ = True
-        if not self._refused:
-            return
-        event, thread = self._refused[0]
-        note = ""
-        if event.direction != "callback":
-            here = thread == threading.current_thread().name
-            caught = "The error was raised there, and something caught it."
-            note = f"\n  {caught}" if here else f"\n  In thread {thread!r}."
-        more = len(self._refused) - 1
-        raise _error(event, note + (f"\n  {more} more like it" if more else ""))
-
-    def _add(self, event: Transfer) -> None:
-        __tracebackhide__ = True
-        refused = self._forbids and (self._explicit or not event.explicit)
-        with self._lock:
-            self.events += (event,)
-            if refused:
-                self._refused.append((event, threading.current_thread().name))
-        if refused and event.direction != "callback":
-            raise _error(event)
-
-    def _first_read(self, value: jax.Array) -> bool:
-        """Whether an array is read for the first time. Python reuses the identity of an array that is gone."""
-        with self._lock:
-            known = self._fetched.get(id(value))
-            if known is not None and known() is value:
-                return False
-            self._fetched[id(value)] = weakref.ref(value)
-            return True
-
-
-@contextlib.contextmanager
-def count_transfers() -> Iterator[TransferWatch]:
-    """Count transfers and callbacks inside, in any thread, without asserting anything.
-
-    `with count_transfers() as counted: step(state, batch)`, then `counted.device_to_host` and the others. Do not time
-    inside: every call of a jitted function and every read of an array calls Python there.
-
-    In a thread that was ever inside `jax.debug_nans`, which `jax.vmap` of a jitted function is too, calls on JAX's fast
-    path are seen only if the thread opens the first context. It should then close the last one too, or its calls of
-    jitted functions go on calling Python.
-    """
-    watch = TransferWatch()
-    with _reporting_to(watch):
-        yield watch
-        _settle()
-
-
-@contextlib.contextmanager
-def forbid_transfers(*, explicit: bool = False) -> Iterator[TransferWatch]:
-    """Raise `TransferError` at any implicit transfer inside, in any thread, and for callbacks when it closes.
-
-    The error names the direction, what moved, the cause and the user's line. When the context closes it is raised again
-    if something caught it, or if another thread raised it. `explicit=True` forbids `jax.device_put`, `jax.device_get`
-    and `copy_to_host_async` too.
-    """
-    __tracebackhide__ = True
-    watch = TransferWatch(forbids=True, explicit=explicit)
-    with _reporting_to(watch):
-        yield watch
-        _settle()
-    watch.raise_refused()
-
-
-@dataclasses.dataclass
-class CallTransfers(TransferCounts):
-    """The implicit transfers, the callbacks and the explicit transfers of one warm call; `events` has each of them."""
-
-    label: str
-    events: tuple[Transfer, ...]
-
-    @property
-    def total(self) -> int:
-        """Implicit transfers and callbacks: what `Budget(transfers=)` limits."""
-        return self.host_to_device + self.device_to_host + self.callbacks
 
     def metrics(self, name: str) -> list[Metric]:
         """Four counts, each with what moved as its detail."""
@@ -219,8 +156,73 @@ class CallTransfers(TransferCounts):
         lines = Counter(str(event) for event in self.events if not event.explicit)
         return "\n".join(f"{line} ({times} times)" if times > 1 else line for line, times in lines.most_common())
 
+    def _implicit(self, direction: Direction) -> int:
+        return sum(event.direction == direction and not event.explicit for event in self.events)
 
-def transfers_of(call: Call) -> CallTransfers:
+    def _add(self, event: Transfer) -> None:
+        """Raises `TransferError` for a transfer that is refused; `_raise_refused` does for a callback."""
+        __tracebackhide__ = True
+        refused = self._refuses(event)
+        with self._lock:
+            self.events += (event,)
+            if refused:
+                self._refused.append(event)
+        if refused and event.direction != "callback":
+            raise _error(event)
+
+    def _raise_refused(self) -> None:
+        """Raise for the callbacks that were refused, and again for a transfer whose error did not end the block."""
+        __tracebackhide__ = True
+        if self._refused:
+            first, *others = self._refused
+            caught = "\n  Something caught the error there, or it was raised in another thread."
+            more = f"\n  {len(others)} more like it" if others else ""
+            raise _error(first, ("" if first.direction == "callback" else caught) + more)
+
+    def _first_read(self, value: jax.Array) -> bool:
+        """Whether an array is read for the first time. Python reuses the identity of an array that is gone."""
+        with self._lock:
+            known = self._fetched.get(id(value))
+            if known is not None and known() is value:
+                return False
+            self._fetched[id(value)] = weakref.ref(value)
+            return True
+
+
+@contextlib.contextmanager
+def count_transfers() -> Iterator[Transfers]:
+    """Count transfers and callbacks inside, in any thread, without asserting anything.
+
+    `with count_transfers() as counted: step(state, batch)`, then `counted.device_to_host` and the others. Do not time
+    inside: every call of a jitted function and every read of an array calls Python there.
+
+    In a thread that was ever inside `jax.debug_nans`, which `jax.vmap` of a jitted function is too, calls on JAX's fast
+    path are seen only if the thread opens the first context. It should then close the last one too, or its calls of
+    jitted functions go on calling Python.
+    """
+    watch = Transfers()
+    with _reporting_to(watch):
+        yield watch
+        _settle()
+
+
+@contextlib.contextmanager
+def forbid_transfers(*, explicit: bool = False) -> Iterator[Transfers]:
+    """Raise `TransferError` at any implicit transfer inside, in any thread, and for callbacks when it closes.
+
+    The error names the direction, what moved, the cause and the user's line. When the context closes it is raised again
+    if something caught it, or if another thread raised it. `explicit=True` forbids `jax.device_put`, `jax.device_get`
+    and `copy_to_host_async` too.
+    """
+    __tracebackhide__ = True
+    watch = Transfers(lambda event: explicit or not event.explicit)
+    with _reporting_to(watch):
+        yield watch
+        _settle()
+    watch._raise_refused()
+
+
+def transfers_of(call: Call) -> Transfers:
     """Count the transfers and callbacks of one warm call, until its outputs are ready.
 
     Takes what two runs in a row agree on: what happens only in the first is not part of a step, what happens in every
@@ -230,33 +232,33 @@ def transfers_of(call: Call) -> CallTransfers:
     with borrowed(call) as subject:
         warm(subject.fn, over=[subject])
 
-        def once() -> CallTransfers:
+        def once() -> Transfers:
             with count_transfers() as counted:
                 jax.block_until_ready(subject.run())
-            return CallTransfers(call.label, counted.events)
+            return counted
 
         return agreed(once, _counts, f"{call.label}: the transfers differ")
 
 
-def _counts(moved: CallTransfers) -> tuple[int, ...]:
+def _counts(moved: Transfers) -> tuple[int, ...]:
     return moved.host_to_device, moved.device_to_host, moved.callbacks, moved.explicit
 
 
-# Copied on every change, so that an observer may read it in any thread without a lock.
-_open: tuple[TransferWatch, ...] = ()
+# Copied on every change, so that a transfer may read it in any thread without a lock.
+_open: tuple[Transfers, ...] = ()
 _observing = contextlib.ExitStack()
 # Reentrant: an interrupt's handler may open a context too.
 _lock = threading.RLock()
 
 
 @contextlib.contextmanager
-def _reporting_to(watch: TransferWatch) -> Iterator[None]:
+def _reporting_to(watch: Transfers) -> Iterator[None]:
     """Report every transfer inside to `watch`. JAX is observed while at least one context is open."""
     global _open
     try:
         with _lock:
             if not _open:
-                _observing.enter_context(observing(_Reporter()))
+                _observing.enter_context(observing(_read, _placed, _called, _called_back))
             _open = (*_open, watch)
         yield
     finally:
@@ -266,45 +268,47 @@ def _reporting_to(watch: TransferWatch) -> Iterator[None]:
                 _observing.close()
 
 
-class _Reporter:
-    """Describes each transfer, and reports it to every open context."""
-
-    def moved_to_device(self, value: Any, frame: FrameType, *, explicit: bool) -> None:
-        __tracebackhide__ = True
-        what = text_of_array(value)
-        words = words_or_unknown(lambda: transfer_causes.of_put(what, frame, explicit=explicit))
-        _report(_moved("host_to_device", what, words, frame, explicit), _open)
-
-    def called(self, jitted: Any, args: tuple, kwargs: dict[str, Any], frame: FrameType) -> None:
-        __tracebackhide__ = True
-        for what, words in transfer_causes.of_call(jitted, args, kwargs, frame):
-            _report(_moved("host_to_device", what, words, frame), _open)
-
-    def moved_to_host(self, value: jax.Array, frame: FrameType, *, explicit: bool) -> None:
-        __tracebackhide__ = True
-        watches = [] if fetched(value) else [watch for watch in _open if watch._first_read(value)]
-        if watches:
-            words = words_or_unknown(lambda: transfer_causes.of_read(frame, explicit=explicit))
-            _report(_moved("device_to_host", text_of_array(value), words, frame, explicit), watches)
-
-    def called_back(self, kind: str, function: Any) -> None:
-        text, inner = callback_function(function)
-        if text:
-            what = f"jax.debug.print {text!r}"
-        else:
-            kind = "jax.debug.callback" if kind == "jax.debug" else kind
-            what = f"{kind} {'a function' if inner is None else f'`{label_of(inner)}`'}"
-        location = callsite.code_of(inner) if inner is not None else ""
-        # The location of a builtin is the name of its type.
-        _report(Transfer("callback", what, *_CALLBACK, location if ":" in location else ""), _open)
+def _read(array: jax.Array, frame: FrameType, explicit: bool) -> None:
+    __tracebackhide__ = True
+    # An array that has a copy on the host, or that was read before, moves no more.
+    watches = [] if fetched(array) else [watch for watch in _open if watch._first_read(array)]
+    if watches:
+        cause = functools.partial(_read_by, frame, explicit)
+        _report(_transfer("device_to_host", text_of_array(array), cause, frame, explicit), watches)
 
 
-def _moved(direction: Direction, what: str, words: Words, frame: FrameType, explicit: bool = False) -> Transfer:
-    location, inside = transfer_causes.lines(frame)
-    return Transfer(direction, what, *words, location, explicit, inside)
+def _placed(value: Any, frame: FrameType, explicit: bool) -> None:
+    __tracebackhide__ = True
+    cause = functools.partial(_placed_by, frame, explicit)
+    _report(_transfer("host_to_device", text_of_array(value), cause, frame, explicit), _open)
 
 
-def _report(event: Transfer, watches: Sequence[TransferWatch]) -> None:
+def _called(jitted: Any, args: tuple, kwargs: dict[str, Any], _: Any, frame: FrameType) -> None:
+    __tracebackhide__ = True
+    events = []
+    with contextlib.suppress(Exception):  # the call has gone well: arguments without paths may not make it fail here
+        for path, leaf in _host_arguments(jitted, args, kwargs):
+            cause = functools.partial(_passed, jitted, path, leaf, frame)
+            events.append(_transfer("host_to_device", text_of_array(jax.typeof(leaf)), cause, frame))
+    for event in events:
+        _report(event, _open)
+
+
+def _called_back(kind: str) -> None:
+    _report(Transfer("callback", kind, "the program calls Python in each run"), _open)
+
+
+def _transfer(
+    direction: Direction, what: str, cause: Callable[[], str], frame: FrameType, explicit: bool = False
+) -> Transfer:
+    try:
+        known = cause()
+    except Exception:  # a transfer counts even if nothing on the stack explains it
+        known = "no cause known"
+    return Transfer(direction, what, known, callsite.location(frame), explicit)
+
+
+def _report(event: Transfer, watches: Sequence[Transfers]) -> None:
     """Every context gets the event, even if one of them raises."""
     __tracebackhide__ = True
     error: TransferError | None = None
@@ -330,3 +334,81 @@ def _error(event: Transfer, more: str = "") -> TransferError:
     return TransferError(
         f"{event}{more}", direction=event.direction, what=event.what, cause=event.cause, location=event.location
     )
+
+
+# Causes, read from the stack and from the arguments of a call.
+
+
+def _read_by(frame: FrameType, explicit: bool) -> str:
+    """What reads an array: the outermost function of JAX or NumPy between the user's line and the read."""
+    name, package = "copy_to_host_async" if explicit else "", ""
+    outer: FrameType | None = frame
+    while outer is not None and _package(outer) in ("jax", "numpy"):
+        name, package = outer.f_code.co_qualname.removesuffix(".<locals>.<genexpr>"), _package(outer)
+        outer = outer.f_back
+    name = name.rpartition(".")[2]
+    return _READS.get(name) or f"{'np.' if package == 'numpy' else ''}{name.strip('_')}(x)"
+
+
+def _placed_by(frame: FrameType, explicit: bool) -> str:
+    """What moves a host value outside JAX's fast path: the user's call has it as an argument, or an operation."""
+    if explicit:
+        return "jax.device_put"
+    site = callsite.on_stack(frame)
+    if site.through or site.eager or site.function is None:
+        return f"a host value {_OUTSIDE}"
+    return f"`{label_of(site.function)}` was called with a host value"
+
+
+def _passed(jitted: Any, path: str, leaf: Any, frame: FrameType) -> str:
+    """What moves an argument on JAX's fast path: the user's call, also through a wrapper such as `filter_jit`."""
+    # JAX makes a function without a name where a transformation such as jax.vmap runs an operation outside jit.
+    nameless = not getattr(jitted, "__name__", "")
+    if nameless or jax_stack.belongs_to_jax(getattr(jitted, "__wrapped__", jitted)):
+        return f"{_kind(leaf)} {_OUTSIDE}"
+    site, function = callsite.on_stack(frame), jitted
+    for passed, value in leaves_with_paths(site.args, site.kwargs):
+        if value is leaf and site.function is not None:
+            path, function = passed, site.function
+    return f"`{label_of(function)}` was called with {_kind(leaf)} at {with_parameter(path, function)}"
+
+
+def _kind(leaf: Any) -> str:
+    if type(leaf) in _NUMBERS:
+        return f"a Python {type(leaf).__name__}"
+    return "a NumPy array" if isinstance(leaf, np.ndarray | np.generic) else "a host value"
+
+
+def _package(frame: FrameType) -> str:
+    return (frame.f_globals.get("__name__") or "").partition(".")[0]
+
+
+def _is_of_host(leaf: Any) -> bool:
+    # JAX wraps constants in a type of its own that is like a NumPy array.
+    return not isinstance(leaf, jax.Array) and (
+        isinstance(leaf, _NUMBERS) or (hasattr(leaf, "dtype") and hasattr(leaf, "shape"))
+    )
+
+
+def _host_arguments(jitted: Any, args: tuple, kwargs: dict[str, Any]) -> list[tuple[str, Any]]:
+    """The arguments that JAX's fast path moves, with their paths: values of the host that the program reads."""
+    traced = jax_stack.without_statics(args, kwargs, jax_stack.static_arguments(jitted))
+    if not any(map(_is_of_host, jax.tree.leaves(traced))):
+        return []
+    leaves = list(leaves_with_paths(*traced))
+    read = _read_by_program(jitted, args, kwargs)
+    read += [True] * (len(leaves) - len(read))
+    return [leaf for leaf, used in zip(leaves, read, strict=False) if used and _is_of_host(leaf[1])]
+
+
+def _read_by_program(jitted: Any, args: tuple, kwargs: dict[str, Any]) -> list[bool]:
+    """Which of the traced leaves the program reads; empty if unknown."""
+    try:
+        jaxpr = jitted.trace(*args, **kwargs).jaxpr.jaxpr  # JAX has traced it before, and answers from its cache
+    except Exception:
+        return []
+    needed = {id(out) for out in jaxpr.outvars}
+    for equation in reversed(jaxpr.eqns):
+        if equation.effects or any(id(out) in needed for out in equation.outvars):
+            needed.update(map(id, equation.invars))
+    return [id(variable) in needed for variable in jaxpr.invars]
