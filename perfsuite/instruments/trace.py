@@ -22,7 +22,7 @@ class TraceInstrument(Instrument):
         """
         __tracebackhide__ = True
         self._begin(TRACE)
-        trace = self._tracing.trace(checked(call, "perf.trace"), name or call.label, runs)
+        trace = self._tracing.trace(checked(call, "perf.trace"), name or call.label, runs=runs)
         self._record_trace(trace, call.label, name)
         return trace
 

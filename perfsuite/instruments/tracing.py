@@ -6,89 +6,78 @@ after it was measured, in runs of its own. What goes wrong in them becomes a not
 
 import contextlib
 import statistics
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 from perfsuite.gate.diagnosis import EXPLAINING
 from perfsuite.measure.call import Call
 from perfsuite.measure.errors import MeasurementError
-from perfsuite.measure.profiler.trace_recording import Traced, affordable_runs, in_turns, trace_block, trace_call
-from perfsuite.measure.profiler.traces import NothingRanError, Trace
+from perfsuite.measure.profiler.trace_recording import SECONDS, Traced, affordable_runs, trace_block, trace_call
+from perfsuite.measure.profiler.traces import Trace
 from perfsuite.measure.words import in_a_line
 from perfsuite.session.recorder import Recorder
 from perfsuite.session.records import TraceRecord, trace_folder, trace_record
 from perfsuite.session.session import PerfSession
+
+ROUNDS = 3
+"""What else the machine does makes one trace unlike the next, so a failed comparison traces each call three times."""
 
 
 class Tracing:
     """Traces the calls of one test."""
 
     def __init__(self, session: PerfSession, test: str, recorder: Recorder):
-        self._session = session
+        self._root = session.options.traces
         self._test = session.test_key(test)
         self._recorder = recorder
 
-    def keep_trace(self, call: Call, *names: str, us: float = 0.0) -> None:
+    def keep_trace(self, call: Call, *names: str, us: float) -> None:
         """With --perf-trace, trace a call that was measured, one run of which takes about `us`."""
-        if (folder := self._folder(*names)) is not None:
-            with self._noting(", ".join(names), folder):
-                trace = trace_call(call, runs=affordable_runs(us), directory=folder)
-                self._record(", ".join(names), folder, trace)
+        try:
+            self.trace(call, *names, runs=affordable_runs(us))
+        except Exception as error:  # of the profiler, or of the code under test in a run that it need not make
+            record = TraceRecord(", ".join(names), str(self._folder(*names)), note=in_a_line(error))
+            self._recorder.traces.append(record)
 
-    def trace(self, call: Call, name: str, runs: int) -> Trace:
+    def trace(self, call: Call, *names: str, runs: int) -> Trace:
         """The trace of a call. Raises what `trace_call` raises."""
-        folder = self._folder(name)
-        trace = trace_call(call, runs=runs, directory=folder)
-        self._record(name, folder, trace)
-        return trace
+        return self._record(trace_call(call, runs=runs, directory=self._folder(*names)), *names)
 
     @contextlib.contextmanager
     def block(self, name: str) -> Iterator[Traced]:
         """The trace of a block. Raises what `trace_block` raises."""
-        folder = self._folder(name)
-        with trace_block(folder) as traced:
+        with trace_block(self._folder(name)) as traced:
             yield traced
-        self._record(name, folder, traced.trace)
+        self._record(traced.trace, name)
 
     def compared(self, candidate: Call, reference: Call, us: float) -> tuple[str, float]:
         """Where the time of a call went, and by how many microseconds a run its devices work longer than its
         reference's: 0 where that is less than half of what the run takes longer. A run takes about `us`.
         """
-        longer_us = 0.0
-
-        def words() -> str:
-            nonlocal longer_us
-            pairs = in_turns(candidate, reference, us=us)
-            longer_us = _longer_on_devices(pairs)
-            return pairs[-1][0].in_words()
-
-        return _unless_it_fails(words), longer_us
+        runs = affordable_runs(us * ROUNDS)
+        try:
+            pairs = [
+                (trace_call(candidate, runs=runs), trace_call(reference, runs=runs))
+                for _ in range(ROUNDS if us < SECONDS * 1e6 else 1)
+            ]
+            return pairs[-1][0].in_words(), _longer_on_devices(pairs)
+        except Exception as error:
+            return _untraced(error), 0.0
 
     def longest(self, call: Call, us: float) -> str:
         """What a call spends its time on."""
-        return _unless_it_fails(lambda: trace_call(call, runs=affordable_runs(us)).in_words())
+        try:
+            return trace_call(call, runs=affordable_runs(us)).in_words()
+        except Exception as error:
+            return _untraced(error)
 
-    def _record(self, name: str, folder: Path | None, trace: Trace) -> None:
-        if folder is not None:
-            self._recorder.traces.append(trace_record(name, folder, trace))
+    def _record(self, trace: Trace, *names: str) -> Trace:
+        if (folder := self._folder(*names)) is not None:
+            self._recorder.traces.append(trace_record(", ".join(names), folder, trace))
+        return trace
 
     def _folder(self, *names: str) -> Path | None:
-        root = self._session.options.traces
-        return None if root is None else trace_folder(root, self._test, *names)
-
-    @contextlib.contextmanager
-    def _noting(self, name: str, folder: Path) -> Iterator[None]:
-        note = ""
-        try:
-            yield
-        except NothingRanError:
-            note = "no device ran an operation"
-        except MeasurementError as error:
-            note = " ".join(str(error).split())
-        except Exception as error:  # of the profiler, or of the code under test in a run that it need not make
-            note = in_a_line(error)
-        if note:
-            self._recorder.traces.append(TraceRecord(name, str(folder), note=note))
+        return None if self._root is None else trace_folder(self._root, self._test, *names)
 
 
 def _longer_on_devices(pairs: list[tuple[Trace, Trace]]) -> float:
@@ -102,11 +91,9 @@ def _longer_on_devices(pairs: list[tuple[Trace, Trace]]) -> float:
     return longer_us if min(device_us) > 0 and longer_us >= EXPLAINING * statistics.median(wall_us) else 0.0
 
 
-def _unless_it_fails(words: Callable[[], str]) -> str:
-    """The words, or why there are none: an error here must not hide that a gate failed."""
-    try:
-        return words()
-    except NothingRanError:
-        return ""  # host calls are the cause that can be named
-    except Exception as error:
-        return f"where the time went could not be traced: {in_a_line(error)}"
+def _untraced(error: Exception) -> str:
+    """Why there is no trace: an error here must not hide that a gate failed.
+
+    A `MeasurementError` is no news: nothing ran on a device, or the test records a trace itself.
+    """
+    return "" if isinstance(error, MeasurementError) else f"where the time went could not be traced: {in_a_line(error)}"

@@ -45,6 +45,12 @@ def test_nothing(perf):
 """
 
 
+def operations_below(folder):
+    """Of the only trace there."""
+    (file,) = folder.rglob("*.xplane.pb")
+    return read_trace(file).operations
+
+
 def test_every_instrument_that_runs_something_leaves_its_trace_with_metrics_and_changes_no_baseline(project):
     project.makepyfile(test_all=INSTRUMENTS)
     result = project.runpytest_inprocess("--perf-save", "--perf-seconds=0.05", "--perf-trace=out/traces")
@@ -57,7 +63,6 @@ def test_every_instrument_that_runs_something_leaves_its_trace_with_metrics_and_
             "    * us      1 x  jit_*lambda*: *",
             "  pair, candidate: *",
             "  pair, reference: *",
-            "no trace of test_all.py::test_warm, test_all.py::test_scaling, test_all.py::test_nothing: *perf.trace_block",
             "6 traces below out/traces: open a perfetto_trace.json.gz with https://ui.perfetto.dev, or *",
         ]
     )
@@ -67,7 +72,7 @@ def test_every_instrument_that_runs_something_leaves_its_trace_with_metrics_and_
     for folder in folders:
         (found,) = root.glob(folder)
         assert len(list(found.glob("plugins/profile/*/perfetto_trace.json.gz"))) == 1
-        read_trace(found)
+        assert operations_below(found)
     metrics = json.loads((project.path / "baselines/cpu.json").read_text())["metrics"]
     names = {name for test in metrics.values() for name in test}
     assert "time:product to ready" in names
@@ -77,7 +82,7 @@ def test_every_instrument_that_runs_something_leaves_its_trace_with_metrics_and_
 def test_without_the_option_nothing_is_traced_or_shown(project, perf_test, monkeypatch):
     perf_test(
         "import perfsuite.instruments.tracing as traced",
-        "traced.trace_call = traced.trace_block = traced.in_turns = None",
+        "traced.trace_call = traced.trace_block = None",
         "x = batch()",
         "double = jax.jit(lambda x: x * 2)",
         "perf.time(call(double, x))",
@@ -85,7 +90,7 @@ def test_without_the_option_nothing_is_traced_or_shown(project, perf_test, monke
         "perf.host_calls(call(double, x))",
         "perf.warm(double, over=[(x,)])",
     )
-    for name in ("trace_call", "trace_block", "in_turns"):  # put back what the nested session sets
+    for name in ("trace_call", "trace_block"):  # put back what the nested session sets
         monkeypatch.setattr(f"perfsuite.instruments.tracing.{name}", None)
     result = project.runpytest_inprocess("--perf", "--perf-seconds=0.05")
     result.assert_outcomes(passed=1)
@@ -96,7 +101,7 @@ def test_a_call_that_runs_nothing_on_a_device_is_noted_and_passes(project, perf_
     perf_test("perf.host_calls(call(len, [1]))")
     result = project.runpytest_inprocess("--perf", "--perf-trace=traces")
     result.assert_outcomes(passed=1)
-    result.stdout.fnmatch_lines(["  len: no metrics (no device ran an operation): test_step.py/test_step/len"])
+    result.stdout.fnmatch_lines(["  len: no metrics (*no device ran an operation*): test_step.py/test_step/len"])
 
 
 def test_a_test_with_a_trace_of_its_own_is_left_alone(project, perf_test):
@@ -104,7 +109,7 @@ def test_a_test_with_a_trace_of_its_own_is_left_alone(project, perf_test):
     result = project.runpytest_inprocess("--perf", "--perf-trace=traces")
     result.assert_outcomes(passed=1)
     result.stdout.fnmatch_lines(["  *: no metrics (* a trace is being recorded already*"])
-    assert read_trace(project.path / "own").operations
+    assert operations_below(project.path / "own")
 
 
 def test_an_error_in_a_traced_run_is_a_note(project, perf_test):
@@ -153,7 +158,7 @@ def test_they_are_kept_with_the_option(project, perf_test):
     result = project.runpytest_inprocess("--perf", "--perf-trace=traces")
     result.assert_outcomes(passed=1)
     result.stdout.fnmatch_lines(["  call: * (3 runs): *", "  loop: * (1 run): *", "2 traces below traces: *"])
-    assert read_trace(project.path / "traces/test_step.py/test_step/loop").operations[0].count == 4
+    assert operations_below(project.path / "traces/test_step.py/test_step/loop")[0].count == 4
 
 
 @pytest.mark.parametrize(

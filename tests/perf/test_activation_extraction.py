@@ -22,8 +22,7 @@ import numpy as np
 import pytest
 
 from perfsuite import Budget, RecompilationError, call
-from perfsuite.measure.profiler.trace_recording import record
-from perfsuite.measure.profiler.traces import read_trace
+from perfsuite.measure.profiler.trace_recording import trace_block
 from perfsuite.workloads.extraction import extract, extract_to, make_extractor
 from perfsuite.workloads.extraction.activation_store import ActivationStore
 from perfsuite.workloads.extraction.batching import fixed_size_batches
@@ -164,21 +163,16 @@ def busy_work(perf_size):
 
 
 @pytest.fixture
-def traced(perf, busy_work, tmp_path):
+def traced(perf, busy_work):
     """`traced(name, block)` runs `block()` and records its trace, for people: other processes make a device wait, too.
 
     With a load of 17 on two cores idle shares of 0.03 to 0.04 were seen, where a quiet machine has 0.005.
     """
 
     def measure(name, block):
-        with (
-            perf.no_compiles(),
-            perf.count_transfers() as moved,
-            record(tmp_path / "trace", perfetto=False) as recording,
-        ):
+        with perf.no_compiles(), perf.count_transfers() as moved, trace_block() as traced:
             block()
-        trace = read_trace(recording.path)
-        for made in trace.metrics(name):
+        for made in traced.trace.metrics(name):
             perf.record(made.name, made.value, unit=made.unit, kind="info")
         copies = [event for event in moved.events if "copy_to_host_async" in event.cause]
         assert len(copies) == busy_work.samples // busy_work.batch_size, "one copy a batch"

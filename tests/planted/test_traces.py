@@ -71,7 +71,7 @@ def test_an_operation_planted_in_the_candidate_is_named_and_no_file_is_left(run,
     control.stdout.no_fnmatch_line(TRACED)
     fails(
         run(PLANTED, COMPARE),
-        "*step/reference ratio to ready is *, +* % over the budget of 2 x",
+        "*step/reference ratio to ready is *, +* % over the budget of 2 x*",
         "*likely cause: operations on the device take longer, by * us a run",
         "*traced, a run: * us, device * us, idle share *; the longest operations:",
         "*  jit_step: *sort*: * us, 1 x",
@@ -125,7 +125,7 @@ def test_an_error_while_tracing_does_not_hide_the_failure(run):
             "monkeypatch.setattr(perfsuite.instruments.tracing, 'trace_call', broken)",
             COMPARE,
         ),
-        "*step/reference ratio to ready is *, +* % over the budget of 2 x",
+        "*step/reference ratio to ready is *, +* % over the budget of 2 x*",
         "*where the time went could not be traced: OSError: disk full really",
     )
 
@@ -140,10 +140,10 @@ def test_operations_are_the_cause_only_if_what_they_take_longer_explains_the_tim
             "import perfsuite.instruments.tracing",
             "from perfsuite.measure.profiler.traces import Trace",
             "def taking(us): return Trace(None, 1, 900.0 + us, us, 0.5, ())",
-            "def slow(x): return sum(range(100_000)), reference(x)  # a millisecond and a half",
+            "def slow(x): return sum(range(300_000)), reference(x)  # some milliseconds",
             f"trace_call = lambda call, runs: taking(200.0 + {longer_us} * (call.fn is slow))",
             "monkeypatch.setattr(perfsuite.instruments.tracing, 'trace_call', trace_call)",
-            "perf.compare(call(slow, X), call(reference, X), Budget(ratio=1.2))",
+            "perf.compare(call(slow, X), call(reference, X), Budget(ratio=2))",
         ),
         f"*{said}*",
         f"*traced, a run: * us, device {200 + longer_us} us, *",

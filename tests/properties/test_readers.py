@@ -21,7 +21,7 @@ from perfsuite.git import GitError, Repository
 from perfsuite.measure.call import call
 from perfsuite.measure.errors import MeasurementError
 from perfsuite.measure.metric import Interval
-from perfsuite.measure.profiler.trace_recording import record
+from perfsuite.measure.profiler.trace_recording import trace_block
 from perfsuite.measure.profiler.traces import read_trace
 from perfsuite.measure.program.compilation import Compilation, compile_call, kept_program
 from perfsuite.measure.program.program import Program
@@ -125,7 +125,7 @@ def _read_or_refused(read, name, data):
 @functools.cache
 def recorded() -> bytes:
     with tempfile.TemporaryDirectory() as folder:
-        with record(folder, perfetto=False):
+        with trace_block(folder):
             jax.block_until_ready(jax.jit(step)(jnp.ones((4, 4)), jnp.ones((3, 4, 4))))
         (file,) = Path(folder).rglob("*.xplane.pb")
         return file.read_bytes()

@@ -1,4 +1,4 @@
-"""`record`, `trace_block` and `trace_call`: a profiler trace of a block of code, or of a call run several times.
+"""`trace_block` and `trace_call`: a profiler trace of a block of code, or of a call run several times.
 
 It writes an XPlane file, which `traces.read_trace` and TensorBoard read, and a Perfetto trace for
 https://ui.perfetto.dev. It does not trace Python's own calls.
@@ -26,44 +26,10 @@ from perfsuite.measure.profiler.traces import BLOCK_MARK, RUN_MARK, Trace, read_
 from perfsuite.measure.timing.block import steady
 
 RUNS = 10
-ROUNDS = 3
 SECONDS = 1.0
 """About how long all traced runs of one call may take. A longer call is traced once, in one run."""
 
 _numbers = itertools.count()
-
-
-@dataclasses.dataclass
-class Recording:
-    """Where a trace is: its XPlane file, once the block has ended."""
-
-    path: Path | None = None
-
-
-@contextlib.contextmanager
-def record(directory: str | os.PathLike, *, perfetto: bool = True) -> Iterator[Recording]:
-    """Record what the block does into a new folder below `directory`, which is created if need be.
-
-    Waits, before and after, for every live array of the default backend, so that work in flight is in the trace of the
-    block that started it. It cannot wait for a result that is dropped: wait for that in the block. Also records a block
-    that fails, without waiting. Raises `MeasurementError` if a trace is being recorded already, here or by JAX
-    itself, and if `directory` cannot be written; the message begins with `directory`.
-    """
-    # JAX names a folder after the second, so that two short blocks would write the same file.
-    session = f"{time.strftime('%Y_%m_%d_%H_%M_%S')}_{os.getpid()}_{next(_numbers)}"
-    recording, root = Recording(), writable(Path(directory))
-    _wait_for_all()
-    _start(root, session, perfetto)
-    try:
-        with jax.profiler.TraceAnnotation(BLOCK_MARK):
-            yield recording
-            _wait_for_all()
-    finally:
-        jax.profiler.stop_trace()
-    folder = root / "plugins" / "profile" / session
-    recording.path = next(folder.glob("*.xplane.pb"), None)
-    if recording.path is None:
-        raise MeasurementError(f"{folder}: JAX's profiler wrote no trace")
 
 
 @dataclasses.dataclass
@@ -82,17 +48,33 @@ class Traced:
 
 @contextlib.contextmanager
 def trace_block(directory: str | os.PathLike | None = None) -> Iterator[Traced]:
-    """Trace what the block does, compilations included. Without a `directory` it leaves no file.
+    """Trace what the block does, compilations included, into a new folder below `directory`, which is created if need
+    be. Without a `directory` it leaves no file.
 
-    Raises `MeasurementError` as `record` and `read_trace` do. A block that fails raises what it raised.
+    Waits, before and after, for every live array of the default backend, so that work in flight is in the trace of the
+    block that started it. It cannot wait for a result that is dropped: wait for that in the block. A block that fails
+    is recorded too, without waiting. Raises `MeasurementError` if a trace is being recorded already, here or by JAX
+    itself, if `directory` cannot be written, and what `read_trace` raises.
     """
+    # JAX names a folder after the second, so that two short blocks would write the same file.
+    session = f"{time.strftime('%Y_%m_%d_%H_%M_%S')}_{os.getpid()}_{next(_numbers)}"
     traced = Traced()
     with contextlib.ExitStack() as cleanup:
         into = directory or cleanup.enter_context(tempfile.TemporaryDirectory(prefix="perfsuite-trace-"))
-        with record(into, perfetto=directory is not None) as recording:
-            yield traced
-        assert recording.path is not None
-        trace = read_trace(recording.path)
+        root = writable(Path(into))
+        _wait_for_all()
+        _start(root, session, perfetto=directory is not None)
+        try:
+            with jax.profiler.TraceAnnotation(BLOCK_MARK):
+                yield traced
+                _wait_for_all()
+        finally:
+            jax.profiler.stop_trace()
+        folder = root / "plugins" / "profile" / session
+        files = list(folder.glob("*.xplane.pb"))
+        if not files:
+            raise MeasurementError(f"{folder}: JAX's profiler wrote no trace")
+        trace = read_trace(files[0])
     traced._trace = trace if directory is not None else dataclasses.replace(trace, path=None)
 
 
@@ -109,18 +91,9 @@ def trace_call(call: Call, *, runs: int = RUNS, directory: str | os.PathLike | N
             for _ in range(runs):
                 with jax.profiler.TraceAnnotation(RUN_MARK):
                     outputs = subject.run()
-            # `record` waits too, but only for the default backend, and without raising what failed there.
+            # `trace_block` waits too, but only for the default backend, and without raising what failed there.
             jax.block_until_ready(outputs)
     return traced.trace
-
-
-def in_turns(first: Call, second: Call, *, us: float) -> list[tuple[Trace, Trace]]:
-    """Traces of two calls in turns, which leave no file. A run takes about `us`. What else the machine does meanwhile
-    makes one trace unlike the next, so there are three of each call.
-    """
-    runs = affordable_runs(us * ROUNDS)
-    rounds = ROUNDS if us < SECONDS * 1e6 else 1
-    return [(trace_call(first, runs=runs), trace_call(second, runs=runs)) for _ in range(rounds)]
 
 
 def affordable_runs(us: float) -> int:
@@ -141,8 +114,7 @@ def _start(directory: Path, session: str, perfetto: bool) -> None:
         if "already" not in str(error):
             raise
         raise MeasurementError(
-            f"{directory}: a trace is being recorded already, and JAX records one at a time. "
-            "End that record(...) or jax.profiler.trace(...) first"
+            f"{directory}: a trace is being recorded already, and JAX records one at a time. End that one first"
         ) from None
 
 

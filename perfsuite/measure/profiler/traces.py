@@ -15,7 +15,6 @@ was at hand.
 
 import bisect
 import dataclasses
-import os
 import re
 import warnings
 from collections import defaultdict
@@ -31,19 +30,13 @@ from perfsuite.measure.metric import Metric
 LONGEST = 10
 
 BLOCK_MARK = "perfsuite: block"
-"""The name of the block that `record` records, in the trace itself."""
+"""The name of the block that is recorded, in the trace itself."""
 RUN_MARK = "perfsuite: run"
 
-HOST = "/host:CPU"
+_HOST = "/host:CPU"
 _DEVICE = re.compile(r"/device:([A-Z]+):(\d+)")
 _OVER = "end: "
 _ALLOCATIONS = ("memalloc_details", "MemFree_details", "MemoryResidency_details")
-
-Span = tuple[float, float]
-
-
-class NothingRanError(MeasurementError):
-    """No device ran an operation in a trace."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,10 +60,9 @@ class TracedOperation:
 class Trace:
     """One recorded block, in microseconds of all `runs` together.
 
-    `wall_us`: from the block's start until its work was done; without `record`'s mark, from the first event to the
-    last. `device_us`: at least one device ran an operation, other than a copy to or from the host. `idle_share`: the
-    part of the time between the first operation's start and the last one's end in which none ran. Where there is an
-    accelerator, the CPU is no device.
+    `wall_us`: from the block's start until its work was done. `device_us`: at least one device ran an operation, other
+    than a copy to or from the host. `idle_share`: the part of the time between the first operation's start and the last
+    one's end in which none ran. Where there is an accelerator, the CPU is no device.
     """
 
     path: Path | None
@@ -100,7 +92,7 @@ class Trace:
         """Where the time of a run went: on the device, and its longest operations."""
         device, wall = self.device_us / self.runs, self.wall_us / self.runs
         head = f"traced, a run: {wall:.4g} us, device {device:.4g} us, idle share {self.idle_share:.3f}"
-        lines = [f"{each}: {each.us / self.runs:.4g} us, {_times(each.count / self.runs)}" for each in self.longest]
+        lines = [f"{each}: {each.us / self.runs:.4g} us, {each.count / self.runs:g} x" for each in self.longest]
         return "\n  ".join([f"{head}; the longest operations:", *lines])
 
 
@@ -129,53 +121,39 @@ class _Events:
     on_host: list[Ran] = dataclasses.field(default_factory=list)
     block_ns: float = 0.0
     runs: int = 0
-    first: float = float("inf")
-    last: float = float("-inf")
-
-    def include(self, start: float, end: float) -> None:
-        """Let the trace last from `start` at the latest to `end` at the earliest."""
-        self.first, self.last = min(self.first, start), max(self.last, end)
 
 
-def read_trace(path: str | os.PathLike) -> Trace:
-    """Read an `.xplane.pb` file, or the newest one below a directory.
+def read_trace(path: Path) -> Trace:
+    """Read the `.xplane.pb` file of a block that was recorded.
 
-    Raises `MeasurementError`, naming the path, if there is none or it is damaged, and `NothingRanError` if no device
-    ran an operation in it.
+    Raises `MeasurementError`, naming the path, if it is damaged, and if no device ran an operation in it.
     """
-    file = _newest(Path(path))
-    events = _read(file)
+    events = _read(path)
     operations = events.on_devices or events.on_host  # beside an accelerator, what XLA runs on the host is its work
     if not operations:
-        raise NothingRanError(
-            f"{file}: no device ran an operation in this trace. Either the block ran nothing on a device, or it ended "
+        raise MeasurementError(
+            f"{path}: no device ran an operation in this trace. Either the block ran nothing on a device, or it ended "
             "before its work was done, or the driver of a GPU keeps its counters from this user"
         )
-    busy = merged((ran.start, ran.until) for ran in operations)
+    busy = _merged((ran.start, ran.until) for ran in operations)
+    busy_ns, whole_ns = sum(end - start for start, end in busy), busy[-1][1] - busy[0][0]
+    own_ns: dict[tuple[str, str], list[float]] = defaultdict(list)
+    for ran, ns in _own_times(operations):
+        own_ns[ran.module, ran.name].append(ns)
+    summed = [TracedOperation(name, module, sum(ns) / 1e3, len(ns)) for (module, name), ns in own_ns.items()]
     return Trace(
-        path=file,
+        path=path,
         runs=events.runs or 1,
-        wall_us=(events.block_ns or events.last - events.first) / 1e3,
-        device_us=length(busy) / 1e3,
-        idle_share=_idle_share(busy),
-        operations=tuple(_operations(operations)),
+        wall_us=events.block_ns / 1e3,
+        device_us=busy_ns / 1e3,
+        idle_share=1 - busy_ns / whole_ns if whole_ns else 0.0,
+        operations=tuple(sorted(summed, key=lambda each: (-each.us, each.module, each.name))),
     )
 
 
-def planes_of(path: Path) -> list[Any]:
-    """The planes of an `.xplane.pb` file. Raises `MeasurementError`, naming the file, if it is no such file."""
-    try:
-        planes = list(ProfileData.from_file(str(path)).planes)
-    except RuntimeError as error:
-        raise MeasurementError(f"{path}: the trace is damaged, or is no XPlane file ({error})") from None
-    if not planes:
-        raise MeasurementError(f"{path}: the trace is empty")
-    return planes
-
-
-def merged(spans: Iterable[Span]) -> list[Span]:
+def _merged(spans: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:
     """The union of `spans`, as spans that do not touch, in order."""
-    union: list[Span] = []
+    union: list[tuple[float, float]] = []
     for start, end in sorted(spans):
         if union and start <= union[-1][1]:
             union[-1] = (union[-1][0], max(union[-1][1], end))
@@ -184,23 +162,13 @@ def merged(spans: Iterable[Span]) -> list[Span]:
     return union
 
 
-def length(spans: Iterable[Span]) -> float:
-    """The sum of the lengths."""
-    return sum(end - start for start, end in spans)
-
-
-def _newest(path: Path) -> Path:
-    if path.is_file():
-        return path
-    if not path.is_dir():
-        raise MeasurementError(f"{path}: there is no such trace")
-    if found := list(path.rglob("*.xplane.pb")):
-        return max(found, key=lambda file: (file.stat().st_mtime_ns, file))
-    raise MeasurementError(f"{path}: no trace (*.xplane.pb) in this directory")
-
-
 def _read(path: Path) -> _Events:
-    planes = planes_of(path)
+    try:
+        planes = list(ProfileData.from_file(str(path)).planes)
+    except RuntimeError as error:
+        raise MeasurementError(f"{path}: the trace is damaged, or is no XPlane file ({error})") from None
+    if not planes:
+        raise MeasurementError(f"{path}: the trace is empty")
     events = _Events()
     # From Python 3.12 on, jaxlib's type of an event's stats draws a DeprecationWarning when it is first made. Where
     # warnings are errors that ends the process (jaxlib 0.12.0, `nb_type_new("event_stats")`).
@@ -212,7 +180,7 @@ def _read(path: Path) -> _Events:
             lines += len(numbered)
             if device := _DEVICE.fullmatch(plane.name):
                 _read_device(numbered, " ".join(device.groups()), events)
-            elif plane.name == HOST:
+            elif plane.name == _HOST:
                 _read_host(numbered, events)
     return events
 
@@ -225,7 +193,6 @@ def _read_host(lines: list[tuple[int, Any]], events: _Events) -> None:
             name, start, end = raw.name, raw.start_ns, raw.end_ns
             if name.startswith("ThreadpoolListener::"):
                 continue  # a third of all events, and none matters here
-            events.include(start, end)
             if name == BLOCK_MARK:
                 events.block_ns += end - start
             elif name == RUN_MARK:
@@ -263,7 +230,6 @@ def _read_device(lines: list[tuple[int, Any]], device: str, events: _Events) -> 
             name = str(stats.get("hlo_op") or _hlo_name(raw.name))
             module = str(stats.get("hlo_module") or _around(modules, start))
             events.on_devices.append(Ran(number, name, start, end, end, module, device))
-            events.include(start, end)
 
 
 def _hlo_name(text: str) -> str:
@@ -276,24 +242,6 @@ def _around(modules: list[tuple[float, float, str]], moment: float) -> str:
     return modules[place][2] if place >= 0 and moment <= modules[place][1] else ""
 
 
-def _idle_share(busy: list[Span]) -> float:
-    """The part of the time from the first start to the last end that `busy`, merged spans, leave free."""
-    whole = busy[-1][1] - busy[0][0]
-    return 1 - length(busy) / whole if whole else 0.0
-
-
-def _operations(operations: list[Ran]) -> list[TracedOperation]:
-    totals: dict[tuple[str, str], list[float]] = defaultdict(list)
-    for ran, own in _own_times(operations):
-        totals[ran.module, ran.name].append(own)
-    summed = [TracedOperation(name, module, sum(ns) / 1e3, len(ns)) for (module, name), ns in totals.items()]
-    return sorted(summed, key=lambda operation: (-operation.us, operation.module, operation.name))
-
-
-def _times(count: float) -> str:
-    return f"{count:g} time" if count == 1 else f"{count:g} times"
-
-
 def _own_times(operations: Iterable[Ran]) -> list[tuple[Ran, float]]:
     """Each run of an operation with its own time, which for a loop excludes the operations in its body.
 
@@ -301,37 +249,21 @@ def _own_times(operations: Iterable[Ran]) -> list[tuple[Ran, float]]:
     reports its end only after what followed it in that thread.
     """
     lines: dict[int, list[Ran]] = defaultdict(list)
-    programs: dict[tuple[str, int], list[Ran]] = defaultdict(list)
-    for ran in operations:
+    starts: dict[tuple[str, int], list[float]] = defaultdict(list)
+    for ran in sorted(operations, key=lambda ran: (ran.start, -ran.end)):
         lines[ran.line].append(ran)
-        programs[ran.device, ran.run].append(ran)
+        starts[ran.device, ran.run].append(ran.start)
     own: dict[int, float] = defaultdict(float)
     for line in lines.values():
-        _add_nested(line, own)
-    for program in programs.values():
-        _add_in_other_threads(program, own)
+        around: list[Ran] = []
+        for ran in line:
+            while around and around[-1].end <= ran.start:
+                around.pop()
+            if around:
+                own[id(around[-1])] -= min(ran.end, around[-1].end) - ran.start
+            later = starts[ran.device, ran.run]
+            place = bisect.bisect_left(later, ran.end)
+            until = min(ran.until, later[place]) if place < len(later) else ran.until
+            own[id(ran)] += until - ran.start
+            around.append(ran)
     return [(ran, own[id(ran)]) for line in lines.values() for ran in line]
-
-
-def _add_nested(line: list[Ran], own: dict[int, float]) -> None:
-    around: list[Ran] = []
-    for ran in sorted(line, key=lambda ran: (ran.start, -ran.end)):
-        while around and around[-1].end <= ran.start:
-            around.pop()
-        if around:
-            own[id(around[-1])] -= min(ran.end, around[-1].end) - ran.start
-        own[id(ran)] += ran.end - ran.start
-        around.append(ran)
-
-
-def _add_in_other_threads(program: list[Ran], own: dict[int, float]) -> None:
-    later: list[Span] = []  # spans of the operations that start later, apart from each other, the earliest last
-    for ran in sorted(program, key=lambda ran: (ran.start, -ran.end), reverse=True):
-        rest = ran.until - ran.end
-        start, until = ran.start, ran.until
-        while later and later[-1][0] <= ran.until:
-            span = later.pop()
-            rest -= max(0.0, min(span[1], ran.until) - max(span[0], ran.end))
-            until = max(until, span[1])
-        later.append((start, until))
-        own[id(ran)] += rest

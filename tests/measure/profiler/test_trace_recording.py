@@ -13,21 +13,20 @@ from support.traces import SQUARE, product
 from perfsuite.measure.call import call
 from perfsuite.measure.compiles.warmup import warm
 from perfsuite.measure.errors import MeasurementError, RecompilationError
-from perfsuite.measure.profiler import trace_recording
-from perfsuite.measure.profiler.trace_recording import in_turns, record, trace_call
+from perfsuite.measure.profiler.trace_recording import affordable_runs, trace_block, trace_call
 from perfsuite.measure.profiler.traces import read_trace
 
-# Recording.
+# Blocks.
 
 
-def test_two_recordings_within_a_second_are_two_files_and_the_newest_is_read(tmp_path):
+def test_two_blocks_within_a_second_are_two_files(tmp_path):
     product(SQUARE).block_until_ready()
-    with record(tmp_path) as first:
+    with trace_block(tmp_path) as first:
         product(SQUARE).block_until_ready()
-    with record(tmp_path) as second:
+    with trace_block(tmp_path) as second:
         product(product(SQUARE)).block_until_ready()
-    assert first.path != second.path
-    assert [read_trace(path).operations[0].count for path in (first.path, second.path, tmp_path)] == [1, 2, 2]
+    assert first.trace.path != second.trace.path
+    assert [traced.trace.operations[0].count for traced in (first, second)] == [1, 2]
 
 
 def test_the_perfetto_trace_holds_the_same_operations(tmp_path):
@@ -44,40 +43,43 @@ def test_a_block_that_fails_is_recorded_and_the_next_one_too(tmp_path, error):
     product(SQUARE).block_until_ready()
 
     def failing():
-        with record(tmp_path, perfetto=False):
+        with trace_block(tmp_path):
             product(SQUARE).block_until_ready()
             raise error("stop")
 
     with pytest.raises(error, match="stop"):
         failing()
-    assert read_trace(tmp_path).operations[0].count == 1
-    with record(tmp_path, perfetto=False):
+    (file,) = tmp_path.rglob("*.xplane.pb")
+    assert read_trace(file).operations[0].count == 1
+    with trace_block() as traced:
         product(product(SQUARE)).block_until_ready()
-    assert read_trace(tmp_path).operations[0].count == 2
+    assert traced.trace.operations[0].count == 2
 
 
-@pytest.mark.parametrize("outer", [record, jax.profiler.trace])
+@pytest.mark.parametrize("outer", [trace_block, jax.profiler.trace])
 def test_a_trace_in_a_trace_is_refused_and_the_outer_one_goes_on(tmp_path, outer):
     product(SQUARE).block_until_ready()
     with outer(tmp_path / "outer"):
         with pytest.raises(MeasurementError, match="inner: a trace is being recorded already"):
-            record(tmp_path / "inner").__enter__()
+            trace_block(tmp_path / "inner").__enter__()
         product(SQUARE).block_until_ready()
-    assert read_trace(tmp_path / "outer").operations[0].count == 1
+    (file,) = (tmp_path / "outer").rglob("*.xplane.pb")
+    assert read_trace(file).operations[0].count == 1
 
 
 def test_a_directory_that_cannot_be_written_is_refused_before_the_profiler_starts(tmp_path):
+    product(SQUARE).block_until_ready()
     (tmp_path / "file").write_text("")
     with pytest.raises(MeasurementError, match=r"file.below: no trace can be written here"):
-        record(tmp_path / "file" / "below").__enter__()
-    with record(tmp_path, perfetto=False):
-        pass
+        trace_block(tmp_path / "file" / "below").__enter__()
+    with trace_block():
+        product(SQUARE).block_until_ready()
 
 
 # Tracing a call.
 
 
-def test_a_compile_in_a_traced_run_is_an_error_and_no_trace(tmp_path):
+def test_a_compile_in_a_traced_run_is_an_error_and_no_trace():
     sizes = itertools.count(1)
 
     def step():
@@ -87,8 +89,8 @@ def test_a_compile_in_a_traced_run_is_an_error_and_no_trace(tmp_path):
     with pytest.raises(RecompilationError):
         trace_call(call(step))
     assert gc.isenabled()
-    with record(tmp_path, perfetto=False):
-        pass
+    with trace_block():
+        product(SQUARE).block_until_ready()
 
 
 def test_a_donated_state_is_carried_and_given_back():
@@ -142,12 +144,6 @@ def test_a_call_that_runs_nothing_on_a_device_is_an_error_with_a_reason():
         trace_call(call(lambda: None))
 
 
-# In turns.
-
-
-@pytest.mark.parametrize(
-    ("us", "taken", "runs"), [(10, 3, 10), (2e4, 3, 10), (1e5, 3, 3), (0.9e6, 3, 1), (2e6, 1, 1), (0.0, 3, 10)]
-)
-def test_a_long_call_is_traced_in_fewer_runs(us, taken, runs, monkeypatch):
-    monkeypatch.setattr(trace_recording, "trace_call", lambda call, runs: (call, runs))
-    assert in_turns("a", "b", us=us) == [(("a", runs), ("b", runs))] * taken
+@pytest.mark.parametrize(("us", "runs"), [(0.0, 10), (10, 10), (2e5, 5), (0.9e6, 1), (2e6, 1)])
+def test_a_long_call_is_traced_in_fewer_runs(us, runs):
+    assert affordable_runs(us) == runs
