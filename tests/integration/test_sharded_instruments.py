@@ -170,4 +170,4 @@ def test_a_sharded_step_that_waits_for_its_sum_is_found():
 
     made = asynchrony(call(waiting, state(), jax.device_put(np.ones((8, 4), np.float32), ROWS), carry=1), seconds=1.0)
     assert made.waits is True
-    assert "float(loss)" in made.where[0] or "test_sharded_instruments.py" in made.where[0]
+    assert "test_sharded_instruments.py" in made.where

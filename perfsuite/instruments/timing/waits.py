@@ -23,17 +23,16 @@ class WaitsInstrument(Instrument):
         """Fail where a call waits for the device before it returns, and say where: `.share`, `.waits`, `.where`.
 
         A call that waits keeps the host from preparing the next step meanwhile. Where the device has too little to do
-        to tell, the verdict is `inconclusive` and says what to do. Raises `MeasurementError` where JAX's asynchronous
-        dispatch is off.
+        to tell, the verdict is `inconclusive` and says what to do.
         """
         __tracebackhide__ = True
         self._begin(STAYS_ASYNC)
-        seen = asynchrony(checked(call, "perf.stays_async"), seconds=self._seconds_to_know)
-        measured = self._recorder.measured("stays_async", seen.label, " returns at", name=name)
-        share, *waits = measured.metrics(seen.metrics(measured.name))
+        measured = asynchrony(checked(call, "perf.stays_async"), seconds=self._seconds_to_know)
+        named = self._recorder.measured("stays_async", measured.label, " returns at", name=name)
+        share, *waits = named.metrics(measured.metrics(named.name))
         self._recorder.add(share)
-        self._recorder.apply([_asynchrony_gate(self._test, measured.name, seen, share, waits)])
-        return seen
+        self._recorder.apply([_asynchrony_gate(self._test, named.name, measured, share, waits)])
+        return measured
 
     def stalls(self, call: Call, *, budget: Budget = NO_BUDGET, name: str | None = None) -> Stalls:
         """Fail where single calls stall, twice or more in 1000, and say where: `.count`, `.where`.
@@ -44,12 +43,13 @@ class WaitsInstrument(Instrument):
         """
         __tracebackhide__ = True
         limits = self._begin(STALLS, budget)
-        seen = count_stalls(checked(call, "perf.stalls"), seconds=self._seconds_to_know, over_us=limits.get("stall_us"))
-        measured = self._recorder.measured("stalls", seen.label, " longest", name=name)
-        stalls, longest = measured.metrics(seen.metrics(measured.name))
+        call = checked(call, "perf.stalls")
+        measured = count_stalls(call, seconds=self._seconds_to_know, over_us=limits.get("stall_us"))
+        named = self._recorder.measured("stalls", measured.label, " longest", name=name)
+        stalls, longest = named.metrics(measured.metrics(named.name))
         self._recorder.add(longest)
-        self._recorder.apply([_stalls_gate(self._test, measured.name, seen, stalls)])
-        return seen
+        self._recorder.apply([_stalls_gate(self._test, named.name, measured, stalls)])
+        return measured
 
 
 def _asynchrony_gate(test: str, name: str, measured: Asynchrony, share: Metric, waits: list[Metric]) -> Gate:
@@ -59,32 +59,27 @@ def _asynchrony_gate(test: str, name: str, measured: Asynchrony, share: Metric, 
     gate = judge_budget(test, waits[0], 0)
     if not gate.failed:
         return gate
-    first, *others = measured.where or ("a place that was not seen",)
-    does = "waits for the device" if measured.for_device else "sleeps, for the device or for something else,"
+    does, verb = "sleeps, for the device or for something else,", "sleeps"
+    if measured.for_device:
+        does, verb = "waits for the device", "waits"
     note = f"{name} {does} before it returns: it {measured}, asleep for {measured.asleep:.0%} of it"
-    here = "waits" if measured.for_device else "sleeps"
-    cause = [f"it {here} at {first}", *(f"it was also seen at {place}" for place in others)]
-    return dataclasses.replace(gate, note=note, cause="\n".join(cause))
+    cause = f"it {verb} at {measured.where}" if measured.where else "no line was seen in most of the looks"
+    return dataclasses.replace(gate, note=note, cause=cause)
 
 
 def _stalls_gate(test: str, name: str, measured: Stalls, stalls: Metric) -> Gate:
     gate = judge_budget(test, stalls, 0)
-    held_up = f"; the machine held up {measured.machine} more" if measured.machine else ""
-    if measured.repeats and gate.failed:
-        unseen = ["where was not seen: C code that keeps Python's lock"]
-        seen = [f"meanwhile it was at {place}" for place in measured.where]
-        return dataclasses.replace(gate, note=f"{name}: {measured}{held_up}", cause="\n".join(seen or unseen))
+    note = f"{name}: {measured}" + (f"; {measured.machine} more may be the machine's" if measured.machine else "")
+    if measured.repeats:
+        cause = "\n".join(f"meanwhile it was at {line}" for line in measured.where)
+        return dataclasses.replace(gate, note=note, cause=cause or "no line was seen: C code that keeps Python's lock")
     if measured.stalls:
         at = f", at {measured.where[0]}" if measured.where else ""
-        once = "one can be the machine's: run it again, or allow more --perf-seconds"
-        if measured.count > 1:
-            once = "this system does not tell what the machine held up, and fewer than two were seen: run it again"
-        note = f"{name}: {measured}{at}{held_up}; {once}"
-        return dataclasses.replace(gate, verdict="inconclusive", note=note)
-    if not measured.enough:
+        note += f"{at}; one can be the machine's: run it again, or allow more --perf-seconds"
+    elif not measured.enough:
         # The calls that the machine held up say nothing of the code.
         needed = 1 + int(measured.seconds / max(1, measured.calls - measured.machine) * ENOUGH * 1.1)
-        too_few = f"a stall in one of a hundred shows for certain in {ENOUGH}: --perf-seconds={needed}"
-        note = f"{name}: {measured}{held_up}; {too_few}"
-        return dataclasses.replace(gate, verdict="inconclusive", note=note)
-    return gate
+        note += f"; a stall in one of a hundred shows for certain in {ENOUGH}: --perf-seconds={needed}"
+    else:
+        return gate
+    return dataclasses.replace(gate, verdict="inconclusive", note=note)

@@ -8,10 +8,10 @@ That time is the sum over all threads, because nobody knows which of them a call
 process take from each other counts as the machine's too: a process with more threads than cores shows no stalls.
 """
 
-import collections
 import dataclasses
 import statistics
 import time
+from collections import Counter
 
 from perfsuite.measure import progress
 from perfsuite.measure.call import Call
@@ -20,7 +20,7 @@ from perfsuite.measure.stack_room import with_room
 from perfsuite.measure.timing.block import Sample, Subject, columns_us, run_block, steady
 from perfsuite.measure.timing.clock import now_ns
 from perfsuite.measure.timing.scheduling import is_known, process_delay_ns
-from perfsuite.measure.timing.stack_sampler import StackPlace, Watch, most_seen
+from perfsuite.measure.timing.stack_sampler import StackPlace, Watch, certain_place
 
 TIMES = 10
 """A call stalls that takes this many times the median call, if that is at least `LEAST_US` longer."""
@@ -33,13 +33,14 @@ ENOUGH = 920
 REPEATED = 2
 """A single stall can be the machine's: memory that it reads back from disk, a machine that moves. Two are not."""
 _STOP_AT = 3
+_LEAST_CALLS = 3
 _FIRST_MEDIAN = 20
 _SNAPSHOT_NS = 20_000_000
 
 
 @dataclasses.dataclass(frozen=True)
 class Stall:
-    """One call that took far longer than the median: all microseconds, and where its thread was seen, mostly."""
+    """One call that took far longer than the median: all microseconds, and the line that took them, if certain."""
 
     us: float
     taken_us: float
@@ -51,8 +52,9 @@ class Stall:
 class Stalls:
     """The stalls among `calls` calls. A call stalls above `limit_us`, the median and what is allowed over it.
 
-    `machine` counts the calls above the limit only for what the operating system took away. `machine_known` is false
-    where it does not tell that; then `stalls` may be the machine's. Sampling stops at three stalls.
+    `machine` counts the calls above the limit that may be the machine's: those that are above it only for what the
+    operating system took away. Where it does not tell that (on Linux it does), they are those whose line no look saw: a
+    machine that keeps the process from running keeps the thread that looks from it too. Sampling stops at three stalls.
     """
 
     label: str
@@ -62,7 +64,6 @@ class Stalls:
     longest_us: float
     stalls: tuple[Stall, ...]
     machine: int
-    machine_known: bool
     seconds: float
 
     @property
@@ -72,23 +73,18 @@ class Stalls:
 
     @property
     def where(self) -> tuple[str, ...]:
-        """The places of all stalls, each once, the most frequent first."""
-        places = collections.Counter(stall.where for stall in self.stalls if stall.where)
-        return tuple(place for place, _ in places.most_common())
+        """The lines of all stalls, each once, the most frequent first."""
+        return tuple(line for line, _ in Counter(stall.where for stall in self.stalls if stall.where).most_common())
 
     @property
     def repeats(self) -> bool:
-        """Whether there are so many that they are the code's.
-
-        Where nobody knows what the machine took, only those count that a look saw somewhere: a machine that keeps the
-        process from running keeps the thread that looks from it too.
-        """
-        return sum(self.machine_known or bool(stall.where) for stall in self.stalls) >= REPEATED
+        """Whether there are so many that they are the code's."""
+        return self.count >= REPEATED
 
     @property
     def enough(self) -> bool:
         """Whether a stall in a hundred calls would have been seen twice with probability 0.999."""
-        return self.calls - self.machine >= ENOUGH
+        return self.calls - self.machine >= ENOUGH and (is_known() or not self.machine)
 
     def metrics(self, name: str) -> list[Metric]:
         """The stalls, for a budget alone, because they come at random; and the longest call, as info."""
@@ -100,11 +96,10 @@ class Stalls:
     def __str__(self) -> str:
         if not self.stalls:
             return f"none of {self.calls} calls stalled"
-        times = sorted(stall.us for stall in self.stalls)
-        ends = " and ".join(f"{us / 1e3:.4g}" for us in ([times[0], times[-1]] if len(times) > 1 else times))
+        longest = max(stall.us for stall in self.stalls)
         return (
-            f"{self.count} of {self.calls} calls stalled, for {ends} ms, where the median call takes "
-            f"{self.median_us / 1e3:.4g} ms"
+            f"{self.count} of {self.calls} calls stalled, for {longest / 1e3:.4g} ms or less, where the median call "
+            f"takes {self.median_us / 1e3:.4g} ms"
         )
 
 
@@ -117,87 +112,50 @@ def count_stalls(call: Call, *, seconds: float = 5.0, over_us: float | None = No
     inside the calls, so its pauses do not count.
     """
     subject = Subject(call, single=True)
-    seen = _Seen(subject.call_ns / 1e3, over_us)
-    every_s = min(max(seen.limit_us / 10e6, 2e-3), 0.05)  # several looks in the shortest stall, and few in other calls
+    limit_us = _limit_us(subject.call_ns / 1e3, over_us)
+    samples: list[Sample] = []
+    slow: list[Stall] = []
+    every_s = min(max(limit_us / 10e6, 2e-3), 0.05)  # several looks in the shortest stall, and few in other calls
     what = f"looking for stalls of {call.label}"
     with steady(subject), progress.sampling(what, seconds) as report, Watch(every_s) as watch:
         started = time.monotonic()  # a collection before it took all of 0.5 s on a busy machine
-        lost = _LostTime(watch)
-        while not seen.enough() and (len(seen.samples) < 3 or time.monotonic() - started < seconds):
-            watch.after_s = seen.limit_us / 2e6
-            lost.read_now_and_then()
+        taken_ns, read_at = _taken_ns(watch), now_ns()
+        while len(samples) < CALLS and (len(samples) < _LEAST_CALLS or time.monotonic() - started < seconds):
+            if len(samples) >= _FIRST_MEDIAN and len(_stalls(slow, limit_us)) >= _STOP_AT:
+                break
+            watch.after_s = limit_us / 2e6
+            if now_ns() - read_at > _SNAPSHOT_NS:  # what is long past is not charged to a slow call
+                taken_ns, read_at = _taken_ns(watch), now_ns()
             if report is not None:
                 report()
-            with watch.during_call() as places:
-                sample = run_block(subject)
-            seen.add(sample, lost, places)
-    return seen.told(call.label, time.monotonic() - started)
+            places: Counter[StackPlace] = Counter()
+            with watch.during_call(places):
+                samples.append(run_block(subject))
+            us = samples[-1].to_ready / 1e3
+            if us > limit_us:
+                before_ns, taken_ns, read_at = taken_ns, _taken_ns(watch), now_ns()
+                slow.append(Stall(us, max(0, taken_ns - before_ns) / 1e3, certain_place(places).line))
+            if us > limit_us or len(samples) in (_FIRST_MEDIAN, 5 * _FIRST_MEDIAN):
+                limit_us = _limit_us(statistics.median(sample.to_ready for sample in samples) / 1e3, over_us)
+        seconds = time.monotonic() - started
+    to_ready_us = columns_us(samples, call.label)[:, 1]
+    median_us = float(statistics.median(to_ready_us))
+    limit_us = _limit_us(median_us, over_us)
+    stalls = _stalls(slow, limit_us)
+    machine = sum(each.us > limit_us for each in slow) - len(stalls)
+    longest_us = float(to_ready_us.max())
+    return Stalls(call.label, len(samples), median_us, limit_us, longest_us, tuple(stalls), machine, seconds)
 
 
-class _Seen:
-    """The calls so far, and those that took longer than the limit, which follows the median."""
-
-    def __init__(self, call_us: float, over_us: float | None):
-        self._over_us = over_us
-        self.samples: list[Sample] = []
-        self._slow: list[Stall] = []
-        self._follow(call_us)
-
-    def _follow(self, median_us: float) -> None:
-        over_us = max((TIMES - 1) * median_us, LEAST_US) if self._over_us is None else self._over_us
-        self.limit_us = median_us + over_us
-
-    def add(self, sample: Sample, lost: "_LostTime", places: "collections.Counter[StackPlace]") -> None:
-        self.samples.append(sample)
-        us = sample.to_ready / 1e3
-        slow = us > self.limit_us
-        if slow:
-            self._slow.append(Stall(us, lost.since_last_us(), str(most_seen(places) or "")))
-        if slow or len(self.samples) in (_FIRST_MEDIAN, 5 * _FIRST_MEDIAN):
-            self._follow(statistics.median(sample.to_ready for sample in self.samples) / 1e3)
-
-    def enough(self) -> bool:
-        """Whether no further call is needed."""
-        number = len(self.samples)
-        return number >= CALLS or (number >= _FIRST_MEDIAN and len(self._stalls()) >= _STOP_AT)
-
-    def _stalls(self) -> list[Stall]:
-        """Those that are above the limit without what the operating system took away."""
-        return [each for each in self._slow if each.us - each.taken_us > self.limit_us]
-
-    def told(self, label: str, seconds: float) -> Stalls:
-        to_ready_us = columns_us(self.samples, label)[:, 1]
-        median_us = float(statistics.median(to_ready_us))
-        self._follow(median_us)
-        stalls = self._stalls()
-        return Stalls(
-            label=label,
-            calls=len(self.samples),
-            median_us=median_us,
-            limit_us=self.limit_us,
-            longest_us=float(to_ready_us.max()),
-            stalls=tuple(stalls),
-            machine=sum(each.us > self.limit_us for each in self._slow) - len(stalls),
-            machine_known=is_known(),
-            seconds=seconds,
-        )
+def _limit_us(median_us: float, over_us: float | None) -> float:
+    return median_us + (max((TIMES - 1) * median_us, LEAST_US) if over_us is None else over_us)
 
 
-class _LostTime:
-    """What the operating system took from the process, but for the thread that looks."""
+def _stalls(slow: list[Stall], limit_us: float) -> list[Stall]:
+    """Those that are above the limit for what the code did."""
+    return [each for each in slow if each.us - each.taken_us > limit_us and (is_known() or each.where)]
 
-    def __init__(self, watch: Watch):
-        self._watch = watch
-        self._ns = 0
-        self.since_last_us()
 
-    def read_now_and_then(self) -> None:
-        """Forget what is long past, so that a slow call is not charged with it."""
-        if now_ns() - self._read_at > _SNAPSHOT_NS:
-            self.since_last_us()
-
-    def since_last_us(self) -> float:
-        """Since the last call of this, in microseconds."""
-        before, self._ns = self._ns, process_delay_ns(without=self._watch.thread.native_id)
-        self._read_at = now_ns()
-        return max(0, self._ns - before) / 1e3
+def _taken_ns(watch: Watch) -> int:
+    """What the operating system took from the process so far, but for the thread that looks."""
+    return process_delay_ns(without=watch.thread.native_id)
