@@ -21,16 +21,15 @@ ROOT = Path(perfsuite.__file__).parent
 
 _PRIVATE = ("measure", "measure/private")
 _COMPILES = (*_PRIVATE, "measure/compiles")
-_COVERS = (*_COMPILES, "measure/covers")
 _FIRST_CALL = (*_COMPILES, "measure/program", "measure/first_call")
 _TIMING = (*_COMPILES, *_FIRST_CALL, "measure/stats", "measure/runtime", "measure/timing")
 _PROGRAM = (*_PRIVATE, "measure/hlo", "measure/targets", "measure/program")
-_MEASURE = (*_TIMING, *_COVERS, *_PROGRAM, "measure/profiler", "measure/cache", "measure/imports")
+_MEASURE = (*_TIMING, *_PROGRAM, "measure/profiler", "measure/cache", "measure/imports")
 _GATE = (*_MEASURE, "gate")
 _SESSION = (*_GATE, "options", "processes", "git", "session")
 _INSTRUMENTS = ("instruments", "instruments/timing", "instruments/compiling")
-_REPORT = (*_SESSION, "history", "against", "bisecting", "report")
-_SHOWN = (*_REPORT, "report/against", "report/terminal")
+_REPORT = (*_SESSION, "history", "against", "report")
+_SHOWN = (*_REPORT, "report/terminal")
 
 MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "options": (),
@@ -38,7 +37,6 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "measure/private": ("measure",),
     "measure/stats": ("measure",),
     "measure/compiles": _PRIVATE,
-    "measure/covers": _COVERS,
     "measure/runtime": _COMPILES,
     "measure/first_call": _FIRST_CALL,
     "measure/timing": _TIMING,
@@ -54,15 +52,12 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "processes": (*_GATE, "options"),
     "session": _SESSION,
     "against": (*_GATE, "options", "processes", "git"),
-    "bisecting": (*_GATE, "git", "options", "processes", "against"),
-    "starting": ("measure", "measure/private", "git"),
     "instruments": _SESSION,
     "instruments/timing": (*_SESSION, "instruments"),
     "instruments/compiling": (*_SESSION, "instruments"),
     "report": _REPORT,
-    "report/against": _REPORT,
-    "report/terminal": (*_REPORT, "report/against"),
-    "commands": (*_SHOWN, "starting"),
+    "report/terminal": _REPORT,
+    "commands": _SHOWN,
     "fixture": (*_SESSION, *_INSTRUMENTS),
     "hooks": (*_SHOWN, *_INSTRUMENTS, "fixture"),
     "plugin": ("options", "processes", "measure/private", "measure/compiles", "fixture", "hooks"),

@@ -147,8 +147,8 @@ RESULTS = Page(
     {
         "Compiling": (
             _measured("compiles.warmup.Warm", by="warm"),
-            _measured("covers.coverage.Coverage", by="covers"),
-            _measured("covers.coverage.Uncovered"),
+            _measured("compiles.coverage.Coverage", by="covers"),
+            _measured("compiles.coverage.Uncovered"),
             _measured(
                 "compiles.tally.Compiles",
                 *_NO_CONSTRUCTOR,

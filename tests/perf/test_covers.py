@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from jax.sharding import AxisType
 
-from perfsuite.measure.covers.coverage import covers
+from perfsuite.measure.compiles.coverage import covers
 from perfsuite.workloads.extraction import make_extractor
 from perfsuite.workloads.extraction.sharded_extraction import make_sharded_extractor
 from perfsuite.workloads.qwen2 import Qwen2
@@ -40,15 +40,12 @@ def test_ragged_texts_in_buckets_and_the_last_batch(perf, qwen2):
     extractor = make_extractor(model, made.layers)
     batches = list(made.batches(made.texts(), LENGTHS))
     assert not batches[-1].rows.all(), "the last batch must be smaller"
-    perf.warm(extractor.step, over=[(params, batch.ids, batch.mask) for batch in one_of_each(batches)])
-
-    def extracted(batch):
-        return extractor(params, batch.ids, batch.mask)
-
-    perf.covers(extracted, batches)
-    cut = [dataclasses.replace(batches[-1], ids=batches[-1].ids[:2], mask=batches[-1].mask[:2])]
-    (uncovered,) = covers(extracted, batches + cut).uncovered
-    assert (uncovered.function, uncovered.first) == ("extract_activations", len(batches))
+    warmed = perf.warm(extractor.step, over=[(params, batch.ids, batch.mask) for batch in one_of_each(batches)])
+    inputs = [(params, batch.ids, batch.mask) for batch in batches]
+    perf.covers(warmed, inputs)
+    cut = (params, batches[-1].ids[:2], batches[-1].mask[:2])
+    (uncovered,) = covers(warmed, [*inputs, cut]).uncovered
+    assert uncovered.first == len(batches)
 
 
 def test_several_devices(perf, qwen2):
@@ -57,12 +54,8 @@ def test_several_devices(perf, qwen2):
     extractor = make_sharded_extractor(model, made.layers, mesh)
     params = extractor.place(params)
     batches = list(made.batches(made.texts()))
-
-    def extracted(batch):
-        return extractor(params, batch.ids, batch.mask)
-
-    perf.warm(extracted, over=[(batches[0],)])
-    perf.covers(extracted, batches)
+    inputs = [(params, *jax.device_put((batch.ids, batch.mask), extractor.rows)) for batch in batches]
+    perf.covers(perf.warm(extractor.step, over=inputs[:1]), inputs)
 
 
 def test_a_hundred_thousand_ragged_texts(perf):
@@ -78,12 +71,7 @@ def test_a_hundred_thousand_ragged_texts(perf):
     warmed = perf.warm(step, over=[(params, np.zeros(length, np.int32)) for length in LENGTHS])
     rng = np.random.default_rng(0)
     texts = [np.ones(length, np.int32) for length in rng.integers(1, LENGTHS[-1] + 1, TEXTS)]
-    loaders = {
-        "padded before": (warmed, ((params, padded(text)) for text in texts)),
-        "padded inside": (lambda text: warmed(params, padded(text)), iter(texts)),
-    }
-    for name, (covered, loader) in loaders.items():
-        began = time.perf_counter()
-        found = perf.covers(covered, loader, name=name)
-        perf.record(f"{name} 100,000 texts", time.perf_counter() - began, unit="s", kind="info")
-        assert (found.inputs, found.signatures, found.unused) == (TEXTS, len(LENGTHS), ())
+    began = time.perf_counter()
+    found = perf.covers(warmed, ((params, padded(text)) for text in texts))
+    perf.record("100,000 texts", time.perf_counter() - began, unit="s", kind="info")
+    assert (found.inputs, found.signatures, found.unused) == (TEXTS, len(LENGTHS), ())

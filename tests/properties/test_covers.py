@@ -13,8 +13,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from perfsuite.measure.compiles import compiles
+from perfsuite.measure.compiles.coverage import covers
 from perfsuite.measure.compiles.warmup import warm
-from perfsuite.measure.covers.coverage import covers
 
 pytestmark = pytest.mark.usefixtures("quick_to_compile")
 
@@ -120,19 +120,14 @@ def compiling(step, inputs) -> list[int]:
     jit=st.sampled_from(list(JITS)),
     over=st.lists(INPUTS, min_size=1, max_size=3),
     more=st.lists(INPUTS, max_size=4),
-    through_python=st.booleans(),
     order=st.randoms(use_true_random=False),
 )
-def test_what_is_called_uncovered_is_what_compiles(jit, over, more, through_python, order):
+def test_what_is_called_uncovered_is_what_compiles(jit, over, more, order):
     step = JITS[jit]()
     with compiles.observe():
         warmed = warm(step, over=over)
         inputs = [*over, *more]
         order.shuffle(inputs)
-
-        def pipeline(*arguments):
-            return warmed(*arguments)
-
-        found = covers(pipeline if through_python else warmed, inputs)
+        found = covers(warmed, inputs)
         assert [each.first for each in found.uncovered] == compiling(warmed, inputs)
     assert found.inputs == len(inputs)

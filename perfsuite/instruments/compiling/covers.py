@@ -1,38 +1,37 @@
 """`perf.covers`: whether every signature that a loader brings was warmed, before anything runs."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 from perfsuite.gate.budget import Budget
 from perfsuite.gate.verdict import Evidence
 from perfsuite.instruments.base import NO_BUDGET, Instrument, declare
-from perfsuite.measure.covers.coverage import SUFFIXES, Coverage, covers
-from perfsuite.measure.private.capabilities import SLOW_PATH, STACK
+from perfsuite.measure.compiles.coverage import SUFFIXES, Coverage, covers
+from perfsuite.measure.compiles.warmup import Warm
+from perfsuite.measure.private.capabilities import STACK
 
-COVERS = declare("perf.covers", budget=("uncovered",), private=(SLOW_PATH, STACK))
+COVERS = declare("perf.covers", budget=("uncovered",), private=(STACK,))
 
 
 class CoversInstrument(Instrument):
     def covers(
         self,
-        step: Callable,
+        warmed: Warm,
         inputs: Iterable[Any],
         *,
         limit: int | None = None,
-        every: bool = False,
         budget: Budget = NO_BUDGET,
         name: str | None = None,
     ) -> Coverage:
-        """Fail where an input brings a jitted function a signature that was not warmed; runs no program.
+        """Fail where an input brings a signature that was not warmed; runs no program.
 
-        `step` is what `perf.warm` returned, or a Python function that calls it. `inputs` are tuples of arguments,
-        `call`s, or the only argument: a list, or a loader, which is walked to its end or up to `limit` inputs. A Python
-        function is run for each input that is unlike the others, with `every` for each one. `.uncovered`, `.unused`.
+        `warmed` is what `perf.warm` returned for a jitted function. `inputs` are tuples of arguments, `call`s, or the
+        only argument: a list, or a loader, which is walked to its end or up to `limit` inputs. `.uncovered`, `.unused`.
         `Budget(uncovered=)` allows some.
         """
         __tracebackhide__ = True
         limits = self._begin(COVERS, budget)
-        coverage = covers(step, inputs, limit=limit, every=every)
+        coverage = covers(warmed, inputs, limit=limit)
         measured = self._recorder.measured("covers", coverage.label, *SUFFIXES, name=name)
         uncovered, unused = measured.metrics(coverage.metrics(measured.name))
         self._recorder.add(uncovered, evidence=Evidence(cause=coverage.in_words()))

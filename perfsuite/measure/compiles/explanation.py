@@ -212,23 +212,14 @@ def uncovered(
     changes: Sequence[SignatureChange],
     warmed: int,
     *,
-    where: str,
     first: int,
     inputs: int,
-    forgotten: bool,
 ) -> str:
     """The message for a signature that `inputs` inputs bring, `first` being the place of the first, and none warmed."""
     who = f"input {first} brings" if inputs == 1 else f"{inputs:,} inputs, the first is input {first}, bring"
     shown = f": {signature}" if len(signature.leaves) <= 4 else ""
-    lines = [f"{who} `{function}`{where and f' at {where}'} a signature that was not warmed{shown}", *_listed(changes)]
-    warm = _warm(function)
-    if changes:
-        nearest = f"nearest of {warmed} warmed. " if warmed else ""
-        lines.append(f"  {nearest}{_remedy(changes, warm)}")
-    else:
-        lines.append(f"  no signature of it was warmed: {warm}")
-    if forgotten:
-        lines.append("  Of its signatures only the last are remembered: give perf.covers what perf.warm returned.")
+    lines = [f"{who} `{function}` a signature that was not warmed{shown}", *_listed(changes)]
+    lines.append(f"  nearest of {warmed} warmed. {_remedy(changes, _warm(function))}")
     return "\n".join(lines)
 
 

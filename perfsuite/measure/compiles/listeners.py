@@ -109,16 +109,6 @@ def telling_nobody() -> Iterator[None]:
                 _register()
 
 
-@contextlib.contextmanager
-def unheard() -> Iterator[None]:
-    """Tell nobody of what this thread traces inside, and remember nothing: it is traced to be looked at."""
-    before, _here.busy = _here.busy, True
-    try:
-        yield
-    finally:
-        _here.busy = before
-
-
 def _register() -> None:
     _unregister()
     jax.monitoring.register_scalar_listener(_on_start)

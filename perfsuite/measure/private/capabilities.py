@@ -173,7 +173,7 @@ REPAIRS = Capability(
 SLOW_PATH = Capability(
     "see the calls that JAX's fast path does not take",
     "slow_path",
-    "perf.fast_path and perf.covers are skipped",
+    "perf.fast_path is skipped",
 )
 PROGRAM_RUNS = Capability(
     "see each program that runs",

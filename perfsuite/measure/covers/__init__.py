@@ -1,1 +1,0 @@
-"""Whether every signature that inputs bring was warmed, found out without running a program."""
