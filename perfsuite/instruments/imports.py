@@ -1,10 +1,10 @@
 """`perf.imports`: what importing a module costs a program at its start."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections import Counter
 
 from perfsuite.gate.budget import Budget
-from perfsuite.gate.verdict import Evidence, Gate, judge_budget
+from perfsuite.gate.verdict import Gate, judge_budget
 from perfsuite.instruments.base import NO_BUDGET, Instrument, declare
 from perfsuite.measure import units
 from perfsuite.measure.imports.imports import Imports, imports_of
@@ -14,6 +14,7 @@ from perfsuite.measure.private.capabilities import BACKEND_START
 IMPORTS = declare(
     "perf.imports", budget=("imported_modules", "imported_bytes", "started_backends"), private=(BACKEND_START,)
 )
+_SHOWN = 5
 
 
 class ImportsInstrument(Instrument):
@@ -35,30 +36,25 @@ class ImportsInstrument(Instrument):
         """
         __tracebackhide__ = True
         limits = self._begin(IMPORTS, budget)
-        _check("module", module, (module,))
-        _check("without", without, without)
-        _check("after", after, after)
+        for argument, names in (("module", (module,)), ("without", without), ("after", after)):
+            if not isinstance(names, tuple | list) or not all(map(_is_module, names)):
+                raise TypeError(f"perf.imports({argument}=...): {names!r} are no modules, such as ('jax.numpy',)")
         imports = imports_of(module, after)
         measured = self._recorder.measured("imports", module, " modules imported", name=name)
-        modules, size, backends = measured.metrics(imports.metrics(measured.name))
-        heaviest, started = _lines(imports.heaviest()), _lines(imports.started())
-        for metric in (modules, size):
+        metrics = measured.metrics(imports.metrics(measured.name))
+        for metric in metrics:
             self._recorder.add(metric)
-        self._recorder.add(backends, evidence=Evidence(cause=started))
         self._recorder.apply([_without(self._test, imports, package) for package in without])
-        checked = {
-            "imported_modules": (modules, heaviest),
-            "imported_bytes": (size, heaviest),
-            "started_backends": (backends, started),
-        }
-        for field, limit in limits.items():
-            metric, cause = checked[field]
-            self._recorder.check_budget(metric, limit, lambda cause=cause: cause)  # type: ignore[misc]
+        for field, metric in zip(IMPORTS.budget, metrics, strict=True):
+            if field in limits:
+                self._recorder.check_budget(metric, limits[field], lambda metric=metric: _largest(metric))  # type: ignore[misc]
         return imports
 
 
-def _lines(lines: Sequence[str]) -> str:
-    return "\n  ".join(lines)
+def _largest(metric: Metric) -> str:
+    """The packages or backends with the most of it, and their lines."""
+    parts, places = Counter(metric.detail).most_common(_SHOWN), metric.places or {}
+    return "\n  ".join(f"{name}: {value:,}, first at {places.get(name, '?')}" for name, value in parts)
 
 
 def _without(test: str, imports: Imports, package: str) -> Gate:
@@ -67,15 +63,8 @@ def _without(test: str, imports: Imports, package: str) -> Gate:
     gate = judge_budget(test, metric, 0)
     if not modules:
         return gate
-    cause = _lines(imports.chain(modules[0].name))
+    cause = "\n  ".join(imports.chain(modules[0].name))
     return dataclasses.replace(gate, note=f"importing {imports.name} imports {package}", cause=cause)
-
-
-def _check(argument: str, given: object, names: object) -> None:
-    __tracebackhide__ = True
-    if not isinstance(names, tuple | list) or not all(map(_is_module, names)):
-        example = "'package.module'" if argument == "module" else "('jax',)"
-        raise TypeError(f"perf.imports({argument}={given!r}): give names of modules, such as {argument}={example}")
 
 
 def _is_module(name: object) -> bool:

@@ -29,7 +29,7 @@ def test_a_heavy_import_and_a_backend_at_import_are_named_with_their_lines(saved
 
     starts = gated(f"import heavy\n{LIBRARY}\nheavy.DEVICES()\n")
     assert "model backends started is 1 backend" in starts
-    assert "cpu is started at model.py:8" in starts
+    assert "likely cause: cpu: 1, first at model.py:8" in starts
 
 
 def test_a_package_that_must_not_be_imported_is_named_with_the_lines_that_lead_there(project):

@@ -16,30 +16,27 @@ class Watch:
     def __init__(self, starting_module: str, starting_function: str):
         self.places: dict[str, tuple[str, str]] = {}
         self.backends: list[dict[str, str]] = []
-        self.moved = ""
-        self._module = starting_module
-        self._function = starting_function
+        self._starting = starting_module, starting_function
 
     def find_spec(self, name: str, path: Any = None, target: Any = None) -> None:
         # JAX imports more modules after the one that starts its backends, and only then starts one.
-        self.see_starts()
+        self._see_starts()
         self.places.setdefault(name, place_outside(sys._getframe(1)))
 
-    def see_starts(self) -> None:
+    def _see_starts(self) -> None:
         """Wrap the function that starts a backend, as soon as there is one."""
-        module = sys.modules.get(self._module)
-        start = getattr(module, self._function, None)
-        self.moved = f"{self._module}.{self._function}" if module is not None and start is None else ""
+        module, function = sys.modules.get(self._starting[0]), self._starting[1]
+        start = getattr(module, function, None)
         if start is None or hasattr(start, "of_perfsuite"):
             return
 
         def starting(platform: str, *args: Any, **kwargs: Any) -> Any:
-            _, place = place_outside(sys._getframe(1), self._module.partition(".")[0], "contextlib", "functools")
+            _, place = place_outside(sys._getframe(1), self._starting[0].partition(".")[0], "contextlib", "functools")
             self.backends.append({"platform": platform, "place": place})
             return start(platform, *args, **kwargs)
 
         starting.of_perfsuite = True  # type: ignore[attr-defined]
-        setattr(module, self._function, starting)
+        setattr(module, function, starting)
 
 
 def place_outside(frame: FrameType | None, *packages: str) -> tuple[str, str]:
@@ -68,16 +65,11 @@ def main(module: str, after: str, output: str, starting_module: str, starting_fu
     sys.argv[1:] = []
     watch = Watch(starting_module, starting_function)
     sys.meta_path.insert(0, watch)
-    before, error = set(sys.modules), ""
-    try:
-        for each in filter(None, after.split(",")):
-            __import__(each)
-        before = set(sys.modules)
-        watch.backends.clear()
-        __import__(module)
-    except BaseException as raised:
-        error = f"{type(raised).__name__}: {raised}"
-    watch.see_starts()
+    for each in filter(None, after.split(",")):
+        __import__(each)
+    before = set(sys.modules)
+    watch.backends.clear()
+    __import__(module)
     modules = []
     # In the order in which their imports began; those that nothing looked for, such as aliases, come last.
     for name in dict.fromkeys([*watch.places, *sys.modules]):
@@ -85,7 +77,7 @@ def main(module: str, after: str, output: str, starting_module: str, starting_fu
             importer, place = watch.places.get(name, ("", ""))
             modules.append({"name": name, "bytes": size_of(sys.modules[name]), "importer": importer, "place": place})
     with open(output, "w", encoding="utf-8") as file:
-        json.dump({"modules": modules, "backends": watch.backends, "moved": watch.moved, "error": error}, file)
+        json.dump({"name": module, "modules": modules, "backends": watch.backends}, file)
     os._exit(0)  # whatever threads it has started
 
 
