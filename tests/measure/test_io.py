@@ -5,7 +5,7 @@ import stat
 
 import pytest
 
-from perfsuite.measure.io import TEMPORARY, from_here, temporary_prefix, user_cache, write_atomically
+from perfsuite.measure.io import from_here, user_cache, write_atomically
 
 
 @pytest.mark.parametrize("durable", [False, True])
@@ -40,27 +40,11 @@ def test_a_failed_write_leaves_the_old_file_and_no_other(tmp_path, monkeypatch):
     assert list(tmp_path.iterdir()) == [path]
 
 
-def test_an_unfinished_file_is_known_by_its_name(tmp_path, monkeypatch):
-    path, seen = tmp_path / "a.json", []
-    monkeypatch.setattr(os, "replace", lambda *_: seen.extend(each.name for each in tmp_path.iterdir()))
-    write_atomically(path, "after")
-    (name,) = seen
-    assert name.startswith(temporary_prefix(path))
-    assert name.endswith(TEMPORARY)
-
-
 def test_a_file_below_the_working_directory_is_named_from_it(tmp_path, monkeypatch):
     (here := tmp_path / "here").mkdir()
     monkeypatch.chdir(here)
     assert from_here(str(here / "models" / "bert.py")) == os.path.join("models", "bert.py")
     assert from_here(str(tmp_path / "bert.py")) == str(tmp_path / "bert.py")
-
-
-def test_a_file_keeps_its_path_where_the_working_directory_is_gone(tmp_path, monkeypatch):
-    (gone := tmp_path / "gone").mkdir()
-    monkeypatch.chdir(gone)
-    gone.rmdir()
-    assert from_here("/models/bert.py") == "/models/bert.py"
 
 
 def test_the_users_cache_is_where_other_programs_have_theirs(tmp_path, monkeypatch):

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
-from support.gpt2_weights import from_state_dict, load_safetensors, to_state_dict
+from support.gpt2_weights import from_state_dict
 
 from perfsuite.workloads.gpt2 import GPT2Config, apply_layer, causal_attention, embed, logits, normalise
 from perfsuite.workloads.gpt2.generation import generate, generate_stepwise, generate_uncached
@@ -83,16 +83,3 @@ def test_greedy_tokens_of_prompts_of_different_length_are_theirs(config, theirs,
             tensor(left), attention_mask=tensor(mask), max_new_tokens=new, do_sample=False, pad_token_id=0
         )
     assert how(params, config, ids, LENGTHS, new).tolist() == expected[:, 10:].tolist()
-
-
-def test_a_saved_model_is_read_from_its_safetensors_file(config, theirs, params, tmp_path):
-    theirs.save_pretrained(tmp_path)
-    loaded = to_state_dict(load_safetensors(tmp_path / "model.safetensors", config))
-    for name, array in to_state_dict(params).items():
-        assert np.array_equal(loaded[name], array), name
-
-
-def test_a_model_with_a_head_of_its_own_is_refused(config, theirs):
-    head = state_of(theirs)["lm_head.weight"] + 1
-    with pytest.raises(ValueError, match=r"lm_head\.weight differs from transformer\.wte\.weight"):
-        from_state_dict({**state_of(theirs), "lm_head.weight": head}, config)

@@ -85,10 +85,3 @@ def test_a_budget_limits_jitted_functions_and_operations_together(loop):
             "*each operation outside jit is a program of its own: do it inside the jitted function*",
         ]
     )
-
-
-def test_a_loop_that_only_moves_to_other_lines_passes(loop):
-    loop.makepyfile(test_loop=TEST.format(instrument="dispatches", function="twice"))
-    loop.runpytest_inprocess("--perf-save").assert_outcomes(passed=1)
-    loop.makepyfile(loop=LOOP.replace("def twice", "\n\ndef twice"))
-    loop.runpytest_inprocess("--perf").assert_outcomes(passed=1)

@@ -9,7 +9,6 @@ import pytest
 from flax import nnx
 
 from perfsuite.measure.private.bound import behind_bound, calls_the_same, is_jitted
-from perfsuite.measure.private.frameworks import is_bound_method, is_partial
 
 X = jnp.ones(3)
 
@@ -44,13 +43,6 @@ class Net(nnx.Module):
         return x
 
 
-def test_equinox_binds_methods_with_objects_that_are_known():
-    model = Model(X)
-    assert is_bound_method(model.python)
-    assert is_partial(model.__call__)
-    assert not is_jitted(model.python)
-
-
 @pytest.mark.parametrize(
     ("owner", "name"), [(Plain(), "top"), (Model(X), "__call__"), (Model(X), "scaled"), (Net(), "__call__")]
 )
@@ -61,19 +53,6 @@ def test_a_jitted_method_gets_its_object_first(owner, name):
     assert args[0] is owner
     assert args[1] is X
     assert kwargs == {"n": 2}
-
-
-@pytest.mark.parametrize("owner", [Model(X), Net()])
-def test_an_object_whose_call_is_jitted_is_that_call(owner):
-    function, args, _ = behind_bound(owner, (X,))
-    assert function is type(owner).__call__
-    assert args[0] is owner
-
-
-def test_partials_add_their_arguments_and_keywords():
-    step = jax.jit(lambda *args, **kwargs: args)
-    inner = functools.partial(functools.partial(step, 1, a=1), 2, b=2)
-    assert behind_bound(inner, (3,), {"b": 4}) == (step, (1, 2, 3), {"a": 1, "b": 4})
 
 
 def test_a_callable_that_binds_nothing_stays_as_it_is():

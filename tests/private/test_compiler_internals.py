@@ -3,17 +3,13 @@
 None of these tests needs libtpu.
 """
 
-import inspect
-
 import jax
 import jax.numpy as jnp
 import pytest
-from jax.experimental.topologies import get_topology_desc
 from jax.sharding import AbstractMesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from perfsuite.measure.private import compiler_internals as internals
-from perfsuite.measure.private.capabilities import ABSENT_COMPILERS
 from perfsuite.measure.targets.target_compiler import CONFIG
 
 
@@ -24,35 +20,6 @@ def stablehlo(function, *shapes, shardings=None, **jit) -> bytes:
     ]
     lowered = jax.jit(function, **jit).trace(*specs).lower(lowering_platforms=("tpu",))
     return lowered.as_text(debug_info=True).encode()
-
-
-def test_all_names_are_where_they_were():
-    assert ABSENT_COMPILERS.lost() == ""
-
-
-def test_a_text_with_locations_is_parsed():
-    module = internals.parse_stablehlo(stablehlo(lambda x: jnp.sin(x), (4,)))
-    assert "stablehlo.sine" in str(module), "`mlir.make_ir_context` does not know StableHLO any more"
-
-
-def test_the_compile_options_have_what_is_set():
-    options = internals._OPTIONS.get()(
-        num_replicas=1, num_partitions=1, device_assignment=None, env_options_overrides={"xla_flag": "1"}
-    )
-    assert options.parameter_is_tupled_arguments is False
-    build = options.executable_build_options
-    assert list(build.allow_spmd_sharding_propagation_to_parameters) == [False]
-    assert list(build.allow_spmd_sharding_propagation_to_output) == [False]
-    assert build.use_spmd_partitioning
-    assert options.env_option_overrides == [("xla_flag", "1")]
-
-
-def test_a_compile_takes_devices_and_options():
-    assert inspect.isclass(internals._DEVICES.get())
-    text = internals._COMPILE.get().__doc__
-    for argument in ("executable_devices: ", "compile_options: "):
-        assert argument in text, f"the compile-only client's `compile` takes other arguments: {text}"
-    assert "kwargs" in inspect.signature(get_topology_desc).parameters
 
 
 def test_jax_packs_arguments_from_the_same_number_on():
@@ -87,18 +54,3 @@ def test_an_output_with_an_open_dimension_is_the_compilers_to_choose():
       }
     }"""
     assert internals.propagation(internals.parse_stablehlo(text)) == ([False], [True])
-
-
-def test_without_shardings_all_are_the_compilers_to_choose():
-    module = internals.parse_stablehlo(stablehlo(lambda x, y: x + y, (8,), (8,)))
-    assert internals.propagation(module) == ([True, True], [True])
-
-
-def test_a_token_has_no_sharding_to_choose():
-    text = b"""module {
-      func.func private @helper(%a: tensor<f32>) -> tensor<f32> { return %a : tensor<f32> }
-      func.func public @main(%t: !stablehlo.token, %a: tensor<f32>) -> (!stablehlo.token, tensor<f32>) {
-        return %t, %a : !stablehlo.token, tensor<f32>
-      }
-    }"""
-    assert internals.propagation(internals.parse_stablehlo(text)) == ([False, True], [False, True])

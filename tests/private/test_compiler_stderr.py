@@ -1,8 +1,6 @@
 """The noise of libtpu and the CUDA plugin on file descriptor 2 is dropped, and nothing else is."""
 
 import os
-import subprocess
-import sys
 
 import pytest
 from support.cuda_needed import UNAVAILABLE as CUDA
@@ -49,23 +47,6 @@ def test_what_the_body_writes_comes_after_it_without_the_noise(capfd):
     assert capfd.readouterr().err == "before\nafter"
     os.write(2, NOISE)
     assert capfd.readouterr().err.encode() == NOISE, "only inside"
-
-
-def test_an_error_in_the_body_is_raised_and_loses_nothing(capfd):
-    def fails():
-        with compilers_silenced():
-            os.write(2, b"said first\n")
-            raise ZeroDivisionError
-
-    with pytest.raises(ZeroDivisionError):
-        fails()
-    assert capfd.readouterr().err == "said first\n"
-
-
-def test_a_closed_descriptor_is_left_alone():
-    code = "import os\nos.close(2)\nfrom perfsuite.measure.private.compiler_stderr import *\nwith compilers_silenced(): print('done')"
-    ran = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert ran.stdout == "done\n"
 
 
 @pytest.mark.skipif(bool(LIBTPU and CUDA), reason=f"{LIBTPU}; {CUDA}")

@@ -7,7 +7,6 @@ import pytest
 from jax._src import test_util
 
 from perfsuite.measure.compiles import compiles
-from perfsuite.measure.private import error_repairs, jax_traces
 
 X = jnp.ones(3)
 
@@ -58,14 +57,6 @@ def test_traces_are_those_that_jax_counts(call):
         assert ours.traces + ours.inner_traces == theirs(), "JAX no longer says when it traces"
 
 
-def test_a_call_whose_trace_is_cached_is_no_trace():
-    for call in (CALLS[name] for name in ("lower", "eval_shape", "make_jaxpr", "effects, made anew")):
-        call()
-        with compiles.count() as counted:
-            call()
-        assert counted.traces == 0
-
-
 def test_a_program_that_jaxs_cache_of_compiled_programs_answers_is_no_compile():
     """Though JAX's own counter counts it: the lowering of an abstract mesh asks that cache each time."""
     mesh = jax.make_mesh((2,), ("a",), devices=jax.devices()[:2], axis_types=(jax.sharding.AxisType.Auto,))
@@ -85,35 +76,3 @@ def test_what_is_traced_inside_is_counted_apart():
         jax.jit(lambda x: scanned(x))(X)
     assert counted.traces == 1
     assert counted.inner_traces >= 1, "what is_inner looks for on the stack has another name now"
-
-
-def test_a_trace_has_the_name_of_the_function():
-    def body(carry, x):
-        return carry * 2, None
-
-    one = np.ones(5, np.float32)
-    with compiles.count() as counted:
-        jax.jit(cubed)(one)
-        jax.lax.scan(body, one, None, 3)
-    assert [event.function for event in counted.events if event.stage == "trace"][:2] == ["cubed", "body"]
-
-
-def test_nothing_is_left_of_the_listener():
-    assert not jax_traces.traces_are_heard()
-    with compiles.count():
-        assert jax_traces.traces_are_heard()
-    assert not jax_traces.traces_are_heard()
-
-
-def test_the_other_traces_of_a_function_are_found(monkeypatch):
-    found = []
-    monkeypatch.setattr(jax_traces, "is_inner", lambda frame: found.append(error_repairs.has_other_traces(frame)))
-
-    def step(x):
-        return x * 2
-
-    with compiles.count():
-        for size in (5, 6):
-            jax.jit(step).trace(np.ones(size))
-    assert found[0] is False
-    assert found[-1] is True, "trace_to_jaxpr.cache_keys() has another form now"

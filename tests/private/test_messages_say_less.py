@@ -52,34 +52,6 @@ def test_without_the_stack_the_cause_is_unknown():
         jax.jit(lambda x: x * 3)(X)
 
 
-def test_without_the_traces_a_cached_one_is_not_refused():
-    step = jax.jit(lambda x: x * 5)
-    step.lower(X)
-    with without(TRACES), compiles.forbid():
-        jax.eval_shape(step, X)
-
-
-def test_only_some_functions_cannot_be_forbidden_without_the_stack():
-    step = jax.jit(lambda x: x * 7)
-    with (
-        without(STACK),
-        pytest.raises(CapabilityLost, match=r"no_compiles\(only=...\) does not work with jax"),
-        compiles.forbid([step]),
-    ):
-        jnp.sin(X)
-
-
-def test_a_session_that_only_remembers_compiles_listens_to_no_private_name():
-    from jax._src.interpreters import partial_eval
-
-    before = partial_eval.test_event
-    with compiles.observe():
-        assert partial_eval.test_event is before
-        with compiles.count():
-            assert partial_eval.test_event is not before
-        assert partial_eval.test_event is before
-
-
 def test_a_call_is_timed_until_all_its_outputs_are_ready_where_programs_are_not_seen():
     with without(PROGRAM_RUNS):
         assert waiting_for(lambda: jnp.asarray(X)) is jax.block_until_ready

@@ -15,10 +15,9 @@ from pathlib import Path
 import pytest
 
 from perfsuite.measure import private
-from perfsuite.measure.private import capabilities
 from perfsuite.measure.private.capabilities import CAPABILITIES, COMPILE_EVENTS, Capability
 from perfsuite.measure.private.names import Functions, is_current
-from tests.support.private_names import places, taken_away
+from tests.support.private_names import places
 
 ROOM = Path(private.__file__).parent
 
@@ -206,15 +205,6 @@ def test_a_session_goes_on_without_it_and_what_needs_it_says_so(taken, session):
     assert answer["lost"][taken[0].module], "the capability's probe does not see that the name is missing"
 
 
-@pytest.mark.parametrize("module", sorted(WORDS))
-def test_of_names_that_are_only_compared_each_is_seen_to_be_missing(module):
-    names = next(each for each in CAPABILITIES if each.module == module).names()
-    for declared in filter(is_current, names):
-        assert not declared.missing()
-        with taken_away(declared):
-            assert declared.missing()
-
-
 def test_with_every_name_nothing_is_skipped(session):
     answer = session()
     assert {outcome for outcome, _ in answer["tests"].values()} == {"passed"}, answer["output"]
@@ -231,15 +221,6 @@ def test_a_future_jax_in_which_five_names_moved(session):
     skipped = {test for test, (outcome, _) in answer["tests"].items() if outcome == "skipped"}
     assert {"test_dispatches", "test_transfers", "test_no_transfers", "test_first_call"} <= skipped
     assert session(*taken, arguments=("--perf", "--perf-strict"))["status"] != 0
-
-
-def test_every_module_with_private_names_is_a_capability():
-    modules = {path.stem for path in ROOM.glob("*.py")}
-    declaring = {stem for stem in modules if "names import" in (ROOM / f"{stem}.py").read_text()} - {
-        capabilities.__name__.rpartition(".")[2]
-    }
-    assert declaring <= {each.module for each in CAPABILITIES}
-    assert all(each.names() for each in CAPABILITIES)
 
 
 @pytest.mark.parametrize("path", sorted(ROOM.glob("*.py")), ids=lambda path: path.stem)

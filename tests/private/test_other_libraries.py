@@ -9,9 +9,9 @@ from perfsuite.gate.advice import advice_on
 from perfsuite.measure.compiles import callsite, compiles
 from perfsuite.measure.compiles.causes import sighting_of
 from perfsuite.measure.errors import RecompilationError
-from perfsuite.measure.private import capabilities, flax_objects
-from perfsuite.measure.private.capabilities import BENCHMARK, EQUINOX, FLAX, LIBRARY_FUNCTIONS, XDIST
-from perfsuite.measure.private.frameworks import copy_arrays, graph_children, is_graph_node, is_nnx_jit, record_fields
+from perfsuite.measure.private import capabilities
+from perfsuite.measure.private.capabilities import EQUINOX, FLAX, LIBRARY_FUNCTIONS
+from perfsuite.measure.private.frameworks import copy_arrays, graph_children, is_nnx_jit, record_fields
 from perfsuite.measure.private.library_functions import waits
 from perfsuite.measure.private.names import Attribute, Frame, Functions, Name
 from tests.support.private_names import taken_away, without
@@ -29,12 +29,6 @@ class Net(flax.nnx.Module):
 class Loose(flax.nnx.Module, pytree=False):
     def __init__(self):
         self.scale = flax.nnx.Param(X)
-
-
-@pytest.mark.parametrize("capability", [EQUINOX, FLAX, LIBRARY_FUNCTIONS, XDIST, BENCHMARK], ids=lambda each: each.name)
-def test_the_names_are_where_they_were(capability):
-    assert capability.lost() == ""
-    assert capability.names()
 
 
 @pytest.mark.parametrize(("capability", "name"), OF_FRAMEWORKS, ids=lambda each: str(getattr(each, "name", each)))
@@ -57,15 +51,6 @@ def test_without_a_name_of_a_framework_a_message_says_less_and_nothing_fails(cap
             capabilities.forget()
 
 
-def test_a_class_that_flax_has_no_more_has_no_instances(monkeypatch):
-    graph, net = flax.nnx.graphdef(Net()), Net()
-    for name in ("GraphDef", "Variable", "Pytree", "Module"):
-        monkeypatch.delattr(flax.nnx, name)
-    assert not is_graph_node(net)
-    assert graph_children(net) is None
-    assert list(record_fields(graph))  # those of a dataclass
-
-
 def test_advice_is_lost_with_its_function_and_no_other():
     with without(LIBRARY_FUNCTIONS):
         assert LIBRARY_FUNCTIONS.lost()
@@ -74,13 +59,6 @@ def test_advice_is_lost_with_its_function_and_no_other():
         assert "call it inside the jitted step" in advice_on("optax.transform:update")
     assert waits("jax._src.api:block_until_ready")
     assert "outside the loop" in advice_on("equinox._jit:filter_jit")
-
-
-def test_functions_without_a_prefix_are_those_of_the_module_and_of_the_modules_below_it():
-    functions = Functions("equinox._module")
-    assert functions.has("equinox._module:f")
-    assert functions.has("equinox._module._module:Module.__init__")
-    assert not functions.has("equinox._modules:f")
 
 
 @pytest.mark.parametrize(
@@ -96,7 +74,3 @@ def test_functions_without_a_prefix_are_those_of_the_module_and_of_the_modules_b
 )
 def test_a_library_that_is_not_installed_has_lost_nothing(name):
     assert name.missing() == ""
-
-
-def test_the_attributes_of_nnx_itself_are_known():
-    assert {name for name in vars(Net()) if not flax_objects.is_own(name)} == {"scale", "rate"}

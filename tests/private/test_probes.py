@@ -2,13 +2,12 @@
 
 import contextlib
 import sys
-import threading
 
 import jax
 import pytest
 from jax._src.interpreters import partial_eval
 
-from perfsuite.measure.private import capabilities, jax_stack, names, probing
+from perfsuite.measure.private import capabilities, jax_stack, names
 from perfsuite.measure.private.capabilities import (
     CAPABILITIES,
     COMPILE_EVENTS,
@@ -17,9 +16,8 @@ from perfsuite.measure.private.capabilities import (
     SLOW_PATH,
     STACK,
     TRACES,
-    CapabilityLost,
 )
-from perfsuite.measure.private.names import Frame, Name, Text, is_current
+from perfsuite.measure.private.names import Frame, Name, is_current
 
 PROBED = [COMPILE_EVENTS, TRACES, STACK, SLOW_PATH, PROGRAM_RUNS, FIRST_CALLS]
 
@@ -79,11 +77,6 @@ def test_a_name_that_is_there_and_that_nobody_calls_is_missing(tmp_path, monkeyp
     assert missing == "a_library_of_this_test.kept is there, and no function of its module calls it"
 
 
-def test_a_text_is_found_by_its_beginning():
-    assert not Text("jax._src.compiler", "Persistent compilation cache hit").missing()
-    assert Text("jax._src.compiler", "No such text").missing()
-
-
 @pytest.mark.parametrize(
     ("since", "until", "current"),
     [("0.14.0", "", True), ("", "0.14.0", False), ("0.13.1", "0.14.1", True), ("0.14.1", "", False)],
@@ -123,24 +116,6 @@ def test_a_probe_works_inside_of_what_a_test_may_be_inside_of(capability, around
         assert capability.lost() == ""
 
 
-def test_threads_that_ask_at_once_get_one_answer_and_leave_jax_as_it_was():
-    before = partial_eval.test_event
-    answers = []
-    barrier = threading.Barrier(4)
-
-    def ask():
-        barrier.wait()
-        answers.extend(each.lost() for each in PROBED)
-
-    threads = [threading.Thread(target=ask) for _ in range(4)]
-    for each in threads:
-        each.start()
-    for each in threads:
-        each.join()
-    assert answers == [""] * 4 * len(PROBED)
-    assert partial_eval.test_event is before
-
-
 def test_a_probe_puts_nothing_into_the_users_cache(tmp_path):
     names_of = ("jax_compilation_cache_dir", "jax_persistent_cache_min_compile_time_secs")
     before = {name: getattr(jax.config, name) for name in names_of}
@@ -153,11 +128,3 @@ def test_a_probe_puts_nothing_into_the_users_cache(tmp_path):
         for name, value in before.items():
             jax.config.update(name, value)
     assert list(tmp_path.iterdir()) == []
-
-
-def test_an_except_exception_of_a_test_does_not_catch_a_loss():
-    assert not issubclass(CapabilityLost, Exception)
-
-
-def test_each_function_of_a_probe_has_a_name_of_its_own():
-    assert probing.fresh_function().__name__ != probing.fresh_function().__name__

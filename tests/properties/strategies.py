@@ -100,12 +100,6 @@ def copied(tree):
     return jax.tree.map(copy, tree)
 
 
-def shares_arrays(tree):
-    """Whether an array is in the tree more than once."""
-    ids = [id(leaf) for leaf in jax.tree.leaves(tree) if eqx.is_array(leaf)]
-    return len(set(ids)) < len(ids)
-
-
 def identity(leaf):
     """Equal for leaves that are the same bit for bit, of the same type."""
     if eqx.is_array(leaf):

@@ -43,12 +43,6 @@ def test_the_count_is_exactly_linear_in_the_leaves_whatever_the_tree(tree):
     assert counted.by_function.get(f"{__name__}:touch", 0) == leaves
 
 
-@settings(max_examples=20)
-@given(trees)
-def test_counting_again_gives_the_same(tree):
-    assert count(tree) == count(tree)
-
-
 @settings(max_examples=40)
 @given(st.lists(st.sampled_from(["python", "c", "both"]), max_size=30))
 def test_every_call_is_counted_once_and_as_what_it_is(plan):

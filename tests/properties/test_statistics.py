@@ -7,7 +7,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from perfsuite.measure.stats.intervals import line_fit, median_interval, quantile_interval
+from perfsuite.measure.stats.intervals import line_fit, quantile_interval
 from perfsuite.measure.stats.rank_sum import shift, shift_interval
 
 metrics = st.floats(-1e9, 1e9, allow_subnormal=False)
@@ -44,32 +44,12 @@ def test_interval_has_finite_ends_among_the_samples_and_the_sample_quantile_insi
         assert interval.low - slack <= np.quantile(samples, quantile) <= interval.high + slack
 
 
-@given(samples.filter(len), errors)
-def test_median_interval_contains_the_median(samples, error):
-    interval = median_interval(samples, error)
-    assert interval.low <= np.median(samples) <= interval.high
-
-
 @given(samples, quantiles, errors, st.sampled_from([np.cbrt, np.arctan, lambda x: 3 * x - 5, np.sign, np.floor]))
 def test_interval_follows_any_transform_that_keeps_the_order(samples, quantile, error, transform):
     before = quantile_interval(samples, quantile, error)
     after = quantile_interval(transform(samples), quantile, error)
     expected = tuple(transform(end) if math.isfinite(end) else end for end in (before.low, before.high))
     assert (after.low, after.high) == expected
-
-
-@given(samples, errors)
-@example(np.zeros(2), 0.5)  # the chance that both lie on one side is exactly half of the error
-def test_median_interval_mirrors_when_the_order_is_turned_around(samples, error):
-    before, after = median_interval(samples, error), median_interval(-samples, error)
-    assert (after.low, after.high) == (-before.high, -before.low)
-
-
-@given(samples, errors, st.randoms(use_true_random=False))
-def test_interval_does_not_depend_on_the_order_of_the_samples(samples, error, random):
-    shuffled = samples.tolist()
-    random.shuffle(shuffled)
-    assert median_interval(np.asarray(shuffled), error) == median_interval(samples, error)
 
 
 @st.composite
@@ -112,19 +92,6 @@ def test_what_a_whole_window_has_in_common_does_not_count(windows, error, data):
     assert shift_interval([(a, b)], error) == shift_interval([(a + drift, b + drift)], error)
 
 
-@given(windows_of_sides(grid), errors, st.randoms(use_true_random=False))
-def test_the_order_inside_and_of_windows_does_not_matter(windows, error, random):
-    a, b = windows
-    order = list(range(len(a)))
-    random.shuffle(order)
-    inside = list(range(a.shape[1]))
-    random.shuffle(inside)
-    assert shift_interval([(a, b)], error) == shift_interval([(a[order][:, inside], b[order])], error)
-    cut = len(a) // 2
-    if cut:
-        assert shift_interval([(a, b)], error) == shift_interval([(a[:cut], b[:cut]), (a[cut:], b[cut:])], error)
-
-
 @given(
     st.lists(st.integers(1, 10_000), min_size=2, max_size=12, unique=True).map(lambda sizes: np.asarray(sizes, float)),
     st.floats(-1e3, 1e3, allow_subnormal=False),
@@ -136,15 +103,3 @@ def test_line_fit_gives_back_any_line(sizes, slope, intercept):
     fitted_slope, fitted_intercept, _ = line_fit(sizes, values)
     scale = 1e-6 * (1 + np.abs(values).max())
     assert fitted_slope * sizes + fitted_intercept == pytest.approx(values, abs=scale)
-
-
-@given(
-    st.lists(st.tuples(st.integers(1, 100), st.floats(-1e3, 1e3)), min_size=2, max_size=20).filter(
-        lambda points: len({size for size, _ in points}) > 1
-    )
-)
-def test_r_squared_lies_between_nothing_and_everything(points):
-    sizes, values = (np.asarray(column, float) for column in zip(*points, strict=True))
-    if 0 < np.ptp(values) < 1e-6:
-        return  # the rounding of the fit is all that there is to see
-    assert -1e-6 <= line_fit(sizes, values)[2] <= 1 + 1e-12

@@ -44,25 +44,8 @@ def test_a_step(perf, name):
     perf.program(of(name))
 
 
-def test_a_second_step_of_the_loop_is_another_dispatch(perf):
-    step = of("hmc").fn
-
-    def twice(state, key):
-        return step(step(state, key), key)
-
-    assert perf.dispatches(call(twice, *of("hmc").args, carry=1)).by_program == {"step": 2}
-
-
 def test_a_step_on_the_v5e(perf):
     perf.program(of("hmc"), "tpu-v5e")
-
-
-def test_no_position_or_key_recompiles(perf):
-    step = perf.warm(stepper(SAMPLERS["hmc"]), over=[of("hmc").args])
-    state, keys = SAMPLERS["hmc"].init(jnp.full(4, 3.0, jnp.float32)), list(jax.random.split(jax.random.key(1), 5))
-    with perf.no_compiles():
-        for key in keys:
-            state = step(state, key)
 
 
 def test_a_position_of_weak_type_is_another_program(perf):
@@ -73,38 +56,8 @@ def test_a_position_of_weak_type_is_another_program(perf):
         step(state, key)
 
 
-def test_a_key_of_the_other_kind_is_another_program(perf):
-    step = perf.warm(stepper(SAMPLERS["hmc"]), over=[of("hmc").args])
-    state, old = SAMPLERS["hmc"].init(jnp.zeros(4)), jax.random.PRNGKey(0)
-    with pytest.raises(RecompilationError, match=r"args\[1\]: .*key<fry>"), perf.no_compiles():
-        step(state, old)
-
-
-def test_chains_under_vmap_are_one_program(perf):
-    sampler = SAMPLERS["hmc"]
-    states = jax.vmap(sampler.init)(jnp.zeros((8, 4)))
-    step = jax.jit(jax.vmap(lambda state, key: sampler.step(key, state)[0]))
-    chains = call(step, states, jax.random.split(jax.random.key(0), 8), carry=1)
-    perf.host_calls(chains, name="8 chains")
-    program = perf.program(chains, name="8 chains")
-    assert not program.host_transfers
-
-
 def test_a_step_outside_jit_compiles_its_loop_again(perf):
     state = SAMPLERS["hmc"].init(jnp.zeros(4))
     SAMPLERS["hmc"].step(jax.random.key(0), state)
     with pytest.raises(RecompilationError, match="a loop outside any jitted function"), perf.no_compiles():
         SAMPLERS["hmc"].step(jax.random.key(0), state)
-
-
-def test_adaptation_compiles_again_each_time(perf):
-    def adapt(key):
-        return blackjax.window_adaptation(blackjax.hmc, logdensity, num_integration_steps=3).run(key, jnp.zeros(4), 20)
-
-    keys = list(jax.random.split(jax.random.key(0)))
-    jax.block_until_ready(adapt(keys[0]))
-    with (
-        pytest.raises(RecompilationError, match=r"`scan` was traced again at .*blackjax/adaptation"),
-        perf.no_compiles(),
-    ):
-        adapt(keys[1])

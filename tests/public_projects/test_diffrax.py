@@ -30,14 +30,6 @@ def arguments(t1=1.0, dt0=0.1, y0=1.0, rate=0.5, length=5):
     return jnp.asarray(t1), jnp.asarray(dt0), jnp.full(3, y0), jnp.asarray(rate), jnp.linspace(0.0, t1, length)
 
 
-def test_arrays_of_other_values_do_not_recompile(perf):
-    others = [arguments(t1=2.0), arguments(dt0=0.01), arguments(y0=3.0), arguments(rate=4.0)]
-    step = perf.warm(solve, over=[arguments()])
-    with perf.no_compiles():
-        for other in others:
-            step(*other)
-
-
 @pytest.mark.parametrize(
     ("changed", "named"),
     [
@@ -62,16 +54,6 @@ def test_what_a_call_costs_the_host(perf):
     perf.compare(call(solve, *arguments()), call(jitted, *arguments()), Budget(ratio=6.0), until="return")
 
 
-def test_a_call_moves_nothing_and_keeps_its_fast_path(perf):
-    perf.transfers(call(solve, *arguments()), budget=Budget(transfers=0))
-    perf.fast_path(call(solve, *arguments()), budget=Budget(fast_path_misses=0))
-    perf.memory(call(solve, *arguments()), budget=Budget(leaked_arrays=0))
-
-
-def test_the_solve_on_the_v5e(perf):
-    perf.program(call(solve, *arguments()), "tpu-v5e")
-
-
 def test_the_memory_of_a_gradient(perf):
     def gradient(checkpoints):
         def loss(y0, rate):
@@ -82,12 +64,3 @@ def test_the_memory_of_a_gradient(perf):
 
     few, many = (perf.program(gradient(n), name=f"{n} checkpoints") for n in (4, 16))
     assert few.temp_bytes < many.temp_bytes
-
-
-def test_the_state_goes_leaf_by_leaf(perf):
-    def make(size):
-        step = eqx.filter_jit(lambda y0: diffrax.diffeqsolve(field, diffrax.Euler(), 0.0, 1.0, 1.0, y0).ys)
-        return call(step, {str(n): Y0 for n in range(size)}), size
-
-    field = diffrax.ODETerm(lambda t, y, args: jax.tree.map(jnp.negative, y))
-    assert perf.scaling(make, [2, 4, 8], metric="host_calls").r_squared > 0.999

@@ -76,33 +76,9 @@ def test_the_first_state_is_of_another_type_than_the_next(perf):
     assert "args[0].best_fitness: weak type was True" in str(raised.value)
 
 
-def test_later_states_compile_nothing(perf):
-    generation, state = jax.jit(generation_of("Open_ES")), state_of("Open_ES")
-    for _ in range(2):
-        state, _ = generation(state, KEY)
-    with perf.no_compiles():
-        for _ in range(3):
-            state, _ = generation(state, KEY)
-
-
 def test_a_new_strategy_compiles_again(perf):
     params, state = STRATEGIES["SNES"].default_params, state_of("SNES")
     STRATEGIES["SNES"].ask(KEY, state, params)
     again = algorithms.SNES(population_size=16, solution=SOLUTION)
     with pytest.raises(RecompilationError, match=r"args\[0\] \(self\): static value .*SNES"), perf.no_compiles():
         again.ask(KEY, state, params)
-
-
-def test_a_generation_on_the_v5e(perf):
-    perf.program(of("Open_ES"), "tpu-v5e")
-
-
-def test_the_covariance_of_cma_es_grows_with_the_square_of_the_dimensions(perf):
-    def make(size):
-        strategy = algorithms.CMA_ES(population_size=16, solution=jnp.zeros(size))
-        params = strategy.default_params
-        return call(strategy.init, jax.random.key(0), jnp.zeros(size), params), size
-
-    sizes = {size: sum(leaf.nbytes for leaf in jax.tree.leaves(make(size)[0].run())) for size in (32, 64)}
-    perf.record("bytes of the state", sizes[64], unit="bytes", kind="size")
-    assert sizes[64] > 3 * sizes[32]

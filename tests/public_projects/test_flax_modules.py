@@ -93,29 +93,6 @@ def test_nnx_mode_and_optimizer_are_part_of_the_program(perf):
         warm(model, anew, X)
 
 
-def test_decoding_with_a_cache(perf):
-    attention = nnx.MultiHeadAttention(num_heads=2, in_features=16, decode=True, rngs=nnx.Rngs(0))
-    attention.init_cache((1, 32, 16))
-    decode = perf.warm(nnx.jit(lambda attention, x: attention(x)), over=[(attention, TOKEN)])
-    with perf.no_compiles():
-        for _ in range(3):
-            decode(attention, TOKEN)
-    perf.host_calls(call(decode, attention, TOKEN), name="decode")
-    perf.transfers(call(attention, TOKEN), name="outside jit")
-
-
-def test_a_donated_linen_cache_is_kept_once(perf):
-    attention = nn.MultiHeadDotProductAttention(num_heads=2, qkv_features=16, decode=True)
-    variables = attention.init(jax.random.key(0), jnp.ones((1, 32, 16)))
-
-    def decode(cache, params, x):
-        out, changed = attention.apply({"params": params, "cache": cache}, x, mutable=["cache"])
-        return changed["cache"], out
-
-    decode = jax.jit(decode, donate_argnums=0)
-    perf.donation(call(decode, variables["cache"], variables["params"], TOKEN, carry=1), budget=Budget(undonated=0))
-
-
 def test_remat_under_scan_on_the_v5e(perf):
     @nnx.split_rngs(splits=8)
     @nnx.vmap

@@ -4,7 +4,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from perfsuite import Budget, RecompilationError, call
+from perfsuite import Budget, call
 
 numpyro = pytest.importorskip("numpyro", reason="the project that is tried: pip install numpyro")
 
@@ -59,34 +59,6 @@ def test_an_update_has_a_key_in_the_persistent_cache_for_each_order_of_its_sites
     found = perf.cache_key(of_svi(), processes=3, budget=Budget())
     assert found.distinct == 2
     assert "numpyro/infer/elbo.py:275 in Trace_ELBO" in str(found), "numpyro 0.22.0"
-
-
-def test_an_update_on_the_v5e(perf):
-    perf.program(of_svi(), "tpu-v5e")
-
-
-def test_updates_and_steps_do_not_recompile(perf):
-    for made in (of_svi(), of_nuts()):
-        step = perf.warm(made.fn, over=[made])
-        state = made.args[0]
-        with perf.no_compiles():
-            for _ in range(3):
-                state = step(state, *DATA)
-                state = state[0] if made.fn is not nuts_step else state
-
-
-def test_a_smaller_batch_is_another_program(perf):
-    made = of_svi()
-    update, smaller = perf.warm(made.fn, over=[made]), [each[:8] for each in DATA]
-    with pytest.raises(RecompilationError, match=r"args\[1\].*: shape was \(16, 4\), is \(8, 4\)"), perf.no_compiles():
-        update(of_svi().args[0], *smaller)
-
-
-def test_a_number_that_the_model_gets_is_of_weak_type(perf):
-    made = of_svi(jax.jit(INFERENCE.update))
-    update = perf.warm(made.fn, over=[(*made.args, jnp.float32(2))])
-    with pytest.raises(RecompilationError, match=r"args\[3\]: weak type was False"), perf.no_compiles():
-        update(*made.args, 2.0)
 
 
 def test_handlers_outside_jit_cost_the_host(perf):

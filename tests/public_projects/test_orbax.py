@@ -44,40 +44,6 @@ def test_the_state_that_is_restored_is_another_program(perf, tmp_path):
         warm(restored(tmp_path / "state", new_state()), X)
 
 
-def test_a_committed_state_is_restored_as_it_was(perf, tmp_path):
-    placed = jax.device_put(new_state(), jax.devices()[0])
-    warm = perf.warm(jax.jit(step), over=[(placed, X)])
-    back = restored(tmp_path / "state", placed)
-    with perf.no_compiles():
-        warm(warm(back, X), X)
-
-
-def test_saving_and_restoring_compile_nothing(perf, tmp_path):
-    state = jax.block_until_ready(new_state())
-    restored(tmp_path / "first", state)
-    with perf.no_compiles():
-        restored(tmp_path / "second", state)
-
-
-def test_each_array_moves_once_and_explicitly(perf, tmp_path):
-    state = jax.jit(step)(new_state(), X)
-    with perf.count_transfers() as counted:
-        restored(tmp_path / "state", state)
-    assert (counted.explicit, counted.host_to_device, counted.device_to_host) == (14, 0, 0)
-
-
-@pytest.mark.parametrize("asynchronous", [True, False], ids=["in the background", "at once"])
-def test_a_loop_that_saves_does_not_recompile(perf, tmp_path, asynchronous):
-    options = ocp.CheckpointManagerOptions(max_to_keep=2, enable_async_checkpointing=asynchronous)
-    with ocp.CheckpointManager(tmp_path, options=options) as manager:
-        warm, state = perf.warm(jax.jit(step), over=[(new_state(), X)]), new_state()
-        with perf.no_compiles():
-            for number in range(3):
-                state = warm(state, X)
-                manager.save(number, args=ocp.args.StandardSave(state))
-        manager.wait_until_finished()
-
-
 def saving(checkpointer, folder):
     numbers = itertools.count()
 
@@ -93,14 +59,6 @@ def test_a_save_leaves_no_array_behind(perf, tmp_path):
         save = saving(checkpointer, tmp_path)
         perf.memory(call(save, new_state()), steps=9, budget=Budget(leaked_arrays=0))
         perf.dispatches(call(save, new_state()), budget=Budget(dispatches=0))
-
-
-def test_a_state_that_is_being_saved_can_be_donated(perf, tmp_path):
-    donating = jax.jit(lambda state, x: (step(state, x),), donate_argnums=0)
-    with ocp.StandardCheckpointer() as checkpointer:
-        state = donating(new_state(), X)[0]
-        checkpointer.save(tmp_path / "state", state)
-        perf.donation(call(donating, state, X, carry=1), budget=Budget(undonated=0))
 
 
 def test_what_an_import_costs(perf):

@@ -1,9 +1,8 @@
-"""BERT's parameters from and to Hugging Face's names. Every weight has one line in an explicit table.
+"""BERT's parameters from Hugging Face's names. Every weight has one line in an explicit table.
 
 Both sides hold a product's weight as `[out, in]`.
 """
 
-import os
 from collections.abc import Iterator, Mapping
 
 import equinox as eqx
@@ -14,15 +13,13 @@ from perfsuite.workloads.bert import BertForMaskedLM
 from perfsuite.workloads.bert.config import BertConfig
 from perfsuite.workloads.state_dicts import Weight
 from perfsuite.workloads.structure import path_name
-from support.state_dicts import arrays_by_path, read_safetensors
+from support.state_dicts import arrays_by_path
 
 EMBEDDING, BIAS = "bert.embeddings.word_embeddings.weight", "cls.predictions.bias"
 # Weights that checkpoints hold twice, because the head shares them.
 _SHARED = {"cls.predictions.decoder.weight": EMBEDDING, "cls.predictions.decoder.bias": BIAS}
 # Published checkpoints also hold the head of next-sentence prediction, and position numbers.
 _LEFT_OUT = ("bert.pooler.", "cls.seq_relationship.", "bert.embeddings.position_ids", "bert.embeddings.token_type_ids")
-# TensorFlow's names of a norm's weight and bias, which the first published checkpoints have.
-_OLD_NAMES = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"}
 
 # Hugging Face's name of each part, and ours.
 _EMBEDDINGS = ("word_embeddings", "position_embeddings", "token_type_embeddings")
@@ -49,25 +46,14 @@ def from_state_dict(config: BertConfig, weights: Mapping[str, np.ndarray]) -> Be
     """The model of a state dict of `BertForMaskedLM` or `BertForPreTraining`, in float32, on the default device.
 
     The pooler and the next-sentence head are left out, and so is the decoder, whose weight must equal the word
-    embedding. Norms may have `gamma` and `beta`, as in the first published checkpoints.
+    embedding.
 
     Raises `ValueError` as `check_weights` does.
     """
-    weights = {_present_name(name): array for name, array in weights.items() if not name.startswith(_LEFT_OUT)}
+    weights = {name: array for name, array in weights.items() if not name.startswith(_LEFT_OUT)}
     because = "BertForMaskedLM's decoder has no weights of its own"
     arrays = arrays_by_path(weight_table(config), weights, _SHARED, because)
     return jax.tree.map_with_path(lambda path, _: arrays[path], _shapes(config))
-
-
-def to_state_dict(model: BertForMaskedLM) -> dict[str, np.ndarray]:
-    """The state dict that `from_state_dict` reads, without the decoder, which is the word embedding."""
-    arrays = {path_name(path): leaf for path, leaf in jax.tree.leaves_with_path(model)}
-    return {theirs: np.array(arrays[ours]) for theirs, ours in _names(len(model.layers))}
-
-
-def load_safetensors(config: BertConfig, *files: str | os.PathLike[str]) -> BertForMaskedLM:
-    """`from_state_dict` of the weights in `files`, all parts of one checkpoint; raises as `read_safetensors` does."""
-    return from_state_dict(config, read_safetensors(*files))
 
 
 def _names(num_layers: int) -> Iterator[tuple[str, str]]:
@@ -87,10 +73,3 @@ def _names(num_layers: int) -> Iterator[tuple[str, str]]:
 def _shapes(config: BertConfig) -> BertForMaskedLM:
     """The model with shapes for arrays."""
     return eqx.filter_eval_shape(BertForMaskedLM, config, key=jax.random.key(0))
-
-
-def _present_name(name: str) -> str:
-    for old, new in _OLD_NAMES.items():
-        if name.endswith(old):
-            return name.removesuffix(old) + new
-    return name

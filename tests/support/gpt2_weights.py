@@ -1,9 +1,8 @@
-"""GPT-2's parameters from and to the published checkpoints, under Hugging Face's names.
+"""GPT-2's parameters from the published checkpoints, under Hugging Face's names.
 
 There the weights of products in layers are `[in, out]` (`Conv1D`), here `[out, in]`; all else is the same.
 """
 
-import os
 from collections.abc import Mapping
 from typing import Any
 
@@ -12,10 +11,9 @@ import numpy as np
 from perfsuite.workloads.gpt2 import Params
 from perfsuite.workloads.gpt2.config import GPT2Config
 from perfsuite.workloads.state_dicts import Weight, nested
-from support.state_dicts import arrays_by_path, read_safetensors, state_dict_of
+from support.state_dicts import arrays_by_path
 
-# Older checkpoints hold the causal mask of every layer, and some the LM head, which is the embedding once more.
-_MASKS = ("attn.bias", "attn.masked_bias")
+# Some checkpoints hold the LM head, which is the embedding once more.
 _HEAD = "lm_head.weight"
 _PREFIX = "transformer."
 
@@ -23,33 +21,15 @@ _PREFIX = "transformer."
 def from_state_dict(state: Mapping[str, np.ndarray], config: GPT2Config) -> Params:
     """Float32 parameters from a state dict of `GPT2Model` or `GPT2LMHeadModel` (names begin with `transformer.`).
 
-    Causal masks in it are left out, and so is `lm_head.weight`, which must equal the embedding.
+    `lm_head.weight` is left out; it must equal the embedding.
 
     Raises `ValueError` as `check_weights` does.
     """
     prefix = _PREFIX if any(name.startswith(_PREFIX) for name in state) else ""
-    masks = {f"{prefix}h.{i}.{mask}" for i in range(config.num_layers) for mask in _MASKS}
-    state = {name: array for name, array in state.items() if name not in masks}
     table = _table(config.vocab_size, config.max_positions, config.hidden_size, config.num_layers, prefix)
     repeats = {_HEAD: f"{prefix}wte.weight"}
     params = nested(arrays_by_path(table, state, repeats, because="GPT-2's LM head is its embedding"))
     return {**params, "h": list(params.get("h", {}).values())}
-
-
-def to_state_dict(params: Params, prefix: str = "") -> dict[str, np.ndarray]:
-    """The state dict that `from_state_dict` reads, its names behind `prefix`.
-
-    Raises `ValueError` for quantised parameters, which checkpoints have no names for.
-    """
-    if "scale" in params["wte"]:
-        raise ValueError("params are quantised: a state dict holds float weights alone")
-    vocab_size, hidden = params["wte"]["weight"].shape
-    return state_dict_of(_table(vocab_size, len(params["wpe"]["weight"]), hidden, len(params["h"]), prefix), params)
-
-
-def load_safetensors(path: str | os.PathLike[str], config: GPT2Config) -> Params:
-    """`from_state_dict` of the weights in the file at `path`; raises as `read_safetensors` does."""
-    return from_state_dict(read_safetensors(path), config)
 
 
 def _table(vocab_size: int, max_positions: int, hidden: int, num_layers: int, prefix: str) -> dict[str, Weight]:

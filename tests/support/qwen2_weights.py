@@ -1,6 +1,5 @@
-"""Qwen2's parameters from and to Hugging Face's names."""
+"""Qwen2's parameters from Hugging Face's names."""
 
-import os
 from collections.abc import Mapping
 from typing import Any
 
@@ -9,7 +8,7 @@ import numpy as np
 from perfsuite.workloads.qwen2.config import Qwen2Config
 from perfsuite.workloads.qwen2.weights import EMBEDDING, HEAD, weight_table
 from perfsuite.workloads.state_dicts import nested
-from support.state_dicts import arrays_by_path, read_safetensors, state_dict_of
+from support.state_dicts import arrays_by_path
 
 
 def from_state_dict(config: Qwen2Config, weights: Mapping[str, np.ndarray]) -> dict[str, Any]:
@@ -23,13 +22,3 @@ def from_state_dict(config: Qwen2Config, weights: Mapping[str, np.ndarray]) -> d
     because = "Qwen2Config.tied_head is true"
     arrays = arrays_by_path(weight_table(config), weights, repeats, because, config.parameter_dtype)
     return {"params": nested(arrays)}
-
-
-def to_state_dict(config: Qwen2Config, params: Mapping[str, Any]) -> dict[str, np.ndarray]:
-    """Hugging Face's state dict of `{"params": ...}`, in NumPy arrays of the parameters' dtype."""
-    return state_dict_of(weight_table(config), params["params"])
-
-
-def load_safetensors(config: Qwen2Config, *files: str | os.PathLike[str]) -> dict[str, Any]:
-    """`from_state_dict` of the weights in `files`, all parts of one checkpoint; raises as `read_safetensors` does."""
-    return from_state_dict(config, read_safetensors(*files))

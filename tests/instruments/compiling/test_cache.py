@@ -75,22 +75,6 @@ def test_other_keys_fail_and_name_the_first_process_that_differs(made):
     ]
 
 
-def test_a_budget_allows_several_keys(made):
-    for budget in (Budget(), Budget(cache_keys=2)):
-        instrument, _ = made([key("a"), key("b")])
-        found = instrument.cache_key(STEP, processes=2, budget=budget)
-        assert found.distinct == 2
-        assert found.why()[0] == "the part 'XLA flags' of the key differs"
-
-
-def test_a_session_that_starts_no_processes_has_no_keys(made):
-    instrument, _ = made(None)
-    seen = instrument.cache_key(STEP)
-    assert (seen.keys, seen.distinct, seen.why()) == ((), 1, [])
-    assert instrument.cache_hits(STEP).programs == 0
-    assert not instrument._recorder.metrics
-
-
 @pytest.mark.parametrize("processes", [1, 0, -1, 2.0, True, "2"])
 def test_fewer_than_two_processes_are_refused(made, processes):
     instrument, asked = made([])
@@ -127,12 +111,6 @@ def test_a_miss_fails_and_a_budget_allows_it(made):
     ((metric, processes, given),) = asked
     assert (metric, processes) == ("cache_hits", 2)
     assert not Path(given["folder"]).exists(), "a temporary folder is gone"
-
-
-def test_a_folder_of_the_users_stays(made, tmp_path):
-    instrument, asked = made([[program()], [program(found=True)]])
-    assert instrument.cache_hits(STEP, tmp_path / "cache").hits == 1
-    assert asked[0][2] == {"folder": str(tmp_path / "cache")}
 
 
 def test_a_relative_folder_is_refused(made):

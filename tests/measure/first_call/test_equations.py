@@ -39,29 +39,6 @@ def test_equations_are_counted_by_line_and_primitive():
     assert counted(layers, X) == {(line, "sin"): 5, (line, "mul"): 5}
 
 
-def scanned(x):
-    return jax.lax.scan(lambda carry, _: (jnp.tanh(carry), None), x, None, length=7)[0]
-
-
-def test_the_body_of_a_loop_counts_once():
-    line = line_of("return jax.lax.scan(lambda carry")
-    assert counted(scanned, X) == {(line, "scan"): 1, (line, "tanh"): 1}
-
-
-@jax.jit
-def inner(x):
-    return jnp.cos(x)
-
-
-def twice(x):
-    return inner(x) + inner(x)
-
-
-def test_a_jitted_function_counts_each_time_that_it_is_called():
-    called, line = line_of("return inner(x) + inner(x)"), line_of("return jnp.cos(x)")
-    assert counted(twice, X) == {(called, "jit"): 2, (called, "add"): 1, (line, "cos"): 2}
-
-
 def by_a_library(x):
     return jnp.where(x > 0, x, 0.0)
 
@@ -87,20 +64,6 @@ def test_a_constant_has_its_type_its_bytes_and_the_line_that_uses_it():
     assert str(constant).startswith("float32[4,3] of 48 bytes at ")
 
 
-@jax.jit
-def closing_over(x):
-    return x + TABLE.sum()
-
-
-def outer(x):
-    return closing_over(x) * TABLE.max()
-
-
-def test_an_array_that_several_functions_close_over_is_one_constant():
-    (constant,) = constants(outer, X)
-    assert constant.line.line in (line_of("return x + TABLE.sum()"), line_of("return closing_over(x) * TABLE.max()"))
-
-
 def in_a_loop(x):
     def body(carry, _):
         return carry + TABLE[0], None
@@ -117,16 +80,6 @@ def test_arrays_of_numpy_are_constants_and_single_numbers_are_not():
     table = np.ones((5, 3), np.int8)
     found = constants(lambda x: x + jnp.float32(2) + 3.0 + jnp.asarray(table)[0], X)
     assert [(each.array, each.bytes) for each in found] == [("int8[5,3]", 15)]
-
-
-def test_an_array_that_is_only_returned_is_a_constant_without_a_line():
-    (constant,) = constants(lambda x: (x, TABLE), X)
-    assert constant.line is None
-    assert str(constant) == "float32[4,3] of 48 bytes"
-
-
-def test_arguments_are_no_constants():
-    assert constants(lambda x, table: x + table[0], X, TABLE) == []
 
 
 def test_a_jaxpr_that_is_in_many_places_is_looked_at_once():

@@ -9,33 +9,19 @@ from support.compiled_texts import one_line
     [
         ("literal", "s32[2]{0} {1, 2}"),
         ("literal", "( s32[4]{0} {4, 128, 128, 3}, pred[4]{0} {1, 0, 0, 0} )"),
-        ("literal", "f32[] 0.1"),
-        ("slice", "{[0:3:1], [0:3:1]}"),
         ("replica_groups", "[2,4]<=[4,2]T(1,0)"),
         ("sharding", "{devices=[2,1,4]<=[8] last_tile_dim_replicate}"),
         ("domain", '{kind="sharding", entry={maximal device=0}, exit={maximal device=1}}'),
         ("output_to_operand_aliasing", "{{0,0,1,0}: (0, {1,0}), {1}: (0, {})}"),
-        ("origin", '{(({"v1"}, {"v2"}), {"v3"})}'),
-        ("statistics", "{visualizing_index=1,stat-1=33}"),
         ("frontend_attributes", '{composite.attributes={n = 1 : i32, t = dense<1> : tensor<i32>},name="a\\"}"}'),
         ("window", "{size=1x1x7x1 stride=1x4x1x1 pad=0_0x0_0x3_3x0_0}"),
-        ("padding", "0_0_0x0_-10_0"),
-        ("dim_labels", "b01f_01oi->b01f"),
         ("control-predecessors", "{%a, %b}"),
-        ("schedule", "SCHEDULE_EARLIEST"),
         ("async_execution_thread", '"parallel, thread"'),
     ],
 )
 def test_the_text_of_an_attribute(key, value):
     found = one_line(f"%x = f32[2]{{0}} custom-call(%a), first=1, {key}={value}, last={{}}")
     assert found.attributes == {"first": "1", key: value, "last": "{}"}
-
-
-def test_texts_have_their_escapes_resolved():
-    line = r'%x = f32[] custom-call(), custom_call_target="a\"b\\c", metadata={op_type="t=\"{" op_name="\"it\'s\n\303\251}"}'
-    found = one_line(line)
-    assert found.custom_call_target == 'a"b\\c'
-    assert found.op_name == "\"it's\né}"
 
 
 @pytest.mark.parametrize(

@@ -36,19 +36,6 @@ def stack_with(parents, frame=3):
     return one_line(f'%x = f32[] add(), metadata={{op_name="x" stack_frame_id={frame}}}', header="\n" + tables).stack
 
 
-def test_parents_printed_one_too_high_are_the_frames_before():
-    assert stack_with([1, 2, 3]) == (INNER, MIDDLE, OUTER)
-    assert stack_with([1, 2, 2]) == (INNER, OUTER)
-    assert stack_with([1, 1, 2]) == (INNER, OUTER)
-
-
-@pytest.mark.parametrize("none", [0, None])
-def test_parents_printed_as_they_are(none):
-    assert stack_with([none, 1, 2]) == (INNER, MIDDLE, OUTER)
-    assert stack_with([none, none, 2]) == (INNER, MIDDLE)
-    assert stack_with([none, 1, 1]) == (INNER, OUTER)
-
-
 def test_frames_that_lead_back_to_themselves_end():
     assert stack_with([3, 1, 2]) == (INNER, MIDDLE, OUTER)
     assert stack_with([0, 2, 2]) == (INNER, MIDDLE)

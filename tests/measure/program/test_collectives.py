@@ -77,24 +77,10 @@ def test_a_collective_that_leaves_its_slice_is_named_with_its_bytes_and_its_line
 
 
 @needs_libtpu
-def test_the_parts_of_a_sum_inside_the_slices_have_its_line():
-    program = compiled(over_both)
-    assert [each.what for each in program.collectives] == ["reduce-scatter", "all-gather"]
-    assert {each.source.line for each in program.collectives} == {over_both.__code__.co_firstlineno + 1}
-
-
-@needs_libtpu
 def test_a_collective_that_stays_in_its_slice_does_not_cross():
     program = compiled(inside)
     assert facts(program.collectives) == [("all-reduce", ARRAY, 1)]
     assert (program.cross_slice_collectives, program.cross_slice_bytes) == ((), 0)
-
-
-@needs_libtpu
-def test_on_one_slice_nothing_crosses():
-    program = compiled(over_both, slices=1)
-    assert [each.what for each in program.collectives] == ["all-reduce"]
-    assert (program.cross_slice_collectives, program.cross_slice_bytes, program.slices) == ((), 0, 1)
 
 
 @needs_libtpu

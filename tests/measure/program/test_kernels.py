@@ -9,7 +9,6 @@ from support.compiled_texts import compile_here_or_for, jitted, spec
 from support.libtpu_needed import needs_libtpu
 from support.programs import program_of
 
-from perfsuite.measure.program.program_diff import program_differences
 from perfsuite.measure.program.program_metrics import metrics_of
 from perfsuite.measure.targets.target_compiler import CompileFailed
 
@@ -75,16 +74,6 @@ def test_with_an_estimate_it_counts_in_each_iteration(times):
     assert program.unestimated == ()
 
 
-def test_in_the_interpreter_of_the_present_device_it_counts_without_an_estimate():
-    def interpreted(x, y):
-        shape = jax.ShapeDtypeStruct(x.shape, jnp.float32)
-        return pallas.pallas_call(product_kernel, out_shape=shape, interpret=True)(x, y)
-
-    program = compile_here_or_for(None, interpreted, SQUARE, SQUARE)
-    assert program.flops >= 2 * 128**3
-    assert (program.kernels, program.unestimated, program.vmem_bytes) == ((), (), None)
-
-
 @pytest.mark.parametrize("limit", [None, 20 * 2**20])
 def test_the_memory_on_the_chip_that_a_kernel_takes_and_may_take_is_known(limit):
     options = {"compiler_params": pltpu.CompilerParams(vmem_limit_bytes=limit)}
@@ -101,12 +90,6 @@ def test_the_memory_on_the_chip_that_a_kernel_takes_and_may_take_is_known(limit)
     assert str(KERNEL_LINE) in metric.places[large.part]
 
 
-def test_a_program_without_kernels_says_nothing_of_the_memory_on_the_chip():
-    program = compile_here_or_for("tpu-v5e", lambda x: jnp.tanh(x @ x).sum(), SQUARE)
-    assert program.vmem_bytes is None
-    assert "vmem bytes" not in names(program)
-
-
 @needs_libtpu
 def test_too_large_blocks_are_refused_with_the_size_the_limit_and_the_line():
     with pytest.raises(CompileFailed) as failure:
@@ -119,9 +102,3 @@ def test_too_large_blocks_are_refused_with_the_size_the_limit_and_the_line():
     assert "limit 16.00M" in said
     assert "%doubled" in said
     assert "\n" not in said
-
-
-def test_a_kernel_that_loses_its_estimate_is_a_difference_that_is_said():
-    with_one = program_with(pallas.CostEstimate(flops=10**7, transcendentals=0, bytes_accessed=10**6))
-    assert "flops: 10,016,384 -> not known" in program_differences(with_one, program_with(None))
-    assert "flops: not known -> 10,016,384" in program_differences(program_with(None), with_one)

@@ -31,12 +31,6 @@ def test_a_program_fits_where_its_peak_does(memory, fits, margin):
     assert (known(memory).fits, known(memory).margin_bytes) == (fits, margin)
 
 
-def test_without_rates_or_bytes_there_is_no_bound():
-    for program in (dataclasses.replace(known(), rates=None), known(bytes_accessed=0.0), known(flops=None)):
-        assert (program.bounds, program.bound, program.bound_seconds) == ({}, None, None)
-    assert known(bytes_accessed=0.0).arithmetic_intensity == 0
-
-
 def test_the_bound_is_the_largest_time():
     program = known(flops=1001.0, bytes_accessed=100.0, products=(), collectives=())
     assert program.bounds == {"compute": 10.01, "memory": 10.0}
@@ -63,35 +57,9 @@ def test_fuses_gives_the_kernels_that_hold_all_names():
     assert repr(both).startswith(f"<{len(both)} kernels: /project/programs.py:")
 
 
-def test_fuses_says_where_the_operations_are_instead():
-    none = TRAIN.fuses("dot_general", "no_such_primitive")
-    assert not none
-    first = TRAIN.fuses("dot_general")[0].where
-    assert repr(none).startswith(f"<no kernel has all of them; dot_general: {first}")
-    assert repr(none).endswith("no_such_primitive: in none>")
-
-
-def test_fuses_without_a_name_is_refused():
-    with pytest.raises(ValueError, match="name at least one operation"):
-        TRAIN.fuses()
-
-
-def test_a_place_is_shown_from_the_working_directory(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    inside = Operation("copy", "", Frame(str(tmp_path / "models" / "bert.py"), 42, "attention"), 8)
-    assert inside.where == "models/bert.py:42 in attention"
-    beside = Operation("copy", "", Frame(f"{tmp_path}2/bert.py", 42, ""), 8)
-    assert (beside.where, beside.part) == (f"{tmp_path}2/bert.py:42", "copy in bert.py")
-
-
 def test_a_line_that_moves_is_the_same_part():
     def at(line, function="Model.__call__.<locals>.attention", file="/a/bert.py"):
         return Operation("copy", "jit(f)/copy", Frame(file, line, function), 8).part
 
     assert at(1) == at(2) == at(1, file="/b/bert.py") == "copy in attention (bert.py)"
     assert len({at(1), at(1, function="mlp"), at(1, file="/a/gpt.py")}) == 3
-
-
-def test_a_program_is_shown_by_its_device_and_its_size():
-    assert repr(TRAIN) == "<program of step on a device: 27 fusions, 6e+03 FLOP>"
-    assert repr(dataclasses.replace(TRAIN, target="tpu-v5e")).startswith("<program of step for tpu-v5e: ")

@@ -1,7 +1,6 @@
 """Facts as metrics: their kinds, and parts that sum up to them."""
 
 import dataclasses
-from collections import Counter
 
 import pytest
 from support.compiled_texts import ORIGIN, TEXTS, module, read
@@ -25,30 +24,6 @@ def test_the_parts_of_a_count_sum_up_to_it(name):
     for one in counts:
         assert sum((one.detail or {}).values()) == one.value
         assert all(amount > 0 for amount in (one.detail or {}).values())
-
-
-@EVERY
-def test_the_parts_of_collective_and_peak_bytes_sum_up_to_them(name):
-    found = metrics(FACTS[name])
-    for size in ("collective bytes", "peak bytes"):
-        assert sum((found[size].detail or {}).values()) == found[size].value
-
-
-@EVERY
-def test_the_parts_of_flops_are_the_products(name):
-    detail = metrics(FACTS[name])["flops"].detail or {}
-    assert sum(detail.values()) == sum(product.flops * product.runs for product in FACTS[name].products)
-
-
-@EVERY
-def test_places_have_a_line_and_parts_have_none(name):
-    for one in metrics_of(FACTS[name]):
-        for part, place in (one.places or {}).items():
-            assert part in one.detail
-            file, _, line = place.partition(":")
-            assert file == "/project/programs.py"
-            assert int(line.split(" in ")[0]) > 0
-            assert f" in {line.rpartition(' in ')[2].split('.')[-1]} (programs.py)" in part
 
 
 def copies(count, bytes_=512):
@@ -77,12 +52,6 @@ def test_the_smallest_of_too_many_parts_are_one():
     assert OTHERS not in metrics(copies(2 * PARTS))["copies"].detail
 
 
-def test_the_order_of_equal_operations_does_not_choose_the_parts():
-    program = copies(2 * PARTS + 8)
-    turned = dataclasses.replace(program, copies=program.copies[::-1])
-    assert metrics(program)["copies"].detail == metrics(turned)["copies"].detail
-
-
 def test_lost_donations_count_even_where_they_were_passed_as_one():
     donations = [DonatedArgument("args[0]", "float32[8,16]", 512, number) for number in range(2)]
     lost = metrics(read(module("%x = f32[8,16]{1,0} copy(%a)"), donations=donations))["lost donations"]
@@ -99,18 +68,6 @@ def test_what_is_gated_is_exact(name):
     assert {one.kind for one in metrics_of(program)} == {"count", "size", "info"}
 
 
-@EVERY
-def test_metrics_are_those_of_the_facts(name):
-    program, found = FACTS[name], gated_facts(FACTS[name])
-    for fact in ("fusions", "products", "collectives", "resharding", "copies", "transposes"):
-        assert found[fact] == len(getattr(program, fact))
-    assert found["host transfers"] == len(program.host_transfers)
-    assert found["alias bytes"] == program.alias_bytes
-    assert Counter(product.precision for product in program.products)["default"] == (
-        found["products"] - found["high precision products"]
-    )
-
-
 def test_names_begin_with_the_label_and_the_target_is_told():
     origin = dataclasses.replace(ORIGIN, label="train step", target="tpu-v5e", memory_bytes=2000)
     made = metrics_of(read(TEXTS["train_v5e"], origin=origin))
@@ -118,13 +75,3 @@ def test_names_begin_with_the_label_and_the_target_is_told():
     assert {one.name: one.value for one in made}["train step memory margin"] == 2000 - 1157
     assert len({one.name for one in made}) == len(made)
     assert gated_facts(read(TEXTS["train_v5e"], origin=origin)) == gated_facts(read(TEXTS["train_v5e"]))
-
-
-def test_cycles_are_told_where_the_compiler_has_them():
-    assert metrics(FACTS["train_v5e"])["estimated cycles"].value > 0
-    assert "estimated cycles" not in metrics(FACTS["train_cpu"])
-
-
-def test_only_reused_memory_is_better_higher_among_what_is_gated():
-    better = {one.name.removeprefix("step ") for one in metrics_of(FACTS["train_v5e"]) if one.better == "higher"}
-    assert better - INFO == {"alias bytes"}

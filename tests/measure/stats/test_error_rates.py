@@ -1,17 +1,9 @@
 """`measure.stats.error_rates`: how looks share the chance of a false alarm."""
 
 import numpy as np
-import pytest
 
 from perfsuite.measure.stats.error_rates import error_of_look
 from perfsuite.measure.stats.intervals import median_interval
-
-
-def test_the_shares_of_all_looks_sum_to_the_error():
-    shares = [error_of_look(look, 0.001) for look in range(1, 100_001)]
-    assert sum(shares) == pytest.approx(0.001, rel=1e-4)
-    assert sum(shares) < 0.001
-    assert shares == sorted(shares, reverse=True)
 
 
 def test_peeking_until_the_interval_misses_does_not_raise_the_error():

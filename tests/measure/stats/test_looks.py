@@ -53,13 +53,6 @@ def test_a_look_of_a_sequence_is_that_of_the_logarithms_and_of_the_times():
     assert (look.overhead.value, look.overhead.interval) == (shift([both]), sequence_interval(both, 0.001))
 
 
-def test_each_of_the_two_looks_of_a_rank_sum_spends_half_of_the_error():
-    candidate, reference = times(40)
-    look = Looks(40).look(candidate, reference)
-    both = candidate.reshape(-1, 2), reference.reshape(-1, 2)
-    assert look.overhead.interval == shift_interval([both], 0.0005)
-
-
 def test_a_sequence_whose_time_is_up_too_early_is_judged_by_the_rank_sum():
     candidate, reference = times(50)
     look = Looks(200).look(candidate, reference)

@@ -1,6 +1,5 @@
 """`measure.stats.sequence`: an interval that holds at any time, for noise of a side's own."""
 
-import itertools
 import math
 
 import numpy as np
@@ -11,7 +10,7 @@ from scipy import signal
 
 from perfsuite.measure.metric import Interval
 from perfsuite.measure.stats import sequence
-from perfsuite.measure.stats.rank_sum import shift, shift_interval
+from perfsuite.measure.stats.rank_sum import shift
 from perfsuite.measure.stats.sequence import LEAST_WINDOWS, scores, scores_exclude, sequence_interval
 
 INFINITE = Interval(-math.inf, math.inf)
@@ -27,42 +26,11 @@ def excludes(windows, by, error):
     return scores_exclude(scores(windows, by), windows[0].shape[1], error)
 
 
-@pytest.mark.parametrize("number", [0, 1, LEAST_WINDOWS - 1])
-def test_too_few_windows_have_no_interval(number):
-    assert sequence_interval(windows(0, number), 0.001) == INFINITE
-
-
-@pytest.mark.parametrize("number", [24, 31, 52, 104, 1000, 4000])
-@pytest.mark.parametrize("by", [0.0, 1e3])
-def test_enough_windows_have_one_however_far_off_the_shift_is(number, by):
-    a, b = windows(1, number)
-    interval = sequence_interval((a + by, b), 0.001)
-    assert interval.low <= by <= interval.high
-    assert by - 3 < interval.low < interval.high < by + 3
-
-
-def test_sides_that_do_not_scatter_have_an_interval_of_one_point():
-    same = np.ones((30, 5))
-    assert sequence_interval((same + 2, same), 0.001) == Interval(2, 2)
-
-
 @pytest.mark.parametrize("value", [math.inf, -math.inf, math.nan])
 def test_a_time_that_is_not_finite_leaves_it_infinite(value):
     a, b = windows(2, 50)
     a[3, 2] = value
     assert sequence_interval((a, b), 0.001) == INFINITE
-
-
-def test_it_is_not_much_wider_than_the_rank_sum_where_that_holds():
-    """The price for any time, and for noise of a side's own."""
-    both = windows(3, 400)
-    wider = sequence_interval(both, 0.001).half_width / shift_interval([both], 0.001).half_width
-    assert 1 < wider < 2.5
-
-
-def test_it_narrows_as_the_windows_get_more():
-    widths = [sequence_interval(windows(4, number), 0.001).half_width for number in (30, 120, 480, 1920)]
-    assert all(narrow < 0.75 * wide for wide, narrow in itertools.pairwise(widths))
 
 
 def test_neighbours_that_are_alike_widen_it():

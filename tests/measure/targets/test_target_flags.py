@@ -30,22 +30,6 @@ def test_the_worker_sees_the_environment_without_what_belongs_to_this_process():
     assert not (dropped | {"TPU_LIBRARY_PATH"}) & set(environment)
 
 
-def test_flags_of_the_host_alone_leave_none():
-    assert "XLA_FLAGS" not in worker_environment({"XLA_FLAGS": "--xla_force_host_platform_device_count=8"}, "tpu")
-
-
-def test_a_flag_with_an_open_quote_is_left_to_the_compiler():
-    flags = worker_environment({"XLA_FLAGS": "--xla_a='1 --xla_force_host_platform_device_count=8"}, "tpu")["XLA_FLAGS"]
-    assert flags.startswith("--xla_a=")
-    assert "device_count" not in flags
-
-
-def test_flags_may_be_in_a_file(tmp_path):
-    (tmp_path / "flags").write_text("--xla_a=1\n--xla_force_host_platform_device_count=8\n")
-    assert worker_environment({"XLA_FLAGS": str(tmp_path / "flags")}, "tpu")["XLA_FLAGS"] == "--xla_a=1"
-    assert "XLA_FLAGS" not in worker_environment({"XLA_FLAGS": str(tmp_path / "none")}, "tpu")
-
-
 def test_the_worker_for_a_gpu_sees_the_flags_of_its_compiler_and_no_gpu_of_this_machine():
     environment = worker_environment(
         {

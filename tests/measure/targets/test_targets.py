@@ -34,14 +34,9 @@ def test_a_target_is_found_by_its_name():
     ("of", "devices", "name"),
     [
         (V5E, 1, "v5e:2x2"),
-        (V5E, 2, "v5e:2x2"),
-        (V5E, 4, "v5e:2x2"),
         (V5E, 5, "v5e:2x4"),
-        (V5E, 16, "v5e:4x4"),
         (V5E, 256, "v5e:16x16"),
         (V4, 1, "v4:2x2x1"),
-        (V4, 4, "v4:2x2x1"),
-        (V4, 8, "v4:2x2x2"),
         (V7, 8, "tpu7x:2x2x1"),
         (V7, 9, "tpu7x:2x2x2"),
     ],
@@ -96,11 +91,6 @@ def test_every_rate_says_where_it_is_published():
         assert max(rates.peak_flops.values()) > rates.memory_bandwidth > (rates.link_bandwidth or 0)
         assert (rates.link_bandwidth or 1) > (rates.network_bandwidth or 0)
         assert rates.source.startswith(PAGES)
-
-
-@pytest.mark.parametrize("kind", ["NVIDIA A100-PCIE-40GB", "NVIDIA A100 80GB PCIe", "NVIDIA H100 PCIe", "Tesla T4"])
-def test_a_gpu_on_a_card_has_no_links_to_all_others(kind):
-    assert peak_rates(kind).link_bandwidth is None
 
 
 TOPOLOGIES = """

@@ -13,13 +13,11 @@ import urllib.parse
 import uuid
 from pathlib import Path
 
-import jax.numpy as jnp
 import numpy as np
 import pytest
 
 from perfsuite.workloads.extraction.activation_store import ActivationStore, StoreError
 from perfsuite.workloads.extraction.batching import Batch, BatchActivations, fixed_size_batches
-from perfsuite.workloads.qwen2.config import Qwen2Config
 
 from .stores import LENGTHS, assert_holds, batches, files, identity, refused, samples, stored
 
@@ -135,23 +133,6 @@ def test_a_half_written_store_goes_on(location):
     assert_holds(stored(again, done[1:]), samples(done))
 
 
-@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
-def test_every_dtype_comes_back_bit_for_bit_nan_and_infinities_too(tmp_path, dtype):
-    config = Qwen2Config.tiny(hidden_size=16, num_layers=3, activation_dtype=dtype)
-    done = list(batches(dtype=dtype))
-    done[1].values[0, 0, 0, :3] = np.nan, np.inf, -np.inf
-    done[2].values[:] = 0
-    assert_holds(stored(ActivationStore.create_or_open(tmp_path, identity(config=config)), done), samples(done))
-
-
-@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
-def test_a_smaller_dtype_is_rounded_to_when_asked_for(tmp_path, dtype):
-    done = list(batches())
-    done[0].values[0, 0, 0, :3] = np.nan, np.inf, -np.inf
-    store = stored(ActivationStore.create_or_open(tmp_path, identity(dtype=dtype)), done)
-    assert_holds(store, {index: values.astype(jnp.dtype(dtype)) for index, values in samples(done).items()})
-
-
 def test_what_a_smaller_dtype_cannot_hold_is_an_error_that_names_the_sample(tmp_path):
     done = list(batches())
     done[1].values[2, 0, 1, 3] = -70000
@@ -159,15 +140,6 @@ def test_what_a_smaller_dtype_cannot_hold_is_an_error_that_names_the_sample(tmp_
     with pytest.raises(StoreError, match=r"sample 6 has activations up to 70000\.0, beyond float16"):
         stored(store, done)
     assert store.missing().tolist() == [4, 5, 6, 7]
-
-
-@pytest.mark.parametrize("batch_size", [4, 8, 12, 16])
-def test_a_batch_may_be_several_chunks(tmp_path, batch_size):
-    done = list(batches(batch_size))
-    store = stored(ActivationStore.create_or_open(tmp_path / "store", identity()), done)
-    assert_holds(store, samples(done))
-    chunks = [path for path in files(tmp_path) if "activations/c" in path.as_posix()]
-    assert len(chunks) == 3
 
 
 def test_padding_is_not_stored(tmp_path):
@@ -181,14 +153,6 @@ def test_padding_is_not_stored(tmp_path):
     assert sorted(a) == sorted(b)
 
 
-@pytest.mark.parametrize("samples", [0, 1, 3])
-def test_a_store_may_be_smaller_than_a_chunk(tmp_path, samples):
-    done = list(batches(lengths=LENGTHS[:samples]))
-    store = stored(ActivationStore.create_or_open(tmp_path, identity(samples=samples)), done)
-    assert len(store) == len(list(store)) == samples
-    assert store.missing().size == 0
-
-
 def test_samples_are_read_one_by_one_and_by_slices(tmp_path):
     done = list(batches())
     store = stored(ActivationStore.create_or_open(tmp_path, identity()), done)
@@ -200,27 +164,6 @@ def test_samples_are_read_one_by_one_and_by_slices(tmp_path):
         found = store.read(which)
         assert len(found) == len(range(10)[which])
         assert all(np.array_equal(a, expected[i]) for a, i in zip(found, range(10)[which], strict=True))
-
-
-def test_samples_that_cannot_be_read_are_errors(tmp_path):
-    store = stored(ActivationStore.create_or_open(tmp_path, identity()), list(batches())[:1])
-    with pytest.raises(IndexError, match="has samples 0 to 9, got 10"):
-        store.read(10)
-    with pytest.raises(IndexError, match="has samples 0 to 9, got -11"):
-        store.read(-11)
-    with pytest.raises(LookupError, match="does not have sample 4 yet"):
-        store.read(4)
-    with pytest.raises(LookupError, match="does not have sample 4 yet"):
-        store.read(slice(2, 8))
-    with pytest.raises(ValueError, match="read takes slices of step 1"):
-        store.read(slice(0, 4, 2))
-
-
-def test_a_chunk_can_be_written_again(tmp_path):
-    done = list(batches())
-    stored(ActivationStore.create_or_open(tmp_path, identity()), done)
-    done[1].values[:] += 1
-    assert_holds(stored(ActivationStore.create_or_open(tmp_path, identity()), done[1:2]), samples(done))
 
 
 def test_reading_a_sample_reads_neither_the_chunks_other_samples_nor_all_of_its_object(bucket):
@@ -257,14 +200,6 @@ def test_a_damaged_object_is_an_error_and_never_other_numbers(tmp_path, damage):
     assert store.read(0).any()
 
 
-def test_tokens_beyond_the_length_are_damage(tmp_path):
-    """With the checksum right: as of a program that writes what it should not."""
-    store = stored(ActivationStore.create_or_open(tmp_path, identity()), batches())
-    store._tokens[0].write(7).result()
-    with pytest.raises(StoreError, match="is damaged: a sample has 1 or 7 tokens"):
-        store.tokens()
-
-
 def rows(indices, lengths=None):
     """A batch with those samples in its rows."""
     indices = np.array(indices, np.int64)
@@ -286,30 +221,6 @@ def test_rows_that_are_not_whole_chunks_are_refused_before_anything_is_written(t
     assert str(indices) in str(error.value)
     store.close()
     assert files(tmp_path) == before
-
-
-@pytest.mark.parametrize(
-    "indices", [[8, 9], [-1, 8, 9, -1], [8, 9, 0, 1, 2, 3], [4, 5, 6, 7, -1, -1, 0, 1, 2, 3], [], [-1] * 4]
-)
-def test_rows_that_are_whole_chunks_may_come_in_any_order_and_between_padding(tmp_path, indices):
-    """As the rows of one process do."""
-    done = [rows(indices)]
-    assert_holds(stored(ActivationStore.create_or_open(tmp_path, identity()), done), samples(done))
-
-
-def test_arrays_that_the_store_does_not_take_are_refused(tmp_path):
-    store = ActivationStore.create_or_open(tmp_path, identity())
-    (first, *_) = batches()
-    with pytest.raises(ValueError, match=r"takes float32 of shape \(4, 2, 6, 16\), got float64 of shape"):
-        store.write(BatchActivations(first.batch, first.values.astype(np.float64)))
-    with pytest.raises(ValueError, match=r"got float32 of shape \(4, 1, 6, 16\)"):
-        store.write(BatchActivations(first.batch, first.values[:, :1]))
-    with pytest.raises(ValueError, match=r"holds samples of 1 to 6 tokens, got 0 to 9"):
-        store.write(rows([0, 1, 2, 3], [0, 9, 1, 1]))
-    with pytest.raises(StoreError, match="was opened to be read"):
-        ActivationStore.open(tmp_path).write(first)
-    with pytest.raises(ValueError, match="in_flight must be at least 1, got 0"):
-        ActivationStore.create_or_open(tmp_path, identity(), in_flight=0)
 
 
 def large_batches(lengths):
@@ -343,62 +254,6 @@ def test_a_failed_write_is_an_error_that_names_the_samples_and_the_rest_is_kept(
     again = ActivationStore.create_or_open(tmp_path, identity(length=64))
     assert_holds(again, {index: expected[index] for index in (0, 1, 2, 3, 8, 9)})
     assert_holds(stored(again, done[1:2]), expected)
-
-
-def test_an_error_of_a_write_does_not_hide_the_callers_and_is_its_note(tmp_path):
-    done = list(batches())
-    store = ActivationStore.create_or_open(tmp_path, identity())
-    with files_of_at_most(500), pytest.raises(KeyError, match="of the caller") as error, store:  # noqa: PT012
-        store.write(done[0])
-        raise KeyError("of the caller")
-    assert "samples 0 to 3 could not be written" in error.value.__notes__[0]
-
-
-@pytest.fixture
-def small_disk(tmp_path):
-    """A disk of one megabyte."""
-    command = ["mount", "-t", "tmpfs", "-o", "size=1m", "tmpfs", str(tmp_path)]
-    if not sys.platform.startswith("linux") or subprocess.run(command, capture_output=True).returncode:
-        pytest.skip("mounting a small disk takes Linux and root")
-    yield tmp_path
-    # Lazily: a thread of TensorStore may still close the file that it could not write.
-    subprocess.run(["umount", "--lazy", str(tmp_path)], check=True)
-
-
-def test_a_full_disk_is_an_error_and_with_room_again_the_store_is_completed(small_disk):
-    about = {"samples": 40, "length": 64}
-    done = list(large_batches([64] * 40))
-    (small_disk / "film").write_bytes(bytes(900_000))
-    folder = small_disk / "store"
-    with pytest.raises(
-        StoreError, match=rf"{folder}: samples \d+ to \d+ could not be written.*No space left on device"
-    ):
-        stored(ActivationStore.create_or_open(folder, identity(**about)), done)
-    store = ActivationStore.create_or_open(folder, identity(**about))
-    missing = store.missing()
-    assert 0 < len(missing) < 40
-    expected = samples(done)
-    assert_holds(store, {i: values for i, values in expected.items() if i not in missing})
-    (small_disk / "film").unlink()
-    rest = [one for one in done if np.isin(one.batch.indices, missing).any()]
-    assert_holds(stored(store, rest), expected)
-
-
-def test_a_disk_that_is_full_from_the_start_is_an_error_and_then_a_store(small_disk):
-    with contextlib.suppress(OSError), open(small_disk / "film", "wb", buffering=0) as film:
-        while True:
-            film.write(bytes(4096))
-    with pytest.raises(StoreError, match=r"cannot be made.*No space left on device"):
-        ActivationStore.create_or_open(small_disk / "store", identity())
-    (small_disk / "film").unlink()
-    done = list(batches())
-    assert_holds(stored(ActivationStore.create_or_open(small_disk / "store", identity()), done), samples(done))
-
-
-def test_a_disk_that_is_read_only_is_an_error(small_disk):
-    subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
-    with refused(small_disk, str(small_disk / "store"), "cannot be made", "Read-only file system"):
-        ActivationStore.create_or_open(small_disk / "store", identity())
 
 
 # Order and overlap, on a bucket that shows and steers its uploads
@@ -460,27 +315,6 @@ def test_of_processes_that_make_different_stores_at_once_one_gets_its_store_and_
     with pytest.raises(StoreError, match="weights \"the other's\", not 'one'"):
         ActivationStore.create_or_open("gs://bucket/x", identity())
     assert bucket.objects == theirs
-
-
-def test_several_errors_are_told_together(bucket):
-    bucket.before = lambda name: 403 if is_chunk(name) else None
-    store = ActivationStore.create_or_open("gs://bucket/x", identity(), in_flight=3)
-    for one in batches():
-        store.write(one)
-    with pytest.raises(StoreError, match="samples 0 to 3") as error:
-        store.wait()
-    assert ["samples 4 to 7" in error.value.__notes__[0], "samples 8 to 9" in error.value.__notes__[1]] == [True, True]
-    store.wait()
-    store.close()
-
-
-def test_closing_ends_the_threads_and_the_store_can_be_used_again(tmp_path):
-    before = set(threading.enumerate())
-    done = list(batches())
-    store = stored(ActivationStore.create_or_open(tmp_path, identity()), done[:1])
-    assert set(threading.enumerate()) == before
-    assert_holds(stored(store, done[1:]), samples(done))
-    assert set(threading.enumerate()) == before
 
 
 # Several processes

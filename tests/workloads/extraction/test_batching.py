@@ -1,6 +1,5 @@
 import itertools
 
-import numpy as np
 import pytest
 
 from perfsuite.workloads.extraction.batching import fixed_size_batches
@@ -22,44 +21,8 @@ def test_a_batch_is_padded_on_the_right_and_says_what_is_real():
     assert batch.rows.tolist() == [True, True]
 
 
-def test_the_last_batch_is_as_large_as_the_others_and_filled_with_padding_rows():
-    *_, last = batches(length=5)
-    assert last.ids.tolist() == [[3, PAD, PAD, PAD, PAD], [PAD] * 5]
-    assert last.mask.tolist() == [[True, False, False, False, False], [False] * 5]
-    assert last.lengths.tolist() == [1, 0]
-    assert last.indices.tolist() == [4, -1]
-    assert last.rows.tolist() == [True, False]
-
-
-def test_arrays_have_fixed_dtypes():
-    (batch, *_) = batches(length=5, sequences=[np.array([1, 2], np.int64), np.array([3], np.uint8)])
-    names = ("ids", "mask", "lengths", "indices", "rows")
-    assert [getattr(batch, name).dtype.name for name in names] == ["int32", "bool", "int32", "int64", "bool"]
-
-
-@pytest.mark.parametrize("batch_size", [1, 2, 3, 4, 5, 7])
-@pytest.mark.parametrize("length", [5, (1, 3, 8), None])
-def test_every_sequence_is_there_once_and_in_order(batch_size, length):
-    found, indices = [], []
-    for batch in batches(batch_size=batch_size, length=length):
-        assert batch.mask.shape == batch.ids.shape == (batch_size, batch.ids.shape[1])
-        found += [ids[mask].tolist() for ids, mask in zip(batch.ids, batch.mask, strict=True) if mask.any()]
-        indices += batch.indices[batch.rows].tolist()
-    assert found == SEQUENCES
-    assert indices == list(range(5))
-
-
 def test_a_batch_gets_the_smallest_length_that_holds_its_longest_sequence():
     assert [batch.ids.shape[1] for batch in batches(length=(2, 3, 6, 9))] == [3, 6, 2]
-
-
-def test_without_a_length_all_batches_are_as_long_as_the_longest_sequence():
-    assert [batch.ids.shape[1] for batch in batches(length=None)] == [5, 5, 5]
-
-
-@pytest.mark.parametrize("length", [None, 4, (2, 4)])
-def test_no_sequences_give_no_batches(length):
-    assert batches(sequences=[], length=length) == []
 
 
 def test_with_declared_lengths_a_stream_without_end_is_read_a_batch_at_a_time():
@@ -73,8 +36,6 @@ def test_with_declared_lengths_a_stream_without_end_is_read_a_batch_at_a_time():
     [
         ({"batch_size": 0}, "batch_size must be at least 1, got 0"),
         ({"length": 0}, "length must be one or more increasing numbers of tokens, at least 1, got 0"),
-        ({"length": ()}, r"got \(\)"),
-        ({"length": (4, 4)}, r"got \(4, 4\)"),
         ({"pad_id": 2**31}, "pad_id must be an int32"),
     ],
 )
@@ -96,9 +57,3 @@ def test_arguments_that_make_no_sense_are_errors_at_once(changes, message):
 def test_a_sequence_that_is_none_is_an_error_naming_its_place(length, sequence, message):
     with pytest.raises(ValueError, match=message):
         batches(sequences=[[1], sequence], length=length)
-
-
-@pytest.mark.parametrize("length", [4, (2, 4)])
-def test_a_sequence_that_is_too_long_is_an_error_naming_both_lengths(length):
-    with pytest.raises(ValueError, match="sequence 2 has 5 tokens, but the longest length is 4"):
-        batches(length=length)

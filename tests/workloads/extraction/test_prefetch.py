@@ -32,30 +32,6 @@ def test_items_are_the_same_and_in_order(depth, items):
     assert list(prefetched(range(items), depth)) == list(range(items))
 
 
-def test_none_is_an_item():
-    assert list(prefetched([None, None], 1)) == [None, None]
-
-
-def test_the_iterator_is_asked_by_one_thread_and_once_at_a_time():
-    class Source:
-        threads, inside = set(), 0
-
-        def __iter__(self):
-            return self
-
-        def __next__(self):
-            self.inside += 1
-            self.threads.add(threading.get_ident())
-            time.sleep(0.005)
-            assert self.inside == 1
-            self.inside -= 1
-            return len(self.threads)
-
-    stream = prefetched(Source(), 3)
-    assert [next(stream) for _ in range(10)] == [1] * 10
-    stream.close()
-
-
 @pytest.mark.parametrize("depth", [1, 3])
 def test_so_many_items_are_made_ahead_and_no_more(depth):
     made = []
@@ -67,30 +43,6 @@ def test_so_many_items_are_made_ahead_and_no_more(depth):
         assert waited_for(lambda: len(made) == taken + depth)  # noqa: B023
         time.sleep(0.02)
         assert len(made) == taken + depth
-    stream.close()
-
-
-def test_items_are_made_while_the_last_one_is_used():
-    """The producer waits for something that happens only while the consumer has an item."""
-    used = threading.Event()
-
-    def source():
-        yield 0
-        assert used.wait(20)
-        yield 1
-
-    stream = prefetched(source(), 1)
-    assert next(stream) == 0
-    used.set()
-    assert next(stream) == 1
-    stream.close()
-
-
-def test_without_depth_nothing_is_made_ahead_and_all_in_the_callers_thread():
-    made = []
-    stream = prefetched((made.append(threading.get_ident()) or i for i in range(3)), 0)
-    assert next(stream) == 0
-    assert made == [threading.get_ident()]
     stream.close()
 
 
@@ -126,21 +78,6 @@ def test_a_consumer_that_fails_ends_the_thread_and_the_source_is_asked_no_more(d
     assert next(source) == found
 
 
-def test_a_stream_that_nobody_refers_to_ends_its_thread():
-    stream = prefetched(itertools.count(), 2)
-    next(stream)
-    assert threading.active_count() > 1
-    del stream
-    gc.collect()
-
-
-def test_a_stream_that_was_never_begun_has_no_thread():
-    before = threading.active_count()
-    stream = prefetched(itertools.count(), 2)
-    assert threading.active_count() == before
-    stream.close()
-
-
 @pytest.mark.parametrize("depth", [0, 1])
 def test_a_used_item_is_let_go_while_the_next_one_is_made(depth):
     class Item:
@@ -158,8 +95,3 @@ def test_a_used_item_is_let_go_while_the_next_one_is_made(depth):
 
     for item in prefetched(source(), depth):
         del item
-
-
-def test_a_negative_depth_is_an_error_at_once():
-    with pytest.raises(ValueError, match="depth must not be negative, got -1"):
-        prefetched([], -1)

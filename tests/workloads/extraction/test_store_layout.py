@@ -1,11 +1,10 @@
 """What may lie where a store is to be, and what is an error that leaves it alone."""
 
 import json
-import os
 
 import pytest
 
-from perfsuite.workloads.extraction.activation_store import ActivationStore, StoreError
+from perfsuite.workloads.extraction.activation_store import ActivationStore
 from perfsuite.workloads.qwen2.config import Qwen2Config
 
 from .stores import assert_holds, batches, identity, refused, samples, stored
@@ -15,12 +14,6 @@ from .stores import assert_holds, batches, identity, refused, samples, stored
     ("change", "messages"),
     [
         ({"layers": (0, 2)}, ["layers [2, 0], not [0, 2]"]),
-        ({"layers": (2,)}, ["layers [2, 0], not [2]"]),
-        ({"weights": "two"}, ["weights 'one', not 'two'"]),
-        ({"inputs": "others"}, ["inputs 'some', not 'others'"]),
-        ({"samples": 11}, ["samples 10, not 11"]),
-        ({"length": 7}, ["length 6, not 7"]),
-        ({"samples_per_chunk": 2}, ["samples_per_chunk 4, not 2"]),
         ({"dtype": "bfloat16"}, ["dtype 'float32', not 'bfloat16'"]),
         (
             {"config": Qwen2Config.tiny(hidden_size=32, num_layers=3, rope_theta=1e4)},
@@ -41,29 +34,6 @@ def test_a_folder_with_other_files_is_refused(tmp_path):
         ActivationStore.create_or_open(tmp_path, identity())
     with refused(tmp_path, f"there is no activation store at {tmp_path}"):
         ActivationStore.open(tmp_path)
-
-
-def test_an_empty_folder_is_taken(tmp_path):
-    (tmp_path / "empty").mkdir()
-    assert len(ActivationStore.create_or_open(tmp_path, identity())) == 10
-
-
-@pytest.mark.parametrize(
-    ("content", "message"),
-    [
-        (
-            '{"zarr_format": 3, "node_type": "group", "attributes": {}}',
-            "is not an activation store, but other Zarr data",
-        ),
-        ("[]", "is not an activation store, but other Zarr data"),
-        ("", "is damaged: its zarr.json is not JSON"),
-    ],
-)
-def test_metadata_that_is_not_a_stores_is_refused(tmp_path, content, message):
-    (tmp_path / "zarr.json").write_text(content)
-    for make in (lambda: ActivationStore.create_or_open(tmp_path, identity()), lambda: ActivationStore.open(tmp_path)):
-        with refused(tmp_path, str(tmp_path), message):
-            make()
 
 
 @pytest.mark.parametrize("name", ["zarr.json", "activations/zarr.json", "tokens/zarr.json"])
@@ -97,34 +67,6 @@ def test_metadata_of_a_newer_schema_is_an_error(tmp_path):
         ActivationStore.open(tmp_path)
 
 
-@pytest.mark.parametrize(
-    "change",
-    [
-        lambda ours: ours.pop("schema"),
-        lambda ours: ours.update(schema="1"),
-        lambda ours: ours.update(identity=[]),
-        lambda ours: ours["identity"].pop("weights"),
-        lambda ours: ours["identity"].update(more=1),
-        lambda ours: ours["identity"].update(samples="10"),
-        lambda ours: ours["identity"].update(layers=[7]),
-        lambda ours: ours["identity"]["config"].update(hidden_size=0),
-        lambda ours: ours["identity"]["config"].pop("hidden_size"),
-    ],
-)
-def test_metadata_that_makes_no_sense_is_damage(tmp_path, change):
-    ActivationStore.create_or_open(tmp_path, identity())
-    change_metadata(tmp_path, change)
-    with refused(tmp_path, str(tmp_path), "is damaged: its zarr.json does not fit"):
-        ActivationStore.open(tmp_path)
-
-
-def test_arrays_that_are_not_those_of_the_metadata_are_an_error(tmp_path):
-    ActivationStore.create_or_open(tmp_path, identity())
-    change_metadata(tmp_path, lambda ours: ours["identity"].update(length=7))
-    with refused(tmp_path, str(tmp_path), "its array activations cannot be opened", "shape"):
-        ActivationStore.open(tmp_path)
-
-
 def test_a_store_whose_making_was_cut_short_is_made_whole(tmp_path):
     """The metadata comes first; a process may have been killed after it."""
     done = list(batches())
@@ -133,22 +75,3 @@ def test_a_store_whose_making_was_cut_short_is_made_whole(tmp_path):
     with refused(tmp_path, str(tmp_path), "its array tokens cannot be opened"):
         ActivationStore.open(tmp_path)
     assert_holds(stored(ActivationStore.create_or_open(tmp_path, identity()), done), samples(done))
-
-
-@pytest.mark.parametrize(("place", "message"), [("file", "non-directory"), ("file/below", "Not a directory")])
-def test_a_place_that_cannot_be_a_folder_is_an_error(tmp_path, place, message):
-    (tmp_path / "file").write_text("of somebody")
-    with refused(tmp_path, str(tmp_path / place), "cannot be made", message):
-        ActivationStore.create_or_open(tmp_path / place, identity())
-
-
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")
-def test_a_folder_that_may_not_be_written_is_an_error(tmp_path):
-    tmp_path.chmod(0o555)
-    with refused(tmp_path, str(tmp_path), "cannot be made", "Permission denied"):
-        ActivationStore.create_or_open(tmp_path, identity())
-
-
-def test_a_url_that_nobody_knows_is_an_error():
-    with pytest.raises(StoreError, match=r'activation store nope://x cannot be opened: .*scheme "nope"'):
-        ActivationStore.create_or_open("nope://x", identity())

@@ -42,19 +42,6 @@ def test_parameter_counts_are_the_published_ones(sizes, parameters):
     assert sum(leaf.size for leaf in jax.tree.leaves(shapes)) == parameters
 
 
-def test_initial_weights_have_the_papers_spread_and_residual_ones_a_smaller():
-    config = GPT2Config.tiny(hidden_size=64, num_layers=8)
-    params = init_params(config, jax.random.key(0))
-    layer = params["h"][3]
-    for weight in (params["wte"], params["wpe"], layer["attn"]["c_attn"], layer["mlp"]["c_fc"]):
-        assert np.std(weight["weight"]) == pytest.approx(0.02, rel=0.05)
-    for last in (layer["attn"]["c_proj"], layer["mlp"]["c_proj"]):
-        assert np.std(last["weight"]) == pytest.approx(0.02 / 4, rel=0.05)
-    assert not np.any(layer["mlp"]["c_fc"]["bias"])
-    assert np.all(layer["ln_1"]["weight"] == 1)
-    assert not np.array_equal(layer["mlp"]["c_fc"]["weight"], params["h"][4]["mlp"]["c_fc"]["weight"])
-
-
 def test_logits_are_those_of_the_paper_computed_in_numpy(params):
     ids, _ = prompts(TINY, (9, 9))
     expected = np.stack([numpy_logits(params, TINY, row) for row in ids])
@@ -62,15 +49,6 @@ def test_logits_are_those_of_the_paper_computed_in_numpy(params):
     assert actual.dtype == jnp.float32
     assert np.abs(actual - expected).max() < 1e-4
     assert np.std(expected) > 0.5  # so that 1e-4 is a small difference
-
-
-def test_a_position_does_not_see_later_ones(params):
-    ids, _ = prompts(TINY, (9,))
-    other = ids.copy()
-    other[:, 5:] = (other[:, 5:] + 1) % TINY.vocab_size
-    mine, theirs = jit_logits(params, TINY, ids), jit_logits(params, TINY, other)
-    assert np.array_equal(mine[:, :5], theirs[:, :5])
-    assert not np.allclose(mine[:, 5:], theirs[:, 5:])
 
 
 def test_prefill_and_decode_give_each_row_the_logits_of_its_own_whole_sequence(params):
@@ -110,43 +88,16 @@ def test_update_cache_writes_behind_what_each_row_holds_and_leaves_the_rest():
     assert new.lengths.tolist() == [1, 3]
 
 
-def test_a_model_without_layers_has_logits_and_reads_tokens(params):
-    config = GPT2Config.tiny(num_layers=0)
-    bare = {**params, "h": []}
-    ids, lengths = prompts(config, (3,))
-    scores, cache = prefill(bare, config, ids, lengths, initialize_cache(config, 1, 4))
-    assert np.abs(scores[0] - numpy_logits(bare, config, ids[0])[-1]).max() < 1e-4
-    assert decode_step(bare, config, ids[:, 0], cache)[1].lengths.tolist() == [4]
-
-
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
         ({"hidden_size": 100, "num_heads": 3}, r"hidden_size \(100\) must be a multiple of num_heads \(3\)"),
-        ({"vocab_size": 0}, "vocab_size must be at least 1, got 0"),
-        ({"max_positions": 0}, "max_positions must be at least 1"),
-        ({"num_layers": -1}, "num_layers must be at least 0"),
         ({"activation_dtype": "int8"}, "activation_dtype must be"),
-        ({"initializer_std": 0.0}, "initializer_std must be positive"),
-        ({"norm_epsilon": float("nan")}, "norm_epsilon must be positive"),
     ],
 )
 def test_configuration_that_makes_no_model_is_an_error_naming_the_field(changes, message):
     with pytest.raises(ValueError, match=message):
         GPT2Config.small(**changes)
-
-
-def test_ids_and_sequences_that_do_not_fit_are_errors_with_the_numbers(params):
-    with pytest.raises(ValueError, match=r"65 wide, but GPT2Config.max_positions is 64"):
-        logits(params, TINY, jnp.zeros((1, 65), jnp.int32))
-    with pytest.raises(ValueError, match=r"(ids|token) must be from 0 to 96, got 97"):
-        logits(params, TINY, jnp.array([[1, 97]]))
-    with pytest.raises(ValueError, match="ids must be integers, got float32"):
-        logits(params, TINY, jnp.ones((1, 2)))
-    with pytest.raises(ValueError, match=r"neither empty, got shape \(1, 0\)"):
-        logits(params, TINY, jnp.zeros((1, 0), jnp.int32))
-    with pytest.raises(ValueError, match=r"(ids|token) must be from 0 to 96, got -1"):
-        decode_step(params, TINY, jnp.array([-1]), initialize_cache(TINY, 1, 4))
 
 
 def test_a_cache_that_does_not_fit_is_an_error_with_the_numbers(params):

@@ -10,7 +10,7 @@ import pytest
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from perfsuite.workloads.bert import BertConfig, BertForMaskedLM, masked_lm_loss
-from perfsuite.workloads.surgery import apply_transforms, bert_tensor_parallel_plan, column_parallel, partitioned
+from perfsuite.workloads.surgery import apply_transforms, bert_tensor_parallel_plan
 from perfsuite.workloads.surgery.sharding import batch_shardings, keep_shardings, module_shardings, shard
 from perfsuite.workloads.training import (
     TrainState,
@@ -77,16 +77,6 @@ def single(batch):
     return jax.device_get(((state.model, state.opt_state), out))
 
 
-def value_and_grad(model, batch):
-    """Without dropout, which takes half of the time to compile; the steps have it."""
-    return eqx.filter_jit(eqx.filter_value_and_grad(masked_lm_loss, has_aux=True))(model, batch, None)
-
-
-@pytest.fixture(scope="module")
-def single_gradients(batch):
-    return jax.device_get(value_and_grad(plain_model(), batch))
-
-
 def flat_training(mesh):
     state = TrainState.create(TX, parallel_model())
     shardings = module_shardings(state, mesh)
@@ -140,15 +130,6 @@ def test_sharded_step_computes_what_one_device_does_and_compiles_once(batch, sin
     assert_close((trees, out), single, rtol=2e-4, atol=2e-6)
 
 
-@pytest.mark.parametrize("shape", [*MESHES, (2, 4)], ids="{0[0]}x{0[1]}".format)
-def test_sharded_loss_and_gradients_are_those_of_one_device(batch, single_gradients, shape):
-    mesh = mesh_of(*shape)
-    model = parallel_model()
-    placed = shard(model, module_shardings(model, mesh)), shard(batch, batch_shardings(batch, mesh))
-    # Gradients are up to 0.1 in size; what adds up to nothing, as a key's bias does, is rounding.
-    assert_close(value_and_grad(*placed), single_gradients, rtol=1e-4, atol=1e-7)
-
-
 def test_split_arrays_are_those_of_megatron_in_parameters_and_optimizer_state():
     params = eqx.filter_eval_shape(parallel_model)
     tree = params, jax.eval_shape(TX.init, params)
@@ -184,46 +165,6 @@ def test_split_arrays_are_those_of_megatron_in_parameters_and_optimizer_state():
     }
 
 
-def test_without_a_plan_everything_is_on_all_devices():
-    shardings = jax.tree.leaves(module_shardings(eqx.filter_eval_shape(plain_model), mesh_of(1, 4)))
-    assert {sharding.spec for sharding in shardings} == {PartitionSpec()}
-
-
-def test_shardings_of_a_train_state_are_those_of_its_parts_however_it_was_made():
-    mesh = mesh_of(2, 2)
-
-    def parts():
-        model = parallel_model()
-        return model, TX.init(model)
-
-    model, opt_state = eqx.filter_eval_shape(parts)
-    expected = jax.tree.leaves(module_shardings((model, opt_state), mesh))
-    created = eqx.filter_eval_shape(lambda: TrainState.create(TX, parallel_model()))
-    put_together = eqx.filter_eval_shape(lambda: TrainState.of(*parts()))
-    for state in created, put_together:
-        shardings = module_shardings(state, mesh)
-        assert list(shardings.arrays) == expected
-        assert jax.tree.structure(shardings) == jax.tree.structure(state)
-
-
-def test_state_of_parts_that_share_an_array_can_be_donated():
-    shared = jnp.ones(3)
-    state = TrainState.of({"a": shared, "b": shared}, {"c": shared})
-    halved = jax.jit(lambda state: jax.tree.map(lambda leaf: leaf / 2, state), donate_argnums=0)(state)
-    np.testing.assert_array_equal(halved.arrays, np.full((3, 3), 0.5))
-
-
-def test_names_of_mesh_axes_are_the_callers():
-    mesh = jax.make_mesh((2, 2), ("dp", "tp"), axis_types=(AxisType.Auto,) * 2)
-    shardings = module_shardings(eqx.filter_eval_shape(parallel_model, axis="tp"), mesh)
-    layer = shardings.layers[0]
-    assert layer.attention.query.layer.bias.spec == PartitionSpec("tp")
-    assert layer.intermediate.dense.layer.weight.spec == PartitionSpec("tp")
-    assert layer.output.dense.layer.weight.spec == PartitionSpec(None, "tp")
-    assert layer.attention.output.dense.layer.weight.spec == PartitionSpec(None, "tp")
-    assert batch_shardings(jax.ShapeDtypeStruct((4, 16), jnp.int32), mesh, data="dp").spec == PartitionSpec("dp")
-
-
 def collectives(compiled):
     """How many there are of each kind in the forward pass, in the backward pass, and over how many arrays in all."""
     counts, arrays = collections.Counter(), collections.Counter()
@@ -254,17 +195,6 @@ def test_data_parallel_step_reduces_every_gradient_the_loss_and_two_counts_once(
     assert arrays.total() == gradients + 3
 
 
-def test_abstract_arguments_give_the_program_of_real_ones(batch):
-    mesh = mesh_of(2, 2)
-    step, (state,) = flat_training(mesh)
-    batch = shard(batch, batch_shardings(batch, mesh))
-    key = shard(KEY, NamedSharding(mesh, PartitionSpec()))
-    real = step.lower(state, batch, key)
-    abstract_step, arguments = abstract_training(mesh, batch)
-    assert all(isinstance(leaf, jax.ShapeDtypeStruct) for leaf in jax.tree.leaves(arguments))
-    assert abstract_step.lower(*arguments).as_text() == real.as_text()
-
-
 def test_every_donated_array_is_reused(batch):
     step, arguments = abstract_training(mesh_of(2, 2), batch, QUIET)
     memory = step.lower(*arguments).compile().memory_analysis()
@@ -283,44 +213,12 @@ def test_kept_shardings_hold_where_xla_would_choose_another():
     assert keep_shardings(step, sharding)(state, 1.0, 2.0)[0].sharding == sharding
 
 
-def test_leaf_without_a_sharding_stays_as_it_is():
-    mesh = mesh_of(1, 4)
-    tree = {"weight": jnp.ones(8), "activation": jax.nn.gelu, "scale": 0.5, "name": "tree"}
-    shardings = module_shardings(tree, mesh)
-    everywhere = NamedSharding(mesh, PartitionSpec())
-    assert shardings == {"weight": everywhere, "activation": None, "scale": None, "name": None}
-    placed = shard(tree, shardings)
-    assert placed.pop("weight").sharding == everywhere
-    assert placed == {"activation": jax.nn.gelu, "scale": 0.5, "name": "tree"}
-
-
-def test_arrays_made_in_a_trace_get_their_shardings():
-    sharding = NamedSharding(mesh_of(1, 4), PartitionSpec(None, "model"))
-    made = jax.jit(lambda: shard({"a": jnp.zeros((3, 8))}, {"a": sharding}))()
-    assert made["a"].sharding == sharding
-    assert {part.data.shape for part in made["a"].addressable_shards} == {(3, 2)}
-
-
-def test_step_rejects_a_state_that_is_placed_otherwise(batch):
-    step, _ = flat_training(mesh_of(1, 4))
-    elsewhere = jax.device_put(TrainState.create(TX, parallel_model()), jax.devices()[5])
-    with pytest.raises(ValueError, match="does not match the sharding on the respective arg"):
-        step(elsewhere, batch, KEY)
-
-
 NARROW = BertConfig.tiny(num_heads=4, intermediate_size=6)
 
 
 @pytest.mark.parametrize(
     ("config", "axis", "path", "pattern", "message"),
     [
-        (
-            CONFIG,
-            "tensor",
-            "layers.0.attention.query.layer.weight",
-            "*.attention.query",
-            "the mesh has no axis 'tensor', only ('data', 'model')",
-        ),
         (
             BertConfig.tiny(),
             "model",
@@ -336,7 +234,7 @@ NARROW = BertConfig.tiny(num_heads=4, intermediate_size=6)
             "an array of shape (6, 128) cannot be divided over 4 devices (mesh axis 'model') in dimension 0",
         ),
     ],
-    ids=["no such axis", "heads", "width"],
+    ids=["heads", "width"],
 )
 def test_model_that_the_mesh_cannot_divide_is_an_error_naming_path_and_pattern(config, axis, path, pattern, message):
     plan = bert_tensor_parallel_plan(config, axis=axis)
@@ -345,65 +243,3 @@ def test_model_that_the_mesh_cannot_divide_is_an_error_naming_path_and_pattern(c
         with pytest.raises(ValueError) as raised:  # noqa: PT011
             module_shardings(tree, mesh_of(1, 4), plan=patterns)
         assert str(raised.value) == f"{culprit}: {message}"
-
-
-def test_state_that_the_mesh_cannot_divide_is_an_error_naming_path_and_pattern():
-    state = eqx.filter_eval_shape(lambda: TrainState.create(TX, parallel_model(NARROW)))
-    message = (
-        r"^0\.layers\.0\.intermediate\.dense\.layer\.weight \(chosen by pattern '\*\.intermediate\.dense'\): .*\(6, "
-    )
-    with pytest.raises(ValueError, match=message):
-        module_shardings(state, mesh_of(1, 4), plan=bert_tensor_parallel_plan(NARROW))
-
-
-def test_error_names_the_array_that_cannot_be_divided_where_another_one_can():
-    tree = apply_transforms(
-        {"good": eqx.nn.Linear(3, 8, key=KEY), "bad": [eqx.nn.Linear(3, 6, key=KEY)]}, {"*": column_parallel}
-    )
-    with pytest.raises(
-        ValueError, match=r"^bad\.0\.layer\.weight \(chosen by pattern '\*'\): an array of shape \(6, 3\)"
-    ):
-        module_shardings(tree, mesh_of(1, 4), plan=["good", "*"])
-
-
-def test_axis_that_the_batch_is_not_split_over_is_an_error(batch):
-    with pytest.raises(ValueError, match=r"no axis 'batch', only \('data', 'model'\)"):
-        batch_shardings(batch, mesh_of(2, 2), data="batch")
-
-
-def test_batch_that_the_mesh_cannot_divide_is_an_error(batch):
-    with pytest.raises(ValueError, match=r"batch of shape \(3, 16\) cannot be divided over 2 devices"):
-        batch_shardings(jax.tree.map(lambda leaf: leaf[:3], batch), mesh_of(2, 2))
-
-
-def test_mesh_with_explicit_axes_is_an_error_naming_the_remedy(batch):
-    mesh = mesh_of(2, 2, AxisType.Explicit)
-    message = r"^layers\.0\.attention\.query\.layer\.weight: .*'model' is of type Explicit.*AxisType\.Auto"
-    with pytest.raises(ValueError, match=message):
-        module_shardings(eqx.filter_eval_shape(parallel_model), mesh)
-    with pytest.raises(ValueError, match=r"'data' is of type Explicit.*AxisType\.Auto"):
-        batch_shardings(batch, mesh)
-
-
-def test_pattern_is_named_for_an_optimizers_state_too():
-    tree = eqx.filter_eval_shape(eqx.nn.MLP, 4, 4, 6, 1, key=KEY)
-    plan = {"layers.0": column_parallel}
-    state = jax.eval_shape(TX.init, eqx.filter(apply_transforms(tree, plan), lambda leaf: hasattr(leaf, "shape")))
-    with pytest.raises(
-        ValueError, match=r"mu\.layers\.0\.layer\.weight \(chosen by pattern 'layers\.0'\): an array of shape"
-    ):
-        module_shardings(state, mesh_of(1, 4), plan=plan)
-
-
-@pytest.mark.parametrize(
-    ("spec", "message"),
-    [
-        (PartitionSpec("model", "model"), r"layers\.0\.layer\.weight: .* has mesh axis 'model' twice"),
-        (PartitionSpec(PartitionSpec.UNCONSTRAINED, "model"), r"layers\.0\.layer\.weight: .* leaves dimension 0 open"),
-    ],
-)
-def test_spec_that_no_mesh_can_follow_is_an_error_naming_the_array(spec, message):
-    tree = eqx.filter_eval_shape(eqx.nn.MLP, 4, 4, 8, 1, key=KEY)
-    split = apply_transforms(tree, {"layers.0": lambda layer: partitioned(layer, weight=spec)})
-    with pytest.raises(ValueError, match=message):
-        module_shardings(split, mesh_of(1, 4))

@@ -173,16 +173,6 @@ def test_donated_state_is_given_back_in_place_and_batch_and_key_are_not_donated(
 
 
 @pytest.mark.parametrize("name", STEPS)
-def test_without_donation_the_old_state_lives(name, batch):
-    running = shared(name, donate=False)
-    old = running.carried
-    before = bits(old)
-    running.run(batch, KEY)
-    assert bits(old) == before
-    assert bits(running.carried) != before
-
-
-@pytest.mark.parametrize("name", STEPS)
 def test_step_can_be_lowered_and_every_donated_buffer_is_used(name, batch):
     running = shared(name)
     compiled = running.step.lower(*running.carried, batch, KEY).compile()
@@ -205,66 +195,6 @@ def test_only_what_the_filter_selects_is_trained(name, batch):
     assert sum(leaf.size for leaf in jax.tree.leaves(opt_state) if leaf.ndim) == 2 * model.second.weight.size
 
 
-@pytest.mark.parametrize("name", ["partition", "flat", "list"])
-def test_state_made_from_awkward_arrays_is_steady_at_once(name, batch):
-    """Shared, NumPy and weakly typed arrays would each fail or compile again on the second step."""
-
-    class Awkward(eqx.Module):
-        a: Any
-        b: Any
-        numpy: Any
-        weak: Any
-
-        def __call__(self, x):
-            return (x @ self.a + x @ self.b + self.numpy * self.weak)[None]
-
-    shared = jnp.arange(3.0)
-    model = Awkward(shared, shared, np.float32(2), jnp.asarray(3.0))
-    assert jax.typeof(model.weak).weak_type
-    running = start(name, model=model)
-    running.run(batch, KEY)
-    with Compiles() as compiles:
-        running.run(batch, KEY)
-    assert compiles.seen == []
-
-
-def test_low_precision_parameters_keep_their_dtype_through_a_single_precision_optimizer(batch):
-    model = eqx.tree_at(lambda m: m.first.weight, Small(), Small().first.weight.astype(jnp.bfloat16))
-    running = start("flat", model=model, tx=optax.chain(optax.scale(jnp.float32(-0.1))))
-    running.run(batch, KEY)
-    assert running.carried[0].model.first.weight.dtype == jnp.bfloat16
-
-
-def test_train_state_is_one_node_over_a_flat_list():
-    state = TrainState.create(TX, Small())
-    children = jax.tree.structure(state).children()
-    assert len(children) == 1
-    assert all(jax.tree_util.treedef_is_leaf(child) for child in children[0].children())
-    assert len(jax.tree.leaves(state)) == 5 + 2 * 4 + 1
-
-
-def test_train_state_builds_the_trees_that_it_was_made_of():
-    model = Small()
-    state = TrainState.create(TX, model)
-    assert eqx.tree_equal(state.model, model)
-    assert eqx.tree_equal(state.opt_state, Optimizer.create(TX, model).opt_state)
-
-
-def test_states_of_equal_structure_share_a_program(batch):
-    step = make_flat_train_step(loss_fn, TX)
-    step(TrainState.create(TX, Small()), batch, KEY)
-    with Compiles() as compiles:
-        step(TrainState.create(TX, Small()), batch, KEY)
-    assert compiles.compiled == []
-
-
-def test_states_with_other_static_leaves_do_not(batch):
-    step = make_flat_train_step(loss_fn, TX, donate=False)
-    one = TrainState.create(TX, Small())
-    other = TrainState.create(TX, eqx.tree_at(lambda m: m.scale, Small(), 0.25))
-    assert float(step(one, batch, KEY)[1][0]) != float(step(other, batch, KEY)[1][0])
-
-
 @pytest.mark.parametrize("name", ["flat", "list"])
 def test_optimizer_that_changes_its_states_structure_is_a_clear_error(name, batch):
     counting = optax.GradientTransformation(
@@ -273,17 +203,6 @@ def test_optimizer_that_changes_its_states_structure_is_a_clear_error(name, batc
     running = start(name, tx=counting)
     with pytest.raises(TypeError, match="structure or static leaves differ"):
         running.run(batch, KEY)
-
-
-def test_optimizer_update_leaves_everything_but_its_state_alone():
-    model = Small()
-    optimizer = Optimizer.create(TX, model)
-    grads = jax.tree.map(jnp.ones_like, eqx.filter(model, eqx.is_inexact_array))
-    new_model, new_optimizer = eqx.filter_jit(optimizer)(grads, model)
-    assert (new_optimizer.tx, new_optimizer.wrt) == (optimizer.tx, optimizer.wrt)
-    assert jax.tree.structure(new_optimizer) == jax.tree.structure(optimizer)
-    assert len(jax.tree.leaves(optimizer)) == len(jax.tree.leaves(optimizer.opt_state))
-    assert bits(new_model.first) != bits(model.first)
 
 
 def busy_loss(model, batch, key):
@@ -327,13 +246,6 @@ def test_bert_learns_masked_tokens():
         losses.append(float(loss))
     assert losses[0] == pytest.approx(np.log(config.vocab_size), rel=0.05)
     assert np.mean(losses[-10:]) < 0.9 * losses[0]
-
-
-def test_structure_joins_what_it_split():
-    tree = {"a": [jnp.ones(2), 1, "x"], "b": (np.float32(3), None, jnp.tanh)}
-    arrays, structure = Structure.split(tree)
-    assert len(arrays) == 2
-    assert eqx.tree_equal(structure.join(arrays), tree)
 
 
 @pytest.mark.parametrize(
