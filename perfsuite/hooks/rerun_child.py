@@ -130,7 +130,7 @@ class ChildHooks:
         Nobody reads it, and Hypothesis's part of it took 0.8 of 3.3 s of such a process (2-core x86-64 machine).
         """
         what = "using perf" if self.request.metric is None else f"making the comparison {self.request.metric!r}"
-        what = f"coming to {self.request.metric}" if self.request.values else what
+        what = f"coming to {self.request.metric}" if self.request.process is not None else what
         self._say(f"the test ended there without {what}" if self.found else "the test was not found there")
         pytest.exit("the rest of this session is left out: another one started it, for what it measures")
 

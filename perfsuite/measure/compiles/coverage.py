@@ -217,7 +217,7 @@ def _key(args: tuple, kwargs: dict[str, Any], by_value: bool) -> Hashable | None
     return key
 
 
-def _leaf_key(leaf: Any, by_value: bool) -> Hashable:
+def _leaf_key(leaf: Any, by_value: bool) -> Any:
     """Arrays count by what JAX knows of them, and numbers by their values where any argument is static."""
     if isinstance(leaf, np.ndarray):
         return leaf.shape, leaf.dtype
