@@ -1,49 +1,103 @@
-"""What changed between the base and the head, of what is exact, and where: trace, lower, compile, host calls, program.
+"""What changed between the base and the head, of what is exact, and which tests cannot be compared.
 
 Counts and sizes are compared by the gate's own rules (`gate.verdict`), with the metrics of the base as the baseline.
 """
 
 import dataclasses
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Literal
 
-from perfsuite.against.found import Called, MetricChange, TestChange, Where
 from perfsuite.against.notes import Place, Runs, Stage
-from perfsuite.against.runs import FirstRun, Window
+from perfsuite.against.runs import FirstRun
 from perfsuite.gate.baseline import Baselines, Entry, name_of
 from perfsuite.gate.environment import Environment
-from perfsuite.gate.verdict import judge_baseline
-from perfsuite.measure import units
-from perfsuite.measure.metric import Metric, title
+from perfsuite.gate.verdict import Part, judge_baseline
+from perfsuite.measure.metric import Interval, Metric, title
 
-_STAGE_UNITS: dict[Stage, str] = {"trace": "traces", "lower": "lowerings", "compile": "compiles"}
-_OF_STAGES: dict[str, Where] = {
-    **{unit: stage for stage, unit in _STAGE_UNITS.items()},
-    units.CALLS_TO_TRACE: "trace",
-    units.EQUATIONS: "trace",
-    units.CALLS_TO_LOWER: "lower",
-}
-_HOST_UNITS = (units.HOST_CALLS, units.MISSES, *units.IMPORTED, units.BACKENDS)
+Called = Literal["worse", "better", "no change seen", "undecided", "new", "gone", "not comparable"]
+
+ERROR = 0.05
+"""The probability that a whole check calls any change of a time where there is none."""
+
+_STAGE_UNITS: dict[Stage, str] = {"lower": "lowerings", "compile": "compiles"}
+"""Not traces: JAX tells of them around calls whose trace is cached too, so there are as many as calls."""
+
 _CALLED: dict[str, Called] = {
     "fail": "worse",
     "improved": "better",
     "inconclusive": "undecided",
     "not comparable": "not comparable",
 }
+_TOLERANCE = 0.05
+"""By how much a ratio that a test records may be worse: both are of this machine and of now, not of another day."""
+
 _SAME = Environment("the same on both sides", 1, "", "", "", "")
+
+
+@dataclasses.dataclass(frozen=True)
+class MetricChange:
+    """One metric of one test on both sides, and what the check calls its change.
+
+    `base` and `head` are in `unit`; for a time they are the medians over the processes, and `ratio` is head / base
+    with `interval`, which holds over all times of the check together with probability 1 - `ERROR`. `processes` is the
+    number on each side. `reason` says why the two cannot be compared; `grown` are the parts of the metric that got
+    worse. `line` is where the test makes the metric. `changed` names what else differs in the test: the programs or the
+    host calls of what is timed, and counts that rose.
+    """
+
+    test: str
+    metric: str
+    unit: str
+    base: float | None
+    head: float | None
+    called: Called
+    ratio: float | None = None
+    interval: Interval | None = None
+    processes: int = 1
+    reason: str = ""
+    grown: tuple[Part, ...] = ()
+    line: str = ""
+    changed: tuple[str, ...] = ()
+
+
+@dataclasses.dataclass(frozen=True)
+class TestChange:
+    """A test that did not pass on both sides, or a file that was not collected: how it ended on each, and why."""
+
+    __test__ = False
+
+    test: str
+    base: str
+    head: str
+    reason: str
+
+    @property
+    def worse(self) -> bool:
+        """Whether it can no longer be run, or fails where it passed."""
+        return self.base == "passed" != self.head
+
+    @property
+    def only_at_head(self) -> bool:
+        """Whether it is a test for what only the head has."""
+        return self.head == "passed" and self.base not in ("passed", "skipped")
 
 
 def outcomes_changed(base: FirstRun, head: FirstRun) -> list[TestChange]:
     """Every test that failed or could not run on one of the sides, those that passed at the base first."""
-    old, new = base.run.notes, head.run.notes
     found: list[TestChange] = []
-    for test in dict.fromkeys([*old.tests, *new.tests]):
-        (was, why_base), (now, why_head) = (notes.tests.get(test, ("not run", "")) for notes in (old, new))
+    for test in dict.fromkeys([*base.notes.tests, *head.notes.tests]):
+        (was, why_base), (now, why_head) = (side.notes.tests.get(test, ("not run", "")) for side in (base, head))
         if {was, now} - {"passed", "skipped"} or was != now:
-            found.append(TestChange(test, was, now, _reasons(why_base, why_head)))
-    for file in dict.fromkeys([*old.uncollected, *new.uncollected]):
-        was, now = ("not run" if file in notes.uncollected else "collected" for notes in (old, new))
-        found.append(TestChange(file, was, now, _reasons(old.uncollected.get(file, ""), new.uncollected.get(file, ""))))
+            both = (("head", why_head), ("base", why_base))
+            why = why_head if why_base == why_head else "; ".join(f"{name}: {text}" for name, text in both if text)
+            found.append(TestChange(test, was, now, why))
     return sorted(found, key=lambda change: not change.worse)
+
+
+def passed_in_both(base: FirstRun, head: FirstRun) -> set[str]:
+    """The tests whose metrics can be compared."""
+    return base.notes.passed & head.notes.passed
 
 
 def metrics_changed(base: FirstRun, head: FirstRun) -> list[MetricChange]:
@@ -52,21 +106,36 @@ def metrics_changed(base: FirstRun, head: FirstRun) -> list[MetricChange]:
     Times and sampled ratios are left out: many processes measure them, and these runs took one look at each.
     """
     passed = passed_in_both(base, head)
-    here = base.run.notes.device or head.run.notes.device
+    here = base.notes.device or head.notes.device
     found: list[MetricChange] = []
     for device in sorted({*base.baselines, *head.baselines}):
         old, new = (each.baselines.get(device, Baselines(device)).metrics for each in (base, head))
         for key in sorted({*old, *new}):
-            test = _test_of(key)
+            test = test_of(key)
             if test not in passed:
                 continue
             was, now = old.get(key, {}), new.get(key, {})
             for id, entry in sorted({**was, **now}.items()):
                 shown = title(name_of(id, entry), None if device == here else device)
-                place = next((each for run in (head, base) if (each := run.place(test, shown))), Place())
-                if place.sampled:
-                    continue
-                found += _metric_changed(key, shown, was.get(id), now.get(id), place)
+                place = head.place(test, shown) or base.place(test, shown) or Place()
+                if not place.sampled and entry.kind not in ("time", "info"):
+                    found.append(_metric_changed(test, shown, was.get(id), now.get(id), place))
+    return found
+
+
+def stages_changed(base: FirstRun, head: FirstRun) -> list[MetricChange]:
+    """How often each test lowered and compiled, by function."""
+    found = []
+    for test in sorted(passed_in_both(base, head)):
+        for stage, unit in _STAGE_UNITS.items():
+            old, new = (each.notes.stages_of(test, stage) for each in (base, head))
+            if not old and not new:
+                continue
+            was, now = (Counter({note.function: note.count for note in notes}) for notes in (old, new))
+            entry = Entry(was.total(), unit, "count", "measured", _SAME, detail=dict(was) or None)
+            places = {note.function: note.place for note in new if note.place}
+            metric = Metric(unit, now.total(), unit, "count", detail=dict(now) or None, places=places or None)
+            found.append(judged(test, metric, entry))
     return found
 
 
@@ -102,104 +171,69 @@ def explained(
     return found
 
 
-def stages_changed(base: FirstRun, head: FirstRun, windows: Sequence[Window] = ()) -> list[MetricChange]:
-    """How often each test traced, lowered and compiled.
-
-    More is called only where every process of the head counted more than every one of the base: the first runs, and
-    those that only timed, each compared among themselves, because they run different instruments.
-    """
-    sides = [[run.notes for window in windows for run in window.sides[side] if not run.problem] for side in (0, 1)]
-    found = []
-    for test in sorted(passed_in_both(base, head)):
-        for stage, unit in _STAGE_UNITS.items():
-            old, new = (each.run.notes.counts(test, stage) for each in (base, head))
-            if not old and not new:
-                continue
-            entry = Entry(sum(old.values()), unit, "count", "measured", _SAME, detail=old or None)
-            places = head.run.notes.stage_places(test, stage)
-            metric = Metric(unit, sum(new.values()), unit, "count", detail=new or None, places=places or None)
-            change = _judged(test, metric, entry, stage)
-            totals = [[sum(n.counts(test, stage).values()) for n in side if test in n.passed] for side in sides]
-            apart = not all(totals) or min(totals[1]) > max(totals[0]) or max(totals[1]) < min(totals[0])
-            if change.called in ("worse", "better") and not apart:
-                seen = " and ".join(f"{min(side)} to {max(side)}" for side in totals)
-                reason = f"but in the processes that only timed, {seen}: not called"
-                change = dataclasses.replace(change, called="undecided", reason=reason, grown=())
-            found.append(change)
-    return found
-
-
-def passed_in_both(base: FirstRun, head: FirstRun) -> set[str]:
-    """The tests whose metrics can be compared."""
-    return base.run.notes.passed & head.run.notes.passed
-
-
-def _test_of(key: str) -> str:
+def test_of(key: str) -> str:
+    """The test as pytest knows it: a baseline file adds the size."""
     return key.partition(" --perf-size=")[0]
 
 
-def _runs(base: FirstRun, head: FirstRun) -> dict[str, tuple[Mapping[str, Runs], Mapping[str, Runs]]]:
-    """What each test that passed on both sides runs to time it: at the base and at the head, by the metrics' titles."""
-    found = {
-        test: tuple(
-            {name: place.runs for name, place in each.run.notes.places.get(test, {}).items() if place.sampled}
-            for each in (base, head)
-        )
-        for test in passed_in_both(base, head)
-    }
-    return {test: (old, new) for test, (old, new) in found.items() if old or new}
-
-
-def _metric_changed(key: str, name: str, old: Entry | None, new: Entry | None, place: Place) -> Iterator[MetricChange]:
-    """Nothing for a time, which is compared over processes, nor for information, which no gate judges."""
-    known = new or old
-    if known is None or known.kind in ("time", "info"):
-        return
-    where, test = where_of(name, known.unit), _test_of(key)
-    if new is None:
-        yield MetricChange(where, test, name, known.unit, known.value, None, "gone")
-    elif old is None:
-        yield MetricChange(where, test, name, known.unit, None, known.value, "new")
-    else:
-        detail = dict(new.detail) if new.detail else None
-        metric = Metric(
-            name, new.value, new.unit, new.kind, new.better, new.interval, detail=detail, places=place.parts or None
-        )
-        yield dataclasses.replace(_judged(test, metric, old, where), line=place.line)
-
-
-def _judged(test: str, metric: Metric, old: Entry, where: Where) -> MetricChange:
+def judged(test: str, metric: Metric, old: Entry) -> MetricChange:
+    """What the gate says of a metric, with `old` as its baseline."""
     # Both are of this machine. The gate must not name the versions, which differ for every metric.
-    gate = judge_baseline(test, metric, old, now=old.environment or _SAME)
-    ratio = metric.value / gate.baseline if gate.baseline else None
+    gate = judge_baseline(test, metric, old, now=old.environment or _SAME, tolerance=_TOLERANCE)
     return MetricChange(
-        where,
         test,
         metric.name,
         metric.unit,
         gate.baseline,
         metric.value,
         _CALLED.get(gate.verdict, "no change seen"),
-        ratio=ratio,
+        ratio=metric.value / gate.baseline if gate.baseline else None,
+        reason=gate.incomparable,
         grown=gate.grown if gate.failed else (),
     )
 
 
-def where_of(name: str, unit: str) -> Where:
-    """The place of a metric."""
-    if unit in _HOST_UNITS or (unit == "transfers" and not name.partition(" @ ")[0].endswith(" host transfers")):
-        return "host calls"
-    if unit in _OF_STAGES:
-        return _OF_STAGES[unit]
-    if unit == "programs" or name.endswith(" eager operations"):
-        return "dispatch"
-    if unit in ("x", "us", "waits", "stalls", "us/unit"):
-        return "dispatch" if unit == "waits" or name.endswith((" to return", " to return per unit")) else "device"
-    return "program"
+def metric_of(name: str, entry: Entry, places: dict[str, str] | None = None) -> Metric:
+    """A recorded metric, to be judged again. `places` are those of its parts."""
+    detail = dict(entry.detail) if entry.detail else None
+    return Metric(
+        name,
+        entry.value,
+        entry.unit,
+        entry.kind,
+        entry.better,
+        entry.interval,
+        detail=detail,
+        places=places,
+    )
 
 
-def _reasons(base: str, head: str) -> str:
-    """Why a test ended as it did; what is the same on both sides stands there once."""
-    if base == head:
-        return head
-    return "; ".join(f"{name}: {why}" for name, why in (("head", head), ("base", base)) if why)
+def _metric_changed(test: str, name: str, old: Entry | None, new: Entry | None, place: Place) -> MetricChange:
+    if old is not None and new is not None:
+        return dataclasses.replace(judged(test, metric_of(name, new, place.parts or None), old), line=place.line)
+    if new is not None:
+        return MetricChange(test, name, new.unit, None, new.value, "new")
+    assert old is not None
+    return MetricChange(test, name, old.unit, old.value, None, "gone")
+
+
+def _runs(base: FirstRun, head: FirstRun) -> dict[str, tuple[Mapping[str, Runs], Mapping[str, Runs]]]:
+    """What each test that passed on both sides runs to time it: at the base and at the head, by the metrics' titles."""
+    found: dict[str, tuple[Mapping[str, Runs], Mapping[str, Runs]]] = {}
+    for test in passed_in_both(base, head):
+        old, new = (
+            {name: place.runs for name, place in each.notes.places.get(test, {}).items() if place.sampled}
+            for each in (base, head)
+        )
+        if old or new:
+            found[test] = old, new
+    return found
+
+
+def versions_changed(base: Mapping[str, str], head: Mapping[str, str]) -> list[str]:
+    """The packages that differ: `["jax 0.10.0 -> 0.10.2"]`."""
+    return [
+        f"{name} {base.get(name, 'absent')} -> {head.get(name, 'absent')}"
+        for name in sorted({*base, *head})
+        if base.get(name) != head.get(name)
+    ]

@@ -9,9 +9,6 @@ REQUEST_FILE = "request.json"
 NOT_FROM = "PERFSUITE_NOT_FROM"
 """The environment variable of a commit's side: the user's working tree, and the worktree that stands for it."""
 
-PROTOCOL = 3
-"""Higher with each change of what the two exchange: where perfsuite itself is compared, each side runs its own."""
-
 Stage = Literal["trace", "lower", "compile"]
 Task = Literal["collect", "metrics", "times"]
 
@@ -98,15 +95,13 @@ class Place:
 class Notes:
     """What one process noted.
 
-    `tests` has the outcome of every test and its reason, `uncollected` the reason why a file could not be collected.
-    `device` is the name of the present device's baseline file. `files` are those of the collected tests, `rootdir` is
-    pytest's, `path` where Python looked for modules before pytest added to it. `foreign` names each module that a
-    commit's side imported from the user's working tree, with its file. `places` are those of the metrics, by test and
-    title.
+    `tests` has the outcome of every test and its reason, and of every file that was "not collected". `device` is the
+    name of the present device's baseline file. `files` are those of the collected tests, `rootdir` is pytest's, `path`
+    has the folders where Python found modules. `foreign` names each module that a commit's side imported from the
+    user's working tree, with its file. `places` are those of the metrics, by test and title.
     """
 
     tests: dict[str, tuple[str, str]] = dataclasses.field(default_factory=dict)
-    uncollected: dict[str, str] = dataclasses.field(default_factory=dict)
     stages: list[StageNote] = dataclasses.field(default_factory=list)
     times: list[TimeNote] = dataclasses.field(default_factory=list)
     device: str = ""
@@ -121,11 +116,6 @@ class Notes:
         """The tests that passed."""
         return {test for test, (outcome, _) in self.tests.items() if outcome == "passed"}
 
-    def counts(self, test: str, stage: Stage) -> dict[str, int]:
-        """How often each function went through `stage` in `test`."""
-        return {note.function: note.count for note in self.stages if (note.test, note.stage) == (test, stage)}
-
-    def stage_places(self, test: str, stage: Stage) -> dict[str, str]:
-        """Where each function was sent through `stage` in `test`, where that was seen."""
-        notes = (note for note in self.stages if (note.test, note.stage) == (test, stage))
-        return {note.function: note.place for note in notes if note.place}
+    def stages_of(self, test: str, stage: Stage) -> list[StageNote]:
+        """What went through `stage` in `test`."""
+        return [note for note in self.stages if (note.test, note.stage) == (test, stage)]

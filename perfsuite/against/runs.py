@@ -2,15 +2,15 @@
 
 import contextlib
 import dataclasses
+import itertools
 import json
 import os
 import random
+import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from perfsuite.against import following
-from perfsuite.against.following import Say
 from perfsuite.against.notes import NOTES_FILE, OPTION, REQUEST_FILE, Notes, Place, SideRequest, Task
 from perfsuite.against.sides import Side, SideFailed
 from perfsuite.gate.baseline import Baselines
@@ -24,23 +24,22 @@ WINDOW = 5
 pairs only at 1 in 512."""
 
 FIRST_SECONDS = 3600.0
-"""The most that the first run of the tests in an environment may take: their duration is not known yet."""
+"""The most that the first run of the tests on a side may take: their duration is not known yet."""
 
 _STARTING_SECONDS = 120.0
 _SLACK = 4.0
 _OUTPUT_SHOWN = 400
 _OUTPUT = "output.txt"
 
+Say = Callable[[str], None]
+"""Called with what begins."""
+
 
 @dataclasses.dataclass(frozen=True)
 class Effort:
-    """How long a check takes times: `rounds` processes of each side at most, for about `minutes` in all.
+    """How long a check takes times: for about `minutes` in all, and one timing for `seconds`."""
 
-    One timing takes `seconds`. None for the minutes does not end it.
-    """
-
-    rounds: int
-    minutes: float | None
+    minutes: float
     seconds: float
 
 
@@ -60,9 +59,14 @@ class FirstRun:
     run: Run
     baselines: Mapping[str, Baselines]
 
+    @property
+    def notes(self) -> Notes:
+        """What the process noted."""
+        return self.run.notes
+
     def place(self, test: str, metric: str) -> Place | None:
         """The place of a metric, by its title; None for one that the test did not make."""
-        return self.run.notes.places.get(test, {}).get(metric)
+        return self.notes.places.get(test, {}).get(metric)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -77,25 +81,23 @@ class Window:
         return self.base, self.head
 
     @property
-    def complete(self) -> bool:
-        """Whether every process has notes: without some of them the order is no longer random."""
-        return not any(run.problem for run in (*self.base, *self.head))
+    def problems(self) -> list[str]:
+        """Why processes have no notes. Then the order of the others is no longer random: the window does not count."""
+        return [run.problem for run in (*self.base, *self.head) if run.problem]
 
 
 class Tests:
     """The tests of one project, to be run on each side.
 
     `arguments` are pytest's, as on its command line, `folder` is scratch. `only` are the tests to run, None means all.
-    `say` is told now and then how many tests have ended.
     What compilers for absent devices say of a program is the same on any side, and on any day: it is kept for the user.
     """
 
     __test__ = False
 
-    def __init__(self, arguments: Sequence[str], folder: Path, *, say: Say = lambda text: None):
+    def __init__(self, arguments: Sequence[str], folder: Path):
         self.arguments = tuple(arguments)
         self.folder = folder
-        self.say = say
         self.only: frozenset[str] | None = None
         self._started = 0
         self._variables = {
@@ -122,9 +124,7 @@ class Tests:
                     self._begin(stack, side, self._request("metrics", side), folder, FIRST_SECONDS)
                     for side, folder in zip(group, folders, strict=True)
                 ]
-                places = {side.name: place for side, (place, _) in zip(group, begun, strict=True)}
-                stack.enter_context(following.told(places, self.say))
-                ended = [end() for _, end in begun]
+                ended = [end() for end in begun]
             ran += [_recorded(run, folder) for run, folder in zip(ended, folders, strict=True)]
         return ran
 
@@ -132,46 +132,31 @@ class Tests:
         """Time every call of the tests for `seconds`, in a process that may take `limit` seconds."""
         return self._run(side, self._request("times", side, seconds), self.folder / "no-baselines", limit)
 
-    def facts(self, side: Side) -> Path:
-        """The folder for the facts of programs on a side."""
-        return self.folder / f"facts-{side.name}"
-
     def _request(self, task: Task, side: Side, seconds: float | None = None) -> SideRequest:
         only = None if self.only is None else tuple(sorted(self.only))
-        return SideRequest(task, seconds, str(self.facts(side)), str(user_cache() / "programs"), only)
+        facts = self.folder / f"facts-{side.name}"
+        return SideRequest(task, seconds, str(facts), str(user_cache() / "programs"), only)
 
     def _run(self, side: Side, request: SideRequest, baselines: Path, limit: float) -> Run:
         with contextlib.ExitStack() as stack:
-            _, end = self._begin(stack, side, request, baselines, limit)
-            return end()
+            return self._begin(stack, side, request, baselines, limit)()
 
     def _begin(
         self, stack: contextlib.ExitStack, side: Side, request: SideRequest, baselines: Path, limit: float
-    ) -> tuple[Path, Callable[[], Run]]:
-        """Start pytest on a side, to be ended with `stack` at the latest: its folder, and what waits for it."""
+    ) -> Callable[[], Run]:
+        """Start pytest on a side, to be ended with `stack` at the latest. Returns what waits for it."""
         self._started += 1
         folder = self.folder / f"run-{self._started}-{side.name}"
         folder.mkdir(parents=True)
         baselines.mkdir(exist_ok=True)
         (folder / REQUEST_FILE).write_text(json.dumps(plain(request)), encoding="utf-8")
-        command = [
-            str(side.environment.python),
-            "-P",
-            "-m",
-            "pytest",
-            *self._arguments(side, folder, baselines, request.seconds),
-        ]
+        command = [sys.executable, "-P", "-m", "pytest", *self._arguments(side, folder, baselines, request.seconds)]
         variables = {**side.variables(os.environ), **self._variables}
         variables.pop("PYTHONDONTWRITEBYTECODE", None)  # nothing of it gets into the working tree
-        output = folder / _OUTPUT
         started = time.monotonic()
-        try:
-            process = running(command, directory=side.directory, environment=variables, output=output)
-            ended = stack.enter_context(process)
-        except OSError as error:
-            problem = f"pytest could not be started ({error})"
-            return folder, lambda: Run(Notes(), 0.0, problem)
-        return folder, lambda: _run_that_ended(side, folder, ended(limit), limit, time.monotonic() - started)
+        process = running(command, directory=side.directory, environment=variables, output=folder / _OUTPUT)
+        ended = stack.enter_context(process)
+        return lambda: _run_that_ended(side, folder, ended(limit), limit, time.monotonic() - started)
 
     def _arguments(self, side: Side, folder: Path, baselines: Path, seconds: float | None) -> list[str]:
         first = ["-p", "perfsuite.hooks.side_child", f"{OPTION}={folder}"]
@@ -224,46 +209,36 @@ def windows(
     sides: tuple[Side, Side],
     effort: Effort,
     *,
-    limit: float,
+    first: Sequence[FirstRun],
     say: Say,
     order: random.Random | None = None,
 ) -> Iterator[Window]:
-    """Windows of processes, until there were so many rounds or the minutes are over, but at least one.
-
-    Whoever takes them may stop before, where enough is known.
+    """Windows of processes, until the minutes are over, but at least two. Who takes them may stop before.
 
     Each order of a window's processes is equally likely. So what differs between processes (where their memory lies)
-    and the machine's drift affect both sides alike. A process may take `limit` seconds.
+    and the machine's drift affect both sides alike. A process may take four times as long as the `first` ones, which
+    did more, but the machine may be busier then.
     """
     order = order or random.Random()
+    limit = _STARTING_SECONDS + _SLACK * max(each.run.seconds for each in first)
     started = time.monotonic()
-    done = 0
-    for size in sizes(effort.rounds):
+    for number in itertools.count(1):
         began = time.monotonic()
         ran: tuple[list[Run], list[Run]] = ([], [])
-        turns = [0, 1] * size
+        turns = [0, 1] * WINDOW
         order.shuffle(turns)
-        for place, side in enumerate(turns):
-            say(f"times: process {2 * done + place + 1} of {2 * effort.rounds} at most")
+        say(f"times: window {number}, {WINDOW} processes of each side")
+        for side in turns:
             ran[side].append(tests.times(sides[side], seconds=effort.seconds, limit=limit))
-        done += size
         yield Window(tuple(ran[0]), tuple(ran[1]))
         now = time.monotonic()
-        if effort.minutes is not None and now - started + (now - began) > 60 * effort.minutes:
+        if number > 1 and now - started + (now - began) > 60 * effort.minutes:
             return
 
 
-def sizes(rounds: int) -> list[int]:
-    """The sizes of the windows that make so many rounds: as equal as possible, none above `WINDOW`."""
-    number = -(-rounds // WINDOW)
-    return [rounds // number + (place < rounds % number) for place in range(number)] if rounds else []
+def share(place: int) -> float:
+    """The part of an error that the first, second, ... of any number of questions gets: all parts make 1 at most.
 
-
-def looks(rounds: int) -> int:
-    """How often it is looked whether enough is known: after each window but the first, which alone shows little."""
-    return max(1, len(sizes(rounds)) - 1)
-
-
-def timing_limit(first: Sequence[FirstRun]) -> float:
-    """The most seconds for a process that only times: the first runs did more, but the machine may be busier then."""
-    return _STARTING_SECONDS + _SLACK * max(each.run.seconds for each in first)
+    So processes may end as soon as enough is known.
+    """
+    return 1 / (place * (place + 1))

@@ -5,7 +5,7 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from perfsuite.against.environments import VirtualEnvironment
+from perfsuite.against.environments import Packages
 from perfsuite.against.notes import NOT_FROM
 
 
@@ -38,25 +38,24 @@ class Side:
     """What pytest needs to run the tests on one side.
 
     `name` is what people call it, `title` what code and packages it has, `directory` is where pytest starts. Python
-    looks for modules in `paths` before it looks among the packages of `environment`. `stand` is set where the code is a
-    commit's: then nothing is imported from the user's working tree. `notes` are sentences for the reader, `extra` more
-    environment variables.
+    looks for modules in `paths` before it looks among the packages. `stand` is set where the code is a commit's: then
+    nothing is imported from the user's working tree. `extra` has more environment variables.
     """
 
     name: str
-    environment: VirtualEnvironment
+    packages: Packages
     directory: Path
     paths: tuple[Path, ...] = ()
     stand: Stand | None = None
-    notes: tuple[str, ...] = ()
     extra: Mapping[str, str] = dataclasses.field(default_factory=dict)
     title: str = ""
 
     def variables(self, present: Mapping[str, str]) -> dict[str, str]:
         """The environment variables of a process of this side."""
-        made = {**self.environment.variables(present), **self.extra}
-        if self.paths:
-            made["PYTHONPATH"] = os.pathsep.join([*map(str, self.paths), *filter(None, [made.get("PYTHONPATH", "")])])
+        made = {**present, **self.extra}
+        first = [*self.paths, *filter(None, [self.packages.folder])]
+        if first:
+            made["PYTHONPATH"] = os.pathsep.join([*map(str, first), *filter(None, [made.get("PYTHONPATH", "")])])
         if self.stand is not None:
             made[NOT_FROM] = os.pathsep.join([str(self.stand.tree), str(self.stand.root)])
         return made

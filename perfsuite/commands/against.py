@@ -15,7 +15,6 @@ from perfsuite.commands import CommandError
 from perfsuite.commands.working import (
     check_writable,
     ended_by_sigterm,
-    number_of_rounds,
     say,
     scratch_folder,
     split_at_dashes,
@@ -26,7 +25,7 @@ from perfsuite.options.values import above_zero
 from perfsuite.report.terminal.output import style
 
 if TYPE_CHECKING:  # it imports numpy: see `run`
-    from perfsuite.against.found import Check
+    from perfsuite.against.check import Check
 
 SUMMARY = "run the perf tests on a commit and on the working tree, or with other packages: what got worse, and where"
 
@@ -37,34 +36,27 @@ EXAMPLES = """examples:
   perfsuite against --with jax==0.10.2 --base-with jax==0.10.0 -- -k step
 """
 
-ROUNDS = 30
 MINUTES = 10.0
 SECONDS = 1.0
-WINDOW = 5
-"""As `against.runs` has it, which this module does not import before it is needed."""
 
 
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare the arguments; pytest gets those after `--`."""
     revision = "the commit to compare with (default: the merge base with main, or with master or origin's branch)"
-    spec = 'a package as pip takes it: "jax==0.10.2", or a folder'
+    spec = 'a package as uv takes it: "jax==0.10.2", or a folder'
     head = (
         f"packages of the head in the place of the present ones; without REV, the base is the working tree too; {spec}"
     )
     times = "which tests are timed: those that changed in what is exact or in what they run, all, or none"
-    rounds = f"most processes of each side that take times, {WINDOW} and {WINDOW} in random order"
-    minutes = f"about how long these processes may take in all (default: {MINUTES:g}); there are at least {2 * WINDOW}"
+    minutes = f"about how long the processes that take times may run in all (default: {MINUTES:g})"
     seconds = f"how long one timing takes in each of these processes (default: {SECONDS:g})"
-    keep = "keep the environments in this folder, and reuse those in it"
     add = parser.add_argument
     add("revision", nargs="?", metavar="REV", help=revision)
     add("--with", dest="head", nargs="+", default=[], metavar="SPEC", help=head)
     add("--base-with", dest="base", nargs="+", default=[], metavar="SPEC", help="the same for the base")
     add("--time", choices=("changed", "all", "none"), default="changed", help=f"{times} (default: changed)")
     add("--minutes", type=above_zero("minutes"), default=MINUTES, metavar="M", help=minutes)
-    add("--rounds", type=number_of_rounds, default=ROUNDS, metavar="N", help=f"{rounds} (default: {ROUNDS})")
     add("--seconds", type=above_zero("seconds"), default=SECONDS, metavar="S", help=seconds)
-    add("--keep", type=Path, metavar="DIR", help=keep)
     add("--json", type=Path, metavar="FILE", help="also write all results to this file")
     add("--markdown", type=Path, metavar="FILE", help="also write a report for a pull request's comment")
     add("--all", action="store_true", help="also list the metrics that did not change")
@@ -77,11 +69,10 @@ def run(arguments: argparse.Namespace) -> int:
     Raises `CommandError` where nothing could be compared.
     """
     # Here, not above: `perfsuite --help` loads every command, and these import numpy.
-    from perfsuite.report.against.markdown import markdown
+    from perfsuite.report.against import markdown
     from perfsuite.report.terminal.against import check_lines
 
-    files = {"--json": arguments.json, "--markdown": arguments.markdown}
-    for option, path in files.items():
+    for option, path in {"--json": arguments.json, "--markdown": arguments.markdown}.items():
         check_writable(path, option)
     found = _checked(arguments)
     print("\n".join(check_lines(found, everything=arguments.all, paint=style())))
@@ -98,23 +89,22 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _checked(arguments: argparse.Namespace) -> "Check":
     from perfsuite.against.check import CheckFailed, check  # see `run`
-    from perfsuite.against.environments import EnvironmentFailed, check_specs
-    from perfsuite.against.revisions import Folders, both_sides
+    from perfsuite.against.environments import EnvironmentFailed, name_of
+    from perfsuite.against.revisions import both_sides
     from perfsuite.against.runs import Effort
     from perfsuite.against.sides import SideFailed
     from perfsuite.git import GitError
 
-    packages = bool(arguments.head or arguments.base)
-    revision = arguments.revision if packages else arguments.revision or ""
     specs, given = (arguments.base, arguments.head), arguments.pytest_arguments
-    effort = Effort(arguments.rounds, arguments.minutes, arguments.seconds)
+    revision = arguments.revision if any(specs) else arguments.revision or ""
+    effort = Effort(arguments.minutes, arguments.seconds)
     try:
-        for each in specs:
-            check_specs(each)
+        for spec in (*arguments.base, *arguments.head):
+            name_of(spec)
         with ended_by_sigterm(), scratch_folder("against") as name:
             scratch = Path(name)
             say("what is to compare: the code and the packages of both sides")
-            with both_sides(revision, specs, given, Folders(scratch, arguments.keep)) as (base, head):
+            with both_sides(revision, specs, given, scratch) as (base, head):
                 return check(base, head, given, effort, timed=arguments.time, scratch=scratch, say=say)
     except (EnvironmentFailed, CheckFailed, SideFailed, GitError) as error:
         raise CommandError(str(error)) from None

@@ -74,10 +74,3 @@ def check_writable(path: Path | None, option: str = "--json") -> None:
     """Whether a file can be written, before minutes of work and not after them."""
     if path is not None and not (path.parent.is_dir() and os.access(path.parent, os.W_OK)):
         raise CommandError(f"{option} {path}: there is no writable folder {path.parent}: make it first")
-
-
-def number_of_rounds(text: str) -> int:
-    """What --rounds may be."""
-    if not text.isdecimal() or int(text) == 1:
-        raise argparse.ArgumentTypeError(f"must be a whole number of 2 or more, or 0 for no times, got {text!r}")
-    return int(text)

@@ -6,19 +6,17 @@ and gate and record nothing ("times"). Both note every stage of every compile.
 """
 
 import argparse
-import contextlib
+import importlib.metadata
 import json
 import sys
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from types import FrameType
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from perfsuite.against import following
 from perfsuite.against.notes import (
     NOTES_FILE,
     OPTION,
@@ -81,46 +79,31 @@ def pytest_cmdline_main(config: pytest.Config) -> None:
     config.stash[TASK] = Task(hooks.mode, cache, Path(request.target_cache))
 
 
-class _StageSeconds:
-    """The seconds of each stage of each function, by the test in which it was compiled.
+class _Stages:
+    """How often each function went through each stage, and the seconds of it, by the test in which it was compiled."""
 
-    It takes the place of a `measure.compiles.tally.Compiles`, whose `add_seconds` gets the time of a stage without that
-    of perfsuite's own listeners. A listener of its own, which JAX calls just before, says which stage it was.
-    """
+    def __init__(self, test_now: Callable[[], str]) -> None:
+        # Here, not above: see `SideHooks.mode`. And not in the listener, whose calls a test may count.
+        from perfsuite.measure.compiles.callsite import location
+        from perfsuite.measure.private.capabilities import probing
+        from perfsuite.measure.private.compile_events import stage_of
 
-    counts = False
-    forbids = False
-    refused: tuple[str, ...] = ()
-
-    def __init__(self) -> None:
-        self.test = ""
-        self.location: Callable[[FrameType], str] = lambda frame: ""
+        self._test_now, self._location, self._probing, self._stage_of = test_now, location, probing, stage_of
         self._seconds: defaultdict[tuple[str, str, Stage], list[float]] = defaultdict(list)
         self._places: dict[tuple[str, str, Stage], str] = {}
         self._lock = threading.Lock()
-        self._here = threading.local()
 
     def on_end(self, event: str, duration_secs: float, **kwargs: str | int) -> None:
-        from perfsuite.measure.private.compile_events import stage_of  # imports jax, as whoever compiles has
-
-        if (stage := stage_of(event)) is not None:
-            function = str(kwargs.get("fun_name", ""))
-            self._here.now = function.removeprefix("jit(").removesuffix(")"), stage
-
-    def add_seconds(self, seconds: float) -> None:
-        now = getattr(self._here, "now", None)
-        if now is not None:
-            self._here.now = None
-            place = self.location(sys._getframe(1))
-            with self._lock:
-                self._seconds[self.test, *now].append(seconds)
-                self._places[self.test, *now] = place
-
-    def add_inner_trace(self) -> None:
-        """Its time is that of the trace around it."""
-
-    def add_cache_hit(self) -> None:
-        """The persistent cache is off."""
+        """A listener of JAX's."""
+        stage = self._stage_of(event)
+        if stage is None or self._probing():
+            return
+        function = str(kwargs.get("fun_name", "")).removeprefix("jit(").removesuffix(")")
+        key = self._test_now(), function, stage
+        place = self._location(sys._getframe(1))
+        with self._lock:
+            self._seconds[key].append(duration_secs)
+            self._places[key] = place
 
     def notes(self) -> list[StageNote]:
         return [
@@ -134,9 +117,9 @@ class SideHooks:
     def __init__(self, folder: Path, request: SideRequest):
         self.folder = folder
         self.request = request
-        self.notes = Notes(path=list(_PATH))
-        self.stages = _StageSeconds()
-        self.selected = self.ended = 0
+        self.notes = Notes()
+        self.test = ""
+        self.stages: _Stages | None = None
         self._runs: defaultdict[str, dict[str, Runs]] = defaultdict(dict)
 
     def mode(self, session: "PerfSession") -> "Mode":
@@ -157,37 +140,25 @@ class SideHooks:
     @pytest.hookimpl(wrapper=True)  # around perfsuite's own
     def pytest_sessionstart(self, session: pytest.Session) -> Iterator[None]:
         self.notes.rootdir = str(session.config.rootpath)
+        result = yield
         if self.request.task != "collect":
             import jax  # not at the top: see `mode`
 
-            # Before perfsuite's listeners: see `_StageSeconds`.
+            self.stages = _Stages(lambda: self.test)
             jax.monitoring.register_event_duration_secs_listener(self.stages.on_end)
-        result = yield
         active: Any = session.config.pluginmanager.get_plugin("perfsuite-active")
         if active is not None:
-            self._begin(active.session, session.config)
+            self.notes.device = active.session.device
         for name in _WRITERS:
             if session.config.pluginmanager.has_plugin(name):
                 session.config.pluginmanager.unregister(name=name)
         return result
 
-    def _begin(self, perf: "PerfSession", config: pytest.Config) -> None:
-        from perfsuite.measure.compiles import callsite  # not at the top: see `mode`
-        from perfsuite.measure.compiles.listeners import telling
-
-        self.stages.location = callsite.location
-        self.notes.device = perf.device
-        cleanup = contextlib.ExitStack()
-        cleanup.enter_context(telling(cast(Any, self.stages)))
-        config.add_cleanup(cleanup.close)
-
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:
-        self.stages.test = item.nodeid
+        self.test = item.nodeid
         result = yield
-        self.stages.test = ""
-        self.ended += 1
-        following.note(self.folder, self.ended, self.selected)
+        self.test = ""
         return result
 
     @pytest.hookimpl(tryfirst=True)
@@ -208,12 +179,12 @@ class SideHooks:
             items[:] = [item for item in items if item.nodeid in only]
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
-        self.selected = len(session.items)
+        self.notes.path = _import_folders()
         self.notes.files = sorted({str(item.path) for item in session.items})
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         if report.failed:
-            self.notes.uncollected[report.nodeid or "the tests"] = _message(report.longreprtext)
+            self.notes.tests[report.nodeid or "the tests"] = "not collected", _message(report.longreprtext)
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
         if (report.when == "call" or report.outcome != "passed") and (
@@ -236,9 +207,17 @@ class SideHooks:
 
     @pytest.hookimpl(trylast=True)  # where a hook before it fails, there must be no notes
     def pytest_sessionfinish(self) -> None:
-        self.notes.stages = self.stages.notes()
+        self.notes.stages = self.stages.notes() if self.stages else []
         self.notes.foreign = foreign()
         write_atomically(self.folder / NOTES_FILE, json.dumps(plain(self.notes)))
+
+
+def _import_folders() -> list[str]:
+    """Where Python finds modules: its path, and the folders of editable installs that a finder maps to names."""
+    modules = [sys.modules.get(name) for name in importlib.metadata.packages_distributions()]
+    files = [Path(file) for module in modules if (file := getattr(module, "__file__", None))]
+    folders = [file.parent.parent if file.stem == "__init__" else file.parent for file in files]
+    return list(dict.fromkeys(str(path.resolve()) for path in (*map(Path, _PATH), *folders)))
 
 
 def _is_sampled(metric: dict[str, Any]) -> bool:

@@ -3,20 +3,14 @@
 import dataclasses
 
 import pytest
-from support.against import ENVIRONMENT, TEST, change, notes
+from support.against import ENVIRONMENT, TEST, change, first_run
 
-from perfsuite.against.changes import explained, metrics_changed, outcomes_changed, stages_changed, to_time, where_of
+from perfsuite.against.changes import explained, metrics_changed, outcomes_changed, stages_changed, to_time
 from perfsuite.against.notes import Notes, Place, Runs
-from perfsuite.against.runs import FirstRun, Run, Window
+from perfsuite.against.runs import FirstRun, Run
 from perfsuite.gate.baseline import Baselines, Entry
 from perfsuite.gate.verdict import Part
 from perfsuite.measure.metric import Interval
-
-
-def metrics(entries=None, **noted):
-    """The first run of a side: its entries by name."""
-    baselines = {"cpu": Baselines("cpu", {TEST: entries})} if entries else {}
-    return FirstRun(Run(notes(**noted), 1.0), baselines)
 
 
 def entry(value, kind="count", unit="calls", **more):
@@ -28,33 +22,27 @@ def test_an_exact_ratio_that_a_test_recorded_is_known_as_well_as_its_interval_sa
     was = entry(0.96, "ratio", "of all", better="higher", interval=Interval(0.96, 0.96))
     for value, called in ((0.96, "no change seen"), (0.5, "worse")):
         now = dataclasses.replace(was, value=value, interval=Interval(value, value))
-        (change,) = metrics_changed(metrics({"tokens equal": was}), metrics({"tokens equal": now}))
+        (change,) = metrics_changed(first_run({"tokens equal": was}), first_run({"tokens equal": now}))
         assert change.called == called
 
 
-class TestCounts:
+class TestStages:
     def test_a_compile_more_is_named_with_its_function(self):
-        base = metrics(stages=[("step", "compile", 1, 0.1)])
-        head = metrics(stages=[("step", "compile", 2, 0.1), ("add", "compile", 1, 0.1)])
+        base = first_run(stages=[("step", "compile", 1, 0.1)])
+        head = first_run(stages=[("step", "compile", 2, 0.1, "a.py:3"), ("add", "compile", 1, 0.1)])
         (made,) = stages_changed(base, head)
-        assert (made.where, made.metric, made.base, made.head, made.called) == ("compile", "compiles", 1, 3, "worse")
-        assert {Part("add", 1), Part("step", 1)} <= set(made.grown)
+        assert (made.metric, made.base, made.head, made.called) == ("compiles", 1, 3, "worse")
+        assert {Part("add", 1), Part("step", 1, place="a.py:3")} <= set(made.grown)
 
     def test_the_same_counts_are_no_change_whatever_they_took(self):
-        base, head = (metrics(stages=[("step", "trace", 4, seconds)]) for seconds in (0.1, 9.0))
+        base, head = (first_run(stages=[("step", "lower", 4, seconds)]) for seconds in (0.1, 9.0))
         assert [change.called for change in stages_changed(base, head)] == ["no change seen"]
 
-    def test_fewer_are_better(self):
-        base, head = (metrics(stages=[("step", "lower", number, 0.1)]) for number in (3, 2))
-        assert [(change.where, change.called) for change in stages_changed(base, head)] == [("lower", "better")]
-
-    @pytest.mark.parametrize(("counted", "called"), [((2, 2), "worse"), ((2, 1), "undecided")])
-    def test_more_is_called_only_where_every_process_of_the_new_counted_more(self, counted, called):
-        base, head = (metrics(stages=[("step", "trace", number, 0.1)]) for number in (1, 2))
-        old = tuple(Run(notes(stages=[("step", "trace", 1, 0.1)]), 1.0) for _ in counted)
-        new = tuple(Run(notes(stages=[("step", "trace", number, 0.1)]), 1.0) for number in counted)
-        (made,) = stages_changed(base, head, [Window(old, new)])
-        assert made.called == called
+    def test_fewer_are_better_and_traces_do_not_count(self):
+        base, head = (
+            first_run(stages=[("step", "lower", number, 0.1), ("step", "trace", 9 * number, 0.1)]) for number in (3, 2)
+        )
+        assert [(change.metric, change.called) for change in stages_changed(base, head)] == [("lowerings", "better")]
 
 
 class TestMetrics:
@@ -74,77 +62,55 @@ class TestMetrics:
         ],
     )
     def test_the_gates_rules_decide(self, old, new, called):
-        base, head = (metrics({"f": each} if each else {"g": entry(1)}) for each in (old, new))
+        base, head = (first_run({"f": each} if each else {"g": entry(1)}) for each in (old, new))
         made = {change.metric: change.called for change in metrics_changed(base, head)}
         assert made["f"] == called
 
     def test_the_part_that_grew_is_named(self):
-        base = metrics({"f": entry(10, detail={"a": 10})})
-        head = metrics({"f": entry(12, detail={"a": 10, "b": 2})})
+        base = first_run({"f": entry(10, detail={"a": 10})})
+        head = first_run({"f": entry(12, detail={"a": 10, "b": 2})})
         (made,) = metrics_changed(base, head)
         assert made.grown == (Part("b", 2),)
 
     def test_a_metric_in_another_unit_has_no_number_to_compare_with(self):
-        base, head = metrics({"f": entry(4096, "size", "B")}), metrics({"f": entry(4, "size", "KB")})
+        base, head = first_run({"f": entry(4096, "size", "B")}), first_run({"f": entry(4, "size", "KB")})
         (made,) = metrics_changed(base, head)
         assert (made.called, made.base, made.head, made.ratio) == ("not comparable", None, 4, None)
 
     def test_times_and_information_are_not_held_against_each_other(self):
-        base, head = (metrics({"t": entry(v, "time", "us"), "i": entry(v, "info", "s")}) for v in (1.0, 99.0))
+        base, head = (first_run({"t": entry(v, "time", "us"), "i": entry(v, "info", "s")}) for v in (1.0, 99.0))
         assert metrics_changed(base, head) == []
 
     def test_a_ratio_of_times_is_of_many_processes_to_judge(self):
         low, high = (entry(v, "ratio", "x", interval=Interval(v, v)) for v in (1.0, 2.0))
-        base, head = (metrics({"f to return": each}) for each in (low, high))  # sampled, the notes say
+        base, head = (first_run({"f to return": each}) for each in (low, high))  # sampled, the notes say
         assert metrics_changed(base, head) == []
 
     def test_a_change_has_its_line_and_the_places_of_its_parts(self):
-        base, head = metrics({"f": entry(1, detail={"a": 1})}), metrics({"f": entry(3, detail={"a": 1, "b": 2})})
+        base, head = first_run({"f": entry(1, detail={"a": 1})}), first_run({"f": entry(3, detail={"a": 1, "b": 2})})
         head.run.notes.places[TEST]["f"] = Place("test_a.py:7", {"b": "b at steps.py:2 in f"})
         (made,) = metrics_changed(base, head)
         assert made.line == "test_a.py:7"
         assert made.grown == (Part("b", 2, place="b at steps.py:2 in f"),)
 
-    def test_a_test_that_failed_in_one_has_no_metrics(self):
-        failed = metrics({"f": entry(99)}, tests={TEST: ("failed", "boom")})
-        assert metrics_changed(metrics({"f": entry(1)}), failed) == []
+    def test_a_test_that_failed_in_one_has_no_first_run(self):
+        failed = first_run({"f": entry(99)}, tests={TEST: ("failed", "boom")})
+        assert metrics_changed(first_run({"f": entry(1)}), failed) == []
 
     def test_metrics_of_the_full_size_belong_to_their_test(self):
         def of(value):
             key = f"{TEST} --perf-size=full"
-            return FirstRun(Run(notes(), 1.0), {"cpu": Baselines("cpu", {key: {"f": entry(value)}})})
+            return dataclasses.replace(first_run(), baselines={"cpu": Baselines("cpu", {key: {"f": entry(value)}})})
 
         assert [change.called for change in metrics_changed(of(1), of(2))] == ["worse"]
 
     def test_a_targets_metrics_are_named_after_it(self):
         def of(value):
-            return FirstRun(Run(notes(), 1.0), {"tpu-v5e": Baselines("tpu-v5e", {TEST: {"f": entry(value)}})})
+            return dataclasses.replace(
+                first_run(), baselines={"tpu-v5e": Baselines("tpu-v5e", {TEST: {"f": entry(value)}})}
+            )
 
         assert [change.metric for change in metrics_changed(of(1), of(1))] == ["f @ tpu-v5e"]
-
-    @pytest.mark.parametrize(
-        ("name", "unit", "where"),
-        [
-            ("step to return", "us", "dispatch"),
-            ("step to return per unit", "us/unit", "dispatch"),
-            ("a/b ratio to return", "x", "dispatch"),
-            ("step to ready", "us", "device"),
-            ("step waits", "waits", "dispatch"),
-            ("step host calls", "calls", "host calls"),
-            ("step implicit transfers", "transfers", "host calls"),
-            ("step host transfers", "transfers", "program"),
-            ("step host transfers @ tpu-v5e", "transfers", "program"),
-            ("step compiles to warm", "compiles", "compile"),
-            ("block traces", "traces", "trace"),
-            ("block lowerings", "lowerings", "lower"),
-            ("step dispatches", "programs", "dispatch"),
-            ("step eager operations", "operations", "dispatch"),
-            ("step transcendentals", "operations", "program"),
-            ("step peak bytes", "bytes", "program"),
-        ],
-    )
-    def test_where(self, name, unit, where):
-        assert where_of(name, unit) == where
 
 
 class TestWhatIsTimed:
@@ -154,7 +120,7 @@ class TestWhatIsTimed:
         """The base and the head, of one test that times what runs these programs and host calls."""
         made = []
         for each in ran:
-            run = metrics({"f": entry(1)})
+            run = first_run({"f": entry(1)})
             run.run.notes.places[TEST] = {
                 "f": Place(),
                 "f to ready": Place("test_a.py:3", sampled=True, runs=Runs(*each)),
@@ -182,7 +148,7 @@ class TestWhatIsTimed:
         head.baselines["cpu"] = Baselines("cpu", {TEST: {"f": entry(2)}})
         assert to_time(base, head, metrics_changed(base, head)) == ({TEST}, set())
 
-    def test_by_other_metrics(self):
+    def test_by_other_first_run(self):
         base, head = self.runs(("p", "h"), ("p", "h"))
         head.run.notes.places[TEST]["g to ready"] = Place(sampled=True, runs=Runs("p", "h"))
         assert to_time(base, head, []) == ({TEST}, set())
@@ -196,15 +162,15 @@ class TestWhatIsTimed:
     def test_a_time_that_is_worse_says_what_else_changed(self):
         base, head = self.runs(("p", "h"), ("p", "i"))
         head.baselines["cpu"] = Baselines("cpu", {TEST: {"f": entry(2)}})
-        slower = [change("device", "worse", metric="f to ready")]
+        slower = [change("worse", metric="f to ready")]
         (made,) = explained(slower, base, head, metrics_changed(base, head))
         assert (made.line, made.changed) == ("test_a.py:3", ("the host calls", "f"))
 
 
 class TestTests:
     def test_one_that_fails_or_is_gone_is_worse_and_says_why(self):
-        base = metrics(tests={"a": ("passed", ""), "b": ("passed", ""), "c": ("passed", ""), "d": ("failed", "x")})
-        head = metrics(tests={"a": ("failed", "TypeError: no"), "c": ("passed", ""), "d": ("passed", "")})
+        base = first_run(tests={"a": ("passed", ""), "b": ("passed", ""), "c": ("passed", ""), "d": ("failed", "x")})
+        head = first_run(tests={"a": ("failed", "TypeError: no"), "c": ("passed", ""), "d": ("passed", "")})
         made = {each.test: (each.base, each.head, each.worse) for each in outcomes_changed(base, head)}
         assert made == {
             "a": ("passed", "failed", True),
@@ -214,22 +180,22 @@ class TestTests:
         assert outcomes_changed(base, head)[0].reason == "head: TypeError: no"
 
     def test_a_file_that_cannot_be_imported_is_listed(self):
-        head = metrics(tests={}, uncollected={"test_a.py": "ImportError: no eqx"})
-        made = outcomes_changed(metrics(), head)
-        assert [(each.test, each.worse) for each in made] == [(TEST, True), ("test_a.py", True)]
+        head = first_run(tests={"test_a.py": ("not collected", "ImportError: no eqx")})
+        made = outcomes_changed(first_run(), head)
+        assert [(each.test, each.worse) for each in made] == [(TEST, True), ("test_a.py", False)]
         assert made[1].reason == "head: ImportError: no eqx"
 
     def test_a_process_that_died_loses_every_test(self):
         dead = FirstRun(Run(Notes(), 1.0, "killed"), {})
-        assert [each.worse for each in outcomes_changed(metrics(), dead)] == [True]
+        assert [each.worse for each in outcomes_changed(first_run(), dead)] == [True]
 
     def test_one_that_only_the_head_passes_is_new_and_not_worse(self):
-        base = metrics(tests={"b": ("failed", "AttributeError")}, uncollected={"test_a.py": "ImportError"})
-        head = metrics(tests={"a": ("passed", ""), "b": ("passed", ""), "c": ("failed", "boom")})
+        base = first_run(tests={"b": ("failed", "AttributeError")})
+        head = first_run(tests={"a": ("passed", ""), "b": ("passed", ""), "c": ("failed", "boom")})
         made = {each.test: (each.worse, each.only_at_head) for each in outcomes_changed(base, head)}
         new = (False, True)
-        assert made == {"a": new, "b": new, "test_a.py": new, "c": (False, False)}
+        assert made == {"a": new, "b": new, "c": (False, False)}
 
     def test_those_that_passed_or_were_skipped_in_both_are_not_listed(self):
-        both = metrics(tests={"a": ("passed", ""), "b": ("skipped", "no libtpu")})
+        both = first_run(tests={"a": ("passed", ""), "b": ("skipped", "no libtpu")})
         assert outcomes_changed(both, both) == []

@@ -4,18 +4,17 @@ import gzip
 import json
 import random
 import re
+import sys
 from pathlib import Path
 
-from hypothesis import given
-from hypothesis import strategies as st
-from support.against import FakeTests
+from support.against import FakeTests, notes, side
 from support.libtpu_needed import needs_libtpu
 
 from perfsuite.against import runs
 from perfsuite.against.changes import metrics_changed, to_time
-from perfsuite.against.environments import VirtualEnvironment, present
+from perfsuite.against.environments import present
 from perfsuite.against.notes import Notes
-from perfsuite.against.runs import WINDOW, Effort, Tests, looks, sizes
+from perfsuite.against.runs import WINDOW, Effort, FirstRun, Run, Tests
 from perfsuite.against.sides import Side
 
 PROGRAMS = """
@@ -37,8 +36,7 @@ TEST_STEP = "test_step.py::test_step"
 
 
 def arguments(*given, seconds=None):
-    side = Side("a", VirtualEnvironment(Path(), (), {}, ()), Path())
-    return Tests(given, Path("scratch"))._arguments(side, Path("run"), Path("empty"), seconds)
+    return Tests(given, Path("scratch"))._arguments(side("a"), Path("run"), Path("empty"), seconds)
 
 
 def test_what_must_hold_comes_after_what_the_user_says_but_before_the_dashes():
@@ -52,41 +50,29 @@ def test_the_users_own_seconds_hold_for_the_metrics():
     assert not any(each.startswith("--perf-seconds") for each in arguments("-x"))
 
 
-def windows(rounds, minutes=None):
-    tests = FakeTests({})
-    effort = Effort(rounds, minutes, 1.0)
-    sides = tuple(Side(name, VirtualEnvironment(Path(), (), {}, ()), Path()) for name in ("base", "head"))
-    made = list(runs.windows(tests, sides, effort, limit=1, say=str, order=random.Random(1)))
-    return made, tests.ran
-
-
 def test_each_window_has_as_many_of_each_in_an_order_drawn_by_lot():
-    made, ran = windows(12)
-    assert [len(window.base) for window in made] == [len(window.head) for window in made] == [4, 4, 4]
-    orders = {tuple(ran[start : start + 8]) for start in (0, 8, 16)}
-    assert len(orders) == 3
-    assert all(order.count("base") == 4 for order in orders)
+    tests, first = FakeTests({}), [FirstRun(Run(notes(), 1.0), {})]
+    sides = side("base"), side("head")
+    made = runs.windows(tests, sides, Effort(1e-9, 1.0), first=first, say=str, order=random.Random(1))
+    # At least two, however short the time is.
+    assert [(len(window.base), len(window.head)) for window in made] == [(WINDOW, WINDOW)] * 2
+    orders = {tuple(tests.ran[start : start + 2 * WINDOW]) for start in (0, 2 * WINDOW)}
+    assert len(orders) == 2
+    assert all(order.count("base") == WINDOW for order in orders)
 
 
-def test_time_that_is_up_ends_after_a_whole_window():
-    assert [len(window.base) for window in windows(20, minutes=1e-9)[0]] == [5]
+def test_the_parts_of_an_error_are_no_more_than_the_error():
+    assert 0.99 < sum(map(runs.share, range(1, 1000))) < 1
 
 
-def test_a_process_that_cannot_be_started_or_dies_says_so(tmp_path):
-    for program, words in (
-        ("#!/bin/sh\necho last words; exit 3\n", "status 3; .*last words"),
-        ("#!/bin/sh\necho cache: $JAX_ENABLE_COMPILATION_CACHE; exit 3\n", "cache: false"),
-        ("", "status|started"),
-    ):
-        place = tmp_path / str(len(words))
-        side = Side("a", VirtualEnvironment(place, (), {}, ()), tmp_path)
-        python = side.environment.python
-        python.parent.mkdir(parents=True)
-        python.write_text(program)
-        python.chmod(0o755)
-        run = Tests([], place / "runs").times(side, seconds=1, limit=20)
-        assert run.notes == Notes()
-        assert re.search(words, run.problem)
+def test_a_process_that_dies_says_so(tmp_path, monkeypatch):
+    program = tmp_path / "python"
+    program.write_text("#!/bin/sh\necho last words, cache: $JAX_ENABLE_COMPILATION_CACHE; exit 3\n")
+    program.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(program))
+    run = Tests([], tmp_path / "runs").times(side("a", folder=tmp_path), seconds=1, limit=20)
+    assert run.notes == Notes()
+    assert re.search("status 3; .*last words, cache: false", run.problem)
 
 
 WAITS_FOR_THE_OTHER_SIDE = """
@@ -113,7 +99,7 @@ def test_both_sides_run_at_once_where_no_accelerator_can_be_in_the_way(pytester,
     sides = [Side(name, present(), pytester.path) for name in ("base", "head")]
 
     for run in Tests([], pytester.path / "runs").metrics(*sides):
-        assert run.run.notes.tests == {"test_meets.py::test_meets": ("passed", "")}
+        assert run.notes.tests == {"test_meets.py::test_meets": ("passed", "")}
 
 
 def test_sides_run_one_after_the_other_on_one_core_and_where_there_may_be_an_accelerator(monkeypatch):
@@ -150,9 +136,7 @@ def test_what_a_compiler_says_for_an_absent_device_is_asked_once_for_all_sides(p
         for run in (first, second)
     )
     assert there == {**here, "tpu-v5e": 12345}
-    stages, others = (
-        [(note.function, note.stage, note.count) for note in run.run.notes.stages] for run in (first, second)
-    )
+    stages, others = ([(note.function, note.stage, note.count) for note in run.notes.stages] for run in (first, second))
     assert stages == others
 
 
@@ -231,8 +215,8 @@ def test_what_is_sampled_is_named_with_what_it_runs(pytester):
     pytester.makeini("[pytest]")
     side = Side("base", present(), pytester.path)
     [first] = Tests(["--perf-seconds=0.3"], pytester.path / "runs").metrics(side)
-    assert first.run.notes.tests == {TEST_STEP: ("passed", "")}, first.run.problem
-    places = first.run.notes.places[TEST_STEP]
+    assert first.notes.tests == {TEST_STEP: ("passed", "")}, first.run.problem
+    places = first.notes.places[TEST_STEP]
     lines = SAMPLED.strip().splitlines()  # as pytester writes them
     sampled = {
         title: lines[int(place.line.rpartition(":")[2]) - 1].split("(")[0].strip()
@@ -282,15 +266,3 @@ def test_what_runs_another_program_or_host_call_is_to_be_timed_and_the_rest_is_n
     may, same = to_time(*ran, metrics_changed(*ran))
     assert may == {"test_step.py::test_host", "test_step.py::test_program"}
     assert same == {"test_step.py::test_untouched"}
-
-
-@given(st.integers(0, 200))
-def test_windows_are_as_equal_as_possible(rounds):
-    made = sizes(rounds)
-    assert sum(made) == rounds
-    assert all(size <= WINDOW for size in made)
-    assert not made or max(made) - min(made) <= 1
-
-
-def test_there_is_a_look_after_each_window_but_the_first():
-    assert [looks(rounds) for rounds in (0, 2, 5, 10, 30)] == [1, 1, 1, 1, 5]

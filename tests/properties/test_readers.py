@@ -14,13 +14,10 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from support.git_project import GitProject
 
-from perfsuite.bisecting.found import Step
-from perfsuite.bisecting.kept import Kept
 from perfsuite.gate.baseline_file import BaselineError, load
 from perfsuite.git import GitError, Repository
 from perfsuite.measure.call import call
 from perfsuite.measure.errors import MeasurementError
-from perfsuite.measure.metric import Interval
 from perfsuite.measure.profiler.trace_recording import trace_block
 from perfsuite.measure.profiler.traces import read_trace
 from perfsuite.measure.program.compilation import Compilation, compile_call, kept_program
@@ -139,25 +136,6 @@ def test_a_trace_is_read_or_refused_with_its_name(data):
         path.write_bytes(data.draw(edited_bytes(recorded())))
         _, error = outcome(MeasurementError, read_trace, path)
         assert error is None or str(error).startswith(str(path))
-
-
-STEPS = (
-    Step("a1", "good", 3.0, "calls", device="cpu", packages={"jax": "0.10.2"}),
-    Step("b2", "bad", 4.5, "us", interval=Interval(1.1, 1.2)),
-)
-
-
-@fuzzed
-@given(data=st.data())
-def test_steps_of_a_search_that_cannot_be_read_are_made_again(data):
-    with tempfile.TemporaryDirectory() as folder:
-        kept = Kept(Path(folder), {"metric": "step"})
-        for each in STEPS:
-            kept.add(each)
-        kept.path.write_bytes(data.draw(edited_bytes(kept.path.read_bytes())))
-        for id, found in Kept(Path(folder), {"metric": "step"}).steps.items():
-            assert isinstance(found, Step)
-            assert isinstance(id, str)
 
 
 class Answering(Repository):

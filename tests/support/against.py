@@ -1,27 +1,28 @@
-"""Runs of `perfsuite against` that are only made up, for the tests of `perfsuite.against`."""
+"""Runs of `perfsuite against` and `bisect` that are only made up, and packages that uv installs without a network."""
 
 import argparse
 import dataclasses
 import zipfile
-from pathlib import Path
+from types import ModuleType
 
-from perfsuite.against.environments import VirtualEnvironment
-from perfsuite.against.found import Check, MetricChange
+from perfsuite.against import runs
+from perfsuite.against.changes import MetricChange
+from perfsuite.against.check import Check
+from perfsuite.against.environments import Packages
 from perfsuite.against.notes import Notes, Place, StageNote, TimeNote
-from perfsuite.against.runs import Run
+from perfsuite.against.runs import FirstRun, Run
 from perfsuite.against.sides import Side
-from perfsuite.commands import against
+from perfsuite.gate.baseline import Baselines, Entry
 from perfsuite.gate.environment import Environment
 
 ENVIRONMENT = Environment("cpu", 1, "a processor", "3.11.7", "0.10.0", "0.10.0")
 TEST = "test_a.py::test_step"
 
 
-def notes(times=None, stages=(), tests=None, uncollected=None):
+def notes(times=None, stages=(), tests=None):
     """The notes of a process: `times` by name in microseconds, all of one test."""
     return Notes(
         tests={TEST: ("passed", "")} if tests is None else tests,
-        uncollected=uncollected or {},
         stages=[StageNote(TEST, *stage) for stage in stages],
         times=[TimeNote(TEST, name, us, "us") for name, us in (times or {}).items()],
         device="cpu",
@@ -29,21 +30,31 @@ def notes(times=None, stages=(), tests=None, uncollected=None):
     )
 
 
-def side(name, version=1):
+def count(value, **parts):
+    """A count with its parts."""
+    return Entry(value, "calls", "count", "measured", ENVIRONMENT, detail=parts or None)
+
+
+def first_run(entries=None, test=TEST, **noted):
+    """The first run of a side: its entries by name."""
+    return FirstRun(Run(notes(**noted), 1.0), {"cpu": Baselines("cpu", {test: entries})} if entries else {})
+
+
+def side(name, version=1, folder=None):
     """A side with a package `lib` of a version."""
-    environment = VirtualEnvironment(Path(), (f"lib=={version}",), {"lib": str(version), "jax": "1"}, ())
-    return Side(name, environment, Path(), title=f"the code of the {name}")
+    packages = Packages({"lib": str(version), "jax": "1"}, (f"lib=={version}",))
+    return Side(name, packages, folder, title=f"the code of the {name}")
 
 
 def check(*changes, tests=(), notes=()):
     """What a check of two versions of `lib` found."""
-    return Check(side("base", 1), side("head", 2), tests, changes, (5, 5), notes, timed=1)
+    return Check(side("base", 1), side("head", 2), tests, changes, notes, processes=10, timed=1)
 
 
-def change(where, called, **more):
+def change(called, **more):
     """A change of a time `f` by 12 %."""
     values = {"metric": "f", "unit": "us", "base": 100.0, "head": 112.0, "ratio": 1.12}
-    return MetricChange(where=where, called=called, test=TEST, **{**values, **more})
+    return MetricChange(called=called, test=TEST, **{**values, **more})
 
 
 def wheel(folder, name, version, source, requires=()):
@@ -63,11 +74,25 @@ def wheel(folder, name, version, source, requires=()):
     return path
 
 
-def command(*arguments):
-    """The command with these arguments: its exit status."""
+def wheels_for_uv(tmp_path, monkeypatch):
+    """A folder where uv looks for wheels, and nowhere else."""
+    folder = tmp_path / "wheels"
+    folder.mkdir()
+    for name, value in {
+        "UV_OFFLINE": "1",
+        "UV_FIND_LINKS": folder,
+        "UV_CACHE_DIR": tmp_path / "uv",
+        "UV_NO_CONFIG": "1",
+    }.items():
+        monkeypatch.setenv(name, str(value))
+    return folder
+
+
+def run_command(module: ModuleType, *arguments):
+    """A command with these arguments: its exit status."""
     parser = argparse.ArgumentParser()
-    against.add_arguments(parser)
-    return against.run(parser.parse_args(arguments))
+    module.add_arguments(parser)
+    return module.run(parser.parse_args(arguments))
 
 
 @dataclasses.dataclass
@@ -86,3 +111,8 @@ class FakeTests:
     def times(self, side, *, seconds, limit):
         self.ran.append(side.name)
         return self.times_of(side.name) if self.times_of else Run(notes({"f to return": 1.0}), 1.0)
+
+
+def small_windows(monkeypatch, processes=1):
+    """Fewer processes in each window than a check takes."""
+    monkeypatch.setattr(runs, "WINDOW", processes)

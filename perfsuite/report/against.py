@@ -1,12 +1,55 @@
-"""What every report of `perfsuite against` says in words: values, changes, causes and the last line."""
+"""What every report of `perfsuite against` says in words, and the Markdown for a pull request's comment."""
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
-from perfsuite.against.found import ERROR, Check, MetricChange
+from perfsuite.against.changes import ERROR, MetricChange, TestChange
+from perfsuite.against.check import Check
 from perfsuite.against.times import smallest_seen
 from perfsuite.measure.words import number, percent, plural
+from perfsuite.report.markdown import block, code, escaped, folded, table
 from perfsuite.report.text import growth
+
+
+def markdown(check: Check) -> str:
+    """The text of a pull request's comment, or of a job's summary: regressions first, what did not change folded."""
+    by_kind = {kind: [change for change in check.changes if change.called == kind] for kind in ("worse", "better")}
+    rest = [change for change in check.changes if change.called not in by_kind]
+    parts = [f"## perfsuite: {escaped(verdict(check) or 'nothing was compared')}"]
+    parts += [f"**{escaped(note)}**" for note in check.notes]
+    for kind, changes in by_kind.items():
+        if changes:
+            parts += [f"### {len(changes)} {kind}", _table(changes)]
+    causes = ["\n  ".join([f"{each.test}: {each.metric}", *why(each)]) for each in by_kind["worse"] if why(each)]
+    if causes:
+        parts.append(folded("why", block("\n\n".join(causes))))
+    if check.tests:
+        parts += [f"### {plural(len(check.tests), 'test')} did not pass on both sides", _tests(check.tests)]
+    if rest:
+        parts.append(folded(escaped(counted(rest)), _table(rest)))
+    how = [*sides(check), *summary(check)]
+    parts.append(folded("what was compared, and how", "\n".join(f"- {escaped(line)}" for line in how)))
+    return "\n\n".join(parts) + "\n"
+
+
+def _table(changes: Iterable[MetricChange]) -> str:
+    rows = [
+        (
+            f"{code(change.test, in_table=True)}<br>{code(change.metric, in_table=True)}",
+            escaped(value(change.base, change.unit)),
+            escaped(value(change.head, change.unit)),
+            escaped(relative(change) or change.called),
+        )
+        for change in changes
+    ]
+    return table(("benchmark", "base", "head", "change"), rows)
+
+
+def _tests(tests: Iterable[TestChange]) -> str:
+    rows = [
+        (code(test.test, in_table=True), escaped(test.base), escaped(test.head), escaped(test.reason)) for test in tests
+    ]
+    return table(("test", "base", "head", "why"), rows)
 
 
 def quiet(change: MetricChange) -> bool:
@@ -33,7 +76,7 @@ def relative(change: MetricChange) -> str:
 
 
 def why(change: MetricChange) -> list[str]:
-    """The lines below a change: its reason, its grown parts, what else changed in the test, and where it is made."""
+    """What explains a change: a reason, the parts that grew, what else changed in the test, and where it is made."""
     lines = [change.reason] if change.reason else []
     if change.grown:
         lines.append(growth(change.grown, change.unit))
@@ -54,10 +97,7 @@ def sides(check: Check) -> list[str]:
     both = (check.base, check.head)
     lines = [f"{side.name}: {side.title}" for side in both]
     lines.append(f"packages that differ: {', '.join(check.versions) or 'none'}")
-    for side in both:
-        broken = side.environment.contradictions
-        lines += [f"{side.name}, conflict with a package's requirements: {line}" for line in broken]
-    return lines
+    return lines + [f"{side.name}, conflict: {line}" for side in both for line in side.packages.conflicts]
 
 
 def summary(check: Check) -> Iterator[str]:
@@ -65,20 +105,18 @@ def summary(check: Check) -> Iterator[str]:
     timed = [change for change in check.changes if change.processes > 1]
     if timed:
         yield (
-            f"times: {plural(len(timed), 'metric')} of {plural(check.timed, 'test')} from {sum(check.windows)} "
-            "processes on each side, in random order; the probability that any of their verdicts is wrong is at most "
+            f"times: {plural(len(timed), 'metric')} of {plural(check.timed, 'test')} from {check.processes} processes "
+            "on each side, in random order; the probability that any of their verdicts is wrong is at most "
             f"{ERROR:.0%}"
         )
-        seen = smallest_seen(timed)
-        if seen is not None:
-            yield f"half of them would show a change of {seen:.1%}: more --rounds and --minutes show smaller ones"
+        if (seen := smallest_seen(timed)) is not None:
+            yield f"half of them would show a change of {seen:.1%}: more --minutes show smaller ones"
     if check.untimed:
-        yield f"not timed: {plural(check.untimed, 'test')}{'' if timed or check.timed else ' with times'}"
-    yield (
-        f"{plural(len(check.changes), 'metric')}: {counted(check.changes)}"
-        if check.changes
-        else "no metric was made on both sides"
-    )
+        yield f"not timed, because they run what they ran: {plural(check.untimed, 'test')}"
+    if check.changes:
+        yield f"{plural(len(check.changes), 'metric')}: {counted(check.changes)}"
+    else:
+        yield "no metric was made on both sides"
 
 
 def verdict(check: Check) -> str:

@@ -1,1 +1,0 @@
-"""The reports of `perfsuite against`: their words, the Markdown and the page."""
