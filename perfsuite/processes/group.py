@@ -1,76 +1,91 @@
 """A session of several processes under `jax.distributed`: all measure, the slowest is reported, process 0 writes.
 
 The user's conftest calls `jax.distributed.initialize(...)` before anything touches JAX's backend, and every process
-runs the same `pytest --perf`. Where a clock decides (another pair or the end), process 0 decides for all, because a
-program over all devices runs only where every process calls it. Each sample is the slowest process's.
+runs the same `pytest --perf`. A single process never imports this module: instruments see a `Group` through
+`measure.peers` alone.
 
-The processes exchange values through the key-value store of JAX's coordination service, not through collectives on the
-devices: those would disturb what is measured, and wait forever for a process that has died.
+The processes exchange values through the key-value store of JAX's coordination service, which process 0 serves, not
+through collectives on the devices: those would disturb what is measured, and wait forever for a process that has died.
 
-A process that dies is noticed at once, by its connection (see `members`), and the session ends in all others: with a
-message, exit status 2, and nothing saved. A process that waits for the dead one in a program cannot be interrupted, so
-it exits after `GRACE_SECONDS`, without pytest's summary.
+A process that dies must end all others, at once and with a message. The store cannot do that: when process 0 dies, JAX
+aborts the others within 0.5 s, 5 of 6 times without a message of perfsuite's, and a key that each process renews shows
+the end of any other process after 10 s. So every process has a TCP connection to process 0, which the system closes
+within 0.1 s: 6 of 6 sessions ended with a message and exit status 2 (2 busy cores, jax 0.10.2).
 """
 
 import contextlib
 import dataclasses
+import hmac
+import importlib.metadata
 import itertools
+import multiprocessing.connection
 import os
-import selectors
+import secrets
+import socket
 import sys
 import threading
+import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any, TypeVar
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
 
 import jax
 import pytest
 
+from perfsuite.gate.baseline import Baselines
+from perfsuite.gate.baseline_file import check_writable, load
+from perfsuite.gate.baseline_format import parse, render
+from perfsuite.gate.environment import Environment
+from perfsuite.measure import peers
 from perfsuite.measure.errors import MeasurementError
+from perfsuite.measure.metric import Metric
 from perfsuite.measure.private.capabilities import COORDINATION
-from perfsuite.measure.private.compiler_stderr import compilers_silenced
 from perfsuite.measure.private.coordination import Store, StoreUnreachable, ValueUnreadable, shared_store
-from perfsuite.measure.serialise import held
-from perfsuite.processes.members import Lifeline, Member, connect, meet
+from perfsuite.measure.serialise import made, plain
+from perfsuite.measure.words import printable
+from perfsuite.options import Options, options_that_must_agree
 
-GRACE_SECONDS = 10.0
-"""How long a process has to end by itself when the session ends because another one is gone."""
+JOIN_SECONDS = 60.0
+"""How long the processes wait for each other at the start, once JAX's backend runs in all of them."""
 STUCK_SECONDS = 60.0
 """How long a process that failed a test, or skipped it, waits for the others at the test's end."""
+GRACE_SECONDS = 2.0
+"""How long process 0 outlives a session that ends early: without its store JAX aborts the others."""
 EXIT_STATUS = int(pytest.ExitCode.INTERRUPTED)
 
 _WAIT_SECONDS = 0.5
-"""The longest that a process waits for a value before it looks whether the session is over."""
-
-_PLAIN = (bool, int, float, str)
-"""Types of what is agreed. A bool is an int too."""
+"""Between two looks for Ctrl-C while a process waits for a value."""
+_GREETING_SECONDS = 5.0
+_TOKEN_LENGTH, _NUMBER_LENGTH = 32, 7
+_LOOPBACK = ("localhost", "127.0.0.1", "[::1]")
+_OWN = ("processor", "python")
+"""Facts of the environment that may differ between the hosts of one session."""
 
 _sessions = itertools.count()
-
-T = TypeVar("T")
-
-
-@dataclasses.dataclass(frozen=True)
-class _Message:
-    """What one process gives in an exchange."""
-
-    what: str
-    given: Any
-    note: str
 
 
 class ProcessesDifferError(MeasurementError):
     """The processes of a session no longer do the same: one of them failed, or took another way through a test."""
 
 
-class Group:
-    """The processes of one session, seen from one of them. `process` is its number, of `count`.
+@dataclasses.dataclass(frozen=True)
+class _Message:
+    """What one process gives in an exchange; `note` is for the message where the processes differ."""
 
-    `doing` is the test that runs, or another part of the session, for messages.
+    what: str
+    value: Any
+    note: str
+
+
+class Group:
+    """The processes of one session, seen from one of them. `process` is its number, `members` are the names of all.
+
+    `lines` are the connections: process 0's to every other process, and the others' to process 0. `doing` is the test
+    that runs, or another part of the session, for messages.
     """
 
-    def __init__(self, members: list[Member], process: int, store: Store, lines: Mapping[int, Lifeline]):
-        self.members = members
+    def __init__(self, members: Sequence[str], process: int, store: Store, lines: Mapping[int, socket.socket]):
         self.process = process
         self.count = len(members)
         self.doing = "the start of the session"
@@ -81,17 +96,14 @@ class Group:
 
         The times to ready do not show it: every process waits there for the slowest.
         """
-        self._me = members[process]
+        self._members = members
         self._store = store
         self._lines = lines
-        self._server = process if store.serves else next(iter(lines))
         self._exchanges = 0
-        self._over: str | None = None
-        self._ended = False
+        self._over = False
         self._left = False
         self._lock = threading.Lock()
-        # While a test runs, pytest captures file descriptor 2.
-        self._stderr = os.dup(2)
+        self._stderr = os.dup(2)  # pytest captures file descriptor 2 while a test runs
         self._watch = threading.Thread(target=self._watch_lines, name="perfsuite group", daemon=True)
         self._watch.start()
 
@@ -100,193 +112,193 @@ class Group:
         """Whether this is the process that saves baselines and reports."""
         return self.process == 0
 
-    def exchange(
-        self, what: str, given: Any = None, note: str = "", *, kind: Any = Any, first: bool = False, last: bool = False
-    ) -> list[Any]:
-        """What every process gives, in the order of the processes; with `first`, what process 0 gives alone.
+    def exchange(self, what: str, value: Any = None, note: str = "", *, last: bool = False) -> list[Any]:
+        """What every process gives, plain values in the order of the processes, once all have called this.
 
-        All have to call this with the same `what`.
-
-        Waits for the others, however long they take. Raises `ProcessesDifferError`, with the notes, where another
-        process calls it with another `what`; `pytest.exit.Exception` where one is gone, or gives what is not of the
-        type `kind`. After the `last` one each process may end.
+        Raises `ProcessesDifferError`, with the notes, where another process calls it with another `what`. After the
+        `last` one each process may end.
         """
-        self.check()
         self._exchanges += 1
+        mine = _Message(what, value, note)
         try:
-            messages = self._exchanged(_Message(what, given, note))
-            alike = len({each.what for each in messages}) == 1
-            heard = messages[: 1 if first else None] if alike else []
-            gave = [_held(kind, each, process) for process, each in enumerate(heard)]
-        except StoreUnreachable as error:
-            self._end(f"{self.members[self._server]} is gone: {error}", gone=self._server)
-            self.check()
+            messages = self._messages(mine, last)
+        except (StoreUnreachable, ValueUnreadable) as error:
+            self.end(f"process {self.process} cannot read what another one gave: {error}")
             raise
-        except ValueUnreadable as error:
-            self._end(f"{error}: run the same version of perfsuite in all processes")
-            self.check()
-            raise
-        self._ended = last
-        if not alike:
-            raise ProcessesDifferError(_difference(messages))
-        return gave
-
-    def check(self) -> None:
-        """Raise `pytest.exit.Exception` where the session is over, because a process is gone."""
-        if self._over is not None:
-            pytest.exit(self._over, returncode=EXIT_STATUS)
+        if len({each.what for each in messages}) > 1:
+            doing = "; ".join(
+                f"process {process}: {each.what}{f' ({each.note})' if each.note else ''}"
+                for process, each in enumerate(messages)
+            )
+            raise ProcessesDifferError(f"the processes of the session do not do the same: {doing}")
+        return [each.value for each in messages]
 
     def agreed(self, value: Any) -> Any:
         """The value that process 0 has. See `measure.peers`."""
-        kind = next((each for each in _PLAIN if isinstance(value, each)), Any)
-        return self.exchange(f"a decision in {self.doing}", value if self.writes else None, kind=kind, first=True)[0]
+        return self.exchange(f"a decision in {self.doing}", value)[0]
 
     def slowest(self, times: list[list[float]]) -> list[list[float]]:
         """The largest of all processes, number by number. See `measure.peers`."""
-        of_all = self.exchange(f"the samples of {self.doing}", times, kind=list[list[float]])
-        if len({tuple(map(len, each)) for each in (times, *of_all)}) > 1:
-            raise ProcessesDifferError(f"the processes of the session took other samples of {self.doing}")
-        by_sample = list(zip(*of_all, strict=True))
+        by_sample = list(zip(*self.exchange(f"the samples of {self.doing}", times), strict=True))
         last = Counter(max(range(self.count), key=lambda process: each[process][0]) for each in by_sample)
         ((process, often),) = last.most_common(1)
         self.last_to_return.append(f"process {process} was the last to return in {often} of {len(by_sample)} samples")
-        return [[max(times) for times in zip(*each, strict=True)] for each in by_sample]
+        return [[max(each) for each in zip(*sample, strict=True)] for sample in by_sample]
 
-    def only_writer(self, make: Callable[[], T], kind: type[T]) -> T:
-        """What `make` gives in process 0, in all processes. Where it raises, the session ends in all of them."""
-        given = None
+    def worst(self, test: str, metrics: Mapping[str, Metric]) -> dict[str, Metric]:
+        """The worst of all processes of every metric of a test, by title; those of kind info are process 0's.
+
+        Counts and sizes that differ are noted in `differences`.
+        """
+        of_all = [
+            {each.title: each for each in made(list[Metric], given)}
+            for given in self.exchange(f"the metrics of {test}", plain(list(metrics.values())))
+        ]
+        for process, each in enumerate(of_all):
+            if each.keys() != of_all[0].keys():
+                titles = ", ".join(sorted(each.keys() ^ of_all[0].keys()))
+                pytest.fail(f"process 0 and process {process} recorded different metrics: {titles}", pytrace=False)
+        return {title: self._worst(test, [each[title] for each in of_all]) for title in metrics}
+
+    def _worst(self, test: str, versions: list[Metric]) -> Metric:
+        first = versions[0]
+        if first.kind == "info":
+            return first
+        if first.kind in ("count", "size") and len({each.value for each in versions}) > 1:
+            values = ", ".join(f"{each.value:,.6g} in process {process}" for process, each in enumerate(versions))
+            self.differences.append(f"{test}: {first.title} differs: {values}; the worst one counts")
+        return (min if first.better == "higher" else max)(versions, key=lambda each: each.value)
+
+    def baselines(self, paths: Sequence[Path], *, save: bool) -> dict[str, Baselines]:
+        """The baseline files of process 0, by device: the others need not have them.
+
+        Raises `BaselineError` in process 0 where one cannot be read, or cannot be written although it is to be saved.
+        That ends the session in the others.
+        """
+        texts = None
         if self.writes:
             try:
-                given = make()
+                for path in paths if save else ():
+                    check_writable(path)
+                texts = {path.stem: render(load(path)) for path in paths}
             except BaseException as error:
-                self.leave(" ".join(str(error).split()) or type(error).__name__)
+                self.leave(str(error))
                 raise
-        return self.exchange(f"what process 0 found at {self.doing}", given, kind=kind, first=True)[0]
+        first = self.exchange("the baselines", texts)[0]
+        return {device: parse(text, device) for device, text in first.items()}
 
-    @contextlib.contextmanager
-    def ending_where_stuck(self, why: str) -> Iterator[None]:
-        """End the session where the block takes too long: the others wait for this process in a program."""
-        message = (
-            f"{self._me} {why}, and the others did not reach the end of that test within {STUCK_SECONDS:g} s: they "
-            "wait for it in a program, which nothing can interrupt"
-        )
-        timer = _timer(STUCK_SECONDS, self._end, message)
-        try:
-            yield
-        finally:
-            timer.cancel()
+    def begin(self, config: pytest.Config, options: Options) -> Options:
+        """Let instruments and hooks know of the group. Returns this process's options: process 0 writes the report."""
+        config.pluginmanager.register(GroupHooks(self), "perfsuite-group")
+        measuring = contextlib.ExitStack()
+        measuring.enter_context(peers.together(self))
+        config.add_cleanup(measuring.close)
+        return options if self.writes else options._replace(report=None)
+
+    def check_alike(self, options: Options, environment: Environment) -> None:
+        """Raise `pytest.UsageError` in every process where an option or a version differs between them."""
+        facts = {name: value for name, value in environment.as_dict().items() if name not in _OWN}
+        of_all = self.exchange("the options of the session", plain(options_that_must_agree(options) | facts))
+        for name in of_all[0]:
+            if len({str(each.get(name)) for each in of_all}) > 1:
+                values = ", ".join(f"{each.get(name)} in process {process}" for process, each in enumerate(of_all))
+                self.refuse(f"the processes of a session must be started alike, but {name} is {values}")
+
+    def refuse(self, why: str) -> None:
+        """Raise `pytest.UsageError` in this process, which every other process does too."""
+        self._over = True
+        raise pytest.UsageError(why)
 
     def leave(self, why: str) -> None:
         """End the session in the other processes, because this one ends. Nothing where it has ended already."""
-        if not self._ended and self._over is None:
-            self._ended = self._left = True
-            self._tell(f"{self._me} ended its session: {why}")
+        if self._is_first_to_end():
+            self._left = True
+            message = f"{self._members[self.process]} ended its session: {' '.join(why.split())}"
+            self._say(message)  # `close` ends this process before pytest prints an error of the start
+            self._tell(message)
 
-    def end(self) -> None:
-        """The session ends in all processes, and all know why."""
-        self._ended = True
+    def end(self, why: str) -> None:
+        """End the session in all processes: with a message, exit status 2, and nothing saved.
 
-    def go(self, status: int) -> None:
-        """End this process at once where others are gone or going: at its exit JAX would wait for them for minutes.
-
-        The process that serves the store ends last: without it, JAX aborts the others.
+        This process exits at once, because nothing can interrupt a program that waits for another process.
         """
-        if self._over is None and not self._left:
+        if not self._is_first_to_end():
             return
-        if self._store.serves:
-            self._watch.join(self._grace_seconds())
-        sys.stdout.flush()
-        sys.stderr.flush()
-        os._exit(status or EXIT_STATUS)
+        self._say(f"{why}. The session ends in all {self.count} processes, during {self.doing}; nothing is saved")
+        self._tell(why)
+        self._exit(EXIT_STATUS)
 
-    def close(self) -> None:
-        """Close the connections. The session has ended."""
+    def close(self, status: int) -> None:
+        """Close the connections. Exits at once where the session ended early: JAX would wait minutes for the others."""
+        self.leave("it ended early")
+        if self._left:
+            self._exit(status or EXIT_STATUS)
         for line in self._lines.values():
-            line.hang_up()
+            with contextlib.suppress(OSError):
+                line.shutdown(socket.SHUT_RDWR)  # wakes the thread
         self._watch.join(timeout=5.0)
         for line in self._lines.values():
             line.close()
         os.close(self._stderr)
 
-    def _exchanged(self, message: _Message) -> list[_Message]:
-        """The messages of all processes. Process 0 collects them, so that the others each wait for one value only."""
+    def _messages(self, mine: _Message, last: bool) -> list[_Message]:
+        """The messages of all. Process 0 collects them, so that the others each wait for one value only."""
         folder = f"exchange {self._exchanges}"
         if not self.writes:
-            self._store.put(f"{folder}/{self.process}", vars(message))
+            self._store.put(f"{folder}/{self.process}", vars(mine))
             messages = self._wait_for(f"{folder}/all", list[_Message])
-            if len(messages) != self.count:
-                raise ValueUnreadable(f"there are {len(messages)} messages of {self.count} processes")
+            self._over = self._over or last
             return messages
-        others = range(1, self.count)
-        messages = [message, *(self._wait_for(f"{folder}/{other}", _Message) for other in others)]
-        try:
-            self._store.put(f"{folder}/all", [vars(each) for each in messages])
-        except RecursionError:
-            raise ValueUnreadable("the values of the other processes are nested too deep") from None
+        messages = [mine, *(self._wait_for(f"{folder}/{other}", _Message) for other in range(1, self.count))]
+        self._over = self._over or last  # the others may end once they have read
+        self._store.put(f"{folder}/all", [vars(each) for each in messages])
         self._store.delete(f"exchange {self._exchanges - 1}")  # every process has read it
         return messages
 
-    def _wait_for(self, key: str, kind: type[T]) -> T:
+    def _wait_for(self, key: str, kind: Any) -> Any:
         while True:
-            try:
+            with contextlib.suppress(TimeoutError):
                 return self._store.wait_for(key, _WAIT_SECONDS, kind)
-            except TimeoutError:
-                self.check()
 
     def _watch_lines(self) -> None:
         """In a thread: end the session when another process is gone, or says why the session ends."""
-        with selectors.DefaultSelector() as selector:
-            for process, line in self._lines.items():
-                selector.register(line, selectors.EVENT_READ, (process, line))
-            while selector.get_map():
-                for key, _ in selector.select():
-                    process, line = key.data
-                    why = line.hear()
-                    if why is not None:
-                        self._end(why)
-                        continue
-                    selector.unregister(line)
-                    if process == self._server and self._over is not None:
-                        os._exit(EXIT_STATUS)  # before JAX aborts it
-                    member = self.members[process]
-                    self._end(f"{member} is gone: it was killed, or ended without a message", gone=process)
+        open_lines: dict[Any, int] = {line: process for process, line in self._lines.items()}
+        while open_lines:
+            for line in multiprocessing.connection.wait(list(open_lines)):
+                if why := heard(line):
+                    self.end(why)
+                    continue
+                process = open_lines.pop(line)
+                self.end(f"{self._members[process]} is gone: it was killed, or ended without a message")
+
+    def _is_first_to_end(self) -> bool:
+        with self._lock:
+            first, self._over = not self._over, True
+        return first
+
+    def _say(self, message: str) -> None:
+        os.write(self._stderr, f"\nperfsuite: process {self.process}: {message}\n".encode(errors="replace"))
 
     def _tell(self, why: str) -> None:
         for line in self._lines.values():
-            line.say(why)
+            with contextlib.suppress(OSError):
+                line.sendall(why[:2000].encode(errors="replace"))
 
-    def _end(self, why: str, *, gone: int | None = None) -> None:
-        """The session is over, in all processes.
-
-        Without the process that serves the store, JAX aborts this one within moments: it exits at once.
-        """
-        with self._lock:
-            if self._over is not None or self._ended:
-                return
-            message = f"{why}. The session ends in all {self.count} processes, during {self.doing}; nothing is saved"
-            self._over = message
-        os.write(self._stderr, f"\nperfsuite: process {self.process}: {message}\n".encode(errors="replace"))
-        if gone == self._server:
-            os._exit(EXIT_STATUS)
-        self._tell(why)
-        _timer(self._grace_seconds(), os._exit, EXIT_STATUS)
-
-    def _grace_seconds(self) -> float:
-        """Longer where this process serves the store, which the others need until they have ended."""
-        return GRACE_SECONDS + (1.0 if self._store.serves else 0.0)
+    def _exit(self, status: int) -> None:
+        if self.writes:
+            time.sleep(GRACE_SECONDS)
+        sys.stdout.flush()
+        os._exit(status)
 
 
-def join() -> Group | None:
-    """Connect this process with the others of the session; None where it is the only one. Starts JAX's backend.
+def join() -> Group:
+    """Connect this process with the others of the session. Every process must call it. Starts JAX's backend.
 
-    Every process must call it. Raises `pytest.UsageError` where they cannot be connected.
+    Raises `pytest.UsageError` where they cannot be connected, or have other versions of perfsuite.
     """
-    with compilers_silenced():
-        count, process = jax.process_count(), jax.process_index()
-    if count == 1:
-        return None
     if lost := COORDINATION.lost():
         raise pytest.UsageError(f"{COORDINATION.sentence('perfsuite under jax.distributed')} ({lost})")
+    count, process = jax.process_count(), jax.process_index()
     store = shared_store(f"perfsuite {next(_sessions)}")
     if store is None:
         raise pytest.UsageError(
@@ -294,33 +306,166 @@ def join() -> Group | None:
         )
     try:
         members = meet(store, process, count)
-        return Group(members, process, store, connect(store, members[process], count))
-    except (StoreUnreachable, ValueUnreadable) as error:
-        raise pytest.UsageError(f"perfsuite under jax.distributed: {error}") from None
+        lines = accept(store, count) if process == 0 else reach(store, process)
+    except (OSError, StoreUnreachable, ValueUnreadable) as error:  # a TimeoutError is an OSError
+        raise pytest.UsageError(
+            f"perfsuite under jax.distributed: process {process} has no connection ({error}): run the same pytest "
+            f"--perf in all {count} processes, each of which needs a TCP connection to process 0"
+        ) from None
+    return Group(members, process, store, lines)
 
 
-def _timer(seconds: float, function: Callable[..., Any], argument: Any) -> threading.Timer:
-    timer = threading.Timer(seconds, function, [argument])
-    timer.daemon = True
-    timer.start()
-    return timer
+def meet(store: Store, process: int, count: int) -> list[str]:
+    """The names of all processes of the session, once each is there. Raises `TimeoutError` where one does not come."""
+    version = importlib.metadata.version("perfsuite")
+    store.put(f"members/{process}", [socket.gethostname(), os.getpid(), version])
+    members = []
+    for other in range(count):
+        try:
+            host, pid, theirs = store.wait_for(f"members/{other}", JOIN_SECONDS, tuple[str, int, str])
+        except TimeoutError:
+            raise TimeoutError(f"process {other} did not join within {JOIN_SECONDS:g} s") from None
+        if theirs != version:
+            raise pytest.UsageError(f"process {other} has perfsuite {theirs}, process {process} has {version}")
+        members.append(f"process {other} ({printable(host, ' ')}, pid {pid})")
+    return members
 
 
-def _held(kind: Any, message: _Message, process: int) -> Any:
-    """What a process gives, of the type `kind`. All processes see the same, so the session ends in all of them."""
+def accept(store: Store, count: int) -> dict[int, socket.socket]:
+    """In process 0: a connection from every other process, which a token from the store lets in."""
+    local = store.host in _LOOPBACK  # then all processes are on this machine, and no other machine can connect
+    both = socket.has_dualstack_ipv6() and not local
+    token = secrets.token_hex(_TOKEN_LENGTH // 2)
+    lines: dict[int, socket.socket] = {}
+    with socket.create_server(
+        ("127.0.0.1" if local else "", 0), family=socket.AF_INET6 if both else socket.AF_INET, dualstack_ipv6=both
+    ) as server:
+        store.put("server", [server.getsockname()[1], token])
+        deadline = time.monotonic() + JOIN_SECONDS
+        while len(lines) < count - 1:
+            server.settimeout(max(0.1, deadline - time.monotonic()))
+            line, _ = server.accept()
+            line.settimeout(_GREETING_SECONDS)
+            greeting = heard(line, _TOKEN_LENGTH + _NUMBER_LENGTH)
+            line.settimeout(None)
+            number = greeting[_TOKEN_LENGTH:]
+            if hmac.compare_digest(greeting[:_TOKEN_LENGTH].encode(), token.encode()) and number.isdecimal():
+                lines[int(number)] = line
+            else:
+                line.close()  # of another program
+    return lines
+
+
+def reach(store: Store, process: int) -> dict[int, socket.socket]:
+    """In the other processes: the connection to process 0."""
+    port, token = store.wait_for("server", JOIN_SECONDS, tuple[int, str])
+    host = "127.0.0.1" if store.host in _LOOPBACK else store.host.strip("[]")
+    line = socket.create_connection((host, port), timeout=_GREETING_SECONDS)
+    line.sendall(f"{token}{process:0{_NUMBER_LENGTH}}".encode())
+    line.settimeout(None)
+    return {0: line}
+
+
+def heard(line: socket.socket, most: int = 4096) -> str:
+    """What the other end says, in one line. Empty where it has closed its end, as the system does for a killed one."""
     try:
-        return held(kind, message.given)
-    except ValueError as error:
-        raise ValueUnreadable(f"what process {process} gave for {message.what} cannot be read ({error})") from None
+        return printable(line.recv(most).decode(errors="replace"), " ").strip()
+    except OSError:
+        return ""
 
 
-def _difference(messages: list[_Message]) -> str:
-    by_what: dict[str, list[int]] = {}
-    for process, message in enumerate(messages):
-        by_what.setdefault(message.what, []).append(process)
-    parts = [
-        f"process {', '.join(map(str, processes))}: {what}"
-        + "".join(f" ({messages[process].note})" for process in processes if messages[process].note)
-        for what, processes in by_what.items()
-    ]
-    return f"the processes of the session do not do the same: {'; '.join(parts)}"
+class GroupHooks:
+    """pytest's hooks in a session of several processes: the same tests and the same outcomes in all."""
+
+    def __init__(self, group: Group):
+        self.group = group
+        self._status = 0
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_collection_finish(self, session: pytest.Session) -> None:
+        mine = [item.nodeid for item in session.items]
+        (first, _), *others = of_all = self.group.exchange("the collected tests", [mine, bool(session.testsfailed)])
+        for process, each in enumerate(others, 1):
+            if each != of_all[0]:
+                only = [f"{test} in process 0 only" for test in first if test not in set(each[0])]
+                only += [f"{test} in process {process} only" for test in each[0] if test not in set(first)]
+                what = "; ".join(only[:3]) or "the same ones in another order, or not all of them could be collected"
+                self.group.refuse(f"the processes of a session must collect the same tests, but there are {what}")
+
+    @pytest.hookimpl(wrapper=True, tryfirst=True)
+    def pytest_runtest_protocol(self, item: pytest.Item):
+        self.group.doing = item.nodeid
+        return (yield)
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_makereport(self, item: pytest.Item, call: pytest.CallInfo):
+        """Exchange the outcomes of a test's set-up, its body and its end: what fails in one process fails in all."""
+        report = yield
+        error = call.excinfo
+        if error is not None and isinstance(error.value, ProcessesDifferError):
+            report.longrepr = str(error.value)  # this process's traceback explains nothing
+        text = report.longreprtext if error is None else error.exconly(tryshort=True)
+        why = "" if report.passed else " ".join(text.split())[:500]
+        of_all = list(enumerate(self._outcomes(report, why)))
+        failed = "; ".join(
+            f"process {process}: {why}"
+            for process, (outcome, why) in of_all
+            if outcome == "failed" and process != self.group.process
+        )
+        if failed and report.failed:
+            report.sections.append(("perfsuite", f"failed in other processes too: {failed}"))
+        elif failed:
+            _fail(report, f"{report.outcome} in this process, failed in {failed}")
+        elif len({outcome for _, (outcome, _) in of_all} - {"failed"}) > 1:
+            outcomes = "; ".join(f"{outcome} in process {process}" for process, (outcome, _) in of_all)
+            _fail(report, f"the processes do not agree: {outcomes}")
+        return report
+
+    def _outcomes(self, report: pytest.TestReport, why: str) -> list[tuple[str, str]]:
+        """The outcome and its reason in every process."""
+        what = f"the end of {report.nodeid} ({report.when})"
+        stuck = (
+            f"process {self.group.process} {report.outcome} {report.nodeid} ({why}), and the others did not reach the "
+            f"end of that test within {STUCK_SECONDS:g} s: they wait for it in a program, which nothing can interrupt"
+        )
+        timer = threading.Timer(STUCK_SECONDS, self.group.end, [stuck])
+        timer.daemon = True
+        if not report.passed:
+            timer.start()
+        try:
+            while True:
+                # A process that was still measuring learns here that this one is at the end of the test.
+                with contextlib.suppress(ProcessesDifferError):
+                    return self.group.exchange(what, [report.outcome, why], note=why)
+        finally:
+            timer.cancel()
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_sessionfinish(self, session: pytest.Session, exitstatus: int) -> None:
+        # Before the baselines are saved.
+        self._status = int(exitstatus)
+        if exitstatus in (pytest.ExitCode.INTERRUPTED, pytest.ExitCode.INTERNAL_ERROR, pytest.ExitCode.USAGE_ERROR):
+            self.group.leave(f"exit status {self._status}")
+            return
+        self.group.doing = "the end of the session"
+        if len(set(self.group.exchange("the end of the session", self._status, last=True))) > 1:
+            session.exitstatus = pytest.ExitCode.TESTS_FAILED
+
+    def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
+        if not self.group.writes:
+            name = f"process {self.group.process} of {self.group.count}"
+            terminalreporter.line(f"perfsuite: {name}: process 0 writes the report")
+            return
+        for line in self.group.differences:
+            terminalreporter.line(line, yellow=True)
+
+    @pytest.hookimpl(trylast=True)
+    def pytest_unconfigure(self, config: pytest.Config) -> None:
+        self.group.close(self._status)
+
+
+def _fail(report: pytest.TestReport, why: str) -> None:
+    report.outcome = "failed"
+    report.longrepr = why
+    if hasattr(report, "wasxfail"):
+        del report.wasxfail

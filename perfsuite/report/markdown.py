@@ -12,9 +12,8 @@ from perfsuite.measure.words import change, number, plural, printable, span
 from perfsuite.report.model import Report, Row, SavedFile
 
 LONG_LINES = 8
-"""A message of more lines is folded after its first line."""
-
 LONG_CHARACTERS = 1200
+"""A longer message is folded behind its first line."""
 
 _RECORDS = "`pytest --perf-save` records"
 
@@ -26,10 +25,8 @@ def markdown(report: Report) -> str:
         *_changed(report),
         *_failures(report),
         *_undecided(report),
-        *_new(report),
-        *_missing(report),
+        *_rest(report),
         *(part for file in report.saved for part in _saved(file)),
-        *_skipped(report),
         *_all_metrics(report),
     ]
     return "\n\n".join(parts) + "\n"
@@ -72,10 +69,9 @@ def _summary(report: Report) -> Iterator[str]:
     yield f"## perfsuite: {f'{failures} of {tests} failed' if failures else f'{tests}, none failed'}"
     counts = ", ".join(f"{count} {verdict}" for verdict, count in report.counts.items())
     metrics = plural(len(report.metrics), "metric")
-    header = report.header
-    versions = ", ".join(f"{name} {version}" for name, version in header.versions.items())
-    device = f"{header.device_count} x {header.device_kind} ({header.processor})"
-    where = f"{escaped(device)}; {escaped(versions)}; size {escaped(header.size)}"
+    header, machine = report.header, report.header.environment
+    device = f"{machine.device_count} x {machine.device_kind} ({machine.processor})"
+    where = f"{escaped(device)}; {escaped(header.versions)}; size {escaped(header.size)}"
     yield f"{metrics}{': ' if counts else ''}{counts}. {where}."
     for note in report.notes:
         yield f"**{escaped(note)}**"
@@ -83,18 +79,13 @@ def _summary(report: Report) -> Iterator[str]:
 
 def _changed(report: Report) -> Iterator[str]:
     """The metrics that got worse, then those that got better: at the base, and now."""
-    by_verdict = {
-        verdict: [(test, row) for test, row in report.metrics if row.verdict == verdict]
-        for verdict in ("fail", "improved")
-    }
+    worse, better = report.of_verdict("fail"), report.of_verdict("improved")
     rows = [
         (code(test.id, in_table=True), code(row.title, in_table=True), *_base_and_head(row))
-        for pairs in by_verdict.values()
-        for test, row in pairs
+        for test, row in [*worse, *better]
     ]
     if rows:
-        counts = f"{len(by_verdict['fail'])} worse, {len(by_verdict['improved'])} better"
-        yield f"### {counts}{f': {_RECORDS} what is better' if by_verdict['improved'] else ''}"
+        yield f"### {len(worse)} worse, {len(better)} better{f': {_RECORDS} what is better' if better else ''}"
         yield table(("test", "metric", "base", "head", "change"), rows)
 
 
@@ -112,26 +103,19 @@ def _base_and_head(row: Row) -> tuple[str, str, str]:
 
 
 def _failures(report: Report) -> Iterator[str]:
-    """The messages of failed tests: folded where the table has what failed."""
+    """The messages of failed tests: folded where the table has what failed, or where they are long."""
     if report.failures:
         yield "### Failed"
     for test in report.failures:
         where = f" ({code(f'{test.file}:{test.line}')})" if test.line else ""
         yield f"{code(test.id)}{where}"
-        reasons = [row.reason for row in test.metrics if row.verdict == "fail" and row.reason not in test.message]
-        if any(row.verdict == "fail" for row in test.metrics):
-            yield folded("why", block("\n\n".join([test.message or "no message", *reasons])))
+        if "fail" in test.counts:
+            yield folded("why", block(test.why))
+        elif (lines := len(test.why.splitlines())) > LONG_LINES or len(test.why) > LONG_CHARACTERS:
+            yield block(_first_line(test.why))
+            yield folded(f"all {plural(lines, 'line')}", block(test.why))
         else:
-            yield from _message(test.message or "no message")
-
-
-def _message(text: str) -> Iterator[str]:
-    lines = text.splitlines()
-    if len(lines) <= LONG_LINES and len(text) <= LONG_CHARACTERS:
-        yield block(text)
-    else:
-        yield block(_clipped(lines[0]))
-        yield folded(f"all {plural(len(lines), 'line')}", block(text))
+            yield block(test.why)
 
 
 def _undecided(report: Report) -> Iterator[str]:
@@ -141,26 +125,24 @@ def _undecided(report: Report) -> Iterator[str]:
     }
     for verdict, title in titles.items():
         lines = []
-        for test, metric in report.metrics:
-            if metric.verdict == verdict:
-                reason = "<br>".join(map(escaped, metric.reason.splitlines()))
-                lines.append(f"- {code(test.id)}: {reason or code(metric.title)}")
+        for test, row in report.of_verdict(verdict):
+            reason = "<br>".join(map(escaped, row.reason.splitlines()))
+            lines.append(f"- {code(test.id)}: {reason or code(row.title)}")
         if lines:
             yield folded(f"{len(lines)} {title}", "\n".join(lines))
 
 
-def _new(report: Report) -> Iterator[str]:
-    new = collections.Counter(test.id for test, metric in report.metrics if metric.verdict == "new")
-    if new:
+def _rest(report: Report) -> Iterator[str]:
+    """What is new, what is gone and what was skipped."""
+    if new := collections.Counter(test.id for test, _ in report.of_verdict("new")):
         lines = [f"- {code(test)}: {plural(count, 'metric')} without a baseline" for test, count in new.items()]
         yield folded(f"{new.total()} new: pytest --perf-save records", "\n".join(lines))
-
-
-def _missing(report: Report) -> Iterator[str]:
     if report.missing:
         lines = [f"- {code(missing.test)}: {code(missing.title)}" for missing in report.missing]
-        title = f"{len(lines)} not measured, but in the baselines: pytest --perf-save trims"
-        yield folded(title, "\n".join(lines))
+        yield folded(f"{len(lines)} not measured, but in the baselines: pytest --perf-save removes", "\n".join(lines))
+    if skipped := collections.Counter(_first_line(test.message) for test in report.tests if test.outcome == "skipped"):
+        lines = [f"- {plural(count, 'test')}: {escaped(reason)}" for reason, count in skipped.items()]
+        yield folded(f"{skipped.total()} skipped", "\n".join(lines))
 
 
 def _saved(file: SavedFile) -> Iterator[str]:
@@ -170,7 +152,7 @@ def _saved(file: SavedFile) -> Iterator[str]:
             code(each.test, in_table=True),
             code(each.name, in_table=True),
             number(each.old),
-            "trimmed" if each.new is None else number(each.new),
+            "removed" if each.new is None else number(each.new),
             escaped(each.unit),
             escaped("" if each.new is None else each.direction),
             escaped(", ".join(each.versions)),
@@ -181,16 +163,6 @@ def _saved(file: SavedFile) -> Iterator[str]:
     if rows:
         columns = ("test", "metric", "before", "now", "unit", "which is", "versions")
         yield folded(plural(len(rows), "change"), table(columns, rows))
-
-
-def _skipped(report: Report) -> Iterator[str]:
-    reasons = collections.Counter(test.message for test in report.tests if test.outcome == "skipped")
-    if reasons:
-        lines = [
-            f"- {plural(count, 'test')}: {escaped(_clipped(reason.partition(chr(10))[0]))}"
-            for reason, count in reasons.items()
-        ]
-        yield folded(f"{reasons.total()} skipped", "\n".join(lines))
 
 
 def _all_metrics(report: Report) -> Iterator[str]:
@@ -216,8 +188,9 @@ def _cells(metric: Row) -> tuple[str, ...]:
     )
 
 
-def _clipped(text: str) -> str:
-    return text if len(text) <= LONG_CHARACTERS else f"{text[: LONG_CHARACTERS - 4]} ..."
+def _first_line(text: str) -> str:
+    line = text.partition("\n")[0]
+    return line if len(line) <= LONG_CHARACTERS else f"{line[: LONG_CHARACTERS - 4]} ..."
 
 
 def _printable(text: str) -> str:

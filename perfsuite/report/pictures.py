@@ -1,16 +1,18 @@
 """Pictures as inline SVG: the paired ratios of a comparison, and the line through the sizes of a scaling.
 
-Their colours and letters are the page's, which its style sheet sets for light and dark.
+Their colours are the page's, which its style sheet sets for light and dark.
 """
 
+import dataclasses
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 from markupsafe import Markup
 
 from perfsuite.measure.metric import Interval
-from perfsuite.measure.words import number, printable
+from perfsuite.measure.words import number, plural, printable
+from perfsuite.report.model import Row, Test
 from perfsuite.session.plots import Distribution, FittedLine
 
 WIDTH, HEIGHT = 360, 160
@@ -19,18 +21,92 @@ WIDTH, HEIGHT = 360, 160
 _LEFT, _RIGHT, _TOP, _BOTTOM = 64, 6, 8, 36
 """Around the axes, for their labels."""
 
-_GROUPS = 40
-"""Most steps in time of a picture of ratios: each stands for the same number of pairs, and for ten or more."""
-
 _TAILS = 2.5
-"""How far the picture extends beyond the middle half of the ratios, in widths of that half."""
+"""How far the picture extends beyond the middle half of the ratios, in widths of that half: single calls that stall
+would otherwise flatten the rest."""
 
 _FAR = 1.5
-"""A limit or baseline farther from the ratios, in their widths, is not drawn; the text beside the picture has it."""
+"""A limit or baseline farther from the ratios, in their widths, is in the lines beside the picture alone."""
 
 _DASHED, _DOTTED = "5 3", "1 2"
 
 Point = tuple[float, float]
+
+
+@dataclasses.dataclass(frozen=True)
+class Picture:
+    """A drawing with its title, and lines about it."""
+
+    title: str
+    drawn: Markup
+    lines: Sequence[str]
+
+
+def pictures_of(test: Test) -> Iterator[Picture]:
+    """The pictures of a test, with the limits and baselines of its metrics."""
+    for each in test.distributions:
+        if each.ratios:
+            yield ratios(each, [row for row in test.metrics if row.title == each.title])
+    by_title = {row.title: row for row in test.metrics}
+    for line in test.lines:
+        of_fit = (by_title.get(line.title), by_title.get(f"{line.title.removesuffix(' per unit')} intercept"))
+        yield fit(line, *(None if row is None else row.baseline for row in of_fit))
+
+
+def ratios(made: Distribution, gates: Sequence[Row] = ()) -> Picture:
+    """The paired ratios in the order in which they were taken, with their median and its interval."""
+    marks = [("limit (dashed)", gate.limit, "fail", _DASHED) for gate in gates if gate.limit is not None]
+    marks += [("baseline (dotted)", gate.baseline, "faint", _DOTTED) for gate in gates if gate.baseline is not None]
+    low, high = _ends(made)
+    far = _FAR * (high - low)
+    near = [mark for mark in dict.fromkeys(marks) if low - far <= mark[1] <= high + far]
+    low, high = min([low, *(mark[1] for mark in near)]), max([high, *(mark[1] for mark in near)])
+    right, margin = made.pairs + 1, 0.06 * (high - low)
+    plot = _Plot((0, right), (low - margin, high + margin))
+    if made.interval is not None:
+        plot.band(made.interval)
+    plot.dots(zip(np.linspace(1, made.pairs, len(made.ratios)), made.ratios, strict=True), "accent", 1.5)
+    plot.line([(0, made.ratio), (right, made.ratio)], "ink")
+    lines = [
+        f"{made.candidate}: median {number(made.candidate_median_us)} us",
+        f"{made.reference}: median {number(made.reference_median_us)} us",
+        plural(made.pairs, "pair"),
+        *(f"{what}: {number(value)}" for what, value, _, _ in dict.fromkeys(marks)),
+    ]
+    for _, value, color, dashes in near:
+        plot.line([(0, value), (right, value)], color, dashes)
+    label = f"paired ratios of {made.title}: median {number(made.ratio)}"
+    return Picture(made.title, plot.svg(label, "pairs, in the order taken"), lines)
+
+
+def fit(made: FittedLine, slope: float | None = None, intercept: float | None = None) -> Picture:
+    """The points and the line through them; dotted, the line of the baseline with `slope` and `intercept`."""
+    right = max(made.units) * 1.05
+    fitted = [(0, made.intercept), (right, made.intercept + made.per_unit * right)]
+    heights = [*made.values, *(height for _, height in fitted)]
+    plot = _Plot((0, right), (min(0, *heights), max(heights)))
+    rounds = f", {made.rounds} rounds" if made.rounds > 1 else ""
+    lines = [
+        f"{number(made.per_unit)} {made.unit} a unit, and {number(made.intercept)} {made.unit}",
+        f"R\N{SUPERSCRIPT TWO} {made.r_squared:.4f}, {plural(len(made.units), 'size')}{rounds}",
+    ]
+    if slope is not None and intercept is not None:
+        plot.line([(0, intercept), (right, intercept + slope * right)], "faint", _DOTTED)
+        lines.append(f"baseline (dotted): {number(slope)} {made.unit} a unit")
+    plot.line(fitted, "accent")
+    plot.dots(zip(made.units, made.values, strict=True), "ink", 2)
+    label = f"{made.title}: {number(made.per_unit)} {made.unit} a unit"
+    return Picture(made.title, plot.svg(label, f"{made.unit} (up) over units (right)"), lines)
+
+
+def _ends(made: Distribution) -> Point:
+    """Where nearly all ratios and the interval of their median lie."""
+    lower, upper = np.quantile(made.ratios, [0.25, 0.75])
+    low = max(min(made.ratios), lower - _TAILS * (upper - lower))
+    high = min(max(made.ratios), upper + _TAILS * (upper - lower))
+    interval = made.interval or Interval(low, high)
+    low, high = min(low, interval.low), max(high, interval.high)
+    return (low, high) if high - low >= 1e-6 * high else (low * 0.999, high * 1.001)
 
 
 class _Plot:
@@ -40,106 +116,44 @@ class _Plot:
         self._x, self._y = x, y
         self._shapes: list[Markup] = []
 
-    def line(self, points: Iterable[Point], color: str, dashes: str = "none", width: float = 1.2) -> None:
-        shape = '<polyline points="{}" fill="none" stroke="var(--{})" stroke-width="{}" stroke-dasharray="{}"/>'
-        self._shapes.append(Markup(shape).format(self._placed(points), color, width, dashes))
+    def line(self, points: Iterable[Point], color: str, dashes: str = "none") -> None:
+        shape = Markup('<polyline points="{}" fill="none" stroke="var(--{})" stroke-dasharray="{}"/>')
+        self._shapes.append(
+            shape.format(" ".join("{},{}".format(*self._place(*point)) for point in points), color, dashes)
+        )
 
-    def across(self, height: float, color: str, dashes: str = "none") -> None:
-        self.line([(x, height) for x in self._x], color, dashes)
+    def dots(self, points: Iterable[Point], color: str, radius: float) -> None:
+        shape = Markup('<circle cx="{}" cy="{}" r="{}" fill="var(--{})"/>')
+        self._shapes += [shape.format(*self._place(*point), radius, color) for point in points]
 
-    def area(self, points: Iterable[Point], color: str) -> None:
-        shape = '<polygon points="{}" fill="var(--{})" fill-opacity="0.2"/>'
-        self._shapes.append(Markup(shape).format(self._placed(points), color))
-
-    def dots(self, points: Iterable[Point], color: str) -> None:
-        for x, y in map(self._place, points):
-            self._shapes.append(Markup('<circle cx="{}" cy="{}" r="2" fill="var(--{})"/>').format(x, y, color))
+    def band(self, heights: Interval) -> None:
+        """Shade what lies between two heights."""
+        (left, bottom), (right, top) = self._place(self._x[0], heights.low), self._place(self._x[1], heights.high)
+        shape = Markup('<rect x="{}" y="{}" width="{}" height="{}" fill="var(--ink)" fill-opacity="0.15"/>')
+        self._shapes.append(shape.format(left, top, right - left, round(bottom - top, 2)))
 
     def svg(self, label: str, below: str) -> Markup:
         """The picture. `label` describes it for those who do not see it; `below` is that of the horizontal axis."""
         texts: list[tuple[float, float, str, str]] = [(WIDTH / 2, HEIGHT - 4, "middle", below)]
-        for value in _ticks(*self._x):
-            texts.append((self._place((value, 0))[0], HEIGHT - 20, "middle", number(value)))
-        for value in _ticks(*self._y):
-            texts.append((_LEFT - 6, self._place((0, value))[1] + 3, "end", number(value)))
+        texts += [(self._place(value, 0)[0], HEIGHT - 20, "middle", number(value)) for value in _ticks(*self._x)]
+        texts += [(_LEFT - 6, self._place(0, value)[1] + 3, "end", number(value)) for value in _ticks(*self._y)]
         shape = Markup('<text x="{}" y="{}" text-anchor="{}" font-size="10" fill="var(--faint)">{}</text>')
-        axes = f"M{_LEFT} {_TOP}V{HEIGHT - _BOTTOM}H{WIDTH - _RIGHT}"
         return Markup(
             '<svg class="picture" viewBox="0 0 {} {}" style="width: {}px" role="img" aria-label="{}">'
             '<path d="{}" fill="none" stroke="var(--rule)"/>{}{}</svg>'
         ).format(
-            *(WIDTH, HEIGHT, WIDTH, printable(label, "?"), axes),
+            *(WIDTH, HEIGHT, WIDTH, printable(label, "?")),
+            f"M{_LEFT} {_TOP}V{HEIGHT - _BOTTOM}H{WIDTH - _RIGHT}",
             Markup().join(self._shapes),
             Markup().join(shape.format(*text) for text in texts),
         )
 
-    def _placed(self, points: Iterable[Point]) -> str:
-        return " ".join(f"{x},{y}" for x, y in map(self._place, points))
-
-    def _place(self, point: Point) -> Point:
+    def _place(self, x: float, y: float) -> Point:
         width, height = WIDTH - _LEFT - _RIGHT, HEIGHT - _TOP - _BOTTOM
         return (
-            round(_LEFT + width * _share(point[0], self._x), 2),
-            round(HEIGHT - _BOTTOM - height * _share(point[1], self._y), 2),
+            round(_LEFT + width * _share(x, self._x), 2),
+            round(HEIGHT - _BOTTOM - height * _share(y, self._y), 2),
         )
-
-
-def ratios(made: Distribution, limits: Sequence[float], baseline: float | None) -> Markup:
-    """The paired ratios in the order in which they were taken: median and middle half, group by group."""
-    low, high = _span(made)
-    marks = [(limit, "fail", _DASHED) for limit in limits if in_picture(limit, made)]
-    if baseline is not None and in_picture(baseline, made):
-        marks.append((baseline, "faint", _DOTTED))
-    ends = [low, high, *(value for value, _, _ in marks)]
-    margin = 0.06 * (max(ends) - min(ends))
-    right = made.pairs + 1
-    plot = _Plot((0, right), (min(ends) - margin, max(ends) + margin))
-    if made.interval is not None:
-        bottom, top = made.interval.low, made.interval.high
-        plot.area([(0, bottom), (right, bottom), (right, top), (0, top)], "ink")
-    plot.across(made.ratio, "ink")
-    groups = min(_GROUPS, len(made.ratios) // 10)
-    if groups < 5:
-        plot.dots(zip(np.linspace(1, made.pairs, len(made.ratios)), made.ratios, strict=True), "accent")
-    else:
-        at = (np.arange(groups) + 0.5) * made.pairs / groups
-        parts = np.array_split(np.asarray(made.ratios), groups)
-        lower, middle, upper = np.array([np.quantile(part, [0.25, 0.5, 0.75]) for part in parts]).T
-        plot.area([*zip(at, lower, strict=True), *zip(at[::-1], upper[::-1], strict=True)], "accent")
-        plot.line(zip(at, middle, strict=True), "accent", width=1.5)
-    for mark in marks:
-        plot.across(*mark)
-    return plot.svg(f"paired ratios of {made.title}: median {number(made.ratio)}", "pairs, in the order taken")
-
-
-def in_picture(value: float, made: Distribution) -> bool:
-    """Whether a limit or baseline is in the picture of a distribution."""
-    low, high = _span(made)
-    return low - _FAR * (high - low) <= value <= high + _FAR * (high - low)
-
-
-def _span(made: Distribution) -> Point:
-    """Where nearly all ratios lie: single calls that stall would otherwise flatten the rest."""
-    lower, upper = np.quantile(made.ratios, [0.25, 0.75])
-    low = max(min(made.ratios), lower - _TAILS * (upper - lower))
-    high = min(max(made.ratios), upper + _TAILS * (upper - lower))
-    interval = made.interval or Interval(low, high)
-    low, high = min(low, interval.low), max(high, interval.high)
-    return (low, high) if high - low >= 1e-6 * high else (low * 0.999, high * 1.001)
-
-
-def line(made: FittedLine, slope: float | None = None, intercept: float | None = None) -> Markup:
-    """The points and the line through them; dotted, the line of the baseline with `slope` and `intercept`."""
-    right = max(made.units) * 1.05
-    fitted = [(0, made.intercept), (right, made.intercept + made.per_unit * right)]
-    heights = [*made.values, *(height for _, height in fitted)]
-    plot = _Plot((0, right), (min(0, *heights), max(heights)))
-    if slope is not None and intercept is not None:
-        plot.line([(0, intercept), (right, intercept + slope * right)], "faint", _DOTTED)
-    plot.line(fitted, "accent", width=1.5)
-    plot.dots(zip(made.units, made.values, strict=True), "ink")
-    label = f"{made.title}: {number(made.per_unit)} {made.unit} a unit"
-    return plot.svg(label, f"{made.unit} (up) over units (right)")
 
 
 def _share(value: float, ends: Point) -> float:

@@ -61,20 +61,15 @@ def report_in(folder) -> Report:
 
 def test_a_session_that_saves_and_one_with_regressions(project):
     project.makepyfile(test_all=ALL.format(fusions=5, program="x * 2"))
-    project.makeini(
-        "[pytest]\naddopts = --perf-seconds=0.05 --perf-processes=1\npythonpath = .\n"
-    )  # with a cache, for the program
+    project.makeini("[pytest]\naddopts = --perf-seconds=0.05\npythonpath = .\n")  # with a cache, for the program
     result = project.runpytest_inprocess("--perf-save", "--perf-report=out/report")
     result.assert_outcomes(passed=7, errors=1, skipped=1)
     result.stdout.fnmatch_lines(["report: out/report/report.html"])
     report = report_in(project.path / "out/report")
     (saved,) = report.saved
-    assert (saved.path, saved.written, saved.created) == (
-        "baselines/cpu.json",
-        True,
-        sum(map(len, saved_metrics(project))),
-    )
-    assert report.header.options == ("--perf-save", "--perf-seconds=0.05", "--perf-processes=1")
+    assert saved.path == "baselines/cpu.json"
+    assert len(saved.changed("create")) == sum(map(len, saved_metrics(project)))
+    assert report.header.options == ("--perf-save", "--perf-seconds=0.05")
     assert (report.missing, report.header.exit_status) == ((), 1)
 
     project.makepyfile(test_all=ALL.format(fusions=6, program="(x * 2).sum()"))
@@ -239,22 +234,6 @@ def test_the_workers_of_xdist_send_what_the_pictures_are_made_of(project):
     assert time.outcome == "passed"
 
 
-def test_what_a_worker_would_send_can_be_sent(project):
-    execnet = pytest.importorskip("execnet")
-    project.makepyfile(test_all=ALL.format(fusions=5, program="x * 2"))
-    run = project.inline_run("--perf", "--perf-report=out", "--perf-seconds=0.05")
-    records = [
-        report.perfsuite for report in run.getreports("pytest_runtest_logreport") if hasattr(report, "perfsuite")
-    ]
-    assert {name for record in records for name in ("distributions", "lines", "programs") if record[name]} == {
-        "distributions",
-        "lines",
-        "programs",
-    }
-    for record in records:
-        execnet.loads(execnet.dumps(record))
-
-
 def test_a_trace_is_linked_from_the_report(project, perf_test):
     perf_test("perf.host_calls(call(jax.jit(lambda x: x + 1), batch()), name='add')")
     project.runpytest_inprocess("--perf", "--perf-report=out/report", "--perf-trace=out/traces").assert_outcomes(
@@ -263,8 +242,8 @@ def test_a_trace_is_linked_from_the_report(project, perf_test):
     folder = project.path / "out/report"
     (trace,) = report_in(folder).tests[0].traces
     assert trace.folder == "../traces/test_step.py/test_step/add"
-    assert (folder / trace.perfetto).is_file()
-    assert f'href="{trace.perfetto}"' in (folder / HTML).read_text()
+    assert list((folder / trace.folder).glob("**/perfetto_trace.json.gz"))
+    assert f'href="{trace.folder}"' in (folder / HTML).read_text()
 
 
 def test_a_test_that_fails_in_its_body_and_after_it_is_one_test(project):
@@ -292,4 +271,4 @@ def test_the_templates_are_in_the_package():
     from importlib.resources import files as resources
 
     names = {path.name for path in resources("perfsuite.report").joinpath("templates").iterdir()}
-    assert {"report.html", "metrics.html", "style.css", "page.js"} <= names
+    assert {"report.html", "style.css", "page.js"} <= names

@@ -1,31 +1,42 @@
-"""`perfsuite.processes.group`: what the processes of a session exchange, as threads of one process."""
+"""`perfsuite.processes.group`: a session of several processes, as threads of one process."""
 
 import contextlib
 import os
+import socket
 import threading
 import time
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
 
 import jax
 import pytest
 from support import coordination
 from support.coordination import all_at_once
+from support.git_project import TEST, count
 
-from perfsuite.gate.baseline import Baselines, Entry
+from perfsuite.gate.baseline import Baselines
 from perfsuite.gate.baseline_file import BaselineError
 from perfsuite.gate.baseline_format import encode
 from perfsuite.gate.environment import Environment
 from perfsuite.measure import peers
+from perfsuite.measure.metric import Metric
+from perfsuite.measure.private.coordination import Store
 from perfsuite.measure.timing.block import Sample
+from perfsuite.options import read_options
 from perfsuite.processes import group as group_module
-from perfsuite.processes.group import ProcessesDifferError
-from perfsuite.processes.shared_baselines import shared_baselines
+from perfsuite.processes.group import GroupHooks, ProcessesDifferError, accept, meet, reach
 
 
 @pytest.fixture(scope="module")
 def clients():
     with coordination.clients(4) as made:
         yield made
+
+
+@pytest.fixture
+def stores(clients, request):
+    """The store as several processes see it."""
+    return [Store(client, request.node.name) for client in clients]
 
 
 @pytest.fixture
@@ -49,28 +60,36 @@ def groups(clients, ended):
         yield lambda count: sessions.enter_context(coordination.groups(clients, count))
 
 
-class Unreachable:
-    """A client whose service has ended."""
-
-    def __getattr__(self, name):
-        def fails(*arguments, **options):
-            raise jax.errors.JaxRuntimeError("UNAVAILABLE: failed to connect to all addresses")
-
-        return fails
-
-
 def kill(group):
     """As the system does when a process ends."""
     for line in group._lines.values():
-        line.hang_up()
+        line.shutdown(socket.SHUT_RDWR)
+
+
+def stderr_of(group, path):
+    """The file `path`, where `group` now writes what it says on its process's own stderr.
+
+    Not capfd: it reads from the place where the other threads write next, so it can lose what they say meanwhile.
+    """
+    with path.open("ab") as file:
+        os.dup2(file.fileno(), group._stderr)
+    return path
+
+
+def wait_until(happened):
+    deadline = time.monotonic() + 10
+    while not happened():
+        assert time.monotonic() < deadline
+        time.sleep(0.01)
+
+
+# What they exchange.
 
 
 def test_every_process_gets_what_all_of_them_give(groups):
     four = groups(4)
-    assert (
-        all_at_once(four, lambda group: group.exchange("a", {"from": group.process}))
-        == [[{"from": process} for process in range(4)]] * 4
-    )
+    found = all_at_once(four, lambda group: group.exchange("a", {"from": group.process}))
+    assert found == [[{"from": process} for process in range(4)]] * 4
     assert all_at_once(four, lambda group: group.agreed(10.5 + group.process)) == [10.5] * 4
 
 
@@ -96,125 +115,150 @@ def test_the_instruments_ask_the_group_only_while_it_measures(groups):
     assert peers.slowest([Sample(2.0, 4.0)]) == [Sample(2.0, 4.0)]
 
 
-def test_a_sparing_decision_is_made_once_in_so_many_questions(groups):
-    first, second = groups(2)
-    asked = threading.Thread(target=lambda: [second.agreed(None) for _ in range(2)])
-    asked.start()
-    answers = iter([True, False])
-    with peers.together(first):
-        sparing = peers.Sparing(every=3)
-        assert [sparing.going_on(lambda: next(answers)) for _ in range(6)] == [True] * 5 + [False]
-    asked.join()
-    alone = peers.Sparing(every=3)
-    assert [alone.going_on(lambda: False) for _ in range(2)] == [False] * 2
-
-
 def test_processes_that_exchange_something_else_are_named_in_each(groups):
     found = all_at_once(groups(2), lambda group: group.exchange(f"test {group.process}", note="oops" * group.process))
     assert all(isinstance(each, ProcessesDifferError) for each in found)
-    assert (
-        str(found[0]) == "the processes of the session do not do the same: process 0: test 0; process 1: test 1 (oops)"
-    )
+    assert str(found[0]).endswith("process 0: test 0; process 1: test 1 (oops)")
 
 
-def test_what_process_0_finds_is_given_in_all(groups):
-    assert all_at_once(groups(2), lambda group: group.only_writer(lambda: [group.process], list[int])) == [[0], [0]]
-
-
-def test_all_processes_have_the_baselines_of_the_processor_of_process_0(groups, tmp_path):
-    first, second = (
-        Entry(value, "us", "time", "measured", Environment("cpu", 1, processor, "3.11.7", "0.10.2", "0.10.2"))
-        for value, processor in ((9, "Xeon"), (5, "EPYC"))
-    )
-    path = tmp_path / "cpu.json"
-    path.write_bytes(encode(Baselines("cpu", {"t": {"m": first}}, {}, {"EPYC": {"t": {"m": second}}})))
-
-    def shared(group):
-        processor = ("EPYC", "Xeon")[group.process]
-        return shared_baselines(group, [path], processor, save=False)["cpu"].get("t", "m")
-
-    assert all_at_once(groups(2), shared) == [second, second]
-
-
-def test_an_error_of_process_0_ends_the_session_in_the_others_with_its_message(groups, ended):
+def test_the_worst_of_each_metric_counts_in_all_processes_and_differing_counts_are_named(groups):
     two = groups(2)
 
-    def fails():
-        raise BaselineError("cpu.json", "damaged", 3)
+    def metrics(process):
+        made = [
+            Metric("calls", 10 + process, "x", "count", "lower"),
+            Metric("hits", 10 + process, "x", "count", "higher"),
+            Metric("bytes", 5, "x", "size", "lower"),
+            Metric("note", 10 + process, "x", "info", "lower"),
+        ]
+        return {each.title: each for each in made}
 
-    first, second = all_at_once(two, lambda group: group.only_writer(fails, int))
-    assert isinstance(first, BaselineError)
-    assert isinstance(second, pytest.exit.Exception)
-    assert "process 0 (host, pid 100) ended its session: cpu.json:3: damaged" in str(second)
-    assert second.returncode == 2
+    for worst in all_at_once(two, lambda group: group.worst("test_a", metrics(group.process))):
+        assert [each.value for each in worst.values()] == [11, 10, 5, 10]
+    assert [each.partition(" differs")[0] for each in two[0].differences] == ["test_a: calls", "test_a: hits"]
 
 
-def test_a_process_that_is_gone_ends_the_session_in_all_others(groups, ended):
+def test_all_processes_have_the_baselines_of_process_0(groups, tmp_path):
+    path = tmp_path / "cpu.json"
+    path.write_bytes(encode(Baselines("cpu", {TEST: {"m": count(7)}})))
+    two = groups(2)
+    paths = [[path], [tmp_path / "none" / "cpu.json"]]
+    for files in all_at_once(two, lambda group: group.baselines(paths[group.process], save=False)):
+        assert files["cpu"].get(TEST, "m").value == 7
+
+
+def test_options_that_are_not_the_same_are_named_in_every_process(groups, pytestconfig):
+    here = Environment("cpu", 4, "Xeon", "3.11.7", "0.10.2", "0.10.2", process_count=2)
+    other_host = Environment("cpu", 4, "EPYC", "3.11.9", "0.10.2", "0.10.2", process_count=2)
+    options = read_options(pytestconfig)
+    for seconds, environment, alike in ((5.0, other_host, True), (2.0, here, False)):
+        given = [(options._replace(seconds=5.0), here), (options._replace(seconds=seconds), environment)]
+        found = all_at_once(groups(2), lambda group, given=given: group.check_alike(*given[group.process]))
+        if alike:
+            assert found == [None] * 2
+        else:
+            assert {type(each) for each in found} == {pytest.UsageError}
+            assert all("--perf-seconds is 5.0 in process 0, 2.0 in process 1" in str(each) for each in found)
+
+
+@pytest.mark.parametrize(
+    ("second", "message"),
+    [
+        (["a"], "there are b in process 0 only"),
+        (["a", "b", "c"], "there are c in process 1 only"),
+        (["b", "a"], "there are the same ones in another order, or not all of them could be collected"),
+    ],
+)
+def test_other_tests_are_named_in_every_process(groups, second, message):
+    collected = [["a", "b"], second]
+
+    def finish(group):
+        items = [SimpleNamespace(nodeid=each) for each in collected[group.process]]
+        GroupHooks(group).pytest_collection_finish(SimpleNamespace(items=items, testsfailed=0))
+
+    found = all_at_once(groups(2), finish)
+    assert all(isinstance(each, pytest.UsageError) for each in found)
+    assert {str(each).partition("but ")[2] for each in found} == {message}
+
+
+# How a session ends in all of them.
+
+
+def test_an_error_of_process_0_ends_the_session_in_the_others_with_its_message(groups, ended, tmp_path):
+    first, second = groups(2)
+    path = tmp_path / "cpu.json"
+    path.write_text("damaged")
+    stderr = stderr_of(second, tmp_path / "stderr")
+    with pytest.raises(BaselineError):
+        first.baselines([path], save=False)
+    wait_until(lambda: ended)
+    assert ended == [2]
+    assert "process 1: process 0 ended its session: " in stderr.read_text()
+    assert "cpu.json:1: " in stderr.read_text()
+
+
+def test_a_process_that_is_gone_ends_the_session_in_all_others(groups, ended, tmp_path):
     three = groups(3)
+    said = [stderr_of(group, tmp_path / f"stderr {group.process}") for group in three]
     for group in three:
         group.doing = "test_a.py::test_step"
-    kill(three[2])  # nobody was waiting: as between two tests
+    kill(three[2])
     wait_until(lambda: len(ended) >= 2)
-    for group in three[:2]:
-        with pytest.raises(pytest.exit.Exception, match=r"process 2 \(host, pid 102\) is gone") as raised:
-            group.check()
-        assert raised.value.returncode == 2
-        assert "ends in all 3 processes, during test_a.py::test_step; nothing is saved" in str(raised.value)
+    assert set(ended) == {2}
+    for process in (0, 1):
+        message = said[process].read_text()
+        assert f"perfsuite: process {process}: process 2 is gone" in message
+        assert "ends in all 3 processes, during test_a.py::test_step; nothing is saved" in message
+
+
+def test_without_process_0_the_others_exit_at_once_with_a_message(groups, ended, tmp_path):
+    first, second = groups(2)
+    stderr = stderr_of(second, tmp_path / "stderr")
+    kill(first)
+    wait_until(lambda: ended)
+    assert "perfsuite: process 1: process 0 is gone" in stderr.read_text()
+
+
+class Unreachable:
+    """A client whose service has ended."""
+
+    def __getattr__(self, name):
+        def fails(*arguments, **options):
+            raise jax.errors.JaxRuntimeError("UNAVAILABLE: failed to connect to all addresses")
+
+        return fails
+
+
+class Nonsense:
+    """A client that gives what no perfsuite wrote."""
+
+    def key_value_set(self, *arguments, **options):
+        pass
+
+    def blocking_key_value_get(self, key, milliseconds):
+        return '[{"what": 1}]'
+
+
+@pytest.mark.parametrize("client", [Unreachable(), Nonsense()], ids=["unreachable", "nonsense"])
+def test_a_process_that_cannot_read_the_store_ends_the_session(groups, ended, client):
+    _, second = groups(2)
+    second._store._client = client
+    with pytest.raises(Exception, match=r"UNAVAILABLE|cannot be read"):
+        second.exchange("a")
+    wait_until(lambda: len(ended) == 2)
     assert set(ended) == {2}
 
 
-def test_a_process_that_goes_while_others_wait_for_it_ends_their_waiting(groups, ended):
-    two = groups(2)
-    with ThreadPoolExecutor(1) as pool:
-        waiting = pool.submit(two[0].exchange, "a")
-        time.sleep(0.05)
-        kill(two[1])
-        assert "process 1 (host, pid 101) is gone" in str(waiting.exception(timeout=10))
-
-
-def own_stderr(group, path):
-    """The file `path`, where `group` now writes what it says on its process's own stderr.
-
-    Not capfd: it reads from the place where the other threads write next, so it can lose what they say meanwhile.
-    """
-    with path.open("ab") as file:
-        os.dup2(file.fileno(), group._stderr)
-    return path
-
-
-def test_a_process_whose_store_is_unreachable_exits_at_once(groups, ended, monkeypatch, tmp_path):
-    monkeypatch.setattr(group_module, "GRACE_SECONDS", 60)
-    _, second = groups(2)
-    stderr = own_stderr(second, tmp_path / "stderr")
-    second._store._client = Unreachable()
-    with pytest.raises(pytest.exit.Exception, match=r"process 0 \(host, pid 100\) is gone"):
-        second.exchange("a")
-    assert ended[0] == 2
-    assert "perfsuite: process 1: process 0 (host, pid 100) is gone" in stderr.read_text()
-
-
-def test_without_process_0_the_others_exit_at_once_with_a_message(groups, ended, monkeypatch, tmp_path):
-    monkeypatch.setattr(group_module, "GRACE_SECONDS", 60)
-    first, second = groups(2)
-    stderr = own_stderr(second, tmp_path / "stderr")
-    kill(first)
-    second._watch.join(10)
-    assert ended[0] == 2
-    assert "perfsuite: process 1: process 0 (host, pid 100) is gone" in stderr.read_text()
-
-
-def test_the_process_that_serves_the_store_exits_last(groups, ended, monkeypatch):
-    monkeypatch.setattr(group_module, "GRACE_SECONDS", 60)
+def test_process_0_exits_last_because_the_others_need_its_store(groups, ended, monkeypatch):
+    monkeypatch.setattr(group_module, "GRACE_SECONDS", 0.5)
     first, second = groups(2)
     first.leave("no")
-    wait_until(lambda: second._over is not None)
     with ThreadPoolExecutor(1) as pool:
-        going = pool.submit(first.go, 7)
-        second.go(0)
-        assert ended == [2]
-        kill(second)
+        going = pool.submit(first._exit, 7)
+        wait_until(lambda: ended)
         going.result(timeout=10)
-    assert 7 in ended
+    assert ended == [2, 7]
+    assert second._over
 
 
 def test_after_the_last_exchange_every_process_may_end(groups, ended):
@@ -222,30 +266,63 @@ def test_after_the_last_exchange_every_process_may_end(groups, ended):
     all_at_once(two, lambda group: group.exchange("the end", last=True))
     kill(two[1])
     two[0]._watch.join(10)
-    assert two[0]._over is None
     assert ended == []
 
 
-def test_a_process_that_is_waited_for_in_a_program_ends_the_session(groups, ended):
-    two = groups(2)
+def test_a_process_that_is_waited_for_in_a_program_ends_the_session(groups, ended, tmp_path):
+    first, second = groups(2)
+    stderr = stderr_of(first, tmp_path / "stderr")
+    report = SimpleNamespace(nodeid="test_a", when="call", outcome="failed", passed=False)
+    waiting = threading.Thread(target=GroupHooks(second)._outcomes, args=(report, "ValueError: no"), daemon=True)
+    waiting.start()
+    wait_until(lambda: len(ended) == 2)
+    assert "process 1 failed test_a (ValueError: no), and the others did not reach the end" in stderr.read_text()
+    with contextlib.suppress(ProcessesDifferError):
+        first.exchange("it comes after all")
+    first.exchange("the end of test_a (call)", ["passed", ""])
+    waiting.join(10)
+    assert not waiting.is_alive()
 
-    def failed(group):
-        with group.ending_where_stuck("failed test_a (ValueError: no)"):
-            group.exchange("the end of test_a")
 
+# How they meet.
+
+
+def test_the_processes_that_join_know_each_other(stores):
+    with ThreadPoolExecutor(3) as pool:
+        found = list(pool.map(lambda process: meet(stores[process], process, 3), range(3)))
+    assert found[0] == found[1] == found[2]
+    assert found[0][2] == f"process 2 ({socket.gethostname()}, pid {os.getpid()})"
+
+
+def test_a_process_that_does_not_join_or_has_another_perfsuite_is_named(stores, monkeypatch):
+    monkeypatch.setattr(group_module, "JOIN_SECONDS", 0.1)
+    with pytest.raises(TimeoutError, match="process 1 did not join"):
+        meet(stores[0], 0, 2)
+    stores[1].put("members/1", ["host", 5, "0.0.1"])
+    with pytest.raises(pytest.UsageError, match=r"process 1 has perfsuite 0\.0\.1, process 0 has "):
+        meet(stores[0], 0, 2)
+
+
+def test_a_stranger_is_not_let_in_and_keeps_nobody_out(stores):
     with ThreadPoolExecutor(1) as pool:
-        found = pool.submit(failed, two[1])  # process 0 never comes
-        message = str(found.exception(timeout=10))
-    assert (
-        "process 1 (host, pid 101) failed test_a (ValueError: no), and the others did not reach the end of that test"
-        in message
-    )
-    wait_until(lambda: two[0]._over is not None)
-    assert message == two[0]._over
+        accepted = pool.submit(accept, stores[0], 2)
+        port, token = stores[1].wait_for("server", 10.0, tuple[int, str])
+        for said in (b"GET / HTTP/1.1\r\n\r\n", b"\xff" * 40, b"", b"0" * len(token) + b"0000001"):
+            with socket.create_connection(("127.0.0.1", port)) as stranger:
+                stranger.sendall(said)
+        reached = reach(stores[1], 1)
+        lines = accepted.result(timeout=20)
+    assert list(lines) == [1]
+    reached[0].sendall(b"two\nlines")
+    assert group_module.heard(lines[1]) == "two lines"
+    reached[0].close()
+    assert group_module.heard(lines[1]) == ""
+    lines[1].close()
 
 
-def wait_until(happened):
-    deadline = time.monotonic() + 10
-    while not happened():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+def test_a_process_that_cannot_be_reached_is_an_error(stores, monkeypatch):
+    monkeypatch.setattr(group_module, "JOIN_SECONDS", 0.1)
+    with pytest.raises(TimeoutError):
+        accept(stores[0], 2)
+    with pytest.raises(OSError, match="refused"):
+        reach(stores[1], 1)  # that server is closed now

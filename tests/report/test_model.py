@@ -27,7 +27,7 @@ def _refuse(name):
 
 def test_numbers_that_json_lacks_are_texts():
     unbounded = metric("p99", 1.5, interval=Interval(1.0, math.inf), limit=math.inf)
-    values = Report(HEADER, (perf_test("test_step", unbounded),)).to_dict()
+    values = json.loads(Report(HEADER, (perf_test("test_step", unbounded),)).to_json())
     (written,) = values["tests"][0]["metrics"]
     assert (written["interval"], written["limit"]) == ({"low": 1.0, "high": "inf"}, "inf")
 

@@ -9,7 +9,6 @@ from jax._src.lib import _jax
 
 from perfsuite.measure.private.coordination import Store
 from perfsuite.processes.group import Group
-from perfsuite.processes.members import Lifeline, Member
 
 _folders = itertools.count()
 
@@ -40,21 +39,17 @@ def clients(count):
 def groups(clients, count):
     """The groups of a session of `count` processes, which are threads of this one."""
     folder = f"session {next(_folders)}"
-    members = [Member(process, "host", 100 + process) for process in range(count)]
+    members = [f"process {process}" for process in range(count)]
     pairs = {process: socket.socketpair() for process in range(1, count)}
-    lines = [{process: Lifeline(pair[0]) for process, pair in pairs.items()}]
-    lines += [{0: Lifeline(pair[1])} for pair in pairs.values()]
-    made = [
-        Group(members, process, Store(clients[process], folder, serves=process == 0), lines[process])
-        for process in range(count)
-    ]
+    lines = [{process: pair[0] for process, pair in pairs.items()}, *({0: pair[1]} for pair in pairs.values())]
+    made = [Group(members, process, Store(clients[process], folder), lines[process]) for process in range(count)]
     try:
         yield made
     finally:
         for group in made:
-            group.end()
+            group._over, group._left = True, False
         for group in made:
-            group.close()
+            group.close(0)
 
 
 def all_at_once(groups, function):

@@ -11,7 +11,6 @@ import os
 import jax
 import perfsuite.processes.group
 
-perfsuite.processes.group.GRACE_SECONDS = 2
 perfsuite.processes.group.STUCK_SECONDS = int(os.environ.get("STUCK", 60))
 jax.config.update("jax_num_cpu_devices", 2)
 jax.distributed.initialize(

@@ -143,7 +143,15 @@ _traces = st.builds(
     TraceRecord,
     *[_texts] * 2,
     _counts,
-    _tuples(st.builds(Metric, _texts, _numbers, _texts, st.just("info"))),
+    _tuples(
+        st.builds(
+            Metric,
+            st.sampled_from(["step trace device", "\N{SNOWMAN}"]),
+            st.integers(0, 9),
+            st.just("us"),
+            st.just("info"),
+        )
+    ),
     _tuples(st.tuples(_texts, _numbers, _numbers)),
     _texts,
 )

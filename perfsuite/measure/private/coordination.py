@@ -1,6 +1,6 @@
 """The key-value store of JAX's coordination service, which `jax.distributed.initialize` starts.
 
-One process serves the store, and all processes of a session read and write it. JAX keeps its client private: only this
+Process 0 serves the store, and all processes of a session read and write it. JAX keeps its client private: only this
 module uses it.
 """
 
@@ -16,7 +16,6 @@ T = TypeVar("T")
 
 _STATE = Name("jax._src.distributed", "global_state")
 _CLIENT = Attribute("jax._src.distributed", "client")
-_SERVICE = Attribute("jax._src.distributed", "service")
 _ADDRESS = Attribute("jax._src.distributed", "coordinator_address")
 _SET = Name("jaxlib._jax", "DistributedRuntimeClient.key_value_set")
 _GET = Name("jaxlib._jax", "DistributedRuntimeClient.blocking_key_value_get")
@@ -24,7 +23,7 @@ _DELETE = Name("jaxlib._jax", "DistributedRuntimeClient.key_value_delete")
 
 
 class StoreUnreachable(Exception):  # noqa: N818  (a state of another process, not a fault of this one)
-    """The process that serves the store has ended, or cannot be reached."""
+    """Process 0, which serves the store, has ended or cannot be reached."""
 
 
 class ValueUnreadable(Exception):  # noqa: N818  (as above)
@@ -32,14 +31,12 @@ class ValueUnreadable(Exception):  # noqa: N818  (as above)
 
 
 class Store:
-    """Values that JSON can hold, by key. All keys are below `folder`.
+    """Values that JSON can hold, by key. All keys are below `folder`. All processes can reach process 0 at `host`.
 
-    `serves` is true in the process that serves the store. All processes can reach that one at `host`.
     One write or read takes about 0.3 ms between processes of one machine (2 cores, jax 0.10.2).
     """
 
-    def __init__(self, client: Any, folder: str, *, serves: bool, host: str = "localhost"):
-        self.serves = serves
+    def __init__(self, client: Any, folder: str, host: str = "localhost"):
         self.host = host
         self._client = client
         self._folder = folder
@@ -78,4 +75,4 @@ def shared_store(folder: str) -> Store | None:
     if (client := _CLIENT.of(state)) is None:
         return None
     host = (_ADDRESS.of(state) or "").rpartition(":")[0] or "localhost"
-    return Store(client, folder, serves=_SERVICE.of(state) is not None, host=host)
+    return Store(client, folder, host)
