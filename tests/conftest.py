@@ -6,7 +6,6 @@ import importlib
 import os
 import pkgutil
 import signal
-import subprocess
 import sys
 from pathlib import Path
 
@@ -60,13 +59,9 @@ def bytecode_of_nested_sessions_is_not_kept(request, monkeypatch):
 
 LONGEST = (
     "docs/test_docs.py",
-    "hooks/test_distributed.py",
-    "planted/test_suite.py",
     "planted/test_traces.py",
-    "planted/test_extraction.py",
-    "planted/test_samplers.py",
+    "planted/test_programs.py",
     "measure/targets/test_target_compiler.py",
-    "planted/test_surgery.py",
     "promise/test_side_by_side.py",
     "against/test_check.py",
     "workloads/bert/test_bert.py",
@@ -224,24 +219,3 @@ def perf_test(project: pytest.Pytester):
         project.makepyfile(test_step=f"from steps import *\n\ndef test_step(perf):\n{body}\n", **arguments)
 
     return write
-
-
-@pytest.fixture
-def run_suite(tmp_path: Path):
-    """Run tests of the suite in a process of their own, with `plugin` loaded first: (exit status, output)."""
-
-    def run(*tests: str, plugin: str = "") -> tuple[int, str]:
-        (tmp_path / "planted.py").write_text(plugin)
-        environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path), os.environ.get("PYTHONPATH", "")])}
-        command = [sys.executable, "-m", "pytest", "-p", "planted", "-p", "no:cacheprovider"]
-        command += [
-            "--perf",
-            "--perf-seconds=30",
-            *tests,
-        ]  # a busy machine needs longer to be sure; a quiet one stops at once
-        done = subprocess.run(
-            command, cwd=Path(__file__).parent.parent, env=environment, capture_output=True, text=True, timeout=300
-        )
-        return done.returncode, done.stdout + done.stderr
-
-    return run

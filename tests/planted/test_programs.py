@@ -1,16 +1,17 @@
-"""Regressions planted in the programs of a user's train steps: each fails its gate, and the message names its line.
+"""Regressions planted in the programs of a user's steps: each fails its gate, and the message names its line.
 
-The baselines are saved, then one line of the project changes. All of it is compiled for a TPU that is not here; the
-programs of the baselines are compiled once for all tests of this file.
+The baselines are saved, then one line of the project changes. Programs are compiled for a TPU and a GPU that are not here,
+those of the baselines once for all tests of this file.
 """
 
-import dataclasses
 import re
+from typing import NamedTuple
 
 import pytest
+from support.cuda_needed import needs_cuda_plugin
 from support.libtpu_needed import needs_libtpu
 
-pytestmark = [needs_libtpu, pytest.mark.usefixtures("quick_to_compile")]
+pytestmark = pytest.mark.usefixtures("quick_to_compile")
 
 MODEL = """
 import jax
@@ -104,40 +105,115 @@ def sharded_step(params, x):
     return jax.tree.map(lambda weight, gradient: weight - 1e-3 * gradient, params, gradients)
 """
 
-HIDDEN = 'jax.nn.gelu(x @ params["up"].astype(x.dtype))'
-
-TESTS = """
+LOOPS = """
 import jax
-from model import *
-from perfsuite import call
+import jax.numpy as jnp
+from jax import lax
+from jax.experimental import pallas
 
-def test_program(perf, perf_target):
-    perf.program(call(train_step, initial_state(), batch(), jax.random.key(1), carry=1), perf_target)
+STEPS = 10
+
+
+def leapfrog(x, matrix):
+    return x + 0.1 * (x @ matrix)
+
+
+def hmc_step(x, matrix):
+    return lax.fori_loop(0, STEPS, lambda _, x: leapfrog(x, matrix), x)
+
+
+def until_small(x, matrix):
+    y = x @ matrix
+    return lax.while_loop(lambda y: jnp.sum(y) > 1, lambda y: leapfrog(y, matrix), y)
+
+
+def solve(x, matrix):
+    state = 0, x
+    return lax.while_loop(lambda s: (s[0] < STEPS) & (jnp.sum(s[1]) > 1), lambda s: (s[0] + 1, leapfrog(s[1], matrix)), state)
+
+
+def doubling(x, out):
+    out[...] = x[...] * 2
+
+
+def with_kernel(x, matrix):
+    shape = jax.ShapeDtypeStruct(x.shape, x.dtype)
+    return pallas.pallas_call(doubling, out_shape=shape, name="doubled")(x @ matrix)
 """
 
-SHARDED_TESTS = """
+KERNEL = """
 import jax
-from sharded import *
-from perfsuite import call
+from jax.experimental import pallas
 
-def test_sharded(perf, perf_target):
-    perf.program(call(sharded_step, initial_params(), batch()), perf_target)
+ROWS = 512
+
+
+def doubling(x, out):
+    out[...] = x[...] * 2
+
+
+def doubled(x):
+    block = pallas.BlockSpec((ROWS, 512), lambda i: (i, 0))
+    cost = pallas.CostEstimate(flops=x.size, transcendentals=0, bytes_accessed=8 * x.size)
+    call = pallas.pallas_call(doubling, out_shape=x, grid=(x.shape[0] // ROWS,), in_specs=[block], out_specs=block, cost_estimate=cost, name="doubled")
+    return call(x)
+"""
+
+SLICES = """
+import jax
+import jax.numpy as jnp
+from jax import lax
+from jax.sharding import AbstractMesh, NamedSharding, PartitionSpec
+
+MESH = AbstractMesh((2, 4), ("slice", "chip"))
+ROWS = PartitionSpec(("slice", "chip"))
+
+
+def normalised(x):
+    mean = lax.pmean(x, "chip")
+    return x - mean
+
+
+def step(x):
+    y = jax.shard_map(normalised, mesh=MESH, in_specs=ROWS, out_specs=ROWS, check_vma=False)(jnp.sin(x))
+    return y * 2
+
+
+X = jax.ShapeDtypeStruct((1024, 512), jnp.float32, sharding=NamedSharding(MESH, ROWS))
 """
 
 
-@dataclasses.dataclass(frozen=True)
-class Outcome:
-    """What a run with a plant said. `line` is where the plant is, `failures` the messages by metric."""
+class Project(NamedTuple):
+    """The source of a module, and its programs: a call by name."""
 
-    status: int
-    line: str
-    text: str
-    failures: dict[str, str]
+    source: str
+    calls: dict[str, str]
+    options: str = ""
 
-    def message(self, metric: str) -> str:
-        """The message of the gate of `metric`."""
-        assert metric in self.failures, self.text
-        return self.failures[metric]
+
+def of_square(*names):
+    return {name: f"call(jax.jit({name}), SQUARE, SQUARE)" for name in names}
+
+
+PROJECTS = {
+    "model": Project(MODEL, {"train_step": "call(train_step, initial_state(), batch(), jax.random.key(1), carry=1)"}),
+    "sharded": Project(SHARDED, {"sharded_step": "call(sharded_step, initial_params(), batch())"}),
+    "loops": Project(LOOPS, of_square("hmc_step", "until_small", "solve")),
+    "kernel": Project(KERNEL, {"doubled": "call(jax.jit(doubled), jax.ShapeDtypeStruct((8192, 512), jnp.float32))"}),
+    "slices": Project(SLICES, {"step": "call(jax.jit(step), X)"}, ", chips=8, slices=2"),
+    "unknown": Project(LOOPS, of_square("with_kernel")),
+}
+
+
+def written_tests(module: str) -> str:
+    """The perf tests of a module."""
+    project = PROJECTS[module]
+    tests = [
+        f"def test_{name}(perf, perf_target):\n    perf.program({made}, perf_target, name={name!r}{project.options})"
+        for name, made in project.calls.items()
+    ]
+    head = f"import jax\nimport jax.numpy as jnp\nfrom {module} import *\nfrom perfsuite import call\n"
+    return f"{head}SQUARE = jnp.ones((128, 128))\n\n" + "\n\n".join(tests)
 
 
 @pytest.fixture(scope="module")
@@ -146,151 +222,171 @@ def cache_dir(tmp_path_factory):
 
 
 @pytest.fixture
-def step_project(pytester, cache_dir):
-    pytester.makepyfile(model=MODEL, test_model=TESTS, sharded=SHARDED, test_sharded=SHARDED_TESTS)
+def run(pytester, cache_dir):
+    """Run pytest in a folder with all projects."""
+    pytester.makepyfile(**{name: project.source for name, project in PROJECTS.items()})
+    pytester.makepyfile(**{f"test_{name}": written_tests(name) for name in PROJECTS})
     # The mesh needs four devices; this process has more by its own conftest.py.
     pytester.makeconftest(
         "import jax\nif jax.config.jax_num_cpu_devices < 4: jax.config.update('jax_num_cpu_devices', 4)"
     )
     pytester.makeini(f"[pytest]\npythonpath = .\ncache_dir = {cache_dir}\n")
-    return pytester
 
-
-@pytest.fixture
-def run(step_project):
-    def run(*arguments: str, target: str | None = "tpu-v5e") -> pytest.RunResult:
-        targets = [f"--perf-target={target}"] if target else []
-        return step_project.runpytest_inprocess(*arguments, *targets)
+    def run(*arguments: str, target: str | None) -> pytest.RunResult:
+        return pytester.runpytest_inprocess(*arguments, *([f"--perf-target={target}"] if target else []))
 
     return run
 
 
-@pytest.fixture
-def planted(step_project, run):
-    """Save the baselines, plant `new` where `old` is in a module, and run again."""
-
-    def plant(old: str, new: str, *, target: str | None = "tpu-v5e", module: str = "model") -> Outcome:
-        tests = f"test_{module}.py"
-        assert run("--perf-save", tests, target=target).ret == pytest.ExitCode.OK
-        path = step_project.path / f"{module}.py"
-        source = path.read_text()
-        assert source.count(old) == 1
-        path.write_text(source.replace(old, new))
-        line = f"{module}.py:{source.partition(old)[0].count(chr(10)) + 1}"
-        result = run("--perf", "-v", tests, target=target)
-        text = str(result.stdout)
-        device = f" @ {target}" if target else ""
-        gates = re.findall(
-            rf"^(?:fail: \S+::\S+ at \S+: )?(\w+_step) ([\w ]+){device} is ((?:.|\n(?!\w))*)", text, re.MULTILINE
-        )
-        return Outcome(result.ret, line, text, {metric: message for _, metric, message in gates})
-
-    return plant
-
-
+TPU, GPU = "tpu-v5e", "gpu-h100"
+OF_DEVICES = {TPU: needs_libtpu, GPU: needs_cuda_plugin, None: ()}
 SECTION = "differences from the baseline's program:"
 
 
-def test_control_no_change_is_green_and_compiles_nothing(step_project, run):
-    run("--perf-save").assert_outcomes(passed=2)
-    model = step_project.path / "model.py"
-    model.write_text(f"# a comment moves every line\n{model.read_text()}")
-    result = run("--perf", "--perf-strict")
-    assert result.ret == pytest.ExitCode.OK
-    result.stdout.fnmatch_lines(["2 programs: 0 compiled, 2 from the cache*"])
-    result.stdout.no_fnmatch_line(f"*{SECTION}*")
-
-
-def test_a_donation_lost_to_another_dtype_is_named_by_its_path_and_why(planted):
-    outcome = planted('"losses": losses}', '"losses": losses.astype(BF16)}')
-    assert outcome.status == pytest.ExitCode.TESTS_FAILED
-    message = outcome.message("lost donations")
-    assert message.startswith("1 buffer, +1 over the baseline 0 buffers")
-    named = (
-        r"args\[0\]\['losses'\] \(float32\[3000\]: no output took its memory\) \(\+1\) at model.py:\d+ in train_step"
-    )
-    assert re.search(named, message)
-
-
-def test_a_donation_that_was_taken_back_fails_too(planted):
-    outcome = planted("jax.jit(train_step, donate_argnums=0)", "jax.jit(train_step)")
-    assert outcome.status == pytest.ExitCode.TESTS_FAILED
-    assert "also worse: train_step alias bytes @ tpu-v5e 995,840 -> 0 bytes (-100 %)" in outcome.text
-    assert "grew: outputs that reuse no argument" in outcome.message("peak bytes")
-
-
-def test_a_float32_product_is_named_with_its_line(planted):
-    outcome = planted('x @ params["up"].astype(BF16)', '(x @ params["up"]).astype(BF16)')
-    assert outcome.status == pytest.ExitCode.TESTS_FAILED
-    message = outcome.message("float32 products")
-    assert re.search(rf"f32 \w+ in block \(model.py\) \(\+\d\) at {outcome.line} in block", message)
-
-
-def test_a_broken_dropout_fusion_is_named_with_its_line(planted):
-    outcome = planted(
-        "keep = jax.random.bernoulli(key, 0.9, x.shape)",
-        "keep = jax.lax.optimization_barrier(jax.random.bernoulli(key, 0.9, x.shape))",
-    )
-    assert outcome.status == pytest.ExitCode.TESTS_FAILED
-    message = outcome.message("fusions")
-    assert re.search(rf"fusion in dropout \(model.py\) \(\+\d\) at {outcome.line} in dropout", message)
-    assert SECTION in outcome.text
-    assert re.search(r"^  unfused: _uniform and \w+ were in one kernel: model.py:\d+", outcome.text, re.MULTILINE)
-
-
-def growth(message: str) -> float:
-    """By how much a metric is above its baseline, relative."""
-    value, baseline = (float(number.replace(",", "")) for number in re.findall(r"([\d,]+) (?:bytes|FLOP)", message)[:2])
-    return value / baseline - 1
-
-
-def test_one_and_a_half_percent_more_bytes_are_named_with_their_line(planted):
-    outcome = planted(
-        'step = state["step"] + 1',
-        'step = state["step"] + jnp.isfinite(state["mean"]["up"]).any().astype(jnp.int32)',
-    )
-    assert outcome.status == pytest.ExitCode.TESTS_FAILED
-    message = outcome.message("bytes accessed")
-    assert 0.014 < growth(message) < 0.016
-    assert re.search(rf"fusion in train_step \(model.py\) \(\+[\d,]+\) at {outcome.line} in train_step", message)
-
-
-def test_one_and_a_half_percent_more_flops_are_named_with_their_line(planted):
-    outcome = planted(
-        'step = state["step"] + 1',
-        'step = state["step"] + 1; loss += (batch["x"][0] @ batch["x"][1].T).max()',
-    )
-    assert outcome.status == pytest.ExitCode.TESTS_FAILED
-    message = outcome.message("flops")
-    assert 0.014 < growth(message) < 0.016
-    assert re.search(rf"in train_step \(model.py\) \(\+[\d,]+\) at {outcome.line} in train_step", message)
-
-
-def test_an_extra_all_gather_is_named_with_its_line(planted):
-    outcome = planted(HIDDEN, f"rows({HIDDEN})", module="sharded")
-    assert outcome.status == pytest.ExitCode.TESTS_FAILED
-    named = f"all-gather in loss_fn (sharded.py) (+1) at {outcome.line} in loss_fn"
-    assert named in outcome.message("collectives")
-    assert named in outcome.message("resharding")
-    assert f"  + 1 x all-gather in loss_fn (sharded.py): {outcome.line} in loss_fn" in outcome.text
+def planted(name, module, old, new, words, *targets):
+    """A plant for each of these targets. In `words`, `{line}` stands for the place of the plant."""
+    return [
+        pytest.param(target, module, old, new, words, id=f"{name} {target}", marks=OF_DEVICES[target])
+        for target in targets
+    ]
 
 
 PRINT = (
     "    hidden = jax.nn.gelu(x @",
     '    jax.debug.print("{}", x.mean()); hidden = jax.nn.gelu(x @',
 )
+HIDDEN = 'jax.nn.gelu(x @ params["up"].astype(x.dtype))'
+
+PLANTS = [
+    *planted(
+        "a donation lost to another dtype", "model", '"losses": losses}', '"losses": losses.astype(BF16)}',
+        [
+            r"lost donations.* is 1 buffer, \+1 over the baseline 0 buffers",
+            r"args\[0\]\['losses'\] \(float32\[3000\]: no output took its memory\) \(\+1\) at model.py:\d+ in train_step",
+        ],
+        TPU, GPU,
+    ),
+    *planted(
+        "a float32 product", "model", 'x @ params["up"].astype(BF16)', '(x @ params["up"]).astype(BF16)',
+        [r"float32 products", r"f32 \w+ in block \(model.py\) \(\+\d\) at {line} in block"],
+        TPU,
+    ),
+    *planted(
+        "a broken dropout fusion", "model",
+        "keep = jax.random.bernoulli(key, 0.9, x.shape)",
+        "keep = jax.lax.optimization_barrier(jax.random.bernoulli(key, 0.9, x.shape))",
+        [
+            r"fusion in dropout \(model.py\) \(\+\d\) at {line} in dropout",
+            SECTION,
+            r"\n  unfused: _uniform and \w+ were in one kernel: model.py:\d+",
+        ],
+        TPU,
+    ),
+    *planted(
+        "1.5 % more bytes", "model",
+        'step = state["step"] + 1',
+        'step = state["step"] + jnp.isfinite(state["mean"]["up"]).any().astype(jnp.int32)',
+        [
+            r"bytes accessed.* is .*, \+1\.[45]\d* % over the baseline",
+            r"fusion in train_step \(model.py\) \(\+[\d,]+\) at {line} in train_step",
+        ],
+        TPU,
+    ),
+    *planted(
+        "a library call for a fusion", "model",
+        "jax.jit(train_step, donate_argnums=0)",
+        'jax.jit(train_step, donate_argnums=0, compiler_options={"xla_gpu_enable_triton_gemm": False})',
+        [r"custom calls", r"__cublas\$lt\$matmul in block \(model.py\) \(\+\d\) at model.py:\d+ in block"],
+        GPU,
+    ),
+    *planted("a print left in", "model", *PRINT, [r"send in block \(model.py\) \(\+1\) at {line} in block"], TPU),
+    *planted(
+        "a print left in", "model", *PRINT, [r"callback in block \(model.py\) \(\+1\) at {line} in block"], GPU, None
+    ),
+    *planted(
+        "an extra all-gather", "sharded", HIDDEN, f"rows({HIDDEN})",
+        [r"resharding", r"all-gather in loss_fn \(sharded.py\) \(\+1\) at {line} in loss_fn"],
+        TPU, GPU,
+    ),
+    *planted(
+        "an eleventh leapfrog", "loops", "STEPS = 10", "STEPS = 11",
+        [
+            r"hmc_step flops @ tpu-v5e is ",
+            rf"\(\+{2 * 128**3:,}\) at loops.py:\d+ in leapfrog",
+            r"solve flops @ tpu-v5e is at most (.|\n)*while at loops.py:\d+ in solve",
+        ],
+        TPU,
+    ),
+    *planted(
+        "a product before a loop that depends on data", "loops",
+        "    y = x @ matrix\n", "    y = x @ matrix @ matrix\n",
+        [r"until_small flops @ tpu-v5e is at least (.|\n)*at loops.py:\d+ in until_small"],
+        TPU,
+    ),
+    *planted(
+        "larger blocks", "kernel", "ROWS = 512", "ROWS = 1024",
+        [
+            r"doubled vmem bytes @ tpu-v5e is 8,388,608 bytes, \+100 % over the baseline 4,194,304 bytes",
+            r"grew: doubled in doubled \(kernel.py\) \(\+4,194,304\) at kernel.py:\d+ in doubled",
+        ],
+        TPU,
+    ),
+    *planted(
+        "blocks that do not fit", "kernel", "ROWS = 512", "ROWS = 4096",
+        [
+            r"the compiler for tpu-v5e refused the program at kernel.py:\d+ in doubled: ",
+            r"size 32.00M and limit 16.00M",
+        ],
+        TPU,
+    ),
+    *planted(
+        "a mean over both slices", "slices", 'lax.pmean(x, "chip")', 'lax.pmean(x, ("slice", "chip"))',
+        [
+            r"cross-slice collectives @ tpu-v5e is 1 collective, \+1 over the baseline 0 collectives",
+            r"all-reduce in normalised \(slices.py\) \(\+1\) at {line} in normalised",
+        ],
+        TPU,
+    ),
+]  # fmt: skip
 
 
-def test_a_print_left_in_raises_the_host_transfers_of_the_target(planted):
-    outcome = planted(*PRINT)
-    assert outcome.status == pytest.ExitCode.TESTS_FAILED
-    message = outcome.message("host transfers")
-    assert f"send in block (model.py) (+1) at {outcome.line} in block" in message
-    assert "train_step host transfers @ tpu-v5e 0 -> 2 transfers" in outcome.text
+@pytest.mark.parametrize(("target", "module", "old", "new", "words"), PLANTS)
+def test_a_plant_fails_and_its_line_is_named(pytester, run, target, module, old, new, words):
+    assert run("--perf-save", f"test_{module}.py", target=target).ret == pytest.ExitCode.OK
+    path = pytester.path / f"{module}.py"
+    source = path.read_text()
+    assert source.count(old) == 1
+    path.write_text(source.replace(old, new))
+    line = f"{module}.py:{source.partition(old)[0].count(chr(10)) + 1}"
+    result = run("--perf", "-v", f"test_{module}.py", target=target)
+    assert result.ret == pytest.ExitCode.TESTS_FAILED, result.stdout.str()
+    for each in words:
+        assert re.search(each.replace("{line}", re.escape(line)), result.stdout.str()), f"{each}\n{result.stdout}"
 
 
-def test_a_print_left_in_raises_the_host_transfers_of_the_present_device(planted):
-    outcome = planted(*PRINT, target=None)
-    assert outcome.status == pytest.ExitCode.TESTS_FAILED
-    message = outcome.message("host transfers")
-    assert f"callback in block (model.py) (+1) at {outcome.line} in block" in message
+@pytest.mark.parametrize(
+    ("target", "modules"),
+    [
+        pytest.param(TPU, ["model", "sharded", "loops", "kernel", "slices"], marks=needs_libtpu),
+        pytest.param(GPU, ["model", "sharded"], marks=needs_cuda_plugin),
+    ],
+)
+def test_control_no_change_is_green_and_compiles_nothing(pytester, run, target, modules):
+    tests = [f"test_{module}.py" for module in modules]
+    assert run("--perf-save", *tests, target=target).ret == pytest.ExitCode.OK
+    for module in set(modules) - {"kernel"}:  # whose program has the numbers of its lines
+        path = pytester.path / f"{module}.py"
+        path.write_text(f"# a comment moves every line\n{path.read_text()}")
+    result = run("--perf", "--perf-strict", *tests, target=target)
+    assert result.ret == pytest.ExitCode.OK
+    programs = sum(len(PROJECTS[module].calls) for module in modules)
+    result.stdout.fnmatch_lines([f"{programs} programs: 0 compiled, {programs} from the cache*"])
+    result.stdout.no_fnmatch_line(f"*{SECTION}*")
+
+
+@needs_libtpu
+def test_a_kernel_without_an_estimate_is_named_and_has_no_flops(pytester, run):
+    result = run("--perf-save", "test_unknown.py", target=TPU)
+    assert result.ret == pytest.ExitCode.OK
+    assert re.search(r"unknown FLOP and bytes: .*\n  doubled at unknown.py:\d+ in with_kernel", result.stdout.str())
+    assert "flops" not in (pytester.path / "baselines" / f"{TPU}.json").read_text()

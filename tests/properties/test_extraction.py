@@ -4,7 +4,6 @@ import dataclasses
 import functools
 import uuid
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -23,7 +22,7 @@ from perfsuite.workloads.extraction import (
     fixed_size_batches,
     make_extractor,
 )
-from perfsuite.workloads.qwen2 import Qwen2, Qwen2Config, initialize_cache
+from perfsuite.workloads.qwen2 import Qwen2, Qwen2Config
 from perfsuite.workloads.qwen2.weights import weight_table
 
 pytestmark = pytest.mark.usefixtures("quick_to_compile")
@@ -32,7 +31,6 @@ CONFIG = Qwen2Config.tiny(vocab_size=30, hidden_size=32, num_layers=2, intermedi
 MODEL = Qwen2(CONFIG)
 WEIGHTS = random_state_dict(CONFIG, weight_table(CONFIG))
 LENGTHS = (2, 5)
-CAPACITY = 8
 
 
 @functools.cache
@@ -44,11 +42,6 @@ def params():
 def extractor(layers):
     """One for all examples: its programs are compiled once."""
     return make_extractor(MODEL, layers)
-
-
-@functools.partial(jax.jit, static_argnames="method")
-def apply(params, *args, method):
-    return MODEL.apply(params, *args, method=method)
 
 
 def extracted(layers, batches, **kwargs):
@@ -76,7 +69,7 @@ def assert_close(actual, expected, tolerance=1e-4):
 
 
 # Few shapes, and few examples: without jit every shape costs a second, and every call a tenth.
-@settings(max_examples=8)
+@settings(max_examples=3)
 @given(texts(st.sampled_from(LENGTHS), max_size=4), st.integers(1, 2), choices_of_layers(), pad_ids())
 def test_the_pipeline_gives_what_the_naive_way_gives(sequences, batch_size, layers, pad_id):
     batches = fixed_size_batches(sequences, batch_size, length=LENGTHS, pad_id=pad_id)
@@ -85,15 +78,9 @@ def test_the_pipeline_gives_what_the_naive_way_gives(sequences, batch_size, laye
     assert [index for index, _ in fast] == [index for index, _ in slow]
     for (_, mine), (_, reference) in zip(fast, slow, strict=True):
         assert_close(mine, reference, 1e-5)
-    path = f"memory://{uuid.uuid4()}"
-    store_all(path, layers, sequences, batch_size, length=LENGTHS, pad_id=pad_id)
-    stored = list(ActivationStore.open(path))
-    assert [index for index, _ in stored] == [index for index, _ in slow]
-    for (_, mine), (_, reference) in zip(stored, slow, strict=True):
-        assert_close(mine, reference, 1e-5)
 
 
-@settings(max_examples=50)
+@settings(max_examples=20)
 @given(
     texts(st.integers(1, 6)),
     st.integers(1, 3),
@@ -130,7 +117,7 @@ def store_all(path, layers, sequences, batch_size, *, chunk=1, dtype="", stop=No
     return len(calls), done
 
 
-@settings(max_examples=30)
+@settings(max_examples=15)
 @given(
     texts(st.integers(1, 6)),
     st.sampled_from([(1, 1), (2, 1), (2, 2), (3, 1), (3, 3)]),
@@ -176,45 +163,6 @@ def there(path):
         return list(ActivationStore.open(path))
     except StoreError:
         return []
-
-
-@given(tokens(st.integers(1, 6)), texts(st.integers(1, 6), max_size=2), texts(st.integers(1, 6), max_size=2), st.data())
-def test_neither_padding_nor_the_rest_of_the_batch_changes_a_sample(sequence, some, others, data):
-    """Bit for bit at one length, because it is the same program; up to rounding at another."""
-
-    def activations(rest, length):
-        place = data.draw(st.integers(0, len(rest)))
-        rows = [*rest[:place], sequence, *rest[place:]]
-        pad_id = data.draw(pad_ids())
-        return dict(extracted((1, 0), fixed_size_batches(rows, 3, length=length, pad_id=pad_id)))[place]
-
-    mine = activations(some, 6)
-    assert np.array_equal(mine, activations(others, 6))
-    assert_close(mine, activations(others, 12), 1e-5)
-
-
-@settings(max_examples=50)
-@given(st.lists(tokens(st.integers(2, CAPACITY)), min_size=3, max_size=3), pad_ids(), st.data())
-def test_decoding_with_a_cache_gives_the_logits_without_one(sequences, pad_id, data):
-    """Of each sequence a part of its own length is the prompt, and the rest is decoded in one batch with the others."""
-    prompts = np.array([data.draw(st.integers(1, min(6, len(sequence) - 1))) for sequence in sequences], np.int32)
-    (batch,) = fixed_size_batches(
-        [sequence[:prompt] for sequence, prompt in zip(sequences, prompts, strict=True)], 3, length=6, pad_id=pad_id
-    )
-    full = [numpy_qwen2(CONFIG, WEIGHTS, sequence)[0] for sequence in sequences]
-    logits, _, cache = apply(
-        params(), batch.ids, batch.lengths, initialize_cache(CONFIG, 3, CAPACITY), method="prefill"
-    )
-    for row, prompt in enumerate(prompts):
-        assert_close(logits[row], full[row][prompt - 1])
-    for step in range(max(len(sequence) - prompt for sequence, prompt in zip(sequences, prompts, strict=True))):
-        at = prompts + step
-        # A sequence that has come to its end goes on with padding, which must not disturb the others.
-        fed = [sequence[i] if i < len(sequence) else pad_id for sequence, i in zip(sequences, at, strict=True)]
-        logits, _, cache = apply(params(), np.array(fed, np.int32), cache, method="decode")
-        for row, i in enumerate(at):
-            if i < len(sequences[row]):
-                assert_close(logits[row], full[row][i])
 
 
 @given(

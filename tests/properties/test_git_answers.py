@@ -89,14 +89,3 @@ def test_a_commit_is_read_or_refused(data, repository):
     repository.answer = data.draw(answers(repository, *asked))
     found, error = outcome(GitError, repository.commit, "HEAD")
     assert "git show: its answer cannot be read" in str(error) if error else is_safe(found)
-
-
-@fuzzed
-@given(data=st.data())
-def test_lists_of_files_and_hashes_are_texts(data, repository):
-    for ask, arguments in (
-        (lambda: repository.files("HEAD", "baselines/"), ("ls-tree", "-z", "--name-only", "--full-tree", "HEAD")),
-        (lambda: [repository.commit_id("HEAD")], ("rev-parse", "HEAD")),
-    ):
-        repository.answer = data.draw(answers(repository, *arguments))
-        assert all(isinstance(each, str) for each in ask())

@@ -12,10 +12,7 @@ import jax
 import jax.numpy as jnp
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from support.git_project import GitProject
 
-from perfsuite.gate.baseline_file import BaselineError, load
-from perfsuite.git import GitError, Repository
 from perfsuite.measure.call import call
 from perfsuite.measure.errors import MeasurementError
 from perfsuite.measure.profiler.trace_recording import trace_block
@@ -30,7 +27,6 @@ from properties.edits import EXAMPLES, edited, edited_bytes, outcome
 fuzzed = settings(
     max_examples=EXAMPLES, suppress_health_check=[HealthCheck.too_slow, HealthCheck.function_scoped_fixture]
 )
-BASELINES = Path(__file__).parents[2] / "baselines"
 
 
 def step(x, layers):
@@ -92,34 +88,6 @@ def test_a_damaged_file_of_a_cache_is_none(data):
 
 
 @functools.cache
-def some_lines(name: str) -> str:
-    """The first lines of a file of this repository, some metrics among them, closed so that they are whole."""
-    lines = (BASELINES / name).read_text(encoding="utf-8").split("\n")
-    lines = lines[: 70 + next((place for place, line in enumerate(lines) if line.startswith(' "metrics"')), 30)]
-    while not lines[-1].startswith("   "):
-        lines.pop()
-    return "\n".join([*lines[:-1], lines[-1].rstrip(","), "  }", " }", "}", ""])
-
-
-@fuzzed
-@given(data=st.data())
-def test_a_baseline_file_is_read_or_refused_with_its_line(data):
-    _read_or_refused(load, "cpu.json", data)
-
-
-def _read_or_refused(read, name, data):
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder, name)
-        path.write_text(some_lines(name), encoding="utf-8")
-        assert read(path), "whole without an edit"
-        content = data.draw(edited_bytes(path.read_bytes()))
-        path.write_bytes(content)
-        _, error = outcome(BaselineError, read, path)
-        assert error is None or str(error).startswith(str(path))
-        assert path.read_bytes() == content
-
-
-@functools.cache
 def recorded() -> bytes:
     with tempfile.TemporaryDirectory() as folder:
         with trace_block(folder):
@@ -136,28 +104,3 @@ def test_a_trace_is_read_or_refused_with_its_name(data):
         path.write_bytes(data.draw(edited_bytes(recorded())))
         _, error = outcome(MeasurementError, read_trace, path)
         assert error is None or str(error).startswith(str(path))
-
-
-class Answering(Repository):
-    """A repository whose git answers what a test says."""
-
-    def __init__(self, folder: Path, answer: bytes):
-        super().__init__(folder)
-        self._answer = answer
-
-    def _bytes(self, *arguments: str, stdin: bytes = b"") -> bytes:
-        return getattr(self, "_answer", None) or super()._bytes(*arguments, stdin=stdin)
-
-
-@fuzzed
-@given(data=st.data())
-def test_an_answer_of_git_is_read_or_refused(data, tmp_path, monkeypatch):
-    if not (tmp_path / "project").exists():
-        project = GitProject.here(tmp_path / "project", monkeypatch)
-        project.save({})
-    folder = tmp_path / "project"
-    log = Repository(folder)._bytes("cat-file", "--batch", stdin=b"HEAD:baselines/cpu.json\nHEAD:none\n")
-    answering = Answering(folder, data.draw(edited_bytes(log)))
-    found, error = outcome(GitError, answering.contents, ["HEAD:baselines/cpu.json", "HEAD:none"])
-    assert all(each is None or isinstance(each, bytes) for each in found or ())
-    assert error is None or "cat-file" in str(error)

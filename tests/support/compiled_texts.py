@@ -1,6 +1,7 @@
 """Texts of compiled programs read to facts: those kept in `hlo/`, small ones written by hand, and what is compiled here."""
 
 import gzip
+import importlib
 import pathlib
 import sys
 
@@ -17,6 +18,7 @@ from support.programs import program_of
 
 FOLDER = pathlib.Path(__file__).parent / "hlo"
 sys.path.insert(0, str(FOLDER))
+PROGRAMS = importlib.import_module("programs")
 TEXTS = {path.name.removesuffix(".txt.gz"): gzip.decompress(path.read_bytes()).decode() for path in FOLDER.glob("*.gz")}
 LINES = (FOLDER / "programs.py").read_text().splitlines()
 

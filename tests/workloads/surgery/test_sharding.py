@@ -20,9 +20,8 @@ from perfsuite.workloads.training import (
 )
 
 CONFIG = BertConfig.tiny(dropout=0.1, attention="eager", num_layers=1).narrowed(num_heads=4)
-QUIET = BertConfig.tiny(dropout=0.0).narrowed(num_heads=4)
+QUIET = BertConfig.tiny(dropout=0.0, num_layers=1).narrowed(num_heads=4)
 """Without random bits to draw: they cross no device, and take half of the time to compile."""
-MESHES = [(4, 1), (1, 4), (2, 2)]
 STEPS = 3
 # AdamW divides a gradient by its own size. A key's bias has none (softmax does not see it), and what is left there is
 # rounding, of either sign; an epsilon above it keeps it from becoming a whole step.
@@ -104,13 +103,9 @@ def abstract_training(mesh, batch, config=CONFIG):
     )
 
 
-@pytest.mark.parametrize(
-    ("training", "shape"),
-    [*((flat_training, shape) for shape in MESHES), (partitioned_training, (2, 2))],
-    ids=["flat 4x1", "flat 1x4", "flat 2x2", "partitioned 2x2"],
-)
-def test_sharded_step_computes_what_one_device_does_and_compiles_once(batch, single, compile_counter, training, shape):
-    mesh = mesh_of(*shape)
+@pytest.mark.parametrize("training", [flat_training, partitioned_training])
+def test_sharded_step_computes_what_one_device_does_and_compiles_once(batch, single, compile_counter, training):
+    mesh = mesh_of(2, 2)
     step, carried = training(mesh)
     batch = shard(batch, batch_shardings(batch, mesh))
     shardings = [leaf.sharding for leaf in jax.tree.leaves(carried)]
@@ -128,41 +123,6 @@ def test_sharded_step_computes_what_one_device_does_and_compiles_once(batch, sin
     # Not bit for bit: sums over the batch and over a layer's width are added up in another order. The dropout masks
     # are the same, or nothing would be close.
     assert_close((trees, out), single, rtol=2e-4, atol=2e-6)
-
-
-def test_split_arrays_are_those_of_megatron_in_parameters_and_optimizer_state():
-    params = eqx.filter_eval_shape(parallel_model)
-    tree = params, jax.eval_shape(TX.init, params)
-    shardings = module_shardings(tree, mesh_of(1, 4))
-    split = collections.defaultdict(list)
-    for path, leaf in jax.tree.leaves_with_path(shardings):
-        match = re.fullmatch(
-            r"(?:0|1\.0\.(?:mu|nu))\.layers\.0\.(.+)", jax.tree_util.keystr(path, simple=True, separator=".")
-        )
-        if match:
-            split[match[1]].append(leaf.spec)
-        else:
-            assert leaf.spec == PartitionSpec(), path
-    # Once in the model, once in each moment of the optimizer.
-    rows, columns, everywhere = [PartitionSpec("model")] * 3, [PartitionSpec(None, "model")] * 3, [PartitionSpec()] * 3
-    assert split == {
-        "attention.query.layer.weight": rows,
-        "attention.query.layer.bias": rows,
-        "attention.key.layer.weight": rows,
-        "attention.key.layer.bias": rows,
-        "attention.value.layer.weight": rows,
-        "attention.value.layer.bias": rows,
-        "attention.output.dense.layer.weight": columns,
-        "attention.output.dense.layer.bias": everywhere,
-        "attention.output.norm.weight": everywhere,
-        "attention.output.norm.bias": everywhere,
-        "intermediate.dense.layer.weight": rows,
-        "intermediate.dense.layer.bias": rows,
-        "output.dense.layer.weight": columns,
-        "output.dense.layer.bias": everywhere,
-        "output.norm.weight": everywhere,
-        "output.norm.bias": everywhere,
-    }
 
 
 def collectives(compiled):
