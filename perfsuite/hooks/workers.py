@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 
+from perfsuite.gate.verdict import SAMPLED
 from perfsuite.measure.private.capabilities import XDIST
 from perfsuite.measure.private.xdist_reports import held_back, sender_of
 from perfsuite.measure.words import plural
@@ -66,7 +67,8 @@ class WorkerHooks:
             return
         if marker_arguments(item).get("quiet"):
             raise Deferred("@pytest.mark.perf(quiet=True)")
-        if self.session.samples(test_id(item)):
+        entries = self.session.baselines.metrics.get(self.session.test_key(test_id(item)), {})
+        if any(entry.kind in SAMPLED for entry in entries.values()):
             raise Deferred("its baseline has ratios or times")
 
     @pytest.hookimpl(wrapper=True)
