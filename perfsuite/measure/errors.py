@@ -28,7 +28,7 @@ class UnwarmedSignatureError(RecompilationError):
 
 
 class SignatureWarning(UserWarning):
-    """A function is warmed for two signatures that differ only in weak types, or in what is committed to a device."""
+    """A call that carries has arguments of other shapes or dtypes from its second run on."""
 
 
 class TransferError(AssertionError):

@@ -35,15 +35,3 @@ def test_only_a_named_function_may_not_compile(project, perf_test):
     result = project.runpytest_inprocess("--perf")
     assert result.ret == pytest.ExitCode.TESTS_FAILED
     result.stdout.fnmatch_lines(["*RecompilationError: `<lambda>` was traced*at *"])
-
-
-def test_two_signatures_that_differ_only_in_a_weak_type_are_a_warning(project, perf_test):
-    warm = "perf.warm(jax.jit(lambda x: x * 2), over=[({},), (jnp.float32(0.5),)])"
-    perf_test("import jax.numpy as jnp", warm.format("jnp.ones(3)"))
-    result = project.runpytest_inprocess("--perf")
-    result.assert_outcomes(passed=1)
-    perf_test("import jax.numpy as jnp", warm.format("0.5"))
-    result = project.runpytest_inprocess("--perf", "-W", "default")
-    result.assert_outcomes(passed=1, warnings=1)
-    result.stdout.fnmatch_lines(["*SignatureWarning: perf.warm(lambda): two of the warmed signatures*"])
-    result.stdout.fnmatch_lines(["*args[[]0]: weak type was True (a Python float), is False (an array)*"])

@@ -18,7 +18,6 @@ import pytest
 
 from perfsuite.measure.call import call
 from perfsuite.measure.compiles import compiles
-from perfsuite.measure.compiles import listeners as monitor
 from perfsuite.measure.compiles.fastpath import fast_path
 from perfsuite.measure.errors import MeasurementError, RecompilationError, TransferError
 from perfsuite.measure.metric import Metric
@@ -55,8 +54,8 @@ def everything():
         "collector": gc.isenabled(),
         "switching": sys.getswitchinterval(),
         "configuration": dict(jax.config.values),
-        "heard": monitor.is_heard(),
-        "contexts": (monitor.open_contexts(), transfers._open),
+        "heard": compiles.is_heard(),
+        "contexts": (compiles.open_contexts(), transfers._open),
         "reading": [vars(type(X))[name] for name in ("_value", "copy_to_host_async")],
         "buffers": memoryview(X).nbytes,
         "threads": {thread for thread in threading.enumerate() if "perfsuite" in thread.name},

@@ -96,5 +96,5 @@ def test_two_calls_over_one_state_that_one_donates_are_refused_by_both_names(ste
     result = steps.runpytest_inprocess("--perf")
     result.assert_outcomes(passed=1, failed=1)
     result.stdout.fnmatch_lines(
-        ["*call(eval_step, ...) cannot run: args[[]0[]] was deleted, because call(train_step, ...) holds the same*"]
+        ["*call(eval_step, ...) cannot run: args[[]0[]] was deleted, because an earlier call donated it*"]
     )

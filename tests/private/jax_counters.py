@@ -14,7 +14,7 @@ from collections import Counter
 import pytest
 from jax._src import compiler, util
 
-from perfsuite.measure.compiles import compiles, listeners
+from perfsuite.measure.compiles import compiles
 
 EVENTS = {
     "traces": "trace_to_jaxpr",
@@ -30,7 +30,7 @@ problems: Counter[str] = Counter()
 
 
 def pytest_collection_finish() -> None:
-    describe, compile_program = listeners._call_that_compiles, compiler.compile_or_get_cached
+    describe, compile_program = compiles._call_that_compiles, compiler.compile_or_get_cached
     hear = util.test_event_listener  # of jax._src.test_util, which the tests have imported
 
     def described(*args, **options):
@@ -48,7 +48,7 @@ def pytest_collection_finish() -> None:
         events[name] += 1
         hear(name, *args)
 
-    listeners._call_that_compiles = described
+    compiles._call_that_compiles = described
     compiler.compile_or_get_cached = compiling
     util.test_event_listener = listener
 

@@ -13,7 +13,6 @@ from perfsuite.measure.errors import RecompilationError
 from perfsuite.measure.private.capabilities import (
     CALLBACKS,
     PROGRAM_RUNS,
-    REPAIRS,
     STACK,
     TRACES,
     CapabilityLost,
@@ -32,7 +31,7 @@ def counted(run):
     return seen.lowerings, seen.compiles
 
 
-@pytest.mark.parametrize("lost", [TRACES, STACK, REPAIRS], ids=lambda each: each.name)
+@pytest.mark.parametrize("lost", [TRACES, STACK], ids=lambda each: each.name)
 def test_a_recompilation_is_counted_and_refused(lost):
     step = jax.jit(lambda x: x * 2)
     with without(lost):
@@ -63,13 +62,12 @@ def test_a_call_is_timed_until_all_its_outputs_are_ready_where_programs_are_not_
 
 def test_what_goes_on_in_another_way_is_said_once():
     step = jax.jit(lambda x: x * 11)
-    with without(TRACES), without(REPAIRS), without(CALLBACKS):
+    with without(TRACES), without(CALLBACKS):
         for _ in range(2):
             with contextlib.suppress(RecompilationError), compiles.forbid():
                 step(X)
             host_calls(call(step, X))
         assert [line.partition(":")[0].partition(f"{jax.__version__} ")[2] for line in fallbacks()] == [
             "no trace is refused, only what it leads to, and a cached one counts too",
-            "a function whose compile was refused may take JAX's slow path from then on",
             "host calls have those of callbacks among them",
         ]

@@ -1,16 +1,14 @@
 """`perf.warm`, `perf.no_compiles` and `perf.count_compiles`: what compiles, and when."""
 
 import contextlib
-import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager
 
 from perfsuite.gate.budget import Budget
 from perfsuite.instruments.base import NO_BUDGET, Instrument, declare
 from perfsuite.measure.call import Call, label_of
-from perfsuite.measure.compiles import compiles, explanation
+from perfsuite.measure.compiles import compiles
 from perfsuite.measure.compiles.warmup import Warm, warm
-from perfsuite.measure.errors import SignatureWarning
 from perfsuite.measure.metric import Metric
 from perfsuite.measure.private.capabilities import COMPILE_EVENTS, TRACES
 
@@ -32,8 +30,6 @@ class CompilesInstrument(Instrument):
         limits = self._begin(WARM, budget)
         label = label_of(fn)
         warmed = warm(fn, over)
-        for changes in warmed.doubled:
-            warnings.warn(explanation.doubled(name or label, changes), SignatureWarning, stacklevel=2)
         measured = self._recorder.measured("warm", label, " compile seconds", name=name)
         seconds = Metric(f"{measured.name} compile seconds", warmed.compile_seconds, "s", "info", samples=1)
         self._recorder.add(measured.metrics([seconds])[0])

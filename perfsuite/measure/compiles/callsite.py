@@ -12,14 +12,14 @@ import os
 import sysconfig
 import traceback
 from collections.abc import Callable, Iterator
-from types import CodeType, FrameType
+from types import CodeType, FrameType, FunctionType
 from typing import Any
 
 import jax
 
 from perfsuite.measure.io import from_here, short_path
 from perfsuite.measure.private import equinox_functions, flax_objects, jax_stack, slow_path
-from perfsuite.measure.private.bound import behind_bound, is_jitted
+from perfsuite.measure.private.bound import behind_bound, is_jitted, unbound
 from perfsuite.measure.private.frameworks import bound_by_filter_jit, is_filter_jit, is_nnx_jit, wraps_jit
 from perfsuite.measure.private.library_functions import API
 
@@ -28,6 +28,8 @@ _BUILT_ON_THEM = frozenset({"diffrax", "distrax", "lineax", "optimistix", "orbax
 LIBRARIES = _FRAMEWORKS | _BUILT_ON_THEM
 """Their frames belong to the call, as do those of any object around a jitted function. A library that is built on the
 frameworks counts where it is installed: in a checkout of diffrax, its code is the user's own."""
+
+_MOST_LAYERS = 100
 
 _TRANSPARENT = ("jaxtyping", "beartype", "typeguard")
 """Their frames pass arguments on as they are."""
@@ -99,18 +101,14 @@ def on_stack(frame: FrameType) -> CallSite:
     library, user = _library_and_user(frame)
     compiling = jax_stack.compiling_function(library)
     function = compiling.function if compiling else None
-    site = _jitted_call(library, compiling)
-    if site is None:
-        site = _through(library) if library else CallSite()
-        site = dataclasses.replace(site, function=function, eager=jax_stack.belongs_to_jax(function))
+    site = _jitted_call(library, compiling) or dataclasses.replace(_through(library), function=function)
     # Under `filter_grad` and its like, the user called that. In a backward pass nobody calls the function any more.
     bound = next(filter(None, map(jax_stack.bound_program, library)), None) if function is None else None
-    eager = site.eager or jax_stack.belongs_to_jax(function) or (bound is not None and bound.of_jax)
-    site = dataclasses.replace(site, eager=eager)
     # What an installed package compiles is the user's to move: the message names the line that leads to it.
     leading = _leading(user)
     return dataclasses.replace(
         site,
+        eager=jax_stack.belongs_to_jax(function) or (bound is not None and bound.of_jax),
         location=line_of(leading),
         via="" if user is None or leading is user else line_of(user),
         frame=id(library[-1]) if library else 0,
@@ -161,18 +159,31 @@ def of_function(fn: Callable, args: tuple, kwargs: dict[str, Any]) -> CallSite:
 
 
 def code_of(function: Any) -> str:
-    """Where a function is defined, as `file:line`, also behind partials and wrappers; its type's name otherwise."""
-    *_, function = innermost(function)
-    code = getattr(function, "__code__", None)
-    if code is None and callable(function):
-        code = getattr(type(function).__call__, "__code__", None)
+    """Where a function is defined, as `file:line`; its type's name where it has no Python code."""
+    code = code_behind(function)
     return type(function).__qualname__ if code is None else _place(code, code.co_firstlineno)
+
+
+def code_behind(function: Any) -> CodeType | None:
+    """The Python code that a call comes to, behind partials, wrappers, methods and objects; None where it is in C."""
+    for _ in range(_MOST_LAYERS):
+        *_, function = innermost(function)
+        if isinstance(function, FunctionType):
+            return function.__code__
+        if (bound := unbound(function)) is not None:
+            function = bound[0]
+            continue
+        called = getattr(function, "__init__", None) if isinstance(function, type) else type(function).__call__
+        if not (isinstance(called, FunctionType) or hasattr(called, "__wrapped__") or unbound(called)):
+            return None
+        function = called
+    return None
 
 
 def innermost(function: Any) -> Iterator[Any]:
     """A function, then each function behind it where it is a partial or a wrapper. The last one has the code."""
     yield function
-    for _ in range(100):  # A wrapper that wraps itself must not hang a user's compile.
+    for _ in range(_MOST_LAYERS):  # A wrapper that wraps itself must not hang a user's compile.
         if isinstance(function, functools.partial):
             function = function.func
         elif (inner := getattr(function, "__wrapped__", None)) is not None:
@@ -278,9 +289,7 @@ def _jitted_call(library: list[FrameType], compiling: jax_stack.CompilingFunctio
     if compiling is None or not _passes_on(outer[0]) or not (misses or compiling.ahead_of_time):
         return None
     args = args[1:] if compiling.ahead_of_time else args
-    eager = jax_stack.belongs_to_jax(compiling.function)
-    statics = _statics(compiling.statics, args)
-    return CallSite("", args, kwargs, function=compiling.function, eager=eager, statics=statics)
+    return CallSite("", args, kwargs, function=compiling.function, statics=_statics(compiling.statics, args))
 
 
 def _filter_jit_call(wrapper: Any, args: tuple, kwargs: dict[str, Any]) -> CallSite:
@@ -290,6 +299,8 @@ def _filter_jit_call(wrapper: Any, args: tuple, kwargs: dict[str, Any]) -> CallS
 
 def _through(library: list[FrameType]) -> CallSite:
     """The call of the library's function that the user called."""
+    if not library:
+        return CallSite()
     outer = library[-1]
     # The frame that shortens tracebacks names no argument: the function is behind it.
     function = library[-2] if len(library) > 1 and _passes_on(outer) else outer

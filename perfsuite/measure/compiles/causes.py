@@ -19,7 +19,6 @@ import numpy as np
 from perfsuite.measure.compiles.callsite import CallSite, Statics, code_of, innermost
 from perfsuite.measure.compiles.description import Item, Leaf, Node, describe, is_traced, shared_places
 from perfsuite.measure.compiles.signature import (
-    EQUAL,
     Changes,
     Signature,
     SignatureChange,
@@ -83,6 +82,15 @@ class Cause:
     caller: str = ""
     via: str = ""
     problem: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class EagerOperation:
+    """An operation of JAX's own that compiled by itself: its name, the first stage that was heard, and its cause."""
+
+    function: str
+    stage: str
+    cause: Cause
 
 
 class CompileHistory:
@@ -205,15 +213,16 @@ def relevant(changes: Iterable[SignatureChange], statics: Statics | None) -> Cha
     if statics is None:
         return tuple(change for change in changes if change.kind != "number") or changes
     numbers = {change.path for change in changes if change.kind == "number"}
-    # For a static number only the value counts, for another only dtype and weak type.
-    counting = (
-        change
-        for change in changes
-        if (change.path not in numbers) or ((change.kind == "number") == (change.path in statics))
-    )
-    # `filter_jit` takes 1 and 1.0 for one value. `jax.jit` does inside of a static argument, such as a tuple.
-    one = statics.paths
-    return tuple(each for each in counting if each.variant != EQUAL or (each.path in one and not statics.all))
+    return tuple(change for change in changes if _counts(change, numbers, statics))
+
+
+def _counts(change: SignatureChange, numbers: set[str], statics: Statics) -> bool:
+    static = change.path in statics
+    if change.path in numbers:  # of a static number only the value counts, of another only dtype and weak type
+        return (change.kind == "number") == static
+    # The numbers 1 and 1.0 are one value for `filter_jit`, and for `jax.jit` inside of a static argument, not as one.
+    equal = change.variant == "equal" or (change.variant == "number" and change.kind in ("dtype", "weak type"))
+    return not (static and equal) or (change.path in statics.paths and not statics.all)
 
 
 def config_changes(before: Config, after: Config) -> Changes:

@@ -11,8 +11,7 @@ from typing import Any, Literal, TypeAlias
 import jax
 import numpy as np
 
-from perfsuite.measure.compiles.sharding import Placement
-from perfsuite.measure.compiles.values import Value, safely, untyped, value_of
+from perfsuite.measure.compiles.values import Value, safely, value_of
 from perfsuite.measure.private import flax_objects
 from perfsuite.measure.private.frameworks import graph_children, is_graph_node
 
@@ -20,6 +19,46 @@ _SCALARS = (bool, int, float, complex)
 _LEAVES = (jax.Array, np.ndarray, np.generic, jax.ShapeDtypeStruct, *_SCALARS)
 _CONTAINERS = (tuple, list, dict, type(None))
 _TRACER = "a tracer"
+
+
+@dataclasses.dataclass(frozen=True, eq=False, slots=True)
+class Placement:
+    """The sharding that an array of `ndim` axes is committed to. It holds devices, and no array.
+
+    Two are equal where one program serves both: JAX takes P("data") and P("data", None) for one, and a mesh axis of
+    size 1 for none. On another mesh everything is another sharding; `typed` is what belongs to the type of the array,
+    where axes are explicit.
+    """
+
+    text: str
+    sharding: jax.sharding.Sharding
+    ndim: int
+    typed: Any = None
+
+    def __str__(self) -> str:
+        return self.text
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Placement):
+            return NotImplemented
+        return self.text == other.text or (self.ndim == other.ndim and safely(lambda: self._serves(other), False))
+
+    def __hash__(self) -> int:
+        return 0  # equals may have other texts
+
+    def _serves(self, other: "Placement") -> bool:
+        meshes = [getattr(each.sharding, "mesh", None) for each in (self, other)]
+        if meshes[0] is None or meshes[0] != meshes[1] or self.typed != other.typed:
+            return False
+        return self.sharding.is_equivalent_to(other.sharding, self.ndim)
+
+    @property
+    def mesh(self) -> str:
+        """The mesh of a sharding that has one, as text; "" for others."""
+        mesh, found, _ = self.text.partition(", spec=")
+        return mesh if found else ""
+
+
 _NO_PLACEMENT: tuple[Placement | None, tuple[str, ...]] = (None, ())
 
 
@@ -27,7 +66,8 @@ _NO_PLACEMENT: tuple[Placement | None, tuple[str, ...]] = (None, ())
 class Leaf:
     """An argument without children.
 
-    `kind` is "array", "scalar" (a Python number: an array for `jax.jit`, static for `filter_jit`) or "static". All but
+    `kind` is "array", "scalar" (a Python number: an array for `jax.jit`, static for `filter_jit`) or "static", whose
+    `dtype` is its type. All but
     unhashable arrays have a `value`; `source` says what the argument is. Arrays that are committed to their devices
     have `sharding` and `devices`; JAX moves others as it needs them. `layout` is the order of the axes in memory,
     where it is not the usual one.
@@ -82,7 +122,7 @@ def describe(value: Any, _above: tuple[int, ...] = ()) -> Item:
         return Node(value_of(type(value)), named)
     names = {suffix.removeprefix(".") for suffix, _ in named}
     attributes = tuple((name, value_of(x)) for name, x in _own_attributes(value) if name not in names)
-    return Node(value_of(type(value)), named, untyped(value_of(auxiliary)), attributes)
+    return Node(value_of(type(value)), named, value_of(auxiliary), attributes)
 
 
 def text_of_array(value: Any) -> str:
@@ -152,7 +192,7 @@ def _leaf(value: Any) -> Leaf:
         aval: Any = value if isinstance(value, jax.ShapeDtypeStruct) else jax.typeof(value)
         shape, dtype, weak_type = tuple(aval.shape), str(aval.dtype), bool(aval.weak_type)
     except Exception:  # JAX cannot trace it: a string, or an int that fits no dtype. It must be static.
-        return Leaf("static", value=value_of(value), source=source)
+        return Leaf("static", dtype=source, value=value_of(value), source=source)
     if isinstance(value, np.generic):  # The only arrays that can be static: the others have no hash.
         return Leaf("array", shape, dtype, weak_type, value=value_of(value), source=f"a NumPy {source}")
     if isinstance(value, _SCALARS):
@@ -183,4 +223,4 @@ def _placement(value: Any) -> tuple[Placement | None, tuple[str, ...]]:
         devices.sort()
     one = mesh is None and len(devices) == 1
     text = f"one device, {sharding.memory_kind} memory" if one else str(sharding)
-    return Placement(text, sharding, len(value.shape)), tuple(devices)
+    return Placement(text, sharding, len(value.shape), jax.typeof(value).sharding), tuple(devices)

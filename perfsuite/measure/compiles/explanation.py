@@ -3,9 +3,8 @@
 import collections
 from collections.abc import Sequence
 
-from perfsuite.measure.compiles.causes import Cause
+from perfsuite.measure.compiles.causes import Cause, EagerOperation
 from perfsuite.measure.compiles.signature import Signature, SignatureChange
-from perfsuite.measure.compiles.tally import EagerOperation
 from perfsuite.measure.words import folded, plural
 
 _VERBS = {"trace": "was traced", "lower": "was lowered", "compile": "was compiled"}
@@ -141,17 +140,10 @@ def eager_operations(found: Sequence[EagerOperation]) -> str:
         + ", ".join(name if count == 1 else f"{name} x {count}" for name, count in operations.items())
         for (caller, location), operations in lines.items()
     ]
+    head = f"{len(found)} eager operations ran outside any jitted function and were compiled, each for its shapes"
     more = [f"  and at {plural(len(shown) - _LINES_SHOWN, 'more line')}"] if len(shown) > _LINES_SHOWN else []
-    iterates = any(each.cause.through == "__iter__" for each in found)
-    return "\n".join(
-        [
-            f"{len(found)} eager operations ran outside any jitted function and were compiled, each for its shapes",
-            *shown[:_LINES_SHOWN],
-            *more,
-            *([_ITERATES] if iterates else []),
-            *_MOVE,
-        ]
-    )
+    iterates = [_ITERATES] if any(each.cause.through == "__iter__" for each in found) else []
+    return "\n".join([head, *shown[:_LINES_SHOWN], *more, *iterates, *_MOVE])
 
 
 def _way(function: str, cause: Cause) -> str:
@@ -172,8 +164,10 @@ def _eager_operation(function: str, stage: str, cause: Cause) -> str:
     """The message for an operation of JAX's own that ran, and compiled, by itself."""
     lines = [f"`{function}` {_VERBS[stage]} at {cause.location}{_way(function, cause)}"]
     if function in _LOOPS or cause.through in _LOOPS:
+        package = cause.via.partition("/")[0].partition(".")[0]
+        of_package = f"It is {package}'s: put the call of {package} in `{cause.caller}` inside jax.jit."
         lines.append("  a loop outside any jitted function: it compiles for every new body function, length and shape.")
-        lines.append(f"  {_of_package(cause) if cause.via else _LOOP}")
+        lines.append(f"  {of_package if package else _LOOP}")
         return "\n".join(lines)
     lines.append("  an eager operation: it runs outside any jitted function and compiles for every new shape.")
     lines += _listed(cause.changes[:2] if cause.through != "__iter__" else ())
@@ -185,12 +179,6 @@ def _eager_operation(function: str, stage: str, cause: Cause) -> str:
     lines += [_ITERATES] if cause.through == "__iter__" else []
     lines += _MOVE
     return "\n".join(lines)
-
-
-def _of_package(cause: Cause) -> str:
-    """What to do about a loop that nobody but its package's authors can move."""
-    package = cause.via.partition("/")[0].partition(".")[0]
-    return f"It is {package}'s: put the call of {package} in `{cause.caller}` inside jax.jit."
 
 
 def unwarmed(
@@ -223,20 +211,6 @@ def uncovered(
     return "\n".join(lines)
 
 
-def doubled(function: str, changes: Sequence[SignatureChange]) -> str:
-    """The message for two warmed signatures that most often are meant to be one."""
-    lines = [f"perf.warm({function}): two of the warmed signatures differ only in this, and compile a program each:"]
-    remedy = _remedy(changes, "").partition(", or warm this one too")[0].rstrip(".")
-    return "\n".join([*lines, *_listed(changes), f"  {remedy}."])
-
-
-def carried_otherwise(function: str, carry: int, changes: Sequence[SignatureChange]) -> str:
-    """The message for carried arguments that are unlike those of the first run."""
-    lines = [f"call({function}, ..., carry={carry}): from the second run on it has other arguments than you gave:"]
-    remedy = f"Is it the first {carry} of what it returns that replace its first {carry} arguments?"
-    return "\n".join([*lines, *_listed(changes), f"  {remedy}"])
-
-
 def _remedy(changes: Sequence[SignatureChange], warm: str) -> str:
     """What to do about these changes: the advice for the most telling one."""
     by_kind = {change.kind: change for change in reversed(changes)}
@@ -251,7 +225,7 @@ def _remedy(changes: Sequence[SignatureChange], warm: str) -> str:
 
 
 def _listed(changes: Sequence[SignatureChange]) -> list[str]:
-    lines = [f"  {place}: {what}" for place, what in folded((change.place, change.difference) for change in changes)]
+    lines = [f"  {place}: {what}" for place, what in folded((change.path, change.difference) for change in changes)]
     more = [f"  and {len(lines) - _SHOWN} more"] if len(lines) > _SHOWN else []
     return lines[:_SHOWN] + more
 

@@ -16,11 +16,10 @@ import jax
 from perfsuite.measure import units
 from perfsuite.measure.call import Call, label_of
 from perfsuite.measure.compiles import callsite, compiles
-from perfsuite.measure.compiles.warmup import borrowed, warm
+from perfsuite.measure.compiles.warmup import borrowed, settle
 from perfsuite.measure.metric import Metric
 from perfsuite.measure.private import slow_path
 from perfsuite.measure.private.callback_frames import outside_callbacks
-from perfsuite.measure.private.capabilities import SLOW_PATH, CapabilityLost
 
 _RUNS = 4
 """The first two runs may fill a cache. Of the others, the one with the most misses counts."""
@@ -65,23 +64,20 @@ def fast_path(call: Call) -> FastPath:
     """Count the calls of jitted functions in one warm `call`, in this thread, that take JAX's slow path.
 
     Those that a callback of a compiled program makes do not count: it runs in this thread or in another as it happens.
-    A compile in a measured run raises `RecompilationError`: that is another kind of miss. Where no miss was seen, JAX
-    itself is asked (`jax.no_tracing`); if it disagrees, this raises `CapabilityLost`. As after any call that raises
+    A compile in a measured run raises `RecompilationError`: that is another kind of miss. As after any call that raises
     midway, a state that the call donated by then is gone.
     """
     with borrowed(call) as subject:
-        warm(subject.fn, over=[subject])
+        settle(subject)
         with compiles.forbid():
             runs = [_misses(subject) for _ in range(_RUNS)]
-            found = max(runs[_RUNS // 2 :], key=len)
-            if not found:
-                _ask_jax(subject)
+    misses = max(runs[_RUNS // 2 :], key=len)
     return FastPath(
         call.label,
-        len(found),
-        dict(collections.Counter(miss.function for miss in found).most_common()),
-        {miss.function: miss.reason for miss in found},
-        {miss.function: miss.place for miss in found},
+        len(misses),
+        dict(collections.Counter(miss.function for miss in misses).most_common()),
+        {miss.function: miss.reason for miss in misses},
+        {miss.function: miss.place for miss in misses},
     )
 
 
@@ -128,15 +124,3 @@ def _miss(frame: FrameType, returned: Any) -> _Miss:
     defined = callsite.code_of(function)
     own = ":" in defined and "site-packages" not in defined
     return _Miss(label_of(function), defined if own else callsite.location(frame), reason)
-
-
-def _ask_jax(call: Call) -> None:
-    """Run once more where JAX itself raises at the first miss. A miss here says that JAX moved a private name."""
-    try:
-        with jax.no_tracing(True):
-            jax.block_until_ready(call.run())
-    except RuntimeError as error:
-        if "no_tracing" not in str(error) or "`jit`" not in str(error):
-            raise
-        unseen = f"JAX {jax.__version__} takes its slow path ({error}), and perfsuite did not see where"
-        raise CapabilityLost(SLOW_PATH.sentence(f"perf.fast_path of {call.label}"), unseen) from None

@@ -16,7 +16,7 @@ def observing() -> Iterator[Callable[[], None]]:
     with contextlib.ExitStack() as observed:
         begun, lock = False, threading.RLock()
 
-        def begin() -> None:
+        def begin(*_: object, **__: object) -> None:
             nonlocal begun
             with lock:
                 if not begun:
@@ -25,20 +25,16 @@ def observing() -> Iterator[Callable[[], None]]:
 
                     observed.enter_context(compiles.observe())
 
-        def hear(event: str, value: float, **_: str | int) -> None:
-            # Stays registered: JAX goes on with the listeners that this adds, and would leave one out.
-            if not begun and event.startswith("/jax/"):
-                begin()
+        def silence() -> None:
+            # It may be silent, or something has removed all listeners.
+            with contextlib.suppress(AssertionError, ValueError):
+                jax.monitoring.unregister_scalar_listener(begin)
 
         def begin_now() -> None:
             silence()
             begin()
 
-        def silence() -> None:
-            # It may be silent, or something has removed all listeners.
-            with contextlib.suppress(AssertionError, ValueError):
-                jax.monitoring.unregister_scalar_listener(hear)
-
-        jax.monitoring.register_scalar_listener(hear)
+        # Stays registered: JAX goes on with the listeners that this adds, and would leave one out.
+        jax.monitoring.register_scalar_listener(begin)
         observed.callback(silence)
         yield begin_now

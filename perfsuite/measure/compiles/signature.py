@@ -3,21 +3,18 @@
 import dataclasses
 import inspect
 import re
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import jax
 import jax.numpy as jnp
 
 from perfsuite.measure.compiles.description import Item, Leaf, Node, describe, leaves_below
-from perfsuite.measure.compiles.sharding import mesh_of
 from perfsuite.measure.compiles.values import Value, nature_of, safely
 
 _ABSENT = "absent"
 _WHOLE_ARGUMENT = re.compile(r"args\[\d+\]|kwargs\[[^\]]*\]")
 _POSITION = re.compile(r"args\[(\d+)\]")
-EQUAL = "equal"
-"""The variant of a change between two values of other types that are equal, such as the numbers 1 and 1.0."""
 
 _COUNTED_AT_A_GLANCE = 3
 _DEVICES_SHOWN = 8
@@ -48,7 +45,7 @@ class SignatureChange:
     matters only where it is static), "structure", "sharding", "committed" or "device"; and of the call as a whole
     "function", "options" or "config". `distance` says how far apart the sides are, to find the nearest of several
     calls. `variant` tells apart what a user would do different things about, such as a "ragged" shape from one that
-    "grows", and `hint` completes that advice. `parameter` is the name of the argument, where a message should say it.
+    "grows", and `hint` completes that advice.
     """
 
     kind: str
@@ -58,15 +55,9 @@ class SignatureChange:
     distance: float = dataclasses.field(default=1.0, compare=False, repr=False)
     variant: str = dataclasses.field(default="", compare=False, repr=False)
     hint: str = dataclasses.field(default="", compare=False, repr=False)
-    parameter: str = dataclasses.field(default="", compare=False, repr=False)
 
     def __str__(self) -> str:
-        return f"{self.place}: {self.difference}"
-
-    @property
-    def place(self) -> str:
-        """The path, with the parameter's name."""
-        return f"{self.path} ({self.parameter})" if self.parameter else self.path
+        return f"{self.path}: {self.difference}"
 
     @property
     def difference(self) -> str:
@@ -86,32 +77,20 @@ def with_parameters(changes: Iterable[SignatureChange], function: Any) -> Change
 
     `filter_jit` makes keywords positional: without the name, a user who wrote `t1=2.0` would read of `args[3]` only.
     """
-    positional = _many_parameters(function)
-    return tuple(dataclasses.replace(change, parameter=_parameter(change.path, positional)) for change in changes)
+    return tuple(dataclasses.replace(change, path=with_parameter(change.path, function)) for change in changes)
 
 
 def with_parameter(path: str, function: Any) -> str:
-    """A path of an argument such as `args[3].rate`, with the name of the parameter as `with_parameters` gives it."""
-    parameter = _parameter(path, _many_parameters(function))
-    return f"{path} ({parameter})" if parameter else path
-
-
-def _parameter(path: str, positional: Sequence[str]) -> str:
-    match = _POSITION.match(path)
-    if match is None or int(match[1]) >= len(positional):
-        return ""
-    part = "" if match.end() == len(path) else "of "
-    return f"{part}{positional[int(match[1])]}"
-
-
-def _many_parameters(function: Any) -> list[str]:
-    """The names of a function's positional parameters; empty where there are few enough to count at a glance."""
+    """A path of an argument such as `args[3].rate`, with the name of the parameter where there are many."""
     try:
         parameters = inspect.signature(function).parameters.values()
     except Exception:  # A callable without a signature, or one of the user's that raises.
-        return []
-    positional = [each.name for each in parameters if each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD)]
-    return positional if len(positional) > _COUNTED_AT_A_GLANCE else []
+        return path
+    names = [each.name for each in parameters if each.kind in (each.POSITIONAL_ONLY, each.POSITIONAL_OR_KEYWORD)]
+    match = _POSITION.match(path)
+    if match is None or not _COUNTED_AT_A_GLANCE < len(names) > int(match[1]):
+        return path
+    return f"{path} ({'' if match.end() == len(path) else 'of '}{names[int(match[1])]})"
 
 
 def signature_of(args: tuple, kwargs: dict[str, Any] | None = None) -> Signature:
@@ -202,7 +181,7 @@ def _named_changes(path: str, was: Named, now: Named) -> Iterator[SignatureChang
     old, new = dict(was), dict(now)
     for name in _both(old, new):
         one, other = old.get(name), new.get(name)
-        if one is None or other is None or not one.equals(other):
+        if one is None or other is None or one != other:
             texts = (value.text if value else _ABSENT for value in (one, other))
             yield from _static_changes(f"{path}.{name}", one, other, *texts)
 
@@ -220,7 +199,7 @@ def _static_changes(
     if fields := list(_field_changes(path, was, now)):
         yield from fields
         return
-    nature = EQUAL if was and now and was.equals(now) else nature_of(was, now)
+    nature = nature_of(was, now)
     far = _looks_apart(was_text, now_text)
     held, differ = {}, {}
     if was and now and nature in ("function", "mode"):  # of a mode, such as a string, nothing is held
@@ -234,7 +213,7 @@ def _static_changes(
 
 def _leaf_changes(path: str, was: Leaf, now: Leaf) -> Iterator[SignatureChange]:
     if "static" in (was.kind, now.kind):
-        if was.kind != now.kind or was.value != now.value:
+        if (was.kind, was.dtype, was.value) != (now.kind, now.dtype, now.value):
             yield from _static_changes(path, was.value, now.value, str(was), str(now))
         return
     key = "key" if "key<" in was.dtype + now.dtype else ""
@@ -251,20 +230,13 @@ def _leaf_changes(path: str, was: Leaf, now: Leaf) -> Iterator[SignatureChange]:
     if was.weak_type != now.weak_type:
         before, after = (f"{leaf.weak_type} ({leaf.source})" for leaf in (was, now))
         yield SignatureChange("weak type", path, before, after, 1.0, python, _constructor(was, now))
-    if was.value != now.value:
-        variant = _number_variant(was.value, now.value) if python else "numpy"
+    if was.value != now.value or was.kind != now.kind:
+        flags = [isinstance(leaf.value and leaf.value.plain, bool) for leaf in (was, now)]
+        variant = "numpy" if not python else "mode" if all(flags) else ""
         before, after = (leaf.value.text if leaf.value else str(leaf) for leaf in (was, now))
         # A Python number is further from an array than an array of another dtype.
         yield SignatureChange("number", path, before, after, 0.5 if was.kind == now.kind else 2.0, variant)
     yield from _placement_changes(path, was, now)
-
-
-def _number_variant(was: Value | None, now: Value | None) -> str:
-    if was is None or now is None:
-        return ""
-    if isinstance(was.plain, bool) and isinstance(now.plain, bool):
-        return "mode"
-    return EQUAL if was.is_plain and now.is_plain and was.plain == now.plain else ""
 
 
 def _placement_changes(path: str, was: Leaf, now: Leaf) -> Iterator[SignatureChange]:
@@ -272,7 +244,7 @@ def _placement_changes(path: str, was: Leaf, now: Leaf) -> Iterator[SignatureCha
         many = "many" if len(was.devices or now.devices) > 1 else ""
         yield SignatureChange("committed", path, _commitment(was), _commitment(now), 1.0, many)
     elif was.sharding != now.sharding or len(was.devices) != len(now.devices):
-        one, other = mesh_of(was.sharding), mesh_of(now.sharding)
+        one, other = (leaf.sharding.mesh if leaf.sharding else "" for leaf in (was, now))
         mesh = "mesh" if one and other and one != other else ""
         yield SignatureChange("sharding", path, str(was.sharding or "none"), str(now.sharding or "none"), 1.0, mesh)
     elif was.devices != now.devices:

@@ -40,73 +40,45 @@ _FUNCTIONS = (*map(_type_name, (types.FunctionType, types.BuiltinFunctionType, f
 
 @dataclasses.dataclass(frozen=True, eq=False, slots=True)
 class Value:
-    """One static value. Two are equal where JAX would take the values as equal.
+    """One static value. Two are equal where Python, and so JAX, takes the values as equal: 1 and 1.0 are.
 
-    `plain` is the value itself where it can hold nothing else; NumPy's numbers have it too, and are compared as other
-    values are. Any other value has its hash, its text and a weak reference; hash and text decide once the value is
-    gone. `fields` are those of a record, to name the one that differs, and `parts` those of a tuple. `holds` names what
-    a function has built in, each with a text; it decides nothing.
-
-    A value of another type is another one, as it is for a static argument of `jax.jit`. For `equals` it is not, and not
-    between two values that are not `typed`.
+    `plain` is the value itself where it can hold nothing else, such as a number or a string, and the described parts of
+    a tuple. Any other value has its hash, its text and a weak reference; type, hash and text decide once the value is
+    gone. `fields` are those of a record, to name the one that differs. `holds` names what a function has built in, each
+    with a text; it decides nothing.
     """
 
     type: str
     text: str
-    plain: Any = None
-    is_plain: bool = False
+    plain: Any = _GONE
     by_identity: bool = False
     hash: int | None = None
     reference: "weakref.ref[Any] | None" = None
     fields: "tuple[tuple[str, Value], ...]" = ()
     module: str = ""
     holds: tuple[tuple[str, str], ...] = ()
-    parts: "tuple[Value, ...] | None" = None
-    typed: bool = True
 
     def __eq__(self, other: object) -> bool:
         if not isinstance(other, Value):
             return NotImplemented
-        return self._same(other) if self.typed or other.typed else self.equals(other)
-
-    def _same(self, other: "Value") -> bool:
-        if self.type != other.type or self.is_plain != other.is_plain:
-            return False
-        if self.is_plain:
-            # For JAX a NaN equals itself only where it is the same object.
-            return self.plain is other.plain or bool(self.plain == other.plain)
         if self.reference is not None and self.reference is other.reference:
             return True
-        mine, theirs = (value.reference and value.reference() for value in (self, other))
-        if mine is not None and theirs is not None:
-            return mine is theirs or (not self.by_identity and safely(lambda: bool(mine == theirs), False))
+        mine, theirs = self._alive(), other._alive()
+        if mine is not _GONE and theirs is not _GONE:
+            # For JAX a NaN equals itself only where it is the same object.
+            by_identity = self.by_identity and other.by_identity
+            return mine is theirs or (not by_identity and safely(lambda: bool(mine == theirs), False))
         if self.by_identity and (self.reference is not None or other.reference is not None):
             return False  # One is gone, and no other object is equal to it.
-        return self.hash == other.hash and self.text == other.text
+        return (self.type, self.hash, self.text) == (other.type, other.hash, other.text)
 
     def __hash__(self) -> int:
-        return hash(self.type if self.typed else "")
+        return 0  # equals may have other types
 
-    def equals(self, other: "Value") -> bool:
-        """Whether the values are equal for Python: 1 and 1.0, (1, 2) and (1.0, 2).
-
-        So JAX compares what is inside of a static argument, of the data of a node, and of the statics of `filter_jit`.
-        """
-        if self._same(other):
-            return True
-        if self.parts is not None and other.parts is not None:
-            return len(self.parts) == len(other.parts) and all(map(Value.equals, self.parts, other.parts))
-        mine, theirs = self._value(), other._value()
-        if mine is _GONE or theirs is _GONE or (self.by_identity and other.by_identity):
-            return False
-        return safely(lambda: bool(mine == theirs) and hash(mine) == hash(theirs), False)
-
-    def _value(self) -> Any:
+    def _alive(self) -> Any:
         """The value itself, if it still lives."""
-        if self.is_plain or self.plain is not None:
-            return self.plain
         alive = self.reference and self.reference()
-        return _GONE if alive is None else alive
+        return self.plain if alive is None else alive
 
 
 def safely(ask: Callable[[], T], otherwise: T) -> T:
@@ -121,12 +93,14 @@ def nature_of(one: Value | None, other: Value | None) -> str:
     """Why two values with the same text are unequal: "function", "optimizer" (Optax's), "method", "identity" or
     "equality".
 
-    Of values with different texts it is "mode" where no array can stand for them, such as strings; "" for others.
+    Of values with different texts it is "mode" where no array can stand for them, such as strings; "" for others. It is
+    "equal" for equal values of other types.
     """
     if one is None or other is None:
         return ""
-    plain = [value.plain for value in (one, other) if value.is_plain]
-    if any(isinstance(value, str | bytes | bool | None) for value in plain):
+    if one == other:
+        return "equal"
+    if any(isinstance(value.plain, str | bytes | bool | None) for value in (one, other)):
         return "mode"
     if one.type != other.type:
         return ""
@@ -138,44 +112,36 @@ def nature_of(one: Value | None, other: Value | None) -> str:
         return "method" if one.type == _METHOD else "function"
     if one.by_identity:
         return "identity"
-    return "" if plain else "equality"
+    return "equality" if one.plain is _GONE or isinstance(one.plain, tuple) else ""
 
 
 def value_of(value: Any, _depth: int = 0) -> Value:
     """Describe a static value. Works for any object, also where its `__eq__`, `__hash__` or `__repr__` raise."""
     kind = type(value)
-    if kind in _PLAIN:
-        return Value(_type_name(kind), text_of(value), plain=value, is_plain=True)
     # A record whose fields raise is compared as a whole.
     fields: dict[str, Any] = safely(lambda: record_fields(value), {}) if _depth < _DEEPEST else {}
     return Value(
         _type_name(kind),
         text_of(value),
-        plain=value if isinstance(value, np.number | np.bool_) else None,
+        plain=_plain(value, _depth),
         by_identity=kind.__eq__ is object.__eq__,
         hash=safely(lambda: hash(value), None),
         reference=safely(lambda: weakref.ref(value), None),
         fields=tuple((name, value_of(field, _depth + 1)) for name, field in fields.items()),
         module=_attribute(value, "__module__"),
         holds=_holds(value) if kind is types.FunctionType else (),
-        parts=_parts(value, _depth),
     )
 
 
-def _parts(value: Any, depth: int) -> tuple[Value, ...] | None:
-    if not isinstance(value, tuple) or type(value).__eq__ is not tuple.__eq__ or depth >= _DEEPEST:
-        return None
-    return tuple(value_of(part, depth + 1) for part in value)
-
-
-def untyped(value: Value) -> Value:
-    """The value, to be compared with others as `Value.equals` does."""
-    return dataclasses.replace(value, typed=False)
+def _plain(value: Any, depth: int) -> Any:
+    if isinstance(value, tuple) and type(value).__eq__ is tuple.__eq__ and depth < _DEEPEST:
+        return tuple(value_of(part, depth + 1) for part in value)
+    return value if type(value) in _PLAIN or isinstance(value, np.number | np.bool_) else _GONE
 
 
 def identity_of(value: Any) -> Value:
     """Describe a value that equals only itself, such as the function object that `jax.jit` was given."""
-    return dataclasses.replace(value_of(value), plain=None, is_plain=False, by_identity=True, hash=id(value))
+    return dataclasses.replace(value_of(value), plain=_GONE, by_identity=True, hash=id(value))
 
 
 def held_by(function: Any) -> dict[str, Any]:

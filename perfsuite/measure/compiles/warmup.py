@@ -1,31 +1,21 @@
-"""`warm(fn, over=[...])`: compile and run a function for every signature that it will be called with."""
+"""Making a call ready: `warm` for every signature that a function will be called with, `settle` for one call."""
 
 import contextlib
 import dataclasses
-import functools
-import itertools
 import sys
 import warnings
-import weakref
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import jax
+import numpy as np
 
 from perfsuite.measure import progress
 from perfsuite.measure.arguments import leaves_with_paths
-from perfsuite.measure.call import Call, label_of, refuse_ended, refuse_not_begun
+from perfsuite.measure.call import Call, label_of, refuse_ended
 from perfsuite.measure.compiles import callsite, causes, compiles, explanation
-from perfsuite.measure.compiles.description import Leaf, describe, leaves_below
-from perfsuite.measure.compiles.signature import (
-    Changes,
-    Signature,
-    changes_between,
-    distance,
-    signature_of,
-    with_parameters,
-)
-from perfsuite.measure.compiles.tally import TRACING_ON_PURPOSE
+from perfsuite.measure.compiles.description import text_of_array
+from perfsuite.measure.compiles.signature import Signature, changes_between, distance, signature_of, with_parameters
 from perfsuite.measure.errors import (
     MeasurementError,
     RecompilationError,
@@ -37,58 +27,32 @@ from perfsuite.measure.private.frameworks import copy_arrays
 
 _MOST_RUNS = 3
 
-_donors: dict[int, tuple["weakref.ref[jax.Array]", str]] = {}
-"""By the identity of a donated array: the label of the call that donated it."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Run:
-    """The signature of one run, its static arguments, what compiled in it, and the leaves of what it returned."""
-
-    signature: Signature
-    statics: callsite.Statics | None
-    counted: compiles.Compiles
-    returned: frozenset[Leaf]
-
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Warm:
     """A function, compiled and run once for every one of `signatures`. Calling it calls the function, `fn`.
 
     `compile_seconds` is the time that JAX took to trace, lower and compile, `compiles` the number of backend compiles.
-    `doubled` has the changes between signatures that differ only in weak types, or in what is committed to a device
-    though no run returned it so: most often one was meant, and two are compiled. `config` is what was in force then.
-    Other attributes, such as `lower`, are those of `fn`.
+    `config` is what was in force then. Other attributes, such as `lower`, are those of `fn`.
     """
 
     fn: Callable
     signatures: tuple[Signature, ...]
     compile_seconds: float
     compiles: int
-    doubled: tuple[Changes, ...]
     config: causes.Config = dataclasses.field(repr=False)
 
     def __call__(self, *args, **kwargs):
         __tracebackhide__ = True
-        if not compiles.forbidden():
-            return self.fn(*args, **kwargs)
-        before = compiles.eager_operations()
         try:
-            outputs = self.fn(*args, **kwargs)
+            return self.fn(*args, **kwargs)
         except UnwarmedSignatureError:
             raise
         except RecompilationError as error:
             # Not before the call: JAX alone knows whether a difference makes it compile, and says so before it does. A
             # call that its cache answers should not pay for a description of its arguments.
             unwarmed = self._unwarmed(args, kwargs, error, callsite.location(sys._getframe(1)))
-            if unwarmed is None:
-                raise
-            raise unwarmed from None
-        if compiles.eager_operations() == before:
-            return outputs
-        if (unwarmed := self._unwarmed(args, kwargs, where=callsite.location(sys._getframe(1)))) is not None:
-            raise unwarmed
-        return outputs
+            raise unwarmed or error from None
 
     def __getattr__(self, name: str) -> Any:
         if name == "fn":  # `copy.copy` asks before it sets `fn`.
@@ -135,34 +99,97 @@ def warm(fn: Callable, over: Iterable[tuple | Call]) -> Warm:
     arguments that were donated before and for a carrying call that compiles in every run.
     """
     __tracebackhide__ = True
-    if isinstance(fn, Warm):
-        fn = fn.fn
+    fn = function_of(fn)
     if not callable(fn):
         raise TypeError(f"warm(fn, over=[...]): fn must be callable, got {type(fn).__name__}")
-    runs: list[Run] = []
+    sightings: list[tuple[tuple[str, ...], causes.Sighting]] = []
+
+    def describe(subject: Call) -> None:
+        site = callsite.of_function(fn, subject.args, subject.kwargs)
+        sightings.append((causes.key_of(site), causes.sighting_of(site)))
+
+    runs: list[compiles.Compiles] = []
     for place, entry in enumerate(_checked_entries(fn, over)):
-        runs += _run_entry(fn, entry, f"warm({label_of(fn)}, over=[...]): entry {place}")
-    signatures = tuple(dict.fromkeys(run.signature for run in runs))
-    seconds, count = sum(run.counted.seconds for run in runs), sum(run.counted.compiles for run in runs)
-    return Warm(fn, signatures, seconds, count, tuple(_doubled(runs, signatures)), causes.config_now())
+        where = f"warm({label_of(fn)}, over=[...]): entry {place}: "
+        if isinstance(entry, Call):
+            runs += settle(entry, where, describe)
+        else:
+            refuse_deleted(Call(fn, entry, {}, 0), where)
+            subject = Call(fn, copy_arrays(entry), {}, 0)
+            describe(subject)
+            runs.append(_run(subject))
+    for key, sighting in sightings:  # also where nothing compiled now, because it did before perfsuite watched
+        causes.HISTORY.remember(key, sighting)
+    signatures = tuple(dict.fromkeys(sighting.signature for _, sighting in sightings))
+    seconds, count = sum(run.seconds for run in runs), sum(run.compiles for run in runs)
+    return Warm(fn, signatures, seconds, count, causes.config_now())
 
 
-def _doubled(runs: list[Run], signatures: tuple[Signature, ...]) -> Iterator[Changes]:
-    """The changes between each two signatures that differ only in weak types and in what is committed."""
-    returned = {_placed(leaf) for run in runs for leaf in run.returned}
-    for before, after in itertools.combinations(signatures, 2):
-        changes = causes.relevant(changes_between(before, after), runs[0].statics)
-        if not changes or any(change.kind not in ("weak type", "committed") for change in changes):
-            continue
-        # A step commits what it returns, where its batch is committed. Fed back, that is a second signature by intent.
-        committed = {path: leaf for side in (before, after) for path, leaf in side.leaves if leaf.devices}
-        meant = {path for path, leaf in committed.items() if _placed(leaf) in returned}
-        if found := tuple(each for each in changes if each.kind == "weak type" or each.path not in meant):
-            yield found
+def settle(call: Call, where: str = "", before: Callable[[Call], None] = lambda _: None) -> list[compiles.Compiles]:
+    """Run a call until a run compiles nothing, and wait: once, or two or three times where it carries, and moves on.
+
+    Gives what compiled in each run; `before` gets the call before each of them. Raises `MeasurementError` for arguments
+    that were donated before or cannot be used again, and for a carrying call that compiles in every run.
+    """
+    __tracebackhide__ = True
+    refuse_deleted(call, where)
+    arrays = _carried_arrays(call)
+    runs: list[compiles.Compiles] = []
+    while len(runs) < _MOST_RUNS:
+        last = _carried_arrays(call)
+        before(call)
+        runs.append(_run(call))
+        if donated := _deleted(call):
+            why = f"so the call cannot run again. Carry what it returns in its place: call({call.label}, ..., carry=n)"
+            if call.carry:
+                why = f"which carry={call.carry} does not replace. Carry more outputs, or do not donate it"
+            raise MeasurementError(f"{where}{call.label} donates {donated}, {why}")
+        compiled = runs[-1].compiles if compiles.TRACING_ON_PURPOSE.get() else runs[-1].events
+        if not call.carry or (len(runs) > 1 and not compiled):
+            if last != arrays:
+                _warn_of_another_carry(call, arrays, last)
+            return runs
+    raise MeasurementError(f"{where}{call.label} compiled in each of {_MOST_RUNS} runs{_what_compiles(call)}")
 
 
-def _placed(leaf: Leaf) -> tuple:
-    return leaf.shape, leaf.dtype, leaf.sharding, leaf.devices
+def _run(call: Call) -> compiles.Compiles:
+    """Run once and wait. Gives what compiled."""
+    __tracebackhide__ = True
+    # Nothing is timed here, and on an accelerator the first run may compile for minutes.
+    with progress.waiting(f"warming {call.label}"), compiles.counting() as counted:
+        args = call.args
+        outputs = call.run()
+        refuse_ended((), dict(leaves_with_paths(args, call.kwargs)), call.label)
+        arrays = (leaf for leaf in jax.tree.leaves((outputs, args, call.kwargs)) if isinstance(leaf, jax.Array))
+        jax.block_until_ready([array for array in arrays if not array.is_deleted()])
+    return counted
+
+
+def _what_compiles(call: Call) -> str:
+    """What stops a further run that may not compile, in its own words: which function, where, and why."""
+    try:
+        with compiles.forbid():
+            call.run()
+    except RecompilationError as error:
+        return f":\n{error}"
+    except Exception:  # a run that was stopped half-way may stop elsewhere
+        return ""
+    return ""
+
+
+def _carried_arrays(call: Call) -> dict[str, str]:
+    """Shape and dtype of the arrays that the next run takes from the last one, by path."""
+    leaves = leaves_with_paths(call.args[: call.carry])
+    return {path: text_of_array(leaf) for path, leaf in leaves if isinstance(leaf, jax.Array | np.ndarray)}
+
+
+def _warn_of_another_carry(call: Call, first: dict[str, str], last: dict[str, str]) -> None:
+    """Warn where a carried argument has another shape or dtype than in the first run: another call is measured."""
+    changes = [f"  {path} was {first[path]}, is {text}" for path, text in last.items() if first.get(path, text) != text]
+    if changes:
+        lines = [f"call({call.label}, ..., carry={call.carry}): from the second run on it has other arguments:"]
+        lines += [*changes[:6], f"  Are the first {call.carry} outputs to replace the first {call.carry} arguments?"]
+        warnings.warn("\n".join(lines), SignatureWarning, stacklevel=3)
 
 
 @contextlib.contextmanager
@@ -183,114 +210,14 @@ def function_of(fn: Callable) -> Callable:
     return fn.fn if isinstance(fn, Warm) else fn
 
 
-def _run(fn: Callable, args: tuple, kwargs: dict[str, Any]) -> tuple[Any, Run]:
-    """Run once and wait. Gives the outputs, the signature and what compiled."""
-    __tracebackhide__ = True
-    site = callsite.of_function(fn, args, kwargs)
-    sighting = causes.sighting_of(site)
-    # Nothing is timed here, and on an accelerator the first run may compile for minutes.
-    with progress.waiting(f"warming {label_of(fn)}"), compiles.counting() as counted:
-        outputs = fn(*args, **kwargs)
-        refuse_not_begun(outputs, label_of(fn))
-        refuse_ended((), dict(leaves_with_paths(args, kwargs)), label_of(fn))
-        arrays = (leaf for leaf in jax.tree.leaves((outputs, args, kwargs)) if isinstance(leaf, jax.Array))
-        jax.block_until_ready([array for array in arrays if not array.is_deleted()])
-    # Also where nothing compiled now, because it did before perfsuite watched.
-    causes.HISTORY.remember(causes.key_of(site), sighting)
-    returned = frozenset(leaf for each in jax.tree.leaves(outputs) for _, leaf in leaves_below("", describe(each)))
-    return outputs, Run(sighting.signature, sighting.statics, counted, returned)
-
-
-def _run_entry(fn: Callable, entry: tuple | Call, where: str) -> list[Run]:
-    """Run a tuple once, on copies; a call once, or until nothing compiles where it carries."""
-    __tracebackhide__ = True
-    refuse_deleted(entry if isinstance(entry, Call) else Call(fn, entry, {}, 0), f"{where}: ")
-    if isinstance(entry, tuple):
-        return [_run(fn, copy_arrays(entry), {})[1]]
-    who = f"{where}: {entry.label}"
-    runs: list[Run] = []
-    for _ in range(_MOST_RUNS if entry.carry else 1):
-        arrays = [leaf for leaf in jax.tree.leaves((entry.args, entry.kwargs)) if isinstance(leaf, jax.Array)]
-        outputs, run = _run(fn, entry.args, entry.kwargs)
-        _remember_donated(arrays, entry.label)
-        del arrays
-        runs.append(run)
-        entry.carry_on(outputs)
-        if donated := _deleted(entry):
-            why = f"so the call cannot run again. Carry what it returns in its place: call({entry.label}, ..., carry=n)"
-            if entry.carry:
-                why = f"which carry={entry.carry} does not replace. Carry more outputs, or do not donate it"
-            raise MeasurementError(f"{who} donates {donated}, {why}")
-        moved = run.counted.compiles if TRACING_ON_PURPOSE.get() else run.counted.events
-        if not entry.carry:
-            return runs
-        if len(runs) > 1 and not moved:
-            _warn_of_another_carry(entry, runs[0].signature, run.signature)
-            return runs
-    next_one = causes.sighting_of(callsite.of_function(fn, entry.args, entry.kwargs)).signature
-    changes = changes_between(run.signature, next_one)
-    raise MeasurementError(_unsettled(who, changes, "" if changes else _what_compiles(fn, entry)))
-
-
-def _what_compiles(fn: Callable, call: Call) -> str:
-    """What stops a further run that may not trace, in its own words: which function, where, and why."""
-    try:
-        with compiles.forbid():
-            fn(*call.args, **call.kwargs)
-    except RecompilationError as error:
-        return str(error)
-    except Exception:  # a run that was stopped half-way may stop elsewhere
-        return ""
-    return ""
-
-
-def _warn_of_another_carry(call: Call, first: Signature, last: Signature) -> None:
-    """Warn where a carried argument has another shape or dtype than in the first run: another call is measured."""
-    changes = [each for each in changes_between(first, last) if each.kind in ("shape", "dtype")]
-    if changes:
-        warnings.warn(explanation.carried_otherwise(call.label, call.carry, changes), SignatureWarning, stacklevel=2)
-
-
 def refuse_deleted(call: Call, where: str = "") -> None:
-    """Raise `MeasurementError` where arrays of a call are deleted, naming the call that donated them if it is known."""
-    if not (donated := _deleted(call)):
-        return
-    leaves = (leaf for leaf in jax.tree.leaves((call.args, call.kwargs)) if isinstance(leaf, jax.Array))
-    donor = next((_donors[id(leaf)][1] for leaf in leaves if leaf.is_deleted() and id(leaf) in _donors), "")
-    if not donor:
+    """Raise `MeasurementError` where arrays of a call are deleted."""
+    if donated := _deleted(call):
         raise MeasurementError(
-            f"{where}{donated} was deleted, because an earlier call donated it. Pass a fresh array, "
-            "or use call(fn, ..., carry=n), which moves on to what the function returns"
+            f"{where}call({call.label}, ...) cannot run: {donated} was deleted, because an earlier call donated it. "
+            f"Make the state anew for each call, call({call.label}, *make_state(), ...), or let one call carry it, "
+            "call(fn, ..., carry=n)"
         )
-    raise MeasurementError(
-        f"call({call.label}, ...) cannot run: {donated} was deleted, because call({donor}, ...) holds the same "
-        f"array and donates it. Make the state anew for each call: call({call.label}, *make_state(), ...)"
-    )
-
-
-def _remember_donated(arrays: list[jax.Array], label: str) -> None:
-    for array in arrays:
-        if array.is_deleted():
-            _donors[id(array)] = weakref.ref(array, functools.partial(_forget_donated, id(array))), label
-
-
-def _forget_donated(key: int, _: object) -> None:
-    _donors.pop(key, None)
-
-
-def _unsettled(who: str, changes: Changes, compiles_again: str) -> str:
-    lines = [f"{who} compiled in each of {_MOST_RUNS} runs"]
-    if changes:
-        lines.append("  what it returns is unlike the argument that it replaces in the next run:")
-        lines += [f"  {change}" for change in changes[:6]]
-        lines.append("  Return every carried output with the shape, dtype, weak type and sharding of its argument.")
-    else:
-        lines.append("  the signature of its arguments stays the same, so it makes a new jitted function in every run,")
-        lines.append("  or eager operations of new shapes:")
-        lines += [f"  {line}" for line in compiles_again.splitlines()] or [
-            "  a run inside perf.no_compiles() says which"
-        ]
-    return "\n".join(lines)
 
 
 def _checked_entries(fn: Callable, over: Any) -> list[tuple | Call]:

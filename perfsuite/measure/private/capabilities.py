@@ -165,11 +165,6 @@ STACK = Capability(
     "jax_stack",
     'the message of a recompilation says "cause unknown with this jax"; perf.covers and only= are skipped',
 )
-REPAIRS = Capability(
-    "make JAX as it was before an error that refused a compile",
-    "error_repairs",
-    "a function whose compile was refused may be traced again, or take JAX's slow path, in every later call",
-)
 SLOW_PATH = Capability(
     "see the calls that JAX's fast path does not take",
     "slow_path",

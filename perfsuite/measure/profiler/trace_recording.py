@@ -20,7 +20,7 @@ from pathlib import Path
 import jax
 
 from perfsuite.measure.call import Call
-from perfsuite.measure.compiles.warmup import borrowed, warm
+from perfsuite.measure.compiles.warmup import borrowed, settle
 from perfsuite.measure.errors import MeasurementError
 from perfsuite.measure.profiler.traces import BLOCK_MARK, RUN_MARK, Trace, read_trace
 from perfsuite.measure.timing.block import steady
@@ -86,7 +86,7 @@ def trace_call(call: Call, *, runs: int = RUNS, directory: str | os.PathLike | N
     if runs < 1:
         raise ValueError(f"trace_call({call.label}, runs=...): runs must be 1 or more, got {runs}")
     with borrowed(call) as subject:
-        warm(subject.fn, over=[subject])
+        settle(subject)
         with steady(), trace_block(directory) as traced:
             for _ in range(runs):
                 with jax.profiler.TraceAnnotation(RUN_MARK):

@@ -12,7 +12,7 @@ import jax
 
 from perfsuite.measure.call import Call
 from perfsuite.measure.compiles import callsite, compiles
-from perfsuite.measure.compiles.warmup import borrowed, warm
+from perfsuite.measure.compiles.warmup import borrowed, settle
 from perfsuite.measure.metric import Metric
 from perfsuite.measure.private.program_runs import ProgramRun, observing_programs
 from perfsuite.measure.runtime.repeats import agreed
@@ -118,7 +118,7 @@ def dispatches(call: Call) -> Dispatches:
 
     # Warmed inside too: a thread that traces a function while nobody observes may not be heard later.
     with borrowed(call) as subject, observing_programs(observe):
-        warm(subject.fn, over=[subject])
+        settle(subject)
         with compiles.steady_state():
             return agreed(
                 once,

@@ -13,7 +13,7 @@ import jax
 from perfsuite.measure.arguments import leaves_with_paths
 from perfsuite.measure.call import Call
 from perfsuite.measure.compiles.description import text_of_array
-from perfsuite.measure.compiles.warmup import borrowed, warm
+from perfsuite.measure.compiles.warmup import borrowed, settle
 from perfsuite.measure.errors import MeasurementError
 from perfsuite.measure.metric import Metric
 from perfsuite.measure.words import folded
@@ -81,7 +81,7 @@ def donation_of(call: Call) -> StepDonation:
             f"say how many outputs are the next arguments: call({call.label}, ..., carry=n)"
         )
     with borrowed(call) as subject:
-        warm(subject.fn, over=[subject])
+        settle(subject)
         args, kwargs = subject.args, subject.kwargs
         before = _arrays(args[: call.carry])
         if not before:

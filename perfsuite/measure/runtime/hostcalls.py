@@ -14,7 +14,7 @@ import jax
 from perfsuite.measure import units
 from perfsuite.measure.call import Call
 from perfsuite.measure.compiles import compiles
-from perfsuite.measure.compiles.warmup import borrowed, warm
+from perfsuite.measure.compiles.warmup import borrowed, settle
 from perfsuite.measure.metric import Metric
 from perfsuite.measure.private.callback_frames import outside_callbacks
 from perfsuite.measure.private.capabilities import CALLBACKS
@@ -68,7 +68,7 @@ def host_calls(call: Call, *, exact: bool = True) -> HostCalls:
     if CALLBACKS.lost():
         CALLBACKS.falls_back("host calls have those of callbacks among them")
     with borrowed(call) as subject:
-        warm(subject.fn, over=[subject])
+        settle(subject)
         with compiles.steady_state():
             counted = agreed(
                 lambda: _count(subject),

@@ -26,7 +26,7 @@ from perfsuite.measure.call import Call, label_of
 from perfsuite.measure.compiles import callsite
 from perfsuite.measure.compiles.description import text_of_array
 from perfsuite.measure.compiles.signature import with_parameter
-from perfsuite.measure.compiles.warmup import borrowed, warm
+from perfsuite.measure.compiles.warmup import borrowed, settle
 from perfsuite.measure.errors import TransferError
 from perfsuite.measure.metric import Metric
 from perfsuite.measure.private import jax_stack
@@ -230,7 +230,7 @@ def transfers_of(call: Call) -> Transfers:
     """
     __tracebackhide__ = True
     with borrowed(call) as subject:
-        warm(subject.fn, over=[subject])
+        settle(subject)
 
         def once() -> Transfers:
             with count_transfers() as counted:
@@ -408,7 +408,7 @@ def _read_by_program(jitted: Any, args: tuple, kwargs: dict[str, Any]) -> list[b
     except Exception:
         return []
     needed = {id(out) for out in jaxpr.outvars}
-    for equation in reversed(jaxpr.eqns):
-        if equation.effects or any(id(out) in needed for out in equation.outvars):
+    for equation in reversed(jaxpr.eqns):  # without effects: JAX has no fast path for those
+        if any(id(out) in needed for out in equation.outvars):
             needed.update(map(id, equation.invars))
     return [id(variable) in needed for variable in jaxpr.invars]

@@ -10,8 +10,7 @@ import jax
 
 from perfsuite.measure.call import Call
 from perfsuite.measure.compiles import compiles
-from perfsuite.measure.compiles.tally import BUILDING_INPUTS
-from perfsuite.measure.compiles.warmup import borrowed, warm
+from perfsuite.measure.compiles.warmup import borrowed, settle
 from perfsuite.measure.private.capabilities import PROGRAM_RUNS
 from perfsuite.measure.private.program_runs import ProgramRun, TextUnknown, observing_programs
 from perfsuite.measure.runtime.hostcalls import host_calls
@@ -41,7 +40,7 @@ def _programs(call: Call) -> str:
     """The hashes of the programs of one run. Raises `TextUnknown`."""
     texts = _Texts()
     with borrowed(call) as subject:
-        warm(subject.fn, over=[subject])
+        settle(subject)
         with compiles.steady_state(), observing_programs(texts.add):
             jax.block_until_ready(subject.run())
     if texts.unknown:
@@ -61,13 +60,13 @@ class _Texts:
         if self._busy or self.unknown:  # lowering may run programs of its own
             return
         self._busy = True
-        token = BUILDING_INPUTS.set(True)
+        token = compiles.BUILDING_INPUTS.set(True)
         try:
             self.hashes.append(self._hash(run))
         except Exception as error:  # JAX's own, or `TextUnknown`: raised here it would be the call's
             self.unknown = f"{run.name}: {error}"
         finally:
-            BUILDING_INPUTS.reset(token)
+            compiles.BUILDING_INPUTS.reset(token)
             self._busy = False
 
     def _hash(self, run: ProgramRun) -> str:

@@ -17,7 +17,7 @@ import numpy as np
 from perfsuite.measure import peers
 from perfsuite.measure.call import Call, carried
 from perfsuite.measure.compiles import compiles
-from perfsuite.measure.compiles.warmup import Warm, refuse_deleted, warm
+from perfsuite.measure.compiles.warmup import Warm, refuse_deleted, settle
 from perfsuite.measure.errors import MeasurementError
 from perfsuite.measure.runtime.program_outputs import running_seen
 from perfsuite.measure.timing.clock import calls_per_block, now_ns, tick_ns
@@ -57,7 +57,7 @@ class Subject:
         self.call = Call(fn, call.args, call.kwargs, call.carry)
         self.source = call
         try:
-            warm(fn, over=[self.call])
+            settle(self.call)
             with compiles.steady_state():  # a call that compiles when it is warm has no steady state
                 self._calibrate()
         finally:

@@ -1,6 +1,6 @@
 import pytest
 
-from perfsuite.measure.compiles import listeners
+from perfsuite.measure.compiles import compiles
 from perfsuite.measure.compiles.causes import HISTORY
 
 
@@ -8,6 +8,6 @@ from perfsuite.measure.compiles.causes import HISTORY
 def nothing_left_behind():
     """After every test no context is open and JAX calls no listener of perfsuite's, unless one was before."""
     HISTORY.forget()
-    before = listeners.open_contexts(), listeners.is_heard()
+    before = compiles.open_contexts(), compiles.is_heard()
     yield
-    assert (listeners.open_contexts(), listeners.is_heard()) == before
+    assert (compiles.open_contexts(), compiles.is_heard()) == before

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 from support import jits
-from support.compiling import LONG, SHORT, doubling, python_calls, run_in_thread
+from support.compiling import LONG, SHORT, doubling, run_in_thread
 from support.jits import each_jit, plain
 
 from perfsuite.measure.compiles import compiles
@@ -26,28 +26,19 @@ def line_of_call(jit) -> str:
 
 
 @each_jit
-def test_a_warm_call_counts_nothing(jit):
-    step = doubling(jit)
-    step(SHORT)
-    with compiles.count() as counted:
-        step(SHORT)
-    assert (counted.traces, counted.lowerings, counted.compiles) == (0, 0, 0)
-    assert counted.events == ()
-
-
-@each_jit
-def test_events_say_where_and_why(jit):
+def test_events_say_where_and_why_and_are_counted_by_function(jit):
     step = doubling(jit)
     with compiles.count() as counted:
-        step(SHORT)
-        step(LONG)
+        for argument in (SHORT, SHORT, LONG):
+            step(argument)
+    assert (counted.traces, counted.lowerings, counted.compiles, counted.cache_hits) == (2, 2, 2, 0)
+    assert counted.by_function == {"<lambda>": compiles.FunctionCompiles(2, 2, 2)}
+    assert counted.seconds > 0
     first, second = counted.events[:3], counted.events[3:]
     assert [event.stage for event in first] == ["trace", "lower", "compile"]
     assert {event.changes for event in first} == {()}
     assert {event.changes for event in second} == {("args[0]: shape was (3,), is (4,)",)}
     assert {event.location.rpartition(":")[0] for event in counted.events} == {line_of_call(jit)}
-    (one,), (other,) = ({int(event.location.rpartition(":")[2]) for event in events} for events in (first, second))
-    assert other == one + (jit is not plain)
 
 
 def test_committedness_and_device_are_counted_where_a_trace_counter_sees_nothing():
@@ -87,77 +78,61 @@ def test_a_count_goes_on_after_an_inner_context_closed():
 
 
 @each_jit
-def test_a_forbidden_compile_is_raised_before_its_work(jit):
-    traced = []
-    step = jit(lambda x: traced.append(x) or x)
+def test_a_refused_call_compiles_nothing_and_the_error_says_what_began_first(jit):
+    step = doubling(jit)
     with pytest.raises(RecompilationError) as raised, compiles.forbid():
         step(SHORT)
-    assert traced == []
     assert (raised.value.function, raised.value.stage) == ("<lambda>", "trace")
     assert str(raised.value).startswith(f"`<lambda>` was traced at {line_of_call(jit)}:")
     assert not getattr(raised.value, "__notes__", [])
+    with compiles.count() as counted:
+        step(SHORT)
+    assert (counted.traces, counted.compiles) == (0, 1)
 
 
 @each_jit
 @pytest.mark.parametrize("stage", ["trace", "lower", "compile"])
-def test_after_a_refusal_jax_works_as_fast_as_before(jit, stage):
-    """JAX itself leaves a signature whose first call raised on its slow path, or compiles it in every call."""
+def test_after_a_refusal_the_call_compiles_once(jit, stage):
+    """JAX itself traces or lowers a call again in every run, where an error has ended its trace or its lowering."""
     step = doubling(jit)
     first, second = (jax.device_put(SHORT, device) for device in jax.devices()[:2])
     known, refused = {"trace": (SHORT, LONG), "lower": (SHORT, first), "compile": (first, second)}[stage]
     step(known)
-    step(known)
-    warm_calls = python_calls(step, known)
     with pytest.raises(RecompilationError) as raised, compiles.forbid():
         step(refused)
     assert raised.value.stage == stage
     assert (step(refused) == refused * 2).all()
-    step(known)
     with compiles.forbid():
-        # nnx.jit makes a few more or less from call to call.
-        assert python_calls(step, refused) <= warm_calls + 10
-        assert python_calls(step, known) <= warm_calls + 10
+        step(refused)
+        step(known)
 
 
-def made_anew(fn):
-    return lambda x: jax.jit(fn)(x)
-
-
-@pytest.mark.parametrize("make", [jax.jit, made_anew])
 @pytest.mark.parametrize(
     "transform",
     [
-        lambda fn: fn,
         jax.grad,
         lambda fn: lambda x: jax.vjp(fn, x)[1](jnp.float32(1)),
         lambda fn: jax.vmap(lambda x: fn(x[None])),
-        lambda fn: lambda x: jax.linearize(fn, x)[1](x),
         lambda fn: lambda x: jax.jvp(jax.grad(fn), (x,), (x,)),
         lambda fn: lambda x: jax.lax.scan(lambda carry, y: (carry + fn(y[None]), None), 0.0, x)[0],
     ],
-    ids=["alone", "grad", "vjp", "vmap", "linearize", "hvp", "scan"],
+    ids=["grad", "vjp", "vmap", "hvp", "scan"],
 )
-def test_after_refusals_under_a_transformation_jax_works_as_before(make, transform):
-    """Of the calls and traces that an error ends, JAX itself keeps none in its caches, and says so to nobody."""
-
+def test_after_refusals_under_a_transformation_as_many_traces_are_cached(transform):
     def fresh():
-        return transform(make(lambda x: (x * x * 3).sum()))
+        return transform(jax.jit(lambda x: (x * x * 3).sum()))
 
-    def warm_calls(step):
-        for _ in range(4):
+    def traces(step):
+        step(LONG)
+        with compiles.count() as counted:
             step(LONG)
-        return python_calls(step, LONG)
+        return counted.traces + counted.inner_traces, counted.compiles
 
-    expected = warm_calls(fresh())
-    step = fresh()
-    for _ in range(3):
+    expected, step = traces(fresh()), fresh()
+    for _ in range(2):
         with pytest.raises(RecompilationError), compiles.forbid():
             step(LONG)
-    with pytest.raises(RecompilationError), compiles.forbid():
-        make(step)(SHORT)
-    # Whether a cache is full is known to some 20 calls, and to 40 of the 6,000 of a scan that is traced anew. Caches that
-    # an error has spoilt cost 2,000 and more.
-    assert warm_calls(step) <= 1.02 * expected + 30
+    assert traces(step) == expected
 
 
 @pytest.mark.parametrize("stage", ["trace", "lower", "compile"])
@@ -190,21 +165,24 @@ def test_a_swallowed_error_is_raised_again_when_the_context_closes():
         except Exception as error:
             swallowed.append(error)
 
-    with pytest.raises(RecompilationError) as raised, compiles.forbid():
+    with pytest.raises(RecompilationError, match="1 more like it") as raised, compiles.forbid():
         list(map(swallow, (SHORT, LONG)))
+    assert len(swallowed) == 2
     assert raised.value not in swallowed
-    assert "something caught it. 1 more like it." in str(raised.value)
     assert raised.value.function == "<lambda>"
 
 
-def test_a_lowering_without_a_compile_is_raised_when_the_context_closes():
+def test_a_stage_without_a_compile_is_raised_when_the_context_closes():
     step = doubling()
-    traced = step.trace(SHORT)
-    with pytest.raises(RecompilationError, match="was lowered"), compiles.forbid():
-        traced.lower()
+    for stage, begin in (("trace", lambda: step.trace(SHORT)), ("lower", lambda: step.lower(SHORT))):
+        with pytest.raises(RecompilationError) as raised, compiles.forbid():
+            begin()
+        assert raised.value.stage == stage
+    doubling()(LONG)  # and not at the next compile
     lowered = step.lower(SHORT)
-    with pytest.raises(RecompilationError, match="was compiled"), compiles.forbid():
+    with pytest.raises(RecompilationError) as raised, compiles.forbid():
         lowered.compile()
+    assert raised.value.stage == "compile"
 
 
 def test_an_error_in_another_thread_reaches_both():
@@ -241,22 +219,6 @@ def test_threads_that_compile_at_the_same_time_are_all_counted():
     assert (counted.traces, counted.lowerings, counted.compiles) == (8, 8, 8)
 
 
-def test_contexts_opened_and_closed_in_many_threads_leave_nothing():
-    step = doubling()
-
-    def work(size):
-        argument = jnp.ones(size)
-        for _ in range(20):
-            with compiles.count(), compiles.observe():
-                step(argument)
-
-    threads = [threading.Thread(target=work, args=(size,)) for size in range(20, 26)]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-
-
 def test_an_exception_of_the_users_passes_through_unchanged():
     mine = ValueError("mine")
     step = doubling()
@@ -272,13 +234,14 @@ def test_an_exception_of_the_users_passes_through_unchanged():
         assert raised.value is mine
 
 
-def test_an_exception_while_tracing_passes_through_and_counts():
+def test_an_exception_while_tracing_passes_through_with_what_was_refused():
     def fails(x):
         raise KeyError("traced")
 
-    with pytest.raises(KeyError, match="traced"), compiles.count() as counted:
+    with pytest.raises(KeyError, match="traced") as raised, compiles.forbid() as forbidden:
         jax.jit(fails)(SHORT)
-    assert (counted.traces, counted.compiles) == (1, 0)
+    assert (forbidden.traces, forbidden.compiles) == (1, 0)
+    assert any("`fails` was traced at" in note for note in raised.value.__notes__)
 
 
 @pytest.mark.parametrize("context", [compiles.count, compiles.forbid, compiles.observe])
@@ -315,16 +278,6 @@ def test_forbidden_says_whether_a_compile_would_be_refused():
         with context.building_inputs():
             assert not compiles.forbidden()
     assert not compiles.forbidden()
-
-
-def test_observing_for_a_session_needs_no_with_statement():
-    observing = compiles.observe()
-    observing.__enter__()
-    step = doubling()
-    step(SHORT)
-    with pytest.raises(RecompilationError, match=r"shape was \(3,\), is \(4,\)"), compiles.forbid():
-        step(LONG)
-    observing.__exit__(None, None, None)
 
 
 def test_errors_survive_pickling():

@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import optax
 import pytest
-from support.compiling import LONG, SHORT, refusal, total
+from support.compiling import refusal, total
 
 from perfsuite.measure.compiles import compiles
 from perfsuite.measure.errors import RecompilationError
@@ -23,39 +23,25 @@ def watching():
         yield
 
 
-def test_many_differences_are_cut_short():
-    step = jax.jit(lambda tree: total(tree))
-    before, after = ([jnp.ones(size + place) for place in range(20)] for size in (30, 60))
-    step(before)
-    error = refusal(step, after)
-    assert len(error.changes) == 20
-    assert "  and 14 more\n" in str(error)
-    assert len(str(error).splitlines()) == 10
-
-
-def test_the_same_difference_of_many_leaves_is_one_line():
+def test_many_differences_are_cut_short_and_the_same_one_of_many_leaves_is_one_line():
     step = jax.jit(lambda tree, x: total(tree) + x)
-    before, after = ([jnp.ones(size) for _ in range(14)] for size in (3, 4))
-    step(before, 1.0)
-    error = refusal(step, after, jnp.ones(2))
-    assert len(error.changes) >= 15
-    assert "\n  14 leaves of args[0]: shape was (3,), is (4,)\n  args[1]: " in str(error)
+    trees = [[jnp.ones(size + place) for place in range(20)] for size in (30, 60)] + [[jnp.ones(3)] * 20]
+    step(trees[0], 1.0)
+    error = refusal(step, trees[1], 1.0)
+    assert len(error.changes) == 20
+    assert len(str(error).splitlines()) == 10
+    step([jnp.ones(4)] * 20, 1.0)
+    error = refusal(step, trees[2], jnp.ones(2))
+    assert "\n  20 leaves of args[0]: shape was (4,), is (3,)\n  args[1]: " in str(error)
 
 
 CONFIGURATIONS = [
     ("jax_numpy_dtype_promotion", "strict"),
-    ("jax_numpy_rank_promotion", "raise"),
     ("jax_debug_key_reuse", True),
     ("jax_debug_nans", True),
-    ("jax_debug_infs", True),
     ("jax_check_tracer_leaks", True),
-    ("jax_enable_checks", True),
     ("jax_enable_x64", True),
     ("jax_transfer_guard", "log"),
-    ("jax_legacy_prng_key", "error"),
-    ("jax_disable_jit", False),
-    ("jax_explain_cache_misses", True),
-    ("jax_log_compiles", True),
 ]
 
 
@@ -109,9 +95,8 @@ def test_an_operation_of_an_installed_library_is_named_under_the_users_function(
 
     with pytest.raises(RecompilationError) as raised, compiles.forbid():
         hmc_step(start)
-    message = str(raised.value)
-    assert f"at {HERE}:" in message
-    assert "(in sampler.py:2)" in message
+    assert f"at {HERE}:" in str(raised.value)
+    assert "(in sampler.py:2)" in str(raised.value)
 
 
 def test_a_loop_of_an_installed_library_is_named_under_the_users_line_too():
@@ -131,18 +116,6 @@ def test_a_loop_of_an_installed_library_is_named_under_the_users_line_too():
     assert "put the call of solver in `simulate` inside jax.jit" in message
 
 
-def test_a_function_that_an_installed_library_jits_is_named_under_the_users_line_too():
-    source = "@jax.jit\ndef solve(x):\n    return x + 1\n\ndef run(x):\n    return solve(x)\n"
-    library = {"jax": jax, "__name__": "solver"}
-    exec(compile(source, "/usr/lib/site-packages/solver/run.py", "exec"), library)
-    library["run"](np.ones(3, np.float32))
-    with pytest.raises(RecompilationError) as raised, compiles.forbid():
-        library["run"](np.ones(4, np.float32))
-    message = str(raised.value)
-    assert f"at {HERE}:" in message
-    assert "(in solver/run.py:6)" in message
-
-
 def test_known_signatures_are_those_of_the_function_itself():
     def body(x):
         return x * 2
@@ -153,34 +126,3 @@ def test_known_signatures_are_those_of_the_function_itself():
     step = jax.jit(body)
     step(jnp.ones(3))
     assert "nearest of 1 known signature." in str(refusal(step, jnp.ones(4)))
-
-
-def test_nothing_found_is_said_with_what_was_compared():
-    step = jax.jit(lambda x: x * 2)
-    x = jnp.ones(3)
-    step(x)
-    step.clear_cache()
-    error = refusal(step, x)
-    assert error.changes == ()
-    assert "nothing differs from one of 1 known signature, in tree structure, shapes, dtypes, weak types" in str(error)
-    assert "jax.clear_caches()" in str(error)
-
-
-@pytest.mark.parametrize(
-    ("operation", "name", "through"),
-    [
-        (lambda x: jnp.zeros((x.size, 3)), "broadcast_in_dim", " (in `zeros`)"),
-        (lambda x: jnp.linalg.norm(x), "norm", ""),
-        (lambda x: x[::2], "slice", " (in `__getitem__`)"),
-        (lambda x: x.astype(jnp.float16), "convert_element_type", " (in `_astype`)"),
-    ],
-)
-def test_an_eager_operation_is_called_one_and_inputs_are_to_be_built_before(operation, name, through):
-    jax.clear_caches()
-    operation(SHORT)
-    with pytest.raises(RecompilationError) as raised, compiles.forbid():
-        operation(LONG)
-    message = str(raised.value)
-    assert raised.value.function == name
-    assert f"{through}\n  an eager operation: it runs outside any jitted function" in message
-    assert "Build inputs before this context, or inside its .building_inputs()" in message

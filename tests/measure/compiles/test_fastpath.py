@@ -11,11 +11,8 @@ from jax.experimental import io_callback
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from perfsuite.measure.call import call
-from perfsuite.measure.compiles import compiles
 from perfsuite.measure.compiles.fastpath import ERROR_BEFORE, MOVED, PLACED, fast_path
 from perfsuite.measure.errors import RecompilationError
-from perfsuite.measure.private import slow_path
-from perfsuite.measure.private.capabilities import CapabilityLost
 
 HERE = "tests/measure/compiles/test_fastpath.py"
 X = jnp.ones(8)
@@ -140,26 +137,17 @@ def test_filter_jit_is_named_after_what_it_was_given():
     assert made.places["left_in"].startswith(HERE)  # not Equinox's own function
 
 
-def test_misses_of_the_first_runs_only_are_none():
+@pytest.mark.parametrize(("misses_in", "misses"), [(lambda run: run <= 3, 0), (lambda run: run % 2, 1)])
+def test_a_miss_in_some_of_the_runs_counts_unless_it_is_of_the_first_ones_only(misses_in, misses):
     runs = []
 
-    def settles(x):
+    def step(x):
         runs.append(1)
-        return left_in(x) if len(runs) <= 3 else double(x)
+        return left_in(x) if misses_in(len(runs)) else double(x)
 
     double(X)
     left_in(X)
-    assert fast_path(call(settles, X)).misses == 0
-
-
-def test_a_miss_in_every_other_run_is_one():
-    runs = []
-
-    def alternates(x):
-        runs.append(1)
-        return left_in(x) if len(runs) % 2 else double(x)
-
-    assert fast_path(call(alternates, X)).misses == 1
+    assert fast_path(call(step, X)).misses == misses
 
 
 # The metric, and what goes wrong.
@@ -173,18 +161,12 @@ def test_the_metric_is_a_count_with_functions_and_places():
 
 
 def test_a_compile_meanwhile_is_an_error_of_its_own():
-    def compiles_always(x):
-        return jax.jit(lambda y: y + 1)(x)
-
-    before = sys.getprofile()
     with pytest.raises(RecompilationError):
-        fast_path(call(compiles_always, X))
-    assert sys.getprofile() is before
-    assert not compiles.forbidden()
+        fast_path(call(lambda x: jax.jit(lambda y: y + 1)(x), X))
 
 
 @pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
-@pytest.mark.parametrize("run", range(1, 7))
+@pytest.mark.parametrize("run", [1, 2, 5])
 def test_an_exception_in_the_middle_gives_everything_back(error, run):
     donating = jax.jit(lambda x: x + 1, donate_argnums=0)
     runs = []
@@ -201,14 +183,6 @@ def test_an_exception_in_the_middle_gives_everything_back(error, run):
         fast_path(train)
     assert sys.getprofile() is before
     train.run()
-
-
-def test_a_miss_that_jax_knows_of_and_perfsuite_does_not_see_is_an_error_and_no_zero(monkeypatch):
-    monkeypatch.setattr(slow_path, "misses_fast_path", lambda frame: False)
-    with pytest.raises(CapabilityLost, match=r"^perf\.fast_path of left_in does not work with jax") as lost:
-        fast_path(call(left_in, X))
-    assert "perfsuite did not see where" in lost.value.details
-    assert fast_path(call(double, X)).misses == 0
 
 
 def test_a_miss_inside_a_callback_does_not_count_in_whichever_thread_it_runs():

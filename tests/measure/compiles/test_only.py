@@ -11,7 +11,6 @@ from flax import nnx
 from support.compiling import LONG, SHORT
 
 from perfsuite.measure.compiles import compiles
-from perfsuite.measure.compiles.warmup import warm
 from perfsuite.measure.errors import RecompilationError
 
 
@@ -83,21 +82,15 @@ def kinds():
     model, net, trainer = Model(jnp.ones(())), Net(), Trainer()
     return {
         "an Equinox module": model,
-        "its bound __call__": model.__call__,
         "its method": model.predict,
-        "an NNX module": net,
         "the bound __call__ of an NNX module": net.__call__,
         "an object": trainer,
         "a jitted bound method": trainer.step,
         "a class": Trainer,
         "a partial": functools.partial(scaled, 2),
-        "a partial of a jitted function": functools.partial(jax.jit(lambda rate, x: x * rate), 2.0),
         "Equinox's partial": eqx.Partial(scaled, 2),
-        "a decorated function": logged(functools.partial(scaled, 2)),
         "a decorated jitted function": logged(jax.jit(lambda x: x * 6)),
-        "a decorated method": logged(trainer.__call__),
         "a class that decorates": Timed(functools.partial(scaled, 2)),
-        "a cached function": functools.cache(lambda _: scaled(2, SHORT)),
         "a gradient": jax.grad(lambda x: loss(jax.jit(lambda y: y * 7)(x))),
         "a mapped function": jax.vmap(lambda x: scaled(2, x)),
     }
@@ -106,20 +99,19 @@ def kinds():
 @pytest.mark.parametrize("kind", kinds())
 def test_every_kind_of_callable_can_be_named(kind):
     fn = kinds()[kind]
-    given = "text" if kind == "a cached function" else SHORT
     with compiles.forbid(only=[fn]):  # another function may compile
         logged(another)(SHORT)
         logged(jax.jit(lambda x: x * 8))(SHORT)
         Timed(another)(SHORT)
         jax.grad(lambda x: loss(another(x)))(SHORT)
     with pytest.raises(RecompilationError), compiles.forbid(only=[fn]):
-        fn(given)
+        fn(SHORT)
 
 
-@pytest.mark.parametrize("builtin", [len, np.add, [].append, object])
-def test_what_no_stack_shows_is_refused(builtin):
-    with pytest.raises(TypeError, match=r"cannot see when .* runs: .* nothing would be forbidden\. Give the Python"):
-        compiles.forbid(only=[builtin]).__enter__()
+@pytest.mark.parametrize("nothing", [len, np.add, [].append, object, "step"])
+def test_what_no_stack_shows_is_refused(nothing):
+    with pytest.raises(TypeError, match=r"only=\[...\]"):
+        compiles.forbid(only=[nothing]).__enter__()
 
 
 @pytest.mark.parametrize("jit", [jax.jit, eqx.filter_jit, nnx.jit])
@@ -133,30 +125,6 @@ def test_a_named_function_may_not_compile_and_another_may(jit):
         step(LONG)
 
 
-def test_what_a_named_function_calls_belongs_to_it():
-    inner = jax.jit(lambda x: x + 1)
-
-    def train(x):
-        return inner(x)
-
-    with pytest.raises(RecompilationError), compiles.forbid(only=[train]):
-        train(LONG)
-    with compiles.forbid(only=[loss]):
-        train(jnp.ones(9))
-
-
-def test_operations_of_a_plain_function_belong_to_it():
-    start = np.ones(23, np.float32)
-    with pytest.raises(RecompilationError, match="`multiply`"), compiles.forbid(only=[loss]):
-        loss(jnp.asarray(start))
-
-
-def test_a_warm_function_can_be_named():
-    step = warm(jax.jit(lambda x: x * 2), over=[(SHORT,)])
-    with pytest.raises(RecompilationError, match="was not warmed"), compiles.forbid(only=[step]):
-        step(LONG)
-
-
 def test_under_a_transformation_the_function_is_known():
     step = jax.jit(lambda x: (x * 2).sum())
     with pytest.raises(RecompilationError), compiles.forbid(only=[step]):
@@ -164,8 +132,3 @@ def test_under_a_transformation_the_function_is_known():
     for jit in (eqx.filter_jit, nnx.jit):
         with compiles.forbid(only=[step]):
             jit(loss)(jnp.ones(3))
-
-
-def test_anything_but_a_function_is_refused():
-    with pytest.raises(TypeError, match=r"only=\[...\] takes functions, got str: 'step'"):
-        compiles.forbid(only=["step"]).__enter__()

@@ -8,26 +8,10 @@ import jax
 import jax.numpy as jnp
 import pytest
 from flax import nnx
-from support.compiling import LONG, SHORT, doubling, run_in_thread
-from support.jits import each_jit
+from support.compiling import SHORT, doubling, run_in_thread
 
 from perfsuite.measure.compiles import compiles
 from perfsuite.measure.errors import RecompilationError
-
-
-@each_jit
-def test_each_stage_is_counted_by_function(jit):
-    def step(x):
-        return x * 2
-
-    jitted = jit(step)
-    with compiles.count() as counted:
-        jitted(SHORT)
-        jitted(SHORT)
-        jitted(LONG)
-    assert (counted.traces, counted.lowerings, counted.compiles, counted.cache_hits) == (2, 2, 2, 0)
-    assert counted.by_function == {"step": compiles.FunctionCompiles(2, 2, 2)}
-    assert counted.seconds > 0
 
 
 def test_hits_of_the_persistent_cache_are_counted_apart(tmp_path):

@@ -1,10 +1,8 @@
 """`warm` compiles every signature, leaves the caller's arrays alone, and knows what it has not warmed."""
 
-import contextlib
 import copy
 import functools
 import os
-import re
 
 import equinox as eqx
 import jax
@@ -16,7 +14,7 @@ from support.jits import each_jit
 
 from perfsuite.measure.call import call, label_of
 from perfsuite.measure.compiles import compiles
-from perfsuite.measure.compiles.warmup import warm
+from perfsuite.measure.compiles.warmup import settle, warm
 from perfsuite.measure.errors import MeasurementError, RecompilationError, SignatureWarning, UnwarmedSignatureError
 
 HERE = os.path.relpath(__file__)
@@ -25,6 +23,13 @@ SHORT, LONG = jnp.ones(3), jnp.ones(4)
 
 def doubling(jit):
     return jit(lambda x: x * 2)
+
+
+def unwarmed(step, *args, **kwargs):
+    """The changes that `check` raises for."""
+    with pytest.raises(UnwarmedSignatureError) as raised:
+        step.check(args, kwargs)
+    return raised.value.changes
 
 
 @each_jit
@@ -41,29 +46,15 @@ def test_every_warmed_signature_compiles_nothing_afterwards(jit):
 
 
 @each_jit
-def test_a_signature_that_was_not_warmed_is_named_before_anything_compiles(jit):
-    traced = []
-
-    def grow(x):
-        traced.append(x.shape)
-        return x * 2
-
-    step = warm(jit(grow), over=[(SHORT,), (LONG,)])
-    traced.clear()
+def test_a_signature_that_was_not_warmed_is_named_before_it_compiles(jit):
+    step = warm(doubling(jit), over=[(SHORT,), (LONG,)])
     argument = jnp.ones(5)
     with pytest.raises(UnwarmedSignatureError) as raised, compiles.forbid():
         step(argument)
-    assert traced == []
+    assert (raised.value.function, raised.value.stage) == (step.__name__, "trace")
     assert raised.value.changes == ("args[0]: shape was (4,), is (5,)",)
-    message = str(raised.value)
-    name = step.__name__
-    line = test_a_signature_that_was_not_warmed_is_named_before_anything_compiles.__code__.co_firstlineno
-    assert message.startswith(f"`{name}` was called at {HERE}:{line + 12} with a signature that was not warmed")
-    inner = " (it compiled `grow`)" if name != "grow" else ""
-    assert f"not warmed{inner}: (args[0]: float32[5])" in message
-    assert (
-        f"nearest of 2 warmed. Pad to a declared shape, or warm this one too: perf.warm({name}, over=[...])" in message
-    )
+    line = test_a_signature_that_was_not_warmed_is_named_before_it_compiles.__code__.co_firstlineno
+    assert f" at {HERE}:{line + 5} with a signature that was not warmed" in str(raised.value)
     with pytest.raises(UnwarmedSignatureError):
         step.check((argument,))
     assert step(argument).shape == (5,)  # outside, it is an ordinary function
@@ -76,41 +67,39 @@ def test_check_compares_without_calling(jit):
     calls.clear()
     step.check((SHORT,))
     step.check((SHORT + 1,))
-    with pytest.raises(UnwarmedSignatureError, match=r"args\[0\]: dtype was float32, is int32") as raised:
+    with pytest.raises(UnwarmedSignatureError) as raised:
         step.check((jnp.ones(3, jnp.int32),))
+    assert raised.value.changes == ("args[0]: dtype was float32, is int32",)
     assert isinstance(raised.value, RecompilationError)
     assert raised.value.stage == ""
     if jit is eqx.filter_jit:  # which binds the arguments to the parameters first
         step.check((), {"x": SHORT})
     else:
-        with pytest.raises(UnwarmedSignatureError, match=r"kwargs\['x'\]: was passed by position"):
-            step.check((), {"x": SHORT})
+        assert unwarmed(step, x=SHORT) == ("kwargs['x']: was passed by position, is passed by keyword",)
     assert calls == []
 
 
-def test_check_knows_which_python_numbers_are_static():
-    scale = jax.jit(lambda x, n: x * n)
-    warm(scale, over=[(SHORT, 2)]).check((SHORT, 3))
-    static = jax.jit(lambda x, n: x * n, static_argnums=1)
-    with pytest.raises(UnwarmedSignatureError, match=r"args\[1\]: static value was 2, is 3"):
-        warm(static, over=[(SHORT, 2)]).check((SHORT, 3))
-    with pytest.raises(UnwarmedSignatureError, match=r"args\[1\]: static value was 2, is 3"):
-        warm(eqx.filter_jit(lambda x, n: x * n), over=[(SHORT, 2)]).check((SHORT, 3))
-    static = nnx.jit(lambda x, n: x * n, static_argnums=1)
-    with pytest.raises(UnwarmedSignatureError, match=r"args\[1\]: static value was 2, is 3"):
-        warm(static, over=[(SHORT, 2)]).check((SHORT, 3))
+@pytest.mark.parametrize(
+    "static",
+    [lambda fn: jax.jit(fn, static_argnums=1), eqx.filter_jit, lambda fn: nnx.jit(fn, static_argnums=1)],
+    ids=["jax.jit", "filter_jit", "nnx.jit"],
+)
+def test_check_knows_which_python_numbers_are_static(static):
+    def scale(x, n):
+        return x * n
+
+    warm(jax.jit(scale), over=[(SHORT, 2)]).check((SHORT, 3))
+    assert unwarmed(warm(static(scale), over=[(SHORT, 2)]), SHORT, 3) == ("args[1]: static value was 2, is 3",)
 
 
 def test_check_sees_committedness_device_and_configuration():
     first, second = (jax.device_put(SHORT, device) for device in jax.devices()[:2])
     step = warm(doubling(jax.jit), over=[(first,)])
     step.check((first,))
-    with pytest.raises(UnwarmedSignatureError, match=r"args\[0\]: was committed to cpu:0, is uncommitted"):
-        step.check((SHORT,))
-    with pytest.raises(UnwarmedSignatureError, match=r"args\[0\]: device was cpu:0, is cpu:1"):
-        step.check((second,))
-    with pytest.raises(UnwarmedSignatureError, match="jax_enable_x64: was False, is True"), jax.enable_x64(True):
-        step.check((first,))
+    assert unwarmed(step, SHORT) == ("args[0]: was committed to cpu:0, is uncommitted",)
+    assert unwarmed(step, second) == ("args[0]: device was cpu:0, is cpu:1",)
+    with jax.enable_x64(True):
+        assert unwarmed(step, first) == ("jax_enable_x64: was False, is True",)
 
 
 def test_a_difference_that_compiles_nothing_is_not_refused():
@@ -125,17 +114,6 @@ def test_a_difference_that_compiles_nothing_is_not_refused():
         warmed(LONG, 3)
 
 
-def swallow(fn, argument):
-    with contextlib.suppress(UnwarmedSignatureError):
-        fn(argument)
-
-
-def test_an_unwarmed_call_that_the_user_swallows_is_raised_when_the_context_closes():
-    step = warm(doubling(jax.jit), over=[(SHORT,)])
-    with pytest.raises(RecompilationError, match="something caught it"), compiles.forbid():
-        swallow(step, LONG)
-
-
 def test_a_warmed_call_of_a_function_that_compiles_inside_says_what_compiled():
     def step(x):
         return jax.jit(lambda x: x + 1)(x)
@@ -146,54 +124,24 @@ def test_a_warmed_call_of_a_function_that_compiles_inside_says_what_compiled():
     assert not isinstance(raised.value, UnwarmedSignatureError)
 
 
-class TestGrowingGeneration:
-    """Seed 004: tokens are appended, so every step has a new length; 5 of 15 lengths were warmed."""
+def test_a_generation_that_grows_names_the_first_length_that_was_not_warmed():
+    """Seed 004: tokens are appended, so every step has a new length."""
 
-    PROMPT, WARMED, STEPS = 4, 5, 15
+    @jax.jit
+    def next_token(tokens):
+        scores = jnp.cumsum(jax.nn.one_hot(tokens, 16), axis=1)
+        return jnp.argmax(scores[:, -1], axis=-1, keepdims=True)
 
-    @pytest.fixture
-    def next_token(self):
-        @jax.jit
-        def next_token(tokens):
-            scores = jnp.cumsum(jax.nn.one_hot(tokens, 16), axis=1)
-            return jnp.argmax(scores[:, -1], axis=-1, keepdims=True)
-
-        return next_token
-
-    @pytest.fixture
-    def inputs(self):
-        return [jnp.ones((1, self.PROMPT + step), jnp.int32) for step in range(self.STEPS)]
-
-    def test_a_naive_loop_compiles_at_every_length_that_was_not_warmed(self, next_token, inputs):
-        for tokens in inputs[: self.WARMED]:
-            next_token(tokens)
-        for expected in (self.STEPS - self.WARMED, 0):
-            with compiles.count() as counted:
-                for tokens in inputs:
-                    next_token(tokens)
-            assert counted.compiles == expected
-
-    def test_forbidding_names_the_first_length_that_was_not_warmed(self, next_token, inputs):
-        with compiles.observe():
-            for tokens in inputs[: self.WARMED]:
-                next_token(tokens)
-        generated = []
-        with pytest.raises(RecompilationError) as raised, compiles.forbid():
-            generated.extend(map(next_token, inputs))
-        assert len(generated) == self.WARMED
+    inputs = [jnp.ones((1, length), jnp.int32) for length in range(4, 19)]
+    step, generated = warm(next_token, over=[(tokens,) for tokens in inputs[:5]]), []
+    for forbidden, error in ((next_token, RecompilationError), (step, UnwarmedSignatureError)):
+        with pytest.raises(error) as raised, compiles.forbid():
+            generated.extend(map(forbidden, inputs))
         assert raised.value.changes == ("args[0]: shape was (1, 8), is (1, 9)",)
-        assert "nearest of 5 known signatures. Pad to a declared shape" in str(raised.value)
-
-    def test_a_warm_function_names_it_too_and_a_full_warm_up_is_silent(self, next_token, inputs):
-        step = warm(next_token, over=[(tokens,) for tokens in inputs[: self.WARMED]])
-        with pytest.raises(UnwarmedSignatureError, match=r"args\[0\]: shape was \(1, 8\), is \(1, 9\)"):
-            step.check((inputs[self.WARMED],))
-        with pytest.raises(UnwarmedSignatureError, match="nearest of 5 warmed"), compiles.forbid():
-            list(map(step, inputs))
-        step = warm(next_token, over=[(tokens,) for tokens in inputs])
-        with compiles.forbid():
-            for tokens in inputs:
-                step(tokens)
+    assert len(generated) == 10
+    warm(step, over=[(tokens,) for tokens in inputs])
+    with compiles.forbid():
+        list(map(step, inputs))
 
 
 @pytest.mark.parametrize("donate", ["jax.jit", "filter_jit", "nnx.jit"])
@@ -258,8 +206,7 @@ def test_static_arguments_in_tuples_stay_what_they_are():
     warmed = warm(step, over=[(SHORT, "train"), (SHORT, "eval")])
     assert warmed.compiles == 2
     warmed.check((SHORT, "eval"))
-    with pytest.raises(UnwarmedSignatureError, match="is 'test'"):
-        warmed.check((SHORT, "test"))
+    assert unwarmed(warmed, SHORT, "test") == ("args[1]: static value was 'eval', is 'test'",)
 
 
 def test_a_call_runs_as_it_is_with_its_keywords():
@@ -267,8 +214,7 @@ def test_a_call_runs_as_it_is_with_its_keywords():
     warmed = warm(step, over=[call(step, SHORT, scale=LONG[0])])
     with compiles.forbid():
         warmed(SHORT, scale=LONG[0])
-    with pytest.raises(UnwarmedSignatureError, match=r"kwargs\['scale'\]: shape was \(\), is \(3,\)"):
-        warmed.check((SHORT,), {"scale": SHORT})
+    assert unwarmed(warmed, SHORT, scale=SHORT) == ("kwargs['scale']: shape was (), is (3,)",)
 
 
 def test_a_carrying_call_runs_on_until_nothing_compiles():
@@ -292,30 +238,25 @@ def test_a_state_that_settles_after_one_run_is_warmed_in_both_forms():
     assert carrying.args[0] == 3.0
 
 
-def test_a_carrying_call_that_jits_anew_in_every_run_has_the_line_that_does():
-    donating = jax.jit(lambda state, x: (state + x, x.sum()), donate_argnums=0)
-
-    def plain(state, x):
-        return jax.jit(lambda *args: donating(*args))(state, x)
-
-    with pytest.raises(MeasurementError) as raised:
-        warm(plain, over=[call(plain, jnp.zeros(3), SHORT, carry=1)])
-    message = str(raised.value)
-    assert "entry 0: plain compiled in each of 3 runs" in message
-    assert re.search(r"`<lambda>` was traced again at \S*test_warmup\.py:\d+", message)
-    assert "a lambda made anew" in message
-
-
 @pytest.mark.parametrize(
-    ("returned", "said"),
-    [(lambda x: x.sum(), r"args\[1\]: shape was \(3,\), is \(\)"), (lambda x: x.astype(int), r"args\[1\]: dtype was")],
-    ids=["shape", "dtype"],
+    ("step", "says"),
+    [
+        (lambda state, x: jax.jit(lambda state: state + x)(state), "a lambda made anew"),
+        (jax.jit(lambda cache, x: jnp.concatenate([cache, x])), r"args\[0\]: shape was \(9,\), is \(12,\)"),
+    ],
+    ids=["jitted anew", "grows"],
 )
-def test_a_carry_that_replaces_an_argument_by_something_else_is_warned_of(returned, said):
+def test_a_carrying_call_that_compiles_in_every_run_says_why(step, says):
+    with pytest.raises(MeasurementError, match=rf"entry 0: lambda compiled in each of 3 runs:\n(.|\n)*{says}"):
+        warm(step, over=[call(step, jnp.zeros(3) + 0, SHORT, carry=1)])
+
+
+@pytest.mark.parametrize("returned", [lambda x: x.sum(), lambda x: x.astype(int)], ids=["shape", "dtype"])
+def test_a_carry_that_replaces_an_argument_by_something_else_is_warned_of(returned):
     """`carry=2` where one output is the next state, so that the batch became a scalar, and another step was measured."""
     step = jax.jit(lambda state, x: (state + x.sum(), returned(x)))
-    with pytest.warns(SignatureWarning, match=rf"call\(lambda, ..., carry=2\)(.|\n)*{said}"):
-        warm(step, over=[call(step, jnp.zeros(3), SHORT, carry=2)])
+    with pytest.warns(SignatureWarning, match=r"call\(lambda, ..., carry=2\)(.|\n)*args\[1\] was float32\[3\], is "):
+        settle(call(step, jnp.zeros(3), SHORT, carry=2))
 
 
 @pytest.mark.filterwarnings("ignore:Python iterable type:DeprecationWarning")  # of JAX, for any such argument
@@ -327,51 +268,15 @@ def test_an_iterator_that_a_run_ends_is_found_among_other_arguments():
         warm(total, over=[call(total, {"train": iter([SHORT, SHORT])}, {"by": 2.0})])
 
 
-def test_a_state_that_never_settles_is_named():
-    step = jax.jit(lambda cache, x: (jnp.concatenate([cache, x]), x))
-    with pytest.raises(MeasurementError) as raised:
-        warm(step, over=[call(step, jnp.ones(5), SHORT, carry=1)])
-    message = str(raised.value)
-    assert "entry 0: lambda compiled in each of 3 runs" in message
-    assert "args[0]: shape was (11,), is (14,)" in message
-    assert "Return every carried output with the shape, dtype, weak type and sharding of its argument" in message
-
-
-def test_a_call_that_makes_a_new_function_in_every_run_is_named():
-    def step(state):
-        return jax.jit(lambda state: state + 1)(state)
-
-    with pytest.raises(MeasurementError, match="it makes a new jitted function in every run"):
-        warm(step, over=[call(step, SHORT, carry=1)])
-
-
 def test_arguments_that_were_donated_before_are_named():
     step = jax.jit(lambda state, x: (state["w"] + x, x), donate_argnums=0)
     state = {"w": jnp.zeros(3) + 0}
-    step(state, SHORT)
+    training = call(jax.jit(lambda state, x: {"w": state["w"] + x}, donate_argnums=0), state, SHORT, carry=1)
+    warm(training.fn, over=[training])
     for over in ([(state, SHORT)], [call(step, state, SHORT, carry=1)]):
         with pytest.raises(MeasurementError, match=r"args\[0\]\['w'\] was deleted, because an earlier call donated it"):
             warm(step, over=over)
-
-
-def test_a_call_over_arrays_that_another_call_donated_names_both():
-    @functools.partial(jax.jit, donate_argnums=0)
-    def train_step(state, x):
-        return {"w": state["w"] + x}
-
-    def eval_step(state, x):
-        return state["w"] + x
-
-    state = {"w": jnp.zeros(3) + 0}
-    training, evaluating = call(train_step, state, SHORT, carry=1), call(eval_step, state, SHORT)
-    warm(train_step, over=[training])
-    with pytest.raises(MeasurementError) as error:
-        warm(eval_step, over=[evaluating])
-    assert str(error.value) == (
-        "call(eval_step, ...) cannot run: args[0]['w'] was deleted, because call(train_step, ...) holds the same array "
-        "and donates it. Make the state anew for each call: call(eval_step, *make_state(), ...)"
-    )
-    warm(train_step, over=[training])  # which has moved on
+    warm(training.fn, over=[training])  # which has moved on
 
 
 def test_a_call_that_donates_what_it_does_not_carry_is_named():
@@ -410,11 +315,7 @@ def test_a_method_is_warmed_with_the_object_and_the_static_arguments_that_it_has
     model = Model()
     step = warm(model.top, over=[(SHORT, 1), call(model.top, SHORT, 2)])
     step.check((SHORT, 2))
-    with pytest.raises(UnwarmedSignatureError) as unwarmed:
-        step.check((SHORT, 3))
-    assert unwarmed.value.changes == ("args[2]: static value was 2, is 3",)
-    with pytest.raises(UnwarmedSignatureError, match="was not warmed"), compiles.forbid():
-        step(SHORT, 3)
+    assert unwarmed(step, SHORT, 3) == ("args[2]: static value was 2, is 3",)
     with pytest.raises(ValueError, match="entry 0 is a call of another top"):
         warm(model.top, over=[call(Model().top, SHORT, 2)])
 
@@ -435,15 +336,9 @@ def test_a_call_of_another_function_is_refused_with_the_places_of_both_where_the
     here, there = (f"{HERE}:{each.__code__.co_firstlineno}" for each in (other, namesake))
     with pytest.raises(ValueError, match="entry 1") as refused:
         warm(jax.jit(other), over=[(SHORT,), call(namesake, SHORT)])
-    assert str(refused.value) == (
-        f"warm(other, over=[...]): entry 1 is a call of another function: of other ({there}), not of other ({here})"
-    )
-    with pytest.raises(ValueError, match="entry 0") as refused:
+    assert f"of other ({there}), not of other ({here})" in str(refused.value)
+    with pytest.raises(ValueError, match="made anew of the same code"):
         warm(jax.jit(other), over=[call(jax.jit(other), SHORT)])
-    assert str(refused.value) == (
-        f"warm(other, over=[...]): entry 0 is a call of another other, made anew of the same code ({here}): "
-        "pass one object to both"
-    )
     step = jax.jit(other)
     assert len(warm(step, over=[call(warm(step, over=[(SHORT,)]), LONG)]).signatures) == 1
 
@@ -483,34 +378,3 @@ def test_what_was_warmed_is_known_also_where_it_had_compiled_unseen():
 def test_warming_while_compiles_are_forbidden_is_refused():
     with pytest.raises(RecompilationError), compiles.forbid():
         warm(doubling(jax.jit), over=[(SHORT,)])
-
-
-@pytest.mark.parametrize(
-    ("over", "kinds"),
-    [
-        ([(jnp.asarray(0.5),), (jnp.asarray(0.5, jnp.float32),)], ["weak type"]),
-        ([(SHORT,), (jax.device_put(SHORT, jax.devices()[0]),)], ["committed"]),
-        ([(0.5,), (jnp.float32(0.5),)], ["weak type"]),
-        ([(SHORT,), (LONG,)], []),
-        ([(SHORT,), (jnp.ones(3, jnp.int32),)], []),
-        ([(SHORT,), (jax.device_put(LONG, jax.devices()[0]),)], []),
-    ],
-)
-def test_signatures_that_were_meant_to_be_one_are_found(over, kinds):
-    # What it returns is never like what it takes.
-    warmed = warm(jax.jit(lambda x: x.astype(int).sum() if isinstance(x, jax.Array) else x), over=over)
-    assert [change.kind for changes in warmed.doubled for change in changes] == kinds
-
-
-def test_a_state_that_is_fed_back_committed_is_meant():
-    step = jax.jit(lambda state, batch: state + batch)
-    batch = jax.device_put(SHORT, jax.devices()[0])
-    assert warm(step, over=[call(step, SHORT, batch, carry=1)]).doubled == ()
-    step = jax.jit(lambda state, batch: state - batch)
-    assert warm(step, over=[(SHORT, batch), (step(SHORT, batch), batch)]).doubled == ()
-
-
-def test_a_state_that_is_fed_back_with_another_weak_type_is_found():
-    step = jax.jit(lambda state: state + jnp.float32(1))
-    (changes,) = warm(step, over=[call(step, jnp.asarray(0.0), carry=1)]).doubled
-    assert [change.kind for change in changes] == ["weak type"]
