@@ -1,8 +1,8 @@
 """Write a first perf test of a function.
 
 perfsuite imports the function's module, makes the arguments from their
-annotations, and traces the function with them; it runs nothing. An argument that
-it cannot make is marked in the test, which fails with what to write there.
+annotations, and traces the function with them; it runs nothing. An argument
+that it cannot make is marked in the test, which fails with what to write there.
 """
 
 import argparse

@@ -264,7 +264,8 @@ class Group:
         """In a thread: end the session when another process is gone, or says why the session ends."""
         open_lines: dict[Any, int] = {line: process for process, line in self._lines.items()}
         while open_lines:
-            for line in multiprocessing.connection.wait(list(open_lines)):
+            ready: list[Any] = multiprocessing.connection.wait(list(open_lines))
+            for line in ready:
                 if why := heard(line):
                     self.end(why)
                     continue

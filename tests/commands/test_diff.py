@@ -53,7 +53,7 @@ def refused(capsys, *arguments):
 def test_two_files_or_revisions_are_compared(project, capsys, arguments):
     project.write({"compiles": count(2), "ratio": ratio(1.0), "gone": count(1)}, "old/cpu.json")
     newer = with_versions(jax="0.11.0")
-    project.save({"compiles": count(3, newer), "ratio": ratio(0.9, environment=newer), "new": count(1, newer)})
+    project.save({"compiles": count(3, newer), "ratio": ratio(0.4, environment=newer), "new": count(1, newer)})
     lines = diff(capsys, *arguments)
     assert lines[0].endswith("cpu.json")
     assert lines[1:] == [
@@ -63,7 +63,7 @@ def test_two_files_or_revisions_are_compared(project, capsys, arguments):
         f"  +50 %  2 -> 3 compiles  compiles  {TEST}",
         "",
         "1 better",
-        f"  -10 %  1 [0.998, 1.002] -> 0.9 [0.898, 0.902] x  ratio  {TEST}",
+        f"  -60 %  1 [0.998, 1.002] -> 0.4 [0.398, 0.402] x  ratio  {TEST}",
         "",
         "1 added",
         f"  1 metric  {TEST}",
