@@ -42,7 +42,6 @@ class Budget:
     | `cache_keys` | keys that processes have for a call, in a persistent cache | `perf.cache_key` |
     | `cache_misses` | programs that a second process compiles, with a persistent cache | `perf.cache_hits` |
     | `imported_modules` | modules that an import imports | `perf.imports` |
-    | `imported_bytes` | bytes of the files of these modules | `perf.imports` |
     | `started_backends` | backends of JAX that an import starts | `perf.imports` |
 
     Raises `TypeError` or `ValueError` for a limit that is no finite number. An instrument that does not check
@@ -76,7 +75,6 @@ class Budget:
     cache_keys: int | None = None
     cache_misses: int | None = None
     imported_modules: int | None = None
-    imported_bytes: int | None = None
     started_backends: int | None = None
 
     def __post_init__(self):

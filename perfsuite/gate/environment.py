@@ -134,7 +134,7 @@ def incomparable(kind: Kind, unit: str, then: Environment | None, now: Environme
         return f"a {_metric(kind)} can only be compared where the environment of both metrics is known"
     if counted:
         was, is_now = _minor(then.python), _minor(now.python)
-        what = "imports were counted" if unit in units.IMPORTED else "calls were counted"
+        what = "imports were counted" if unit == units.MODULES else "calls were counted"
         return None if was == is_now else f"{what} under Python {was}, this is Python {is_now}"
     was_all, is_all = then.fingerprint(), now.fingerprint()
     words = ["device kind", "process count"] if kind == "ratio" else list(was_all)

@@ -11,9 +11,7 @@ from perfsuite.measure.imports.imports import Imports, imports_of
 from perfsuite.measure.metric import Metric
 from perfsuite.measure.private.capabilities import BACKEND_START
 
-IMPORTS = declare(
-    "perf.imports", budget=("imported_modules", "imported_bytes", "started_backends"), private=(BACKEND_START,)
-)
+IMPORTS = declare("perf.imports", budget=("imported_modules", "started_backends"), private=(BACKEND_START,))
 _SHOWN = 5
 
 
@@ -27,12 +25,12 @@ class ImportsInstrument(Instrument):
         budget: Budget = NO_BUDGET,
         name: str | None = None,
     ) -> Imports:
-        """Import a module in a fresh process, and record the modules and bytes that this imports.
+        """Import a module in a fresh process, and record the modules that this imports.
 
         The standard library does not count, nor what the modules `after` import, which come first. The test fails where
         one of the packages `without` is imported, and says which lines lead there.
-        `Budget(imported_modules=, imported_bytes=, started_backends=)` limits the rest: with `started_backends=0` the
-        import may start no backend of JAX. Any further module over the baseline fails.
+        `Budget(imported_modules=, started_backends=)` limits the rest: with `started_backends=0` the import may start
+        no backend of JAX. Any further module over the baseline fails.
         """
         __tracebackhide__ = True
         limits = self._begin(IMPORTS, budget)

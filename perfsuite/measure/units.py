@@ -9,9 +9,7 @@ CALLS_TO_LOWER = "calls to lower"
 EQUATIONS = "equations"
 
 MODULES = "modules"
-BYTES_OF_FILES = "bytes of files"
 BACKENDS = "backends"
-IMPORTED = (MODULES, BYTES_OF_FILES)
 
-OF_PYTHON = (HOST_CALLS, CALLS_TO_TRACE, CALLS_TO_LOWER, *IMPORTED)
-"""Counts and sizes that change with Python's minor version."""
+OF_PYTHON = (HOST_CALLS, CALLS_TO_TRACE, CALLS_TO_LOWER, MODULES)
+"""Counts that change with Python's minor version."""

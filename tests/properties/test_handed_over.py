@@ -60,7 +60,7 @@ def folder_with(**files: bytes) -> Iterator[Path]:
 
 
 _IMPORTED = {
-    "modules": [{"name": "b.c", "bytes": 10, "importer": "a", "place": "a.py:3"}],
+    "modules": [{"name": "b.c", "importer": "a", "place": "a.py:3"}],
     "backends": [{"platform": "cpu", "place": "a.py:4"}],
     "name": "a",
 }

@@ -21,20 +21,14 @@ _LAST_WORDS = 300
 
 @dataclasses.dataclass(frozen=True)
 class Module:
-    """An imported module. `bytes` are those of its file, 0 without one.
+    """An imported module.
 
     `importer` is the module that imported it first, and `place` the line (`file:line`); empty for the one asked for.
     """
 
     name: str
-    bytes: int
     importer: str
     place: str
-
-    @property
-    def package(self) -> str:
-        """The name before the first dot."""
-        return self.name.partition(".")[0]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -53,20 +47,6 @@ class Imports:
     modules: tuple[Module, ...]
     backends: tuple[Backend, ...]
 
-    @property
-    def bytes_by_package(self) -> dict[str, int]:
-        """Of the files of each other package: an edit of one's own is no heavier import."""
-        sizes: Counter[str] = Counter()
-        for module in self.modules:
-            if module.bytes and module.package != self.name.partition(".")[0]:
-                sizes[module.package] += module.bytes
-        return dict(sizes)
-
-    @property
-    def bytes(self) -> int:
-        """Of the files of other packages."""
-        return sum(self.bytes_by_package.values())
-
     def of(self, package: str) -> tuple[Module, ...]:
         """The modules of a package or a module, with those inside it."""
         return tuple(each for each in self.modules if f"{each.name}.".startswith(f"{package}."))
@@ -81,16 +61,18 @@ class Imports:
         return steps
 
     def metrics(self, name: str) -> list[Metric]:
-        """Modules, bytes and backends, with the line that first imports each package, or starts each backend."""
-        modules, sizes = dict(Counter(module.package for module in self.modules)), self.bytes_by_package
-        first = {module.package: module.place for module in reversed(self.modules) if module.place}
-        started = {backend.platform: 1 for backend in self.backends}
-        at = {backend.platform: backend.place for backend in self.backends}
+        """Modules and backends, with the line that first imports each package, or starts each backend."""
+        packages = [(module.name.partition(".")[0], module.place) for module in self.modules]
+        backends = [(backend.platform, backend.place) for backend in self.backends]
         return [
-            Metric(f"{name} modules imported", len(self.modules), units.MODULES, "count", detail=modules, places=first),
-            Metric(f"{name} bytes imported", self.bytes, units.BYTES_OF_FILES, "size", detail=sizes, places=first),
-            Metric(f"{name} backends started", len(self.backends), units.BACKENDS, "count", detail=started, places=at),
+            _count(f"{name} modules imported", units.MODULES, packages),
+            _count(f"{name} backends started", units.BACKENDS, backends),
         ]
+
+
+def _count(name: str, unit: str, parts: list[tuple[str, str]]) -> Metric:
+    places = {part: place for part, place in reversed(parts) if place}
+    return Metric(name, len(parts), unit, "count", detail=dict(Counter(part for part, _ in parts)), places=places)
 
 
 def imports_of(name: str, after: Sequence[str] = ()) -> Imports:

@@ -52,13 +52,6 @@ def place_outside(frame: FrameType | None, *packages: str) -> tuple[str, str]:
     return str(frame.f_globals.get("__name__")), f"{file}:{frame.f_lineno}"
 
 
-def size_of(module: Any) -> int:
-    """The bytes of a module's file: none where it is built in, a namespace, or in an archive."""
-    # Some modules make what they are asked for, and import for that.
-    file = getattr(module, "__dict__", {}).get("__file__")
-    return os.stat(file).st_size if isinstance(file, str) and os.path.exists(file) else 0
-
-
 def main(module: str, after: str, output: str, starting_module: str, starting_function: str, *path: str) -> None:
     """Import `module` from `path`, after other modules (`a,b`), and write what it imported to `output`."""
     sys.path[:] = path
@@ -75,7 +68,7 @@ def main(module: str, after: str, output: str, starting_module: str, starting_fu
     for name in dict.fromkeys([*watch.places, *sys.modules]):
         if name in sys.modules and name not in before and name.partition(".")[0] not in sys.stdlib_module_names:
             importer, place = watch.places.get(name, ("", ""))
-            modules.append({"name": name, "bytes": size_of(sys.modules[name]), "importer": importer, "place": place})
+            modules.append({"name": name, "importer": importer, "place": place})
     with open(output, "w", encoding="utf-8") as file:
         json.dump({"name": module, "modules": modules, "backends": watch.backends}, file)
     os._exit(0)  # whatever threads it has started
