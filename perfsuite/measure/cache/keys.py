@@ -134,9 +134,13 @@ def _place(lines: list[Line], number: int) -> str:
 
 
 def _in_words(stack: Stack) -> str:
-    """`model.py:10 in step`."""
-    source = source_of(tuple(itertools.takewhile(lambda frame: not frame.file.startswith(_MEASURE), stack)))
-    return "" if source is None else place_of(source)
+    """`model.py:10 in step (through numpyro/infer/elbo.py:275 in loss)`: the user's line, and the innermost."""
+    traced = tuple(itertools.takewhile(lambda frame: not frame.file.startswith(_MEASURE), stack))
+    source = source_of(traced)
+    if source is None:
+        return ""
+    innermost = place_of(traced[0]).rpartition("-packages/")[2]
+    return innermost if source == traced[0] else f"{place_of(source)} (through {innermost})"
 
 
 def _side_by_side(first: str, second: str, names: tuple[str, str], indent: str) -> list[str]:

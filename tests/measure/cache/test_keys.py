@@ -70,12 +70,14 @@ def test_a_constant_has_the_line_that_uses_it_and_every_place_is_named_once():
     assert ("2.000000e+00" in lines[2], "3.000000e+00" in lines[3]) == (True, True)
 
 
-def test_a_line_that_a_library_traced_is_the_users_that_called_it():
+def test_a_line_that_a_library_traced_is_named_beside_the_users():
     def step(order):
         return lambda x: optax.projections.projection_box(x, *order)
 
     lines = why(key(step((0.0, 1.0))), key(step((0.5, 1.0))))
-    assert any(f", from {__file__}:" in each for each in lines)
+    assert any(
+        f", from {__file__}:" in each and "optax/projections/" in each.partition("(through")[2] for each in lines
+    )
 
 
 def test_a_line_that_only_libraries_traced_is_theirs():
