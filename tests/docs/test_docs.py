@@ -15,6 +15,7 @@ from support.markdown_blocks import DOCS, ROOT, anchors, blocks, difference, lin
 
 import perfsuite
 import perfsuite.plugin
+from docs import gate_failed
 from perfsuite.commands import COMMANDS, main
 from perfsuite.fixture import Perf
 from perfsuite.instruments import METHODS
@@ -133,16 +134,14 @@ def test_a_gate_that_failed_and_the_history_of_its_baselines_print_what_their_pa
     # With pytest's cache: it has the programs that were saved.
     pytester.makeini("[pytest]\naddopts = --perf-seconds=8\n")
     found = blocks(read(GATE_FAILED))
-    saved, changed = (block.text for block in found if block.language in ("python", "diff"))
     for name in ("GIT_CONFIG_GLOBAL", "GIT_CONFIG_SYSTEM"):
         monkeypatch.setenv(name, os.devnull)
     git("init", "--quiet", "--initial-branch=main")
-    Path("test_train.py").write_text(saved, encoding="utf-8")
+    pytester.makepyfile(test_train=gate_failed.SAVED)
     pytester.runpytest_inprocess("--perf-save").assert_outcomes(passed=3)
     commit("The first baselines")
 
-    Path("change.diff").write_text(changed, encoding="utf-8")
-    git("apply", "--unidiff-zero", "change.diff")
+    pytester.makepyfile(test_train=gate_failed.changed())
     # In a process of its own, as a reader runs it.
     printed = pytester.runpytest_subprocess("--perf", "-v")
     printed.assert_outcomes(failed=3)
