@@ -23,7 +23,7 @@ HERE = jax.process_index()
 mesh = jax.make_mesh((jax.device_count(),), ("data",), axis_types=(AxisType.Auto,))
 rows = NamedSharding(mesh, PartitionSpec("data"))
 
-def batch(n=64):
+def batch(n=96):
     host = np.ones(n, np.float32)
     return jax.make_array_from_callback(host.shape, rows, host.__getitem__)
 
