@@ -136,7 +136,7 @@ def test_a_metric_over_its_budget_is_not_recorded(project, perf_test):
 DAMAGE = {
     "cut in half": (lambda text: text[: len(text) // 2], "*cpu.json:*"),
     "of schema 99": (
-        lambda text: text.replace('"schema": 2', '"schema": 99'),
+        lambda text: text.replace('"schema": 3', '"schema": 99'),
         "*cpu.json:*schema 99*upgrade perfsuite*",
     ),
     "with merge markers": (

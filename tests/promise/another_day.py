@@ -8,8 +8,9 @@ against compiled code, a call that leaves a program running). Then sessions gate
 and beside a process on each core that computes (with `--machines bursts` beside processes that come and go). Nothing
 changes in between. Prints a Markdown table of the gates, and how many sessions failed.
 
-Saving takes five to eight minutes, a session about one. With `--folder` the baselines and the outcomes are kept, and only
-the sessions run that the folder lacks.
+`--pytest=-o --pytest=perf_tolerance=0.5` tries another tolerance. Saving takes a minute, a session a quarter of one, and half
+of one beside busy processes. With `--folder` the baselines and the outcomes are kept, and only the sessions run that the
+folder lacks.
 """
 
 import sys
