@@ -274,7 +274,7 @@ class TestWhenTimesEnd:
         def times_of(name):
             return Run(notes({"f to return": 2.0 if name == "head" else 1.0}), 1.0)
 
-        _, tests = fake(recorded(f=3), recorded(f=3), times_of=times_of)
+        _, tests = fake(recorded(f=3), recorded(f=3), "--minutes=0.05", times_of=times_of)
         assert len(tests.ran) == 2 + 20
 
     def test_when_the_minutes_are_over_where_they_are_not(self, fake):

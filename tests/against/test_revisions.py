@@ -48,12 +48,14 @@ def project(tmp_path_factory):
         "tests/perf/test_steps.py": "raise RuntimeError('the old one')\n",
         "tests/perf/test_gone.py": "raise RuntimeError('the old one')\n",
         "tests/old_helpers.py": "",
+        "tests/test_dropped.py": "raise RuntimeError('the old one')\n",
         ".git/hooks/post-checkout": "#!/bin/sh\ntouch ran-a-hook\n",
     })  # fmt: skip
     hook.chmod(0o755)
     made.commit("first")
     made.git("tag", "first")
     write(made.root, {"src/steps.py": LIBRARY.format(2)})
+    (made.root / "tests/test_dropped.py").unlink()
     made.commit("second")
     made.git("stash", "list")
     write(made.root, {
