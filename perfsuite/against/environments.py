@@ -20,6 +20,8 @@ from pathlib import Path
 from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 
+from perfsuite.measure.installed import install
+
 _LAST_LINES = 12
 
 
@@ -121,7 +123,7 @@ def _program() -> str:
         return uv.find_uv_bin()
     found = shutil.which("uv")
     if found is None:
-        raise EnvironmentFailed('other packages take uv, which is not installed: pip install "perfsuite[against]"')
+        raise EnvironmentFailed(f"other packages take uv, which is not installed: {install('against')}")
     return found
 
 

@@ -60,7 +60,7 @@ def test_what_uv_cannot_install_is_named_with_its_own_words(tmp_path, specs):
 def test_without_uv_the_extra_is_named(tmp_path, monkeypatch):
     monkeypatch.setattr(environments.importlib.util, "find_spec", lambda name: None)
     monkeypatch.setenv("PATH", "")
-    with pytest.raises(EnvironmentFailed, match=r"pip install .perfsuite\[against\]"):
+    with pytest.raises(EnvironmentFailed, match=r"pip install .*\[against\]"):
         brought(["steplib==2.0"], tmp_path)
 
 
