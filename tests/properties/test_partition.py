@@ -13,12 +13,6 @@ from .strategies import assert_same, copied, identity, statics, trees
 
 
 @given(trees(max_leaves=20))
-def test_split_and_join_give_the_tree_back(tree):
-    arrays, structure = Structure.split(tree)
-    assert_same(structure.join(arrays), tree)
-
-
-@given(trees(max_leaves=20))
 def test_split_agrees_with_equinox_partition(tree):
     arrays, structure = Structure.split(tree)
     dynamic, static = eqx.partition(tree, eqx.is_array)

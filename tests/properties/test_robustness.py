@@ -28,20 +28,9 @@ json_values = st.recursive(
 )
 
 
-# Gating by whatever a file has.
+# Numbers.
 
 finite = st.floats(allow_nan=False, allow_infinity=False) | st.integers(-(10**300), 10**300)
-test_ids = st.text(min_size=1, max_size=30) | st.sampled_from(
-    [
-        "a.py::t[é-ø]",
-        "a.py::C::t[x::y]",
-        "a.py::t[[]]",
-        "a.py::t[a\nb]",
-        "a.py::t[\ud800]",
-        "a.py::t[ --perf-size=full]",
-        f"a.py::t[{'x' * 5000}]",
-    ]
-)
 
 
 # Marker arguments.

@@ -73,5 +73,7 @@ def test_names_begin_with_the_label_and_the_target_is_told():
     made = metrics_of(read(TEXTS["train_v5e"], origin=origin))
     assert all(one.name.startswith("train step ") and one.target == "tpu-v5e" for one in made)
     assert {one.name: one.value for one in made}["train step memory margin"] == 2000 - 1157
+    higher = {one.name for one in made if one.better == "higher"}
+    assert higher == {"train step alias bytes", "train step memory margin"}
     assert len({one.name for one in made}) == len(made)
     assert gated_facts(read(TEXTS["train_v5e"], origin=origin)) == gated_facts(read(TEXTS["train_v5e"]))

@@ -26,6 +26,22 @@ def excludes(windows, by, error):
     return scores_exclude(scores(windows, by), windows[0].shape[1], error)
 
 
+@pytest.mark.parametrize("number", [0, 1, LEAST_WINDOWS - 1])
+def test_too_few_windows_have_no_interval(number):
+    a, b = windows(0, number)
+    assert sequence_interval((a + 1e3, b), 0.001) == INFINITE
+
+
+def test_asking_again_and_again_is_wrong_no_more_often_than_the_error_allows():
+    wrong = 0
+    for seed in range(400):
+        a, b = windows(seed, 450, m=1)
+        wrong += any(
+            excludes((a[:number], b[:number]), 0.0, 0.05) for number in (24, 30, 40, 60, 90, 130, 200, 300, 450)
+        )
+    assert wrong <= 0.025 * 400, "where the error stands in the bound by itself, not its square, it is 6 %"
+
+
 @pytest.mark.parametrize("value", [math.inf, -math.inf, math.nan])
 def test_a_time_that_is_not_finite_leaves_it_infinite(value):
     a, b = windows(2, 50)

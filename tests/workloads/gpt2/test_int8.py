@@ -50,6 +50,12 @@ def test_weights_are_off_by_at_most_half_a_scale_and_use_the_whole_range(params,
     assert [leaf.shape for leaf in restored] == [leaf.shape for leaf in original]
 
 
+def test_a_row_of_zeros_stays_zero():
+    row = quantize({"wte": {"weight": jnp.zeros((2, 3))}, "h": []})["wte"]
+    assert not np.any(row["weight"])
+    assert np.all(np.isfinite(row["scale"]))
+
+
 def test_logit_error_is_the_difference_of_logits_and_small(params, quantized):
     ids, _ = prompts(TINY, (9, 9))
     pairs = [(numpy_logits(dequantized(quantized), TINY, row), numpy_logits(params, TINY, row)) for row in ids]

@@ -37,6 +37,8 @@ def test_fifteen_percent_of_ordinary_tokens_are_selected_and_at_least_one():
         ordinary = batch["attention_mask"].sum(axis=1) - 2
         selected = (batch["labels"] != IGNORED_LABEL).sum(axis=1)
         assert np.array_equal(selected, np.maximum(1, np.rint(0.15 * ordinary)))
+    _, labels = mask_tokens(np.array([[CLS, FIRST_TOKEN, SEP]]), VOCABULARY, np.random.default_rng(0))
+    assert labels.tolist() == [[IGNORED_LABEL, FIRST_TOKEN, IGNORED_LABEL]]
 
 
 def test_selected_tokens_are_masked_randomised_and_kept_80_10_10():

@@ -10,7 +10,6 @@ import optax
 import pytest
 
 from perfsuite.workloads.bert import BertConfig, BertForMaskedLM, masked_lm_loss
-from perfsuite.workloads.structure import Structure
 from perfsuite.workloads.training import (
     Optimizer,
     TrainState,
@@ -246,23 +245,3 @@ def test_bert_learns_masked_tokens():
         losses.append(float(loss))
     assert losses[0] == pytest.approx(np.log(config.vocab_size), rel=0.05)
     assert np.mean(losses[-10:]) < 0.9 * losses[0]
-
-
-@pytest.mark.parametrize(
-    ("a", "b", "equal"),
-    [
-        (1, 1, True),
-        (1, 1.0, False),
-        (1, True, False),
-        (0.0, -0.0, False),
-        (float("nan"), -float("nan") * -1, True),
-        (complex(0.0, 0.0), complex(0.0, -0.0), False),
-        ("x", "x", True),
-        (jnp.tanh, jnp.tanh, True),
-        (jnp.tanh, jnp.sin, False),
-    ],
-)
-def test_static_leaves_are_equal_only_if_a_program_may_take_one_for_the_other(a, b, equal):
-    one, other = (Structure.split([leaf, jnp.ones(1)])[1] for leaf in (a, b))
-    assert (one == other) is equal
-    assert not equal or hash(one) == hash(other)
