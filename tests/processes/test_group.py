@@ -250,15 +250,17 @@ def test_a_process_that_cannot_read_the_store_ends_the_session(groups, ended, cl
 
 
 def test_process_0_exits_last_because_the_others_need_its_store(groups, ended, monkeypatch):
-    monkeypatch.setattr(group_module, "GRACE_SECONDS", 0.5)
     first, second = groups(2)
+    waited = []
+    monkeypatch.setattr(group_module.time, "sleep", lambda seconds: waited.append((seconds, list(ended))))
     first.leave("no")
-    with ThreadPoolExecutor(1) as pool:
-        going = pool.submit(first._exit, 7)
-        wait_until(lambda: ended)
-        going.result(timeout=10)
+    for _ in range(1000):
+        if ended:
+            break
+        second._watch.join(0.01)
+    first._exit(7)
+    assert waited == [(group_module.GRACE_SECONDS, [2])]
     assert ended == [2, 7]
-    assert second._over
 
 
 def test_after_the_last_exchange_every_process_may_end(groups, ended):
