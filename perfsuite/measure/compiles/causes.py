@@ -63,8 +63,9 @@ class Sighting:
 
 @dataclasses.dataclass(frozen=True)
 class Cause:
-    """Where a call compiled, and why. `changes` are from the nearest of `known` calls, and empty where none was found.
+    """What compiled, where, and why. `changes` are from the nearest of `known` calls, and empty where none was found.
 
+    `function` is the name that JAX gives it, `stage` the first one that was heard.
     Of `known` calls all are of the same function object, where one of these is known. `transformed` says that it was
     called under a transformation such as `jax.grad`. `eager` is an operation of JAX's own that ran by itself, `through`
     the library's function that it came from, and `inside` the user's function around it where that was jitted before.
@@ -72,6 +73,8 @@ class Cause:
     `problem` says why nothing else is known.
     """
 
+    function: str
+    stage: str
     location: str
     changes: Changes = ()
     known: int = 0
@@ -82,15 +85,6 @@ class Cause:
     caller: str = ""
     via: str = ""
     problem: str = ""
-
-
-@dataclasses.dataclass(frozen=True)
-class EagerOperation:
-    """An operation of JAX's own that compiled by itself: its name, the first stage that was heard, and its cause."""
-
-    function: str
-    stage: str
-    cause: Cause
 
 
 class CompileHistory:
@@ -152,25 +146,15 @@ def sighting_of(site: CallSite) -> Sighting:
     )
 
 
-def recompile_cause(site: CallSite, sighting: Sighting, key: tuple[str, ...]) -> Cause:
-    """What `sighting`, which describes `site`, has different from the nearest call with this key that compiled."""
+def recompile_cause(cause: Cause, site: CallSite, sighting: Sighting, key: tuple[str, ...]) -> Cause:
+    """`cause` with what `sighting`, which describes `site`, has different from the nearest call with this key."""
     known = HISTORY.known(key)
     inside = site.caller[0] if site.eager and HISTORY.has(site.caller[1]) else ""
     same = tuple(other for other in known if other.function == sighting.function)
     changes = _nearest_changes(site, sighting, known, same) if known else ()
     through_api = site.named is not None and site.statics == Statics()
     transformed = through_api or any(is_traced(leaf) for _, leaf in sighting.signature.leaves)
-    return Cause(
-        site.location,
-        changes,
-        len(same or known),
-        transformed,
-        site.eager,
-        site.through,
-        inside,
-        site.caller[0],
-        site.via,
-    )
+    return dataclasses.replace(cause, changes=changes, known=len(same or known), transformed=transformed, inside=inside)
 
 
 def _nearest_changes(

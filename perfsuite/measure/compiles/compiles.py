@@ -22,15 +22,7 @@ from typing import Any
 import jax
 
 from perfsuite.measure.compiles import callsite, explanation
-from perfsuite.measure.compiles.causes import (
-    HISTORY,
-    Cause,
-    EagerOperation,
-    Sighting,
-    key_of,
-    recompile_cause,
-    sighting_of,
-)
+from perfsuite.measure.compiles.causes import HISTORY, Cause, Sighting, key_of, recompile_cause, sighting_of
 from perfsuite.measure.errors import MeasurementError, RecompilationError
 from perfsuite.measure.private import jax_stack, jax_traces
 from perfsuite.measure.private.capabilities import COMPILE_EVENTS, STACK, TRACES, probing
@@ -92,7 +84,7 @@ class Compiles:
         self.refused = refused
         """The stages that are refused, and `only` the code of the functions to which that is limited; empty for all."""
         self.only = only
-        self.eager: list[EagerOperation] = []
+        self.eager: list[Cause] = []
         self.errors: list[tuple[RecompilationError, str]] = []
         """Copies of the errors, each with the name of its thread."""
         self._events: list[CompileEvent] = []
@@ -225,10 +217,7 @@ def forbid(only: Sequence[Callable] = (), stages: tuple[str, ...] = STAGES) -> I
         refused.args = ("\n  ".join(lines),)
         raise refused
     if watch.eager:
-        first = watch.eager[0]
-        changes = tuple(map(str, first.cause.changes))
-        message = explanation.eager_operations(watch.eager)
-        raise RecompilationError(message, function=first.function, stage=first.stage, changes=changes)
+        raise _error(explanation.eager_operations(watch.eager), watch.eager[0])
 
 
 @contextlib.contextmanager
@@ -449,38 +438,38 @@ def _begin(stage: str, name: str) -> RecompilationError | None:
     if any(watch.only for watch in refusing):
         running = _running(sys._getframe(1))
         refusing = [watch for watch in refusing if not watch.only or watch.only & running]
-    if refusing and explanation.runs_alone(function, call.cause):
+    if refusing and explanation.runs_alone(call.cause):
         for watch in refusing:
             # The later stages of one call have the same cause.
-            if not any(call.cause is operation.cause for operation in watch.eager[-1:]):
-                watch.eager.append(EagerOperation(function, stage, call.cause))
+            if not any(call.cause is cause for cause in watch.eager[-1:]):
+                watch.eager.append(call.cause)
     elif refusing:
-        return _refused(stage, function, call, refusing)
+        return _refused(dataclasses.replace(call.cause, function=function, stage=stage), refusing)
     call.remember()
     return None
 
 
-def _refused(stage: str, function: str, call: "_CompilingCall", watches: list[Compiles]) -> RecompilationError | None:
+def _refused(cause: Cause, watches: list[Compiles]) -> RecompilationError | None:
     """The error to raise now. There is one for all stages of a call, and it waits until the compile begins.
 
     What JAX traces or lowers when an error ends it, JAX caches no more, and would trace or lower it again in every
     later call (jax 0.10.2). Where no compile follows, the error is raised when the context closes.
     """
     if _here.refused is None or _here.refused[0] != watches:
-        _here.refused = watches, _keep_error(stage, function, call, watches)
-    if stage != "compile":
+        message = explanation.recompilation(cause)
+        _here.refused = watches, _error(message, cause)
+        for watch in watches:
+            # A copy without a traceback, whose frames would keep the user's arrays alive until the context closes.
+            watch.errors.append((_error(message, cause), threading.current_thread().name))
+    if cause.stage != "compile":
         return None
     (_, error), _here.refused = _here.refused, None
     return error
 
 
-def _keep_error(stage: str, function: str, call: "_CompilingCall", watches: list[Compiles]) -> RecompilationError:
-    message = explanation.recompilation(function, stage, call.cause)
-    details: dict[str, Any] = {"function": function, "stage": stage, "changes": tuple(map(str, call.cause.changes))}
-    for watch in watches:
-        # A copy without a traceback, whose frames would keep the user's arrays alive until the context closes.
-        watch.errors.append((RecompilationError(message, **details), threading.current_thread().name))
-    return RecompilationError(message, **details)
+def _error(message: str, cause: Cause) -> RecompilationError:
+    changes = tuple(map(str, cause.changes))
+    return RecompilationError(message, function=cause.function, stage=cause.stage, changes=changes)
 
 
 def _running(frame: FrameType) -> frozenset[CodeType]:
@@ -513,13 +502,16 @@ class _CompilingCall:
 
 def _call_that_compiles(stage: str, function: str, *, explain: bool) -> _CompilingCall:
     order = STAGES.index(stage)
-    cause = Cause("an unknown line")
+    cause = Cause(function, stage, "an unknown line")
     try:
         if STACK.lost():
             unknown = f"cause unknown with this jax ({jax.__version__}): {STACK.lost()}"
-            return _CompilingCall(Cause(callsite.location(sys._getframe(1)), problem=unknown))
+            here = callsite.location(sys._getframe(1))
+            return _CompilingCall(dataclasses.replace(cause, location=here, problem=unknown))
         site = callsite.on_stack(sys._getframe(1))
-        cause = Cause(site.location)
+        cause = Cause(
+            function, stage, site.location, eager=site.eager, through=site.through, caller=site.caller[0], via=site.via
+        )
         key, mark = key_of(site, function), site.mark
         last = _here.calls.get(key)
         if last is not None and last.order < order and last.mark == mark:
@@ -527,7 +519,7 @@ def _call_that_compiles(stage: str, function: str, *, explain: bool) -> _Compili
             # the first time: 18 ms for the 600 arrays of a BERT-base train state.
             return dataclasses.replace(last, order=order)
         sighting = sighting_of(site)
-        cause = recompile_cause(site, sighting, key) if explain else cause
+        cause = recompile_cause(cause, site, sighting, key) if explain else cause
         return _CompilingCall(cause, sighting, key, mark, order)
     except Exception as problem:
         # A user's object that cannot be described must not fail the user's compile.

@@ -176,14 +176,10 @@ class _Ledger:
         return group
 
     def _uncovered(self, group: _Group) -> Uncovered:
-        text = explanation.uncovered(
-            label_of(self._warmed),
-            group.signature,
-            group.changes,
-            len(self._warmed.signatures),
-            first=group.first,
-            inputs=group.inputs,
-        )
+        name, first = label_of(self._warmed), f"input {group.first}"
+        who = f"{first} brings" if group.inputs == 1 else f"{group.inputs:,} inputs, the first is {first}, bring"
+        begins = f"{who} `{name}` a signature that was not warmed"
+        text = explanation.unwarmed(begins, name, group.signature, group.changes, len(self._warmed.signatures))
         return Uncovered(group.signature, group.first, group.inputs, tuple(map(str, group.changes)), text)
 
 

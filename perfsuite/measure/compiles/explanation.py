@@ -3,7 +3,7 @@
 import collections
 from collections.abc import Sequence
 
-from perfsuite.measure.compiles.causes import Cause, EagerOperation
+from perfsuite.measure.compiles.causes import Cause
 from perfsuite.measure.compiles.signature import Signature, SignatureChange
 from perfsuite.measure.words import folded, plural
 
@@ -100,21 +100,21 @@ _LOOP = "Put it inside jax.jit, or define its body once, at module level."
 _LOOPS = ("scan", "while", "cond", "while_loop", "fori_loop", "map", "associative_scan", "switch")
 
 
-def recompilation(function: str, stage: str, cause: Cause) -> str:
+def recompilation(cause: Cause) -> str:
     """The message for a function that compiled."""
     if cause.eager or cause.through in _LOOPS:
-        return _eager_operation(function, stage, cause)
+        return _eager_operation(cause)
     again = " again" if cause.known else ""
-    lines = [f"`{function}` {_VERBS[stage]}{again} at {cause.location}{_inside(cause)}{_REUSED[stage]}"]
-    warm = _warm(function)
+    begun = f"`{cause.function}` {_VERBS[cause.stage]}{again}"
+    lines = [f"{begun} at {cause.location}{_inside(cause)}{_REUSED[cause.stage]}"]
     known = plural(cause.known, "known signature")
     if cause.problem:
         lines.append(f"  {cause.problem}")
     elif not cause.known:
         lines.append("  no earlier call is known: this is the first, or it compiled before perfsuite watched.")
-        lines.append(f"  Warm it first: {warm}")
+        lines.append(f"  Warm it first: {_warm(cause.function)}")
     elif cause.changes:
-        lines += [*_listed(cause.changes), f"  nearest of {known}. {_remedy(cause.changes, warm)}"]
+        lines += [*_listed(cause.changes), f"  nearest of {known}. {_remedy(cause.changes, cause.function)}"]
     else:
         lines.append(f"  nothing differs from one of {known}, in tree structure, shapes, dtypes, weak types,")
         lines.append(_NOTHING_DIFFERS)
@@ -122,35 +122,38 @@ def recompilation(function: str, stage: str, cause: Cause) -> str:
     return "\n".join(lines)
 
 
-def runs_alone(function: str, cause: Cause) -> bool:
+def runs_alone(cause: Cause) -> bool:
     """Whether it is an operation that runs by itself and is soon compiled, unlike a loop."""
-    return cause.eager and function not in _LOOPS and cause.through not in _LOOPS
+    return cause.eager and not _is_loop(cause)
 
 
-def eager_operations(found: Sequence[EagerOperation]) -> str:
+def eager_operations(causes: Sequence[Cause]) -> str:
     """The message for all operations of one context that ran by themselves, by the line that leads to them."""
-    if len(found) == 1:
-        return _eager_operation(found[0].function, found[0].stage, found[0].cause)
+    if len(causes) == 1:
+        return _eager_operation(causes[0])
     lines: dict[tuple[str, str], collections.Counter[str]] = {}
-    for each in found:
-        caller = each.cause.caller, each.cause.location
-        lines.setdefault(caller, collections.Counter())[f"`{each.function}`{_way(each.function, each.cause)}"] += 1
+    for each in causes:
+        lines.setdefault((each.caller, each.location), collections.Counter())[f"`{each.function}`{_way(each)}"] += 1
     shown = [
         f"  in `{caller}` at {location}: "
         + ", ".join(name if count == 1 else f"{name} x {count}" for name, count in operations.items())
         for (caller, location), operations in lines.items()
     ]
-    head = f"{len(found)} eager operations ran outside any jitted function and were compiled, each for its shapes"
+    head = f"{len(causes)} eager operations ran outside any jitted function and were compiled, each for its shapes"
     more = [f"  and at {plural(len(shown) - _LINES_SHOWN, 'more line')}"] if len(shown) > _LINES_SHOWN else []
-    iterates = [_ITERATES] if any(each.cause.through == "__iter__" for each in found) else []
+    iterates = [_ITERATES] if any(each.through == "__iter__" for each in causes) else []
     return "\n".join([head, *shown[:_LINES_SHOWN], *more, *iterates, *_MOVE])
 
 
-def _way(function: str, cause: Cause) -> str:
+def _is_loop(cause: Cause) -> bool:
+    return cause.function in _LOOPS or cause.through in _LOOPS
+
+
+def _way(cause: Cause) -> str:
     """Through which function of the library an operation came, and from which line of another one."""
     if cause.through == "__iter__":
         return " (iterating over a jax.Array)"
-    if cause.through in ("", function):
+    if cause.through in ("", cause.function):
         return _inside(cause)
     return f" (in `{cause.through}`{cause.via and f', {cause.via}'})"
 
@@ -160,10 +163,10 @@ def _inside(cause: Cause) -> str:
     return cause.via and f" (in {cause.via})"
 
 
-def _eager_operation(function: str, stage: str, cause: Cause) -> str:
+def _eager_operation(cause: Cause) -> str:
     """The message for an operation of JAX's own that ran, and compiled, by itself."""
-    lines = [f"`{function}` {_VERBS[stage]} at {cause.location}{_way(function, cause)}"]
-    if function in _LOOPS or cause.through in _LOOPS:
+    lines = [f"`{cause.function}` {_VERBS[cause.stage]} at {cause.location}{_way(cause)}"]
+    if _is_loop(cause):
         package = cause.via.partition("/")[0].partition(".")[0]
         of_package = f"It is {package}'s: put the call of {package} in `{cause.caller}` inside jax.jit."
         lines.append("  a loop outside any jitted function: it compiles for every new body function, length and shape.")
@@ -181,38 +184,18 @@ def _eager_operation(function: str, stage: str, cause: Cause) -> str:
     return "\n".join(lines)
 
 
-def unwarmed(
-    function: str, signature: Signature, changes: Sequence[SignatureChange], warmed: int, *, where: str, compiled: str
-) -> str:
-    """The message for a call at `where` whose signature was not warmed, and which made JAX compile `compiled`."""
-    where = where and f" at {where}"
-    inner = f" (it compiled `{compiled}`)" if compiled not in ("", function) else ""
+def unwarmed(begins: str, function: str, signature: Signature, changes: Sequence[SignatureChange], warmed: int) -> str:
+    """The message for a signature of `function` that is none of the `warmed`; `begins` says who brings it."""
     # A model's signature is hundreds of lines; the lines below name what differs in it.
     shown = f": {signature}" if len(signature.leaves) <= 4 else ""
-    lines = [f"`{function}` was called{where} with a signature that was not warmed{inner}{shown}", *_listed(changes)]
-    lines.append(f"  nearest of {warmed} warmed. {_remedy(changes, _warm(function))}")
-    return "\n".join(lines)
+    return "\n".join(
+        [f"{begins}{shown}", *_listed(changes), f"  nearest of {warmed} warmed. {_remedy(changes, function)}"]
+    )
 
 
-def uncovered(
-    function: str,
-    signature: Signature,
-    changes: Sequence[SignatureChange],
-    warmed: int,
-    *,
-    first: int,
-    inputs: int,
-) -> str:
-    """The message for a signature that `inputs` inputs bring, `first` being the place of the first, and none warmed."""
-    who = f"input {first} brings" if inputs == 1 else f"{inputs:,} inputs, the first is input {first}, bring"
-    shown = f": {signature}" if len(signature.leaves) <= 4 else ""
-    lines = [f"{who} `{function}` a signature that was not warmed{shown}", *_listed(changes)]
-    lines.append(f"  nearest of {warmed} warmed. {_remedy(changes, _warm(function))}")
-    return "\n".join(lines)
-
-
-def _remedy(changes: Sequence[SignatureChange], warm: str) -> str:
+def _remedy(changes: Sequence[SignatureChange], function: str) -> str:
     """What to do about these changes: the advice for the most telling one."""
+    warm = _warm(function)
     by_kind = {change.kind: change for change in reversed(changes)}
     for kind in _REMEDIES:
         if (change := by_kind.get(kind)) is not None:

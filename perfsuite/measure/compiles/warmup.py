@@ -82,10 +82,12 @@ class Warm:
         found = with_parameters((*min(each, key=distance), *config), site.function)
         if not found:
             return None
-        stage, compiled = (cause.stage, cause.function) if cause else ("", "")
-        warmed = len(self.signatures)
-        message = explanation.unwarmed(self.__name__, signature, found, warmed, where=where, compiled=compiled)
-        return UnwarmedSignatureError(message, function=self.__name__, stage=stage, changes=tuple(map(str, found)))
+        name, stage, inner = self.__name__, cause.stage if cause else "", ""
+        if cause and cause.function != name:
+            inner = f" (it compiled `{cause.function}`)"
+        begins = f"`{name}` was called{where and f' at {where}'} with a signature that was not warmed{inner}"
+        message = explanation.unwarmed(begins, name, signature, found, len(self.signatures))
+        return UnwarmedSignatureError(message, function=name, stage=stage, changes=tuple(map(str, found)))
 
 
 def warm(fn: Callable, over: Iterable[tuple | Call]) -> Warm:

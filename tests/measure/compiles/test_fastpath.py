@@ -1,7 +1,5 @@
 """`fast_path`: calls of jitted functions that take JAX's slow path, though nothing compiles."""
 
-import sys
-
 import equinox as eqx
 import jax
 import jax.numpy as jnp
@@ -125,18 +123,6 @@ def test_a_signature_whose_first_call_raised_misses_for_ever():
     assert fast_path(call(step, X)).misses == 0
 
 
-def test_what_was_compiled_ahead_of_time_misses_with_effects():
-    made = fast_path(call(left_in.lower(X).compile(), X))
-    assert made.misses == 1
-    assert "ahead of time" in next(iter(made.reasons.values()))
-
-
-def test_filter_jit_is_named_after_what_it_was_given():
-    made = fast_path(call(eqx.filter_jit(left_in.__wrapped__), X))
-    assert made.by_function == {"left_in": 1}
-    assert made.places["left_in"].startswith(HERE)  # not Equinox's own function
-
-
 @pytest.mark.parametrize(("misses_in", "misses"), [(lambda run: run <= 3, 0), (lambda run: run % 2, 1)])
 def test_a_miss_in_some_of_the_runs_counts_unless_it_is_of_the_first_ones_only(misses_in, misses):
     runs = []
@@ -163,26 +149,6 @@ def test_the_metric_is_a_count_with_functions_and_places():
 def test_a_compile_meanwhile_is_an_error_of_its_own():
     with pytest.raises(RecompilationError):
         fast_path(call(lambda x: jax.jit(lambda y: y + 1)(x), X))
-
-
-@pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
-@pytest.mark.parametrize("run", [1, 2, 5])
-def test_an_exception_in_the_middle_gives_everything_back(error, run):
-    donating = jax.jit(lambda x: x + 1, donate_argnums=0)
-    runs = []
-
-    def sometimes(x):
-        runs.append(1)
-        if len(runs) == run:
-            raise error("stop")
-        return donating(x)
-
-    train = call(sometimes, jnp.ones(3), carry=1)
-    before = sys.getprofile()
-    with pytest.raises(error, match="stop"):
-        fast_path(train)
-    assert sys.getprofile() is before
-    train.run()
 
 
 def test_a_miss_inside_a_callback_does_not_count_in_whichever_thread_it_runs():

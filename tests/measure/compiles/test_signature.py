@@ -80,28 +80,17 @@ def test_paths_read_as_the_expression_that_reaches_the_leaf():
         X,
         np.ones(3),
         np.float32(1.5),
-        np.bool_(True),
         1,
-        1.5,
         True,
-        2j,
         None,
-        (),
-        {},
-        [],
         "text",
-        b"bytes",
         2**70,
         float("nan"),
-        float("inf"),
         ...,
         jnp.float32,
-        np.dtype("int8"),
         Mode.TRAIN,
         jax.random.key(0),
-        jax.random.PRNGKey(0),
         jax.ShapeDtypeStruct((3,), jnp.float32),
-        jax.P("x"),
         len,
         functools.partial(len, ()),
         lambda: None,
@@ -109,8 +98,6 @@ def test_paths_read_as_the_expression_that_reaches_the_leaf():
         object(),
         Hostile(),
         [Hostile()],
-        range(3),
-        slice(1, 2),
         {1: X, 2: None},
         collections.OrderedDict(b=1, a=2),
         collections.defaultdict(list, a=X),
@@ -268,16 +255,6 @@ def test_objects_are_compared_by_equality_also_once_they_are_gone():
     assert [each.now for each in changes_between(before, signature_of((Config(4),)))] == ["Config(4)"]
 
 
-def test_a_class_defined_again_is_another_class():
-    def define():
-        class Model(eqx.Module):
-            weight: jax.Array
-
-        return Model(X)
-
-    assert str(change(define(), define())).startswith("args[0]: was ")
-
-
 def test_keyword_and_position_are_told_apart_in_both_directions():
     by_position, by_keyword = signature_of((X, X)), signature_of((X,), {"mask": X})
     (found,) = changes_between(by_position, by_keyword)
@@ -314,12 +291,6 @@ def test_a_signature_keeps_nothing_alive():
     assert str(signature)
 
 
-def test_the_values_of_numpy_numbers_are_told_apart_as_they_may_be_static():
-    found = change(np.float32(1.0), np.float32(2.0))
-    assert (found.kind, found.variant) == ("number", "numpy")
-    assert same(np.float32(1.0), np.float32(1.0))
-
-
 @pytest.mark.parametrize(
     ("before", "after", "variant"),
     [
@@ -342,17 +313,6 @@ def test_variants_tell_apart_what_users_would_do_different_things_about(before, 
 
 def scaled(rate, tree=None):
     return lambda x: (x * rate, tree)
-
-
-def test_a_function_says_what_is_different_of_what_it_closes_over():
-    function, rate = changes_between(signature_of((scaled(0.1, [X]),)), signature_of((scaled(0.2, [X]),)))
-    assert (function.kind, function.variant, function.hint) == ("static value", "closure", "rate")
-    assert str(rate) == "args[0], closed-over rate: static value was 0.1, is 0.2"
-
-
-def test_a_function_that_closes_over_the_same_names_all_of_it():
-    only = change(scaled(0.1, [X]), scaled(0.1, [X]))
-    assert (only.variant, only.hint) == ("closure", "rate, tree")
 
 
 def solve(terms, solver, t0, t1, dt0=None, **options):

@@ -3,11 +3,9 @@
 import contextlib
 import warnings
 
-import equinox as eqx
 import jax
 import jax.numpy as jnp
 import pytest
-from flax import nnx
 from support.compiling import SHORT, doubling, run_in_thread
 
 from perfsuite.measure.compiles import compiles
@@ -70,25 +68,3 @@ def test_building_inputs_excuses_its_own_thread_only():
 
     with pytest.raises(RecompilationError), compiles.forbid() as forbidden, forbidden.building_inputs():
         run_in_thread(compile_elsewhere)
-
-
-def test_modules_jitted_by_their_class_are_counted_under_the_methods_name():
-    class Model(eqx.Module):
-        weight: jax.Array
-
-        @eqx.filter_jit
-        def apply(self, x):
-            return self.weight * x
-
-    class Network(nnx.Module):
-        def __init__(self):
-            self.weight = nnx.Param(SHORT)
-
-        @nnx.jit
-        def forward(self, x):
-            return self.weight[...] * x
-
-    with compiles.count() as counted:
-        Model(SHORT).apply(SHORT)
-        Network().forward(SHORT)
-    assert counted.by_function == {name: compiles.FunctionCompiles(1, 1, 1) for name in ("apply", "forward")}
