@@ -63,7 +63,7 @@ def test(perf, name):
     ["fails", "passes"],
 )
 
-QUICK = ["--sessions=1", "--seconds=1", "--pytest=--perf-strict"]
+QUICK = ["--sessions=1", "--seconds=1"]
 
 
 def test_a_gate_that_fails_is_found_and_only_what_the_folder_lacks_is_run(tmp_path, capsys):
