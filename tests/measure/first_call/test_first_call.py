@@ -229,7 +229,7 @@ def test_functions_of_jax_equinox_and_nnx_and_what_calls_them():
 
 def test_a_call_that_donates_what_it_does_not_carry_is_an_error():
     step = jax.jit(lambda x: x + 1, donate_argnums=0)
-    with pytest.raises(MeasurementError, match=r"perf\.first_call\(lambda\): args\[0\] was deleted"):
+    with pytest.raises(MeasurementError, match=r"perf\.first_call\(lambda\): .*args\[0\] was deleted"):
         count(lambda x: step(x), jnp.zeros(3))
 
 
