@@ -102,21 +102,6 @@ def test_a_donated_state_is_carried_and_given_back():
     training.run().block_until_ready()
 
 
-def test_a_donated_state_survives_an_exception_in_the_middle():
-    step = jax.jit(lambda state: state + 1, donate_argnums=0)
-    runs = itertools.count()
-
-    def sometimes(state):
-        if next(runs) == 5:
-            raise KeyboardInterrupt("stop")
-        return step(state)
-
-    training = call(sometimes, SQUARE + 1, carry=1)
-    with pytest.raises(KeyboardInterrupt, match="stop"):
-        trace_call(training)
-    training.run().block_until_ready()
-
-
 def test_a_warmed_function_is_traced_and_leaves_no_file():
     trace = trace_call(call(warm(product, over=[(SQUARE,)]), SQUARE), runs=1)
     assert (trace.runs, trace.path) == (1, None)

@@ -160,7 +160,6 @@ def test_what_moves_to_the_device_raises_with_its_cause_and_line(go, cause):
     with pytest.raises(TransferError) as caught, forbid_transfers():
         go()
     error = caught.value
-    assert str(error).startswith(f"host to device transfer of {error.what} at {line}: ")
     assert cause in error.cause
     assert (error.direction, error.location) == ("host_to_device", line)
 
@@ -227,8 +226,9 @@ def test_what_is_read_by_the_host_raises_with_its_cause_and_line(go, cause, caps
     line = f"{HERE}:{go.__code__.co_firstlineno}"
     with pytest.raises(TransferError) as caught, forbid_transfers():
         go()
-    assert str(caught.value).startswith(f"device to host transfer of {caught.value.what} at {line}: {cause}")
-    assert caught.value.direction == "device_to_host"
+    error = caught.value
+    assert error.cause.startswith(cause)
+    assert (error.direction, error.location) == ("device_to_host", line)
 
 
 def test_iteration_over_an_array_on_several_devices_reads_it():
@@ -287,11 +287,9 @@ def test_an_explicit_transfer_is_allowed_and_counted_apart(go, direction, cause)
     assert (counted.host_to_device, counted.device_to_host, counted.explicit) == (0, 0, 1)
     assert (counted.events[0].direction, counted.events[0].cause) == (direction, cause)
     assert not any(counted.by_line.values())
-    with (
-        pytest.raises(TransferError, match=f"^explicit {direction.replace('_', ' ')} transfer"),
-        forbid_transfers(explicit=True),
-    ):
+    with pytest.raises(TransferError) as caught, forbid_transfers(explicit=True):
         go()
+    assert caught.value.direction == direction
 
 
 # Callbacks.
@@ -347,17 +345,13 @@ def test_another_thread_is_watched_too_and_told_when_the_context_closes():
             failed.append(error)
 
     thread = threading.Thread(target=read)
-    with pytest.raises(TransferError, match=r"float\(x\)(.|\n)*in another thread"), forbid_transfers():
+    with pytest.raises(TransferError) as caught, forbid_transfers():
         run(thread)
-    assert len(failed) == 1
+    assert [error.cause for error in (*failed, caught.value)] == ["float(x)"] * 2
 
 
 def test_an_error_that_was_caught_is_raised_again():
-    with (
-        pytest.raises(TransferError, match="Something caught the error"),
-        forbid_transfers(),
-        contextlib.suppress(Exception),
-    ):
+    with pytest.raises(TransferError), forbid_transfers(), contextlib.suppress(Exception):
         float(fresh_scalar())
 
 

@@ -3,7 +3,6 @@
 import contextlib
 import gc
 import itertools
-import math
 import os
 import threading
 import time
@@ -17,7 +16,7 @@ from scipy.special import bdtr
 from support.busy import busy_neighbours, cores
 
 from perfsuite.measure.call import call
-from perfsuite.measure.errors import MeasurementError, RecompilationError
+from perfsuite.measure.errors import RecompilationError
 from perfsuite.measure.timing import stalls as module
 from perfsuite.measure.timing.block import Sample
 from perfsuite.measure.timing.stack_sampler import StackPlace
@@ -159,12 +158,6 @@ def test_a_slow_call_is_run_three_times_at_least(taking):
 def test_calls_that_the_machine_held_up_are_not_among_the_calls_that_count(taking):
     made = taking(once_in(5, 1e5), once_in(5, 1e5, 0))
     assert (made.count, made.machine, made.enough) == (0, 200, False)
-
-
-@pytest.mark.parametrize("fault", [0.0, -1.0, math.nan])
-def test_a_clock_that_does_not_work_is_an_error(taking, fault):
-    with pytest.raises(MeasurementError, match="not positive"):
-        taking(fault, seconds=1e-3)
 
 
 # With the clock of this machine.
