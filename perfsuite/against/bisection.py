@@ -330,8 +330,8 @@ def over_commits(
         while not (suspects := _suspects(inside)):
             commit = str(inside.commit_id("BISECT_HEAD"))
             _git_bisect(inside, terms[trials.verdict(commit)], commit)
-        shown = repository.run("show", "--stat=100", "--format=%an, %as%n%n%B", suspects[-1])
-        about = [printable(line, " ").rstrip() for line in shown.splitlines()]
+        shown = repository.run("show", "--stat=100", "--format=%an, %as%n%B", suspects[-1])
+        about = [printable(line, " ").rstrip() for line in shown.splitlines() if line]
         before = repository.commit_id(f"{suspects[-1]}^1") or ""
         pair = (before, suspects[-1]) if bad_is_newer else (suspects[-1], before)
         return trials.found(pair, suspects, "bad" if bad_is_newer else "good", about)

@@ -11,7 +11,18 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from support.against import ENVIRONMENT, TEST, count, first_run, notes, run_command, side, wheel, wheels_for_uv
+from support.against import (
+    ENVIRONMENT,
+    TEST,
+    count,
+    first_run,
+    notes,
+    run_command,
+    side,
+    small_windows,
+    wheel,
+    wheels_for_uv,
+)
 from support.git_project import GitProject
 
 from perfsuite.against import bisection
@@ -270,7 +281,7 @@ class TestCommits:
         suspects, found = commits_searched(monkeypatch, project, lambda name: 9 if name in worse else 5)
         assert (suspects, found.first) == (["guilty"], "bad")
         assert found.about[0] == "Ada, 2026-01-01"
-        assert found.about[2] == "guilty"
+        assert found.about[1] == "guilty"
 
     def test_skipped_commits_leave_a_range(self, monkeypatch, project):
         for name in ("one", "broken", "guilty", "last"):
@@ -404,6 +415,22 @@ class TestCommand:
         assert [step["verdict"] for step in found["steps"]] == ["good", "bad", "good", "bad"]
         assert [part["name"] for part in found["changes"][0]["grown"]] == ["steps:_look"]
         assert "steps.py | 3 ++-" in capsys.readouterr().out
+
+    def test_a_planted_slowdown_is_found_beside_the_good_end(self, project, tmp_path, monkeypatch):
+        """The second commit makes the step 20 times as slow."""
+        small_windows(monkeypatch, 3)
+        monkeypatch.setenv("PYTHONPATH", str(project.root))
+        for place, size in enumerate((10_000, 200_000)):
+            (project.root / "steps.py").write_text(f"def step():\n    return sum(range({size}))\n")
+            project.commit(f"Slow {place}")
+        (project.root / "pytest.ini").write_text("[pytest]\n")
+        (project.root / "test_steps.py").write_text(PERF_TEST.replace("host_calls", "time"))
+        file = tmp_path / "found.json"
+        metric = "test_steps.py::test_step::step to ready"
+        assert command("--good=HEAD~1", "--bad=HEAD", metric, "--minutes=0.01", "--seconds=0.1", f"--json={file}") == 0
+        found = json.loads(file.read_text())
+        assert "Slow 1" in found["suspects"][0]
+        assert found["steps"][1]["interval"]["low"] > 5
 
     @pytest.mark.parametrize(
         ("arguments", "why"),

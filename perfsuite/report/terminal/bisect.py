@@ -28,7 +28,7 @@ def bisection_lines(found: Bisection, paint: Paint = uncolored) -> Iterator[str]
         yield from (f"  {name}" for name in found.suspects)
         return
     yield paint(f"the first {found.first} step: {found.suspects[0]}", "red" if found.first == "bad" else "green")
-    yield from (f"  {line}".rstrip() for line in found.about)
+    yield from (f"  {line}" for line in found.about)
     if found.packages:
         yield f"  packages that differ: {', '.join(found.packages)}"
     if found.changes:
