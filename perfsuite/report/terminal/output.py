@@ -36,15 +36,6 @@ def style() -> Paint:
     return colored if on_terminal and not os.environ.get("NO_COLOR") else uncolored
 
 
-def can_write(text: str) -> bool:
-    """Whether the standard output can encode the text."""
-    try:
-        text.encode(getattr(sys.stdout, "encoding", None) or "ascii")
-    except (LookupError, UnicodeEncodeError):
-        return False
-    return True
-
-
 def clipped(name: str, most: int = LONGEST_NAME) -> str:
     """A name, cut in the middle where it would push the other columns off the screen."""
     half = (most - 3) // 2
