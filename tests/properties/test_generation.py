@@ -15,7 +15,7 @@ pytestmark = pytest.mark.usefixtures("quick_to_compile")
 
 TINY = GPT2Config.tiny(num_layers=1, max_positions=24)
 PARAMS = randomised(TINY)
-FEW = settings(max_examples=10, deadline=None)
+FEW = settings(max_examples=6, deadline=None)
 
 
 @st.composite

@@ -12,6 +12,7 @@ from perfsuite.workloads.training.cached_jit import cached_filter_jit
 from .strategies import assert_same, copied, identity, statics, trees
 
 
+@settings(max_examples=40)
 @given(trees(max_leaves=20))
 def test_split_agrees_with_equinox_partition(tree):
     arrays, structure = Structure.split(tree)

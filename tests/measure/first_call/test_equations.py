@@ -76,6 +76,16 @@ def test_the_line_of_a_constant_is_that_inside_of_the_loop():
     assert constant.line.line == line_of("return carry + TABLE[0], None")
 
 
+@jax.jit
+def closing_over(x):
+    return x + TABLE.sum()
+
+
+def test_of_an_array_that_is_returned_too_the_line_that_uses_it_is_told():
+    (constant,) = constants(lambda x: (closing_over(x), TABLE), X)
+    assert constant.line.line == line_of("return x + TABLE.sum()")
+
+
 def test_arrays_of_numpy_are_constants_and_single_numbers_are_not():
     table = np.ones((5, 3), np.int8)
     found = constants(lambda x: x + jnp.float32(2) + 3.0 + jnp.asarray(table)[0], X)

@@ -57,3 +57,8 @@ def test_arguments_that_make_no_sense_are_errors_at_once(changes, message):
 def test_a_sequence_that_is_none_is_an_error_naming_its_place(length, sequence, message):
     with pytest.raises(ValueError, match=message):
         batches(sequences=[[1], sequence], length=length)
+
+
+def test_a_sequence_that_is_too_long_is_an_error_naming_both_lengths():
+    with pytest.raises(ValueError, match="sequence 2 has 5 tokens, but the longest length is 4"):
+        batches(length=(2, 4))

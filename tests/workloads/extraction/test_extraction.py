@@ -1,6 +1,7 @@
 import dataclasses
 import threading
 import uuid
+import weakref
 
 import jax
 import numpy as np
@@ -89,6 +90,20 @@ def test_so_many_batches_are_under_way_and_each_is_copied_and_read_once(ahead):
     assert sorted(events) == sorted(f"{what} {i}" for what in ("start", "copy", "read", "use") for i in range(4))
 
 
+def test_a_handed_over_batch_leaves_the_device():
+    """Only the batches under way are kept; else a pipeline would hold one more than it says."""
+    alive: list[weakref.ref] = []
+
+    def fake(params, ids, mask):
+        array = FakeArray(ids[0, 0], [])
+        alive.append(weakref.ref(array))
+        return array
+
+    stream = fixed_size_batches([[i] for i in range(6)], 1, length=4, pad_id=0)
+    kept = [sum(ref() is not None for ref in alive) for _ in extract(fake, None, stream)]
+    assert kept == [1, 1, 1, 1, 1, 0]
+
+
 def test_a_stream_of_any_lengths_compiles_nothing_once_each_length_is_warm(extractor, params, compile_counter):
     def stream(texts):
         return fixed_size_batches(texts, 2, length=BUCKETS, pad_id=0)
@@ -154,6 +169,16 @@ def test_a_complete_store_costs_neither_a_computation_nor_a_look_at_the_sequence
     counted, calls = that_fails_at(extractor, -1, interrupt)
     assert extract_to(store, counted, params, Unread(TEXTS), 4, pad_id=0) == Extracted(0, 10)
     assert calls == []
+
+
+def test_a_batch_of_which_the_store_has_a_part_is_computed_whole(extractor, params, memory):
+    stopped, _ = that_fails_at(extractor, 1, interrupt)
+    with pytest.raises(KeyboardInterrupt):
+        extract_to(new_store(memory, params), stopped, params, TEXTS, 2, pad_id=0, ahead=0)
+    store = new_store(memory, params)
+    assert store.missing().tolist() == list(range(2, 10))
+    assert extract_to(store, extractor, params, TEXTS, 4, pad_id=0) == Extracted(10, 0)
+    assert not store.missing().size
 
 
 def test_a_store_that_fails_ends_the_run_with_its_error_and_without_threads(extractor, params, tmp_path):

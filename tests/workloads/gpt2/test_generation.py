@@ -3,7 +3,7 @@ import numpy as np
 import pytest
 from support.gpt2_numpy import numpy_greedy, prompts, randomised
 
-from perfsuite.workloads.gpt2 import GPT2Config
+from perfsuite.workloads.gpt2 import GPT2Config, generation
 from perfsuite.workloads.gpt2.generation import generate, generate_stepwise, generate_uncached
 
 TINY = GPT2Config.tiny()
@@ -44,8 +44,6 @@ def test_rows_that_reached_the_stop_token_stay_there_and_others_go_on(params, gr
 
 @CACHED
 def test_generation_ends_early_when_all_rows_have_stopped(params, greedy, cached, monkeypatch):
-    from perfsuite.workloads.gpt2 import generation
-
     steps = []
     step = generation.gpt2.decode_step
 
@@ -64,6 +62,18 @@ def test_generation_ends_early_when_all_rows_have_stopped(params, greedy, cached
     assert tokens.shape == (1, count)
     assert np.all(tokens[0, first:] == stop)
     assert len(steps) == first
+
+
+def test_a_step_writes_its_cache_in_place(params, monkeypatch):
+    caches, step = [], generation.next_token
+    monkeypatch.setattr(
+        generation, "next_token", lambda params, token, cache, *rest, **static: (
+            caches.append(cache), step(params, token, cache, *rest, **static)
+        )[1]
+    )  # fmt: skip
+    generate_stepwise(params, TINY, *prompts(TINY, (3,)), 3)
+    assert all(leaf.is_deleted() for cache in caches for leaf in jax.tree.leaves(cache))
+    assert len(caches) == 2
 
 
 def test_sampling_is_the_same_in_one_program_and_step_by_step(params, greedy):

@@ -32,6 +32,13 @@ def test_sequences_are_framed_padded_and_in_the_smallest_bucket_that_holds_them(
             assert len(row) == min(bucket for bucket in BUCKETS if bucket >= length)
 
 
+def test_lengths_vary_about_the_mean_that_was_asked_for():
+    made = batches(400, buckets=(1024,), mean_length=100, length_spread=0.3)
+    lengths = np.concatenate([batch["attention_mask"].sum(axis=1) for batch in made])
+    assert lengths.mean() == pytest.approx(100, rel=0.03)
+    assert np.log(lengths).std() == pytest.approx(0.3, rel=0.05)
+
+
 def test_fifteen_percent_of_ordinary_tokens_are_selected_and_at_least_one():
     for batch in batches():
         ordinary = batch["attention_mask"].sum(axis=1) - 2
