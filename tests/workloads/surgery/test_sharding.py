@@ -173,6 +173,36 @@ def test_kept_shardings_hold_where_xla_would_choose_another():
     assert keep_shardings(step, sharding)(state, 1.0, 2.0)[0].sharding == sharding
 
 
+def test_leaf_without_a_sharding_stays_as_it_is():
+    mesh = mesh_of(1, 4)
+    tree = {"weight": jnp.ones(8), "activation": jax.nn.gelu, "scale": 0.5, "name": "tree"}
+    shardings = module_shardings(tree, mesh)
+    everywhere = NamedSharding(mesh, PartitionSpec())
+    assert shardings == {"weight": everywhere, "activation": None, "scale": None, "name": None}
+    placed = shard(tree, shardings)
+    assert placed.pop("weight").sharding == everywhere
+    assert placed == {"activation": jax.nn.gelu, "scale": 0.5, "name": "tree"}
+
+
+def test_arrays_made_in_a_trace_get_their_shardings():
+    sharding = NamedSharding(mesh_of(1, 4), PartitionSpec(None, "model"))
+    made = jax.jit(lambda: shard({"a": jnp.zeros((3, 8))}, {"a": sharding}))()
+    assert made["a"].sharding == sharding
+
+
+@pytest.mark.parametrize(
+    ("axis_type", "data", "rows", "message"),
+    [
+        (AxisType.Auto, "batch", 4, r"no axis 'batch', only \('data', 'model'\)"),
+        (AxisType.Auto, "data", 3, r"batch of shape \(3, 16\) cannot be divided over 2 devices"),
+        (AxisType.Explicit, "data", 4, r"'data' is of type Explicit.*AxisType\.Auto"),
+    ],
+)
+def test_batch_that_the_mesh_cannot_split_is_an_error(axis_type, data, rows, message):
+    with pytest.raises(ValueError, match=message):
+        batch_shardings({"ids": np.zeros((rows, 16))}, mesh_of(2, 2, axis_type), data=data)
+
+
 NARROW = BertConfig.tiny(num_heads=4, intermediate_size=6)
 
 

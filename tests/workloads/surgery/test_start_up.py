@@ -20,6 +20,7 @@ from perfsuite.workloads.surgery import (
     row_parallel,
 )
 from perfsuite.workloads.surgery.sharding import batch_shardings, keep_shardings, module_shardings, shard
+from perfsuite.workloads.surgery.transforms import PlanError
 from perfsuite.workloads.training import (
     Optimizer,
     TrainState,
@@ -169,7 +170,23 @@ def test_state_of_any_optimizer_is_that_of_one_device_and_in_place(name):
     assert split == expected[name]
 
 
+def is_matrix(leaf):
+    return eqx.is_array(leaf) and leaf.ndim == 2
+
+
+def test_wrt_says_what_has_a_place_in_the_optimizers_state():
+    made = make_module_opt(mlp, ADAMW, mesh_of(2, 4), MLP_PLAN, key=KEY, wrt=is_matrix)
+    assert_same(made, on_one_device(mlp, ADAMW, MLP_PLAN, wrt=is_matrix))
+    assert made[1].wrt is is_matrix
+
+
 # Errors
+
+
+def test_pattern_that_matches_nothing_is_an_error_if_strict():
+    plan = {**MLP_PLAN, "layers.7": column_parallel}
+    with pytest.raises(PlanError, match=r"pattern 'layers\.7' matches no sub-module"):
+        make_module_opt(mlp, ADAMW, mesh_of(2, 4), plan, key=KEY, strict=True)
 
 
 def test_mesh_that_does_not_fit_is_an_error_naming_pattern_and_path():
