@@ -71,20 +71,7 @@ PLACES = [
     if {axis for axis in spec if axis} <= set(mesh.axis_names)
 ]
 PLACED = [jax.device_put(np.ones((2, 4), np.float32), place) for place in PLACES]
-TAGS = [
-    1,
-    1.0,
-    True,
-    2,
-    "a",
-    (1, 2),
-    (1, 2.0),
-    Pair(1, 2),
-    ("a", (1,)),
-    ("a", (1.0,)),
-    np.float32,
-    jnp.float32,
-]
+TAGS = [1, 1.0, True, 2, "a", (1, 2), (1, 2.0), Pair(1, 2), ("a", (1,)), ("a", (1.0,)), np.float32, jnp.float32]
 BATCHES = st.one_of(
     st.builds(lambda x: {"x": x}, st.sampled_from(PLACED)),
     st.builds(Tagged, st.sampled_from(ARRAYS[:2]), st.sampled_from(TAGS)),

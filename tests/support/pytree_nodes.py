@@ -1,6 +1,6 @@
 """Nodes of every kind for tests of paths and of replacing."""
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import equinox as eqx
 import jax
@@ -12,13 +12,6 @@ class Pair(eqx.Module):
     left: Any
     right: Any = None
     note: Any = eqx.field(static=True, default=None)
-
-
-class Result(NamedTuple):
-    """A node that is no module."""
-
-    loss: Any
-    model: Any
 
 
 class Keyless:
