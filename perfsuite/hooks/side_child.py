@@ -179,8 +179,9 @@ class SideHooks:
             items[:] = [item for item in items if item.nodeid in only]
 
     def pytest_collection_finish(self, session: pytest.Session) -> None:
-        self.notes.path = _import_folders()
-        self.notes.files = sorted({str(item.path) for item in session.items})
+        if self.request.task == "collect":
+            self.notes.path = _import_folders()
+            self.notes.files = sorted({str(item.path) for item in session.items})
 
     def pytest_collectreport(self, report: pytest.CollectReport) -> None:
         if report.failed:
