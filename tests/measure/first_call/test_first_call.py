@@ -302,3 +302,9 @@ def test_equations_are_named_by_function_and_placed_by_line():
     name = f"{os.path.basename(__file__)}:layers"
     assert parts.amounts == {name: counted.equations}
     assert f":{layers.__code__.co_firstlineno + 2} (" in parts.places[name]
+
+
+def test_a_donated_state_is_left_alone_by_a_jitted_function():
+    state = jnp.ones(3)
+    count(jax.jit(lambda x: x + 1, donate_argnums=0), state)
+    assert not state.is_deleted()

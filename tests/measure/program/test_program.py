@@ -63,3 +63,11 @@ def test_a_line_that_moves_is_the_same_part():
 
     assert at(1) == at(2) == at(1, file="/b/bert.py") == "copy in attention (bert.py)"
     assert len({at(1), at(1, function="mlp"), at(1, file="/a/gpt.py")}) == 3
+
+
+def test_fuses_says_where_the_operations_are_instead():
+    none = TRAIN.fuses("dot_general", "no_such_primitive")
+    assert not none
+    first = TRAIN.fuses("dot_general")[0].where
+    assert repr(none).startswith(f"<no kernel has all of them; dot_general: {first}")
+    assert repr(none).endswith("no_such_primitive: in none>")

@@ -329,3 +329,44 @@ def test_programs_that_do_next_to_nothing(function, arguments, backend):
     assert program.host_transfers == program.transposes == program.lost_donations == ()
     assert program.peak_bytes >= 0
     assert all(one.bytes == 0 for one in program.copies) or arguments[:1] in [(spec(),), (spec(3),)]
+
+
+def test_a_collective_wrapped_in_an_asynchronous_start_counts_once():
+    wrapped = computation(
+        "wrapped", "%p = f32[8,16]{1,0} parameter(0)", "%g = f32[4,16]{1,0} reduce-scatter(%p), dimensions={0}"
+    )
+    text = module(
+        """
+        %start = ((f32[8,16]{1,0}), f32[4,16]{1,0}, u32[]) async-start(%a), calls=%wrapped
+        %update = ((f32[8,16]{1,0}), f32[4,16]{1,0}, u32[]) async-update(%start)
+        %done = f32[4,16]{1,0} async-done(%update)
+        """,
+        wrapped,
+    )
+    assert [(one.what, one.bytes) for one in read(text).collectives] == [("reduce-scatter", 512)]
+    assert [one.what for one in read(text).operations] == ["reduce-scatter"]
+
+
+def test_a_callback_on_a_gpu_and_moves_to_host_memory_are_transfers():
+    lines = (
+        '%x = f32[8,16]{1,0} custom-call(%a), custom_call_target="xla_ffi_python_gpu_callback"',
+        '%y = f32[8,16]{1,0} custom-call(%x), custom_call_target="MoveToHost"',
+        "%t = token[] after-all()",
+        "%s = (f32[8,16]{1,0}, u32[], token[]) send(%y, %t), is_host_transfer=true",
+        "%o = token[] outfeed(%y, %t)",
+        "%d = (f32[8,16]{1,0}, u32[], token[]) send(%y, %t)",
+    )
+    found = [one.what for one in read(module("\n".join(lines))).host_transfers]
+    assert found == ["callback", "MoveToHost", "send", "outfeed"]
+
+
+def test_custom_calls_are_those_that_a_program_asked_for():
+    names = ("X64SplitLow", "ConcatBitcast", "GatherScatterIndicesBitpacked", "tpu_custom_call")
+    lines = [f'%x{i} = f32[8,16]{{1,0}} custom-call(%a), custom_call_target="{name}"' for i, name in enumerate(names)]
+    assert [one.what for one in read(module("\n".join(lines))).custom_calls] == ["tpu_custom_call"]
+    assert [one.what for one in FACTS["attributes_cpu"].custom_calls] == ["lapack_spotrf_ffi"]
+    assert [one.what for one in FACTS["attributes_v5e"].custom_calls] == ["Cholesky"]
+    assert FACTS["sharded_v5e"].custom_calls == ()
+    assert {"AsyncCollectiveStart", "X64Combine"} <= set(
+        re.findall(r'custom_call_target="(\w+)"', TEXTS["sharded_v5e"] + TEXTS["attributes_v5e"])
+    )

@@ -504,3 +504,11 @@ def test_slices_that_cannot_be_had_are_refused(runs, options, message):
     with pytest.raises(ValueError, match=message):
         compile_for(V5E, SMALL, **options)
     assert runs == []
+
+
+@needs_libtpu
+def test_compile_options_reach_the_compiler():
+    with pytest.raises(CompileFailed, match="no_such_option") as failure:
+        compile_for(V5E, SMALL, options={"no_such_option": "1"})
+    assert not failure.value.out_of_memory
+    assert compile_for(V5E, SMALL, options={"xla_tpu_scoped_vmem_limit_kib": "16384"}).cost["flops"] > 0

@@ -43,3 +43,9 @@ def test_the_worker_for_a_gpu_sees_the_flags_of_its_compiler_and_no_gpu_of_this_
     assert environment["XLA_FLAGS"] == "--xla_gpu_x=2 --xla_x=4"
     assert environment["CUDA_VISIBLE_DEVICES"] == ""
     assert not {"CUDA_HOME", "LIBTPU_INIT_ARGS"} & set(environment)
+
+
+def test_flags_may_be_in_a_file(tmp_path):
+    (tmp_path / "flags").write_text("--xla_a=1\n--xla_force_host_platform_device_count=8\n")
+    assert worker_environment({"XLA_FLAGS": str(tmp_path / "flags")}, "tpu")["XLA_FLAGS"] == "--xla_a=1"
+    assert "XLA_FLAGS" not in worker_environment({"XLA_FLAGS": str(tmp_path / "none")}, "tpu")

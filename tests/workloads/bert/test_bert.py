@@ -233,3 +233,18 @@ def test_loss_is_the_mean_cross_entropy_over_selected_positions(model, batch):
 def test_configuration_that_makes_no_model_is_an_error_naming_the_field(changes, message):
     with pytest.raises(ValueError, match=message):
         BertConfig.base(**changes)
+
+
+def test_token_types_are_zero_unless_given(model, batch):
+    zeros = jnp.zeros_like(batch["input_ids"])
+    given = logits(model, batch, token_type_ids=zeros)
+    np.testing.assert_allclose(logits(model, batch), given, rtol=1e-5, atol=1e-5)
+    assert not np.allclose(given, logits(model, batch, token_type_ids=zeros + 1), atol=1e-3)
+
+
+def test_loss_without_a_selected_position_is_zero_with_zero_gradients(model, batch):
+    nothing = {**batch, "labels": jnp.full_like(batch["labels"], IGNORED_LABEL)}
+    (loss, aux), grads = eqx.filter_jit(eqx.filter_value_and_grad(masked_lm_loss, has_aux=True))(model, nothing, None)
+    assert float(loss) == 0
+    assert int(aux["selected"]) == 0
+    assert not any(np.any(leaf) for leaf in jax.tree.leaves(grads))

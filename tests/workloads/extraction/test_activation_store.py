@@ -366,3 +366,39 @@ def test_processes_write_a_store_at_once_and_one_that_is_killed_marks_no_sample_
     store = ActivationStore.create_or_open(tmp_path, identity(samples=24))
     assert_holds(store, samples(done[:5]))
     assert_holds(stored(store, done[5:]), samples(done))
+
+
+def test_arrays_that_the_store_does_not_take_are_refused(tmp_path):
+    store = ActivationStore.create_or_open(tmp_path, identity())
+    (first, *_) = batches()
+    with pytest.raises(ValueError, match=r"takes float32 of shape \(4, 2, 6, 16\), got float64 of shape"):
+        store.write(BatchActivations(first.batch, first.values.astype(np.float64)))
+    with pytest.raises(ValueError, match=r"got float32 of shape \(4, 1, 6, 16\)"):
+        store.write(BatchActivations(first.batch, first.values[:, :1]))
+    with pytest.raises(ValueError, match=r"holds samples of 1 to 6 tokens, got 0 to 9"):
+        store.write(rows([0, 1, 2, 3], [0, 9, 1, 1]))
+    with pytest.raises(StoreError, match="was opened to be read"):
+        ActivationStore.open(tmp_path).write(first)
+    with pytest.raises(ValueError, match="in_flight must be at least 1, got 0"):
+        ActivationStore.create_or_open(tmp_path, identity(), in_flight=0)
+
+
+def test_an_error_of_a_write_does_not_hide_the_callers_and_is_its_note(tmp_path):
+    done = list(batches())
+    store = ActivationStore.create_or_open(tmp_path, identity())
+    with files_of_at_most(500), pytest.raises(KeyError, match="of the caller") as error, store:  # noqa: PT012
+        store.write(done[0])
+        raise KeyError("of the caller")
+    assert "samples 0 to 3 could not be written" in error.value.__notes__[0]
+
+
+def test_several_errors_are_told_together(bucket):
+    bucket.before = lambda name: 403 if is_chunk(name) else None
+    store = ActivationStore.create_or_open("gs://bucket/x", identity(), in_flight=3)
+    for one in batches():
+        store.write(one)
+    with pytest.raises(StoreError, match="samples 0 to 3") as error:
+        store.wait()
+    assert ["samples 4 to 7" in error.value.__notes__[0], "samples 8 to 9" in error.value.__notes__[1]] == [True, True]
+    store.wait()
+    store.close()

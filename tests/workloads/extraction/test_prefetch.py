@@ -95,3 +95,16 @@ def test_a_used_item_is_let_go_while_the_next_one_is_made(depth):
 
     for item in prefetched(source(), depth):
         del item
+
+
+def test_without_depth_nothing_is_made_ahead_and_all_in_the_callers_thread():
+    made = []
+    stream = prefetched((made.append(threading.get_ident()) or i for i in range(3)), 0)
+    assert next(stream) == 0
+    assert made == [threading.get_ident()]
+    stream.close()
+
+
+def test_a_negative_depth_is_an_error_at_once():
+    with pytest.raises(ValueError, match="depth must not be negative, got -1"):
+        prefetched([], -1)

@@ -75,3 +75,21 @@ def test_a_store_whose_making_was_cut_short_is_made_whole(tmp_path):
     with refused(tmp_path, str(tmp_path), "its array tokens cannot be opened"):
         ActivationStore.open(tmp_path)
     assert_holds(stored(ActivationStore.create_or_open(tmp_path, identity()), done), samples(done))
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (
+            '{"zarr_format": 3, "node_type": "group", "attributes": {}}',
+            "is not an activation store, but other Zarr data",
+        ),
+        ("[]", "is not an activation store, but other Zarr data"),
+        ("", "is damaged: its zarr.json is not JSON"),
+    ],
+)
+def test_metadata_that_is_not_a_stores_is_refused(tmp_path, content, message):
+    (tmp_path / "zarr.json").write_text(content)
+    for make in (lambda: ActivationStore.create_or_open(tmp_path, identity()), lambda: ActivationStore.open(tmp_path)):
+        with refused(tmp_path, str(tmp_path), message):
+            make()

@@ -192,3 +192,23 @@ def test_bert_plan_makes_heads_and_wide_product_columns_and_the_ends_of_branches
         assert layer.intermediate.dense == column_parallel(layer.intermediate.dense.layer, axis="tp")
         for part in layer.attention.output.dense, layer.output.dense:
             assert part == row_parallel(part.layer, axis="tp")
+
+
+def test_partitioned_layer_has_the_attributes_of_the_layer():
+    layer = equinox_linear()
+    split = column_parallel(layer)
+    assert split.weight is layer.weight
+    assert split.bias is layer.bias
+    assert (split.in_features, split.out_features, split.use_bias) == (8, 12, True)
+    assert hasattr(split, "weight")
+
+
+def test_layer_that_is_split_already_cannot_be_split_again():
+    layer = column_parallel(equinox_linear())
+    with pytest.raises(TypeError, match="this Linear is split already"):
+        partitioned(layer, weight=PartitionSpec(None, "data"))
+
+
+def test_spec_with_more_dimensions_than_its_array_is_an_error():
+    with pytest.raises(ValueError, match=r"^Linear\.bias has shape \(12,\), too few dimensions for P.*None, 'model'"):
+        partitioned(equinox_linear(), bias=COLUMNS)

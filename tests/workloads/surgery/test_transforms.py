@@ -250,3 +250,10 @@ def test_shapes_that_change_places_are_an_error_too(apply):
     tree = Block(np.zeros(2), np.zeros(3))
     message = raised(apply, tree, {"": lambda block: Swapped(np.zeros(2), np.zeros(3))})
     assert "makes bias of shape (2,) one of shape (3,)" in message
+
+
+@ways
+def test_transform_that_returns_none_is_an_error(apply):
+    message = raised(apply, model(), {"*.output": lambda module: None})
+    assert message.startswith("the transform of pattern '*.output' returns None at 'layers.0.output'")
+    assert "at '' (the model itself)" in raised(apply, model(), {"": lambda module: None}, same_shapes=False)

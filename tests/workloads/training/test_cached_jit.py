@@ -205,3 +205,18 @@ def test_threads_that_call_at_once_get_their_own_results():
     for i, out, static in results:
         assert static == i % 4
         assert np.array_equal(out, np.full(3, i * (i % 4)))
+
+
+def test_what_cannot_be_wrapped_is_an_error():
+    with pytest.raises(TypeError, match="needs a callable, got 3"):
+        cached_filter_jit(3)
+    with pytest.raises(ValueError, match=r"donate must be one of 'all', .*, got 'most'"):
+        cached_filter_jit(lambda x: x, donate="most")
+
+
+@pytest.mark.filterwarnings("default")
+def test_error_if_raises_where_the_result_is_waited_for():
+    f = cached_filter_jit(lambda x: eqx.error_if(x, jnp.any(x > 1), "too large"))
+    assert np.array_equal(f(X[:1]), X[:1])
+    with pytest.raises(jax.errors.JaxRuntimeError, match="too large"):
+        jax.block_until_ready(f(X))
