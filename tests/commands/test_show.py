@@ -1,6 +1,5 @@
 """`perfsuite show`: a baseline file as people read it."""
 
-import dataclasses
 import subprocess
 import sys
 from pathlib import Path

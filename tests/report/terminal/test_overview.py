@@ -40,6 +40,7 @@ def test_open_metrics_have_their_commonest_reasons_and_what_would_settle_one():
     assert said[1:] == [
         "inconclusive: 2 with the limit inside the interval; 1 without an interval",
         "  b: about 39 more seconds",
+        "over the limit and undecided: b 1.5 x (limit 1), c 1.5 x (limit 1)",
         "not comparable: 1 host processor differs (A, now B)",
     ]
 

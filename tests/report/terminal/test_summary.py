@@ -210,24 +210,6 @@ def test_a_save_says_what_it_did_and_what_changed(reporter):
     assert reporter.markup[reporter.find("removed, because")] == {}
 
 
-def test_a_save_says_what_it_accepted_on_another_processor_and_what_went_of_others(reporter):
-    changes = (
-        Change("test_a", "first there", "create", None, entry(), beside=True),
-        Change("test_a", "far above", "create", None, entry(9), "worse", beside=True),
-        Change("test_a", "of the old code", "trim", entry(), None, "not comparable", beside=True),
-    )
-    saved = SaveResult(ROOT / "baselines" / "cpu.json", changes, untouched=0, written=True)
-    written(reporter, saved=[saved])
-    of = f"on {entry().processor}"
-    assert reporter.lines == [
-        "baselines/cpu.json: 2 recorded (1 new, 1 worse), 1 removed, 0 kept",
-        "  1 got worse and was accepted:",
-        f"    test_a: far above {of}",
-        "  1 removed, because the code is another one now; save there again:",
-        f"    test_a: of the old code {of}",
-    ]
-
-
 def test_a_save_that_changed_nothing_says_so(reporter):
     written(reporter, saved=[SaveResult(Path("/elsewhere/cpu.json"), (), untouched=2, written=False)])
     assert reporter.lines == ["/elsewhere/cpu.json: 0 recorded, 2 kept"]
