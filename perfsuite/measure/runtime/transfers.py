@@ -57,7 +57,6 @@ _READS = {
     "": _NUMPY,
     "__array__": _NUMPY,
     "__bool__": "bool(x), as in `if x:` or `while x < y:`",
-    "__iter__": "iteration over an array that lies on several devices",
     "__reduce__": "pickle of x",
     "device_get": "jax.device_get",
     "device_put": "jax.device_put to another sharding",

@@ -17,6 +17,8 @@ from perfsuite.measure.private import jax_stack
 _WAITS = ("block_until_ready", "device_get", "effects_barrier")
 """Names that show that a line waits for the device."""
 
+_SWITCH_SECONDS = 1e-4
+
 
 class StackPlace(NamedTuple):
     """`line` is the user's `file:line`, with the innermost frame where that is another: "train.py:3, in
@@ -57,7 +59,7 @@ class Watch:
 
     @contextlib.contextmanager
     def during_call(self, places: Counter[StackPlace]) -> Iterator[None]:
-        """Watch a call, the body, and add to `places` where it is seen."""
+        """Watch a call, the body, and add to `places` where each look saw it."""
         self._call = time.perf_counter(), places
         try:
             yield
@@ -68,15 +70,27 @@ class Watch:
         due = time.perf_counter()
         while not self._stop.wait(max(0.0, due - time.perf_counter())):
             now, call = time.perf_counter(), self._call
-            # A look that waits for Python's lock comes when the thread lets go of it, which is where it waits for the
-            # device: counted, it would make a call that computes look like one that waits.
-            if call is not None and now - call[0] >= self.after_s and now - due < self.every_s / 2:
-                # The code runs on meanwhile: a frame that cannot be described is one look fewer.
-                with contextlib.suppress(Exception):
-                    place = _place_of(sys._current_frames()[self._watched])
-                    if self._call is call:
-                        call[1][place] += 1
+            if call is not None and now - call[0] >= self.after_s:
+                place = UNSEEN
+                # A look that waits for Python's lock comes when the thread lets go of it, which is where it waits for
+                # the device: counted there, it would make a call that computes look like one that waits.
+                if now - due < self.every_s / 2:
+                    with contextlib.suppress(Exception):  # the code runs on while its frame is described
+                        place = _place_of(sys._current_frames()[self._watched])
+                if self._call is call:
+                    call[1][place] += 1
             due = max(due, time.perf_counter() - self.every_s) + self.every_s
+
+
+@contextlib.contextmanager
+def eager_switching() -> Iterator[None]:
+    """Let threads take Python's lock from each other after 0.1 ms, not 5, so that looks come when they are due."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(min(before, _SWITCH_SECONDS))
+    try:
+        yield
+    finally:
+        sys.setswitchinterval(before)
 
 
 def certain_place(places: Counter[StackPlace]) -> StackPlace:

@@ -248,6 +248,14 @@ def test_late_and_awake_is_unknown(taking):
     assert "too little to do" in made.reason
 
 
+def test_late_and_awake_at_a_line_that_waits_waits(taking):
+    works = StackPlace("train.py:4", False)
+    made = taking(990, 1000, watched={DEVICE: 2, works: 8})
+    assert (made.waits, made.where, made.for_device, made.reason) == (True, DEVICE.line, True, "")
+    assert taking(990, 1000, watched={works: 1000, DEVICE: 1}).waits is None
+    assert taking(990, 1000, watched={DEVICE: 1}).waits is None, "too few looks to tell"
+
+
 def test_the_place_is_named_only_where_it_is_certain(taking):
     here, there = (StackPlace(f"train.py:{line}", False) for line in (3, 4))
     made = taking(990, 1000, 900, watched={here: 6, there: 5})
