@@ -218,3 +218,16 @@ def test_other_weights_or_inputs_are_other_activations(extractor, params, memory
         new_store(memory, others)
     with pytest.raises(StoreError, match="holds other activations: inputs 'sha256:"):
         new_store(memory, params, TEXTS[::-1])
+
+
+def test_a_negative_ahead_is_an_error_at_once(extractor, params):
+    with pytest.raises(ValueError, match="ahead must not be negative, got -1"):
+        extract(extractor, params, [], ahead=-1)
+
+
+def test_a_sequence_that_is_none_ends_the_run_and_what_came_before_is_stored(extractor, params, memory):
+    store = new_store(memory, params)
+    texts = [*TEXTS[:6], [50], *TEXTS[7:]]
+    with pytest.raises(ValueError, match="ids must be from 0 to 49, got 50"):
+        extract_to(store, extractor, params, texts, 2, pad_id=0, ahead=0)
+    assert store.missing().tolist() == [6, 7, 8, 9]

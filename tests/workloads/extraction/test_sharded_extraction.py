@@ -1,5 +1,6 @@
 import dataclasses
 import functools
+import types
 
 import jax
 import numpy as np
@@ -218,3 +219,60 @@ def test_parameters_that_are_not_in_place_are_an_error_and_do_not_travel_with_ev
         extractor(one, batch.ids, batch.mask)
     with pytest.raises(ValueError, match=r"params are not as ShardedExtractor.place gives them"):
         extractor(placed["params"], batch.ids, batch.mask)
+
+
+@pytest.mark.parametrize("shape", MESHES)
+def test_the_program_reads_and_gives_each_devices_part_alone(shape):
+    program = program_over(*parallel(shape))
+    tokens = BATCH * LENGTH
+    assert program.output_bytes == tokens * len(LAYERS) * CONFIG.hidden_size * 4 // shape[0]
+    used = jax.tree.leaves([params()["params"][name] for name in ("embed_tokens", "layers_0", "layers_1")])
+    norms = 4 * CONFIG.hidden_size
+    split = sum(leaf.size for leaf in used) - norms
+    assert program.argument_bytes == (norms + split // shape[1]) * 4 + tokens * (4 + 1) // shape[0]
+
+
+def test_copies_start_before_the_batch_before_is_read_and_only_from_the_rows_owners():
+    plain, placed = parallel((4, 2))
+    events = []
+
+    class Part:
+        def __init__(self, name):
+            self.name = name
+
+        def copy_to_host_async(self):
+            events.append(f"copy {self.name}")
+
+        def __array__(self, dtype=None, copy=None):
+            events.append(f"read {self.name}")
+            return np.zeros((2, 1, 1, 1))
+
+    class Everywhere:
+        shape, dtype = (BATCH, 1, 1, 1), np.dtype(float)
+
+        def __init__(self, step):
+            self.addressable_shards = [
+                types.SimpleNamespace(device=device, data=Part(f"{step}.{device.id}")) for device in jax.devices()
+            ]
+
+        def __len__(self):
+            return BATCH
+
+    steps = iter("abc")
+    extractor = dataclasses.replace(plain, step=lambda *args: Everywhere(next(steps)))
+    for done in extract_own_rows(extractor, placed, batches()):
+        events.append(f"use {len(done.values)}")
+    owners = [device.id for _, device in plain.owners(BATCH)]
+    copy, read = ({step: [f"{what} {step}.{owner}" for owner in owners] for step in "abc"} for what in ("copy", "read"))
+    assert len(owners) == 4
+    assert events == [
+        *(*copy["a"], *copy["b"], *read["a"], "use 8"),
+        *(*copy["c"], *read["b"], "use 8", *read["c"], "use 8"),
+    ]
+
+
+def test_a_batch_that_the_data_axis_does_not_divide_is_an_error_before_anything_runs(compile_counter):
+    extractor, placed = parallel((4, 2))
+    problem = r"a batch of shape \(6, 6\) cannot be divided over 4 devices \(mesh axis 'data'\)"
+    with compile_counter.forbid(), pytest.raises(ValueError, match=problem):
+        next(extract_own_rows(extractor, placed, batches(batch_size=6)))

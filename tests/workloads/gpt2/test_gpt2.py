@@ -117,3 +117,16 @@ def test_a_cache_that_does_not_fit_is_an_error_with_the_numbers(params):
         initialize_cache(TINY, 1, 65)
     with pytest.raises(ValueError, match="batch_size must be at least 1, got 0"):
         initialize_cache(TINY, 0, 8)
+
+
+def test_ids_and_sequences_that_do_not_fit_are_errors_with_the_numbers(params):
+    with pytest.raises(ValueError, match=r"65 wide, but GPT2Config.max_positions is 64"):
+        logits(params, TINY, jnp.zeros((1, 65), jnp.int32))
+    with pytest.raises(ValueError, match=r"(ids|token) must be from 0 to 96, got 97"):
+        logits(params, TINY, jnp.array([[1, 97]]))
+    with pytest.raises(ValueError, match="ids must be integers, got float32"):
+        logits(params, TINY, jnp.ones((1, 2)))
+    with pytest.raises(ValueError, match=r"neither empty, got shape \(1, 0\)"):
+        logits(params, TINY, jnp.zeros((1, 0), jnp.int32))
+    with pytest.raises(ValueError, match=r"(ids|token) must be from 0 to 96, got -1"):
+        decode_step(params, TINY, jnp.array([-1]), initialize_cache(TINY, 1, 4))

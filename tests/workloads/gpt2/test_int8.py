@@ -74,3 +74,8 @@ def test_it_generates_what_the_weights_it_stands_for_do(quantized, how, lengths)
     floats = dequantized(quantized)
     expected = [numpy_greedy(floats, TINY, row[:n], 5) for row, n in zip(ids, lengths, strict=True)]
     assert how(quantized, TINY, ids, lengths, 5).tolist() == expected
+
+
+def test_quantising_twice_is_an_error(quantized):
+    with pytest.raises(ValueError, match="quantised already"):
+        quantize(quantized)

@@ -197,3 +197,23 @@ def test_what_does_not_fit_the_cache_is_an_error_with_the_numbers(params, ids):
 def test_configuration_that_makes_no_model_is_an_error_naming_the_field(changes, message):
     with pytest.raises(ValueError, match=message):
         Qwen2Config.tiny(**changes)
+
+
+def test_without_a_mask_every_token_is_real(params, ids):
+    close(masked(params, ids, np.ones(ids.shape, bool))[0], plain(params, ids)[0], 1e-5)
+
+
+@pytest.mark.parametrize("wrong", [-1, NARROW.vocab_size])
+def test_outside_jit_an_id_that_there_is_not_is_an_error(params, wrong):
+    message = f"must be from 0 to 60, got {wrong}"
+    with pytest.raises(ValueError, match=f"input_ids {message}"):
+        MODEL.apply(params, np.array([[1, wrong]]))
+    with pytest.raises(ValueError, match=f"token_ids {message}"):
+        MODEL.apply(params, jnp.array([wrong]), initialize_cache(NARROW, 1, 4), method="decode")
+
+
+@pytest.mark.parametrize("layer", [-1, 3, 1.0])
+def test_a_layer_that_there_is_not_is_an_error(params, ids, layer):
+    for method in ("__call__", "hidden_states"):
+        with pytest.raises(ValueError, match=f"layers must be numbers from 0 to 2, got {layer}"):
+            MODEL.apply(params, ids, layers=(0, layer), method=method)

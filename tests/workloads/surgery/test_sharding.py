@@ -10,7 +10,7 @@ import pytest
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from perfsuite.workloads.bert import BertConfig, BertForMaskedLM, masked_lm_loss
-from perfsuite.workloads.surgery import apply_transforms, bert_tensor_parallel_plan
+from perfsuite.workloads.surgery import apply_transforms, bert_tensor_parallel_plan, partitioned
 from perfsuite.workloads.surgery.sharding import batch_shardings, keep_shardings, module_shardings, shard
 from perfsuite.workloads.training import (
     TrainState,
@@ -233,3 +233,17 @@ def test_model_that_the_mesh_cannot_divide_is_an_error_naming_path_and_pattern(c
         with pytest.raises(ValueError) as raised:  # noqa: PT011
             module_shardings(tree, mesh_of(1, 4), plan=patterns)
         assert str(raised.value) == f"{culprit}: {message}"
+
+
+@pytest.mark.parametrize(
+    ("spec", "message"),
+    [
+        (PartitionSpec("model", "model"), r"layers\.0\.layer\.weight: .* has mesh axis 'model' twice"),
+        (PartitionSpec(PartitionSpec.UNCONSTRAINED, "model"), r"layers\.0\.layer\.weight: .* leaves dimension 0 open"),
+    ],
+)
+def test_spec_that_no_mesh_can_follow_is_an_error_naming_the_array(spec, message):
+    tree = eqx.filter_eval_shape(eqx.nn.MLP, 4, 4, 8, 1, key=KEY)
+    split = apply_transforms(tree, {"layers.0": lambda layer: partitioned(layer, weight=spec)})
+    with pytest.raises(ValueError, match=message):
+        module_shardings(split, mesh_of(1, 4))
