@@ -215,12 +215,6 @@ def test_an_exception_while_tracing_passes_through_with_what_was_refused():
     assert any("`fails` was traced at" in note for note in raised.value.__notes__)
 
 
-@pytest.mark.parametrize("context", [compiles.count, compiles.forbid, compiles.observe])
-def test_an_interrupt_leaves_nothing_registered(context):
-    with pytest.raises(KeyboardInterrupt), context():
-        raise KeyboardInterrupt
-
-
 def test_a_refused_call_keeps_no_array_alive_while_the_context_is_open():
     step, alive = doubling(), []
 
