@@ -13,6 +13,7 @@ from perfsuite.measure.errors import RecompilationError
 from perfsuite.measure.private.capabilities import (
     CALLBACKS,
     PROGRAM_RUNS,
+    REPAIRS,
     STACK,
     TRACES,
     CapabilityLost,
@@ -31,7 +32,7 @@ def counted(run):
     return seen.lowerings, seen.compiles
 
 
-@pytest.mark.parametrize("lost", [TRACES, STACK], ids=lambda each: each.name)
+@pytest.mark.parametrize("lost", [TRACES, STACK, REPAIRS], ids=lambda each: each.name)
 def test_a_recompilation_is_counted_and_refused(lost):
     step = jax.jit(lambda x: x * 2)
     with without(lost):

@@ -24,7 +24,7 @@ import jax
 from perfsuite.measure.compiles import callsite, explanation
 from perfsuite.measure.compiles.causes import HISTORY, Cause, Sighting, key_of, recompile_cause, sighting_of
 from perfsuite.measure.errors import MeasurementError, RecompilationError
-from perfsuite.measure.private import jax_stack, jax_traces
+from perfsuite.measure.private import error_repairs, jax_stack, jax_traces
 from perfsuite.measure.private.capabilities import COMPILE_EVENTS, STACK, TRACES, probing
 from perfsuite.measure.private.compile_events import is_cache_hit, stage_of
 
@@ -87,6 +87,8 @@ class Compiles:
         self.eager: list[Cause] = []
         self.errors: list[tuple[RecompilationError, str]] = []
         """Copies of the errors, each with the name of its thread."""
+        self.repairs: list[Callable[[], None]] = []
+        """What removes the marks that they leave in JAX's caches, once the context closes."""
         self._events: list[CompileEvent] = []
         self._lock = threading.Lock()
         self.cache_hits = 0
@@ -206,6 +208,9 @@ def forbid(only: Sequence[Callable] = (), stages: tuple[str, ...] = STAGES) -> I
             if watch.errors:  # what JAX traces anew may raise an error of its own
                 error.add_note(f"Before that {watch.errors[0][0]}")
             raise
+        finally:
+            for repair in watch.repairs:
+                repair()
         _check_heard()
     if watch.errors:
         refused, thread = watch.errors[0]
@@ -464,6 +469,9 @@ def _refused(cause: Cause, watches: list[Compiles]) -> RecompilationError | None
     if cause.stage != "compile":
         return None
     (_, error), _here.refused = _here.refused, None
+    repairs = error_repairs.repairs(sys._getframe(1))
+    for watch in watches:
+        watch.repairs += repairs
     return error
 
 

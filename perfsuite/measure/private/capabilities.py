@@ -165,6 +165,11 @@ STACK = Capability(
     "jax_stack",
     'the message of a recompilation says "cause unknown with this jax"; perf.covers and only= are skipped',
 )
+REPAIRS = Capability(
+    "remove the mark that a refused compile leaves in JAX's cache of calls",
+    "error_repairs",
+    "a function whose compile was refused takes JAX's slow path in every later call",
+)
 SLOW_PATH = Capability(
     "see the calls that JAX's fast path does not take",
     "slow_path",
