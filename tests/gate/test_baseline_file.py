@@ -1,7 +1,6 @@
 """`gate.baseline_file`: a file is read whole or refused, and never half written."""
 
 import contextlib
-import dataclasses
 import errno
 import os
 import shutil
@@ -281,10 +280,3 @@ def test_a_link_into_a_folder_that_cannot_be_written_is_told_before_the_run(clos
         path.symlink_to(closed_folder / "cpu.json")
         with refused(path, str(closed_folder), "Permission denied", "writable"):
             check_writable(path)
-
-
-def test_what_a_save_did_not_touch_is_counted(tmp_path):
-    path = tmp_path / "cpu.json"
-    save(path, {"t": {"a": COUNT, "b": COUNT}, "u": {"a": COUNT}})
-    result = save(path, {"t": {"a": dataclasses.replace(COUNT, value=9)}})
-    assert (len(result.updated("worse")), result.untouched) == (1, 2)

@@ -10,23 +10,8 @@ from perfsuite.gate.budget import Budget, BudgetExceeded
 FIELDS = [field.name for field in dataclasses.fields(Budget)]
 
 
-def test_a_budget_without_a_field_limits_nothing():
-    assert Budget().limits() == {}
-    assert Budget().limits() == {}
-
-
 def test_limits_are_the_fields_that_are_set():
     assert Budget(ratio=1.05, host_calls=0, compiles=2).limits() == {"ratio": 1.05, "compiles": 2, "host_calls": 0}
-
-
-def test_fields_are_given_by_name():
-    with pytest.raises(TypeError, match="positional"):
-        Budget(1.05)
-
-
-def test_an_unknown_field_is_refused():
-    with pytest.raises(TypeError, match="ratoi"):
-        Budget(ratoi=1.05)
 
 
 @pytest.mark.parametrize("field", FIELDS)
@@ -60,11 +45,6 @@ def test_a_ratio_of_zero_is_a_misunderstanding():
 @pytest.mark.parametrize("field", [field for field in FIELDS if field != "ratio"])
 def test_zero_is_a_limit_like_any_other(field):
     assert Budget(**{field: 0}).limits() == {field: 0}
-
-
-def test_a_budget_cannot_be_changed_afterwards():
-    with pytest.raises(dataclasses.FrozenInstanceError):
-        Budget(ratio=1.05).ratio = 2.0
 
 
 def test_going_over_a_budget_is_a_failed_assertion():

@@ -101,12 +101,6 @@ def test_host_calls_need_the_same_python_minor_version():
     assert reason == "calls were counted under Python 3.11, this is Python 3.12"
 
 
-def test_what_is_imported_needs_the_same_python_minor_version():
-    assert incomparable("count", "modules", HERE, changed(python="3.11.9", jax="0.11.0")) is None
-    reason = incomparable("count", "modules", HERE, changed(python="3.12.0"))
-    assert reason == "imports were counted under Python 3.11, this is Python 3.12"
-
-
 @pytest.mark.parametrize("unit", ["calls", "calls to trace", "modules"])
 def test_a_time_or_a_ratio_is_compared_as_one_whatever_its_unit(unit):
     other_python = changed(python="3.13.0")
@@ -139,11 +133,6 @@ def test_a_time_needs_the_same_fingerprint(fields, reason):
     assert changed(**fields).fingerprint() != HERE.fingerprint()
 
 
-def test_every_difference_of_a_time_is_named():
-    reason = incomparable("time", "us", HERE, changed(processor="EPYC", device_count=8))
-    assert reason == "host processor differs (Xeon, now EPYC); device count differs (1, now 8)"
-
-
 @pytest.mark.parametrize("kind", ["count", "size", "ratio", "time"])
 def test_a_library_upgrade_makes_nothing_incomparable(kind):
     now = changed(jax="0.11.0", jaxlib="0.11.0", equinox="0.14.0", flax="0.13.0", optax="0.3.0", python="3.11.8")
@@ -168,14 +157,6 @@ def test_an_upgrade_of_jax_comes_first_and_jaxlib_is_named_where_it_went_another
     assert version_changes(then, changed(**both)) == ["jax 0.10.2 -> 0.12.0.1", f"python {HERE.python} -> 3.13.0"]
     assert version_changes(then, changed(**both, libtpu="0.0.50"))[1] == "libtpu absent -> 0.0.50"
     assert version_changes(then, changed(jax="0.12.0.1", jaxlib="0.12.0"))[1] == "jaxlib 0.10.2 -> 0.12.0"
-
-
-def test_version_changes_name_the_tpus_compiler_after_jaxlib():
-    assert version_changes(HERE, changed(jaxlib="0.11.0", libtpu="0.0.42", equinox="0.14.0")) == [
-        "jaxlib 0.10.1 -> 0.11.0",
-        "libtpu absent -> 0.0.42",
-        "equinox 0.13.8 -> 0.14.0",
-    ]
 
 
 def test_a_compiled_metric_does_not_depend_on_the_host_that_it_was_compiled_on(monkeypatch):

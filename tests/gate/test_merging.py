@@ -22,11 +22,6 @@ def recorded(old, new, **options):
 # What becomes of one metric.
 
 
-def test_a_metric_within_its_noise_is_kept():
-    old = ratio(1.0, 0.9, 1.1)
-    assert recorded(old, ratio(1.05, 0.95, 1.15)) == ("keep", "same", old)
-
-
 def test_what_a_save_may_not_replace_is_kept():
     old, new = (ratio(value, value, value) for value in (1.0, 2.0))
     assert recorded(old, new, kinds=("new", "better")) == ("keep", "same", old)

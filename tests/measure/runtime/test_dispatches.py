@@ -2,26 +2,20 @@
 
 import concurrent.futures
 import functools
-import itertools
 import re
-import sys
-import threading
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
 import numpy as np
-import optax
 import pytest
-from flax import linen, nnx
-from flax.training import train_state
+from flax import nnx
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from jax.experimental import io_callback
 from jax.sharding import NamedSharding, PartitionSpec
 
 from perfsuite import call
-from perfsuite.measure.errors import MeasurementError, RecompilationError
 from perfsuite.measure.runtime.dispatches import dispatches
 
 X = jnp.arange(8.0)
@@ -87,13 +81,6 @@ def of_module(module, x):
 def unreturned(x):
     step(x)
     return x
-
-
-def elsewhere(x):
-    thread = threading.Thread(target=step, args=(x,))
-    thread.start()
-    thread.join()
-    return step(x)
 
 
 def mesh():
@@ -166,73 +153,6 @@ def test_programs_are_counted_by_name_and_equal_what_xla_runs(kind, tmp_path):
     assert counted.total == executed(run, folder=tmp_path)
 
 
-class Mlp(linen.Module):
-    @linen.compact
-    def __call__(self, x):
-        return linen.Dense(4)(linen.relu(linen.Dense(8)(x)))
-
-
-OPTIMIZER = optax.sgd(1e-3)
-
-
-def optax_outside_jit():
-    """The usual mistake: the gradient is jitted and the optimizer is not."""
-    params = {"w": jnp.ones((8, 4)), "b": jnp.ones(4)}
-
-    @jax.jit
-    def gradient(params):
-        return jax.grad(lambda params: (X @ params["w"] + params["b"]).sum())(params)
-
-    def train(params, state):
-        updates, state = OPTIMIZER.update(gradient(params), state, params)
-        return optax.apply_updates(params, updates), state
-
-    return call(train, params, OPTIMIZER.init(params), carry=2), {"gradient": 1}, True
-
-
-def equinox_step():
-    model = eqx.nn.MLP(8, 1, 4, 2, key=jax.random.key(0))
-
-    @eqx.filter_jit
-    def gradient(model):
-        return eqx.filter_grad(lambda model: model(X).sum())(model)
-
-    return call(lambda model: eqx.apply_updates(model, gradient(model)), model), {"gradient": 1}, True
-
-
-def linen_step():
-    model = Mlp()
-    params = model.init(jax.random.key(0), X)
-    state = train_state.TrainState.create(apply_fn=model.apply, params=params, tx=OPTIMIZER)
-
-    @jax.jit
-    def train(state):
-        gradients = jax.grad(lambda params: state.apply_fn(params, X).sum())(state.params)
-        return state.apply_gradients(grads=gradients)
-
-    return call(train, state, carry=1), {"train": 1}, False
-
-
-def nnx_step():
-    model = nnx.Linear(8, 4, rngs=nnx.Rngs(0))
-    optimizer = nnx.Optimizer(model, OPTIMIZER, wrt=nnx.Param)
-
-    @nnx.jit
-    def train(model, optimizer):
-        optimizer.update(model, nnx.grad(lambda model: model(X).sum())(model))
-
-    return call(train, model, optimizer), {"train": 1}, False
-
-
-@pytest.mark.parametrize("make", [optax_outside_jit, equinox_step, linen_step, nnx_step])
-def test_steps_of_public_libraries_run_what_xla_says(make, tmp_path):
-    made, by_program, eager = make()
-    counted = dispatches(made)
-    assert counted.by_program == by_program
-    assert bool(counted.eager_operations) == eager
-    assert counted.total == executed(lambda: made.run(), folder=tmp_path)
-
-
 def test_the_user_s_line_of_every_program_is_named():
     def body(x):
         y = step(x)
@@ -277,48 +197,6 @@ def test_a_pool_of_threads_that_was_there_before_is_counted():
         transforming = jax.vmap(step)
         counted = dispatches(call(lambda x: pool.submit(lambda: (transforming(x[None]), step(x))).result(), X))
         assert counted.by_program == {"step": 2}
-
-
-def test_another_number_each_time_is_an_error():
-    calls = []
-
-    def growing(x):
-        calls.append(x)
-        return [step(x) for _ in calls]
-
-    with pytest.raises(MeasurementError, match=r"growing: the number of programs differs from run to run \(2, 3, 4\)"):
-        dispatches(call(growing, X))
-
-
-@pytest.mark.parametrize("runs_before", range(2))
-def test_a_program_that_runs_every_second_time_counts(runs_before):
-    runs = itertools.count(runs_before)
-
-    def validates_every_second_time(x):
-        return [step(x) for _ in range(2 if next(runs) % 2 else 1)]
-
-    step(X)
-    assert dispatches(call(validates_every_second_time, X)).by_program == {"step": 2}
-
-
-def test_a_program_that_runs_once_does_not_count():
-    runs = itertools.count()
-
-    def starts_late(x):
-        return [step(x) for _ in range(2 if next(runs) == 1 else 1)]
-
-    assert dispatches(call(starts_late, X)).by_program == {"step": 1}
-
-
-def test_a_call_that_compiles_is_an_error():
-    with pytest.raises(RecompilationError, match="lambda"):
-        dispatches(call(lambda x: jax.jit(lambda x: x + 1)(x), X))
-
-
-def test_a_profiler_that_is_set_stays_and_sees_nothing_of_it():
-    before = sys.getprofile()
-    dispatches(call(step, X))
-    assert sys.getprofile() is before
 
 
 OPERATIONS = [jnp.sin, jnp.negative, jnp.square, jax.lax.cos]

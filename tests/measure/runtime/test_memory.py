@@ -191,10 +191,3 @@ def test_what_holds_a_value_and_what_holds_its_container_are_named(monkeypatch):
         "a dict of length 1, a list of length 1",
         "a variable in a closure",
     }
-
-
-def test_a_container_in_itself_ends():
-    value, kept = Holder(), []
-    kept.append(kept)
-    kept.append(value)
-    assert holders_of(value) == ["a list of length 2, a list of length 2"]

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 from perfsuite import call
-from perfsuite.measure.private.capabilities import PROGRAM_RUNS
 from perfsuite.measure.runtime.what_runs import host_calls_hash, programs_hash
 
 
@@ -56,12 +55,6 @@ def test_the_order_and_the_number_of_calls_count():
     assert len({programs_hash(each) for each in ([one], [one, other], [other, one], [one, one])}) == 4
 
 
-def test_a_carried_state_has_the_same_programs_after_any_number_of_runs():
-    step = jax.jit(lambda state: state + 1, donate_argnums=0)
-    stepping = call(step, jnp.zeros(3), carry=1)
-    assert programs_hash([stepping]) == programs_hash([stepping]) is not None
-
-
 @pytest.mark.parametrize("wrap", [jax.vmap, jax.grad, lambda f: jax.jit(f).lower(jnp.ones(())).compile()])
 def test_programs_outside_of_jit_and_compiled_ahead_are_told_apart(wrap):
     def wrapped(factor):
@@ -101,9 +94,3 @@ def test_a_call_that_cannot_run_is_unknown():
     spent.delete()
     assert programs(jnp.sin, spent) is None
     assert host_calls(jnp.sin, spent) is None
-
-
-def test_without_a_view_of_the_programs_they_are_unknown(monkeypatch):
-    monkeypatch.setattr(type(PROGRAM_RUNS), "lost", lambda self: "moved")
-    assert programs(by(2), jnp.ones(3)) is None
-    assert host_calls(by(2), jnp.ones(3)) is not None

@@ -67,10 +67,6 @@ def test_filter_jit_waits_in_a_line_of_equinox():
     assert made.where.startswith("tests/measure/timing/test_asynchrony.py:")
 
 
-def test_filter_jit_with_too_little_work_is_no_pass():
-    assert asynchrony(call(filter_step, SMALL), seconds=0.3).waits is not False
-
-
 @pytest.mark.parametrize(
     ("fn", "text", "frame"),
     [
@@ -93,14 +89,6 @@ def test_a_program_that_calls_back_into_python_is_no_pass():
     assert made.waits is not False
     if made.waits is None:  # on CPU the program runs in the calling thread
         assert made.reason
-
-
-def test_a_donated_state_is_carried_and_given_back():
-    train = call(jax.jit(work, donate_argnums=0), jnp.eye(400), carry=1)
-    first = train.args[0]
-    asynchrony(train, seconds=0.2)
-    assert first.is_deleted(), "CPU donates: without that this test shows nothing"
-    train.run()
 
 
 def test_where_every_call_waits_none_is_blamed():
@@ -139,39 +127,6 @@ def test_a_call_that_only_dispatches_returns_before_the_device_is_done(device):
     assert (made.share, made.asleep) == (pytest.approx(0.1, rel=0.01), pytest.approx(0, abs=0.001))
     assert made.share_interval.low <= made.share <= made.share_interval.high
     assert (made.to_return_us, made.to_ready_us) == (pytest.approx(100, rel=0.01), pytest.approx(1000, rel=0.01))
-
-
-def test_a_call_that_waits_for_its_outputs_is_asleep_meanwhile(device):
-    made = asynchrony(call(lambda: device.run(100 * US, 900 * US).block_until_ready()))
-    assert made.waits is True
-    assert (made.share, made.asleep) == (pytest.approx(1, rel=0.01), pytest.approx(0.9, rel=0.01))
-
-
-def test_a_wait_in_the_middle_is_found_though_half_of_the_work_is_left(device):
-    def half_way():
-        device.run(100 * US, 900 * US).block_until_ready()
-        return device.run(100 * US, 900 * US)
-
-    made = asynchrony(call(half_way))
-    assert made.waits is True
-    assert (made.share, made.asleep) == (pytest.approx(0.55, rel=0.01), pytest.approx(0.45, rel=0.01))
-
-
-def test_a_call_that_sleeps_keeps_the_host_as_waiting_does(device):
-    def sleeping():
-        outputs = device.run(100 * US, 900 * US)
-        device.now += 50 * MS
-        return outputs
-
-    made = asynchrony(call(sleeping))
-    assert made.waits is True
-    assert made.asleep > 0.99
-
-
-def test_host_work_longer_than_the_devices_is_no_pass_and_no_wait(device):
-    made = asynchrony(call(device.run, 2 * MS, 10 * US), seconds=2)
-    assert made.waits is None
-    assert "larger input" in made.reason
 
 
 def test_time_asleep_is_neither_work_nor_time_that_was_taken_away(device, monkeypatch):

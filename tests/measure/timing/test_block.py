@@ -10,12 +10,10 @@ import numpy as np
 import pytest
 from support.fakes import MS, US, FakeArray, FakeDevice
 
-from perfsuite.measure.call import call, carried
-from perfsuite.measure.compiles.warmup import warm
+from perfsuite.measure.call import call
 from perfsuite.measure.errors import MeasurementError, RecompilationError
 from perfsuite.measure.timing import block
 from perfsuite.measure.timing.block import (
-    Sample,
     Subject,
     collector_off,
     columns_us,
@@ -72,12 +70,6 @@ def test_to_return_is_the_hosts_time_and_to_ready_the_devices_too(device):
     assert run_block(subject) == near(100, 800)
 
 
-def test_a_call_that_waits_for_the_device_itself_returns_when_it_is_ready(device):
-    subject = Subject(call(lambda: device.run(100 * US, 700 * US).block_until_ready()))
-    sample = run_block(subject)
-    assert sample.to_return == sample.to_ready == 800 * US + device.waiting_ns
-
-
 def test_a_call_too_short_for_the_clock_runs_many_times_a_block(device):
     subject = Subject(call(device.run, 1 * US))
     # A block is to last 50 us, and the clock's own reading of 30 ns takes part of it.
@@ -99,16 +91,6 @@ def test_the_harness_takes_its_own_cost_off(monkeypatch, reading_ns, waiting_ns,
     device = FakeDevice(reading_ns, waiting_ns).install(monkeypatch)
     subject = Subject(call(device.run, host_us * US, 0))
     assert run_block(subject) == near(host_us, host_us)
-
-
-def test_the_cost_of_carrying_is_the_harnesss_own(device, monkeypatch):
-    def dear_carried(*args):
-        device.now += 2 * US
-        return carried(*args)
-
-    monkeypatch.setattr(block, "carried", dear_carried)
-    subject = Subject(call(lambda state: device.run(10 * US), None, carry=1))
-    assert run_block(subject) == near(10, 10)
 
 
 def test_the_harnesss_cost_is_the_median_of_many_so_that_no_stall_is_taken_off(device):
@@ -146,13 +128,6 @@ def test_the_harness_costs_what_it_costs_after_a_call_that_left_the_caches_cold(
         assert run_block(subject) == pytest.approx((10 * US, 10 * US), abs=1)
 
 
-@pytest.mark.parametrize(("host_us", "runs"), [(10, 200), (1000, 20)])
-def test_only_a_short_call_runs_many_times_to_get_ready(device, host_us, runs):
-    count = []
-    Subject(call(lambda: count.append(1) or device.run(host_us * US)))
-    assert runs / 2 <= len(count) <= runs
-
-
 @pytest.mark.parametrize("stalled", range(1, 12))
 @pytest.mark.parametrize("host_us", [10, 300])
 def test_one_stall_of_the_machine_while_getting_ready_does_not_change_the_metric(device, host_us, stalled):
@@ -178,13 +153,6 @@ def test_a_slow_call_is_run_once_a_block_and_a_few_times_to_get_ready(device):
     assert subject.calls == 1
     assert len(runs) <= 5
     assert subject.call_ns == pytest.approx(2 * SLOW_NS, rel=0.001)
-
-
-def test_waiting_never_takes_less_than_nothing(device):
-    subject = Subject(call(device.run, 100 * US))
-    subject.harness = Sample(0.0, 10_000.0)
-    sample = run_block(subject)
-    assert sample.to_ready == sample.to_return
 
 
 def test_donated_arguments_are_freed_after_the_clock_was_read(device):
@@ -240,10 +208,6 @@ def test_a_call_that_leaves_next_to_nothing_is_not_drained(device, left_us):
     assert device.now == before
 
 
-def test_columns_are_in_microseconds_to_return_and_to_ready():
-    np.testing.assert_array_equal(columns_us([(1000, 2000), (3000, 4000)], "step"), [[1, 2], [3, 4]])
-
-
 def test_a_few_samples_no_longer_than_the_harness_count_as_the_shortest_that_is():
     samples = [(1000.0, 2000.0)] * 500 + [(300.0, 400.0), (-20.0, 0.0), (0.0, 500.0)]
     columns = columns_us(samples, "step")
@@ -254,13 +218,6 @@ def test_a_few_samples_no_longer_than_the_harness_count_as_the_shortest_that_is(
 
 
 # The arguments.
-
-
-def test_a_call_is_warm_before_it_is_timed(real_step):
-    subject = Subject(call(real_step, jnp.ones(3), jnp.ones(3), carry=1))
-    assert real_step._cache_size() == 1
-    run_block(subject)
-    assert real_step._cache_size() == 1
 
 
 def test_a_donated_state_is_given_back_usable(real_step):
@@ -288,15 +245,6 @@ def test_the_carried_state_is_not_copied():
     assert subject.call.args[0] is node
 
 
-def test_the_callers_call_does_not_move_while_blocks_run(real_step):
-    training = call(real_step, jnp.zeros(3), jnp.ones(3), carry=1)
-    subject = Subject(training)
-    given_back = training.args
-    run_block(subject)
-    assert training.args is given_back
-    assert subject.call.args is not given_back
-
-
 @pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
 @pytest.mark.parametrize("after", [0, 1, 4])
 def test_arguments_survive_a_call_that_raises_in_the_middle_of_a_block(real_step, error, after):
@@ -321,22 +269,6 @@ def test_arguments_survive_a_call_that_raises_in_the_middle_of_a_block(real_step
     assert not training.args[0].is_deleted()
 
 
-@pytest.mark.parametrize("failing_run", range(1, 12))
-def test_arguments_survive_a_call_that_raises_while_it_is_made_ready(real_step, failing_run):
-    runs = []
-
-    def step(state, batch):
-        runs.append(1)
-        if len(runs) == failing_run:
-            raise RuntimeError("in the middle")
-        return real_step(state, batch)
-
-    training = call(step, jnp.zeros(3), jnp.ones(3), carry=1)
-    with pytest.raises(RuntimeError, match="in the middle"):
-        Subject(training)
-    assert not training.args[0].is_deleted()
-
-
 def test_a_call_that_compiles_although_it_is_warm_is_refused_before_it_is_timed(real_step):
     runs = []
 
@@ -350,25 +282,6 @@ def test_a_call_that_compiles_although_it_is_warm_is_refused_before_it_is_timed(
     with pytest.raises(RecompilationError):
         Subject(training)
     assert not training.args[0].is_deleted()
-
-
-def test_too_few_outputs_to_carry_name_the_function():
-    def train_step(model, optimizer):
-        return (model,)
-
-    with pytest.raises(ValueError, match=r"call\(train_step, carry=2\) needs 2 outputs, got 1"):
-        Subject(call(train_step, 1, 2, carry=2))
-
-
-def test_keyword_arguments_reach_the_function(device):
-    subject = Subject(call(device.run, host_ns=100 * US, device_ns=50 * US))
-    assert run_block(subject) == near(100, 150)
-
-
-def test_a_warmed_function_is_timed_without_its_wrapper(real_step):
-    warmed = warm(real_step, over=[(jnp.zeros(3), jnp.ones(3))])
-    subject = Subject(call(warmed, jnp.zeros(3), jnp.ones(3), carry=1))
-    assert subject.call.fn is real_step
 
 
 # Several subjects.
@@ -402,16 +315,6 @@ def test_a_slow_call_is_not_repeated_for_the_sake_of_a_short_one(device, slow_us
     assert run_block(slow).to_return == pytest.approx(slow_us * US, rel=1e-4)
 
 
-def test_making_blocks_alike_gives_donated_states_back(device, real_step, monkeypatch):
-    short, long = call(real_step, jnp.zeros(3), jnp.ones(3), carry=1), call(device.run, 1 * MS)
-    sizes = iter([1, 40])
-    monkeypatch.setattr(block, "calls_per_block", lambda call_ns: next(sizes))
-    subjects = subjects_alike(short, long)
-    assert [subject.calls for subject in subjects] == [40, 40]
-    assert not short.args[0].is_deleted()
-    short.run()
-
-
 # The garbage collector.
 
 
@@ -420,12 +323,6 @@ def collecting():
     assert gc.isenabled()
     yield
     gc.enable()
-
-
-def test_the_collector_is_off_inside_and_on_again_afterwards(collecting):
-    with collector_off():
-        assert not gc.isenabled()
-    assert gc.isenabled()
 
 
 def test_a_collector_that_was_off_stays_off(collecting):

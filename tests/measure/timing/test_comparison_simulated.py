@@ -5,7 +5,7 @@ import pytest
 from support.fakes import FakeBlocks
 
 from perfsuite.measure.call import call
-from perfsuite.measure.timing import block, comparison
+from perfsuite.measure.timing import comparison
 from perfsuite.measure.timing.block import Sample
 from perfsuite.measure.timing.comparison import compare_calls
 
@@ -67,17 +67,3 @@ def test_a_planted_slowdown_is_found_and_its_size_is_inside_the_interval(monkeyp
         covered += compared.ratio.interval.low <= 1.03 <= compared.ratio.interval.high
     assert found == 40
     assert covered >= 38
-
-
-def test_a_settled_comparison_does_not_use_up_its_time(monkeypatch):
-    rng = np.random.default_rng(14)
-    slow = lognormal(rng)
-    compared, blocks = simulated(
-        monkeypatch, lambda moment: 1.5 * slow(moment), lognormal(rng), settled=excludes_one, seconds=60, seed=0
-    )
-    assert compared.pairs == 120
-    assert blocks.seconds < 0.1 * 60 + 1
-
-
-def test_nothing_of_the_simulations_is_left_behind():
-    assert comparison.steady is block.steady

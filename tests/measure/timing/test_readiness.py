@@ -163,18 +163,6 @@ def test_an_array_of_no_program_that_was_seen_is_waited_for_itself(device, waite
     assert waits_for(wait, device, outputs, waited) == list(outputs)
 
 
-def test_a_slow_call_is_run_twice_only(device, waited):
-    runs = []
-
-    def run():
-        runs.append(1)
-        return device.run(10 * US, 2 * SLOW_NS), device.run(10 * US)
-
-    outputs = device.run(0), device.run(0)
-    assert waits_for(waiting_for(run), device, outputs, waited) == list(outputs)
-    assert len(runs) == 2
-
-
 @pytest.mark.parametrize(
     "outputs", [None, (), 3.5, "loss", {"a": None}, np.ones(3), [np.float32(1)], Model("static", None)]
 )
@@ -192,14 +180,6 @@ def test_arrays_that_no_name_reaches_are_still_waited_for(device, waited, node):
 
     outputs = run()
     assert waits_for(waiting_for(run), device, outputs, waited) == [outputs.hidden[0]]
-
-
-def test_an_array_that_a_name_reaches_is_not_enough_for_a_later_one_that_none_reaches(device, waited):
-    def run():
-        return device.run(10 * US), Sealed(device.run(10 * US, 5 * MS))
-
-    outputs = run()
-    assert outputs[1].hidden[0] in waits_for(waiting_for(run), device, outputs, waited)
 
 
 # With arrays of JAX.
@@ -224,37 +204,9 @@ def test_an_attribute_whose_reading_warns_is_left_alone():
         waiting_for(run)(run())
 
 
-def test_outputs_that_the_next_run_donates_are_not_touched_again():
-    step = jax.jit(lambda state: {"first": state["first"] + 1, "last": state["last"] * 2}, donate_argnums=0)
-    state = {"first": jnp.ones(3), "last": jnp.ones(3)}
-
-    def run():
-        nonlocal state
-        before, state = state, step(state)
-        assert before["last"].is_deleted(), "CPU donates: without that this test shows nothing"
-        return state
-
-    waiting_for(run)(run())
-
-
 def test_outputs_of_zero_size_and_random_keys_and_numbers_that_are_none_can_be_waited_for():
     outputs = jnp.zeros((0, 3)), jax.random.key(0), jnp.full(3, jnp.nan)
     waiting_for(lambda: outputs)(outputs)
-
-
-def test_sharded_outputs_can_be_waited_for():
-    mesh = jax.make_mesh((len(jax.devices()),), ("x",))
-    sharding = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("x"))
-    array = jax.device_put(jnp.arange(8 * len(jax.devices())), sharding)
-    wait = waiting_for(lambda: (array + 1, array + 2))
-    wait((array, array))
-
-
-def test_the_arrays_are_reached_without_flattening(monkeypatch):
-    outputs = {"layers": [Pair(jnp.ones(3), jnp.ones(3))]}
-    wait = waiting_for(lambda: outputs)
-    monkeypatch.setattr(readiness, "jax", None)
-    wait(outputs)
 
 
 class Trainer:
@@ -389,30 +341,6 @@ def test_an_output_that_has_gone_since_is_no_error():
     wait({"loss": jnp.ones(3)})
 
 
-@jax.tree_util.register_pytree_with_keys_class
-class Awkward:
-    """Its children are made when they are asked for, and its attributes cannot be read."""
-
-    def __init__(self, value):
-        self.held = value
-
-    @property
-    def value(self):
-        raise RuntimeError("not now")
-
-    def tree_flatten_with_keys(self):
-        return [(jax.tree_util.GetAttrKey("value"), self.held * 1)], None
-
-    @classmethod
-    def tree_unflatten(cls, _, children):
-        return cls(*children)
-
-
-def test_a_node_whose_children_are_made_anew_is_waited_for():
-    outputs = Awkward(jnp.ones(3))
-    assert waiting_for(lambda: outputs) is jax.block_until_ready
-
-
 @pytest.mark.parametrize("waits", [True, False])
 def test_next_to_nothing_of_a_long_call_is_kept_alive(waits):
     """An epoch of 200 steps kept 200 states, and then those of all steps that were under way."""
@@ -474,12 +402,6 @@ def test_what_goes_on_for_a_good_part_of_most_tries_is_refused(device, left, ref
 
     with pytest.raises(MeasurementError, match="return an array of it") if refused else contextlib.nullcontext():
         waiting_for(run)
-
-
-def test_a_clock_too_coarse_for_a_call_does_no_harm(device):
-    """As one that goes on in steps of 15 ms."""
-    device.tick_ns = 15 * MS
-    waiting_for(lambda: device.run(10 * US, 5 * US) and None)
 
 
 @pytest.mark.parametrize(("times", "refused"), [(10, True), (9, False)])

@@ -1,7 +1,6 @@
 """`measure.timing.scaling`: how a metric grows with size."""
 
 import gc
-import math
 
 import jax
 import jax.numpy as jnp
@@ -70,10 +69,6 @@ def test_the_slope_and_intercept_are_those_of_the_line(blocks, metric, share):
     assert (fitted.label, fitted.metric) == ("step10", metric)
 
 
-def test_the_time_to_return_is_fitted_by_default(blocks):
-    assert fit_scaling(line(to_return=0.5), [10, 20]).per_unit.value == pytest.approx(1.5)
-
-
 def test_units_and_not_sizes_are_what_the_metric_grows_with(blocks):
     def layers(size):
         return line(per_unit=8.0)(16 * size)
@@ -86,15 +81,6 @@ def test_a_curve_has_a_lower_r_squared_than_a_line(blocks):
         return call(takes(float(size**4))), size
 
     assert fit_scaling(curve, [1, 2, 4, 8]).r_squared < 0.9
-
-
-def test_a_metric_that_does_not_grow_has_no_slope(blocks):
-    fitted = fit_scaling(line(per_unit=0.0), [1, 2, 3], seconds=0.01)
-    assert (fitted.per_unit.value, fitted.intercept, fitted.r_squared) == (
-        pytest.approx(0, abs=1e-9),
-        pytest.approx(50),
-        1,
-    )
 
 
 def test_drift_between_the_rounds_does_not_reach_the_slope(blocks):
@@ -114,17 +100,6 @@ def test_drift_between_the_rounds_does_not_reach_the_slope(blocks):
     assert [each.per_unit.value for each in several] == pytest.approx([3] * 20, abs=1)
     # Orders are drawn by lot, and an interval misses once in 20: seven in 20 would be one chance in 30,000.
     assert sum(each.per_unit.interval.low <= 3 <= each.per_unit.interval.high for each in several) > 13
-
-
-def test_one_stalled_round_in_ten_does_not_reach_the_slope(blocks):
-    def make_call(size):
-        usual = 50.0 + 3 * size
-        return call(takes(*[usual] * 9, usual * size)), size
-
-    fitted = fit_scaling(make_call, [10, 20, 40])
-    assert fitted.values == pytest.approx([80, 110, 170])
-    assert fitted.per_unit.value == pytest.approx(3)
-    assert fitted.per_unit.interval.high == pytest.approx(3)
 
 
 def test_the_interval_of_the_slope_covers_it_as_often_as_it_says(monkeypatch):
@@ -176,13 +151,6 @@ def test_host_calls_are_fitted_exactly():
     assert fitted.rounds == 1
 
 
-def test_the_metrics_of_host_calls_have_their_own_units():
-    slope, intercept, _, largest = fit_scaling(repeated, [1, 2], metric="host_calls").metrics("step")
-    assert (slope.name, slope.unit, slope.kind) == ("step host calls per unit", "calls/unit", "info")
-    assert (intercept.name, intercept.unit) == ("step host calls intercept", "calls")
-    assert (largest.name, largest.value, largest.unit, largest.kind) == ("step host calls at 2", 3, "calls", "count")
-
-
 # The rounds.
 
 
@@ -221,12 +189,6 @@ def test_no_more_rounds_than_the_most_are_taken(blocks):
     assert fit_scaling(make_call, [1, 2], seconds=1e9).rounds == MOST_ROUNDS
 
 
-@pytest.mark.parametrize("seconds", [0, 1, 10])
-def test_slow_calls_still_make_three_rounds(blocks, seconds):
-    fitted = fit_scaling(line(intercept=2e6), [10, 20], seconds=seconds)
-    assert fitted.rounds == 3
-
-
 def test_few_rounds_have_their_range_as_interval(blocks):
     def make_call(size):
         return call(takes(*(1e6 * size * slope for slope in (1, 2, 3)))), size
@@ -257,26 +219,6 @@ def test_make_call_gives_a_call():
         fit_scaling(lambda size: (leaf, size), [1, 2])
     with pytest.raises(TypeError, match="make_call must be a function of a size, got int: 3"):
         fit_scaling(3, [1, 2])
-
-
-@pytest.mark.parametrize("fault", [0.0, -5.0, math.nan])
-def test_a_clock_that_stands_still_or_runs_backwards_is_an_error_and_no_line(blocks, fault):
-    def make_call(size):
-        return call(takes(100.0, fault if size == 2 else 100.0, name=f"step{size}")), size
-
-    with pytest.raises(MeasurementError, match="step2: the clock gave times that are not positive"):
-        fit_scaling(make_call, [1, 2, 3], seconds=0.01)
-
-
-@pytest.mark.parametrize("error", [RuntimeError("stop"), KeyboardInterrupt("stop")])
-def test_an_exception_in_the_middle_gives_everything_back(blocks, error):
-    def make_call(size):
-        return call(takes(*[100.0 * size] * 5, error if size == 2 else 100.0)), size
-
-    with pytest.raises(type(error), match="stop"):
-        fit_scaling(make_call, [1, 2, 3])
-    assert gc.isenabled()
-    assert [subject.given_back for subject in blocks.subjects] == [1, 1, 1]
 
 
 def test_the_collector_is_off_in_every_block_and_on_afterwards(blocks):
@@ -357,12 +299,3 @@ def test_a_count_has_its_parts_at_the_largest_size():
     assert (largest.name, largest.unit, largest.kind) == ("step equations at 16", "equations", "count")
     assert largest.id == largest.name
     assert list(largest.detail) == ["test_scaling.py:rebuilt.step"]
-
-
-def test_the_power_of_host_calls_is_known_too():
-    assert fit_scaling(repeated, [1, 2, 4], metric="host_calls").exponent == 1
-    assert fit_scaling(repeated, [1, 2], metric="host_calls").exponent is None
-
-
-def test_a_time_has_no_power(blocks):
-    assert fit_scaling(line(), [10, 20, 40]).exponent is None

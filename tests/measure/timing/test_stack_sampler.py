@@ -52,16 +52,6 @@ def test_the_thread_that_looks_ends_with_the_body():
     assert "perfsuite watch" not in [thread.name for thread in threading.enumerate()]
 
 
-def test_between_calls_nothing_is_counted():
-    places = Counter()
-    with Watch(1e-3) as watch:
-        with watch.during_call(places):
-            sits_until(lambda: places)
-        before = places.copy()
-        time.sleep(0.02)
-    assert places == before
-
-
 @pytest.mark.parametrize(
     ("places", "place"),
     [
