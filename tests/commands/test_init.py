@@ -123,11 +123,6 @@ def test_a_function_that_cannot_be_used_is_named_and_nothing_is_written(steps, c
     assert not (steps.path / "tests").exists()
 
 
-def test_a_configuration_that_pytest_refuses_is_an_error_with_its_words(project, capsys):
-    project.makefile(".ini", pytest="[pytest]\naddopts = --no-such-option\n")
-    assert "--no-such-option" in refused(capsys, "lib.train:step")
-
-
 @pytest.mark.parametrize(
     ("annotation", "source"),
     [

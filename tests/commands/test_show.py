@@ -2,10 +2,9 @@
 
 import subprocess
 import sys
-from pathlib import Path
 
 import pytest
-from support.git_project import HERE, ISOLATED, TEST, GitProject, count, ratio, with_versions
+from support.git_project import HERE, ISOLATED, TEST, GitProject, ratio
 
 from perfsuite.commands import main
 from perfsuite.gate.baseline import Baselines, Entry, Revision
@@ -128,15 +127,6 @@ def test_tests_that_were_saved_at_different_commits_have_each_its_own(file, caps
         assert show(capsys, "baselines/cpu.json", "*::test_flat")[1] == "  saved at 1a2b3c4d5e6f"
 
 
-def test_every_environment_is_shown_with_the_number_of_its_metrics(file, capsys):
-    other = with_versions(jax="0.11.0", x64=True, xla_flags="--xla_a=1")
-    file.write_bytes(encode(Baselines("cpu", {TEST: {"a": count(1), "b": count(2), "c": count(3, other)}})))
-    assert show(capsys, "baselines/cpu.json")[1:3] == [
-        "  1 x cpu (Xeon), python 3.11.7, jax 0.10.2, jaxlib 0.10.2, equinox 0.13.8: 2 metrics",
-        "  1 x cpu (Xeon), python 3.11.7, jax 0.11.0, jaxlib 0.10.2, equinox 0.13.8, x64, XLA_FLAGS=--xla_a=1: 1 metric",
-    ]
-
-
 def test_a_file_of_a_revision_is_shown(file, capsys, monkeypatch):
     for name, value in ISOLATED.items():
         monkeypatch.setenv(name, value)
@@ -160,13 +150,6 @@ def test_a_file_that_cannot_be_shown_is_named_with_the_files_that_can(file, caps
         main(["show", "baselines/cpu.json", "--kind", "nope"])
 
 
-def test_a_long_name_does_not_push_the_columns_off_the_screen(file, capsys):
-    file.write_bytes(encode(Baselines("cpu", {TEST: {f"begins{'x' * 200}ends": count(1)}})))
-    assert max(map(len, show(capsys, "baselines/cpu.json"))) < 130
-    assert "begins" in show(capsys, "baselines/cpu.json")[-1]
-    assert "ends " in show(capsys, "baselines/cpu.json")[-1]
-
-
 def test_a_reader_that_goes_away_gets_no_traceback(file):
     metrics = {f"metric {number}": ratio(1.0 + number) for number in range(1500)}  # more than a pipe holds
     file.write_bytes(encode(Baselines("cpu", {TEST: metrics})))
@@ -179,8 +162,3 @@ def test_a_reader_that_goes_away_gets_no_traceback(file):
         said = process.stderr.read()
     assert first.startswith(b"baselines/cpu.json: cpu, 1,500 metrics")
     assert (process.returncode, said) == (141, b"")
-
-
-def test_this_projects_own_files_are_shown(capsys):
-    for path in sorted((Path(__file__).parents[2] / "baselines").glob("*.json")):
-        assert len(show(capsys, str(path))) > 5

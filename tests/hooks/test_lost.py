@@ -133,14 +133,6 @@ def test_metrics_of_a_test_that_its_fixture_ends_are_not_comparable(project, los
     assert saved(project) == before
 
 
-def test_with_v_it_says_what_the_probe_said(project, losing):
-    project.makepyfile(test_moving=TESTS)
-    losing("transfer_internals")
-    result = project.runpytest_inprocess("--perf", "-v", "-rs", "-k", "test_transfers or test_record")
-    result.assert_outcomes(passed=1, skipped=1)
-    result.stdout.fnmatch_lines([f"SKIPPED*{SAID}(there is no jax._src.moved)"])
-
-
 def test_strictly_they_fail(project, losing):
     project.makepyfile(test_moving=TESTS)
     losing("transfer_internals")
@@ -148,15 +140,6 @@ def test_strictly_they_fail(project, losing):
     result.assert_outcomes(failed=1, errors=1)
     result.stdout.fnmatch_lines([f"*{SAID}(--perf-strict)"])
     result.stdout.no_fnmatch_line("*tests skipped*")
-
-
-def test_a_session_in_which_only_that_happened_says_it(project, perf_test, losing):
-    perf_test("perf.cache_key(call(step, state(), batch(), carry=1))")
-    losing("persistent_cache")
-    result = project.runpytest_inprocess("--perf")
-    result.assert_outcomes(skipped=1)
-    result.stdout.fnmatch_lines(["1 test skipped: perf.cache_key does not work with jax *"])
-    result.stdout.no_fnmatch_line("0 metrics*")
 
 
 def test_host_calls_are_counted_where_programs_cannot_be(project, perf_test, losing):
@@ -205,13 +188,3 @@ def test_what_a_measurement_finds_to_be_lost_skips_its_test_too(project, perf_te
     result = project.runpytest_inprocess("--perf", "-rs")
     result.assert_outcomes(skipped=1)
     result.stdout.fnmatch_lines(["SKIPPED*does not work with jax*where a first call traces and lowers*"])
-
-
-def test_the_reason_comes_from_a_worker(project, losing):
-    pytest.importorskip("xdist")
-    project.makepyfile(test_moving=TESTS)
-    project.runpytest_inprocess("--perf-save").assert_outcomes(passed=5)
-    losing("transfer_internals")
-    result = project.runpytest_inprocess("--perf", "-rs", "-n", "2")
-    result.assert_outcomes(passed=1, skipped=4)
-    result.stdout.fnmatch_lines(["*5 not comparable*", "4 tests skipped: *does not work with jax*", f"SKIPPED*{SAID}"])

@@ -11,7 +11,6 @@ from types import SimpleNamespace
 import pytest
 
 from perfsuite.hooks.progress import ProgressLine, progress_words, wanted
-from perfsuite.measure import progress
 from perfsuite.measure.progress import Progress
 
 
@@ -98,13 +97,6 @@ def test_a_line_never_wraps_and_has_no_control_characters(pipe):
     assert text.endswith("...")
 
 
-def test_a_terminal_too_narrow_gets_nothing(pipe):
-    line = ProgressLine(pipe.end, columns=lambda: 10)
-    line(Progress("compiling", 3.0))
-    line(None)
-    assert pipe.written() == ""
-
-
 def test_a_terminal_that_is_gone_fails_nothing(pipe):
     line = ProgressLine(pipe.end, columns=lambda: 80)
     os.close(pipe.end)
@@ -175,16 +167,3 @@ def test_on_a_real_terminal_the_line_comes_and_goes(project):
     assert "compiling slow: 0 s\x1b[K" in before
     assert after.startswith("\x1b[J"), "it is erased before pytest goes on"
     assert "compiling" not in after
-
-
-def test_into_a_pipe_nothing_is_written(project, monkeypatch):
-    monkeypatch.delenv("CI", raising=False)
-    monkeypatch.setenv("TERM", "xterm")
-    project.makepyfile(test_long=LONG.replace("progress.FIRST", "assert progress._listener is None\nprogress.FIRST"))
-    before = progress.FIRST_SECONDS, progress.EVERY_SECONDS
-    try:
-        result = project.runpytest_inprocess("--perf", "-p", "no:cacheprovider")
-    finally:
-        progress.FIRST_SECONDS, progress.EVERY_SECONDS = before
-    result.assert_outcomes(passed=1)
-    assert "compiling" not in result.stdout.str()

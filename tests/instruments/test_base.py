@@ -2,12 +2,11 @@
 
 import dataclasses
 import re
-import sys
 from types import SimpleNamespace
 
 import pytest
 
-from perfsuite.fixture import Method, Perf
+from perfsuite.fixture import Perf
 from perfsuite.gate.budget import Budget
 from perfsuite.instruments import METHODS, instrument_class
 from perfsuite.instruments.base import Declaration, Instrument, all_declared, checked_by
@@ -63,17 +62,6 @@ def test_perf_has_the_methods_of_all_instruments(perf):
     assert METHODS.keys() | {"record", "size"} <= set(dir(perf))
     assert perf.time is perf.time
     assert perf.time.__self__._state is perf.host_calls.__self__._state
-
-
-def test_an_instrument_that_fails_at_import_fails_nothing_else(perf, begin, monkeypatch):
-    monkeypatch.setitem(METHODS, "broken", ("broken", "Broken"))
-    monkeypatch.setattr(Perf, "broken", Method("broken"), raising=False)
-    monkeypatch.setitem(sys.modules, "perfsuite.instruments.broken", None)
-    with pytest.raises(ImportError, match=r"perfsuite\.instruments\.broken"):
-        perf.broken
-    assert callable(perf.time)
-    with pytest.raises(ValueError, match=r"perf\.compare does"):
-        begin(DECLARED["perf.time"], Budget(ratio=1))
 
 
 def test_what_is_lost_ends_an_instrument_once_its_arguments_are_checked(begin):

@@ -8,7 +8,6 @@ from perfsuite.against.changes import TestChange
 from perfsuite.gate.verdict import Part
 from perfsuite.measure.metric import Interval
 from perfsuite.report.terminal.against import check_lines
-from perfsuite.report.terminal.output import colored
 
 
 def test_what_changed_is_listed_and_the_rest_is_counted():
@@ -38,12 +37,6 @@ def test_tests_that_did_not_pass_on_both_sides_are_listed():
     assert "  a: passed -> not run\n    head: ImportError\n  b: failed -> passed\n    why" in text
     assert text.endswith("worse: 0 metrics and 1 test no longer passes")
     assert check_lines(check(tests=(new,)))[-1] == "all tests are new: nothing to compare"
-
-
-def test_colours_only_where_asked_for():
-    slower = change("worse")
-    assert "\033" not in "".join(check_lines(check(slower)))
-    assert "\033[31m" in "".join(check_lines(check(slower), paint=colored))
 
 
 def test_a_change_for_the_worse_says_where_and_what_else_changed():

@@ -1,7 +1,5 @@
 """The table of -v: within the width, with the change of each metric."""
 
-import dataclasses
-
 import pytest
 
 from perfsuite.gate.verdict import Gate
@@ -43,20 +41,6 @@ def test_columns_line_up_and_numbers_keep_their_digits():
     assert head.index("verdict") == first.index("pass") == second.index("pass")
 
 
-def test_one_of_a_count_has_no_plural():
-    made = Metric("step dispatches", 1, "programs", "count")
-    assert "1 program  " in lines(Gate(TEST, made, "pass", source="baseline", baseline=2))[2]
-    assert "2 programs  " in lines(Gate(TEST, dataclasses.replace(made, value=2), "pass"))[2]
-
-
-def test_each_test_is_named_once_above_its_metrics():
-    found = metric_table([gate("one"), gate("two"), gate("three", test="tests/test_b.py::test_other")], 100)
-    assert [line.strip().split("  ")[0] for line, _ in found[1:]] == [
-        *[TEST, "one", "two", "tests/test_b.py::test_other", "three"]
-    ]
-    assert [made.metric.name if made else None for _, made in found] == [None, None, "one", "two", None, "three"]
-
-
 @pytest.mark.parametrize("width", [80, 100, 160])
 @pytest.mark.parametrize("length", [10, 60, 300])
 def test_no_line_is_wider_than_the_terminal(width, length):
@@ -76,16 +60,6 @@ def test_a_target_that_the_id_of_the_test_has_is_not_said_again():
     assert lines(Gate(f"{TEST}[4]", flops, "pass"), width=80)[2].startswith(
         "  sharded_step float32 products @ gpu-h100  "
     )
-
-
-def test_metrics_of_two_devices_in_one_test_keep_their_targets():
-    made = [
-        Gate(f"{TEST}[tpu-v5e]", Metric("step flops", 5, "FLOP", "size", target=each), "pass")
-        for each in ("tpu-v5e", None)
-    ]
-    here, target = sorted(lines(*made)[2:])
-    assert here.startswith("  step flops  ")
-    assert target.startswith("  step flops @ tpu-v5e  ")
 
 
 def test_where_there_is_room_names_are_whole_and_intervals_are_shown():

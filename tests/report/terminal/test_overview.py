@@ -1,9 +1,5 @@
 """The closing lines: few, whatever the number of metrics, within the width, and with the commonest reasons."""
 
-import pytest
-from hypothesis import given
-from hypothesis import strategies as st
-
 from perfsuite.gate.verdict import Gate
 from perfsuite.measure.metric import Interval, Metric
 from perfsuite.report.terminal.overview import Line, explanations, fitted, overview
@@ -78,24 +74,6 @@ def test_calls_that_changed_places_are_folded():
     ]
 
 
-@given(
-    st.lists(
-        st.tuples(st.sampled_from(VERDICTS), st.integers(0, 12), st.sampled_from(["", "long " * 40, "x" * 300])),
-        min_size=1,
-        max_size=200,
-    ),
-    st.integers(60, 140),
-)
-def test_the_number_and_the_width_of_the_lines_do_not_grow_with_the_metrics(made, width):
-    gates = [
-        gate(f"{name}{place} ", verdict, test=f"t.py::test_{test}", incomparable=name, to_settle=name)
-        for place, (verdict, test, name) in enumerate(made)
-    ]
-    lines = closing(*gates, gone=[gate("m", "missing", test="t" * 300)] * 20, width=width)
-    assert len(lines) <= 10
-    assert max(map(len, lines)) <= width
-
-
 def test_where_there_is_no_room_entries_are_cut_from_the_last_on_and_then_those_left_out_that_need_no_action():
     long = "word " * 30
     lines = [Line(f"a {long}", {}), Line("b", {}, optional=True), Line(f"c {long}", {"red": True}), Line("d", {})]
@@ -126,13 +104,6 @@ def test_with_v_what_is_known_beside_the_change_is_written_out_the_failures_firs
         "not comparable: t.py::test_step: b: other device",
     ]
     assert found[0].markup == {"red": True}
-
-
-@pytest.mark.parametrize("verdict", ["inconclusive", "not comparable", "improved", "new"])
-def test_a_line_has_the_colour_of_its_verdict(verdict):
-    plain, *found = overview([gate("a", verdict, incomparable="x")], (), saving=False)
-    assert plain.markup == {}
-    assert all(line.markup for line in found)
 
 
 def test_with_v_calls_that_changed_places_and_every_test_that_is_gone_are_written_out():

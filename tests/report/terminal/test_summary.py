@@ -117,17 +117,6 @@ def test_what_the_message_of_a_failed_test_explains_is_not_explained_again():
     assert "the cause of a" in "\n".join(written(Reporter(verbosity=1), *fails).lines)
 
 
-def test_the_metrics_of_a_test_that_is_gone_are_one_line(reporter):
-    gone = [gate(name, verdict="missing", source="baseline", test="t::gone") for name in ("a", "b")]
-    written(reporter, gate("a"), gone=gone)
-    assert "t::gone is gone or does not use perf, and has 2 baselines" in reporter.find("missing: ")
-
-
-def test_calls_that_changed_places_are_said_though_they_pass(reporter):
-    written(reporter, gate("a", recorded_as="b"))
-    assert "1 metric of calls that changed places: give each its name=" in reporter.find("moved: ")
-
-
 INCOMPARABLE = (
     "recorded as ratio in s (lower is better), now ratio in ms (lower is better): pytest --perf-save replaces it"
 )
@@ -215,16 +204,6 @@ def test_a_save_that_changed_nothing_says_so(reporter):
     assert reporter.lines == ["/elsewhere/cpu.json: 0 recorded, 2 kept"]
 
 
-def test_every_file_that_was_saved_has_its_line(reporter):
-    created = (Change("test_a", "created", "create", None, entry()),)
-    files = [SaveResult(ROOT / f"baselines/{name}.json", created, 0, written=True) for name in ("cpu", "tpu-v5e")]
-    written(reporter, saved=files)
-    assert [line.split(":")[0] for line in reporter.lines] == [
-        "baselines/cpu.json",
-        "baselines/tpu-v5e.json",
-    ]
-
-
 def test_a_failed_save_is_the_last_line(reporter):
     written(reporter, gate("a"), not_saved="no baseline was saved: disk full")
     assert reporter.lines[-1] == "no baseline was saved: disk full"
@@ -241,20 +220,12 @@ def test_the_header_names_device_versions_and_baselines():
     assert baselines == "perfsuite: baselines baselines/tpu-v5e.json (3 metrics), size small"
 
 
-def test_the_header_says_how_to_get_baselines_where_there_are_none():
-    assert "(no metrics yet: pytest --perf-save records them)" in session_header(session(), ROOT)[1]
-
-
 def test_the_header_has_a_line_for_each_target_with_its_file():
     targets = {"tpu-v5e": {"test_a": {"one": entry(), "two": entry()}}, "tpu-v6e": {}}
     assert session_header(session(targets=targets), ROOT)[2:] == [
         "perfsuite: tpu-v5e: baselines/tpu-v5e.json (2 metrics)",
         "perfsuite: tpu-v6e: baselines/tpu-v6e.json (no metrics yet: pytest --perf-save records them)",
     ]
-
-
-def test_a_baseline_folder_outside_of_the_project_is_named_in_full():
-    assert "/project/baselines/tpu-v5e.json" in session_header(session(), Path("/other"))[1]
 
 
 @pytest.mark.parametrize(("newest", "newer"), [("0.0.9", True), ("999.0.0", False)])
