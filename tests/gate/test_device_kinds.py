@@ -6,12 +6,10 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from perfsuite.gate.baseline import Baselines, Entry
 from perfsuite.gate.environment import Environment, device_slug, is_known_kind, namesakes
 from perfsuite.measure.targets.gpu_targets import GPUS
 from perfsuite.measure.targets.targets import TARGETS
 from perfsuite.measure.targets.targets import TPUS as TPU_TARGETS
-from perfsuite.report.terminal.header import session_header
 
 NVIDIA = ("NVIDIA H100 80GB HBM3", "NVIDIA H200", "NVIDIA A100-SXM4-40GB", "NVIDIA GeForce RTX 4090", "Tesla T4")
 TPUS = (
@@ -86,34 +84,3 @@ def test_two_kinds_share_a_file_only_where_that_is_said(one, other):
 
 def test_the_names_of_one_tpu_are_no_strangers_to_each_other():
     assert namesakes("TPU v5 lite", [environment("TPU v5e")]) == []
-
-
-class Session:
-    """As much of a session as its header needs."""
-
-    def __init__(self, folder, kind, on_file=()):
-        self.environment = environment(kind)
-        self._path = folder / f"{device_slug(kind)}.json"
-        entries = {each: Entry(1.0, "x", "ratio", "measured", environment=environment(each)) for each in on_file}
-        self._baselines = Baselines(device_slug(kind), {"test": entries} if entries else {})
-        self.options = type("Options", (), {"size": "small", "targets": (), "save": ()})
-
-    def path_of(self, target):
-        return self._path
-
-    def baselines_of(self, target):
-        return self._baselines
-
-
-def test_the_header_says_how_the_file_of_an_unknown_kind_is_named(tmp_path):
-    assert session_header(Session(tmp_path, "gfx950:sramecc+:xnack-"), tmp_path)[1] == (
-        "perfsuite: unknown device kind 'gfx950:sramecc+:xnack-': its baseline file is "
-        "gfx950-sramecc-xnack-66043141.json"
-    )
-    assert len(session_header(Session(tmp_path, "TPU v5 lite"), tmp_path)) == 2
-
-
-def test_the_header_says_that_two_kinds_share_a_file(tmp_path):
-    assert session_header(Session(tmp_path, "Foo Bar", on_file=["Foo Bar", "foo-bar"]), tmp_path)[2] == (
-        "perfsuite: foo-bar.json also has metrics of another kind of device with the same name: 'foo-bar'"
-    )

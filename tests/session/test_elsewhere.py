@@ -2,16 +2,15 @@
 
 import os
 import re
-from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 from perfsuite.measure.errors import MeasurementError
 from perfsuite.processes import rerun
-from perfsuite.processes.handover import Request, read_values, write_values
+from perfsuite.processes.handover import Request, read_values
 from perfsuite.processes.rerun import ProcessFailed
-from perfsuite.session.child_modes import Exact, Rerunning
+from perfsuite.session.child_modes import Rerunning
 from perfsuite.session.mode import Elsewhere
 from perfsuite.session.modes import Gating
 from perfsuite.session.session import Deferred, PerfSession
@@ -82,19 +81,6 @@ def test_a_process_hands_over_what_it_sees_in_other_folders_and_ends_the_test(tm
 def test_a_process_for_another_metric_starts_no_others(tmp_path, request, asks):
     assert asked(Rerunning(session(), tmp_path, asks), request.node) is None
     assert not list(tmp_path.iterdir())
-
-
-def test_other_modes_start_no_processes(request):
-    assert asked(Exact(session(), print), request.node) is None
-
-
-def test_values_come_back_as_they_were_given_and_others_are_an_error(tmp_path):
-    assert read_values(tmp_path) is None
-    write_values(tmp_path, [{"a": 1}])
-    assert read_values(tmp_path) == [{"a": 1}]
-    Path(tmp_path / "values.json").write_text('["no')
-    with pytest.raises(ValueError, match="Unterminated"):
-        read_values(tmp_path)
 
 
 @pytest.mark.parametrize("need", ["processes", "quiet"])

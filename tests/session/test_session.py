@@ -2,7 +2,6 @@
 
 import dataclasses
 import subprocess
-from pathlib import Path
 
 import pytest
 
@@ -168,10 +167,6 @@ def test_files_that_are_not_there_and_stay_so_are_not_mentioned(start, tmp_path)
     assert sorted(path.name for path in tmp_path.glob("*.json")) == ["tpu-v5e.json"]
 
 
-def test_a_save_without_anything_to_record_says_so_of_the_present_devices_file(start):
-    assert saved(start(CPU, "tpu-v6e"), ran(flops(), passed=False)) == {"cpu.json": {}}
-
-
 # Tests that run once for every target.
 
 
@@ -289,22 +284,6 @@ def test_a_damaged_file_that_the_session_does_not_use_is_nobodys_business(start,
     session = start()
     assert saved(session, ran(flops())) == {"cpu.json": {f"{TEST}: step flops": "create"}}
     assert lost(start(save=False), flops()) == []
-
-
-def test_each_file_is_read_once_however_many_tests_end(start, tmp_path, monkeypatch):
-    saved(start(), ran(flops(), flops(target="tpu-v5e")))
-    (tmp_path / "nvidia-h100.json").write_text("{")
-    read = []
-    monkeypatch.setattr(session_module, "load", lambda path: read.append(path.stem) or load(path))
-    session = start(save=False)
-    for _ in range(3):
-        assert lost(session) == [("missing", "step flops"), ("missing", "step flops @ tpu-v5e")]
-    assert sorted(read) == ["cpu", "nvidia-h100", "tpu-v5e"]
-    assert sorted(each.device for each in session.known_files()) == ["cpu", "tpu-v5e"]
-    for _ in range(2):
-        with pytest.raises(BaselineError, match=r"nvidia-h100\.json:1: "):
-            session.baselines_of("nvidia-h100")
-    assert len(read) == 3
 
 
 # Recorded metrics that are not made any more.
@@ -472,8 +451,3 @@ def test_a_record_survives_the_way_to_another_process():
     failed = Gate("test_a.py::test_step", compiled, "fail")
     record = dataclasses.replace(ran(compiled, flops()), gates=(failed,))
     assert made(TestRecord, plain(record)) == record
-
-
-def test_the_paths_of_files_are_in_the_folder_of_the_options(start, tmp_path):
-    session = start()
-    assert (session.path, session.path_of("tpu-v5e")) == (tmp_path / "cpu.json", Path(tmp_path, "tpu-v5e.json"))

@@ -93,58 +93,6 @@ def test_specs_stand_for_arrays(warmed):
     assert uncovered.first == 1
 
 
-@pytest.mark.parametrize(
-    ("entry", "change"),
-    [
-        ((PARAMS, of(8, np.int32)), "args[1]: dtype was float32, is int32"),
-        ((PARAMS, jax.device_put(of(8), jax.devices()[0])), "args[1]: was uncommitted, is committed to cpu:0"),
-        ((PARAMS, [of(8)]), "args[1]: structure was float32[8], is list of 1"),
-        ((PARAMS, 2.0), "args[1]: shape was (8,), is ()"),
-    ],
-)
-def test_what_differs_is_a_change_as_of_a_recompilation(warmed, entry, change):
-    (uncovered,) = covers(warmed, [entry]).uncovered
-    assert uncovered.changes[0] == change or change.partition(": ")[0] in uncovered.changes[0]
-
-
-def test_numbers_that_are_not_static_are_one_signature_and_static_ones_are_several():
-    rated = warm(jax.jit(lambda x, rate: x * rate), over=[(of(8), 0.5)])
-    assert covers(rated, ((of(8), 0.1 * i) for i in range(5))).signatures == 1
-    assert len(covers(rated, [(of(8), jnp.float32(1))]).uncovered) == 1
-    static = warm(jax.jit(lambda x, n: x * n, static_argnums=1), over=[(of(8), 2)])
-    found = covers(static, [(of(8), n) for n in (2, 3, 4, 3)])
-    assert [(each.first, each.inputs) for each in found.uncovered] == [(1, 2), (2, 1)]
-    from_the_end = warm(jax.jit(lambda x, n: x * n, static_argnums=-1), over=[(of(8), 2)])
-    assert [each.first for each in covers(from_the_end, [(of(8), n) for n in (2, 3)]).uncovered] == [1]
-
-
-@pytest.mark.parametrize(
-    ("jit", "modes", "first"),
-    [
-        (functools.partial(jax.jit, static_argnums=1), [(1, 2), (1, 2.0), (True, 2)], []),
-        (functools.partial(jax.jit, static_argnums=1), [(np.float32, 1), (jnp.float32, 1)], []),
-        (functools.partial(jax.jit, static_argnums=1), [np.float32, jnp.float32], [1]),
-        (functools.partial(jax.jit, static_argnums=1), [1, 1.0, True, 2, 2.0], [1, 2, 3, 4]),
-        (eqx.filter_jit, [(1, 2), (1, 2.0), (True, 2)], []),
-        (eqx.filter_jit, [np.float32, jnp.float32], []),
-        (eqx.filter_jit, [1, 1.0, True, 2, 2.0], [3]),
-        (eqx.filter_jit, [1, np.int64(1)], [1]),
-    ],
-)
-def test_statics_that_are_equal_are_one_signature_where_jax_takes_them_for_one(jit, modes, first):
-    step = warm(jit(lambda x, mode: x * 2), over=[(PARAMS, modes[0])])
-    inputs = [(PARAMS, mode) for mode in modes]
-    assert [each.first for each in covers(step, inputs).uncovered] == compiling(step, inputs) == first
-
-
-@pytest.mark.parametrize("jit", [functools.partial(jax.jit, static_argnums=1), eqx.filter_jit])
-def test_statics_that_are_equal_are_one_signature_where_none_of_them_is_warm(jit):
-    step = warm(jit(lambda x, mode: x * 2), over=[(PARAMS, (3, 4))])
-    modes = [(1, 2), (1, 2.0), (np.float32, 1), (jnp.float32, 1)]
-    found = covers(step, [(PARAMS, mode) for mode in modes]).uncovered
-    assert [(each.first, each.inputs) for each in found] == [(0, 2), (2, 2)]
-
-
 def test_a_setting_that_was_not_warmed_is_a_change(warmed):
     with jax.default_matmul_precision("highest"):
         (uncovered,) = covers(warmed, [(PARAMS, of(8)), (PARAMS, of(8))]).uncovered

@@ -79,19 +79,6 @@ def test_check_compares_without_calling(jit):
     assert calls == []
 
 
-@pytest.mark.parametrize(
-    "static",
-    [lambda fn: jax.jit(fn, static_argnums=1), eqx.filter_jit, lambda fn: nnx.jit(fn, static_argnums=1)],
-    ids=["jax.jit", "filter_jit", "nnx.jit"],
-)
-def test_check_knows_which_python_numbers_are_static(static):
-    def scale(x, n):
-        return x * n
-
-    warm(jax.jit(scale), over=[(SHORT, 2)]).check((SHORT, 3))
-    assert unwarmed(warm(static(scale), over=[(SHORT, 2)]), SHORT, 3) == ("args[1]: static value was 2, is 3",)
-
-
 def test_check_sees_committedness_device_and_configuration():
     first, second = (jax.device_put(SHORT, device) for device in jax.devices()[:2])
     step = warm(doubling(jax.jit), over=[(first,)])
@@ -122,26 +109,6 @@ def test_a_warmed_call_of_a_function_that_compiles_inside_says_what_compiled():
     with pytest.raises(RecompilationError, match="another of the same code") as raised, compiles.forbid():
         warmed(SHORT)
     assert not isinstance(raised.value, UnwarmedSignatureError)
-
-
-def test_a_generation_that_grows_names_the_first_length_that_was_not_warmed():
-    """Seed 004: tokens are appended, so every step has a new length."""
-
-    @jax.jit
-    def next_token(tokens):
-        scores = jnp.cumsum(jax.nn.one_hot(tokens, 16), axis=1)
-        return jnp.argmax(scores[:, -1], axis=-1, keepdims=True)
-
-    inputs = [jnp.ones((1, length), jnp.int32) for length in range(4, 19)]
-    step, generated = warm(next_token, over=[(tokens,) for tokens in inputs[:5]]), []
-    for forbidden, error in ((next_token, RecompilationError), (step, UnwarmedSignatureError)):
-        with pytest.raises(error) as raised, compiles.forbid():
-            generated.extend(map(forbidden, inputs))
-        assert raised.value.changes == ("args[0]: shape was (1, 8), is (1, 9)",)
-    assert len(generated) == 10
-    warm(step, over=[(tokens,) for tokens in inputs])
-    with compiles.forbid():
-        list(map(step, inputs))
 
 
 @pytest.mark.parametrize("donate", ["jax.jit", "filter_jit", "nnx.jit"])
@@ -350,15 +317,6 @@ def test_a_warm_function_passes_for_the_function():
     again = warm(warmed, over=[call(warmed, SHORT), (SHORT,)])
     assert again.fn is jitted
     assert again.compiles == 0
-
-
-def test_what_was_warmed_is_known_also_where_it_had_compiled_unseen():
-    step = doubling(jax.jit)
-    step(SHORT)
-    warm(step, over=[(SHORT,)])
-    with pytest.raises(RecompilationError) as raised, compiles.forbid():
-        step(LONG)
-    assert raised.value.changes == ("args[0]: shape was (3,), is (4,)",)
 
 
 def test_warming_while_compiles_are_forbidden_is_refused():

@@ -169,18 +169,6 @@ def test_the_user_s_line_of_every_program_is_named():
     assert str(counted).startswith(f"step (2) at {here}:{first + 1}, {here}:{first + 2}; eager: add (1) at")
 
 
-def test_many_lines_of_one_program_are_shortened_with_the_busiest_first():
-    def body(x):
-        step(x), step(x)
-        step(x)
-        step(x)
-        step(x)
-        return [step(x) for _ in range(3)]
-
-    here = dispatches(call(body, X)).places(eager=False)["step"]
-    assert re.fullmatch(r"\S+:\d+ \(3 times\), \S+:\d+ \(2 times\), \S+:\d+ and 2 more lines", here)
-
-
 def test_metrics_are_two_counts_with_the_programs_as_detail():
     jitted, eager = dispatches(call(lambda x: -step(x) - step(x), X)).metrics("loop")
     assert (jitted.name, jitted.value, jitted.unit, jitted.kind) == ("loop dispatches", 2, "programs", "count")

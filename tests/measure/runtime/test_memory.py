@@ -52,35 +52,6 @@ def test_losses_kept_in_a_list_leak_one_array_a_step_and_the_line_and_the_list_a
     assert found.live_bytes == 8 * 4 + kept * 4
 
 
-def test_a_module_global_that_holds_what_leaks_is_named(monkeypatch):
-    train = types.ModuleType("train")
-    train.history = []
-    monkeypatch.setitem(sys.modules, "train", train)
-
-    def step(state):
-        state, loss = forward(state)
-        train.history.append(loss)
-        return state
-
-    found = memory_of(call(step, jnp.zeros(8), carry=1), steps=STEPS)
-    assert "a list of length 15, module global `train.history`" in found.grown[0]
-
-
-def test_a_cache_keyed_by_step_leaks_and_its_object_is_named():
-    class Trainer:
-        def __init__(self):
-            self.cache = {}
-
-        def step(self, state):
-            self.cache[len(self.cache)] = new = plus_one(state)
-            return new
-
-    trainer = Trainer()
-    found = memory_of(call(trainer.step, jnp.zeros((4, 4)), carry=1), steps=STEPS)
-    assert (found.leaked_arrays, found.leaked_bytes) == (1, 64)
-    assert "held by a dict of length 15, attribute `cache` of " in found.grown[0]
-
-
 def test_a_cache_that_grows_by_concatenation_leaks_bytes_and_no_arrays():
     def step(cache):
         return jnp.concatenate([cache, jnp.zeros((1, 4))])

@@ -1,6 +1,5 @@
 """`measure.timing.comparison`: two calls in one run, in random order."""
 
-import gc
 import itertools
 import math
 
@@ -12,10 +11,8 @@ from support.fakes import FakeBlocks, FakeSubject, takes
 
 from perfsuite.gate.settling import to_settle
 from perfsuite.measure.call import call
-from perfsuite.measure.errors import RecompilationError
 from perfsuite.measure.estimate import Estimate
 from perfsuite.measure.metric import Interval
-from perfsuite.measure.stats.looks import Looks
 from perfsuite.measure.timing import block, comparison
 from perfsuite.measure.timing.block import Sample
 from perfsuite.measure.timing.comparison import compare_calls
@@ -70,21 +67,6 @@ def test_the_ratio_is_the_median_over_pairs_and_not_of_the_medians(blocks):
     assert compared.window == 5
     assert compared.ratio.value == pytest.approx(1.1)
     assert compared.ratio.interval.high == pytest.approx(1.1)
-
-
-def test_the_ratio_and_the_overhead_are_those_of_the_last_look_at_all_samples(blocks):
-    rng = np.random.default_rng(0)
-    candidate, reference = rng.uniform(100, 200, size=(2, 2000))
-    looks = []
-    compared = compare_calls(
-        *sides(list(candidate), list(reference)),
-        settled=lambda *now: looks.append(now) or len(looks) == 3,
-        seconds=1,
-        error=0.01,
-    )
-    assert (compared.pairs, compared.window) == (165, 5)
-    last = Looks(1000, 0.01).look(compared.candidate_us[:, 1], compared.reference_us[:, 1])
-    assert (compared.ratio, compared.overhead_us) == looks[2] == (last.ratio, last.overhead)
 
 
 def test_the_metrics_of_a_comparison_gate_the_ratio_alone(blocks):
@@ -253,27 +235,6 @@ def test_an_error_that_is_no_chance_is_refused(blocks, error):
 
 
 # What goes wrong in the middle.
-
-
-def test_the_collector_is_off_in_every_block_and_on_afterwards(blocks):
-    compare_calls(*sides(300, 200))
-    assert not any(blocks.collecting)
-    assert gc.isenabled()
-
-
-def test_a_compile_in_the_middle_is_an_error_and_no_sample(blocks):
-    one_sample = takes(100)
-    runs = iter(range(1000))
-
-    def candidate():
-        if next(runs) == 10:
-            jax.jit(lambda x: x + 1)(np.ones(3))
-        return one_sample()
-
-    with pytest.raises(RecompilationError):
-        compare_calls(call(candidate), call(takes(100)))
-    assert gc.isenabled()
-    assert [subject.given_back for subject in blocks.subjects] == [1, 1]
 
 
 def test_where_the_sides_change_the_last_one_is_drained(blocks, monkeypatch):

@@ -1,7 +1,5 @@
 """`measure.timing.scaling`: how a metric grows with size."""
 
-import gc
-
 import jax
 import jax.numpy as jnp
 import numpy as np
@@ -9,7 +7,7 @@ import pytest
 from support.fakes import FakeBlocks, FakeDevice, takes
 
 from perfsuite.measure.call import call
-from perfsuite.measure.errors import MeasurementError, RecompilationError
+from perfsuite.measure.errors import MeasurementError
 from perfsuite.measure.metric import Interval
 from perfsuite.measure.timing import scaling
 from perfsuite.measure.timing.block import Sample
@@ -219,28 +217,6 @@ def test_make_call_gives_a_call():
         fit_scaling(lambda size: (leaf, size), [1, 2])
     with pytest.raises(TypeError, match="make_call must be a function of a size, got int: 3"):
         fit_scaling(3, [1, 2])
-
-
-def test_the_collector_is_off_in_every_block_and_on_afterwards(blocks):
-    fit_scaling(line(), [1, 2])
-    assert not any(blocks.collecting)
-    assert gc.isenabled()
-
-
-def test_a_compile_in_the_middle_is_an_error_and_no_sample(blocks):
-    def make_call(size):
-        one_sample = takes(100.0 * size)
-        runs = iter(range(1000))
-
-        def step():
-            if next(runs) == 5:
-                jax.jit(lambda x: x + 1)(np.ones(size))
-            return one_sample()
-
-        return call(step), size
-
-    with pytest.raises(RecompilationError):
-        fit_scaling(make_call, [1, 2])
 
 
 def test_donated_states_are_usable_afterwards():

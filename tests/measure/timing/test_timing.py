@@ -1,8 +1,6 @@
 """`measure.timing.timing`: the steady state of one call."""
 
-import gc
 import math
-import sys
 from typing import NamedTuple
 
 import equinox as eqx
@@ -13,7 +11,6 @@ import pytest
 from support.fakes import FakeBlocks, FakeDevice, takes
 
 from perfsuite.measure.call import call
-from perfsuite.measure.errors import RecompilationError
 from perfsuite.measure.metric import Interval
 from perfsuite.measure.timing import timing
 from perfsuite.measure.timing.timing import LEAST_FOR_TAIL, LEAST_SAMPLES, duration, time_call
@@ -125,31 +122,6 @@ def test_a_slow_call_is_sampled_three_times_at_least_and_no_longer_than_allowed(
     assert len(measured.samples_us) == 3
 
 
-# What goes wrong in the middle.
-
-
-def test_the_collector_is_off_in_every_block_and_on_afterwards(blocks):
-    time_call(call(takes(100)))
-    assert not any(blocks.collecting)
-    assert gc.isenabled()
-
-
-def test_a_compile_in_the_middle_is_an_error_and_no_sample(blocks):
-    one_sample = takes(100)
-    sizes = iter(range(1, 1000))
-
-    def step():
-        size = next(sizes)
-        if size == 50:
-            jax.jit(lambda x: x + 1)(np.ones(size))
-        return one_sample()
-
-    with pytest.raises(RecompilationError):
-        time_call(call(step), seconds=1e9)
-    assert gc.isenabled()
-    assert blocks.subjects[0].given_back == 1
-
-
 # With functions of JAX.
 
 
@@ -200,16 +172,3 @@ def test_calls_of_every_kind_can_be_timed_again_and_again(subject):
         measured = time_call(subject, seconds=0.005)
         assert 0 < measured.to_return.median_us <= measured.to_ready.median_us <= measured.to_ready.p99_us
     subject.run()
-
-
-def test_a_profiler_that_is_set_stays_set():
-    def profiler(frame, event, argument):
-        pass
-
-    before = sys.getprofile()
-    sys.setprofile(profiler)
-    try:
-        time_call(call(busy), seconds=0.001)
-        assert sys.getprofile() is profiler
-    finally:
-        sys.setprofile(before)
