@@ -62,7 +62,6 @@ LONGEST = (
     "planted/test_traces.py",
     "planted/test_programs.py",
     "measure/targets/test_target_compiler.py",
-    "promise/test_side_by_side.py",
     "against/test_check.py",
     "workloads/bert/test_bert.py",
     "workloads/surgery/test_sharding.py",

@@ -7,7 +7,6 @@ import sys
 import pytest
 from support.git_project import ISOLATED, GitProject, count, ratio
 
-from perfsuite import commands
 from perfsuite.commands import COMMANDS, CommandError, main
 
 HEAVY = ("jax", "numpy", "scipy", "equinox", "jinja2", "filelock")
@@ -121,13 +120,6 @@ def test_reading_commands_import_no_heavy_package(tmp_path):
     assert (done.returncode, done.stderr) == (1, "\n"), done.stderr
 
 
-def test_the_module_runs_as_the_command_does(tmp_path):
-    command = [sys.executable, "-m", "perfsuite", "history", "nowhere.json"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert done.returncode == 2
-    assert done.stderr.startswith("perfsuite history: nowhere.json: ")
-
-
 @pytest.mark.parametrize(
     ("terminal", "environment", "colors"),
     [(True, {}, True), (False, {}, False), (True, {"NO_COLOR": "1"}, False), (True, {"TERM": "dumb"}, False)],
@@ -141,10 +133,3 @@ def test_colours_are_for_terminals_that_want_them(tmp_path, monkeypatch, capsys,
     monkeypatch.setattr(sys.stdout, "isatty", lambda: terminal)
     main(["show", str(tmp_path / "baselines" / "cpu.json")])
     assert ("\x1b[1m" in capsys.readouterr().out) == colors
-
-
-def test_a_named_command_is_loaded_alone(monkeypatch, capsys):
-    monkeypatch.setattr(commands, "COMMANDS", ("show", "no-such-module"))
-    help_of(capsys, "show")
-    with pytest.raises(ModuleNotFoundError):
-        main([])

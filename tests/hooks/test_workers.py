@@ -5,7 +5,6 @@ from types import SimpleNamespace
 import pytest
 
 from perfsuite.hooks.workers import MainHooks
-from perfsuite.measure.private.xdist_reports import sender_of
 
 
 def hooks(config, dist="load"):
@@ -37,11 +36,6 @@ def test_a_worker_that_crashes_hands_nothing_over(pytestconfig):
     assert vars(main.session) == {}
     main.pytest_testnodedown(SimpleNamespace(workeroutput={"perfsuite": {"files": ["test_a.py"]}}))
     assert main.session.files == {"test_a.py"}
-
-
-def test_outside_of_a_worker_nothing_sends_reports(pytestconfig):
-    if not hasattr(pytestconfig, "workerinput"):
-        assert sender_of(pytestconfig.pluginmanager.get_plugins()) is None
 
 
 @pytest.fixture

@@ -54,12 +54,6 @@ def test_without_an_option_of_pytest_benchmark_no_timing_is_shown(timed):
     result.stdout.fnmatch_lines(["*benchmark: 2 tests*", "test_own *"])  # the user's own benchmarks
 
 
-def test_an_option_counts_wherever_it_is_given(timed):
-    timed.makefile(".ini", own="[pytest]\naddopts = --benchmark-max-time=0.05 --perf-seconds=0.3\npythonpath = .\n")
-    result = timed.runpytest_inprocess("--perf", "-c", "own.ini", "-k", "test_twice")
-    result.stdout.fnmatch_lines(["test_twice:step *"])
-
-
 def test_where_pytest_benchmark_has_moved_its_table_lacks_the_timings_and_a_line_says_so_once(timed):
     timed.makeconftest(
         """

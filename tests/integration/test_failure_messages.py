@@ -52,19 +52,7 @@ def test_a_failure_names_the_line_of_the_call_that_made_the_metric(project, work
     new.stdout.fnmatch_lines(["first has no baseline (--perf-strict)*", "test_step.py:7: test_step"])
 
 
-@pytest.mark.parametrize(
-    ("before", "after", "line"),
-    [("perf.host_calls(call(sorted, [1]))", "perf.host_calls(call(lambda x: [len(x)], [1]))", 5),
-     ("with perf.count_compiles(): pass", "with perf.count_compiles(): step(state(), batch())", 5)],
-)  # fmt: skip
-def test_the_line_is_that_of_the_instrument_in_the_test(project, perf_test, before, after, line):
-    perf_test("perf.record('first', 1, unit='x', kind='count')", before)
-    project.runpytest_inprocess("--perf-save").assert_outcomes(passed=1)
-    perf_test("perf.record('first', 1, unit='x', kind='count')", after)
-    project.runpytest_inprocess("--perf").stdout.fnmatch_lines([f"test_step.py:{line}: test_step"])
-
-
-@pytest.mark.parametrize("option", ["--perf", "--perf -v", "--perf -n 1"])
+@pytest.mark.parametrize("option", ["--perf", "--perf -v"])
 def test_an_error_of_perfsuite_is_said_once(project, perf_test, monkeypatch, option):
     monkeypatch.setenv("CI", "1")
     perf_test("with perf.no_compiles():", "    step(state(), batch())")

@@ -3,17 +3,11 @@
 Every planted regression has its control: the same test without the plant stays green.
 """
 
-import json
 import sys
 
-import numpy as np
 import pytest
 from support.busy import busy_neighbours
 from support.one_processor import on_one_processor
-
-from perfsuite.measure.estimate import Estimate
-from perfsuite.measure.metric import Interval
-from perfsuite.measure.timing.comparison import Comparison
 
 HOST_CALLS = "perf.host_calls(call(train, state(), batch(), carry=1))"
 PLAIN = ["def train(state, batch):", "    return step(state, batch)"]
@@ -126,13 +120,6 @@ def test_a_ratio_over_its_baseline_fails_when_the_test_ends(against_its_baseline
     )
 
 
-def test_a_ratio_that_only_some_blocks_put_over_its_baseline_is_open_and_printed(against_its_baseline):
-    """As a load does, of which the code knows nothing."""
-    result = against_its_baseline(2e-3, *[12e-3] * 5)
-    green(result)
-    result.stdout.fnmatch_lines(["over the limit and undecided: candidate/work ratio to ready * x (+*"])
-
-
 @pytest.mark.skipif(sys.platform != "linux", reason="Linux gives a process one processor")
 def test_a_slower_candidate_fails_beside_busy_processes_too(project, perf_test):
     """Both calls are of one kind, so a load slows both alike."""
@@ -168,28 +155,11 @@ def test_a_tolerance_is_that_of_the_metric_else_of_the_marker_else_of_the_ini_fi
     failed(project.runpytest_inprocess("--perf", ini))
 
 
-@pytest.mark.parametrize("value", ["none", "-1", "0", "nan", "inf", "25 %"])
+@pytest.mark.parametrize("value", ["-1", "nan", "25 %"])
 def test_a_tolerance_of_the_ini_file_that_is_no_number_is_a_usage_error(project, value):
     result = project.runpytest_inprocess("--perf", f"--override-ini=perf_tolerance={value}")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     result.stderr.fnmatch_lines([f"*the ini option perf_tolerance: must be a number above zero, *, got '{value}'"])
-
-
-def test_every_metric_that_got_worse_is_in_the_message(project, perf_test):
-    perf_test(
-        "perf.record('fusions', 3, unit='fusions', kind='count')",
-        "perf.record('peak', 1000, unit='bytes', kind='size')",
-    )
-    green(project.runpytest_inprocess("--perf-save"))
-    perf_test(
-        "perf.record('fusions', 4, unit='fusions', kind='count')",
-        "perf.record('peak', 1011, unit='bytes', kind='size')",
-    )
-    failed(
-        project.runpytest_inprocess("--perf"),
-        "*fusions is 4 fusions, +1 (+33.3 %) over the baseline 3*",
-        "also worse: peak 1,000 -> 1,011 bytes (+1.1 %)",
-    )
 
 
 def test_an_improvement_passes_and_says_how_to_record_it(project, perf_test):
@@ -201,89 +171,9 @@ def test_an_improvement_passes_and_says_how_to_record_it(project, perf_test):
     result.stdout.fnmatch_lines(["improved: fusions (-33.3 %): pytest --perf-save records it"])
 
 
-def test_a_regression_is_a_failed_test_and_not_an_error_in_its_teardown(project, perf_test):
-    perf_test("perf.record('fusions', 3, unit='fusions', kind='count')")
-    green(project.runpytest_inprocess("--perf-save"))
-    perf_test("perf.record('fusions', 4, unit='fusions', kind='count')")
-    failed(project.runpytest_inprocess("--perf"))
-
-
 def test_a_test_that_fails_by_itself_keeps_its_own_message(project, perf_test):
     perf_test("perf.record('fusions', 3, unit='fusions', kind='count')", "assert 1 == 2")
     failed(project.runpytest_inprocess("--perf"), "*assert 1 == 2*")
-
-
-def test_a_time_of_another_machine_is_not_comparable_and_never_fails(project, perf_test):
-    perf_test("perf.record('step', 1.0, unit='us', kind='time')")
-    green(project.runpytest_inprocess("--perf-save"))
-    path = project.path / "baselines/cpu.json"
-    baselines = json.loads(path.read_text())
-    (environment,) = baselines["environments"].values()
-    path.write_text(path.read_text().replace(json.dumps(environment["processor"]), '"Abacus 1"'))
-    perf_test("perf.record('step', 100.0, unit='us', kind='time')")
-    result = project.runpytest_inprocess("--perf")
-    green(result)
-    result.stdout.fnmatch_lines(["not comparable: 1 host processor differs (Abacus 1, now *"])
-
-
-def seen(monkeypatch, ratio: float) -> None:
-    """Have every comparison give this ratio, whatever the load of the machine."""
-    times = np.full((300, 2), 100.0)
-    known = Estimate(ratio, Interval(0.99 * ratio, 1.01 * ratio))
-    overhead = Estimate(100 * ratio - 100, Interval(99 * ratio - 100, 101 * ratio - 100))
-    made = Comparison("train", "step", "ready", known, overhead, times * ratio, times, seconds=1.0)
-    monkeypatch.setattr("perfsuite.measure.timing.comparison.compare_calls", lambda *calls, **how: made)
-
-
-def test_a_ratio_over_a_baseline_of_another_processor_is_open_unless_it_is_far_over(project, perf_test, monkeypatch):
-    perf_test("perf.compare(call(step, state(), batch()), call(step, state(), batch()))")
-    seen(monkeypatch, 1.0)
-    green(project.runpytest_inprocess("--perf-save"))
-    path = project.path / "baselines/cpu.json"
-    (environment,) = json.loads(path.read_text())["environments"].values()
-    path.write_text(path.read_text().replace(json.dumps(environment["processor"]), '"Abacus 1"'))
-    seen(monkeypatch, 2.5)
-    result = project.runpytest_inprocess("--perf")
-    green(result)
-    result.stdout.fnmatch_lines(
-        ["inconclusive: 1 over a baseline of another processor (Abacus 1)", "*: a baseline of this processor *"]
-    )
-    failed(project.runpytest_inprocess("--perf", "--perf-strict=inconclusive"))
-    seen(monkeypatch, 4.2)
-    failed(project.runpytest_inprocess("--perf"), "*ratio to ready is 4.2 * over the baseline 1 x *")
-    seen(monkeypatch, 2.5)
-    result = project.runpytest_inprocess("--perf-save")
-    green(result)
-    result.stdout.fnmatch_lines(["baselines/cpu.json: 2 recorded (2 worse), *"])
-    green(project.runpytest_inprocess("--perf", "--perf-strict=inconclusive"))
-    seen(monkeypatch, 5.2)
-    failed(project.runpytest_inprocess("--perf"), "*ratio to ready is 5.2 * over the baseline 2.5 x *")
-
-
-def test_an_upgrade_is_named_beside_the_regression_that_it_brought(project, perf_test):
-    perf_test("perf.record('fusions', 3, unit='fusions', kind='count')")
-    green(project.runpytest_inprocess("--perf-save"))
-    path = project.path / "baselines/cpu.json"
-    (environment,) = json.loads(path.read_text())["environments"].values()
-    path.write_text(path.read_text().replace(f'"jax": "{environment["jax"]}"', '"jax": "0.9.0"'))
-    perf_test("perf.record('fusions', 4, unit='fusions', kind='count')")
-    failed(project.runpytest_inprocess("--perf"), f"*jax 0.9.0 -> {environment['jax']}: *")
-
-
-def test_a_reported_metric_never_gates(project, perf_test):
-    perf_test("perf.record('step', 3, unit='ms', kind='time')")
-    (project.path / "baselines").mkdir()
-    metric = {"kind": "time", "provenance": "reported", "source": "a paper", "unit": "ms", "value": 1}
-    content = {
-        "schema": 3,
-        "device": "cpu",
-        "environments": {},
-        "metrics": {"test_step.py::test_step": {"step": metric}},
-    }
-    (project.path / "baselines/cpu.json").write_text(json.dumps(content))
-    result = project.runpytest_inprocess("--perf")
-    green(result)
-    result.stdout.fnmatch_lines(["not comparable: 1 the baseline is reported (a paper)*"])
 
 
 def test_a_metric_recorded_twice_under_one_name_is_refused(project, perf_test):
@@ -296,26 +186,6 @@ def test_two_calls_of_one_function_have_names_of_their_own(project, perf_test):
     result = project.runpytest_inprocess("--perf", "-v")
     green(result)
     result.stdout.fnmatch_lines(["*step host calls *", "*step #2 host calls *"])
-
-
-@pytest.mark.parametrize(
-    ("line", "message"),
-    [
-        ("perf.time(step)", "*perf.time takes call(fn, [*]args), got *"),
-        (
-            "perf.time(call(step, state(), batch()), budget=Budget(ratio=1.1))",
-            "*perf.time does not check Budget(ratio=...), perf.compare does*",
-        ),
-        ("perf.record('x', float('nan'), unit='us', kind='time')", "*x: value must be finite, got nan*"),
-        ("perf.record('x', 1.5, unit='things', kind='count')", "*x: a count must be whole, got 1.5*"),
-        ("perf.record('x', 1, unit='things', kind='speed')", "*x: kind must be one of count, size, ratio, time, info*"),
-        ("call(step, state(), carry=2)", "*carry must be between 0 and the 1 positional arguments*"),
-        ("perf.host_calls(call(step, state(), batch()), budget=Budget(host_calls=-1))", "*Budget(host_calls=-1)*"),
-    ],
-)
-def test_a_wrong_argument_is_a_clear_error(project, perf_test, line, message):
-    perf_test(line)
-    failed(project.runpytest_inprocess("--perf"), message)
 
 
 @pytest.mark.parametrize(
@@ -353,17 +223,6 @@ def test_every_budget_is_checked_by_its_instrument(project, perf_test, line, mes
     green(project.runpytest_inprocess("--perf"))
 
 
-def test_numbers_of_numpy_are_tolerances(project):
-    project.makepyfile(
-        "import numpy as np\n"
-        "def test_record(perf):\n"
-        "    for place, tolerance in enumerate((np.float32(0.5), np.int64(1))):\n"
-        "        perf.record(f'tokens {place}', 3, unit='x', kind='count', tolerance=tolerance)"
-    )
-    green(project.runpytest_inprocess("--perf-save"))
-    green(project.runpytest_inprocess("--perf"))
-
-
 ARGUMENTS = """
 import jax.numpy as jnp
 from perfsuite import call
@@ -381,12 +240,7 @@ def test_calls(perf):
     [
         ({"tolerance": "float('inf')"}, "*ValueError: tolerance= must be a number above zero, got inf"),
         ({"tolerance": "float('nan')"}, "*ValueError: tolerance= must be a number above zero, got nan"),
-        ({"tolerance": "True"}, "*ValueError: tolerance= must be a number above zero, got True"),
-        ({"tolerance": "'0.1'"}, "*ValueError: tolerance= must be a number above zero, got '0.1'"),
-        ({"tolerance": "-1"}, "*ValueError: tolerance= must be a number above zero, got -1"),
-        ({"interval": "('a', 'b')"}, "*TypeError: perf.record('tokens'): interval must be (low, high), two numbers,*"),
         ({"interval": "100"}, "*TypeError: perf.record('tokens'): interval must be (low, high), two numbers, got 100"),
-        ({"interval": "(True, 200)"}, "*TypeError: perf.record('tokens'): interval must be (low, high), two numbers,*"),
         ({"name": "3"}, "*TypeError: host_calls: name= must be a text, got 3"),
     ],
 )

@@ -68,21 +68,6 @@ def test_baselines_of_a_version_of_jax_are_in_a_folder_of_their_own(project, cou
     assert written == ["baselines/cpu.json", "baselines/jax-0.10/cpu.json"]
 
 
-def test_a_folder_of_baselines_of_no_version_of_jax_ends_the_session(project, counted):
-    (project.path / "baselines" / "jax-newest").mkdir(parents=True)
-    result = project.runpytest_inprocess("--perf")
-    assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stderr.fnmatch_lines(["*jax-newest: the name of a folder*such as jax-0.12: rename it*"])
-
-
-def test_strict_fails_a_metric_without_a_baseline_and_passes_it_once_saved(project, counted):
-    result = project.runpytest_inprocess("--perf", "--perf-strict")
-    result.assert_outcomes(failed=1)
-    result.stdout.fnmatch_lines(["*metric has no baseline (--perf-strict): pytest --perf-save records it*"])
-    project.runpytest_inprocess("--perf-save").assert_outcomes(passed=1)
-    project.runpytest_inprocess("--perf", "--perf-strict").assert_outcomes(passed=1)
-
-
 def test_strict_can_be_set_in_the_ini_and_does_not_hinder_saving(project, counted):
     project.makeini("[pytest]\nperf_strict = true\npythonpath = .\n")
     project.runpytest_inprocess("--perf").assert_outcomes(failed=1)
@@ -116,35 +101,6 @@ def test_strict_fails_the_verdicts_that_its_words_name(project, perf_test, words
     project.runpytest_inprocess("--perf", *words).assert_outcomes(**{open_one: 1})
     perf_test(AT_ONE, "perf.record('another', 3, unit='things', kind='count')")
     project.runpytest_inprocess("--perf", *words).assert_outcomes(**{new_one: 1})
-
-
-def test_a_metric_that_fails_for_being_undecided_says_so_and_what_would_settle_it(project, perf_test):
-    saved_at_one(project, perf_test)
-    perf_test(OPEN)
-    result = project.runpytest_inprocess("--perf", "--perf-strict=inconclusive", "--perf-report=report")
-    result.assert_outcomes(failed=1)
-    because = "fails because it is undecided (--perf-strict=inconclusive)"
-    settles = "to settle it: a narrower interval (more samples), or a wider tolerance="
-    result.stdout.fnmatch_lines([f"*ratio is 1 x [[]0.9, 2.2], equal to the baseline 1 x*; {because}", f"*{settles}"])
-    report = json.loads((project.path / "report/report.json").read_text())
-    (row,) = report["tests"][0]["metrics"]
-    assert row["verdict"] == "fail"
-    assert "--perf-strict=inconclusive" in report["header"]["options"]
-    assert because in row["reason"]
-    assert because in (project.path / "report/report.md").read_text()
-
-
-def test_an_undecided_budget_is_not_exceeded_and_fails_when_the_test_has_ended(project, perf_test):
-    perf_test(
-        "perf.time(call(step, state(), batch(), carry=1), budget=Budget(p99_us=1e9))",
-        "perf.record('after', 3, unit='things', kind='count')",
-    )
-    few = "--perf-seconds=0.001"
-    project.runpytest_inprocess("--perf", few).assert_outcomes(passed=1)
-    result = project.runpytest_inprocess("--perf", few, "-v", "--perf-strict=inconclusive")
-    result.assert_outcomes(failed=1)
-    result.stdout.fnmatch_lines(["*step p99 is *, undecided against the budget of *", "  after *new"])
-    result.stdout.no_fnmatch_line("*BudgetExceeded*")
 
 
 def test_strict_does_not_swallow_the_path_behind_it(project, counted):
@@ -261,21 +217,6 @@ def test_without_a_target_a_test_that_asks_for_one_runs_for_the_present_device(p
     result = project.runpytest_inprocess("-v")
     result.assert_outcomes(passed=1)
     result.stdout.fnmatch_lines(["*::test_program[[]here] PASSED*"])
-
-
-def test_a_fixture_may_ask_for_the_target_and_other_parameters_stand_beside_it(project, of_targets):
-    project.makepyfile(
-        """
-        import pytest
-
-        @pytest.fixture
-        def upper(perf_target): return perf_target.upper()
-
-        @pytest.mark.parametrize("dropout", [0, 1])
-        def test_program(upper, dropout): assert upper in ("TPU-V5E", "TPU-V6E")
-        """
-    )
-    project.runpytest_inprocess().assert_outcomes(passed=4)
 
 
 @pytest.mark.parametrize(

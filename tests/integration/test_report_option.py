@@ -120,15 +120,6 @@ def saved_metrics(project) -> list[dict]:
     return list(json.loads((project.path / "baselines/cpu.json").read_text())["metrics"].values())
 
 
-def test_without_the_option_nothing_is_kept_for_pictures(project, monkeypatch):
-    for name in ("timing.compare.distribution_of", "timing.scaling.line_of", "program.ProgramRecord"):
-        monkeypatch.setattr(f"perfsuite.instruments.{name}", None)
-    project.makepyfile(test_all=ALL.format(fusions=5, program="x * 2"))
-    result = project.runpytest_inprocess("--perf", "--perf-seconds=0.05")
-    result.assert_outcomes(passed=7, errors=1, skipped=1)
-    result.stdout.no_fnmatch_line("report: *")
-
-
 def test_a_session_without_perf_tests_has_a_report(project):
     project.makepyfile("def test_it(): pass")
     result = project.runpytest_inprocess("--perf", "--perf-report=out")
@@ -146,12 +137,6 @@ def test_the_folder_is_seen_from_where_pytest_was_started(project, perf_test, mo
     report = report_in(project.path / "below/out")
     assert report.tests[0].id == "test_step.py::test_step"
     result.stdout.fnmatch_lines(["report: below/out/report.html"])
-
-
-def test_without_perf_the_option_does_nothing(project, perf_test):
-    perf_test("perf.record('fusions', 3, unit='fusions', kind='count')")
-    project.runpytest_inprocess("--perf-report=out").assert_outcomes(skipped=1)
-    assert not (project.path / "out").exists()
 
 
 @pytest.mark.parametrize("name", ["a file", "a file/below"])
@@ -214,26 +199,6 @@ def test_half_a_surrogate_pair_in_a_name_can_be_written(tmp_path):
     assert report_of_json((tmp_path / JSON).read_text()).tests[0].metrics[0].title == "\udfff"
 
 
-def test_the_workers_of_xdist_send_what_the_pictures_are_made_of(project):
-    pytest.importorskip("xdist")
-    project.makepyfile(
-        """
-        from perfsuite import call
-
-        def test_scaling(perf):
-            perf.scaling(lambda size: (call(sorted, [1] * size), size), [1, 2, 4], metric="host_calls")
-
-        def test_time(perf):
-            perf.time(call(sorted, [2, 1] * 1000))
-        """
-    )
-    result = project.runpytest_inprocess("--perf", "--perf-report=out", "-n1")
-    result.assert_outcomes(passed=2)
-    scaling, time = report_in(project.path / "out").tests
-    assert scaling.lines
-    assert time.outcome == "passed"
-
-
 def test_a_trace_is_linked_from_the_report(project, perf_test):
     perf_test("perf.host_calls(call(jax.jit(lambda x: x + 1), batch()), name='add')")
     project.runpytest_inprocess("--perf", "--perf-report=out/report", "--perf-trace=out/traces").assert_outcomes(
@@ -265,10 +230,3 @@ def test_a_test_that_fails_in_its_body_and_after_it_is_one_test(project):
     (test,) = report_in(project.path / "out").tests
     assert (test.outcome, test.message) == ("failed", "ValueError: within\nRuntimeError: after")
     assert len(test.metrics) == 1
-
-
-def test_the_templates_are_in_the_package():
-    from importlib.resources import files as resources
-
-    names = {path.name for path in resources("perfsuite.report").joinpath("templates").iterdir()}
-    assert {"report.html", "style.css", "page.js"} <= names

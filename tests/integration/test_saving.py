@@ -37,32 +37,6 @@ def test_saving_twice_changes_no_count_size_or_provenance(project, perf_test):
             assert metric == after[name]
 
 
-def test_saving_says_what_became_better_and_worse_and_what_was_trimmed(project, perf_test):
-    metric = "perf.record('{}', {}, unit='fusions', kind='count')"
-    perf_test(*[metric.format(name, 3) for name in ("better", "worse", "same", "vanished")])
-    project.runpytest_inprocess("--perf-save")
-    perf_test(
-        metric.format("better", 2), metric.format("worse", 4), metric.format("same", 3), metric.format("created", 1)
-    )
-    result = project.runpytest_inprocess("--perf")
-    result.stdout.fnmatch_lines(["worse is 4 fusions*", "also missing: vanished"])
-    result = project.runpytest_inprocess("--perf-save")
-    result.stdout.fnmatch_lines_random(
-        [
-            "baselines/cpu.json: 3 recorded (1 new, 1 better, 1 worse), 1 removed, 1 kept",
-            "  1 got worse and was accepted:",
-            "    *: worse: 3 -> 4 fusions",
-            "  1 better:",
-            "    *: better: 3 -> 2 fusions",
-            "  1 removed, because no test makes it any more:",
-            "    *: vanished",
-        ]
-    )
-    result.assert_outcomes(passed=1)
-    result.stdout.no_fnmatch_line("*fail*")
-    result.stdout.no_fnmatch_line("*no baseline*")
-
-
 def test_saving_some_kinds_of_changes_leaves_the_rest_to_the_gates(project):
     def write(**values):
         body = "def test_{0}(perf): perf.record('fusions', {1}, unit='fusions', kind='count')"
@@ -133,33 +107,18 @@ def test_a_metric_over_its_budget_is_not_recorded(project, perf_test):
     assert not (project.path / "baselines/cpu.json").exists()
 
 
-DAMAGE = {
-    "cut in half": (lambda text: text[: len(text) // 2], "*cpu.json:*"),
-    "of schema 99": (
-        lambda text: text.replace('"schema": 3', '"schema": 99'),
-        "*cpu.json:*schema 99*upgrade perfsuite*",
-    ),
-    "with merge markers": (
-        lambda text: text.replace('"metrics"', '<<<<<<< HEAD\n"metrics"\n=======\n"metrics"\n>>>>>>> main', 1),
-        "*cpu.json:*merge conflict*",
-    ),
-    "with a number that is none": (lambda text: text.replace('"value": 3', '"value": NaN'), "*cpu.json:*NaN*"),
-}
-
-
 @pytest.mark.parametrize("option", ["--perf", "--perf-save"])
-@pytest.mark.parametrize(("damage", "message"), DAMAGE.values(), ids=DAMAGE)
-def test_a_damaged_file_is_refused_and_left_as_it_was(project, perf_test, damage, message, option):
+def test_a_damaged_file_is_refused_and_left_as_it_was(project, perf_test, option):
+    """Which damage there is: tests/gate/test_baseline_file.py."""
     perf_test("perf.record('fusions', 3, unit='fusions', kind='count')")
     project.runpytest_inprocess("--perf-save")
     path = project.path / "baselines/cpu.json"
-    damaged = damage(path.read_text())
-    assert damaged != path.read_text()
-    path.write_text(damaged)
+    damaged = path.read_bytes()[:-20]
+    path.write_bytes(damaged)
     result = project.runpytest_inprocess(option)
     assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stderr.fnmatch_lines([message])
-    assert path.read_text() == damaged
+    result.stderr.fnmatch_lines(["*cpu.json:*"])
+    assert path.read_bytes() == damaged
 
 
 def test_a_folder_that_cannot_be_written_is_refused_before_anything_runs(project, perf_test):

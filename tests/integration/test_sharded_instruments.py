@@ -7,7 +7,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
-from support.programs import program_of
 
 from perfsuite import call
 from perfsuite.measure.compiles import compiles
@@ -19,8 +18,6 @@ from perfsuite.measure.runtime.hostcalls import host_calls
 from perfsuite.measure.runtime.memory import memory_of
 from perfsuite.measure.runtime.transfers import forbid_transfers, transfers_of
 from perfsuite.measure.timing.asynchrony import asynchrony
-from perfsuite.measure.timing.comparison import compare_calls
-from perfsuite.measure.timing.timing import time_call
 
 MESH = jax.make_mesh((8,), ("data",), axis_types=(AxisType.Auto,))
 ROWS = NamedSharding(MESH, PartitionSpec("data"))
@@ -73,14 +70,6 @@ def test_it_is_warm_once_for_a_sharding_and_another_sharding_compiles():
     (change,) = raised.value.changes
     assert "'data'" in change.partition(", is ")[0]
     assert "'data'" not in change.partition(", is ")[2].partition("spec=")[2]
-
-
-def test_warming_leaves_the_callers_sharded_arrays_alone():
-    mine = state()
-    warmed = warm(step, over=[(mine, batch())])
-    with compiles.forbid():
-        jax.block_until_ready(warmed(mine, batch()))  # as it lies: the copy that was warmed was the same
-    assert mine["kernel"].is_deleted()
 
 
 def test_a_state_that_comes_back_with_another_sharding_recompiles_and_is_named():
@@ -140,26 +129,6 @@ def test_a_sharded_state_that_is_not_donated_is_named_with_its_bytes_on_all_devi
     (lost,) = donation_of(call(jax.jit(lambda x: x + 1), batch(), carry=1)).undonated
     assert (lost.path, lost.bytes) == ("args[0]", 8 * 4 * 4)
     assert "not donated" in lost.reason
-
-
-def test_its_program_has_the_collectives_with_their_bytes():
-    program = program_of(trained())
-    assert [each.what for each in program.collectives].count("all-reduce") >= 1
-    assert program.collective_bytes > 0
-    assert program.lost_donations == ()
-    assert program_of(call(without, state(), batch())).collectives == ()
-
-
-def test_it_is_timed_compared_and_seen_to_return_early():
-    timed = time_call(trained(), seconds=0.3)
-    assert 0 < timed.to_return.median_us <= timed.to_ready.median_us
-    # What the collective costs: the step against the same one without it.
-    compared = compare_calls(
-        trained(), call(without, state(), batch()), seconds=1.0, settled=lambda ratio, _: ratio.interval.low > 1
-    )
-    assert compared.ratio.interval.low > 1, compared.ratio
-    # On a CPU JAX itself waits; that is not laid at the step's door.
-    assert asynchrony(trained(), seconds=0.3).waits is not True
 
 
 def test_a_sharded_step_that_waits_for_its_sum_is_found():

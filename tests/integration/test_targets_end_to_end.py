@@ -82,56 +82,6 @@ def test_one_run_saves_the_files_of_both_devices(project, compiled_test):
     assert there["step collectives"]["detail"] == {"all-gather": 2}
 
 
-def test_what_became_better_worse_or_vanished_is_said_for_each_file(project, compiled_test):
-    compiled_test("collectives(perf, all_gather=2)", "collectives(perf, target='tpu-v6e', all_gather=2)")
-    project.runpytest_inprocess("--perf-save")
-    compiled_test("collectives(perf, all_gather=1)", "perf.record('copies', 1, unit='copies', kind='count')")
-    result = project.runpytest_inprocess("--perf")
-    result.stdout.fnmatch_lines(
-        [
-            "step collectives @ tpu-v6e has a baseline of 2 collectives and *",
-        ]
-    )
-    result = project.runpytest_inprocess("--perf-save")
-    result.stdout.fnmatch_lines(
-        [
-            "baselines/cpu.json: 1 recorded (1 new), 0 kept",
-            "baselines/tpu-v5e.json: 1 recorded (1 better), 0 kept",
-            "  1 better:",
-            "    *step collectives: 2 -> 1 collectives",
-            "baselines/tpu-v6e.json: 0 recorded, 1 removed, 0 kept",
-            "  1 removed, because no test makes it any more:",
-            "    *step collectives",
-        ]
-    )
-
-
-def test_reported_metrics_beside_compiled_ones_are_left_as_they_are(project, compiled_test):
-    reported = {"kind": "time", "provenance": "reported", "source": "a lab note", "unit": "ms", "value": 104.7}
-    on_file = {"reported/step": {"step": reported}, "test_step.py::test_step": {"step 3": reported}}
-    content = {"schema": 2, "device": "tpu-v5e", "environments": {}, "metrics": on_file}
-    (project.path / "baselines").mkdir()
-    (project.path / "baselines/tpu-v5e.json").write_text(json.dumps(content))
-    compiled_test("collectives(perf, all_gather=2)")
-    result = project.runpytest_inprocess("--perf-save")
-    result.stdout.fnmatch_lines(["baselines/tpu-v5e.json: 1 recorded (1 new), 2 kept"])
-    after = metrics(project, "tpu-v5e")
-    assert after["reported/step"]["step"] == after["test_step.py::test_step"]["step 3"] == reported
-    result = project.runpytest_inprocess("--perf")
-    result.assert_outcomes(passed=1)
-    result.stdout.no_fnmatch_line("missing:*")
-
-
-def test_a_metric_here_and_one_of_a_target_may_have_the_same_name(project, compiled_test):
-    compiled_test(
-        "collectives(perf, all_gather=2)",
-        "assert perf.recorder.unique('step', ' collectives') == 'step'",
-        "assert perf.recorder.unique('step', ' collectives', target='tpu-v6e') == 'step'",
-        "assert perf.recorder.unique('step', ' collectives', target='tpu-v5e') == 'step #2'",
-    )
-    project.runpytest_inprocess("--perf").assert_outcomes(passed=1)
-
-
 PARAMETRISED = """
 from compiled import collectives
 def test_program(perf, perf_target): collectives(perf, perf_target, all_gather=2)
@@ -159,25 +109,6 @@ def test_each_target_has_a_test_a_file_and_a_line_in_the_header(project, compile
     )
 
 
-def test_saving_for_some_targets_keeps_the_entries_of_the_others(project):
-    project.makepyfile(test_inner=PARAMETRISED, compiled=COMPILED)
-    project.runpytest_inprocess("--perf-save").assert_outcomes(passed=1)
-    project.runpytest_inprocess("--perf-save", "--perf-target=tpu-v6e").assert_outcomes(passed=1)
-    project.runpytest_inprocess("--perf-save", "--perf-target=tpu-v5e").assert_outcomes(passed=1)
-    for device, name in (("cpu", "here"), ("tpu-v5e", "tpu-v5e"), ("tpu-v6e", "tpu-v6e")):
-        assert list(metrics(project, device)) == [f"test_inner.py::test_program[{name}]"]
-
-
-def test_a_test_deleted_from_its_file_is_trimmed_from_its_targets_file(project):
-    other = PARAMETRISED.replace("test_program", "test_other")
-    project.makepyfile(test_inner=PARAMETRISED + other, compiled=COMPILED)
-    project.runpytest_inprocess("--perf-save", "--perf-target=tpu-v5e").assert_outcomes(passed=2)
-    project.makepyfile(test_inner=PARAMETRISED)
-    result = project.runpytest_inprocess("--perf-save", "--perf-target=tpu-v5e")
-    result.stdout.fnmatch_lines(["baselines/tpu-v5e.json: 0 recorded, 1 removed, 1 kept"])
-    assert list(metrics(project, "tpu-v5e")) == ["test_inner.py::test_program[tpu-v5e]"]
-
-
 @pytest.mark.parametrize("option", ["--perf", "--perf-save"])
 def test_a_damaged_file_of_a_target_that_is_named_is_a_usage_error(project, compiled_test, option):
     compiled_test("collectives(perf, all_gather=2)")
@@ -187,21 +118,6 @@ def test_a_damaged_file_of_a_target_that_is_named_is_a_usage_error(project, comp
     result = project.runpytest_inprocess(option, "--perf-target=tpu-v5e")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
     result.stderr.fnmatch_lines(["ERROR: *tpu-v5e.json:*"])
-
-
-@pytest.mark.parametrize("option", ["--perf", "--perf-save"])
-def test_a_damaged_file_of_another_target_fails_the_test_that_uses_it_and_no_other(project, compiled_test, option):
-    compiled_test("collectives(perf, all_gather=2)")
-    project.runpytest_inprocess("--perf-save")
-    path = project.path / "baselines/tpu-v5e.json"
-    damaged = path.read_text()[:-20]
-    path.write_text(damaged)
-    project.makepyfile(test_other="def test_other(perf): perf.record('copies', 1, unit='copies', kind='count')")
-    result = project.runpytest_inprocess(option)
-    result.assert_outcomes(passed=1, failed=1)
-    result.stdout.fnmatch_lines(["*tpu-v5e.json:*cut short*"])
-    assert path.read_text() == damaged
-    assert (project.path / "baselines/cpu.json").exists() == (option == "--perf-save")
 
 
 def test_a_test_without_its_targets_compiler_is_skipped_and_fails_under_strict(project, compiled_test):

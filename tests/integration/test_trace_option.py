@@ -5,13 +5,10 @@ import tempfile
 from pathlib import Path
 
 import hypothesis.strategies as st
-import pytest
 from hypothesis import assume, example, given
 
-from perfsuite.measure.metric import Metric
 from perfsuite.measure.profiler.traces import read_trace
-from perfsuite.measure.serialise import made, plain
-from perfsuite.session.records import LONGEST_PART, TestRecord, TraceRecord, trace_folder
+from perfsuite.session.records import LONGEST_PART, trace_folder
 
 INSTRUMENTS = """
 import pytest
@@ -161,40 +158,7 @@ def test_they_are_kept_with_the_option(project, perf_test):
     assert operations_below(project.path / "traces/test_step.py/test_step/loop")[0].count == 4
 
 
-@pytest.mark.parametrize(
-    ("lines", "message"),
-    [
-        (["perf.trace(step)"], "*perf.trace takes call(fn, [*]args), got *"),
-        (["perf.trace(call(step, state(), batch(), carry=1), runs=0)"], "*runs must be 1 or more, got 0*"),
-        (["perf.trace(call(len, []))"], "*no device ran an operation*"),
-        (["with perf.trace_block('b'): assert 1 == 2"], "*assert 1 == 2*"),
-        (
-            ["with jax.profiler.trace('own'):", "    with perf.trace_block('b'): pass"],
-            "*MeasurementError: * a trace is being recorded already*",
-        ),
-    ],
-)
-def test_a_trace_that_cannot_be_is_a_clear_error(project, perf_test, lines, message):
-    perf_test(*lines)
-    result = project.runpytest_inprocess("--perf")
-    result.assert_outcomes(failed=1)
-    result.stdout.fnmatch_lines([message])
-
-
 # Folders and records.
-
-
-@pytest.mark.parametrize(
-    ("test", "folder"),
-    [
-        ("tests/test_a.py::test_step", "tests/test_a.py/test_step/step"),
-        ("test_a.py::TestStep::test_step[tiny-2.5]", "test_a.py/TestStep/test_step-tiny-2.5/step"),
-        ("test_a.py::test_step --perf-size=full", "test_a.py/test_step_--perf-size=full-58b46ef8/step"),
-        ("test_a.py::test_step[../../x]", "test_a.py/test_step_x-495ee57d/step"),
-    ],
-)
-def test_a_folder_is_readable(test, folder):
-    assert trace_folder(Path("/t"), test, "step") == Path("/t") / folder
 
 
 IDS = st.tuples(
@@ -226,11 +190,3 @@ def _parts(test):
     parts = [*path.replace("\\", "/").split("/"), *function.split("::")]
     parts[-1] += bracket + rest
     return [part for part in parts if part]
-
-
-def test_a_record_survives_the_way_to_the_main_process():
-    metric = Metric("step trace device", 1.5, "us", "info", detail={"a": 1})
-    record = TraceRecord("step", "/t/a", 3, (metric,), (("jit_step: dot.1", 2.5, 1.0),), "note")
-    test = TestRecord("test_a.py::test_step", True, (), (metric,), traces=(record,))
-    # pytest-xdist sends plain values alone, as JSON has them.
-    assert made(TestRecord, json.loads(json.dumps(plain(test)))) == test

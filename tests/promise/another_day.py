@@ -5,8 +5,7 @@
 
 A session on the quiet machine saves the ratios of ten comparisons of unlike calls (memory against arithmetic, Python
 against compiled code, a call that leaves a program running). Then sessions gate them, in turns on the machine as it is
-and beside a process on each core that computes (with `--machines bursts` beside processes that come and go). Nothing
-changes in between. Prints a Markdown table of the gates, and how many sessions failed.
+and beside a process on each core that computes. Nothing changes in between. Prints a Markdown table of the gates, and how many sessions failed.
 
 `--pytest=-o --pytest=perf_tolerance=0.5` tries another tolerance. Saving takes a minute, a session a quarter of one, and half
 of one beside busy processes. With `--folder` the baselines and the outcomes are kept, and only the sessions run that the

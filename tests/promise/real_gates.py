@@ -1,7 +1,7 @@
 """Gates on a real call whose truth is known, many times over: false alarms, and slowdowns caught in time.
 
     python tests/promise/real_gates.py
-    python tests/promise/real_gates.py --gates 20 --rows "A/A" "+3 %" --trials trials.jsonl
+    python tests/promise/real_gates.py --gates 20 --rows "A/A" "+3 %"
 
 Prints a Markdown table. Each gate compares a jitted chain of products of about 1 ms with itself, as `perf.compare` does
 with `Budget(ratio=1)`: both sides are one function behind the same lines, and the candidate waits busily for a share of
@@ -10,15 +10,13 @@ where the interval lies above 1: in a row without a plant (A/A) that is a false 
 nothing, but is as wrong, and has a column of its own. Rows with "busy" run beside a process on each core that only
 computes.
 
-With `--trials FILE` each gate adds one line of JSON to FILE, and the table shows all gates in it, so a long run can be
-split. The gates of the rows take turns, so that all rows share a machine's good and bad minutes. One gate of each row
-takes about half a minute together.
+The gates of the rows take turns, so that all rows share a machine's good and bad minutes. One gate of each row takes
+about half a minute together.
 """
 
 import argparse
 import contextlib
 import dataclasses
-import json
 import math
 import statistics
 import sys
@@ -34,7 +32,6 @@ import tabulate
 from support.busy import busy_neighbours
 
 from perfsuite.measure.call import call
-from perfsuite.measure.serialise import made, plain
 from promise.trials import Trial, Workload
 
 
@@ -72,38 +69,18 @@ def chain(products: int = 750):
     return call(step, jnp.full((32, 32), 0.01))
 
 
-def run(rows: Sequence[Row], gates: int, trials: Path | None) -> dict[Row, list[Trial]]:
-    """`gates` gates of each row in turn; those in the file `trials` come first in the result."""
-    done = read(trials, rows) if trials else {row: [] for row in rows}
+def run(rows: Sequence[Row], gates: int) -> dict[Row, list[Trial]]:
+    """`gates` gates of each row, in turn."""
+    done: dict[Row, list[Trial]] = {row: [] for row in rows}
     workload = Workload(chain())
     started = time.monotonic()
     for turn in range(gates):
         for row in rows:
             with busy_neighbours() if row.busy else contextlib.nullcontext():
-                trial = workload.trial(row.planted, seconds=row.seconds)
-            done[row].append(trial)
-            if trials:
-                write(trials, row, trial)
+                done[row].append(workload.trial(row.planted, seconds=row.seconds))
         print(f"{turn + 1} of {gates} gates a row, {time.monotonic() - started:.0f} s", file=sys.stderr, flush=True)
     workload.give_back()
     return done
-
-
-def read(path: Path, rows: Sequence[Row]) -> dict[Row, list[Trial]]:
-    """The trials of these rows in the file; none where there is no file yet."""
-    done: dict[Row, list[Trial]] = {row: [] for row in rows}
-    for line in path.read_text(encoding="utf-8").splitlines() if path.exists() else ():
-        values = json.loads(line)
-        row = made(Row, values["row"])
-        if row in done:
-            done[row].append(made(Trial, values["trial"]))
-    return done
-
-
-def write(path: Path, row: Row, trial: Trial) -> None:
-    """Add one trial to the file."""
-    with path.open("a", encoding="utf-8") as file:
-        file.write(json.dumps({"row": plain(row), "trial": plain(trial)}) + "\n")
 
 
 def table(done: dict[Row, list[Trial]]) -> str:
@@ -133,7 +110,7 @@ def main(arguments: Sequence[str] | None = None) -> dict[Row, list[Trial]]:
     """Run it, print the table, and give the trials."""
     options = parse(arguments)
     rows = [row for row in ROWS if not options.rows or any(row.name.startswith(name) for name in options.rows)]
-    done = run(rows, options.gates, options.trials)
+    done = run(rows, options.gates)
     print(table(done))
     return done
 
@@ -143,9 +120,6 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     parser.add_argument("--gates", type=_count, default=100, help="gates of each row (default: 100)")
     parser.add_argument("--rows", nargs="+", type=_row, default=[], metavar="ROW", help=f"of {_NAMES} (default: all)")
-    parser.add_argument(
-        "--trials", type=Path, metavar="FILE", help="keep each gate's outcome in FILE, and count those that it has"
-    )
     return parser.parse_args(arguments)
 
 

@@ -7,14 +7,13 @@ import json
 import math
 import os
 import re
-import signal
 import statistics
 import subprocess
 import sys
 import tempfile
 import time
 import xml.etree.ElementTree as ElementTree
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 import tabulate
@@ -31,29 +30,7 @@ _OUTCOMES = "outcomes.jsonl"
 _PROPERTY = re.compile(r"(?P<ratio>[0-9.,]+(?:e[+-]?[0-9]+)?)(?: \[.*?\])? x, (?P<verdicts>.*)")
 """A ratio in the file of --junitxml: `1.062 [1.055, 1.07] x, pass (budget 1.1), new`."""
 
-
-_BURSTS = """
-import os, random, subprocess, sys, time
-work = "import jax, flax.nnx, numpy; [numpy.ones(1 << 22).sum() for _ in range(50)]"
-while os.getppid() == int(sys.argv[1]):
-    for _ in range(random.randint(1, 3)):
-        subprocess.run([sys.executable, "-c", work], stderr=subprocess.DEVNULL)
-    time.sleep(random.uniform(1, 5))
-"""
-
-
-@contextlib.contextmanager
-def bursts() -> Iterator[int]:
-    """Processes that come and go, one at a time, about half of the time. Gives the id of their group."""
-    command = [sys.executable, "-c", _BURSTS, str(os.getpid())]
-    with subprocess.Popen(command, start_new_session=True) as process:
-        try:
-            yield process.pid
-        finally:
-            os.killpg(process.pid, signal.SIGKILL)
-
-
-MACHINES = {"quiet": contextlib.nullcontext, "busy": busy_neighbours, "bursts": bursts}
+MACHINES = {"quiet": contextlib.nullcontext, "busy": busy_neighbours}
 """What runs beside a session, by the name of the machine."""
 
 
@@ -128,7 +105,7 @@ class Script:
         add("--sessions", type=_count, default=20, help="on each machine (default: 20)")
         add("--seconds", type=float, default=5.0, help="most sampling for one gate (default: 5)")
         add("--calls", nargs="+", choices=self.names, default=self.names, metavar="CALL", help=f"by default {', '.join(self.names)}")  # fmt: skip
-        add("--machines", nargs="+", choices=MACHINES, default=self.machines, help="as it is, beside a process on each core that computes, or beside processes that come and go")  # fmt: skip
+        add("--machines", nargs="+", choices=MACHINES, default=self.machines, help="as it is, or beside a process on each core that computes")  # fmt: skip
         add("--folder", type=Path, help="keep the outcomes in this folder, and run only the sessions that it lacks")
         add("--pytest", action="append", default=[], metavar="OPTION", help="one more option of pytest, such as --pytest=--perf-strict")  # fmt: skip
         return parser.parse_args(arguments)

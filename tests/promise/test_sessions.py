@@ -1,18 +1,14 @@
 """The scripts that run real sessions: what they build, how they count, and that they can find a false alarm."""
 
 import math
-import os
-import runpy
-import sys
-import time
 
 import jax
 import pytest
 
 from promise import another_day, leftovers, two_builds
 from promise.calls import BUILDS, UNLIKE
-from promise.leftovers import COMPARED, in_a_loop
-from promise.sessions import Outcome, Script, bursts, read, table, verdicts, write
+from promise.leftovers import COMPARED
+from promise.sessions import Outcome, Script, read, table, verdicts, write
 
 SCRIPTS = (two_builds, another_day, leftovers)
 
@@ -28,23 +24,6 @@ def test_two_calls_of_one_function_share_nothing_that_was_built(name):
     for made in (first, second):
         jax.block_until_ready(made.run())
         jax.block_until_ready(made.run())
-
-
-def is_there(group):
-    try:
-        os.killpg(group, 0)
-    except ProcessLookupError:
-        return False
-    return True
-
-
-def test_what_comes_and_goes_is_gone_afterwards():
-    with bursts() as group:
-        assert is_there(group)
-    until = time.monotonic() + 60
-    while is_there(group) and time.monotonic() < until:  # who adopts the killed ones sees in a moment that they ended
-        time.sleep(0.01)
-    assert not is_there(group)
 
 
 DECIDED = Script(
@@ -147,21 +126,6 @@ def test_the_table_counts_verdicts_and_the_scatter_between_sessions(tmp_path):
     ]
 
 
-def test_what_takes_longer_in_a_loop_is_seen():
-    """A clock that each run of the second call moves on by half as much again."""
-    now = [0.0]
-
-    def maker(seconds):
-        class Slow:
-            def run(self):
-                now[0] += seconds
-
-        return Slow
-
-    first, second = in_a_loop((maker(1e-3), maker(1.5e-3)), 1.0, clock=lambda: now[0])
-    assert (first, second) == pytest.approx((1000, 1500))
-
-
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.__name__)
 def test_each_test_of_a_script_compares_by_its_name(script):
     names = []
@@ -190,12 +154,3 @@ def test_a_bad_argument_is_named(arguments, message, capsys):
     with pytest.raises(SystemExit):
         two_builds.SCRIPT.main(arguments)
     assert message in capsys.readouterr().err
-
-
-@pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.__name__)
-def test_a_script_says_what_it_does(script, monkeypatch, capsys):
-    monkeypatch.setattr(sys, "argv", [script.__file__, "--help"])
-    monkeypatch.setattr(sys, "path", [*sys.path])
-    with pytest.raises(SystemExit):
-        runpy.run_path(script.__file__, run_name="__main__")
-    assert " ".join(script.__doc__.partition("\n")[0].split()[:4]) in capsys.readouterr().out
