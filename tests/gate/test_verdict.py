@@ -162,10 +162,10 @@ def test_a_sampled_metric_without_an_interval_neither_passes_nor_fails(kind, val
 
 
 def test_a_comparison_of_too_few_pairs_is_undecided_against_a_recorded_ratio():
-    few = Metric("step", 1.2, "x", "info", samples=3)
+    few = Metric("step", 1.2, "x", "ratio", samples=3)
     gate = against(few, entry(1.2), evidence=Evidence(to_settle=lambda limit: f"more pairs for {limit:g}"))
     assert (gate.verdict, gate.to_settle) == ("inconclusive", "more pairs for 2.4")
-    assert against(few, None).verdict == "info"
+    assert against(few, None).verdict == "new"
 
 
 def test_a_metric_that_gates_no_longer_says_so():
@@ -319,7 +319,7 @@ def test_a_compiled_metric_is_compared_whatever_host_and_compiler_it_came_from()
 @pytest.mark.parametrize("kind", ["ratio", "time"])
 @pytest.mark.parametrize(
     ("value", "quickest", "verdict"),
-    [(2.5, 2.3, "fail"), (2.5, 1.9, "inconclusive"), (1.9, 1.5, "pass"), (0.4, 0.6, "pass")],
+    [(2.5, 2.3, "fail"), (2.5, 1.9, "inconclusive"), (1.9, 1.5, "pass"), (0.4, 0.6, "improved")],
 )
 def test_a_baseline_is_broken_where_the_quickest_blocks_break_it_too(kind, value, quickest, verdict):
     gate = against(metric(value, kind, quickest=quickest), entry(1.0, kind))

@@ -100,16 +100,6 @@ def test_a_setting_that_was_not_warmed_is_a_change(warmed):
     assert uncovered.inputs == 2
 
 
-def test_modules_of_equinox_and_nnx_are_arguments():
-    linear = eqx.nn.Linear(2, 2, key=jax.random.key(0))
-    forward = warm(eqx.filter_jit(lambda model, x: model(x)), over=[(linear, of(2))])
-    assert covers(forward, [(linear, of(2))] * 3).uncovered == ()
-    model = nnx.Linear(2, 2, rngs=nnx.Rngs(0))
-    graph = warm(nnx.jit(lambda model, x: model(x)), over=[(model, np.ones((1, 2), np.float32))])
-    rows = [(model, np.ones((n, 2), np.float32)) for n in (1, 2)]
-    assert [each.first for each in covers(graph, rows).uncovered] == [1]
-
-
 def test_a_loader_without_an_end_needs_a_limit(warmed, monkeypatch):
     endless = ((PARAMS, of(8)) for _ in itertools.count())
     found = covers(warmed, endless, limit=5)

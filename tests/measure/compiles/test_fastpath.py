@@ -10,7 +10,6 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from perfsuite.measure.call import call
 from perfsuite.measure.compiles.fastpath import ERROR_BEFORE, MOVED, PLACED, fast_path
-from perfsuite.measure.errors import RecompilationError
 
 HERE = "tests/measure/compiles/test_fastpath.py"
 X = jnp.ones(8)
@@ -144,11 +143,6 @@ def test_the_metric_is_a_count_with_functions_and_places():
     assert (metric.name, metric.value, metric.unit, metric.kind) == ("train fast-path misses", 1, "misses", "count")
     assert metric.detail == {"left_in": 1}
     assert metric.places == {"left_in": line(left_in)}
-
-
-def test_a_compile_meanwhile_is_an_error_of_its_own():
-    with pytest.raises(RecompilationError):
-        fast_path(call(lambda x: jax.jit(lambda y: y + 1)(x), X))
 
 
 def test_a_miss_inside_a_callback_does_not_count_in_whichever_thread_it_runs():

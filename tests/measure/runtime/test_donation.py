@@ -40,13 +40,6 @@ def test_a_forgotten_donation_names_every_array():
     assert size.detail == {"args[0]['kernel']": 256, "args[0]['bias']": 32}
 
 
-def test_a_donation_forgotten_for_one_argument_names_that():
-    first_only = jax.jit(lambda a, b: (a + 1, b + 1), donate_argnums=0)
-    found = donation_of(call(first_only, jnp.zeros(8), jnp.zeros((2, 3)), carry=2))
-    assert [(leaf.path, leaf.what) for leaf in found.undonated] == [("args[1]", "float32[2,3]")]
-    assert found.undonated[0].reason == "not donated; jit the step with donate_argnums for argument 1"
-
-
 def test_a_donated_array_whose_type_changes_is_donated_in_vain():
     def alternating(state):
         other = jnp.bfloat16 if state["a"].dtype == jnp.float32 else jnp.float32

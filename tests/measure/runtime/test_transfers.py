@@ -1,6 +1,5 @@
 """`measure.runtime.transfers`: what moves between host and device, what calls back, and where that is forbidden."""
 
-import functools
 import operator
 import os
 import pickle
@@ -403,23 +402,6 @@ def test_an_operation_inside_a_library_is_outside_jit_at_the_users_line():
     line = test_an_operation_inside_a_library_is_outside_jit_at_the_users_line.__code__.co_firstlineno + 6
     assert {event.location for event in counted.events} == {f"{HERE}:{line}"}
     assert not [event for event in counted.events if "outside jit" not in event.cause]
-
-
-class Strategy:
-    @functools.partial(jax.jit, static_argnames="self")
-    def tell(self, key, population, params):
-        return key + population + params["std"]
-
-
-def test_the_parameter_is_named_where_the_function_has_many():
-    """Of a method, `args[0]` is the object: a user who counts from the call's first argument finds another one."""
-    strategy, x = Strategy(), jnp.ones(3)
-    strategy.tell(x, x, {"std": 1.0})
-    with count_transfers() as counted:
-        strategy.tell(x, x, {"std": 1.0})
-    assert [event.cause for event in counted.events] == [
-        "`tell` was called with a Python float at args[3]['std'] (of params)"
-    ]
 
 
 # One call.

@@ -82,10 +82,6 @@ def test_a_clock_that_does_not_move_is_no_clock(clock_of):
         tick_ns()
 
 
-def test_this_clock_has_a_tick_that_divides_what_its_readings_show():
-    assert 1 <= tick_ns() <= resolution_ns() == resolution_ns()
-
-
 @pytest.mark.parametrize(
     ("call_ns", "calls"),
     [

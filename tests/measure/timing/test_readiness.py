@@ -3,7 +3,6 @@
 import contextlib
 import dataclasses
 import itertools
-import threading
 import warnings
 from typing import NamedTuple
 
@@ -241,25 +240,6 @@ def test_a_call_that_returns_nothing_and_whose_programs_go_on_is_refused(beside)
     x = jnp.ones((1000, 1000))
     with pytest.raises(MeasurementError, match="step returns no array of its own, and its programs go on"):
         Subject(call(Trainer(lambda weights: None, beside).step, x))
-
-
-def test_programs_of_another_thread_are_not_the_calls():
-    """Those of a loader, while the call does something on the host."""
-    x, over = jnp.eye(500), threading.Event()
-    product(x, x).block_until_ready()
-
-    def load():
-        while not over.wait(0.005):
-            product(x, x).block_until_ready()
-
-    loader = threading.Thread(target=load)
-    loader.start()
-    try:
-        for _ in range(5):
-            waiting_for(lambda: np.sort(np.arange(10_000)[::-1]).sum().item())
-    finally:
-        over.set()
-        loader.join()
 
 
 def test_a_call_that_reads_a_number_of_a_sharded_program_is_not_refused():
