@@ -178,15 +178,6 @@ class TestSteps:
         ):
             pass
 
-    def test_what_changed_is_told_with_its_parts(self):
-        tried = trials(MadeUp({"good": 5, "bad": 9}.get))
-        with tried.between("good", "bad"):
-            found = tried.found(("good", "bad"), ["bad"], "bad", ["about it"])
-        (change,) = found.changes
-        assert (change.metric, change.base, change.head, change.called) == (CALLS, 5, 9, "worse")
-        assert [(part.name, part.amount) for part in change.grown] == [("g", 4)]
-        assert (found.about, found.suspects) == (("about it",), ("bad",))
-
 
 def timed(us, seed=0, spread=0.01):
     """Steps at which a process takes so long, but for a spread from process to process."""
@@ -213,12 +204,6 @@ class TestTimes:
         interval = tried.steps["a"].interval
         assert interval.low < 1.02 < interval.high
         assert made_up.open == set()
-
-    def test_an_undecided_one_is_skipped(self):
-        tried = trials(timed({"good": 100.0, "bad": 121.0, "half": 110.0}), TIME)
-        with tried.between("good", "bad"):
-            assert tried.verdict("half") == "skipped"
-        assert tried.steps["half"].interval.low < 1.1 < tried.steps["half"].interval.high
 
     @pytest.mark.parametrize("bad", [80.0, 100.0])
     def test_ends_the_wrong_way_round_or_the_same(self, bad):
@@ -354,14 +339,6 @@ class TestPackages:
         found = releases_searched(monkeypatch, tmp_path, at, NAMED[:1])
         assert found.suspects == ("a 3", "a 4", "a 5")
         assert {step.reason for step in found.steps if step.verdict == "skipped"} == {"no solution"}
-
-    def test_the_bad_end_may_be_the_older_one(self, monkeypatch, tmp_path):
-        found = releases_searched(monkeypatch, tmp_path, lambda v: 5 if v["a"] >= "3" else 9, [Package("a", "5", "1")])
-        assert (found.suspects, found.first) == (("a 3",), "good")
-
-    def test_one_is_named_once(self, monkeypatch, tmp_path):
-        with pytest.raises(BisectFailed, match="twice"):
-            releases_searched(monkeypatch, tmp_path, lambda v: 5, [NAMED[0], NAMED[0]])
 
 
 PERF_TEST = """

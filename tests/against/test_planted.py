@@ -153,25 +153,6 @@ def test_the_same_code_is_silent(against):
     assert written.splitlines()[-1] == "nothing is worse"
 
 
-def test_ctrl_c_leaves_nothing(project, against, monkeypatch, tmp_path):
-    from perfsuite.against import runs
-
-    running, started = runs.running, []
-
-    def interrupted(command, **options):
-        started.append(command)
-        if len(started) == 3:  # the first one collects, and the second one runs now
-            assert project.git("worktree", "list").count("\n") == 2
-            raise KeyboardInterrupt
-        return running(command, **options)
-
-    monkeypatch.setattr(runs, "at_once", lambda: True)
-    monkeypatch.setattr(runs, "running", interrupted)
-    assert main(["against", "--time=none"]) == 130
-    assert project.git("worktree", "list").count("\n") == 1
-    assert list(tmp_path.iterdir()) == []
-
-
 def _line(text, part, *, last=False):
     lines = [number for number, line in enumerate(text.splitlines(), 1) if part in line]
     return lines[-1 if last else 0]

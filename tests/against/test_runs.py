@@ -11,7 +11,6 @@ from support.against import FakeTests, notes, side
 from support.libtpu_needed import needs_libtpu
 
 from perfsuite.against import runs
-from perfsuite.against.changes import metrics_changed, to_time
 from perfsuite.against.environments import present
 from perfsuite.against.notes import Notes
 from perfsuite.against.runs import WINDOW, Effort, FirstRun, Run, Tests
@@ -46,10 +45,6 @@ def test_what_must_hold_comes_after_what_the_user_says_but_before_the_dashes():
     assert "--perf-seconds=0.5" in made
 
 
-def test_the_users_own_seconds_hold_for_the_metrics():
-    assert not any(each.startswith("--perf-seconds") for each in arguments("-x"))
-
-
 def test_each_window_has_as_many_of_each_in_an_order_drawn_by_lot():
     tests, first = FakeTests({}), [FirstRun(Run(notes(), 1.0), {})]
     sides = side("base"), side("head")
@@ -73,33 +68,6 @@ def test_a_process_that_dies_says_so(tmp_path, monkeypatch):
     run = Tests([], tmp_path / "runs").times(side("a", folder=tmp_path), seconds=1, limit=20)
     assert run.notes == Notes()
     assert re.search("status 3; .*last words, cache: false", run.problem)
-
-
-WAITS_FOR_THE_OTHER_SIDE = """
-import os
-import time
-from pathlib import Path
-
-def test_meets(perf):
-    folder = Path(os.environ["MEETING"])
-    folder.joinpath(str(os.getpid())).touch()
-    until = time.monotonic() + 60
-    while len([*folder.iterdir()]) < 2:
-        assert time.monotonic() < until, "the other side did not come"
-        time.sleep(0.05)
-"""
-
-
-def test_both_sides_run_at_once_where_no_accelerator_can_be_in_the_way(pytester, monkeypatch):
-    pytester.makepyfile(test_meets=WAITS_FOR_THE_OTHER_SIDE)
-    pytester.makeini("[pytest]")
-    monkeypatch.setenv("MEETING", str(pytester.mkdir("meeting")))
-    monkeypatch.setenv("JAX_PLATFORMS", "cpu")
-    monkeypatch.setattr(runs.os, "cpu_count", lambda: 2)
-    sides = [Side(name, present(), pytester.path) for name in ("base", "head")]
-
-    for run in Tests([], pytester.path / "runs").metrics(*sides):
-        assert run.notes.tests == {"test_meets.py::test_meets": ("passed", "")}
 
 
 def test_sides_run_one_after_the_other_on_one_core_and_where_there_may_be_an_accelerator(monkeypatch):
@@ -138,53 +106,6 @@ def test_what_a_compiler_says_for_an_absent_device_is_asked_once_for_all_sides(p
     assert there == {**here, "tpu-v5e": 12345}
     stages, others = ([(note.function, note.stage, note.count) for note in run.notes.stages] for run in (first, second))
     assert stages == others
-
-
-TAKES_ITS_TIME = """
-import jax
-import jax.numpy as jnp
-import pytest
-from perfsuite import call
-from perfsuite.measure.timing import comparison, scaling, timing
-
-def calls_of(size):
-    return call(jax.jit(jnp.sin), jnp.ones((size, size))), size
-
-@pytest.fixture
-def asked(monkeypatch):
-    \"\"\"How well each instrument wants to know its metric; nothing is ever known better than by chance.\"\"\"
-    asked = []
-    def known(samples, to):
-        asked.append(to)
-        return to > 0
-    monkeypatch.setattr(timing, "median_is_known", known)
-    monkeypatch.setattr(scaling, "median_is_known", known)
-    monkeypatch.setattr(comparison, "_precise", lambda ratio, overhead: asked.append("precise") or True)
-    return asked
-
-def test_time(perf, asked):
-    perf.time(calls_of(8)[0])
-    assert set(asked) == {0}
-
-def test_scaling(perf, asked):
-    perf.scaling(calls_of, sizes=[8, 16])
-    assert set(asked) == {0}
-
-def test_compare(perf, asked):
-    perf.compare(calls_of(8)[0], calls_of(8)[0])
-    assert not asked
-"""
-
-
-def test_a_timing_takes_its_whole_time_in_the_processes_that_only_time(pytester):
-    pytester.makepyfile(test_takes=TAKES_ITS_TIME)
-    pytester.makeini("[pytest]")
-    tests = Tests([], pytester.path / "runs")
-    run = tests.times(Side("base", present(), pytester.path), seconds=0.5, limit=120)
-    assert not run.problem
-    assert {test: outcome for test, (outcome, _) in run.notes.tests.items()} == {
-        f"test_takes.py::test_{name}": "passed" for name in ("time", "scaling", "compare")
-    }, run.notes.tests
 
 
 SAMPLED = """
@@ -228,41 +149,3 @@ def test_what_is_sampled_is_named_with_what_it_runs(pytester):
     assert all(places[title].runs.known for title in TITLES)
     assert places["alone p99"].runs == places["alone to ready"].runs != places["pair ratio to ready"].runs
     assert not places["own"].runs.known
-
-
-TIMED = """
-import jax
-import jax.numpy as jnp
-import time
-from perfsuite import call
-
-def host(x):
-    time.monotonic()
-    return step(x)
-
-step, scaled = jax.jit(lambda x: x @ x), jax.jit(lambda x: 2 * x)
-
-def timed(perf, fn):
-    perf.time(call(fn, jnp.ones((8, 8))))
-
-def test_host(perf): timed(perf, host)
-def test_program(perf): timed(perf, scaled)
-def test_untouched(perf): timed(perf, step)
-"""
-
-
-def test_what_runs_another_program_or_host_call_is_to_be_timed_and_the_rest_is_not(pytester):
-    ran = []
-    for name, text in (
-        ("base", TIMED),
-        ("head", TIMED.replace("time.monotonic", "time.sleep(0) or time.monotonic").replace("2 * x", "3 * x")),
-    ):
-        folder = pytester.mkdir(name)
-        (folder / "test_step.py").write_text(text)
-        (folder / "pytest.ini").write_text("[pytest]\n")
-        [first] = Tests([], pytester.path / f"runs-{name}").metrics(Side(name, present(), folder))
-        assert not first.run.problem
-        ran.append(first)
-    may, same = to_time(*ran, metrics_changed(*ran))
-    assert may == {"test_step.py::test_host", "test_step.py::test_program"}
-    assert same == {"test_step.py::test_untouched"}

@@ -1,6 +1,5 @@
 """What `perfsuite against` calls a change of a time: over processes of both sides."""
 
-import dataclasses
 import math
 
 import numpy as np
@@ -44,10 +43,6 @@ class TestTimes:
         assert (made.called, made.processes) == ("worse", 10)
         assert made.interval.low < 1.3 < made.interval.high
         assert made.ratio == pytest.approx(1.3, rel=0.05)
-
-    def test_a_speed_up_is_better(self):
-        (made,) = times_changed(windows_of(noisy(np.random.default_rng(2), slower=1 / 1.3)), {TEST})
-        assert made.called == "better"
 
     def test_a_slowdown_is_seen_through_a_machine_that_drifts(self):
         drifting = noisy(np.random.default_rng(3), slower=1.5, drift=0.02)
@@ -122,10 +117,6 @@ class TestTimes:
             False,
             False,
         )
-
-    def test_compiling_may_scatter_for_ever(self):
-        (loose,) = times_changed(windows_of(noisy(np.random.default_rng(8), noise=0.3)), {TEST})
-        assert decided([dataclasses.replace(loose, unit="s")])
 
     def test_looking_often_calls_the_same_code_in_few_checks_at_most(self):
         """As above, ended at the first look at which any of 5 metrics is called."""

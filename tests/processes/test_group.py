@@ -8,7 +8,6 @@ import time
 from concurrent.futures import ThreadPoolExecutor
 from types import SimpleNamespace
 
-import jax
 import pytest
 from support import coordination
 from support.coordination import all_at_once
@@ -211,79 +210,12 @@ def test_a_process_that_is_gone_ends_the_session_in_all_others(groups, ended, tm
         assert "ends in all 3 processes, during test_a.py::test_step; nothing is saved" in message
 
 
-def test_without_process_0_the_others_exit_at_once_with_a_message(groups, ended, tmp_path):
-    first, second = groups(2)
-    stderr = stderr_of(second, tmp_path / "stderr")
-    kill(first)
-    wait_until(lambda: ended)
-    assert "perfsuite: process 1: process 0 is gone" in stderr.read_text()
-
-
-class Unreachable:
-    """A client whose service has ended."""
-
-    def __getattr__(self, name):
-        def fails(*arguments, **options):
-            raise jax.errors.JaxRuntimeError("UNAVAILABLE: failed to connect to all addresses")
-
-        return fails
-
-
-class Nonsense:
-    """A client that gives what no perfsuite wrote."""
-
-    def key_value_set(self, *arguments, **options):
-        pass
-
-    def blocking_key_value_get(self, key, milliseconds):
-        return '[{"what": 1}]'
-
-
-@pytest.mark.parametrize("client", [Unreachable(), Nonsense()], ids=["unreachable", "nonsense"])
-def test_a_process_that_cannot_read_the_store_ends_the_session(groups, ended, client):
-    _, second = groups(2)
-    second._store._client = client
-    with pytest.raises(Exception, match=r"UNAVAILABLE|cannot be read"):
-        second.exchange("a")
-    wait_until(lambda: len(ended) == 2)
-    assert set(ended) == {2}
-
-
-def test_process_0_exits_last_because_the_others_need_its_store(groups, ended, monkeypatch):
-    first, second = groups(2)
-    waited = []
-    monkeypatch.setattr(group_module.time, "sleep", lambda seconds: waited.append((seconds, list(ended))))
-    first.leave("no")
-    for _ in range(1000):
-        if ended:
-            break
-        second._watch.join(0.01)
-    first._exit(7)
-    assert waited == [(group_module.GRACE_SECONDS, [2])]
-    assert ended == [2, 7]
-
-
 def test_after_the_last_exchange_every_process_may_end(groups, ended):
     two = groups(2)
     all_at_once(two, lambda group: group.exchange("the end", last=True))
     kill(two[1])
     two[0]._watch.join(10)
     assert ended == []
-
-
-def test_a_process_that_is_waited_for_in_a_program_ends_the_session(groups, ended, tmp_path):
-    first, second = groups(2)
-    stderr = stderr_of(first, tmp_path / "stderr")
-    report = SimpleNamespace(nodeid="test_a", when="call", outcome="failed", passed=False)
-    waiting = threading.Thread(target=GroupHooks(second)._outcomes, args=(report, "ValueError: no"), daemon=True)
-    waiting.start()
-    wait_until(lambda: len(ended) == 2)
-    assert "process 1 failed test_a (ValueError: no), and the others did not reach the end" in stderr.read_text()
-    with contextlib.suppress(ProcessesDifferError):
-        first.exchange("it comes after all")
-    first.exchange("the end of test_a (call)", ["passed", ""])
-    waiting.join(10)
-    assert not waiting.is_alive()
 
 
 # How they meet.
@@ -320,11 +252,3 @@ def test_a_stranger_is_not_let_in_and_keeps_nobody_out(stores):
     reached[0].close()
     assert group_module.heard(lines[1]) == ""
     lines[1].close()
-
-
-def test_a_process_that_cannot_be_reached_is_an_error(stores, monkeypatch):
-    monkeypatch.setattr(group_module, "JOIN_SECONDS", 0.1)
-    with pytest.raises(TimeoutError):
-        accept(stores[0], 2)
-    with pytest.raises(OSError, match="refused"):
-        reach(stores[1], 1)  # that server is closed now
