@@ -134,31 +134,6 @@ def test_a_candidate_that_is_slow_in_the_first_process_alone_stays_open(project)
     )
 
 
-def test_a_process_that_dies_leaves_the_failure_and_is_said(project):
-    project.makeconftest(
-        f"import os, sys\nif any('{AGAIN}' in word for word in sys.argv): print('boom'); sys.stdout.flush(); os.abort()\n"
-        + CONFTEST
-    )
-    project.makepyfile("def test_step(compare): compare(1.2)")
-    result = project.runpytest_inprocess("--perf")
-    result.assert_outcomes(failed=1)
-    result.stdout.re_match_lines(
-        [
-            r".*BudgetExceeded: .*1\.05 x; not confirmed, because a fresh process measured nothing: it ended with "
-            r"SIGABRT; the last that it wrote: .*boom$",
-        ]
-    )
-
-
-def test_the_second_comparison_of_a_test_is_confirmed_whatever_the_first_one_sees(project):
-    project.makepyfile("def test_step(compare, first):\n    compare(1 if first else 9)\n    compare(1.2)")
-    result = project.runpytest_inprocess("--perf")
-    result.assert_outcomes(failed=1)
-    result.stdout.re_match_lines(
-        [r".*BudgetExceeded: candidate/reference #2 .*; confirmed in a fresh process: 1\.\d+ "]
-    )
-
-
 # What is made of what they see.
 
 
@@ -215,23 +190,6 @@ def test_what_is_exact_fails_at_once(project, further):
     requests = further()
     project.runpytest_inprocess("--perf").assert_outcomes(failed=1)
     assert requests == []
-
-
-def test_ctrl_c_while_a_fresh_process_runs_ends_the_session(project, monkeypatch):
-    def interrupted(config, request):
-        raise KeyboardInterrupt
-
-    monkeypatch.setattr(processes, "measure_again", interrupted)
-    project.makepyfile("def test_step(compare): compare(1.2)")
-    result = project.runpytest_inprocess("--perf", no_reraise_ctrlc=True)
-    assert result.ret == pytest.ExitCode.INTERRUPTED
-
-
-def test_what_a_busy_fresh_process_left_open_more_seconds_settle_too(project, further):
-    project.makepyfile("def test_step(compare): assert compare(1.2).verdict == 'inconclusive'")
-    further(seen(1.2, 1.04, 1.4))
-    result = project.runpytest_inprocess("--perf", "-v")
-    result.stdout.fnmatch_lines(["to settle it: more seconds (--perf-seconds), or another limit"])
 
 
 def test_processes_that_measure_together_start_no_fresh_one():
@@ -320,19 +278,6 @@ def test_it_starts_no_process_and_no_worker_and_no_debugger_and_leaves_baselines
     assert "(Pdb)" not in printed
     assert "workers" not in printed
     assert not (Path.cwd() / "baselines").exists()
-
-
-def test_a_process_that_is_asked_for_values_says_that_the_test_did_not_come_to_them(again):
-    _, folder = again("def test_step(perf): pass", metric="cache_key", process=0)
-    assert read_reason(folder) == "the test ended there without coming to cache_key"
-
-
-def test_it_leaves_out_the_summary_that_nobody_reads(again, capsys):
-    conftest = "\ndef pytest_terminal_summary(): print('a summary')\n\ndef pytest_sessionfinish(): print('finished')\n"
-    again("def test_step(compare): pass", conftest=conftest)
-    printed = capsys.readouterr().out
-    assert "finished" in printed
-    assert "a summary" not in printed
 
 
 def test_another_plugin_that_takes_tests_away_does_not_keep_it_from_its_own(again):
@@ -503,7 +448,3 @@ def test_options_end_where_the_command_line_says_so(launched, tmp_path):
     assert line[:4] == ["-P", "-m", "pytest", "-v"]
     assert line[4] == f"{AGAIN}={tmp_path}"
     assert line[-2:] == ["--", "-odd.py"]
-
-
-def test_help_has_not_the_option_that_is_its_own(project):
-    assert AGAIN not in project.runpytest_inprocess("--help").stdout.str()
