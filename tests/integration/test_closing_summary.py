@@ -1,4 +1,4 @@
-"""What the terminal shows around the tests: the header, the few lines that close a session, and the table of -v."""
+"""What closes a session: nothing without --perf, and else what a test that passed does not show."""
 
 
 def test_without_perf_there_is_no_header_and_no_summary(project, perf_test):
