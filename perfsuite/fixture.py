@@ -120,7 +120,10 @@ class Perf(_Instruments):
         """
         self._state.used = True
         sampled = None if interval is None else _interval(name, interval)
-        self.recorder.add(Metric(name, value, unit, kind, better, sampled, target=target), tolerance, once=True)
+        metric = Metric(name, value, unit, kind, better, sampled, target=target)
+        if sampled is not None and not sampled.low <= value <= sampled.high:
+            raise ValueError(f"perf.record({name!r}): the interval {interval} must hold the value, {value}")
+        self.recorder.add(metric, tolerance, once=True)
 
 
 def _interval(name: str, given: Any) -> Interval:

@@ -10,6 +10,7 @@ from typing import Literal
 
 from perfsuite.gate.baseline import Baselines, Entry, Provenance, Revision, name_of
 from perfsuite.gate.environment import incomparable, version_changes
+from perfsuite.gate.verdict import SAMPLED, TOLERANCES
 from perfsuite.measure.metric import Interval
 
 Action = Literal["create", "update", "trim", "keep"]
@@ -119,9 +120,6 @@ def _is_wanted(change: Change, kinds: Collection[str] | None) -> bool:
 def _recorded(test: str, id: str, old: Entry | None, new: Entry) -> Change:
     if old is None:
         return Change(test, id, "create", None, new)
-    if old.kind == "ratio" and new.kind == "info" and new.samples and old.unit == new.unit:
-        # A comparison of too few pairs for an interval: it must not take the place of a metric that gates.
-        return Change(test, id, "keep", old, old)
     if (old.unit, old.kind, old.better) != (new.unit, new.kind, new.better):
         return Change(test, id, "update", old, new, "not comparable")
     if _stands(old, new):
@@ -132,6 +130,8 @@ def _recorded(test: str, id: str, old: Entry | None, new: Entry) -> Change:
 
 def _stands(old: Entry, new: Entry) -> bool:
     """Whether the old entry stays, because the new one adds nothing to it but the name that the metric has now."""
+    if old.kind in SAMPLED and old.interval and new.samples and not new.interval:
+        return True  # a comparison of too few pairs for an interval
     if old.provenance != new.provenance:
         # A document never displaces what a device or its compiler says, and a compiled metric that agrees with the
         # measured one adds nothing. Otherwise saves on two machines would swap the provenance for ever.
@@ -174,4 +174,6 @@ def _direction(old: Entry, new: Entry) -> Direction:
         return "not comparable"
     if old.value == new.value or (old.kind not in ("count", "size") and _within_noise(old, new)):
         return "same"
+    if old.kind in SAMPLED and max(old.value, new.value) <= (1 + TOLERANCES[old.kind]) * min(old.value, new.value):
+        return "same"  # as its gate says
     return "better" if (new.value < old.value) == (old.better == "lower") else "worse"

@@ -100,9 +100,14 @@ class Gate:
     @property
     def slowed_in_part(self) -> bool:
         """Whether no verdict was reached because the quickest blocks keep the limit of the baseline."""
-        if self.verdict != "inconclusive" or self.source != "baseline" or self.limit is None or self.rerun is not None:
+        verdict = self.strict or self.verdict
+        if verdict != "inconclusive" or self.source != "baseline" or self.limit is None or self.rerun is not None:
             return False
-        return self.metric.quickest is not None and against_limit(known(self.metric), self.limit) == "fail"
+        quickest, lower = self.metric.quickest, self.metric.better == "lower"
+        if quickest is None or (quickest > self.limit if lower else quickest < self.limit):
+            return False
+        interval = known(self.metric)
+        return interval.low > self.limit if lower else interval.high < self.limit
 
 
 @dataclasses.dataclass(frozen=True)
@@ -190,14 +195,11 @@ def judge_baseline(
     gate = Gate(test, metric, "info", baseline=entry.value if entry.unit == metric.unit else None)
     if metric.kind == "info" and not entry.gates:
         return gate
-    judged = metric
-    if metric.kind == "info" and entry.kind == "ratio" and metric.samples:
-        judged = dataclasses.replace(metric, kind="ratio")  # a comparison of too few pairs for an interval
-    if why := _why_not_comparable(judged, entry, now):
+    if why := _why_not_comparable(metric, entry, now):
         return dataclasses.replace(gate, verdict="not comparable", source="baseline", incomparable=why)
-    if tolerance is None or judged.kind not in SAMPLED:
-        tolerance = TOLERANCES[judged.kind]
-    limit, verdict = _against_baseline(judged, entry, tolerance)
+    if tolerance is None or metric.kind not in SAMPLED:
+        tolerance = TOLERANCES[metric.kind]
+    limit, verdict = _against_baseline(metric, entry, tolerance)
     ends = metric.interval
     if verdict == "inconclusive" and ends and math.isfinite(ends.low) and math.isinf(ends.high):
         # The 99th percentile of a few hundred samples has no upper end. It can be seen to be too high, but not to be
@@ -206,9 +208,9 @@ def judge_baseline(
         return gate
     gate = dataclasses.replace(gate, verdict=verdict, source="baseline", limit=limit, tolerance=tolerance)
     if gate.slowed_in_part:
-        settled_by = "a machine without other processes, or perf.compare with a Budget"
+        settled_by = "a machine without other processes; or a Budget, if the code slows only some of its calls"
         gate = dataclasses.replace(gate, to_settle=settled_by)
-    if gate.failed and judged.kind == "ratio" and judged.samples:
+    if gate.failed and metric.kind == "ratio" and metric.samples:
         gate = _of_another_processor(gate, other_processor(entry.environment, now))
     if gate.verdict in ("fail", "inconclusive"):
         versions = tuple(version_changes(entry.environment, now))
@@ -219,7 +221,7 @@ def judge_baseline(
 def _of_another_processor(gate: Gate, processor: str) -> Gate:
     """A ratio over its limit: open where the baseline is of another `processor` (empty: the same), unless far over."""
     assert gate.limit is not None
-    interval, lower = _of_another_day(gate.metric), gate.metric.better == "lower"
+    interval, lower = of_another_day(gate.metric), gate.metric.better == "lower"
     far = interval.low > gate.limit * OTHER_PROCESSOR if lower else interval.high * OTHER_PROCESSOR < gate.limit
     if far or not processor:
         return gate
@@ -279,19 +281,21 @@ def _why_not_comparable(metric: Metric, entry: Entry, now: Environment) -> str |
 
 
 def _against_baseline(metric: Metric, entry: Entry, tolerance: float) -> tuple[float, Verdict]:
-    interval, (better, limit) = _of_another_day(metric), _limits(entry, tolerance)
+    interval, (better, limit) = of_another_day(metric), _limits(entry, tolerance)
     if metric.better == "lower":
         return limit, "improved" if interval.high < better else against_limit(interval, limit)
     mirrored = Interval(-interval.high, -interval.low)
     return limit, "improved" if interval.low > better else against_limit(mirrored, -limit)
 
 
-def _of_another_day(metric: Metric) -> Interval:
-    """The interval that a baseline judges: up to what the quickest blocks say, which other processes did not slow."""
+def of_another_day(metric: Metric) -> Interval:
+    """The interval that a baseline judges: up to what the quickest blocks say, where that is better."""
     interval, quickest = known(metric), metric.quickest
     if quickest is None:
         return interval
-    return Interval(min(interval.low, quickest), max(interval.high, quickest))
+    if metric.better == "lower":
+        return Interval(min(interval.low, quickest), interval.high)
+    return Interval(interval.low, max(interval.high, quickest))
 
 
 def _limits(entry: Entry, tolerance: float) -> tuple[float, float]:

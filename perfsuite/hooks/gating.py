@@ -62,6 +62,7 @@ def start(config: pytest.Config, options: Options) -> None:
     session = _session(config, options, group, in_worker=is_worker)
     if group is not None:
         group.check_alike(session.options, session.environment)
+    session.root = config.rootpath
     config.stash[_SESSION] = session
     config.pluginmanager.register(LostHooks(session), "perfsuite-lost")
     is_worker = is_worker or (group is not None and not group.writes)

@@ -117,8 +117,9 @@ class ChildHooks:
         return report
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
-        if self.request.metric is None and not report.failed and hasattr(report, "perfsuite"):
-            write_metrics(self.folder, made(list[Metric], report.perfsuite["metrics"]))
+        metrics = made(list[Metric], report.perfsuite["metrics"]) if hasattr(report, "perfsuite") else []
+        if self.request.metric is None and metrics:  # also of a test that fails there, once it has made them
+            write_metrics(self.folder, metrics)
 
     def pytest_keyboard_interrupt(self, excinfo: pytest.ExceptionInfo) -> None:
         self._say(f"its session was ended there ({_line(excinfo.exconly(tryshort=True))})")
@@ -142,4 +143,4 @@ class ChildHooks:
 
 def _line(text: str) -> str:
     words = " ".join(text.split())
-    return words if len(words) <= _LONGEST_REASON else f"...{words[-_LONGEST_REASON:]}"
+    return words if len(words) <= _LONGEST_REASON else f"{words[:_LONGEST_REASON]}..."

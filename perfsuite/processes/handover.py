@@ -27,7 +27,8 @@ class Request:
 
     `test` is the id of the test, and `argument` what names it on pytest's command line. `metric` is the name of one
     comparison's ratio, which is sampled until the limits of `budget` are settled (`gate.limits.Limits`); None asks for
-    all metrics of the test. `cache` is the folder where the facts of programs are kept, None keeps none.
+    all metrics of the test, of which those with the titles `doubtful` are over their limit. `cache` is the folder where
+    the facts of programs are kept, None keeps none.
 
     With `process`, `metric` is that of another instrument, which hands over values of its own in place of metrics:
     `given` is for it, and `process` is the number of the process (`processes.elsewhere`).
@@ -37,6 +38,7 @@ class Request:
     argument: str
     metric: str | None = None
     budget: dict[str, float] = dataclasses.field(default_factory=dict)
+    doubtful: list[str] = dataclasses.field(default_factory=list)
     cache: str | None = None
     process: int | None = None
     given: dict[str, str] = dataclasses.field(default_factory=dict)

@@ -80,19 +80,20 @@ def _asked(config: pytest.Config, request: Request, read: Callable[[Path], T | N
                 output=folder / _OUTPUT,
             )
             with process as ended:
-                status = ended(allowed_seconds(launch))
+                sampling = len(request.doubtful) * config.option.perf_seconds
+                status = ended(allowed_seconds(launch, sampling))
             return _handed_over(folder, status, read)
     except OSError as error:
         raise ProcessFailed(f"it could not be started ({error})") from None
 
 
-def allowed_seconds(launch: Launch) -> float:
+def allowed_seconds(launch: Launch, sampling: float = 0.0) -> float:
     """How long a fresh process may take for a test: it does some of what this session did, imports and compiling too.
 
-    So a session that is as fast needs no more than this one took; `SLACK` and `STARTING_SECONDS` are for a busier
-    machine, and for what came before this session could look at the clock.
+    Beside `sampling`, the seconds for what is in doubt, one that is as fast needs no more than this one took. `SLACK`
+    and `STARTING_SECONDS` are for a busier machine, and for what came before this session could look at the clock.
     """
-    return STARTING_SECONDS + SLACK * (time.monotonic() - launch.started)
+    return STARTING_SECONDS + SLACK * (time.monotonic() - launch.started + sampling)
 
 
 def argument_of(item: pytest.Item) -> str:

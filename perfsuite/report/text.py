@@ -215,8 +215,9 @@ def _finding(gate: Gate) -> str:
         return f"{said}: pytest --perf-save records it"
     if gate.tolerance is None or gate.limit is None or metric.kind == "count":
         return said
-    allowed = percent(-gate.tolerance if metric.better == "higher" else gate.tolerance)
-    return f"{said} (limit {allowed})"
+    if gate.baseline <= 0:
+        return f"{said} (limit {_amount(gate.limit, metric)})"
+    return f"{said} (limit {percent(gate.limit / gate.baseline - 1)})"
 
 
 def over(gates: Sequence[Gate]) -> str:
@@ -224,9 +225,8 @@ def over(gates: Sequence[Gate]) -> str:
 
     def in_short(gate: Gate) -> str:
         metric, by = gate.metric, ""
-        if gate.baseline and gate.baseline > 0 and gate.tolerance:
-            sign = 1 if metric.better == "lower" else -1
-            by = f" ({percent(metric.value / gate.baseline - 1)}, limit {percent(sign * gate.tolerance)})"
+        if gate.baseline and gate.baseline > 0 and gate.limit is not None:
+            by = f" ({percent(metric.value / gate.baseline - 1)}, limit {percent(gate.limit / gate.baseline - 1)})"
         elif gate.limit is not None:
             by = f" (limit {_exact(gate.limit, metric.kind)})"
         return f"{metric.title} {number(metric.value)} {metric.unit}{by}"

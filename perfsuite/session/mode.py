@@ -85,8 +85,8 @@ class Mode(abc.ABC):
         """Compare the two calls of a pair, as well as `limits` need it."""
 
     @abc.abstractmethod
-    def measure_again(self, item: pytest.Item) -> list[Metric]:
-        """What a fresh process measures of a test. Raises `ProcessFailed`."""
+    def measure_again(self, item: pytest.Item, **asked: Any) -> list[Metric]:
+        """What a fresh process measures of a test: `asked` are fields of `Request`. Raises `ProcessFailed`."""
 
     def seen_elsewhere(self, asked: Elsewhere) -> list[Any] | None:
         """What each process returned. None where the session starts no such processes.

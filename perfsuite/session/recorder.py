@@ -10,11 +10,12 @@ from perfsuite.gate.budget import BudgetExceeded
 from perfsuite.gate.verdict import (
     NO_EVIDENCE,
     SAMPLED,
+    TOLERANCES,
     Evidence,
     Gate,
     Rerun,
     judge_budget,
-    known,
+    of_another_day,
     strictly,
     with_rerun,
 )
@@ -23,7 +24,7 @@ from perfsuite.measure.compiles import callsite
 from perfsuite.measure.errors import MeasurementError
 from perfsuite.measure.metric import Metric, is_finite, title
 from perfsuite.measure.private.capabilities import fallbacks
-from perfsuite.measure.words import printable
+from perfsuite.measure.words import number, printable
 from perfsuite.session.absent import absent
 from perfsuite.session.plots import Distribution, FittedLine, ProgramRecord
 from perfsuite.session.records import TestRecord, TraceRecord
@@ -200,10 +201,23 @@ class Recorder:
             lines=tuple(self.lines),
             programs=tuple(self.programs),
             unestimated=tuple(self.unestimated),
-            notes=(*fallbacks(), *(self._unnoticed(used, not_entered) if passed else ())),
+            notes=(*fallbacks(), *self._saved_beside_others(), *(self._unnoticed(used, not_entered) if passed else ())),
             where={title: recorded.where for title, recorded in self._recorded.items()},
             **facts,
         )
+
+    def _saved_beside_others(self) -> Iterator[str]:
+        """Which ratios and times of a save other processes disturbed: their gates would look for the wrong value."""
+        if not self._session.options.save:
+            return
+        for metric in self.metrics.values():
+            if metric.kind in SAMPLED and metric.quickest and metric.value > 0:
+                apart = max(metric.value / metric.quickest, metric.quickest / metric.value)
+                if apart > 1 + TOLERANCES[metric.kind] / 2:
+                    is_now = f"{metric.title} is {number(metric.value)} {metric.unit}"
+                    quickest = f"{number(metric.quickest)} by its quickest blocks"
+                    advice = "save it again on a machine without other processes"
+                    yield f"{self._test}: {is_now}, and {quickest}: {advice}"
 
     def _unnoticed(self, used: bool, not_entered: Iterable[str]) -> Iterator[str]:
         """What a test that passed does not show."""
@@ -219,12 +233,12 @@ class Recorder:
         self._kept.append(keep)
 
     def judge_baselines(
-        self, again: Callable[[], Collection[Metric]], *, ended: bool = True, lost: str = ""
+        self, again: Callable[..., Collection[Metric]], *, ended: bool = True, lost: str = ""
     ) -> list[Gate]:
         """Judge every metric by its baseline. The plugin calls it once, when the test's body has ended.
 
-        `again` gives what a fresh process measures of the test, or raises `ProcessFailed`: a ratio or a time that fails
-        here has to fail there too.
+        `again(doubtful=titles)` gives what a fresh process measures of the test, or raises `ProcessFailed`: a ratio or
+        a time that fails here has to fail there too.
 
         Where it did not come to its end, recorded metrics that it did not make are no matter. They are not comparable
         where that is for something that does not work with the libraries that are installed, which `lost` says.
@@ -249,7 +263,7 @@ class Recorder:
         recorded = self._recorded[metric.title]
         return self._session.judge(self._test, metric, recorded.tolerance, recorded.evidence)
 
-    def _confirmed(self, gates: list[Gate], again: Callable[[], Collection[Metric]]) -> list[Gate]:
+    def _confirmed(self, gates: list[Gate], again: Callable[..., Collection[Metric]]) -> list[Gate]:
         """The gates, with what a fresh process saw of the ratios and times among them that fail."""
         from perfsuite.measure.estimate import Estimate  # few sessions have such a gate, or start a process
         from perfsuite.processes.rerun import ProcessFailed
@@ -258,20 +272,17 @@ class Recorder:
         failure = "it did not make this metric"
         try:
             with progress.waiting(f"{self._test} is over its baseline: measuring again in a fresh process"):
-                seen = {metric.title: metric for metric in again()}
+                doubtful = [gate.metric.title for gate in gates if _is_doubtful(gate)]
+                seen = {metric.title: metric for metric in again(doubtful=doubtful)}
         except ProcessFailed as error:
             failure = str(error)
 
         def confirmed(gate: Gate) -> Gate:
             metric = seen.get(gate.metric.title)
-            if metric is None:
+            if metric is None or (metric.kind, metric.unit) != (gate.metric.kind, gate.metric.unit):
                 return with_rerun(gate, Rerun(failure=failure), fails=True)
-            estimate = Estimate(metric.value, known(metric))
-            return with_rerun(
-                gate,
-                Rerun(estimate),
-                fails=self._judged_by_baseline(dataclasses.replace(metric, id=gate.metric.id)).failed,
-            )
+            second = self._judged_by_baseline(dataclasses.replace(metric, id=gate.metric.id))
+            return with_rerun(gate, Rerun(Estimate(metric.value, of_another_day(metric))), fails=second.failed)
 
         return [confirmed(gate) if _is_doubtful(gate) else gate for gate in gates]
 

@@ -9,7 +9,7 @@ import contextlib
 import dataclasses
 import re
 from collections.abc import Callable, Collection, Iterable, Sequence
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
 import pytest
@@ -105,7 +105,8 @@ class PerfSession:
         self.passed_without_perf: set[str] = set()
         """Tests that passed and measured nothing, because they do not use `perf`."""
         self.files: set[str] = set()
-        """The files that were collected whole."""
+        """The files and folders that were collected whole, seen from `root`."""
+        self.root: Path | None = None
         self.collected: set[str] = set()
         """Every test of the files that were collected, where they were collected whole."""
         self.of_targets: set[str] = set()
@@ -293,12 +294,19 @@ class PerfSession:
         return sorted(name for name in names if name)
 
     def gone_tests(self, metrics: Iterable[str]) -> set[str]:
-        """Those of the recorded tests that are not in their file any more, or pass without `perf`."""
+        """The recorded tests that are gone, with their file or without it, or that pass without `perf`."""
         keys = {self.test_key(test) for test in self.collected}
         of_this_size = {key for key in metrics if key == self.test_key(test_of(key))}
-        absent = {key for key in of_this_size if key.partition("::")[0] in self.files and key not in keys}
+        absent = {key for key in of_this_size - keys if self._was_collected_whole(key.partition("::")[0])}
         plain = of_this_size & {self.test_key(test) for test in self.passed_without_perf}
         return plain | {key for key in absent if not self._is_of_another_target(test_of(key))}
+
+    def _was_collected_whole(self, file: str) -> bool:
+        """Whether a file was collected, or its folder, and the file is not there."""
+        if file in self.files:
+            return True
+        folders = {str(folder) for folder in PurePosixPath(file).parents}
+        return not folders.isdisjoint(self.files) and self.root is not None and not (self.root / file).exists()
 
     def _is_of_another_target(self, test: str) -> bool:
         """Whether a test was not collected because this session compiles for other targets, or for none."""

@@ -14,6 +14,7 @@ from perfsuite.gate.verdict import (
     judge_baseline,
     judge_budget,
     ratio_limit,
+    strictly,
     with_rerun,
 )
 from perfsuite.measure.estimate import Estimate
@@ -329,6 +330,25 @@ def test_a_baseline_is_broken_where_the_quickest_blocks_break_it_too(kind, value
         verdict == "inconclusive",
     )
     assert (why_open(gate) == "whose quickest blocks keep the limit") == gate.slowed_in_part
+
+
+def test_a_gate_that_strictness_fails_still_says_what_the_quickest_blocks_give():
+    gate = strictly(against(metric(2.5, quickest=1.5), entry(1.0)), ("inconclusive",))
+    assert gate.failed
+    assert gate.slowed_in_part
+    assert "its quickest blocks give 1.5 x" in reason(gate)
+
+
+def test_quickest_blocks_that_are_slower_than_the_median_change_nothing():
+    for value in (0.4, 1.0, 2.5):
+        assert against(metric(value, quickest=3.0), entry(1.0)).verdict == against(metric(value), entry(1.0)).verdict
+
+
+@pytest.mark.parametrize(("tolerance", "allowed"), [(1.0, "-50 %"), (0.25, "-20 %")])
+def test_the_limit_that_is_said_is_the_one_that_is_broken_where_higher_is_better(tolerance, allowed):
+    measured = Metric("tokens", 40.0, "1/s", "ratio", "higher", Interval(40.0, 40.0))
+    recorded = Entry(100.0, "1/s", "ratio", "measured", HERE, better="higher")
+    assert f"(limit {allowed})" in reason(against(measured, recorded, tolerance=tolerance))
 
 
 def test_the_quickest_blocks_soften_no_budget():

@@ -31,8 +31,8 @@ def calls_after_a_refusal(transform=lambda fn: fn):
 
 @pytest.mark.parametrize("transform", [lambda fn: fn, jax.grad], ids=["alone", "grad"])
 def test_a_call_whose_compile_was_refused_is_as_quick_as_another(transform):
-    refused, never_refused = calls_after_a_refusal(transform)
-    assert refused == never_refused
+    (refused, _), (quick, _) = calls_after_a_refusal(transform)
+    assert abs(refused - quick) < 100, "the slow path takes 140 Python calls more"
 
 
 def test_a_signature_that_was_warm_stays_warm():

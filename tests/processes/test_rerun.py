@@ -155,9 +155,10 @@ def test_a_comparison_that_does_not_fail_asks_no_fresh_process(project, further,
         (seen(3.2, 3.19, 3.21), "failed", "; confirmed in a fresh process: 3.2 [3.19, 3.21]"),
         (seen(1, 0.99, 1.01), "passed", "; not confirmed in a fresh process: 1 [0.99, 1.01]"),
         ([], "failed", "; not confirmed, because a fresh process measured nothing: it did not make this metric"),
+        ([dataclasses.replace(seen(1, 0.99, 1.01)[0], unit="y")], "failed", ": it did not make this metric"),
         ("SIGKILL", "failed", "; not confirmed, because a fresh process measured nothing: SIGKILL"),
     ],
-    ids=["confirmed", "not confirmed", "without the metric", "killed"],
+    ids=["confirmed", "not confirmed", "without the metric", "another unit", "killed"],
 )
 def test_a_baseline_fails_where_a_fresh_process_breaks_it_too(project, further, handed, outcome, rerun):
     project.makepyfile("def test_step(compare): compare(1, overhead_us=1e9)")
@@ -167,8 +168,8 @@ def test_a_baseline_fails_where_a_fresh_process_breaks_it_too(project, further, 
     result = project.runpytest_inprocess("--perf", "-v", "--perf-report=out")
     result.assert_outcomes(**{outcome: 1})
     assert rerun in (project.path / "out/report.json").read_text()
-    ((metric, budget),) = [(each.metric, each.budget) for each in requests]
-    assert (metric, budget) == (None, {}), "the whole test"
+    asked = [(each.metric, each.budget, each.doubtful) for each in requests]
+    assert asked == [(None, {}, [RATIO])], "the whole test"
 
 
 def test_a_time_that_fails_is_confirmed_as_a_ratio_is(project, further):
@@ -239,13 +240,30 @@ def test_what_comes_before_the_comparison_is_sampled_for_a_moment_and_not_gated(
 
 
 def test_all_metrics_of_the_test_are_handed_over_where_no_comparison_is_named(again):
-    body = "def test_step(compare, perf):\n    compare(9)\n    perf.record('x', 1, unit='x', kind='time')"
-    result, folder = again(body, metric=None)
+    """A comparison that is not in doubt is glanced at."""
+    body = (
+        "def test_step(compare, perf):\n    compare(9)\n    compare(9)\n    perf.record('x', 1, unit='x', kind='time')"
+    )
+    result, folder = again(body, metric=None, doubtful=[RATIO])
     result.assertoutcome(passed=1)
-    ratio, _, recorded = read_metrics(folder)
-    assert ratio.value == pytest.approx(9, abs=0.1)
-    assert ratio.interval.half_width < 0.1
+    doubtful, _, other, _, recorded = read_metrics(folder)
+    assert doubtful.value == pytest.approx(9, abs=0.1)
+    assert doubtful.interval.half_width < 0.1
+    assert (other.title, other.interval) == (RATIO.replace(" ratio", " #2 ratio"), None)
     assert recorded == Metric("x", 1, "x", "time")
+
+
+def test_a_test_that_fails_there_hands_over_what_it_made(again):
+    body = "def test_step(perf):\n    perf.record('x', 1, unit='x', kind='time')\n    1 / 0"
+    result, folder = again(body, metric=None, doubtful=["x"])
+    result.assertoutcome(failed=1)
+    assert read_metrics(folder) == [Metric("x", 1, "x", "time")]
+
+
+def test_a_test_that_makes_nothing_there_says_why(again):
+    _, folder = again("import pytest\ndef test_step(perf): pytest.skip('no device')", metric=None, doubtful=["x"])
+    assert read_metrics(folder) is None
+    assert read_reason(folder) == "the test was skipped there (no device)"
 
 
 @pytest.mark.parametrize(
@@ -306,7 +324,7 @@ def test_metrics_come_back_as_they_were(tmp_path):
 
 
 def test_a_request_and_a_reason_come_back_as_they_were(tmp_path):
-    request = Request("a::b[ü\n\ud800]", "/x y/a::b[ü\n\ud800]", 'a"b ratio', {"ratio": 1.5}, "/cache")
+    request = Request("a::b[ü\n\ud800]", "/x y/a::b[ü\n\ud800]", 'a"b ratio', {"ratio": 1.5}, ["a"], "/cache")
     write_request(tmp_path, request)
     assert read_request(tmp_path) == request
     assert read_reason(tmp_path) == ""
@@ -412,11 +430,11 @@ def test_metrics_count_even_where_the_process_fell_over_afterwards(tmp_path):
     )
 
 
-@pytest.mark.parametrize(("so_far", "allowed"), [(0, 60), (10, 80), (600, 1260)])
-def test_its_time_is_what_this_session_took_so_far_and_more(pytestconfig, monkeypatch, so_far, allowed):
+@pytest.mark.parametrize(("so_far", "sampling", "allowed"), [(0, 0, 60), (10, 0, 80), (600, 0, 1260), (10, 100, 280)])
+def test_its_time_is_what_this_session_took_so_far_and_more(pytestconfig, monkeypatch, so_far, sampling, allowed):
     launch = Launch.of(pytestconfig)
     monkeypatch.setattr(processes, "time", SimpleNamespace(monotonic=lambda: launch.started + so_far))
-    assert processes.allowed_seconds(launch) == pytest.approx(allowed)
+    assert processes.allowed_seconds(launch, sampling) == pytest.approx(allowed)
 
 
 @pytest.fixture

@@ -126,14 +126,17 @@ def test_a_test_that_is_not_run_is_not_gone(project, options):
     result.stdout.no_fnmatch_line("*missing*")
 
 
-def test_files_that_are_skipped_whole_or_not_collected_lose_nothing(project):
+def test_files_that_are_skipped_whole_or_not_collected_lose_nothing_and_one_that_is_gone_does(project):
     path = project.makepyfile(test_two=TWO + OTHER)
     project.makepyfile(test_three=TWO)
     project.runpytest_inprocess("--perf-save").assert_outcomes(passed=3)
     path.write_text("import pytest\npytest.skip('not here', allow_module_level=True)\n")
     assert project.runpytest_inprocess("--perf").ret == 0
     path.unlink()
-    assert project.runpytest_inprocess("--perf").ret == 0
+    assert project.runpytest_inprocess("--perf", "test_three.py").ret == 0
+    result = project.runpytest_inprocess("--perf")
+    assert result.ret == pytest.ExitCode.TESTS_FAILED
+    result.stdout.fnmatch_lines(["missing: test_two.py::* is gone *"])
 
 
 def test_the_ids_of_all_instruments_begin_with_their_names(project):

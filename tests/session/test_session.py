@@ -346,6 +346,18 @@ def test_a_test_is_gone_where_its_file_was_collected_whole_or_where_it_measures_
     assert gone(saving) == [], "a save removes them, and says so"
 
 
+def test_a_test_is_gone_with_its_file_where_the_folder_was_collected_whole(start, tmp_path):
+    saved(start(), *(ran(flops(), test=f"{file}::test_step") for file in ("tests/test_a.py", "tests/b/test_b.py")))
+    session = start(save=False)
+    session.root = tmp_path
+    session.files = {"other", "tests/test_c.py"}
+    assert gone(session) == [], "another folder, and one file of this one"
+    session.files = {"tests"}
+    (tmp_path / "tests").mkdir()
+    (tmp_path / "tests/test_a.py").touch()  # it was left out (--ignore), or could not be imported
+    assert [gate.test for gate in gone(session)] == ["tests/b/test_b.py::test_step"]
+
+
 def test_calls_that_changed_places_are_said(start):
     def calls(first, second):
         return [Metric(first, 3, "calls", "count", id="host_calls"), Metric(second, 3, "calls", "count", id="#2")]

@@ -104,13 +104,13 @@ class Comparison:
     def metrics(self, name: str) -> list[Metric]:
         """The metrics that a gate takes. The overhead is info: the ratio gates the same thing without its drift.
 
-        Where the pairs are too few for an interval, the ratio is info as well.
+        Where the pairs are too few for an interval, neither has one, and the ratio stays open.
         """
-        ratio = Metric(f"{name} ratio to {self.until}", self.ratio.value, "x", "info", samples=self.pairs)
+        ratio = Metric(f"{name} ratio to {self.until}", self.ratio.value, "x", "ratio", samples=self.pairs)
         overhead = Metric(f"{name} overhead to {self.until}", self.overhead_us.value, "us", "info", samples=self.pairs)
         if self.bounded:
             quickest = self.quickest_ratio
-            ratio = dataclasses.replace(ratio, kind="ratio", interval=self.ratio.interval, quickest=quickest)
+            ratio = dataclasses.replace(ratio, interval=self.ratio.interval, quickest=quickest)
             overhead = dataclasses.replace(overhead, interval=self.overhead_us.interval)
         return [ratio, overhead]
 

@@ -1,5 +1,6 @@
 """`measure.runtime.transfers`: what moves between host and device, what calls back, and where that is forbidden."""
 
+import itertools
 import operator
 import os
 import pickle
@@ -15,7 +16,7 @@ from jax.experimental import io_callback
 
 from perfsuite.measure.call import call
 from perfsuite.measure.compiles import compiles
-from perfsuite.measure.errors import TransferError
+from perfsuite.measure.errors import MeasurementError, TransferError
 from perfsuite.measure.private.transfer_internals import sees_numpy
 from perfsuite.measure.runtime.transfers import count_transfers, forbid_transfers, transfers_of
 
@@ -426,3 +427,30 @@ def test_the_transfers_of_a_call():
         "bool[]: bool(x), as in `if x:` or `while x < y:`": f"{HERE}:{noisy.__code__.co_firstlineno + 3}"
     }
     assert (back.value, back.detail, explicit.value) == (0, None, 0)
+
+
+@pytest.mark.parametrize("runs_before", range(2))
+def test_what_moves_every_second_time_counts(runs_before):
+    runs = itertools.count(runs_before)
+
+    def logs_every_second_time(state):
+        state = step(state, X, ONE)
+        if next(runs) % 2:
+            float(state[0])
+        return state
+
+    step(X, X, ONE)[0].block_until_ready()
+    assert transfers_of(call(logs_every_second_time, X, carry=1)).device_to_host == 1
+
+
+def test_another_number_of_transfers_each_time_is_an_error():
+    runs = itertools.count()
+
+    def logs_more(state):
+        for _ in range(next(runs)):
+            float(step(state, X, ONE)[0])
+        return state
+
+    with pytest.raises(MeasurementError, match=r"logs_more: the transfers differ from run to run \(\d+, \d+, \d+\)"):
+        transfers_of(call(logs_more, X))
+

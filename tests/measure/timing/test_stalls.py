@@ -180,3 +180,8 @@ def test_a_compile_in_the_middle_is_an_error_and_no_stall():
 
     with pytest.raises(RecompilationError):
         count_stalls(call(compiles_later, X))
+
+
+def test_calls_that_the_machine_held_up_are_not_among_the_calls_that_count(taking):
+    made = taking(once_in(5, 1e5), once_in(5, 1e5, 0))
+    assert (made.count, made.machine, made.enough) == (0, 200, False)
