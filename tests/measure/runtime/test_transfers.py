@@ -453,4 +453,3 @@ def test_another_number_of_transfers_each_time_is_an_error():
 
     with pytest.raises(MeasurementError, match=r"logs_more: the transfers differ from run to run \(\d+, \d+, \d+\)"):
         transfers_of(call(logs_more, X))
-
