@@ -130,7 +130,7 @@ def _recorded(test: str, id: str, old: Entry | None, new: Entry) -> Change:
 
 def _stands(old: Entry, new: Entry) -> bool:
     """Whether the old entry stays, because the new one adds nothing to it but the name that the metric has now."""
-    if old.kind in SAMPLED and old.interval and new.samples and not new.interval:
+    if old.kind == "ratio" and old.interval and new.samples and not new.interval:
         return True  # a comparison of too few pairs for an interval
     if old.provenance != new.provenance:
         # A document never displaces what a device or its compiler says, and a compiled metric that agrees with the

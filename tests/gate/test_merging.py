@@ -8,6 +8,7 @@ from support.entries import HERE, OTHER_HOST, UPGRADED, compiled, count, ratio, 
 from perfsuite.gate.baseline import Baselines, Entry
 from perfsuite.gate.environment import target_environment
 from perfsuite.gate.merging import merge
+from perfsuite.measure.metric import Interval
 
 
 def recorded(old, new, **options):
@@ -102,6 +103,12 @@ def test_a_comparison_of_too_few_pairs_leaves_the_ratio_that_gates_and_a_metric_
     assert recorded(few, old) == ("update", "same", old)
     meant = dataclasses.replace(few, kind="info")
     assert recorded(old, meant) == ("update", "not comparable", meant)
+
+
+def test_a_tail_without_an_upper_end_replaces_that_of_another_processor():
+    old = Entry(9.0, "us", "time", "measured", OTHER_HOST, Interval(8.0, 12.0), 1000)
+    new = Entry(5.0, "us", "time", "measured", HERE, None, 400)
+    assert recorded(old, new) == ("update", "not comparable", new)
 
 
 def test_small_steps_do_not_carry_the_baseline_away():
