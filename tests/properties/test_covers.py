@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from support.compiling import compiling
 
 from perfsuite.measure.compiles import compiles
 from perfsuite.measure.compiles.coverage import covers
@@ -90,16 +91,6 @@ JITS = {
     "jax.jit": lambda: jax.jit(lambda *args: program(*args), static_argnums=2),
     "filter_jit": lambda: eqx.filter_jit(lambda *args: program(*args)),
 }
-
-
-def compiling(step, inputs) -> list[int]:
-    """The places of the inputs with which JAX compiles something."""
-    places = []
-    for place, arguments in enumerate(inputs):
-        with compiles.count() as counted:
-            step(*arguments)
-        places += [place] if counted.events else []
-    return places
 
 
 @settings(max_examples=40)

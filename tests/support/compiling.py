@@ -2,6 +2,7 @@
 
 import sys
 import threading
+from collections.abc import Callable, Iterable
 from typing import Any
 
 import equinox as eqx
@@ -56,3 +57,13 @@ def silent(fn, *args, **kwargs) -> None:
 
 def total(tree: Any):
     return sum(jnp.sum(leaf) for leaf in jax.tree.leaves(tree) if eqx.is_array(leaf))
+
+
+def compiling(step: Callable, inputs: Iterable[tuple]) -> list[int]:
+    """The places of the inputs with which JAX compiles something."""
+    places = []
+    for place, arguments in enumerate(inputs):
+        with compiles.count() as counted:
+            step(*arguments)
+        places += [place] if counted.events else []
+    return places

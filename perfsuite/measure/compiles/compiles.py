@@ -290,13 +290,13 @@ _lock = threading.RLock()
 
 
 class _ThreadState(threading.local):
-    """What the listeners know of one thread. `refused` is the error that the next refused compile raises, and whose."""
+    """What the listeners know of one thread. `refused` is a call, and the error that its compile raises."""
 
     def __init__(self) -> None:
         self.busy = False
         self.heard = False
         self.calls: dict[tuple[str, ...], _CompilingCall] = {}
-        self.refused: tuple[list[Compiles], RecompilationError] | None = None
+        self.refused: tuple[tuple[str, int, list[Compiles]], RecompilationError] | None = None
 
 
 _here = _ThreadState()
@@ -449,20 +449,21 @@ def _begin(stage: str, name: str) -> RecompilationError | None:
             if not any(call.cause is cause for cause in watch.eager[-1:]):
                 watch.eager.append(call.cause)
     elif refusing:
-        return _refused(dataclasses.replace(call.cause, function=function, stage=stage), refusing)
+        return _refused(dataclasses.replace(call.cause, function=function, stage=stage), call.mark, refusing)
     call.remember()
     return None
 
 
-def _refused(cause: Cause, watches: list[Compiles]) -> RecompilationError | None:
+def _refused(cause: Cause, mark: int, watches: list[Compiles]) -> RecompilationError | None:
     """The error to raise now. There is one for all stages of a call, and it waits until the compile begins.
 
     What JAX traces or lowers when an error ends it, JAX caches no more, and would trace or lower it again in every
     later call (jax 0.10.2). Where no compile follows, the error is raised when the context closes.
     """
-    if _here.refused is None or _here.refused[0] != watches:
+    call = cause.location, mark, watches
+    if _here.refused is None or _here.refused[0] != call:
         message = explanation.recompilation(cause)
-        _here.refused = watches, _error(message, cause)
+        _here.refused = call, _error(message, cause)
         for watch in watches:
             # A copy without a traceback, whose frames would keep the user's arrays alive until the context closes.
             watch.errors.append((_error(message, cause), threading.current_thread().name))

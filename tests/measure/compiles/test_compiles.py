@@ -65,6 +65,19 @@ def test_a_refused_call_compiles_nothing_and_the_error_says_what_began_first(jit
     assert (counted.traces, counted.compiles) == (0, 1)
 
 
+def test_the_error_of_a_compile_is_that_of_its_own_call_though_a_trace_alone_was_refused_before():
+    traced, called = jax.jit(lambda x: x * 2), jax.jit(lambda x: x + 1)
+
+    def run():
+        jax.eval_shape(traced, SHORT)
+        called(SHORT)
+
+    with pytest.raises(RecompilationError) as raised, compiles.forbid() as watch:
+        run()
+    first, second = (str(error) for error, _ in watch.errors)
+    assert first != second == str(raised.value)
+
+
 @each_jit
 @pytest.mark.parametrize("stage", ["trace", "lower", "compile"])
 def test_after_a_refusal_the_call_compiles_once(jit, stage):

@@ -11,6 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
+from support.compiling import compiling
 
 from perfsuite.measure.call import call
 from perfsuite.measure.compiles import compiles, coverage
@@ -46,16 +47,6 @@ def nothing_compiles():
     with compiles.count() as counted:
         yield
     assert counted.events == ()
-
-
-def compiling(step, inputs):
-    """The places of the inputs with which JAX compiles something."""
-    places = []
-    for place, arguments in enumerate(inputs):
-        with compiles.count() as counted:
-            step(*arguments)
-        places += [place] if counted.events else []
-    return places
 
 
 @directly
