@@ -55,7 +55,7 @@ class Metric:
     `places` says where in the source the parts are now ("model.py:42 in attention"); baseline files leave it out,
     for every edit moves lines. `target` names the device that the metric was compiled for ("tpu-v5e"); None is the
     present device. `quickest` is the value by the quickest blocks of what was sampled: other processes slow some
-    blocks, and code slows all. `at_least` says which places of the source make the value a lower bound: loops
+    blocks, and code slows most. `at_least` says which places of the source make the value a lower bound: loops
     counted once whose iterations depend on data. `at_most` says which make it an upper bound: conditionals of which
     the largest branch counts, and loops that may end sooner than their limit ("while at model.py:42 in solve").
 

@@ -259,7 +259,7 @@ def columns_us(samples: list[Sample], label: str) -> np.ndarray:
 def quickest_us(times_us: np.ndarray) -> np.ndarray:
     """What the quickest of the blocks took, of shape (blocks, ...): without the first axis.
 
-    Other processes slow some blocks, and code slows all. Beside a busy process on each core the median ratio of a sum
+    Other processes slow some blocks, and code slows most. Beside a busy process on each core the median ratio of a sum
     on all cores to a chain of products on one rose from 1.1 to 3.3, and in one session to 19.8; that of the quickest
     twentieth from 1.05 to 1.8 (2-core x86-64 machine).
     """
