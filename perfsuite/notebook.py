@@ -215,11 +215,11 @@ def _usage(said: str) -> Exception:
 def _table(perf: Perf) -> str:
     """The metrics, with the limits and the verdicts of budgets."""
     recorder = perf.recorder
-    judged = {gate.metric.title: gate for gate in recorder.gates}
+    judged = {result.metric.title: result for result in recorder.results}
     rows = []
-    for title, metric in {**{title: gate.metric for title, gate in judged.items()}, **recorder.metrics}.items():
+    for title, metric in {**{title: result.metric for title, result in judged.items()}, **recorder.metrics}.items():
         row = [title, f"{span(metric.value, metric.interval)} {metric.unit}"]
-        if (gate := judged.get(title)) is not None and gate.limit is not None:
-            row += [f"limit {number(gate.limit)}", gate.verdict]
+        if (result := judged.get(title)) is not None and result.limit is not None:
+            row += [f"limit {number(result.limit)}", result.verdict]
         rows.append(row)
     return "\n".join(aligned(rows))

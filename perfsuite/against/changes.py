@@ -179,17 +179,17 @@ def test_of(key: str) -> str:
 def judged(test: str, metric: Metric, old: Entry) -> MetricChange:
     """What the gate says of a metric, with `old` as its baseline."""
     # Both are of this machine. The gate must not name the versions, which differ for every metric.
-    gate = judge_baseline(test, metric, old, now=old.environment or _SAME, tolerance=_TOLERANCE)
+    result = judge_baseline(test, metric, old, now=old.environment or _SAME, tolerance=_TOLERANCE)
     return MetricChange(
         test,
         metric.name,
         metric.unit,
-        gate.baseline,
+        result.baseline,
         metric.value,
-        _CALLED.get(gate.verdict, "no change seen"),
-        ratio=metric.value / gate.baseline if gate.baseline else None,
-        reason=gate.incomparable,
-        grown=gate.grown if gate.failed else (),
+        _CALLED.get(result.verdict, "no change seen"),
+        ratio=metric.value / result.baseline if result.baseline else None,
+        reason=result.incomparable,
+        grown=result.grown if result.failed else (),
     )
 
 

@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Iterator, Mapping, Sequence
 
 from perfsuite.gate.settling import to_settle
-from perfsuite.gate.verdict import Evidence, Gate, Rerun, judge_budget, with_evidence, with_rerun
+from perfsuite.gate.verdict import Evidence, Rerun, Result, judge_budget, with_evidence, with_rerun
 from perfsuite.measure.estimate import Estimate
 from perfsuite.measure.metric import Metric
 from perfsuite.measure.timing.comparison import Comparison, Field, Settled
@@ -43,16 +43,16 @@ class Limits:
         """What ends a comparison: `settled`, or None without limits."""
         return self.settled if self.budget or self.baseline is not None else None
 
-    def judge(self, test: str, metrics: Sequence[Metric], compared: "Compared") -> list[Gate]:
+    def judge(self, test: str, metrics: Sequence[Metric], compared: "Compared") -> list[Result]:
         """The gates of the budget, for the metrics of the comparison: ratio and overhead."""
-        gates = []
+        results = []
         for field, metric in zip(FIELDS, metrics, strict=True):
             if field in self.budget:
-                gate = judge_budget(test, metric, self.budget[field])
-                if gate.failed:
-                    gate = compared.confirmed(gate, field)
-                gates.append(with_evidence(gate, compared.evidence(field)))
-        return gates
+                result = judge_budget(test, metric, self.budget[field])
+                if result.failed:
+                    result = compared.confirmed(result, field)
+                results.append(with_evidence(result, compared.evidence(field)))
+        return results
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,11 +75,11 @@ class Compared:
         """What the gates of the ratio or of the overhead are to know."""
         return Evidence(to_settle=lambda limit: to_settle(self.comparison, limit, field))
 
-    def confirmed(self, gate: Gate, field: Field) -> Gate:
+    def confirmed(self, result: Result, field: Field) -> Result:
         """A gate that fails by this comparison; open where the fresh process speaks against it."""
-        assert gate.limit is not None
+        assert result.limit is not None
         seen = None if self.again is None else self.again[FIELDS.index(field)]
         if seen is None and not self.failure:
-            return gate
-        fails = seen is not None and seen.interval.low > gate.limit
-        return with_rerun(gate, Rerun(seen, self.failure), fails=fails)
+            return result
+        fails = seen is not None and seen.interval.low > result.limit
+        return with_rerun(result, Rerun(seen, self.failure), fails=fails)

@@ -49,7 +49,7 @@ class Rerun:
 
 
 @dataclasses.dataclass(frozen=True)
-class Gate:
+class Result:
     """One metric of one test, with its limit and its verdict. `report.text` makes the sentences of it.
 
     `limit` and `baseline`, the recorded value, are in the metric's unit; `tolerance` is the share by which the
@@ -126,33 +126,33 @@ class Evidence:
 NO_EVIDENCE = Evidence()
 
 
-def with_evidence(gate: Gate, evidence: Evidence) -> Gate:
+def with_evidence(result: Result, evidence: Evidence) -> Result:
     """The gate with what of the evidence explains its verdict."""
-    if gate.source is None:
-        return gate
-    if gate.failed:
+    if result.source is None:
+        return result
+    if result.failed:
         return dataclasses.replace(
-            gate,
+            result,
             cause=evidence.cause,
             unexplained=evidence.unexplained,
             program=evidence.program,
         )
-    if gate.verdict != "inconclusive":
-        return gate
-    to_settle = gate.to_settle
-    if not to_settle and evidence.to_settle and gate.limit is not None:
-        to_settle = evidence.to_settle(gate.limit)
-    return dataclasses.replace(gate, cause=evidence.cause, to_settle=to_settle)
+    if result.verdict != "inconclusive":
+        return result
+    to_settle = result.to_settle
+    if not to_settle and evidence.to_settle and result.limit is not None:
+        to_settle = evidence.to_settle(result.limit)
+    return dataclasses.replace(result, cause=evidence.cause, to_settle=to_settle)
 
 
-def with_rerun(gate: Gate, rerun: Rerun, *, fails: bool) -> Gate:
+def with_rerun(result: Result, rerun: Rerun, *, fails: bool) -> Result:
     """A gate that fails in this process, with what a fresh one saw; open unless it `fails` there too."""
     if fails or rerun.seen is None:
-        return dataclasses.replace(gate, rerun=rerun)
+        return dataclasses.replace(result, rerun=rerun)
     settled_by, interval = "another limit", rerun.seen.interval
-    if gate.limit is not None and interval.low <= gate.limit <= interval.high:
+    if result.limit is not None and interval.low <= result.limit <= interval.high:
         settled_by = f"more seconds (--perf-seconds), or {settled_by}"
-    return dataclasses.replace(gate, verdict="inconclusive", rerun=rerun, to_settle=settled_by)
+    return dataclasses.replace(result, verdict="inconclusive", rerun=rerun, to_settle=settled_by)
 
 
 def against_limit(interval: Interval, limit: float) -> Verdict:
@@ -162,9 +162,9 @@ def against_limit(interval: Interval, limit: float) -> Verdict:
     return "pass" if interval.high <= limit else "inconclusive"
 
 
-def strictly(gate: Gate, words: Collection[str]) -> Gate:
+def strictly(result: Result, words: Collection[str]) -> Result:
     """The gate, failed where its verdict is among the words of --perf-strict."""
-    return dataclasses.replace(gate, verdict="fail", strict=gate.verdict) if gate.verdict in words else gate
+    return dataclasses.replace(result, verdict="fail", strict=result.verdict) if result.verdict in words else result
 
 
 def known(metric: Metric) -> Interval:
@@ -175,9 +175,9 @@ def known(metric: Metric) -> Interval:
     return Interval(metric.value, metric.value) if exact else Interval(-math.inf, math.inf)
 
 
-def judge_budget(test: str, metric: Metric, limit: float) -> Gate:
+def judge_budget(test: str, metric: Metric, limit: float) -> Result:
     """A metric against a limit of the test's own."""
-    return Gate(test, metric, against_limit(known(metric), limit), "budget", limit)
+    return Result(test, metric, against_limit(known(metric), limit), "budget", limit)
 
 
 def judge_baseline(
@@ -188,15 +188,15 @@ def judge_baseline(
     now: Environment,
     tolerance: float | None = None,
     evidence: Evidence = NO_EVIDENCE,
-) -> Gate:
+) -> Result:
     """A metric made in environment `now` against its baseline."""
     if entry is None:
-        return Gate(test, metric, "info" if metric.kind == "info" else "new")
-    gate = Gate(test, metric, "info", baseline=entry.value if entry.unit == metric.unit else None)
+        return Result(test, metric, "info" if metric.kind == "info" else "new")
+    result = Result(test, metric, "info", baseline=entry.value if entry.unit == metric.unit else None)
     if metric.kind == "info" and not entry.gates:
-        return gate
+        return result
     if why := _why_not_comparable(metric, entry, now):
-        return dataclasses.replace(gate, verdict="not comparable", source="baseline", incomparable=why)
+        return dataclasses.replace(result, verdict="not comparable", source="baseline", incomparable=why)
     if tolerance is None or metric.kind not in SAMPLED:
         tolerance = TOLERANCES[metric.kind]
     limit, verdict = _against_baseline(metric, entry, tolerance)
@@ -205,56 +205,56 @@ def judge_baseline(
         # The 99th percentile of a few hundred samples has no upper end. It can be seen to be too high, but not to be
         # low enough; saying "inconclusive" of every such tail would teach people not to read the word, and no slow call
         # could keep to --perf-strict=inconclusive. "info" claims nothing. A budget of the test's own is another matter.
-        return gate
-    gate = dataclasses.replace(gate, verdict=verdict, source="baseline", limit=limit, tolerance=tolerance)
-    if gate.slowed_in_part:
+        return result
+    result = dataclasses.replace(result, verdict=verdict, source="baseline", limit=limit, tolerance=tolerance)
+    if result.slowed_in_part:
         settled_by = "a machine without other processes; or a Budget, if the code slows only some of its calls"
-        gate = dataclasses.replace(gate, to_settle=settled_by)
-    if gate.failed and metric.kind == "ratio" and metric.samples:
-        gate = _of_another_processor(gate, other_processor(entry.environment, now))
-    if gate.verdict in ("fail", "inconclusive"):
+        result = dataclasses.replace(result, to_settle=settled_by)
+    if result.failed and metric.kind == "ratio" and metric.samples:
+        result = _of_another_processor(result, other_processor(entry.environment, now))
+    if result.verdict in ("fail", "inconclusive"):
         versions = tuple(version_changes(entry.environment, now))
-        gate = dataclasses.replace(gate, grown=_parts(metric, entry), versions=versions)
-    return with_evidence(gate, evidence)
+        result = dataclasses.replace(result, grown=_parts(metric, entry), versions=versions)
+    return with_evidence(result, evidence)
 
 
-def _of_another_processor(gate: Gate, processor: str) -> Gate:
+def _of_another_processor(result: Result, processor: str) -> Result:
     """A ratio over its limit: open where the baseline is of another `processor` (empty: the same), unless far over."""
-    assert gate.limit is not None
-    interval, lower = of_another_day(gate.metric), gate.metric.better == "lower"
-    far = interval.low > gate.limit * OTHER_PROCESSOR if lower else interval.high * OTHER_PROCESSOR < gate.limit
+    assert result.limit is not None
+    interval, lower = of_another_day(result.metric), result.metric.better == "lower"
+    far = interval.low > result.limit * OTHER_PROCESSOR if lower else interval.high * OTHER_PROCESSOR < result.limit
     if far or not processor:
-        return gate
+        return result
     return dataclasses.replace(
-        gate,
+        result,
         verdict="inconclusive",
         processor=processor,
         to_settle="a baseline of this processor (pytest --perf-save): unlike calls have other ratios on another one",
     )
 
 
-def judge_absent(test: str, id: str, entry: Entry, target: str | None, why_not: str) -> Gate:
+def judge_absent(test: str, id: str, entry: Entry, target: str | None, why_not: str) -> Result:
     """A recorded metric that its test did not make; `why_not` says why it cannot be made here, empty where it can."""
     detail = dict(entry.detail) if entry.detail else None
     name = name_of(id, entry)
     metric = Metric(name, entry.value, entry.unit, entry.kind, entry.better, None, None, detail, target, id=id)
     verdict: Verdict = "not comparable" if why_not else "missing"
-    return Gate(test, metric, verdict, "baseline", baseline=entry.value, incomparable=why_not)
+    return Result(test, metric, verdict, "baseline", baseline=entry.value, incomparable=why_not)
 
 
-def as_saved(gate: Gate, kinds: Collection[str] | None) -> Gate:
+def as_saved(result: Result, kinds: Collection[str] | None) -> Result:
     """The gate of a metric that --perf-save records: its baseline judges it only where that is not to be replaced.
 
     `kinds` are those of `merging.merge`: None saves everything.
     """
     saved: dict[Verdict, str] = {"new": "new", "improved": "better", "fail": "worse"}
     if kinds is None:
-        recorded = gate.verdict in (*saved, "inconclusive", "not comparable")
+        recorded = result.verdict in (*saved, "inconclusive", "not comparable")
     else:
-        recorded = saved.get(gate.verdict) in kinds
-    if gate.source == "budget" or not recorded:
-        return gate
-    return dataclasses.replace(gate, verdict="recorded")
+        recorded = saved.get(result.verdict) in kinds
+    if result.source == "budget" or not recorded:
+        return result
+    return dataclasses.replace(result, verdict="recorded")
 
 
 def ratio_limit(entry: Entry | None, now: Environment, tolerance: float | None) -> float | None:

@@ -14,7 +14,7 @@ from typing import Literal, cast, get_args
 
 from perfsuite.gate.baseline import Baselines, Entry, name_of
 from perfsuite.gate.environment import Environment, incomparable, version_changes
-from perfsuite.gate.verdict import Gate, Part, judge_baseline
+from perfsuite.gate.verdict import Part, Result, judge_baseline
 from perfsuite.measure.metric import Interval, Metric
 from perfsuite.measure.words import plural
 
@@ -123,7 +123,7 @@ def _why_incomparable(old: Entry, new: Entry) -> str:
     return incomparable(new.kind, new.unit, old.environment, new.environment) or ""
 
 
-def _gate(on_file: Entry, made: Entry) -> Gate:
+def _gate(on_file: Entry, made: Entry) -> Result:
     detail = dict(made.detail or {}) or None
     # What two files say is compared as they say it, also where one has no interval.
     interval = made.interval or Interval(made.value, made.value)

@@ -14,7 +14,7 @@ import pytest
 
 from perfsuite.gate.baseline_file import BaselineError, SaveResult
 from perfsuite.gate.baseline_folder import folder_here
-from perfsuite.gate.verdict import Gate
+from perfsuite.gate.verdict import Result
 from perfsuite.hooks import collecting, junit, progress, unittests, workers
 from perfsuite.hooks.lost import LostHooks
 from perfsuite.measure.compiles.observing import observing
@@ -168,7 +168,7 @@ class GateFailed(pytest.fail.Exception):  # type: ignore[name-defined]
     `where` is the line of the call that made the first of them; empty for a metric that no call made.
     """
 
-    def __init__(self, failures: Sequence[Gate]):
+    def __init__(self, failures: Sequence[Result]):
         super().__init__(text.failure(failures), pytrace=False)
         self.where = text.explained(failures).where
 
@@ -182,7 +182,7 @@ class ActiveHooks:
         self.is_worker = is_worker
         self.rerun: dict[str, TestRecord] = {}
         """Tests that failed and are going to run again, by id."""
-        self.gone: list[Gate] = []
+        self.gone: list[Result] = []
         """Of recorded metrics whose tests are gone."""
         self.saved: list[SaveResult] = []
         self.not_saved = ""
@@ -229,24 +229,24 @@ class ActiveHooks:
             recorder.metrics.update(self.session.group.worst(item.nodeid, recorder.metrics))
         try:
             again = functools.partial(self.session.mode.measure_again, item)
-            gates = recorder.judge_baselines(again, ended=ended, lost=lost)
+            results = recorder.judge_baselines(again, ended=ended, lost=lost)
         except BaselineError as error:
             pytest.fail(str(error), pytrace=False)
-        if failures := self.session.failures(gates):
+        if failures := self.session.failures(results):
             raise GateFailed(failures)
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(self, item: pytest.Item, call: pytest.CallInfo):
         measured = item.stash.get(_PERF, None)
         if measured is not None and call.when == "call":
-            junit.add_properties(item, measured.recorder.gates)
+            junit.add_properties(item, measured.recorder.results)
         report = yield
         if call.excinfo is not None and isinstance(call.excinfo.value, GateFailed):
             file, line, _ = report.location
             where = call.excinfo.value.where or f"{file}:{(line or 0) + 1}"
             report.longrepr = f"{call.excinfo.value}\n\n{where}: {item.name}"
         if measured is not None and report.when == "call":
-            line = blamed(measured.recorder.gates, call, item.config.rootpath)
+            line = blamed(measured.recorder.results, call, item.config.rootpath)
             record = measured.recorder.record(
                 passed=report.passed,
                 used=measured.used,
@@ -259,9 +259,9 @@ class ActiveHooks:
             line = blamed((), call, item.config.rootpath)
             facts = facts_of(report, call)
             # Its set-up asked for what does not work here: its baselines are not comparable, as if its body had asked.
-            gates = absent(self.session, test_id(item), (), {}, facts["lost"]) if facts["lost"] else ()
-            record = TestRecord(test_id(item), False, tuple(gates), (), blamed=line, **facts)
-            setattr(report, "perfsuite" if gates else "perfsuite_unmeasured", plain(record))
+            results = absent(self.session, test_id(item), (), {}, facts["lost"]) if facts["lost"] else ()
+            record = TestRecord(test_id(item), False, tuple(results), (), blamed=line, **facts)
+            setattr(report, "perfsuite" if results else "perfsuite_unmeasured", plain(record))
         return report
 
     def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
@@ -339,6 +339,6 @@ class ActiveHooks:
     def _where_all_is(self, config: pytest.Config) -> list[str]:
         """The last lines: where all metrics are. A path is never broken, whatever the width of the terminal."""
         if self.page is None:
-            told = config.get_verbosity() != 0 or not any(record.gates for record in self.session.records)
+            told = config.get_verbosity() != 0 or not any(record.results for record in self.session.records)
             return [] if told else ["all metrics: pytest --perf -v, or --perf-report=DIR for a page of them"]
         return [f"report: {relative(self.page, self.rootpath)}"]

@@ -8,28 +8,28 @@ from collections.abc import Sequence
 
 import pytest
 
-from perfsuite.gate.verdict import Gate
+from perfsuite.gate.verdict import Result
 from perfsuite.measure.words import number, span
 
 
-def add_properties(item: pytest.Item, gates: Sequence[Gate]) -> None:
+def add_properties(item: pytest.Item, results: Sequence[Result]) -> None:
     """Add one property for each metric: its title, and `property_value` of its gates."""
-    by_title: dict[str, list[Gate]] = {}
-    for gate in gates:
-        by_title.setdefault(gate.metric.title, []).append(gate)
+    by_title: dict[str, list[Result]] = {}
+    for result in results:
+        by_title.setdefault(result.metric.title, []).append(result)
     item.user_properties += [(title, property_value(of_metric)) for title, of_metric in by_title.items()]
 
 
-def property_value(gates: Sequence[Gate]) -> str:
+def property_value(results: Sequence[Result]) -> str:
     """A metric with its interval, unit and verdicts: `1.062 [1.055, 1.07] x, pass (budget 1.1), fail (baseline 1)`.
 
-    `gates` are those of one metric: one with a budget and a baseline has two.
+    `results` are those of one metric: one with a budget and a baseline has two.
     """
-    metric = gates[0].metric
+    metric = results[0].metric
     verdicts = []
-    for gate in gates:
-        limit = "" if gate.baseline is None else f" (baseline {number(gate.baseline)})"
-        if gate.source == "budget" and gate.limit is not None:
-            limit = f" (budget {number(gate.limit)})"
-        verdicts.append(f"{gate.verdict}{limit}")
+    for result in results:
+        limit = "" if result.baseline is None else f" (baseline {number(result.baseline)})"
+        if result.source == "budget" and result.limit is not None:
+            limit = f" (budget {number(result.limit)})"
+        verdicts.append(f"{result.verdict}{limit}")
     return f"{span(metric.value, metric.interval)} {metric.unit}, {', '.join(verdicts)}"

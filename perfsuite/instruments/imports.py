@@ -4,7 +4,7 @@ import dataclasses
 from collections import Counter
 
 from perfsuite.gate.budget import Budget
-from perfsuite.gate.verdict import Gate, judge_budget
+from perfsuite.gate.verdict import Result, judge_budget
 from perfsuite.instruments.base import NO_BUDGET, Instrument, declare
 from perfsuite.measure import units
 from perfsuite.measure.imports.imports import Imports, imports_of
@@ -55,14 +55,14 @@ def _largest(metric: Metric) -> str:
     return "\n  ".join(f"{name}: {value:,}, first at {places.get(name, '?')}" for name, value in parts)
 
 
-def _without(test: str, imports: Imports, package: str) -> Gate:
+def _without(test: str, imports: Imports, package: str) -> Result:
     modules = imports.of(package)
     metric = Metric(f"{imports.name} modules of {package}", len(modules), units.MODULES, "count")
-    gate = judge_budget(test, metric, 0)
+    result = judge_budget(test, metric, 0)
     if not modules:
-        return gate
+        return result
     cause = "\n  ".join(imports.chain(modules[0].name))
-    return dataclasses.replace(gate, note=f"importing {imports.name} imports {package}", cause=cause)
+    return dataclasses.replace(result, note=f"importing {imports.name} imports {package}", cause=cause)
 
 
 def _is_module(name: object) -> bool:

@@ -16,7 +16,7 @@ from typing import Any, Literal
 
 from perfsuite.gate.baseline_file import SaveResult
 from perfsuite.gate.environment import VERSION_FIELDS, Environment
-from perfsuite.gate.verdict import Gate, Source
+from perfsuite.gate.verdict import Result, Source
 from perfsuite.measure.io import relative
 from perfsuite.measure.metric import Better, Interval, Kind, Metric
 from perfsuite.measure.serialise import plain
@@ -90,15 +90,15 @@ class Row:
     detail: dict[str, int] | None = None
 
     @classmethod
-    def of(cls, metric: Metric, gate: Gate | None) -> "Row":
+    def of(cls, metric: Metric, result: Result | None) -> "Row":
         """The metric as the gate judged it; not judged without one."""
         names = ("title", "target", "value", "unit", "kind", "better", "interval", "samples", "detail")
         of_metric = _copied(metric, names)
-        if gate is None:
+        if result is None:
             return cls(**of_metric, verdict="not judged")
-        reason = "\n".join(filter(None, [text.reason(gate), *text.program_lines(gate)]))
-        of_gate = _copied(gate, ("verdict", "source", "limit", "baseline", "cause"))
-        return cls(**of_metric, **of_gate, reason=reason, first=text.first(gate))
+        reason = "\n".join(filter(None, [text.reason(result), *text.program_lines(result)]))
+        of_gate = _copied(result, ("verdict", "source", "limit", "baseline", "cause"))
+        return cls(**of_metric, **of_gate, reason=reason, first=text.first(result))
 
     @property
     def change(self) -> float | None:
@@ -266,7 +266,7 @@ def report_of(
     rootpath: Path,
     *,
     folder: Path | None = None,
-    gone: Sequence[Gate] = (),
+    gone: Sequence[Result] = (),
     saved: Sequence[SaveResult] = (),
     not_saved: str = "",
     exit_status: int = 0,
@@ -294,7 +294,7 @@ def report_of(
     return Report(
         header,
         tests=tuple(_test(record, folder or rootpath) for record in _records(session)),
-        missing=tuple(Missing(gate.test, gate.metric.title) for gate in gone),
+        missing=tuple(Missing(result.test, result.metric.title) for result in gone),
         saved=tuple(SavedFile.of(result, rootpath) for result in saved),
         notes=tuple(notes),
     )
@@ -324,8 +324,8 @@ def _test(record: TestRecord, folder: Path) -> Test:
 
 
 def _rows(record: TestRecord) -> Iterator[Row]:
-    judged = {gate.metric.title for gate in record.gates}
-    yield from (Row.of(gate.metric, gate) for gate in record.gates)
+    judged = {result.metric.title for result in record.results}
+    yield from (Row.of(result.metric, result) for result in record.results)
     yield from (Row.of(metric, None) for metric in record.metrics if metric.title not in judged)
 
 

@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterable, Sequence
 
 from perfsuite.gate.advice import advice_on
-from perfsuite.gate.verdict import Gate, Part
+from perfsuite.gate.verdict import Part, Result
 from perfsuite.measure import units
 from perfsuite.measure.metric import Kind, Metric
 from perfsuite.measure.words import change, number, percent, plural
@@ -21,82 +21,82 @@ _IRREGULAR = {"misses": "miss", "copies": "copy"}
 """Units of perfsuite that do not become a singular by losing an s."""
 
 
-def reason(gate: Gate) -> str:
+def reason(result: Result) -> str:
     """Why the verdict is no plain pass; empty where there is nothing to say. Further lines say what to do.
 
     Versions that changed since the baseline come first: an upgrade is the first thing to know of a metric that moved.
     """
-    said = [_finding(gate), moved(gate)]
-    if gate.grown:
-        said.append(growth(gate.grown, gate.metric.unit))
-    if said[0] and not gate.note:
-        said.extend(bounds(gate.metric.at_least, gate.metric.at_most))
-    said.append(_rerun(gate))
-    if gate.slowed_in_part:
-        said.append(f"its quickest blocks give {number(gate.metric.quickest or 0)} {gate.metric.unit}")
-    if gate.strict == "inconclusive":
+    said = [_finding(result), moved(result)]
+    if result.grown:
+        said.append(growth(result.grown, result.metric.unit))
+    if said[0] and not result.note:
+        said.extend(bounds(result.metric.at_least, result.metric.at_most))
+    said.append(_rerun(result))
+    if result.slowed_in_part:
+        said.append(f"its quickest blocks give {number(result.metric.quickest or 0)} {result.metric.unit}")
+    if result.strict == "inconclusive":
         said.append("fails because it is undecided (--perf-strict=inconclusive)")
-    found = ": ".join(filter(None, (", ".join(gate.versions), "; ".join(filter(None, said)))))
-    lines = [found, *(f"  {text}" for text in _advice(gate))]
-    if settles := to_settle(gate):
+    found = ": ".join(filter(None, (", ".join(result.versions), "; ".join(filter(None, said)))))
+    lines = [found, *(f"  {text}" for text in _advice(result))]
+    if settles := to_settle(result):
         lines.append(f"to settle it: {settles}")
     return "\n".join(filter(None, lines))
 
 
-def in_full(gate: Gate) -> str:
+def in_full(result: Result) -> str:
     """The reason, the likely cause, and how the program differs from that of the baseline."""
-    return "\n".join(filter(None, [reason(gate), cause(gate), *program_lines(gate)]))
+    return "\n".join(filter(None, [reason(result), cause(result), *program_lines(result)]))
 
 
-def cause(gate: Gate) -> str:
+def cause(result: Result) -> str:
     """The likely cause, or what is known where the cause is not; empty where nobody looked for one."""
-    if gate.cause:
-        return f"likely cause: {gate.cause}"
-    return f"cause unknown: {gate.unexplained}" if gate.unexplained else ""
+    if result.cause:
+        return f"likely cause: {result.cause}"
+    return f"cause unknown: {result.unexplained}" if result.unexplained else ""
 
 
-def program_lines(gate: Gate) -> list[str]:
+def program_lines(result: Result) -> list[str]:
     """How the program differs from that of the baseline, in lines under a heading; none where it does not."""
-    if not gate.program:
+    if not result.program:
         return []
-    return ["differences from the baseline's program:", *(f"  {line}" for line in gate.program)]
+    return ["differences from the baseline's program:", *(f"  {line}" for line in result.program)]
 
 
-def first(gate: Gate) -> str:
+def first(result: Result) -> str:
     """The one thing to do first about a metric that fails against its baseline; empty where its reason says it."""
-    if not gate.failed or gate.source != "baseline" or gate.cause or gate.note or gate.strict:
+    if not result.failed or result.source != "baseline" or result.cause or result.note or result.strict:
         return ""
-    if gate.verdict == "missing":
+    if result.verdict == "missing":
         return ""
-    places = [part.place for part in gate.grown if part.place]
+    places = [part.place for part in result.grown if part.place]
     if any(map(advice_on, places)):
         return ""
-    if gate.versions:
-        versions = ", ".join(gate.versions)
+    if result.versions:
+        versions = ", ".join(result.versions)
         return f"run it with the baseline's versions too ({versions}), to see whether the upgrade or the code causes it"
     if places:
         return f"look at {places[0]}"
     return "if you intend this change, record it: pytest --perf-save"
 
 
-def explained(gates: Iterable[Gate]) -> Gate:
+def explained(results: Iterable[Result]) -> Result:
     """The failed gate that a test's message has in full: the first that got worse, else missing, undecided or new."""
     ranks = {None: 0, "inconclusive": 2, "new": 3}
-    return min(gates, key=lambda gate: 1 if gate.verdict == "missing" else ranks[gate.strict])
+    return min(results, key=lambda result: 1 if result.verdict == "missing" else ranks[result.strict])
 
 
-def failure(gates: Sequence[Gate]) -> str:
+def failure(results: Sequence[Result]) -> str:
     """Why a test failed: its first failed gate in full, the one thing to do first, and which others failed."""
-    unrecorded = [gate for gate in gates if gate.strict == "new"]
-    undecided = [gate for gate in gates if gate.strict == "inconclusive"]
-    lost = [gate for gate in gates if gate.verdict == "missing"]
-    worst = explained(gates)
+    unrecorded = [result for result in results if result.strict == "new"]
+    undecided = [result for result in results if result.strict == "inconclusive"]
+    lost = [result for result in results if result.verdict == "missing"]
+    worst = explained(results)
     if worst.strict:
         others = (undecided or unrecorded)[1:]
         also = [_also("undecided" if undecided else "without a baseline", others)] if others else []
         also += [without_baseline(len(unrecorded), _STRICT)] if undecided and unrecorded else []
         return "\n".join([reason(worst), *also])
-    others = ([gate for gate in gates if not gate.strict and gate not in lost] or lost)[1:]
+    others = ([result for result in results if not result.strict and result not in lost] or lost)[1:]
     lines = [in_full(worst)]
     if to_do := first(worst):
         lines.append(f"first: {to_do}")
@@ -113,12 +113,12 @@ def failure(gates: Sequence[Gate]) -> str:
     return "\n".join(lines)
 
 
-def of_a_test_gone(test: str, gates: Sequence[Gate]) -> str:
+def of_a_test_gone(test: str, results: Sequence[Result]) -> str:
     """That a test is gone, with its recorded metrics."""
-    names = ", ".join(gate.metric.title for gate in gates[:OTHERS_NAMED])
+    names = ", ".join(result.metric.title for result in results[:OTHERS_NAMED])
     return (
-        f"{test} is gone or does not use perf, and has {plural(len(gates), 'baseline')} "
-        f"({names}{_and_more(gates)}): pytest --perf-save removes {'it' if len(gates) == 1 else 'them'}"
+        f"{test} is gone or does not use perf, and has {plural(len(results), 'baseline')} "
+        f"({names}{_and_more(results)}): pytest --perf-save removes {'it' if len(results) == 1 else 'them'}"
     )
 
 
@@ -159,87 +159,89 @@ def _first_places(places: Sequence[str]) -> str:
     return f"{', '.join(places[:OTHERS_NAMED])}{_and_more(places)}"
 
 
-def _also(what: str, gates: Sequence[Gate]) -> str:
-    names = ", ".join(gate.metric.title for gate in gates[:OTHERS_NAMED])
-    return f"also {what}: {names}{_and_more(gates)}"
+def _also(what: str, results: Sequence[Result]) -> str:
+    names = ", ".join(result.metric.title for result in results[:OTHERS_NAMED])
+    return f"also {what}: {names}{_and_more(results)}"
 
 
-def to_settle(gate: Gate) -> str:
+def to_settle(result: Result) -> str:
     """What would decide an open gate, where neither the instrument nor its note says it better."""
-    if gate.to_settle or gate.note or "inconclusive" not in (gate.verdict, gate.strict):
-        return gate.to_settle
-    if gate.metric.interval is None and gate.metric.samples is None:
+    if result.to_settle or result.note or "inconclusive" not in (result.verdict, result.strict):
+        return result.to_settle
+    if result.metric.interval is None and result.metric.samples is None:
         return "its interval: perf.record(..., interval=(low, high)), or (value, value) where it is exact"
-    wider = "a wider budget" if gate.source == "budget" else "a wider tolerance="
-    longer = "" if gate.metric.samples is None else ": --perf-seconds"
+    wider = "a wider budget" if result.source == "budget" else "a wider tolerance="
+    longer = "" if result.metric.samples is None else ": --perf-seconds"
     return f"a narrower interval (more samples{longer}), or {wider}"
 
 
-def why_open(gate: Gate) -> str:
+def why_open(result: Result) -> str:
     """Why a gate is undecided, in words that count several of them: `3 with the limit inside the interval`."""
-    if gate.rerun is not None:
+    if result.rerun is not None:
         return "not confirmed in a fresh process"
-    if gate.processor:
-        return f"over a baseline of another processor ({gate.processor})"
-    if gate.slowed_in_part:
+    if result.processor:
+        return f"over a baseline of another processor ({result.processor})"
+    if result.slowed_in_part:
         return "whose quickest blocks keep the limit"
-    interval = gate.metric.interval
+    interval = result.metric.interval
     if interval is not None and math.isfinite(interval.low) and math.isfinite(interval.high):
         return "with the limit inside the interval"
-    return "without an interval" if gate.metric.samples is None else "of too few samples for an interval"
+    return "without an interval" if result.metric.samples is None else "of too few samples for an interval"
 
 
-def _finding(gate: Gate) -> str:
-    metric = gate.metric
-    if gate.note:
-        return gate.note
-    if gate.strict == "new":
+def _finding(result: Result) -> str:
+    metric = result.metric
+    if result.note:
+        return result.note
+    if result.strict == "new":
         return f"{metric.title} has no baseline{_STRICT}: pytest --perf-save records it"
-    if gate.verdict == "new":
+    if result.verdict == "new":
         return f"{metric.title} has no baseline"
-    if gate.incomparable:
-        return f"{metric.title}: {gate.incomparable}"
-    if gate.verdict == "missing":
+    if result.incomparable:
+        return f"{metric.title}: {result.incomparable}"
+    if result.verdict == "missing":
         of = _amount(metric.value, metric)
         return f"{metric.title} has a baseline of {of} and was not measured: pytest --perf-save removes it"
-    if gate.verdict not in ("fail", "inconclusive", "improved"):
+    if result.verdict not in ("fail", "inconclusive", "improved"):
         return ""
-    if gate.source == "budget" and gate.limit is not None:
-        over = _share_over(metric.value, gate.limit)
-        held = f"{over}over" if _is_over(gate) or gate.rerun else "undecided against"
-        return f"{_span(metric)}, {held} the budget of {_amount(gate.limit, metric)}"
-    if gate.baseline is None:
+    if result.source == "budget" and result.limit is not None:
+        over = _share_over(metric.value, result.limit)
+        held = f"{over}over" if _is_over(result) or result.rerun else "undecided against"
+        return f"{_span(metric)}, {held} the budget of {_amount(result.limit, metric)}"
+    if result.baseline is None:
         return _span(metric)
-    said = f"{_span(metric)}, {_change(metric, gate.baseline)} the baseline {_amount(gate.baseline, metric)}"
-    if gate.verdict == "improved":
+    said = f"{_span(metric)}, {_change(metric, result.baseline)} the baseline {_amount(result.baseline, metric)}"
+    if result.verdict == "improved":
         return f"{said}: pytest --perf-save records it"
-    if gate.tolerance is None or gate.limit is None or metric.kind == "count":
+    if result.tolerance is None or result.limit is None or metric.kind == "count":
         return said
-    if gate.baseline <= 0:
-        return f"{said} (limit {_amount(gate.limit, metric)})"
-    return f"{said} (limit {percent(gate.limit / gate.baseline - 1)})"
+    if result.baseline <= 0:
+        return f"{said} (limit {_amount(result.limit, metric)})"
+    return f"{said} (limit {percent(result.limit / result.baseline - 1)})"
 
 
-def over(gates: Sequence[Gate]) -> str:
+def over(results: Sequence[Result]) -> str:
     """The open metrics that lie over their limit, each with its figure: `step ratio 1.57 x (+57 %, limit +50 %)`."""
 
-    def in_short(gate: Gate) -> str:
-        metric, by = gate.metric, ""
-        if gate.baseline and gate.baseline > 0 and gate.limit is not None:
-            by = f" ({percent(metric.value / gate.baseline - 1)}, limit {percent(gate.limit / gate.baseline - 1)})"
-        elif gate.limit is not None:
-            by = f" (limit {_exact(gate.limit, metric.kind)})"
+    def in_short(result: Result) -> str:
+        metric, by = result.metric, ""
+        if result.baseline and result.baseline > 0 and result.limit is not None:
+            by = (
+                f" ({percent(metric.value / result.baseline - 1)}, limit {percent(result.limit / result.baseline - 1)})"
+            )
+        elif result.limit is not None:
+            by = f" (limit {_exact(result.limit, metric.kind)})"
         return f"{metric.title} {number(metric.value)} {metric.unit}{by}"
 
-    return f"{', '.join(map(in_short, gates[:OTHERS_NAMED]))}{_and_more(gates)}"
+    return f"{', '.join(map(in_short, results[:OTHERS_NAMED]))}{_and_more(results)}"
 
 
-def moved(gate: Gate) -> str:
+def moved(result: Result) -> str:
     """That the metric is compared with the baseline of another call of its test; empty where it is not."""
-    if not gate.recorded_as:
+    if not result.recorded_as:
         return ""
     return (
-        f"compared with the baseline of {gate.recorded_as}, because calls changed places in the test: "
+        f"compared with the baseline of {result.recorded_as}, because calls changed places in the test: "
         "give each its name=, or record them anew with pytest --perf-save"
     )
 
@@ -263,25 +265,25 @@ def _share_over(value: float, limit: float) -> str:
     return f"{percent(value / limit - 1)} " if 0 < limit < value else ""
 
 
-def _is_over(gate: Gate) -> bool:
-    return gate.failed and not gate.strict
+def _is_over(result: Result) -> bool:
+    return result.failed and not result.strict
 
 
-def _rerun(gate: Gate) -> str:
+def _rerun(result: Result) -> str:
     """What a fresh process says of a metric that is over its limit."""
-    rerun = gate.rerun
+    rerun = result.rerun
     if rerun is None:
         return ""
     if rerun.seen is None:
         return f"not confirmed, because a fresh process measured nothing: {rerun.failure}"
-    return f"{'confirmed' if _is_over(gate) else 'not confirmed'} in a fresh process: {rerun.seen}"
+    return f"{'confirmed' if _is_over(result) else 'not confirmed'} in a fresh process: {rerun.seen}"
 
 
-def _advice(gate: Gate) -> list[str]:
+def _advice(result: Result) -> list[str]:
     """What to do about host calls, by what the user's code calls that makes them."""
-    if gate.metric.unit != units.HOST_CALLS:
+    if result.metric.unit != units.HOST_CALLS:
         return []
-    return list(dict.fromkeys(filter(None, (advice_on(part.place) for part in gate.grown))))
+    return list(dict.fromkeys(filter(None, (advice_on(part.place) for part in result.grown))))
 
 
 def _grown_by(part: Part) -> str:
@@ -317,13 +319,13 @@ def _exact(value: float, kind: Kind) -> str:
     return f"{value:,.0f}" if kind in ("count", "size") and value == int(value) else f"{value:.6g}"
 
 
-def _in_short(gate: Gate) -> str:
+def _in_short(result: Result) -> str:
     """`step flops 1,000 -> 1,100 FLOP (+10 %)`."""
-    metric = gate.metric
-    before = "" if gate.baseline is None else f"{number(gate.baseline)} -> "
-    by = f" ({change(metric.value / gate.baseline - 1, 3)})" if gate.baseline and gate.baseline > 0 else ""
+    metric = result.metric
+    before = "" if result.baseline is None else f"{number(result.baseline)} -> "
+    by = f" ({change(metric.value / result.baseline - 1, 3)})" if result.baseline and result.baseline > 0 else ""
     return f"{metric.title} {before}{number(metric.value)} {metric.unit}{by}"
 
 
-def _and_more(gates: Sequence[object]) -> str:
-    return f" and {len(gates) - OTHERS_NAMED} more" if len(gates) > OTHERS_NAMED else ""
+def _and_more(results: Sequence[object]) -> str:
+    return f" and {len(results) - OTHERS_NAMED} more" if len(results) > OTHERS_NAMED else ""

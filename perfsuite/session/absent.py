@@ -4,7 +4,7 @@ from collections.abc import Collection, Iterator, Mapping
 
 from perfsuite.gate.baseline import Entry
 from perfsuite.gate.environment import incomparable
-from perfsuite.gate.verdict import Gate, Verdict, judge_absent
+from perfsuite.gate.verdict import Result, Verdict, judge_absent
 from perfsuite.measure.metric import Metric
 from perfsuite.session.session import PerfSession, test_of
 
@@ -15,7 +15,7 @@ def absent(
     metrics: Collection[Metric],
     unknown: Mapping[tuple[str, str | None], str],
     lost: str = "",
-) -> list[Gate]:
+) -> list[Result]:
     """The gates of recorded metrics that a test did not make. It came to its end, or to what `lost` says.
 
     `unknown` says of metrics, by id and target, why their instrument could not tell them.
@@ -23,17 +23,17 @@ def absent(
     if not session.mode.gates:
         return []
     made = {(metric.id, metric.target) for metric in metrics}
-    gates = (
+    results = (
         judge_absent(
             test, id, entry, target, unknown.get((id, target)) or lost or _why_not_here(session, entry, target)
         )
         for id, entry, target in _recorded(session, session.test_key(test))
         if (id, target) not in made
     )
-    return [gate for gate in gates if gate.verdict not in _removed(session)]
+    return [result for result in results if result.verdict not in _removed(session)]
 
 
-def gone(session: PerfSession) -> list[Gate]:
+def gone(session: PerfSession) -> list[Result]:
     """The gates of recorded metrics whose tests are gone from a file that was collected whole, or passed unmeasured.
 
     Metrics that cannot be made here are left out: their tests may be there on another machine.

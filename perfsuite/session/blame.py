@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from perfsuite.gate.verdict import Gate
+from perfsuite.gate.verdict import Result
 
 _LIBRARIES = {"site-packages", "dist-packages"}
 
@@ -20,16 +20,16 @@ _PLACE = re.compile(r"(?:^|\s)(?P<file>[^\s:]+\.\w+):(?P<line>[0-9]+)\b")
 """As a part of a metric has it: "models/model.py:42 in attention", "while at model.py:42". Some have no folder."""
 
 
-def blamed(gates: Sequence[Gate], call: pytest.CallInfo[Any], root: Path) -> Line | None:
+def blamed(results: Sequence[Result], call: pytest.CallInfo[Any], root: Path) -> Line | None:
     """The first line in the project that the failed gates name; else the innermost one that the exception passed.
 
     None where neither is in the project.
     """
     if call.excinfo is None:
         return None
-    failed = [gate for gate in gates if gate.failed]
-    named = (part.place for gate in failed for part in gate.grown)
-    called = (gate.where for gate in failed)
+    failed = [result for result in results if result.failed]
+    named = (part.place for result in failed for part in result.grown)
+    called = (result.where for result in failed)
     shown = call.excinfo.traceback.filter(call.excinfo)
     passed = (f"{entry.path}:{entry.lineno + 1}" for entry in reversed(shown))
     return next(_in_the_project((*named, *called, *passed), root), None)

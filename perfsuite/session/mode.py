@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from perfsuite.gate.verdict import Gate
+from perfsuite.gate.verdict import Result
 from perfsuite.measure.metric import Metric
 
 if TYPE_CHECKING:  # every session has a mode, and few time anything
@@ -95,9 +95,9 @@ class Mode(abc.ABC):
         """
         return None
 
-    def fails(self, gate: Gate) -> bool:
+    def fails(self, result: Result) -> bool:
         """Whether a gate fails its test."""
-        return self.gates and gate.failed
+        return self.gates and result.failed
 
     def seconds(self, asked: float) -> float:
         """The most time for one gate of a test that asks for so much."""

@@ -12,8 +12,8 @@ from perfsuite.gate.verdict import (
     SAMPLED,
     TOLERANCES,
     Evidence,
-    Gate,
     Rerun,
+    Result,
     judge_budget,
     of_another_day,
     strictly,
@@ -84,7 +84,7 @@ class Recorder:
         self._judged = False
         self.metrics: dict[str, Metric] = {}
         """By title: the same name may stand for the present device and for a target."""
-        self.gates: list[Gate] = []
+        self.results: list[Result] = []
         self.traces: list[TraceRecord] = []
         """Of --perf-trace. What follows is for the pictures of --perf-report, and empty without it."""
         self.distributions: list[Distribution] = []
@@ -162,26 +162,26 @@ class Recorder:
         __tracebackhide__ = True  # a failure is shown at the test's own line
         self.apply([judge_budget(self._test, metric, limit)], cause)
 
-    def apply(self, gates: list[Gate], cause: Callable[[], str] = str) -> None:
+    def apply(self, results: list[Result], cause: Callable[[], str] = str) -> None:
         """Append the gates of a budget, and raise `BudgetExceeded` for the first that fails, with its likely cause.
 
         A budget that is undecided is not exceeded: where --perf-strict fails it, it does so when the test has ended.
         """
         __tracebackhide__ = True
-        failures = list(map(self._session.mode.fails, gates))
+        failures = list(map(self._session.mode.fails, results))
         why = cause() if any(failures) else ""
         where = callsite.location(sys._getframe(1))
-        gates = [
-            dataclasses.replace(gate, cause=gate.cause or why) if fails else self._strictly(gate, where)
-            for gate, fails in zip(gates, failures, strict=True)
+        results = [
+            dataclasses.replace(result, cause=result.cause or why) if fails else self._strictly(result, where)
+            for result, fails in zip(results, failures, strict=True)
         ]
-        self.gates += gates
+        self.results += results
         if any(failures):
-            raise BudgetExceeded(self._session.say([gates[failures.index(True)]]))
+            raise BudgetExceeded(self._session.say([results[failures.index(True)]]))
 
-    def _strictly(self, gate: Gate, where: str) -> Gate:
-        gate = strictly(gate, self._session.options.strict if self._session.mode.gates else ())
-        return dataclasses.replace(gate, where=where) if gate.failed else gate
+    def _strictly(self, result: Result, where: str) -> Result:
+        result = strictly(result, self._session.options.strict if self._session.mode.gates else ())
+        return dataclasses.replace(result, where=where) if result.failed else result
 
     def record(self, *, passed: bool, used: bool = True, not_entered: Iterable[str] = (), **facts: Any) -> TestRecord:
         """All of it as plain values. `used` says whether any instrument was called, `not_entered` which of those that
@@ -192,7 +192,7 @@ class Recorder:
         return TestRecord(
             self._test,
             passed,
-            tuple(self.gates),
+            tuple(self.results),
             tuple(self.metrics.values()),
             self.compiled,
             self.cached,
@@ -225,7 +225,9 @@ class Recorder:
             yield f"{self._test} has perf, and calls none of its instruments: it measures nothing"
         for method in dict.fromkeys(not_entered):
             yield f"{self._test} calls {method}() and never enters it, so it checks nothing: with {method}(): ..."
-        if failed := [gate for gate in self.gates if gate.source == "budget" and self._session.mode.fails(gate)]:
+        if failed := [
+            result for result in self.results if result.source == "budget" and self._session.mode.fails(result)
+        ]:
             yield f"{self._test} passed although {failed[0].metric.title} failed its budget: the test caught the error"
 
     def when_saved(self, keep: Callable[[], object]) -> None:
@@ -234,7 +236,7 @@ class Recorder:
 
     def judge_baselines(
         self, again: Callable[..., Collection[Metric]], *, ended: bool = True, lost: str = ""
-    ) -> list[Gate]:
+    ) -> list[Result]:
         """Judge every metric by its baseline. The plugin calls it once, when the test's body has ended.
 
         `again(doubtful=titles)` gives what a fresh process measures of the test, or raises `ProcessFailed`: a ratio or
@@ -246,24 +248,24 @@ class Recorder:
         Returns these gates, after those of budgets that --perf-strict fails.
         """
         self._judged = True
-        undecided = [gate for gate in self.gates if gate.strict]
-        gates = list(map(self._judged_by_baseline, self.metrics.values()))
-        if any(map(_is_doubtful, gates)):
-            gates = self._confirmed(gates, again)
-        gates = [self._strictly(gate, self._recorded[gate.metric.title].where) for gate in gates]
+        undecided = [result for result in self.results if result.strict]
+        results = list(map(self._judged_by_baseline, self.metrics.values()))
+        if any(map(_is_doubtful, results)):
+            results = self._confirmed(results, again)
+        results = [self._strictly(result, self._recorded[result.metric.title].where) for result in results]
         if ended or lost:
-            gates += absent(self._session, self._test, self.metrics.values(), self.unknown, lost)
-        self.gates += gates
+            results += absent(self._session, self._test, self.metrics.values(), self.unknown, lost)
+        self.results += results
         if self._session.options.save:
             for keep in self._kept:
                 keep()
-        return undecided + gates
+        return undecided + results
 
-    def _judged_by_baseline(self, metric: Metric) -> Gate:
+    def _judged_by_baseline(self, metric: Metric) -> Result:
         recorded = self._recorded[metric.title]
         return self._session.judge(self._test, metric, recorded.tolerance, recorded.evidence)
 
-    def _confirmed(self, gates: list[Gate], again: Callable[..., Collection[Metric]]) -> list[Gate]:
+    def _confirmed(self, results: list[Result], again: Callable[..., Collection[Metric]]) -> list[Result]:
         """The gates, with what a fresh process saw of the ratios and times among them that fail."""
         from perfsuite.measure.estimate import Estimate  # few sessions have such a gate, or start a process
         from perfsuite.processes.rerun import ProcessFailed
@@ -272,21 +274,21 @@ class Recorder:
         failure = "it did not make this metric"
         try:
             with progress.waiting(f"{self._test} is over its baseline: measuring again in a fresh process"):
-                doubtful = [gate.metric.title for gate in gates if _is_doubtful(gate)]
+                doubtful = [result.metric.title for result in results if _is_doubtful(result)]
                 seen = {metric.title: metric for metric in again(doubtful=doubtful)}
         except ProcessFailed as error:
             failure = str(error)
 
-        def confirmed(gate: Gate) -> Gate:
-            metric = seen.get(gate.metric.title)
-            if metric is None or (metric.kind, metric.unit) != (gate.metric.kind, gate.metric.unit):
-                return with_rerun(gate, Rerun(failure=failure), fails=True)
-            second = self._judged_by_baseline(dataclasses.replace(metric, id=gate.metric.id))
-            return with_rerun(gate, Rerun(Estimate(metric.value, of_another_day(metric))), fails=second.failed)
+        def confirmed(result: Result) -> Result:
+            metric = seen.get(result.metric.title)
+            if metric is None or (metric.kind, metric.unit) != (result.metric.kind, result.metric.unit):
+                return with_rerun(result, Rerun(failure=failure), fails=True)
+            second = self._judged_by_baseline(dataclasses.replace(metric, id=result.metric.id))
+            return with_rerun(result, Rerun(Estimate(metric.value, of_another_day(metric))), fails=second.failed)
 
-        return [confirmed(gate) if _is_doubtful(gate) else gate for gate in gates]
+        return [confirmed(result) if _is_doubtful(result) else result for result in results]
 
 
-def _is_doubtful(gate: Gate) -> bool:
+def _is_doubtful(result: Result) -> bool:
     """Whether it is for a fresh process to say if it fails."""
-    return gate.failed and gate.metric.kind in SAMPLED
+    return result.failed and result.metric.kind in SAMPLED

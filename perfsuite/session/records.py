@@ -6,7 +6,7 @@ import re
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from perfsuite.gate.verdict import Gate
+from perfsuite.gate.verdict import Result
 from perfsuite.measure.metric import Metric
 from perfsuite.session.plots import Distribution, FittedLine, ProgramRecord
 
@@ -40,7 +40,7 @@ class TestRecord:
 
     test: str
     passed: bool
-    gates: tuple[Gate, ...]
+    results: tuple[Result, ...]
     metrics: tuple[Metric, ...]
     compiled: int = 0
     """Programs that a compiler was run for."""

@@ -26,7 +26,7 @@ from perfsuite.gate.environment import (
     present_environment,
     target_environment,
 )
-from perfsuite.gate.verdict import Evidence, Gate
+from perfsuite.gate.verdict import Evidence, Result
 from perfsuite.measure.metric import Metric
 from perfsuite.measure.private.capabilities import CapabilityLost
 from perfsuite.measure.words import printable
@@ -74,7 +74,7 @@ class PerfSession:
         target_cache: Path | None = None,
         group: "Group | None" = None,
         mode: Callable[["PerfSession"], Mode],
-        say: Callable[[Sequence[Gate]], str] = repr,
+        say: Callable[[Sequence[Result]], str] = repr,
     ):
         self.options = options
         self.say = say
@@ -192,23 +192,23 @@ class PerfSession:
 
     def judge(
         self, test: str, metric: Metric, tolerance: float | None, evidence: Evidence = verdict.NO_EVIDENCE
-    ) -> Gate:
+    ) -> Result:
         """A metric against its baseline. Raises `BaselineError` when the file of its target cannot be read."""
         if not self.mode.gates:
-            return Gate(test, metric, "info")
+            return Result(test, metric, "info")
         entries = self.baselines_of(metric.target).metrics.get(self.test_key(test), {})
         entry = entries.get(metric.id)
         now = self.environment_of(metric.target)
-        gate = verdict.judge_baseline(test, metric, entry, now=now, tolerance=tolerance, evidence=evidence)
+        result = verdict.judge_baseline(test, metric, entry, now=now, tolerance=tolerance, evidence=evidence)
         if entry is not None and baseline.name_of(metric.id, entry) != metric.name:
             others = (baseline.name_of(id, each) for id, each in entries.items() if id != metric.id)
             moved = metric.name in others
-            gate = dataclasses.replace(gate, recorded_as=baseline.name_of(metric.id, entry) if moved else "")
-        return verdict.as_saved(gate, self.options.save_only)
+            result = dataclasses.replace(result, recorded_as=baseline.name_of(metric.id, entry) if moved else "")
+        return verdict.as_saved(result, self.options.save_only)
 
-    def failures(self, gates: Iterable[Gate]) -> list[Gate]:
+    def failures(self, results: Iterable[Result]) -> list[Result]:
         """Those that fail the test."""
-        return list(filter(self.mode.fails, gates))
+        return list(filter(self.mode.fails, results))
 
     def known_files(self) -> list[Baselines]:
         """The baselines of all devices; of several processes together, those that they share.
@@ -267,7 +267,9 @@ class PerfSession:
         for record in records:
             entries = new.setdefault(self.test_key(record.test), {})
             # A metric that cannot be made here stays as it is.
-            for metric in (gate.metric for gate in record.gates if gate.incomparable and gate.source == "baseline"):
+            for metric in (
+                result.metric for result in record.results if result.incomparable and result.source == "baseline"
+            ):
                 if self._is_of(device, metric) and (old := self._entry(record.test, metric.id, metric.target)):
                     entries[metric.id] = old
             # What was measured comes last, and takes the place of what was compiled under the same id.

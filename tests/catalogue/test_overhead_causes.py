@@ -458,9 +458,9 @@ def test_the_baseline_of_the_right_way_refuses_the_wrong_one_and_passes_the_righ
     assert judge_baseline("test", again, recorded, now=HERE).verdict == "pass"
     if wrong.value == reference.value:
         return  # It waits in C++, which no host call shows.
-    gate = judge_baseline("test", wrong, recorded, now=HERE)
-    assert gate.failed
-    assert gate.grown
+    result = judge_baseline("test", wrong, recorded, now=HERE)
+    assert result.failed
+    assert result.grown
 
 
 def test_the_baseline_names_the_call_that_makes_the_new_host_calls_and_what_to_do():

@@ -64,17 +64,22 @@ def against(metric, recorded, **arguments):
     ],
 )
 def test_a_budget_is_broken_where_the_whole_interval_is_over_it(measured, limit, verdict):
-    gate = judge_budget(TEST, measured, limit)
-    assert (gate.verdict, gate.source, gate.limit, gate.failed) == (verdict, "budget", limit, verdict == "fail")
-    assert bool(reason(gate)) == (verdict != "pass")
+    result = judge_budget(TEST, measured, limit)
+    assert (result.verdict, result.source, result.limit, result.failed) == (verdict, "budget", limit, verdict == "fail")
+    assert bool(reason(result)) == (verdict != "pass")
 
 
 # Baselines.
 
 
 def test_no_baseline_is_new_and_no_failure():
-    gate = against(metric(1.2), None)
-    assert (gate.verdict, gate.source, gate.failed, reason(gate)) == ("new", None, False, "step has no baseline")
+    result = against(metric(1.2), None)
+    assert (result.verdict, result.source, result.failed, reason(result)) == (
+        "new",
+        None,
+        False,
+        "step has no baseline",
+    )
 
 
 @pytest.mark.parametrize(
@@ -123,14 +128,14 @@ def test_a_size_within_its_tolerance_is_no_improvement():
 def test_where_higher_is_better_a_lower_metric_fails(value, verdict):
     measured = Metric("tokens", value, "1/s", "ratio", "higher", Interval(value, value))
     recorded = Entry(100.0, "1/s", "ratio", "measured", HERE, better="higher")
-    gate = against(measured, recorded)
-    assert (gate.verdict, gate.limit) == (verdict, pytest.approx(50.0))
+    result = against(measured, recorded)
+    assert (result.verdict, result.limit) == (verdict, pytest.approx(50.0))
 
 
 def test_the_limit_of_a_metric_that_higher_is_better_for_is_never_minus_zero():
     measured = Metric("tokens", 0.0, "1/s", "ratio", better="higher")
-    gate = against(measured, Entry(0.0, "1/s", "ratio", "measured", HERE, better="higher"))
-    assert math.copysign(1, gate.limit) == 1
+    result = against(measured, Entry(0.0, "1/s", "ratio", "measured", HERE, better="higher"))
+    assert math.copysign(1, result.limit) == 1
 
 
 def test_a_baseline_below_zero_tolerates_in_the_right_direction():
@@ -164,16 +169,16 @@ def test_a_sampled_metric_without_an_interval_neither_passes_nor_fails(kind, val
 
 def test_a_comparison_of_too_few_pairs_is_undecided_against_a_recorded_ratio():
     few = Metric("step", 1.2, "x", "ratio", samples=3)
-    gate = against(few, entry(1.2), evidence=Evidence(to_settle=lambda limit: f"more pairs for {limit:g}"))
-    assert (gate.verdict, gate.to_settle) == ("inconclusive", "more pairs for 2.4")
+    result = against(few, entry(1.2), evidence=Evidence(to_settle=lambda limit: f"more pairs for {limit:g}"))
+    assert (result.verdict, result.to_settle) == ("inconclusive", "more pairs for 2.4")
     assert against(few, None).verdict == "new"
 
 
 def test_a_metric_that_gates_no_longer_says_so():
-    gate = against(metric(5.0, "info"), Entry(5.0, "s", "time", "measured", HERE))
-    assert gate.verdict == "not comparable"
+    result = against(metric(5.0, "info"), Entry(5.0, "s", "time", "measured", HERE))
+    assert result.verdict == "not comparable"
     assert (
-        reason(gate)
+        reason(result)
         == "step: recorded as time, and now information, which no gate judges: pytest --perf-save replaces it"
     )
 
@@ -223,8 +228,8 @@ LIBRARIES = {"jax:flatten": 50, "equinox:combine": 30, "optax:update": 15, "jax:
     ],
 )
 def test_the_parts_that_grew_are_known_the_worst_first(then, now, grown):
-    gate = against(metric(now[0], "count", detail=now[1]), entry(then[0], "count", detail=then[1]))
-    assert list(gate.grown) == grown
+    result = against(metric(now[0], "count", detail=now[1]), entry(then[0], "count", detail=then[1]))
+    assert list(result.grown) == grown
 
 
 def test_a_part_has_its_place_and_where_higher_is_better_those_that_fell_are_known():
@@ -238,8 +243,8 @@ def test_a_part_has_its_place_and_where_higher_is_better_those_that_fell_are_kno
 
 
 def test_an_info_metric_never_gates_but_shows_what_is_on_file():
-    gate = against(metric(900.0, "info"), entry(1.0, "info"))
-    assert (gate.verdict, gate.baseline, gate.limit) == ("info", 1.0, None)
+    result = against(metric(900.0, "info"), entry(1.0, "info"))
+    assert (result.verdict, result.baseline, result.limit) == ("info", 1.0, None)
     in_ms = against(dataclasses.replace(metric(900.0, "info"), unit="ms"), entry(1.0, "info"))
     assert (in_ms.verdict, in_ms.baseline) == ("info", None)
     assert against(metric(900.0, "info"), None).verdict == "info"
@@ -254,14 +259,14 @@ def test_an_info_metric_never_gates_but_shows_what_is_on_file():
     ],
 )
 def test_a_metric_that_changed_its_unit_kind_or_direction_is_not_compared(recorded, shown):
-    gate = against(metric(900.0), recorded)
-    assert (gate.verdict, gate.baseline) == ("not comparable", shown)
-    assert "pytest --perf-save replaces it" in reason(gate)
+    result = against(metric(900.0), recorded)
+    assert (result.verdict, result.baseline) == ("not comparable", shown)
+    assert "pytest --perf-save replaces it" in reason(result)
 
 
 def test_a_time_of_another_machine_is_not_compared_and_says_what_differs():
-    gate = against(metric(900.0, "time"), entry(50.0, "time", changed(processor="EPYC")))
-    assert (gate.verdict, reason(gate)) == ("not comparable", "step: host processor differs (EPYC, now Xeon)")
+    result = against(metric(900.0, "time"), entry(50.0, "time", changed(processor="EPYC")))
+    assert (result.verdict, reason(result)) == ("not comparable", "step: host processor differs (EPYC, now Xeon)")
 
 
 def test_a_ratio_of_another_host_with_the_same_device_is_compared():
@@ -272,9 +277,9 @@ def test_a_ratio_of_another_host_with_the_same_device_is_compared():
 def test_a_library_upgrade_makes_nothing_incomparable():
     older = changed(jax="0.9.0", jaxlib="0.9.0", equinox="0.12.0")
     for kind, (_, value) in KINDS.items():
-        gate = against(metric(3 * value if kind != "count" else 300, kind), entry(value, kind, older))
-        assert gate.verdict == "fail", kind
-        assert "jax 0.9.0 -> 0.10.2" in gate.versions
+        result = against(metric(3 * value if kind != "count" else 300, kind), entry(value, kind, older))
+        assert result.verdict == "fail", kind
+        assert "jax 0.9.0 -> 0.10.2" in result.versions
 
 
 # When a comparison may stop.
@@ -306,9 +311,9 @@ def test_a_comparison_without_a_baseline_that_gates_has_no_limit(recorded):
 def test_a_compiled_metric_is_compared_whatever_host_and_compiler_it_came_from():
     compiled = target_environment(HERE, "TPU v5 lite", libtpu="0.0.43")
     recorded = Entry(3, "copies", "count", "compiled", dataclasses.replace(compiled, libtpu="0.0.42"))
-    gate = against(Metric("step copies", 4, "copies", "count", target="tpu-v5e"), recorded, now=compiled)
-    assert gate.failed
-    assert reason(gate) == (
+    result = against(Metric("step copies", 4, "copies", "count", target="tpu-v5e"), recorded, now=compiled)
+    assert result.failed
+    assert reason(result) == (
         "libtpu 0.0.42 -> 0.0.43: step copies @ tpu-v5e is 4 copies, +1 (+33.3 %) over the baseline 3 copies"
     )
     assert against(Metric("step copies", 3, "copies", "count", target="tpu-v5e"), recorded).verdict == "pass"
@@ -323,20 +328,20 @@ def test_a_compiled_metric_is_compared_whatever_host_and_compiler_it_came_from()
     [(2.5, 2.3, "fail"), (2.5, 1.9, "inconclusive"), (1.9, 1.5, "pass"), (0.4, 0.6, "improved")],
 )
 def test_a_baseline_is_broken_where_the_quickest_blocks_break_it_too(kind, value, quickest, verdict):
-    gate = against(metric(value, kind, quickest=quickest), entry(1.0, kind))
-    assert (gate.verdict, gate.slowed_in_part, gate.open_over) == (
+    result = against(metric(value, kind, quickest=quickest), entry(1.0, kind))
+    assert (result.verdict, result.slowed_in_part, result.open_over) == (
         verdict,
         verdict == "inconclusive",
         verdict == "inconclusive",
     )
-    assert (why_open(gate) == "whose quickest blocks keep the limit") == gate.slowed_in_part
+    assert (why_open(result) == "whose quickest blocks keep the limit") == result.slowed_in_part
 
 
 def test_a_gate_that_strictness_fails_still_says_what_the_quickest_blocks_give():
-    gate = strictly(against(metric(2.5, quickest=1.5), entry(1.0)), ("inconclusive",))
-    assert gate.failed
-    assert gate.slowed_in_part
-    assert "its quickest blocks give 1.5 x" in reason(gate)
+    result = strictly(against(metric(2.5, quickest=1.5), entry(1.0)), ("inconclusive",))
+    assert result.failed
+    assert result.slowed_in_part
+    assert "its quickest blocks give 1.5 x" in reason(result)
 
 
 def test_quickest_blocks_that_are_slower_than_the_median_change_nothing():
@@ -352,8 +357,8 @@ def test_the_limit_that_is_said_is_the_one_that_is_broken_where_higher_is_better
 
 
 def test_the_quickest_blocks_soften_no_budget():
-    gate = judge_budget(TEST, metric(2.0, quickest=1.0), 1.5)
-    assert (gate.verdict, gate.slowed_in_part) == ("fail", False)
+    result = judge_budget(TEST, metric(2.0, quickest=1.0), 1.5)
+    assert (result.verdict, result.slowed_in_part) == ("fail", False)
 
 
 def test_an_open_metric_whose_value_keeps_the_limit_is_not_over_it():
@@ -377,11 +382,11 @@ def test_an_open_metric_whose_value_keeps_the_limit_is_not_over_it():
 )
 def test_a_failure_counts_unless_a_fresh_process_keeps_the_limit(seen, fails, verdict, more_seconds):
     rerun = Rerun(seen, "" if seen else "SIGABRT")
-    gate = with_rerun(against(metric(2.5), entry(1.0)), rerun, fails=fails)
-    assert (gate.verdict, gate.rerun) == (verdict, rerun)
+    result = with_rerun(against(metric(2.5), entry(1.0)), rerun, fails=fails)
+    assert (result.verdict, result.rerun) == (verdict, rerun)
     if verdict == "inconclusive":
-        assert ("--perf-seconds" in gate.to_settle) == more_seconds
-        assert why_open(gate) == "not confirmed in a fresh process"
+        assert ("--perf-seconds" in result.to_settle) == more_seconds
+        assert why_open(result) == "not confirmed in a fresh process"
 
 
 # Another processor.
@@ -399,11 +404,11 @@ def test_a_failure_counts_unless_a_fresh_process_keeps_the_limit(seen, fails, ve
 )
 def test_a_sampled_ratio_over_the_baseline_of_another_processor_is_open_unless_far_over_it(value, processor, verdict):
     recorded = entry(1.2, environment=changed(processor=processor))
-    gate = against(metric(value, samples=300), recorded)
-    assert (gate.verdict, gate.processor) == (verdict, "EPYC" if verdict == "inconclusive" else "")
-    assert gate.to_settle.startswith("a baseline of this processor") == (verdict == "inconclusive")
+    result = against(metric(value, samples=300), recorded)
+    assert (result.verdict, result.processor) == (verdict, "EPYC" if verdict == "inconclusive" else "")
+    assert result.to_settle.startswith("a baseline of this processor") == (verdict == "inconclusive")
     if verdict == "inconclusive":
-        assert why_open(gate) == "over a baseline of another processor (EPYC)"
+        assert why_open(result) == "over a baseline of another processor (EPYC)"
 
 
 def test_a_sampled_ratio_that_should_be_higher_is_open_where_it_is_not_far_under():

@@ -4,15 +4,15 @@ import xml.etree.ElementTree as ET
 
 import pytest
 
-from perfsuite.gate.verdict import Gate
+from perfsuite.gate.verdict import Result
 from perfsuite.hooks.junit import property_value
 from perfsuite.measure.metric import Interval, Metric
 
 HOSTILE = ["<a>", "a & b", "'single' \"double\"", "]]>", "<!-- -->", "&lt;", "per cent % {x}", "\u00e9\u4e2d\U0001f600"]
 
 
-def gate(verdict, *, source=None, interval=None, **fields):
-    return Gate("t", Metric("ratio", 1.0621, "x", "ratio", interval=interval), verdict, source, **fields)
+def result(verdict, *, source=None, interval=None, **fields):
+    return Result("t", Metric("ratio", 1.0621, "x", "ratio", interval=interval), verdict, source, **fields)
 
 
 def properties(path):
@@ -26,21 +26,21 @@ def properties(path):
 @pytest.mark.parametrize(
     ("gates", "text"),
     [
-        ([gate("new")], "1.062 x, new"),
-        ([gate("pass", source="budget", limit=1.1)], "1.062 x, pass (budget 1.1)"),
-        ([gate("fail", source="baseline", limit=1.05, baseline=1.0)], "1.062 x, fail (baseline 1)"),
-        ([gate("pass", source="budget", limit=0.0)], "1.062 x, pass (budget 0)"),
+        ([result("new")], "1.062 x, new"),
+        ([result("pass", source="budget", limit=1.1)], "1.062 x, pass (budget 1.1)"),
+        ([result("fail", source="baseline", limit=1.05, baseline=1.0)], "1.062 x, fail (baseline 1)"),
+        ([result("pass", source="budget", limit=0.0)], "1.062 x, pass (budget 0)"),
         (
             [
-                gate("pass", source="budget", limit=1.1, interval=Interval(1.055, 1.07)),
-                gate("fail", source="baseline", limit=1.05, baseline=1.0),
+                result("pass", source="budget", limit=1.1, interval=Interval(1.055, 1.07)),
+                result("fail", source="baseline", limit=1.05, baseline=1.0),
             ],
             "1.062 [1.055, 1.07] x, pass (budget 1.1), fail (baseline 1)",
         ),
     ],
 )
-def test_a_property_has_interval_unit_and_verdicts(gates, text):
-    assert property_value(gates) == text
+def test_a_property_has_interval_unit_and_verdicts(results, text):
+    assert property_value(results) == text
 
 
 def test_metrics_are_properties_of_their_test_also_where_it_fails(project):

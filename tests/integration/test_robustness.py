@@ -406,8 +406,8 @@ def test_the_work_of_a_session_grows_with_its_gates_and_no_faster(tmp_path):
             metrics = Recorder(session, test, None)
             metrics.add(Metric("step", 3, "things", "count"))
             one.add(Metric(one.unique("step", " to return") + " to return", 3, "things", "count"))
-            gates = metrics.judge_baselines(list)
-            record = TestRecord(test, True, tuple(gates), tuple(metrics.metrics.values()))
+            results = metrics.judge_baselines(list)
+            record = TestRecord(test, True, tuple(results), tuple(metrics.metrics.values()))
             session.records.append(made(TestRecord, plain(record)))
         saved, errors = session.save()
         assert not errors

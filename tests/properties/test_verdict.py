@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from perfsuite.gate.baseline import Entry
 from perfsuite.gate.environment import Environment
-from perfsuite.gate.verdict import Gate, against_limit, judge_baseline, judge_budget
+from perfsuite.gate.verdict import Result, against_limit, judge_baseline, judge_budget
 from perfsuite.measure.metric import Interval, Metric
 from perfsuite.measure.serialise import made, plain
 from perfsuite.report.text import reason
@@ -95,9 +95,9 @@ def test_a_wider_limit_never_turns_a_pass_into_a_failure(interval, one, other):
 
 @given(metrics(), finite)
 def test_a_budget_fails_exactly_when_the_whole_interval_lies_above_it(metric, limit):
-    gate = judge_budget("test", metric, limit)
-    assert gate.failed == (span(metric).low > limit)
-    assert bool(reason(gate)) == (gate.verdict != "pass")
+    result = judge_budget("test", metric, limit)
+    assert result.failed == (span(metric).low > limit)
+    assert bool(reason(result)) == (result.verdict != "pass")
 
 
 @given(st.data(), metrics(), tolerances)
@@ -105,33 +105,33 @@ def test_a_baseline_fails_only_when_the_whole_interval_is_worse_than_it_and_impr
     data, metric, tolerance
 ):
     entry = data.draw(entries(metric.kind, metric.better))
-    gate = judged(metric, entry, tolerance)
+    result = judged(metric, entry, tolerance)
     at = span(metric)
     best, worst = (at.low, at.high) if metric.better == "lower" else (-at.high, -at.low)
     baseline = entry.value if metric.better == "lower" else -entry.value
-    if gate.failed:
+    if result.failed:
         assert best > baseline
-    if gate.verdict == "improved":
+    if result.verdict == "improved":
         assert worst < baseline
     if best <= baseline:
-        assert not gate.failed
+        assert not result.failed
 
 
 @given(st.data(), metrics(SAMPLED), tolerances)
 def test_the_limit_that_a_gate_shows_is_the_one_that_it_judged_by(data, metric, tolerance):
     entry = data.draw(entries(metric.kind, metric.better, HERE))
-    gate = judged(metric, entry, tolerance)
+    result = judged(metric, entry, tolerance)
     at = span(metric)
-    beyond = at.low > gate.limit if metric.better == "lower" else at.high < gate.limit
-    assert gate.failed == beyond
+    beyond = at.low > result.limit if metric.better == "lower" else at.high < result.limit
+    assert result.failed == beyond
 
 
 @given(metrics(SAMPLED), positive, st.floats(0, 10), intervals())
 def test_the_limit_of_what_is_sampled_is_its_value_by_one_factor_either_way(metric, value, tolerance, interval):
     entry = entry_for(metric, value=value, interval=interval)
-    gate = judged(metric, entry, tolerance)
+    result = judged(metric, entry, tolerance)
     factor = 1 + tolerance if metric.better == "lower" else 1 / (1 + tolerance)
-    assert math.isclose(gate.limit, entry.value * factor)
+    assert math.isclose(result.limit, entry.value * factor)
 
 
 @given(st.data(), metrics(SAMPLED), tolerances, positive)
@@ -167,8 +167,8 @@ def test_a_reported_metric_never_gates(data, metric, tolerance):
         environment=None,
         source="a document",
     )
-    gate = judged(metric, entry, tolerance)
-    assert gate.verdict == ("info" if metric.kind == "info" else "not comparable")
+    result = judged(metric, entry, tolerance)
+    assert result.verdict == ("info" if metric.kind == "info" else "not comparable")
 
 
 @given(st.data(), metrics(["info"]), tolerances)
@@ -197,13 +197,13 @@ def test_a_wider_interval_never_decides_what_a_narrower_one_left_open(data, metr
 @given(st.data(), metrics(), tolerances, finite)
 def test_a_gate_survives_the_way_to_another_process(data, metric, tolerance, limit):
     entry = data.draw(st.none() | entries(metric.kind, metric.better))
-    for gate in (judged(metric, entry, tolerance), judge_budget("test", metric, limit)):
-        assert made(Gate, json.loads(json.dumps(plain(gate)))) == gate
+    for result in (judged(metric, entry, tolerance), judge_budget("test", metric, limit)):
+        assert made(Result, json.loads(json.dumps(plain(result)))) == result
 
 
 @given(st.data(), metrics(), tolerances)
 def test_every_verdict_but_a_pass_or_info_has_a_reason(data, metric, tolerance):
     entry = data.draw(st.none() | entries(metric.kind, metric.better))
-    gate = judged(metric, entry, tolerance)
-    assert bool(reason(gate)) == (gate.verdict not in ("pass", "info"))
-    assert math.isfinite(gate.limit or 0)
+    result = judged(metric, entry, tolerance)
+    assert bool(reason(result)) == (result.verdict not in ("pass", "info"))
+    assert math.isfinite(result.limit or 0)

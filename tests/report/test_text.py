@@ -7,7 +7,7 @@ import pytest
 
 from perfsuite.gate.baseline import Entry
 from perfsuite.gate.environment import Environment
-from perfsuite.gate.verdict import Evidence, Gate, Part, Rerun, judge_baseline
+from perfsuite.gate.verdict import Evidence, Part, Rerun, Result, judge_baseline
 from perfsuite.measure.metric import Interval, Metric
 from perfsuite.report import text
 from perfsuite.report.text import failure
@@ -16,11 +16,11 @@ HERE = Environment("cpu", 1, "Xeon", "3.11.7", "0.10.2", "0.10.2")
 OLDER = dataclasses.replace(HERE, jax="0.10.1")
 
 
-def gate(name, value=8, *, baseline=7.0, source="baseline", place="", **fields):
+def result(name, value=8, *, baseline=7.0, source="baseline", place="", **fields):
     """A gate that failed, of a metric with one part that grew at `place`."""
     metric = Metric(name, value, "fusions", "count")
     grown = (Part("dot", 1, place=place),) if place else ()
-    return Gate("t", metric, "fail", source, 7, baseline=baseline, grown=grown, **fields)
+    return Result("t", metric, "fail", source, 7, baseline=baseline, grown=grown, **fields)
 
 
 def first(detail=None, places=None, then=None, environment=HERE, unit="fusions"):
@@ -64,12 +64,12 @@ def test_a_cause_that_was_looked_for_and_not_found_is_said_to_be_unknown():
 
 def test_one_metric_is_its_reason_and_what_to_do_first():
     said = "a is 8 fusions, +1 (+14.3 %) over the baseline 7 fusions"
-    assert failure([gate("a", place="x.py:3")]) == f"{said}; grew: dot (+1) at x.py:3\nfirst: look at x.py:3"
-    assert failure([gate("a", cause="b")]) == f"{said}\nlikely cause: b"
+    assert failure([result("a", place="x.py:3")]) == f"{said}; grew: dot (+1) at x.py:3\nfirst: look at x.py:3"
+    assert failure([result("a", cause="b")]) == f"{said}\nlikely cause: b"
 
 
 def test_what_differs_in_a_program_is_said_below_the_metric():
-    made = gate("flops", place="x.py:3", program=("flops: 7 -> 8", "+ 1 x dot"))
+    made = result("flops", place="x.py:3", program=("flops: 7 -> 8", "+ 1 x dot"))
     assert failure([made]).splitlines() == [
         "flops is 8 fusions, +1 (+14.3 %) over the baseline 7 fusions; grew: dot (+1) at x.py:3",
         "differences from the baseline's program:",
@@ -80,7 +80,7 @@ def test_what_differs_in_a_program_is_said_below_the_metric():
 
 
 def test_other_metrics_are_named_in_one_line():
-    said = failure([gate("a"), gate("b", 9), gate("c", baseline=None, source="budget")])
+    said = failure([result("a"), result("b", 9), result("c", baseline=None, source="budget")])
     assert said.splitlines() == [
         "a is 8 fusions, +1 (+14.3 %) over the baseline 7 fusions",
         "first: if you intend this change, record it: pytest --perf-save",
@@ -89,10 +89,10 @@ def test_other_metrics_are_named_in_one_line():
 
 
 def test_metrics_without_a_baseline_are_counted():
-    new = [gate(name, source=None, strict="new") for name in "abcdef"]
+    new = [result(name, source=None, strict="new") for name in "abcdef"]
     assert failure(new[:1]) == "a has no baseline (--perf-strict): pytest --perf-save records it"
     assert failure(new).splitlines()[1] == "also without a baseline: b, c, d, e and 1 more"
-    assert failure([*new[:2], gate("z", cause="a sleep")]).splitlines() == [
+    assert failure([*new[:2], result("z", cause="a sleep")]).splitlines() == [
         "z is 8 fusions, +1 (+14.3 %) over the baseline 7 fusions",
         "likely cause: a sleep",
         "2 metrics have no baseline (--perf-strict): pytest --perf-save records them",
@@ -100,17 +100,17 @@ def test_metrics_without_a_baseline_are_counted():
 
 
 def test_undecided_metrics_are_named_after_those_that_got_worse():
-    undecided = [gate(name, strict="inconclusive", to_settle="more time") for name in "abc"]
+    undecided = [result(name, strict="inconclusive", to_settle="more time") for name in "abc"]
     assert failure(undecided[:1]).splitlines() == [
         "a is 8 fusions, +1 (+14.3 %) over the baseline 7 fusions; fails because it is undecided (--perf-strict=inconclusive)",
         "to settle it: more time",
     ]
-    new = gate("n", source=None, strict="new")
+    new = result("n", source=None, strict="new")
     assert failure([new, *undecided]).splitlines()[2:] == [
         "also undecided: b, c",
         "1 metric has no baseline (--perf-strict): pytest --perf-save records it",
     ]
-    assert failure([*undecided, gate("z", cause="a sleep")]).splitlines() == [
+    assert failure([*undecided, result("z", cause="a sleep")]).splitlines() == [
         "z is 8 fusions, +1 (+14.3 %) over the baseline 7 fusions",
         "likely cause: a sleep",
         "also undecided: a, b, c",
@@ -149,4 +149,4 @@ def test_a_baseline_is_exceeded_by_so_many_per_cent(value, baseline, kind, said)
 )
 def test_why_a_gate_is_open_is_said_in_a_few_words(interval, samples, rerun, said):
     metric = Metric("step", 1.0, "x", "ratio", interval=interval, samples=samples)
-    assert text.why_open(Gate("t", metric, "inconclusive", "budget", 1.0, rerun=rerun)) == said
+    assert text.why_open(Result("t", metric, "inconclusive", "budget", 1.0, rerun=rerun)) == said

@@ -10,7 +10,7 @@ from perfsuite.gate.baseline_file import BaselineError, load, save
 from perfsuite.gate.budget import Budget
 from perfsuite.gate.environment import Environment, target_environment
 from perfsuite.gate.limits import Limits
-from perfsuite.gate.verdict import Gate
+from perfsuite.gate.verdict import Result
 from perfsuite.measure.metric import Metric
 from perfsuite.measure.serialise import made, plain
 from perfsuite.measure.targets import target_available
@@ -62,7 +62,7 @@ def ran(*metrics, test=TEST, passed=True):
 
 def lost(session, *metrics, unknown=(), test=TEST):
     """What a test that made these metrics lacks, by verdict."""
-    return [(gate.verdict, gate.metric.title) for gate in absent(session, test, metrics, dict(unknown))]
+    return [(result.verdict, result.metric.title) for result in absent(session, test, metrics, dict(unknown))]
 
 
 def saved(session, *records):
@@ -311,16 +311,16 @@ def test_a_metric_that_cannot_be_made_here_stays_when_the_rest_is_saved(start, m
     saved(start(), ran(flops(), flops(target="tpu-v5e")))
     monkeypatch.setattr(target_available, "check_available", no_compiler)
     session = start()
-    gates = tuple(absent(session, TEST, [flops()], {}))
-    record = dataclasses.replace(ran(flops()), gates=gates)
+    results = tuple(absent(session, TEST, [flops()], {}))
+    record = dataclasses.replace(ran(flops()), results=results)
     assert saved(session, record)["tpu-v5e.json"] == {f"{TEST}: step flops": "keep"}
 
 
 def test_what_an_instrument_cannot_tell_is_not_missing_and_says_why(start):
     saved(start(), ran(flops()))
     session = start(save=False)
-    (gate,) = absent(session, TEST, [], {("step flops", None): "the compiler does not tell it"})
-    assert (gate.verdict, gate.incomparable) == ("not comparable", "the compiler does not tell it")
+    (result,) = absent(session, TEST, [], {("step flops", None): "the compiler does not tell it"})
+    assert (result.verdict, result.incomparable) == ("not comparable", "the compiler does not tell it")
 
 
 def test_info_and_what_a_document_reports_is_never_missing(start, tmp_path):
@@ -337,7 +337,7 @@ def test_a_test_is_gone_where_its_file_was_collected_whole_or_where_it_measures_
     assert gone(session) == []
     collected(session, TEST, "test_a.py::test_plain")
     session.passed_without_perf = {"test_a.py::test_plain"}
-    assert [(gate.verdict, gate.test) for gate in gone(session)] == [
+    assert [(result.verdict, result.test) for result in gone(session)] == [
         ("missing", "test_a.py::test_gone"),
         ("missing", "test_a.py::test_plain"),
     ]
@@ -355,7 +355,7 @@ def test_a_test_is_gone_with_its_file_where_the_folder_was_collected_whole(start
     session.files = {"tests"}
     (tmp_path / "tests").mkdir()
     (tmp_path / "tests/test_a.py").touch()  # it was left out (--ignore), or could not be imported
-    assert [gate.test for gate in gone(session)] == ["tests/b/test_b.py::test_step"]
+    assert [result.test for result in gone(session)] == ["tests/b/test_b.py::test_step"]
 
 
 def test_calls_that_changed_places_are_said(start):
@@ -460,6 +460,6 @@ def test_what_is_not_available_skips_the_test_and_fails_it_under_strict(start):
 
 def test_a_record_survives_the_way_to_another_process():
     compiled = flops(target="tpu-v5e", detail={"copy": 1}, places={"copy": "model.py:42 in attention"})
-    failed = Gate("test_a.py::test_step", compiled, "fail")
-    record = dataclasses.replace(ran(compiled, flops()), gates=(failed,))
+    failed = Result("test_a.py::test_step", compiled, "fail")
+    record = dataclasses.replace(ran(compiled, flops()), results=(failed,))
     assert made(TestRecord, plain(record)) == record

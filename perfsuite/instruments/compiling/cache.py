@@ -103,9 +103,9 @@ class CacheInstrument(Instrument):
         """Apply a budget to a metric. `note` says that it is broken, in place of the figures, and `why` says why."""
         __tracebackhide__ = True
         if limit is not None:
-            gate = judge_budget(self._test, metric, limit)
-            gate = dataclasses.replace(gate, note=note) if gate.failed else gate
-            self._recorder.apply([gate], lambda: "\n".join(why()))
+            result = judge_budget(self._test, metric, limit)
+            result = dataclasses.replace(result, note=note) if result.failed else result
+            self._recorder.apply([result], lambda: "\n".join(why()))
 
 
 def _held(kind: type[T], value: Any, method: str) -> T:

@@ -5,7 +5,7 @@ import functools
 
 from perfsuite.gate.budget import Budget
 from perfsuite.gate.diagnosis import likely_cause, unexplained
-from perfsuite.gate.verdict import Gate, Verdict
+from perfsuite.gate.verdict import Result, Verdict
 from perfsuite.instruments.base import NO_BUDGET, Instrument, check_choice, declare
 from perfsuite.measure import peers
 from perfsuite.measure.call import Call, checked
@@ -69,15 +69,15 @@ class CompareInstrument(Instrument):
         compared = self._session.mode.compare(pair, limits)
         ratio, overhead = metrics = measured.metrics(compared.comparison.metrics(measured.name))
         self._keep(pair, compared.comparison, ratio)
-        gates = limits.judge(self._test, metrics, compared)
+        results = limits.judge(self._test, metrics, compared)
         by_baseline = self._session.judge(self._test, ratio, allowed)
-        failing = [gate for gate in (*gates, by_baseline) if self._session.mode.fails(gate)]
+        failing = [result for result in (*results, by_baseline) if self._session.mode.fails(result)]
         cause, unknown = self._why(pair, compared.comparison) if failing else ("", "")
         evidence = dataclasses.replace(compared.evidence("ratio"), cause=cause, unexplained=unknown)
         self._recorder.add(ratio, tolerance, evidence)
         self._recorder.add(overhead, tolerance)
-        self._recorder.apply([dataclasses.replace(gate, unexplained=unknown) for gate in gates], lambda: cause)
-        return dataclasses.replace(compared.comparison, verdict=worst(gates or [by_baseline]))
+        self._recorder.apply([dataclasses.replace(result, unexplained=unknown) for result in results], lambda: cause)
+        return dataclasses.replace(compared.comparison, verdict=worst(results or [by_baseline]))
 
     def _keep(self, pair: Pair, comparison: Comparison, ratio: Metric) -> None:
         """What reports and later failures need beside the metrics."""
@@ -98,9 +98,9 @@ class CompareInstrument(Instrument):
         return (said, "") if cause else ("", said)
 
 
-def worst(gates: list[Gate]) -> Verdict:
+def worst(results: list[Result]) -> Verdict:
     """The verdict that says most against the code under test."""
-    return min((gate.verdict for gate in gates), key=_SEVERITY.index)
+    return min((result.verdict for result in results), key=_SEVERITY.index)
 
 
 def _cause(pair: Pair, comparison: Comparison, longer_us: float) -> tuple[str, str]:

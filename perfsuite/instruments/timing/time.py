@@ -85,9 +85,9 @@ class TimeInstrument(Instrument):
             self._recorder.check_budget(times[1], limits["time_us"], lambda: self._tracing.longest(call, us))
         if "p99_us" in limits:
             cause = f"the median is {us:.4g} us: single calls stall"
-            gate = judge_budget(self._test, tail, limits["p99_us"])
-            gate = with_evidence(gate, Evidence(to_settle=lambda limit: _more_samples(timing, self._seconds)))
-            self._recorder.apply([gate], lambda: f"{cause}\n{self._tracing.longest(call, us)}")
+            result = judge_budget(self._test, tail, limits["p99_us"])
+            result = with_evidence(result, Evidence(to_settle=lambda limit: _more_samples(timing, self._seconds)))
+            self._recorder.apply([result], lambda: f"{cause}\n{self._tracing.longest(call, us)}")
         return timing
 
     def _gated(self, timing: Timing, metrics: list[Metric]) -> list[Metric]:

@@ -7,7 +7,7 @@ would settle it: nothing passes by luck.
 import dataclasses
 
 from perfsuite.gate.budget import Budget
-from perfsuite.gate.verdict import Gate, judge_budget
+from perfsuite.gate.verdict import Result, judge_budget
 from perfsuite.instruments.base import NO_BUDGET, Instrument, declare
 from perfsuite.measure.call import Call, checked
 from perfsuite.measure.metric import Metric
@@ -52,27 +52,29 @@ class WaitsInstrument(Instrument):
         return measured
 
 
-def _asynchrony_gate(test: str, name: str, measured: Asynchrony, share: Metric, waits: list[Metric]) -> Gate:
+def _asynchrony_gate(test: str, name: str, measured: Asynchrony, share: Metric, waits: list[Metric]) -> Result:
     if not waits:
         note = f"{name} may or may not wait for the device: {measured.reason}"
-        return Gate(test, share, "inconclusive", "budget", EARLY, note=note)
-    gate = judge_budget(test, waits[0], 0)
-    if not gate.failed:
-        return gate
+        return Result(test, share, "inconclusive", "budget", EARLY, note=note)
+    result = judge_budget(test, waits[0], 0)
+    if not result.failed:
+        return result
     does, verb = "sleeps, for the device or for something else,", "sleeps"
     if measured.for_device:
         does, verb = "waits for the device", "waits"
     note = f"{name} {does} before it returns: it {measured}, asleep for {measured.asleep:.0%} of it"
     cause = f"it {verb} at {measured.where}" if measured.where else "no line was seen in most of the looks"
-    return dataclasses.replace(gate, note=note, cause=cause)
+    return dataclasses.replace(result, note=note, cause=cause)
 
 
-def _stalls_gate(test: str, name: str, measured: Stalls, stalls: Metric) -> Gate:
-    gate = judge_budget(test, stalls, 0)
+def _stalls_gate(test: str, name: str, measured: Stalls, stalls: Metric) -> Result:
+    result = judge_budget(test, stalls, 0)
     note = f"{name}: {measured}" + (f"; {measured.machine} more may be the machine's" if measured.machine else "")
     if measured.repeats:
         cause = "\n".join(f"meanwhile it was at {line}" for line in measured.where)
-        return dataclasses.replace(gate, note=note, cause=cause or "no line was seen: C code that keeps Python's lock")
+        return dataclasses.replace(
+            result, note=note, cause=cause or "no line was seen: C code that keeps Python's lock"
+        )
     if measured.stalls:
         at = f", at {measured.where[0]}" if measured.where else ""
         note += f"{at}; one can be the machine's: run it again, or allow more --perf-seconds"
@@ -81,5 +83,5 @@ def _stalls_gate(test: str, name: str, measured: Stalls, stalls: Metric) -> Gate
         needed = 1 + int(measured.seconds / max(1, measured.calls - measured.machine) * ENOUGH * 1.1)
         note += f"; a stall in one of a hundred shows for certain in {ENOUGH}: --perf-seconds={needed}"
     else:
-        return gate
-    return dataclasses.replace(gate, verdict="inconclusive", note=note)
+        return result
+    return dataclasses.replace(result, verdict="inconclusive", note=note)

@@ -10,7 +10,7 @@ import textwrap
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
-from perfsuite.gate.verdict import Gate, Verdict
+from perfsuite.gate.verdict import Result, Verdict
 from perfsuite.measure.words import change, plural
 from perfsuite.report import text
 from perfsuite.report.terminal.metric_table import relative_change
@@ -56,29 +56,31 @@ _REASONS = 2
 """How many reasons a line names, the commonest first."""
 
 
-def overview(gates: Sequence[Gate], gone: Sequence[Gate], *, saving: bool, lost: Sequence[str] = ()) -> list[Line]:
+def overview(
+    results: Sequence[Result], gone: Sequence[Result], *, saving: bool, lost: Sequence[str] = ()
+) -> list[Line]:
     """The entries of the closing lines. `gone` are the gates of recorded metrics whose tests are gone.
 
     `lost` says of each test that was skipped for it what does not work with the libraries that are installed.
     """
     verdicts: dict[tuple[str, str], Verdict] = {}
-    for gate in gates:
-        key = gate.test, gate.metric.title
-        verdicts[key] = min(gate.verdict, verdicts.get(key, gate.verdict), key=_ORDER.index)
+    for result in results:
+        key = result.test, result.metric.title
+        verdicts[key] = min(result.verdict, verdicts.get(key, result.verdict), key=_ORDER.index)
     counts = collections.Counter(verdicts.values())
     said = f"{plural(len(verdicts), 'metric')} of {plural(len({test for test, _ in verdicts}), 'test')}"
     if verdicts and not saving:
         said += ": " + ", ".join(f"{counts[each]:,} {each}" for each in _COUNTED if counts[each])
     lines = [Line(said, {})] if verdicts or gone else []
     lines += [*_gone(gone), *_lost(lost)]
-    lines += _open("inconclusive", gates, text.why_open)
-    if over := [gate for gate in gates if gate.open_over]:
+    lines += _open("inconclusive", results, text.why_open)
+    if over := [result for result in results if result.open_over]:
         lines.append(Line(f"over the limit and undecided: {text.over(over)}", COLORS["inconclusive"]))
     if not saving:
-        others = [gate for gate in gates if gate.incomparable not in lost]
-        lines += _open("not comparable", others, lambda gate: gate.incomparable)
-        lines += _to_record([gate for gate in gates if gate.verdict == "improved"], counts["new"])
-        lines += _moved([gate for gate in gates if gate.recorded_as])
+        others = [result for result in results if result.incomparable not in lost]
+        lines += _open("not comparable", others, lambda result: result.incomparable)
+        lines += _to_record([result for result in results if result.verdict == "improved"], counts["new"])
+        lines += _moved([result for result in results if result.recorded_as])
     return lines
 
 
@@ -96,38 +98,42 @@ def fitted(lines: Sequence[Line], width: int, most: int | None) -> list[Line]:
     return [Line(row, line.markup) for line, of_line in zip(lines, rows, strict=True) for row in of_line]
 
 
-def explanations(gates: Iterable[Gate], gone: Sequence[Gate] = ()) -> list[Line]:
+def explanations(results: Iterable[Result], gone: Sequence[Result] = ()) -> list[Line]:
     """For -v: what is known of metrics that failed beside their change, the reasons of open ones, and tests gone."""
     explained = [
-        gate
-        for gate in gates
-        if gate.verdict in ("inconclusive", "not comparable")
-        or gate.recorded_as
-        or (gate.failed and (gate.grown or gate.versions or text.cause(gate) or gate.program or gate.strict))
+        result
+        for result in results
+        if result.verdict in ("inconclusive", "not comparable")
+        or result.recorded_as
+        or (
+            result.failed and (result.grown or result.versions or text.cause(result) or result.program or result.strict)
+        )
     ]
-    explained.sort(key=lambda gate: _ORDER.index(gate.verdict))
-    tests = dict.fromkeys(gate.test for gate in gone)
+    explained.sort(key=lambda result: _ORDER.index(result.verdict))
+    tests = dict.fromkeys(result.test for result in gone)
     return [
         Line(
-            f"{gate.verdict}: {gate.test}{gate.where and f' at {gate.where}'}: {text.in_full(gate)}",
-            COLORS.get(gate.verdict, {}),
+            f"{result.verdict}: {result.test}{result.where and f' at {result.where}'}: {text.in_full(result)}",
+            COLORS.get(result.verdict, {}),
         )
-        for gate in explained
+        for result in explained
     ] + [
         Line(f"missing: {text.of_a_test_gone(test, [gate for gate in gone if gate.test == test])}", COLORS["missing"])
         for test in tests
     ]
 
 
-def _open(verdict: Verdict, gates: Sequence[Gate], why: Callable[[Gate], str]) -> list[Line]:
+def _open(verdict: Verdict, results: Sequence[Result], why: Callable[[Result], str]) -> list[Line]:
     """How many metrics have an open verdict and why; an example of the commonest reason, and what would settle it."""
-    by_metric = {(gate.test, gate.metric.title): gate for gate in reversed(gates) if gate.verdict == verdict}
+    by_metric = {
+        (result.test, result.metric.title): result for result in reversed(results) if result.verdict == verdict
+    }
     found = list(reversed(by_metric.values()))
     if not found:
         return []
     reasons = collections.Counter(map(why, found))
     lines = [Line(_reasons(verdict, reasons), COLORS[verdict])]
-    example = next(gate for gate in found if why(gate) == reasons.most_common(1)[0][0])
+    example = next(result for result in found if why(result) == reasons.most_common(1)[0][0])
     if settles := text.to_settle(example):
         name = clipped(example.metric.title, _LONGEST_NAME)
         lines.append(Line(f"  {name}: {settles}", COLORS[verdict], optional=True))
@@ -141,11 +147,11 @@ def _reasons(what: str, counts: collections.Counter[str]) -> str:
     return f"{what}: {'; '.join(named)}{f'; {others:,} others' if others else ''}"
 
 
-def _to_record(improved: Sequence[Gate], new: int) -> list[Line]:
+def _to_record(improved: Sequence[Result], new: int) -> list[Line]:
     """What a save would record: improvements with the largest of them, and metrics without a baseline."""
     lines: list[Line] = []
     if improved:
-        best = max(improved, key=lambda gate: abs(relative_change(gate) or 0.0))
+        best = max(improved, key=lambda result: abs(relative_change(result) or 0.0))
         by = f" ({change(relative_change(best), 3)})" if relative_change(best) else ""
         more = f", and {len(improved) - 1:,} more" if improved[1:] else ""
         name = clipped(best.metric.title, _LONGEST_NAME)
@@ -155,7 +161,7 @@ def _to_record(improved: Sequence[Gate], new: int) -> list[Line]:
     return lines
 
 
-def _moved(moved: Sequence[Gate]) -> list[Line]:
+def _moved(moved: Sequence[Result]) -> list[Line]:
     """Calls that changed places: how many metrics, and the first of them."""
     if not moved:
         return []
@@ -165,13 +171,13 @@ def _moved(moved: Sequence[Gate]) -> list[Line]:
     return [Line(f"moved: {said}: {moved[0].metric.title} of {moved[0].test}", {"yellow": True})]
 
 
-def _gone(gone: Sequence[Gate]) -> list[Line]:
+def _gone(gone: Sequence[Result]) -> list[Line]:
     """The first test that is gone with its metrics, and how many more are."""
     if not gone:
         return []
-    tests = list(dict.fromkeys(gate.test for gate in gone))
+    tests = list(dict.fromkeys(result.test for result in gone))
     more = f"; {plural(len(tests) - 1, 'more test')} too" if tests[1:] else ""
-    said = text.of_a_test_gone(tests[0], [gate for gate in gone if gate.test == tests[0]])
+    said = text.of_a_test_gone(tests[0], [result for result in gone if result.test == tests[0]])
     return [Line(f"missing: {said}{more}", COLORS["missing"])]
 
 

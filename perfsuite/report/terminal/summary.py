@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from perfsuite.gate.baseline_file import SaveResult
-from perfsuite.gate.verdict import Gate
+from perfsuite.gate.verdict import Result
 from perfsuite.measure.io import relative
 from perfsuite.measure.words import number, plural
 from perfsuite.report import text
@@ -28,7 +28,7 @@ def session_summary(
     rootpath: Path,
     saved: Sequence[SaveResult],
     not_saved: str,
-    gone: Sequence[Gate] = (),
+    gone: Sequence[Result] = (),
     below: int = 0,
 ) -> None:
     """How the gates of the session ended, in few lines; with -v a table of all before. Then what was saved.
@@ -36,33 +36,33 @@ def session_summary(
     Failures are in pytest's own section, each once. `gone` are the gates of recorded metrics whose tests are gone.
     `below` is the number of lines that the caller has still to print.
     """
-    gates = [gate for record in session.records for gate in record.gates]
+    results = [result for record in session.records for result in record.results]
     width, saving = reporter.config.get_terminal_writer().fullwidth, bool(session.options.save)
     verbose = reporter.config.get_verbosity() > 0
     lines: list[Line] = []
     lost = {record.test: record.lost for record in (*session.records, *session.unmeasured) if record.lost}
-    if gates or gone or lost:
+    if results or gone or lost:
         reporter.section("perfsuite", sep="=")
         if verbose:
-            for line, gate in metric_table(gates, width) if gates else ():
-                reporter.line(line, **(COLORS.get(gate.verdict, {}) if gate else {}))
-            _write(reporter, explanations([gate for record in session.records for gate in _untold(record)], gone))
-        lines += overview(gates, gone, saving=saving, lost=list(lost.values()))
+            for line, result in metric_table(results, width) if results else ():
+                reporter.line(line, **(COLORS.get(result.verdict, {}) if result else {}))
+            _write(reporter, explanations([result for record in session.records for result in _untold(record)], gone))
+        lines += overview(results, gone, saving=saving, lost=list(lost.values()))
     lines += _programs(session, rootpath, every=verbose)
     _write(reporter, fitted(lines, width, None if verbose else MOST_LINES - 1 - below))
-    for result in saved:
+    for file in saved:
         from perfsuite.report.model import SavedFile  # see the top
 
-        _saved(reporter, SavedFile.of(result, rootpath))
+        _saved(reporter, SavedFile.of(file, rootpath))
     if not_saved:
         reporter.line(not_saved, red=True, bold=True)
 
 
-def _untold(record: TestRecord) -> list[Gate]:
+def _untold(record: TestRecord) -> list[Result]:
     """The gates without the one that the message of a failed test explains."""
-    failed = [gate for gate in record.gates if gate.failed]
+    failed = [result for result in record.results if result.failed]
     told = text.explained(failed) if failed and not record.passed else None
-    return [gate for gate in record.gates if gate is not told]
+    return [result for result in record.results if result is not told]
 
 
 def _write(reporter: pytest.TerminalReporter, lines: Sequence[Line]) -> None:

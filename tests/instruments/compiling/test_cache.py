@@ -36,7 +36,7 @@ def made():
 
         mode = SimpleNamespace(
             seen_elsewhere=seen_elsewhere,
-            fails=lambda gate: gate.failed,
+            fails=lambda result: result.failed,
             gates=True,
             seconds=float,
             seconds_to_know=float,
@@ -45,7 +45,7 @@ def made():
             mode=mode,
             check=lambda method, needs: None,
             options=SimpleNamespace(strict=(), save=()),
-            say=lambda gates: f"{gates[0].note}\n{gates[0].cause}",
+            say=lambda results: f"{results[0].note}\n{results[0].cause}",
         )
         item = SimpleNamespace(nodeid="test_step", parent=None)
         return CacheInstrument(TestState(session, item, tolerance=None, seconds=1.0)), asked

@@ -2,24 +2,24 @@
 
 import pytest
 
-from perfsuite.gate.verdict import Gate
+from perfsuite.gate.verdict import Result
 from perfsuite.measure.metric import Interval, Metric
 from perfsuite.report.terminal.metric_table import metric_table, relative_change
 
 TEST = "tests/test_a.py::test_step"
 
 
-def gate(name="step to ready", value=1.5, verdict="pass", *, test=TEST, unit="x", interval=None, **fields):
-    return Gate(test, Metric(name, value, unit, "ratio", interval=interval), verdict, **fields)
+def result(name="step to ready", value=1.5, verdict="pass", *, test=TEST, unit="x", interval=None, **fields):
+    return Result(test, Metric(name, value, unit, "ratio", interval=interval), verdict, **fields)
 
 
-def lines(*gates, width=100):
-    return [line for line, _ in metric_table(gates, width)]
+def lines(*results, width=100):
+    return [line for line, _ in metric_table(results, width)]
 
 
 def test_a_row_has_value_baseline_change_and_verdict():
     head, test, row = lines(
-        gate(interval=Interval(1.4, 1.6), verdict="fail", source="baseline", limit=1.26, baseline=1.2)
+        result(interval=Interval(1.4, 1.6), verdict="fail", source="baseline", limit=1.26, baseline=1.2)
     )
     assert head.split() == ["metric", "value", "against", "change", "verdict"]
     assert test == TEST
@@ -27,16 +27,16 @@ def test_a_row_has_value_baseline_change_and_verdict():
 
 
 def test_a_budget_is_what_a_metric_is_held_against():
-    assert lines(gate("overhead", 3.5, limit=0.0, source="budget"))[2].split()[-4:] == ["x", "0", "(budget)", "pass"]
+    assert lines(result("overhead", 3.5, limit=0.0, source="budget"))[2].split()[-4:] == ["x", "0", "(budget)", "pass"]
 
 
 @pytest.mark.parametrize(("baseline", "share"), [(1.2, 0.25), (0.0, None), (-3.0, None), (None, None)])
 def test_a_change_is_relative_to_a_baseline_above_zero(baseline, share):
-    assert relative_change(gate(baseline=baseline)) == (share if share is None else pytest.approx(share))
+    assert relative_change(result(baseline=baseline)) == (share if share is None else pytest.approx(share))
 
 
 def test_columns_line_up_and_numbers_keep_their_digits():
-    head, _, first, second = lines(gate("a", 1.5), gate("1e3", 23_600_000, unit="FLOP"))
+    head, _, first, second = lines(result("a", 1.5), result("1e3", 23_600_000, unit="FLOP"))
     assert head.index("value") == first.index("1.5 x") == second.index("23,600,000 FLOP")
     assert head.index("verdict") == first.index("pass") == second.index("pass")
 
@@ -44,26 +44,28 @@ def test_columns_line_up_and_numbers_keep_their_digits():
 @pytest.mark.parametrize("width", [80, 100, 160])
 @pytest.mark.parametrize("length", [10, 60, 300])
 def test_no_line_is_wider_than_the_terminal(width, length):
-    gates = [
-        gate("n" * length, 1234.5, interval=Interval(1.23456e3, 9.87654e3), baseline=1111.0, test=f"t.py::{'t' * 300}"),
-        Gate(TEST, Metric("a" * length, 12_345_678, "bytes", "size", target="tpu-v5e"), "not comparable"),
-        gate("s" * length, 2.0, limit=1.5, source="budget", verdict="inconclusive"),
+    results = [
+        result(
+            "n" * length, 1234.5, interval=Interval(1.23456e3, 9.87654e3), baseline=1111.0, test=f"t.py::{'t' * 300}"
+        ),
+        Result(TEST, Metric("a" * length, 12_345_678, "bytes", "size", target="tpu-v5e"), "not comparable"),
+        result("s" * length, 2.0, limit=1.5, source="budget", verdict="inconclusive"),
     ]
-    found = lines(*gates, width=width)
+    found = lines(*results, width=width)
     assert max(map(len, found)) <= width
     assert found[4].split("  ")[1].endswith(" @ tpu-v5e")
 
 
 def test_a_target_that_the_id_of_the_test_has_is_not_said_again():
     flops = Metric("sharded_step float32 products", 5, "products", "count", target="gpu-h100")
-    assert "@" not in lines(Gate(f"{TEST}[gpu-h100]", flops, "pass"), width=80)[2]
-    assert lines(Gate(f"{TEST}[4]", flops, "pass"), width=80)[2].startswith(
+    assert "@" not in lines(Result(f"{TEST}[gpu-h100]", flops, "pass"), width=80)[2]
+    assert lines(Result(f"{TEST}[4]", flops, "pass"), width=80)[2].startswith(
         "  sharded_step float32 products @ gpu-h100  "
     )
 
 
 def test_where_there_is_room_names_are_whole_and_intervals_are_shown():
-    made = gate("n" * 70, interval=Interval(1.4, 1.6))
+    made = result("n" * 70, interval=Interval(1.4, 1.6))
     assert "n" * 70 in lines(made, width=160)[2]
     assert "[1.4, 1.6]" in lines(made, width=160)[2]
     assert "[1.4, 1.6]" not in lines(made, width=50)[2]

@@ -1,18 +1,18 @@
 """The closing lines: few, whatever the number of metrics, within the width, and with the commonest reasons."""
 
-from perfsuite.gate.verdict import Gate
+from perfsuite.gate.verdict import Result
 from perfsuite.measure.metric import Interval, Metric
 from perfsuite.report.terminal.overview import Line, explanations, fitted, overview
 
 VERDICTS = ("fail", "inconclusive", "not comparable", "improved", "new", "pass", "info")
 
 
-def gate(name="step", verdict="pass", *, test="t.py::test_step", value=1.5, interval=None, **fields):
-    return Gate(test, Metric(name, value, "x", "ratio", interval=interval), verdict, **fields)
+def result(name="step", verdict="pass", *, test="t.py::test_step", value=1.5, interval=None, **fields):
+    return Result(test, Metric(name, value, "x", "ratio", interval=interval), verdict, **fields)
 
 
-def closing(*gates, gone=(), saving=False, width=100):
-    return rows(overview(gates, gone, saving=saving), width)
+def closing(*results, gone=(), saving=False, width=100):
+    return rows(overview(results, gone, saving=saving), width)
 
 
 def rows(lines, width=100, most=10):
@@ -20,8 +20,8 @@ def rows(lines, width=100, most=10):
 
 
 def test_verdicts_are_counted_metric_by_metric():
-    both = gate("a", "pass", source="budget"), gate("a", "fail", source="baseline")
-    assert closing(*both, gate("b"), gate("c", "info", test="t.py::test_other")) == [
+    both = result("a", "pass", source="budget"), result("a", "fail", source="baseline")
+    assert closing(*both, result("b"), result("c", "info", test="t.py::test_other")) == [
         "3 metrics of 2 tests: 1 fail, 1 pass, 1 info"
     ]
 
@@ -29,9 +29,9 @@ def test_verdicts_are_counted_metric_by_metric():
 def test_open_metrics_have_their_commonest_reasons_and_what_would_settle_one():
     narrow = {"interval": Interval(0.9, 1.1), "source": "budget", "limit": 1.0, "to_settle": "about 39 more seconds"}
     said = closing(
-        gate("a", "inconclusive"),
-        *(gate(name, "inconclusive", **narrow) for name in "bc"),
-        gate("d", "not comparable", incomparable="host processor differs (A, now B)"),
+        result("a", "inconclusive"),
+        *(result(name, "inconclusive", **narrow) for name in "bc"),
+        result("d", "not comparable", incomparable="host processor differs (A, now B)"),
     )
     assert said[1:] == [
         "inconclusive: 2 with the limit inside the interval; 1 without an interval",
@@ -42,15 +42,15 @@ def test_open_metrics_have_their_commonest_reasons_and_what_would_settle_one():
 
 
 def test_what_a_save_would_record_is_one_line_each():
-    better = [gate(name, "improved", value=value, baseline=2.0) for name, value in (("a", 1.9), ("b", 1.0))]
-    assert closing(*better, gate("c", "new"), gate("d", "new"))[1:] == [
+    better = [result(name, "improved", value=value, baseline=2.0) for name, value in (("a", 1.9), ("b", 1.0))]
+    assert closing(*better, result("c", "new"), result("d", "new"))[1:] == [
         "improved: b (-50 %), and 1 more: pytest --perf-save records it",
         "new: 2 metrics have no baseline: pytest --perf-save records them",
     ]
 
 
 def test_a_save_says_nothing_of_baselines():
-    verdicts = [gate(name, verdict) for name, verdict in zip("abcdefg", VERDICTS, strict=True)]
+    verdicts = [result(name, verdict) for name, verdict in zip("abcdefg", VERDICTS, strict=True)]
     assert closing(*verdicts, saving=True) == [
         "7 metrics of 1 test",
         "inconclusive: 1 without an interval",
@@ -59,15 +59,15 @@ def test_a_save_says_nothing_of_baselines():
 
 
 def test_tests_that_are_gone_are_folded():
-    gone = [gate("a", "missing", test=f"t.py::test_{number}") for number in range(3)]
-    assert closing(gate(), gone=gone, width=140)[1:] == [
+    gone = [result("a", "missing", test=f"t.py::test_{number}") for number in range(3)]
+    assert closing(result(), gone=gone, width=140)[1:] == [
         "missing: t.py::test_0 is gone or does not use perf, and has 1 baseline (a): pytest --perf-save removes it; "
         "2 more tests too"
     ]
 
 
 def test_calls_that_changed_places_are_folded():
-    moved = [gate(name, recorded_as="c") for name in "ab"]
+    moved = [result(name, recorded_as="c") for name in "ab"]
     assert closing(*moved, width=200)[1:] == [
         "moved: 2 metrics of calls that changed places: give each its name=, or run pytest --perf-save: "
         "a of t.py::test_step"
@@ -89,12 +89,12 @@ def test_where_there_is_no_room_entries_are_cut_from_the_last_on_and_then_those_
 def test_with_v_what_is_known_beside_the_change_is_written_out_the_failures_first():
     found = explanations(
         [
-            gate("c", "inconclusive", note="c is too noisy"),
-            gate("b", "not comparable", incomparable="other device"),
-            gate("d", "fail", note="d got worse", cause="a sleep"),
-            gate("a", "fail", note="the table says all of it"),
-            gate("f", "fail", note="f got worse", cause="another sleep", where="t.py:12"),
-            gate("e", note="never shown"),
+            result("c", "inconclusive", note="c is too noisy"),
+            result("b", "not comparable", incomparable="other device"),
+            result("d", "fail", note="d got worse", cause="a sleep"),
+            result("a", "fail", note="the table says all of it"),
+            result("f", "fail", note="f got worse", cause="another sleep", where="t.py:12"),
+            result("e", note="never shown"),
         ]
     )
     assert [line.text for line in found] == [
@@ -107,16 +107,16 @@ def test_with_v_what_is_known_beside_the_change_is_written_out_the_failures_firs
 
 
 def test_with_v_calls_that_changed_places_and_every_test_that_is_gone_are_written_out():
-    gone = [gate("a", "missing", test=f"t.py::test_{number}") for number in range(3)]
-    moved, *lost = [line.text for line in explanations([gate("a", recorded_as="c"), gate("b")], gone)]
+    gone = [result("a", "missing", test=f"t.py::test_{number}") for number in range(3)]
+    moved, *lost = [line.text for line in explanations([result("a", recorded_as="c"), result("b")], gone)]
     assert moved.startswith("pass: t.py::test_step: compared with the baseline of c, because calls changed places")
     assert [line.partition(" is gone")[0] for line in lost] == [f"missing: t.py::test_{number}" for number in range(3)]
 
 
 def test_what_was_skipped_for_a_library_is_one_line_with_its_reason():
     moves, runs = "perf.transfers does not work with jax 0.14.0", "perf.dispatches does not work with jax 0.14.0"
-    gates = [gate("a", "not comparable", incomparable=moves), gate("b", "not comparable", incomparable="another")]
-    lines = overview(gates, (), saving=False, lost=[moves, moves])
+    results = [result("a", "not comparable", incomparable=moves), result("b", "not comparable", incomparable="another")]
+    lines = overview(results, (), saving=False, lost=[moves, moves])
     assert [line.text for line in lines] == [
         "2 metrics of 1 test: 2 not comparable",
         f"2 tests skipped: {moves}",

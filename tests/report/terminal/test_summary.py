@@ -12,7 +12,7 @@ from perfsuite.gate.baseline import Baselines, Entry
 from perfsuite.gate.baseline_file import SaveResult
 from perfsuite.gate.environment import Environment
 from perfsuite.gate.merging import Change
-from perfsuite.gate.verdict import Gate
+from perfsuite.gate.verdict import Result
 from perfsuite.measure.metric import Interval, Metric
 from perfsuite.report.terminal.header import session_header
 from perfsuite.report.terminal.summary import session_summary
@@ -49,7 +49,7 @@ def reporter():
     return Reporter()
 
 
-def gate(
+def result(
     name="step to ready",
     value=1.5,
     verdict="pass",
@@ -57,12 +57,12 @@ def gate(
     test="tests/test_a.py::test_step",
     **fields,
 ):
-    return Gate(test, Metric(name, value, "x", "ratio"), verdict, **fields)
+    return Result(test, Metric(name, value, "x", "ratio"), verdict, **fields)
 
 
-def session(*gates, metrics=None, save=(), targets=None, passed=True, compiled=0, kernels=()):
+def session(*results, metrics=None, save=(), targets=None, passed=True, compiled=0, kernels=()):
     record = SimpleNamespace(
-        test="t", gates=gates, compiled=compiled, cached=0, passed=passed, unestimated=kernels, lost=""
+        test="t", results=results, compiled=compiled, cached=0, passed=passed, unestimated=kernels, lost=""
     )
     files = {None: Baselines("tpu-v5e", metrics or {})}
     files |= {name: Baselines(name, metrics) for name, metrics in (targets or {}).items()}
@@ -77,8 +77,8 @@ def session(*gates, metrics=None, save=(), targets=None, passed=True, compiled=0
     )
 
 
-def written(reporter, *gates, saved=(), not_saved="", gone=(), below=0, **fields):
-    session_summary(reporter, session(*gates, **fields), ROOT, saved, not_saved, gone, below)
+def written(reporter, *results, saved=(), not_saved="", gone=(), below=0, **fields):
+    session_summary(reporter, session(*results, **fields), ROOT, saved, not_saved, gone, below)
     return reporter
 
 
@@ -90,7 +90,7 @@ def entry(value=1.5, **environment):
 
 
 def test_few_lines_close_a_session(reporter):
-    written(reporter, gate("a"), gate("b", verdict="new"))
+    written(reporter, result("a"), result("b", verdict="new"))
     assert reporter.sections == ["perfsuite"]
     assert reporter.lines == [
         "2 metrics of 1 test: 1 pass, 1 new",
@@ -99,7 +99,7 @@ def test_few_lines_close_a_session(reporter):
 
 
 def test_with_v_the_table_and_the_reasons_come_first():
-    verbose = written(Reporter(verbosity=1), gate("a"), gate("b", verdict="inconclusive", note="b is too noisy"))
+    verbose = written(Reporter(verbosity=1), result("a"), result("b", verdict="inconclusive", note="b is too noisy"))
     assert verbose.lines[0].split() == ["metric", "value", "against", "change", "verdict"]
     assert verbose.lines[1] == "tests/test_a.py::test_step"
     assert verbose.lines[4] == "inconclusive: tests/test_a.py::test_step: b is too noisy"
@@ -108,7 +108,7 @@ def test_with_v_the_table_and_the_reasons_come_first():
 
 
 def test_what_the_message_of_a_failed_test_explains_is_not_explained_again():
-    fails = [gate(name, verdict="fail", cause=f"the cause of {name}") for name in "ab"]
+    fails = [result(name, verdict="fail", cause=f"the cause of {name}") for name in "ab"]
     verbose = written(Reporter(verbosity=1), *fails, passed=False)
     said = "\n".join(verbose.lines)
     assert "the cause of a" not in said
@@ -140,9 +140,9 @@ def test_a_green_session_closes_with_ten_lines_within_the_width_whatever_its_not
     def of(kind):
         for number in range(count):
             metric = Metric(f"{name}{kind} {number}", 1.4, "x", "ratio", interval=Interval(1.3, 1.6))
-            yield Gate(f"t.py::test_{name}[{number}]", metric, **{"verdict": "pass", **KINDS[kind]})
+            yield Result(f"t.py::test_{name}[{number}]", metric, **{"verdict": "pass", **KINDS[kind]})
 
-    gates = {kind: list(of(kind)) for kind in KINDS}
+    results = {kind: list(of(kind)) for kind in KINDS}
     kernels = [f"kernel_{name} at kernels.py:{number}" for number in range(count)]
     for chosen in itertools.product([False, True], repeat=len(KINDS) + 1):
         present = list(itertools.compress(KINDS, chosen))
@@ -150,7 +150,7 @@ def test_a_green_session_closes_with_ten_lines_within_the_width_whatever_its_not
             continue
         compiled = {"compiled": 12, "kernels": kernels} if chosen[-1] else {}
         shown = written(
-            Reporter(width=100), *(each for kind in present for each in gates[kind]), below=below, **compiled
+            Reporter(width=100), *(each for kind in present for each in results[kind]), below=below, **compiled
         )
         assert len(shown.sections) + len(shown.lines) + below <= 10
         assert max(map(len, shown.lines)) <= 100
@@ -161,9 +161,9 @@ def test_a_green_session_closes_with_ten_lines_within_the_width_whatever_its_not
 
 def test_with_v_every_kernel_without_an_estimate_is_named():
     kernels = ("one at a.py:1", "two at a.py:2")
-    few = written(Reporter(width=200), gate("a"), kernels=kernels)
+    few = written(Reporter(width=200), result("a"), kernels=kernels)
     assert few.find("unknown").endswith("for the kernel one at a.py:1 and 1 more kernel")
-    every = written(Reporter(width=200, verbosity=1), gate("a"), kernels=kernels)
+    every = written(Reporter(width=200, verbosity=1), result("a"), kernels=kernels)
     assert [line.rpartition("kernel ")[2] for line in every.lines if "unknown" in line] == list(kernels)
 
 
@@ -205,7 +205,7 @@ def test_a_save_that_changed_nothing_says_so(reporter):
 
 
 def test_a_failed_save_is_the_last_line(reporter):
-    written(reporter, gate("a"), not_saved="no baseline was saved: disk full")
+    written(reporter, result("a"), not_saved="no baseline was saved: disk full")
     assert reporter.lines[-1] == "no baseline was saved: disk full"
     assert reporter.markup[reporter.lines[-1]] == {"red": True, "bold": True}
 
