@@ -220,6 +220,6 @@ def _table(perf: Perf) -> str:
     for title, metric in {**{title: result.metric for title, result in judged.items()}, **recorder.metrics}.items():
         row = [title, f"{span(metric.value, metric.interval)} {metric.unit}"]
         if (result := judged.get(title)) is not None and result.limit is not None:
-            row += [f"limit {number(result.limit)}", result.verdict]
+            row += [f"limit {number(result.limit)}", str(result.verdict)]
         rows.append(row)
     return "\n".join(aligned(rows))

@@ -12,7 +12,7 @@ from perfsuite.against.notes import Place, Runs, Stage
 from perfsuite.against.runs import FirstRun
 from perfsuite.gate.baseline import Baselines, Entry, name_of
 from perfsuite.gate.environment import Environment
-from perfsuite.gate.verdict import Part, judge_baseline
+from perfsuite.gate.verdict import Part, Verdict, judge_baseline
 from perfsuite.measure.metric import Interval, Metric, title
 
 Called = Literal["worse", "better", "no change seen", "undecided", "new", "gone", "not comparable"]
@@ -23,11 +23,11 @@ ERROR = 0.05
 _STAGE_UNITS: dict[Stage, str] = {"lower": "lowerings", "compile": "compiles"}
 """Not traces: JAX tells of them around calls whose trace is cached too, so there are as many as calls."""
 
-_CALLED: dict[str, Called] = {
-    "fail": "worse",
-    "improved": "better",
-    "inconclusive": "undecided",
-    "not comparable": "not comparable",
+_CALLED: dict[Verdict, Called] = {
+    Verdict.FAIL: "worse",
+    Verdict.IMPROVED: "better",
+    Verdict.INCONCLUSIVE: "undecided",
+    Verdict.NOT_COMPARABLE: "not comparable",
 }
 _TOLERANCE = 0.05
 """By how much a ratio that a test records may be worse: both are of this machine and of now, not of another day."""

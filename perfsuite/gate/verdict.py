@@ -1,6 +1,7 @@
 """A budget or a baseline applied to a metric: nothing else calls a metric good or bad."""
 
 import dataclasses
+import enum
 import math
 from collections.abc import Callable, Collection, Mapping
 from typing import Literal
@@ -10,10 +11,50 @@ from perfsuite.gate.environment import OTHER_PROCESSOR, Environment, incomparabl
 from perfsuite.measure.estimate import Estimate
 from perfsuite.measure.metric import Interval, Kind, Metric
 
-Verdict = Literal[
-    "pass", "fail", "missing", "inconclusive", "improved", "new", "recorded", "not comparable", "info"
-]  # fmt: skip
-FAILING: tuple[Verdict, ...] = ("fail", "missing")
+
+class Verdict(enum.IntEnum):
+    """What a gate says of a metric: the larger, the graver. Its text is its word: `not comparable`."""
+
+    INFO = enum.auto()
+    PASS = enum.auto()
+    NOT_JUDGED = enum.auto()
+    """The test ended before its baselines were compared."""
+    RECORDED = enum.auto()
+    """Whatever a baseline said of it: --perf-save records it."""
+    IMPROVED = enum.auto()
+    NEW = enum.auto()
+    NOT_COMPARABLE = enum.auto()
+    INCONCLUSIVE = enum.auto()
+    MISSING = enum.auto()
+    FAIL = enum.auto()
+
+    def __str__(self) -> str:
+        return self.name.lower().replace("_", " ")
+
+    def __format__(self, spec: str) -> str:
+        return format(str(self), spec)
+
+    @property
+    def fails(self) -> bool:
+        """Whether it fails the test."""
+        return self in (Verdict.FAIL, Verdict.MISSING)
+
+    @property
+    def color(self) -> str:
+        """The color of the terminal and of pages; empty for none."""
+        return _COLORS.get(self, "")
+
+
+_COLORS = {
+    Verdict.FAIL: "red",
+    Verdict.MISSING: "red",
+    Verdict.INCONCLUSIVE: "yellow",
+    Verdict.NOT_COMPARABLE: "yellow",
+    Verdict.NEW: "cyan",
+    Verdict.RECORDED: "cyan",
+    Verdict.IMPROVED: "green",
+}
+
 Source = Literal["budget", "baseline"]
 
 TOLERANCES: dict[Kind, float] = {"count": 0.0, "size": 0.01, "ratio": 1.0, "time": 1.0}
@@ -87,12 +128,12 @@ class Result:
 
     @property
     def failed(self) -> bool:
-        return self.verdict in FAILING
+        return self.verdict.fails
 
     @property
     def open_over(self) -> bool:
         """Whether no verdict was reached, and the value lies over the limit."""
-        if self.verdict != "inconclusive" or self.limit is None:
+        if self.verdict != Verdict.INCONCLUSIVE or self.limit is None:
             return False
         over = self.metric.value > self.limit
         return over if self.metric.better == "lower" else self.metric.value < self.limit
@@ -101,7 +142,7 @@ class Result:
     def slowed_in_part(self) -> bool:
         """Whether no verdict was reached because the quickest blocks keep the limit of the baseline."""
         verdict = self.strict or self.verdict
-        if verdict != "inconclusive" or self.source != "baseline" or self.limit is None or self.rerun is not None:
+        if verdict != Verdict.INCONCLUSIVE or self.source != "baseline" or self.limit is None or self.rerun is not None:
             return False
         quickest, lower = self.metric.quickest, self.metric.better == "lower"
         if quickest is None or (quickest > self.limit if lower else quickest < self.limit):
@@ -137,7 +178,7 @@ def with_evidence(result: Result, evidence: Evidence) -> Result:
             unexplained=evidence.unexplained,
             program=evidence.program,
         )
-    if result.verdict != "inconclusive":
+    if result.verdict != Verdict.INCONCLUSIVE:
         return result
     to_settle = result.to_settle
     if not to_settle and evidence.to_settle and result.limit is not None:
@@ -152,19 +193,23 @@ def with_rerun(result: Result, rerun: Rerun, *, fails: bool) -> Result:
     settled_by, interval = "another limit", rerun.seen.interval
     if result.limit is not None and interval.low <= result.limit <= interval.high:
         settled_by = f"more seconds (--perf-seconds), or {settled_by}"
-    return dataclasses.replace(result, verdict="inconclusive", rerun=rerun, to_settle=settled_by)
+    return dataclasses.replace(result, verdict=Verdict.INCONCLUSIVE, rerun=rerun, to_settle=settled_by)
 
 
 def against_limit(interval: Interval, limit: float) -> Verdict:
     """Fails only when the whole interval lies above the limit, passes only when none of it does."""
     if interval.low > limit:
-        return "fail"
-    return "pass" if interval.high <= limit else "inconclusive"
+        return Verdict.FAIL
+    return Verdict.PASS if interval.high <= limit else Verdict.INCONCLUSIVE
 
 
 def strictly(result: Result, words: Collection[str]) -> Result:
     """The gate, failed where its verdict is among the words of --perf-strict."""
-    return dataclasses.replace(result, verdict="fail", strict=result.verdict) if result.verdict in words else result
+    return (
+        dataclasses.replace(result, verdict=Verdict.FAIL, strict=result.verdict)
+        if str(result.verdict) in words
+        else result
+    )
 
 
 def known(metric: Metric) -> Interval:
@@ -191,17 +236,17 @@ def judge_baseline(
 ) -> Result:
     """A metric made in environment `now` against its baseline."""
     if entry is None:
-        return Result(test, metric, "info" if metric.kind == "info" else "new")
-    result = Result(test, metric, "info", baseline=entry.value if entry.unit == metric.unit else None)
+        return Result(test, metric, Verdict.INFO if metric.kind == "info" else Verdict.NEW)
+    result = Result(test, metric, Verdict.INFO, baseline=entry.value if entry.unit == metric.unit else None)
     if metric.kind == "info" and not entry.gates:
         return result
     if why := _why_not_comparable(metric, entry, now):
-        return dataclasses.replace(result, verdict="not comparable", source="baseline", incomparable=why)
+        return dataclasses.replace(result, verdict=Verdict.NOT_COMPARABLE, source="baseline", incomparable=why)
     if tolerance is None or metric.kind not in SAMPLED:
         tolerance = TOLERANCES[metric.kind]
     limit, verdict = _against_baseline(metric, entry, tolerance)
     ends = metric.interval
-    if verdict == "inconclusive" and ends and math.isfinite(ends.low) and math.isinf(ends.high):
+    if verdict == Verdict.INCONCLUSIVE and ends and math.isfinite(ends.low) and math.isinf(ends.high):
         # The 99th percentile of a few hundred samples has no upper end. It can be seen to be too high, but not to be
         # low enough; saying "inconclusive" of every such tail would teach people not to read the word, and no slow call
         # could keep to --perf-strict=inconclusive. "info" claims nothing. A budget of the test's own is another matter.
@@ -212,7 +257,7 @@ def judge_baseline(
         result = dataclasses.replace(result, to_settle=settled_by)
     if result.failed and metric.kind == "ratio" and metric.samples:
         result = _of_another_processor(result, other_processor(entry.environment, now))
-    if result.verdict in ("fail", "inconclusive"):
+    if result.verdict in (Verdict.FAIL, Verdict.INCONCLUSIVE):
         versions = tuple(version_changes(entry.environment, now))
         result = dataclasses.replace(result, grown=_parts(metric, entry), versions=versions)
     return with_evidence(result, evidence)
@@ -227,7 +272,7 @@ def _of_another_processor(result: Result, processor: str) -> Result:
         return result
     return dataclasses.replace(
         result,
-        verdict="inconclusive",
+        verdict=Verdict.INCONCLUSIVE,
         processor=processor,
         to_settle="a baseline of this processor (pytest --perf-save): unlike calls have other ratios on another one",
     )
@@ -238,7 +283,7 @@ def judge_absent(test: str, id: str, entry: Entry, target: str | None, why_not: 
     detail = dict(entry.detail) if entry.detail else None
     name = name_of(id, entry)
     metric = Metric(name, entry.value, entry.unit, entry.kind, entry.better, None, None, detail, target, id=id)
-    verdict: Verdict = "not comparable" if why_not else "missing"
+    verdict: Verdict = Verdict.NOT_COMPARABLE if why_not else Verdict.MISSING
     return Result(test, metric, verdict, "baseline", baseline=entry.value, incomparable=why_not)
 
 
@@ -247,14 +292,14 @@ def as_saved(result: Result, kinds: Collection[str] | None) -> Result:
 
     `kinds` are those of `merging.merge`: None saves everything.
     """
-    saved: dict[Verdict, str] = {"new": "new", "improved": "better", "fail": "worse"}
+    saved: dict[Verdict, str] = {Verdict.NEW: "new", Verdict.IMPROVED: "better", Verdict.FAIL: "worse"}
     if kinds is None:
-        recorded = result.verdict in (*saved, "inconclusive", "not comparable")
+        recorded = result.verdict in (*saved, Verdict.INCONCLUSIVE, Verdict.NOT_COMPARABLE)
     else:
         recorded = saved.get(result.verdict) in kinds
     if result.source == "budget" or not recorded:
         return result
-    return dataclasses.replace(result, verdict="recorded")
+    return dataclasses.replace(result, verdict=Verdict.RECORDED)
 
 
 def ratio_limit(entry: Entry | None, now: Environment, tolerance: float | None) -> float | None:
@@ -283,9 +328,9 @@ def _why_not_comparable(metric: Metric, entry: Entry, now: Environment) -> str |
 def _against_baseline(metric: Metric, entry: Entry, tolerance: float) -> tuple[float, Verdict]:
     interval, (better, limit) = of_another_day(metric), _limits(entry, tolerance)
     if metric.better == "lower":
-        return limit, "improved" if interval.high < better else against_limit(interval, limit)
+        return limit, Verdict.IMPROVED if interval.high < better else against_limit(interval, limit)
     mirrored = Interval(-interval.high, -interval.low)
-    return limit, "improved" if interval.low > better else against_limit(mirrored, -limit)
+    return limit, Verdict.IMPROVED if interval.low > better else against_limit(mirrored, -limit)
 
 
 def of_another_day(metric: Metric) -> Interval:

@@ -14,7 +14,7 @@ from typing import Literal, cast, get_args
 
 from perfsuite.gate.baseline import Baselines, Entry, name_of
 from perfsuite.gate.environment import Environment, incomparable, version_changes
-from perfsuite.gate.verdict import Part, Result, judge_baseline
+from perfsuite.gate.verdict import Part, Result, Verdict, judge_baseline
 from perfsuite.measure.metric import Interval, Metric
 from perfsuite.measure.words import plural
 
@@ -100,11 +100,11 @@ def _judged(old: Entry, new: Entry) -> tuple[Outcome, str, tuple[Part, ...]]:
     if old.value == new.value:
         return "same", "", ()
     forward, backward = _gate(old, new), _gate(new, old)
-    if forward.verdict == "fail":
+    if forward.verdict == Verdict.FAIL:
         return "worse", "", forward.grown
-    if backward.verdict == "fail":
+    if backward.verdict == Verdict.FAIL:
         return "better", "", ()
-    if "inconclusive" in (forward.verdict, backward.verdict):
+    if Verdict.INCONCLUSIVE in (forward.verdict, backward.verdict):
         return "unclear", "an interval reaches beyond what is allowed", ()
     return "tolerated", "", ()
 

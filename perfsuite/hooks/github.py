@@ -13,6 +13,7 @@ from typing import Literal
 
 import pytest
 
+from perfsuite.gate.verdict import Verdict
 from perfsuite.measure.words import plural
 from perfsuite.report.markdown import markdown
 from perfsuite.report.model import Report, Test
@@ -94,7 +95,7 @@ def annotations(report: Report, rootpath: Path, workspace: Path | None, *, failu
     groups: list[tuple[Level, str, list[tuple[Test, str]]]] = []
     if failures:
         groups.append(("error", "failed", [(test, test.message.partition("\n")[0]) for test in report.failures]))
-    undecided = [test for test in report.tests if not test.failed and "inconclusive" in test.counts]
+    undecided = [test for test in report.tests if not test.failed and Verdict.INCONCLUSIVE in test.counts]
     groups.append(("notice", "left undecided", [(test, _undecided(test)) for test in undecided]))
     for level, what, tests in groups:
         shown = tests if len(tests) <= MOST_ANNOTATIONS else tests[: MOST_ANNOTATIONS - 1]
@@ -109,7 +110,7 @@ def annotations(report: Report, rootpath: Path, workspace: Path | None, *, failu
 
 
 def _undecided(test: Test) -> str:
-    return "\n".join(metric.reason or metric.title for metric in test.metrics if metric.verdict == "inconclusive")
+    return "\n".join(metric.reason or metric.title for metric in test.metrics if metric.verdict == Verdict.INCONCLUSIVE)
 
 
 def workflow_command(level: Level, message: str, *, title: str, file: str = "", line: int = 0) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from perfsuite.gate.budget import Budget, BudgetExceeded
-from perfsuite.gate.verdict import NO_EVIDENCE, Evidence, Result
+from perfsuite.gate.verdict import NO_EVIDENCE, Evidence, Result, Verdict
 from perfsuite.instruments.base import NO_BUDGET, Instrument, declare
 from perfsuite.measure.call import Call, checked
 from perfsuite.measure.metric import Metric, title
@@ -151,7 +151,7 @@ def _refusal(test: str, label: str, target: str | None, error: CompileFailed | H
         metric = Metric(f"{label} host transfers", error.calls, "transfers", "count", target=target)
     else:
         metric = Metric(f"{label} refused", 1, "programs", "count", target=target)
-    return Result(test, metric, "fail", "budget", limit=0, note=str(error))
+    return Result(test, metric, Verdict.FAIL, "budget", limit=0, note=str(error))
 
 
 def _largest_first(parts: dict[str, int]) -> str:

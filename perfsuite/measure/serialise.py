@@ -1,6 +1,7 @@
 """Dataclasses to plain values and back: for JSON files, for pytest-xdist, and for fresh processes."""
 
 import dataclasses
+import enum
 import json
 import math
 import types
@@ -14,8 +15,10 @@ T = TypeVar("T")
 def plain(value: Any) -> Any:
     """The value in what JSON has: dicts, lists, texts, numbers, booleans and None.
 
-    An infinite number or a NaN, which JSON lacks, becomes the text "inf", "-inf" or "nan".
+    A member of an enumeration becomes its text; so does an infinite number or a NaN, which JSON lacks.
     """
+    if isinstance(value, enum.Enum):
+        return str(value)
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return {field.name: plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
     if isinstance(value, Mapping):
@@ -28,8 +31,8 @@ def plain(value: Any) -> Any:
 def made(kind: type[T], value: Any) -> T:
     """The inverse of `plain`: a value of the type `kind`, by the type hints of its dataclasses.
 
-    Types: dataclasses, tuples, lists, dicts with texts as keys, `X | None`, literals, and what JSON has. Raises
-    `TypeError`, `KeyError`, `AttributeError` or `ValueError` where the value does not fit.
+    Types: dataclasses, tuples, lists, dicts with texts as keys, `X | None`, literals, enumerations, and what JSON has.
+    Raises `TypeError`, `KeyError`, `AttributeError` or `ValueError` where the value does not fit.
     """
     return _made(kind, value)
 
@@ -63,6 +66,8 @@ def _made(kind: Any, value: Any) -> Any:
         if unknown := sorted(value.keys() - hints.keys()):
             raise TypeError(f"{kind.__name__} has no {', '.join(unknown)}")
         return kind(**{name: _made(hints[name], each) for name, each in value.items()})
+    if isinstance(kind, type) and issubclass(kind, enum.Enum):
+        return {str(each): each for each in kind}[value]
     if origin in (tuple, list):
         parts = _checked(value, list, tuple)
         if origin is list or arguments[1:] == (...,):

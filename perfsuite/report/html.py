@@ -13,12 +13,13 @@ from urllib.parse import quote
 import jinja2
 from markupsafe import Markup
 
+from perfsuite.gate.verdict import Verdict
 from perfsuite.measure.words import number, percent, plural, span
 from perfsuite.report import text
-from perfsuite.report.model import VERDICTS, Report
+from perfsuite.report.model import Report
 from perfsuite.report.pictures import pictures_of
 
-_EXPLAINED = ("inconclusive", "not comparable", "improved")
+_EXPLAINED = (Verdict.INCONCLUSIVE, Verdict.NOT_COMPARABLE, Verdict.IMPROVED)
 """The page lists the reasons of these verdicts."""
 
 _TEMPLATES = importlib.resources.files("perfsuite.report").joinpath("templates")
@@ -35,7 +36,7 @@ def html(report: Report) -> str:
     )
     environment.filters |= {
         "breakable": breakable,
-        "css": lambda verdict: verdict.replace(" ", "-"),
+        "css": lambda verdict: str(verdict).replace(" ", "-"),
         "number": lambda value: "" if value is None else number(value),
         "path": quote,
         "percent": percent,
@@ -48,7 +49,7 @@ def html(report: Report) -> str:
         style=Markup(_source("style.css")),
         report=report,
         anchors={test.id: f"t{place}" for place, test in enumerate(report.tests, 1)},
-        metrics=[pair for verdict in VERDICTS for pair in report.of_verdict(verdict)],
+        metrics=[pair for verdict in reversed(Verdict) for pair in report.of_verdict(verdict)],
         explained={verdict: [pair for pair in report.of_verdict(verdict) if pair[1].reason] for verdict in _EXPLAINED},
         pictures_of=pictures_of,
         span=span,

@@ -8,6 +8,7 @@ import collections
 import re
 from collections.abc import Iterable, Iterator, Sequence
 
+from perfsuite.gate.verdict import Verdict
 from perfsuite.measure.words import change, number, plural, printable, span
 from perfsuite.report.model import Report, Row, SavedFile
 
@@ -79,7 +80,7 @@ def _summary(report: Report) -> Iterator[str]:
 
 def _changed(report: Report) -> Iterator[str]:
     """The metrics that got worse, then those that got better: at the base, and now."""
-    worse, better = report.of_verdict("fail"), report.of_verdict("improved")
+    worse, better = report.of_verdict(Verdict.FAIL), report.of_verdict(Verdict.IMPROVED)
     rows = [
         (code(test.id, in_table=True), code(row.title, in_table=True), *_base_and_head(row))
         for test, row in [*worse, *better]
@@ -98,7 +99,7 @@ def _base_and_head(row: Row) -> tuple[str, str, str]:
     return (
         "" if base is None else f"{number(base)}{' (budget)' if by_budget else ''}",
         escaped(f"{span(row.value, row.interval)} {row.unit}"),
-        f"**{changed or 'worse'}**" if row.verdict == "fail" else changed,
+        f"**{changed or 'worse'}**" if row.verdict == Verdict.FAIL else changed,
     )
 
 
@@ -109,7 +110,7 @@ def _failures(report: Report) -> Iterator[str]:
     for test in report.failures:
         where = f" ({code(f'{test.file}:{test.line}')})" if test.line else ""
         yield f"{code(test.id)}{where}"
-        if "fail" in test.counts:
+        if Verdict.FAIL in test.counts:
             yield folded("why", block(test.why))
         elif (lines := len(test.why.splitlines())) > LONG_LINES or len(test.why) > LONG_CHARACTERS:
             yield block(_first_line(test.why))
@@ -120,8 +121,8 @@ def _failures(report: Report) -> Iterator[str]:
 
 def _undecided(report: Report) -> Iterator[str]:
     titles = {
-        "inconclusive": "inconclusive: nothing failed, nothing is sure",
-        "not comparable": "not comparable with the baseline",
+        Verdict.INCONCLUSIVE: "inconclusive: nothing failed, nothing is sure",
+        Verdict.NOT_COMPARABLE: "not comparable with the baseline",
     }
     for verdict, title in titles.items():
         lines = []
@@ -134,7 +135,7 @@ def _undecided(report: Report) -> Iterator[str]:
 
 def _rest(report: Report) -> Iterator[str]:
     """What is new, what is gone and what was skipped."""
-    if new := collections.Counter(test.id for test, _ in report.of_verdict("new")):
+    if new := collections.Counter(test.id for test, _ in report.of_verdict(Verdict.NEW)):
         lines = [f"- {code(test)}: {plural(count, 'metric')} without a baseline" for test, count in new.items()]
         yield folded(f"{new.total()} new: pytest --perf-save records", "\n".join(lines))
     if report.missing:
@@ -184,7 +185,7 @@ def _cells(metric: Row) -> tuple[str, ...]:
         metric.source or "",
         "" if metric.baseline is None else number(metric.baseline),
         change(metric.change, 3) if metric.change else "",
-        f"**{metric.verdict}**" if metric.verdict == "fail" else metric.verdict,
+        f"**{metric.verdict}**" if metric.verdict == Verdict.FAIL else str(metric.verdict),
     )
 
 

@@ -12,11 +12,11 @@ import math
 import os
 from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
 from perfsuite.gate.baseline_file import SaveResult
 from perfsuite.gate.environment import VERSION_FIELDS, Environment
-from perfsuite.gate.verdict import Result, Source
+from perfsuite.gate.verdict import Result, Source, Verdict
 from perfsuite.measure.io import relative
 from perfsuite.measure.metric import Better, Interval, Kind, Metric
 from perfsuite.measure.serialise import plain
@@ -26,12 +26,9 @@ from perfsuite.session.plots import Distribution, FittedLine, ProgramRecord
 from perfsuite.session.records import TestRecord, TraceRecord
 from perfsuite.session.session import PerfSession
 
-SCHEMA = 1
+T = TypeVar("T")
 
-VERDICTS = (
-    "fail", "missing", "inconclusive", "not comparable", "new", "improved", "recorded", "pass", "not judged", "info"
-)  # fmt: skip
-"""Every verdict of a metric in a report, in the order in which a reader wants them."""
+SCHEMA = 1
 
 Outcome = Literal["passed", "failed", "skipped", "error"]
 OUTCOMES: tuple[Outcome, ...] = ("failed", "error", "skipped", "passed")
@@ -67,9 +64,8 @@ class Header:
 class Row:
     """One metric with one gate, as a row of a table. A metric with a budget and a baseline has two rows.
 
-    `verdict` is one of `VERDICTS`: "not judged" when the test ended before its baselines were compared. `limit` and
-    `baseline` are in `unit`. `reason` explains a verdict that is no plain pass, `cause` is the likely cause, `first`
-    what to do first. `detail` splits the metric into parts.
+    `limit` and `baseline` are in `unit`. `reason` explains a verdict that is no plain pass, `cause` is the likely
+    cause, `first` what to do first. `detail` splits the metric into parts.
     """
 
     title: str
@@ -78,7 +74,7 @@ class Row:
     unit: str
     kind: Kind
     better: Better
-    verdict: str
+    verdict: Verdict
     interval: Interval | None = None
     samples: int | None = None
     source: Source | None = None
@@ -95,7 +91,7 @@ class Row:
         names = ("title", "target", "value", "unit", "kind", "better", "interval", "samples", "detail")
         of_metric = _copied(metric, names)
         if result is None:
-            return cls(**of_metric, verdict="not judged")
+            return cls(**of_metric, verdict=Verdict.NOT_JUDGED)
         reason = "\n".join(filter(None, [text.reason(result), *text.program_lines(result)]))
         of_gate = _copied(result, ("verdict", "source", "limit", "baseline", "cause"))
         return cls(**of_metric, **of_gate, reason=reason, first=text.first(result))
@@ -145,14 +141,14 @@ class Test:
         return self.outcome in ("failed", "error")
 
     @property
-    def counts(self) -> dict[str, int]:
-        """How many metrics have each verdict, in the order of `VERDICTS`."""
-        return _counted(VERDICTS, (metric.verdict for metric in self.metrics))
+    def counts(self) -> dict[Verdict, int]:
+        """How many metrics have each verdict, the gravest first."""
+        return _counted(reversed(Verdict), (metric.verdict for metric in self.metrics))
 
     @property
     def why(self) -> str:
         """The message, and the reasons of the failures that it only names."""
-        failures = [row for row in self.metrics if row.verdict == "fail" and row.reason not in self.message]
+        failures = [row for row in self.metrics if row.verdict == Verdict.FAIL and row.reason not in self.message]
         return "\n\n".join(filter(None, [self.message or "no message", *(row.explained for row in failures)]))
 
 
@@ -236,14 +232,14 @@ class Report:
         """Every metric with its test, in the order of the session."""
         return [(test, metric) for test in self.tests for metric in test.metrics]
 
-    def of_verdict(self, verdict: str) -> list[tuple[Test, Row]]:
+    def of_verdict(self, verdict: Verdict) -> list[tuple[Test, Row]]:
         """The metrics with one verdict, in the order of the session."""
         return [(test, metric) for test, metric in self.metrics if metric.verdict == verdict]
 
     @property
-    def counts(self) -> dict[str, int]:
-        """How many metrics have each verdict, in the order of `VERDICTS`."""
-        return _counted(VERDICTS, (metric.verdict for _, metric in self.metrics))
+    def counts(self) -> dict[Verdict, int]:
+        """How many metrics have each verdict, the gravest first."""
+        return _counted(reversed(Verdict), (metric.verdict for _, metric in self.metrics))
 
     @property
     def outcomes(self) -> dict[str, int]:
@@ -333,7 +329,7 @@ def _copied(source: Any, names: Sequence[str]) -> dict[str, Any]:
     return {name: getattr(source, name) for name in names}
 
 
-def _counted(order: Iterable[str], values: Iterable[str]) -> dict[str, int]:
+def _counted(order: Iterable[T], values: Iterable[T]) -> dict[T, int]:
     counts = collections.Counter(values)
     return {each: counts[each] for each in order if counts[each]}
 

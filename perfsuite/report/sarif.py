@@ -8,6 +8,7 @@ import importlib.metadata
 import json
 from typing import Any
 
+from perfsuite.gate.verdict import Verdict
 from perfsuite.report.model import Report, Test
 
 _SCHEMA = "https://docs.oasis-open.org/sarif/sarif/v2.1.0/errata01/os/schemas/sarif-schema-2.1.0.json"
@@ -35,7 +36,7 @@ def _result(test: Test) -> dict[str, Any]:
     if line:
         place["region"] = {"startLine": line}
     return {
-        "ruleId": "worse" if any(metric.verdict == "fail" for metric in test.metrics) else "failed",
+        "ruleId": "worse" if any(metric.verdict == Verdict.FAIL for metric in test.metrics) else "failed",
         "level": "error",
         "message": {"text": f"{test.id}: {test.message}"},
         "locations": [{"physicalLocation": place}],

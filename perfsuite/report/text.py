@@ -7,7 +7,7 @@ import math
 from collections.abc import Iterable, Sequence
 
 from perfsuite.gate.advice import advice_on
-from perfsuite.gate.verdict import Part, Result
+from perfsuite.gate.verdict import Part, Result, Verdict
 from perfsuite.measure import units
 from perfsuite.measure.metric import Kind, Metric
 from perfsuite.measure.words import change, number, percent, plural
@@ -34,7 +34,7 @@ def reason(result: Result) -> str:
     said.append(_rerun(result))
     if result.slowed_in_part:
         said.append(f"its quickest blocks give {number(result.metric.quickest or 0)} {result.metric.unit}")
-    if result.strict == "inconclusive":
+    if result.strict == Verdict.INCONCLUSIVE:
         said.append("fails because it is undecided (--perf-strict=inconclusive)")
     found = ": ".join(filter(None, (", ".join(result.versions), "; ".join(filter(None, said)))))
     lines = [found, *(f"  {text}" for text in _advice(result))]
@@ -66,7 +66,7 @@ def first(result: Result) -> str:
     """The one thing to do first about a metric that fails against its baseline; empty where its reason says it."""
     if not result.failed or result.source != "baseline" or result.cause or result.note or result.strict:
         return ""
-    if result.verdict == "missing":
+    if result.verdict == Verdict.MISSING:
         return ""
     places = [part.place for part in result.grown if part.place]
     if any(map(advice_on, places)):
@@ -81,15 +81,15 @@ def first(result: Result) -> str:
 
 def explained(results: Iterable[Result]) -> Result:
     """The failed gate that a test's message has in full: the first that got worse, else missing, undecided or new."""
-    ranks = {None: 0, "inconclusive": 2, "new": 3}
-    return min(results, key=lambda result: 1 if result.verdict == "missing" else ranks[result.strict])
+    ranks = {None: 0, Verdict.INCONCLUSIVE: 2, Verdict.NEW: 3}
+    return min(results, key=lambda result: 1 if result.verdict == Verdict.MISSING else ranks[result.strict])
 
 
 def failure(results: Sequence[Result]) -> str:
     """Why a test failed: its first failed gate in full, the one thing to do first, and which others failed."""
-    unrecorded = [result for result in results if result.strict == "new"]
-    undecided = [result for result in results if result.strict == "inconclusive"]
-    lost = [result for result in results if result.verdict == "missing"]
+    unrecorded = [result for result in results if result.strict == Verdict.NEW]
+    undecided = [result for result in results if result.strict == Verdict.INCONCLUSIVE]
+    lost = [result for result in results if result.verdict == Verdict.MISSING]
     worst = explained(results)
     if worst.strict:
         others = (undecided or unrecorded)[1:]
@@ -166,7 +166,7 @@ def _also(what: str, results: Sequence[Result]) -> str:
 
 def to_settle(result: Result) -> str:
     """What would decide an open gate, where neither the instrument nor its note says it better."""
-    if result.to_settle or result.note or "inconclusive" not in (result.verdict, result.strict):
+    if result.to_settle or result.note or Verdict.INCONCLUSIVE not in (result.verdict, result.strict):
         return result.to_settle
     if result.metric.interval is None and result.metric.samples is None:
         return "its interval: perf.record(..., interval=(low, high)), or (value, value) where it is exact"
@@ -193,16 +193,16 @@ def _finding(result: Result) -> str:
     metric = result.metric
     if result.note:
         return result.note
-    if result.strict == "new":
+    if result.strict == Verdict.NEW:
         return f"{metric.title} has no baseline{_STRICT}: pytest --perf-save records it"
-    if result.verdict == "new":
+    if result.verdict == Verdict.NEW:
         return f"{metric.title} has no baseline"
     if result.incomparable:
         return f"{metric.title}: {result.incomparable}"
-    if result.verdict == "missing":
+    if result.verdict == Verdict.MISSING:
         of = _amount(metric.value, metric)
         return f"{metric.title} has a baseline of {of} and was not measured: pytest --perf-save removes it"
-    if result.verdict not in ("fail", "inconclusive", "improved"):
+    if result.verdict not in (Verdict.FAIL, Verdict.INCONCLUSIVE, Verdict.IMPROVED):
         return ""
     if result.source == "budget" and result.limit is not None:
         over = _share_over(metric.value, result.limit)
@@ -211,7 +211,7 @@ def _finding(result: Result) -> str:
     if result.baseline is None:
         return _span(metric)
     said = f"{_span(metric)}, {_change(metric, result.baseline)} the baseline {_amount(result.baseline, metric)}"
-    if result.verdict == "improved":
+    if result.verdict == Verdict.IMPROVED:
         return f"{said}: pytest --perf-save records it"
     if result.tolerance is None or result.limit is None or metric.kind == "count":
         return said

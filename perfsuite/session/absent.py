@@ -53,7 +53,7 @@ def gone(session: PerfSession) -> list[Result]:
 
 def _removed(session: PerfSession) -> tuple[Verdict, ...]:
     """The verdicts of metrics that --perf-save removes, and says so itself."""
-    return ("missing",) if "missing" in session.options.save else ()
+    return (Verdict.MISSING,) if "missing" in session.options.save else ()
 
 
 def _recorded(session: PerfSession, key: str) -> Iterator[tuple[str, Entry, str | None]]:

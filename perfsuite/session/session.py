@@ -26,7 +26,7 @@ from perfsuite.gate.environment import (
     present_environment,
     target_environment,
 )
-from perfsuite.gate.verdict import Evidence, Result
+from perfsuite.gate.verdict import Evidence, Result, Verdict
 from perfsuite.measure.metric import Metric
 from perfsuite.measure.private.capabilities import CapabilityLost
 from perfsuite.measure.words import printable
@@ -195,7 +195,7 @@ class PerfSession:
     ) -> Result:
         """A metric against its baseline. Raises `BaselineError` when the file of its target cannot be read."""
         if not self.mode.gates:
-            return Result(test, metric, "info")
+            return Result(test, metric, Verdict.INFO)
         entries = self.baselines_of(metric.target).metrics.get(self.test_key(test), {})
         entry = entries.get(metric.id)
         now = self.environment_of(metric.target)

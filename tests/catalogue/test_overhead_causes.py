@@ -22,7 +22,7 @@ from perfsuite import call
 from perfsuite.gate.baseline import Entry
 from perfsuite.gate.diagnosis import HOST_CALL_US, busiest, likely_cause
 from perfsuite.gate.environment import Environment
-from perfsuite.gate.verdict import judge_baseline
+from perfsuite.gate.verdict import Verdict, judge_baseline
 from perfsuite.measure.call import Call
 from perfsuite.measure.estimate import Estimate
 from perfsuite.measure.metric import Interval
@@ -455,7 +455,7 @@ def test_the_baseline_of_the_right_way_refuses_the_wrong_one_and_passes_the_righ
     wrong, reference = (side.metrics("step")[0] for side in counted(pair))
     recorded = Entry(reference.value, "calls", "count", "measured", HERE, detail=reference.detail)
     again = host_calls(pair.build()[1]).metrics("step")[0]
-    assert judge_baseline("test", again, recorded, now=HERE).verdict == "pass"
+    assert judge_baseline("test", again, recorded, now=HERE).verdict == Verdict.PASS
     if wrong.value == reference.value:
         return  # It waits in C++, which no host call shows.
     result = judge_baseline("test", wrong, recorded, now=HERE)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from perfsuite.gate.limits import Compared, Limits
-from perfsuite.gate.verdict import Rerun
+from perfsuite.gate.verdict import Rerun, Verdict
 from perfsuite.measure.estimate import Estimate
 from perfsuite.measure.metric import Interval
 from perfsuite.measure.timing.comparison import Comparison
@@ -49,10 +49,10 @@ def test_a_budget_is_broken_where_the_whole_interval_is_above_one_of_its_limits(
 @pytest.mark.parametrize(
     ("fields", "verdict", "rerun"),
     [
-        ({}, "fail", None),
-        ({"again": (estimate(1.4), estimate(0.0))}, "fail", Rerun(estimate(1.4))),
-        ({"again": (estimate(1.1), estimate(0.0))}, "inconclusive", Rerun(estimate(1.1))),
-        ({"failure": "SIGABRT"}, "fail", Rerun(failure="SIGABRT")),
+        ({}, Verdict.FAIL, None),
+        ({"again": (estimate(1.4), estimate(0.0))}, Verdict.FAIL, Rerun(estimate(1.4))),
+        ({"again": (estimate(1.1), estimate(0.0))}, Verdict.INCONCLUSIVE, Rerun(estimate(1.1))),
+        ({"failure": "SIGABRT"}, Verdict.FAIL, Rerun(failure="SIGABRT")),
     ],
     ids=["no process", "confirmed", "not confirmed", "a process that gave nothing"],
 )

@@ -11,6 +11,7 @@ from perfsuite.gate.verdict import (
     Evidence,
     Part,
     Rerun,
+    Verdict,
     judge_baseline,
     judge_budget,
     ratio_limit,
@@ -56,17 +57,22 @@ def against(metric, recorded, **arguments):
 @pytest.mark.parametrize(
     ("measured", "limit", "verdict"),
     [
-        (metric(1.02, low=1.01, high=1.05), 1.05, "pass"),
-        (metric(1.2, low=1.06, high=1.25), 1.05, "fail"),
-        (metric(1.05, low=1.0, high=1.1), 1.05, "inconclusive"),
-        (metric(100, "count"), 100, "pass"),
-        (metric(101, "count"), 100, "fail"),
+        (metric(1.02, low=1.01, high=1.05), 1.05, Verdict.PASS),
+        (metric(1.2, low=1.06, high=1.25), 1.05, Verdict.FAIL),
+        (metric(1.05, low=1.0, high=1.1), 1.05, Verdict.INCONCLUSIVE),
+        (metric(100, "count"), 100, Verdict.PASS),
+        (metric(101, "count"), 100, Verdict.FAIL),
     ],
 )
 def test_a_budget_is_broken_where_the_whole_interval_is_over_it(measured, limit, verdict):
     result = judge_budget(TEST, measured, limit)
-    assert (result.verdict, result.source, result.limit, result.failed) == (verdict, "budget", limit, verdict == "fail")
-    assert bool(reason(result)) == (verdict != "pass")
+    assert (result.verdict, result.source, result.limit, result.failed) == (
+        verdict,
+        "budget",
+        limit,
+        verdict == Verdict.FAIL,
+    )
+    assert bool(reason(result)) == (verdict != Verdict.PASS)
 
 
 # Baselines.
@@ -75,7 +81,7 @@ def test_a_budget_is_broken_where_the_whole_interval_is_over_it(measured, limit,
 def test_no_baseline_is_new_and_no_failure():
     result = against(metric(1.2), None)
     assert (result.verdict, result.source, result.failed, reason(result)) == (
-        "new",
+        Verdict.NEW,
         None,
         False,
         "step has no baseline",
@@ -93,18 +99,18 @@ def test_no_baseline_is_new_and_no_failure():
 )
 def test_each_kind_has_its_own_tolerance(kind, passes, fails):
     recorded = entry(KINDS[kind][1], kind)
-    assert against(metric(passes, kind), recorded).verdict == "pass"
-    assert against(metric(fails, kind), recorded).verdict == "fail"
+    assert against(metric(passes, kind), recorded).verdict == Verdict.PASS
+    assert against(metric(fails, kind), recorded).verdict == Verdict.FAIL
 
 
 @pytest.mark.parametrize(
     ("low", "high", "verdict"),
     [
-        (2.41, 2.6, "fail"),
-        (2.3, 2.6, "inconclusive"),
-        (1.1, 2.4, "pass"),
-        (0.5, 0.59, "improved"),
-        (0.5, 0.61, "pass"),
+        (2.41, 2.6, Verdict.FAIL),
+        (2.3, 2.6, Verdict.INCONCLUSIVE),
+        (1.1, 2.4, Verdict.PASS),
+        (0.5, 0.59, Verdict.IMPROVED),
+        (0.5, 0.61, Verdict.PASS),
     ],
 )
 def test_a_ratio_is_judged_by_its_interval_and_not_its_value(low, high, verdict):
@@ -115,16 +121,23 @@ def test_a_time_of_less_than_half_is_an_improvement_where_twice_the_time_fails()
     def verdict(value):
         return against(metric(value, "time", value, value), entry(100.0, "time")).verdict
 
-    assert [verdict(value) for value in (49.0, 51.0, 199.0, 201.0)] == ["improved", "pass", "pass", "fail"]
+    assert [verdict(value) for value in (49.0, 51.0, 199.0, 201.0)] == [
+        Verdict.IMPROVED,
+        Verdict.PASS,
+        Verdict.PASS,
+        Verdict.FAIL,
+    ]
 
 
 def test_a_size_within_its_tolerance_is_no_improvement():
     recorded = entry(1000, "size")
-    assert against(metric(990, "size"), recorded).verdict == "pass"
-    assert against(metric(989, "size"), recorded).verdict == "improved"
+    assert against(metric(990, "size"), recorded).verdict == Verdict.PASS
+    assert against(metric(989, "size"), recorded).verdict == Verdict.IMPROVED
 
 
-@pytest.mark.parametrize(("value", "verdict"), [(49.9, "fail"), (50.0, "pass"), (200.0, "pass"), (200.1, "improved")])
+@pytest.mark.parametrize(
+    ("value", "verdict"), [(49.9, Verdict.FAIL), (50.0, Verdict.PASS), (200.0, Verdict.PASS), (200.1, Verdict.IMPROVED)]
+)
 def test_where_higher_is_better_a_lower_metric_fails(value, verdict):
     measured = Metric("tokens", value, "1/s", "ratio", "higher", Interval(value, value))
     recorded = Entry(100.0, "1/s", "ratio", "measured", HERE, better="higher")
@@ -141,19 +154,19 @@ def test_the_limit_of_a_metric_that_higher_is_better_for_is_never_minus_zero():
 def test_a_baseline_below_zero_tolerates_in_the_right_direction():
     recorded = entry(-10.0)
     verdicts = [against(metric(value), recorded, tolerance=0.05).verdict for value in (-9.5, -9.4, -10.6)]
-    assert verdicts == ["pass", "fail", "improved"]
+    assert verdicts == [Verdict.PASS, Verdict.FAIL, Verdict.IMPROVED]
 
 
 def test_a_baseline_of_zero_allows_zero_alone():
-    assert against(metric(0, "count"), entry(0, "count")).verdict == "pass"
-    assert against(metric(1, "count"), entry(0, "count")).verdict == "fail"
-    assert against(metric(1, "size"), entry(0, "size")).verdict == "fail"
+    assert against(metric(0, "count"), entry(0, "count")).verdict == Verdict.PASS
+    assert against(metric(1, "count"), entry(0, "count")).verdict == Verdict.FAIL
+    assert against(metric(1, "size"), entry(0, "size")).verdict == Verdict.FAIL
 
 
 def test_the_tests_own_tolerance_replaces_that_of_ratios_and_times():
-    assert against(metric(1.3), entry(1.2), tolerance=0.1).verdict == "pass"
-    assert against(metric(1.21), entry(1.2), tolerance=0.005).verdict == "fail"
-    assert against(metric(1.2001), entry(1.2), tolerance=0.0).verdict == "fail"
+    assert against(metric(1.3), entry(1.2), tolerance=0.1).verdict == Verdict.PASS
+    assert against(metric(1.21), entry(1.2), tolerance=0.005).verdict == Verdict.FAIL
+    assert against(metric(1.2001), entry(1.2), tolerance=0.0).verdict == Verdict.FAIL
 
 
 # What is not known well enough.
@@ -163,20 +176,20 @@ def test_the_tests_own_tolerance_replaces_that_of_ratios_and_times():
 @pytest.mark.parametrize("value", [0.1, 1.2, 900.0])
 def test_a_sampled_metric_without_an_interval_neither_passes_nor_fails(kind, value):
     bare = Metric("step", value, KINDS[kind][0], kind)
-    assert against(bare, entry(1.2, kind)).verdict == "inconclusive"
-    assert judge_budget(TEST, bare, 1.2).verdict == "inconclusive"
+    assert against(bare, entry(1.2, kind)).verdict == Verdict.INCONCLUSIVE
+    assert judge_budget(TEST, bare, 1.2).verdict == Verdict.INCONCLUSIVE
 
 
 def test_a_comparison_of_too_few_pairs_is_undecided_against_a_recorded_ratio():
     few = Metric("step", 1.2, "x", "ratio", samples=3)
     result = against(few, entry(1.2), evidence=Evidence(to_settle=lambda limit: f"more pairs for {limit:g}"))
-    assert (result.verdict, result.to_settle) == ("inconclusive", "more pairs for 2.4")
-    assert against(few, None).verdict == "new"
+    assert (result.verdict, result.to_settle) == (Verdict.INCONCLUSIVE, "more pairs for 2.4")
+    assert against(few, None).verdict == Verdict.NEW
 
 
 def test_a_metric_that_gates_no_longer_says_so():
     result = against(metric(5.0, "info"), Entry(5.0, "s", "time", "measured", HERE))
-    assert result.verdict == "not comparable"
+    assert result.verdict == Verdict.NOT_COMPARABLE
     assert (
         reason(result)
         == "step: recorded as time, and now information, which no gate judges: pytest --perf-save replaces it"
@@ -187,14 +200,14 @@ def test_a_tail_without_an_upper_end_can_fail_and_is_else_information():
     def verdict(low):
         return against(metric(low, "time", low, math.inf), entry(50.0, "time")).verdict
 
-    assert [verdict(low) for low in (10.0, 100.0, 100.1)] == ["info", "info", "fail"]
-    assert judge_budget(TEST, metric(10.0, "time", 10.0, math.inf), 50.0).verdict == "inconclusive"
+    assert [verdict(low) for low in (10.0, 100.0, 100.1)] == [Verdict.INFO, Verdict.INFO, Verdict.FAIL]
+    assert judge_budget(TEST, metric(10.0, "time", 10.0, math.inf), 50.0).verdict == Verdict.INCONCLUSIVE
 
 
 @pytest.mark.parametrize("kind", ["count", "size"])
 def test_no_tolerance_softens_a_count_or_a_size(kind):
     recorded = entry(KINDS[kind][1], kind)
-    assert against(metric(2 * KINDS[kind][1], kind), recorded, tolerance=5.0).verdict == "fail"
+    assert against(metric(2 * KINDS[kind][1], kind), recorded, tolerance=5.0).verdict == Verdict.FAIL
 
 
 def test_a_failure_says_its_cause_and_a_pass_does_not():
@@ -244,10 +257,10 @@ def test_a_part_has_its_place_and_where_higher_is_better_those_that_fell_are_kno
 
 def test_an_info_metric_never_gates_but_shows_what_is_on_file():
     result = against(metric(900.0, "info"), entry(1.0, "info"))
-    assert (result.verdict, result.baseline, result.limit) == ("info", 1.0, None)
+    assert (result.verdict, result.baseline, result.limit) == (Verdict.INFO, 1.0, None)
     in_ms = against(dataclasses.replace(metric(900.0, "info"), unit="ms"), entry(1.0, "info"))
-    assert (in_ms.verdict, in_ms.baseline) == ("info", None)
-    assert against(metric(900.0, "info"), None).verdict == "info"
+    assert (in_ms.verdict, in_ms.baseline) == (Verdict.INFO, None)
+    assert against(metric(900.0, "info"), None).verdict == Verdict.INFO
 
 
 @pytest.mark.parametrize(
@@ -260,25 +273,25 @@ def test_an_info_metric_never_gates_but_shows_what_is_on_file():
 )
 def test_a_metric_that_changed_its_unit_kind_or_direction_is_not_compared(recorded, shown):
     result = against(metric(900.0), recorded)
-    assert (result.verdict, result.baseline) == ("not comparable", shown)
+    assert (result.verdict, result.baseline) == (Verdict.NOT_COMPARABLE, shown)
     assert "pytest --perf-save replaces it" in reason(result)
 
 
 def test_a_time_of_another_machine_is_not_compared_and_says_what_differs():
     result = against(metric(900.0, "time"), entry(50.0, "time", changed(processor="EPYC")))
-    assert (result.verdict, reason(result)) == ("not comparable", "step: host processor differs (EPYC, now Xeon)")
+    assert (result.verdict, reason(result)) == (Verdict.NOT_COMPARABLE, "step: host processor differs (EPYC, now Xeon)")
 
 
 def test_a_ratio_of_another_host_with_the_same_device_is_compared():
-    assert against(metric(3.5), entry(1.2, environment=changed(processor="EPYC"))).verdict == "fail"
-    assert against(metric(3.5), entry(1.2, environment=changed(device_kind="TPU v4"))).verdict == "not comparable"
+    assert against(metric(3.5), entry(1.2, environment=changed(processor="EPYC"))).verdict == Verdict.FAIL
+    assert against(metric(3.5), entry(1.2, environment=changed(device_kind="TPU v4"))).verdict == Verdict.NOT_COMPARABLE
 
 
 def test_a_library_upgrade_makes_nothing_incomparable():
     older = changed(jax="0.9.0", jaxlib="0.9.0", equinox="0.12.0")
     for kind, (_, value) in KINDS.items():
         result = against(metric(3 * value if kind != "count" else 300, kind), entry(value, kind, older))
-        assert result.verdict == "fail", kind
+        assert result.verdict == Verdict.FAIL, kind
         assert "jax 0.9.0 -> 0.10.2" in result.versions
 
 
@@ -316,7 +329,7 @@ def test_a_compiled_metric_is_compared_whatever_host_and_compiler_it_came_from()
     assert reason(result) == (
         "libtpu 0.0.42 -> 0.0.43: step copies @ tpu-v5e is 4 copies, +1 (+33.3 %) over the baseline 3 copies"
     )
-    assert against(Metric("step copies", 3, "copies", "count", target="tpu-v5e"), recorded).verdict == "pass"
+    assert against(Metric("step copies", 3, "copies", "count", target="tpu-v5e"), recorded).verdict == Verdict.PASS
 
 
 # The load of the machine.
@@ -325,14 +338,19 @@ def test_a_compiled_metric_is_compared_whatever_host_and_compiler_it_came_from()
 @pytest.mark.parametrize("kind", ["ratio", "time"])
 @pytest.mark.parametrize(
     ("value", "quickest", "verdict"),
-    [(2.5, 2.3, "fail"), (2.5, 1.9, "inconclusive"), (1.9, 1.5, "pass"), (0.4, 0.6, "improved")],
+    [
+        (2.5, 2.3, Verdict.FAIL),
+        (2.5, 1.9, Verdict.INCONCLUSIVE),
+        (1.9, 1.5, Verdict.PASS),
+        (0.4, 0.6, Verdict.IMPROVED),
+    ],
 )
 def test_a_baseline_is_broken_where_the_quickest_blocks_break_it_too(kind, value, quickest, verdict):
     result = against(metric(value, kind, quickest=quickest), entry(1.0, kind))
     assert (result.verdict, result.slowed_in_part, result.open_over) == (
         verdict,
-        verdict == "inconclusive",
-        verdict == "inconclusive",
+        verdict == Verdict.INCONCLUSIVE,
+        verdict == Verdict.INCONCLUSIVE,
     )
     assert (why_open(result) == "whose quickest blocks keep the limit") == result.slowed_in_part
 
@@ -358,7 +376,7 @@ def test_the_limit_that_is_said_is_the_one_that_is_broken_where_higher_is_better
 
 def test_the_quickest_blocks_soften_no_budget():
     result = judge_budget(TEST, metric(2.0, quickest=1.0), 1.5)
-    assert (result.verdict, result.slowed_in_part) == ("fail", False)
+    assert (result.verdict, result.slowed_in_part) == (Verdict.FAIL, False)
 
 
 def test_an_open_metric_whose_value_keeps_the_limit_is_not_over_it():
@@ -374,17 +392,17 @@ def test_an_open_metric_whose_value_keeps_the_limit_is_not_over_it():
 @pytest.mark.parametrize(
     ("seen", "fails", "verdict", "more_seconds"),
     [
-        (Estimate(2.5, Interval(2.4, 2.6)), True, "fail", None),
-        (Estimate(1.0, Interval(0.9, 1.1)), False, "inconclusive", False),
-        (Estimate(2.0, Interval(1.5, 2.5)), False, "inconclusive", True),
-        (None, True, "fail", None),
+        (Estimate(2.5, Interval(2.4, 2.6)), True, Verdict.FAIL, None),
+        (Estimate(1.0, Interval(0.9, 1.1)), False, Verdict.INCONCLUSIVE, False),
+        (Estimate(2.0, Interval(1.5, 2.5)), False, Verdict.INCONCLUSIVE, True),
+        (None, True, Verdict.FAIL, None),
     ],
 )
 def test_a_failure_counts_unless_a_fresh_process_keeps_the_limit(seen, fails, verdict, more_seconds):
     rerun = Rerun(seen, "" if seen else "SIGABRT")
     result = with_rerun(against(metric(2.5), entry(1.0)), rerun, fails=fails)
     assert (result.verdict, result.rerun) == (verdict, rerun)
-    if verdict == "inconclusive":
+    if verdict == Verdict.INCONCLUSIVE:
         assert ("--perf-seconds" in result.to_settle) == more_seconds
         assert why_open(result) == "not confirmed in a fresh process"
 
@@ -395,23 +413,27 @@ def test_a_failure_counts_unless_a_fresh_process_keeps_the_limit(seen, fails, ve
 @pytest.mark.parametrize(
     ("value", "processor", "verdict"),
     [
-        (2.3, "EPYC", "pass"),
-        (2.5, "Xeon", "fail"),
-        (2.5, "EPYC", "inconclusive"),
-        (4.7, "EPYC", "inconclusive"),  # the limit is 2.4
-        (4.9, "EPYC", "fail"),
+        (2.3, "EPYC", Verdict.PASS),
+        (2.5, "Xeon", Verdict.FAIL),
+        (2.5, "EPYC", Verdict.INCONCLUSIVE),
+        (4.7, "EPYC", Verdict.INCONCLUSIVE),  # the limit is 2.4
+        (4.9, "EPYC", Verdict.FAIL),
     ],
 )
 def test_a_sampled_ratio_over_the_baseline_of_another_processor_is_open_unless_far_over_it(value, processor, verdict):
     recorded = entry(1.2, environment=changed(processor=processor))
     result = against(metric(value, samples=300), recorded)
-    assert (result.verdict, result.processor) == (verdict, "EPYC" if verdict == "inconclusive" else "")
-    assert result.to_settle.startswith("a baseline of this processor") == (verdict == "inconclusive")
-    if verdict == "inconclusive":
+    assert (result.verdict, result.processor) == (verdict, "EPYC" if verdict == Verdict.INCONCLUSIVE else "")
+    assert result.to_settle.startswith("a baseline of this processor") == (verdict == Verdict.INCONCLUSIVE)
+    if verdict == Verdict.INCONCLUSIVE:
         assert why_open(result) == "over a baseline of another processor (EPYC)"
 
 
 def test_a_sampled_ratio_that_should_be_higher_is_open_where_it_is_not_far_under():
     recorded = dataclasses.replace(entry(1.2, environment=changed(processor="EPYC")), better="higher")
-    for value, verdict in ((0.55, "inconclusive"), (0.31, "inconclusive"), (0.29, "fail")):  # the limit is 0.6
+    for value, verdict in (
+        (0.55, Verdict.INCONCLUSIVE),
+        (0.31, Verdict.INCONCLUSIVE),
+        (0.29, Verdict.FAIL),
+    ):  # the limit is 0.6
         assert against(metric(value, samples=300, better="higher"), recorded).verdict == verdict

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from report.test_markdown import a_test, metric, report
 
 from hooks.test_junit import properties
+from perfsuite.gate.verdict import Verdict
 from perfsuite.hooks import github
 from perfsuite.hooks.github import Actions, annotations, append_summary, cut, workflow_command
 from perfsuite.processes.handover import Request, write_request
@@ -71,14 +72,14 @@ def test_a_failure_is_an_error_at_its_line_seen_from_the_repository():
 
 
 def test_a_test_that_is_left_undecided_is_a_notice_that_says_what_settles_it():
-    open_ = metric("a", "inconclusive", reason="a is 1.5\nto settle it: more seconds")
+    open_ = metric("a", Verdict.INCONCLUSIVE, reason="a is 1.5\nto settle it: more seconds")
     ((level, named, message),) = annotated(a_test(metrics=(metric(), open_)))
     assert (level, named["line"], message) == ("notice", "7", "a is 1.5\nto settle it: more seconds")
     assert len(annotated(a_test(outcome="failed", message="m", metrics=(open_,)))) == 1, "a failure says it already"
 
 
 def test_passes_improvements_and_new_metrics_are_no_annotations():
-    assert annotated(a_test(metrics=(metric(), metric("b", "improved"), metric("c", "new")))) == []
+    assert annotated(a_test(metrics=(metric(), metric("b", Verdict.IMPROVED), metric("c", Verdict.NEW)))) == []
 
 
 def test_more_failures_than_are_shown_are_named_in_the_last():

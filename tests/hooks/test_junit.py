@@ -4,7 +4,7 @@ import xml.etree.ElementTree as ET
 
 import pytest
 
-from perfsuite.gate.verdict import Result
+from perfsuite.gate.verdict import Result, Verdict
 from perfsuite.hooks.junit import property_value
 from perfsuite.measure.metric import Interval, Metric
 
@@ -24,16 +24,16 @@ def properties(path):
 
 
 @pytest.mark.parametrize(
-    ("gates", "text"),
+    ("results", "text"),
     [
-        ([result("new")], "1.062 x, new"),
-        ([result("pass", source="budget", limit=1.1)], "1.062 x, pass (budget 1.1)"),
-        ([result("fail", source="baseline", limit=1.05, baseline=1.0)], "1.062 x, fail (baseline 1)"),
-        ([result("pass", source="budget", limit=0.0)], "1.062 x, pass (budget 0)"),
+        ([result(Verdict.NEW)], "1.062 x, new"),
+        ([result(Verdict.PASS, source="budget", limit=1.1)], "1.062 x, pass (budget 1.1)"),
+        ([result(Verdict.FAIL, source="baseline", limit=1.05, baseline=1.0)], "1.062 x, fail (baseline 1)"),
+        ([result(Verdict.PASS, source="budget", limit=0.0)], "1.062 x, pass (budget 0)"),
         (
             [
-                result("pass", source="budget", limit=1.1, interval=Interval(1.055, 1.07)),
-                result("fail", source="baseline", limit=1.05, baseline=1.0),
+                result(Verdict.PASS, source="budget", limit=1.1, interval=Interval(1.055, 1.07)),
+                result(Verdict.FAIL, source="baseline", limit=1.05, baseline=1.0),
             ],
             "1.062 [1.055, 1.07] x, pass (budget 1.1), fail (baseline 1)",
         ),

@@ -6,6 +6,7 @@ import os
 import pytest
 from support.report_samples import report_of_json
 
+from perfsuite.gate.verdict import Verdict
 from perfsuite.measure.installed import install
 from perfsuite.report import files
 from perfsuite.report.files import HTML, JSON, MARKDOWN, SARIF, ReportError, write_report
@@ -88,9 +89,9 @@ def test_a_session_that_saves_and_one_with_regressions(project):
     }
     assert report.missing == report.notes == ()
     fusions, new, gone = tests["test_counts"].metrics
-    assert (gone.verdict, gone.title) == ("missing", "gone5")
-    assert (fusions.verdict, fusions.value, fusions.baseline, fusions.limit) == ("fail", 6, 5, 5)
-    assert (new.verdict, new.baseline) == ("new", None)
+    assert (gone.verdict, gone.title) == (Verdict.MISSING, "gone5")
+    assert (fusions.verdict, fusions.value, fusions.baseline, fusions.limit) == (Verdict.FAIL, 6, 5, 5)
+    assert (new.verdict, new.baseline) == (Verdict.NEW, None)
     assert tests["test_counts"].message.startswith("fusions is 6 fusions, +1 (+20 %) over the baseline 5 fusions")
     assert (tests["test_counts"].file, tests["test_counts"].line) == ("test_all.py", 4)
     (line,) = tests["test_scaling[small]"].lines
@@ -103,10 +104,10 @@ def test_a_session_that_saves_and_one_with_regressions(project):
     assert program.differences[0].startswith("flops: ")
     assert set(program.titles) == {metric.title for metric in tests["test_program"].metrics}
     (over,) = tests["test_budget"].metrics
-    assert (over.source, over.verdict, over.limit) == ("budget", "fail", 1)
+    assert (over.source, over.verdict, over.limit) == ("budget", Verdict.FAIL, 1)
     assert over.cause
     assert tests["test_budget"].message == f"{over.reason}\nlikely cause: {over.cause}"
-    assert [metric.verdict for metric in tests["test_assertion"].metrics] == ["not judged"]
+    assert [metric.verdict for metric in tests["test_assertion"].metrics] == [Verdict.NOT_JUDGED]
     assert tests["test_assertion"].message.startswith("AssertionError: not five")
     assert tests["test_error"].message == "RuntimeError: no data"
     assert tests["test_skipped"].message == "not today"

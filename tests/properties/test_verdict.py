@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from perfsuite.gate.baseline import Entry
 from perfsuite.gate.environment import Environment
-from perfsuite.gate.verdict import Result, against_limit, judge_baseline, judge_budget
+from perfsuite.gate.verdict import Result, Verdict, against_limit, judge_baseline, judge_budget
 from perfsuite.measure.metric import Interval, Metric
 from perfsuite.measure.serialise import made, plain
 from perfsuite.report.text import reason
@@ -82,13 +82,13 @@ def judged(metric, entry, tolerance=None):
 @given(intervals(), finite)
 def test_a_limit_fails_exactly_when_no_part_of_the_interval_is_at_or_under_it(interval, limit):
     verdict = against_limit(interval, limit)
-    assert (verdict == "fail") == (not interval.low <= limit)
-    assert (verdict == "pass") == (not interval.high > limit)
+    assert (verdict == Verdict.FAIL) == (not interval.low <= limit)
+    assert (verdict == Verdict.PASS) == (not interval.high > limit)
 
 
 @given(intervals(), finite, finite)
 def test_a_wider_limit_never_turns_a_pass_into_a_failure(interval, one, other):
-    order = ["pass", "inconclusive", "fail"]
+    order = [Verdict.PASS, Verdict.INCONCLUSIVE, Verdict.FAIL]
     tight, wide = (against_limit(interval, limit) for limit in sorted((one, other)))
     assert order.index(wide) <= order.index(tight)
 
@@ -97,7 +97,7 @@ def test_a_wider_limit_never_turns_a_pass_into_a_failure(interval, one, other):
 def test_a_budget_fails_exactly_when_the_whole_interval_lies_above_it(metric, limit):
     result = judge_budget("test", metric, limit)
     assert result.failed == (span(metric).low > limit)
-    assert bool(reason(result)) == (result.verdict != "pass")
+    assert bool(reason(result)) == (result.verdict != Verdict.PASS)
 
 
 @given(st.data(), metrics(), tolerances)
@@ -111,7 +111,7 @@ def test_a_baseline_fails_only_when_the_whole_interval_is_worse_than_it_and_impr
     baseline = entry.value if metric.better == "lower" else -entry.value
     if result.failed:
         assert best > baseline
-    if result.verdict == "improved":
+    if result.verdict == Verdict.IMPROVED:
         assert worst < baseline
     if best <= baseline:
         assert not result.failed
@@ -139,14 +139,14 @@ def test_what_the_quickest_blocks_say_only_opens_a_verdict(data, metric, toleran
     entry = data.draw(entries(metric.kind, metric.better, HERE))
     alone, both = (judged(each, entry, tolerance).verdict
                    for each in (metric, dataclasses.replace(metric, quickest=quickest)))  # fmt: skip
-    assert both in (alone, "inconclusive", *(["pass"] if alone == "improved" else []))
+    assert both in (alone, Verdict.INCONCLUSIVE, *([Verdict.PASS] if alone == Verdict.IMPROVED else []))
 
 
 @given(counts, counts, tolerances, st.sampled_from(["compiles", "fusions"]))
 def test_a_count_passes_at_its_baseline_and_fails_at_any_increase(value, baseline, tolerance, unit):
     metric = Metric("metric", value, unit, "count")
     verdict = judged(metric, entry_for(metric, value=baseline), tolerance).verdict
-    assert verdict == ("pass" if value == baseline else "fail" if value > baseline else "improved")
+    assert verdict == (Verdict.PASS if value == baseline else Verdict.FAIL if value > baseline else Verdict.IMPROVED)
 
 
 @given(metrics(), tolerances)
@@ -155,7 +155,7 @@ def test_a_metric_passes_against_itself(metric, tolerance):
     entry = entry_for(metric)
     # The file keeps six digits, so the test repeats the metric of the file.
     repeated = dataclasses.replace(metric, value=entry.value, interval=Interval(entry.value, entry.value))
-    assert judged(repeated, entry, tolerance).verdict == "pass"
+    assert judged(repeated, entry, tolerance).verdict == Verdict.PASS
 
 
 @given(st.data(), metrics(), tolerances)
@@ -168,13 +168,13 @@ def test_a_reported_metric_never_gates(data, metric, tolerance):
         source="a document",
     )
     result = judged(metric, entry, tolerance)
-    assert result.verdict == ("info" if metric.kind == "info" else "not comparable")
+    assert result.verdict == (Verdict.INFO if metric.kind == "info" else Verdict.NOT_COMPARABLE)
 
 
 @given(st.data(), metrics(["info"]), tolerances)
 def test_an_info_metric_never_gates(data, metric, tolerance):
     entry = data.draw(st.none() | entries("info", metric.better))
-    assert judged(metric, entry, tolerance).verdict == "info"
+    assert judged(metric, entry, tolerance).verdict == Verdict.INFO
 
 
 @given(st.data(), metrics(SAMPLED))
@@ -190,8 +190,8 @@ def test_a_wider_interval_never_decides_what_a_narrower_one_left_open(data, metr
     entry = data.draw(entries(metric.kind, metric.better, HERE))
     at = span(metric)
     wider = Interval(at.low - data.draw(positive), at.high + data.draw(positive))
-    if judged(metric, entry, tolerance).verdict == "inconclusive":
-        assert judged(dataclasses.replace(metric, interval=wider), entry, tolerance).verdict == "inconclusive"
+    if judged(metric, entry, tolerance).verdict == Verdict.INCONCLUSIVE:
+        assert judged(dataclasses.replace(metric, interval=wider), entry, tolerance).verdict == Verdict.INCONCLUSIVE
 
 
 @given(st.data(), metrics(), tolerances, finite)
@@ -205,5 +205,5 @@ def test_a_gate_survives_the_way_to_another_process(data, metric, tolerance, lim
 def test_every_verdict_but_a_pass_or_info_has_a_reason(data, metric, tolerance):
     entry = data.draw(st.none() | entries(metric.kind, metric.better))
     result = judged(metric, entry, tolerance)
-    assert bool(reason(result)) == (result.verdict not in ("pass", "info"))
+    assert bool(reason(result)) == (result.verdict not in (Verdict.PASS, Verdict.INFO))
     assert math.isfinite(result.limit or 0)

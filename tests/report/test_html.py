@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from support.report_samples import HEADER, distribution, line, metric, perf_test
 
+from perfsuite.gate.verdict import Verdict
 from perfsuite.measure.metric import Interval, Metric
 from perfsuite.report import pictures
 from perfsuite.report.html import breakable
@@ -65,14 +66,14 @@ class Parsed(html.parser.HTMLParser):
 def everything(name: str) -> Report:
     """A report with something in every part, all called `name`."""
     failed = metric(
-        name, 3, verdict="fail", limit=2.0, baseline=2, source="baseline", reason=name, cause=name, first=name, unit=name,
+        name, 3, verdict=Verdict.FAIL, limit=2.0, baseline=2, source="baseline", reason=name, cause=name, first=name, unit=name,
         detail={name: 3, "other": 1},
     )  # fmt: skip
-    fact = metric(f"{name} flops", target=name, verdict="not comparable", reason=name)
+    fact = metric(f"{name} flops", target=name, verdict=Verdict.NOT_COMPARABLE, reason=name)
     trace = TraceRecord(name, name, 2, (Metric(f"{name} trace host", 2, "us", "info"),), ((name, 1.0, 2.0),))
     program = ProgramRecord(name, name, name, name, 1, False, (fact.title,), True, (name,))
     ratio = metric(
-        name, 1.05, verdict="inconclusive", kind="ratio", reason=name, interval=Interval(1.0, 1.1), limit=1.02
+        name, 1.05, verdict=Verdict.INCONCLUSIVE, kind="ratio", reason=name, interval=Interval(1.0, 1.1), limit=1.02
     )
     tests = (
         perf_test(
@@ -154,7 +155,7 @@ def test_a_session_without_failures_says_so(tests, says):
 def test_a_metric_has_value_interval_limit_baseline_change_and_verdict():
     made = metric(
         "ratio", 1.062, unit="x", kind="ratio", interval=Interval(1.055, 1.07), limit=1.06, baseline=1.01,
-        source="baseline", verdict="fail",
+        source="baseline", verdict=Verdict.FAIL,
     )  # fmt: skip
     words = Parsed(page_of(Report(HEADER, (perf_test("test_a", made),)))).text.split()
     row = " ".join(words)

@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from markdown_it import MarkdownIt
 
 from perfsuite.gate.environment import Environment
+from perfsuite.gate.verdict import Verdict
 from perfsuite.measure.metric import Interval
 from perfsuite.report.markdown import LONG_LINES, block, code, escaped, markdown
 from perfsuite.report.model import Header, Missing, Report, Row, SavedChange, SavedFile, Test
@@ -44,7 +45,7 @@ HOSTILE = [
 ]
 
 
-def metric(name="step ratio", verdict="pass", value=1.5, **fields):
+def metric(name="step ratio", verdict=Verdict.PASS, value=1.5, **fields):
     return Row(name, None, value, fields.pop("unit", "x"), "ratio", "lower", verdict, **fields)
 
 
@@ -97,7 +98,7 @@ def test_the_first_line_counts_the_tests_that_failed():
 
 
 def test_the_second_line_counts_verdicts_and_says_where():
-    text = markdown(report(a_test(metrics=(metric(), metric("b"), metric("c", "improved", baseline=2.0)))))
+    text = markdown(report(a_test(metrics=(metric(), metric("b"), metric("c", Verdict.IMPROVED, baseline=2.0)))))
     assert text.split("\n\n")[1] == (
         "3 metrics: 1 improved, 2 pass. 1 x cpu (Xeon); python 3.11.7, jax 0.10.2, jaxlib 0.10.2, "
         "perfsuite 0.1; size small."
@@ -106,10 +107,10 @@ def test_the_second_line_counts_verdicts_and_says_where():
 
 def test_what_changed_and_failed_comes_first_and_the_rest_is_folded():
     metrics = (
-        metric("e", "new"),
-        metric("d", "improved", 1.0, baseline=1.5),
-        metric("c", "not comparable", reason="c: other device"),
-        metric("b", "inconclusive", reason="b is 1.5\nto settle it: about 3 more seconds of sampling"),
+        metric("e", Verdict.NEW),
+        metric("d", Verdict.IMPROVED, 1.0, baseline=1.5),
+        metric("c", Verdict.NOT_COMPARABLE, reason="c: other device"),
+        metric("b", Verdict.INCONCLUSIVE, reason="b is 1.5\nto settle it: about 3 more seconds of sampling"),
     )
     seen = read(
         a_test("t::ok", metrics=metrics), a_test("t::bad", "failed", "a is 2 x"), missing=(Missing("t", "gone"),)
@@ -128,10 +129,10 @@ def test_what_changed_and_failed_comes_first_and_the_rest_is_folded():
 
 def test_what_changed_is_a_table_with_regressions_first():
     metrics = (
-        metric("better", "improved", 1.0, baseline=1.25),
-        metric("slower", "fail", 3.0, source="baseline", baseline=2.0, limit=2.1),
-        metric("over", "fail", 3.0, source="budget", limit=1.5, interval=Interval(2.9, 3.1)),
-        metric("from nothing", "fail", 3, source="baseline", baseline=0, unit="calls"),
+        metric("better", Verdict.IMPROVED, 1.0, baseline=1.25),
+        metric("slower", Verdict.FAIL, 3.0, source="baseline", baseline=2.0, limit=2.1),
+        metric("over", Verdict.FAIL, 3.0, source="budget", limit=1.5, interval=Interval(2.9, 3.1)),
+        metric("from nothing", Verdict.FAIL, 3, source="baseline", baseline=0, unit="calls"),
         metric("same"),
     )
     text = markdown(report(a_test("t::a", "failed", "m", metrics)))
@@ -162,7 +163,10 @@ def test_a_long_message_is_folded_after_its_first_line():
 
 
 def test_where_the_table_has_what_failed_the_messages_are_folded_and_complete():
-    gates = (metric("a", "fail", reason="a is 2"), metric("b", "fail", reason="b is 3; grew: dot at x.py:4"))
+    gates = (
+        metric("a", Verdict.FAIL, reason="a is 2"),
+        metric("b", Verdict.FAIL, reason="b is 3; grew: dot at x.py:4"),
+    )
     text = markdown(report(a_test(outcome="failed", message="a is 2\nalso worse: b", metrics=gates)))
     why = text.partition("<summary>why</summary>")[2].partition("</details>")[0]
     assert "a is 2\nalso worse: b\n\nb is 3; grew: dot at x.py:4" in why
@@ -172,8 +176,8 @@ def test_where_the_table_has_what_failed_the_messages_are_folded_and_complete():
 def test_the_table_has_every_metric_in_the_order_of_the_session():
     metrics = (
         metric("a", interval=Interval(1.4, 1.6), limit=1.7, source="budget"),
-        metric("b", "fail", 3.0, limit=2.1, source="baseline", baseline=2.0),
-        metric("c", "info", 0.5, baseline=0.01),
+        metric("b", Verdict.FAIL, 3.0, limit=2.1, source="baseline", baseline=2.0),
+        metric("c", Verdict.INFO, 0.5, baseline=0.01),
     )
     text = markdown(report(a_test(metrics=metrics), a_test("other", metrics=(metric("z"),))))
     rows = [line for line in text.splitlines() if line.startswith("| ")]
@@ -217,10 +221,10 @@ def test_skipped_tests_are_counted_by_reason_and_notes_are_shown():
 def test_a_hostile_name_is_shown_as_it_is_and_leaves_the_page_as_it_was(text):
     def page(name):
         metrics = (
-            metric(name, "inconclusive", reason=name, unit=name),
-            metric(name, "improved", baseline=2.0, unit=name),
-            metric(name, "new", unit=name),
-            metric(name, "fail", reason=f"{name}\n{name}", unit=name),
+            metric(name, Verdict.INCONCLUSIVE, reason=name, unit=name),
+            metric(name, Verdict.IMPROVED, baseline=2.0, unit=name),
+            metric(name, Verdict.NEW, unit=name),
+            metric(name, Verdict.FAIL, reason=f"{name}\n{name}", unit=name),
         )
         tests = (a_test(name, "failed", f"{name}\n{name}", metrics), a_test(f"{name}2", "skipped", name))
         return read(*tests, missing=(Missing(name, name),), notes=(name,))

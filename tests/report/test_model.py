@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given, settings
 from support.report_samples import HEADER, distribution, metric, perf_test, report_of_json, reports
 
+from perfsuite.gate.verdict import Verdict
 from perfsuite.measure.metric import Interval
 from perfsuite.measure.serialise import made, plain
 from perfsuite.report.model import Report
@@ -33,9 +34,11 @@ def test_numbers_that_json_lacks_are_texts():
 
 
 def test_counts_are_in_the_order_in_which_a_reader_wants_them():
-    metrics = [metric(verdict=verdict) for verdict in ("info", "pass", "pass", "new", "fail")]
+    metrics = [
+        metric(verdict=verdict) for verdict in (Verdict.INFO, Verdict.PASS, Verdict.PASS, Verdict.NEW, Verdict.FAIL)
+    ]
     report = Report(HEADER, (perf_test("test_a", *metrics), perf_test("test_b", outcome="error")))
-    assert list(report.counts.items()) == [("fail", 1), ("new", 1), ("pass", 2), ("info", 1)]
+    assert list(report.counts.items()) == [(Verdict.FAIL, 1), (Verdict.NEW, 1), (Verdict.PASS, 2), (Verdict.INFO, 1)]
     assert list(report.outcomes.items()) == [("error", 1), ("passed", 1)]
     assert [test.id for test in report.failures] == ["test_it.py::test_b"]
 

@@ -5,6 +5,7 @@ import json
 from hypothesis import given, settings
 from support.report_samples import HEADER, metric, perf_test, reports
 
+from perfsuite.gate.verdict import Verdict
 from perfsuite.report.model import Report
 from perfsuite.report.sarif import sarif
 
@@ -16,7 +17,7 @@ def results(*tests):
 
 def test_a_failed_test_is_a_result_at_the_line_that_it_blames():
     worse = perf_test(
-        "test_step", metric(verdict="fail"), outcome="failed", message="step is 2", blamed=("models/model.py", 42)
+        "test_step", metric(verdict=Verdict.FAIL), outcome="failed", message="step is 2", blamed=("models/model.py", 42)
     )
     (found,) = results(worse, perf_test("test_other", metric()))
     assert (found["ruleId"], found["level"]) == ("worse", "error")

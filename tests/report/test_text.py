@@ -7,7 +7,7 @@ import pytest
 
 from perfsuite.gate.baseline import Entry
 from perfsuite.gate.environment import Environment
-from perfsuite.gate.verdict import Evidence, Part, Rerun, Result, judge_baseline
+from perfsuite.gate.verdict import Evidence, Part, Rerun, Result, Verdict, judge_baseline
 from perfsuite.measure.metric import Interval, Metric
 from perfsuite.report import text
 from perfsuite.report.text import failure
@@ -20,7 +20,7 @@ def result(name, value=8, *, baseline=7.0, source="baseline", place="", **fields
     """A gate that failed, of a metric with one part that grew at `place`."""
     metric = Metric(name, value, "fusions", "count")
     grown = (Part("dot", 1, place=place),) if place else ()
-    return Result("t", metric, "fail", source, 7, baseline=baseline, grown=grown, **fields)
+    return Result("t", metric, Verdict.FAIL, source, 7, baseline=baseline, grown=grown, **fields)
 
 
 def first(detail=None, places=None, then=None, environment=HERE, unit="fusions"):
@@ -89,7 +89,7 @@ def test_other_metrics_are_named_in_one_line():
 
 
 def test_metrics_without_a_baseline_are_counted():
-    new = [result(name, source=None, strict="new") for name in "abcdef"]
+    new = [result(name, source=None, strict=Verdict.NEW) for name in "abcdef"]
     assert failure(new[:1]) == "a has no baseline (--perf-strict): pytest --perf-save records it"
     assert failure(new).splitlines()[1] == "also without a baseline: b, c, d, e and 1 more"
     assert failure([*new[:2], result("z", cause="a sleep")]).splitlines() == [
@@ -100,12 +100,12 @@ def test_metrics_without_a_baseline_are_counted():
 
 
 def test_undecided_metrics_are_named_after_those_that_got_worse():
-    undecided = [result(name, strict="inconclusive", to_settle="more time") for name in "abc"]
+    undecided = [result(name, strict=Verdict.INCONCLUSIVE, to_settle="more time") for name in "abc"]
     assert failure(undecided[:1]).splitlines() == [
         "a is 8 fusions, +1 (+14.3 %) over the baseline 7 fusions; fails because it is undecided (--perf-strict=inconclusive)",
         "to settle it: more time",
     ]
-    new = result("n", source=None, strict="new")
+    new = result("n", source=None, strict=Verdict.NEW)
     assert failure([new, *undecided]).splitlines()[2:] == [
         "also undecided: b, c",
         "1 metric has no baseline (--perf-strict): pytest --perf-save records it",
@@ -149,4 +149,4 @@ def test_a_baseline_is_exceeded_by_so_many_per_cent(value, baseline, kind, said)
 )
 def test_why_a_gate_is_open_is_said_in_a_few_words(interval, samples, rerun, said):
     metric = Metric("step", 1.0, "x", "ratio", interval=interval, samples=samples)
-    assert text.why_open(Result("t", metric, "inconclusive", "budget", 1.0, rerun=rerun)) == said
+    assert text.why_open(Result("t", metric, Verdict.INCONCLUSIVE, "budget", 1.0, rerun=rerun)) == said

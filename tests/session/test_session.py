@@ -10,7 +10,7 @@ from perfsuite.gate.baseline_file import BaselineError, load, save
 from perfsuite.gate.budget import Budget
 from perfsuite.gate.environment import Environment, target_environment
 from perfsuite.gate.limits import Limits
-from perfsuite.gate.verdict import Result
+from perfsuite.gate.verdict import Result, Verdict
 from perfsuite.measure.metric import Metric
 from perfsuite.measure.serialise import made, plain
 from perfsuite.measure.targets import target_available
@@ -95,10 +95,10 @@ def test_a_metric_of_a_target_goes_to_the_file_of_the_target_as_compiled(start, 
 def test_a_metric_is_judged_against_the_file_of_its_own_device(start):
     saved(start(), ran(flops(), flops(90, "tpu-v5e")))
     gating = start(save=False)
-    assert gating.judge(TEST, flops(100), None).verdict == "pass"
-    assert gating.judge(TEST, flops(100, "tpu-v5e"), None).verdict == "fail"
-    assert gating.judge(TEST, flops(90, "tpu-v5e"), None).verdict == "pass"
-    assert gating.judge(TEST, flops(90, "tpu-v6e"), None).verdict == "new"
+    assert gating.judge(TEST, flops(100), None).verdict == Verdict.PASS
+    assert gating.judge(TEST, flops(100, "tpu-v5e"), None).verdict == Verdict.FAIL
+    assert gating.judge(TEST, flops(90, "tpu-v5e"), None).verdict == Verdict.PASS
+    assert gating.judge(TEST, flops(90, "tpu-v6e"), None).verdict == Verdict.NEW
 
 
 def test_a_ratio_is_limited_by_its_budget_and_by_the_baseline_of_the_present_device(start):
@@ -143,14 +143,14 @@ def test_what_a_target_measured_or_a_document_reported_is_not_trimmed_here(start
 
 def test_a_metric_of_a_target_that_its_test_no_longer_makes_is_missing_and_trimmed(start):
     saved(start(), ran(flops(target="tpu-v5e"), flops(target="tpu-v5e", name="step peak")))
-    assert lost(start(save=False), flops(target="tpu-v5e")) == [("missing", "step peak @ tpu-v5e")]
+    assert lost(start(save=False), flops(target="tpu-v5e")) == [(Verdict.MISSING, "step peak @ tpu-v5e")]
     actions = saved(start(), ran(flops(target="tpu-v5e")))
     assert actions == {"tpu-v5e.json": {f"{TEST}: step flops": "keep", f"{TEST}: step peak": "trim"}}
 
 
 def test_a_test_that_no_longer_compiles_for_a_target_at_all_leaves_nothing_in_its_file(start):
     saved(start(), ran(flops(), flops(target="tpu-v5e")), ran(flops(target="tpu-v5e"), test="test_a.py::test_other"))
-    assert lost(start(save=False), flops()) == [("missing", "step flops @ tpu-v5e")]
+    assert lost(start(save=False), flops()) == [(Verdict.MISSING, "step flops @ tpu-v5e")]
     assert saved(start(), ran(flops())) == {
         "cpu.json": {f"{TEST}: step flops": "keep"},
         "tpu-v5e.json": {f"{TEST}: step flops": "trim"},
@@ -219,8 +219,8 @@ def test_metrics_of_the_other_size_stay(start):
     saved(start(size="full"), ran(flops(900, "tpu-v5e")))
     saved(start(), ran(flops(target="tpu-v5e")))
     assert saved(start(), ran(flops(target="tpu-v5e"))) == {"tpu-v5e.json": {f"{TEST}: step flops": "keep"}}
-    assert start(save=False, size="full").judge(TEST, flops(900, "tpu-v5e"), None).verdict == "pass"
-    assert start(save=False).judge(TEST, flops(900, "tpu-v5e"), None).verdict == "fail"
+    assert start(save=False, size="full").judge(TEST, flops(900, "tpu-v5e"), None).verdict == Verdict.PASS
+    assert start(save=False).judge(TEST, flops(900, "tpu-v5e"), None).verdict == Verdict.FAIL
 
 
 def test_a_tests_parameters_are_what_stands_in_its_brackets():
@@ -242,8 +242,8 @@ def test_on_the_target_itself_what_was_measured_is_recorded(start, tmp_path):
 
 def test_the_target_and_a_host_without_it_agree_on_one_entry(start, tmp_path):
     saved(start(), ran(flops(90, "tpu-v5e")))
-    assert start(TPU, save=False).judge(TEST, flops(90), None).verdict == "pass"
-    assert start(TPU, save=False).judge(TEST, flops(92), None).verdict == "fail"
+    assert start(TPU, save=False).judge(TEST, flops(90), None).verdict == Verdict.PASS
+    assert start(TPU, save=False).judge(TEST, flops(92), None).verdict == Verdict.FAIL
     assert saved(start(TPU), ran(flops(90))) == {"tpu-v5e.json": {f"{TEST}: step flops": "update"}}
     # From now on it is measured, and a compiled metric that agrees adds nothing.
     assert saved(start(), ran(flops(90, "tpu-v5e"))) == {"tpu-v5e.json": {f"{TEST}: step flops": "keep"}}
@@ -295,12 +295,12 @@ def test_a_metric_that_cannot_be_made_here_is_not_missing(start, monkeypatch):
     elsewhere = start(dataclasses.replace(CPU, python="3.13.1"), save=False)
     monkeypatch.setattr(target_available, "check_available", no_compiler)
     assert lost(elsewhere) == [
-        ("missing", "step flops"),
-        ("not comparable", "step host calls"),
-        ("not comparable", "step flops @ tpu-v5e"),
+        (Verdict.MISSING, "step flops"),
+        (Verdict.NOT_COMPARABLE, "step host calls"),
+        (Verdict.NOT_COMPARABLE, "step flops @ tpu-v5e"),
     ]
     alone = start(dataclasses.replace(CPU, process_count=2), save=False)
-    assert {verdict for verdict, _ in lost(alone)} == {"not comparable"}
+    assert {verdict for verdict, _ in lost(alone)} == {Verdict.NOT_COMPARABLE}
 
 
 def no_compiler(platform):
@@ -320,7 +320,7 @@ def test_what_an_instrument_cannot_tell_is_not_missing_and_says_why(start):
     saved(start(), ran(flops()))
     session = start(save=False)
     (result,) = absent(session, TEST, [], {("step flops", None): "the compiler does not tell it"})
-    assert (result.verdict, result.incomparable) == ("not comparable", "the compiler does not tell it")
+    assert (result.verdict, result.incomparable) == (Verdict.NOT_COMPARABLE, "the compiler does not tell it")
 
 
 def test_info_and_what_a_document_reports_is_never_missing(start, tmp_path):
@@ -338,8 +338,8 @@ def test_a_test_is_gone_where_its_file_was_collected_whole_or_where_it_measures_
     collected(session, TEST, "test_a.py::test_plain")
     session.passed_without_perf = {"test_a.py::test_plain"}
     assert [(result.verdict, result.test) for result in gone(session)] == [
-        ("missing", "test_a.py::test_gone"),
-        ("missing", "test_a.py::test_plain"),
+        (Verdict.MISSING, "test_a.py::test_gone"),
+        (Verdict.MISSING, "test_a.py::test_plain"),
     ]
     saving = start()
     collected(saving, TEST)
@@ -381,8 +381,8 @@ def test_a_save_of_some_kinds_leaves_the_others_as_they_are_and_fails_what_got_w
     session = start(save=("new", "better"))
     made = [flops(200, name="worse"), flops(50, name="better"), flops(7, name="new")]
     verdicts = [session.judge(TEST, metric, None).verdict for metric in made]
-    assert verdicts == ["fail", "recorded", "recorded"]
-    assert lost(session, *made) == [("missing", "lost")]
+    assert verdicts == [Verdict.FAIL, Verdict.RECORDED, Verdict.RECORDED]
+    assert lost(session, *made) == [(Verdict.MISSING, "lost")]
     actions = saved(session, ran(*made))["cpu.json"]
     assert actions == {f"{TEST}: {name}": action for name, action in
                        {"worse": "keep", "better": "update", "new": "create"}.items()}  # fmt: skip
@@ -402,7 +402,7 @@ def test_a_save_of_one_kind_does_what_its_option_says(start, kind):
 
 def test_a_save_accepts_what_got_worse_and_no_verdict_is_a_failure(start):
     saved(start(), ran(flops(100)))
-    assert start().judge(TEST, flops(200), None).verdict == "recorded"
+    assert start().judge(TEST, flops(200), None).verdict == Verdict.RECORDED
     assert start(save=("new",)).judge(TEST, flops(200), None).failed
 
 
@@ -460,6 +460,6 @@ def test_what_is_not_available_skips_the_test_and_fails_it_under_strict(start):
 
 def test_a_record_survives_the_way_to_another_process():
     compiled = flops(target="tpu-v5e", detail={"copy": 1}, places={"copy": "model.py:42 in attention"})
-    failed = Result("test_a.py::test_step", compiled, "fail")
+    failed = Result("test_a.py::test_step", compiled, Verdict.FAIL)
     record = dataclasses.replace(ran(compiled, flops()), results=(failed,))
     assert made(TestRecord, plain(record)) == record

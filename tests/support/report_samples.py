@@ -6,11 +6,11 @@ from typing import Any
 import hypothesis.strategies as st
 
 from perfsuite.gate.environment import Environment
+from perfsuite.gate.verdict import Verdict
 from perfsuite.measure.metric import KINDS, Interval, Metric
 from perfsuite.measure.serialise import made
 from perfsuite.report.model import (
     OUTCOMES,
-    VERDICTS,
     Header,
     Missing,
     Report,
@@ -43,7 +43,7 @@ def report_of_json(text: str, **options: Any) -> Report:
 
 def metric(name: str = "step flops", value: float = 2, **fields) -> Row:
     """A count that passed, but for what is given."""
-    made = {"target": None, "unit": "FLOP", "kind": "count", "better": "lower", "verdict": "pass", **fields}
+    made = {"target": None, "unit": "FLOP", "kind": "count", "better": "lower", "verdict": Verdict.PASS, **fields}
     return Row(**{"title": name, "value": value, **made})
 
 
@@ -96,7 +96,7 @@ _metrics = st.builds(
     unit=_texts,
     kind=_kinds,
     better=_betters,
-    verdict=st.sampled_from(VERDICTS),
+    verdict=st.sampled_from(Verdict),
     interval=_maybe(_intervals()),
     samples=_maybe(_counts),
     source=st.sampled_from([None, "budget", "baseline"]),

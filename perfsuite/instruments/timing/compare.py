@@ -5,7 +5,6 @@ import functools
 
 from perfsuite.gate.budget import Budget
 from perfsuite.gate.diagnosis import likely_cause, unexplained
-from perfsuite.gate.verdict import Result, Verdict
 from perfsuite.instruments.base import NO_BUDGET, Instrument, check_choice, declare
 from perfsuite.measure import peers
 from perfsuite.measure.call import Call, checked
@@ -21,10 +20,6 @@ from perfsuite.session.plots import distribution_of
 from perfsuite.session.recorder import Measured
 
 COMPARE = declare("perf.compare", budget=("ratio", "overhead_us"), needs=("quiet",))
-
-_SEVERITY: tuple[Verdict, ...] = (
-    "fail", "inconclusive", "not comparable", "new", "improved", "recorded", "pass", "info"
-)  # fmt: skip
 
 WATCH_SECONDS = 0.5
 """How long a failing candidate is watched for whether it waits."""
@@ -77,7 +72,9 @@ class CompareInstrument(Instrument):
         self._recorder.add(ratio, tolerance, evidence)
         self._recorder.add(overhead, tolerance)
         self._recorder.apply([dataclasses.replace(result, unexplained=unknown) for result in results], lambda: cause)
-        return dataclasses.replace(compared.comparison, verdict=worst(results or [by_baseline]))
+        return dataclasses.replace(
+            compared.comparison, verdict=str(max(result.verdict for result in results or [by_baseline]))
+        )
 
     def _keep(self, pair: Pair, comparison: Comparison, ratio: Metric) -> None:
         """What reports and later failures need beside the metrics."""
@@ -96,11 +93,6 @@ class CompareInstrument(Instrument):
         cause, unknown = _cause(pair, comparison, longer_us)
         said = "\n".join(filter(None, [cause or unknown, last, traced]))
         return (said, "") if cause else ("", said)
-
-
-def worst(results: list[Result]) -> Verdict:
-    """The verdict that says most against the code under test."""
-    return min((result.verdict for result in results), key=_SEVERITY.index)
 
 
 def _cause(pair: Pair, comparison: Comparison, longer_us: float) -> tuple[str, str]:

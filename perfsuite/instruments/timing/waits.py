@@ -7,7 +7,7 @@ would settle it: nothing passes by luck.
 import dataclasses
 
 from perfsuite.gate.budget import Budget
-from perfsuite.gate.verdict import Result, judge_budget
+from perfsuite.gate.verdict import Result, Verdict, judge_budget
 from perfsuite.instruments.base import NO_BUDGET, Instrument, declare
 from perfsuite.measure.call import Call, checked
 from perfsuite.measure.metric import Metric
@@ -55,7 +55,7 @@ class WaitsInstrument(Instrument):
 def _asynchrony_gate(test: str, name: str, measured: Asynchrony, share: Metric, waits: list[Metric]) -> Result:
     if not waits:
         note = f"{name} may or may not wait for the device: {measured.reason}"
-        return Result(test, share, "inconclusive", "budget", EARLY, note=note)
+        return Result(test, share, Verdict.INCONCLUSIVE, "budget", EARLY, note=note)
     result = judge_budget(test, waits[0], 0)
     if not result.failed:
         return result
@@ -84,4 +84,4 @@ def _stalls_gate(test: str, name: str, measured: Stalls, stalls: Metric) -> Resu
         note += f"; a stall in one of a hundred shows for certain in {ENOUGH}: --perf-seconds={needed}"
     else:
         return result
-    return dataclasses.replace(result, verdict="inconclusive", note=note)
+    return dataclasses.replace(result, verdict=Verdict.INCONCLUSIVE, note=note)

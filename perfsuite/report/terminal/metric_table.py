@@ -57,7 +57,7 @@ def _cells(result: Result, *, intervals: bool) -> tuple[str, ...]:
         f"{span(metric.value, metric.interval if intervals else None)} {unit_of(metric.value, metric)}",
         against,
         change(share, 3) if share and abs(share) >= _NO_CHANGE else "",
-        result.verdict,
+        str(result.verdict),
     )
 
 

@@ -31,29 +31,15 @@ class Line(NamedTuple):
     optional: bool = False
 
 
-COLORS: dict[Verdict, dict[str, bool]] = {
-    "fail": {"red": True},
-    "missing": {"red": True},
-    "inconclusive": {"yellow": True},
-    "improved": {"green": True},
-    "not comparable": {"yellow": True},
-    "new": {"cyan": True},
-    "recorded": {"cyan": True},
-}
-
-_ORDER: tuple[Verdict, ...] = (
-    "fail", "missing", "inconclusive", "not comparable", "improved", "new", "recorded", "pass", "info"
-)  # fmt: skip
-"""Of two gates of one metric the verdict counts that comes first here."""
-
-_COUNTED: tuple[Verdict, ...] = (
-    "fail", "missing", "pass", "improved", "new", "inconclusive", "not comparable", "info"
-)  # fmt: skip
-
 _LONGEST_NAME = 30
 
 _REASONS = 2
 """How many reasons a line names, the commonest first."""
+
+
+def painted(verdict: Verdict) -> dict[str, bool]:
+    """The markup of a verdict, as pytest's reporter takes it."""
+    return {verdict.color: True} if verdict.color else {}
 
 
 def overview(
@@ -66,20 +52,20 @@ def overview(
     verdicts: dict[tuple[str, str], Verdict] = {}
     for result in results:
         key = result.test, result.metric.title
-        verdicts[key] = min(result.verdict, verdicts.get(key, result.verdict), key=_ORDER.index)
+        verdicts[key] = max(result.verdict, verdicts.get(key, result.verdict))
     counts = collections.Counter(verdicts.values())
     said = f"{plural(len(verdicts), 'metric')} of {plural(len({test for test, _ in verdicts}), 'test')}"
     if verdicts and not saving:
-        said += ": " + ", ".join(f"{counts[each]:,} {each}" for each in _COUNTED if counts[each])
+        said += ": " + ", ".join(f"{counts[each]:,} {each}" for each in sorted(counts, reverse=True))
     lines = [Line(said, {})] if verdicts or gone else []
     lines += [*_gone(gone), *_lost(lost)]
-    lines += _open("inconclusive", results, text.why_open)
+    lines += _open(Verdict.INCONCLUSIVE, results, text.why_open)
     if over := [result for result in results if result.open_over]:
-        lines.append(Line(f"over the limit and undecided: {text.over(over)}", COLORS["inconclusive"]))
+        lines.append(Line(f"over the limit and undecided: {text.over(over)}", painted(Verdict.INCONCLUSIVE)))
     if not saving:
         others = [result for result in results if result.incomparable not in lost]
-        lines += _open("not comparable", others, lambda result: result.incomparable)
-        lines += _to_record([result for result in results if result.verdict == "improved"], counts["new"])
+        lines += _open(Verdict.NOT_COMPARABLE, others, lambda result: result.incomparable)
+        lines += _to_record([result for result in results if result.verdict == Verdict.IMPROVED], counts[Verdict.NEW])
         lines += _moved([result for result in results if result.recorded_as])
     return lines
 
@@ -103,22 +89,25 @@ def explanations(results: Iterable[Result], gone: Sequence[Result] = ()) -> list
     explained = [
         result
         for result in results
-        if result.verdict in ("inconclusive", "not comparable")
+        if result.verdict in (Verdict.INCONCLUSIVE, Verdict.NOT_COMPARABLE)
         or result.recorded_as
         or (
             result.failed and (result.grown or result.versions or text.cause(result) or result.program or result.strict)
         )
     ]
-    explained.sort(key=lambda result: _ORDER.index(result.verdict))
+    explained.sort(key=lambda result: result.verdict, reverse=True)
     tests = dict.fromkeys(result.test for result in gone)
     return [
         Line(
             f"{result.verdict}: {result.test}{result.where and f' at {result.where}'}: {text.in_full(result)}",
-            COLORS.get(result.verdict, {}),
+            painted(result.verdict),
         )
         for result in explained
     ] + [
-        Line(f"missing: {text.of_a_test_gone(test, [gate for gate in gone if gate.test == test])}", COLORS["missing"])
+        Line(
+            f"missing: {text.of_a_test_gone(test, [gate for gate in gone if gate.test == test])}",
+            painted(Verdict.MISSING),
+        )
         for test in tests
     ]
 
@@ -132,11 +121,11 @@ def _open(verdict: Verdict, results: Sequence[Result], why: Callable[[Result], s
     if not found:
         return []
     reasons = collections.Counter(map(why, found))
-    lines = [Line(_reasons(verdict, reasons), COLORS[verdict])]
+    lines = [Line(_reasons(str(verdict), reasons), painted(verdict))]
     example = next(result for result in found if why(result) == reasons.most_common(1)[0][0])
     if settles := text.to_settle(example):
         name = clipped(example.metric.title, _LONGEST_NAME)
-        lines.append(Line(f"  {name}: {settles}", COLORS[verdict], optional=True))
+        lines.append(Line(f"  {name}: {settles}", painted(verdict), optional=True))
     return lines
 
 
@@ -155,9 +144,9 @@ def _to_record(improved: Sequence[Result], new: int) -> list[Line]:
         by = f" ({change(relative_change(best), 3)})" if relative_change(best) else ""
         more = f", and {len(improved) - 1:,} more" if improved[1:] else ""
         name = clipped(best.metric.title, _LONGEST_NAME)
-        lines.append(Line(f"improved: {name}{by}{more}: pytest --perf-save records it", COLORS["improved"]))
+        lines.append(Line(f"improved: {name}{by}{more}: pytest --perf-save records it", painted(Verdict.IMPROVED)))
     if new:
-        lines.append(Line(f"new: {text.without_baseline(new)}", COLORS["new"]))
+        lines.append(Line(f"new: {text.without_baseline(new)}", painted(Verdict.NEW)))
     return lines
 
 
@@ -178,7 +167,7 @@ def _gone(gone: Sequence[Result]) -> list[Line]:
     tests = list(dict.fromkeys(result.test for result in gone))
     more = f"; {plural(len(tests) - 1, 'more test')} too" if tests[1:] else ""
     said = text.of_a_test_gone(tests[0], [result for result in gone if result.test == tests[0]])
-    return [Line(f"missing: {said}{more}", COLORS["missing"])]
+    return [Line(f"missing: {said}{more}", painted(Verdict.MISSING))]
 
 
 def _lost(lost: Sequence[str]) -> list[Line]:

@@ -12,7 +12,7 @@ from perfsuite.measure.io import relative
 from perfsuite.measure.words import number, plural
 from perfsuite.report import text
 from perfsuite.report.terminal.metric_table import metric_table
-from perfsuite.report.terminal.overview import COLORS, MOST_LINES, Line, explanations, fitted, overview
+from perfsuite.report.terminal.overview import MOST_LINES, Line, explanations, fitted, overview, painted
 from perfsuite.session.records import TestRecord
 from perfsuite.session.session import PerfSession
 
@@ -45,7 +45,7 @@ def session_summary(
         reporter.section("perfsuite", sep="=")
         if verbose:
             for line, result in metric_table(results, width) if results else ():
-                reporter.line(line, **(COLORS.get(result.verdict, {}) if result else {}))
+                reporter.line(line, **(painted(result.verdict) if result else {}))
             _write(reporter, explanations([result for record in session.records for result in _untold(record)], gone))
         lines += overview(results, gone, saving=saving, lost=list(lost.values()))
     lines += _programs(session, rootpath, every=verbose)

@@ -2,14 +2,14 @@
 
 import pytest
 
-from perfsuite.gate.verdict import Result
+from perfsuite.gate.verdict import Result, Verdict
 from perfsuite.measure.metric import Interval, Metric
 from perfsuite.report.terminal.metric_table import metric_table, relative_change
 
 TEST = "tests/test_a.py::test_step"
 
 
-def result(name="step to ready", value=1.5, verdict="pass", *, test=TEST, unit="x", interval=None, **fields):
+def result(name="step to ready", value=1.5, verdict=Verdict.PASS, *, test=TEST, unit="x", interval=None, **fields):
     return Result(test, Metric(name, value, unit, "ratio", interval=interval), verdict, **fields)
 
 
@@ -19,7 +19,7 @@ def lines(*results, width=100):
 
 def test_a_row_has_value_baseline_change_and_verdict():
     head, test, row = lines(
-        result(interval=Interval(1.4, 1.6), verdict="fail", source="baseline", limit=1.26, baseline=1.2)
+        result(interval=Interval(1.4, 1.6), verdict=Verdict.FAIL, source="baseline", limit=1.26, baseline=1.2)
     )
     assert head.split() == ["metric", "value", "against", "change", "verdict"]
     assert test == TEST
@@ -48,8 +48,8 @@ def test_no_line_is_wider_than_the_terminal(width, length):
         result(
             "n" * length, 1234.5, interval=Interval(1.23456e3, 9.87654e3), baseline=1111.0, test=f"t.py::{'t' * 300}"
         ),
-        Result(TEST, Metric("a" * length, 12_345_678, "bytes", "size", target="tpu-v5e"), "not comparable"),
-        result("s" * length, 2.0, limit=1.5, source="budget", verdict="inconclusive"),
+        Result(TEST, Metric("a" * length, 12_345_678, "bytes", "size", target="tpu-v5e"), Verdict.NOT_COMPARABLE),
+        result("s" * length, 2.0, limit=1.5, source="budget", verdict=Verdict.INCONCLUSIVE),
     ]
     found = lines(*results, width=width)
     assert max(map(len, found)) <= width
@@ -58,8 +58,8 @@ def test_no_line_is_wider_than_the_terminal(width, length):
 
 def test_a_target_that_the_id_of_the_test_has_is_not_said_again():
     flops = Metric("sharded_step float32 products", 5, "products", "count", target="gpu-h100")
-    assert "@" not in lines(Result(f"{TEST}[gpu-h100]", flops, "pass"), width=80)[2]
-    assert lines(Result(f"{TEST}[4]", flops, "pass"), width=80)[2].startswith(
+    assert "@" not in lines(Result(f"{TEST}[gpu-h100]", flops, Verdict.PASS), width=80)[2]
+    assert lines(Result(f"{TEST}[4]", flops, Verdict.PASS), width=80)[2].startswith(
         "  sharded_step float32 products @ gpu-h100  "
     )
 

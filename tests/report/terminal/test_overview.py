@@ -1,13 +1,21 @@
 """The closing lines: few, whatever the number of metrics, within the width, and with the commonest reasons."""
 
-from perfsuite.gate.verdict import Result
+from perfsuite.gate.verdict import Result, Verdict
 from perfsuite.measure.metric import Interval, Metric
 from perfsuite.report.terminal.overview import Line, explanations, fitted, overview
 
-VERDICTS = ("fail", "inconclusive", "not comparable", "improved", "new", "pass", "info")
+VERDICTS = (
+    Verdict.FAIL,
+    Verdict.INCONCLUSIVE,
+    Verdict.NOT_COMPARABLE,
+    Verdict.IMPROVED,
+    Verdict.NEW,
+    Verdict.PASS,
+    Verdict.INFO,
+)
 
 
-def result(name="step", verdict="pass", *, test="t.py::test_step", value=1.5, interval=None, **fields):
+def result(name="step", verdict=Verdict.PASS, *, test="t.py::test_step", value=1.5, interval=None, **fields):
     return Result(test, Metric(name, value, "x", "ratio", interval=interval), verdict, **fields)
 
 
@@ -20,8 +28,8 @@ def rows(lines, width=100, most=10):
 
 
 def test_verdicts_are_counted_metric_by_metric():
-    both = result("a", "pass", source="budget"), result("a", "fail", source="baseline")
-    assert closing(*both, result("b"), result("c", "info", test="t.py::test_other")) == [
+    both = result("a", Verdict.PASS, source="budget"), result("a", Verdict.FAIL, source="baseline")
+    assert closing(*both, result("b"), result("c", Verdict.INFO, test="t.py::test_other")) == [
         "3 metrics of 2 tests: 1 fail, 1 pass, 1 info"
     ]
 
@@ -29,9 +37,9 @@ def test_verdicts_are_counted_metric_by_metric():
 def test_open_metrics_have_their_commonest_reasons_and_what_would_settle_one():
     narrow = {"interval": Interval(0.9, 1.1), "source": "budget", "limit": 1.0, "to_settle": "about 39 more seconds"}
     said = closing(
-        result("a", "inconclusive"),
-        *(result(name, "inconclusive", **narrow) for name in "bc"),
-        result("d", "not comparable", incomparable="host processor differs (A, now B)"),
+        result("a", Verdict.INCONCLUSIVE),
+        *(result(name, Verdict.INCONCLUSIVE, **narrow) for name in "bc"),
+        result("d", Verdict.NOT_COMPARABLE, incomparable="host processor differs (A, now B)"),
     )
     assert said[1:] == [
         "inconclusive: 2 with the limit inside the interval; 1 without an interval",
@@ -42,8 +50,8 @@ def test_open_metrics_have_their_commonest_reasons_and_what_would_settle_one():
 
 
 def test_what_a_save_would_record_is_one_line_each():
-    better = [result(name, "improved", value=value, baseline=2.0) for name, value in (("a", 1.9), ("b", 1.0))]
-    assert closing(*better, result("c", "new"), result("d", "new"))[1:] == [
+    better = [result(name, Verdict.IMPROVED, value=value, baseline=2.0) for name, value in (("a", 1.9), ("b", 1.0))]
+    assert closing(*better, result("c", Verdict.NEW), result("d", Verdict.NEW))[1:] == [
         "improved: b (-50 %), and 1 more: pytest --perf-save records it",
         "new: 2 metrics have no baseline: pytest --perf-save records them",
     ]
@@ -59,7 +67,7 @@ def test_a_save_says_nothing_of_baselines():
 
 
 def test_tests_that_are_gone_are_folded():
-    gone = [result("a", "missing", test=f"t.py::test_{number}") for number in range(3)]
+    gone = [result("a", Verdict.MISSING, test=f"t.py::test_{number}") for number in range(3)]
     assert closing(result(), gone=gone, width=140)[1:] == [
         "missing: t.py::test_0 is gone or does not use perf, and has 1 baseline (a): pytest --perf-save removes it; "
         "2 more tests too"
@@ -89,11 +97,11 @@ def test_where_there_is_no_room_entries_are_cut_from_the_last_on_and_then_those_
 def test_with_v_what_is_known_beside_the_change_is_written_out_the_failures_first():
     found = explanations(
         [
-            result("c", "inconclusive", note="c is too noisy"),
-            result("b", "not comparable", incomparable="other device"),
-            result("d", "fail", note="d got worse", cause="a sleep"),
-            result("a", "fail", note="the table says all of it"),
-            result("f", "fail", note="f got worse", cause="another sleep", where="t.py:12"),
+            result("c", Verdict.INCONCLUSIVE, note="c is too noisy"),
+            result("b", Verdict.NOT_COMPARABLE, incomparable="other device"),
+            result("d", Verdict.FAIL, note="d got worse", cause="a sleep"),
+            result("a", Verdict.FAIL, note="the table says all of it"),
+            result("f", Verdict.FAIL, note="f got worse", cause="another sleep", where="t.py:12"),
             result("e", note="never shown"),
         ]
     )
@@ -107,7 +115,7 @@ def test_with_v_what_is_known_beside_the_change_is_written_out_the_failures_firs
 
 
 def test_with_v_calls_that_changed_places_and_every_test_that_is_gone_are_written_out():
-    gone = [result("a", "missing", test=f"t.py::test_{number}") for number in range(3)]
+    gone = [result("a", Verdict.MISSING, test=f"t.py::test_{number}") for number in range(3)]
     moved, *lost = [line.text for line in explanations([result("a", recorded_as="c"), result("b")], gone)]
     assert moved.startswith("pass: t.py::test_step: compared with the baseline of c, because calls changed places")
     assert [line.partition(" is gone")[0] for line in lost] == [f"missing: t.py::test_{number}" for number in range(3)]
@@ -115,7 +123,10 @@ def test_with_v_calls_that_changed_places_and_every_test_that_is_gone_are_writte
 
 def test_what_was_skipped_for_a_library_is_one_line_with_its_reason():
     moves, runs = "perf.transfers does not work with jax 0.14.0", "perf.dispatches does not work with jax 0.14.0"
-    results = [result("a", "not comparable", incomparable=moves), result("b", "not comparable", incomparable="another")]
+    results = [
+        result("a", Verdict.NOT_COMPARABLE, incomparable=moves),
+        result("b", Verdict.NOT_COMPARABLE, incomparable="another"),
+    ]
     lines = overview(results, (), saving=False, lost=[moves, moves])
     assert [line.text for line in lines] == [
         "2 metrics of 1 test: 2 not comparable",

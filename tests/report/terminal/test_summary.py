@@ -12,7 +12,7 @@ from perfsuite.gate.baseline import Baselines, Entry
 from perfsuite.gate.baseline_file import SaveResult
 from perfsuite.gate.environment import Environment
 from perfsuite.gate.merging import Change
-from perfsuite.gate.verdict import Result
+from perfsuite.gate.verdict import Result, Verdict
 from perfsuite.measure.metric import Interval, Metric
 from perfsuite.report.terminal.header import session_header
 from perfsuite.report.terminal.summary import session_summary
@@ -52,7 +52,7 @@ def reporter():
 def result(
     name="step to ready",
     value=1.5,
-    verdict="pass",
+    verdict=Verdict.PASS,
     *,
     test="tests/test_a.py::test_step",
     **fields,
@@ -90,25 +90,27 @@ def entry(value=1.5, **environment):
 
 
 def test_few_lines_close_a_session(reporter):
-    written(reporter, result("a"), result("b", verdict="new"))
+    written(reporter, result("a"), result("b", verdict=Verdict.NEW))
     assert reporter.sections == ["perfsuite"]
     assert reporter.lines == [
-        "2 metrics of 1 test: 1 pass, 1 new",
+        "2 metrics of 1 test: 1 new, 1 pass",
         "new: 1 metric has no baseline: pytest --perf-save records it",
     ]
 
 
 def test_with_v_the_table_and_the_reasons_come_first():
-    verbose = written(Reporter(verbosity=1), result("a"), result("b", verdict="inconclusive", note="b is too noisy"))
+    verbose = written(
+        Reporter(verbosity=1), result("a"), result("b", verdict=Verdict.INCONCLUSIVE, note="b is too noisy")
+    )
     assert verbose.lines[0].split() == ["metric", "value", "against", "change", "verdict"]
     assert verbose.lines[1] == "tests/test_a.py::test_step"
     assert verbose.lines[4] == "inconclusive: tests/test_a.py::test_step: b is too noisy"
-    assert verbose.lines[5] == "2 metrics of 1 test: 1 pass, 1 inconclusive"
+    assert verbose.lines[5] == "2 metrics of 1 test: 1 inconclusive, 1 pass"
     assert verbose.markup[verbose.lines[3]] == {"yellow": True}
 
 
 def test_what_the_message_of_a_failed_test_explains_is_not_explained_again():
-    fails = [result(name, verdict="fail", cause=f"the cause of {name}") for name in "ab"]
+    fails = [result(name, verdict=Verdict.FAIL, cause=f"the cause of {name}") for name in "ab"]
     verbose = written(Reporter(verbosity=1), *fails, passed=False)
     said = "\n".join(verbose.lines)
     assert "the cause of a" not in said
@@ -121,10 +123,10 @@ INCOMPARABLE = (
     "recorded as ratio in s (lower is better), now ratio in ms (lower is better): pytest --perf-save replaces it"
 )
 KINDS = {
-    ("inconclusive: ", "with the limit inside the interval"): {"verdict": "inconclusive", "source": "budget", "limit": 1.5},
-    ("not comparable: ", "recorded as ratio in s"): {"verdict": "not comparable", "incomparable": INCOMPARABLE},
-    ("improved: ", "pytest --perf-save records"): {"verdict": "improved", "baseline": 2.0},
-    ("new: ", "pytest --perf-save records"): {"verdict": "new"},
+    ("inconclusive: ", "with the limit inside the interval"): {"verdict": Verdict.INCONCLUSIVE, "source": "budget", "limit": 1.5},
+    ("not comparable: ", "recorded as ratio in s"): {"verdict": Verdict.NOT_COMPARABLE, "incomparable": INCOMPARABLE},
+    ("improved: ", "pytest --perf-save records"): {"verdict": Verdict.IMPROVED, "baseline": 2.0},
+    ("new: ", "pytest --perf-save records"): {"verdict": Verdict.NEW},
     ("moved: ", "give each its name="): {"recorded_as": "another"},
     ("", " pass"): {},
 }  # fmt: skip
@@ -140,7 +142,7 @@ def test_a_green_session_closes_with_ten_lines_within_the_width_whatever_its_not
     def of(kind):
         for number in range(count):
             metric = Metric(f"{name}{kind} {number}", 1.4, "x", "ratio", interval=Interval(1.3, 1.6))
-            yield Result(f"t.py::test_{name}[{number}]", metric, **{"verdict": "pass", **KINDS[kind]})
+            yield Result(f"t.py::test_{name}[{number}]", metric, **{"verdict": Verdict.PASS, **KINDS[kind]})
 
     results = {kind: list(of(kind)) for kind in KINDS}
     kernels = [f"kernel_{name} at kernels.py:{number}" for number in range(count)]
