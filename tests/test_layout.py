@@ -24,7 +24,7 @@ _COMPILES = (*_PRIVATE, "measure/compiles")
 _FIRST_CALL = (*_COMPILES, "measure/program", "measure/first_call")
 _TIMING = (*_COMPILES, *_FIRST_CALL, "measure/stats", "measure/runtime", "measure/timing")
 _PROGRAM = (*_PRIVATE, "measure/hlo", "measure/targets", "measure/program")
-_MEASURE = (*_TIMING, *_PROGRAM, "measure/profiler", "measure/cache", "measure/imports")
+_MEASURE = (*_TIMING, *_PROGRAM, "measure/trace", "measure/cache", "measure/imports")
 _GATE = (*_MEASURE, "gate")
 _SESSION = (*_GATE, "options", "processes", "git", "session")
 _INSTRUMENTS = ("instruments", "instruments/timing", "instruments/compiling")
@@ -40,7 +40,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "measure/runtime": _COMPILES,
     "measure/first_call": _FIRST_CALL,
     "measure/timing": _TIMING,
-    "measure/profiler": _TIMING,
+    "measure/trace": _TIMING,
     "measure/hlo": ("measure",),
     "measure/targets": _PRIVATE,
     "measure/program": _PROGRAM,
@@ -72,7 +72,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "workloads/qwen2": ("workloads", "workloads/surgery"),
     "workloads/extraction": ("workloads", "workloads/surgery", "workloads/qwen2"),
 }
-"""By package, seen from perfsuite/. The modules at the root stand for themselves."""
+"""By package, seen from perfsuite/. The modules at the root stand for themselves, and others that are named here."""
 
 MODULES = {
     ".".join(("perfsuite", *path.relative_to(ROOT).with_suffix("").parts)).removesuffix(".__init__"): path
@@ -82,8 +82,9 @@ MODULES = {
 
 def package_of(module: str) -> str:
     """What `MAY_IMPORT` calls the package of a module: "measure/timing", or "plugin" for perfsuite/plugin.py."""
-    folder = MODULES[module].parent.relative_to(ROOT).as_posix()
-    return MODULES[module].stem if folder == "." else folder
+    path = MODULES[module].relative_to(ROOT)
+    name = path.with_suffix("").as_posix()
+    return name if name in MAY_IMPORT or path.parent == Path() else path.parent.as_posix()
 
 
 def imports_of(module: str) -> Iterator[tuple[str, int]]:

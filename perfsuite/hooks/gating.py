@@ -123,7 +123,7 @@ def _check_options(options: Options, *, reports: bool) -> None:
         except ValueError as error:
             raise pytest.UsageError(f"{options.targets_from}: {error}") from None
     if options.traces is not None:
-        from perfsuite.measure.profiler.trace_recording import writable  # as above
+        from perfsuite.measure.trace import writable  # as above
 
         try:
             writable(options.traces)

@@ -7,7 +7,7 @@ from perfsuite.gate.budget import Budget
 from perfsuite.gate.verdict import Result, judge_budget
 from perfsuite.instruments.base import NO_BUDGET, Instrument, declare
 from perfsuite.measure import units
-from perfsuite.measure.imports.imports import Imports, imports_of
+from perfsuite.measure.imports import Imports, imports_of
 from perfsuite.measure.metric import Metric
 from perfsuite.measure.private.capabilities import BACKEND_START
 

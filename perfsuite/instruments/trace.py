@@ -6,8 +6,7 @@ from contextlib import AbstractContextManager
 
 from perfsuite.instruments.base import Instrument, declare
 from perfsuite.measure.call import Call, checked
-from perfsuite.measure.profiler.trace_recording import RUNS, Traced
-from perfsuite.measure.profiler.traces import Trace
+from perfsuite.measure.trace import RUNS, Trace, Traced
 
 TRACE = declare("perf.trace")
 TRACE_BLOCK = declare("perf.trace_block")

@@ -12,8 +12,7 @@ from pathlib import Path
 from perfsuite.gate.diagnosis import EXPLAINING
 from perfsuite.measure.call import Call
 from perfsuite.measure.errors import MeasurementError
-from perfsuite.measure.profiler.trace_recording import SECONDS, Traced, affordable_runs, trace_block, trace_call
-from perfsuite.measure.profiler.traces import Trace
+from perfsuite.measure.trace import SECONDS, Trace, Traced, affordable_runs, trace_block, trace_call
 from perfsuite.measure.words import in_a_line
 from perfsuite.session.recorder import Recorder
 from perfsuite.session.records import TraceRecord, trace_folder, trace_record

@@ -11,7 +11,7 @@ from perfsuite.measure.metric import Metric
 from perfsuite.session.plots import Distribution, FittedLine, ProgramRecord
 
 if TYPE_CHECKING:  # few sessions keep traces
-    from perfsuite.measure.profiler.traces import Trace
+    from perfsuite.measure.trace import Trace
 
 LONGEST_PART = 80
 """Characters of one folder's name. Most file systems allow 255 bytes."""

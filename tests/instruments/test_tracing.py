@@ -3,7 +3,7 @@
 import pytest
 
 from perfsuite.instruments.tracing import _longer_on_devices
-from perfsuite.measure.profiler.traces import Trace
+from perfsuite.measure.trace import Trace
 
 
 def trace(device_us, wall_us):

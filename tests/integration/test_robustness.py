@@ -21,7 +21,6 @@ from perfsuite.measure.compiles import compiles
 from perfsuite.measure.compiles.fastpath import fast_path
 from perfsuite.measure.errors import MeasurementError, RecompilationError, TransferError
 from perfsuite.measure.metric import Metric
-from perfsuite.measure.profiler.trace_recording import trace_block, trace_call
 from perfsuite.measure.runtime import transfers
 from perfsuite.measure.runtime.hostcalls import host_calls
 from perfsuite.measure.runtime.memory import memory_of
@@ -33,6 +32,7 @@ from perfsuite.measure.timing.comparison import compare_calls
 from perfsuite.measure.timing.scaling import fit_scaling
 from perfsuite.measure.timing.stalls import count_stalls
 from perfsuite.measure.timing.timing import time_call
+from perfsuite.measure.trace import trace_block, trace_call
 from perfsuite.options import Options
 from perfsuite.options.values import SAVE_KINDS
 from perfsuite.report.terminal.summary import session_summary

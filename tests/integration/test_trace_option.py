@@ -7,7 +7,7 @@ from pathlib import Path
 import hypothesis.strategies as st
 from hypothesis import assume, example, given
 
-from perfsuite.measure.profiler.traces import read_trace
+from perfsuite.measure.trace import read_trace
 from perfsuite.session.records import LONGEST_PART, trace_folder
 
 INSTRUMENTS = """

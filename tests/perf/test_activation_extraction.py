@@ -22,7 +22,7 @@ import numpy as np
 import pytest
 
 from perfsuite import Budget, RecompilationError, call
-from perfsuite.measure.profiler.trace_recording import trace_block
+from perfsuite.measure.trace import trace_block
 from perfsuite.workloads.extraction import extract, extract_to, make_extractor
 from perfsuite.workloads.extraction.activation_store import ActivationStore
 from perfsuite.workloads.extraction.batching import fixed_size_batches

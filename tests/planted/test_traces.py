@@ -138,7 +138,7 @@ def test_operations_are_the_cause_only_if_what_they_take_longer_explains_the_tim
         run(
             HEAD,
             "import perfsuite.instruments.tracing",
-            "from perfsuite.measure.profiler.traces import Trace",
+            "from perfsuite.measure.trace import Trace",
             "def taking(us): return Trace(None, 1, 900.0 + us, us, 0.5, ())",
             "def slow(x): return sum(range(300_000)), reference(x)  # some milliseconds",
             f"trace_call = lambda call, runs: taking(200.0 + {longer_us} * (call.fn is slow))",

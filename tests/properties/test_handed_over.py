@@ -18,8 +18,8 @@ from perfsuite.against.environments import Packages
 from perfsuite.against.notes import NOTES_FILE, Notes, Place, StageNote, TimeNote
 from perfsuite.against.sides import Side, SideFailed
 from perfsuite.instruments.compiling.cache import _held
+from perfsuite.measure import imports
 from perfsuite.measure.errors import MeasurementError
-from perfsuite.measure.imports import imports
 from perfsuite.measure.metric import Interval, Metric
 from perfsuite.measure.private.persistent_cache import CachedProgram, ProgramKey
 from perfsuite.measure.serialise import from_json, made, plain

@@ -15,13 +15,12 @@ from hypothesis import strategies as st
 
 from perfsuite.measure.call import call
 from perfsuite.measure.errors import MeasurementError
-from perfsuite.measure.profiler.trace_recording import trace_block
-from perfsuite.measure.profiler.traces import read_trace
 from perfsuite.measure.program.compilation import Compilation, compile_call, kept_program
 from perfsuite.measure.program.program import Program
 from perfsuite.measure.program.program_diff import program_differences
 from perfsuite.measure.program.program_metrics import metrics_of
 from perfsuite.measure.targets import cache
+from perfsuite.measure.trace import read_trace, trace_block
 from properties.edits import EXAMPLES, edited, edited_bytes, outcome
 
 fuzzed = settings(

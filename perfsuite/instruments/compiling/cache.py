@@ -14,8 +14,7 @@ from typing import Any, TypeVar
 from perfsuite.gate.budget import Budget
 from perfsuite.gate.verdict import judge_budget
 from perfsuite.instruments.base import Instrument, declare
-from perfsuite.measure.cache.hits import CacheHits, compare_runs, run_with_cache
-from perfsuite.measure.cache.keys import CacheKeys, check_lowers, take_key
+from perfsuite.measure.cache import CacheHits, CacheKeys, check_lowers, compare_runs, run_with_cache, take_key
 from perfsuite.measure.call import Call, checked
 from perfsuite.measure.errors import MeasurementError
 from perfsuite.measure.metric import Metric

@@ -5,9 +5,9 @@ import sys
 
 import pytest
 
+from perfsuite.measure import imports
 from perfsuite.measure.errors import MeasurementError
-from perfsuite.measure.imports import imports
-from perfsuite.measure.imports.imports import imports_of
+from perfsuite.measure.imports import imports_of
 
 FILES = {
     "app/__init__.py": "import json\n\nimport app.steps\n",

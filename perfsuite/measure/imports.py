@@ -15,7 +15,7 @@ from perfsuite.measure.metric import Metric
 from perfsuite.measure.private.backend_start import START
 from perfsuite.measure.serialise import from_json
 
-_WORKER = Path(__file__).with_name("worker.py")
+_WORKER = Path(__file__).with_name("import_worker.py")
 _LAST_WORDS = 300
 
 

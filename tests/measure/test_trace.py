@@ -1,22 +1,136 @@
-"""`measure.profiler.traces`: what a recorded block says about where its time went.
+"""`measure.trace`: recording a block or a call, and where its time went.
 
 The traces of the CPU are real, but for those made by hand, in microseconds. No accelerator was at hand: the events of
 GPUs and TPUs have the names that XLA's sources give them.
 """
 
+import gc
+import gzip
+import itertools
+import json
 import re
 import threading
 import time
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 from support.traces import LONG, SQUARE, of_step, on_cpu, ordered, over, product
 
 from perfsuite.measure.call import call
-from perfsuite.measure.errors import MeasurementError
-from perfsuite.measure.profiler.trace_recording import trace_block, trace_call
-from perfsuite.measure.profiler.traces import read_trace
+from perfsuite.measure.errors import MeasurementError, RecompilationError
+from perfsuite.measure.trace import affordable_runs, read_trace, trace_block, trace_call
+
+# Blocks.
+
+
+def test_two_blocks_within_a_second_are_two_files(tmp_path):
+    product(SQUARE).block_until_ready()
+    with trace_block(tmp_path) as first:
+        product(SQUARE).block_until_ready()
+    with trace_block(tmp_path) as second:
+        product(product(SQUARE)).block_until_ready()
+    assert first.trace.path != second.trace.path
+    assert [traced.trace.operations[0].count for traced in (first, second)] == [1, 2]
+
+
+def test_the_perfetto_trace_holds_the_same_operations(tmp_path):
+    trace = trace_call(call(product, SQUARE), directory=tmp_path)
+    (perfetto,) = tmp_path.rglob("perfetto_trace.json.gz")
+    events = json.loads(gzip.decompress(perfetto.read_bytes()))["traceEvents"]
+    assert sum(event.get("name") == trace.longest[0].name for event in events) == trace.longest[0].count
+    assert trace.path.parent == perfetto.parent
+    assert not [event for event in events if event.get("name", "").startswith("$")], "calls of Python functions"
+
+
+@pytest.mark.parametrize("error", [RuntimeError, KeyboardInterrupt])
+def test_a_block_that_fails_is_recorded_and_the_next_one_too(tmp_path, error):
+    product(SQUARE).block_until_ready()
+
+    def failing():
+        with trace_block(tmp_path):
+            product(SQUARE).block_until_ready()
+            raise error("stop")
+
+    with pytest.raises(error, match="stop"):
+        failing()
+    (file,) = tmp_path.rglob("*.xplane.pb")
+    assert read_trace(file).operations[0].count == 1
+    with trace_block() as traced:
+        product(product(SQUARE)).block_until_ready()
+    assert traced.trace.operations[0].count == 2
+
+
+@pytest.mark.parametrize("outer", [trace_block, jax.profiler.trace])
+def test_a_trace_in_a_trace_is_refused_and_the_outer_one_goes_on(tmp_path, outer):
+    product(SQUARE).block_until_ready()
+    with outer(tmp_path / "outer"):
+        with pytest.raises(MeasurementError, match="inner: a trace is being recorded already"):
+            trace_block(tmp_path / "inner").__enter__()
+        product(SQUARE).block_until_ready()
+    (file,) = (tmp_path / "outer").rglob("*.xplane.pb")
+    assert read_trace(file).operations[0].count == 1
+
+
+def test_a_directory_that_cannot_be_written_is_refused_before_the_profiler_starts(tmp_path):
+    product(SQUARE).block_until_ready()
+    (tmp_path / "file").write_text("")
+    with pytest.raises(MeasurementError, match=r"file.below: no trace can be written here"):
+        trace_block(tmp_path / "file" / "below").__enter__()
+    with trace_block():
+        product(SQUARE).block_until_ready()
+
+
+# Tracing a call.
+
+
+def test_a_compile_in_a_traced_run_is_an_error_and_no_trace():
+    sizes = itertools.count(1)
+
+    def step():
+        if (size := next(sizes)) > 3:
+            jax.jit(lambda x: x + 1)(np.ones(size))
+
+    with pytest.raises(RecompilationError):
+        trace_call(call(step))
+    assert gc.isenabled()
+    with trace_block():
+        product(SQUARE).block_until_ready()
+
+
+def test_a_donated_state_is_carried_and_given_back():
+    step = jax.jit(lambda state: state @ state * 0.001, donate_argnums=0)
+    state = SQUARE + 1
+    training = call(step, state, carry=1)
+    assert trace_call(training, runs=4).longest[0].count == 4
+    assert state.is_deleted(), "CPU donates: without that this test shows nothing"
+    training.run().block_until_ready()
+
+
+def test_the_collector_is_off_in_every_run_and_on_afterwards():
+    collecting = []
+
+    def step(x):
+        collecting.append(gc.isenabled())
+        return product(x)
+
+    trace_call(call(step, SQUARE), runs=3)
+    assert collecting[-3:] == [False] * 3
+    assert gc.isenabled()
+
+
+def test_a_call_that_runs_nothing_on_a_device_is_an_error_with_a_reason():
+    with pytest.raises(MeasurementError, match=r"xplane\.pb: no device ran an operation in this trace"):
+        trace_call(call(lambda: None))
+
+
+@pytest.mark.parametrize(("us", "runs"), [(0.0, 10), (10, 10), (2e5, 5), (0.9e6, 1), (2e6, 1)])
+def test_a_long_call_is_traced_in_fewer_runs(us, runs):
+    assert affordable_runs(us) == runs
+
+
+# What a trace says.
 
 
 def test_a_device_that_waits_for_the_host_is_idle():
@@ -87,7 +201,42 @@ def test_what_is_in_flight_when_the_block_ends_belongs_to_it_and_not_to_the_next
     assert {operation.module for operation in second.trace.operations} == {"jit_product"}
 
 
-# Made by hand.
+# Made by hand: the files are read by the same `jax.profiler.ProfileData` as real ones.
+
+
+@pytest.fixture
+def write_trace(tmp_path):
+    """Write an XPlane file: {plane: {line: [(event, start_us, us, {stat: value})]}}."""
+    numbers = itertools.count()
+
+    def write(planes):
+        text = []
+        for plane, lines in planes.items():
+            every = [event for events in lines.values() for event in events]
+            names = {name: n for n, name in enumerate(dict.fromkeys(event[0] for event in every), 1)}
+            stats = {name: n for n, name in enumerate(dict.fromkeys(stat for event in every for stat in event[3]), 1)}
+            text.append(f"planes {{ name: {json.dumps(plane)}")
+            for field, ids in (("event_metadata", names), ("stat_metadata", stats)):
+                text += [
+                    f"{field} {{ key: {n} value {{ id: {n} name: {json.dumps(name)} }} }}" for name, n in ids.items()
+                ]
+            for n, (line, events) in enumerate(lines.items()):
+                text.append(f"lines {{ id: {n} name: {json.dumps(line)} timestamp_ns: 1000")
+                for name, start, us, values in events:
+                    text.append(
+                        f"events {{ metadata_id: {names[name]} offset_ps: {int(start * 1e6)} duration_ps: {int(us * 1e6)}"
+                    )
+                    for stat, value in values.items():
+                        kind = "int64_value" if isinstance(value, int) else "str_value"
+                        text.append(f"stats {{ metadata_id: {stats[stat]} {kind}: {json.dumps(value)} }}")
+                    text.append("}")
+                text.append("}")
+            text.append("}")
+        path = tmp_path / f"{next(numbers)}.xplane.pb"
+        path.write_bytes(jax.profiler.ProfileData.text_proto_to_serialized_xspace("\n".join(text)))
+        return path
+
+    return write
 
 
 def times(trace):
@@ -129,12 +278,6 @@ def test_an_operation_of_another_program_does_not_end_it(write_trace):
         "tf_XLAEigen/1": [on_cpu("dot.1", 30, 10, run=2), over("tanh.1", 52, 7)],
     }
     assert times(read_trace(write_trace({"/host:CPU": lines}))) == {"tanh.1": (52, 1), "dot.1": (10, 1)}
-
-
-def test_launches_alone_are_no_operations_of_the_cpu(write_trace):
-    launch = ("cuLaunchKernelEx", 0, 1, of_step("launch", correlation_id=5))
-    with pytest.raises(MeasurementError, match="no device ran an operation"):
-        read_trace(write_trace({"/host:CPU": {"python": [launch]}, "/device:GPU:0": {}}))
 
 
 def test_kernels_that_overlap_on_a_stream_share_their_time(write_trace):

@@ -1,4 +1,4 @@
-"""Why two keys differ: the part, and the lines of the program with the user's lines that they come from."""
+"""Why two keys differ, by part and by the user's line, and what a second process compiles."""
 
 import dataclasses
 import functools
@@ -7,13 +7,15 @@ import jax
 import jax.numpy as jnp
 import optax
 import pytest
-from support.persistent_cache import keeping_everything
+from support.persistent_cache import QUICK, keeping_everything
 
 from perfsuite import call
-from perfsuite.measure.cache.keys import CacheKeys, difference, take_key
-from perfsuite.measure.private.persistent_cache import COMPUTATION, ProgramKey, key_of
+from perfsuite.measure import cache
+from perfsuite.measure.cache import CacheKeys, compare_runs, difference, run_with_cache, take_key
+from perfsuite.measure.private.persistent_cache import COMPUTATION, CachedProgram, ProgramKey, key_of
 
 X = jax.ShapeDtypeStruct((4,), jnp.float32)
+ONES = jnp.ones(4)
 NAMES = "process 1", "process 2"
 
 
@@ -131,3 +133,58 @@ def test_places_that_are_part_of_the_key_and_unknown_parts_are_no_error():
     assert "jax_compilation_cache_include_metadata_in_key" in why(one, other)[0]
     one, other = (ProgramKey("step", each, {}, {}, "") for each in "ab")
     assert why(one, other) == ["the keys differ, and JAX does not log their parts"]
+
+
+# What a second process compiles.
+
+
+def program(name="step", key="a", found=False, not_kept=""):
+    made = None if key is None else ProgramKey(name, key, {"computation": key}, {}, "")
+    return CachedProgram(made, name, found, not_kept)
+
+
+def test_a_program_that_is_found_is_a_hit():
+    seen = compare_runs("step", [program()], [program(found=True)])
+    assert (seen.programs, seen.hits, seen.missed, seen.misses) == (1, 1, 0, ())
+    assert str(seen) == "step: the second process compiled 0 programs, and found 1 in the cache"
+
+
+@pytest.mark.parametrize(
+    ("first", "second", "reason"),
+    [
+        ({"not_kept": "because it took < 1.00 seconds to compile"}, {}, "because it took < 1.00 seconds to compile"),
+        ({}, {}, cache.GONE),
+        ({"key": None}, {"key": None}, cache.OFF),
+        ({"name": "other"}, {"key": "b"}, cache.ANOTHER),
+        ({}, {"key": "b"}, "its key is another in each process: the part 'computation' of the key differs"),
+    ],
+    ids=["not kept", "gone", "off", "another program", "another key"],
+)
+def test_a_miss_has_its_reason(first, second, reason):
+    (miss,) = compare_runs("step", [program(**first)], [program(**second)]).misses
+    assert miss.why[0].startswith(reason)
+
+
+def test_programs_of_one_name_are_matched_by_their_place_and_counted():
+    first = [program(key="a"), program(key="b")]
+    second = [program(key="a", found=True), program(key="b"), program(key="b")]
+    seen = compare_runs("step", first, second)
+    assert [(miss.program, miss.times) for miss in seen.misses] == [("step", 2)]
+    misses, found = seen.metrics("step")
+    assert (misses.name, misses.value, misses.detail) == ("step cache misses", 2, {"step": 2})
+    assert (found.name, found.value, found.kind) == ("step cache hits", 1, "info")
+
+
+def test_a_call_runs_with_the_cache_and_its_second_run_compiles_nothing(tmp_path):
+    @jax.jit
+    def step(x):
+        return jnp.cos(x) * 2
+
+    with keeping_everything(tmp_path / "before"):
+        runs = [run_with_cache(call(step, ONES), tmp_path / "cache") for _ in range(2)]
+        seen = compare_runs("step", *runs)
+        assert (seen.programs, seen.hits) == (1, 1)
+        jax.config.update(QUICK, 1000.0)
+        runs = [run_with_cache(call(step, ONES), tmp_path / "other") for _ in range(2)]
+        assert "because it took < 1000.00 seconds to compile" in str(compare_runs("step", *runs))
+    assert not (tmp_path / "before").exists()

@@ -1,1 +1,0 @@
-"""What an import imports, in a fresh process: modules and bytes, and the backends of JAX that it starts."""
