@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from perfsuite.options import HERE, SKIP_REASON, Options, add_options, asks_for_perf, read_options
+from perfsuite.options import HERE, SKIP_REASON, Options, add_options, asks_for_perf, marker_arguments, read_options
 
 if TYPE_CHECKING:  # imports jax
     from perfsuite.fixture import Perf
@@ -93,7 +93,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if item.get_closest_marker("perf") is None:
             others.append(item)
             continue
-        from perfsuite.options.marker import marker_arguments  # most sessions have no perf test
 
         marker_arguments(item)
         if not options.active:

@@ -21,7 +21,7 @@ from perfsuite.commands.working import (
     write_json,
     write_text,
 )
-from perfsuite.options.values import above_zero
+from perfsuite.options import above_zero
 from perfsuite.report.terminal.output import style
 
 if TYPE_CHECKING:  # it imports numpy: see `run`
@@ -55,8 +55,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--with", dest="head", nargs="+", default=[], metavar="SPEC", help=head)
     add("--base-with", dest="base", nargs="+", default=[], metavar="SPEC", help="the same for the base")
     add("--time", choices=("changed", "all", "none"), default="changed", help=f"{times} (default: changed)")
-    add("--minutes", type=above_zero("minutes"), default=MINUTES, metavar="M", help=minutes)
-    add("--seconds", type=above_zero("seconds"), default=SECONDS, metavar="S", help=seconds)
+    add("--minutes", type=above_zero("a number of minutes"), default=MINUTES, metavar="M", help=minutes)
+    add("--seconds", type=above_zero("a number of seconds"), default=SECONDS, metavar="S", help=seconds)
     add("--json", type=Path, metavar="FILE", help="also write all results to this file")
     add("--markdown", type=Path, metavar="FILE", help="also write a report for a pull request's comment")
     add("--all", action="store_true", help="also list the metrics that did not change")

@@ -24,7 +24,7 @@ from perfsuite.commands.working import (
     write_json,
 )
 from perfsuite.measure.serialise import plain
-from perfsuite.options.values import above_zero
+from perfsuite.options import above_zero
 from perfsuite.report.terminal.output import style
 
 SUMMARY = "find the commit, or the release of a package, since which a metric is worse"
@@ -49,8 +49,8 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     add("--good", metavar="REV", help="a commit where the metric is good")
     add("--bad", metavar="REV", help="one where it is worse, older or newer")
     add("--package", action="append", default=[], metavar="NAME==GOOD..BAD", help=package)
-    add("--minutes", type=above_zero("minutes"), default=MINUTES, metavar="M", help=minutes)
-    add("--seconds", type=above_zero("seconds"), default=SECONDS, metavar="S", help=seconds)
+    add("--minutes", type=above_zero("a number of minutes"), default=MINUTES, metavar="M", help=minutes)
+    add("--seconds", type=above_zero("a number of seconds"), default=SECONDS, metavar="S", help=seconds)
     add("--json", type=Path, metavar="FILE", help="also write the steps and the answer to this file")
     split_at_dashes(parser)
 

@@ -24,8 +24,7 @@ from perfsuite.measure.private.capabilities import CapabilityLost
 from perfsuite.measure.private.compiler_stderr import compilers_silenced
 from perfsuite.measure.private.first_calls import make_context
 from perfsuite.measure.serialise import made, plain
-from perfsuite.options import Options
-from perfsuite.options.marker import marker_arguments
+from perfsuite.options import Options, marker_arguments
 from perfsuite.processes.launch import LAUNCH, TASK
 from perfsuite.report import text
 from perfsuite.report.terminal.header import session_header

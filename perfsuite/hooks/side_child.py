@@ -34,7 +34,7 @@ from perfsuite.hooks.side_imports import foreign, keep_out
 from perfsuite.measure.io import write_atomically
 from perfsuite.measure.metric import title
 from perfsuite.measure.serialise import from_json, plain
-from perfsuite.options.values import SAVE_KINDS
+from perfsuite.options import SAVE_KINDS
 from perfsuite.processes.launch import TASK, Task
 
 if TYPE_CHECKING:  # they import jax: see `SideHooks.mode`

@@ -16,7 +16,7 @@ from perfsuite.gate.verdict import SAMPLED
 from perfsuite.measure.private.capabilities import XDIST
 from perfsuite.measure.private.xdist_reports import held_back, sender_of
 from perfsuite.measure.words import plural
-from perfsuite.options.marker import marker_arguments
+from perfsuite.options import marker_arguments
 from perfsuite.session.outcomes import test_id
 from perfsuite.session.session import Deferred, PerfSession
 

@@ -168,7 +168,7 @@ def test_a_tolerance_is_that_of_the_metric_else_of_the_marker_else_of_the_ini_fi
 def test_a_tolerance_of_the_ini_file_that_is_no_number_is_a_usage_error(project, value):
     result = project.runpytest_inprocess("--perf", f"--override-ini=perf_tolerance={value}")
     assert result.ret == pytest.ExitCode.USAGE_ERROR
-    result.stderr.fnmatch_lines([f"*the ini option perf_tolerance: must be a number above zero, *, got '{value}'"])
+    result.stderr.fnmatch_lines([f"*the ini option perf_tolerance: must be a number above zero, got '{value}'"])
 
 
 def test_an_improvement_passes_and_says_how_to_record_it(project, perf_test):

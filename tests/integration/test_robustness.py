@@ -33,8 +33,7 @@ from perfsuite.measure.timing.scaling import fit_scaling
 from perfsuite.measure.timing.stalls import count_stalls
 from perfsuite.measure.timing.timing import time_call
 from perfsuite.measure.trace import trace_block, trace_call
-from perfsuite.options import Options
-from perfsuite.options.values import SAVE_KINDS
+from perfsuite.options import SAVE_KINDS, Options
 from perfsuite.report.terminal.summary import session_summary
 from perfsuite.session.modes import Gating
 from perfsuite.session.recorder import Recorder

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 
 from perfsuite.gate.budget import Budget
 from perfsuite.measure.metric import Metric
-from perfsuite.options import add_options
-from perfsuite.options.marker import MarkerArguments, marker_arguments
+from perfsuite.options import MarkerArguments, add_options, marker_arguments
 from properties.edits import outcome
 
 # Numbers that no float can hold, and texts that no terminal can show, are JSON as well as any.

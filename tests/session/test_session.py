@@ -15,8 +15,7 @@ from perfsuite.measure.metric import Metric
 from perfsuite.measure.serialise import made, plain
 from perfsuite.measure.targets import target_available
 from perfsuite.measure.targets.target_available import TargetUnavailable
-from perfsuite.options import Options
-from perfsuite.options.values import SAVE_KINDS
+from perfsuite.options import SAVE_KINDS, Options
 from perfsuite.session import session as session_module
 from perfsuite.session.absent import absent, gone
 from perfsuite.session.modes import Gating
