@@ -48,9 +48,9 @@ def load_ipython_extension(shell: Any) -> None:
     from perfsuite.measure.private.compiler_stderr import compilers_silenced  # a pytest session imports this module
 
     with compilers_silenced():
-        from perfsuite.notebook import load  # imports jax
+        from perfsuite.notebook import load_magic  # imports jax
 
-        load(shell)
+        load_magic(shell)
 
 
 def __getattr__(name: str) -> Any:

@@ -140,16 +140,16 @@ def _commit(asked: str, line: str) -> Commit:
 
 def _objects(answer: bytes, number: int) -> list[bytes | None]:
     """The contents in an answer of `git cat-file --batch` about so many objects."""
-    found: list[bytes | None] = []
+    contents: list[bytes | None] = []
     at = 0
     for _ in range(number):
         end = answer.index(b"\n", at)
         line, at = answer[at:end], end + 1
         fields = line.split()
         if line.endswith(b" missing") or len(fields) != 3:
-            found.append(None)
+            contents.append(None)
             continue
         kind, size = fields[1], int(fields[2])
-        found.append(answer[at : at + size] if kind == b"blob" else None)  # else it is a folder
+        contents.append(answer[at : at + size] if kind == b"blob" else None)  # else it is a folder
         at += size + 1
-    return found
+    return contents

@@ -165,7 +165,7 @@ class Magic:
         return self.shell.ev(compile(ast.fix_missing_locations(ast.Expression(node)), file, "eval"))
 
 
-def load(shell: Any) -> None:
+def load_magic(shell: Any) -> None:
     """Give the shell its magic."""
     if (old := shell.magics_manager.magics["line"].get("perf")) is None:
         magic = Magic(shell)
@@ -176,13 +176,13 @@ def load(shell: Any) -> None:
 
 def _seconds(line: str) -> tuple[str, float]:
     """The line without --seconds, and its seconds."""
-    given = _SECONDS.match(line)
-    if given is None:
+    match = _SECONDS.match(line)
+    if match is None:
         return line, 1.0
     with contextlib.suppress(ValueError):
-        if 0 < (seconds := float(given[1])) < float("inf"):
-            return line[given.end() :], seconds
-    raise _usage(f"--seconds={given[1]}: it must be a number above zero")
+        if 0 < (seconds := float(match[1])) < float("inf"):
+            return line[match.end() :], seconds
+    raise _usage(f"--seconds={match[1]}: it must be a number above zero")
 
 
 def _parsed(line: str) -> tuple[str, list[ast.Call]]:
@@ -206,10 +206,10 @@ def _parsed(line: str) -> tuple[str, list[ast.Call]]:
     return method, calls
 
 
-def _usage(said: str) -> Exception:
+def _usage(problem: str) -> Exception:
     from IPython.core.error import UsageError  # optional: only a shell of IPython comes here
 
-    return UsageError(f"{said}\n{USAGE}")
+    return UsageError(f"{problem}\n{USAGE}")
 
 
 def _table(perf: Perf) -> str:

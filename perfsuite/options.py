@@ -245,9 +245,9 @@ def options_in_report(options: Options) -> tuple[str, ...]:
     return tuple(text for option in OPTIONS if option.field for text in option.on_command_line(options))
 
 
-def asks_for_perf(given: argparse.Namespace) -> bool:
+def asks_for_perf(options: argparse.Namespace) -> bool:
     """Whether a command line runs the perf tests."""
-    return bool(given.perf or given.perf_only or given.perf_save)
+    return bool(options.perf or options.perf_only or options.perf_save)
 
 
 def read_options(config: pytest.Config) -> Options:

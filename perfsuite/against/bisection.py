@@ -17,21 +17,18 @@ from packaging.requirements import InvalidRequirement, Requirement
 from packaging.utils import canonicalize_name
 from packaging.version import InvalidVersion, Version
 
-from perfsuite.against import runs
 from perfsuite.against.changes import (
     ERROR,
     MetricChange,
-    judged,
-    metric_of,
+    judge,
     metrics_changed,
-    test_of,
+    pytest_id,
+    rows,
     versions_changed,
 )
-from perfsuite.against.environments import EnvironmentFailed, releases
-from perfsuite.against.revisions import side_of_commit, side_of_tree, tree_here, worktree
-from perfsuite.against.runs import Effort, FirstRun, Say, Tests, Window
-from perfsuite.against.sides import Side, SideFailed
-from perfsuite.against.times import rows
+from perfsuite.against.notes import Place
+from perfsuite.against.runs import Effort, Run, Say, Tests, Window, share, timed_windows, tree_here
+from perfsuite.against.sides import Side, SideFailed, releases, side_of_commit, side_of_tree, worktree
 from perfsuite.gate.baseline import Entry, name_of
 from perfsuite.git import GitError, Repository
 from perfsuite.measure.metric import Interval, title
@@ -46,10 +43,6 @@ _LISTED = 12
 
 class BisectFailed(Exception):  # noqa: N818  (a report, not a fault of this process)
     """There is nothing to search. The message names the argument, and says what to do."""
-
-
-class _Unusable(Exception):  # noqa: N818  (a report, not a fault of this process)
-    """The test does not run at a step. The message says why."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -68,7 +61,7 @@ class Wanted:
                 f'"{text}" names no metric of a test: give "tests/test_a.py::test_step::step host calls", as '
                 "`perfsuite show` prints them"
             )
-        return cls(test_of(test), metric)
+        return cls(pytest_id(test), metric)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -130,10 +123,10 @@ class Package:
         return package
 
     def versions(self) -> list[str]:
-        """The releases from the good end to the bad one. Raises `EnvironmentFailed`."""
+        """The releases from the good end to the bad one. Raises `SideFailed`."""
         older, newer = sorted((self.good, self.bad), key=Version)
-        found = [newer, *releases(self.name, older, newer), older]
-        return found if newer == self.good else found[::-1]
+        versions = [newer, *releases(self.name, older, newer), older]
+        return versions if newer == self.good else versions[::-1]
 
 
 class Trials:
@@ -153,7 +146,7 @@ class Trials:
     ):
         self.wanted, self.tests, self.effort, self.say = wanted, tests, effort, say
         self.steps: dict[str, Step] = {}
-        self.runs: dict[str, FirstRun] = {}
+        self.runs: dict[str, Run] = {}
         self.versions: dict[str, dict[str, str]] = {}
         self._side_of, self._name_of = side_of, name_of
         self._good: Entry | None = None
@@ -172,7 +165,7 @@ class Trials:
                 side = stack.enter_context(self._side_of(good))
                 self.runs[good] = self._ran(good, side)
                 self._good = self._entry(good)
-            except (EnvironmentFailed, SideFailed, GitError, _Unusable) as error:
+            except (SideFailed, GitError) as error:
                 raise BisectFailed(f"the good end, {self._name_of(good)}, says nothing: {error}") from None
             if (self._good.kind == "info" and not self._is_sampled()) or self.wanted.metric.endswith(" p99"):
                 raise BisectFailed(f'"{self.wanted.metric}" gates nothing: name a count, a size, a ratio or a time')
@@ -202,13 +195,13 @@ class Trials:
                     step = self._judged(id, side)
                     reasons = filter(None, [step.reason, *side.packages.conflicts])
                     step = dataclasses.replace(step, reason="; ".join(reasons))
-            except (EnvironmentFailed, SideFailed, GitError, _Unusable) as error:
+            except (SideFailed, GitError) as error:
                 step = Step(self._name_of(id), "skipped", reason=str(error))
             self.steps[id] = step
             self.say(" ".join(filter(None, [step.verdict, _value(step), step.reason])))
         return self.steps[id].verdict
 
-    def found(self, pair: tuple[str, str], suspects: Sequence[str], first: Verdict, about: Sequence[str]) -> Bisection:
+    def answer(self, pair: tuple[str, str], suspects: Sequence[str], first: Verdict, about: Sequence[str]) -> Bisection:
         """The answer. `pair` are the better and the worse step between which it changed, if there is one suspect."""
         changes: list[MetricChange] = []
         packages: list[str] = []
@@ -227,30 +220,30 @@ class Trials:
             tuple(packages),
         )
 
-    def _ran(self, id: str, side: Side) -> FirstRun:
+    def _ran(self, id: str, side: Side) -> Run:
         [first] = self.tests.metrics(side)
         self.versions[id] = dict(side.packages.versions)
-        if first.run.problem:
-            raise _Unusable(first.run.problem)
+        if first.problem:
+            raise SideFailed(first.problem)
         outcome, why = first.notes.tests.get(self.wanted.test, ("not found", "perfsuite show prints the ids of tests"))
         if outcome == "passed":
             return first
         not_collected = "; ".join(reason for what, reason in first.notes.tests.values() if what == "not collected")
-        raise _Unusable(f"the test: {outcome}, {not_collected or why}")
+        raise SideFailed(f"the test: {outcome}, {not_collected or why}")
 
     def _entry(self, id: str) -> Entry:
-        """The metric at a step. Raises `_Unusable` where the test does not make it."""
+        """The metric at a step. Raises `SideFailed` where the test does not make it."""
         run = self.runs[id]
         entries = {
             title(name_of(key, entry), None if device == run.notes.device else device): entry
             for device, each in run.baselines.items()
             for test, metrics in each.metrics.items()
             for key, entry in metrics.items()
-            if test_of(test) == self.wanted.test
+            if pytest_id(test) == self.wanted.test
         }
         if self.wanted.metric not in entries:
             listed = ", ".join(f'"{name}"' for name in sorted(entries)[:_LISTED])
-            raise _Unusable(f'the test makes no "{self.wanted.metric}" there, but {listed or "no metric"}')
+            raise SideFailed(f'the test makes no "{self.wanted.metric}" there, but {listed or "no metric"}')
         return entries[self.wanted.metric]
 
     def _judged(self, id: str, side: Side) -> Step:
@@ -259,7 +252,7 @@ class Trials:
         step = Step(self._name_of(id), "good", entry.value, entry.unit)
         if self._is_sampled():
             return self._compared(step, side)
-        change = judged(self.wanted.test, metric_of(self.wanted.metric, entry), self._good)
+        change = judge(self.wanted.test, self.wanted.metric, self._good, entry, Place())
         if change.called == "not comparable":
             return dataclasses.replace(step, verdict="skipped", reason=change.reason)
         return dataclasses.replace(step, verdict="bad" if change.called == "worse" else "good")
@@ -276,21 +269,21 @@ class Trials:
         assert self._good_side is not None
         self._timed += 1
         half = self._moved / 2 if math.isfinite(self._moved) else 0.0
-        seen: list[Window] = []
+        taken: list[Window] = []
         logs = Interval(-math.inf, math.inf)
         sides = (self._good_side, side)
-        for window in runs.windows(self.tests, sides, self.effort, first=[self.runs[self._good_id]], say=self.say):
-            seen.append(window)
-            of_test = rows(seen, {self.wanted.test})
-            error = ERROR * runs.share(self._timed) * runs.share(max(1, len(seen) - 1))
+        for window in timed_windows(self.tests, sides, self.effort, first=[self.runs[self._good_id]], say=self.say):
+            taken.append(window)
+            of_test = rows(taken, {self.wanted.test})
+            error = ERROR * share(self._timed) * share(max(1, len(taken) - 1))
             for (_, name, _), times in of_test.items():
                 if name == self.wanted.metric:
                     logs = shift_interval(times, error)
-            if len(seen) > 1 and (logs.low > half or logs.high < half):
+            if len(taken) > 1 and (logs.low > half or logs.high < half):
                 break
         if not math.isfinite(logs.high):
-            problems = [problem for window in seen for problem in window.problems]
-            raise _Unusable(problems[0] if problems else "too few processes gave the time: allow more --minutes")
+            problems = [problem for window in taken for problem in window.problems]
+            raise SideFailed(problems[0] if problems else "too few processes gave the time: allow more --minutes")
         over = Interval(math.exp(logs.low), math.exp(logs.high))
         if logs.low > half:
             return dataclasses.replace(step, verdict="bad", interval=over)
@@ -334,7 +327,7 @@ def over_commits(
         about = [printable(line, " ").rstrip() for line in shown.splitlines() if line]
         before = repository.commit_id(f"{suspects[-1]}^1") or ""
         pair = (before, suspects[-1]) if bad_is_newer else (suspects[-1], before)
-        return trials.found(pair, suspects, "bad" if bad_is_newer else "good", about)
+        return trials.answer(pair, suspects, "bad" if bad_is_newer else "good", about)
 
 
 def _git_bisect(repository: Repository, *arguments: str) -> None:
@@ -365,7 +358,7 @@ def over_packages(
                 versions[package.name] = version
                 ids.append(_step_id(versions))
                 moved.append(package.name)
-    except EnvironmentFailed as error:
+    except SideFailed as error:
         raise BisectFailed(str(error)) from None
 
     @contextlib.contextmanager
@@ -384,7 +377,7 @@ def over_packages(
         suspects = ids[low + 1 : high + 1] if bad_is_newer else ids[low:high]
         at = after[name] if bad_is_newer else before[name]
         about = [f"what is new in it: https://pypi.org/project/{name}/{at}"]
-        return trials.found((ids[low], ids[high]), suspects, "bad" if bad_is_newer else "good", about)
+        return trials.answer((ids[low], ids[high]), suspects, "bad" if bad_is_newer else "good", about)
 
 
 def halved(steps: Sequence[str], verdict: Callable[[str], Verdict]) -> tuple[int, int]:

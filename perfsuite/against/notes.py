@@ -55,7 +55,7 @@ class TimeNote:
 
 
 @dataclasses.dataclass(frozen=True)
-class Runs:
+class Fingerprint:
     """What the timed calls of a metric run: hashes of the texts of their programs, and of their host calls by name.
 
     None is for what is not known.
@@ -65,11 +65,11 @@ class Runs:
     host_calls: str | None = None
 
     @property
-    def known(self) -> bool:
-        """Whether both are."""
+    def complete(self) -> bool:
+        """Whether both are known."""
         return None not in (self.programs, self.host_calls)
 
-    def differing(self, other: "Runs") -> list[str]:
+    def differing(self, other: "Fingerprint") -> list[str]:
         """What differs, in the words of a message, as far as it is known of both."""
         pairs = {
             "the compiled programs": (self.programs, other.programs),
@@ -88,7 +88,7 @@ class Place:
     line: str = ""
     parts: dict[str, str] = dataclasses.field(default_factory=dict)
     sampled: bool = False
-    runs: Runs = Runs()
+    runs: Fingerprint = Fingerprint()
 
 
 @dataclasses.dataclass

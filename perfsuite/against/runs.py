@@ -7,14 +7,16 @@ import json
 import os
 import random
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from perfsuite.against.notes import NOTES_FILE, OPTION, REQUEST_FILE, Notes, Place, SideRequest, Task
-from perfsuite.against.sides import Side, SideFailed
+from perfsuite.against.sides import Side, SideFailed, Tree, present_packages, side_of_commit, side_of_tree
 from perfsuite.gate.baseline import Baselines
 from perfsuite.gate.baseline_file import BaselineError, load
+from perfsuite.git import SHALLOW, GitError, Repository
 from perfsuite.measure.io import user_cache
 from perfsuite.measure.serialise import from_json, plain
 from perfsuite.processes.rerun import running
@@ -31,6 +33,11 @@ _SLACK = 4.0
 _OUTPUT_SHOWN = 400
 _OUTPUT = "output.txt"
 
+BRANCHES = ("main", "master", "origin/HEAD", "origin/main", "origin/master")
+"""The first of these that is there is what a branch is compared with by default: its merge base with it."""
+
+_INSTALLED = {"site-packages", "dist-packages"}
+
 Say = Callable[[str], None]
 """Called with what begins."""
 
@@ -45,24 +52,15 @@ class Effort:
 
 @dataclasses.dataclass(frozen=True)
 class Run:
-    """The notes of one process, and what went wrong. A process that did not end by itself has no notes."""
+    """The notes of one process, what went wrong, and the metrics that it recorded, by device.
+
+    A process that did not end by itself has no notes.
+    """
 
     notes: Notes
     seconds: float
     problem: str = ""
-
-
-@dataclasses.dataclass(frozen=True)
-class FirstRun:
-    """The first run on one side, and the metrics that it recorded, by device."""
-
-    run: Run
-    baselines: Mapping[str, Baselines]
-
-    @property
-    def notes(self) -> Notes:
-        """What the process noted."""
-        return self.run.notes
+    baselines: Mapping[str, Baselines] = dataclasses.field(default_factory=dict)
 
     def place(self, test: str, metric: str) -> Place | None:
         """The place of a metric, by its title; None for one that the test did not make."""
@@ -111,12 +109,12 @@ class Tests:
         """Only collect the tests: the notes have their files."""
         return self._run(side, self._request("collect", side), self.folder / "no-baselines", FIRST_SECONDS)
 
-    def metrics(self, *sides: Side) -> list[FirstRun]:
+    def metrics(self, *sides: Side) -> list[Run]:
         """Run the tests for what is exact, and record it as `pytest --perf-save` does, in a folder for each side.
 
         The sides run at once where `at_once` says that they can: what is exact is the same beside other work.
         """
-        ran: list[FirstRun] = []
+        ran: list[Run] = []
         for group in [sides] if at_once() else [[side] for side in sides]:
             folders = [self.folder / f"baselines-{self._started}-{side.name}" for side in group]
             with contextlib.ExitStack() as stack:
@@ -125,7 +123,7 @@ class Tests:
                     for side, folder in zip(group, folders, strict=True)
                 ]
                 ended = [end() for end in begun]
-            ran += [_recorded(run, folder) for run, folder in zip(ended, folders, strict=True)]
+            ran += [_with_baselines(run, folder) for run, folder in zip(ended, folders, strict=True)]
         return ran
 
     def times(self, side: Side, *, seconds: float, limit: float) -> Run:
@@ -163,10 +161,10 @@ class Tests:
         last = ["--perf-only", f"--perf-baselines={baselines}", "--override-ini=perf_strict=false", "--capture=no"]
         if seconds is not None:
             last.append(f"--perf-seconds={seconds:g}")
-        given = side.arguments(self.arguments)
-        end = given.index("--") if "--" in given else len(given)
-        # Of an option that is given twice, argparse takes the last.
-        return [*first, *given[:end], *last, *given[end:]]
+        arguments = side.arguments(self.arguments)
+        end = arguments.index("--") if "--" in arguments else len(arguments)
+        # Of an option that is arguments twice, argparse takes the last.
+        return [*first, *arguments[:end], *last, *arguments[end:]]
 
 
 def at_once() -> bool:
@@ -177,14 +175,11 @@ def at_once() -> bool:
     return os.environ.get("JAX_PLATFORMS") == "cpu" and (os.cpu_count() or 1) > 1
 
 
-def _recorded(run: Run, baselines: Path) -> FirstRun:
-    found = {}
-    for path in sorted(baselines.glob("*.json")):
-        try:
-            found[path.stem] = load(path)
-        except BaselineError as error:
-            run = dataclasses.replace(run, problem=str(error))
-    return FirstRun(run, found)
+def _with_baselines(run: Run, folder: Path) -> Run:
+    try:
+        return dataclasses.replace(run, baselines={path.stem: load(path) for path in sorted(folder.glob("*.json"))})
+    except BaselineError as error:
+        return dataclasses.replace(run, problem=str(error))
 
 
 def _run_that_ended(side: Side, folder: Path, ended: int | None, limit: float, took: float) -> Run:
@@ -204,12 +199,12 @@ def _run_that_ended(side: Side, folder: Path, ended: int | None, limit: float, t
     return Run(notes, took)
 
 
-def windows(
+def timed_windows(
     tests: Tests,
     sides: tuple[Side, Side],
     effort: Effort,
     *,
-    first: Sequence[FirstRun],
+    first: Sequence[Run],
     say: Say,
     order: random.Random | None = None,
 ) -> Iterator[Window]:
@@ -220,7 +215,7 @@ def windows(
     did more, but the machine may be busier then.
     """
     order = order or random.Random()
-    limit = _STARTING_SECONDS + _SLACK * max(each.run.seconds for each in first)
+    limit = _STARTING_SECONDS + _SLACK * max(each.seconds for each in first)
     started = time.monotonic()
     for number in itertools.count(1):
         began = time.monotonic()
@@ -242,3 +237,61 @@ def share(place: int) -> float:
     So processes may end as soon as enough is known.
     """
     return 1 / (place * (place + 1))
+
+
+def tree_here(arguments: Sequence[str]) -> Tree:
+    """The working tree around the current directory, with the perf tests that pytest collects with `arguments`.
+
+    Raises `GitError` without git or outside a repository, and `SideFailed` where there is no perf test.
+    """
+    here = Path.cwd().resolve()
+    root = Path(Repository(here).run("rev-parse", "--show-toplevel").removesuffix("\n")).resolve()
+    with tempfile.TemporaryDirectory(prefix="perfsuite-against-", ignore_cleanup_errors=True) as scratch:
+        collected = Tests(arguments, Path(scratch)).collected(Side("the working tree", present_packages(), here))
+    notes = collected.notes
+    if collected.problem:
+        raise SideFailed(f"in the working tree, {collected.problem}")
+    tests = [Path(file) for file in notes.files if Path(file).is_relative_to(root)]
+    if not tests:
+        why = "; ".join(f"{file}: {reason}" for file, (_, reason) in notes.tests.items())
+        raise SideFailed(f"pytest finds no perf test in the working tree{f' ({why})' if why else ''}")
+    imports = dict.fromkeys(path for path in map(Path, notes.path) if _holds_code(path, root))
+    return Tree(root, here, tuple(imports), tuple(tests), Path(notes.rootdir))
+
+
+@contextlib.contextmanager
+def both_sides(
+    revision: str | None, specs: tuple[Sequence[str], Sequence[str]], arguments: Sequence[str], scratch: Path
+) -> Iterator[tuple[Side, Side]]:
+    """The base and the head: a commit and the working tree, or for the revision None the working tree twice.
+
+    An empty revision is the merge base with the main branch. `specs` are the packages of the base and of the head, in
+    the place of the present ones, `arguments` are pytest's, and `scratch` is a folder for what both sides need. Raises
+    `SideFailed` and `GitError`.
+    """
+    of_base, of_head = specs
+    if revision is None:
+        # The head's packages first: where uv cannot install them, the user learns it at once.
+        head = side_of_tree(of_head, "head", scratch=scratch)
+        yield side_of_tree(of_base, "base", scratch=scratch), head
+        return
+    tree = tree_here(arguments)
+    chosen = revision or _merge_base(tree.repository)
+    head = side_of_tree(of_head, "head", scratch=scratch)
+    with side_of_commit(tree, chosen, "base", scratch=scratch, specs=of_base) as base:
+        yield base, head
+
+
+def _merge_base(repository: Repository) -> str:
+    main = next((name for name in BRANCHES if repository.commit_id(name)), None)
+    if main is None:
+        raise SideFailed(f"there is no branch {', '.join(BRANCHES)} to compare with: name a commit or a branch")
+    try:
+        return repository.run("merge-base", main, "HEAD").strip()
+    except GitError:
+        why = f" {SHALLOW[0].upper()}{SHALLOW[1:]}" if repository.shallow else ""
+        raise SideFailed(f"HEAD and {main} have no commit in common: name a commit or a branch.{why}") from None
+
+
+def _holds_code(path: Path, root: Path) -> bool:
+    return path.is_dir() and path.is_relative_to(root) and not _INSTALLED & set(path.relative_to(root).parts)

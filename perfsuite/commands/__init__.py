@@ -10,15 +10,19 @@ import contextlib
 import importlib.metadata
 import io
 import os
+import signal
 import sys
-from collections.abc import Callable, Sequence
+import tempfile
+import threading
+from collections.abc import Callable, Iterator, Sequence
 from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
 from perfsuite.gate.baseline_file import BaselineError
 from perfsuite.gate.baseline_folder import folder_here
 from perfsuite.history import HistoryError
+from perfsuite.measure.io import write_atomically
 
 if TYPE_CHECKING:  # see `of_pytest`
     import pytest
@@ -39,8 +43,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
     A reader that goes away (`| head`) ends the command with the status that a shell gives for it, 141.
     """
-    given = list(sys.argv[1:] if arguments is None else arguments)
-    options = _parser(given).parse_args(given)
+    words = list(sys.argv[1:] if arguments is None else arguments)
+    options = _parser(words).parse_args(words)
     try:
         status = _module(options.command).run(options)
         sys.stdout.flush()
@@ -64,8 +68,8 @@ def project_baselines() -> Path:
     """
 
     def folder(config: "pytest.Config") -> Path:
-        given = config.getoption("perf_baselines", None)
-        return Path(given) if given else config.rootpath / config.getini("perf_baselines")
+        option = config.getoption("perf_baselines", None)
+        return Path(option) if option else config.rootpath / config.getini("perf_baselines")
 
     try:
         return Path(os.path.relpath(folder_here(of_pytest(folder))))
@@ -85,23 +89,23 @@ def of_pytest(ask: Callable[["pytest.Config"], T]) -> T:
             answers.append(ask(config))
             return 0
 
-    said = io.StringIO()
-    with contextlib.redirect_stderr(said):
+    errors = io.StringIO()
+    with contextlib.redirect_stderr(errors):
         # Plain, because pytest warns that it cannot rewrite perfsuite, which is imported here.
         pytest.main(["--noconftest", "--assert=plain"], plugins=[Asking()])
     if not answers:
-        raise CommandError(f"pytest cannot read its configuration here: {said.getvalue().strip()}")
+        raise CommandError(f"pytest cannot read its configuration here: {errors.getvalue().strip()}")
     return answers[0]
 
 
-def _parser(given: Sequence[str]) -> argparse.ArgumentParser:
+def _parser(words: Sequence[str]) -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="perfsuite", description="Read, compare and follow the baselines that `pytest --perf-save` records."
     )
     parser.add_argument("--version", action="version", version=f"perfsuite {importlib.metadata.version('perfsuite')}")
     commands = parser.add_subparsers(dest="command", required=True, metavar="COMMAND")
     # Load the named command alone, so that it starts fast.
-    for name in given[:1] if given[:1] and given[0] in COMMANDS else COMMANDS:
+    for name in words[:1] if words[:1] and words[0] in COMMANDS else COMMANDS:
         module = _module(name)
         command = commands.add_parser(
             name,
@@ -116,3 +120,53 @@ def _parser(given: Sequence[str]) -> argparse.ArgumentParser:
 
 def _module(command: str) -> Any:
     return import_module(f"{__name__}.{command.replace('-', '_')}")
+
+
+def split_at_dashes(parser: argparse.ArgumentParser) -> None:
+    """Leave what follows `--` to pytest: argparse would count it among the packages."""
+    parse = parser.parse_known_args
+
+    def parse_known_args(args: Any = None, namespace: Any = None) -> Any:
+        words = list(sys.argv[1:] if args is None else args)
+        end = words.index("--") if "--" in words else len(words)
+        options, unknown = parse(words[:end], namespace)
+        options.pytest_arguments = words[end + 1 :]
+        return options, unknown
+
+    parser.parse_known_args = parse_known_args  # type: ignore[method-assign]
+
+
+def say(text: str) -> None:
+    """Tell what begins, beside what the command prints."""
+    print(f"perfsuite: {text}", file=sys.stderr, flush=True)
+
+
+def write_text(option: str, path: Path, text: str) -> None:
+    """Write the file of an option. Raises `CommandError`."""
+    try:
+        write_atomically(path, text)
+    except OSError as error:
+        raise CommandError(f"{option} {path}: cannot be written ({error.strerror or error})") from None
+
+
+@contextlib.contextmanager
+def scratch_folder(command: str) -> Iterator[Path]:
+    """A folder that is removed after the block. SIGTERM ends the block as Ctrl-C does, with all that it started."""
+
+    def stop(number: int, _: object) -> NoReturn:
+        raise SystemExit(128 + number)
+
+    on_main_thread = threading.current_thread() is threading.main_thread()
+    before = signal.signal(signal.SIGTERM, stop) if on_main_thread else None
+    try:
+        with tempfile.TemporaryDirectory(prefix=f"perfsuite-{command}-", ignore_cleanup_errors=True) as name:
+            yield Path(name)
+    finally:
+        if on_main_thread:
+            signal.signal(signal.SIGTERM, before)
+
+
+def check_output(path: Path | None, option: str = "--json") -> None:
+    """Whether a file can be written, before minutes of work and not after them."""
+    if path is not None and not (path.parent.is_dir() and os.access(path.parent, os.W_OK)):
+        raise CommandError(f"{option} {path}: there is no writable folder {path.parent}: make it first")

@@ -8,24 +8,16 @@ pytest come last, after `--`.
 """
 
 import argparse
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from perfsuite.commands import CommandError
-from perfsuite.commands.working import (
-    check_writable,
-    ended_by_sigterm,
-    say,
-    scratch_folder,
-    split_at_dashes,
-    write_json,
-    write_text,
-)
+from perfsuite.commands import CommandError, check_output, say, scratch_folder, split_at_dashes, write_text
 from perfsuite.options import above_zero
 from perfsuite.report.terminal.output import style
 
 if TYPE_CHECKING:  # it imports numpy: see `run`
-    from perfsuite.against.check import Check
+    from perfsuite.against.changes import Check
 
 SUMMARY = "run the perf tests on a commit and on the working tree, or with other packages: what got worse, and where"
 
@@ -73,38 +65,35 @@ def run(arguments: argparse.Namespace) -> int:
     from perfsuite.report.terminal.against import check_lines
 
     for option, path in {"--json": arguments.json, "--markdown": arguments.markdown}.items():
-        check_writable(path, option)
-    found = _checked(arguments)
-    print("\n".join(check_lines(found, everything=arguments.all, paint=style())))
+        check_output(path, option)
+    check = _check(arguments)
+    print("\n".join(check_lines(check, everything=arguments.all, paint=style())))
     if arguments.json is not None:
-        write_json(arguments.json, found.to_dict())
+        write_text("--json", arguments.json, json.dumps(check.to_dict(), indent=1))
     if arguments.markdown is not None:
-        write_text("--markdown", arguments.markdown, markdown(found))
-    if not (found.compared or found.worse or found.only_new):
+        write_text("--markdown", arguments.markdown, markdown(check))
+    if not (check.compared or check.worse or check.only_new):
         raise CommandError(
             "no metric was made on both sides, so nothing is compared: see above which tests did not pass, and why"
         )
-    return 1 if found.worse else 0
+    return 1 if check.worse else 0
 
 
-def _checked(arguments: argparse.Namespace) -> "Check":
-    from perfsuite.against.check import CheckFailed, check  # see `run`
-    from perfsuite.against.environments import EnvironmentFailed, name_of
-    from perfsuite.against.revisions import both_sides
-    from perfsuite.against.runs import Effort
-    from perfsuite.against.sides import SideFailed
+def _check(arguments: argparse.Namespace) -> "Check":
+    from perfsuite.against.changes import check  # see `run`
+    from perfsuite.against.runs import Effort, both_sides
+    from perfsuite.against.sides import SideFailed, package_name
     from perfsuite.git import GitError
 
-    specs, given = (arguments.base, arguments.head), arguments.pytest_arguments
+    specs, of_pytest = (arguments.base, arguments.head), arguments.pytest_arguments
     revision = arguments.revision if any(specs) else arguments.revision or ""
     effort = Effort(arguments.minutes, arguments.seconds)
     try:
         for spec in (*arguments.base, *arguments.head):
-            name_of(spec)
-        with ended_by_sigterm(), scratch_folder("against") as name:
-            scratch = Path(name)
+            package_name(spec)
+        with scratch_folder("against") as scratch:
             say("what is to compare: the code and the packages of both sides")
-            with both_sides(revision, specs, given, scratch) as (base, head):
-                return check(base, head, given, effort, timed=arguments.time, scratch=scratch, say=say)
-    except (EnvironmentFailed, CheckFailed, SideFailed, GitError) as error:
+            with both_sides(revision, specs, of_pytest, scratch) as (base, head):
+                return check(base, head, of_pytest, effort, timed=arguments.time, scratch=scratch, say=say)
+    except (SideFailed, GitError) as error:
         raise CommandError(str(error)) from None

@@ -12,17 +12,10 @@ several, 2 when nothing can be searched.
 """
 
 import argparse
+import json
 from pathlib import Path
 
-from perfsuite.commands import CommandError
-from perfsuite.commands.working import (
-    check_writable,
-    ended_by_sigterm,
-    say,
-    scratch_folder,
-    split_at_dashes,
-    write_json,
-)
+from perfsuite.commands import CommandError, check_output, say, scratch_folder, split_at_dashes, write_text
 from perfsuite.measure.serialise import plain
 from perfsuite.options import above_zero
 from perfsuite.report.terminal.output import style
@@ -62,23 +55,22 @@ def run(arguments: argparse.Namespace) -> int:
     from perfsuite.against.runs import Effort
     from perfsuite.report.terminal.bisect import bisection_lines
 
-    check_writable(arguments.json)
+    check_output(arguments.json)
     effort = Effort(arguments.minutes, arguments.seconds)
     try:
         wanted = Wanted.read(arguments.metric)
         packages = list(map(Package.read, arguments.package))
-        given = arguments.pytest_arguments or [wanted.test]
+        of_pytest = arguments.pytest_arguments or [wanted.test]
         if bool(packages) == bool(arguments.good and arguments.bad):
             raise CommandError("say where it is good and where it is worse: --good REV --bad REV, or --package alone")
-        with ended_by_sigterm(), scratch_folder("bisect") as name:
-            scratch = Path(name)
+        with scratch_folder("bisect") as scratch:
             if packages:
-                found = over_packages(wanted, packages, given, effort, scratch, say)
+                bisection = over_packages(wanted, packages, of_pytest, effort, scratch, say)
             else:
-                found = over_commits(wanted, arguments.good, arguments.bad, given, effort, scratch, say)
+                bisection = over_commits(wanted, arguments.good, arguments.bad, of_pytest, effort, scratch, say)
     except BisectFailed as error:
         raise CommandError(str(error)) from None
-    print("\n".join(bisection_lines(found, style())))
+    print("\n".join(bisection_lines(bisection, style())))
     if arguments.json is not None:
-        write_json(arguments.json, {"schema": 2, **plain(found)})
-    return 0 if len(found.suspects) == 1 else 1
+        write_text("--json", arguments.json, json.dumps({"schema": 2, **plain(bisection)}, indent=1))
+    return 0 if len(bisection.suspects) == 1 else 1

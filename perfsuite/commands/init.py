@@ -140,11 +140,11 @@ def run(arguments: argparse.Namespace) -> int:
     if file.exists():
         raise CommandError(f"{file} is there already: give another with --file, or delete it")
     function, folder = _loaded(module, name)
-    given = _arguments(function)
-    unknown = [str(each) for each in given if each.value is UNKNOWN]
-    carry, problem = (0, "") if unknown else _carried(function, given)
+    needed = _arguments(function)
+    unknown = [str(each) for each in needed if each.value is UNKNOWN]
+    carry, problem = (0, "") if unknown else _carried(function, needed)
     jitted = hasattr(function, "lower")
-    text = _test(module, name, file.as_posix(), given, carry, jitted)
+    text = _test(module, name, file.as_posix(), needed, carry, jitted)
     try:
         file.parent.mkdir(parents=True, exist_ok=True)
         file.write_text(text, encoding="utf-8")
@@ -158,8 +158,8 @@ def run(arguments: argparse.Namespace) -> int:
         f"pytest --perf-save {file}": True,
         f"commit {file} and the baselines; from then on `pytest --perf` fails what got worse": True,
     }
-    needed = (step for step, is_needed in steps.items() if is_needed)
-    print(f"wrote {file}", "next:", *(f"  {number}. {step}" for number, step in enumerate(needed, 1)), sep="\n")
+    left = (step for step, is_left in steps.items() if is_left)
+    print(f"wrote {file}", "next:", *(f"  {number}. {step}" for number, step in enumerate(left, 1)), sep="\n")
     return 0
 
 
@@ -227,15 +227,15 @@ def _size(word: str) -> int | None:
     return SIZE if word.isidentifier() else None
 
 
-def _carried(function: Callable, given: list[Argument]) -> tuple[int, str]:
+def _carried(function: Callable, needed: list[Argument]) -> tuple[int, str]:
     """How many of the first outputs are like the first arguments, as of a train state; and what tracing raises."""
     import jax  # the user's module has it
 
-    arrays = {place: each.value for place, each in enumerate(given) if hasattr(each.value, "dtype")}
+    arrays = {place: each.value for place, each in enumerate(needed) if hasattr(each.value, "dtype")}
 
     def with_arrays(arrays: dict[int, Any]) -> Any:
-        values = [arrays.get(place, each.value) for place, each in enumerate(given)]
-        pairs = list(zip(given, values, strict=True))
+        values = [arrays.get(place, each.value) for place, each in enumerate(needed)]
+        pairs = list(zip(needed, values, strict=True))
         keywords = {each.keyword: value for each, value in pairs if each.keyword}
         return function(*(value for each, value in pairs if not each.keyword), **keywords)
 
@@ -245,19 +245,19 @@ def _carried(function: Callable, given: list[Argument]) -> tuple[int, str]:
         return 0, f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"
     carry = 0
     for output in outputs if type(outputs) in (tuple, list) else [outputs]:
-        value = None if carry not in arrays or given[carry].keyword else arrays[carry]
+        value = None if carry not in arrays or needed[carry].keyword else arrays[carry]
         if value is None or getattr(output, "shape", None) != value.shape or output.dtype != value.dtype:
             break
         carry += 1
     return carry, ""
 
 
-def _test(module: str, name: str, file: str, given: list[Argument], carry: int, jitted: bool) -> str:
+def _test(module: str, name: str, file: str, needed: list[Argument], carry: int, jitted: bool) -> str:
     """The text of the file: three tests, or two where the function is not jitted."""
-    source = "".join(f"        {each.keyword and f'{each.keyword}='}{each.source},  # {each}\n" for each in given)
+    source = "".join(f"        {each.keyword and f'{each.keyword}='}{each.source},  # {each}\n" for each in needed)
     imports = (("import jax\n", "jax.random"), ("import jax.numpy as jnp\n", "jnp.zeros"))
     imported = "".join(line for line, used in imports if used in source)
-    unknown = any(each.value is UNKNOWN for each in given)
+    unknown = any(each.value is UNKNOWN for each in needed)
     source += _CARRY if unknown else f"        carry={carry},\n" if carry else ""
     # Pytest would take an imported test_step for a test.
     step = f"the_{name}" if name in _TAKEN or name.startswith("test") else name

@@ -21,9 +21,9 @@ from perfsuite.against.notes import (
     NOTES_FILE,
     OPTION,
     REQUEST_FILE,
+    Fingerprint,
     Notes,
     Place,
-    Runs,
     SideRequest,
     Stage,
     StageNote,
@@ -120,7 +120,7 @@ class SideHooks:
         self.notes = Notes()
         self.test = ""
         self.stages: _Stages | None = None
-        self._runs: defaultdict[str, dict[str, Runs]] = defaultdict(dict)
+        self._runs: defaultdict[str, dict[str, Fingerprint]] = defaultdict(dict)
 
     def mode(self, session: "PerfSession") -> "Mode":
         """The mode of the session that is about to start."""
@@ -132,7 +132,7 @@ class SideHooks:
         return TimingOneSide(session, self._note_time, self.request.seconds or session.options.seconds)
 
     def _note_runs(self, test: str, titles: Sequence[str], programs: str | None, host_calls: str | None) -> None:
-        self._runs[test].update(dict.fromkeys(titles, Runs(programs, host_calls)))
+        self._runs[test].update(dict.fromkeys(titles, Fingerprint(programs, host_calls)))
 
     def _note_time(self, test: str, name: str, value: float, unit: str) -> None:
         self.notes.times.append(TimeNote(test, name, value, unit))
@@ -195,7 +195,9 @@ class SideHooks:
         if self.request.task == "metrics" and hasattr(report, "perfsuite"):
             where, runs = report.perfsuite["where"], self._runs[report.nodeid]
             self.notes.places[report.nodeid] = {
-                name: Place(where.get(name, ""), metric["places"] or {}, _is_sampled(metric), runs.get(name, Runs()))
+                name: Place(
+                    where.get(name, ""), metric["places"] or {}, _is_sampled(metric), runs.get(name, Fingerprint())
+                )
                 for metric in report.perfsuite["metrics"]
                 for name in [title(metric["name"], metric["target"])]
             }

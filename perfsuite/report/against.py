@@ -3,9 +3,7 @@
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
-from perfsuite.against.changes import ERROR, MetricChange, TestChange
-from perfsuite.against.check import Check
-from perfsuite.against.times import smallest_seen
+from perfsuite.against.changes import ERROR, Check, MetricChange, TestChange, smallest_seen
 from perfsuite.measure.words import number, percent, plural
 from perfsuite.report.markdown import block, code, escaped, folded, table
 from perfsuite.report.text import growth

@@ -27,10 +27,9 @@ from support.git_project import GitProject
 
 from perfsuite.against import bisection
 from perfsuite.against.bisection import BisectFailed, Package, Trials, Wanted, halved, over_commits, over_packages
-from perfsuite.against.environments import EnvironmentFailed
 from perfsuite.against.notes import Place
-from perfsuite.against.revisions import Tree
 from perfsuite.against.runs import Effort, Run, Tests
+from perfsuite.against.sides import SideFailed, Tree
 from perfsuite.commands import CommandError, bisect
 from perfsuite.gate.baseline import Entry
 
@@ -70,7 +69,7 @@ class MadeUp:
     @contextlib.contextmanager
     def side(self, id):
         if isinstance(self.at(id), str):
-            raise EnvironmentFailed(self.at(id))
+            raise SideFailed(self.at(id))
         self.open.add(id)
         yield side(id)
         self.open.discard(id)
@@ -189,12 +188,12 @@ class TestTimes:
     @pytest.fixture(autouse=True)
     def few_windows(self, monkeypatch):
         """Six of them, whatever the clock says."""
-        windows = bisection.runs.windows
+        windows = bisection.timed_windows
 
         def six(*arguments, **options):
             yield from (window for _, window in zip(range(6), windows(*arguments, **options), strict=False))
 
-        monkeypatch.setattr(bisection.runs, "windows", six)
+        monkeypatch.setattr(bisection, "timed_windows", six)
 
     def test_a_step_is_compared_with_half_of_the_way_to_the_bad_end(self):
         made_up = timed({"good": 100.0, "bad": 120.0, "a": 102.0, "b": 118.0, "c": 90.0})
@@ -306,7 +305,7 @@ def releases_searched(monkeypatch, tmp_path, at, named=NAMED):
     def side_of_tree(specs, name, scratch):
         made_up.at_name = " ".join(specs)
         if isinstance(made_up.at(made_up.at_name), str):
-            raise EnvironmentFailed(made_up.at(made_up.at_name))
+            raise SideFailed(made_up.at(made_up.at_name))
         return side(made_up.at_name)
 
     def between(name, older, newer):

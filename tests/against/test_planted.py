@@ -88,7 +88,7 @@ def project(tmp_path_factory):
 
 @pytest.fixture
 def against(project, monkeypatch, tmp_path, capsys):
-    """Runs the command without times; its status, what it found, and what it printed."""
+    """Fingerprint the command without times; its status, what it found, and what it printed."""
     for name, value in ISOLATED.items():
         monkeypatch.setenv(name, value)
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(project.root), os.environ.get("PYTHONPATH", "")]))

@@ -11,10 +11,9 @@ from support.against import FakeTests, notes, side
 from support.libtpu_needed import needs_libtpu
 
 from perfsuite.against import runs
-from perfsuite.against.environments import present
 from perfsuite.against.notes import Notes
-from perfsuite.against.runs import WINDOW, Effort, FirstRun, Run, Tests
-from perfsuite.against.sides import Side
+from perfsuite.against.runs import WINDOW, Effort, Run, Tests
+from perfsuite.against.sides import Side, present_packages
 
 PROGRAMS = """
 import jax
@@ -46,9 +45,9 @@ def test_what_must_hold_comes_after_what_the_user_says_but_before_the_dashes():
 
 
 def test_each_window_has_as_many_of_each_in_an_order_drawn_by_lot():
-    tests, first = FakeTests({}), [FirstRun(Run(notes(), 1.0), {})]
+    tests, first = FakeTests({}), [Run(notes(), 1.0)]
     sides = side("base"), side("head")
-    made = runs.windows(tests, sides, Effort(1e-9, 1.0), first=first, say=str, order=random.Random(1))
+    made = runs.timed_windows(tests, sides, Effort(1e-9, 1.0), first=first, say=str, order=random.Random(1))
     # At least two, however short the time is.
     assert [(len(window.base), len(window.head)) for window in made] == [(WINDOW, WINDOW)] * 2
     orders = {tuple(tests.ran[start : start + 2 * WINDOW]) for start in (0, 2 * WINDOW)}
@@ -89,10 +88,10 @@ def test_what_a_compiler_says_for_an_absent_device_is_asked_once_for_all_sides(p
     pytester.makeini("[pytest]")
     monkeypatch.setenv("XDG_CACHE_HOME", str(pytester.path / "kept"))
     tests = Tests([], pytester.path / "runs")
-    base, head = (Side(name, present(), pytester.path) for name in ("base", "head"))
+    base, head = (Side(name, present_packages(), pytester.path) for name in ("base", "head"))
 
     [first] = tests.metrics(base)
-    assert not first.run.problem
+    assert not first.problem
     (kept,) = (pytester.path / "kept/perfsuite/programs").glob("*.json.gz")
     entry = json.loads(gzip.decompress(kept.read_bytes()))
     entry["cost"]["flops"] = 12345.0
@@ -134,9 +133,9 @@ TITLES = ["pair ratio to ready", "alone to return", "alone to ready", "alone p99
 def test_what_is_sampled_is_named_with_what_it_runs(pytester):
     pytester.makepyfile(test_step=SAMPLED)
     pytester.makeini("[pytest]")
-    side = Side("base", present(), pytester.path)
+    side = Side("base", present_packages(), pytester.path)
     [first] = Tests(["--perf-seconds=0.3"], pytester.path / "runs").metrics(side)
-    assert first.notes.tests == {TEST_STEP: ("passed", "")}, first.run.problem
+    assert first.notes.tests == {TEST_STEP: ("passed", "")}, first.problem
     places = first.notes.places[TEST_STEP]
     lines = SAMPLED.strip().splitlines()  # as pytester writes them
     sampled = {

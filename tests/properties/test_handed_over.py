@@ -14,9 +14,8 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from perfsuite.against import runs
-from perfsuite.against.environments import Packages
 from perfsuite.against.notes import NOTES_FILE, Notes, Place, StageNote, TimeNote
-from perfsuite.against.sides import Side, SideFailed
+from perfsuite.against.sides import Packages, Side, SideFailed
 from perfsuite.instruments.compiling.cache import _held
 from perfsuite.measure import imports
 from perfsuite.measure.errors import MeasurementError

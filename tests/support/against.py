@@ -1,4 +1,4 @@
-"""Runs of `perfsuite against` and `bisect` that are only made up, and packages that uv installs without a network."""
+"""Fingerprint of `perfsuite against` and `bisect` that are only made up, and packages that uv installs without a network."""
 
 import argparse
 import dataclasses
@@ -6,12 +6,10 @@ import zipfile
 from types import ModuleType
 
 from perfsuite.against import runs
-from perfsuite.against.changes import MetricChange
-from perfsuite.against.check import Check
-from perfsuite.against.environments import Packages
+from perfsuite.against.changes import Check, MetricChange
 from perfsuite.against.notes import Notes, Place, StageNote, TimeNote
-from perfsuite.against.runs import FirstRun, Run
-from perfsuite.against.sides import Side
+from perfsuite.against.runs import Run
+from perfsuite.against.sides import Packages, Side
 from perfsuite.gate.baseline import Baselines, Entry
 from perfsuite.gate.environment import Environment
 
@@ -37,7 +35,8 @@ def count(value, **parts):
 
 def first_run(entries=None, test=TEST, **noted):
     """The first run of a side: its entries by name."""
-    return FirstRun(Run(notes(**noted), 1.0), {"cpu": Baselines("cpu", {test: entries})} if entries else {})
+    baselines = {"cpu": Baselines("cpu", {test: entries})} if entries else {}
+    return Run(notes(**noted), 1.0, baselines=baselines)
 
 
 def side(name, version=1, folder=None):

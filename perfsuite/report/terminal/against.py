@@ -2,8 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
-from perfsuite.against.changes import Called, MetricChange
-from perfsuite.against.check import Check
+from perfsuite.against.changes import Called, Check, MetricChange
 from perfsuite.report import against as text
 from perfsuite.report.terminal.output import Paint, Style, by_test, clipped, uncolored
 

@@ -1,16 +1,30 @@
-"""The sides of commits: worktrees with the working tree's tests, from which nothing of the user's is imported."""
+"""The sides of a comparison: packages that uv brings, and commits from which nothing of the user's tree is imported."""
 
 import json
 import os
+import subprocess
+import sys
 
 import pytest
+from support.against import wheel, wheels_for_uv
 from support.git_project import ISOLATED, GitProject
 
-from perfsuite.against import revisions
-from perfsuite.against.environments import Packages
-from perfsuite.against.revisions import Tree, side_of_commit, side_of_tree, tree_here
-from perfsuite.against.runs import Tests
-from perfsuite.against.sides import SideFailed, Stand
+import perfsuite
+from perfsuite.against import sides
+from perfsuite.against.runs import Tests, tree_here
+from perfsuite.against.sides import (
+    Packages,
+    Side,
+    SideFailed,
+    Stand,
+    Tree,
+    package_name,
+    packages_with,
+    present_packages,
+    releases,
+    side_of_commit,
+    side_of_tree,
+)
 from perfsuite.git import GitError, Repository
 
 LIBRARY = "def value():\n    return {}\n"
@@ -114,7 +128,7 @@ def test_a_commit_runs_its_own_code_with_the_tests_of_the_tree(here, tmp_path):
     with side_of_commit(tree, "first", "base", scratch=tmp_path / "scratch") as base:
         for side in (base, side_of_tree([], "head", scratch=tmp_path)):
             [run] = tests.metrics(side)
-            assert not run.run.problem
+            assert not run.problem
             seen[side.name] = run
         place = base.directory
         assert place.is_dir()
@@ -204,10 +218,7 @@ class TestNothingIsLeft:
 
 class TestBadInput:
     def test_no_such_revision(self, here, tree, tmp_path):
-        with (
-            pytest.raises(SideFailed, match="'v9' is no commit of this repository"),
-            side_of_commit(tree, "v9", "base", scratch=tmp_path),
-        ):
+        with pytest.raises(SideFailed, match="'v9'"), side_of_commit(tree, "v9", "base", scratch=tmp_path):
             pass
 
     def test_not_a_repository(self, tmp_path, monkeypatch):
@@ -244,7 +255,7 @@ class TestDependencies:
             made.commit()
             write(made.root, {"pyproject.toml": now})
             tree = Tree(made.root, made.root, (), (made.root / "test_a.py",), made.root)
-            monkeypatch.setattr(revisions, "brought", lambda specs, folder: Packages({}, tuple(specs), folder))
+            monkeypatch.setattr(sides, "packages_with", lambda specs, folder: Packages({}, tuple(specs), folder))
             with side_of_commit(tree, "HEAD", "base", scratch=tmp_path / "s", specs=specs) as side:
                 return side.packages
 
@@ -275,3 +286,69 @@ def test_arguments_that_name_the_tree_name_the_worktree_there(tmp_path):
         "-k=a or b": "-k=a or b",
     }.items():
         assert stand.argument(given) == made
+
+
+@pytest.fixture
+def index(tmp_path, monkeypatch):
+    """`steplib` of two versions, and `stepuser`, which asks for the first."""
+    folder = wheels_for_uv(tmp_path, monkeypatch)
+    for version in ("1.0", "2.0"):
+        wheel(folder, "steplib", version, f"version = {version!r}\n")
+    wheel(folder, "stepuser", "1.0", "", ["steplib<2", "steplib>=3; extra == 'new'"])
+    return folder
+
+
+def test_packages_are_those_named_and_the_present_ones(index, tmp_path):
+    made = packages_with(["stepuser==1.0"], tmp_path / "packages")
+    assert (made.versions["stepuser"], made.versions["steplib"]) == ("1.0", "1.0")
+    assert made.versions["jax"] == present_packages().versions["jax"]
+    assert {each.name for each in made.folder.glob("*.py")} == {"stepuser.py", "steplib.py"}
+    code = "import importlib.metadata, steplib, perfsuite; print(importlib.metadata.version('steplib'), perfsuite.__file__)"
+    variables = Side("head", made, tmp_path).variables(os.environ)
+    ended = subprocess.run([sys.executable, "-c", code], env=variables, capture_output=True, text=True, check=True)
+    assert ended.stdout.split() == ["1.0", perfsuite.__file__]
+    assert "steplib" not in present_packages().versions
+
+
+def test_what_is_there_already_needs_no_folder(index, tmp_path):
+    made = packages_with([f"jax=={present_packages().versions['jax']}"], tmp_path / "packages")
+    assert (made.folder, made.versions) == (None, present_packages().versions)
+    assert not (tmp_path / "packages").exists()
+
+
+def test_what_an_installed_package_asks_for_and_does_not_get_is_said(index, tmp_path):
+    made = packages_with(["stepuser", "steplib==1.0"], tmp_path / "packages")
+    assert made.conflicts == ("stepuser 1.0 asks for steplib>=3, here is 1.0",)
+
+
+@pytest.mark.parametrize("specs", [["steplib==99"], ["stepuser==1.0", "steplib==2.0"]])
+def test_what_uv_cannot_install_is_named_with_its_own_words(index, tmp_path, specs):
+    with pytest.raises(SideFailed, match=rf'(?s)uv cannot install "{specs[0]}".*No solution found'):
+        packages_with(specs, tmp_path / "packages")
+
+
+def test_without_uv_the_extra_is_named(tmp_path, monkeypatch):
+    monkeypatch.setattr(sides.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setenv("PATH", "")
+    with pytest.raises(SideFailed, match=r"pip install .*\[against\]"):
+        packages_with(["steplib==2.0"], tmp_path)
+
+
+@pytest.mark.parametrize("spec", ["-r file.txt", "jax=0.10", ""])
+def test_a_spec_that_names_nothing(spec):
+    with pytest.raises(SideFailed, match="names no package"):
+        package_name(spec)
+
+
+def test_the_name_of_a_spec(tmp_path):
+    assert package_name("Equinox_lib>=0.13,<0.14") == "equinox-lib"
+    assert package_name("flax @ https://example.org/flax.whl") == "flax"
+    assert package_name(str(tmp_path)) == str(tmp_path.resolve())
+
+
+def test_releases_between_two_are_those_that_uv_would_install(index):
+    for version in ("1.1", "1.2rc1", "1.2", "1.10", "3.0.dev1"):
+        wheel(index, "steplib", version, "")
+    assert releases("steplib", "1.0", "2.0") == ["1.10", "1.2", "1.1"]
+    assert releases("steplib", "1.10", "2.0") == []
+    assert releases("nolib", "1", "2") == []
