@@ -145,6 +145,6 @@ def test_what_is_sampled_is_named_with_what_it_runs(pytester):
     }
     methods = ["perf.compare", "perf.time", "perf.time", "perf.time", "perf.scaling", "perf.record"]
     assert sampled == dict(zip([*TITLES, "own"], methods, strict=True))
-    assert all(places[title].runs.known for title in TITLES)
+    assert all(places[title].runs.complete for title in TITLES)
     assert places["alone p99"].runs == places["alone to ready"].runs != places["pair ratio to ready"].runs
-    assert not places["own"].runs.known
+    assert not places["own"].runs.complete
