@@ -28,7 +28,6 @@ from perfsuite.measure.private.first_calls import make_context
 from perfsuite.measure.words import number, span
 from perfsuite.options import Options
 from perfsuite.processes.launch import LAUNCH, Launch
-from perfsuite.report import text
 from perfsuite.report.terminal.output import aligned
 from perfsuite.session.mode import Elsewhere, Pair
 from perfsuite.session.modes import SessionMode
@@ -105,7 +104,7 @@ class Magic:
             targets=(),
             targets_from="",
         )
-        self.session = PerfSession(options, mode=InNotebook, say=text.failure)
+        self.session = PerfSession(options, mode=InNotebook)
         make_context()
         # Remember what compiles from here on, to explain a later recompilation.
         self.observing = contextlib.ExitStack()

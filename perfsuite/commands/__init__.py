@@ -19,8 +19,7 @@ from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar
 
-from perfsuite.gate.baseline_file import BaselineError
-from perfsuite.gate.baseline_folder import folder_here
+from perfsuite.gate.baseline_file import BaselineError, folder_here
 from perfsuite.history import HistoryError
 from perfsuite.measure.io import write_atomically
 
@@ -63,7 +62,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def project_baselines() -> Path:
     """The folder of this project's baselines, as pytest would find it from here: by its option, ini file and rootdir.
 
-    It is that for the jax that is installed (`gate.baseline_folder`). Raises `CommandError` where pytest refuses its
+    It is that for the jax that is installed (`gate.baseline_file`). Raises `CommandError` where pytest refuses its
     configuration, or the folder is not in order.
     """
 

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from perfsuite.commands import PATTERN_HELP, CommandError, project_baselines
 from perfsuite.gate.baseline import Baselines
-from perfsuite.gate.baseline_folder import baseline_files
+from perfsuite.gate.baseline_file import baseline_files
 from perfsuite.history.comparing import compare
 from perfsuite.history.source import Source, files_at, named, on_disk, select
 from perfsuite.report.terminal.baselines import difference_lines

@@ -9,7 +9,7 @@ import argparse
 from pathlib import Path
 
 from perfsuite.commands import PATTERN_HELP, CommandError, project_baselines
-from perfsuite.gate.baseline_folder import baseline_files
+from perfsuite.gate.baseline_file import baseline_files
 from perfsuite.history.saves import saves_of
 from perfsuite.history.source import select
 from perfsuite.report.terminal.baselines import history_lines

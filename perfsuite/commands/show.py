@@ -8,7 +8,7 @@ import argparse
 
 from perfsuite.commands import PATTERN_HELP, CommandError, project_baselines
 from perfsuite.gate.baseline import PROVENANCES
-from perfsuite.gate.baseline_folder import baseline_files
+from perfsuite.gate.baseline_file import baseline_files
 from perfsuite.history.source import named, on_disk, select
 from perfsuite.measure.metric import KINDS
 from perfsuite.report.terminal.baselines import file_lines, header_lines

@@ -1,7 +1,6 @@
 """The model of a baseline file: its entries.
 
-`merging` has the rules by which new metrics replace them, `baseline_format` turns the model into text and back,
-`baseline_file` reads and writes the file.
+`merging` has the rules by which new metrics replace them, `baseline_file` reads and writes the file.
 """
 
 import dataclasses

@@ -91,7 +91,7 @@ class Rerun:
 
 @dataclasses.dataclass(frozen=True)
 class Result:
-    """One metric of one test, with its limit and its verdict. `report.text` makes the sentences of it.
+    """One metric of one test, with its limit and its verdict. `gate.messages` makes the sentences of it.
 
     `limit` and `baseline`, the recorded value, are in the metric's unit; `tolerance` is the share by which the
     metric may be worse than that. `incomparable` says why the two cannot be compared. Where the verdict is a

@@ -7,9 +7,7 @@ from collections.abc import Collection
 from pathlib import Path, PurePosixPath
 
 from perfsuite.gate.baseline import Baselines, name_of
-from perfsuite.gate.baseline_file import BaselineError, load
-from perfsuite.gate.baseline_folder import baseline_files, is_baselines
-from perfsuite.gate.baseline_format import LocatedError, parse
+from perfsuite.gate.baseline_file import BaselineError, LocatedError, baseline_files, is_baselines, load, parse
 from perfsuite.git import GitError, Repository
 from perfsuite.history import HistoryError
 

@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 import jax
 import pytest
 
-from perfsuite.gate.baseline_file import BaselineError, SaveResult
-from perfsuite.gate.baseline_folder import folder_here
+from perfsuite.gate import messages
+from perfsuite.gate.baseline_file import BaselineError, SaveResult, folder_here
 from perfsuite.gate.verdict import Result
 from perfsuite.hooks import collecting, junit, progress, unittests, workers
 from perfsuite.hooks.lost import LostHooks
@@ -26,7 +26,6 @@ from perfsuite.measure.private.first_calls import make_context
 from perfsuite.measure.serialise import made, plain
 from perfsuite.options import Options, marker_arguments
 from perfsuite.processes.launch import LAUNCH, TASK
-from perfsuite.report import text
 from perfsuite.report.terminal.header import session_header
 from perfsuite.report.terminal.summary import session_summary
 from perfsuite.report.terminal.traces import trace_summary
@@ -105,7 +104,6 @@ def _session(config: pytest.Config, options: Options, group: "Group | None", *, 
                 target_cache=cache if task is None else task.target_cache,
                 group=group,
                 mode=Gating if task is None else task.mode,
-                say=text.failure,
             )
     except BaselineError as error:
         raise pytest.UsageError(str(error)) from None
@@ -168,8 +166,8 @@ class GateFailed(pytest.fail.Exception):  # type: ignore[name-defined]
     """
 
     def __init__(self, failures: Sequence[Result]):
-        super().__init__(text.failure(failures), pytrace=False)
-        self.where = text.explained(failures).where
+        super().__init__(messages.failure(failures), pytrace=False)
+        self.where = messages.explained(failures).where
 
 
 class ActiveHooks:

@@ -34,8 +34,7 @@ import jax
 import pytest
 
 from perfsuite.gate.baseline import Baselines
-from perfsuite.gate.baseline_file import check_writable, load
-from perfsuite.gate.baseline_format import parse, render
+from perfsuite.gate.baseline_file import check_writable, load, parse, render
 from perfsuite.gate.environment import Environment
 from perfsuite.measure import peers
 from perfsuite.measure.errors import MeasurementError

@@ -4,9 +4,9 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 
 from perfsuite.against.changes import ERROR, Check, MetricChange, TestChange, smallest_seen
+from perfsuite.gate.messages import growth
 from perfsuite.measure.words import number, percent, plural
 from perfsuite.report.markdown import block, code, escaped, folded, table
-from perfsuite.report.text import growth
 
 
 def markdown(check: Check) -> str:

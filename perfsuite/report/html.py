@@ -13,9 +13,9 @@ from urllib.parse import quote
 import jinja2
 from markupsafe import Markup
 
+from perfsuite.gate import messages
 from perfsuite.gate.verdict import Verdict
 from perfsuite.measure.words import number, percent, plural, span
-from perfsuite.report import text
 from perfsuite.report.model import Report
 from perfsuite.report.pictures import pictures_of
 
@@ -53,8 +53,8 @@ def html(report: Report) -> str:
         explained={verdict: [pair for pair in report.of_verdict(verdict) if pair[1].reason] for verdict in _EXPLAINED},
         pictures_of=pictures_of,
         span=span,
-        bounds=text.bounds,
-        without_estimate=text.without_estimate,
+        bounds=messages.bounds,
+        without_estimate=messages.without_estimate,
     )
 
 

@@ -14,6 +14,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal, TypeVar
 
+from perfsuite.gate import messages
 from perfsuite.gate.baseline_file import SaveResult
 from perfsuite.gate.environment import VERSION_FIELDS, Environment
 from perfsuite.gate.verdict import Result, Source, Verdict
@@ -21,7 +22,6 @@ from perfsuite.measure.io import relative
 from perfsuite.measure.metric import Better, Interval, Kind, Metric
 from perfsuite.measure.serialise import plain
 from perfsuite.options import options_in_report
-from perfsuite.report import text
 from perfsuite.session.plots import Distribution, FittedLine, ProgramRecord
 from perfsuite.session.records import TestRecord, TraceRecord
 from perfsuite.session.session import PerfSession
@@ -92,9 +92,9 @@ class Row:
         of_metric = _copied(metric, names)
         if result is None:
             return cls(**of_metric, verdict=Verdict.NOT_JUDGED)
-        reason = "\n".join(filter(None, [text.reason(result), *text.program_lines(result)]))
+        reason = "\n".join(filter(None, [messages.reason(result), *messages.program_lines(result)]))
         of_gate = _copied(result, ("verdict", "source", "limit", "baseline", "cause"))
-        return cls(**of_metric, **of_gate, reason=reason, first=text.first(result))
+        return cls(**of_metric, **of_gate, reason=reason, first=messages.first(result))
 
     @property
     def change(self) -> float | None:

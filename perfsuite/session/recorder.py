@@ -6,6 +6,7 @@ import sys
 from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import TYPE_CHECKING, Any
 
+from perfsuite.gate import messages
 from perfsuite.gate.budget import BudgetExceeded
 from perfsuite.gate.verdict import (
     NO_EVIDENCE,
@@ -177,7 +178,7 @@ class Recorder:
         ]
         self.results += results
         if any(failures):
-            raise BudgetExceeded(self._session.say([results[failures.index(True)]]))
+            raise BudgetExceeded(messages.failure([results[failures.index(True)]]))
 
     def _strictly(self, result: Result, where: str) -> Result:
         result = strictly(result, self._session.options.strict if self._session.mode.gates else ())

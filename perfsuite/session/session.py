@@ -8,7 +8,7 @@ are judged against it, and what was measured is recorded.
 import contextlib
 import dataclasses
 import re
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable
 from pathlib import Path, PurePosixPath
 from typing import TYPE_CHECKING, Any, Literal, NoReturn
 
@@ -16,8 +16,7 @@ import pytest
 
 from perfsuite.gate import baseline, verdict
 from perfsuite.gate.baseline import Baselines, Entry, Revision
-from perfsuite.gate.baseline_file import BaselineError, SaveResult, check_writable, load, save
-from perfsuite.gate.baseline_folder import baseline_files
+from perfsuite.gate.baseline_file import BaselineError, SaveResult, baseline_files, check_writable, load, save
 from perfsuite.gate.budget import Budget
 from perfsuite.gate.environment import (
     Environment,
@@ -62,7 +61,7 @@ class PerfSession:
     `cache` is the folder where the facts of programs are kept, `target_cache` the one for what compilers for absent
     devices say; None keeps none. `group` are the processes that measure
     together, None where this one is alone; all of them have the baselines of process 0, and keep no facts. `mode` makes
-    the session's mode (`session.modes`). `say` makes the message of gates that fail a test.
+    the session's mode (`session.modes`).
     """
 
     def __init__(
@@ -74,10 +73,8 @@ class PerfSession:
         target_cache: Path | None = None,
         group: "Group | None" = None,
         mode: Callable[["PerfSession"], Mode],
-        say: Callable[[Sequence[Result]], str] = repr,
     ):
         self.options = options
-        self.say = say
         self.in_worker = in_worker
         self.group = group
         # What processes find in their caches differs, and with it what they would run.

@@ -19,6 +19,7 @@ from flax import nnx
 from flax.training.train_state import TrainState
 
 from perfsuite import call
+from perfsuite.gate import messages
 from perfsuite.gate.baseline import Entry
 from perfsuite.gate.diagnosis import HOST_CALL_US, busiest, likely_cause
 from perfsuite.gate.environment import Environment
@@ -29,7 +30,6 @@ from perfsuite.measure.metric import Interval
 from perfsuite.measure.runtime.hostcalls import host_calls
 from perfsuite.measure.timing.asynchrony import Asynchrony
 from perfsuite.measure.timing.comparison import Comparison
-from perfsuite.report import text
 
 HERE = Environment("cpu", 2, "Xeon", "3.11.7", "0.10.2", "0.10.1")
 RIGHT_US = (100.0, 1000.0)
@@ -466,7 +466,7 @@ def test_the_baseline_of_the_right_way_refuses_the_wrong_one_and_passes_the_righ
 def test_the_baseline_names_the_call_that_makes_the_new_host_calls_and_what_to_do():
     wrong, reference = (host_calls(side).metrics("step")[0] for side in an_extra_tree_map_on_every_step())
     recorded = Entry(reference.value, "calls", "count", "measured", HERE, detail=reference.detail)
-    reason = text.in_full(judge_baseline("test", wrong, recorded, now=HERE))
+    reason = messages.in_full(judge_baseline("test", wrong, recorded, now=HERE))
     assert "jax._src.tree:map at test_overhead_causes.py:" in reason
     assert A_PASS in reason
 

@@ -5,7 +5,7 @@ from support.git_project import TEST, GitProject, count, ratio, with_versions
 
 from perfsuite.commands import main
 from perfsuite.gate.baseline import Baselines, Entry
-from perfsuite.gate.baseline_format import encode
+from perfsuite.gate.baseline_file import encode
 
 TPU = with_versions(device_kind="TPU v4", processor="", python="")
 

@@ -8,7 +8,7 @@ from support.git_project import HERE, ISOLATED, TEST, GitProject, ratio
 
 from perfsuite.commands import main
 from perfsuite.gate.baseline import Baselines, Entry, Revision
-from perfsuite.gate.baseline_format import encode
+from perfsuite.gate.baseline_file import encode
 from perfsuite.measure.metric import Interval
 
 METRICS = {

@@ -13,8 +13,7 @@ import pytest
 from support.closed_folders import closed
 
 from perfsuite.gate.baseline import Baselines, Entry
-from perfsuite.gate.baseline_file import BaselineError, check_writable, load, save
-from perfsuite.gate.baseline_format import parse, render
+from perfsuite.gate.baseline_file import BaselineError, check_writable, load, parse, render, save
 from perfsuite.gate.environment import Environment
 from perfsuite.measure.metric import Interval
 

@@ -1,11 +1,10 @@
-"""`gate.baseline_folder`: the baselines of the nearest jax that is not newer than the installed one."""
+"""The folder of `gate.baseline_file`: the baselines of the nearest jax that is not newer than the installed one."""
 
 import re
 
 import pytest
 
-from perfsuite.gate.baseline_file import BaselineError
-from perfsuite.gate.baseline_folder import folder_for, folder_here
+from perfsuite.gate.baseline_file import BaselineError, folder_for, folder_here
 
 
 @pytest.fixture

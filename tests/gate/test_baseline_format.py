@@ -1,4 +1,4 @@
-"""`gate.baseline_format`: a text that can be read as a diff, and that is read exactly or refused with its line."""
+"""The text of `gate.baseline_file`: a text that can be read as a diff, and that is read exactly or refused with its line."""
 
 import dataclasses
 import json
@@ -8,7 +8,7 @@ import pytest
 
 import perfsuite
 from perfsuite.gate.baseline import Baselines, Entry, Revision
-from perfsuite.gate.baseline_format import LocatedError, encode, parse, render
+from perfsuite.gate.baseline_file import LocatedError, encode, parse, render
 from perfsuite.gate.environment import Environment
 from perfsuite.measure.metric import Interval
 

@@ -249,7 +249,7 @@ def test_the_version_of_a_package_that_is_not_installed_is_none():
 
 
 def test_the_baseline_modules_load_neither_jax_nor_numpy():
-    modules = "baseline", "baseline_file", "baseline_format", "environment"
+    modules = "baseline", "baseline_file", "merging", "environment"
     imports = "".join(f"import perfsuite.gate.{module}\n" for module in modules)
     code = (
         imports + "import sys\nprint([name for name in ('jax', 'numpy', 'filelock', 'pytest') if name in sys.modules])"

@@ -1,11 +1,11 @@
-"""`gate.settling`: what would settle a comparison that is still open."""
+"""`gate.limits.to_settle`: what would settle a comparison that is still open."""
 
 import math
 
 import numpy as np
 from support.fakes import FakeBlocks, takes
 
-from perfsuite.gate.settling import to_settle
+from perfsuite.gate.limits import to_settle
 from perfsuite.measure.call import call
 from perfsuite.measure.estimate import Estimate
 from perfsuite.measure.metric import Interval

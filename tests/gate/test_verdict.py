@@ -7,6 +7,7 @@ import pytest
 
 from perfsuite.gate.baseline import Entry
 from perfsuite.gate.environment import Environment, target_environment
+from perfsuite.gate.messages import reason, why_open
 from perfsuite.gate.verdict import (
     Evidence,
     Part,
@@ -20,7 +21,6 @@ from perfsuite.gate.verdict import (
 )
 from perfsuite.measure.estimate import Estimate
 from perfsuite.measure.metric import Interval, Metric
-from perfsuite.report.text import reason, why_open
 
 HERE = Environment("cpu", 2, "Xeon", "3.11.7", "0.10.2", "0.10.1", equinox="0.13.8")
 TEST = "tests/test_step.py::test_step"

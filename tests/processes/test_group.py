@@ -14,8 +14,7 @@ from support.coordination import all_at_once
 from support.git_project import TEST, count
 
 from perfsuite.gate.baseline import Baselines
-from perfsuite.gate.baseline_file import BaselineError
-from perfsuite.gate.baseline_format import encode
+from perfsuite.gate.baseline_file import BaselineError, encode
 from perfsuite.gate.environment import Environment
 from perfsuite.measure import peers
 from perfsuite.measure.metric import Metric

@@ -9,7 +9,7 @@ from support.git_project import TEST, count
 from support.many import start
 
 from perfsuite.gate.baseline import Baselines
-from perfsuite.gate.baseline_format import encode
+from perfsuite.gate.baseline_file import encode
 
 pytestmark = pytest.mark.skipif(sys.platform == "win32", reason="Windows has no signal that cannot be caught")
 

@@ -8,8 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from perfsuite.gate.baseline import PROVENANCES, Baselines, Entry
-from perfsuite.gate.baseline_file import BaselineError, load, save
-from perfsuite.gate.baseline_format import encode, parse
+from perfsuite.gate.baseline_file import BaselineError, encode, load, parse, save
 from perfsuite.gate.environment import Environment
 from perfsuite.gate.merging import merge
 from perfsuite.measure.metric import KINDS, Interval

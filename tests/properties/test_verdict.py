@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 
 from perfsuite.gate.baseline import Entry
 from perfsuite.gate.environment import Environment
+from perfsuite.gate.messages import reason
 from perfsuite.gate.verdict import Result, Verdict, against_limit, judge_baseline, judge_budget
 from perfsuite.measure.metric import Interval, Metric
 from perfsuite.measure.serialise import made, plain
-from perfsuite.report.text import reason
 
 HERE = Environment("cpu", 2, "Xeon", "3.11.7", "0.10.2", "0.10.1", equinox="0.13.8")
 UNITS = {"count": "calls", "size": "B", "ratio": "x", "time": "us", "info": "s"}

@@ -8,7 +8,7 @@ import sys
 import pytest
 
 from perfsuite.gate.baseline import Baselines, Entry
-from perfsuite.gate.baseline_format import encode
+from perfsuite.gate.baseline_file import encode
 
 sync_api = pytest.importorskip("playwright.sync_api")
 

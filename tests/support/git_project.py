@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from perfsuite.gate.baseline import Baselines, Entry
-from perfsuite.gate.baseline_format import encode
+from perfsuite.gate.baseline_file import encode
 from perfsuite.gate.environment import Environment
 from perfsuite.measure.metric import Interval
 

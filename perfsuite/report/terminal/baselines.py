@@ -6,12 +6,12 @@ from collections.abc import Sequence
 
 from perfsuite.gate.baseline import Baselines, Revision, name_of
 from perfsuite.gate.environment import VERSION_FIELDS, Environment
+from perfsuite.gate.messages import growth
 from perfsuite.history.comparing import OUTCOMES, Difference, Outcome, compare, version_lines
 from perfsuite.history.saves import Saves
 from perfsuite.history.source import Source, select
 from perfsuite.measure.words import change, plural, span
 from perfsuite.report.terminal.output import Paint, Style, aligned, by_test, clipped, uncolored
-from perfsuite.report.text import growth
 
 _STYLES: dict[Outcome, Style] = {
     "worse": "red", "better": "green", "unclear": "yellow", "not comparable": "yellow", "added": "cyan",

@@ -2,11 +2,11 @@
 
 from collections.abc import Sequence
 
+from perfsuite.gate.messages import unit_of
 from perfsuite.gate.verdict import Result
 from perfsuite.measure.metric import title
 from perfsuite.measure.words import change, number, span
 from perfsuite.report.terminal.output import by_test, clipped
-from perfsuite.report.text import unit_of
 
 _NARROWEST_NAME = 24
 """Characters. Where less is left for the names, the table has no intervals."""

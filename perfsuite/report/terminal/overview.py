@@ -10,9 +10,9 @@ import textwrap
 from collections.abc import Callable, Iterable, Sequence
 from typing import NamedTuple
 
+from perfsuite.gate import messages
 from perfsuite.gate.verdict import Result, Verdict
 from perfsuite.measure.words import change, plural
-from perfsuite.report import text
 from perfsuite.report.terminal.metric_table import relative_change
 from perfsuite.report.terminal.output import clipped
 
@@ -59,9 +59,9 @@ def overview(
         said += ": " + ", ".join(f"{counts[each]:,} {each}" for each in sorted(counts, reverse=True))
     lines = [Line(said, {})] if verdicts or gone else []
     lines += [*_gone(gone), *_lost(lost)]
-    lines += _open(Verdict.INCONCLUSIVE, results, text.why_open)
+    lines += _open(Verdict.INCONCLUSIVE, results, messages.why_open)
     if over := [result for result in results if result.open_over]:
-        lines.append(Line(f"over the limit and undecided: {text.over(over)}", painted(Verdict.INCONCLUSIVE)))
+        lines.append(Line(f"over the limit and undecided: {messages.over(over)}", painted(Verdict.INCONCLUSIVE)))
     if not saving:
         others = [result for result in results if result.incomparable not in lost]
         lines += _open(Verdict.NOT_COMPARABLE, others, lambda result: result.incomparable)
@@ -92,20 +92,21 @@ def explanations(results: Iterable[Result], gone: Sequence[Result] = ()) -> list
         if result.verdict in (Verdict.INCONCLUSIVE, Verdict.NOT_COMPARABLE)
         or result.recorded_as
         or (
-            result.failed and (result.grown or result.versions or text.cause(result) or result.program or result.strict)
+            result.failed
+            and (result.grown or result.versions or messages.cause(result) or result.program or result.strict)
         )
     ]
     explained.sort(key=lambda result: result.verdict, reverse=True)
     tests = dict.fromkeys(result.test for result in gone)
     return [
         Line(
-            f"{result.verdict}: {result.test}{result.where and f' at {result.where}'}: {text.in_full(result)}",
+            f"{result.verdict}: {result.test}{result.where and f' at {result.where}'}: {messages.in_full(result)}",
             painted(result.verdict),
         )
         for result in explained
     ] + [
         Line(
-            f"missing: {text.of_a_test_gone(test, [gate for gate in gone if gate.test == test])}",
+            f"missing: {messages.of_a_test_gone(test, [gate for gate in gone if gate.test == test])}",
             painted(Verdict.MISSING),
         )
         for test in tests
@@ -123,7 +124,7 @@ def _open(verdict: Verdict, results: Sequence[Result], why: Callable[[Result], s
     reasons = collections.Counter(map(why, found))
     lines = [Line(_reasons(str(verdict), reasons), painted(verdict))]
     example = next(result for result in found if why(result) == reasons.most_common(1)[0][0])
-    if settles := text.to_settle(example):
+    if settles := messages.to_settle(example):
         name = clipped(example.metric.title, _LONGEST_NAME)
         lines.append(Line(f"  {name}: {settles}", painted(verdict), optional=True))
     return lines
@@ -146,7 +147,7 @@ def _to_record(improved: Sequence[Result], new: int) -> list[Line]:
         name = clipped(best.metric.title, _LONGEST_NAME)
         lines.append(Line(f"improved: {name}{by}{more}: pytest --perf-save records it", painted(Verdict.IMPROVED)))
     if new:
-        lines.append(Line(f"new: {text.without_baseline(new)}", painted(Verdict.NEW)))
+        lines.append(Line(f"new: {messages.without_baseline(new)}", painted(Verdict.NEW)))
     return lines
 
 
@@ -166,7 +167,7 @@ def _gone(gone: Sequence[Result]) -> list[Line]:
         return []
     tests = list(dict.fromkeys(result.test for result in gone))
     more = f"; {plural(len(tests) - 1, 'more test')} too" if tests[1:] else ""
-    said = text.of_a_test_gone(tests[0], [result for result in gone if result.test == tests[0]])
+    said = messages.of_a_test_gone(tests[0], [result for result in gone if result.test == tests[0]])
     return [Line(f"missing: {said}{more}", painted(Verdict.MISSING))]
 
 

@@ -6,11 +6,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from perfsuite.gate import messages
 from perfsuite.gate.baseline_file import SaveResult
 from perfsuite.gate.verdict import Result
 from perfsuite.measure.io import relative
 from perfsuite.measure.words import number, plural
-from perfsuite.report import text
 from perfsuite.report.terminal.metric_table import metric_table
 from perfsuite.report.terminal.overview import MOST_LINES, Line, explanations, fitted, overview, painted
 from perfsuite.session.records import TestRecord
@@ -61,7 +61,7 @@ def session_summary(
 def _untold(record: TestRecord) -> list[Result]:
     """The gates without the one that the message of a failed test explains."""
     failed = [result for result in record.results if result.failed]
-    told = text.explained(failed) if failed and not record.passed else None
+    told = messages.explained(failed) if failed and not record.passed else None
     return [result for result in record.results if result is not told]
 
 
@@ -81,8 +81,8 @@ def _programs(session: PerfSession, rootpath: Path, *, every: bool) -> list[Line
         lines.append(Line(said, {}, optional=True))
     kernels = list(dict.fromkeys(kernel for record in session.records for kernel in record.unestimated))
     if every:
-        return lines + [Line(text.without_estimate([kernel]), {"yellow": True}) for kernel in kernels]
-    return lines + ([Line(text.without_estimate(kernels), {"yellow": True})] if kernels else [])
+        return lines + [Line(messages.without_estimate([kernel]), {"yellow": True}) for kernel in kernels]
+    return lines + ([Line(messages.without_estimate(kernels), {"yellow": True})] if kernels else [])
 
 
 def _saved(reporter: pytest.TerminalReporter, file: "SavedFile") -> None:

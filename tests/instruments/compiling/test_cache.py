@@ -45,7 +45,6 @@ def made():
             mode=mode,
             check=lambda method, needs: None,
             options=SimpleNamespace(strict=(), save=()),
-            say=lambda results: f"{results[0].note}\n{results[0].cause}",
         )
         item = SimpleNamespace(nodeid="test_step", parent=None)
         return CacheInstrument(TestState(session, item, tolerance=None, seconds=1.0)), asked
@@ -69,7 +68,7 @@ def test_other_keys_fail_and_name_the_first_process_that_differs(made):
         instrument.cache_key(STEP, name="step")
     assert str(raised.value).splitlines() == [
         "lambda has 2 keys in 3 processes: JAX's persistent cache gives a process only what one with the same key compiled",
-        "the part 'XLA flags' of the key differs",
+        "likely cause: the part 'XLA flags' of the key differs",
         "  process 1: --a",
         "  process 3: --b",
     ]
@@ -103,7 +102,7 @@ def test_a_miss_fails_and_a_budget_allows_it(made):
     instrument, _ = made(seen)
     with pytest.raises(
         BudgetExceeded,
-        match=r"^lambda: the second process compiled 1 program, and found 0 in the cache\nstep: it uses",
+        match=r"^lambda: the second process compiled 1 program, and found 0 in the cache\nlikely cause: step: it uses",
     ):
         instrument.cache_hits(STEP)
     instrument, asked = made(seen)

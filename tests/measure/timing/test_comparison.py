@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from support.fakes import FakeBlocks, FakeSubject, takes
 
-from perfsuite.gate.settling import to_settle
+from perfsuite.gate.limits import to_settle
 from perfsuite.measure.call import call
 from perfsuite.measure.estimate import Estimate
 from perfsuite.measure.metric import Interval

@@ -6,7 +6,7 @@ Everything here is made of a gate's fields, and nothing reads a sentence back.
 import math
 from collections.abc import Iterable, Sequence
 
-from perfsuite.gate.advice import advice_on
+from perfsuite.gate.diagnosis import advice_on
 from perfsuite.gate.verdict import Part, Result, Verdict
 from perfsuite.measure import units
 from perfsuite.measure.metric import Kind, Metric

@@ -1,16 +1,16 @@
-"""`report.text`: the message of a failed test, and why a gate is no plain pass."""
+"""`gate.messages`: the message of a failed test, and why a gate is no plain pass."""
 
 import dataclasses
 import math
 
 import pytest
 
+from perfsuite.gate import messages
 from perfsuite.gate.baseline import Entry
 from perfsuite.gate.environment import Environment
+from perfsuite.gate.messages import failure
 from perfsuite.gate.verdict import Evidence, Part, Rerun, Result, Verdict, judge_baseline
 from perfsuite.measure.metric import Interval, Metric
-from perfsuite.report import text
-from perfsuite.report.text import failure
 
 HERE = Environment("cpu", 1, "Xeon", "3.11.7", "0.10.2", "0.10.2")
 OLDER = dataclasses.replace(HERE, jax="0.10.1")
@@ -26,7 +26,7 @@ def result(name, value=8, *, baseline=7.0, source="baseline", place="", **fields
 def first(detail=None, places=None, then=None, environment=HERE, unit="fusions"):
     made = Metric("step fusions", 3, unit, "count", detail=detail, places=places)
     entry = Entry(1, unit, "count", "measured", environment, detail=then)
-    return text.first(judge_baseline("t", made, entry, now=HERE))
+    return messages.first(judge_baseline("t", made, entry, now=HERE))
 
 
 # The one thing to do first.
@@ -56,7 +56,7 @@ def test_a_cause_that_was_looked_for_and_not_found_is_said_to_be_unknown():
     judged = judge_baseline("t", Metric("calls", 3, "calls", "count"), entry, now=HERE, evidence=looked)
     assert "\ncause unknown: the host's calls did not change" in failure([judged])
     passing = judge_baseline("t", Metric("calls", 1, "calls", "count"), entry, now=HERE, evidence=looked)
-    assert text.cause(passing) == ""
+    assert messages.cause(passing) == ""
 
 
 # The message of a test.
@@ -131,7 +131,7 @@ def test_undecided_metrics_are_named_after_those_that_got_worse():
 def test_a_baseline_is_exceeded_by_so_many_per_cent(value, baseline, kind, said):
     entry = Entry(baseline, "calls", kind, "measured", HERE)
     judged = judge_baseline("t", Metric("step", value, "calls", kind), entry, now=HERE)
-    assert text.reason(judged).endswith(said)
+    assert messages.reason(judged).endswith(said)
 
 
 # Why a gate is open.
@@ -149,4 +149,4 @@ def test_a_baseline_is_exceeded_by_so_many_per_cent(value, baseline, kind, said)
 )
 def test_why_a_gate_is_open_is_said_in_a_few_words(interval, samples, rerun, said):
     metric = Metric("step", 1.0, "x", "ratio", interval=interval, samples=samples)
-    assert text.why_open(Result("t", metric, Verdict.INCONCLUSIVE, "budget", 1.0, rerun=rerun)) == said
+    assert messages.why_open(Result("t", metric, Verdict.INCONCLUSIVE, "budget", 1.0, rerun=rerun)) == said
