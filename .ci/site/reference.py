@@ -146,13 +146,13 @@ RESULTS = Page(
     "they mean. Units are in the names: `_us` is microseconds, `_seconds` seconds, `_bytes` bytes.",
     {
         "Compiling": (
-            _measured("compiles.warmup.Warm", by="warm"),
-            _measured("compiles.coverage.Coverage", by="covers"),
-            _measured("compiles.coverage.Uncovered"),
+            _measured("compiles.warm.Warm", by="warm"),
+            _measured("compiles.warm.Coverage", by="covers"),
+            _measured("compiles.warm.Uncovered"),
             _measured(
                 "compiles.compiles.Compiles",
                 *_NO_CONSTRUCTOR,
-                'filters: ["!^(_|add|refused|only|eager|errors)"]',
+                'filters: ["!^(_|add|counts|refused|only|eager|errors|repairs|hears_traces)"]',
             ),
             _measured("compiles.compiles.FunctionCompiles"),
             _measured("compiles.compiles.CompileEvent"),
@@ -171,17 +171,17 @@ RESULTS = Page(
             _measured("metric.Interval"),
         ),
         "Python on the host": (
-            _measured("runtime.hostcalls.HostCalls", by="host_calls"),
+            _measured("runtime.host_calls.HostCalls", by="host_calls"),
             _measured("runtime.dispatches.Dispatches", by="dispatches"),
-            _measured("compiles.fastpath.FastPath", by="fast_path"),
+            _measured("runtime.fast_path.FastPath", by="fast_path"),
             _measured("imports.Imports", by="imports"),
         ),
         "Memory and transfers": (
             _measured("runtime.transfers.Transfers", *_NO_CONSTRUCTOR, by="transfers"),
             _measured("runtime.transfers.Transfer"),
             _measured("runtime.memory.Memory", by="memory"),
-            _measured("runtime.donation.StepDonation", by="donation"),
-            _measured("runtime.donation.UndonatedArray"),
+            _measured("runtime.memory.StepDonation", by="donation"),
+            _measured("runtime.memory.UndonatedArray"),
         ),
         "The compiled program": (
             _measured("program.program.Program", by="program"),

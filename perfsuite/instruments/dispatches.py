@@ -6,10 +6,10 @@ from perfsuite.instruments.base import NO_BUDGET, Instrument, declare
 from perfsuite.instruments.dispatch_metrics import record_dispatches
 from perfsuite.measure.call import Call, checked
 from perfsuite.measure.compiles.compiles import tracing_allowed
-from perfsuite.measure.compiles.fastpath import FastPath, fast_path
 from perfsuite.measure.metric import Metric
 from perfsuite.measure.private.capabilities import PROGRAM_RUNS, SLOW_PATH
 from perfsuite.measure.runtime.dispatches import Dispatches, dispatches
+from perfsuite.measure.runtime.fast_path import FastPath, fast_path
 
 DISPATCHES = declare("perf.dispatches", budget=("dispatches",), private=(PROGRAM_RUNS,))
 FAST_PATH = declare("perf.fast_path", budget=("fast_path_misses",), private=(SLOW_PATH,))

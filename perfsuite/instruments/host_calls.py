@@ -7,7 +7,7 @@ from perfsuite.measure.call import Call, checked
 from perfsuite.measure.compiles.compiles import tracing_allowed
 from perfsuite.measure.private.capabilities import PROGRAM_RUNS
 from perfsuite.measure.runtime.dispatches import dispatches
-from perfsuite.measure.runtime.hostcalls import HostCalls, host_calls
+from perfsuite.measure.runtime.host_calls import HostCalls, host_calls
 
 HOST_CALLS = declare("perf.host_calls", budget=("host_calls",))
 

@@ -4,8 +4,7 @@ from perfsuite.gate.budget import Budget
 from perfsuite.gate.verdict import NO_EVIDENCE, Evidence
 from perfsuite.instruments.base import NO_BUDGET, Instrument, declare
 from perfsuite.measure.call import Call, checked
-from perfsuite.measure.runtime.donation import StepDonation, donation_of
-from perfsuite.measure.runtime.memory import SUFFIXES, Memory, memory_of
+from perfsuite.measure.runtime.memory import SUFFIXES, Memory, StepDonation, donation_of, memory_of
 
 MEMORY = declare("perf.memory", budget=("leaked_arrays", "leaked_bytes"))
 DONATION = declare("perf.donation", budget=("undonated",))

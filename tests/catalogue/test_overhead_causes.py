@@ -27,7 +27,7 @@ from perfsuite.gate.verdict import Verdict, judge_baseline
 from perfsuite.measure.call import Call
 from perfsuite.measure.estimate import Estimate
 from perfsuite.measure.metric import Interval
-from perfsuite.measure.runtime.hostcalls import host_calls
+from perfsuite.measure.runtime.host_calls import host_calls
 from perfsuite.measure.timing.asynchrony import Asynchrony
 from perfsuite.measure.timing.comparison import Comparison
 

@@ -13,8 +13,7 @@ from perfsuite.measure.estimate import Estimate
 from perfsuite.measure.metric import Interval
 from perfsuite.measure.private.library_functions import waits
 from perfsuite.measure.runtime.dispatches import Dispatch, Dispatches
-from perfsuite.measure.runtime.hostcalls import HostCalls, host_calls
-from perfsuite.measure.runtime.origins import CallOrigin
+from perfsuite.measure.runtime.host_calls import CallOrigin, HostCalls, host_calls
 from perfsuite.measure.timing.asynchrony import Asynchrony
 from perfsuite.measure.timing.comparison import Comparison
 

@@ -18,11 +18,11 @@ import pytest
 
 from perfsuite.measure.call import call
 from perfsuite.measure.compiles import compiles
-from perfsuite.measure.compiles.fastpath import fast_path
 from perfsuite.measure.errors import MeasurementError, RecompilationError, TransferError
 from perfsuite.measure.metric import Metric
 from perfsuite.measure.runtime import transfers
-from perfsuite.measure.runtime.hostcalls import host_calls
+from perfsuite.measure.runtime.fast_path import fast_path
+from perfsuite.measure.runtime.host_calls import host_calls
 from perfsuite.measure.runtime.memory import memory_of
 from perfsuite.measure.runtime.transfers import count_transfers, forbid_transfers, transfers_of
 from perfsuite.measure.serialise import made, plain

@@ -10,12 +10,11 @@ from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from perfsuite import call
 from perfsuite.measure.compiles import compiles
-from perfsuite.measure.compiles.fastpath import fast_path
-from perfsuite.measure.compiles.warmup import warm
+from perfsuite.measure.compiles.warm import warm
 from perfsuite.measure.errors import RecompilationError, UnwarmedSignatureError
-from perfsuite.measure.runtime.donation import donation_of
-from perfsuite.measure.runtime.hostcalls import host_calls
-from perfsuite.measure.runtime.memory import memory_of
+from perfsuite.measure.runtime.fast_path import fast_path
+from perfsuite.measure.runtime.host_calls import host_calls
+from perfsuite.measure.runtime.memory import donation_of, memory_of
 from perfsuite.measure.runtime.transfers import forbid_transfers, transfers_of
 from perfsuite.measure.timing.asynchrony import asynchrony
 

@@ -14,7 +14,7 @@ import pytest
 
 from perfsuite import call
 from perfsuite.measure.call import Call
-from perfsuite.measure.compiles.warmup import warm
+from perfsuite.measure.compiles.warm import warm
 from perfsuite.workloads import training
 from perfsuite.workloads.bert import BertConfig, BertForMaskedLM, masked_lm_loss
 from perfsuite.workloads.training.cached_jit import cached_filter_jit

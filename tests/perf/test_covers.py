@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from jax.sharding import AxisType
 
-from perfsuite.measure.compiles.coverage import covers
+from perfsuite.measure.compiles.warm import covers
 from perfsuite.workloads.extraction import make_extractor
 from perfsuite.workloads.extraction.sharded_extraction import make_sharded_extractor
 from perfsuite.workloads.qwen2 import Qwen2

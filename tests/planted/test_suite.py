@@ -16,7 +16,7 @@ from support.qwen2_weights import from_state_dict
 
 from perfsuite import RecompilationError, call
 from perfsuite.measure.compiles import compiles
-from perfsuite.measure.runtime.hostcalls import host_calls
+from perfsuite.measure.runtime.host_calls import host_calls
 from perfsuite.workloads import gpt2
 from perfsuite.workloads.bert import BertConfig, BertForMaskedLM, masked_lm_loss
 from perfsuite.workloads.extraction import fixed_size_batches, make_extractor

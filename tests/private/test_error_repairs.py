@@ -8,7 +8,7 @@ from perfsuite.measure.call import call
 from perfsuite.measure.compiles import compiles
 from perfsuite.measure.errors import RecompilationError
 from perfsuite.measure.private.capabilities import REPAIRS
-from perfsuite.measure.runtime.hostcalls import host_calls
+from perfsuite.measure.runtime.host_calls import host_calls
 from tests.support.private_names import without
 
 X = np.ones(3, np.float32)

@@ -19,7 +19,7 @@ from perfsuite.measure.private.capabilities import (
     CapabilityLost,
     fallbacks,
 )
-from perfsuite.measure.runtime.hostcalls import host_calls
+from perfsuite.measure.runtime.host_calls import host_calls
 from perfsuite.measure.timing.readiness import waiting_for
 from tests.support.private_names import without
 

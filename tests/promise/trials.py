@@ -10,7 +10,8 @@ from collections.abc import Callable
 from typing import Any
 
 from perfsuite.measure.call import Call, label_of
-from perfsuite.measure.compiles.warmup import borrowed, warm
+from perfsuite.measure.compiles.settle import borrowed
+from perfsuite.measure.compiles.warm import warm
 from perfsuite.measure.estimate import Estimate
 from perfsuite.measure.metric import Interval
 from perfsuite.measure.timing.clock import now_ns

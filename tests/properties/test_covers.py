@@ -14,8 +14,7 @@ from hypothesis import strategies as st
 from support.compiling import compiling
 
 from perfsuite.measure.compiles import compiles
-from perfsuite.measure.compiles.coverage import covers
-from perfsuite.measure.compiles.warmup import warm
+from perfsuite.measure.compiles.warm import covers, warm
 
 pytestmark = pytest.mark.usefixtures("quick_to_compile")
 

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from perfsuite.measure.call import call
-from perfsuite.measure.runtime.hostcalls import host_calls
+from perfsuite.measure.runtime.host_calls import host_calls
 
 trees = st.recursive(
     st.integers(),

@@ -8,7 +8,7 @@ from perfsuite.gate.budget import Budget
 from perfsuite.instruments.base import NO_BUDGET, Instrument, declare
 from perfsuite.measure.call import Call, label_of
 from perfsuite.measure.compiles import compiles
-from perfsuite.measure.compiles.warmup import Warm, warm
+from perfsuite.measure.compiles.warm import Warm, warm
 from perfsuite.measure.metric import Metric
 from perfsuite.measure.private.capabilities import COMPILE_EVENTS, TRACES
 

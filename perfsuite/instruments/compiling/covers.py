@@ -6,8 +6,7 @@ from typing import Any
 from perfsuite.gate.budget import Budget
 from perfsuite.gate.verdict import Evidence
 from perfsuite.instruments.base import NO_BUDGET, Instrument, declare
-from perfsuite.measure.compiles.coverage import SUFFIXES, Coverage, covers
-from perfsuite.measure.compiles.warmup import Warm
+from perfsuite.measure.compiles.warm import SUFFIXES, Coverage, Warm, covers
 from perfsuite.measure.private.capabilities import STACK
 
 COVERS = declare("perf.covers", budget=("uncovered",), private=(STACK,))

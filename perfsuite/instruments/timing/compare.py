@@ -11,7 +11,7 @@ from perfsuite.measure.call import Call, checked
 from perfsuite.measure.compiles.compiles import tracing_allowed
 from perfsuite.measure.metric import Metric
 from perfsuite.measure.runtime.dispatches import Dispatches, dispatches
-from perfsuite.measure.runtime.hostcalls import HostCalls, host_calls
+from perfsuite.measure.runtime.host_calls import HostCalls, host_calls
 from perfsuite.measure.timing.asynchrony import Asynchrony, asynchrony
 from perfsuite.measure.timing.block import COLUMNS, Until
 from perfsuite.measure.timing.comparison import Comparison

@@ -13,7 +13,7 @@ import sysconfig
 import traceback
 from collections.abc import Callable, Iterator
 from types import CodeType, FrameType, FunctionType
-from typing import Any
+from typing import Any, Literal, TypeAlias
 
 import jax
 
@@ -31,13 +31,21 @@ frameworks counts where it is installed: in a checkout of diffrax, its code is t
 
 _MOST_LAYERS = 100
 
-_TRANSPARENT = ("jaxtyping", "beartype", "typeguard")
+_CHECKERS = ("jaxtyping", "beartype", "typeguard")
 """Their frames pass arguments on as they are."""
 
 STANDARD_LIBRARY = tuple(
     os.path.join(path, "") for path in {sysconfig.get_path("stdlib"), sysconfig.get_path("platstdlib")}
 )
 """The folders of Python's own modules, and on some systems of installed packages."""
+
+_PRIVATE = jax_stack.__name__.rpartition(".")[0]
+
+CodeKind: TypeAlias = Literal["python", "harness", "stand-in", "checker", "library", "package", "user"]
+"""Whose code a frame runs: of Python's own modules; of what measures, and there of what stands in for a function of
+JAX's; of a checker of types around a function; of `LIBRARIES`; of another installed package; or the user's."""
+
+_PASSED_OVER = ("python", "harness", "stand-in", "checker")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -109,8 +117,8 @@ def on_stack(frame: FrameType) -> CallSite:
     return dataclasses.replace(
         site,
         eager=jax_stack.belongs_to_jax(function) or (bound is not None and bound.of_jax),
-        location=line_of(leading),
-        via="" if user is None or leading is user else line_of(user),
+        location=_line_of(leading),
+        via="" if user is None or leading is user else _line_of(user),
         frame=id(library[-1]) if library else 0,
         caller=(leading.f_code.co_name, _place(leading.f_code, leading.f_code.co_firstlineno)) if leading else ("", ""),
         # `filter_jit` and `nnx.jit` give JAX a function of their own, around the user's.
@@ -122,25 +130,15 @@ def on_stack(frame: FrameType) -> CallSite:
 
 def location(frame: FrameType) -> str:
     """The user's `file:line` that the stack at `frame` comes from."""
-    return line_of(_leading(_library_and_user(frame)[1]))
-
-
-def line_of(frame: FrameType | None) -> str:
-    """The `file:line` that a frame runs: "train.py:12", or "flax/nnx/nn/attention.py:660" of an installed package."""
-    if frame is None:
-        return "a thread that runs no code but JAX's"
-    return f"{short_path(frame.f_code.co_filename)}:{frame.f_lineno}"
+    return _line_of(_leading(_library_and_user(frame)[1]))
 
 
 def outside_of_python(frame: FrameType) -> FrameType:
     """The innermost frame that is in none of Python's own modules; `frame` itself where that is what measures."""
-    found = next((each for each, _ in traceback.walk_stack(frame) if not _is_standard(each)), frame)
-    return frame if is_harness(_module_of(found)) else found
-
-
-def is_installed(frame: FrameType) -> bool:
-    """Whether a frame runs code of an installed package, Python's own modules not among them."""
-    return "-packages" in frame.f_code.co_filename
+    for outer, _ in traceback.walk_stack(frame):
+        if (kind := _kind_of(outer)) != "python":
+            return frame if kind in ("harness", "stand-in") else outer
+    return frame
 
 
 def of_function(fn: Callable, args: tuple, kwargs: dict[str, Any]) -> CallSite:
@@ -193,12 +191,6 @@ def innermost(function: Any) -> Iterator[Any]:
         yield function
 
 
-def belongs_to_library(module: str, filename: str) -> bool:
-    """Whether code is a library's rather than the user's, by its module and its file."""
-    package = module.partition(".")[0]
-    return package in _FRAMEWORKS or (package in _BUILT_ON_THEM and "-packages" in filename)
-
-
 def wrapper_of(frame: FrameType) -> Any:
     """The object around a jitted function whose `__call__` or `lower` this frame runs; `None` for other frames."""
     code = frame.f_code
@@ -214,60 +206,64 @@ def is_harness(module: str) -> bool:
     return packages[0] == "perfsuite" and packages[1:] != ["workloads"]
 
 
+@functools.cache
+def _kind(module: str, filename: str) -> CodeKind:
+    package, installed = module.partition(".")[0], "-packages" in filename
+    if filename.startswith("<frozen") or (filename.startswith(STANDARD_LIBRARY) and not installed):
+        return "python"
+    if is_harness(module):
+        return "stand-in" if module.startswith(_PRIVATE) else "harness"
+    if package in _CHECKERS:
+        return "checker"
+    if package in _FRAMEWORKS or (package in _BUILT_ON_THEM and installed):
+        return "library"
+    return "package" if installed else "user"
+
+
+def _kind_of(frame: FrameType) -> CodeKind:
+    return _kind(frame.f_globals.get("__name__") or "", frame.f_code.co_filename)
+
+
 def _library_and_user(frame: FrameType) -> tuple[list[FrameType], FrameType | None]:
     """The library's frames, innermost first, and the user's frame, whose line a message names."""
     library: list[FrameType] = []
     called = measured = False
-    for found, _ in traceback.walk_stack(frame):
+    for outer, _ in traceback.walk_stack(frame):
+        kind = _kind_of(outer)
         # What measures may call a library's function itself. Then no library frame further out belongs to that call.
-        measured = measured or (bool(library) and _measures(found))
-        if _passes_over(found):
+        measured = measured or (bool(library) and kind == "harness")
+        if kind in _PASSED_OVER:
             continue
-        of_library = belongs_to_library(_module_of(found), found.f_code.co_filename)
-        if not called and (of_library or wrapper_of(found) is not None):
-            library += [] if measured else [found]
+        if not called and (kind == "library" or wrapper_of(outer) is not None):
+            library += [] if measured else [outer]
             continue
         called = True
         # For a user's helper that hides from tracebacks, a message names the line that calls it.
-        if "__tracebackhide__" not in found.f_code.co_varnames:
-            return library, found
+        if "__tracebackhide__" not in outer.f_code.co_varnames:
+            return library, outer
     return library, None
 
 
 def _leading(user: FrameType | None) -> FrameType | None:
-    """The first frame from `user` outwards that is in no installed package; `user` where all are."""
+    """The first frame from `user` outwards that runs the user's own code; `user` where none does."""
     frames = (frame for frame, _ in traceback.walk_stack(user)) if user else iter(())
-    return next((frame for frame in frames if not (is_installed(frame) or _passes_over(frame))), user)
+    return next((frame for frame in frames if _kind_of(frame) == "user"), user)
 
 
-def _passes_over(frame: FrameType) -> bool:
-    """Whether a frame is of Python's own modules, of what measures, or of a checker of types around a function."""
-    module = _module_of(frame)
-    return _is_standard(frame) or is_harness(module) or module.partition(".")[0] in _TRANSPARENT
-
-
-def _measures(frame: FrameType) -> bool:
-    """Whether a frame is of what measures: not of `measure.private`, which stands in for functions of JAX's."""
-    module = _module_of(frame)
-    return is_harness(module) and not module.startswith(jax_stack.__name__.rpartition(".")[0])
-
-
-def _is_standard(frame: FrameType) -> bool:
-    filename = frame.f_code.co_filename
-    return filename.startswith("<frozen") or (filename.startswith(STANDARD_LIBRARY) and not is_installed(frame))
-
-
-def _module_of(frame: FrameType) -> str:
-    return frame.f_globals.get("__name__") or ""
+def _line_of(frame: FrameType | None) -> str:
+    """The `file:line` that a frame runs: "train.py:12", or "flax/nnx/nn/attention.py:660" of an installed package."""
+    if frame is None:
+        return "a thread that runs no code but JAX's"
+    return f"{short_path(frame.f_code.co_filename)}:{frame.f_lineno}"
 
 
 def _maker(library: list[FrameType], function: Any) -> str:
     """The library whose code gave JAX a function of the library's own."""
     code = getattr(function, "__code__", None)
     package = str(getattr(function, "__module__", None) or "").partition(".")[0]
-    if code is None or package in ("jax", "jaxlib") or not belongs_to_library(package, code.co_filename):
+    if code is None or package in ("jax", "jaxlib") or _kind(package, code.co_filename) != "library":
         return ""
-    callers = (_module_of(frame).partition(".")[0] for frame in library)
+    callers = ((frame.f_globals.get("__name__") or "").partition(".")[0] for frame in library)
     return package if package == next((each for each in callers if each not in ("jax", "jaxlib")), "") else ""
 
 

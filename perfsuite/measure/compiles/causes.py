@@ -1,4 +1,4 @@
-"""Why a compile happened: what the call has different from the nearest one that compiled before.
+"""Why a compile happened: what the call has different from the nearest one before, and the message that says so.
 
 Compiles are remembered while any context counts, forbids or observes them, as descriptions that keep no array alive.
 JAX's own `jax.explain_cache_misses` would not do: it is silent where only committedness or the device differ, reports
@@ -10,29 +10,38 @@ import dataclasses
 import functools
 import threading
 import types
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 import jax
 import numpy as np
 
 from perfsuite.measure.compiles.callsite import CallSite, Statics, code_of, innermost
-from perfsuite.measure.compiles.description import Item, Leaf, Node, describe, is_traced, shared_places
 from perfsuite.measure.compiles.signature import (
+    TRACER,
     Changes,
+    Item,
+    Leaf,
+    Node,
     Signature,
     SignatureChange,
+    Value,
     changes_between,
+    describe,
     distance,
+    held_by,
+    identity_of,
+    shared_places,
     signature_of,
     signature_of_named,
+    text_of,
     with_parameters,
 )
-from perfsuite.measure.compiles.values import Value, held_by, identity_of, text_of
 from perfsuite.measure.private import jax_stack
 from perfsuite.measure.private.frameworks import is_nnx_jit
+from perfsuite.measure.words import folded, plural
 
-_FUNCTIONS = 512
+_MOST_FUNCTIONS = 512
 CALLS_EACH = 32
 """The most that is remembered. The signature of 600 arrays takes 0.6 MB, and most functions are seen once."""
 
@@ -88,7 +97,7 @@ class Cause:
 
 
 class CompileHistory:
-    """The calls seen compiling, a bounded number of them by function. Safe to use from several threads."""
+    """The calls that compiled, a bounded number of them by function. Safe to use from several threads."""
 
     def __init__(self) -> None:
         self._calls: collections.OrderedDict[tuple[str, ...], list[Sighting]] = collections.OrderedDict()
@@ -102,15 +111,15 @@ class CompileHistory:
                 calls.remove(sighting)
             calls.append(sighting)
             del calls[:-CALLS_EACH]
-            while len(self._calls) > _FUNCTIONS:
+            while len(self._calls) > _MOST_FUNCTIONS:
                 self._calls.popitem(last=False)
 
-    def known(self, key: tuple[str, ...]) -> tuple[Sighting, ...]:
+    def calls(self, key: tuple[str, ...]) -> tuple[Sighting, ...]:
         with self._lock:
             return tuple(self._calls.get(key, ()))
 
     def has(self, code: str) -> bool:
-        """Whether a function with its code at this `file:line` was seen compiling."""
+        """Whether a function with its code at this `file:line` compiled before."""
         with self._lock:
             return any(key[0] == code for key in self._calls)
 
@@ -148,12 +157,12 @@ def sighting_of(site: CallSite) -> Sighting:
 
 def recompile_cause(cause: Cause, site: CallSite, sighting: Sighting, key: tuple[str, ...]) -> Cause:
     """`cause` with what `sighting`, which describes `site`, has different from the nearest call with this key."""
-    known = HISTORY.known(key)
+    known = HISTORY.calls(key)
     inside = site.caller[0] if site.eager and HISTORY.has(site.caller[1]) else ""
     same = tuple(other for other in known if other.function == sighting.function)
     changes = _nearest_changes(site, sighting, known, same) if known else ()
     through_api = site.named is not None and site.statics == Statics()
-    transformed = through_api or any(is_traced(leaf) for _, leaf in sighting.signature.leaves)
+    transformed = through_api or any(leaf.source == TRACER for _, leaf in sighting.signature.leaves)
     return dataclasses.replace(cause, changes=changes, known=len(same or known), transformed=transformed, inside=inside)
 
 
@@ -175,14 +184,14 @@ def _nearest_changes(
 def config_now() -> Config:
     """The options and contexts in force in this thread that a program may depend on."""
     values = jax.config.values.items()
-    found = {name: text_of(value) for name, value in values if not any(part in name for part in _UNRELATED)}
+    config = {name: text_of(value) for name, value in values if not any(part in name for part in _UNRELATED)}
     for name, context in (("mesh", jax.sharding.get_mesh), ("abstract mesh", jax.sharding.get_abstract_mesh)):
         try:
-            found[name] = text_of(context())
+            config[name] = text_of(context())
         except Exception:  # JAX raises when it is asked while it traces.
             continue
-    found |= {name: text_of(value) for name, value in jax_stack.context_values().items()}
-    return tuple(found.items())
+    config |= {name: text_of(value) for name, value in jax_stack.context_values().items()}
+    return tuple(config.items())
 
 
 def relevant(changes: Iterable[SignatureChange], statics: Statics | None) -> Changes:
@@ -216,23 +225,22 @@ def config_changes(before: Config, after: Config) -> Changes:
 
 
 def _sighting_changes(before: Sighting, after: Sighting, site: CallSite) -> Changes:
-    found: list[SignatureChange] = []
+    changes: list[SignatureChange] = []
     if isinstance(before.function, Leaf | Node) and isinstance(after.function, Leaf | Node):
         old, new = Signature((("fn", before.function),)), Signature((("fn", after.function),))
-        found += (_another_function(site) if change.path == "fn" else change for change in changes_between(old, new))
+        changes += (_another_function(site) if change.path == "fn" else change for change in changes_between(old, new))
     if before.statics != after.statics and not site.eager:
-        found.append(SignatureChange("options", "static arguments", _listing(before.statics), _listing(after.statics)))
+        sides = _listing(before.statics), _listing(after.statics)
+        changes.append(SignatureChange("options", "static arguments", *sides))
     if before.options and after.options and not site.eager:
         was, now = dict(before.options), dict(after.options)
-        names = dict.fromkeys([*was, *now])
-        sides = ((name, was.get(name, "()"), now.get(name, "()")) for name in names)
-        found += [
-            SignatureChange("options", *each, variant="jit", hint=each[0]) for each in sides if each[1] != each[2]
-        ]
-    found += relevant(changes_between(before.signature, after.signature), site.statics)
-    if all(change.kind != "structure" for change in found):
-        found += _sharing_changes(dict(before.shared), dict(after.shared))
-    return (*found, *config_changes(before.config, after.config))
+        for name in dict.fromkeys([*was, *now]):
+            if (one := was.get(name, "()")) != (other := now.get(name, "()")):
+                changes.append(SignatureChange("options", name, one, other, variant="jit", hint=name))
+    changes += relevant(changes_between(before.signature, after.signature), site.statics)
+    if all(change.kind != "structure" for change in changes):
+        changes += _sharing_changes(dict(before.shared), dict(after.shared))
+    return (*changes, *config_changes(before.config, after.config))
 
 
 def _held_changes(before: Sighting, after: Sighting) -> Changes:
@@ -286,3 +294,215 @@ def _held_with_text(function: Any) -> dict[str, Any]:
         for name, value in held_by(function).items()
         if isinstance(value, shown) or callable(value) or type(value).__repr__ is object.__repr__
     }
+
+
+_VERBS = {"trace": "was traced", "lower": "was lowered", "compile": "was compiled"}
+_REUSED = {"trace": "", "lower": " (its trace was reused)", "compile": " (its trace and lowering were reused)"}
+_SHOWN = 6
+
+_REMEDIES = {
+    "function": "Create the jitted function once, outside the loop{more}, and warm it: {warm}",
+    "options": "Jit it once, with the same static_argnums and static_argnames, and warm it: {warm}",
+    "config": "Set it once, before warming, or warm under this setting too: {warm}",
+    "structure": "Pass the same tree in the same way in every call,",
+    "static value": "Pass it as an array if it changes, or warm every value: {warm}",
+    "number": "Pass it as an array if it changes, or warm every value: {warm}",
+    "dtype": "Cast it before the call, or in the step that returns it, with x.astype('{was}'),",
+    "weak type": "Give it a dtype where it is made, as in jnp.asarray(0, {hint}),",
+    "shape": "Pad to a declared shape,",
+    "sharding": "Place it with jax.device_put(x, sharding) as in the warm call,",
+    "committed": "Pass it through jax.device_put(x, device), which commits it, in every call or in none.",
+    "layout": "Give it one layout, with jax.device_put(x, Format(Layout(...), sharding)),",
+    "device": "Keep it on the device that was warmed, with jax.device_put(x, device),",
+}
+"""By kind of change, the most telling kind first: a new function object compiles whatever the arguments are.
+
+A remedy that ends in a comma goes on with "or warm this one too".
+"""
+
+_FUNCTION_ONCE = "Make the function once, at module level: JAX compares it by identity, and a new one compiles."
+_MODE = "Each value of a static argument has a program of its own. Warm every value: {warm}"
+
+_OBJECTS = {
+    "function": _FUNCTION_ONCE,
+    "closure": f"{_FUNCTION_ONCE} What it has built in ({{hint}}) can be an argument.",
+    "method": "Take the method of one object: a method of another one is equal only where the objects are.",
+    "optimizer": "Make the optimizer or schedule once, outside the loop: every call such as optax.adam(...) makes new "
+    "functions, which JAX compares by identity.",
+    "class": "Define the class once, at module level: one that is defined again is another class.",
+    "identity": "It is compared by identity: make it once, or give its class __eq__ and __hash__, as "
+    "@dataclass(frozen=True) does.",
+    "equality": "The two look the same but are unequal: repair the __eq__ and __hash__ of its class, or make it once.",
+    "mode": _MODE,
+}
+
+_FINER = {
+    ("options", "jit"): "Jit it once, with one {hint}, and warm it: {warm}",
+    ("structure", "argument"): "Pass it in every call or in none (without it the signature differs, even where the "
+    "default is the same),",
+    ("structure", "keyword"): "Pass it in the same way in every call (JAX does not match keywords to positions),",
+    ("structure", "None"): "None is part of the tree, not an array. Pass the same tree in the same way in every call,",
+    ("structure", "shared"): "NNX compiles another program where other places of a model share a variable or module: "
+    "tie or untie them before the first call,",
+    ("dtype", "key"): "Make keys in one way, with jax.random.key(seed) and one impl, not also with jax.random.PRNGKey,",
+    ("dtype", "number"): "Pass {hint}(x) in every call, not a Python number,",
+    ("weak type", "number"): "Pass {hint}(x) in every call, not a Python number,",
+    ("shape", "key"): "Pass one key in every call, as keys[0] of jax.random.split(key),",
+    ("number", "mode"): _MODE,
+    ("sharding", "mesh"): "Make the mesh once, and place it there with jax.device_put(x, NamedSharding(mesh, spec)),",
+    ("committed", "many"): "Place it before the first call as the step returns it, with jax.device_put(x, sharding),",
+    ("function", "library"): "{hint} makes it anew whenever its code runs outside jit, and JAX traces it anew each "
+    "time: jax.jit the function that calls it.",
+    **{(kind, variant): text for kind in ("static value", "structure") for variant, text in _OBJECTS.items()},
+}
+"""By kind and variant, where the variant has better advice than the kind."""
+
+_FUNCTIONS = {
+    "held": ", with {hint} as an argument (what a function holds is built into its program)",
+    "functools.partial": " (every functools.partial(...) is a new function)",
+    "bound method": " (every obj.method is a new object)",
+    "wrapped function": " (jax.grad, jax.vmap and decorators return a new function each time)",
+    "lambda": " (every lambda is a new function)",
+}
+
+_AFTERWARDS = {
+    "ragged": "\n  Where the last batch is smaller: pad it and mask the rest, or drop it.",
+    "grows": "\n  Where a length grows: write into a buffer of fixed length, with jax.lax.dynamic_update_slice.",
+}
+
+_NOTHING_DIFFERS = """\
+  static values, shardings, layouts, devices, function object, options of jax.jit and configuration. Possible
+  causes: JAX dropped its program (jax.clear_caches(), a full cache); or it depends on what is not compared,
+  such as a context `with mesh:` (use jax.set_mesh)."""
+_TRANSFORMED = """\
+  It is called under a transformation (jax.grad, jax.vmap and their like), and JAX compiles another program
+  for each of these and each order of them: jax.jit the function that transforms it."""
+
+_ITERATES = "  Iterating over a jax.Array takes it apart: iterate over np.asarray(x), or use jax.lax.scan."
+_MOVE = (
+    "  Move it into the jitted function, or use NumPy.",
+    "  Build inputs before this context, or inside its .building_inputs().",
+)
+_LINES_SHOWN = 12
+
+_LOOP = "Put it inside jax.jit, or define its body once, at module level."
+_LOOPS = ("scan", "while", "cond", "while_loop", "fori_loop", "map", "associative_scan", "switch")
+
+
+def message_of(cause: Cause) -> str:
+    """The message for a function that compiled."""
+    if cause.eager or cause.through in _LOOPS:
+        return _eager_operation(cause)
+    again = " again" if cause.known else ""
+    begun = f"`{cause.function}` {_VERBS[cause.stage]}{again}"
+    lines = [f"{begun} at {cause.location}{_inside(cause)}{_REUSED[cause.stage]}"]
+    known = plural(cause.known, "known signature")
+    if cause.problem:
+        lines.append(f"  {cause.problem}")
+    elif not cause.known:
+        lines.append("  no earlier call is known: this is the first, or it compiled before perfsuite watched.")
+        lines.append(f"  Warm it first: {_warm(cause.function)}")
+    elif cause.changes:
+        lines += [*_listed(cause.changes), f"  nearest of {known}. {_remedy(cause.changes, cause.function)}"]
+    else:
+        lines.append(f"  nothing differs from one of {known}, in tree structure, shapes, dtypes, weak types,")
+        lines.append(_NOTHING_DIFFERS)
+        lines += [_TRANSFORMED] if cause.transformed else []
+    return "\n".join(lines)
+
+
+def runs_alone(cause: Cause) -> bool:
+    """Whether it is an operation that runs by itself and is soon compiled, unlike a loop."""
+    return cause.eager and not _is_loop(cause)
+
+
+def message_of_operations(causes: Sequence[Cause]) -> str:
+    """The message for all operations of one context that ran by themselves, by the line that leads to them."""
+    if len(causes) == 1:
+        return _eager_operation(causes[0])
+    lines: dict[tuple[str, str], collections.Counter[str]] = {}
+    for each in causes:
+        lines.setdefault((each.caller, each.location), collections.Counter())[f"`{each.function}`{_way(each)}"] += 1
+    shown = [
+        f"  in `{caller}` at {location}: "
+        + ", ".join(name if count == 1 else f"{name} x {count}" for name, count in operations.items())
+        for (caller, location), operations in lines.items()
+    ]
+    head = f"{len(causes)} eager operations ran outside any jitted function and were compiled, each for its shapes"
+    more = [f"  and at {plural(len(shown) - _LINES_SHOWN, 'more line')}"] if len(shown) > _LINES_SHOWN else []
+    iterates = [_ITERATES] if any(each.through == "__iter__" for each in causes) else []
+    return "\n".join([head, *shown[:_LINES_SHOWN], *more, *iterates, *_MOVE])
+
+
+def _is_loop(cause: Cause) -> bool:
+    return cause.function in _LOOPS or cause.through in _LOOPS
+
+
+def _way(cause: Cause) -> str:
+    """Through which function of the library an operation came, and from which line of another one."""
+    if cause.through == "__iter__":
+        return " (iterating over a jax.Array)"
+    if cause.through in ("", cause.function):
+        return _inside(cause)
+    return f" (in `{cause.through}`{cause.via and f', {cause.via}'})"
+
+
+def _inside(cause: Cause) -> str:
+    """The line of an installed package that the user's line led to."""
+    return cause.via and f" (in {cause.via})"
+
+
+def _eager_operation(cause: Cause) -> str:
+    """The message for an operation of JAX's own that ran, and compiled, by itself."""
+    lines = [f"`{cause.function}` {_VERBS[cause.stage]} at {cause.location}{_way(cause)}"]
+    if _is_loop(cause):
+        package = cause.via.partition("/")[0].partition(".")[0]
+        of_package = f"It is {package}'s: put the call of {package} in `{cause.caller}` inside jax.jit."
+        lines.append("  a loop outside any jitted function: it compiles for every new body function, length and shape.")
+        lines.append(f"  {of_package if package else _LOOP}")
+        return "\n".join(lines)
+    lines.append("  an eager operation: it runs outside any jitted function and compiles for every new shape.")
+    lines += _listed(cause.changes[:2] if cause.through != "__iter__" else ())
+    if cause.inside:
+        lines.append(
+            f"  `{cause.inside}` was jitted before: leave jax.disable_jit(), or call the jitted function, "
+            "or call it inside a jitted function."
+        )
+    lines += [_ITERATES] if cause.through == "__iter__" else []
+    lines += _MOVE
+    return "\n".join(lines)
+
+
+def message_of_unwarmed(
+    begins: str, function: str, signature: Signature, changes: Sequence[SignatureChange], warmed: int
+) -> str:
+    """The message for a signature of `function` that is none of the `warmed`; `begins` says who brings it."""
+    # A model's signature is hundreds of lines; the lines below name what differs in it.
+    shown = f": {signature}" if len(signature.leaves) <= 4 else ""
+    return "\n".join(
+        [f"{begins}{shown}", *_listed(changes), f"  nearest of {warmed} warmed. {_remedy(changes, function)}"]
+    )
+
+
+def _remedy(changes: Sequence[SignatureChange], function: str) -> str:
+    """What to do about these changes: the advice for the most telling one."""
+    warm = _warm(function)
+    by_kind = {change.kind: change for change in reversed(changes)}
+    for kind in _REMEDIES:
+        if (change := by_kind.get(kind)) is not None:
+            more = _FUNCTIONS.get(change.variant, "").format(hint=change.hint)
+            text = _FINER.get((kind, change.variant), _REMEDIES[kind])
+            text += " or warm this one too: {warm}" if text.endswith(",") else ""
+            afterwards = _AFTERWARDS.get(change.variant, "") if kind == "shape" else ""
+            return text.format(warm=warm, was=change.was, hint=change.hint, more=more) + afterwards
+    return f"Warm this one too: {warm}"
+
+
+def _listed(changes: Sequence[SignatureChange]) -> list[str]:
+    lines = [f"  {place}: {what}" for place, what in folded((change.path, change.difference) for change in changes)]
+    more = [f"  and {len(lines) - _SHOWN} more"] if len(lines) > _SHOWN else []
+    return lines[:_SHOWN] + more
+
+
+def _warm(function: str) -> str:
+    return f"perf.warm({function if function.isidentifier() else 'fn'}, over=[...])"

@@ -21,8 +21,18 @@ from typing import Any
 
 import jax
 
-from perfsuite.measure.compiles import callsite, explanation
-from perfsuite.measure.compiles.causes import HISTORY, Cause, Sighting, key_of, recompile_cause, sighting_of
+from perfsuite.measure.compiles import callsite
+from perfsuite.measure.compiles.causes import (
+    HISTORY,
+    Cause,
+    Sighting,
+    key_of,
+    message_of,
+    message_of_operations,
+    recompile_cause,
+    runs_alone,
+    sighting_of,
+)
 from perfsuite.measure.errors import MeasurementError, RecompilationError
 from perfsuite.measure.private import error_repairs, jax_stack, jax_traces
 from perfsuite.measure.private.capabilities import COMPILE_EVENTS, STACK, TRACES, probing
@@ -69,7 +79,7 @@ class FunctionCompiles:
 
 
 class Compiles:
-    """What compiled while a context was open, in any thread.
+    """What compiled while a context was open, in any thread: `events` has every stage, in order.
 
     A trace is a run of a Python function by which JAX makes a program. `traces` has the outermost ones, `inner_traces`
     those that are part of another trace or of a lowering: both together are what JAX's own tests count. A compile that
@@ -84,16 +94,17 @@ class Compiles:
         self.refused = refused
         """The stages that are refused, and `only` the code of the functions to which that is limited; empty for all."""
         self.only = only
+        self.hears_traces = False
         self.eager: list[Cause] = []
         self.errors: list[tuple[RecompilationError, str]] = []
         """Copies of the errors, each with the name of its thread."""
         self.repairs: list[Callable[[], None]] = []
         """What removes the marks that they leave in JAX's caches, once the context closes."""
-        self._events: list[CompileEvent] = []
-        self._lock = threading.Lock()
+        self.events: tuple[CompileEvent, ...] = ()
         self.cache_hits = 0
         self.inner_traces = 0
         self.seconds = 0.0
+        self._lock = threading.Lock()
 
     @property
     def traces(self) -> int:
@@ -109,11 +120,6 @@ class Compiles:
     def compiles(self) -> int:
         """How many programs a backend compiled, or had from the persistent cache."""
         return self._count("compile")
-
-    @property
-    def events(self) -> tuple[CompileEvent, ...]:
-        """Every stage that happened, in order."""
-        return tuple(self._events)
 
     @property
     def by_function(self) -> dict[str, FunctionCompiles]:
@@ -135,23 +141,12 @@ class Compiles:
     def _count(self, stage: str) -> int:
         return sum(event.stage == stage for event in self.events)
 
-    def add(self, event: CompileEvent) -> None:
-        """Count a stage that began."""
-        self._events.append(event)
-
-    def add_inner_trace(self) -> None:
-        """Count a trace that is part of another trace or of a lowering."""
+    def add(self, *events: CompileEvent, inner_traces: int = 0, cache_hits: int = 0, seconds: float = 0.0) -> None:
+        """Count what happened, in any thread."""
         with self._lock:
-            self.inner_traces += 1
-
-    def add_cache_hit(self) -> None:
-        """Count a compile that the persistent cache answered."""
-        with self._lock:
-            self.cache_hits += 1
-
-    def add_seconds(self, seconds: float) -> None:
-        """Add the time that a stage took."""
-        with self._lock:
+            self.events += events
+            self.inner_traces += inner_traces
+            self.cache_hits += cache_hits
             self.seconds += seconds
 
 
@@ -167,13 +162,9 @@ def count() -> Iterator[Compiles]:
         yield watch
 
 
-@contextlib.contextmanager
-def counting() -> Iterator[Compiles]:
+def counting() -> contextlib.AbstractContextManager[Compiles]:
     """`count`, for what goes on where nothing tells of compiles."""
-    watch = Compiles()
-    with telling(watch):
-        yield watch
-        _check_heard()
+    return _open_context(Compiles())
 
 
 @contextlib.contextmanager
@@ -194,7 +185,7 @@ def forbid(only: Sequence[Callable] = (), stages: tuple[str, ...] = STAGES) -> I
     if only:
         STACK.check("no_compiles(only=...)")
     watch = Compiles(counts=stages == STAGES, refused=stages, only=frozenset(map(_code_of, only)))
-    with telling(watch):
+    with _open_context(watch):
         try:
             yield watch
         except RecompilationError as error:
@@ -202,7 +193,7 @@ def forbid(only: Sequence[Callable] = (), stages: tuple[str, ...] = STAGES) -> I
             if hasattr(error, "__notes__"):
                 error.__notes__ = [note for note in error.__notes__ if "JAX_TRACEBACK_FILTERING" not in note]
             if watch.eager:
-                error.add_note(f"Before that {explanation.eager_operations(watch.eager)}")
+                error.add_note(f"Before that {message_of_operations(watch.eager)}")
             raise
         except Exception as error:
             if watch.errors:  # what JAX traces anew may raise an error of its own
@@ -211,7 +202,6 @@ def forbid(only: Sequence[Callable] = (), stages: tuple[str, ...] = STAGES) -> I
         finally:
             for repair in watch.repairs:
                 repair()
-        _check_heard()
     if watch.errors:
         refused, thread = watch.errors[0]
         lines = [str(refused)]
@@ -222,7 +212,7 @@ def forbid(only: Sequence[Callable] = (), stages: tuple[str, ...] = STAGES) -> I
         refused.args = ("\n  ".join(lines),)
         raise refused
     if watch.eager:
-        raise _error(explanation.eager_operations(watch.eager), watch.eager[0])
+        raise _error(message_of_operations(watch.eager), watch.eager[0])
 
 
 @contextlib.contextmanager
@@ -252,16 +242,9 @@ def tracing_allowed(allowed: bool) -> Iterator[None]:
         TRACING_ON_PURPOSE.reset(token)
 
 
-@contextlib.contextmanager
-def observe() -> Iterator[None]:
+def observe() -> contextlib.AbstractContextManager[Compiles]:
     """Only remember what compiles inside, to compare a later recompilation with it."""
-    with telling(Compiles(counts=False)):
-        yield
-
-
-def forbidden() -> bool:
-    """Whether compiles are forbidden right now, in this thread."""
-    return any(watch.refused for watch in open_contexts()) and not BUILDING_INPUTS.get()
+    return _open_context(Compiles(counts=False))
 
 
 def _code_of(function: Callable) -> CodeType:
@@ -273,14 +256,6 @@ def _code_of(function: Callable) -> CodeType:
             "Give the Python function that calls it"
         )
     return code
-
-
-def _check_heard() -> None:
-    if not is_heard():
-        raise MeasurementError(
-            "something removed perfsuite's monitoring listeners while compiles were being watched, so some may be "
-            "missing. Use jax.monitoring.unregister_..._listener instead of jax.monitoring.clear_event_listeners()."
-        )
 
 
 # Replaced on every change, so that a listener in any thread can read it without a lock.
@@ -308,23 +283,31 @@ def open_contexts() -> tuple[Compiles, ...]:
 
 
 @contextlib.contextmanager
-def telling(watch: Compiles) -> Iterator[None]:
+def _open_context(watch: Compiles) -> Iterator[Compiles]:
     """Tell `watch` of every stage of a compile that begins inside, in any thread."""
     global _open
     if watch.counts or watch.refused:
-        TRACES.lost()  # probes before the lock is taken, by a compile in a thread of its own
+        # Probes before the lock is taken, by a compile in a thread of its own.
+        watch.hears_traces = not TRACES.lost()
+        if not watch.hears_traces:
+            TRACES.falls_back("no trace is refused, only what it leads to, and a cached one counts too")
     try:
         with _lock:
             _open = (*_open, watch)
             if not is_heard():
                 _register()
-        yield
+        yield watch
+        if (watch.counts or watch.refused) and not is_heard():
+            raise MeasurementError(
+                "something removed perfsuite's monitoring listeners while compiles were being watched, so some may be "
+                "missing. Use jax.monitoring.unregister_..._listener instead of jax.monitoring.clear_event_listeners()."
+            )
     finally:
         with _lock:
             _open = tuple(other for other in _open if other is not watch)
             if not _open:
                 _unregister()
-            elif not _wants_traces():
+            elif not any(other.hears_traces for other in _open):
                 jax_traces.silence_traces()
 
 
@@ -346,17 +329,8 @@ def _register() -> None:
     jax.monitoring.register_scalar_listener(_on_start)
     jax.monitoring.register_event_duration_secs_listener(_on_end)
     jax.monitoring.register_event_listener(_on_event)
-    if _wants_traces():
+    if any(watch.hears_traces for watch in _open):
         jax_traces.hear_traces(_on_trace)
-
-
-def _wants_traces() -> bool:
-    """Whether some context asks for each trace, and this jax tells of it."""
-    if not any(watch.counts or watch.refused for watch in _open):
-        return False
-    if TRACES.lost():
-        TRACES.falls_back("no trace is refused, only what it leads to, and a cached one counts too")
-    return not TRACES.lost()
 
 
 def _unregister() -> None:
@@ -376,7 +350,7 @@ def is_heard() -> bool:
     """Whether JAX still calls perfsuite's listeners."""
     _here.heard = False
     jax.monitoring.record_event_duration_secs(_HEARTBEAT, 0.0)
-    return _here.heard and (jax_traces.traces_are_heard() or not _wants_traces())
+    return _here.heard and (jax_traces.traces_are_heard() or not any(watch.hears_traces for watch in _open))
 
 
 def _is_deaf() -> bool:
@@ -391,7 +365,7 @@ def _on_trace(frame: FrameType) -> None:
         _begin("trace", jax_traces.traced_name(frame))
     elif not BUILDING_INPUTS.get():
         for watch in _open:
-            watch.add_inner_trace()
+            watch.add(inner_traces=1)
 
 
 def _on_start(event: str, value: float, **kwargs: str | int) -> None:
@@ -406,15 +380,15 @@ def _on_start(event: str, value: float, **kwargs: str | int) -> None:
 def _on_end(event: str, duration_secs: float, **kwargs: str | int) -> None:
     if event == _HEARTBEAT:
         _here.heard = True
-    if stage_of(event) is not None and not _is_deaf() and not BUILDING_INPUTS.get():
+    elif stage_of(event) is not None and not _is_deaf() and not BUILDING_INPUTS.get():
         for watch in _open:
-            watch.add_seconds(duration_secs)
+            watch.add(seconds=duration_secs)
 
 
 def _on_event(event: str, **kwargs: str | int) -> None:
     if is_cache_hit(event) and not _is_deaf() and not BUILDING_INPUTS.get():
         for watch in _open:
-            watch.add_cache_hit()
+            watch.add(cache_hits=1)
 
 
 def _begin(stage: str, name: str) -> RecompilationError | None:
@@ -438,12 +412,11 @@ def _begin(stage: str, name: str) -> RecompilationError | None:
     for watch in watches:
         if watch.counts:
             watch.add(CompileEvent(stage, function, call.cause.location, changes))
-    refusable = stage != "trace" or not TRACES.lost()
-    refusing = [watch for watch in watches if refusable and stage in watch.refused]
+    refusing = [watch for watch in watches if stage in watch.refused and (stage != "trace" or watch.hears_traces)]
     if any(watch.only for watch in refusing):
         running = _running(sys._getframe(1))
         refusing = [watch for watch in refusing if not watch.only or watch.only & running]
-    if refusing and explanation.runs_alone(call.cause):
+    if refusing and runs_alone(call.cause):
         for watch in refusing:
             # The later stages of one call have the same cause.
             if not any(call.cause is cause for cause in watch.eager[-1:]):
@@ -462,7 +435,7 @@ def _refused(cause: Cause, mark: int, watches: list[Compiles]) -> RecompilationE
     """
     call = cause.location, mark, watches
     if _here.refused is None or _here.refused[0] != call:
-        message = explanation.recompilation(cause)
+        message = message_of(cause)
         _here.refused = call, _error(message, cause)
         for watch in watches:
             # A copy without a traceback, whose frames would keep the user's arrays alive until the context closes.

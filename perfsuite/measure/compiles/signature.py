@@ -1,23 +1,409 @@
-"""What JAX keys its cache on, as a description that keeps no array alive, and the differences between two."""
+"""What JAX keys its cache on, as a description that keeps no array alive, and the differences between two.
 
+An argument is described as the tree that JAX makes of it. An array is known by shape, dtype, weak type and, where it is
+committed to devices, by its sharding. All else that JAX compares by equality is a `Value`: a description outlives its
+call, and a function's closure or an object's fields can hold arrays.
+"""
+
+import contextlib
 import dataclasses
+import enum
+import functools
 import inspect
+import math
 import re
-from collections.abc import Iterable, Iterator
-from typing import Any
+import types
+import weakref
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, Literal, TypeAlias, TypeVar
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 
-from perfsuite.measure.compiles.description import Item, Leaf, Node, describe, leaves_below
-from perfsuite.measure.compiles.values import Value, nature_of, safely
+from perfsuite.measure.arguments import text_of_array
+from perfsuite.measure.compiles.callsite import innermost
+from perfsuite.measure.private import flax_objects
+from perfsuite.measure.private.frameworks import graph_children, is_graph_node, record_fields
 
+T = TypeVar("T")
+
+_NUMBERS = (bool, int, float, complex)
+_PLAIN = (*_NUMBERS, str, bytes, type(None), type(...))
+_ARRAYS = (jax.Array, np.ndarray, np.generic)
+_LEAVES = (*_ARRAYS, jax.ShapeDtypeStruct, *_NUMBERS)
+_CONTAINERS = (tuple, list, dict, type(None))
+
+_LONGEST = 80
+_DEEPEST = 4
+_COUNTED_AT_A_GLANCE = 3
+_DEVICES_SHOWN = 8
+
+_GONE = object()
 _ABSENT = "absent"
+TRACER = "a tracer"
+"""The `source` of a leaf that is an array of a transformation such as `jax.grad`."""
+
+_ADDRESS = re.compile(r" at 0x[0-9a-fA-F]+")
 _WHOLE_ARGUMENT = re.compile(r"args\[\d+\]|kwargs\[[^\]]*\]")
 _POSITION = re.compile(r"args\[(\d+)\]")
 
-_COUNTED_AT_A_GLANCE = 3
-_DEVICES_SHOWN = 8
+
+def _type_name(kind: type) -> str:
+    return f"{kind.__module__}.{kind.__qualname__}"
+
+
+_METHOD = _type_name(types.MethodType)
+_FUNCTIONS = (*map(_type_name, (types.FunctionType, types.BuiltinFunctionType, functools.partial)), _METHOD)
+
+
+@dataclasses.dataclass(frozen=True, eq=False, slots=True)
+class Value:
+    """One static value. Two are equal where Python, and so JAX, takes the values as equal: 1 and 1.0 are.
+
+    `plain` is the value itself where it can hold nothing else, such as a number or a string, and the described parts of
+    a tuple. Any other value has its hash, its text and a weak reference; type, hash and text decide once the value is
+    gone. `fields` are those of a record, to name the one that differs. `holds` names what a function has built in, each
+    with a text; it decides nothing.
+    """
+
+    type: str
+    text: str
+    plain: Any = _GONE
+    by_identity: bool = False
+    hash: int | None = None
+    reference: "weakref.ref[Any] | None" = None
+    fields: "tuple[tuple[str, Value], ...]" = ()
+    module: str = ""
+    holds: tuple[tuple[str, str], ...] = ()
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Value):
+            return NotImplemented
+        if self.reference is not None and self.reference is other.reference:
+            return True
+        mine, theirs = self._alive(), other._alive()
+        if mine is not _GONE and theirs is not _GONE:
+            # For JAX a NaN equals itself only where it is the same object.
+            by_identity = self.by_identity and other.by_identity
+            return mine is theirs or (not by_identity and safely(lambda: bool(mine == theirs), False))
+        if self.by_identity and (self.reference is not None or other.reference is not None):
+            return False  # One is gone, and no other object is equal to it.
+        return (self.type, self.hash, self.text) == (other.type, other.hash, other.text)
+
+    def __hash__(self) -> int:
+        return 0  # equals may have other types
+
+    def _alive(self) -> Any:
+        """The value itself, if it still lives."""
+        alive = self.reference and self.reference()
+        return self.plain if alive is None else alive
+
+
+def safely(ask: Callable[[], T], otherwise: T) -> T:
+    """What a user's object answers, or `otherwise`: its properties, `__eq__`, `__hash__` or `__repr__` may raise."""
+    try:
+        return ask()
+    except Exception:
+        return otherwise
+
+
+def nature_of(one: Value | None, other: Value | None) -> str:
+    """Why two values with the same text are unequal: "function", "optimizer" (Optax's), "method", "identity" or
+    "equality".
+
+    Of values with different texts it is "mode" where no array can stand for them, such as strings; "" for others. It is
+    "equal" for equal values of other types.
+    """
+    if one is None or other is None:
+        return ""
+    if one == other:
+        return "equal"
+    if any(isinstance(value.plain, str | bytes | bool | None) for value in (one, other)):
+        return "mode"
+    if one.type != other.type:
+        return ""
+    if one.text != other.text:
+        return "mode" if one.by_identity or one.type in _FUNCTIONS else ""
+    if one.type in _FUNCTIONS:
+        if one.module.startswith("optax."):
+            return "optimizer"
+        return "method" if one.type == _METHOD else "function"
+    if one.by_identity:
+        return "identity"
+    return "equality" if one.plain is _GONE or isinstance(one.plain, tuple) else ""
+
+
+def value_of(value: Any, _depth: int = 0) -> Value:
+    """Describe a static value. Works for any object, also where its `__eq__`, `__hash__` or `__repr__` raise."""
+    kind = type(value)
+    # A record whose fields raise is compared as a whole.
+    fields: dict[str, Any] = safely(lambda: record_fields(value), {}) if _depth < _DEEPEST else {}
+    return Value(
+        _type_name(kind),
+        text_of(value),
+        plain=_plain(value, _depth),
+        by_identity=kind.__eq__ is object.__eq__,
+        hash=safely(lambda: hash(value), None),
+        reference=safely(lambda: weakref.ref(value), None),
+        fields=tuple((name, value_of(field, _depth + 1)) for name, field in fields.items()),
+        module=_attribute(value, "__module__"),
+        holds=_holds(value) if kind is types.FunctionType else (),
+    )
+
+
+def _plain(value: Any, depth: int) -> Any:
+    if isinstance(value, tuple) and type(value).__eq__ is tuple.__eq__ and depth < _DEEPEST:
+        return tuple(value_of(part, depth + 1) for part in value)
+    return value if type(value) in _PLAIN or isinstance(value, np.number | np.bool_) else _GONE
+
+
+def identity_of(value: Any) -> Value:
+    """Describe a value that equals only itself, such as the function object that `jax.jit` was given."""
+    return dataclasses.replace(value_of(value), plain=_GONE, by_identity=True, hash=id(value))
+
+
+def held_by(function: Any) -> dict[str, Any]:
+    """What a function object brings with it, under the names that a message uses."""
+    values: dict[str, Any] = {}
+    for part in innermost(function):
+        if isinstance(part, functools.partial):
+            values |= {"partial's args": part.args} if part.args else {}
+            values |= {f"partial's {name}": value for name, value in part.keywords.items()}
+        if isinstance(part, types.MethodType):
+            values["method's self"] = part.__self__
+            part = part.__func__
+    if isinstance(part, types.FunctionType):
+        code, defaults = part.__code__, part.__defaults__ or ()
+        for name, cell in zip(code.co_freevars, part.__closure__ or (), strict=True):
+            with contextlib.suppress(ValueError):  # A name that is bound later.
+                values[f"closed-over {name}"] = cell.cell_contents
+        names = code.co_varnames[code.co_argcount - len(defaults) : code.co_argcount]
+        by_default = dict(zip(names, defaults, strict=True)) | (part.__kwdefaults__ or {})
+        values |= {f"default {name}": value for name, value in by_default.items()}
+    return values
+
+
+def _holds(function: types.FunctionType) -> tuple[tuple[str, str], ...]:
+    """What could be an argument of the function instead. No text reads an array or runs a user's `__repr__`."""
+    held: dict[str, Any] = safely(lambda: held_by(function), {})
+    shown = (*_PLAIN, *_ARRAYS)
+    return tuple(
+        (name, text_of(value) if isinstance(value, shown) else type(value).__qualname__)
+        for name, value in held.items()
+        if not callable(value)
+    )
+
+
+def text_of(value: Any) -> str:
+    """A short readable text of any object, on one line. It never reads an array's numbers, which would wait."""
+    if isinstance(value, jax.Array | np.ndarray):
+        return f"{type(value).__name__} of {value.dtype}{list(value.shape)}"
+    if isinstance(value, type):
+        return value.__qualname__
+    if isinstance(value, enum.Enum):
+        return f"{type(value).__qualname__}.{value.name}"
+    if name := _attribute(value, "__qualname__") if callable(value) else "":
+        return name
+    if isinstance(value, float) and math.isnan(value):
+        return "nan"
+    try:
+        text = " ".join(repr(value).split())
+    except Exception as problem:
+        return f"<{type(value).__qualname__}, whose repr raises {type(problem).__name__}>"
+    text = text if isinstance(value, str | bytes) else _ADDRESS.sub("", text)
+    return text if len(text) <= _LONGEST else f"{text[: _LONGEST - 3]}..."
+
+
+def _attribute(value: Any, name: str) -> str:
+    """A text among the attributes of any object; "" where it has none, or raises."""
+    text = safely(lambda: getattr(value, name, ""), "")
+    return text if isinstance(text, str) else ""
+
+
+@dataclasses.dataclass(frozen=True, eq=False, slots=True)
+class Placement:
+    """The sharding that an array of `ndim` axes is committed to. It holds devices, and no array.
+
+    Two are equal where one program serves both: JAX takes P("data") and P("data", None) for one, and a mesh axis of
+    size 1 for none. On another mesh everything is another sharding; `typed` is what belongs to the type of the array,
+    where axes are explicit.
+    """
+
+    text: str
+    sharding: jax.sharding.Sharding
+    ndim: int
+    typed: Any = None
+
+    def __str__(self) -> str:
+        return self.text
+
+    def __eq__(self, other: object) -> bool:
+        if not isinstance(other, Placement):
+            return NotImplemented
+        return self.text == other.text or (self.ndim == other.ndim and safely(lambda: self._serves(other), False))
+
+    def __hash__(self) -> int:
+        return 0  # equals may have other texts
+
+    def _serves(self, other: "Placement") -> bool:
+        meshes = [getattr(each.sharding, "mesh", None) for each in (self, other)]
+        if meshes[0] is None or meshes[0] != meshes[1] or self.typed != other.typed:
+            return False
+        return self.sharding.is_equivalent_to(other.sharding, self.ndim)
+
+    @property
+    def mesh(self) -> str:
+        """The mesh of a sharding that has one, as text; "" for others."""
+        mesh, separator, _ = self.text.partition(", spec=")
+        return mesh if separator else ""
+
+
+_NO_PLACEMENT: tuple[Placement | None, tuple[str, ...]] = (None, ())
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Leaf:
+    """An argument without children.
+
+    `kind` is "array", "scalar" (a Python number: an array for `jax.jit`, static for `filter_jit`) or "static", whose
+    `dtype` is its type. All but unhashable arrays have a `value`; `source` says what the argument is. Arrays that are
+    committed to their devices have `sharding` and `devices`; JAX moves others as it needs them. `layout` is the order
+    of the axes in memory, where it is not the usual one.
+    """
+
+    kind: Literal["array", "scalar", "static"]
+    shape: tuple[int, ...] = ()
+    dtype: str = ""
+    weak_type: bool = False
+    sharding: Placement | None = None
+    devices: tuple[str, ...] = ()
+    value: Value | None = None
+    source: str = dataclasses.field(default="", compare=False)
+    layout: str = ""
+
+    def __str__(self) -> str:
+        if self.kind == "array":
+            return text_of_array(self)
+        return self.value.text if self.value else self.source
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Node:
+    """An argument with children, by the text that a path adds for each: `['ids']`, `[0]`, `.weight`.
+
+    `auxiliary` is what the node itself adds to the tree structure, such as a module's static fields, which JAX compares
+    by `==`; `attributes` name what differs in it.
+    """
+
+    type: Value
+    children: tuple[tuple[str, "Leaf | Node"], ...]
+    auxiliary: Value | None = None
+    attributes: tuple[tuple[str, Value], ...] = dataclasses.field(default=(), compare=False)
+
+    def __str__(self) -> str:
+        return "None" if self.type.text == "NoneType" else f"{self.type.text} of {len(self.children)}"
+
+
+Item: TypeAlias = Leaf | Node
+
+
+def describe(value: Any, _above: tuple[int, ...] = ()) -> Item:
+    """Describe one argument as the tree that JAX makes of it."""
+    if isinstance(value, _LEAVES):
+        return _leaf(value)
+    children, auxiliary = _one_level(value)
+    # An NNX module may hold itself; so may a node whose flattening is wrong.
+    if children is None or id(value) in _above:
+        return _leaf(value)
+    named = tuple((suffix, describe(child, (*_above, id(value)))) for suffix, child in children)
+    if type(value) in _CONTAINERS:
+        return Node(value_of(type(value)), named)
+    names = {suffix.removeprefix(".") for suffix, _ in named}
+    attributes = tuple((name, value_of(x)) for name, x in _own_attributes(value) if name not in names)
+    return Node(value_of(type(value)), named, value_of(auxiliary), attributes)
+
+
+def shared_places(arguments: dict[str, Any]) -> dict[str, str]:
+    """The second and further paths of each NNX variable or module that has several, each with its first path."""
+    first: dict[int, str] = {}
+    again: dict[str, str] = {}
+
+    def visit(path: str, value: Any, above: tuple[int, ...]) -> None:
+        if is_graph_node(value) and first.setdefault(id(value), path) != path:
+            again[path] = first[id(value)]
+        elif not isinstance(value, _LEAVES) and id(value) not in above:
+            for suffix, child in _one_level(value)[0] or ():
+                visit(path + suffix, child, (*above, id(value)))
+
+    for name, value in arguments.items():
+        visit(name, value, ())
+    return again
+
+
+def _one_level(value: Any) -> tuple[list[tuple[str, Any]] | None, Any]:
+    """The children of a node with their part of the path, and its auxiliary data; `None` for a leaf."""
+    if isinstance(value, Iterator):
+        return None, None  # JAX would warn that it takes it for a leaf
+    # JAX asks about the value first, and only that is taken apart.
+    # (`jax.tree_util.flatten_one_level_with_keys` does the same, but jax 0.10.0 lacks it.)
+    is_leaf = iter([False])
+    structure: Any
+    try:
+        keyed, structure = jax.tree_util.tree_flatten_with_path(value, is_leaf=lambda node: next(is_leaf, True))
+    except Exception:  # Unsortable keys, or a flattening of the user's that fails: JAX will say so itself.
+        return None, None
+    if (data := structure.node_data()) is None:
+        graph = graph_children(value)
+        return (None, None) if graph is None else ([(f".{name}", child) for name, child in graph.items()], None)
+    return [(jax.tree_util.keystr(path), child) for path, child in keyed], data[1]
+
+
+def _own_attributes(value: Any) -> Iterator[tuple[str, Any]]:
+    if isinstance(held := getattr(value, "__dict__", None), dict):
+        yield from ((name, x) for name, x in held.items() if not flax_objects.is_own(name))
+    elif dataclasses.is_dataclass(value):
+        yield from ((field.name, getattr(value, field.name, None)) for field in dataclasses.fields(value))
+
+
+def _leaf(value: Any) -> Leaf:
+    source = type(value).__name__
+    try:
+        aval: Any = value if isinstance(value, jax.ShapeDtypeStruct) else jax.typeof(value)
+        shape, dtype, weak_type = tuple(aval.shape), str(aval.dtype), bool(aval.weak_type)
+    except Exception:  # JAX cannot trace it: a string, or an int that fits no dtype. It must be static.
+        return Leaf("static", dtype=source, value=value_of(value), source=source)
+    if isinstance(value, np.generic):  # The only arrays that can be static: the others have no hash.
+        return Leaf("array", shape, dtype, weak_type, value=value_of(value), source=f"a NumPy {source}")
+    if isinstance(value, _NUMBERS):
+        return Leaf("scalar", shape, dtype, weak_type, value=value_of(value), source=f"a Python {source}")
+    # A tracer, or an array of another library, has no placement to compare.
+    placement = safely(lambda: _placement(value), _NO_PLACEMENT)
+    if isinstance(value, jax.core.Tracer):
+        return Leaf("array", shape, dtype, weak_type, *placement, source=TRACER)
+    layout = safely(lambda: _layout(value), "")
+    return Leaf("array", shape, dtype, weak_type, *placement, source="an array", layout=layout)
+
+
+def _layout(value: Any) -> str:
+    order = tuple(value.format.layout.major_to_minor)
+    return "" if order == tuple(range(len(order))) else f"major_to_minor={order}"
+
+
+def _placement(value: Any) -> tuple[Placement | None, tuple[str, ...]]:
+    """The sharding and devices that an array is committed to; none where JAX is free to move it."""
+    sharding = value.sharding
+    if sharding is None or not getattr(value, "committed", True):
+        return _NO_PLACEMENT
+    mesh = getattr(sharding, "mesh", None)
+    devices = [
+        f"{device.platform}:{device.id}" for device in (mesh.devices.flat if mesh is not None else sharding.device_set)
+    ]
+    if mesh is None:
+        devices.sort()
+    one = mesh is None and len(devices) == 1
+    text = f"one device, {sharding.memory_kind} memory" if one else str(sharding)
+    return Placement(text, sharding, len(value.shape), jax.typeof(value).sharding), tuple(devices)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,7 +415,15 @@ class Signature:
     @property
     def leaves(self) -> tuple[tuple[str, Leaf], ...]:
         """Every leaf with its path, such as `args[0]['ids']`, `args[0].layers[3].weight`, `kwargs['mask']`."""
-        return tuple(found for path, item in self.parts for found in leaves_below(path, item))
+
+        def below(path: str, item: Item) -> Iterator[tuple[str, Leaf]]:
+            if isinstance(item, Leaf):
+                yield path, item
+            else:
+                for suffix, child in item.children:
+                    yield from below(path + suffix, child)
+
+        return tuple(leaf for path, item in self.parts for leaf in below(path, item))
 
     def __str__(self) -> str:
         leaves = self.leaves
@@ -164,19 +558,23 @@ def _item_changes(path: str, was: Item, now: Item) -> Iterator[SignatureChange]:
 
 
 def _auxiliary_changes(path: str, was: Node, now: Node) -> Iterator[SignatureChange]:
-    found = list(_named_changes(path, was.attributes, now.attributes))
+    changes = list(_named_changes(path, was.attributes, now.attributes))
     old, new = was.auxiliary, now.auxiliary
-    if not found and old and new:
-        found = list(_field_changes(path, old, new))
+    if not changes and old and new:
         far = 4.0 * _looks_apart(old.text, new.text)
-        found = found or [SignatureChange("structure", path, old.text, new.text, far, nature_of(old, new))]
-    yield from found
+        changes = _field_changes(path, old, new)
+        changes = changes or [SignatureChange("structure", path, old.text, new.text, far, nature_of(old, new))]
+    yield from changes
 
 
-Named = tuple[tuple[str, Value], ...]
+def _field_changes(path: str, was: Value, now: Value) -> list[SignatureChange]:
+    """The fields in which two records of one type differ; none where they have no fields, or none differs."""
+    return list(_named_changes(path, was.fields, now.fields)) if was.type == now.type else []
 
 
-def _named_changes(path: str, was: Named, now: Named) -> Iterator[SignatureChange]:
+def _named_changes(
+    path: str, was: tuple[tuple[str, Value], ...], now: tuple[tuple[str, Value], ...]
+) -> Iterator[SignatureChange]:
     """The changes of the attributes of a node, or of the fields of a record."""
     old, new = dict(was), dict(now)
     for name in _both(old, new):
@@ -186,27 +584,21 @@ def _named_changes(path: str, was: Named, now: Named) -> Iterator[SignatureChang
             yield from _static_changes(f"{path}.{name}", one, other, *texts)
 
 
-def _field_changes(path: str, was: Value | None, now: Value | None) -> Iterator[SignatureChange]:
-    """The fields in which two records of one type differ; none where they have no fields, or none differs."""
-    if was and now and was.type == now.type:
-        yield from _named_changes(path, was.fields, now.fields)
-
-
 def _static_changes(
     path: str, was: Value | None, now: Value | None, was_text: str, now_text: str
 ) -> Iterator[SignatureChange]:
     """How two static values differ: by their fields, or as a whole; for functions also in what they have built in."""
-    if fields := list(_field_changes(path, was, now)):
+    if was and now and (fields := _field_changes(path, was, now)):
         yield from fields
         return
     nature = nature_of(was, now)
-    far = _looks_apart(was_text, now_text)
     held, differ = {}, {}
     if was and now and nature in ("function", "mode"):  # of a mode, such as a string, nothing is held
         old, held = dict(was.holds), dict(now.holds)
         differ = {name: text for name, text in held.items() if old.get(name, text) != text}
     hint = ", ".join(name.rpartition(" ")[2] for name in differ or held)
-    yield SignatureChange("static value", path, was_text, now_text, far, "closure" if held else nature, hint)
+    far, variant = _looks_apart(was_text, now_text), "closure" if held else nature
+    yield SignatureChange("static value", path, was_text, now_text, far, variant, hint)
     for name, text in differ.items():
         yield SignatureChange("static value", f"{path}, {name}", old[name], text, 0.5)
 

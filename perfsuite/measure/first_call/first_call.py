@@ -22,7 +22,7 @@ import jax
 from perfsuite.measure import progress
 from perfsuite.measure.call import Call
 from perfsuite.measure.compiles.compiles import telling_nobody
-from perfsuite.measure.compiles.warmup import borrowed, refuse_deleted
+from perfsuite.measure.compiles.settle import borrowed, refuse_deleted
 from perfsuite.measure.errors import MeasurementError
 from perfsuite.measure.first_call.equations import Constant, Equations, Jaxprs
 from perfsuite.measure.first_call.users_code import UserLine

@@ -6,16 +6,15 @@ any increase is a change of code.
 
 import dataclasses
 from collections import Counter
-from collections.abc import Iterable
 
 import jax
 
 from perfsuite.measure.call import Call
-from perfsuite.measure.compiles import callsite, compiles
-from perfsuite.measure.compiles.warmup import borrowed, settle
+from perfsuite.measure.compiles import callsite
+from perfsuite.measure.compiles.compiles import steady_state
+from perfsuite.measure.compiles.settle import agreed_run, borrowed, settle
 from perfsuite.measure.metric import Metric
 from perfsuite.measure.private.program_runs import ProgramRun, observing_programs
-from perfsuite.measure.runtime.repeats import agreed
 from perfsuite.measure.words import plural
 
 PROGRAMS_KEPT = 12
@@ -55,22 +54,22 @@ class Dispatches:
     @property
     def jitted(self) -> int:
         """Runs of jitted functions' programs."""
-        return sum(self.by_program.values())
+        return self.total - self.eager_operations
 
     @property
     def eager_operations(self) -> int:
         """Runs of operations outside any jitted function."""
-        return sum(self.by_operation.values())
+        return sum(run.eager for run in self.runs)
 
     @property
     def by_program(self) -> dict[str, int]:
         """The runs of each jitted function's program, the most first."""
-        return _most(run.program for run in self.runs if not run.eager)
+        return self._counts(eager=False)
 
     @property
     def by_operation(self) -> dict[str, int]:
         """The runs of each eager operation, the most first."""
-        return _most(run.program for run in self.runs if run.eager)
+        return self._counts(eager=True)
 
     def places(self, *, eager: bool) -> dict[str, str]:
         """The lines that run each program, the one that runs it most often first."""
@@ -78,25 +77,31 @@ class Dispatches:
         for run in self.runs:
             if run.eager == eager:
                 lines.setdefault(run.program, Counter())[run.location] += 1
-        return {program: _in_words(counts) for program, counts in lines.items()}
+        return {program: _in_words(_most_first(counts)) for program, counts in lines.items()}
 
     def metrics(self, name: str) -> list[Metric]:
         """Two counts, of jitted functions and of eager operations, each with its programs as detail."""
-        made = []
-        for suffix, runs, eager in zip(SUFFIXES, (self.by_program, self.by_operation), (False, True), strict=True):
-            kept = dict(list(runs.items())[:PROGRAMS_KEPT])
-            places = {program: place for program, place in self.places(eager=eager).items() if program in kept}
-            value, unit = sum(runs.values()), "operations" if eager else "programs"
-            made.append(Metric(name + suffix, value, unit, "count", detail=kept or None, places=places or None))
-        return made
+        metrics = []
+        for suffix, unit, eager in zip(SUFFIXES, ("programs", "operations"), (False, True), strict=True):
+            counts, places = self._counts(eager=eager), self.places(eager=eager)
+            detail = dict(list(counts.items())[:PROGRAMS_KEPT])
+            named = {program: places[program] for program in detail}
+            value = sum(counts.values())
+            metrics.append(Metric(name + suffix, value, unit, "count", detail=detail or None, places=named or None))
+        return metrics
 
     def __str__(self) -> str:
-        said = []
-        for title, runs, eager in (("", self.by_program, False), ("eager: ", self.by_operation, True)):
+        kinds = []
+        for title, eager in (("", False), ("eager: ", True)):
             places = self.places(eager=eager)
-            parts = ", ".join(f"{program} ({count}) at {places[program]}" for program, count in runs.items())
-            said += [title + parts] if parts else []
-        return "; ".join(said) + (f"\n  {MOVE_IN}" if self.eager_operations else "")
+            parts = [
+                f"{program} ({count}) at {places[program]}" for program, count in self._counts(eager=eager).items()
+            ]
+            kinds += [title + ", ".join(parts)] if parts else []
+        return "; ".join(kinds) + (f"\n  {MOVE_IN}" if self.eager_operations else "")
+
+    def _counts(self, *, eager: bool) -> dict[str, int]:
+        return _most_first(Counter(run.program for run in self.runs if run.eager == eager))
 
 
 def dispatches(call: Call) -> Dispatches:
@@ -106,33 +111,32 @@ def dispatches(call: Call) -> Dispatches:
     `MeasurementError` when none agree, because the code under test then does something else each time.
     """
     __tracebackhide__ = True
-    seen: list[Dispatch] = []
+    runs: list[Dispatch] = []
 
     def observe(run: ProgramRun) -> None:
-        seen.append(Dispatch(run.name, callsite.location(run.frame), run.operation))
+        runs.append(Dispatch(run.name, callsite.location(run.frame), run.operation))
 
     def once() -> Dispatches:
-        seen.clear()
+        runs.clear()
         jax.block_until_ready(subject.run())
-        return Dispatches(call.label, tuple(seen))
+        return Dispatches(call.label, tuple(runs))
 
     # Warmed inside too: a thread that traces a function while nobody observes may not be heard later.
     with borrowed(call) as subject, observing_programs(observe):
         settle(subject)
-        with compiles.steady_state():
-            return agreed(
+        with steady_state():
+            return agreed_run(
                 once,
                 lambda counted: (counted.jitted, counted.eager_operations),
                 f"{call.label}: the number of programs differs",
             )
 
 
-def _most(programs: Iterable[str]) -> dict[str, int]:
-    return dict(sorted(Counter(programs).items(), key=lambda item: (-item[1], item[0])))
+def _most_first(counts: Counter[str]) -> dict[str, int]:
+    return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
 
 
-def _in_words(lines: Counter[str]) -> str:
-    ordered = sorted(lines.items(), key=lambda item: (-item[1], item[0]))
-    named = [f"{line} ({plural(count, 'time')})" if count > 1 else line for line, count in ordered[:LINES_NAMED]]
-    more = len(ordered) - LINES_NAMED
-    return ", ".join(named) + (f" and {plural(more, 'more line')}" if more > 0 else "")
+def _in_words(lines: dict[str, int]) -> str:
+    named = [f"{line} ({plural(count, 'time')})" if count > 1 else line for line, count in lines.items()]
+    more = len(named) - LINES_NAMED
+    return ", ".join(named[:LINES_NAMED]) + (f" and {plural(more, 'more line')}" if more > 0 else "")

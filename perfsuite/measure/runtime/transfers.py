@@ -21,17 +21,15 @@ from typing import Any, Literal, get_args
 import jax
 import numpy as np
 
-from perfsuite.measure.arguments import leaves_with_paths
+from perfsuite.measure.arguments import leaves_with_paths, text_of_array
 from perfsuite.measure.call import Call, label_of
 from perfsuite.measure.compiles import callsite
-from perfsuite.measure.compiles.description import text_of_array
+from perfsuite.measure.compiles.settle import agreed_run, borrowed, settle
 from perfsuite.measure.compiles.signature import with_parameter
-from perfsuite.measure.compiles.warmup import borrowed, settle
 from perfsuite.measure.errors import TransferError
 from perfsuite.measure.metric import Metric
 from perfsuite.measure.private import jax_stack
 from perfsuite.measure.private.transfer_internals import fetched, observing
-from perfsuite.measure.runtime.repeats import agreed
 
 Direction = Literal["host_to_device", "device_to_host", "callback"]
 
@@ -236,7 +234,7 @@ def transfers_of(call: Call) -> Transfers:
                 jax.block_until_ready(subject.run())
             return counted
 
-        return agreed(once, _counts, f"{call.label}: the transfers differ")
+        return agreed_run(once, _counts, f"{call.label}: the transfers differ")
 
 
 def _counts(moved: Transfers) -> tuple[int, ...]:

@@ -17,7 +17,7 @@ import numpy as np
 from perfsuite.measure import peers
 from perfsuite.measure.call import Call, carried
 from perfsuite.measure.compiles import compiles
-from perfsuite.measure.compiles.warmup import Warm, refuse_deleted, settle
+from perfsuite.measure.compiles.settle import function_of, refuse_deleted, settle
 from perfsuite.measure.errors import MeasurementError
 from perfsuite.measure.runtime.program_outputs import running_seen
 from perfsuite.measure.timing.clock import calls_per_block, now_ns, tick_ns
@@ -53,8 +53,7 @@ class Subject:
     """
 
     def __init__(self, call: Call, *, single: bool = False):
-        fn = call.fn.fn if isinstance(call.fn, Warm) else call.fn
-        self.call = Call(fn, call.args, call.kwargs, call.carry)
+        self.call = Call(function_of(call.fn), call.args, call.kwargs, call.carry)
         self.source = call
         try:
             settle(self.call)

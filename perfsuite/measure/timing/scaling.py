@@ -15,7 +15,7 @@ from perfsuite.measure.first_call.first_call import first_call
 from perfsuite.measure.first_call.metrics import COUNTED
 from perfsuite.measure.first_call.metrics import metrics as metrics_of_first_call
 from perfsuite.measure.metric import Metric
-from perfsuite.measure.runtime.hostcalls import host_calls
+from perfsuite.measure.runtime.host_calls import host_calls
 from perfsuite.measure.stack_room import with_room
 from perfsuite.measure.stats import intervals
 from perfsuite.measure.stats.exponent import growth_exponent

@@ -11,3 +11,10 @@ def nothing_left_behind():
     before = compiles.open_contexts(), compiles.is_heard()
     yield
     assert (compiles.open_contexts(), compiles.is_heard()) == before
+
+
+@pytest.fixture
+def watching():
+    """Remember what compiles, as the plugin does for the session."""
+    with compiles.observe():
+        yield

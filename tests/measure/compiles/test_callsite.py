@@ -14,11 +14,7 @@ from perfsuite.measure.errors import RecompilationError
 HERE = os.path.relpath(__file__)
 
 
-@pytest.fixture(autouse=True)
-def watching():
-    """Remember what compiles, as the plugin does for the session."""
-    with compiles.observe():
-        yield
+pytestmark = pytest.mark.usefixtures("watching")
 
 
 def test_the_users_line_is_named_behind_transformations_and_helpers():

@@ -1,21 +1,26 @@
 """Compiles are counted and forbidden wherever they happen, and nothing else is touched by it."""
 
 import contextlib
+import functools
 import gc
 import os
 import pickle
 import queue
+import warnings
 import weakref
 
+import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
+from flax import nnx
 from support import jits
-from support.compiling import LONG, SHORT, doubling, run_in_thread
+from support.compiling import LONG, SHORT, doubling, python_calls, run_in_thread
 from support.jits import each_jit, plain
 
 from perfsuite.measure.compiles import compiles
-from perfsuite.measure.errors import RecompilationError
+from perfsuite.measure.errors import MeasurementError, RecompilationError
 
 HERE = os.path.relpath(__file__)
 
@@ -217,17 +222,6 @@ def test_a_refused_call_keeps_no_array_alive_while_the_context_is_open():
     assert alive == [False]
 
 
-def test_forbidden_says_whether_a_compile_would_be_refused():
-    assert not compiles.forbidden()
-    with compiles.count():
-        assert not compiles.forbidden()
-    with compiles.forbid() as context:
-        assert compiles.forbidden()
-        with context.building_inputs():
-            assert not compiles.forbidden()
-    assert not compiles.forbidden()
-
-
 def test_errors_survive_pickling():
     """pytest-xdist and process pools send errors from one process to another."""
     error = RecompilationError("message", function="step", stage="trace", changes=("args[0]: dtype was a, is b",))
@@ -266,3 +260,235 @@ def test_a_call_that_is_meant_to_trace_may_not_compile_and_what_forbids_all_goes
         with pytest.raises(RecompilationError) as error, compiles.forbid(), compiles.steady_state():
             traced_anew(SHORT)
     assert error.value.stage == "trace"
+
+
+def test_hits_of_the_persistent_cache_are_counted_apart(tmp_path):
+    from jax.experimental.compilation_cache import compilation_cache
+
+    options = {
+        "jax_compilation_cache_dir": str(tmp_path),
+        "jax_persistent_cache_min_compile_time_secs": 0.0,
+        "jax_persistent_cache_min_entry_size_bytes": -1,
+    }
+    before = {name: jax.config.values[name] for name in options}
+    for name, value in options.items():
+        jax.config.update(name, value)
+    compilation_cache.reset_cache()
+    try:
+        with warnings.catch_warnings(), compiles.count() as first:
+            warnings.simplefilter("ignore")
+            doubling()(SHORT)
+        with compiles.count() as second:
+            doubling()(SHORT)
+    finally:
+        for name, value in before.items():
+            jax.config.update(name, value)
+        compilation_cache.reset_cache()
+    assert (first.compiles, first.cache_hits) == (1, 0)
+    assert (second.compiles, second.cache_hits) == (1, 1)
+
+
+def test_inputs_can_be_built_inside():
+    step = doubling()
+    step(SHORT)
+    with compiles.count() as counted, compiles.forbid() as forbidden:
+        with forbidden.building_inputs():
+            argument = jnp.full((3,), 7.0, jnp.float32) * jnp.arange(3)
+            doubling()(argument)
+        step(argument)
+    assert counted.events == ()
+
+
+def test_after_building_inputs_compiles_are_forbidden_again():
+    def build_and_compile(context):
+        with context.building_inputs():
+            doubling()(SHORT)
+        doubling()(SHORT)
+
+    with pytest.raises(RecompilationError), compiles.forbid() as forbidden:
+        build_and_compile(forbidden)
+
+
+def test_building_inputs_excuses_its_own_thread_only():
+    step = doubling()
+
+    def compile_elsewhere():
+        with contextlib.suppress(RecompilationError):
+            step(SHORT)
+
+    with pytest.raises(RecompilationError), compiles.forbid() as forbidden, forbidden.building_inputs():
+        run_in_thread(compile_elsewhere)
+
+
+def loss(x):
+    return (x * x).sum()
+
+
+class Model(eqx.Module):
+    weight: jax.Array
+
+    @eqx.filter_jit
+    def __call__(self, x):
+        return self.weight + x
+
+    def predict(self, x):
+        return jax.jit(lambda y: y * self.weight)(x)
+
+
+class Net(nnx.Module):
+    def __init__(self):
+        self.weight = nnx.Param(jnp.ones(()))
+
+    @nnx.jit
+    def __call__(self, x):
+        return self.weight[...] + x
+
+
+class Trainer:
+    def __init__(self, x=None):
+        if x is not None:
+            self(x)
+
+    def __call__(self, x):
+        return jax.jit(lambda y: y * 4)(x)
+
+    @functools.partial(jax.jit, static_argnums=0)
+    def step(self, x):
+        return x * 5
+
+
+def scaled(rate, x):
+    return jax.jit(lambda y: y * rate)(x)
+
+
+def logged(fn):
+    @functools.wraps(fn)
+    def wrapper(*args):
+        return fn(*args)
+
+    return wrapper
+
+
+class Timed:
+    """A decorator that is a class."""
+
+    def __init__(self, fn):
+        functools.update_wrapper(self, fn)
+
+    def __call__(self, x):
+        return self.__wrapped__(x)
+
+
+def another(x):
+    return jax.jit(lambda y: y * 3)(x)
+
+
+def kinds():
+    """Callables of every kind that compile when they are called, by name."""
+    model, net, trainer = Model(jnp.ones(())), Net(), Trainer()
+    return {
+        "an Equinox module": model,
+        "its method": model.predict,
+        "the bound __call__ of an NNX module": net.__call__,
+        "an object": trainer,
+        "a jitted bound method": trainer.step,
+        "a class": Trainer,
+        "a partial": functools.partial(scaled, 2),
+        "Equinox's partial": eqx.Partial(scaled, 2),
+        "a decorated jitted function": logged(jax.jit(lambda x: x * 6)),
+        "a class that decorates": Timed(functools.partial(scaled, 2)),
+        "a gradient": jax.grad(lambda x: loss(jax.jit(lambda y: y * 7)(x))),
+        "a mapped function": jax.vmap(lambda x: scaled(2, x)),
+    }
+
+
+@pytest.mark.parametrize("kind", kinds())
+def test_every_kind_of_callable_can_be_named(kind):
+    fn = kinds()[kind]
+    with compiles.forbid(only=[fn]):  # another function may compile
+        logged(another)(SHORT)
+        logged(jax.jit(lambda x: x * 8))(SHORT)
+        Timed(another)(SHORT)
+        jax.grad(lambda x: loss(another(x)))(SHORT)
+    with pytest.raises(RecompilationError), compiles.forbid(only=[fn]):
+        fn(SHORT)
+
+
+@pytest.mark.parametrize("nothing", [len, np.add, [].append, object, "step"])
+def test_what_no_stack_shows_is_refused(nothing):
+    with pytest.raises(TypeError, match=r"only=\[...\]"):
+        compiles.forbid(only=[nothing]).__enter__()
+
+
+def test_under_a_transformation_the_function_is_known():
+    step = jax.jit(lambda x: (x * 2).sum())
+    with pytest.raises(RecompilationError), compiles.forbid(only=[step]):
+        jax.grad(step)(SHORT)
+    for jit in (eqx.filter_jit, nnx.jit):
+        with compiles.forbid(only=[step]):
+            jit(loss)(jnp.ones(3))
+
+
+def test_an_interrupt_inside_the_listener_leaves_jax_and_the_counts_working(monkeypatch):
+    def interrupted(site):
+        raise KeyboardInterrupt
+
+    step = doubling()
+    with compiles.count() as counted:
+        with monkeypatch.context() as patch:
+            patch.setattr(compiles, "sighting_of", interrupted)
+            with pytest.raises(KeyboardInterrupt):
+                step(SHORT)
+        step(SHORT)
+    assert counted.compiles == 1
+
+
+def test_a_listener_of_our_own_that_fails_does_not_fail_the_compile(monkeypatch):
+    def broken(site):
+        raise RuntimeError("a bug of ours")
+
+    monkeypatch.setattr(compiles, "sighting_of", broken)
+    step = doubling()
+    with compiles.count() as counted:
+        step(SHORT)
+    assert counted.compiles == 1
+    with pytest.raises(RecompilationError, match="could not describe the call: RuntimeError"), compiles.forbid():
+        step(LONG)
+
+
+def test_listeners_of_others_stay_in_place():
+    heard = []
+
+    def listener(event, duration, **kwargs):
+        heard.append(event)
+
+    jax.monitoring.register_event_duration_secs_listener(listener)
+    try:
+        with compiles.count():
+            doubling()(SHORT)
+        before = len(heard)
+        doubling()(SHORT)
+        assert len(heard) > before
+    finally:
+        jax.monitoring.unregister_event_duration_listener(listener)
+
+
+def test_removed_listeners_are_noticed_and_put_back():
+    """`jax.monitoring.clear_event_listeners()` removes everybody's; this removes ours alone."""
+    step = doubling()
+    with pytest.raises(MeasurementError, match="removed perfsuite's monitoring listeners"), compiles.forbid():
+        compiles._unregister()
+    with compiles.observe():
+        compiles._unregister()
+        with compiles.count() as counted:
+            step(SHORT)
+    assert counted.compiles == 1
+
+
+def test_nothing_is_called_on_the_hit_path():
+    step = doubling()
+    step(SHORT)
+    step(SHORT)
+    outside = python_calls(step, SHORT)
+    with compiles.forbid(), compiles.count():
+        assert python_calls(step, SHORT) == outside

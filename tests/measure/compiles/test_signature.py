@@ -15,13 +15,17 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
-from support.hostile import Hostile
+from support.hostile import Hostile, Unreadable
 
-from perfsuite.measure.compiles import compiles
+from perfsuite.measure.compiles import callsite, compiles
 from perfsuite.measure.compiles.signature import (
     SignatureChange,
     changes_between,
+    describe,
+    shared_places,
     signature_of,
+    text_of,
+    value_of,
     with_parameters,
 )
 
@@ -325,3 +329,71 @@ def test_the_parameters_of_a_function_with_many_are_named():
 def test_few_parameters_and_those_without_names_are_left_to_be_counted(function):
     changes = changes_between(signature_of((1.0, 1.0)), signature_of((1.0, 2.0)))
     assert [str(each) for each in with_parameters(changes, function)] == ["args[1]: static value was 1.0, is 2.0"]
+
+
+def test_an_iterator_among_a_librarys_arguments_is_a_leaf_and_warned_of_nowhere():
+    """Pytest makes errors of warnings here, and JAX's goes to whoever takes the iterator apart."""
+    numbers = (number for number in range(3))
+    assert callsite.CallSite("here", args=(numbers,)).mark == callsite.CallSite("here", args=(numbers,)).mark
+    assert describe(numbers) == describe(numbers)
+    assert list(numbers) == [0, 1, 2]
+
+
+class Tied(nnx.Module):
+    """A model that holds one layer twice."""
+
+    def __init__(self):
+        self.first = nnx.Linear(1, 1, rngs=nnx.Rngs(0))
+        self.tied = self.first
+
+
+class Selfish(nnx.Module, pytree=False):
+    """A module that holds itself, and is no pytree."""
+
+    def __init__(self):
+        self.me = self
+
+
+def test_the_places_of_one_object_are_known_by_path_and_equal_arrays_are_not_one():
+    array = jnp.ones(2)
+    variable, module, selfish = nnx.Param(array), Tied(), Selfish()
+    arguments = {"args": ([variable, nnx.Param(array), array, array], module), "kwargs": {"x": variable, "y": selfish}}
+    assert shared_places(arguments) == {
+        "args[1].tied": "args[1].first",
+        "kwargs['x']": "args[0][0]",
+        "kwargs['y'].me": "kwargs['y']",
+    }
+
+
+def test_texts_are_short_and_read_no_array():
+    assert text_of(jnp.ones((8, 128))) == "ArrayImpl of float32[8, 128]"
+    assert len(text_of("x" * 1000)) == 80
+    assert text_of(Hostile()) == "<Hostile, whose repr raises RuntimeError>"
+    assert text_of("a\nb") == repr("a\nb")
+    assert value_of(Hostile()) != value_of(Hostile())
+    assert value_of(Unreadable()).text == "<Unreadable, whose repr raises RuntimeError>"
+    assert value_of(Unreadable()).module == ""
+
+
+def test_addresses_are_left_out_of_texts():
+    class Model:
+        pass
+
+    Model.__module__ = "here"  # a longer text is cut short
+    assert text_of(Model()).endswith("<locals>.Model object>")
+    assert " at 0x" not in text_of(functools.partial(test_addresses_are_left_out_of_texts))
+    assert text_of("kept at 0x12") == "'kept at 0x12'"
+
+
+def scaled(rate, tree):
+    return lambda x: (x * rate, tree)
+
+
+def test_what_a_function_holds_is_described_without_reading_or_keeping_it():
+    held = jnp.ones(3)
+    kept = weakref.ref(held)
+    value = value_of(scaled(Hostile(), held))
+    assert dict(value.holds) == {"closed-over rate": "Hostile", "closed-over tree": "ArrayImpl of float32[3]"}
+    del held
+    gc.collect()
+    assert kept() is None

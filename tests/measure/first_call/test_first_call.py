@@ -17,7 +17,7 @@ from flax import nnx
 
 from perfsuite.measure.call import call
 from perfsuite.measure.compiles import compiles
-from perfsuite.measure.compiles.warmup import warm
+from perfsuite.measure.compiles.warm import warm
 from perfsuite.measure.errors import MeasurementError, RecompilationError
 from perfsuite.measure.first_call import first_call as first_call_module
 from perfsuite.measure.first_call.first_call import apart, first_call, stage_seconds

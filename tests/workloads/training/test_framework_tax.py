@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from perfsuite import call
-from perfsuite.measure.runtime.hostcalls import host_calls
+from perfsuite.measure.runtime.host_calls import host_calls
 from perfsuite.workloads.training.framework_tax import FLOOR, VARIANTS, leaves_of, random_weights
 
 LAYERS, UPDATES = 3, 3

@@ -16,7 +16,7 @@ import jax
 from perfsuite.measure import units
 from perfsuite.measure.call import Call, label_of
 from perfsuite.measure.compiles import callsite, compiles
-from perfsuite.measure.compiles.warmup import borrowed, settle
+from perfsuite.measure.compiles.settle import borrowed, settle
 from perfsuite.measure.metric import Metric
 from perfsuite.measure.private import slow_path
 from perfsuite.measure.private.callback_frames import outside_callbacks

@@ -1,34 +1,35 @@
-"""`warm` compiles every signature, leaves the caller's arrays alone, and knows what it has not warmed."""
+"""`warm` compiles every signature; `covers` compares those that inputs bring with them, and no program runs."""
 
+import contextlib
 import copy
 import functools
+import itertools
 import os
+from typing import NamedTuple
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 import optax
 import pytest
 from flax import nnx
+from support.compiling import LONG, SHORT, compiling, doubling
 from support.jits import each_jit
 
 from perfsuite.measure.call import call, label_of
 from perfsuite.measure.compiles import compiles
-from perfsuite.measure.compiles.warmup import settle, warm
-from perfsuite.measure.errors import MeasurementError, RecompilationError, SignatureWarning, UnwarmedSignatureError
+from perfsuite.measure.compiles import warm as warm_module
+from perfsuite.measure.compiles.warm import covers, warm
+from perfsuite.measure.errors import MeasurementError, RecompilationError, UnwarmedSignatureError
 
 HERE = os.path.relpath(__file__)
-SHORT, LONG = jnp.ones(3), jnp.ones(4)
-
-
-def doubling(jit):
-    return jit(lambda x: x * 2)
 
 
 def unwarmed(step, *args, **kwargs):
-    """The changes that `check` raises for."""
-    with pytest.raises(UnwarmedSignatureError) as raised:
-        step.check(args, kwargs)
+    """The changes that the error of a refused call names."""
+    with pytest.raises(UnwarmedSignatureError) as raised, compiles.forbid():
+        step(*args, **kwargs)
     return raised.value.changes
 
 
@@ -55,34 +56,20 @@ def test_a_signature_that_was_not_warmed_is_named_before_it_compiles(jit):
     assert raised.value.changes == ("args[0]: shape was (4,), is (5,)",)
     line = test_a_signature_that_was_not_warmed_is_named_before_it_compiles.__code__.co_firstlineno
     assert f" at {HERE}:{line + 5} with a signature that was not warmed" in str(raised.value)
-    with pytest.raises(UnwarmedSignatureError):
-        step.check((argument,))
     assert step(argument).shape == (5,)  # outside, it is an ordinary function
 
 
 @each_jit
-def test_check_compares_without_calling(jit):
-    calls = []
-    step = warm(jit(lambda x: calls.append(x) or x), over=[(SHORT,)])
-    calls.clear()
-    step.check((SHORT,))
-    step.check((SHORT + 1,))
-    with pytest.raises(UnwarmedSignatureError) as raised:
-        step.check((jnp.ones(3, jnp.int32),))
-    assert raised.value.changes == ("args[0]: dtype was float32, is int32",)
-    assert isinstance(raised.value, RecompilationError)
-    assert raised.value.stage == ""
-    if jit is eqx.filter_jit:  # which binds the arguments to the parameters first
-        step.check((), {"x": SHORT})
-    else:
+def test_dtypes_and_keywords_are_part_of_a_signature(jit):
+    step = warm(doubling(jit), over=[(SHORT,)])
+    assert unwarmed(step, jnp.ones(3, jnp.int32)) == ("args[0]: dtype was float32, is int32",)
+    if jit is jax.jit:  # the others bind the arguments to the parameters first, or do not tell them apart
         assert unwarmed(step, x=SHORT) == ("kwargs['x']: was passed by position, is passed by keyword",)
-    assert calls == []
 
 
-def test_check_sees_committedness_device_and_configuration():
+def test_committedness_device_and_configuration_are_part_of_a_signature():
     first, second = (jax.device_put(SHORT, device) for device in jax.devices()[:2])
-    step = warm(doubling(jax.jit), over=[(first,)])
-    step.check((first,))
+    step = warm(doubling(), over=[(first,)])
     assert unwarmed(step, SHORT) == ("args[0]: was committed to cpu:0, is uncommitted",)
     assert unwarmed(step, second) == ("args[0]: device was cpu:0, is cpu:1",)
     with jax.enable_x64(True):
@@ -191,9 +178,10 @@ def test_a_state_that_settles_after_one_run_is_warmed_in_both_forms():
     warmed = warm(step, over=[carrying])
     assert warmed.compiles == 2
     assert len(warmed.signatures) == 2
-    warmed.check((0.0,))
-    warmed.check((jnp.float32(0.0),))
     assert carrying.args[0] == 3.0
+    with compiles.forbid():
+        warmed(0.0)
+        warmed(jnp.float32(0.0))
 
 
 @pytest.mark.parametrize(
@@ -207,14 +195,6 @@ def test_a_state_that_settles_after_one_run_is_warmed_in_both_forms():
 def test_a_carrying_call_that_compiles_in_every_run_says_why(step, says):
     with pytest.raises(MeasurementError, match=rf"entry 0: lambda compiled in each of 3 runs:\n(.|\n)*{says}"):
         warm(step, over=[call(step, jnp.zeros(3) + 0, SHORT, carry=1)])
-
-
-@pytest.mark.parametrize("returned", [lambda x: x.sum(), lambda x: x.astype(int)], ids=["shape", "dtype"])
-def test_a_carry_that_replaces_an_argument_by_something_else_is_warned_of(returned):
-    """`carry=2` where one output is the next state, so that the batch became a scalar, and another step was measured."""
-    step = jax.jit(lambda state, x: (state + x.sum(), returned(x)))
-    with pytest.warns(SignatureWarning, match=r"call\(lambda, ..., carry=2\)(.|\n)*args\[1\] was float32\[3\], is "):
-        settle(call(step, jnp.zeros(3), SHORT, carry=2))
 
 
 @pytest.mark.filterwarnings("ignore:Python iterable type:DeprecationWarning")  # of JAX, for any such argument
@@ -246,7 +226,7 @@ def test_a_call_that_donates_what_it_does_not_carry_is_named():
 
 
 def test_inputs_that_make_no_sense_are_refused_with_what_is_wanted():
-    step = doubling(jax.jit)
+    step = doubling()
     wanted = r"over must be a list of argument tuples or call\(...\)s"
     with pytest.raises(ValueError, match=f"{wanted}; it is empty"):
         warm(step, over=[])
@@ -261,21 +241,6 @@ def test_inputs_that_make_no_sense_are_refused_with_what_is_wanted():
         warm(step, over=call(step, SHORT))
     with pytest.raises(TypeError, match="fn must be callable, got int"):
         warm(3, over=[(SHORT,)])
-
-
-class Model:
-    @functools.partial(jax.jit, static_argnums=(0, 2))
-    def top(self, x, n):
-        return jnp.sort(x)[:n]
-
-
-def test_a_method_is_warmed_with_the_object_and_the_static_arguments_that_it_has():
-    model = Model()
-    step = warm(model.top, over=[(SHORT, 1), call(model.top, SHORT, 2)])
-    step.check((SHORT, 2))
-    assert unwarmed(step, SHORT, 3) == ("args[2]: static value was 2, is 3",)
-    with pytest.raises(ValueError, match="entry 0 is a call of another top"):
-        warm(model.top, over=[call(Model().top, SHORT, 2)])
 
 
 def other(x):
@@ -321,4 +286,196 @@ def test_a_warm_function_passes_for_the_function():
 
 def test_warming_while_compiles_are_forbidden_is_refused():
     with pytest.raises(RecompilationError), compiles.forbid():
-        warm(doubling(jax.jit), over=[(SHORT,)])
+        warm(doubling(), over=[(SHORT,)])
+
+
+PARAMS, SIXTEEN = jnp.zeros(3), jnp.ones(16)
+BUCKETS = (8, 16)
+
+directly = pytest.mark.parametrize("jit", [jax.jit, eqx.filter_jit, nnx.jit])
+
+
+def made(jit=jax.jit):
+    @jit
+    def step(params, x):
+        return params + x.sum()
+
+    return step
+
+
+def of(size, dtype=np.float32):
+    return np.ones(size, dtype)
+
+
+@pytest.fixture
+def warmed():
+    return warm(made(), over=[(PARAMS, of(size)) for size in BUCKETS])
+
+
+@contextlib.contextmanager
+def nothing_compiles():
+    with compiles.count() as counted:
+        yield
+    assert counted.events == ()
+
+
+@directly
+def test_inputs_of_warmed_signatures_are_covered_and_nothing_compiles(jit):
+    step = warm(made(jit), over=[(PARAMS, of(size)) for size in BUCKETS])
+    with nothing_compiles():
+        found = covers(step, [(PARAMS, of(8)), (PARAMS, SIXTEEN), call(step, PARAMS, of(8))])
+    assert (found.inputs, found.signatures, found.uncovered, found.unused) == (3, 2, (), ())
+    assert found.ended
+
+
+@directly
+def test_an_uncovered_signature_has_its_first_input_and_how_many_bring_it(jit):
+    step = warm(made(jit), over=[(PARAMS, of(size)) for size in BUCKETS])
+    with nothing_compiles():
+        found = covers(step, [(PARAMS, of(size)) for size in (8, 8, 5, 8, 5)])
+    (uncovered,) = found.uncovered
+    assert (found.signatures, uncovered.first, uncovered.inputs) == (2, 2, 2)
+    assert uncovered.changes == ("args[1]: shape was (8,), is (5,)",)
+    assert found.unused == (step.signatures[1],)
+
+
+def test_a_named_tuple_is_one_argument():
+    class Batch(NamedTuple):
+        x: np.ndarray
+        mask: np.ndarray
+
+    step = warm(jax.jit(lambda batch: batch.x * batch.mask), over=[(Batch(of(8), of(8)),)])
+    assert covers(step, [Batch(of(8), of(8))]).uncovered == ()
+
+
+def test_specs_stand_for_arrays(warmed):
+    specs = [(jax.ShapeDtypeStruct((3,), jnp.float32), jax.ShapeDtypeStruct((size,), jnp.float32)) for size in (8, 9)]
+    (uncovered,) = covers(warmed, specs).uncovered
+    assert uncovered.first == 1
+
+
+def test_a_setting_that_was_not_warmed_is_a_change(warmed):
+    with jax.default_matmul_precision("highest"):
+        (uncovered,) = covers(warmed, [(PARAMS, of(8)), (PARAMS, of(8))]).uncovered
+    assert "jax_default_matmul_precision" in uncovered.changes[0]
+    assert uncovered.inputs == 2
+
+
+def test_a_loader_without_an_end_needs_a_limit(warmed, monkeypatch):
+    endless = ((PARAMS, of(8)) for _ in itertools.count())
+    found = covers(warmed, endless, limit=5)
+    assert (found.inputs, found.ended) == (5, False)
+    assert next(endless), "no more than the limit is taken"
+    monkeypatch.setattr(warm_module, "MOST_INPUTS", 10)
+    with pytest.raises(ValueError, match=r"has given 10 inputs and goes on.*limit=10_000"):
+        covers(warmed, endless)
+
+
+@pytest.mark.parametrize(
+    ("inputs", "error", "says"),
+    [
+        ([], ValueError, "there are no inputs"),
+        (3, TypeError, "got int"),
+        ("text", TypeError, "got str"),
+        (call(made(), PARAMS, of(8)), TypeError, r"got one call: \[call"),
+        (of(8), TypeError, "got ndarray"),
+        ([call(len, ())], ValueError, "input 0 is a call of another function, len"),
+    ],
+)
+def test_what_are_no_inputs_is_refused(warmed, inputs, error, says):
+    with pytest.raises(error, match=says):
+        covers(warmed, inputs)
+
+
+@pytest.mark.parametrize("limit", [0, -1, True, 2.5])
+def test_a_limit_is_a_number_of_inputs(warmed, limit):
+    with pytest.raises(ValueError, match=r"limit=.* must be an int of 1 or more"):
+        covers(warmed, [(PARAMS, of(8))], limit=limit)
+
+
+def test_what_is_not_warm_or_not_jitted_is_refused():
+    with pytest.raises(TypeError, match=r"give what perf\.warm returned, got PjitFunction"):
+        covers(made(), [(PARAMS, of(8))])
+    step = made()
+
+    def train(x):
+        return step(PARAMS, x)
+
+    warmed = warm(train, over=[(of(8),)])
+    with pytest.raises(MeasurementError, match="train is not jitted"):
+        covers(warmed, [of(8)])
+
+
+class Model(eqx.Module):
+    weight: jax.Array
+
+    @eqx.filter_jit
+    def __call__(self, x):
+        return self.weight + x.sum()
+
+    @jax.jit
+    def scaled(self, x):
+        return self.weight * x.sum()
+
+
+class Net(nnx.Module):
+    def __init__(self):
+        self.weight = nnx.Param(PARAMS)
+
+    @nnx.jit
+    def __call__(self, x):
+        return self.weight[...] + x.sum()
+
+
+def bound_kinds():
+    model, net = Model(PARAMS), Net()
+    return {
+        "a partial": functools.partial(made(), PARAMS),
+        "Equinox's partial": eqx.Partial(made(), PARAMS),
+        "an Equinox module": model,
+        "its bound __call__": model.__call__,
+        "its method of jax.jit": model.scaled,
+        "an NNX module": net,
+        "the bound __call__ of an NNX module": net.__call__,
+    }
+
+
+@pytest.mark.parametrize("kind", bound_kinds())
+def test_what_binds_arguments_to_a_jitted_function_is_compared_with_them(kind):
+    step = warm(bound_kinds()[kind], over=[(of(8),)])
+    with nothing_compiles():
+        found = covers(step, [of(8), of(5), of(8), of(5)])
+    assert found.signatures == 2
+    (uncovered,) = found.uncovered
+    assert (uncovered.first, uncovered.inputs) == (1, 2)
+    (change,) = uncovered.changes
+    assert change.endswith(": shape was (8,), is (5,)")
+
+
+class Sliced:
+    @functools.partial(jax.jit, static_argnums=(0, 2))
+    def top(self, x, n):
+        return jnp.sort(x)[:n]
+
+    @functools.partial(jax.jit, static_argnums=(0, -1))
+    def last(self, x, n):
+        return x[-n:]
+
+
+@pytest.mark.parametrize("name", ["top", "last"])
+def test_the_static_arguments_of_a_method_are_those_beside_its_object(name):
+    step = warm(getattr(Sliced(), name), over=[(of(8), 3)])
+    inputs = [(of(8), n) for n in (3, 4, 4)]
+    (uncovered,) = covers(step, inputs).uncovered
+    assert (uncovered.changes, uncovered.inputs) == (("args[2]: static value was 3, is 4",), 2)
+    assert compiling(step, inputs) == [1]
+
+
+def test_the_method_of_another_object_is_another_function():
+    model, other = Sliced(), Sliced()
+    step = warm(model.top, over=[(of(8), 1), call(model.top, of(8), 3)])
+    with pytest.raises(ValueError, match="entry 0 is a call of another top"):
+        warm(model.top, over=[call(other.top, of(8), 3)])
+    assert covers(step, [call(model.top, of(8), 3)]).uncovered == ()
+    with pytest.raises(ValueError, match="a call of another function, top"):
+        covers(step, [call(other.top, of(8), 3)])

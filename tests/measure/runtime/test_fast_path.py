@@ -9,9 +9,9 @@ from jax.experimental import io_callback
 from jax.sharding import AxisType, NamedSharding, PartitionSpec
 
 from perfsuite.measure.call import call
-from perfsuite.measure.compiles.fastpath import ERROR_BEFORE, MOVED, PLACED, fast_path
+from perfsuite.measure.runtime.fast_path import ERROR_BEFORE, MOVED, PLACED, fast_path
 
-HERE = "tests/measure/compiles/test_fastpath.py"
+HERE = "tests/measure/runtime/test_fast_path.py"
 X = jnp.ones(8)
 MESH = jax.make_mesh((8,), ("a",), axis_types=(AxisType.Auto,))
 SPLIT = NamedSharding(MESH, PartitionSpec("a"))

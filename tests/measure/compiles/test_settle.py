@@ -1,17 +1,21 @@
-"""`measure.runtime.repeats`: which of several runs counts."""
+"""`settle` and `agreed_run`: a call made ready, and which of several runs counts."""
 
 import itertools
 
+import jax
+import jax.numpy as jnp
 import pytest
+from support.compiling import SHORT
 
-from perfsuite.measure.errors import MeasurementError
-from perfsuite.measure.runtime.repeats import FEWEST, agreed
+from perfsuite.measure.call import call
+from perfsuite.measure.compiles.settle import FEWEST_RUNS, agreed_run, settle
+from perfsuite.measure.errors import MeasurementError, SignatureWarning
 
 
 def taken(*runs, exact=True):
     """What is taken of runs with these counts, and after how many of them."""
     made = iter(runs)
-    found = agreed(
+    found = agreed_run(
         lambda: next(made), lambda run: run if isinstance(run, tuple) else (run,), "they differ", exact=exact
     )
     return found, len(runs) - len(list(made))
@@ -48,4 +52,12 @@ def test_runs_that_all_differ_are_an_error_or_the_least_counts(runs):
 def test_runs_of_two_counts_are_decided_after_five_at_most(runs):
     found, after = taken(*runs)
     assert found in runs
-    assert FEWEST <= after <= 5
+    assert FEWEST_RUNS <= after <= 5
+
+
+@pytest.mark.parametrize("returned", [lambda x: x.sum(), lambda x: x.astype(int)], ids=["shape", "dtype"])
+def test_a_carry_that_replaces_an_argument_by_something_else_is_warned_of(returned):
+    """`carry=2` where one output is the next state, so that the batch became a scalar, and another step was measured."""
+    step = jax.jit(lambda state, x: (state + x.sum(), returned(x)))
+    with pytest.warns(SignatureWarning, match=r"call\(lambda, ..., carry=2\)(.|\n)*args\[1\] was float32\[3\], is "):
+        settle(call(step, jnp.zeros(3), SHORT, carry=2))
