@@ -38,7 +38,7 @@ import jax
 from jax.profiler import ProfileData
 
 from perfsuite.measure.call import Call
-from perfsuite.measure.compiles.warmup import borrowed, settle
+from perfsuite.measure.compiles.settle import borrowed, settle
 from perfsuite.measure.errors import MeasurementError
 from perfsuite.measure.metric import Metric
 from perfsuite.measure.timing.block import steady
