@@ -1,71 +1,64 @@
 """The `perf` fixture: one object a test, which measures, checks budgets at once, and baselines when the test ends."""
 
-import numbers
 from collections.abc import Collection
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from perfsuite.instruments import METHODS, instrument_class
-from perfsuite.instruments.base import TestState
-from perfsuite.measure.metric import Better, Interval, Kind, Metric
+from perfsuite.instruments.base import METHODS, TestState, foreign_methods, instrument_class
 from perfsuite.session.recorder import Recorder
 from perfsuite.session.session import PerfSession
 
 
-class Method:
-    """A method of `perf`, whose module is imported when somebody asks for it."""
-
-    def __init__(self, name: str):
-        self.name = name
-
-    def __get__(self, perf: "Perf | None", owner: type) -> Any:
-        __tracebackhide__ = True
-        instrument = instrument_class(self.name)
-        if perf is None:
-            return getattr(instrument, self.name)
-        method = perf.__dict__[self.name] = getattr(instrument(perf._state), self.name)
-        return method
-
-
 if not TYPE_CHECKING:
-    _Instruments = type("_Instruments", (), {name: Method(name) for name in METHODS})
+
+    class _Instruments:
+        def __getattr__(self, name: str) -> Any:
+            """A method of `perf`, whose module is imported when somebody asks for it."""
+            __tracebackhide__ = True
+            if name not in METHODS and (name.startswith("_") or name not in foreign_methods()):
+                raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}", name=name, obj=self)
+            method = self.__dict__[name] = getattr(instrument_class(name)(self._state), name)
+            return method
+
+        def __dir__(self) -> list[str]:
+            return [*super().__dir__(), *METHODS, *foreign_methods()]
 
 else:  # type checkers, editors and the reference see all methods; a test imports what it asks for
-    from perfsuite.instruments.compiling.cache import CacheInstrument
-    from perfsuite.instruments.compiling.compiles import CompilesInstrument
-    from perfsuite.instruments.compiling.covers import CoversInstrument
-    from perfsuite.instruments.compiling.first_call import FirstCallInstrument
-    from perfsuite.instruments.dispatches import DispatchesInstrument
-    from perfsuite.instruments.host_calls import HostCallsInstrument
+    # Written by .ci/instruments.py: begin
+    from perfsuite.instruments.cache import CacheInstrument
+    from perfsuite.instruments.compare import CompareInstrument
+    from perfsuite.instruments.compiles import CompilesInstrument
+    from perfsuite.instruments.first_call import FirstCallInstrument
+    from perfsuite.instruments.host import HostInstrument
     from perfsuite.instruments.imports import ImportsInstrument
     from perfsuite.instruments.memory import MemoryInstrument
     from perfsuite.instruments.program import ProgramInstrument
-    from perfsuite.instruments.timing.compare import CompareInstrument
-    from perfsuite.instruments.timing.scaling import ScalingInstrument
-    from perfsuite.instruments.timing.time import TimeInstrument
-    from perfsuite.instruments.timing.waits import WaitsInstrument
+    from perfsuite.instruments.record import RecordInstrument
+    from perfsuite.instruments.scaling import ScalingInstrument
+    from perfsuite.instruments.time import TimeInstrument
     from perfsuite.instruments.trace import TraceInstrument
     from perfsuite.instruments.transfers import TransfersInstrument
+    from perfsuite.instruments.waits import WaitsInstrument
 
     class _Instruments(
+        CacheInstrument,
+        CompareInstrument,
         CompilesInstrument,
         FirstCallInstrument,
-        CoversInstrument,
-        CacheInstrument,
-        TimeInstrument,
-        CompareInstrument,
-        ScalingInstrument,
-        HostCallsInstrument,
-        DispatchesInstrument,
-        WaitsInstrument,
-        TransfersInstrument,
+        HostInstrument,
+        ImportsInstrument,
         MemoryInstrument,
         ProgramInstrument,
-        ImportsInstrument,
+        RecordInstrument,
+        ScalingInstrument,
+        TimeInstrument,
         TraceInstrument,
+        TransfersInstrument,
+        WaitsInstrument,
     ):
-        """What `instruments.METHODS` names."""
+        """What `METHODS` names."""
+    # Written by .ci/instruments.py: end
 
 
 class Perf(_Instruments):
@@ -99,35 +92,3 @@ class Perf(_Instruments):
     def not_entered(self) -> Collection[str]:
         """The instruments that are blocks, once for each call whose block the test did not enter."""
         return self._state.not_entered.values()
-
-    def record(
-        self,
-        name: str,
-        value: float,
-        *,
-        unit: str,
-        kind: Kind,
-        better: Better = "lower",
-        interval: tuple[float, float] | None = None,
-        tolerance: float | None = None,
-        target: str | None = None,
-    ) -> None:
-        """Record any other metric, gated like the rest.
-
-        `interval` is (low, high). A ratio or a time neither passes nor fails without one; where it is exact, both ends
-        are its value. `target` names the device that it was compiled for;
-        None means that it was measured on the present one.
-        """
-        self._state.used = True
-        sampled = None if interval is None else _interval(name, interval)
-        metric = Metric(name, value, unit, kind, better, sampled, target=target)
-        if sampled is not None and not sampled.low <= value <= sampled.high:
-            raise ValueError(f"perf.record({name!r}): the interval {interval} must hold the value, {value}")
-        self.recorder.add(metric, tolerance, once=True)
-
-
-def _interval(name: str, given: Any) -> Interval:
-    ends = list(given) if isinstance(given, tuple | list) else [given]
-    if len(ends) != 2 or any(isinstance(end, bool) or not isinstance(end, numbers.Real) for end in ends):
-        raise TypeError(f"perf.record({name!r}): interval must be (low, high), two numbers, got {given!r}")
-    return Interval(*map(float, ends))

@@ -27,7 +27,6 @@ _PROGRAM = (*_PRIVATE, "measure/hlo", "measure/targets", "measure/program")
 _MEASURE = (*_TIMING, *_PROGRAM, "measure/trace", "measure/cache", "measure/imports")
 _GATE = (*_MEASURE, "gate")
 _SESSION = (*_GATE, "options", "processes", "git", "session")
-_INSTRUMENTS = ("instruments", "instruments/timing", "instruments/compiling")
 _REPORT = (*_SESSION, "history", "against", "report")
 _SHOWN = (*_REPORT, "report/terminal")
 
@@ -53,13 +52,11 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "session": _SESSION,
     "against": (*_GATE, "options", "processes", "git"),
     "instruments": _SESSION,
-    "instruments/timing": (*_SESSION, "instruments"),
-    "instruments/compiling": (*_SESSION, "instruments"),
     "report": _REPORT,
     "report/terminal": _REPORT,
     "commands": _SHOWN,
-    "fixture": (*_SESSION, *_INSTRUMENTS),
-    "hooks": (*_SHOWN, *_INSTRUMENTS, "fixture"),
+    "fixture": (*_SESSION, "instruments"),
+    "hooks": (*_SHOWN, "instruments", "fixture"),
     "plugin": ("options", "processes", "measure/private", "measure/compiles", "fixture", "hooks"),
     "notebook": (*_SHOWN, "fixture"),
     "__init__": ("measure", "measure/private", "gate", "fixture", "notebook"),

@@ -13,69 +13,68 @@ class BudgetExceeded(AssertionError):  # noqa: N818  (the public name; it is an 
 class Budget:
     """Upper limits, each optional, each with its unit in its name.
 
-    | field | limits | checked by |
-    |---|---|---|
-    | `ratio` | candidate over reference | `perf.compare` |
-    | `overhead_us` | candidate minus reference, microseconds | `perf.compare` |
-    | `us_per_leaf` | slope of a time over sizes, microseconds a unit | `perf.scaling` |
-    | `compiles` | backend compiles while warming | `perf.warm` |
-    | `uncovered` | signatures that inputs bring and that were not warmed; 0 where it is not set | `perf.covers` |
-    | `host_calls` | Python and C calls of one warm call | `perf.host_calls` |
-    | `dispatches` | compiled programs that one warm call runs, eager operations among them | `perf.dispatches` |
-    | `fast_path_misses` | calls of jitted functions in one warm call that take JAX's slow path | `perf.fast_path` |
-    | `stall_us` | how much longer than the median single calls may take, microseconds | `perf.stalls` |
-    | `time_us` | median time to ready, microseconds; of a machine of one's own | `perf.time` |
-    | `p99_us` | 99th percentile of the time to ready, microseconds | `perf.time` |
-    | `peak_bytes` | device memory that the compiled program needs at its peak, bytes | `perf.program` |
-    | `transfers` | implicit transfers and callbacks of one warm call | `perf.transfers` |
-    | `leaked_arrays` | live arrays that a step adds and nothing frees | `perf.memory` |
-    | `leaked_bytes` | device bytes that a step adds and nothing frees | `perf.memory` |
-    | `trace_calls` | Python and C calls while JAX traces a call | `perf.first_call` |
-    | `lowering_calls` | Python and C calls while JAX lowers a call | `perf.first_call` |
-    | `traces` | functions that JAX traces for a call | `perf.first_call` |
-    | `equations` | equations of the jaxprs of a call's programs | `perf.first_call` |
-    | `stablehlo_bytes` | what the compiler gets for a call, without constants, bytes | `perf.first_call` |
-    | `constants` | arrays that a call's programs contain | `perf.first_call` |
-    | `constant_bytes` | the size of these arrays, bytes | `perf.first_call` |
-    | `exponent` | the power of the size with which a count grows | `perf.scaling` |
-    | `undonated` | arrays of the carried state that a step keeps in memory twice | `perf.donation` |
-    | `cache_keys` | keys that processes have for a call, in a persistent cache | `perf.cache_key` |
-    | `cache_misses` | programs that a second process compiles, with a persistent cache | `perf.cache_hits` |
-    | `imported_modules` | modules that an import imports | `perf.imports` |
-    | `started_backends` | backends of JAX that an import starts | `perf.imports` |
-
     Raises `TypeError` or `ValueError` for a limit that is no finite number. An instrument that does not check
     a field that is set raises `ValueError` and names the one that does.
     """
 
-    ratio: float | None = None
-    overhead_us: float | None = None
-    us_per_leaf: float | None = None
+    # Written by .ci/instruments.py: begin
     compiles: int | None = None
+    """`perf.warm`: backend compiles while warming."""
     uncovered: int | None = None
-    host_calls: int | None = None
-    dispatches: int | None = None
-    fast_path_misses: int | None = None
-    stall_us: float | None = None
+    """`perf.covers`: signatures that inputs bring and that were not warmed; 0 where it is not set."""
+    ratio: float | None = None
+    """`perf.compare`: candidate over reference."""
+    overhead_us: float | None = None
+    """`perf.compare`: candidate minus reference, microseconds."""
     time_us: float | None = None
+    """`perf.time`: median time to ready, microseconds; of a machine of one's own."""
     p99_us: float | None = None
-    peak_bytes: int | None = None
-    transfers: int | None = None
-    leaked_arrays: int | None = None
-    leaked_bytes: int | None = None
-    undonated: int | None = None
-    trace_calls: int | None = None
-    lowering_calls: int | None = None
-    traces: int | None = None
-    equations: int | None = None
-    stablehlo_bytes: int | None = None
-    constants: int | None = None
-    constant_bytes: int | None = None
+    """`perf.time`: 99th percentile of the time to ready, microseconds."""
+    us_per_leaf: float | None = None
+    """`perf.scaling`: slope of a time over sizes, microseconds a unit."""
     exponent: float | None = None
+    """`perf.scaling`: the power of the size with which a count grows."""
+    stall_us: float | None = None
+    """`perf.stalls`: how much longer than the median single calls may take, microseconds."""
+    host_calls: int | None = None
+    """`perf.host_calls`: Python and C calls of one warm call."""
+    dispatches: int | None = None
+    """`perf.dispatches`: compiled programs that one warm call runs, eager operations among them."""
+    fast_path_misses: int | None = None
+    """`perf.fast_path`: calls of jitted functions in one warm call that take JAX's slow path."""
+    trace_calls: int | None = None
+    """`perf.first_call`: Python and C calls while JAX traces a call."""
+    lowering_calls: int | None = None
+    """`perf.first_call`: Python and C calls while JAX lowers a call."""
+    traces: int | None = None
+    """`perf.first_call`: functions that JAX traces for a call."""
+    equations: int | None = None
+    """`perf.first_call`: equations of the jaxprs of a call's programs."""
+    stablehlo_bytes: int | None = None
+    """`perf.first_call`: what the compiler gets for a call, without constants, bytes."""
+    constants: int | None = None
+    """`perf.first_call`: arrays that a call's programs contain."""
+    constant_bytes: int | None = None
+    """`perf.first_call`: the size of these arrays, bytes."""
     cache_keys: int | None = None
+    """`perf.cache_key`: keys that processes have for a call, in a persistent cache; 1 where it is not set."""
     cache_misses: int | None = None
+    """`perf.cache_hits`: programs that a second process compiles, with a persistent cache; 0 where it is not set."""
     imported_modules: int | None = None
+    """`perf.imports`: modules that an import imports."""
     started_backends: int | None = None
+    """`perf.imports`: backends of JAX that an import starts."""
+    transfers: int | None = None
+    """`perf.transfers`: implicit transfers and callbacks of one warm call."""
+    leaked_arrays: int | None = None
+    """`perf.memory`: live arrays that a step adds and nothing frees."""
+    leaked_bytes: int | None = None
+    """`perf.memory`: device bytes that a step adds and nothing frees."""
+    undonated: int | None = None
+    """`perf.donation`: arrays of the carried state that a step keeps in memory twice."""
+    peak_bytes: int | None = None
+    """`perf.program`: device memory that the compiled program needs at its peak, bytes."""
+    # Written by .ci/instruments.py: end
 
     def __post_init__(self):
         for name, limit in self.limits().items():
@@ -84,8 +83,8 @@ class Budget:
             if not is_finite(limit) or (limit < 0 and name != "overhead_us"):
                 got = limit if isinstance(limit, float) or is_finite(limit) else "a larger number"
                 raise ValueError(f"Budget({name}={got}): must be finite and not negative")
-        if self.ratio == 0:
-            raise ValueError("Budget(ratio=0): a ratio is above zero; ratio=1.0 allows no slowdown")
+            if name == "ratio" and limit == 0:
+                raise ValueError("Budget(ratio=0): a ratio is above zero; ratio=1.0 allows no slowdown")
 
     def limits(self) -> dict[str, float]:
         """The fields that are set, by name."""

@@ -3,15 +3,17 @@
 import contextlib
 import dataclasses
 import functools
-from collections.abc import Callable, Iterable, Iterator
+import importlib.metadata
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, TypeVar
 
 import pytest
 
 from perfsuite.gate.budget import Budget
-from perfsuite.instruments import METHODS, instrument_class
 from perfsuite.measure.call import Call
+from perfsuite.measure.errors import MeasurementError
+from perfsuite.measure.metric import Metric
 from perfsuite.measure.private.capabilities import Capability
 from perfsuite.session.outcomes import test_id
 from perfsuite.session.recorder import Recorder
@@ -24,6 +26,40 @@ T = TypeVar("T")
 
 NO_BUDGET = Budget()
 
+GROUP = "perfsuite.instruments"
+"""The entry points by which other distributions add methods to `perf`."""
+
+METHODS = {
+    # Written by .ci/instruments.py: begin
+    "warm": "compiles:CompilesInstrument",
+    "covers": "compiles:CompilesInstrument",
+    "no_compiles": "compiles:CompilesInstrument",
+    "count_compiles": "compiles:CompilesInstrument",
+    "compare": "compare:CompareInstrument",
+    "time": "time:TimeInstrument",
+    "scaling": "scaling:ScalingInstrument",
+    "stays_async": "waits:WaitsInstrument",
+    "stalls": "waits:WaitsInstrument",
+    "host_calls": "host:HostInstrument",
+    "dispatches": "host:HostInstrument",
+    "fast_path": "host:HostInstrument",
+    "first_call": "first_call:FirstCallInstrument",
+    "cache_key": "cache:CacheInstrument",
+    "cache_hits": "cache:CacheInstrument",
+    "imports": "imports:ImportsInstrument",
+    "no_transfers": "transfers:TransfersInstrument",
+    "count_transfers": "transfers:TransfersInstrument",
+    "transfers": "transfers:TransfersInstrument",
+    "memory": "memory:MemoryInstrument",
+    "donation": "memory:MemoryInstrument",
+    "program": "program:ProgramInstrument",
+    "trace": "trace:TraceInstrument",
+    "trace_block": "trace:TraceInstrument",
+    "record": "record:RecordInstrument",
+    # Written by .ci/instruments.py: end
+}
+"""The methods of `perf`, each with the module in this package and the class that has it. The docs have their order."""
+
 DECLARED: dict[str, "Declaration"] = {}
 """The instruments that were imported, by the names of their methods. `all_declared` has all."""
 
@@ -32,11 +68,12 @@ DECLARED: dict[str, "Declaration"] = {}
 class Declaration:
     """An instrument: the method of `perf`, the fields of `Budget` that it checks, and what it needs.
 
-    `needs` are of the session, `private` of other libraries: what it cannot do without names that may move.
+    `budget` has the type of each field and what it limits. `needs` are of the session, `private` of other libraries:
+    what the instrument cannot do without names that may move.
     """
 
     method: str
-    budget: tuple[str, ...] = ()
+    budget: Mapping[str, tuple[type, str]] = dataclasses.field(default_factory=dict)
     needs: tuple[Need, ...] = ()
     private: tuple[Capability, ...] = ()
 
@@ -44,12 +81,12 @@ class Declaration:
 def declare(
     method: str,
     *,
-    budget: tuple[str, ...] = (),
+    budget: Mapping[str, tuple[type, str]] | None = None,
     needs: tuple[Need, ...] = (),
     private: tuple[Capability, ...] = (),
 ) -> Declaration:
     """Declare an instrument, `method` being its name in a test: `perf.time`."""
-    DECLARED[method] = Declaration(method, budget, needs, private)
+    DECLARED[method] = Declaration(method, budget or {}, needs, private)
     return DECLARED[method]
 
 
@@ -59,6 +96,48 @@ def all_declared() -> dict[str, Declaration]:
         with contextlib.suppress(Exception):
             instrument_class(method)
     return DECLARED
+
+
+@functools.cache
+def foreign_methods() -> dict[str, list[importlib.metadata.EntryPoint]]:
+    """The methods of `perf` that other distributions have. Two may have one name."""
+    methods: dict[str, list[importlib.metadata.EntryPoint]] = {}
+    for entry in importlib.metadata.entry_points(group=GROUP):
+        methods.setdefault(entry.name, []).append(entry)
+    return methods
+
+
+def instrument_class(method: str) -> type["Instrument"]:
+    """The class that has a method of `perf`. Imports its module.
+
+    Raises `MeasurementError` for a method of another distribution that has the name of one that is there, fails at
+    import, or is none.
+    """
+    __tracebackhide__ = True
+    foreign = foreign_methods().get(method, [])
+    owners = [*(["perfsuite"] if method in METHODS else []), *map(_distribution, foreign)]
+    if len(owners) > 1:
+        raise MeasurementError(
+            f"perf.{method} is an instrument of {' and of '.join(owners)}: uninstall one, or rename it"
+        )
+    if not foreign:
+        return importlib.metadata.EntryPoint(method, f"{__package__}.{METHODS[method]}", GROUP).load()
+    (entry,) = foreign
+    try:
+        loaded = entry.load()
+    except Exception as error:
+        why = f"{type(error).__name__}: {error}"
+        raise MeasurementError(f"perf.{method}: {entry.value} of {owners[0]} cannot be imported: {why}") from error
+    if not (isinstance(loaded, type) and issubclass(loaded, Instrument) and hasattr(loaded, method)):
+        raise MeasurementError(
+            f"perf.{method}: {entry.value} of {owners[0]} must be a subclass of Instrument with the method {method!r}, "
+            f"got {loaded!r}"
+        )
+    return loaded
+
+
+def _distribution(entry: importlib.metadata.EntryPoint) -> str:
+    return "a distribution without a name" if entry.dist is None else f"{entry.dist.name} {entry.dist.version}"
 
 
 class TestState:
@@ -87,7 +166,11 @@ class TestState:
 
 
 class Instrument:
-    """The base of all instruments. Each object is of one test."""
+    """The base of all instruments. Each object is of one test.
+
+    Its methods without an underscore are those of `perf`. For an instrument of another distribution there are `_begin`,
+    `_metrics`, and the test's `_recorder` with `add(metric)` and `check_budget(metric, limit, cause)`.
+    """
 
     def __init__(self, state: TestState):
         self._state = state
@@ -117,7 +200,7 @@ class Instrument:
         self._state.used = True
         self._session.check(declared.method, declared.needs)
         if not isinstance(budget, Budget):
-            such = "".join(f", such as Budget({field}=...)" for field in declared.budget[:1])
+            such = "".join(f", such as Budget({field}=...)" for field in list(declared.budget)[:1])
             raise TypeError(f"{declared.method}: budget must be a Budget{such}, got {budget!r}")
         limits = budget.limits()
         for field in limits:
@@ -129,6 +212,19 @@ class Instrument:
         for capability in declared.private:
             capability.check(declared.method)
         return limits
+
+    def _metrics(
+        self, declared: Declaration, label: str, make: Callable[[str], Iterable[Metric]], name: str | None = None
+    ) -> list[Metric]:
+        """The metrics of one call of an instrument, each with a name and an id of its own in the test.
+
+        `make(name)` makes them, always the same, and each metric's name begins with `name`: the test's own, or else
+        `label`, that of the function.
+        """
+        __tracebackhide__ = True
+        suffixes = [metric.name for metric in make("")]
+        measured = self._recorder.measured(declared.method.removeprefix("perf."), label, *suffixes, name=name)
+        return measured.metrics(make(measured.name))
 
     def _block(self, declared: Declaration, make: Callable[[], AbstractContextManager[T]]) -> AbstractContextManager[T]:
         """The block that `make` makes, anew each time that it is entered, as by a function that it decorates. A test

@@ -11,7 +11,14 @@ from perfsuite.measure.imports import Imports, imports_of
 from perfsuite.measure.metric import Metric
 from perfsuite.measure.private.capabilities import BACKEND_START
 
-IMPORTS = declare("perf.imports", budget=("imported_modules", "started_backends"), private=(BACKEND_START,))
+IMPORTS = declare(
+    "perf.imports",
+    budget={
+        "imported_modules": (int, "modules that an import imports"),
+        "started_backends": (int, "backends of JAX that an import starts"),
+    },
+    private=(BACKEND_START,),
+)
 _SHOWN = 5
 
 
@@ -38,8 +45,7 @@ class ImportsInstrument(Instrument):
             if not isinstance(names, tuple | list) or not all(map(_is_module, names)):
                 raise TypeError(f"perf.imports({argument}=...): {names!r} are no modules, such as ('jax.numpy',)")
         imports = imports_of(module, after)
-        measured = self._recorder.measured("imports", module, " modules imported", name=name)
-        metrics = measured.metrics(imports.metrics(measured.name))
+        metrics = self._metrics(IMPORTS, module, imports.metrics, name)
         for metric in metrics:
             self._recorder.add(metric)
         self._recorder.apply([_without(self._test, imports, package) for package in without])

@@ -6,8 +6,16 @@ from perfsuite.instruments.base import NO_BUDGET, Instrument, declare
 from perfsuite.measure.call import Call, checked
 from perfsuite.measure.runtime.memory import SUFFIXES, Memory, StepDonation, donation_of, memory_of
 
-MEMORY = declare("perf.memory", budget=("leaked_arrays", "leaked_bytes"))
-DONATION = declare("perf.donation", budget=("undonated",))
+MEMORY = declare(
+    "perf.memory",
+    budget={
+        "leaked_arrays": (int, "live arrays that a step adds and nothing frees"),
+        "leaked_bytes": (int, "device bytes that a step adds and nothing frees"),
+    },
+)
+DONATION = declare(
+    "perf.donation", budget={"undonated": (int, "arrays of the carried state that a step keeps in memory twice")}
+)
 
 
 class MemoryInstrument(Instrument):
@@ -18,8 +26,7 @@ class MemoryInstrument(Instrument):
         __tracebackhide__ = True
         limits = self._begin(MEMORY, budget)
         memory = memory_of(checked(call, "perf.memory"), steps=steps)
-        measured = self._recorder.measured("memory", memory.label, *SUFFIXES, name=name)
-        metrics = dict(zip(SUFFIXES, measured.metrics(memory.metrics(measured.name)), strict=True))
+        metrics = dict(zip(SUFFIXES, self._metrics(MEMORY, memory.label, memory.metrics, name), strict=True))
         for suffix, metric in metrics.items():
             leaks = memory.grown and "leaked" in suffix
             self._recorder.add(metric, evidence=Evidence(cause=memory.in_words()) if leaks else NO_EVIDENCE)
@@ -34,9 +41,7 @@ class MemoryInstrument(Instrument):
         __tracebackhide__ = True
         limits = self._begin(DONATION, budget)
         donation = donation_of(checked(call, "perf.donation"))
-        suffixes = " undonated arrays", " undonated bytes"
-        measured = self._recorder.measured("donation", donation.label, *suffixes, name=name)
-        metrics = measured.metrics(donation.metrics(measured.name))
+        metrics = self._metrics(DONATION, donation.label, donation.metrics, name)
         for metric in metrics:
             self._recorder.add(metric, evidence=Evidence(cause=donation.in_words()))
         if "undonated" in limits:

@@ -21,7 +21,10 @@ from perfsuite.measure.targets.target_compiler import CompileFailed, TargetUnava
 from perfsuite.session.plots import ProgramRecord
 from perfsuite.session.recorder import Measured
 
-PROGRAM = declare("perf.program", budget=("peak_bytes",))
+PROGRAM = declare(
+    "perf.program",
+    budget={"peak_bytes": (int, "device memory that the compiled program needs at its peak, bytes")},
+)
 
 _FOR_A_TARGET = (capabilities.LOWERING, capabilities.ABSENT_COMPILERS)
 
@@ -93,9 +96,8 @@ class ProgramInstrument(Instrument):
             self._recorder.compiled += 1
         self._recorder.unestimated += named_places(program.unestimated)
         metrics = measured.metrics(metrics_of(program))
-        made = {metric.id for metric in metrics}
         why = ", which has kernels without an estimate" if program.unestimated else ""
-        for id in {measured.id_of(what) for what in FACTS} - made:
+        for id in {measured.id_of(what) for what in FACTS} - {metric.id for metric in metrics}:
             self._recorder.unknown[id, program.target] = f"not known of this program{why}"
         failing = next((metric for metric in metrics if self._recorder.fails(metric)), None)
         for metric in metrics:

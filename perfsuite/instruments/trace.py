@@ -39,6 +39,5 @@ class TraceInstrument(Instrument):
         self._record_trace(traced.trace, name, name)
 
     def _record_trace(self, trace: Trace, label: str, name: str | None) -> None:
-        measured = self._recorder.measured("trace", label, *trace.suffixes, name=name)
-        for metric in measured.metrics(trace.metrics(measured.name)):
+        for metric in self._metrics(TRACE, label, trace.metrics, name):
             self._recorder.add(metric)

@@ -7,9 +7,13 @@ from perfsuite.instruments.base import NO_BUDGET, Instrument, declare
 from perfsuite.measure.call import Call, checked
 from perfsuite.measure.metric import Metric
 from perfsuite.measure.private import capabilities
-from perfsuite.measure.runtime.transfers import SUFFIXES, Transfers, count_transfers, forbid_transfers, transfers_of
+from perfsuite.measure.runtime.transfers import Transfers, count_transfers, forbid_transfers, transfers_of
 
-TRANSFERS = declare("perf.transfers", budget=("transfers",), private=(capabilities.TRANSFERS,))
+TRANSFERS = declare(
+    "perf.transfers",
+    budget={"transfers": (int, "implicit transfers and callbacks of one warm call")},
+    private=(capabilities.TRANSFERS,),
+)
 NO_TRANSFERS = declare("perf.no_transfers", private=(capabilities.TRANSFERS,))
 COUNT_TRANSFERS = declare("perf.count_transfers", private=(capabilities.TRANSFERS,))
 
@@ -23,11 +27,12 @@ class TransfersInstrument(Instrument):
         __tracebackhide__ = True
         limits = self._begin(TRANSFERS, budget)
         counted = transfers_of(checked(call, "perf.transfers"))
-        measured = self._recorder.measured("transfers", call.label, *SUFFIXES.values(), name=name)
-        for metric in measured.metrics(counted.metrics(measured.name)):
+        metrics = self._metrics(TRANSFERS, call.label, counted.metrics, name)
+        for metric in metrics:
             self._recorder.add(metric)
         if "transfers" in limits:
-            total = Metric(f"{measured.name} transfers and callbacks", counted.total, "transfers", "count")
+            name = metrics[0].name.removesuffix(" host to device transfers")
+            total = Metric(f"{name} transfers and callbacks", counted.total, "transfers", "count")
             self._recorder.check_budget(total, limits["transfers"], counted.in_words)
         return counted
 

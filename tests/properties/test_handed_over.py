@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from perfsuite.against import runs
 from perfsuite.against.notes import NOTES_FILE, Notes, Place, StageNote, TimeNote
 from perfsuite.against.sides import Packages, Side, SideFailed
-from perfsuite.instruments.compiling.cache import _held
+from perfsuite.instruments.cache import _held
 from perfsuite.measure import imports
 from perfsuite.measure.errors import MeasurementError
 from perfsuite.measure.metric import Interval, Metric

@@ -1,18 +1,25 @@
-"""`perf.warm`, `perf.no_compiles` and `perf.count_compiles`: what compiles, and when."""
+"""`perf.warm`, `perf.covers`, `perf.no_compiles` and `perf.count_compiles`: what compiles, and when."""
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager
+from typing import Any
 
 from perfsuite.gate.budget import Budget
+from perfsuite.gate.verdict import Evidence
 from perfsuite.instruments.base import NO_BUDGET, Instrument, declare
 from perfsuite.measure.call import Call, label_of
 from perfsuite.measure.compiles import compiles
-from perfsuite.measure.compiles.warm import Warm, warm
+from perfsuite.measure.compiles.warm import Coverage, Warm, covers, warm
 from perfsuite.measure.metric import Metric
-from perfsuite.measure.private.capabilities import COMPILE_EVENTS, TRACES
+from perfsuite.measure.private.capabilities import COMPILE_EVENTS, STACK, TRACES
 
-WARM = declare("perf.warm", budget=("compiles",), private=(COMPILE_EVENTS,))
+WARM = declare("perf.warm", budget={"compiles": (int, "backend compiles while warming")}, private=(COMPILE_EVENTS,))
+COVERS = declare(
+    "perf.covers",
+    budget={"uncovered": (int, "signatures that inputs bring and that were not warmed; 0 where it is not set")},
+    private=(STACK,),
+)
 NO_COMPILES = declare("perf.no_compiles", private=(COMPILE_EVENTS,))
 COUNT_COMPILES = declare("perf.count_compiles", private=(COMPILE_EVENTS,))
 
@@ -38,6 +45,30 @@ class CompilesInstrument(Instrument):
             cause = f"{len(warmed.signatures)} signatures were declared; look for one that compiles more than once"
             self._recorder.check_budget(metric, limits["compiles"], lambda: cause)
         return warmed
+
+    def covers(
+        self,
+        warmed: Warm,
+        inputs: Iterable[Any],
+        *,
+        limit: int | None = None,
+        budget: Budget = NO_BUDGET,
+        name: str | None = None,
+    ) -> Coverage:
+        """Fail where an input brings a signature that was not warmed; runs no program.
+
+        `warmed` is what `perf.warm` returned for a jitted function. `inputs` are tuples of arguments, `call`s, or the
+        only argument: a list, or a loader, which is walked to its end or up to `limit` inputs. `.uncovered`, `.unused`.
+        `Budget(uncovered=)` allows some.
+        """
+        __tracebackhide__ = True
+        limits = self._begin(COVERS, budget)
+        coverage = covers(warmed, inputs, limit=limit)
+        uncovered, unused = self._metrics(COVERS, coverage.label, coverage.metrics, name)
+        self._recorder.add(uncovered, evidence=Evidence(cause=coverage.in_words()))
+        self._recorder.add(unused)
+        self._recorder.check_budget(uncovered, limits.get("uncovered", 0), coverage.in_words)
+        return coverage
 
     def no_compiles(self, only: Sequence[Callable] = ()) -> AbstractContextManager[compiles.Compiles]:
         """Context manager: any trace, lowering or compile inside, in any thread, raises `RecompilationError`.

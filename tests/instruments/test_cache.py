@@ -11,7 +11,7 @@ import pytest
 from perfsuite import Budget, call
 from perfsuite.gate.budget import BudgetExceeded
 from perfsuite.instruments.base import TestState
-from perfsuite.instruments.compiling.cache import CacheInstrument
+from perfsuite.instruments.cache import CacheInstrument
 from perfsuite.measure.errors import MeasurementError
 from perfsuite.measure.private.persistent_cache import CachedProgram, ProgramKey
 from perfsuite.measure.serialise import plain

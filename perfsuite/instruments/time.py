@@ -17,7 +17,14 @@ from perfsuite.measure.timing.timing import LEAST_FOR_TAIL, LEAST_SAMPLES, LEAST
 from perfsuite.processes.launch import LAUNCH
 from perfsuite.session.outcomes import REQUEST
 
-TIME = declare("perf.time", budget=("time_us", "p99_us"), needs=("quiet",))
+TIME = declare(
+    "perf.time",
+    budget={
+        "time_us": (float, "median time to ready, microseconds; of a machine of one's own"),
+        "p99_us": (float, "99th percentile of the time to ready, microseconds"),
+    },
+    needs=("quiet",),
+)
 
 SYNCHRONOUS, STILL_SYNCHRONOUS = 0.95, 0.8
 """A call whose time to return is this share of its time to ready waits for its outputs, or has them at once: then the

@@ -19,7 +19,14 @@ from perfsuite.session.mode import Pair
 from perfsuite.session.plots import distribution_of
 from perfsuite.session.recorder import Measured
 
-COMPARE = declare("perf.compare", budget=("ratio", "overhead_us"), needs=("quiet",))
+COMPARE = declare(
+    "perf.compare",
+    budget={
+        "ratio": (float, "candidate over reference"),
+        "overhead_us": (float, "candidate minus reference, microseconds"),
+    },
+    needs=("quiet",),
+)
 
 WATCH_SECONDS = 0.5
 """How long a failing candidate is watched for whether it waits."""
@@ -91,12 +98,12 @@ class CompareInstrument(Instrument):
         group = self._session.group
         last = "" if group is None else group.last_to_return[0]  # of the candidate's samples
         cause, unknown = _cause(pair, comparison, longer_us)
-        said = "\n".join(filter(None, [cause or unknown, last, traced]))
-        return (said, "") if cause else ("", said)
+        text = "\n".join(filter(None, [cause or unknown, last, traced]))
+        return (text, "") if cause else ("", text)
 
 
 def _cause(pair: Pair, comparison: Comparison, longer_us: float) -> tuple[str, str]:
-    """The likely cause, and what is said where there is none."""
+    """The likely cause, and what explains nothing where there is none."""
     try:
         candidate, reference = (host_calls(side, exact=False) for side in (pair.candidate, pair.reference))
     except Exception as error:  # whatever the code under test raises now must not hide that its gate failed

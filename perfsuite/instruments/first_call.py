@@ -13,7 +13,19 @@ from perfsuite.measure.first_call.metrics import COUNTED, SUFFIXES, metrics, sec
 from perfsuite.measure.metric import Metric
 from perfsuite.measure.private.capabilities import FIRST_CALLS
 
-FIRST_CALL = declare("perf.first_call", budget=tuple(COUNTED), private=(FIRST_CALLS,))
+FIRST_CALL = declare(
+    "perf.first_call",
+    budget={
+        "trace_calls": (int, "Python and C calls while JAX traces a call"),
+        "lowering_calls": (int, "Python and C calls while JAX lowers a call"),
+        "traces": (int, "functions that JAX traces for a call"),
+        "equations": (int, "equations of the jaxprs of a call's programs"),
+        "stablehlo_bytes": (int, "what the compiler gets for a call, without constants, bytes"),
+        "constants": (int, "arrays that a call's programs contain"),
+        "constant_bytes": (int, "the size of these arrays, bytes"),
+    },
+    private=(FIRST_CALLS,),
+)
 
 
 class FirstCallInstrument(Instrument):
@@ -30,21 +42,21 @@ class FirstCallInstrument(Instrument):
         limits = self._begin(FIRST_CALL, budget)
         counted = first_call(checked(call, "perf.first_call"), compiles=compiles)
         measured = self._recorder.measured("first_call", counted.label, *SUFFIXES, name=name)
-        made = dict(zip(COUNTED, measured.metrics(metrics(counted, measured.name).values()), strict=True))
-        if self._fail(made, limits):
+        counts = dict(zip(COUNTED, measured.metrics(metrics(counted, measured.name).values()), strict=True))
+        if self._fail(counts, limits):
             _refuse_unlike(counted, first_call(call, compiles=False))
-        for field, metric in made.items():
+        for field, metric in counts.items():
             self._recorder.add(metric, evidence=Evidence(cause=to_do(field)))
         for metric in measured.metrics(seconds(counted, measured.name)):
             self._recorder.add(metric)
         for field, limit in limits.items():
-            self._recorder.check_budget(made[field], limit, functools.partial(costliest, counted, field))
+            self._recorder.check_budget(counts[field], limit, functools.partial(costliest, counted, field))
         return counted
 
-    def _fail(self, made: dict[str, Metric], limits: dict[str, float]) -> bool:
+    def _fail(self, counts: dict[str, Metric], limits: dict[str, float]) -> bool:
         """Whether a metric is going to fail, against its baseline or a budget."""
-        over = any(made[field].value > limit for field, limit in limits.items())
-        return (over and self._session.mode.gates) or any(map(self._recorder.fails, made.values()))
+        over = any(counts[field].value > limit for field, limit in limits.items())
+        return (over and self._session.mode.gates) or any(map(self._recorder.fails, counts.values()))
 
 
 def _refuse_unlike(counted: FirstCall, again: FirstCall) -> None:

@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 
 from perfsuite.gate.budget import Budget
 from perfsuite.gate.verdict import judge_budget
-from perfsuite.instruments.base import Instrument, declare
+from perfsuite.instruments.base import NO_BUDGET, Instrument, declare
 from perfsuite.measure.cache import CacheHits, CacheKeys, check_lowers, compare_runs, run_with_cache, take_key
 from perfsuite.measure.call import Call, checked
 from perfsuite.measure.errors import MeasurementError
@@ -25,18 +25,25 @@ from perfsuite.session.mode import Elsewhere
 
 T = TypeVar("T")
 
-CACHE_KEY = declare("perf.cache_key", budget=("cache_keys",), needs=("processes", "alone"), private=(PERSISTENT_CACHE,))
-CACHE_HITS = declare(
-    "perf.cache_hits", budget=("cache_misses",), needs=("processes", "alone"), private=(PERSISTENT_CACHE,)
+CACHE_KEY = declare(
+    "perf.cache_key",
+    budget={"cache_keys": (int, "keys that processes have for a call, in a persistent cache; 1 where it is not set")},
+    needs=("processes", "alone"),
+    private=(PERSISTENT_CACHE,),
 )
-
-ONE_KEY = Budget(cache_keys=1)
-NO_MISSES = Budget(cache_misses=0)
+CACHE_HITS = declare(
+    "perf.cache_hits",
+    budget={
+        "cache_misses": (int, "programs that a second process compiles, with a persistent cache; 0 where it is not set")
+    },
+    needs=("processes", "alone"),
+    private=(PERSISTENT_CACHE,),
+)
 
 
 class CacheInstrument(Instrument):
     def cache_key(
-        self, call: Call, processes: int = 3, *, budget: Budget = ONE_KEY, name: str | None = None
+        self, call: Call, processes: int = 3, *, budget: Budget = NO_BUDGET, name: str | None = None
     ) -> CacheKeys:
         """Fail where JAX's persistent cache has another key for a call in another process, and say what differs.
 
@@ -57,7 +64,7 @@ class CacheInstrument(Instrument):
         (metric,) = measured.metrics([keys.metric(measured.name)])
         self._recorder.add(metric)
         note = f"{keys.in_words()}: JAX's persistent cache gives a process only what one with the same key compiled"
-        self._judge(metric, limits.get("cache_keys"), note, keys.why)
+        self._judge(metric, limits.get("cache_keys", 1), note, keys.why)
         return keys
 
     def cache_hits(
@@ -65,7 +72,7 @@ class CacheInstrument(Instrument):
         call: Call,
         folder: str | os.PathLike | None = None,
         *,
-        budget: Budget = NO_MISSES,
+        budget: Budget = NO_BUDGET,
         name: str | None = None,
     ) -> CacheHits:
         """Fail where a second process compiles what the first one has compiled, and say why: `.misses`, `.hits`.
@@ -95,16 +102,15 @@ class CacheInstrument(Instrument):
         misses, hits = measured.metrics(runs.metrics(measured.name))
         self._recorder.add(misses)
         self._recorder.add(hits)
-        self._judge(misses, limits.get("cache_misses"), runs.in_words(), runs.why)
+        self._judge(misses, limits.get("cache_misses", 0), runs.in_words(), runs.why)
         return runs
 
-    def _judge(self, metric: Metric, limit: float | None, note: str, why: Callable[[], list[str]]) -> None:
+    def _judge(self, metric: Metric, limit: float, note: str, why: Callable[[], list[str]]) -> None:
         """Apply a budget to a metric. `note` says that it is broken, in place of the figures, and `why` says why."""
         __tracebackhide__ = True
-        if limit is not None:
-            result = judge_budget(self._test, metric, limit)
-            result = dataclasses.replace(result, note=note) if result.failed else result
-            self._recorder.apply([result], lambda: "\n".join(why()))
+        result = judge_budget(self._test, metric, limit)
+        result = dataclasses.replace(result, note=note) if result.failed else result
+        self._recorder.apply([result], lambda: "\n".join(why()))
 
 
 def _held(kind: type[T], value: Any, method: str) -> T:

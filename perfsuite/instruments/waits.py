@@ -14,8 +14,10 @@ from perfsuite.measure.metric import Metric
 from perfsuite.measure.timing.asynchrony import EARLY, Asynchrony, asynchrony
 from perfsuite.measure.timing.stalls import ENOUGH, Stalls, count_stalls
 
+_LIMITS = {"stall_us": (float, "how much longer than the median single calls may take, microseconds")}
+
 STAYS_ASYNC = declare("perf.stays_async", needs=("quiet", "alone"))
-STALLS = declare("perf.stalls", budget=("stall_us",), needs=("quiet", "alone"))
+STALLS = declare("perf.stalls", budget=_LIMITS, needs=("quiet", "alone"))
 
 
 class WaitsInstrument(Instrument):
