@@ -55,7 +55,7 @@ def bases() -> Iterator[str]:
     yield from ("", "class _Instruments(")
     for _, name in CLASSES:
         yield f"    {name},"
-    yield from ("):", '    """What `METHODS` names."""')
+    yield from ("):", '    """What `METHODS` names."""', "")
 
 
 def fields() -> Iterator[str]:

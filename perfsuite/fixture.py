@@ -9,7 +9,6 @@ from perfsuite.instruments.base import METHODS, TestState, foreign_methods, inst
 from perfsuite.session.recorder import Recorder
 from perfsuite.session.session import PerfSession
 
-
 if not TYPE_CHECKING:
 
     class _Instruments:
@@ -58,6 +57,7 @@ else:  # type checkers, editors and the reference see all methods; a test import
         WaitsInstrument,
     ):
         """What `METHODS` names."""
+
     # Written by .ci/instruments.py: end
 
 

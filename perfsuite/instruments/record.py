@@ -29,8 +29,9 @@ class RecordInstrument(Instrument):
         present one.
         """
         self._begin(RECORD)
-        metric = Metric(name, value, unit, kind, better, _interval(name, interval), target=target)
-        if interval is not None and not metric.interval.low <= value <= metric.interval.high:
+        ends = _interval(name, interval)
+        metric = Metric(name, value, unit, kind, better, ends, target=target)
+        if ends is not None and not ends.low <= value <= ends.high:
             raise ValueError(f"perf.record({name!r}): the interval {interval} must hold the value, {value}")
         self._recorder.add(metric, tolerance, once=True)
 

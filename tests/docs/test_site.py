@@ -13,9 +13,7 @@ import yaml
 from support.markdown_blocks import DOCS, ROOT
 
 import perfsuite
-from perfsuite import instruments
-from perfsuite.fixture import Perf
-from perfsuite.instruments import instrument_class
+from perfsuite.instruments import base
 from perfsuite.measure.compiles import compiles
 
 
@@ -33,7 +31,7 @@ def load(name):
 
 REFERENCE, LINKS = load("reference"), load("links")
 ENTRIES = [entry for page in REFERENCE.PAGES.values() for entry in page.entries]
-METHODS = {name: getattr(instrument_class(name), name) for name in instruments.METHODS} | {"record": Perf.record}
+METHODS = {name: getattr(base.instrument_class(name), name) for name in base.METHODS}
 
 
 def object_at(path):

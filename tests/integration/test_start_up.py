@@ -98,7 +98,7 @@ def test_a_test_imports_its_own_instrument(session, monkeypatch):
         """
     )
     instruments = [name for name in imported if name.startswith("perfsuite.instruments.")]
-    assert instruments == [f"perfsuite.instruments.{each}" for each in ("base", "dispatch_metrics", "host_calls")]
+    assert instruments == [f"perfsuite.instruments.{each}" for each in ("base", "host")]
     others = re.compile(r"perfsuite\.measure\.(program|targets|profiler|cache|first_call|timing|stats|hlo)\b.*")
     assert list(filter(others.match, imported)) == []
     assert len(imported) <= 110
