@@ -62,13 +62,6 @@ class Page:
         return [entry for entries in self.sections.values() for entry in entries]
 
 
-def _methods(*names: str) -> tuple[Entry, ...]:
-    return tuple(
-        Entry(f"perf.{name}", f"perfsuite.Perf.{name}", more=f"[Examples, gates and costs]({GUIDES[f'perf.{name}']})")
-        for name in names
-    )
-
-
 def _public(*names: str, options: tuple[str, ...] = ()) -> tuple[Entry, ...]:
     return tuple(Entry(name, f"perfsuite.{name}", options) for name in names)
 
@@ -95,14 +88,11 @@ PERF = Page(
             Entry("Perf", "perfsuite.Perf", _PERF),
             Entry("perf.size", "perfsuite.Perf.size"),
         ),
-        "Compiling": _methods(
-            "warm", "covers", "no_compiles", "count_compiles", "first_call", "cache_key", "cache_hits"
+        "Methods": tuple(
+            Entry(name, f"perfsuite.Perf.{name.removeprefix('perf.')}", more=f"[Examples, gates and costs]({guide})")
+            for name, guide in GUIDES.items()
+            if name.startswith("perf.")
         ),
-        "Time": _methods("time", "compare", "scaling", "stays_async", "stalls"),
-        "Python on the host": _methods("host_calls", "dispatches", "fast_path", "imports"),
-        "Memory and transfers": _methods("no_transfers", "count_transfers", "transfers", "memory", "donation"),
-        "The compiled program": _methods("program", "trace", "trace_block"),
-        "Anything else": _methods("record"),
     },
 )
 

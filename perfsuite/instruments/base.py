@@ -13,7 +13,7 @@ import pytest
 from perfsuite.gate.budget import Budget
 from perfsuite.measure.call import Call
 from perfsuite.measure.errors import MeasurementError
-from perfsuite.measure.metric import Metric
+from perfsuite.measure.metric import Metric, is_finite
 from perfsuite.measure.private.capabilities import Capability
 from perfsuite.session.outcomes import test_id
 from perfsuite.session.recorder import Recorder
@@ -168,8 +168,8 @@ class TestState:
 class Instrument:
     """The base of all instruments. Each object is of one test.
 
-    Its methods without an underscore are those of `perf`. For an instrument of another distribution there are `_begin`,
-    `_metrics`, and the test's `_recorder` with `add(metric)` and `check_budget(metric, limit, cause)`.
+    Methods without an underscore are methods of `perf`. An instrument of another distribution uses `_begin`, `_metrics`
+    and `_record` of those with one.
     """
 
     def __init__(self, state: TestState):
@@ -225,6 +225,15 @@ class Instrument:
         suffixes = [metric.name for metric in make("")]
         measured = self._recorder.measured(declared.method.removeprefix("perf."), label, *suffixes, name=name)
         return measured.metrics(make(measured.name))
+
+    def _record(self, metric: Metric, limit: float | None = None, cause: Callable[[], str] = str) -> None:
+        """Record a metric, and raise `BudgetExceeded` with the likely cause where it is over a limit."""
+        __tracebackhide__ = True
+        self._recorder.add(metric)
+        if limit is not None:
+            if isinstance(limit, bool) or not isinstance(limit, int | float) or not is_finite(limit):
+                raise ValueError(f"{metric.title}: a limit must be a finite number, got {limit!r}")
+            self._recorder.check_budget(metric, limit, cause)
 
     def _block(self, declared: Declaration, make: Callable[[], AbstractContextManager[T]]) -> AbstractContextManager[T]:
         """The block that `make` makes, anew each time that it is entered, as by a function that it decorates. A test

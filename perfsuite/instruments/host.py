@@ -38,10 +38,8 @@ class HostInstrument(Instrument):
         with tracing_allowed(traces):
             counted = host_calls(checked(call, "perf.host_calls"))
             (metric,) = self._metrics(HOST_CALLS, counted.label, counted.metrics, name)
-            self._recorder.add(metric)
             self._keep_trace(call, metric.name.removesuffix(" host calls"))
-            if "host_calls" in limits:
-                self._recorder.check_budget(metric, limits["host_calls"], lambda: _busiest(counted))
+            self._record(metric, limits.get("host_calls"), lambda: _busiest(counted))
             if PROGRAM_RUNS.lost():  # a baseline of what is not known here is not taken for missing
                 measured = self._recorder.measured("host_calls", counted.label, *SUFFIXES, name=name)
                 for suffix in SUFFIXES:
