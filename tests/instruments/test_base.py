@@ -46,25 +46,25 @@ def test_every_method_is_declared_and_every_field_is_checked_by_one():
 
 
 @pytest.fixture
-def perf():
-    """As a test has it, in a session of which nothing is asked."""
+def bare_perf():
+    """A `Perf` in a session of which nothing is asked. A test of the fixture `perf` would be a perf test."""
     mode = SimpleNamespace(seconds=float, seconds_to_know=float)
     session = SimpleNamespace(mode=mode, check=lambda method, needs: None)
     return Perf(session, SimpleNamespace(nodeid="test_a.py::test_step", parent=None), tolerance=None, seconds=1.0)
 
 
-def test_perf_has_the_methods_of_all_instruments(perf):
-    assert METHODS.keys() | {"size"} <= set(dir(perf))
-    assert perf.time is perf.time
-    assert perf.time.__self__._state is perf.host_calls.__self__._state
+def test_perf_has_the_methods_of_all_instruments(bare_perf):
+    assert METHODS.keys() | {"size"} <= set(dir(bare_perf))
+    assert bare_perf.time is bare_perf.time
+    assert bare_perf.time.__self__._state is bare_perf.host_calls.__self__._state
     with pytest.raises(AttributeError, match="'Perf' object has no attribute 'tiem'"):
-        _ = perf.tiem
+        _ = bare_perf.tiem
 
 
 @pytest.fixture
-def begin(perf):
+def begin(bare_perf):
     """The limits that an instrument finds in a budget, in a session that has what it needs."""
-    return Instrument(perf._state)._begin
+    return Instrument(bare_perf._state)._begin
 
 
 def test_what_is_lost_ends_an_instrument_once_its_arguments_are_checked(begin):
