@@ -22,7 +22,7 @@ ROOT = Path(perfsuite.__file__).parent
 _PRIVATE = ("measure", "measure/private")
 _COMPILES = (*_PRIVATE, "measure/compiles")
 _FIRST_CALL = (*_COMPILES, "measure/program", "measure/first_call")
-_TIMING = (*_COMPILES, *_FIRST_CALL, "measure/stats", "measure/runtime", "measure/timing")
+_TIMING = (*_COMPILES, *_FIRST_CALL, "measure/runtime", "measure/timing")
 _PROGRAM = (*_PRIVATE, "measure/hlo", "measure/targets", "measure/program")
 _MEASURE = (*_TIMING, *_PROGRAM, "measure/trace", "measure/cache", "measure/imports")
 _GATE = (*_MEASURE, "gate")
@@ -34,7 +34,6 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "options": (),
     "measure": (),
     "measure/private": ("measure",),
-    "measure/stats": ("measure",),
     "measure/compiles": _PRIVATE,
     "measure/runtime": _COMPILES,
     "measure/first_call": _FIRST_CALL,

@@ -32,8 +32,8 @@ from perfsuite.against.sides import Side, SideFailed, releases, side_of_commit, 
 from perfsuite.gate.baseline import Entry, name_of
 from perfsuite.git import GitError, Repository
 from perfsuite.measure.metric import Interval, title
-from perfsuite.measure.stats.rank_sum import shift_interval
 from perfsuite.measure.targets.target_available import ANY_VERSION
+from perfsuite.measure.timing.shift import rank_sum_interval
 from perfsuite.measure.words import number, printable
 
 Verdict = Literal["good", "bad", "skipped"]
@@ -278,7 +278,7 @@ class Trials:
             error = ERROR * share(self._timed) * share(max(1, len(taken) - 1))
             for (_, name, _), times in of_test.items():
                 if name == self.wanted.metric:
-                    logs = shift_interval(times, error)
+                    logs = rank_sum_interval(times, error)
             if len(taken) > 1 and (logs.low > half or logs.high < half):
                 break
         if not math.isfinite(logs.high):

@@ -25,7 +25,7 @@ from perfsuite.gate.environment import Environment
 from perfsuite.gate.verdict import Part, Verdict, judge_baseline
 from perfsuite.measure.metric import Interval, Metric, title
 from perfsuite.measure.serialise import plain
-from perfsuite.measure.stats.rank_sum import Windows, shift, shift_interval
+from perfsuite.measure.timing.shift import Windows, rank_sum_interval, shift
 from perfsuite.measure.words import plural
 
 Called = Literal["worse", "better", "no change seen", "undecided", "new", "gone", "not comparable"]
@@ -313,7 +313,7 @@ def times_changed(windows: Sequence[Window], tests: set[str]) -> list[MetricChan
     """The times of `tests`: head / base over processes, with intervals that hold for all of them together.
 
     Each interval has the shifts of the logarithm that the rank-sum test over the windows does not reject
-    (`measure.stats.rank_sum`). It assumes nothing of the times but the random order of the processes, where Student's t
+    (`measure.timing.shift`). It assumes nothing of the times but the random order of the processes, where Student's t
     needs means of few and heavy-tailed times to be normal; the price is that a few processes give no interval at all.
     The error is shared out equally among the metrics (O. J. Dunn, Multiple comparisons among means, Journal of the
     American Statistical Association 56, 1961), and among the looks, one after each window but the first.
@@ -370,7 +370,7 @@ def _times(notes: Notes, tests: set[str]) -> dict[Key, float]:
 
 
 def _time_changed(key: Key, windows: list[Windows], error: float) -> MetricChange:
-    logs = shift_interval(windows, error)
+    logs = rank_sum_interval(windows, error)
     head, base = (float(np.exp(np.median(np.concatenate([w[side].ravel() for w in windows])))) for side in (0, 1))
     interval = Interval(math.exp(logs.low), math.exp(logs.high)) if math.isfinite(logs.high) else None
     called: Called = "no change seen"

@@ -29,9 +29,9 @@ from perfsuite.measure.private.library_functions import (
 from perfsuite.measure.private.names import Functions
 from perfsuite.measure.runtime.dispatches import MOVE_IN, Dispatches
 from perfsuite.measure.runtime.host_calls import CallOrigin, HostCalls
-from perfsuite.measure.timing.asynchrony import Asynchrony
 from perfsuite.measure.timing.comparison import Comparison
 from perfsuite.measure.timing.scaling import Scaling
+from perfsuite.measure.timing.waits import Asynchrony
 from perfsuite.measure.words import plural
 
 WAITS = 0.8

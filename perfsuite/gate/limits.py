@@ -7,8 +7,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from perfsuite.gate.verdict import Evidence, Rerun, Result, judge_budget, with_evidence, with_rerun
 from perfsuite.measure.estimate import Estimate
 from perfsuite.measure.metric import Metric
-from perfsuite.measure.stats.looks import fewest_pairs
-from perfsuite.measure.timing.comparison import Comparison, Field, Settled
+from perfsuite.measure.timing.comparison import Comparison, Field, Settled, fewest_pairs
 from perfsuite.measure.words import plural
 
 FIELDS: tuple[Field, ...] = ("ratio", "overhead_us")

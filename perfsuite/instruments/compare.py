@@ -12,9 +12,9 @@ from perfsuite.measure.compiles.compiles import tracing_allowed
 from perfsuite.measure.metric import Metric
 from perfsuite.measure.runtime.dispatches import Dispatches, dispatches
 from perfsuite.measure.runtime.host_calls import HostCalls, host_calls
-from perfsuite.measure.timing.asynchrony import Asynchrony, asynchrony
 from perfsuite.measure.timing.block import COLUMNS, Until
 from perfsuite.measure.timing.comparison import Comparison
+from perfsuite.measure.timing.waits import Asynchrony, asynchrony
 from perfsuite.session.mode import Pair
 from perfsuite.session.plots import distribution_of
 from perfsuite.session.recorder import Measured

@@ -10,7 +10,7 @@ from perfsuite.gate.verdict import NO_EVIDENCE, Evidence
 from perfsuite.instruments.base import NO_BUDGET, Declaration, Instrument, check_choice, declare
 from perfsuite.measure.metric import Metric
 from perfsuite.measure.private.capabilities import FIRST_CALLS
-from perfsuite.measure.timing.scaling import MakeCall, Scaled, Scaling, calls_of, fit_calls, what_of
+from perfsuite.measure.timing.scaling import MakeCall, Scaled, Scaling, calls_by_size, fit_scaling, metric_name
 from perfsuite.session.plots import line_of
 
 _OF_TIMES = {"us_per_leaf": (float, "slope of a time over sizes, microseconds a unit")}
@@ -46,13 +46,13 @@ class ScalingInstrument(Instrument):
         limits = self._begin(OF_TIMES if is_time else OF_COUNTS, budget)
         if not is_time and metric != "host_calls":
             FIRST_CALLS.check(f"perf.scaling(metric={metric!r})")
-        calls, units = calls_of(make_call, sizes)
+        calls, units = calls_by_size(make_call, sizes)
         known_to = self._session.mode.known_to
-        what = what_of(metric)
+        what = metric_name(metric)
         measured = self._recorder.measured("scaling", calls[0].label, f" {what} per unit", name=name)
         if is_time:
             self._session.mode.about_to_time(self._item, [f"{measured.name} {what} per unit"], calls)
-        scaling = fit_calls(calls, units, metric=metric, seconds=self._seconds, known_to=known_to)
+        scaling = fit_scaling(calls, units, metric=metric, seconds=self._seconds, precision=known_to)
         metrics = measured.metrics(scaling.metrics(measured.name))
         self._add(scaling, metrics, tolerance, NO_EVIDENCE if is_time else Evidence(cause=growing(scaling)))
         if "us_per_leaf" in limits:

@@ -76,7 +76,7 @@ class TimeInstrument(Instrument):
         measured = self._recorder.measured("time", call.label, *Timing.suffixes, name=name)
         mode = self._session.mode
         mode.about_to_time(self._item, [f"{measured.name}{suffix}" for suffix in Timing.suffixes], [call])
-        timing = time_call(call, seconds=self._seconds, least_samples=least_samples, known_to=mode.known_to)
+        timing = time_call(call, seconds=self._seconds, least_samples=least_samples, precision=mode.known_to)
         *times, tail = self._gated(timing, measured.metrics(timing.metrics(measured.name)))
         tolerances = [(each, tolerance) for each in times]
         tolerances.append((tail, TAIL_TOLERANCE if tolerance is None else tolerance))

@@ -11,8 +11,7 @@ from perfsuite.gate.verdict import Result, Verdict, judge_budget
 from perfsuite.instruments.base import NO_BUDGET, Instrument, declare
 from perfsuite.measure.call import Call, checked
 from perfsuite.measure.metric import Metric
-from perfsuite.measure.timing.asynchrony import EARLY, Asynchrony, asynchrony
-from perfsuite.measure.timing.stalls import ENOUGH, Stalls, count_stalls
+from perfsuite.measure.timing.waits import EARLY, ENOUGH, Asynchrony, Stalls, asynchrony, count_stalls
 
 _LIMITS = {"stall_us": (float, "how much longer than the median single calls may take, microseconds")}
 
@@ -65,7 +64,7 @@ def _asynchrony_gate(test: str, name: str, measured: Asynchrony, share: Metric, 
     if measured.for_device:
         does, verb = "waits for the device", "waits"
     note = f"{name} {does} before it returns: it {measured}, asleep for {measured.asleep:.0%} of it"
-    cause = f"it {verb} at {measured.where}" if measured.where else "no line was seen in most of the looks"
+    cause = f"it {verb} at {measured.where}" if measured.where else "no line is in most of its stacks"
     return dataclasses.replace(result, note=note, cause=cause)
 
 

@@ -28,8 +28,8 @@ from perfsuite.measure.call import Call
 from perfsuite.measure.estimate import Estimate
 from perfsuite.measure.metric import Interval
 from perfsuite.measure.runtime.host_calls import host_calls
-from perfsuite.measure.timing.asynchrony import Asynchrony
 from perfsuite.measure.timing.comparison import Comparison
+from perfsuite.measure.timing.waits import Asynchrony
 
 HERE = Environment("cpu", 2, "Xeon", "3.11.7", "0.10.2", "0.10.1")
 RIGHT_US = (100.0, 1000.0)

@@ -14,8 +14,8 @@ from perfsuite.measure.metric import Interval
 from perfsuite.measure.private.library_functions import waits
 from perfsuite.measure.runtime.dispatches import Dispatch, Dispatches
 from perfsuite.measure.runtime.host_calls import CallOrigin, HostCalls, host_calls
-from perfsuite.measure.timing.asynchrony import Asynchrony
 from perfsuite.measure.timing.comparison import Comparison
+from perfsuite.measure.timing.waits import Asynchrony
 
 ASYNCHRONOUS = (100.0, 1000.0)
 """Microseconds until a call returns and until its outputs are ready."""

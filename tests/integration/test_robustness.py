@@ -14,6 +14,7 @@ from types import SimpleNamespace
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 
 from perfsuite.measure.call import call
@@ -26,12 +27,12 @@ from perfsuite.measure.runtime.host_calls import host_calls
 from perfsuite.measure.runtime.memory import memory_of
 from perfsuite.measure.runtime.transfers import count_transfers, forbid_transfers, transfers_of
 from perfsuite.measure.serialise import made, plain
-from perfsuite.measure.timing import asynchrony, block, clock, readiness, stalls
-from perfsuite.measure.timing.asynchrony import asynchrony as stays_async
+from perfsuite.measure.timing import block, waits
 from perfsuite.measure.timing.comparison import compare_calls
 from perfsuite.measure.timing.scaling import fit_scaling
-from perfsuite.measure.timing.stalls import count_stalls
 from perfsuite.measure.timing.timing import time_call
+from perfsuite.measure.timing.waits import asynchrony as stays_async
+from perfsuite.measure.timing.waits import count_stalls
 from perfsuite.measure.trace import trace_block, trace_call
 from perfsuite.options import SAVE_KINDS, Options
 from perfsuite.report.terminal.summary import session_summary
@@ -93,7 +94,7 @@ SECONDS = 0.5
 TIMED = {
     "time": lambda: time_call(call(step, X), seconds=SECONDS),
     "compare": lambda: compare_calls(call(step, X), call(step, X), seconds=SECONDS),
-    "scaling": lambda: fit_scaling(lambda size: (call(step, X), size), [1, 2], seconds=SECONDS),
+    "scaling": lambda: fit_scaling([call(step, X), call(step, X)], np.array([1.0, 2.0]), seconds=SECONDS),
     "stalls": lambda: count_stalls(call(step, X), seconds=40 * SECONDS),  # with one call a block it takes the longest
     "stays_async": lambda: stays_async(call(step, X), seconds=SECONDS),
 }
@@ -101,21 +102,16 @@ TIMED = {
 
 @pytest.fixture
 def break_clock(monkeypatch):
-    forget_the_clock()
-    monkeypatch.setattr(clock, "_READINGS", 1000)
+    block.clock.cache_clear()
+    monkeypatch.setattr(block, "_READINGS", 1000)
 
     def broken(fault, right):
         now_ns = BrokenClock(fault, right)
-        for module in (block, clock, readiness, asynchrony, stalls):
+        for module in (block, waits):
             monkeypatch.setattr(module, "now_ns", now_ns)
 
     yield broken
-    forget_the_clock()
-
-
-def forget_the_clock():
-    clock._steps_ns.cache_clear()
-    clock.tick_ns.cache_clear()
+    block.clock.cache_clear()
 
 
 # The clock is tried with 1,000 readings, and `stays_async` may know after 150 more whether a call waits.
@@ -135,7 +131,7 @@ INSTRUMENTS = {
     "time": (time_call, (1, 2, 5, 20, 100)),
     "compare": (lambda made: compare_calls(made, call(step, X)), (1, 2, 5, 20, 30)),
     "compare, as the other side": (lambda made: compare_calls(call(step, X), made), (1, 20, 30)),
-    "scaling": (lambda made: fit_scaling(lambda n: (made if n == 1 else call(step, X), n), [1, 2]), (1, 20, 25)),
+    "scaling": (lambda made: fit_scaling([made, call(step, X)], np.array([1.0, 2.0])), (1, 20, 25)),
     "stalls": (count_stalls, (1, 20, 200)),
     "stays_async": (stays_async, (1, 20, 30)),
     "host_calls": (host_calls, (1, 2, 4)),

@@ -16,7 +16,7 @@ from perfsuite.measure.runtime.fast_path import fast_path
 from perfsuite.measure.runtime.host_calls import host_calls
 from perfsuite.measure.runtime.memory import donation_of, memory_of
 from perfsuite.measure.runtime.transfers import forbid_transfers, transfers_of
-from perfsuite.measure.timing.asynchrony import asynchrony
+from perfsuite.measure.timing.waits import asynchrony
 
 MESH = jax.make_mesh((8,), ("data",), axis_types=(AxisType.Auto,))
 ROWS = NamedSharding(MESH, PartitionSpec("data"))

@@ -1,11 +1,12 @@
 """`measure.stack_room`: a call takes what it takes, however deep on the stack it is measured."""
 
+import numpy as np
 import pytest
 from support.fakes import FakeBlocks
 
 from perfsuite.measure.call import call
 from perfsuite.measure.stack_room import with_room
-from perfsuite.measure.timing import comparison, scaling, stalls, timing
+from perfsuite.measure.timing import comparison, scaling, timing, waits
 from perfsuite.measure.timing.block import Sample
 
 resource = pytest.importorskip("resource")  # not on Windows
@@ -36,8 +37,8 @@ def at_depth(depth, fn):
 INSTRUMENTS = {
     "comparison": (comparison, lambda made: comparison.compare_calls(made(), made(), seconds=0)),
     "time": (timing, lambda made: timing.time_call(made(), seconds=0)),
-    "scaling": (scaling, lambda made: scaling.fit_scaling(lambda size: (made(), size), [1, 2], seconds=0)),
-    "stalls": (stalls, lambda made: stalls.count_stalls(made(), seconds=0)),
+    "scaling": (scaling, lambda made: scaling.fit_scaling([made(), made()], np.array([1.0, 2.0]), seconds=0)),
+    "stalls": (waits, lambda made: waits.count_stalls(made(), seconds=0)),
 }
 
 

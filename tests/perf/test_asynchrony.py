@@ -11,7 +11,7 @@ import optax
 import pytest
 
 from perfsuite import call
-from perfsuite.measure.timing.asynchrony import asynchrony
+from perfsuite.measure.timing.waits import asynchrony
 from perfsuite.workloads import training
 from perfsuite.workloads.training.cached_jit import cached_filter_jit
 

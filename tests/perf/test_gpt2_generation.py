@@ -11,8 +11,8 @@ import pytest
 
 from perfsuite import Budget, RecompilationError, call
 from perfsuite.measure.errors import MeasurementError
-from perfsuite.measure.stats.intervals import line_fit
 from perfsuite.measure.timing.comparison import compare_calls
+from perfsuite.measure.timing.scaling import line_fit
 from perfsuite.workloads import gpt2
 from perfsuite.workloads.gpt2 import generation
 from perfsuite.workloads.gpt2.generation import generate, generate_stepwise, generate_uncached

@@ -14,7 +14,7 @@ import pytest
 
 from perfsuite import Budget, call
 from perfsuite.measure.program.program_diff import program_differences
-from perfsuite.measure.stats.intervals import line_fit
+from perfsuite.measure.timing.scaling import line_fit
 from perfsuite.workloads.surgery import (
     apply_transforms,
     apply_transforms_batched,

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from jax.experimental import io_callback
 from perfsuite import Budget, BudgetExceeded, call
-from perfsuite.measure.timing.stack_sampler import UNSEEN
+from perfsuite.measure.timing.waits import NO_PLACE
 
 def work(x):
     for _ in range(8):
@@ -105,8 +105,8 @@ def test_stalls(perf, every):
 
 @pytest.mark.perf(seconds=20)
 def test_unseen(perf, monkeypatch):
-    monkeypatch.setattr("perfsuite.measure.timing.stalls.is_known", lambda: False)
-    monkeypatch.setattr("perfsuite.measure.timing.stalls.certain_place", lambda places: UNSEEN)
+    monkeypatch.setattr("perfsuite.measure.timing.waits.counts_delays", lambda: False)
+    monkeypatch.setattr("perfsuite.measure.timing.waits.certain_place", lambda places: NO_PLACE)
     assert perf.stalls(call(stalling(100), SMALL), name="unseen").machine == 10
 
 def test_too_few(perf):

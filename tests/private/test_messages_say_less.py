@@ -20,7 +20,7 @@ from perfsuite.measure.private.capabilities import (
     fallbacks,
 )
 from perfsuite.measure.runtime.host_calls import host_calls
-from perfsuite.measure.timing.readiness import waiting_for
+from perfsuite.measure.timing.block import waiting_for
 from tests.support.private_names import without
 
 X = np.ones(3, np.float32)

@@ -11,9 +11,9 @@ from collections.abc import Callable
 import numpy as np
 from scipy.signal import lfilter
 
-from perfsuite.measure.stats.error_rates import DECIDING_ERROR
-from perfsuite.measure.stats.looks import FIRST, Looks
-from perfsuite.measure.stats.sequence import scores, scores_exclude
+from perfsuite.measure.timing.comparison import FIRST, Rule
+from perfsuite.measure.timing.intervals import DECIDING_ERROR
+from perfsuite.measure.timing.shift import excluded
 
 CORE = 0.02
 """The relative standard deviation of a block that nothing disturbs."""
@@ -174,24 +174,33 @@ def sides(rng, model, pairs, window, slowdown=1.0) -> Sides:
     return candidate[turns] * slowdown, reference[~turns]
 
 
+def _scores(candidate, reference):
+    """The score of each window where the ratio that is tested is 1."""
+    return np.sign(candidate[:, :, None] - reference[:, None, :]).mean((1, 2)) / 2
+
+
+def _excludes_1(scores, window, error):
+    return excluded(scores * np.sign(scores.sum()), window, error)
+
+
 def gate(rng, model, pairs, slowdown=1.0, *, error=DECIDING_ERROR) -> Gate:
     """A gate with the limit 1 that stops at the first interval without it: the worst that a gate can do."""
-    looks = Looks(pairs, error)
-    candidate, reference = sides(rng, model, pairs, looks.window, slowdown)
-    of_windows = scores((candidate.reshape(-1, looks.window), reference.reshape(-1, looks.window)), 0.0)
-    passed = np.cumsum((candidate + reference).reshape(-1, looks.window).sum(1))
+    rule = Rule(pairs, error)
+    candidate, reference = sides(rng, model, pairs, rule.window, slowdown)
+    scores = _scores(candidate.reshape(-1, rule.window), reference.reshape(-1, rule.window))
+    passed = np.cumsum((candidate + reference).reshape(-1, rule.window).sum(1))
     number = 0
     for number, time in enumerate(passed / passed[-1], 1):
-        taken = number * looks.window
-        if not looks.due(taken, time if number < len(passed) else 1.01):
+        taken = number * rule.window
+        if not rule.is_due(taken, time if number < len(passed) else 1.01):
             continue
-        if looks.sequential and taken >= FIRST and not scores_exclude(of_windows[:number], looks.window, error):
-            looks.wait(taken)  # the interval would hold 1: no need to work it out
+        if rule.sequential and taken >= FIRST and not _excludes_1(scores[:number], rule.window, error):
+            rule.postpone(taken)  # the interval would hold 1: no need to work it out
             continue
-        interval = looks.look(candidate[:taken], reference[:taken]).ratio.interval
+        interval = rule.estimates(candidate[:taken], reference[:taken])[0].interval
         if not interval.low <= 1 <= interval.high:
             return Gate(interval.low > 1, interval.high < 1, taken)
-    return Gate(False, False, number * looks.window)
+    return Gate(False, False, number * rule.window)
 
 
 def false_decisions(model, gates, pairs, *, seed=0, error=DECIDING_ERROR) -> int:

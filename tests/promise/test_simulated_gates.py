@@ -7,8 +7,7 @@ import numpy as np
 import pytest
 from scipy.stats import binom
 
-from perfsuite.measure.stats.rank_sum import shift_interval
-from perfsuite.measure.stats.sequence import sequence_interval
+from perfsuite.measure.timing.shift import rank_sum_interval, sequence_interval
 from promise import simulation
 from promise.simulation import MODELS, OF_BOTH, busy, caught, false_decisions, gate, quiet, sides
 
@@ -85,7 +84,7 @@ def test_the_busy_machine_of_the_simulation_is_as_busy_as_a_real_one():
     widths = []
     for seed in range(10):
         a, b = (np.log(side)[:, None] for side in sides(np.random.default_rng(seed), busy, 2000, 5))
-        widths.append(shift_interval([(a, b)], 3.1e-6).half_width)
+        widths.append(rank_sum_interval([(a, b)], 3.1e-6).half_width)
     assert 0.009 <= np.median(widths) <= 0.016
 
 

@@ -14,9 +14,8 @@ from perfsuite.measure.compiles.settle import borrowed
 from perfsuite.measure.compiles.warm import warm
 from perfsuite.measure.estimate import Estimate
 from perfsuite.measure.metric import Interval
-from perfsuite.measure.timing.clock import now_ns
+from perfsuite.measure.timing.block import now_ns, waiting_for
 from perfsuite.measure.timing.comparison import compare_calls
-from perfsuite.measure.timing.readiness import waiting_for
 
 FLOOR_NS = 2_000
 """Both sides wait for at least so long: a side that read the clock once and went on made plants of 0.4 us come out as

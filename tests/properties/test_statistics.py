@@ -7,8 +7,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from perfsuite.measure.stats.intervals import line_fit, quantile_interval
-from perfsuite.measure.stats.rank_sum import shift, shift_interval
+from perfsuite.measure.timing.intervals import line_fit, quantile_interval
+from perfsuite.measure.timing.shift import rank_sum_interval, shift
 
 metrics = st.floats(-1e9, 1e9, allow_subnormal=False)
 samples = st.lists(metrics, max_size=120).map(np.asarray)
@@ -66,21 +66,21 @@ grid = st.integers(-1000, 1000).map(float)
 
 @given(windows_of_sides(), errors, errors)
 def test_the_shifts_interval_holds_the_shift_and_a_smaller_error_never_narrows_it(windows, one, other):
-    strict, loose = (shift_interval([windows], error) for error in sorted((one, other)))
+    strict, loose = (rank_sum_interval([windows], error) for error in sorted((one, other)))
     assert strict.low <= loose.low <= shift([windows]) <= loose.high <= strict.high
 
 
 @given(windows_of_sides(grid), errors, st.integers(-50, 50))
 def test_a_side_that_is_later_by_a_constant_shifts_the_interval_by_as_much(windows, error, by):
     a, b = windows
-    before, after = shift_interval([(a, b)], error), shift_interval([(a + by, b)], error)
+    before, after = rank_sum_interval([(a, b)], error), rank_sum_interval([(a + by, b)], error)
     assert (after.low, after.high) == (before.low + by, before.high + by)
 
 
 @given(windows_of_sides(grid), errors)
 def test_exchanging_the_sides_mirrors_the_interval(windows, error):
     a, b = windows
-    before, after = shift_interval([(a, b)], error), shift_interval([(b, a)], error)
+    before, after = rank_sum_interval([(a, b)], error), rank_sum_interval([(b, a)], error)
     assert (after.low, after.high) == (-before.high, -before.low)
 
 
@@ -89,7 +89,7 @@ def test_what_a_whole_window_has_in_common_does_not_count(windows, error, data):
     """Drift: an offset to all blocks of a window, a different one for each."""
     a, b = windows
     drift = np.asarray(data.draw(st.lists(grid, min_size=len(a), max_size=len(a))))[:, None]
-    assert shift_interval([(a, b)], error) == shift_interval([(a + drift, b + drift)], error)
+    assert rank_sum_interval([(a, b)], error) == rank_sum_interval([(a + drift, b + drift)], error)
 
 
 @given(

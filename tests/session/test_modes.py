@@ -29,5 +29,5 @@ def test_a_process_that_only_times_takes_all_of_its_seconds(monkeypatch):
     FakeBlocks().install(monkeypatch, timing)
     us = np.random.default_rng(0).uniform(999, 1001, size=1000)
     for known_to, enough in ((timing.PRECISION, True), (mode.known_to, False)):
-        samples = time_call(call(takes(*us)), seconds=0.4, known_to=known_to).samples_us
+        samples = time_call(call(takes(*us)), seconds=0.4, precision=known_to).samples_us
         assert (len(samples) == LEAST_SAMPLES) == enough

@@ -8,9 +8,8 @@ import jax
 import numpy as np
 
 from perfsuite.measure.call import Call
-from perfsuite.measure.timing import block, clock, readiness
-from perfsuite.measure.timing.block import Sample
-from perfsuite.measure.timing.clock import READINGS_PER_BLOCK
+from perfsuite.measure.timing import block
+from perfsuite.measure.timing.block import READINGS_PER_BLOCK, Clock, Sample
 
 US = 1_000
 MS = 1_000_000
@@ -84,15 +83,11 @@ class FakeDevice:
     def install(self, monkeypatch, resolution_ns=50_000 / READINGS_PER_BLOCK):
         """Replace the clock. By default blocks last 50 us, so that shorter calls run several times a block."""
         monkeypatch.setattr(block, "now_ns", self.now_ns)
-        monkeypatch.setattr(block, "tick_ns", lambda: self.tick_ns)
-        monkeypatch.setattr(readiness, "now_ns", self.now_ns)
-        monkeypatch.setattr(clock, "resolution_ns", lambda: resolution_ns)
-        monkeypatch.setattr(clock, "tick_ns", lambda: self.tick_ns)
+        monkeypatch.setattr(block, "clock", lambda: Clock(self.tick_ns, resolution_ns))
         only_what_is_used = {name: getattr(jax, name) for name in ("tree", "tree_util", "block_until_ready")}
-        monkeypatch.setattr(readiness, "outputs_seen", self.outputs_seen)
-        for module in (readiness, block):
-            monkeypatch.setattr(module, "running_seen", self.running_seen)
-        monkeypatch.setattr(readiness, "jax", SimpleNamespace(Array=FakeArray, **only_what_is_used))
+        monkeypatch.setattr(block, "outputs_seen", self.outputs_seen)
+        monkeypatch.setattr(block, "running_seen", self.running_seen)
+        monkeypatch.setattr(block, "jax", SimpleNamespace(Array=FakeArray, **only_what_is_used))
         return self
 
 
@@ -140,7 +135,7 @@ class FakeBlocks:
         # A collection over all of JAX's objects takes 0.1 s; `test_block.py` has the test that there is one.
         used = {name: getattr(gc, name) for name in ("isenabled", "enable", "disable")}
         monkeypatch.setattr(block, "gc", SimpleNamespace(collect=lambda: None, **used))
-        monkeypatch.setattr(block, "tick_ns", lambda: 0)
+        monkeypatch.setattr(block, "clock", lambda: Clock(0, 0))
         monkeypatch.setattr(module, "run_block", self.run_block)
         monkeypatch.setattr(module, "Subject", self.subject, raising=False)
         monkeypatch.setattr(

@@ -1,6 +1,7 @@
 """Times of calls on the host's clock: of one call, of two in turn, of several sizes, and the calls that stand out.
 
-- `clock`, `readiness` and `block` read the clock around the code under test; every other module samples their blocks.
-- `timing`, `comparison`, `scaling`, `asynchrony` and `stalls` are what a user asks for.
-- `scheduling` and `stack_sampler` say what the machine took away, and where a thread waits.
+- `block` reads the clock around the code under test; every other module samples its blocks.
+- `timing`, `comparison`, `scaling` and `waits` are what a user asks for.
+- `intervals` and `shift` say how certain a time is. They assume no normal distribution: drift, bursts and heavy tails
+  move a mean and its standard error at will, but hardly the ranks of blocks that ran near each other.
 """

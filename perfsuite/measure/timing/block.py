@@ -2,14 +2,27 @@
 
 Every timing instrument runs its calls through `run_block`, both sides of a comparison too: two closures around the
 same code differ by a real 0.2 % (measured on a 2-core x86-64 machine, jax 0.10.2).
+
+**The clock.** A block lasts for many ticks and readings of the clock, so a short call runs several times in it.
+
+**Waiting.** `jax.block_until_ready(outputs)` first flattens `outputs`, and for an Equinox module that is Python code:
+0.35 ms for the 600 arrays of a BERT-base train state, as much as the step's own host work. So the timed part waits for
+one array of each program, which it reaches by attribute and index, and the rest is waited for outside the timed part.
+
+**The harness.** What the loop, the carrying and the waiting cost is measured, and comes off each sample.
 """
 
 import contextlib
 import copy
+import functools
 import gc
+import operator
+import statistics
 import sys
-from collections.abc import Iterator
-from typing import Literal, NamedTuple
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from typing import Any, Literal, NamedTuple
 
 import jax
 import numpy as np
@@ -19,9 +32,11 @@ from perfsuite.measure.call import Call, carried
 from perfsuite.measure.compiles import compiles
 from perfsuite.measure.compiles.settle import function_of, refuse_deleted, settle
 from perfsuite.measure.errors import MeasurementError
-from perfsuite.measure.runtime.program_outputs import running_seen
-from perfsuite.measure.timing.clock import calls_per_block, now_ns, tick_ns
-from perfsuite.measure.timing.readiness import LEFT, SLOW_NS, goes_on_ns, waiting_for
+from perfsuite.measure.private.capabilities import PROGRAM_RUNS
+from perfsuite.measure.runtime.program_outputs import Running, outputs_seen, running_seen
+
+now_ns = time.perf_counter_ns
+"""The clock: monotonic, in nanoseconds. On Linux it reads CLOCK_MONOTONIC without a system call."""
 
 Until = Literal["return", "ready"]
 """What is timed: until a call returns, or until its outputs are ready."""
@@ -29,11 +44,41 @@ Until = Literal["return", "ready"]
 COLUMNS: dict[Until, int] = {"return": 0, "ready": 1}
 """Of a `Sample`, and of the arrays that `columns_us` makes."""
 
+QUICKEST = 0.05
+"""The share of the blocks that are called the quickest."""
+
+READINGS_PER_BLOCK = 100
+"""A block lasts at least this many readings of the clock, because a reading does not always take the same time."""
+
+TICKS_PER_BLOCK = 500
+"""A block lasts at least this many ticks of the clock. One tick then hides 0.2 % of it, a fifth of the closest limit
+that makes sense, 1 %.
+
+Neither is more, because a block of several calls is another thing than one call where a call returns before the device
+is done: the second queues behind the first. With a tick of 10 ns and readings that take 60 (a virtual x86-64 machine)
+the readings decide, and a block lasts 6 us. With a tick of 100 ns (Windows) the ticks do, and a block lasts 50 us.
+"""
+
+MOST_CALLS_PER_BLOCK = 10_000
+
+_READINGS = 100_000
+"""They take a few milliseconds. A clock with a longer tick cannot time anything here."""
+
 _HARNESS_TRIES = 100
 _SHORT_NS = 100_000
 """Of a call of 0.1 ms the harness is 1 %."""
 _NOT_POSITIVE = 0.01
 """The share of samples that may be no longer than what the harness costs."""
+
+_TRIES = 10
+_SLOW_TRIES = 3
+LEFT = 0.1
+"""The share of its time that a call may leave to its programs when it has returned, and nothing can wait for them."""
+SLOW_NS = 50_000_000
+"""From here on (50 ms a call) the host's own work is under 1 %, and measuring it would take seconds."""
+
+_MOST_WAITED_FOR = 8
+"""Arrays that the timed part waits for, each of another program, where one is not enough."""
 
 
 class Sample(NamedTuple):
@@ -55,30 +100,27 @@ class Subject:
     def __init__(self, call: Call, *, single: bool = False):
         self.call = Call(function_of(call.fn), call.args, call.kwargs, call.carry)
         self.source = call
+        self.calls, self.harness, self.leaves = 1, Sample(0.0, 0.0), False
         try:
             settle(self.call)
             with compiles.steady_state():  # a call that compiles when it is warm has no steady state
-                self._calibrate()
+                # How often `waiting_for` runs the call depends on what it sees, which differs between processes.
+                self.wait = waiting_for(self.call.run, self.call.label) if peers.alone() else jax.block_until_ready
+                # Twice, so that one stall of the machine does not make a short call look slow.
+                self.call_ns = peers.agreed(min(self._time_once() for _ in range(2)))
+                if self.call_ns < SLOW_NS:  # also of a single one, which finds a clock that does not work
+                    calls = peers.agreed(calls_per_block(min(run_block(self).to_return for _ in range(5))))
+                    if not single:
+                        self.calls = calls
+                        self.harness = harness_cost(self)
         finally:
             self.give_back()
-        if single:  # calibrated all the same, which finds a clock that does not work
-            self.calls, self.harness = 1, Sample(0.0, 0.0)
 
-    def _calibrate(self) -> None:
-        self.calls, self.harness = 1, Sample(0.0, 0.0)
-        # How often `waiting_for` runs the call depends on what it sees, which differs between processes.
-        self.wait = waiting_for(self.call.run, self.call.label) if peers.alone() else jax.block_until_ready
-        self.leaves = False
-        # Twice, so that one stall of the machine does not make a short call look slow.
-        self.call_ns = peers.agreed(min(self._run_and_look() for _ in range(2)))
-        if self.call_ns < SLOW_NS:
-            self.calls = peers.agreed(calls_per_block(min(run_block(self).to_return for _ in range(5))))
-            self.measure_harness()
-
-    def _run_and_look(self) -> float:
+    def _time_once(self) -> float:
+        """The time to ready of a block, after which programs may go on: `leaves`."""
         with running_seen() as running:
             to_ready = run_block(self).to_ready
-        self.leaves = self.leaves or (peers.alone() and goes_on_ns(running) > LEFT * to_ready)
+        self.leaves = self.leaves or (peers.alone() and _remaining_ns(running) > LEFT * to_ready)
         return to_ready
 
     def drain(self) -> None:
@@ -87,13 +129,6 @@ class Subject:
             with running_seen() as running:
                 run_block(self)
             running.wait()
-
-    def measure_harness(self) -> None:
-        """Measure what the harness costs with this block size and way of waiting."""
-        try:
-            self.harness = harness_cost(self)
-        finally:
-            self.give_back()
 
     def give_back(self) -> None:
         """Leave the caller's `call` with the state that the last run carried, for the next instrument."""
@@ -106,35 +141,31 @@ def subjects_alike(*calls: Call) -> list[Subject]:
     Blocks of different sizes are different metrics where a call returns before the device is done, because a
     second call then queues behind the first: one and the same 0.5 ms program, 3 calls a block against 4, gave ratios of
     1.29 to return and 0.97 to ready (2-core x86-64 machine, jax 0.10.2).
+
+    Where one side has to wait for all its outputs, every side that has outputs does. Whether one array is enough is
+    measured for each side, and on a busy machine one and the same call needed all on one side only: of a 5 us call with
+    itself that made ratios of 1.03 to 1.05.
     """
     subjects = [Subject(call) for call in calls]
     for subject in subjects:  # another one may have donated its arrays by now
         refuse_deleted(subject.call)
-    _wait_alike(subjects)
     # A call too short for a coarse clock takes none of its ticks.
     most = int(max(1, SLOW_NS // max(1, *(subject.call_ns for subject in subjects))))
     size = min(max(subject.calls for subject in subjects), most)
-    for subject in subjects:
-        if subject.calls != size:
-            subject.calls = size
-            subject.measure_harness()
+    for_all = any(subject.wait is jax.block_until_ready for subject in subjects)
+    try:
+        for subject in subjects:
+            has_outputs = isinstance(subject.wait, _WaitForSome) and subject.wait.paths
+            wait = jax.block_until_ready if for_all and has_outputs else subject.wait
+            if (size, wait) != (subject.calls, subject.wait):
+                subject.calls, subject.wait = size, wait
+                if subject.call_ns < SLOW_NS:
+                    subject.harness = harness_cost(subject)
+    finally:
+        for subject in subjects:
+            subject.give_back()
     _share_harness_cost(subjects)
     return subjects
-
-
-def _wait_alike(subjects: list[Subject]) -> None:
-    """Where one side has to wait for all its outputs, every side that has outputs waits for all of its own.
-
-    Whether waiting for one array is enough is measured for each side, and on a busy machine one and the same call
-    needed all on one side only: of a 5 us call with itself that made ratios of 1.03 to 1.05 (2-core x86-64 machine, jax
-    0.10.2).
-    """
-    if any(subject.wait is jax.block_until_ready for subject in subjects):
-        for subject in subjects:
-            if hasattr(subject.wait, "depth"):
-                subject.wait = jax.block_until_ready
-                if subject.call_ns < SLOW_NS:
-                    subject.measure_harness()
 
 
 def _share_harness_cost(subjects: list[Subject]) -> None:
@@ -159,7 +190,7 @@ def rounding_us(*subjects: Subject) -> float:
 
     Blocks of a steady call may all be rounded alike, so no number of them shows more.
     """
-    return max(tick_ns() / subject.calls for subject in subjects) / 1e3
+    return max(clock().tick_ns / subject.calls for subject in subjects) / 1e3
 
 
 def run_block(subject: Subject) -> Sample:
@@ -172,7 +203,9 @@ def run_block(subject: Subject) -> Sample:
     call, wait, calls = subject.call, subject.wait, subject.calls
     fn, args, kwargs, carry = call.fn, call.args, call.kwargs, call.carry
     label = call.label
-    free_young_cycles()
+    threshold = gc.get_threshold()[0]
+    if 0 < threshold < gc.get_count()[0]:  # Python's collector is off: of 200 kB a call, 1.6 GB were left after 2 s
+        gc.collect(0)
     try:
         if carry:
             start = now_ns()
@@ -234,10 +267,6 @@ def harness_cost(subject: Subject) -> Sample:
     return Sample(float(np.median(to_return)), float(np.median(to_ready - to_return)))
 
 
-QUICKEST = 0.05
-"""The share of the blocks that are called the quickest."""
-
-
 def columns_us(samples: list[Sample], label: str) -> np.ndarray:
     """The samples in microseconds, shape (samples, 2), the columns to return and to ready.
 
@@ -269,53 +298,194 @@ def quickest_us(times_us: np.ndarray) -> np.ndarray:
 def steady(*subjects: Subject) -> Iterator[None]:
     """Sample inside: no collections, nothing traces Python, and a compile raises.
 
-    Gives the subjects back, whatever happens.
+    A collection over JAX's and Python's objects takes milliseconds. What traces this thread's Python, such as coverage
+    and debuggers, made 480 us of a loop of 3000 additions that took 75 (coverage 7.17, Python 3.11). Gives the subjects
+    back, whatever happens.
     """
+    collects, tracer = gc.isenabled(), sys.gettrace()
+    gc.collect()
+    gc.disable()
+    sys.settrace(None)
     try:
-        with collector_off(), untraced(), compiles.steady_state():
+        with compiles.steady_state():
             yield
     finally:
+        sys.settrace(tracer)
+        (lambda: None)()  # by the first call a tracer in C, as coverage's is, comes back
+        if collects:
+            gc.enable()
         for subject in subjects:
             subject.give_back()
 
 
-@contextlib.contextmanager
-def untraced() -> Iterator[None]:
-    """Keep what traces this thread's Python out of the blocks, such as coverage and debuggers.
+class Clock(NamedTuple):
+    """What the machine's clock resolves, in nanoseconds.
 
-    A loop of 3000 additions took 75 us, and 480 us under coverage 7.17 (`pytest --perf --cov`, Python 3.11).
+    `tick_ns` is at least 1. Every reading is a multiple of it, so a time may be off by one tick. `step_ns` is the
+    smallest step that two readings in a row show: what a reading costs, or the tick where that is longer.
     """
-    tracer = sys.gettrace()
-    sys.settrace(None)
-    try:
-        yield
-    finally:
-        sys.settrace(tracer)
-        _traced_again()
+
+    tick_ns: int
+    step_ns: int
 
 
-def _traced_again() -> None:
-    """The call from which a tracer in C, as coverage's is, traces again: it comes back by the first call."""
+@functools.cache
+def clock() -> Clock:
+    """Read the clock again and again, for a few milliseconds.
 
+    The tick is the smallest distance between the steps that occur. A tick of 41.67 ns shows steps of 41, 42, 83, 84 and
+    so on in whole nanoseconds, so a step that is 1 ns above another one is no other step, unless a third one follows.
 
-def free_young_cycles() -> None:
-    """Collect the youngest objects where there are so many that Python would, with its collector on.
-
-    With the collector off, what a call leaves in cycles would stay: of 200 kB a call that was 1.6 GB in 2 s.
+    Raises `MeasurementError` where the clock stands still, or runs backwards.
     """
-    threshold = gc.get_threshold()[0]
-    if 0 < threshold < gc.get_count()[0]:
-        gc.collect(0)
+    readings = [now_ns() for _ in range(_READINGS)]
+    with np.errstate(invalid="ignore"):  # what is no number is an error below
+        steps = np.unique(np.diff(np.asarray(readings)))
+    if not (steps >= 0).all() or not steps.any():
+        how = "stands still" if not steps.any() else "runs backwards or gives no number"
+        raise MeasurementError(
+            f"the machine's clock {how} (the first and the last of {_READINGS} readings: {readings[0]}, "
+            f"{readings[-1]} ns), so nothing can be timed"
+        )
+    steps = np.append(0, steps[steps > 0])
+    above = np.diff(steps) == 1
+    others = steps[np.append(True, ~above)]
+    tick = 1
+    if len(others) > 1 and not (above[1:] & above[:-1]).any():
+        tick = int(np.diff(others).min())
+    return Clock(tick, int(steps[1]))
 
 
-@contextlib.contextmanager
-def collector_off() -> Iterator[None]:
-    """Keep the garbage collector out of the blocks: a collection over JAX's and Python's objects takes milliseconds."""
-    was_on = gc.isenabled()
-    gc.collect()
-    gc.disable()
+def calls_per_block(call_ns: float) -> int:
+    """How many calls of `call_ns` nanoseconds one block needs."""
+    least_ns = max(READINGS_PER_BLOCK * clock().step_ns, TICKS_PER_BLOCK * clock().tick_ns)
+    return int(min(max(1, -(-least_ns / max(call_ns, 1.0) // 1)), MOST_CALLS_PER_BLOCK))
+
+
+class _WaitForSome:
+    """Waits for the arrays at paths of attributes and indices; for all outputs of a run that has them elsewhere.
+
+    `depth` has the number of steps of each path: none where no output is an array.
+    """
+
+    def __init__(self, paths: list["_Steps"]):
+        self.paths = paths
+        self.depth = tuple(map(len, paths))
+
+    def __call__(self, outputs: Any) -> None:
+        try:
+            for steps in self.paths:
+                _at(steps, outputs).block_until_ready()
+        except (AttributeError, KeyError, IndexError, TypeError):
+            jax.block_until_ready(outputs)
+
+
+def waiting_for(run: Callable[[], Any], label: str = "the call") -> Callable[[Any], None]:
+    """Choose how to wait for the outputs of `run`, which this calls a few times and which must be warm.
+
+    The function returned takes the outputs of one run, in the timed part. What it costs on outputs that are ready is
+    the harness's own cost. Where it has a `depth`, it waits for one array of each program that the call runs: all that
+    a program puts out is ready at once. Where this jax does not tell which programs run, it waits for all outputs.
+
+    Raises `MeasurementError` where it returns no array, and its programs go on: nothing could wait for them; and
+    `CapabilityLost` where it returns none, and nobody can tell.
+    """
+    if PROGRAM_RUNS.lost():
+        if not _arrays_in(jax.block_until_ready(run())):  # its programs may go on, unseen
+            PROGRAM_RUNS.check(f"timing {label}, which returns no array,")
+        PROGRAM_RUNS.falls_back("times include waiting for every output of a call, and not for programs that it leaves")
+        return jax.block_until_ready
+    before = _arrays_in(jax.block_until_ready(run()))
+    if not before:
+        _refuse_left_running(run, label)
+        return _WaitForSome([])
+    started = now_ns()
+    with outputs_seen() as program_outputs:
+        outputs = run()
+    jax.block_until_ready(outputs)
+    slow = now_ns() - started > SLOW_NS
+    arrays, programs = _arrays_in(outputs), program_outputs.programs()
+    passed_on = {id(array) for _, array in before}  # what the call was given is ready
+    paths: dict[object, list[_Steps]] = {}
+    for path, array in arrays:
+        if id(array) not in passed_on:
+            paths_of_program = paths.setdefault(programs.get(id(array), f"of no program: {id(array)}"), [])
+            if (steps := _steps_to(array, path, outputs)) is not None:
+                paths_of_program.append(steps)
+    if not paths:
+        _refuse_left_running(run, label)
+        return _WaitForSome([])
+    alike = [path for path, _ in before] == [path for path, _ in arrays]
+    if slow or not alike or not all(paths.values()) or len(paths) > _MOST_WAITED_FOR:
+        return jax.block_until_ready
+    return _WaitForSome([paths_of_program[-1] for paths_of_program in paths.values()])
+
+
+def _arrays_in(outputs: Any) -> list[tuple[tuple[Any, ...], jax.Array]]:
+    """The arrays with their paths. Of outputs that the next run changes they are those of now."""
+    leaves = jax.tree_util.tree_flatten_with_path(outputs)[0]
+    return [(path, leaf) for path, leaf in leaves if isinstance(leaf, jax.Array)]
+
+
+def _refuse_left_running(run: Callable[[], Any], label: str) -> None:
+    """Raise `MeasurementError` where programs of `run` go on, for a good part of what it takes, when it has returned.
+
+    The median of a few tries: of a program whose result `float` has read one in three still seemed to run for a moment
+    (2-core x86-64 machine). Programs of other threads, which may not be the call's, have to be seen in every try.
+    """
+    shares: list[float] = []
+    always_elsewhere = True
+    while len(shares) < _TRIES:
+        started = now_ns()
+        with running_seen() as running:
+            run()
+        always_elsewhere = always_elsewhere and running.elsewhere()
+        remaining = _remaining_ns(running)
+        took = max(1, now_ns() - started)
+        shares.append(remaining / took)
+        left = always_elsewhere or statistics.median(shares) > LEFT
+        if took > SLOW_NS and (not left or len(shares) == _SLOW_TRIES):
+            break
+    if left:
+        raise MeasurementError(
+            f"{label} returns no array of its own, and its programs go on when it has returned. Nothing can wait for "
+            "them, so its times say nothing: return an array of it, such as its loss or its new state"
+        )
+
+
+def _remaining_ns(running: Running) -> int:
+    """For how long programs that this thread ran go on from now, which this waits for; 0 where none does."""
+    if not running.here():
+        return 0
+    began = now_ns()
+    running.wait()
+    return now_ns() - began
+
+
+_Steps = list[tuple[Callable[[Any, Any], Any], Any]]
+
+
+def _at(steps: _Steps, outputs: Any) -> jax.Array:
+    for step, key in steps:
+        outputs = step(outputs, key)
+    return outputs
+
+
+def _steps_to(array: jax.Array, path: tuple[Any, ...], outputs: Any) -> _Steps | None:
+    """The attributes and indices that reach an array; None for that of a custom node whose keys do not, or warn."""
     try:
-        yield
-    finally:
-        if was_on:
-            gc.enable()
+        steps = [_path_step(key) for key in path]
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")  # it would come again with every block: `nnx.State` warns so
+            return steps if _at(steps, outputs) is array else None
+    except Exception:  # whatever a property of a custom node raises, or warns of
+        return None
+
+
+def _path_step(key: Any) -> tuple[Callable[[Any, Any], Any], Any]:
+    match key:
+        case jax.tree_util.GetAttrKey(name=name):
+            return getattr, name
+        case jax.tree_util.SequenceKey(idx=index) | jax.tree_util.DictKey(key=index):
+            return operator.getitem, index
+    raise KeyError(key)

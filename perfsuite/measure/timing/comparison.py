@@ -1,14 +1,19 @@
 """`compare_calls`: two calls, paired in one run, in random order, until their ratio is known well enough.
 
-Timings on shared machines drift far more than the effects to be caught: sequential medians of the same code differed by
-8 % (standard deviation) and by up to 62 %, paired ones by 0.26 % (2-core x86-64 machine, 0.36 ms jitted step). So the
-sides take turns in random order in windows of a few blocks, and the metric is the median of candidate / reference over
-all pairs of blocks of the same window.
+**Turns.** Timings on shared machines drift far more than the effects to be caught: sequential medians of the same code
+differed by 8 % (standard deviation) and by up to 62 %, paired ones by 0.26 % (2-core x86-64 machine, 0.36 ms jitted
+step). So the sides take turns in random order in windows of a few blocks, and the metric is the median of candidate /
+reference over all pairs of blocks of the same window.
 
 What a call leaves behind (a program that it dispatched and did not return, cold caches, frees) must fall on its own
 side. So wherever the sides change, programs that the last call left are waited for, and the next side first runs a
 block that is not timed. A candidate that took 1.5 times as long in a loop, because of a program that it did not return,
 otherwise had a ratio of 1.01.
+
+**Interval.** Where there is time for many pairs it is a confidence sequence, which holds at any time; where there is
+time for few, a rank sum, whose error two checks share. `shift` has both, with their sources.
+
+**End.** Sampling ends when an interval settles what the caller asks, or when the time is up.
 """
 
 import dataclasses
@@ -23,10 +28,8 @@ import numpy as np
 from perfsuite.measure import peers, progress
 from perfsuite.measure.call import Call
 from perfsuite.measure.estimate import Estimate
-from perfsuite.measure.metric import Metric
+from perfsuite.measure.metric import Interval, Metric
 from perfsuite.measure.stack_room import with_room
-from perfsuite.measure.stats.error_rates import DECIDING_ERROR
-from perfsuite.measure.stats.looks import Look, Looks, is_bounded
 from perfsuite.measure.timing.block import (
     COLUMNS,
     Sample,
@@ -39,6 +42,15 @@ from perfsuite.measure.timing.block import (
     steady,
     subjects_alike,
 )
+from perfsuite.measure.timing.intervals import DECIDING_ERROR
+from perfsuite.measure.timing.shift import (
+    LEAST_WINDOWS,
+    Windows,
+    least_windows,
+    rank_sum_interval,
+    sequence_interval,
+    shift,
+)
 
 LEAST_PAIRS = 3
 """Taken even when time is up. So few have no interval, and the metric stays open."""
@@ -47,6 +59,23 @@ BURN_IN = 0.1
 the ratio was 0.98, later 0.60 (2-core x86-64 machine)."""
 PRECISION = 0.005
 """Without a limit, sampling stops at this half-width of the log ratio's interval."""
+
+WINDOW = 5
+"""Pairs in a window. For the same noise in all blocks its intervals are 14 % narrower than those of single pairs (the
+sign test). Ever larger windows gain 18 % at most, and let more of the machine's drift in."""
+SMALL = 2
+"""Pairs in a window where there is time for fewer than 50."""
+
+MANY = 200
+"""Where there is time for fewer pairs, the rank sum judges. Blocks that do not count leave about 130 of 200, and the
+sequence needs 120 to begin."""
+FIRST = LEAST_WINDOWS * WINDOW
+"""Pairs at the first check of a confidence sequence."""
+GROWTH = 1.15
+"""A confidence sequence may be checked at any time; it rarely is, because a check takes up to a tenth of a second."""
+EARLY = 0.25
+"""The share of the time after which a rank sum is checked for the first time. The second and last check is at the
+end."""
 
 Field = Literal["ratio", "overhead_us"]
 
@@ -130,32 +159,44 @@ def compare_calls(
 
     Warms both first; a compile while sampling raises `RecompilationError`. The first tenth of the time does not count.
     The blocks that a side runs where the sides change are part of the time, but for slow calls, which need it all.
-    Looks at the intervals now and then (`Looks`), and stops when `settled` says so: by default once the ratio is known
-    to 0.5 %. `error` is the chance that the interval of the ratio, or that of the overhead, misses the truth at any
-    look.
+    Checks the intervals now and then (`Rule`), and stops when `settled` says so: by default once the ratio is known to
+    0.5 %. `error` is the chance that the interval of the ratio, or that of the overhead, misses the truth at any check.
     """
     if not 0 < error < 1:
         raise ValueError(f"compare_calls(error={error!r}): must lie between 0 and 1")
+    settled = settled or _is_precise
+    column, left = COLUMNS[until], seconds * (1 - BURN_IN)
     sides = subjects_alike(candidate, reference)
+    rounding = rounding_us(*sides)
     turns = Turns(sides, seed if peers.alone() else peers.agreed(random.getrandbits(53) if seed is None else seed))
     what = f"comparing {candidate.label} with {reference.label}"
     with steady(*sides), progress.sampling(what, seconds) as report:
         started = time.monotonic()
-        looks = Looks(_burn_in(turns, seconds), error)
+        rule = Rule(_burn_in(turns, seconds), error)
         burnt_in = time.monotonic()
-        column, left = COLUMNS[until], seconds * (1 - BURN_IN)
-        ends = settled or _precise
-        look, (candidate_us, reference_us), sampling = _sample(turns, looks, column, left, ends, report)
+        while True:
+            sampling = time.monotonic() - burnt_in - (0.0 if rule.sequential else turns.uncounted_seconds)
+            passed = peers.agreed(sampling / left if left else math.inf)
+            if turns.pairs >= LEAST_PAIRS and rule.is_due(turns.pairs, passed):
+                times_us = turns.times_us()
+                candidate_us, reference_us = (times[:, column] for times in times_us)
+                ratio, overhead_us = rule.estimates(candidate_us, reference_us, rounding)
+                if peers.agreed(passed > 1 or (is_bounded(ratio) and settled(ratio, overhead_us))):
+                    break
+            # Between windows, whose order is random: the cost of checks and reports falls on either side alike.
+            if report is not None:
+                report()
+            turns.take(rule.window)
     return Comparison(
         candidate=candidate.label,
         reference=reference.label,
         until=until,
-        ratio=look.ratio,
-        overhead_us=look.overhead,
-        candidate_us=candidate_us,
-        reference_us=reference_us,
+        ratio=ratio,
+        overhead_us=overhead_us,
+        candidate_us=times_us[0],
+        reference_us=times_us[1],
         seconds=burnt_in - started + sampling,
-        window=looks.window,
+        window=rule.window,
     )
 
 
@@ -164,7 +205,6 @@ class Turns:
 
     def __init__(self, sides: list[Subject], seed: int | None):
         self._sides = sides
-        self.rounding_us = rounding_us(*sides)
         self._order = random.Random(seed)
         self._last: int | None = None
         self.forget()
@@ -217,30 +257,68 @@ def _burn_in(turns: Turns, seconds: float) -> float:
     return pairs
 
 
-def _sample(
-    turns: Turns,
-    looks: Looks,
-    column: int,
-    seconds: float,
-    settled: Settled,
-    report: Callable[[], None] | None,
-) -> tuple[Look, list[np.ndarray], float]:
-    """Take pairs until a look is `settled` or time is up: the last look, the times that it saw, the seconds it took."""
-    started = time.monotonic()
-    while True:
-        sampling = time.monotonic() - started - (0.0 if looks.sequential else turns.uncounted_seconds)
-        passed = peers.agreed(sampling / seconds if seconds else math.inf)
-        if turns.pairs >= LEAST_PAIRS and looks.due(turns.pairs, passed):
-            times_us = turns.times_us()
-            candidate_us, reference_us = (times[:, column] for times in times_us)
-            look = looks.look(candidate_us, reference_us, turns.rounding_us)
-            if peers.agreed(passed > 1 or (is_bounded(look.ratio) and settled(look.ratio, look.overhead))):
-                return look, times_us, sampling
-        # Between windows, whose order is random: their cost falls on either side alike.
-        if report is not None:
-            report()
-        turns.take(looks.window)
+class Rule:
+    """The rule of a comparison for which there is time for about `pairs` pairs, if all blocks counted.
+
+    It says how large a window is, when the intervals are checked, and what they are. The intervals of all checks hold
+    at once with probability 1 - `error`. Those of the rank sum assume that a block takes as long as it takes whichever
+    side runs. Those of the confidence sequence need no such assumption.
+    """
+
+    def __init__(self, pairs: float, error: float = DECIDING_ERROR):
+        self.error = error
+        self.window = WINDOW
+        if pairs < 10 * WINDOW:
+            self.window = SMALL if pairs >= fewest_pairs(error) else 1
+        self.sequential = pairs >= MANY
+        self._next_check = FIRST
+        self._checked = False
+
+    def is_due(self, pairs: int, time_passed: float) -> bool:
+        """Whether to check after so many pairs; `time_passed` is a share, above 1 when time is up."""
+        if time_passed > 1:
+            return True
+        return pairs >= self._next_check if self.sequential else time_passed >= EARLY and not self._checked
+
+    def postpone(self, pairs: int) -> None:
+        """No check is due until there are some more than so many pairs."""
+        self._checked, self._next_check = True, int(pairs * GROWTH) + 1
+
+    def estimates(
+        self, candidate: np.ndarray, reference: np.ndarray, rounding: float = 0.0
+    ) -> tuple[Estimate, Estimate]:
+        """The ratio, and the overhead in the unit of the times so far: shape (pairs,), whole windows, all above zero.
+
+        Each time may be off by `rounding`, in their unit, so no interval is narrower than that. Of too few pairs both
+        intervals are unbounded.
+        """
+        self.postpone(len(candidate))
+        times = candidate.reshape(-1, self.window), reference.reshape(-1, self.window)
+        logs = np.log(times[0]), np.log(times[1])
+        hidden = rounding / min(np.median(times[0]), np.median(times[1]))
+        log_ratio = self._interval(logs).widened(math.log1p(hidden))
+        return (
+            Estimate(math.exp(shift([logs])), Interval(math.exp(log_ratio.low), math.exp(log_ratio.high))),
+            Estimate(shift([times]), self._interval(times).widened(rounding)),
+        )
+
+    def _interval(self, windows: Windows) -> Interval:
+        if not self.sequential:
+            return rank_sum_interval([windows], self.error / 2)
+        if len(windows[0]) < LEAST_WINDOWS:  # time is up earlier than thought, before any other check
+            return rank_sum_interval([windows], self.error)
+        return sequence_interval(windows, self.error)
 
 
-def _precise(ratio: Estimate, overhead: Estimate) -> bool:
+def is_bounded(ratio: Estimate) -> bool:
+    """Whether the pairs of a ratio are enough for an interval, to both sides."""
+    return ratio.interval.low > 0 and math.isfinite(ratio.interval.high)
+
+
+def fewest_pairs(error: float = DECIDING_ERROR) -> int:
+    """The pairs, in windows of two, of which the rank sum has an interval at its first check."""
+    return SMALL * least_windows(SMALL, error / 2)
+
+
+def _is_precise(ratio: Estimate, overhead: Estimate) -> bool:
     return math.log(ratio.interval.high / ratio.interval.low) / 2 <= PRECISION

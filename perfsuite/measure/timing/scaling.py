@@ -1,6 +1,7 @@
 """`fit_scaling`: how a metric grows with size, as a line with its slope, intercept and R^2; a count with its power."""
 
 import dataclasses
+import math
 import random
 import time
 from collections.abc import Callable, Sequence
@@ -14,12 +15,9 @@ from perfsuite.measure.estimate import Estimate
 from perfsuite.measure.first_call.first_call import first_call
 from perfsuite.measure.first_call.metrics import COUNTED
 from perfsuite.measure.first_call.metrics import metrics as metrics_of_first_call
-from perfsuite.measure.metric import Metric
+from perfsuite.measure.metric import Interval, Metric
 from perfsuite.measure.runtime.host_calls import host_calls
 from perfsuite.measure.stack_room import with_room
-from perfsuite.measure.stats import intervals
-from perfsuite.measure.stats.exponent import growth_exponent
-from perfsuite.measure.stats.intervals import LEAST_FOR_MEDIAN, line_fit, median_is_known, median_within_run
 from perfsuite.measure.timing.block import (
     COLUMNS,
     Sample,
@@ -32,8 +30,8 @@ from perfsuite.measure.timing.block import (
     steady,
     subjects_alike,
 )
+from perfsuite.measure.timing.intervals import LEAST_FOR_MEDIAN, median_is_precise, median_within_run
 
-Time = Literal["return", "ready"]
 Scaled = Literal[
     "return",
     "ready",
@@ -52,7 +50,11 @@ MakeCall = Callable[[int], tuple[Call, float]]
 LEAST_ROUNDS = 12
 MOST_ROUNDS = 2000
 PRECISION = 0.01
-"""Sampling stops once the slope is known to this share, or when time is up."""
+"""Sampling stops once the half-width of the slope is this share of it, or when time is up."""
+
+STEEPEST = 16.0
+"""Growth above this power is not told apart from it."""
+_DIGITS = 4
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,14 +81,9 @@ class Scaling:
     exponent: float | None = None
     largest: Metric | None = None
 
-    @property
-    def what(self) -> str:
-        """What the metrics are called, after the name of the function."""
-        return what_of(self.metric)
-
     def metrics(self, name: str) -> list[Metric]:
         """Slope, intercept and R^2. Of times the slope is gated; of counts the exact one at the largest size."""
-        name, slope = f"{name} {self.what}", self.per_unit
+        name, slope = f"{name} {metric_name(self.metric)}", self.per_unit
         unit = "us" if self.largest is None else self.largest.unit
         line = [
             Metric(f"{name} intercept", self.intercept, unit, "info"),
@@ -103,47 +100,79 @@ class Scaling:
         return [Metric(f"{name} per unit", slope.value, f"{unit}/unit", "info"), *line, largest]
 
 
-def what_of(metric: Scaled) -> str:
+def metric_name(metric: Scaled) -> str:
     """What the metrics of a scaling are called, after the name of the function."""
     if metric in COUNTED:
         return COUNTED[metric].suffix.strip()
     return "host calls" if metric == "host_calls" else f"to {metric}"
 
 
-def fit_scaling(
-    make_call: MakeCall, sizes: Sequence[int], *, metric: Scaled = "return", seconds: float = 5.0
-) -> Scaling:
-    """Fit `metric` against the units that `make_call(size)` names beside its call, for at most `seconds` of sampling.
+def calls_by_size(make_call: MakeCall, sizes: Sequence[int]) -> tuple[list[Call], np.ndarray]:
+    """The calls of all sizes, and the units that `make_call(size)` names beside its call.
 
-    Every round runs each size once, in random order. Raises `ValueError` for fewer than two different sizes, and
-    `MeasurementError` when `make_call` gives the same units for all of them.
+    Raises `ValueError` for fewer than two different sizes, and `MeasurementError` when all have the same units.
     """
-    return fit_calls(*calls_of(make_call, sizes), metric=metric, seconds=seconds)
+    if len(set(sizes)) < 2:
+        raise ValueError(f"scaling needs at least two different sizes, got {list(sizes)}")
+    if not callable(make_call):
+        raise TypeError(f"make_call must be a function of a size, got {type(make_call).__name__}: {make_call!r}")
+    calls, units = [], []
+    for size in sizes:
+        pair = make_call(size)
+        if not isinstance(pair, tuple | list):
+            raise TypeError(f"make_call({size}) must return (call(...), units), got {type(pair).__name__}")
+        if len(pair) != 2 or not isinstance(pair[0], Call):
+            types = ", ".join(type(each).__name__ for each in pair)
+            raise TypeError(f"make_call({size}) must return (call(...), units), got ({types})")
+        calls.append(pair[0])
+        units.append(float(pair[1]))
+    if len(set(units)) < 2:
+        raise MeasurementError(f"make_call gives {units[0]:g} units for every size; a line needs two different ones")
+    return calls, np.asarray(units)
 
 
 @with_room
-def fit_calls(
-    calls: Sequence[Call], units: np.ndarray, *, metric: Scaled, seconds: float, known_to: float = PRECISION
+def fit_scaling(
+    calls: Sequence[Call],
+    units: np.ndarray,
+    *,
+    metric: Scaled = "return",
+    seconds: float = 5.0,
+    precision: float = PRECISION,
 ) -> Scaling:
-    """Fit `metric` of calls that were made, against their `units`."""
-    intervals.load()
-    largest, exponent, quickest = None, None, None
+    """Fit `metric` of the calls against their `units`, for at most `seconds` of sampling.
+
+    Every round runs each call once, in random order. Sampling ends early where the half-width of the slope is at most
+    the share `precision` of it.
+    """
     if metric != "return" and metric != "ready":
-        counts = [_count(each, metric) for each in calls]
-        values = np.asarray([float(each.value) for each in counts])
-        rounds, slopes, hidden = 1, np.asarray([line_fit(units, values)[0]]), 0.0
-        largest, exponent = counts[units.argmax()], growth_exponent(units.tolist(), values.tolist())
-    else:
-        subjects = subjects_alike(*calls)
-        times = _timed_rounds(subjects, metric, units, seconds, known_to)
-        rounds, slopes, values = len(times), _slopes(units, times), np.median(times, axis=0)
-        weights = _slopes(units, np.eye(len(units)))  # of each size's time in the slope
-        quickest = float(line_fit(units, quickest_us(times))[0])
-        hidden = rounding_us(*subjects) * float(np.abs(weights).sum())
+        return _fit_counts(calls, units, metric)
+    subjects = subjects_alike(*calls)
+    times = _timed_rounds(subjects, metric, units, seconds, precision)
+    slopes, values = _slopes(units, times), np.median(times, axis=0)
+    weights = _slopes(units, np.eye(len(units)))  # of each size's time in the slope
+    rounding = rounding_us(*subjects) * float(np.abs(weights).sum())
+    per_unit = Estimate(float(np.median(slopes)), median_within_run(slopes).widened(rounding))
+    quickest = line_fit(units, quickest_us(times))[0]
     _, intercept, r_squared = line_fit(units, values)
-    per_unit = Estimate(float(np.median(slopes)), median_within_run(slopes).widened(hidden))
+    return Scaling(calls[0].label, metric, units, values, per_unit, intercept, r_squared, len(times), quickest)
+
+
+def _fit_counts(calls: Sequence[Call], units: np.ndarray, metric: Scaled) -> Scaling:
+    counts = [_count(call, metric) for call in calls]
+    values = np.asarray([float(count.value) for count in counts])
+    slope, intercept, r_squared = line_fit(units, values)
     return Scaling(
-        calls[0].label, metric, units, values, per_unit, intercept, r_squared, rounds, quickest, exponent, largest
+        calls[0].label,
+        metric,
+        units,
+        values,
+        Estimate(slope, Interval(slope, slope)),
+        intercept,
+        r_squared,
+        rounds=1,
+        exponent=growth_exponent(units.tolist(), values.tolist()),
+        largest=counts[units.argmax()],
     )
 
 
@@ -154,44 +183,20 @@ def _count(call: Call, metric: Scaled) -> Metric:
     return metrics_of_first_call(first_call(call, compiles=False), call.label)[metric]
 
 
-def calls_of(make_call: MakeCall, sizes: Sequence[int]) -> tuple[list[Call], np.ndarray]:
-    """The calls of all sizes, and their units. Raises as `fit_scaling` does."""
-    if len(set(sizes)) < 2:
-        raise ValueError(f"scaling needs at least two different sizes, got {list(sizes)}")
-    if not callable(make_call):
-        raise TypeError(f"make_call must be a function of a size, got {type(make_call).__name__}: {make_call!r}")
-    calls, units = [], []
-    for size in sizes:
-        pair = make_call(size)
-        if not (isinstance(pair, tuple | list) and len(pair) == 2 and isinstance(pair[0], Call)):
-            got = (
-                f"({', '.join(type(each).__name__ for each in pair)})"
-                if isinstance(pair, tuple | list)
-                else type(pair).__name__
-            )
-            raise TypeError(f"make_call({size}) must return (call(...), units), got {got}")
-        made, unit = pair
-        calls.append(made)
-        units.append(float(unit))
-    if len(set(units)) < 2:
-        raise MeasurementError(f"make_call gives {units[0]:g} units for every size; a line needs two different ones")
-    return calls, np.asarray(units)
-
-
 def _timed_rounds(
-    subjects: list[Subject], until: Until, units: np.ndarray, seconds: float, known_to: float
+    subjects: list[Subject], until: Until, units: np.ndarray, seconds: float, precision: float
 ) -> np.ndarray:
     """Microseconds, shape (rounds, sizes)."""
     column = COLUMNS[until]
     rounds: list[list[Sample]] = []
     order = list(range(len(subjects)))
-    look = LEAST_ROUNDS
+    next_check = LEAST_ROUNDS
     with steady(*subjects):
         deadline = time.monotonic() + seconds
         while len(rounds) < MOST_ROUNDS and (len(rounds) < 3 or time.monotonic() <= deadline):
-            if len(rounds) == look:
-                look *= 2
-                if median_is_known(_slopes(units, np.asarray(rounds)[:, :, column]), known_to):
+            if len(rounds) == next_check:
+                next_check *= 2
+                if median_is_precise(_slopes(units, np.asarray(rounds)[:, :, column]), precision):
                     break
             random.shuffle(order)
             samples = {index: run_block(subjects[index]) for index in order}
@@ -204,3 +209,46 @@ def _timed_rounds(
 def _slopes(units: np.ndarray, times: np.ndarray) -> np.ndarray:
     """The slope of each round; `times` has shape (rounds, sizes)."""
     return np.polyfit(units, times.T, 1)[0]
+
+
+def line_fit(sizes: np.ndarray, values: np.ndarray) -> tuple[float, float, float]:
+    """Least squares through (size, value): slope, intercept and the coefficient of determination R^2.
+
+    R^2 is 1 for constant values, which a flat line explains fully.
+    """
+    spread = np.ptp(values)
+    if spread == 0:  # the rounding errors of the fit would be compared with each other
+        return 0.0, float(values[0]), 1.0
+    variance, covariance = np.cov(sizes, values, bias=True)[0]
+    slope = covariance / variance
+    intercept = values.mean() - slope * sizes.mean()
+    left = (values - slope * sizes - intercept) / spread  # of the spread: the squares of tiny numbers are zero
+    whole = (values - values.mean()) / spread
+    return float(slope), float(intercept), float(1 - left @ left / (whole @ whole))
+
+
+def growth_exponent(units: Sequence[float], values: Sequence[float]) -> float | None:
+    """The power p for which `values` lie on a + b * units ** p, through the smallest, a middle and the largest size.
+
+    What does not depend on the size, a, may be anything: a line has 1, however large its intercept. Counts have no
+    noise, so three points are enough. None where there are fewer, or where a size is not above zero. 0 where the values
+    grow no more than with the logarithm of the size.
+    """
+    points = sorted(dict(zip(units, values, strict=True)).items())
+    if len(points) < 3 or points[0][0] <= 0:
+        return None
+    (first, low), (last, high) = points[0], points[-1]
+    middle, between = min(points[1:-1], key=lambda point: abs(math.log(point[0]) - math.log(first * last) / 2))
+    if high <= between:
+        return 0.0
+    if between <= low:
+        return STEEPEST
+    ratio = (high - between) / (between - low)
+    flat, steep = 0.0, STEEPEST
+    for _ in range(60):  # the ratio rises with the power
+        power = (flat + steep) / 2
+        if ((last / middle) ** power - 1) / (1 - (first / middle) ** power) < ratio:
+            flat = power
+        else:
+            steep = power
+    return round((flat + steep) / 2, _DIGITS)

@@ -10,10 +10,14 @@ from perfsuite.measure import peers, progress
 from perfsuite.measure.call import Call
 from perfsuite.measure.metric import Interval, Metric
 from perfsuite.measure.stack_room import with_room
-from perfsuite.measure.stats import intervals
-from perfsuite.measure.stats.error_rates import INFORMING_ERROR
-from perfsuite.measure.stats.intervals import LEAST_FOR_MEDIAN, median_is_known, median_within_run, quantile_interval
 from perfsuite.measure.timing.block import Sample, Subject, columns_us, quickest_us, rounding_us, run_block, steady
+from perfsuite.measure.timing.intervals import (
+    INFORMING_ERROR,
+    LEAST_FOR_MEDIAN,
+    median_is_precise,
+    median_within_run,
+    quantile_interval,
+)
 
 LEAST_SAMPLES = 100
 LEAST_WITH_END = 368
@@ -21,7 +25,7 @@ LEAST_WITH_END = 368
 LEAST_FOR_TAIL = 1000
 """With fewer samples the 99th percentile hardly has one."""
 PRECISION = 0.01
-"""Sampling stops once the medians are known to this share, unless the caller gives another, or when time is up."""
+"""Sampling stops once the half-widths of the medians are this share of them, or when time is up."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,10 +69,10 @@ class Timing:
 
         The range of a few samples is no interval: such a metric has none.
         """
-        known = len(self.samples_us) >= LEAST_FOR_MEDIAN
+        enough = len(self.samples_us) >= LEAST_FOR_MEDIAN
         metrics = (
-            (self.to_return.median_us, self.to_return.interval_us if known else None, self.to_return.quickest_us),
-            (self.to_ready.median_us, self.to_ready.interval_us if known else None, self.to_ready.quickest_us),
+            (self.to_return.median_us, self.to_return.interval_us if enough else None, self.to_return.quickest_us),
+            (self.to_ready.median_us, self.to_ready.interval_us if enough else None, self.to_ready.quickest_us),
             (self.to_ready.p99_us, self.to_ready.p99_interval_us, None),
         )
         return [
@@ -79,18 +83,18 @@ class Timing:
 
 @with_room
 def time_call(
-    call: Call, *, seconds: float = 5.0, least_samples: int = LEAST_SAMPLES, known_to: float = PRECISION
+    call: Call, *, seconds: float = 5.0, least_samples: int = LEAST_SAMPLES, precision: float = PRECISION
 ) -> Timing:
     """Time `call` in the steady state, for at most `seconds` of sampling, but 3 samples in any case.
 
     Warms the call first. A compile while sampling raises `RecompilationError`: it is never a sample. The garbage
-    collector is off inside the blocks. Sampling ends early after `least_samples` where the medians are known to the
-    share `known_to`. Raises `MeasurementError` when the clock gives times that are not positive.
+    collector is off inside the blocks. Sampling ends early after `least_samples` where the half-widths of the
+    medians are at most the share `precision` of them. Raises `MeasurementError` when the clock gives times that are not
+    positive.
     """
-    intervals.load()
     subject = Subject(call)
     samples: list[Sample] = []
-    look = least_samples
+    next_check = least_samples
     # Several processes agree once in 10 blocks, or in the blocks that take a hundredth of the time: to agree takes them
     # 1 to 2 ms (two processes, 2 busy cores, jax 0.10.2).
     every = int(min(10, max(1, seconds * 1e7 / max(subject.call_ns * subject.calls, 1))))
@@ -100,10 +104,10 @@ def time_call(
             if report is not None:
                 report()
             samples.append(run_block(subject))
-            if len(samples) == look:
-                look *= 2
+            if len(samples) == next_check:
+                next_check *= 2
                 columns = np.asarray(peers.slowest(samples)).T
-                if peers.agreed(all(median_is_known(column, known_to) for column in columns)):
+                if peers.agreed(all(median_is_precise(column, precision) for column in columns)):
                     break
     to_return, to_ready = columns_us(peers.slowest(samples), call.label).T
     rounding = rounding_us(subject)

@@ -15,7 +15,8 @@ from perfsuite.measure.estimate import Estimate
 from perfsuite.measure.metric import Interval
 from perfsuite.measure.timing import block, comparison
 from perfsuite.measure.timing.block import Sample
-from perfsuite.measure.timing.comparison import compare_calls
+from perfsuite.measure.timing.comparison import Rule, compare_calls, fewest_pairs, is_bounded
+from perfsuite.measure.timing.shift import rank_sum_interval, sequence_interval, shift
 
 
 @pytest.fixture
@@ -257,6 +258,128 @@ def test_an_interval_is_no_narrower_than_what_the_clocks_tick_hides(blocks, monk
     assert compared.ratio.interval.low == pytest.approx(1 / 1.01)
     assert compared.ratio.interval.high == pytest.approx(1.01)
     assert compared.overhead_us.interval == Interval(-0.1, 0.1)
+
+
+# The rule.
+
+
+def times(pairs, seed=0):
+    return np.random.default_rng(seed).uniform(100, 200, size=(2, pairs))
+
+
+@pytest.mark.parametrize(
+    ("pairs", "window", "sequential"),
+    [(0, 1, False), (9, 1, False), (10, 2, False), (49, 2, False), (50, 5, False), (199, 5, False), (200, 5, True)],
+)
+def test_the_pairs_for_which_there_is_time_choose_window_and_rule(pairs, window, sequential):
+    rule = Rule(pairs)
+    assert (rule.window, rule.sequential) == (window, sequential)
+
+
+def test_a_sequence_is_checked_after_120_pairs_and_then_after_every_15_percent_more():
+    rule, checks = Rule(10_000), []
+    for pairs in range(5, 500, 5):
+        if rule.is_due(pairs, 0.1):
+            checks.append(pairs)
+            rule.estimates(*times(pairs))
+    assert checks == [120, 140, 165, 190, 220, 255, 295, 340, 395, 455]
+    assert rule.is_due(500, 1.01), "and when time is up"
+
+
+def test_a_rank_sum_is_checked_after_a_quarter_of_the_time_and_at_the_end():
+    rule = Rule(40)
+    assert not rule.is_due(8, 0.2)
+    assert rule.is_due(12, 0.25)
+    rule.estimates(*times(12))
+    assert not rule.is_due(30, 0.9)
+    assert rule.is_due(40, 1.01)
+
+
+def test_a_estimate_of_a_sequence_is_that_of_the_logarithms_and_of_the_times():
+    candidate, reference = times(200)
+    ratio, overhead = Rule(200).estimates(candidate, reference)
+    both = candidate.reshape(-1, 5), reference.reshape(-1, 5)
+    logs = np.log(both[0]), np.log(both[1])
+    expected = sequence_interval(logs, 0.001)
+    assert ratio.value == math.exp(shift([logs]))
+    assert (ratio.interval.low, ratio.interval.high) == (math.exp(expected.low), math.exp(expected.high))
+    assert (overhead.value, overhead.interval) == (shift([both]), sequence_interval(both, 0.001))
+
+
+def test_a_sequence_whose_time_is_up_too_early_is_judged_by_the_rank_sum():
+    candidate, reference = times(50)
+    ratio, overhead = Rule(200).estimates(candidate, reference)
+    assert overhead.interval == rank_sum_interval([(candidate.reshape(-1, 5), reference.reshape(-1, 5))], 0.001)
+    assert is_bounded(ratio)
+
+
+@pytest.mark.parametrize("error", [0.05, 0.001, 1e-5])
+def test_the_fewest_pairs_for_an_interval_are_known_before(error):
+    least = fewest_pairs(error)
+    assert is_bounded(Rule(least, error).estimates(*times(least))[0])
+    assert not is_bounded(Rule(least, error).estimates(*times(least - 2))[0])
+
+
+# Simulated noise.
+
+
+def simulated(monkeypatch, candidate, reference, *, seed, **arguments):
+    blocks = FakeBlocks().install(monkeypatch, comparison, bare=True)
+    moment = iter(range(1_000_000))
+
+    def side(stream):
+        return call(lambda: Sample(*[1e6 * stream(next(moment))] * 2))
+
+    return compare_calls(side(candidate), side(reference), seed=seed, **arguments), blocks
+
+
+def excludes_one(ratio, overhead):
+    return not ratio.interval.low <= 1 <= ratio.interval.high
+
+
+def lognormal(rng):
+    draws = iter(np.exp(0.02 * rng.normal(size=10_000)).tolist())
+    return lambda moment: next(draws)
+
+
+def heavy_tailed(rng):
+    """Stalls without a mean: one in a hundred blocks takes many times as long."""
+    draws = iter((1 + 0.01 * np.abs(rng.standard_cauchy(size=10_000))).tolist())
+    return lambda moment: next(draws)
+
+
+def drifting(rng):
+    """Every block is 1 % slower than the one before it, whichever side it is of: who comes second always loses."""
+    draws = iter(np.exp(0.002 * rng.normal(size=10_000)).tolist())
+    return lambda moment: 1.01 ** (moment % 100) * next(draws)
+
+
+def test_comparisons_of_the_same_code_raise_no_alarm(monkeypatch):
+    """`tests/promise/test_simulated_gates.py` has the rates; this one samples as `compare_calls` does."""
+    for seed, noise in enumerate([lognormal, heavy_tailed, drifting] * 40):
+        rng = np.random.default_rng(seed)
+        compared, _ = simulated(monkeypatch, noise(rng), noise(rng), settled=excludes_one, seconds=0.5, seed=seed)
+        assert not excludes_one(compared.ratio, compared.overhead_us)
+
+
+@pytest.mark.parametrize(("noise", "seconds"), [(lognormal, 1), (heavy_tailed, 1), (drifting, 4)])
+def test_a_planted_slowdown_is_found_and_its_size_is_inside_the_interval(monkeypatch, noise, seconds):
+    rng = np.random.default_rng(13)
+    found = covered = 0
+    for seed in range(40):
+        slow = noise(rng)
+        compared, _ = simulated(
+            monkeypatch,
+            lambda moment, slow=slow: 1.03 * slow(moment),
+            noise(rng),
+            settled=excludes_one,
+            seconds=seconds,
+            seed=seed,
+        )
+        found += compared.ratio.interval.low > 1
+        covered += compared.ratio.interval.low <= 1.03 <= compared.ratio.interval.high
+    assert found == 40
+    assert covered >= 38
 
 
 # With functions of JAX.

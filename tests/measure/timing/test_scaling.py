@@ -11,7 +11,19 @@ from perfsuite.measure.errors import MeasurementError
 from perfsuite.measure.metric import Interval
 from perfsuite.measure.timing import scaling
 from perfsuite.measure.timing.block import Sample
-from perfsuite.measure.timing.scaling import LEAST_ROUNDS, MOST_ROUNDS, fit_scaling
+from perfsuite.measure.timing.scaling import (
+    LEAST_ROUNDS,
+    MOST_ROUNDS,
+    STEEPEST,
+    calls_by_size,
+    fit_scaling,
+    growth_exponent,
+    line_fit,
+)
+
+
+def fit(make_call, sizes, **options):
+    return fit_scaling(*calls_by_size(make_call, sizes), **options)
 
 
 @pytest.fixture
@@ -48,7 +60,7 @@ def test_the_slope_of_the_quickest_blocks_is_that_without_other_processes(blocks
         times = [100 * size] if size < 40 else [12_000] * 3 + [4_000]
         return call(takes(*times, name=f"step{size}")), size
 
-    slope = fit_scaling(make_call, [10, 20, 40], metric="ready").metrics("step")[0]
+    slope = fit(make_call, [10, 20, 40], metric="ready").metrics("step")[0]
     assert slope.quickest == pytest.approx(100)
     assert slope.value > 300
 
@@ -58,7 +70,7 @@ def test_the_slope_of_the_quickest_blocks_is_that_without_other_processes(blocks
 
 @pytest.mark.parametrize(("metric", "share"), [("return", 0.5), ("ready", 1.0)])
 def test_the_slope_and_intercept_are_those_of_the_line(blocks, metric, share):
-    fitted = fit_scaling(line(to_return=0.5), [10, 20, 40], metric=metric)
+    fitted = fit(line(to_return=0.5), [10, 20, 40], metric=metric)
     assert fitted.per_unit.value == pytest.approx(3 * share)
     assert fitted.intercept == pytest.approx(50 * share)
     assert fitted.r_squared == pytest.approx(1)
@@ -71,14 +83,14 @@ def test_units_and_not_sizes_are_what_the_metric_grows_with(blocks):
     def layers(size):
         return line(per_unit=8.0)(16 * size)
 
-    assert fit_scaling(layers, [1, 2, 4]).per_unit.value == pytest.approx(8)
+    assert fit(layers, [1, 2, 4]).per_unit.value == pytest.approx(8)
 
 
 def test_a_curve_has_a_lower_r_squared_than_a_line(blocks):
     def curve(size):
         return call(takes(float(size**4))), size
 
-    assert fit_scaling(curve, [1, 2, 4, 8]).r_squared < 0.9
+    assert fit(curve, [1, 2, 4, 8]).r_squared < 0.9
 
 
 def test_drift_between_the_rounds_does_not_reach_the_slope(blocks):
@@ -90,7 +102,7 @@ def test_drift_between_the_rounds_does_not_reach_the_slope(blocks):
         def make_call(size):
             return call(lambda: Sample(*[1e3 * (100 + 3 * size + 20 * next(moment))] * 2)), size
 
-        return fit_scaling(make_call, [10, 20, 40], seconds=0.1)
+        return fit(make_call, [10, 20, 40], seconds=0.1)
 
     several = [fitted() for _ in range(20)]
     assert min(each.rounds for each in several) > 20
@@ -110,7 +122,7 @@ def test_the_interval_of_the_slope_covers_it_as_often_as_it_says(monkeypatch):
         def make_call(size, noise=noise):
             return call(lambda: Sample(*[1e3 * (1000 + 3 * size + next(noise))] * 2)), size
 
-        interval = fit_scaling(make_call, [10, 20, 40], seconds=0.04).per_unit.interval
+        interval = fit(make_call, [10, 20, 40], seconds=0.04).per_unit.interval
         covered += interval.low <= 3 <= interval.high
     assert covered >= 0.93 * 300
 
@@ -118,13 +130,13 @@ def test_the_interval_of_the_slope_covers_it_as_often_as_it_says(monkeypatch):
 @pytest.mark.parametrize("per_unit", [0.003, 0.01, 0.017])
 def test_the_interval_of_the_slope_holds_what_the_tick_of_the_clock_hides(monkeypatch, per_unit):
     device = FakeDevice(tick_ns=100).install(monkeypatch, resolution_ns=100)
-    fitted = fit_scaling(lambda size: (call(device.run, 1e3 * (50 + per_unit * size)), size), [1, 2, 4], seconds=0.5)
+    fitted = fit(lambda size: (call(device.run, 1e3 * (50 + per_unit * size)), size), [1, 2, 4], seconds=0.5)
     assert fitted.per_unit.interval.low <= per_unit <= fitted.per_unit.interval.high
     assert fitted.per_unit.interval.half_width <= 0.1, "the slope of one tick in a step of one size"
 
 
 def test_the_metrics_of_a_fit_gate_the_slope_alone(blocks):
-    fitted = fit_scaling(line(), [10, 20, 40])
+    fitted = fit(line(), [10, 20, 40])
     slope, intercept, r_squared = fitted.metrics("step")
     assert (slope.name, slope.unit, slope.kind) == ("step to return per unit", "us/unit", "time")
     assert (slope.interval, slope.samples) == (fitted.per_unit.interval, fitted.rounds)
@@ -141,7 +153,7 @@ def test_the_metrics_of_a_fit_gate_the_slope_alone(blocks):
 
 
 def test_host_calls_are_fitted_exactly():
-    fitted = fit_scaling(repeated, [1, 2, 5, 100], metric="host_calls")
+    fitted = fit(repeated, [1, 2, 5, 100], metric="host_calls")
     assert fitted.per_unit.value == pytest.approx(1)
     assert fitted.per_unit.interval == Interval(fitted.per_unit.value, fitted.per_unit.value)
     assert fitted.intercept == pytest.approx(1)
@@ -157,7 +169,7 @@ def test_every_round_runs_each_size_once_in_random_order(blocks):
         noisy = np.random.default_rng(size).uniform(50, 100, size=1000)
         return call(takes(*noisy, name=f"step{size}")), size
 
-    fitted = fit_scaling(make_call, [1, 2, 3], seconds=0.05)
+    fitted = fit(make_call, [1, 2, 3], seconds=0.05)
     rounds = list(zip(*[iter(blocks.order)] * 3, strict=True))
     assert len(rounds) == fitted.rounds > 100
     assert all(sorted(each) == ["step1", "step2", "step3"] for each in rounds)
@@ -167,7 +179,7 @@ def test_every_round_runs_each_size_once_in_random_order(blocks):
 
 
 def test_an_exact_line_is_known_after_the_least_number_of_rounds(blocks):
-    assert fit_scaling(line(), [10, 20, 40], seconds=1e9).rounds == LEAST_ROUNDS
+    assert fit(line(), [10, 20, 40], seconds=1e9).rounds == LEAST_ROUNDS
 
 
 def test_a_noisy_line_takes_more_rounds_until_it_is_known_to_one_percent(blocks):
@@ -175,7 +187,7 @@ def test_a_noisy_line_takes_more_rounds_until_it_is_known_to_one_percent(blocks)
         noise = np.random.default_rng(size).uniform(0, 200, size=5000)
         return call(takes(*(1000 + 3 * size + noise))), size
 
-    fitted = fit_scaling(make_call, [10, 200, 400], seconds=1e9)
+    fitted = fit(make_call, [10, 200, 400], seconds=1e9)
     assert LEAST_ROUNDS < fitted.rounds < MOST_ROUNDS
     assert fitted.per_unit.interval.half_width <= 0.01 * fitted.per_unit.value
 
@@ -184,14 +196,14 @@ def test_no_more_rounds_than_the_most_are_taken(blocks):
     def make_call(size):
         return call(takes(*np.random.default_rng(size).uniform(50, 100, size=5000))), size
 
-    assert fit_scaling(make_call, [1, 2], seconds=1e9).rounds == MOST_ROUNDS
+    assert fit(make_call, [1, 2], seconds=1e9).rounds == MOST_ROUNDS
 
 
 def test_few_rounds_have_their_range_as_interval(blocks):
     def make_call(size):
         return call(takes(*(1e6 * size * slope for slope in (1, 2, 3)))), size
 
-    fitted = fit_scaling(make_call, [1, 2], seconds=0)
+    fitted = fit(make_call, [1, 2], seconds=0)
     interval = fitted.per_unit.interval
     assert (interval.low, interval.high) == pytest.approx((1e6, 3e6))
     assert fitted.per_unit.value == pytest.approx(2e6)
@@ -204,19 +216,19 @@ def test_few_rounds_have_their_range_as_interval(blocks):
 @pytest.mark.parametrize("sizes", [[], [3], [3, 3, 3]])
 def test_a_line_needs_two_sizes(sizes):
     with pytest.raises(ValueError, match="at least two different sizes"):
-        fit_scaling(line(), sizes)
+        fit(line(), sizes)
 
 
 def test_a_line_needs_two_different_units():
     with pytest.raises(MeasurementError, match="make_call gives 7 units for every size"):
-        fit_scaling(lambda size: (call(leaf), 7), [1, 2])
+        fit(lambda size: (call(leaf), 7), [1, 2])
 
 
 def test_make_call_gives_a_call():
     with pytest.raises(TypeError, match=r"make_call\(1\) must return \(call\(\.\.\.\), units\), got \(function, int\)"):
-        fit_scaling(lambda size: (leaf, size), [1, 2])
+        fit(lambda size: (leaf, size), [1, 2])
     with pytest.raises(TypeError, match="make_call must be a function of a size, got int: 3"):
-        fit_scaling(3, [1, 2])
+        fit(3, [1, 2])
 
 
 def test_donated_states_are_usable_afterwards():
@@ -229,7 +241,7 @@ def test_donated_states_are_usable_afterwards():
 
     for metric in ("return", "host_calls"):
         made.clear()
-        fitted = fit_scaling(make_call, [1, 30], metric=metric, seconds=0.05)
+        fitted = fit(make_call, [1, 30], metric=metric, seconds=0.05)
         assert len(fitted.values) == 2
         for each in made:
             jax.block_until_ready(each.run())
@@ -263,15 +275,48 @@ def rebuilt(layers):
 
 @pytest.mark.parametrize("metric", ["trace_calls", "lowering_calls", "equations"])
 def test_unrolled_layers_are_linear_and_a_list_that_is_rebuilt_is_not(metric):
-    linear, square = (fit_scaling(each, [4, 8, 16], metric=metric) for each in (unrolled, rebuilt))
+    linear, square = (fit(each, [4, 8, 16], metric=metric) for each in (unrolled, rebuilt))
     assert linear.exponent == 1
     assert 1.8 < square.exponent <= 2
     assert linear.r_squared == 1 > square.r_squared
 
 
 def test_a_count_has_its_parts_at_the_largest_size():
-    *_, exponent, largest = fit_scaling(rebuilt, [4, 16, 8], metric="equations").metrics("step")
+    *_, exponent, largest = fit(rebuilt, [4, 16, 8], metric="equations").metrics("step")
     assert (exponent.name, exponent.kind) == ("step equations exponent", "info")
     assert (largest.name, largest.unit, largest.kind) == ("step equations at 16", "equations", "count")
     assert largest.id == largest.name
     assert list(largest.detail) == ["test_scaling.py:rebuilt.step"]
+
+
+# The line and the power.
+
+
+@pytest.mark.parametrize("constant", [0.0, 4.0, 0.1, 1e-9])
+def test_line_through_a_constant_is_flat_and_explains_it(constant):
+    # Three times 0.1 has a mean that is not 0.1: the fit must not compare a total of 1e-34 with a residual of 1e-34.
+    assert line_fit(np.array([1.0, 2.0, 4.0]), np.full(3, constant)) == (0.0, constant, 1.0)
+
+
+@pytest.mark.parametrize("power", [0.5, 1, 1.5, 2, 3, 7])
+@pytest.mark.parametrize("intercept", [0, 5, 1e6])
+@pytest.mark.parametrize("units", [(1, 2, 4), (4, 12, 24, 36, 48, 60), (10, 11, 12), (60, 4, 24)])
+def test_the_power_is_found_whatever_does_not_depend_on_the_size(power, intercept, units):
+    values = [intercept + 3.0 * size**power for size in units]
+    assert growth_exponent(units, values) == pytest.approx(power, abs=2e-3)
+
+
+def test_a_line_of_counts_has_a_power_of_exactly_one():
+    assert growth_exponent([2, 4, 8, 16], [1000, 1250, 1750, 2750]) == 1.0
+
+
+@pytest.mark.parametrize(
+    ("values", "power"), [((5, 5, 5), 0), ((1, 2, 2), 0), ((1, 2, 3), 0), ((3, 3, 4), STEEPEST), ((9, 5, 1), 0)]
+)
+def test_growth_that_is_no_power(values, power):
+    assert growth_exponent([1, 2, 4], values) == pytest.approx(power, abs=1e-3)
+
+
+@pytest.mark.parametrize("units", [(1, 2), (1, 2, 2), (0, 1, 2), (-1, 1, 2)])
+def test_it_takes_three_sizes_above_zero(units):
+    assert growth_exponent(units, [each**2 for each in units]) is None

@@ -1,18 +1,20 @@
-"""The median and other quantiles of a sample with intervals that assume no distribution, and a line through points.
+"""The median and other quantiles of a sample, with intervals that assume no distribution.
 
 `scipy.stats` has them too, but takes 0.5 s of processor time to load in each process that times something. So it is
-what the tests compare with. `scipy.special` takes 0.25 s, at its first use: a session that times nothing never does so,
-and what times calls does before its first sample (`load`).
+what the tests compare with.
 """
 
-import importlib
 import math
 
 import numpy as np
-import scipy
 
 from perfsuite.measure.metric import Interval
-from perfsuite.measure.stats.error_rates import INFORMING_ERROR
+
+DECIDING_ERROR = 0.001
+"""The chance that the interval of a comparison misses the truth, over all of its checks together."""
+
+INFORMING_ERROR = 0.05
+"""The chance that the interval of a plain timing misses the truth. It informs, and its gates have wide tolerances."""
 
 LEAST_FOR_MEDIAN = 6
 """Fewer samples have no interval of their median: all of 5 lie on one side of it once in 16 times."""
@@ -21,9 +23,14 @@ BATCHES = 20
 """Fewer would widen the interval for chance alone, and more would be alike."""
 
 
-def load() -> None:
-    """Load `scipy.special`, so that it takes no time from the samples of a timing."""
-    importlib.import_module("scipy.special")
+def error_of_check(number: int, error: float) -> float:
+    """The share of `error` that the n-th check of an interval (from 1) may spend: error * 6 / (pi * n)^2.
+
+    The shares of all checks sum to `error`, so by the union bound the intervals of all checks hold at once with
+    probability 1 - `error`: stopping at any check does not raise the rate of false alarms. (Alpha spending after
+    K. K. G. Lan and D. L. DeMets, Biometrika 70, 1983, with the series of 1 / n^2.)
+    """
+    return error * 6 / (math.pi * number) ** 2
 
 
 def quantile_interval(samples: np.ndarray, quantile: float, error: float) -> Interval:
@@ -44,7 +51,11 @@ def _outside(count: int, quantile: float, error: float) -> int:
 
     The rank k + 1 lies above it where at most k samples lie below it. The binomial distribution says how often.
     """
-    return int(np.searchsorted(scipy.special.bdtr(np.arange(count), count, quantile), error, side="right"))
+    below = np.arange(count + 1)
+    log_factorials = np.append(0.0, np.cumsum(np.log(below[1:])))
+    log_ways = log_factorials[-1] - log_factorials - log_factorials[::-1]
+    chances = np.exp(log_ways + below * math.log(quantile) + below[::-1] * math.log1p(-quantile))
+    return int(np.searchsorted(np.cumsum(chances[:-1]), error, side="right"))
 
 
 def median_interval(samples: np.ndarray, error: float) -> Interval:
@@ -70,22 +81,6 @@ def median_within_run(samples: np.ndarray) -> Interval:
     return Interval(min(interval.low, middle), max(interval.high, middle))
 
 
-def median_is_known(samples: np.ndarray, to: float) -> bool:
+def median_is_precise(samples: np.ndarray, share: float) -> bool:
     """Whether the half-width of `median_within_run` is at most this share of the median."""
-    return median_within_run(samples).half_width <= to * abs(float(np.median(samples)))
-
-
-def line_fit(sizes: np.ndarray, values: np.ndarray) -> tuple[float, float, float]:
-    """Least squares through (size, value): slope, intercept and the coefficient of determination R^2.
-
-    R^2 is 1 for constant values, which a flat line explains fully.
-    """
-    spread = np.ptp(values)
-    if spread == 0:  # the rounding errors of the fit would be compared with each other
-        return 0.0, float(values[0]), 1.0
-    variance, covariance = np.cov(sizes, values, bias=True)[0]
-    slope = covariance / variance
-    intercept = values.mean() - slope * sizes.mean()
-    left = (values - slope * sizes - intercept) / spread  # of the spread: the squares of tiny numbers are zero
-    whole = (values - values.mean()) / spread
-    return float(slope), float(intercept), float(1 - left @ left / (whole @ whole))
+    return median_within_run(samples).half_width <= share * abs(float(np.median(samples)))

@@ -1,8 +1,6 @@
-"""`measure.stats.intervals`: intervals of quantiles that assume no distribution, and a line."""
+"""`measure.timing.intervals`: intervals of quantiles that assume no distribution."""
 
 import math
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -12,7 +10,7 @@ from hypothesis import strategies as st
 from scipy.signal import lfilter
 
 from perfsuite.measure.metric import Interval
-from perfsuite.measure.stats.intervals import line_fit, median_interval, median_within_run, quantile_interval
+from perfsuite.measure.timing.intervals import error_of_check, median_interval, median_within_run, quantile_interval
 
 INFINITE = Interval(-math.inf, math.inf)
 REPEATS = 2000
@@ -62,38 +60,6 @@ def test_the_lower_end_is_that_of_scipy_and_the_upper_one_its_mirror(size, quant
     assert -quantile_interval(-samples, 1 - quantile, error).high == found.low
 
 
-FIRST_TIMINGS = """
-import sys
-import jax, jax.numpy as jnp, numpy as np
-from perfsuite.measure.call import call
-from perfsuite.measure.timing import asynchrony, block, scaling, timing
-
-loaded, run_block = [], block.run_block
-
-def first_block(*args, **kwargs):
-    loaded.append("scipy.special" in sys.modules)
-    return run_block(*args, **kwargs)
-
-step = call(jax.jit(lambda x: x + 1), jnp.ones(4))
-for module, measure in (
-    (timing, lambda: timing.time_call(step, seconds=0.01)),
-    (asynchrony, lambda: asynchrony.asynchrony(step, seconds=0.01)),
-    (scaling, lambda: scaling.fit_calls([step, step], np.array([1.0, 2.0]), metric="ready", seconds=0.01)),
-):
-    for name in [each for each in sys.modules if each.split(".")[:2] == ["scipy", "special"]]:
-        del sys.modules[name]
-    loaded.clear()
-    module.run_block = first_block
-    measure()
-    print(module.__name__.rpartition(".")[2], loaded[0])
-"""
-
-
-def test_what_intervals_need_is_loaded_before_the_first_sample_of_a_timing():
-    printed = subprocess.run([sys.executable, "-c", FIRST_TIMINGS], capture_output=True, text=True, check=False)
-    assert printed.stdout.splitlines() == ["timing True", "asynchrony True", "scaling True"], printed.stderr
-
-
 @pytest.mark.parametrize("alike", [0, 0.5, 0.9])
 def test_the_median_within_a_run_is_held_as_often_as_it_says_also_where_neighbours_are_alike(alike):
     rng = np.random.default_rng(3)
@@ -111,7 +77,24 @@ def test_a_sample_that_is_no_number_leaves_the_run_without_an_interval():
     assert median_within_run(np.array([1.0] * 50 + [math.nan])) == INFINITE
 
 
-@pytest.mark.parametrize("constant", [0.0, 4.0, 0.1, 1e-9])
-def test_line_through_a_constant_is_flat_and_explains_it(constant):
-    # Three times 0.1 has a mean that is not 0.1: the fit must not compare a total of 1e-34 with a residual of 1e-34.
-    assert line_fit(np.array([1.0, 2.0, 4.0]), np.full(3, constant)) == (0.0, constant, 1.0)
+# Several checks.
+
+
+def test_peeking_until_the_interval_misses_does_not_raise_the_error():
+    """The worst user: checks after every few samples and stops at the first interval that excludes the truth."""
+    rng = np.random.default_rng(3)
+    checks = [20, 29, 41, 58, 82, 115, 162, 227, 318, 446]
+    samples = rng.standard_t(2, size=(600, checks[-1]))
+    paid = unpaid = np.zeros(600, bool)
+    for n, size in enumerate(checks, 1):
+        ordered = np.sort(samples[:, :size])
+        paid = paid | misses_zero(ordered, error_of_check(n, 0.05))
+        unpaid = unpaid | misses_zero(ordered, 0.05)
+    assert paid.sum() <= 0.05 * 600
+    assert unpaid.sum() > 0.1 * 600, "without paying, the simulation must raise false alarms, or it shows nothing"
+
+
+def misses_zero(ordered, error):
+    """Whether the interval of the median of each row excludes 0."""
+    ranks = median_interval(np.arange(float(ordered.shape[1])), error)
+    return (ordered[:, int(ranks.low)] > 0) | (ordered[:, int(ranks.high)] < 0)

@@ -1,17 +1,26 @@
-"""`measure.stats.sequence`: an interval that holds at any time, for noise of a side's own."""
+"""`measure.timing.shift`: the shift between two sides of windows in random order, with intervals that hold."""
 
+import itertools
 import math
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from promise.simulation import OF_BOTH, sides
 from scipy import signal
 
 from perfsuite.measure.metric import Interval
-from perfsuite.measure.stats import sequence
-from perfsuite.measure.stats.rank_sum import shift
-from perfsuite.measure.stats.sequence import LEAST_WINDOWS, scores, scores_exclude, sequence_interval
+from perfsuite.measure.timing import shift as module
+from perfsuite.measure.timing.intervals import median_interval
+from perfsuite.measure.timing.shift import (
+    LEAST_WINDOWS,
+    excluded,
+    least_windows,
+    rank_sum_interval,
+    sequence_interval,
+    shift,
+)
 
 INFINITE = Interval(-math.inf, math.inf)
 
@@ -21,9 +30,87 @@ def windows(seed, number, m=5, scale=1.0):
     return scale * rng.normal(size=(number, m)), scale * rng.normal(size=(number, m))
 
 
+# The rank sum.
+
+
+def test_the_shift_is_the_median_of_the_differences_inside_windows_alone():
+    # Between the windows lies a jump of 100 that both sides have in common.
+    a, b = np.array([[1.0, 2], [103, 107]]), np.array([[0.0, 0], [100, 101]])
+    assert shift([(a, b)]) == 2
+
+
+@pytest.mark.parametrize("number", [11, 12, 20, 41, 63, 200])
+def test_windows_of_one_pair_give_the_interval_of_the_sign_test(number):
+    a, b = windows(number, number, 1)
+    assert rank_sum_interval([(a, b)], 0.001) == median_interval((a - b).ravel(), 0.001)
+
+
+@pytest.mark.parametrize("m", [1, 2, 3])
+def test_the_distribution_is_that_of_every_order_being_as_likely(m):
+    def above(turns):
+        return sum(turns[i] > turns[j] for i in range(2 * m) for j in range(i + 1, 2 * m))
+
+    orders = set(itertools.permutations([0] * m + [1] * m))
+    counts = np.bincount([above(order) for order in orders], minlength=m * m + 1)
+    once = counts / len(orders)
+    np.testing.assert_allclose(module._sum_of_statistics(m, 1), once)
+    np.testing.assert_allclose(module._sum_of_statistics(m, 3), np.convolve(once, np.convolve(once, once)))
+
+
+@pytest.mark.parametrize("m", [1, 2, 5])
+@pytest.mark.parametrize("tail", [0.005, 5e-4, 5e-6, 5e-8])
+def test_the_normal_rank_is_no_higher_than_the_exact_one_and_hardly_lower(monkeypatch, m, tail):
+    sizes = [(m, module.EXACT + 1)]
+    normal = module._rank(sizes, tail)
+    monkeypatch.setattr(module, "EXACT", 1000)
+    assert 0 <= module._rank(sizes, tail) - normal <= 1
+
+
+@pytest.mark.parametrize("error", [0.05, 0.001, 8e-5, 1e-6])
+@pytest.mark.parametrize("m", [1, 2, 3, 4, 5])
+def test_the_least_windows_for_an_interval_are_known_before(m, error):
+    least = least_windows(m, error)
+    assert rank_sum_interval([windows(0, least, m)], error) != INFINITE
+    assert least == 1 or rank_sum_interval([windows(0, least - 1, m)], error) == INFINITE
+
+
+def test_windows_of_several_sizes_are_weighed_together():
+    missed = 0
+    for seed in range(1500):
+        small, large = windows([2, seed], 15, 1), windows([3, seed], 6, 5)
+        interval = rank_sum_interval([small, large], 0.05)
+        missed += not interval.low <= 0 <= interval.high
+    assert 0.02 * 1500 <= missed <= 0.05 * 1500 + 3 * math.sqrt(0.05 * 1500)
+
+
+@pytest.mark.parametrize("model", OF_BOTH, ids=lambda model: model.__name__)
+def test_the_interval_misses_the_shift_as_seldom_as_it_says_whatever_the_noise(model):
+    rng = np.random.default_rng(4)
+    missed = 0
+    for _ in range(600):
+        a, b = (np.log(side).reshape(-1, 5) for side in sides(rng, model, 100, 5, math.exp(0.1)))
+        interval = rank_sum_interval([(a, b)], 0.05)
+        missed += not interval.low <= 0.1 <= interval.high
+    assert 0.01 * 600 <= missed <= 0.05 * 600 + 3 * math.sqrt(0.05 * 600), "never missing would be far too wide"
+
+
+def test_it_is_narrower_than_the_interval_of_the_sign_test():
+    narrower = []
+    for seed in range(40):
+        a, b = windows(seed, 100)
+        pairs = median_interval((a - b).ravel(), 0.001)
+        narrower.append(rank_sum_interval([(a, b)], 0.001).half_width / pairs.half_width)
+    assert 0.8 < np.mean(narrower) < 0.92  # sqrt(11 / 15) = 0.856
+
+
+# The confidence sequence.
+
+
 def excludes(windows, by, error):
     """Whether the candidate's shift is not `by`, at this error over all times at which one asks."""
-    return scores_exclude(scores(windows, by), windows[0].shape[1], error)
+    candidate, reference = windows
+    scores = np.sign(candidate[:, :, None] - by - reference[:, None, :]).mean((1, 2)) / 2
+    return excluded(scores * np.sign(scores.sum()), candidate.shape[1], error)
 
 
 @pytest.mark.parametrize("number", [0, 1, LEAST_WINDOWS - 1])
@@ -78,7 +165,7 @@ def test_what_correlation_adds_to_the_variance_is_not_underestimated_of_few_sums
     for _ in range(2000):
         series = signal.lfilter([1], [1, -correlation], rng.normal(size=100))[-52:]
         centred = series - series.mean()
-        added.append(sequence._correlated(centred) / (centred @ centred))
+        added.append(module._correlated(centred) / (centred @ centred))
     assert np.median(added) == pytest.approx(2 * correlation / (1 - correlation), rel=0.06)
 
 
