@@ -1,4 +1,4 @@
-"""`measure.stats` over generated samples."""
+"""The intervals and the line of `measure.timing` over generated samples."""
 
 import math
 
@@ -7,7 +7,8 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from perfsuite.measure.timing.intervals import line_fit, quantile_interval
+from perfsuite.measure.timing.intervals import quantile_interval
+from perfsuite.measure.timing.scaling import line_fit
 from perfsuite.measure.timing.shift import rank_sum_interval, shift
 
 metrics = st.floats(-1e9, 1e9, allow_subnormal=False)

@@ -2,6 +2,7 @@
 
 import contextlib
 import gc
+import time
 from types import SimpleNamespace
 
 import jax
@@ -142,7 +143,9 @@ class FakeBlocks:
             module, "subjects_alike", lambda *calls: [self.subject(call) for call in calls], raising=False
         )
         monkeypatch.setattr(module, "rounding_us", lambda *subjects: 0.0, raising=False)
-        monkeypatch.setattr(module, "time", SimpleNamespace(monotonic=lambda: self.seconds))
+        monkeypatch.setattr(
+            module, "time", SimpleNamespace(monotonic=lambda: self.seconds, perf_counter=time.perf_counter)
+        )
         if bare:
             monkeypatch.setattr(module, "steady", lambda *subjects: contextlib.nullcontext())
         return self

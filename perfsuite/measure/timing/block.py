@@ -108,13 +108,13 @@ class Subject:
                 self.wait = waiting_for(self.call.run, self.call.label) if peers.alone() else jax.block_until_ready
                 # Twice, so that one stall of the machine does not make a short call look slow.
                 self.call_ns = peers.agreed(min(self._time_once() for _ in range(2)))
-                if self.call_ns < SLOW_NS:  # also of a single one, which finds a clock that does not work
-                    calls = peers.agreed(calls_per_block(min(run_block(self).to_return for _ in range(5))))
-                    if not single:
-                        self.calls = calls
-                        self.harness = harness_cost(self)
+                if self.call_ns < SLOW_NS:
+                    self.calls = peers.agreed(calls_per_block(min(run_block(self).to_return for _ in range(5))))
+                    self.harness = harness_cost(self)
         finally:
             self.give_back()
+        if single:  # calibrated all the same, which finds a clock that does not work
+            self.calls, self.harness = 1, Sample(0.0, 0.0)
 
     def _time_once(self) -> float:
         """The time to ready of a block, after which programs may go on: `leaves`."""
