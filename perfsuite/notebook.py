@@ -24,7 +24,7 @@ from perfsuite.measure.call import Call, call
 from perfsuite.measure.compiles import compiles
 from perfsuite.measure.errors import MeasurementError
 from perfsuite.measure.private.capabilities import CapabilityLost
-from perfsuite.measure.private.first_calls import make_context
+from perfsuite.measure.private.compile_events import make_context
 from perfsuite.measure.words import number, span
 from perfsuite.options import Options
 from perfsuite.processes.launch import LAUNCH, Launch

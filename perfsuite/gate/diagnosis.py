@@ -8,7 +8,7 @@ import numpy as np
 
 from perfsuite.measure.first_call.first_call import FirstCall
 from perfsuite.measure.first_call.metrics import parts_of
-from perfsuite.measure.private.library_functions import (
+from perfsuite.measure.private.libraries import (
     FILTER_JITTED,
     JITTING,
     KEYS,

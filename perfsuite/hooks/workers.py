@@ -14,7 +14,7 @@ import pytest
 
 from perfsuite.gate.verdict import SAMPLED
 from perfsuite.measure.private.capabilities import XDIST
-from perfsuite.measure.private.xdist_reports import held_back, sender_of
+from perfsuite.measure.private.libraries import held_back, sender_of
 from perfsuite.measure.words import plural
 from perfsuite.options import marker_arguments
 from perfsuite.session.outcomes import test_id

@@ -11,7 +11,7 @@ from perfsuite.instruments.base import NO_BUDGET, Instrument, declare
 from perfsuite.measure.call import Call, checked
 from perfsuite.measure.compiles.compiles import tracing_allowed
 from perfsuite.measure.metric import Metric
-from perfsuite.measure.private import benchmark_table
+from perfsuite.measure.private import libraries
 from perfsuite.measure.private.capabilities import BENCHMARK
 from perfsuite.measure.timing.timing import LEAST_FOR_TAIL, LEAST_SAMPLES, LEAST_WITH_END, Timing, time_call
 from perfsuite.processes.launch import LAUNCH
@@ -143,8 +143,8 @@ def add_to_table(item: pytest.Item, name: str, timing: Timing) -> None:
         return
     fixture = item.stash[REQUEST].getfixturevalue("benchmark")
     if "benchmark" not in item.fixturenames:  # type: ignore[attr-defined]
-        benchmark_table.leave_unused(fixture)
-    benchmark_table.add(
+        libraries.leave_benchmark_unused(fixture)
+    libraries.add_benchmark(
         fixture,
         [us / 1e6 for us in timing.samples_us],
         name=f"{item.name}:{name}",

@@ -12,7 +12,7 @@ from pathlib import Path
 from perfsuite.measure import units
 from perfsuite.measure.errors import MeasurementError
 from perfsuite.measure.metric import Metric
-from perfsuite.measure.private.backend_start import START
+from perfsuite.measure.private.libraries import START
 from perfsuite.measure.serialise import from_json
 
 _WORKER = Path(__file__).with_name("import_worker.py")

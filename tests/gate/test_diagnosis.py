@@ -11,7 +11,7 @@ from perfsuite.gate.diagnosis import advice_on, busiest, likely_cause, unexplain
 from perfsuite.measure.call import call
 from perfsuite.measure.estimate import Estimate
 from perfsuite.measure.metric import Interval
-from perfsuite.measure.private.library_functions import waits
+from perfsuite.measure.private.libraries import waits
 from perfsuite.measure.runtime.dispatches import Dispatch, Dispatches
 from perfsuite.measure.runtime.host_calls import CallOrigin, HostCalls, host_calls
 from perfsuite.measure.timing.comparison import Comparison

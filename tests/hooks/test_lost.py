@@ -10,7 +10,7 @@ from perfsuite.measure.private.capabilities import Capability
 _lost = Capability.lost
 
 def _lost_here(self):
-    return "there is no jax._src.moved" if self.module in {modules} else _lost(self)
+    return "there is no jax._src.moved" if self.name in {names} else _lost(self)
 
 Capability.lost = _lost_here
 
@@ -71,10 +71,10 @@ SAID = (
 
 @pytest.fixture
 def losing(project):
-    """Take capabilities away, by the names of their modules."""
+    """Take capabilities away, by their names."""
 
-    def lose(*modules):
-        project.makeconftest(LOST.format(modules=modules))
+    def lose(*names):
+        project.makeconftest(LOST.format(names=names))
 
     return lose
 
@@ -87,7 +87,7 @@ def test_tests_of_what_is_lost_are_skipped_and_their_metrics_are_not_missing(pro
     project.makepyfile(test_moving=TESTS)
     project.runpytest_inprocess("--perf-save").assert_outcomes(passed=5)
     before = saved(project)
-    losing("transfer_internals")
+    losing("transfers")
     result = project.runpytest_inprocess("--perf", "-rs")
     result.assert_outcomes(passed=1, skipped=4)
     assert result.ret == 0
@@ -125,7 +125,7 @@ def test_metrics_of_a_test_that_its_fixture_ends_are_not_comparable(project, los
     )
     project.runpytest("--perf-save").assert_outcomes(passed=1)
     before = saved(project)
-    losing("transfer_internals")
+    losing("transfers")
     result = project.runpytest("--perf", *options)
     result.assert_outcomes(skipped=1)
     result.stdout.fnmatch_lines(["1 metric of 1 test: 1 not comparable", "1 test skipped: *does not work with jax*"])
@@ -135,7 +135,7 @@ def test_metrics_of_a_test_that_its_fixture_ends_are_not_comparable(project, los
 
 def test_strictly_they_fail(project, losing):
     project.makepyfile(test_moving=TESTS)
-    losing("transfer_internals")
+    losing("transfers")
     result = project.runpytest_inprocess("--perf", "--perf-strict", "-k", "test_transfers or test_fixture")
     result.assert_outcomes(failed=1, errors=1)
     result.stdout.fnmatch_lines([f"*{SAID}(--perf-strict)"])
@@ -167,7 +167,7 @@ def test_what_was_measured_before_is_judged(project, losing, kind):
             test = METHOD + body.format(perf="self.perf", fn=fn, indent=" " * 8)
         project.makepyfile(test_moving=f"import jax, pytest, unittest\nfrom steps import *\n\n{test}\n")
         result = project.runpytest_inprocess("--perf-save" if fn != slow else "--perf")
-        losing("transfer_internals")
+        losing("transfers")
     result.assert_outcomes(failed=1)
     result.stdout.fnmatch_lines(["*step host calls is * over the baseline *"])
 
@@ -177,14 +177,14 @@ def test_no_except_of_a_test_takes_a_loss_for_an_error_of_its_own(project, perf_
     perf_test(f"try: perf.transfers(call(step, state(), batch(), carry=1))\n    {caught}")
     project.runpytest_inprocess("--perf-save").assert_outcomes(passed=1)
     before = saved(project)
-    losing("transfer_internals")
+    losing("transfers")
     project.runpytest_inprocess("--perf-save").assert_outcomes(skipped=1)
     assert saved(project) == before
 
 
 def test_what_a_measurement_finds_to_be_lost_skips_its_test_too(project, perf_test, losing):
     perf_test("perf.scaling(lambda size: (call(step, state(), batch()), size), [1, 2, 3], metric='traces')")
-    losing("first_calls")
+    losing("first calls")
     result = project.runpytest_inprocess("--perf", "-rs")
     result.assert_outcomes(skipped=1)
     result.stdout.fnmatch_lines(["SKIPPED*does not work with jax*where a first call traces and lowers*"])

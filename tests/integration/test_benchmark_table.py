@@ -59,12 +59,12 @@ def test_where_pytest_benchmark_has_moved_its_table_lacks_the_timings_and_a_line
         """
         import pytest
 
-        from perfsuite.measure.private import benchmark_table, capabilities
+        from perfsuite.measure.private import libraries, capabilities
 
         @pytest.fixture(scope="session", autouse=True)
         def moved():
             with pytest.MonkeyPatch.context() as patch:
-                patch.setitem(benchmark_table._TIMER.__dict__, "name", "_timer_moved")
+                patch.setitem(libraries._TIMER.__dict__, "name", "_timer_moved")
                 capabilities.forget()
                 yield
             capabilities.forget()

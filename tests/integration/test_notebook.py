@@ -62,7 +62,7 @@ def test_a_budget_fails_its_cell_and_one_that_holds_does_not(run):
 
 
 def test_what_does_not_work_with_the_installed_jax_is_said_in_place_of_metrics(run, monkeypatch):
-    monkeypatch.setattr(Capability, "lost", lambda self: "moved" if self.module == "transfer_internals" else "")
+    monkeypatch.setattr(Capability, "lost", lambda self: "moved" if self.name == "transfers" else "")
     printed = run("%perf transfers looped(x)")
     assert printed.startswith("perf.transfers does not work with jax ")
     assert "Error" not in printed

@@ -131,9 +131,9 @@ def test_a_test_that_asks_for_a_quiet_machine_waits_for_it_and_another_in_its_cl
 def test_where_no_report_can_be_taken_back_what_needs_a_quiet_machine_is_skipped_and_says_why(project):
     project.makeconftest(
         """
-        from perfsuite.measure.private import xdist_reports
+        from perfsuite.measure.private import libraries
 
-        object.__setattr__(xdist_reports._SEND, "name", "sendevent_moved")
+        object.__setattr__(libraries._SEND, "name", "sendevent_moved")
         """
     )
     project.makepyfile(

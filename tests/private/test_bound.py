@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import pytest
 from flax import nnx
 
-from perfsuite.measure.private.bound import behind_bound, calls_the_same, is_jitted
+from perfsuite.measure.private.jax_stack import behind_bound, calls_the_same, is_jitted
 
 X = jnp.ones(3)
 

@@ -12,7 +12,7 @@ import pytest
 from jax.experimental import io_callback
 from jax.experimental.buffer_callback import buffer_callback
 
-from perfsuite.measure.private.callback_frames import outside_callbacks
+from perfsuite.measure.private.jax_stack import outside_callbacks
 
 X = jnp.ones(3)
 SHAPE = jax.ShapeDtypeStruct(X.shape, X.dtype)

@@ -6,7 +6,7 @@ or are skipped with the sentence of a capability that the name belongs to.
 
 import ast
 import dataclasses
-import itertools
+import importlib
 import json
 import subprocess
 import sys
@@ -16,7 +16,7 @@ import pytest
 
 from perfsuite.measure import private
 from perfsuite.measure.private.capabilities import CAPABILITIES, COMPILE_EVENTS, Capability
-from perfsuite.measure.private.names import Functions, is_current
+from perfsuite.measure.private.names import Declared, Functions
 from tests.support.private_names import places
 
 ROOM = Path(private.__file__).parent
@@ -129,14 +129,14 @@ COMPILING = "test_warm", "test_count_compiles"
 
 
 def told_of_compiles(taken):
-    return any(place.module == COMPILE_EVENTS.module for place in taken)
+    return any(place.capability == COMPILE_EVENTS.name for place in taken)
 
 
 @dataclasses.dataclass(frozen=True)
 class Place:
-    """A name, or a local variable of a frame, among those of one module of the room."""
+    """A name, or a local variable of a frame, among those of one capability."""
 
-    module: str
+    capability: str
     place: int
     variable: str
     says: str
@@ -145,17 +145,17 @@ class Place:
 FIRST = {id(declared): each for each in reversed(CAPABILITIES) for declared in each.names()}
 """The first capability in the table that needs a name."""
 PLACES = [
-    Place(each.module, number, variable, f"{declared}{variable and f' {variable}'}")
+    Place(each.name, number, variable, f"{declared}{variable and f' {variable}'}")
     for each in CAPABILITIES
     for number, declared in enumerate(each.names())
-    if FIRST[id(declared)] is each and is_current(declared)
+    if FIRST[id(declared)] is each and declared.is_current()
     for variable in places(declared)
 ]
 """Those that the installed versions of the libraries have."""
-WORDS = {each.module for each in CAPABILITIES if all(isinstance(name, Functions) for name in each.names())}
-"""Modules whose names are only compared with text: all of one are taken away at once."""
-SETS = [[place] for place in PLACES if place.module not in WORDS]
-SETS += [[place for place in PLACES if place.module == module] for module in sorted(WORDS)]
+WORDS = {each.name for each in CAPABILITIES if all(isinstance(name, Functions) for name in each.names())}
+"""Capabilities whose names are only compared with text: all of one are taken away at once."""
+SETS = [[place] for place in PLACES if place.capability not in WORDS]
+SETS += [[place for place in PLACES if place.capability == name] for name in sorted(WORDS)]
 
 
 @pytest.fixture(scope="module")
@@ -168,7 +168,7 @@ def session(tmp_path_factory):
     with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as server:
 
         def run(*taken, arguments=("--perf", "--perf-seconds=0.02"), file="test_ten.py"):
-            names = [{"module": each.module, "place": each.place, "variable": each.variable} for each in taken]
+            names = [{"capability": each.capability, "place": each.place, "variable": each.variable} for each in taken]
             request = {"names": names, "arguments": [file, *arguments], "folder": str(folder)}
             server.stdin.write(json.dumps(request) + "\n")
             server.stdin.flush()
@@ -180,7 +180,7 @@ def session(tmp_path_factory):
 
 def belongs(place: Place) -> list[Capability]:
     """The capabilities that need a name."""
-    declared = next(each for each in CAPABILITIES if each.module == place.module).names()[place.place]
+    declared = next(each for each in CAPABILITIES if each.name == place.capability).names()[place.place]
     own = [each for each in CAPABILITIES if declared in each.names()]
     return [*own, *(each for each in CAPABILITIES if not set(own).isdisjoint(each.also))]
 
@@ -198,11 +198,11 @@ def check(answer, taken):
     assert "INTERNALERROR" not in answer["output"]
 
 
-@pytest.mark.parametrize("taken", SETS, ids=lambda taken: f"{taken[0].module}-{taken[0].says}".replace(" ", "-"))
+@pytest.mark.parametrize("taken", SETS, ids=lambda taken: f"{taken[0].capability}-{taken[0].says}".replace(" ", "-"))
 def test_a_session_goes_on_without_it_and_what_needs_it_says_so(taken, session):
     answer = session(*taken)
     check(answer, taken)
-    assert answer["lost"][taken[0].module], "the capability's probe does not see that the name is missing"
+    assert answer["lost"][taken[0].capability], "the capability's probe does not see that the name is missing"
 
 
 def test_with_every_name_nothing_is_skipped(session):
@@ -211,11 +211,8 @@ def test_with_every_name_nothing_is_skipped(session):
 
 
 def test_a_future_jax_in_which_five_names_moved(session):
-    by_module = itertools.groupby(PLACES, key=lambda each: each.module)
-    first = {module: next(places) for module, places in by_module}
-    taken = [
-        first[module] for module in ("jax_traces", "jax_stack", "program_runs", "transfer_internals", "first_calls")
-    ]
+    first = {place.capability: place for place in reversed(PLACES)}
+    taken = [first[name] for name in ("traces", "stack", "program runs", "transfers", "first calls")]
     answer = session(*taken)
     check(answer, taken)
     skipped = {test for test, (outcome, _) in answer["tests"].items() if outcome == "skipped"}
@@ -223,20 +220,23 @@ def test_a_future_jax_in_which_five_names_moved(session):
     assert session(*taken, arguments=("--perf", "--perf-strict"))["status"] != 0
 
 
-@pytest.mark.parametrize("path", sorted(ROOM.glob("*.py")), ids=lambda path: path.stem)
-def test_no_name_is_declared_where_it_cannot_be_found(path):
-    """A name in a function, or in a list of lists, would be taken away by none of these tests."""
-    kinds = {"Name", "Frame", "Attribute", "Functions"}
-    tree = ast.parse(path.read_text())
+def declared_in(value: object) -> list[Declared]:
+    values = value.values() if isinstance(value, dict) else value if isinstance(value, tuple | list) else ()
+    return [value] if isinstance(value, Declared) else [name for each in values for name in declared_in(each)]
+
+
+@pytest.mark.parametrize("path", sorted(ROOM.glob("[a-z]*.py")), ids=lambda path: path.stem)
+def test_each_name_belongs_to_a_capability(path):
+    """A name of none, or in a function, would be taken away by none of these tests."""
+    module = importlib.import_module(f"{private.__name__}.{path.stem}")
+    needed = {id(name) for each in CAPABILITIES for name in each.names()}
+    assert not [str(name) for name in declared_in(vars(module)) if id(name) not in needed]
+    kinds = {"Name", "Frame", "Attribute", "Functions", "Text"}
     inside = [
         node.lineno
-        for function in ast.walk(tree)
+        for function in ast.walk(ast.parse(path.read_text()))
         if isinstance(function, ast.FunctionDef | ast.AsyncFunctionDef | ast.Lambda | ast.ClassDef)
         for node in ast.walk(function)
         if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in kinds
     ]
     assert not inside
-    if path.stem in {each.module for each in CAPABILITIES}:
-        found = next(each for each in CAPABILITIES if each.module == path.stem).names()
-        written = sum(isinstance(node, ast.Call) and getattr(node.func, "id", "") in kinds for node in ast.walk(tree))
-        assert len(found) >= written

@@ -10,14 +10,14 @@ from perfsuite.measure.compiles import callsite, compiles
 from perfsuite.measure.compiles.causes import sighting_of
 from perfsuite.measure.errors import RecompilationError
 from perfsuite.measure.private import capabilities
-from perfsuite.measure.private.capabilities import EQUINOX, FLAX, LIBRARY_FUNCTIONS
+from perfsuite.measure.private.capabilities import FLAX, LIBRARY_FUNCTIONS
 from perfsuite.measure.private.frameworks import copy_arrays, graph_children, is_nnx_jit, record_fields
-from perfsuite.measure.private.library_functions import waits
+from perfsuite.measure.private.libraries import waits
 from perfsuite.measure.private.names import Attribute, Frame, Functions, Name
 from tests.support.private_names import taken_away, without
 
 X = jnp.ones(3)
-OF_FRAMEWORKS = [(each, name) for each in (EQUINOX, FLAX) for name in each.names()]
+OF_FRAMEWORKS = [(each, name) for each in (LIBRARY_FUNCTIONS, FLAX) for name in each.names() if name.is_current()]
 
 
 class Net(flax.nnx.Module):

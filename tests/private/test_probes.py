@@ -17,7 +17,7 @@ from perfsuite.measure.private.capabilities import (
     STACK,
     TRACES,
 )
-from perfsuite.measure.private.names import Frame, Name, is_current
+from perfsuite.measure.private.names import Frame, Name
 
 PROBED = [COMPILE_EVENTS, TRACES, STACK, SLOW_PATH, PROGRAM_RUNS, FIRST_CALLS]
 
@@ -64,7 +64,7 @@ def _telling(times, told):
 
 def test_what_jax_jit_was_told_is_read_back(monkeypatch):
     monkeypatch.setattr(jax_stack, "static_arguments", lambda jitted: ((), ()))
-    monkeypatch.setattr(jax_stack, "_of_info", lambda info: ((), ()))
+    monkeypatch.setattr(jax_stack, "_statics_of", lambda info: ((), ()))
     assert STACK.lost() == "a jitted function does not say what jax.jit was told"
 
 
@@ -83,7 +83,7 @@ def test_a_name_that_is_there_and_that_nobody_calls_is_missing(tmp_path, monkeyp
 )
 def test_a_nightly_wheel_has_the_names_of_its_release(monkeypatch, since, until, current):
     monkeypatch.setattr("importlib.metadata.version", lambda _: "0.14.0.dev20261127")
-    assert is_current(Frame("jax._src.pjit", "cache_miss", since=since, until=until)) == current
+    assert Frame("jax._src.pjit", "cache_miss", since=since, until=until).is_current() == current
 
 
 def test_an_error_of_a_users_listener_holds_for_the_test_that_asked_alone():
@@ -101,7 +101,7 @@ def test_an_error_of_a_users_listener_holds_for_the_test_that_asked_alone():
 
 def test_a_probe_that_always_fails_is_not_asked_for_ever(monkeypatch):
     asked = []
-    monkeypatch.setattr(jax_stack, "probe", lambda: asked.append(0) or 1 / 0)
+    monkeypatch.setattr(STACK, "_probe", lambda: asked.append(0) or 1 / 0)
     for _ in range(9):
         assert STACK.lost() == "ZeroDivisionError: division by zero"
     assert len(asked) == 3

@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import pytest
 
-from perfsuite.measure.private import program_runs
+from perfsuite.measure.private import execution
 from perfsuite.measure.private.names import Moved
 
 X = jnp.arange(4.0)
@@ -30,7 +30,7 @@ def runs():
     def of(function, *args):
         jax.block_until_ready([function(*args) for _ in range(2)])
         seen = []
-        with program_runs.observing_programs(lambda run: seen.append((run.name, run.operation))):
+        with execution.observing_programs(lambda run: seen.append((run.name, run.operation))):
             jax.block_until_ready(function(*args))
         return seen
 
@@ -38,9 +38,9 @@ def runs():
 
 
 def test_a_hook_that_jax_calls_no_more_is_seen(monkeypatch):
-    monkeypatch.setattr(program_runs, "hooked_calls", lambda hook: contextlib.nullcontext())
+    monkeypatch.setattr(execution, "hooked_calls", lambda hook: contextlib.nullcontext())
     with pytest.raises(Moved, match=r"^a program that JAX's fast path runs once is seen 0 times$"):
-        program_runs.probe()
+        execution._probe_program_runs()
 
 
 def test_the_fast_path_calls_the_hook(runs):
@@ -55,7 +55,7 @@ def test_a_program_has_a_key_and_a_text_while_it_runs():
     arguments, raw = (X, jax.random.key(0)), jax.random.PRNGKey(0)
     jax.block_until_ready([drop(*arguments) for _ in range(2)] + [drop(X, raw)])
     seen = []
-    with program_runs.observing_programs(lambda run: seen.append((run.key(), run.text()))):
+    with execution.observing_programs(lambda run: seen.append((run.key(), run.text()))):
         for _ in range(2):
             drop(*arguments)
         drop(X, raw)
@@ -94,7 +94,7 @@ def test_a_check_for_nans_goes_on_and_what_it_checks_is_seen(runs):
 
     assert runs(checked, X) == [("double", False)]
     with (
-        program_runs.observing_programs(lambda run: None),
+        execution.observing_programs(lambda run: None),
         pytest.raises(FloatingPointError),
         jax.debug_nans(True),
     ):
@@ -106,10 +106,10 @@ def test_the_outputs_of_programs_are_told_and_tell_whether_they_are_ready():
     for run in (double, printing, lambda x: x + 1):
         jax.block_until_ready([run(X), run(X)])
         told = []
-        with program_runs.telling_outputs(told.append):
+        with execution.telling_outputs(told.append):
             output = run(X)
         assert [leaf for outputs in told for leaf in jax.tree.leaves(outputs)][-1] is output, run
-        assert program_runs.is_ready(output.block_until_ready()), "`is_ready` of JAX's arrays has moved"
+        assert execution.is_ready(output.block_until_ready()), "`is_ready` of JAX's arrays has moved"
 
     @jax.jit
     def long(x):
@@ -117,6 +117,6 @@ def test_the_outputs_of_programs_are_told_and_tell_whether_they_are_ready():
 
     x = jnp.eye(1000)
     long(x).block_until_ready()
-    seen = [program_runs.is_ready(long(x)) for _ in range(5)]
+    seen = [execution.is_ready(long(x)) for _ in range(5)]
     assert not all(seen)
     assert hasattr(X, "is_ready"), "`is_ready` of JAX's arrays has moved"

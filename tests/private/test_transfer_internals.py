@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from perfsuite.measure.private import transfer_internals as internals
+from perfsuite.measure.private import execution as internals
 from perfsuite.measure.private.names import Moved, Name
 
 X = jnp.arange(4.0)
@@ -43,7 +43,7 @@ def events():
 def test_a_function_that_moves_nothing_any_more_is_seen(name, other, message, monkeypatch):
     monkeypatch.setattr(internals, name, other)
     with pytest.raises(Moved) as error:
-        internals.probe()
+        internals._probe_transfers()
     assert str(error.value) == f"{message} transfer"
 
 

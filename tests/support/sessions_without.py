@@ -3,15 +3,14 @@
 Reads requests, a JSON object a line, and answers each with one. All sessions are of this process: JAX and the test's
 programs are warm from the second on, which then takes a third of a second.
 
-    {"names": [{"module": "jax_traces", "place": 3, "variable": ""}], "arguments": ["--perf", ...], "folder": "/tmp/..."}
-    {"status": 0, "tests": {"test_plain": ["passed", ""], ...}, "lost": {"jax_traces": "..."}, "output": "..."}
+    {"names": [{"capability": "traces", "place": 3, "variable": ""}], "arguments": ["--perf", ...], "folder": "/tmp/..."}
+    {"status": 0, "tests": {"test_plain": ["passed", ""], ...}, "lost": {"traces": "..."}, "output": "..."}
 
-`place` is that of the name among those that the module declares, `variable` a local variable of a frame.
+`place` is that of the name among those of the capability, `variable` a local variable of a frame.
 """
 
 import contextlib
 import gc
-import importlib
 import io
 import json
 import os
@@ -23,7 +22,6 @@ import pytest
 
 from perfsuite.measure.private import capabilities
 from perfsuite.measure.private.capabilities import CAPABILITIES
-from perfsuite.measure.private.names import declared_in
 from tests.support.private_names import taken_away
 
 _WITHOUT = [f"-pno:{name}" for name in ("cacheprovider", "asyncio", "hypothesispytest", "pytest_cov", "timeout")]
@@ -47,14 +45,13 @@ def session(request: dict[str, Any]) -> dict[str, Any]:
     os.chdir(request["folder"])
     outcomes, output = _Outcomes(), io.StringIO()
     capabilities.forget()
+    by_name = {each.name: each for each in CAPABILITIES}
     with contextlib.ExitStack() as stack:
         stack.enter_context(contextlib.redirect_stdout(output))
         for each in request["names"]:
-            module = importlib.import_module(f"perfsuite.measure.private.{each['module']}")
-            stack.enter_context(taken_away(declared_in(module)[each["place"]], each["variable"]))
+            stack.enter_context(taken_away(by_name[each["capability"]].names()[each["place"]], each["variable"]))
         status = pytest.main([*_WITHOUT, *request["arguments"]], plugins=[outcomes])
-        modules = {each["module"] for each in request["names"]}
-        lost = {each.module: each.lost() for each in CAPABILITIES if each.module in modules}
+        lost = {name: by_name[name].lost() for name in {each["capability"] for each in request["names"]}}
     return {"status": int(status), "tests": outcomes.tests, "lost": lost, "output": output.getvalue()}
 
 

@@ -18,10 +18,10 @@ from typing import Any, Literal, TypeAlias
 import jax
 
 from perfsuite.measure.io import from_here, short_path
-from perfsuite.measure.private import equinox_functions, flax_objects, jax_stack, slow_path
-from perfsuite.measure.private.bound import behind_bound, is_jitted, unbound
+from perfsuite.measure.private import frameworks, jax_stack, libraries
 from perfsuite.measure.private.frameworks import bound_by_filter_jit, is_filter_jit, is_nnx_jit, wraps_jit
-from perfsuite.measure.private.library_functions import API
+from perfsuite.measure.private.jax_stack import behind_bound, is_jitted, unbound
+from perfsuite.measure.private.libraries import API
 
 _FRAMEWORKS = frozenset({"jax", "jaxlib", "equinox", "flax", "optax", "haiku", "chex"})
 _BUILT_ON_THEM = frozenset({"diffrax", "distrax", "lineax", "optimistix", "orbax", "quax"})
@@ -270,7 +270,7 @@ def _maker(library: list[FrameType], function: Any) -> str:
 def _jitted_call(library: list[FrameType], compiling: jax_stack.CompilingFunction | None) -> CallSite | None:
     """The call of a jitted function, if the user's frame made one."""
     # Equinox binds a method that was jitted in its class first, with a frame of its own.
-    outer = [frame for frame in reversed(library) if not equinox_functions.binds_method(frame)]
+    outer = [frame for frame in reversed(library) if not libraries.binds_method(frame)]
     if not outer:
         return None
     _, varargs, keywords, held = inspect.getargvalues(outer[0])
@@ -278,10 +278,10 @@ def _jitted_call(library: list[FrameType], compiling: jax_stack.CompilingFunctio
     if (wrapper := wrapper_of(outer[0])) is not None:
         if is_filter_jit(wrapper):
             return _filter_jit_call(wrapper, args, kwargs)
-        known = compiling.statics if compiling and flax_objects.jitted_in(wrapper) is not None else None
+        known = compiling.statics if compiling and frameworks.jitted_in(wrapper) is not None else None
         return CallSite("", args, kwargs, function=wrapper, statics=_statics(known, args))
     # jax.jit: a frame that shortens tracebacks, and in it the function that is called where the cache misses.
-    misses = len(outer) > 1 and slow_path.jitted_function(outer[1]) is not None
+    misses = len(outer) > 1 and jax_stack.jitted_function(outer[1]) is not None
     if compiling is None or not _passes_on(outer[0]) or not (misses or compiling.ahead_of_time):
         return None
     args = args[1:] if compiling.ahead_of_time else args

@@ -4,7 +4,7 @@ JAX calls the listeners in the thread that compiles, before each trace and at th
 and never for a call that its cache answers: a warm call pays nothing. They are registered while any context is open.
 
 Lowerings and compiles are told by `jax.monitoring`, which is public. Traces are told by a private name of JAX
-(`private.jax_traces`), to contexts that count or refuse. Where JAX has moved it, traces are counted as `jax.monitoring`
+(`private.compile_events`), to contexts that count or refuse. Where JAX has moved it, traces are counted as `jax.monitoring`
 sends them, around calls whose trace is cached too, and no trace is refused: what it leads to is.
 """
 
@@ -34,7 +34,7 @@ from perfsuite.measure.compiles.causes import (
     sighting_of,
 )
 from perfsuite.measure.errors import MeasurementError, RecompilationError
-from perfsuite.measure.private import error_repairs, jax_stack, jax_traces
+from perfsuite.measure.private import compile_events, jax_stack
 from perfsuite.measure.private.capabilities import COMPILE_EVENTS, STACK, TRACES, probing
 from perfsuite.measure.private.compile_events import is_cache_hit, stage_of
 
@@ -308,7 +308,7 @@ def _open_context(watch: Compiles) -> Iterator[Compiles]:
             if not _open:
                 _unregister()
             elif not any(other.hears_traces for other in _open):
-                jax_traces.silence_traces()
+                compile_events.silence_traces()
 
 
 @contextlib.contextmanager
@@ -330,11 +330,11 @@ def _register() -> None:
     jax.monitoring.register_event_duration_secs_listener(_on_end)
     jax.monitoring.register_event_listener(_on_event)
     if any(watch.hears_traces for watch in _open):
-        jax_traces.hear_traces(_on_trace)
+        compile_events.hear_traces(_on_trace)
 
 
 def _unregister() -> None:
-    jax_traces.silence_traces()
+    compile_events.silence_traces()
     ours: tuple[tuple[Any, Any], ...] = (
         (jax.monitoring.unregister_scalar_listener, _on_start),
         (jax.monitoring.unregister_event_duration_listener, _on_end),
@@ -350,7 +350,7 @@ def is_heard() -> bool:
     """Whether JAX still calls perfsuite's listeners."""
     _here.heard = False
     jax.monitoring.record_event_duration_secs(_HEARTBEAT, 0.0)
-    return _here.heard and (jax_traces.traces_are_heard() or not any(watch.hears_traces for watch in _open))
+    return _here.heard and (compile_events.traces_are_heard() or not any(watch.hears_traces for watch in _open))
 
 
 def _is_deaf() -> bool:
@@ -361,8 +361,8 @@ def _is_deaf() -> bool:
 def _on_trace(frame: FrameType) -> None:
     if _is_deaf():
         return
-    if not jax_traces.is_inner(frame):
-        _begin("trace", jax_traces.traced_name(frame))
+    if not compile_events.is_inner(frame):
+        _begin("trace", compile_events.traced_name(frame))
     elif not BUILDING_INPUTS.get():
         for watch in _open:
             watch.add(inner_traces=1)
@@ -371,7 +371,7 @@ def _on_trace(frame: FrameType) -> None:
 def _on_start(event: str, value: float, **kwargs: str | int) -> None:
     __tracebackhide__ = True
     stage = stage_of(event)
-    if stage is None or _is_deaf() or (stage == "trace" and jax_traces.traces_are_heard()):
+    if stage is None or _is_deaf() or (stage == "trace" and compile_events.traces_are_heard()):
         return
     if (error := _begin(stage, str(kwargs.get("fun_name", "")))) is not None:
         raise error
@@ -443,7 +443,7 @@ def _refused(cause: Cause, mark: int, watches: list[Compiles]) -> RecompilationE
     if cause.stage != "compile":
         return None
     (_, error), _here.refused = _here.refused, None
-    repairs = error_repairs.repairs(sys._getframe(1))
+    repairs = jax_stack.repairs(sys._getframe(1))
     for watch in watches:
         watch.repairs += repairs
     return error

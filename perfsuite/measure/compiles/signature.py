@@ -23,7 +23,7 @@ import numpy as np
 
 from perfsuite.measure.arguments import text_of_array
 from perfsuite.measure.compiles.callsite import innermost
-from perfsuite.measure.private import flax_objects
+from perfsuite.measure.private import frameworks
 from perfsuite.measure.private.frameworks import graph_children, is_graph_node, record_fields
 
 T = TypeVar("T")
@@ -361,7 +361,7 @@ def _one_level(value: Any) -> tuple[list[tuple[str, Any]] | None, Any]:
 
 def _own_attributes(value: Any) -> Iterator[tuple[str, Any]]:
     if isinstance(held := getattr(value, "__dict__", None), dict):
-        yield from ((name, x) for name, x in held.items() if not flax_objects.is_own(name))
+        yield from ((name, x) for name, x in held.items() if not frameworks.is_own(name))
     elif dataclasses.is_dataclass(value):
         yield from ((field.name, getattr(value, field.name, None)) for field in dataclasses.fields(value))
 

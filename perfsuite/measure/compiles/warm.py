@@ -25,8 +25,8 @@ from perfsuite.measure.compiles.signature import (
 )
 from perfsuite.measure.errors import MeasurementError, RecompilationError, UnwarmedSignatureError
 from perfsuite.measure.metric import Metric
-from perfsuite.measure.private.bound import calls_the_same
 from perfsuite.measure.private.frameworks import copy_arrays
+from perfsuite.measure.private.jax_stack import calls_the_same
 from perfsuite.measure.words import plural
 
 SUFFIXES = (" uncovered signatures", " unused signatures")

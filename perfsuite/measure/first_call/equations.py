@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from perfsuite.measure.first_call.users_code import UserLine, is_users
-from perfsuite.measure.private import first_calls
+from perfsuite.measure.private import compile_events
 from perfsuite.measure.program.jaxprs import inner_jaxprs
 
 Equations = Counter[tuple[UserLine | None, str]]
@@ -90,9 +90,9 @@ class Jaxprs:
         return self._line_that_uses(inner[0], inner[0].invars[place])
 
     def _line_of(self, equation: Any) -> UserLine | None:
-        key = first_calls.traceback_of(equation)
+        key = compile_events.traceback_of(equation)
         if key not in self._lines:
-            users = (UserLine(*each) for each in first_calls.frames_of(equation) if is_users(each[0]))
+            users = (UserLine(*each) for each in compile_events.frames_of(equation) if is_users(each[0]))
             self._lines[key] = next(users, None)
         return self._lines[key]
 

@@ -27,9 +27,8 @@ from perfsuite.measure.errors import MeasurementError
 from perfsuite.measure.first_call.equations import Constant, Equations, Jaxprs
 from perfsuite.measure.first_call.users_code import UserLine
 from perfsuite.measure.first_call.watch import CallWatch
-from perfsuite.measure.private.bound import behind_bound
-from perfsuite.measure.private.compile_events import stage_of
-from perfsuite.measure.private.first_calls import make_context
+from perfsuite.measure.private.compile_events import make_context, stage_of
+from perfsuite.measure.private.jax_stack import behind_bound
 
 _numbers = itertools.count(1)
 

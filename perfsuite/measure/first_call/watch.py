@@ -13,10 +13,10 @@ from types import FrameType
 from typing import Any, Literal, NamedTuple
 
 from perfsuite.measure.first_call.users_code import UserLine, is_users
-from perfsuite.measure.private import first_calls, jax_traces
+from perfsuite.measure.private import compile_events
 
 Stage = Literal["trace", "lower"]
-Began = first_calls.Step | Literal["user"]
+Began = compile_events.Step | Literal["user"]
 Profile = Callable[[FrameType, str, Any], None]
 
 COMPARES = "__eq__"
@@ -71,7 +71,7 @@ class CallWatch:
         calls = depth = 0
         libraries, enters, leaves, returns = self._libraries, self._enters, self._leaves_user, self._returns
         # Functions of libraries that are looked at each time they begin: all others only count.
-        looked_at = first_calls.names() | {COMPARES}
+        looked_at = compile_events.step_functions() | {COMPARES}
 
         def watching(frame: FrameType, event: str, arg: Any) -> None:
             nonlocal calls, depth
@@ -105,9 +105,9 @@ class CallWatch:
             return depth + 1
         self._stack.append(_Entered(what, depth, self._line, calls - 1))
         if what == "trace":
-            self.traces[jax_traces.traced_function(frame)] += 1
+            self.traces[compile_events.traced_function(frame)] += 1
         elif what == "lower":
-            self.programs.append(LoweredProgram(first_calls.lowered_jaxpr(frame)))
+            self.programs.append(LoweredProgram(compile_events.lowered_jaxpr(frame)))
         if what in ("trace", "lower") and self._stage is None:
             self._stage, self._mark = what, calls
         return 0
@@ -117,7 +117,7 @@ class CallWatch:
         code = frame.f_code
         if code.co_name == COMPARES:
             return "uncounted"
-        if (step := first_calls.step_of(frame)) is not None:
+        if (step := compile_events.step_of(frame)) is not None:
             return step
         if is_users(code.co_filename):
             return "user"
@@ -136,7 +136,7 @@ class CallWatch:
             return 0
         ended = self._stack.pop()
         if ended.what == "module" and returned is not None:
-            self.programs[-1].stablehlo_bytes = _bytes_of(first_calls.module_of(returned))
+            self.programs[-1].stablehlo_bytes = _bytes_of(compile_events.module_of(returned))
         if ended.what == "uncounted":
             if all(each.what != "uncounted" for each in self._stack):
                 self._mark += calls - ended.calls

@@ -10,15 +10,16 @@ from typing import Any
 
 import numpy as np
 
+from perfsuite.measure.private.capabilities import ABSENT_COMPILERS
 from perfsuite.measure.private.names import Name
 
-_CONTEXT = Name("jax._src.interpreters.mlir", "make_ir_context")
-_PARSE = Name("jaxlib.mlir.ir", "Module.parse")
-_SYMBOLS = Name("jaxlib.mlir.ir", "SymbolTable")
-_LIST = Name("jaxlib.mlir.ir", "ArrayAttr")
-_OPTIONS = Name("jax._src.compiler", "get_compile_options")
-_COMPILE = Name("jaxlib._jax", "CompileOnlyPyClient.compile")
-_DEVICES = Name("jaxlib._jax", "DeviceList")
+_CONTEXT = ABSENT_COMPILERS.needs(Name("jax._src.interpreters.mlir", "make_ir_context"))
+_PARSE = ABSENT_COMPILERS.needs(Name("jaxlib.mlir.ir", "Module.parse"))
+_SYMBOLS = ABSENT_COMPILERS.needs(Name("jaxlib.mlir.ir", "SymbolTable"))
+_LIST = ABSENT_COMPILERS.needs(Name("jaxlib.mlir.ir", "ArrayAttr"))
+_OPTIONS = ABSENT_COMPILERS.needs(Name("jax._src.compiler", "get_compile_options"))
+_COMPILE = ABSENT_COMPILERS.needs(Name("jaxlib._jax", "CompileOnlyPyClient.compile"))
+_DEVICES = ABSENT_COMPILERS.needs(Name("jaxlib._jax", "DeviceList"))
 
 # The number of arguments from which jax packs those of a TPU program into one tuple (`dispatch.should_tuple_args`).
 MOST_PLAIN_ARGUMENTS = 2000

@@ -9,17 +9,18 @@ from typing import Any, TypeVar
 
 import jax
 
+from perfsuite.measure.private.capabilities import COORDINATION
 from perfsuite.measure.private.names import Attribute, Name
 from perfsuite.measure.serialise import from_json
 
 T = TypeVar("T")
 
-_STATE = Name("jax._src.distributed", "global_state")
-_CLIENT = Attribute("jax._src.distributed", "client")
-_ADDRESS = Attribute("jax._src.distributed", "coordinator_address")
-_SET = Name("jaxlib._jax", "DistributedRuntimeClient.key_value_set")
-_GET = Name("jaxlib._jax", "DistributedRuntimeClient.blocking_key_value_get")
-_DELETE = Name("jaxlib._jax", "DistributedRuntimeClient.key_value_delete")
+_STATE = COORDINATION.needs(Name("jax._src.distributed", "global_state"))
+_CLIENT = COORDINATION.needs(Attribute("jax._src.distributed", "client"))
+_ADDRESS = COORDINATION.needs(Attribute("jax._src.distributed", "coordinator_address"))
+_SET = COORDINATION.needs(Name("jaxlib._jax", "DistributedRuntimeClient.key_value_set"))
+_GET = COORDINATION.needs(Name("jaxlib._jax", "DistributedRuntimeClient.blocking_key_value_get"))
+_DELETE = COORDINATION.needs(Name("jaxlib._jax", "DistributedRuntimeClient.key_value_delete"))
 
 
 class StoreUnreachable(Exception):  # noqa: N818  (a state of another process, not a fault of this one)

@@ -1,18 +1,35 @@
-"""What Equinox and Flax NNX do differently from `jax.jit`, by their public names, found out without importing either.
+"""What Equinox and Flax NNX do differently from `jax.jit`, without importing either.
 
-A library that the process has not imported cannot have made any of the objects asked about.
+Most of it needs their public names alone: a library that the process has not imported cannot have made any of the
+objects asked about. Where Flax moves a private one, a message names less of an object.
 """
 
 import dataclasses
 import inspect
 import sys
 import types
+from collections.abc import Iterator
 from typing import Any
 
 import jax
 
-from perfsuite.measure.private import flax_objects
 from perfsuite.measure.private.capabilities import FLAX
+from perfsuite.measure.private.names import Attribute, Functions
+
+_NNX = FLAX.needs(Functions("flax.nnx"))
+_JITTED = FLAX.needs(Attribute("flax.nnx.transforms.compilation", "jitted_fn"))
+_OWN = FLAX.needs(Attribute("flax.nnx.pytreelib", "_pytree__"))
+"""The names of NNX's own attributes begin with it: which attributes of an object are data, and the like."""
+_NODES = FLAX.needs(Attribute("flax.nnx.graphlib", "nodes"))
+_ATTRIBUTES = FLAX.needs(Attribute("flax.nnx.graphlib", "attributes"))
+"""Of a `GraphDef`: its nodes, and the attributes of all of them. Both go depth first."""
+_TYPE = FLAX.needs(Attribute("flax.nnx.graphlib", "type"))
+_COUNT = FLAX.needs(Attribute("flax.nnx.graphlib", "num_attributes"))
+"""Of a node."""
+_VALUE = FLAX.needs(Attribute("flax.nnx.graphlib", "value"))
+"""Of an attribute that is static."""
+
+_NO_VALUE = object()
 
 
 def wraps_jit(value: Any) -> bool:
@@ -54,14 +71,29 @@ def graph_children(value: Any) -> dict[str, Any] | None:
     """The attributes of an NNX module that is no pytree (`pytree=False`): `nnx.jit` looks into such a module too."""
     if not _is_of("flax.nnx", value, "Module"):
         return None
-    return {name: child for name, child in sorted(vars(value).items()) if not flax_objects.is_own(name)}
+    return {name: child for name, child in sorted(vars(value).items()) if not is_own(name)}
 
 
 def is_nnx_jit(wrapper: Any) -> bool:
     """Whether `nnx.jit` returned `wrapper`: it makes another program where two places of its arguments hold one object
     of NNX's.
     """
-    return wraps_jit(wrapper) and flax_objects.is_nnx(wrapper)
+    return wraps_jit(wrapper) and is_nnx(wrapper)
+
+
+def is_nnx(value: Any) -> bool:
+    """Whether the class of `value` is NNX's."""
+    return _NNX.has(f"{type(value).__module__}:{type(value).__qualname__}")
+
+
+def jitted_in(wrapper: Any) -> Any:
+    """The function that `jax.jit` returned, in what `nnx.jit` returned; None for other objects."""
+    return _JITTED.of(wrapper)
+
+
+def is_own(attribute: str) -> bool:
+    """Whether an attribute of an object is NNX's own, not the user's."""
+    return attribute.startswith(_OWN.name)
 
 
 def is_graph_node(value: Any) -> bool:
@@ -76,7 +108,7 @@ def record_fields(value: Any) -> dict[str, Any]:
     and the static attributes of the modules in an NNX graph, by path.
     """
     if _is_of("flax.nnx", value, "GraphDef"):
-        return {} if FLAX.lost() else flax_objects.static_attributes(value)
+        return {} if FLAX.lost() else dict(_statics(iter(_NODES.of(value, ())), iter(_ATTRIBUTES.of(value, ())), ""))
     if isinstance(value, tuple) and hasattr(value, "_fields"):
         return dict(zip(value._fields, value, strict=True))
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
@@ -110,3 +142,20 @@ def _is_of(module: str, value: Any, *classes: str) -> bool:
     library = sys.modules.get(module)
     # `()` stands for a class that the library has no more: nothing is an instance of it.
     return library is not None and isinstance(value, tuple(getattr(library, name, ()) for name in classes))
+
+
+def _statics(nodes: Iterator[Any], attributes: Iterator[Any], path: str) -> Iterator[tuple[str, Any]]:
+    """The type of the next node, its static attributes and those of the nodes below it."""
+    node = next(nodes, None)
+    yield f"{path}(type)", _TYPE.of(node, "a reference to an earlier node")
+    for _ in range(_COUNT.of(node, 0)):
+        name, attribute = next(attributes)
+        below = f"{path}.{name}" if path else str(name)
+        value = _VALUE.of(attribute, _NO_VALUE)
+        if is_own(str(name)):
+            if value is _NO_VALUE:
+                next(nodes, None)
+        elif value is not _NO_VALUE:
+            yield below, value
+        else:
+            yield from _statics(nodes, attributes, below)

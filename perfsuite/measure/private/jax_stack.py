@@ -1,70 +1,121 @@
-"""What JAX's stack says of a compile: no public API says which function compiles, with what, and from where.
+"""What JAX's frames and jitted functions tell: which function compiles, with what, from where, and by which path.
 
-When JAX moves one of these names, messages say less: nothing here raises for that.
+No public API tells any of it. Where JAX moves one of these names, messages say less: only the probes raise for that.
 """
 
+import contextlib
 import dataclasses
+import functools
+import gc
 import itertools
 import os
-from collections.abc import Iterable
-from types import FrameType, FunctionType
+import traceback
+import types
+import weakref
+from collections.abc import Callable, Iterable, Iterator
+from types import FrameType
 from typing import Any, TypeAlias
 
 import jax
 import numpy as np
 
-from perfsuite.measure.private import flax_objects
+from perfsuite.measure.private.capabilities import CALLBACKS, REPAIRS, SLOW_PATH, STACK
+from perfsuite.measure.private.compile_events import fresh_function, hearing, undisturbed
+from perfsuite.measure.private.frameworks import is_bound_method, is_filter_jit, is_nnx, is_partial, jitted_in
 from perfsuite.measure.private.names import Attribute, Frame, Functions, Moved, Name
-from perfsuite.measure.private.probing import fresh_function, hearing, undisturbed
 
 StaticArguments: TypeAlias = tuple[tuple[int, ...], tuple[str, ...]]
 """The positions and the names that `jax.jit` was told are static."""
 
-_MISS = Frame("jax._src.pjit", "cache_miss", ("fun", "jit_info"))
-_AHEAD_OF_TIME = tuple(
-    Frame("jax._src.pjit", name, ("jit_func",)) for name in ("jit_lower", "jit_trace", "jit_eval_shape")
-)
-BINDING = tuple(
-    Frame("jax._src.pjit", name, ("name", "jaxpr")) for name in ("_pjit_call_impl", "_pjit_call_impl_python")
-)
-"""They run a program under a transformation."""
-_FILTER = Frame("jax._src.traceback_util", "reraise_with_filtered_traceback", ("fun",))
+Bound: TypeAlias = tuple[Any, tuple, dict[str, Any]]
+"""A function with the arguments that are bound to it."""
 
-_INFO = Attribute("jax._src.pjit", "_jit_info")
-"""What `jax.jit` was told, as a jitted function keeps it."""
-_STATIC = Attribute("jax._src.pjit", "static_argnums"), Attribute("jax._src.pjit", "static_argnames")
-_DONATED = Attribute("jax._src.pjit", "donate_argnums"), Attribute("jax._src.pjit", "donate_argnames")
-_PLAIN = tuple(Attribute("jax._src.pjit", name) for name in ("device", "backend", "keep_unused", "inline"))
-_SIDES = tuple(
-    Attribute("jax._src.pjit", f"{side}_{what}_leaves") for side in ("in", "out") for what in ("shardings", "layouts")
-)
-_COMPILER_OPTIONS = Attribute("jax._src.pjit", "compiler_options_kvs")
-
-_WAITING = (
-    Functions("jax._src.array", "ArrayImpl._value"),  # float(x) and jax.device_get(x) end here
-    Functions("jax._src.array", "ArrayImpl.block_until_ready"),
-    Functions("jax._src.api", "block_until_ready"),
-    Functions("jax._src.api", "device_get"),
-    Functions("jax._src.api", "effects_barrier"),
-)
-_ITERATING = (
-    Functions("jax._src.array", "ArrayImpl.__iter__"),
-    Functions("jax._src.numpy.array_methods", "_chunk_iter", until="0.12.0"),
-    Functions("jax._src.array", "_chunk_iter", since="0.12.0"),
-    Functions("jax._src.array", "_iter", since="0.12.0"),
-)
-"""What `for row in array` runs."""
-
-PMAP = Functions("jax._src.pmap")
-"""`jax.pmap` gives the user's function a module of JAX's."""
-
-_CONTEXT_NAMES = Name("jax._src.config", "trace_context_names", since="0.10.2")
-_CONTEXT = Name("jax._src.config", "trace_context")
+Profile: TypeAlias = Callable[[FrameType, str, Any], None]
+"""What `sys.setprofile` takes."""
 
 _JAX = os.path.join(os.path.dirname(jax.__file__), "")
-
 _JITTED = type(jax.jit(lambda: None))
 """What `jax.jit` returns."""
+_MOST_LAYERS = 100
+"""A partial that holds itself must not hang."""
+
+_COMPILING = STACK.needs(Frame("jax._src.pjit", "cache_miss", ("fun", "jit_info")))
+_AHEAD_OF_TIME = STACK.needs(
+    tuple(Frame("jax._src.pjit", name, ("jit_func",)) for name in ("jit_lower", "jit_trace", "jit_eval_shape"))
+)
+BINDING = STACK.needs(
+    tuple(Frame("jax._src.pjit", name, ("name", "jaxpr")) for name in ("_pjit_call_impl", "_pjit_call_impl_python"))
+)
+"""They run a program under a transformation."""
+_FILTER = STACK.needs(Frame("jax._src.traceback_util", "reraise_with_filtered_traceback", ("fun",)))
+
+_INFO = STACK.needs(Attribute("jax._src.pjit", "_jit_info"))
+"""What `jax.jit` was told, as a jitted function keeps it."""
+_STATIC = STACK.needs(tuple(Attribute("jax._src.pjit", f"static_{what}") for what in ("argnums", "argnames")))
+_DONATED = STACK.needs(tuple(Attribute("jax._src.pjit", f"donate_{what}") for what in ("argnums", "argnames")))
+_PLAIN = STACK.needs(tuple(Attribute("jax._src.pjit", name) for name in ("device", "backend", "keep_unused", "inline")))
+_SIDES = STACK.needs(
+    tuple(
+        Attribute("jax._src.pjit", f"{side}_{what}_leaves")
+        for side in ("in", "out")
+        for what in ("shardings", "layouts")
+    )
+)
+_COMPILER_OPTIONS = STACK.needs(Attribute("jax._src.pjit", "compiler_options_kvs"))
+
+_WAITING = STACK.needs(
+    (
+        Functions("jax._src.array", "ArrayImpl._value"),  # float(x) and jax.device_get(x) end here
+        Functions("jax._src.array", "ArrayImpl.block_until_ready"),
+        Functions("jax._src.api", "block_until_ready"),
+        Functions("jax._src.api", "device_get"),
+        Functions("jax._src.api", "effects_barrier"),
+    )
+)
+_ITERATING = STACK.needs(
+    (
+        Functions("jax._src.array", "ArrayImpl.__iter__"),
+        Functions("jax._src.numpy.array_methods", "_chunk_iter", until="0.12.0"),
+        Functions("jax._src.array", "_chunk_iter", since="0.12.0"),
+        Functions("jax._src.array", "_iter", since="0.12.0"),
+    )
+)
+"""What `for row in array` runs."""
+PMAP = STACK.needs(Functions("jax._src.pmap"))
+"""`jax.pmap` gives the user's function a module of JAX's."""
+_CONTEXT_NAMES = STACK.needs(Name("jax._src.config", "trace_context_names", since="0.10.2"))
+_CONTEXT = STACK.needs(Name("jax._src.config", "trace_context"))
+
+MISS = SLOW_PATH.needs(Frame("jax._src.pjit", "cache_miss", ("fun", "args_flat", "jaxpr")))
+_INNER_MISS = SLOW_PATH.needs(Frame("jax._src.pjit", "call_impl_cache_miss", ("name", "jaxpr", "args")))
+_COMPILED_CALL = SLOW_PATH.needs(Frame("jax._src.stages", "call", ("params", "args")))
+"""Of a function that was compiled ahead of time."""
+PLACING = SLOW_PATH.needs(Frame("jax._src.interpreters.pxla", "cc_shard_arg"))
+_EXECUTABLE = SLOW_PATH.needs(Attribute("jax._src.stages", "executable"))
+UNSAFE_CALL = SLOW_PATH.needs(Attribute("jax._src.interpreters.pxla", "unsafe_call"))
+_MISSES = (MISS, _INNER_MISS, _COMPILED_CALL)
+
+REPAIRS.needs(_COMPILING)
+_INNER_CALL = REPAIRS.needs(Frame("jax._src.pjit", "_pjit_call_impl", ("f", "cache_key")))
+"""Of a call under jax.grad or jax.vmap."""
+_CPP_JIT = REPAIRS.needs(Name("jax._src.pjit", "_cpp_pjit"))
+_CLEAR = REPAIRS.needs(Attribute("jax._src.pjit", "_clear_cache"))
+_CPP_CACHE = REPAIRS.needs(Name("jax._src.pjit", "_get_cpp_global_cache"))
+_EXPLICIT = REPAIRS.needs(Attribute("jax._src.pjit", "contains_explicit_attributes"))
+_REGISTRY = REPAIRS.needs(Name("jax._src.tree_util", "dispatch_registry"))
+_PLACE = REPAIRS.needs(Name("jax._src.interpreters.pxla", "cc_shard_arg"))
+_CPP_FUNCTION = REPAIRS.needs(Name("jax._src.lib", "_jax.pjit"))
+
+_CALLBACKS = CALLBACKS.needs(
+    (
+        Frame("jax._src.callback", "_wrapped_callback"),
+        Frame("jax._src.buffer_callback", "wrapped_callback"),
+    )
+)
+"""The outermost frame of a callback, which JAX's C++ calls."""
+
+
+# What compiles.
 
 
 @dataclasses.dataclass(frozen=True)
@@ -83,9 +134,9 @@ class CompilingFunction:
 def compiling_function(frames: Iterable[FrameType]) -> CompilingFunction | None:
     """The function being compiled, from the innermost frame that knows it; `None` where no frame does."""
     for frame in frames:
-        if _MISS.runs(frame) and (function := _MISS.local(frame, "fun")) is not None:
-            info = _MISS.local(frame, "jit_info")
-            return CompilingFunction(function, _of_info(info) or ((), ()), False, _options_of(info))
+        if _COMPILING.runs(frame) and (function := _COMPILING.local(frame, "fun")) is not None:
+            info = _COMPILING.local(frame, "jit_info")
+            return CompilingFunction(function, _statics_of(info) or ((), ()), False, _options_of(info))
         ahead = next((each for each in _AHEAD_OF_TIME if each.runs(frame)), None)
         if ahead is not None and (jitted := ahead.local(frame, "jit_func")) is not None:
             statics = static_arguments(jitted) or ((), ())
@@ -95,7 +146,7 @@ def compiling_function(frames: Iterable[FrameType]) -> CompilingFunction | None:
 
 def static_arguments(jitted: Any) -> StaticArguments | None:
     """The static arguments of what `jax.jit` or `nnx.jit` returned; `None` if unknown."""
-    return _of_info(_info_of(jitted))
+    return _statics_of(_info_of(jitted))
 
 
 def jit_options(jitted: Any) -> dict[str, Any]:
@@ -108,16 +159,17 @@ def _info_of(jitted: Any) -> Any:
 
     `functools.wraps` copies it to a user's function, which may take other arguments.
     """
-    made = getattr(jitted, "__func__", jitted)
-    if flax_objects.is_nnx(made):
-        made = flax_objects.jitted_in(made) or made
+    jitted = getattr(jitted, "__func__", jitted)
+    if is_nnx(jitted):
+        jitted = jitted_in(jitted) or jitted
     # jax.vmap(step) and the like pass their arguments on as they are.
-    by_jax = isinstance(made, _JITTED) or _is_function_of_jax(made)
-    return _INFO.of(made) if by_jax else None
+    transformed = isinstance(jitted, types.FunctionType) and jitted.__code__.co_filename.startswith(_JAX)
+    return _INFO.of(jitted) if transformed or isinstance(jitted, _JITTED) else None
 
 
-def _is_function_of_jax(function: Any) -> bool:
-    return isinstance(function, FunctionType) and function.__code__.co_filename.startswith(_JAX)
+def _statics_of(info: Any) -> StaticArguments | None:
+    numbers, names = (each.of(info) for each in _STATIC)
+    return None if numbers is None or names is None else (tuple(numbers), tuple(names))
 
 
 def _options_of(info: Any) -> dict[str, Any]:
@@ -137,30 +189,6 @@ def without_statics(
     left_out = {number % len(args) for number in numbers if -len(args) <= number < len(args)}
     dynamic = tuple(None if place in left_out else arg for place, arg in enumerate(args))
     return dynamic, {name: value for name, value in kwargs.items() if name not in names}
-
-
-def _of_info(info: Any) -> StaticArguments | None:
-    numbers, names = (each.of(info) for each in _STATIC)
-    return None if numbers is None or names is None else (tuple(numbers), tuple(names))
-
-
-def behind_filter(frame: FrameType) -> str:
-    """The function that JAX's frame for shorter tracebacks is about to call; empty for other frames."""
-    if not _FILTER.runs(frame):
-        return ""
-    function = _FILTER.local(frame, "fun")
-    code, module = getattr(function, "__code__", None), getattr(function, "__globals__", {}).get("__name__", "?")
-    return "" if code is None else f"{module}:{code.co_qualname}"
-
-
-def waits_for_device(frame: FrameType) -> bool:
-    """Whether a frame of JAX's waits for the device."""
-    return any(each.has(function_of(frame)) for each in _WAITING)
-
-
-def function_of(frame: FrameType) -> str:
-    """The interpreter's name for what a frame runs: "module:qualified.name"."""
-    return f"{frame.f_globals.get('__name__')}:{frame.f_code.co_qualname}"
 
 
 def belongs_to_jax(function: Any) -> bool:
@@ -188,9 +216,21 @@ def bound_program(frame: FrameType) -> BoundProgram | None:
     return BoundProgram(binding.local(frame, "name", "?"), filename is None or filename.startswith(_JAX))
 
 
+def behind_filter(frame: FrameType) -> str:
+    """The function that JAX's frame for shorter tracebacks is about to call; empty for other frames."""
+    function = _FILTER.local(frame, "fun") if _FILTER.runs(frame) else None
+    code, module = getattr(function, "__code__", None), getattr(function, "__globals__", {}).get("__name__", "?")
+    return "" if code is None else f"{module}:{code.co_qualname}"
+
+
+def waits_for_device(frame: FrameType) -> bool:
+    """Whether a frame of JAX's waits for the device."""
+    return any(each.runs(frame) for each in _WAITING)
+
+
 def iterates_over_array(frame: FrameType) -> bool:
     """Whether a frame of JAX's is that of `for row in array`."""
-    return "__iter__" in frame.f_code.co_qualname or any(each.has(function_of(frame)) for each in _ITERATING)
+    return "__iter__" in frame.f_code.co_qualname or any(each.runs(frame) for each in _ITERATING)
 
 
 def context_values() -> dict[str, Any]:
@@ -203,21 +243,208 @@ def context_values() -> dict[str, Any]:
     except (Moved, NotImplementedError, ValueError):
         return {}
     numbers = itertools.count()
-    found = ((f"user context {next(numbers)}" if name == "user_context" else name, value) for name, value in named)
-    known = ("jax_", "mesh", "abstract_mesh", "axis_env")
-    return {name.removesuffix("_context_manager"): value for name, value in found if not name.startswith(known)}
+    values = ((f"user context {next(numbers)}" if name == "user_context" else name, value) for name, value in named)
+    listed_by_config = ("jax_", "mesh", "abstract_mesh", "axis_env")
+    return {
+        name.removesuffix("_context_manager"): value for name, value in values if not name.startswith(listed_by_config)
+    }
 
 
-def probe() -> None:
+# What a callable calls, where it is no function of its own: a partial, a bound method, or an object with `__call__`.
+# JAX knows the jitted function alone, with all of its arguments: for it a method's object is the first of them.
+
+
+def is_jitted(fn: Any) -> bool:
+    """Whether `fn` is what `jax.jit`, `filter_jit` or `nnx.jit` returned, so that its arguments are the program's."""
+    return is_filter_jit(fn) or static_arguments(fn) is not None
+
+
+def unbound(fn: Any) -> Bound | None:
+    """What calling `fn` calls, with the arguments that this adds in front; None where `fn` adds none.
+
+    Of objects these are only those whose class jits `__call__`.
+    """
+    if isinstance(fn, types.MethodType) or is_bound_method(fn):
+        return fn.__func__, (fn.__self__,), {}
+    if isinstance(fn, functools.partial) or is_partial(fn):
+        # A partial with a `.lower` of its own is a jitted function to whoever made it.
+        return None if hasattr(fn, "lower") else (fn.func, tuple(fn.args), dict(fn.keywords))
+    called = type(fn).__call__
+    return (called, (fn,), {}) if is_jitted(called) and not hasattr(fn, "lower") else None
+
+
+def behind_bound(fn: Any, args: tuple = (), kwargs: dict[str, Any] | None = None) -> Bound:
+    """The function behind partials, bound methods and objects, with all of its arguments."""
+    kwargs = kwargs or {}
+    for _ in range(_MOST_LAYERS):
+        if (inner := unbound(fn)) is None:
+            break
+        fn, args, kwargs = inner[0], (*inner[1], *args), {**inner[2], **kwargs}
+    return fn, args, kwargs
+
+
+def calls_the_same(one: Any, other: Any) -> bool:
+    """Whether two callables are one: a bound method is made anew each time that somebody asks for it."""
+    if one is other:
+        return True
+    (fn, args, kwargs), (other_fn, other_args, other_kwargs) = behind_bound(one), behind_bound(other)
+    return (
+        fn is other_fn
+        and len(args) == len(other_args)
+        and kwargs.keys() == other_kwargs.keys()
+        and all(mine is its for mine, its in zip(args, other_args, strict=True))
+        and all(kwargs[name] is other_kwargs[name] for name in kwargs)
+    )
+
+
+# JAX's slow path for calls of jitted functions, as a profiler sees it.
+
+
+def misses_fast_path(frame: FrameType) -> bool:
+    """Whether JAX's C++ calls this frame where it has no fast path for a call."""
+    return any(each.runs(frame) for each in _MISSES)
+
+
+def places_argument(frame: FrameType) -> bool:
+    """Whether JAX's C++ calls this frame for an argument that is not where the program needs it."""
+    return PLACING.runs(frame)
+
+
+def jitted_function(frame: FrameType) -> Any:
+    """The function that was jitted, of a frame that runs a call of it; None for other frames."""
+    return MISS.local(frame, "fun") if MISS.runs(frame) else None
+
+
+def missed_function(frame: FrameType) -> Any:
+    """The function whose call missed, of a frame that `misses_fast_path`; its name where the frame has only that."""
+    if (function := jitted_function(frame)) is not None:  # a user's callable may be false, or have no truth value
+        return function
+    if _INNER_MISS.runs(frame):
+        return _INNER_MISS.local(frame, "name") or "?"
+    compiled = UNSAFE_CALL.of(_EXECUTABLE.of(_COMPILED_CALL.local(frame, "params")))
+    return getattr(compiled, "name", None) or "?"
+
+
+def why_missed(frame: FrameType, returned: Any) -> str:
+    """Why JAX has no fast path, from a frame that `misses_fast_path` and what it returns; "" where JAX has one."""
+    missed = next(each for each in _MISSES if each.runs(frame))
+    arguments = missed.local(frame, "args_flat") or missed.local(frame, "args") or ()
+    if any(isinstance(arg, jax.core.Tracer) for arg in arguments):
+        return "called with tracers: a transformation such as jax.grad or jax.vmap is around it, outside of any jit"
+    if effects := getattr(missed.local(frame, "jaxpr"), "effects", ()):
+        kinds = ", ".join(sorted({type(effect).__name__ for effect in effects}))
+        return f"it has effects ({kinds}): jax.debug.print, jax.debug.callback, io_callback or a mutable reference"
+    if missed is _COMPILED_CALL:
+        return "it was compiled ahead of time and has effects or callbacks"
+    if isinstance(returned, tuple) and len(returned) == 3 and returned[1] is None:
+        return "JAX keeps no fast path for it"
+    return ""
+
+
+# The mark that an error leaves in JAX's cache of calls. A call that raises marks its signature, in a cache that all
+# jitted objects of one function share. Every later call with it takes the slow path: some 140 Python calls instead of 1
+# (jax 0.10.2). The public `clear_cache()` of a jitted function drops its traces as well, and what was inferred of all
+# others.
+
+
+@contextlib.contextmanager
+def _unless_moved() -> Iterator[None]:
+    """End what uses a name that JAX has moved, or a function of JAX's that takes other arguments now."""
+    with contextlib.suppress(Moved, AttributeError, KeyError, TypeError):
+        yield
+
+
+def repairs(frame: FrameType) -> list[Callable[[], None]]:
+    """What removes the marks, once an error has ended the calls on the stack; nothing where JAX has moved a name.
+
+    It drops no compiled program: each signature takes the slow path once more.
+    """
+    steps: list[Callable[[], None]] = []
+    for each, _ in traceback.walk_stack(frame):
+        # Only the locals of JAX's frames are read: those of a user's frame would be kept alive.
+        with _unless_moved():
+            if _COMPILING.runs(each):
+                function, info = _COMPILING.local(each, "fun"), _COMPILING.local(each, "jit_info")
+                steps.append(functools.partial(_repair_call, weakref.ref(function), info))
+            elif _INNER_CALL.runs(each):
+                function, key = _INNER_CALL.local(each, "f"), _INNER_CALL.local(each, "cache_key")
+                steps.append(functools.partial(_repair_inner_call, weakref.ref(function), key))
+    return steps
+
+
+@_unless_moved()
+def _repair_call(reference: "weakref.ref[Any]", info: Any) -> None:
+    function = reference()
+    if function is None:
+        return
+    jitted = _CPP_JIT.get()(function, info)
+    _CLEAR.of(jitted)()
+    # After jax.clear_caches(), objects that were jitted before have caches of their own. A function does not know them.
+    # Looking through all objects takes 25 ms, only after an error.
+    for other in gc.get_referrers(function):
+        if isinstance(other, type(jitted)):
+            _CLEAR.of(other)()
+
+
+@_unless_moved()
+def _repair_inner_call(reference: "weakref.ref[Any]", key: Any) -> None:
+    if (function := reference()) is not None:
+        cache = _CPP_CACHE.get()(_EXPLICIT.of(key))
+        registry, place = _REGISTRY.get(), _PLACE.get()
+        again = _CPP_FUNCTION.get()("perfsuite", function, function, [], [], key, registry, place, cache)
+        _CLEAR.of(again)()
+
+
+def outside_callbacks(profile: Profile) -> Profile:
+    """`profile`, which hears nothing of what callbacks of compiled programs do.
+
+    The program of `jax.pure_callback`, `io_callback`, `jax.debug.callback` or `jax.debug.print` calls Python in the
+    thread that called the program, where its inputs are ready, and else in a thread of XLA's. So whatever is counted in
+    one thread must leave callbacks out, or it is another number from run to run. A callback outside any program, as of
+    `jax.debug.print` outside `jit`, always runs in the thread that asks for it, and counts.
+    """
+    callback: FrameType | None = None
+
+    def outside(frame: FrameType, event: str, argument: Any) -> None:
+        nonlocal callback
+        if callback is not None:
+            if event == "return" and frame is callback:
+                callback = None
+        elif event == "call" and any(each.runs(frame) for each in _CALLBACKS):
+            callback = frame
+        else:
+            profile(frame, event, argument)
+
+    return outside
+
+
+# Probes.
+
+
+@STACK.probed_by
+def _probe_stack() -> None:
     """Compile a function. Raises `Moved` unless the stack has it at each stage, with what `jax.jit` was told."""
     function = fresh_function()
     jitted = jax.jit(function, static_argnums=1, keep_unused=True)
-    seen: list[CompilingFunction | None] = []
-    with undisturbed(), hearing(lambda event, facts, frames: seen.append(compiling_function(frames))):
+    compiling: list[CompilingFunction | None] = []
+    with undisturbed(), hearing(lambda event, facts, frames: compiling.append(compiling_function(frames))):
         jitted(np.float32(1), 2)
-    found = [each for each in seen if each is not None and each.function is function]
-    if len(found) < len(seen) or not seen:
+    if not compiling or any(each is None or each.function is not function for each in compiling):
         raise Moved("the stack does not say which function JAX compiles")
-    options = jit_options(jitted)
-    if any(each.statics != ((1,), ("n",)) for each in found) or not options.get("keep_unused"):
+    if any(each.statics != ((1,), ("n",)) for each in compiling if each) or not jit_options(jitted).get("keep_unused"):
         raise Moved("a jitted function does not say what jax.jit was told")
+
+
+@SLOW_PATH.probed_by
+def _probe_slow_path() -> None:
+    """Compile a function. Raises `Moved` unless its call is seen to miss the fast path, which it has not yet."""
+    function = fresh_function()
+    functions: list[Any] = []
+
+    def hear(_: str, __: object, frames: list[FrameType]) -> None:
+        functions.extend(missed_function(frame) for frame in frames if misses_fast_path(frame))
+
+    with undisturbed(), hearing(hear):
+        jax.jit(function)(np.float32(1))
+    if not any(each is function for each in functions):
+        raise Moved("the call of a function that JAX compiles is not on the stack")

@@ -20,17 +20,17 @@ from perfsuite.measure.private.capabilities import LOWERING
 from perfsuite.measure.private.jax_stack import static_arguments, without_statics
 from perfsuite.measure.private.names import Attribute, Frame, Moved, Name
 
-_LOWER = Name("jax._src.stages", "Traced.lower")
-_CALLER = Frame("jax._src.pjit", "jit_lower", ("jit_func", "args", "kwargs"))
-_BACKEND = Name("jax._src.interpreters.mlir", "ModuleContext.get_backend")
-_PLATFORMS = Attribute("jax._src.interpreters.mlir", "platforms")
-_MAKE_CALLBACK = Attribute("jax._src.callback", "make_python_callback_from_host_send_and_recv")
-_LOWERING = Attribute("jax._src.stages", "_lowering")
-_OPTIONS = Attribute("jax._src.interpreters.pxla", "_compiler_options_kvs")
-_DEBUG_INFO = Attribute("jax._src.core", "debug_info")
-_ARGUMENT_NAMES = Attribute("jax._src.linear_util", "arg_names")
-_SOURCE = Attribute("jax._src.core", "source_info")
-_SUMMARIZE = Name("jax._src.source_info_util", "summarize")
+_LOWER = LOWERING.needs(Name("jax._src.stages", "Traced.lower"))
+_CALLER = LOWERING.needs(Frame("jax._src.pjit", "jit_lower", ("jit_func", "args", "kwargs")))
+_BACKEND = LOWERING.needs(Name("jax._src.interpreters.mlir", "ModuleContext.get_backend"))
+_PLATFORMS = LOWERING.needs(Attribute("jax._src.interpreters.mlir", "platforms"))
+_MAKE_CALLBACK = LOWERING.needs(Attribute("jax._src.callback", "make_python_callback_from_host_send_and_recv"))
+_LOWERING = LOWERING.needs(Attribute("jax._src.stages", "_lowering"))
+_OPTIONS = LOWERING.needs(Attribute("jax._src.interpreters.pxla", "_compiler_options_kvs"))
+_DEBUG_INFO = LOWERING.needs(Attribute("jax._src.core", "debug_info"))
+_ARGUMENT_NAMES = LOWERING.needs(Attribute("jax._src.linear_util", "arg_names"))
+_SOURCE = LOWERING.needs(Attribute("jax._src.core", "source_info"))
+_SUMMARIZE = LOWERING.needs(Name("jax._src.source_info_util", "summarize"))
 
 
 @dataclasses.dataclass

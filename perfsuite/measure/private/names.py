@@ -1,9 +1,8 @@
 """How a private name is declared and looked up: in a module, on the stack, of an object, or by the interpreter's name.
 
-A private name of another library is written down once, in one of these five, as a constant of the module that needs
-it. Nothing is imported before it is used, and each can say by itself whether it is where it was: `missing()` reads the
-compiled code of the library's module, which runs nothing. So the loss of a name is the loss of a capability
-(`capabilities`), and never an error at import.
+A private name of another library is written down once, in one of these five kinds, as a constant of the module that
+uses it. Nothing is imported before it is used. `missing()` reads the compiled code of the library's module, which runs
+nothing. So the loss of a name is the loss of a capability (`capabilities`), and never an error at import.
 """
 
 import contextlib
@@ -13,7 +12,6 @@ import importlib
 import importlib.metadata
 import importlib.util
 import inspect
-import types
 from collections.abc import Callable, Iterator
 from importlib.machinery import SourceFileLoader
 from types import CodeType, FrameType
@@ -36,9 +34,26 @@ class Declared:
 
     def missing(self) -> str:
         """That the name has moved; "" where it has not, or is of another version of the library."""
-        return self._missing() if is_current(self) else ""
+        return self._missing() if self.is_current() else ""
+
+    def is_current(self) -> bool:
+        """Whether the installed version of the library has, or had, the name. A library that is not installed has lost
+        none.
+        """
+        library = self.module.partition(".")[0]
+        if importlib.util.find_spec(library) is None:
+            return False
+        if not self.since and not self.until:
+            return True
+        # The nightly wheels of a release are called 0.13.0.dev20261127, and have what it will have.
+        installed = Version(importlib.metadata.version(library)).release
+        since, until = Version(self.since or "0").release, Version(self.until or "0").release
+        return since <= installed and (not self.until or installed < until)
 
     def _missing(self) -> str:
+        return "" if self._is_there() else f"there is no {self}"
+
+    def _is_there(self) -> bool:
         raise NotImplementedError
 
 
@@ -58,13 +73,13 @@ class Name(Declared):
     def get(self) -> Any:
         """What the name stands for. Raises `Moved`."""
         owner, last = self._owner()
-        return owner if not last else _attribute(owner, last, self)
+        return self._attribute(owner, last) if last else owner
 
     @contextlib.contextmanager
     def replaced(self, make: Callable[[Any], Any]) -> Iterator[None]:
         """Put `make(the present one)` in its place. Raises `Moved`."""
         owner, last = self._owner()
-        _attribute(owner, last, self)
+        self._attribute(owner, last)
         before = inspect.getattr_static(owner, last)
         setattr(owner, last, make(before))
         try:
@@ -75,11 +90,11 @@ class Name(Declared):
     def _missing(self) -> str:
         try:
             self.get()
-            last = self.path.rpartition(".")[2]
-            if self.called and not any(last in code.co_names for code in _codes(self.module)[1:]):
-                return f"{self} is there, and no function of its module calls it"
         except Moved as moved:
             return str(moved)
+        last = self.path.rpartition(".")[2]
+        if self.called and not any(last in code.co_names for code in _codes(self.module)[1:]):
+            return f"{self} is there, and no function of its module calls it"
         return ""
 
     def _owner(self) -> tuple[Any, str]:
@@ -88,9 +103,13 @@ class Name(Declared):
         except Exception as error:  # a module that moved may fail in any way when something else imports it
             raise Moved(f"there is no {self.module} ({error})") from None
         *outer, last = self.path.split(".")
-        for name in outer:
-            owner = _attribute(owner, name, self)
-        return owner, last
+        return functools.reduce(self._attribute, outer, owner), last
+
+    def _attribute(self, owner: Any, name: str) -> Any:
+        try:
+            return getattr(owner, name)
+        except AttributeError:
+            raise Moved(f"there is no {self}") from None
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -118,8 +137,8 @@ class Frame(Declared):
         codes = [code for code in _codes(self.module) if code.co_name == self.function]
         if not codes:
             return f"{self.module} has no function {self.function}"
-        held = [{*code.co_varnames, *code.co_cellvars, *code.co_freevars} for code in codes]
-        lost = [name for name in self.locals if all(name not in names for names in held)]
+        variables = [{*code.co_varnames, *code.co_cellvars, *code.co_freevars} for code in codes]
+        lost = [name for name in self.locals if all(name not in names for names in variables)]
         return f"{self} has no variable {', '.join(lost)}" if lost else ""
 
 
@@ -140,10 +159,8 @@ class Attribute(Declared):
         """Set the attribute of an object."""
         setattr(value, self.name, new)
 
-    def _missing(self) -> str:
-        if any(self.name in _words(code) for code in _codes(self.module)):
-            return ""
-        return f"{self.module} makes nothing with an attribute {self.name}"
+    def _is_there(self) -> bool:
+        return any(self.name in _words(code) for code in _codes(self.module))
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -167,10 +184,8 @@ class Functions(Declared):
         """Whether `frame` runs one of them."""
         return self.has(f"{frame.f_globals.get('__name__')}:{frame.f_code.co_qualname}")
 
-    def _missing(self) -> str:
-        if any(code.co_qualname.startswith(self.prefix) for code in _codes(self.module)):
-            return ""
-        return f"there is no {self}"
+    def _is_there(self) -> bool:
+        return any(code.co_qualname.startswith(self.prefix) for code in _codes(self.module))
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -182,40 +197,8 @@ class Text(Declared):
     def __str__(self) -> str:
         return f"{self.module}:{self.text!r}"
 
-    def _missing(self) -> str:
-        words = (word for code in _codes(self.module) for word in _words(code))
-        return "" if any(word.startswith(self.text) for word in words) else f"there is no {self}"
-
-
-def declared_in(module: types.ModuleType) -> list[Declared]:
-    """The private names that a module declares, also in tuples, lists and the values of dicts."""
-    found: list[Declared] = []
-    for value in vars(module).values():
-        values = value.values() if isinstance(value, dict) else value if isinstance(value, tuple | list) else (value,)
-        found += [each for each in values if isinstance(each, Declared) and each not in found]
-    return found
-
-
-def _attribute(owner: Any, name: str, of: Name) -> Any:
-    try:
-        return getattr(owner, name)
-    except AttributeError:
-        raise Moved(f"there is no {of}") from None
-
-
-def is_current(name: Declared) -> bool:
-    """Whether the installed version of the library is one that has, or had, the name. A library that is not installed
-    has lost none.
-    """
-    library = name.module.partition(".")[0]
-    if importlib.util.find_spec(library) is None:
-        return False
-    if not name.since and not name.until:
-        return True
-    # The nightly wheels of a release are called 0.13.0.dev20261127, and have what it will have.
-    installed = Version(importlib.metadata.version(library)).release
-    since, until = Version(name.since or "0").release, Version(name.until or "0").release
-    return since <= installed and (not name.until or installed < until)
+    def _is_there(self) -> bool:
+        return any(word.startswith(self.text) for code in _codes(self.module) for word in _words(code))
 
 
 @functools.cache

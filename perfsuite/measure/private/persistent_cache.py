@@ -17,20 +17,22 @@ from typing import Any
 import jax
 
 from perfsuite.measure.errors import MeasurementError
-from perfsuite.measure.private import capabilities
+from perfsuite.measure.private.capabilities import PERSISTENT_CACHE, probing
 from perfsuite.measure.private.names import Moved, Name, Text
 
-_COMPILE = Name("jax._src.compiler", "compile_or_get_cached")
-_MAKE_KEY = Name("jax._src.compiler", "_get_cache_key")
-_IN_USE = Name("jax._src.compilation_cache", "is_cache_used")
-_OF_KEYS = Name("jax._src.cache_key", "logger")
-_OF_PROGRAMS = Name("jax._src.compiler", "logger"), Name("jax._src.compilation_cache", "logger")
+_COMPILE = PERSISTENT_CACHE.needs(Name("jax._src.compiler", "compile_or_get_cached"))
+_MAKE_KEY = PERSISTENT_CACHE.needs(Name("jax._src.compiler", "_get_cache_key"))
+_IN_USE = PERSISTENT_CACHE.needs(Name("jax._src.compilation_cache", "is_cache_used"))
+_OF_KEYS = PERSISTENT_CACHE.needs(Name("jax._src.cache_key", "logger"))
+_OF_PROGRAMS = PERSISTENT_CACHE.needs(
+    (Name("jax._src.compiler", "logger"), Name("jax._src.compilation_cache", "logger"))
+)
 
-_PART = Text("jax._src.cache_key", "get_cache_key hash of serialized %s: %s")
-_FLAG = Text("jax._src.cache_key", "Including XLA flag in cache key: %s")
-_HIT = Text("jax._src.compiler", "Persistent compilation cache hit")
-_NOT_KEPT = Text("jax._src.compiler", "Not writing persistent cache entry")
-_NOT_WRITTEN = Text("jax._src.compiler", "Error writing persistent compilation cache entry")
+_PART = PERSISTENT_CACHE.needs(Text("jax._src.cache_key", "get_cache_key hash of serialized %s: %s"))
+_FLAG = PERSISTENT_CACHE.needs(Text("jax._src.cache_key", "Including XLA flag in cache key: %s"))
+_HIT = PERSISTENT_CACHE.needs(Text("jax._src.compiler", "Persistent compilation cache hit"))
+_NOT_KEPT = PERSISTENT_CACHE.needs(Text("jax._src.compiler", "Not writing persistent cache entry"))
+_NOT_WRITTEN = PERSISTENT_CACHE.needs(Text("jax._src.compiler", "Error writing persistent compilation cache entry"))
 
 _COMPILED = "backend", "computation", "devices", "compile_options"
 _KEYED = "options", "backend", "computation", "devices"
@@ -131,7 +133,7 @@ def _compiling_through(replacement: Callable[..., Any]) -> Iterator[None]:
 
     def replacing(original: Callable[..., Any]) -> Callable[..., Any]:
         def compile_or_get_cached(*args: Any, **kwargs: Any) -> Any:
-            if threading.get_ident() != thread or capabilities.probing():
+            if threading.get_ident() != thread or probing():
                 return original(*args, **kwargs)
             return replacement(original, *args, **kwargs)
 
@@ -200,7 +202,8 @@ def _logged(*loggers: Name) -> Iterator[list[logging.LogRecord]]:
         yield records
 
 
-def probe() -> None:
+@PERSISTENT_CACHE.probed_by
+def _probe() -> None:
     """Raises `Moved` where JAX's functions take other arguments than those that are read here. Nothing compiles."""
     for name, wanted in ((_COMPILE, _COMPILED), (_MAKE_KEY, _KEYED)):
         parameters = tuple(inspect.signature(name.get()).parameters)[: len(wanted)]

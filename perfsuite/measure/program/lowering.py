@@ -21,8 +21,8 @@ from perfsuite.measure.arguments import leaves_with_paths
 from perfsuite.measure.call import Call
 from perfsuite.measure.errors import MeasurementError
 from perfsuite.measure.hlo.hlo_module import Frame
-from perfsuite.measure.private.bound import behind_bound
 from perfsuite.measure.private.capabilities import LOWERING
+from perfsuite.measure.private.jax_stack import behind_bound
 from perfsuite.measure.private.lowering import Lowering, argument_names, line_of, lowering
 from perfsuite.measure.program.jaxprs import equations
 from perfsuite.measure.program.kernel_estimates import KernelEstimate, estimates_in

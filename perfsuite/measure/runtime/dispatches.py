@@ -14,7 +14,7 @@ from perfsuite.measure.compiles import callsite
 from perfsuite.measure.compiles.compiles import steady_state
 from perfsuite.measure.compiles.settle import agreed_run, borrowed, settle
 from perfsuite.measure.metric import Metric
-from perfsuite.measure.private.program_runs import ProgramRun, observing_programs
+from perfsuite.measure.private.execution import ProgramRun, observing_programs
 from perfsuite.measure.words import plural
 
 PROGRAMS_KEPT = 12

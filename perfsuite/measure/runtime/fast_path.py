@@ -18,8 +18,8 @@ from perfsuite.measure.call import Call, label_of
 from perfsuite.measure.compiles import callsite, compiles
 from perfsuite.measure.compiles.settle import borrowed, settle
 from perfsuite.measure.metric import Metric
-from perfsuite.measure.private import slow_path
-from perfsuite.measure.private.callback_frames import outside_callbacks
+from perfsuite.measure.private import jax_stack
+from perfsuite.measure.private.jax_stack import outside_callbacks
 
 _RUNS = 4
 """The first two runs may fill a cache. Of the others, the one with the most misses counts."""
@@ -95,9 +95,9 @@ def _misses(call: Call) -> list[_Miss]:
 
     def profile(frame: FrameType, event: str, argument: Any) -> None:
         if event == "call":
-            if slow_path.misses_fast_path(frame):
+            if jax_stack.misses_fast_path(frame):
                 inside.append(frame)
-            elif not inside and slow_path.places_argument(frame):
+            elif not inside and jax_stack.places_argument(frame):
                 misses.append(_Miss(MOVED, callsite.location(frame), PLACED))
         elif event == "return" and inside and frame is inside[-1]:
             inside.pop()
@@ -117,8 +117,8 @@ def _misses(call: Call) -> list[_Miss]:
 
 def _miss(frame: FrameType, returned: Any) -> _Miss:
     """The miss of a frame that returns, at its function's definition or, outside the user's code, at the call."""
-    function = slow_path.missed_function(frame)
-    reason = slow_path.why_missed(frame, returned) or ERROR_BEFORE
+    function = jax_stack.missed_function(frame)
+    reason = jax_stack.why_missed(frame, returned) or ERROR_BEFORE
     if isinstance(function, str):
         return _Miss(function, callsite.location(frame), reason)
     defined = callsite.code_of(function)

@@ -25,8 +25,8 @@ from perfsuite.measure.compiles.compiles import steady_state
 from perfsuite.measure.compiles.settle import agreed_run, borrowed, settle
 from perfsuite.measure.metric import Metric
 from perfsuite.measure.private import jax_stack
-from perfsuite.measure.private.callback_frames import outside_callbacks
 from perfsuite.measure.private.capabilities import CALLBACKS
+from perfsuite.measure.private.jax_stack import outside_callbacks
 
 FUNCTIONS_KEPT = 12
 """How many functions a metric names; together they make nearly all calls of a step."""

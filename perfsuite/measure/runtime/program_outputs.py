@@ -14,7 +14,7 @@ from typing import Any
 import jax
 
 from perfsuite.measure.private.capabilities import PROGRAM_RUNS
-from perfsuite.measure.private.program_runs import is_ready, telling_outputs
+from perfsuite.measure.private.execution import is_ready, telling_outputs
 
 _LARGE = 1_000_000
 _MOST_LARGE = 2

@@ -29,7 +29,7 @@ from perfsuite.measure.compiles.signature import with_parameter
 from perfsuite.measure.errors import TransferError
 from perfsuite.measure.metric import Metric
 from perfsuite.measure.private import jax_stack
-from perfsuite.measure.private.transfer_internals import fetched, observing
+from perfsuite.measure.private.execution import is_fetched, observing
 
 Direction = Literal["host_to_device", "device_to_host", "callback"]
 
@@ -268,7 +268,7 @@ def _reporting_to(watch: Transfers) -> Iterator[None]:
 def _read(array: jax.Array, frame: FrameType, explicit: bool) -> None:
     __tracebackhide__ = True
     # An array that has a copy on the host, or that was read before, moves no more.
-    watches = [] if fetched(array) else [watch for watch in _open if watch._first_read(array)]
+    watches = [] if is_fetched(array) else [watch for watch in _open if watch._first_read(array)]
     if watches:
         cause = functools.partial(_read_by, frame, explicit)
         _report(_transfer("device_to_host", text_of_array(array), cause, frame, explicit), watches)

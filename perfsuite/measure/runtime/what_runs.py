@@ -12,7 +12,7 @@ from perfsuite.measure.call import Call
 from perfsuite.measure.compiles import compiles
 from perfsuite.measure.compiles.settle import borrowed, settle
 from perfsuite.measure.private.capabilities import PROGRAM_RUNS
-from perfsuite.measure.private.program_runs import ProgramRun, TextUnknown, observing_programs
+from perfsuite.measure.private.execution import ProgramRun, TextUnknown, observing_programs
 from perfsuite.measure.runtime.host_calls import host_calls
 
 _DIGITS = 12

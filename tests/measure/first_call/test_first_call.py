@@ -102,7 +102,7 @@ def test_seconds_of_the_compiler_are_there_where_it_runs():
 def test_of_a_stage_inside_another_only_the_outer_one_has_seconds(monkeypatch):
     now = 0.0
     monkeypatch.setattr(first_call_module, "time", types.SimpleNamespace(perf_counter=lambda: now))
-    trace, lower = compile_events._TRACE.text, compile_events._LOWER.text
+    trace, lower, _ = (each.text for each in compile_events._STAGES)
     with stage_seconds() as seconds_of:
         # (seconds to pass, what begins or ends then)
         for passed, event, begins in [

@@ -17,7 +17,7 @@ from jax.experimental import io_callback
 from perfsuite.measure.call import call
 from perfsuite.measure.compiles import compiles
 from perfsuite.measure.errors import MeasurementError, TransferError
-from perfsuite.measure.private.transfer_internals import sees_numpy
+from perfsuite.measure.private.execution import sees_numpy
 from perfsuite.measure.runtime.transfers import count_transfers, forbid_transfers, transfers_of
 
 HERE = os.path.relpath(__file__)

@@ -1,15 +1,26 @@
-"""JAX's private names that tell of each compiled program that runs: no public API counts them.
+"""What runs and what moves: each compiled program, each transfer and each callback. No public API tells of them.
 
 A warm call of a jitted function is one call into C++, which `sys.setprofile` does not see, nor do monitoring listeners.
-Two places together see every run, each run once:
+Two places together see every run of a program, each run once:
 
 - the hook that JAX's fast path calls after a program (the one of `jax_debug_nans`), in every thread;
 - `pxla.ExecuteReplicated.__call__`, through which JAX's slow path runs a program.
+
+`jax.transfer_guard` can only raise or log, and on CPU it sees no transfer to the host (jax 0.10.2: `float(x)`,
+`np.asarray(x)` and `jax.device_get(x)` all pass under "disallow"). So these are replaced for a while:
+
+- `ArrayImpl._value`, which JAX itself reads an array through, and `copy_to_host_async`;
+- on CPU, `ArrayImpl.__buffer__` (PEP 688), through which NumPy reads an array in place: it refuses, so that NumPy calls
+  `ArrayImpl.__array__`, which reads `_value`, as for arrays of an accelerator. Python 3.11 has no `__buffer__`, and no
+  read by NumPy is seen there;
+- `xla_client.batched_device_put`, which moves what JAX's fast path does not. The hook tells what that moves;
+- the three functions that run the callbacks of compiled programs.
 """
 
 import contextlib
 import dataclasses
 import functools
+import inspect
 import re
 import sys
 import threading
@@ -20,42 +31,63 @@ from typing import Any, TypeAlias
 import jax
 import numpy as np
 
-from perfsuite.measure.private import jax_stack, lowering, slow_path
+from perfsuite.measure.private import jax_stack, lowering
+from perfsuite.measure.private.capabilities import PROGRAM_RUNS, TRANSFERS
+from perfsuite.measure.private.compile_events import fresh_function, undisturbed
 from perfsuite.measure.private.names import Attribute, Frame, Moved, Name
-from perfsuite.measure.private.probing import fresh_function, undisturbed
 
-_EXECUTE = Name("jax._src.interpreters.pxla", "ExecuteReplicated.__call__")
-_PROGRAM_NAME = Attribute("jax._src.interpreters.pxla", "name")
-_XLA_EXECUTABLE = Attribute("jax._src.interpreters.pxla", "xla_executable")
-_UNSAFE_CALL = Attribute("jax._src.interpreters.pxla", "unsafe_call")
+_EXECUTE = PROGRAM_RUNS.needs(Name("jax._src.interpreters.pxla", "ExecuteReplicated.__call__"))
+_PROGRAM_NAME = PROGRAM_RUNS.needs(Attribute("jax._src.interpreters.pxla", "name"))
+_XLA_EXECUTABLE = PROGRAM_RUNS.needs(Attribute("jax._src.interpreters.pxla", "xla_executable"))
+_UNSAFE_CALL = PROGRAM_RUNS.needs(jax_stack.UNSAFE_CALL)
 
-_HOOK = Name("jax._src.api", "_post_hook_state")
-_UNSET = Name("jax._src.config", "config_ext.unset")
-_SWITCHES = Name("jax._src.config", "debug_nans"), Name("jax._src.config", "debug_infs")
+_HOOK = PROGRAM_RUNS.needs(Name("jax._src.api", "_post_hook_state"))
+_UNSET = PROGRAM_RUNS.needs(Name("jax._src.config", "config_ext.unset"))
+_SWITCHES = PROGRAM_RUNS.needs((Name("jax._src.config", "debug_nans"), Name("jax._src.config", "debug_infs")))
 """They replace the hook of the thread that switches them."""
-_UPDATE = Attribute("jax._src.config", "_update_thread_local_hook")
+_UPDATE = PROGRAM_RUNS.needs(Attribute("jax._src.config", "_update_thread_local_hook"))
 
-_AHEAD_OF_TIME = Frame("jax._src.stages", "__call__", ("self",))
+_AHEAD_OF_TIME = PROGRAM_RUNS.needs(Frame("jax._src.stages", "__call__", ("self",)))
 """The call of a function that was compiled ahead of time."""
-_EXECUTABLE = Attribute("jax._src.stages", "_executable")
+_EXECUTABLE = PROGRAM_RUNS.needs(Attribute("jax._src.stages", "_executable"))
 
 _BOUND = ("name", "donated_invars", "in_shardings", "out_shardings", "compiler_options_kvs")
-_BINDING = tuple(
-    Frame("jax._src.pjit", name, ("jaxpr", *_BOUND)) for name in ("_pjit_call_impl", "_pjit_call_impl_python")
+_BINDING = PROGRAM_RUNS.needs(
+    tuple(Frame("jax._src.pjit", name, ("jaxpr", *_BOUND)) for name in ("_pjit_call_impl", "_pjit_call_impl_python"))
 )
-_FUNCTION_OF = Name("jax._src.core", "jaxpr_as_fun")
+_FUNCTION_OF = PROGRAM_RUNS.needs(Name("jax._src.core", "jaxpr_as_fun"))
+PROGRAM_RUNS.needs((*jax_stack.BINDING, jax_stack.PMAP, jax_stack.MISS))  # they tell JAX's operations from functions
 
-_ALSO = (*jax_stack.BINDING, jax_stack.PMAP, slow_path.MISS)
-"""What tells JAX's own operations from the user's functions, by functions of these modules."""
+_ARRAY = TRANSFERS.needs(Name("jax._src.array", "ArrayImpl"))
+_VALUE = TRANSFERS.needs(Name("jax._src.array", "ArrayImpl._value"))
+_COPY = TRANSFERS.needs(Name("jax._src.array", "ArrayImpl.copy_to_host_async"))
+_KEPT = TRANSFERS.needs(Attribute("jax._src.array", "_npy_value"))
+_PUT = TRANSFERS.needs(Name("jax._src.lib", "xla_client.batched_device_put"))
+_THREAD = TRANSFERS.needs(Name("jax._src.lib", "guard_lib.thread_local_state"))
+TRANSFERS.needs(jax_stack.PLACING)
+
+_CALLBACKS = {
+    "jax.pure_callback": Name("jax._src.callback", "pure_callback_impl", called=True),
+    "io_callback": Name("jax._src.callback", "io_callback_impl", called=True),
+    # Outside jit a debug callback belongs to no program. Its arguments are read, and the read is observed by itself.
+    "jax.debug.print or jax.debug.callback": Name("jax._src.debugging", "debug_callback_p.impl"),
+}
+TRANSFERS.needs(tuple(_CALLBACKS.values()))
 
 Hook: TypeAlias = Callable[[Any, tuple, dict[str, Any], Any, FrameType], None]
 """Gets a jitted function whose program JAX's fast path has run, its arguments, its outputs, and the caller's frame."""
 
+Move: TypeAlias = Callable[[Any, FrameType, bool], None]
+"""Gets the array or its type, the frame of JAX's that moves it, and whether the code asked for it."""
 
 _METADATA = re.compile(r', metadata=\{(?:[^{}"]|"(?:[^"\\]|\\.)*"|\{[^{}]*\})*\}')
-
 _TABLES = re.compile(r"^(?:FileNames|FunctionNames|FileLocations|StackFrames)\n(?:\d.*\n)*", re.MULTILINE)
 """What a compiled program's text says of the source."""
+
+_here = threading.local()
+"""`_here.in_callback` is true in a thread that runs a callback: what a callback reads is no transfer of its own."""
+
+# Programs.
 
 
 class TextUnknown(Exception):  # noqa: N818  (a report, not a fault)
@@ -186,14 +218,15 @@ def hooked_calls(hook: Hook) -> Iterator[None]:
 def _fast_run(jitted: Any, args: tuple, kwargs: dict[str, Any], frame: FrameType) -> ProgramRun:
     function = getattr(jitted, "__wrapped__", None)
     if function is not None:
-        name, of_jax = _said(jitted.__name__), jax_stack.belongs_to_jax(function)
+        name, of_jax = _short_name(jitted.__name__), jax_stack.belongs_to_jax(function)
         key = functools.partial(_key, jitted, args, kwargs)
         return ProgramRun(name, of_jax, frame, key, functools.partial(_lowered_text, jitted, args, kwargs))
     if (bound := jax_stack.bound_program(frame)) is not None:
-        return ProgramRun(_said(bound.name), bound.of_jax, frame, text=functools.partial(_bound_text, frame, args))
+        text = functools.partial(_bound_text, frame, args)
+        return ProgramRun(_short_name(bound.name), bound.of_jax, frame, text=text)
     compiled = _AHEAD_OF_TIME.local(frame, "self") if _AHEAD_OF_TIME.runs(frame) else None
     program = _UNSAFE_CALL.of(_EXECUTABLE.of(compiled))
-    name = _said(_PROGRAM_NAME.of(program, "?"))
+    name = _short_name(_PROGRAM_NAME.of(program, "?"))
     return ProgramRun(name, False, frame, text=functools.partial(_compiled_text, program))
 
 
@@ -201,13 +234,13 @@ def _slow_run(executable: Any, frame: FrameType) -> ProgramRun:
     outer: FrameType | None = frame
     of_jax = False
     while outer is not None and outer.f_globals.get("__name__", "").startswith("jax."):
-        if (function := slow_path.jitted_function(outer)) is not None:
+        if (function := jax_stack.jitted_function(outer)) is not None:
             of_jax = jax_stack.belongs_to_jax(function)
             break
         if (bound := jax_stack.bound_program(outer)) is not None:
             of_jax = bound.of_jax
         outer = outer.f_back
-    name = _said(_PROGRAM_NAME.of(executable, "?"))
+    name = _short_name(_PROGRAM_NAME.of(executable, "?"))
     return ProgramRun(name, of_jax, frame, lambda: executable, functools.partial(_compiled_text, executable))
 
 
@@ -260,30 +293,160 @@ def _complete(text: str) -> str:
     return text
 
 
-def _said(name: str) -> str:
+def _short_name(name: str) -> str:
     """`step` for `jit(step)`."""
     outer, bracket, inner = name.partition("(")
     name = inner[:-1] if bracket and outer == "jit" and inner.endswith(")") else name
     return "lambda" if name == "<lambda>" else name
 
 
-def probe() -> None:
+# Transfers and callbacks.
+
+
+@contextlib.contextmanager
+def observing(read: Move, placed: Move, called: Hook, called_back: Callable[[str], None]) -> Iterator[None]:
+    """Tell of every transfer and callback inside, in the thread that makes it. Only one such context may be open.
+
+    `read` is called before the host reads an array, `placed` before a host value goes to a device outside of JAX's fast
+    path, and `called` when that has run a jitted function: some of its arguments may be host values. `called_back` gets
+    the kind of a callback before it runs. What these raise reaches the user's code.
+    """
+
+    def hook(jitted: Any, args: tuple, kwargs: dict[str, Any], outputs: Any, frame: FrameType) -> None:
+        __tracebackhide__ = True
+        if not _in_callback():
+            called(jitted, args, kwargs, outputs, frame)
+
+    with contextlib.ExitStack() as replaced:
+        replaced.enter_context(_VALUE.replaced(lambda old: property(_reading(read, old.fget))))
+        replaced.enter_context(_COPY.replaced(lambda old: _reading(read, old, explicit=True)))
+        if sees_numpy():
+            array = _ARRAY.get()
+            replaced.callback(setattr, array, "__buffer__", inspect.getattr_static(array, "__buffer__"))
+            array.__buffer__ = _no_buffer
+        replaced.enter_context(_PUT.replaced(lambda old: _putting(placed, old)))
+        replaced.enter_context(hooked_calls(hook))
+        for kind, name in _CALLBACKS.items():
+            replaced.enter_context(name.replaced(functools.partial(_calling_back, called_back, kind)))
+        yield
+
+
+def sees_numpy() -> bool:
+    """Whether reads by NumPy are seen on CPU: from Python 3.12 on."""
+    return hasattr(_ARRAY.get(), "__buffer__")
+
+
+def is_fetched(value: jax.Array) -> bool:
+    """Whether an array keeps a copy on the host, so that reading it moves nothing."""
+    return _KEPT.of(value) is not None
+
+
+def _in_callback() -> bool:
+    return getattr(_here, "in_callback", False)
+
+
+def _reading(tell: Move, method: Callable[..., Any], *, explicit: bool = False) -> Callable[..., Any]:
+    """A method of an array that reads it, which tells first."""
+    thread = _THREAD.get()
+
+    @functools.wraps(method)
+    def reading(self: jax.Array) -> Any:
+        __tracebackhide__ = True
+        if not self.is_deleted() and not _in_callback():
+            state = thread()
+            # Some changes of sharding go through the host.
+            wanted = explicit or state.explicit_device_get or state.explicit_device_put
+            tell(self, sys._getframe(1), wanted)
+        return method(self)
+
+    return reading
+
+
+def _no_buffer(self: Any, flags: int) -> memoryview:
+    raise BufferError("perfsuite counts transfers here, so a jax.Array has no buffer: use np.asarray(x)")
+
+
+def _putting(tell: Move, put: Callable[..., Any]) -> Callable[..., Any]:
+    thread = _THREAD.get()
+
+    def batched_device_put(aval: Any, sharding: Any, shards: Any, *args: Any, **kwargs: Any) -> Any:
+        __tracebackhide__ = True
+        frame = sys._getframe(1)
+        of_host = not all(isinstance(shard, jax.Array) for shard in shards)
+        if of_host and not _in_callback() and not _in_fast_path(frame):
+            tell(aval, frame, thread().explicit_device_put)
+        return put(aval, sharding, shards, *args, **kwargs)
+
+    return batched_device_put
+
+
+def _in_fast_path(frame: FrameType | None) -> bool:
+    """Whether JAX's fast path puts an argument on several devices; its hook reports that call."""
+    while frame is not None and frame.f_globals.get("__name__", "").startswith("jax."):
+        if jax_stack.places_argument(frame):
+            return True
+        frame = frame.f_back
+    return False
+
+
+def _calling_back(called_back: Callable[[str], None], kind: str, run: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(run)
+    def calling(*args: Any, **kwargs: Any) -> Any:
+        called_back(kind)
+        before, _here.in_callback = _in_callback(), True
+        try:
+            return run(*args, **kwargs)
+        finally:
+            _here.in_callback = before
+
+    return calling
+
+
+# Probes.
+
+
+@PROGRAM_RUNS.probed_by
+def _probe_program_runs() -> None:
     """Run a program through JAX's slow path, and then through the fast one: each run is seen once (10 ms)."""
     function, argument = fresh_function(), np.float32(1)
     jitted = jax.jit(function)
-    seen: list[str] = []
-    heard: list[tuple[Any, tuple, Any]] = []
+    names: list[str] = []
+    calls: list[tuple[Any, tuple, Any]] = []
 
     def hook(fn: Any, args: tuple, _: dict[str, Any], outputs: Any, __: FrameType) -> None:
-        heard.append((fn, args, outputs))
+        calls.append((fn, args, outputs))
 
-    with undisturbed(), observing_programs(lambda run: seen.append(run.name)), hooked_calls(hook):
+    with undisturbed(), observing_programs(lambda run: names.append(run.name)), hooked_calls(hook):
         for path in ("slow", "fast"):
-            seen.clear()
+            names.clear()
             jitted(argument)
-            if (times := seen.count(function.__name__)) != 1:
+            if (times := names.count(function.__name__)) != 1:
                 raise Moved(f"a program that JAX's {path} path runs once is seen {times} times")
     # Other threads may run programs, too.
-    own = [(args, outputs) for fn, args, outputs in heard if fn is jitted]
+    own = [(args, outputs) for fn, args, outputs in calls if fn is jitted]
     if not any(args and args[0] is argument and jax.tree.leaves(outputs) for args, outputs in own):
         raise Moved("the hook of JAX's fast path does not get the arguments and outputs of a call")
+
+
+@TRANSFERS.probed_by
+def _probe_transfers() -> None:
+    """Move a number to the device and back: each transfer is seen, and whether it is explicit. Nothing compiles."""
+    host, explicits = np.float32(0), []
+
+    def note(value: Any, frame: FrameType, explicit: bool) -> None:
+        explicits.append(explicit)
+
+    with jax.transfer_guard("allow"), jax.ensure_compile_time_eval():  # whatever surrounds the first test that asks
+        x = jax.device_put(host)
+        transfers: list[tuple[str, bool, Callable[[], Any]]] = [
+            ("jax.device_put(x)", True, lambda: jax.device_put(host)),
+            ("jax.device_get(x)", True, lambda: jax.device_get(x)),
+            ("float(x)", False, lambda: float(x)),
+            *([("np.asarray(x)", False, lambda: np.asarray(x))] if sees_numpy() else []),
+        ]
+        with observing(note, note, lambda *_: None, lambda _: None):
+            for what, explicit, move in transfers:
+                explicits.clear()
+                move()
+                if explicit not in explicits:
+                    raise Moved(f"{what} is not seen as {'an explicit' if explicit else 'an implicit'} transfer")
