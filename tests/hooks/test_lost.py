@@ -146,7 +146,7 @@ def test_host_calls_are_counted_where_programs_cannot_be(project, perf_test, los
     perf_test("perf.host_calls(call(step, state(), batch(), carry=1), name='step')")
     project.runpytest_inprocess("--perf-save").assert_outcomes(passed=1)
     before = saved(project)
-    losing("program_runs")
+    losing("program runs")
     result = project.runpytest_inprocess("--perf", "--perf-strict")
     result.assert_outcomes(passed=1)
     result.stdout.fnmatch_lines(
