@@ -4,8 +4,8 @@ JAX calls the listeners in the thread that compiles, before each trace and at th
 and never for a call that its cache answers: a warm call pays nothing. They are registered while any context is open.
 
 Lowerings and compiles are told by `jax.monitoring`, which is public. Traces are told by a private name of JAX
-(`private.compile_events`), to contexts that count or refuse. Where JAX has moved it, traces are counted as `jax.monitoring`
-sends them, around calls whose trace is cached too, and no trace is refused: what it leads to is.
+(`private.compile_events`), to contexts that count or refuse. Where JAX has moved it, traces are counted as
+`jax.monitoring` sends them, around calls whose trace is cached too, and no trace is refused: what it leads to is.
 """
 
 import contextlib
