@@ -396,9 +396,6 @@ def waiting_for(run: Callable[[], Any], label: str = "the call") -> Callable[[An
         PROGRAM_RUNS.falls_back("times include waiting for every output of a call, and not for programs that it leaves")
         return jax.block_until_ready
     before = _arrays_in(jax.block_until_ready(run()))
-    if not before:
-        _refuse_left_running(run, label)
-        return _WaitForSome([])
     started = now_ns()
     with outputs_seen() as program_outputs:
         outputs = run()
@@ -473,19 +470,18 @@ def _at(steps: _Steps, outputs: Any) -> jax.Array:
 
 def _steps_to(array: jax.Array, path: tuple[Any, ...], outputs: Any) -> _Steps | None:
     """The attributes and indices that reach an array; None for that of a custom node whose keys do not, or warn."""
+    steps: _Steps = []
+    for key in path:
+        match key:
+            case jax.tree_util.GetAttrKey(name=name):
+                steps.append((getattr, name))
+            case jax.tree_util.SequenceKey(idx=index) | jax.tree_util.DictKey(key=index):
+                steps.append((operator.getitem, index))
+            case _:
+                return None
     try:
-        steps = [_path_step(key) for key in path]
         with warnings.catch_warnings():
             warnings.simplefilter("error")  # it would come again with every block: `nnx.State` warns so
             return steps if _at(steps, outputs) is array else None
     except Exception:  # whatever a property of a custom node raises, or warns of
         return None
-
-
-def _path_step(key: Any) -> tuple[Callable[[Any, Any], Any], Any]:
-    match key:
-        case jax.tree_util.GetAttrKey(name=name):
-            return getattr, name
-        case jax.tree_util.SequenceKey(idx=index) | jax.tree_util.DictKey(key=index):
-            return operator.getitem, index
-    raise KeyError(key)

@@ -46,7 +46,6 @@ from perfsuite.measure.timing.intervals import DECIDING_ERROR
 from perfsuite.measure.timing.shift import (
     LEAST_WINDOWS,
     Windows,
-    least_windows,
     rank_sum_interval,
     sequence_interval,
     shift,
@@ -153,17 +152,15 @@ def compare_calls(
     seconds: float = 5.0,
     settled: Settled | None = None,
     seed: int | None = None,
-    error: float = DECIDING_ERROR,
 ) -> Comparison:
     """Compare two calls in windows of up to 5 pairs, each window in random order, for at most `seconds` of sampling.
 
     Warms both first; a compile while sampling raises `RecompilationError`. The first tenth of the time does not count.
     The blocks that a side runs where the sides change are part of the time, but for slow calls, which need it all.
     Checks the intervals now and then (`Rule`), and stops when `settled` says so: by default once the ratio is known to
-    0.5 %. `error` is the chance that the interval of the ratio, or that of the overhead, misses the truth at any check.
+    0.5 %. `DECIDING_ERROR` is the chance that the interval of the ratio, or that of the overhead, misses the truth at
+    any check.
     """
-    if not 0 < error < 1:
-        raise ValueError(f"compare_calls(error={error!r}): must lie between 0 and 1")
     settled = settled or _is_precise
     column, left = COLUMNS[until], seconds * (1 - BURN_IN)
     sides = subjects_alike(candidate, reference)
@@ -172,7 +169,7 @@ def compare_calls(
     what = f"comparing {candidate.label} with {reference.label}"
     with steady(*sides), progress.sampling(what, seconds) as report:
         started = time.monotonic()
-        rule = Rule(_burn_in(turns, seconds), error)
+        rule = Rule(_burn_in(turns, seconds))
         burnt_in = time.monotonic()
         while True:
             sampling = time.monotonic() - burnt_in - (0.0 if rule.sequential else turns.uncounted_seconds)
@@ -316,8 +313,12 @@ def is_bounded(ratio: Estimate) -> bool:
 
 
 def fewest_pairs(error: float = DECIDING_ERROR) -> int:
-    """The pairs, in windows of two, of which the rank sum has an interval at its first check."""
-    return SMALL * least_windows(SMALL, error / 2)
+    """The pairs, in windows of two, of which the rank sum has an interval at its first check.
+
+    Two of the orders of each window are the most extreme ones.
+    """
+    orders = math.comb(2 * SMALL, SMALL)
+    return SMALL * math.ceil(math.log(4 / error) / math.log(orders))
 
 
 def _is_precise(ratio: Estimate, overhead: Estimate) -> bool:

@@ -44,8 +44,8 @@ EXACT = 64
 on the safe side: the rank sum has lighter tails."""
 
 LEAST_WINDOWS = 24
-"""Of 18 windows of five pairs it can exclude the first shift at an error of 0.001. The first few looks are those that
-noise of a side's own fools most often."""
+"""Of 18 windows of five pairs it can exclude the first shift at an error of 0.001. The first few checks are those
+that noise of a side's own fools most often."""
 
 LEAST_SUMS = 52
 """In the simulation so many sums show noise of a side's own as well as 26 longer ones do, and on a real machine the
@@ -87,14 +87,6 @@ def rank_sum_interval(windows: Sequence[Windows], error: float) -> Interval:
     if rank < 0 or not np.isfinite(ordered).all():
         return Interval(-math.inf, math.inf)
     return Interval(float(ordered[rank]), float(ordered[-1 - rank]))
-
-
-def least_windows(m: int, error: float) -> int:
-    """The fewest windows of m pairs for which `rank_sum_interval` is finite at this error, between 0 and 1.
-
-    Two of the (2m over m) orders of each window are the most extreme ones.
-    """
-    return math.ceil(math.log(2 / error) / math.log(math.comb(2 * m, m)))
 
 
 def _rank(sizes: Sequence[tuple[int, int]], tail: float) -> int:

@@ -100,7 +100,10 @@ def time_call(
     every = int(min(10, max(1, seconds * 1e7 / max(subject.call_ns * subject.calls, 1))))
     with steady(subject), progress.sampling(f"timing {call.label}", seconds) as report:
         deadline = time.monotonic() + seconds
-        while len(samples) < 3 or _goes_on(len(samples), every, deadline):
+        while True:
+            decides = peers.alone() or len(samples) % every == 0
+            if len(samples) >= 3 and decides and not peers.agreed(time.monotonic() < deadline):
+                break
             if report is not None:
                 report()
             samples.append(run_block(subject))
@@ -119,11 +122,6 @@ def time_call(
         calls_per_block=subject.calls,
         harness_us=sum(subject.harness) / 1e3,
     )
-
-
-def _goes_on(samples: int, every: int, deadline: float) -> bool:
-    in_between = samples % every and not peers.alone()
-    return bool(in_between) or peers.agreed(time.monotonic() < deadline)
 
 
 def duration(samples_us: np.ndarray, rounding_us: float = 0.0) -> Duration:

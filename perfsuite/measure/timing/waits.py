@@ -138,8 +138,11 @@ def asynchrony(call: Call, *, seconds: float = 5.0) -> Asynchrony:
     in_waits = sum(stacks for each, stacks in places.items() if each.waits) / max(places.total(), _LEAST_STACKS)
     sleeps = timed.waits and (place.waits or (counts_delays() and not _jax_waits(call)))
     if sleeps or in_waits * timed.share > WAITED:
-        return dataclasses.replace(timed, waits=True, where=place.line, for_device=place.waits, reason="")
-    return dataclasses.replace(timed, waits=None, reason=timed.reason or _NOT_ITS_OWN.format(timed))
+        return dataclasses.replace(timed, waits=True, where=place.line, for_device=place.waits)
+    reason = _NOT_ITS_OWN
+    if timed.waits is None:
+        reason = _WORKS if timed.share_interval.low > EARLY else _TOO_NEAR
+    return dataclasses.replace(timed, waits=None, reason=reason.format(timed))
 
 
 def _timed(subject: Subject, seconds: float) -> Asynchrony:
@@ -173,15 +176,11 @@ def _estimate(label: str, columns: np.ndarray, asleep_us: np.ndarray, error: flo
         waits = True
     elif share_interval.high < EARLY and asleep_interval.high <= WAITED:
         waits = False
-    reason = _WORKS if share_interval.low > EARLY else _TOO_NEAR
     if math.isinf(share_interval.half_width):
         share_interval = Interval(0.0, max(1.0, share))
     to_return_us, to_ready_us = (float(column) for column in np.median(columns, axis=0))
     asleep_share = max(0.0, float(np.median(asleep)))
-    estimate = Asynchrony(
-        label, waits, share, share_interval, asleep_share, to_return_us, to_ready_us, samples=len(columns)
-    )
-    return estimate if waits is not None else dataclasses.replace(estimate, reason=reason.format(estimate))
+    return Asynchrony(label, waits, share, share_interval, asleep_share, to_return_us, to_ready_us, len(columns))
 
 
 class _SleepClock:
@@ -312,13 +311,13 @@ def count_stalls(call: Call, *, seconds: float = 5.0, over_us: float | None = No
     what = f"looking for stalls of {call.label}"
     with steady(subject), progress.sampling(what, seconds) as report, StackSampler(every_s) as sampler:
         started = time.monotonic()  # a collection before it took all of 0.5 s on a busy machine
-        delay_ns, read_at = process_delay_ns(without=sampler.thread.native_id), now_ns()
+        delay_ns, read_at = process_delay_ns(without=sampler.thread), now_ns()
         while len(samples) < CALLS and (len(samples) < _LEAST_CALLS or time.monotonic() - started < seconds):
             if len(samples) >= _FIRST_MEDIAN and len(_of_the_code(slow, limit_us)) >= _STOP_AT:
                 break
             sampler.after_s = limit_us / 2e6
             if now_ns() - read_at > _SNAPSHOT_NS:  # what is long past is not charged to a slow call
-                delay_ns, read_at = process_delay_ns(without=sampler.thread.native_id), now_ns()
+                delay_ns, read_at = process_delay_ns(without=sampler.thread), now_ns()
             if report is not None:
                 report()
             places: Counter[StackPlace] = Counter()
@@ -326,8 +325,7 @@ def count_stalls(call: Call, *, seconds: float = 5.0, over_us: float | None = No
                 samples.append(run_block(subject))
             us = samples[-1].to_ready / 1e3
             if us > limit_us:
-                before_ns = delay_ns
-                delay_ns, read_at = process_delay_ns(without=sampler.thread.native_id), now_ns()
+                before_ns, delay_ns, read_at = delay_ns, process_delay_ns(without=sampler.thread), now_ns()
                 slow.append(Stall(us, max(0, delay_ns - before_ns) / 1e3, certain_place(places).line))
             if us > limit_us or len(samples) in (_FIRST_MEDIAN, 5 * _FIRST_MEDIAN):
                 limit_us = _limit_us(statistics.median(sample.to_ready for sample in samples) / 1e3, over_us)
@@ -441,16 +439,17 @@ def thread_delay_ns() -> int:
     return _delay_ns("/proc/thread-self/schedstat")
 
 
-def process_delay_ns(*, without: int | None = None) -> int:
-    """How long all threads of this process have waited for a processor, in sum, but for the one of a native id.
+def process_delay_ns(*, without: threading.Thread | None = None) -> int:
+    """How long all threads of this process but one have waited for a processor, in sum.
 
     The sum is the most that it can have cost a call, whose threads may wait one after the other or at once.
     """
+    skipped = None if without is None else str(without.native_id)
     try:
         threads = os.listdir("/proc/self/task")
     except OSError:
         return 0
-    return sum(_delay_ns(f"/proc/self/task/{thread}/schedstat") for thread in threads if thread != str(without))
+    return sum(_delay_ns(f"/proc/self/task/{thread}/schedstat") for thread in threads if thread != skipped)
 
 
 def _delay_ns(path: str) -> int:

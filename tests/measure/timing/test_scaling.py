@@ -79,20 +79,6 @@ def test_the_slope_and_intercept_are_those_of_the_line(blocks, metric, share):
     assert (fitted.label, fitted.metric) == ("step10", metric)
 
 
-def test_units_and_not_sizes_are_what_the_metric_grows_with(blocks):
-    def layers(size):
-        return line(per_unit=8.0)(16 * size)
-
-    assert fit(layers, [1, 2, 4]).per_unit.value == pytest.approx(8)
-
-
-def test_a_curve_has_a_lower_r_squared_than_a_line(blocks):
-    def curve(size):
-        return call(takes(float(size**4))), size
-
-    assert fit(curve, [1, 2, 4, 8]).r_squared < 0.9
-
-
 def test_drift_between_the_rounds_does_not_reach_the_slope(blocks):
     """The machine slows down all the while, to ten times its pace: only the sizes of one round are near each other."""
 
@@ -190,13 +176,6 @@ def test_a_noisy_line_takes_more_rounds_until_it_is_known_to_one_percent(blocks)
     fitted = fit(make_call, [10, 200, 400], seconds=1e9)
     assert LEAST_ROUNDS < fitted.rounds < MOST_ROUNDS
     assert fitted.per_unit.interval.half_width <= 0.01 * fitted.per_unit.value
-
-
-def test_no_more_rounds_than_the_most_are_taken(blocks):
-    def make_call(size):
-        return call(takes(*np.random.default_rng(size).uniform(50, 100, size=5000))), size
-
-    assert fit(make_call, [1, 2], seconds=1e9).rounds == MOST_ROUNDS
 
 
 def test_few_rounds_have_their_range_as_interval(blocks):
@@ -304,10 +283,6 @@ def test_line_through_a_constant_is_flat_and_explains_it(constant):
 def test_the_power_is_found_whatever_does_not_depend_on_the_size(power, intercept, units):
     values = [intercept + 3.0 * size**power for size in units]
     assert growth_exponent(units, values) == pytest.approx(power, abs=2e-3)
-
-
-def test_a_line_of_counts_has_a_power_of_exactly_one():
-    assert growth_exponent([2, 4, 8, 16], [1000, 1250, 1750, 2750]) == 1.0
 
 
 @pytest.mark.parametrize(

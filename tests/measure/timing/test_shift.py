@@ -16,7 +16,6 @@ from perfsuite.measure.timing.intervals import median_interval
 from perfsuite.measure.timing.shift import (
     LEAST_WINDOWS,
     excluded,
-    least_windows,
     rank_sum_interval,
     sequence_interval,
     shift,
@@ -66,14 +65,6 @@ def test_the_normal_rank_is_no_higher_than_the_exact_one_and_hardly_lower(monkey
     assert 0 <= module._rank(sizes, tail) - normal <= 1
 
 
-@pytest.mark.parametrize("error", [0.05, 0.001, 8e-5, 1e-6])
-@pytest.mark.parametrize("m", [1, 2, 3, 4, 5])
-def test_the_least_windows_for_an_interval_are_known_before(m, error):
-    least = least_windows(m, error)
-    assert rank_sum_interval([windows(0, least, m)], error) != INFINITE
-    assert least == 1 or rank_sum_interval([windows(0, least - 1, m)], error) == INFINITE
-
-
 def test_windows_of_several_sizes_are_weighed_together():
     missed = 0
     for seed in range(1500):
@@ -92,15 +83,6 @@ def test_the_interval_misses_the_shift_as_seldom_as_it_says_whatever_the_noise(m
         interval = rank_sum_interval([(a, b)], 0.05)
         missed += not interval.low <= 0.1 <= interval.high
     assert 0.01 * 600 <= missed <= 0.05 * 600 + 3 * math.sqrt(0.05 * 600), "never missing would be far too wide"
-
-
-def test_it_is_narrower_than_the_interval_of_the_sign_test():
-    narrower = []
-    for seed in range(40):
-        a, b = windows(seed, 100)
-        pairs = median_interval((a - b).ravel(), 0.001)
-        narrower.append(rank_sum_interval([(a, b)], 0.001).half_width / pairs.half_width)
-    assert 0.8 < np.mean(narrower) < 0.92  # sqrt(11 / 15) = 0.856
 
 
 # The confidence sequence.

@@ -323,11 +323,6 @@ def test_one_stall_in_a_hundred_calls_is_found_at_once(timed, us):
     assert [stall.us for stall in made.stalls] == [us] * 3
 
 
-def test_a_single_stall_is_seen_and_is_no_proof(timed):
-    made = timed(once_in(CALLS, 1e6))
-    assert (made.count, made.repeats) == (1, False)
-
-
 @pytest.mark.parametrize(("usual", "limit"), [(100, 100 + LEAST_US), (10_000, TIMES * 10_000)])
 def test_a_stall_is_ten_times_the_median_and_twenty_milliseconds_longer(timed, usual, limit):
     assert timed(once_in(100, limit - 1, usual)).count == 0
@@ -346,6 +341,7 @@ def test_what_the_operating_system_took_away_is_no_stall(timed, us):
     assert (made.count, made.machine, made.repeats) == (0, 10, False)
     assert made.enough
     assert made.calls == CALLS
+    assert not timed(once_in(5, us), once_in(5, us, 0)).enough, "calls that the machine held up say nothing"
 
 
 def test_a_stall_that_the_operating_system_made_longer_is_one(timed):
@@ -420,11 +416,6 @@ def test_a_compile_in_the_middle_is_an_error_and_no_stall():
 
     with pytest.raises(RecompilationError):
         count_stalls(call(compiles_later, SMALL))
-
-
-def test_calls_that_the_machine_held_up_are_not_among_the_calls_that_count(timed):
-    made = timed(once_in(5, 1e5), once_in(5, 1e5, 0))
-    assert (made.count, made.machine, made.enough) == (0, 200, False)
 
 
 # Where a thread is.
@@ -516,17 +507,7 @@ def test_the_process_has_the_delays_of_all_threads_but_for_the_one_left_out(tmp_
     monkeypatch.setattr(module.os, "listdir", lambda path: listdir(moved(path)))
     monkeypatch.setattr("builtins.open", lambda path, *rest: opened(moved(path), *rest))
     assert process_delay_ns() == 75
-    assert process_delay_ns(without=2) == 5
-
-
-def test_sleep_is_no_time_that_was_taken_away():
-    def lost_in_50_ms():
-        before = thread_delay_ns()
-        time.sleep(0.05)
-        return thread_delay_ns() - before
-
-    # The least of several: a neighbour can hold this thread up once, but not every time.
-    assert min(lost_in_50_ms() for _ in range(20)) < 45e6
+    assert process_delay_ns(without=SimpleNamespace(native_id=2)) == 5
 
 
 def test_where_the_system_counts_nothing_the_answer_is_zero(monkeypatch):
