@@ -60,15 +60,15 @@ def bases() -> Iterator[str]:
 
 def fields() -> Iterator[str]:
     for method in OWNERS:
-        for field, (kind, text) in DECLARED[f"perf.{method}"].budget.items():
-            yield f"{field}: {kind.__name__} | None = None"
+        for field, text in DECLARED[f"perf.{method}"].budget.items():
+            yield f"{field}: float | None = None"
             yield f'"""`perf.{method}`: {text}."""'
 
 
 def budgets() -> Iterator[str]:
     yield from ("| field | limits | checked by |", "|---|---|---|")
     for method in OWNERS:
-        for field, (_, text) in DECLARED[f"perf.{method}"].budget.items():
+        for field, text in DECLARED[f"perf.{method}"].budget.items():
             yield f"| `{field}=` | {text} | [`perf.{method}`](instruments/{PAGES[method]}) |"
 
 

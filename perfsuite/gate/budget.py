@@ -18,9 +18,9 @@ class Budget:
     """
 
     # Written by .ci/instruments.py: begin
-    compiles: int | None = None
+    compiles: float | None = None
     """`perf.warm`: backend compiles while warming."""
-    uncovered: int | None = None
+    uncovered: float | None = None
     """`perf.covers`: signatures that inputs bring and that were not warmed; 0 where it is not set."""
     ratio: float | None = None
     """`perf.compare`: candidate over reference."""
@@ -36,43 +36,43 @@ class Budget:
     """`perf.scaling`: the power of the size with which a count grows."""
     stall_us: float | None = None
     """`perf.stalls`: how much longer than the median single calls may take, microseconds."""
-    host_calls: int | None = None
+    host_calls: float | None = None
     """`perf.host_calls`: Python and C calls of one warm call."""
-    dispatches: int | None = None
+    dispatches: float | None = None
     """`perf.dispatches`: compiled programs that one warm call runs, eager operations among them."""
-    fast_path_misses: int | None = None
+    fast_path_misses: float | None = None
     """`perf.fast_path`: calls of jitted functions in one warm call that take JAX's slow path."""
-    trace_calls: int | None = None
+    trace_calls: float | None = None
     """`perf.first_call`: Python and C calls while JAX traces a call."""
-    lowering_calls: int | None = None
+    lowering_calls: float | None = None
     """`perf.first_call`: Python and C calls while JAX lowers a call."""
-    traces: int | None = None
+    traces: float | None = None
     """`perf.first_call`: functions that JAX traces for a call."""
-    equations: int | None = None
+    equations: float | None = None
     """`perf.first_call`: equations of the jaxprs of a call's programs."""
-    stablehlo_bytes: int | None = None
+    stablehlo_bytes: float | None = None
     """`perf.first_call`: what the compiler gets for a call, without constants, bytes."""
-    constants: int | None = None
+    constants: float | None = None
     """`perf.first_call`: arrays that a call's programs contain."""
-    constant_bytes: int | None = None
+    constant_bytes: float | None = None
     """`perf.first_call`: the size of these arrays, bytes."""
-    cache_keys: int | None = None
+    cache_keys: float | None = None
     """`perf.cache_key`: keys that processes have for a call, in a persistent cache; 1 where it is not set."""
-    cache_misses: int | None = None
+    cache_misses: float | None = None
     """`perf.cache_hits`: programs that a second process compiles, with a persistent cache; 0 where it is not set."""
-    imported_modules: int | None = None
+    imported_modules: float | None = None
     """`perf.imports`: modules that an import imports."""
-    started_backends: int | None = None
+    started_backends: float | None = None
     """`perf.imports`: backends of JAX that an import starts."""
-    transfers: int | None = None
+    transfers: float | None = None
     """`perf.transfers`: implicit transfers and callbacks of one warm call."""
-    leaked_arrays: int | None = None
+    leaked_arrays: float | None = None
     """`perf.memory`: live arrays that a step adds and nothing frees."""
-    leaked_bytes: int | None = None
+    leaked_bytes: float | None = None
     """`perf.memory`: device bytes that a step adds and nothing frees."""
-    undonated: int | None = None
+    undonated: float | None = None
     """`perf.donation`: arrays of the carried state that a step keeps in memory twice."""
-    peak_bytes: int | None = None
+    peak_bytes: float | None = None
     """`perf.program`: device memory that the compiled program needs at its peak, bytes."""
     # Written by .ci/instruments.py: end
 

@@ -68,20 +68,20 @@ DECLARED: dict[str, "Declaration"] = {}
 class Declaration:
     """An instrument: the method of `perf`, the fields of `Budget` that it checks, and what it needs.
 
-    `budget` has the type of each field and what it limits. `needs` are of the session, `private` of other libraries:
+    `budget` says what each field limits. `needs` are of the session, `private` of other libraries:
     what the instrument cannot do without names that may move.
     """
 
     method: str
-    budget: Mapping[str, tuple[type, str]] = dataclasses.field(default_factory=dict)
+    budget: Mapping[str, str] = dataclasses.field(default_factory=dict)
     needs: tuple[Need, ...] = ()
     private: tuple[Capability, ...] = ()
 
 
 def declare(
     method: str,
+    budget: Mapping[str, str] | None = None,
     *,
-    budget: Mapping[str, tuple[type, str]] | None = None,
     needs: tuple[Need, ...] = (),
     private: tuple[Capability, ...] = (),
 ) -> Declaration:
@@ -115,7 +115,8 @@ def instrument_class(method: str) -> type["Instrument"]:
     """
     __tracebackhide__ = True
     foreign = foreign_methods().get(method, [])
-    owners = [*(["perfsuite"] if method in METHODS else []), *map(_distribution, foreign)]
+    owners = ["perfsuite"] if method in METHODS else []
+    owners += [f"{entry.dist.name} {entry.dist.version}" for entry in foreign if entry.dist is not None]
     if len(owners) > 1:
         raise MeasurementError(
             f"perf.{method} is an instrument of {' and of '.join(owners)}: uninstall one, or rename it"
@@ -134,10 +135,6 @@ def instrument_class(method: str) -> type["Instrument"]:
             f"got {loaded!r}"
         )
     return loaded
-
-
-def _distribution(entry: importlib.metadata.EntryPoint) -> str:
-    return "a distribution without a name" if entry.dist is None else f"{entry.dist.name} {entry.dist.version}"
 
 
 class TestState:

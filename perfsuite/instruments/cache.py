@@ -27,15 +27,13 @@ T = TypeVar("T")
 
 CACHE_KEY = declare(
     "perf.cache_key",
-    budget={"cache_keys": (int, "keys that processes have for a call, in a persistent cache; 1 where it is not set")},
+    {"cache_keys": "keys that processes have for a call, in a persistent cache; 1 where it is not set"},
     needs=("processes", "alone"),
     private=(PERSISTENT_CACHE,),
 )
 CACHE_HITS = declare(
     "perf.cache_hits",
-    budget={
-        "cache_misses": (int, "programs that a second process compiles, with a persistent cache; 0 where it is not set")
-    },
+    {"cache_misses": "programs that a second process compiles, with a persistent cache; 0 where it is not set"},
     needs=("processes", "alone"),
     private=(PERSISTENT_CACHE,),
 )

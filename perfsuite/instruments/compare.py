@@ -2,6 +2,8 @@
 
 import dataclasses
 import functools
+from collections.abc import Callable
+from typing import TypeVar
 
 from perfsuite.gate.budget import Budget
 from perfsuite.gate.diagnosis import likely_cause, unexplained
@@ -10,7 +12,7 @@ from perfsuite.measure import peers
 from perfsuite.measure.call import Call, checked
 from perfsuite.measure.compiles.compiles import tracing_allowed
 from perfsuite.measure.metric import Metric
-from perfsuite.measure.runtime.dispatches import Dispatches, dispatches
+from perfsuite.measure.runtime.dispatches import dispatches
 from perfsuite.measure.runtime.host_calls import HostCalls, host_calls
 from perfsuite.measure.timing.block import COLUMNS, Until
 from perfsuite.measure.timing.comparison import Comparison
@@ -19,11 +21,13 @@ from perfsuite.session.mode import Pair
 from perfsuite.session.plots import distribution_of
 from perfsuite.session.recorder import Measured
 
+T = TypeVar("T")
+
 COMPARE = declare(
     "perf.compare",
-    budget={
-        "ratio": (float, "candidate over reference"),
-        "overhead_us": (float, "candidate minus reference, microseconds"),
+    {
+        "ratio": "candidate over reference",
+        "overhead_us": "candidate minus reference, microseconds",
     },
     needs=("quiet",),
 )
@@ -59,8 +63,8 @@ class CompareInstrument(Instrument):
         calls = checked(candidate, "perf.compare"), checked(reference, "perf.compare")
         label = f"{calls[0].label}/{calls[1].label}"
         measured = self._recorder.measured("compare", label, f" ratio to {until}", name=name)
+        pair = Pair(self._item, measured.name, *calls, until, self._seconds)
         with tracing_allowed(traces):
-            pair = Pair(self._item, measured.name, *calls, until, self._seconds)
             return self._compare(pair, measured, budget, tolerance)
 
     def _compare(self, pair: Pair, measured: Measured, budget: Budget, tolerance: float | None) -> Comparison:
@@ -84,7 +88,7 @@ class CompareInstrument(Instrument):
         )
 
     def _keep(self, pair: Pair, comparison: Comparison, ratio: Metric) -> None:
-        """What reports and later failures need beside the metrics."""
+        """Keep what reports show beside the metrics."""
         if self._session.options.report is not None:
             self._recorder.distributions.append(distribution_of(ratio.title, comparison))
         us = max(comparison.candidate_median_us, comparison.reference_median_us)
@@ -103,7 +107,7 @@ class CompareInstrument(Instrument):
 
 
 def _cause(pair: Pair, comparison: Comparison, longer_us: float) -> tuple[str, str]:
-    """The likely cause, and what explains nothing where there is none."""
+    """The likely cause, and what is known where there is none."""
     try:
         candidate, reference = (host_calls(side, exact=False) for side in (pair.candidate, pair.reference))
     except Exception as error:  # whatever the code under test raises now must not hide that its gate failed
@@ -111,23 +115,19 @@ def _cause(pair: Pair, comparison: Comparison, longer_us: float) -> tuple[str, s
         unknown = f"counting host calls raised {type(error).__name__}: {error}"
     else:
         unknown = unexplained(comparison, candidate, reference)
-    programs, watched = _programs(pair), functools.partial(_watched, pair)
+    programs, watched = _of_both(pair, dispatches), functools.partial(_watched, pair)
     cause = likely_cause(comparison, candidate, reference, programs=programs, longer_us=longer_us, watched=watched)
     return cause, unknown
-
-
-def _programs(pair: Pair) -> tuple[Dispatches, Dispatches] | None:
-    try:
-        return dispatches(pair.candidate), dispatches(pair.reference)
-    except Exception:  # as above; what the host's calls say is said all the same
-        return None
 
 
 def _watched(pair: Pair) -> tuple[Asynchrony, Asynchrony] | None:
     if not peers.alone():  # each process would run the calls as often as its own clock allows
         return None
+    return _of_both(pair, functools.partial(asynchrony, seconds=WATCH_SECONDS))
+
+
+def _of_both(pair: Pair, measure: Callable[[Call], T]) -> tuple[T, T] | None:
     try:
-        candidate, reference = (asynchrony(side, seconds=WATCH_SECONDS) for side in (pair.candidate, pair.reference))
-        return candidate, reference
+        return measure(pair.candidate), measure(pair.reference)
     except Exception:  # as above
         return None

@@ -14,10 +14,10 @@ from perfsuite.measure.compiles.warm import Coverage, Warm, covers, warm
 from perfsuite.measure.metric import Metric
 from perfsuite.measure.private.capabilities import COMPILE_EVENTS, STACK, TRACES
 
-WARM = declare("perf.warm", budget={"compiles": (int, "backend compiles while warming")}, private=(COMPILE_EVENTS,))
+WARM = declare("perf.warm", {"compiles": "backend compiles while warming"}, private=(COMPILE_EVENTS,))
 COVERS = declare(
     "perf.covers",
-    budget={"uncovered": (int, "signatures that inputs bring and that were not warmed; 0 where it is not set")},
+    {"uncovered": "signatures that inputs bring and that were not warmed; 0 where it is not set"},
     private=(STACK,),
 )
 NO_COMPILES = declare("perf.no_compiles", private=(COMPILE_EVENTS,))

@@ -15,14 +15,14 @@ from perfsuite.measure.private.capabilities import FIRST_CALLS
 
 FIRST_CALL = declare(
     "perf.first_call",
-    budget={
-        "trace_calls": (int, "Python and C calls while JAX traces a call"),
-        "lowering_calls": (int, "Python and C calls while JAX lowers a call"),
-        "traces": (int, "functions that JAX traces for a call"),
-        "equations": (int, "equations of the jaxprs of a call's programs"),
-        "stablehlo_bytes": (int, "what the compiler gets for a call, without constants, bytes"),
-        "constants": (int, "arrays that a call's programs contain"),
-        "constant_bytes": (int, "the size of these arrays, bytes"),
+    {
+        "trace_calls": "Python and C calls while JAX traces a call",
+        "lowering_calls": "Python and C calls while JAX lowers a call",
+        "traces": "functions that JAX traces for a call",
+        "equations": "equations of the jaxprs of a call's programs",
+        "stablehlo_bytes": "what the compiler gets for a call, without constants, bytes",
+        "constants": "arrays that a call's programs contain",
+        "constant_bytes": "the size of these arrays, bytes",
     },
     private=(FIRST_CALLS,),
 )

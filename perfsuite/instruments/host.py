@@ -11,15 +11,15 @@ from perfsuite.measure.runtime.dispatches import MOVE_IN, SUFFIXES, Dispatches, 
 from perfsuite.measure.runtime.fast_path import FastPath, fast_path
 from perfsuite.measure.runtime.host_calls import HostCalls, host_calls
 
-HOST_CALLS = declare("perf.host_calls", budget={"host_calls": (int, "Python and C calls of one warm call")})
+HOST_CALLS = declare("perf.host_calls", {"host_calls": "Python and C calls of one warm call"})
 DISPATCHES = declare(
     "perf.dispatches",
-    budget={"dispatches": (int, "compiled programs that one warm call runs, eager operations among them")},
+    {"dispatches": "compiled programs that one warm call runs, eager operations among them"},
     private=(PROGRAM_RUNS,),
 )
 FAST_PATH = declare(
     "perf.fast_path",
-    budget={"fast_path_misses": (int, "calls of jitted functions in one warm call that take JAX's slow path")},
+    {"fast_path_misses": "calls of jitted functions in one warm call that take JAX's slow path"},
     private=(SLOW_PATH,),
 )
 

@@ -13,9 +13,9 @@ from perfsuite.measure.private.capabilities import BACKEND_START
 
 IMPORTS = declare(
     "perf.imports",
-    budget={
-        "imported_modules": (int, "modules that an import imports"),
-        "started_backends": (int, "backends of JAX that an import starts"),
+    {
+        "imported_modules": "modules that an import imports",
+        "started_backends": "backends of JAX that an import starts",
     },
     private=(BACKEND_START,),
 )

@@ -8,14 +8,12 @@ from perfsuite.measure.runtime.memory import SUFFIXES, Memory, StepDonation, don
 
 MEMORY = declare(
     "perf.memory",
-    budget={
-        "leaked_arrays": (int, "live arrays that a step adds and nothing frees"),
-        "leaked_bytes": (int, "device bytes that a step adds and nothing frees"),
+    {
+        "leaked_arrays": "live arrays that a step adds and nothing frees",
+        "leaked_bytes": "device bytes that a step adds and nothing frees",
     },
 )
-DONATION = declare(
-    "perf.donation", budget={"undonated": (int, "arrays of the carried state that a step keeps in memory twice")}
-)
+DONATION = declare("perf.donation", {"undonated": "arrays of the carried state that a step keeps in memory twice"})
 
 
 class MemoryInstrument(Instrument):

@@ -21,10 +21,7 @@ from perfsuite.measure.targets.target_compiler import CompileFailed, TargetUnava
 from perfsuite.session.plots import ProgramRecord
 from perfsuite.session.recorder import Measured
 
-PROGRAM = declare(
-    "perf.program",
-    budget={"peak_bytes": (int, "device memory that the compiled program needs at its peak, bytes")},
-)
+PROGRAM = declare("perf.program", {"peak_bytes": "device memory that the compiled program needs at its peak, bytes"})
 
 _FOR_A_TARGET = (capabilities.LOWERING, capabilities.ABSENT_COMPILERS)
 

@@ -13,10 +13,10 @@ from perfsuite.measure.private.capabilities import FIRST_CALLS
 from perfsuite.measure.timing.scaling import MakeCall, Scaled, Scaling, calls_by_size, fit_scaling, metric_name
 from perfsuite.session.plots import line_of
 
-_OF_TIMES = {"us_per_leaf": (float, "slope of a time over sizes, microseconds a unit")}
-_OF_COUNTS = {"exponent": (float, "the power of the size with which a count grows")}
+_OF_TIMES = {"us_per_leaf": "slope of a time over sizes, microseconds a unit"}
+_OF_COUNTS = {"exponent": "the power of the size with which a count grows"}
 
-SCALING = declare("perf.scaling", budget=_OF_TIMES | _OF_COUNTS, needs=("quiet", "alone"))
+SCALING = declare("perf.scaling", _OF_TIMES | _OF_COUNTS, needs=("quiet", "alone"))
 OF_TIMES = Declaration("perf.scaling of a time", _OF_TIMES, SCALING.needs)
 OF_COUNTS = Declaration("perf.scaling of a count", _OF_COUNTS)
 """Counts need neither a quiet machine nor a process alone."""

@@ -19,9 +19,9 @@ from perfsuite.session.outcomes import REQUEST
 
 TIME = declare(
     "perf.time",
-    budget={
-        "time_us": (float, "median time to ready, microseconds; of a machine of one's own"),
-        "p99_us": (float, "99th percentile of the time to ready, microseconds"),
+    {
+        "time_us": "median time to ready, microseconds; of a machine of one's own",
+        "p99_us": "99th percentile of the time to ready, microseconds",
     },
     needs=("quiet",),
 )
@@ -80,7 +80,7 @@ class TimeInstrument(Instrument):
         *times, tail = self._gated(timing, measured.metrics(timing.metrics(measured.name)))
         tolerances = [(each, tolerance) for each in times]
         tolerances.append((tail, TAIL_TOLERANCE if tolerance is None else tolerance))
-        add_to_table(self._item, measured.name, timing)
+        _add_to_table(self._item, measured.name, timing)
         us = timing.to_ready.median_us
         self._keep_trace(call, measured.name, us=us)
         # One that fails is explained: the others fail for the same reason.
@@ -130,13 +130,9 @@ def _more_samples(timing: Timing, seconds: float) -> str:
     return f"{LEAST_WITH_END} samples, of which there are {samples}: about --perf-seconds={needed}"
 
 
-def _asks_for_benchmarks(item: pytest.Item) -> bool:
-    return item.config.stash[LAUNCH].asks_for_benchmarks and item.config.pluginmanager.hasplugin("benchmark")
-
-
-def add_to_table(item: pytest.Item, name: str, timing: Timing) -> None:
+def _add_to_table(item: pytest.Item, name: str, timing: Timing) -> None:
     """Add `timing` as the benchmark `test:name` of pytest-benchmark, where one of that plugin's options was given."""
-    if not _asks_for_benchmarks(item):
+    if not (item.config.stash[LAUNCH].asks_for_benchmarks and item.config.pluginmanager.hasplugin("benchmark")):
         return
     if BENCHMARK.lost():
         BENCHMARK.falls_back("its table lacks what perf.time timed")

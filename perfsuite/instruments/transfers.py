@@ -11,7 +11,7 @@ from perfsuite.measure.runtime.transfers import Transfers, count_transfers, forb
 
 TRANSFERS = declare(
     "perf.transfers",
-    budget={"transfers": (int, "implicit transfers and callbacks of one warm call")},
+    {"transfers": "implicit transfers and callbacks of one warm call"},
     private=(capabilities.TRANSFERS,),
 )
 NO_TRANSFERS = declare("perf.no_transfers", private=(capabilities.TRANSFERS,))

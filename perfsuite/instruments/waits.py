@@ -13,10 +13,12 @@ from perfsuite.measure.call import Call, checked
 from perfsuite.measure.metric import Metric
 from perfsuite.measure.timing.waits import EARLY, ENOUGH, Asynchrony, Stalls, asynchrony, count_stalls
 
-_LIMITS = {"stall_us": (float, "how much longer than the median single calls may take, microseconds")}
-
 STAYS_ASYNC = declare("perf.stays_async", needs=("quiet", "alone"))
-STALLS = declare("perf.stalls", budget=_LIMITS, needs=("quiet", "alone"))
+STALLS = declare(
+    "perf.stalls",
+    {"stall_us": "how much longer than the median single calls may take, microseconds"},
+    needs=("quiet", "alone"),
+)
 
 
 class WaitsInstrument(Instrument):

@@ -31,12 +31,12 @@ def test_what_names_the_instruments_is_as_they_declare(writer):
 
 
 def test_a_new_method_with_a_new_field_is_written_everywhere(writer, monkeypatch):
-    limits = {"widgets": (int, "widgets of one call")}
+    limits = {"widgets": "widgets of one call"}
     monkeypatch.setitem(writer.DECLARED, "perf.widgets", Declaration("perf.widgets", limits))
     monkeypatch.setitem(writer.OWNERS, "widgets", "host:HostInstrument")
     monkeypatch.setitem(writer.PAGES, "widgets", "widgets.md")
     assert [path for path in writer.BLOCKS if "widgets" not in writer.written(path)] == ["perfsuite/fixture.py"]
-    assert "    widgets: int | None = None\n" in writer.written("perfsuite/gate/budget.py")
+    assert "    widgets: float | None = None\n" in writer.written("perfsuite/gate/budget.py")
 
 
 def test_every_method_is_declared_and_every_field_is_checked_by_one():
@@ -71,7 +71,7 @@ def test_what_is_lost_ends_an_instrument_once_its_arguments_are_checked(begin):
     def check(method):
         raise CapabilityLost(f"{method} does not work", "why")
 
-    declared = Declaration("perf.other", {"ratio": (float, "")}, private=(SimpleNamespace(check=check),))
+    declared = Declaration("perf.other", {"ratio": ""}, private=(SimpleNamespace(check=check),))
     with pytest.raises(ValueError, match="does not check"):
         begin(declared, Budget(compiles=1))
     with pytest.raises(CapabilityLost, match=r"^perf\.other does not work$"):
@@ -82,7 +82,7 @@ def test_what_is_lost_ends_an_instrument_once_its_arguments_are_checked(begin):
 def test_an_instrument_refuses_what_it_does_not_check_and_names_the_one_that_does(field, begin):
     message = rf"perf\.other does not check Budget\({field}=\.\.\.\), {checked_by(field)} does; it checks a, b"
     with pytest.raises(ValueError, match=message):
-        begin(Declaration("perf.other", dict.fromkeys("ab", (int, ""))), Budget(**{field: 1}))
+        begin(Declaration("perf.other", dict.fromkeys("ab", "")), Budget(**{field: 1}))
 
 
 @pytest.mark.parametrize("budget", [1.05, {"ratio": 1.05}, None])
