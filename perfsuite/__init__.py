@@ -45,7 +45,7 @@ _MODULES = {
 
 def load_ipython_extension(shell: Any) -> None:
     """Give IPython the magics `%perf` and `%%perf`: IPython calls this for `%load_ext perfsuite`."""
-    from perfsuite.measure.private.compiler_stderr import compilers_silenced  # a pytest session imports this module
+    from perfsuite.measure.compiler_stderr import compilers_silenced  # a pytest session imports this module
 
     with compilers_silenced():
         from perfsuite.notebook import load_magic  # imports jax

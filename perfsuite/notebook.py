@@ -23,9 +23,10 @@ from perfsuite.gate.limits import Compared, Limits
 from perfsuite.measure.call import Call, call
 from perfsuite.measure.compiles import compiles
 from perfsuite.measure.errors import MeasurementError
+from perfsuite.measure.metric import span
 from perfsuite.measure.private.capabilities import CapabilityLost
 from perfsuite.measure.private.compile_events import make_context
-from perfsuite.measure.words import number, span
+from perfsuite.measure.words import number
 from perfsuite.options import Options
 from perfsuite.processes.launch import LAUNCH, Launch
 from perfsuite.report.terminal.output import aligned

@@ -63,7 +63,7 @@ def pytest_sessionstart(session: pytest.Session) -> None:
     config = session.config
     options = config.stash[_OPTIONS]
     if options.active and not config.option.collectonly:
-        from perfsuite.measure.private.compiler_stderr import compilers_silenced  # an idle session does without it
+        from perfsuite.measure.compiler_stderr import compilers_silenced  # an idle session does without it
 
         with compilers_silenced():
             from perfsuite.hooks.gating import start  # imports jax

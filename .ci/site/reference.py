@@ -157,7 +157,7 @@ RESULTS = Page(
             _measured("timing.scaling.Scaling", by="scaling"),
             _measured("timing.waits.Asynchrony", by="stays_async"),
             _measured("timing.waits.Stalls", by="stalls"),
-            _measured("estimate.Estimate"),
+            _measured("metric.Estimate"),
             _measured("metric.Interval"),
         ),
         "Python on the host": (

@@ -11,8 +11,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from perfsuite.measure import units
-from perfsuite.measure.metric import Kind
+from perfsuite.measure.metric import MODULES, OF_PYTHON, Kind
 
 # In the order in which a machine is described.
 VERSION_FIELDS = ("python", "jax", "jaxlib", "libtpu", "equinox", "flax", "optax")
@@ -122,19 +121,19 @@ def incomparable(kind: Kind, unit: str, then: Environment | None, now: Environme
     """Why a metric from `then` cannot be compared with one from `now`; None where it can.
 
     Counts and sizes belong to the program and can always be compared, except counts of Python's calls and what is
-    imported (`units.OF_PYTHON`), which change with Python's minor version. A ratio needs the same device kind and as
+    imported (`OF_PYTHON`), which change with Python's minor version. A ratio needs the same device kind and as
     many processes, the slowest of which makes its samples; a time the same fingerprint. Metrics of kind info are never
     gated, so the question does not arise and the answer is None. A library upgrade makes nothing incomparable: finding
     what it costs is what baselines are for.
     """
     counted = kind in ("count", "size")
-    if kind == "info" or (counted and unit not in units.OF_PYTHON):
+    if kind == "info" or (counted and unit not in OF_PYTHON):
         return None
     if then is None or now is None:
         return f"a {_metric(kind)} can only be compared where the environment of both metrics is known"
     if counted:
         was, is_now = _minor(then.python), _minor(now.python)
-        what = "imports were counted" if unit == units.MODULES else "calls were counted"
+        what = "imports were counted" if unit == MODULES else "calls were counted"
         return None if was == is_now else f"{what} under Python {was}, this is Python {is_now}"
     was_all, is_all = then.fingerprint(), now.fingerprint()
     words = ["device kind", "process count"] if kind == "ratio" else list(was_all)

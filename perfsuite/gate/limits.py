@@ -5,8 +5,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 
 from perfsuite.gate.verdict import Evidence, Rerun, Result, judge_budget, with_evidence, with_rerun
-from perfsuite.measure.estimate import Estimate
-from perfsuite.measure.metric import Metric
+from perfsuite.measure.metric import Estimate, Metric
 from perfsuite.measure.timing.comparison import Comparison, Field, Settled, fewest_pairs
 from perfsuite.measure.words import plural
 

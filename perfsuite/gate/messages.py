@@ -8,8 +8,7 @@ from collections.abc import Iterable, Sequence
 
 from perfsuite.gate.diagnosis import advice_on
 from perfsuite.gate.verdict import Part, Result, Verdict
-from perfsuite.measure import units
-from perfsuite.measure.metric import Kind, Metric
+from perfsuite.measure.metric import HOST_CALLS, Kind, Metric
 from perfsuite.measure.words import change, number, percent, plural
 
 OTHERS_NAMED = 4
@@ -130,7 +129,7 @@ def without_baseline(count: int, why: str = "") -> str:
 
 def growth(parts: Sequence[Part], unit: str) -> str:
     """Which parts of a metric in `unit` got worse, by how much, and where they are."""
-    if unit == units.HOST_CALLS:
+    if unit == HOST_CALLS:
         known = dict.fromkeys(part.place for part in parts if " at " in part.place or advice_on(part.place))
         named = ", ".join(f"{part.name} ({_grown_by(part)})" for part in parts)
         return f"more calls of {named}" + (f", made in {', '.join(known)}" if known else "")
@@ -281,7 +280,7 @@ def _rerun(result: Result) -> str:
 
 def _advice(result: Result) -> list[str]:
     """What to do about host calls, by what the user's code calls that makes them."""
-    if result.metric.unit != units.HOST_CALLS:
+    if result.metric.unit != HOST_CALLS:
         return []
     return list(dict.fromkeys(filter(None, (advice_on(part.place) for part in result.grown))))
 

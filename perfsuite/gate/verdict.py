@@ -8,8 +8,7 @@ from typing import Literal
 
 from perfsuite.gate.baseline import Entry, name_of
 from perfsuite.gate.environment import OTHER_PROCESSOR, Environment, incomparable, other_processor, version_changes
-from perfsuite.measure.estimate import Estimate
-from perfsuite.measure.metric import Interval, Kind, Metric
+from perfsuite.measure.metric import Estimate, Interval, Kind, Metric
 
 
 class Verdict(enum.IntEnum):

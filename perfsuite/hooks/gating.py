@@ -17,12 +17,12 @@ from perfsuite.gate.baseline_file import BaselineError, SaveResult, folder_here
 from perfsuite.gate.verdict import Result
 from perfsuite.hooks import collecting, junit, progress, unittests, workers
 from perfsuite.hooks.lost import LostHooks
+from perfsuite.measure.compiler_stderr import compilers_silenced
 from perfsuite.measure.compiles.observing import observing
 from perfsuite.measure.errors import MeasurementError
 from perfsuite.measure.io import relative
 from perfsuite.measure.private.capabilities import CapabilityLost
 from perfsuite.measure.private.compile_events import make_context
-from perfsuite.measure.private.compiler_stderr import compilers_silenced
 from perfsuite.measure.serialise import made, plain
 from perfsuite.options import Options, marker_arguments
 from perfsuite.processes.launch import LAUNCH, TASK

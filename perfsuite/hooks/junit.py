@@ -9,7 +9,8 @@ from collections.abc import Sequence
 import pytest
 
 from perfsuite.gate.verdict import Result
-from perfsuite.measure.words import number, span
+from perfsuite.measure.metric import span
+from perfsuite.measure.words import number
 
 
 def add_properties(item: pytest.Item, results: Sequence[Result]) -> None:

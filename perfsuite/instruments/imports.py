@@ -6,9 +6,8 @@ from collections import Counter
 from perfsuite.gate.budget import Budget
 from perfsuite.gate.verdict import Result, judge_budget
 from perfsuite.instruments.base import NO_BUDGET, Instrument, declare
-from perfsuite.measure import units
 from perfsuite.measure.imports import Imports, imports_of
-from perfsuite.measure.metric import Metric
+from perfsuite.measure.metric import MODULES, Metric
 from perfsuite.measure.private.capabilities import BACKEND_START
 
 IMPORTS = declare(
@@ -63,7 +62,7 @@ def _largest(metric: Metric) -> str:
 
 def _without(test: str, imports: Imports, package: str) -> Result:
     modules = imports.of(package)
-    metric = Metric(f"{imports.name} modules of {package}", len(modules), units.MODULES, "count")
+    metric = Metric(f"{imports.name} modules of {package}", len(modules), MODULES, "count")
     result = judge_budget(test, metric, 0)
     if not modules:
         return result

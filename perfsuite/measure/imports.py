@@ -9,9 +9,8 @@ from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-from perfsuite.measure import units
 from perfsuite.measure.errors import MeasurementError
-from perfsuite.measure.metric import Metric
+from perfsuite.measure.metric import BACKENDS, MODULES, Metric
 from perfsuite.measure.private.libraries import START
 from perfsuite.measure.serialise import from_json
 
@@ -65,8 +64,8 @@ class Imports:
         packages = [(module.name.partition(".")[0], module.place) for module in self.modules]
         backends = [(backend.platform, backend.place) for backend in self.backends]
         return [
-            _count(f"{name} modules imported", units.MODULES, packages),
-            _count(f"{name} backends started", units.BACKENDS, backends),
+            _count(f"{name} modules imported", MODULES, packages),
+            _count(f"{name} backends started", BACKENDS, backends),
         ]
 
 

@@ -1,9 +1,11 @@
-"""One named metric. Instruments make metrics, gates judge them, and reports show them."""
+"""One named metric, and an estimate. Instruments make them, gates judge them, and reports show them."""
 
 import dataclasses
 import math
 import re
 from typing import Literal, get_args
+
+from perfsuite.measure.words import number
 
 Kind = Literal["count", "size", "ratio", "time", "info"]
 """It decides how a gate treats a metric."""
@@ -12,6 +14,22 @@ Better = Literal["lower", "higher"]
 """Which way a metric gets better."""
 
 KINDS: tuple[Kind, ...] = get_args(Kind)
+
+# The units of counts and sizes that gates and reports treat in a way of their own.
+
+HOST_CALLS = "calls"
+MISSES = "misses"
+"""Calls that missed `jax.jit`'s C++ fast path."""
+
+CALLS_TO_TRACE = "calls to trace"
+CALLS_TO_LOWER = "calls to lower"
+EQUATIONS = "equations"
+
+MODULES = "modules"
+BACKENDS = "backends"
+
+OF_PYTHON = (HOST_CALLS, CALLS_TO_TRACE, CALLS_TO_LOWER, MODULES)
+"""Counts that change with Python's minor version."""
 
 # It names a file, so it must not lead out of the folder.
 _TARGET = re.compile(r"[a-z0-9]+(-[a-z0-9]+)*")
@@ -44,6 +62,24 @@ class Interval:
     def widened(self, by: float) -> "Interval":
         """The interval, `by` wider to either side."""
         return Interval(self.low - by, self.high + by)
+
+
+def span(value: float, interval: Interval | None) -> str:
+    """`1.062 [1.055, 1.07]`; the value alone where the interval is not bounded."""
+    if interval is None or not (math.isfinite(interval.low) and math.isfinite(interval.high)):
+        return number(value)
+    return f"{number(value)} [{number(interval.low)}, {number(interval.high)}]"
+
+
+@dataclasses.dataclass(frozen=True)
+class Estimate:
+    """A value with its interval, which holds it with the probability that its maker states."""
+
+    value: float
+    interval: Interval
+
+    def __str__(self) -> str:
+        return span(self.value, self.interval)
 
 
 @dataclasses.dataclass(frozen=True)

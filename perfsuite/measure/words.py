@@ -5,8 +5,6 @@ import math
 import re
 from collections.abc import Iterable, Sequence
 
-from perfsuite.measure.metric import Interval
-
 
 def number(value: float) -> str:
     """Four significant digits, but whole numbers in full: 1.062, 586,900, 12,345,678."""
@@ -16,13 +14,6 @@ def number(value: float) -> str:
         return f"{value:,.0f}"
     rounded = float(f"{value:.4g}")
     return f"{rounded:,.0f}" if 1e4 <= abs(rounded) < 1e15 else f"{rounded:,.4g}"
-
-
-def span(value: float, interval: Interval | None) -> str:
-    """`1.062 [1.055, 1.07]`; the value alone where the interval is not bounded."""
-    if interval is None or not (math.isfinite(interval.low) and math.isfinite(interval.high)):
-        return number(value)
-    return f"{number(value)} [{number(interval.low)}, {number(interval.high)}]"
 
 
 def printable(text: str, instead: str = "") -> str:

@@ -15,7 +15,8 @@ from markupsafe import Markup
 
 from perfsuite.gate import messages
 from perfsuite.gate.verdict import Verdict
-from perfsuite.measure.words import number, percent, plural, span
+from perfsuite.measure.metric import span
+from perfsuite.measure.words import number, percent, plural
 from perfsuite.report.model import Report
 from perfsuite.report.pictures import pictures_of
 

@@ -9,7 +9,8 @@ import re
 from collections.abc import Iterable, Iterator, Sequence
 
 from perfsuite.gate.verdict import Verdict
-from perfsuite.measure.words import change, number, plural, printable, span
+from perfsuite.measure.metric import span
+from perfsuite.measure.words import change, number, plural, printable
 from perfsuite.report.model import Report, Row, SavedFile
 
 LONG_LINES = 8

@@ -18,7 +18,7 @@ from perfsuite.session.session import Deferred, PerfSession
 
 if TYPE_CHECKING:  # every session has a mode, and few compare anything or start another process
     from perfsuite.gate.limits import Compared, Limits
-    from perfsuite.measure.estimate import Estimate
+    from perfsuite.measure.metric import Estimate
     from perfsuite.processes.handover import Request
 
 
@@ -81,6 +81,6 @@ class Gating(SessionMode):
 
 
 def _estimate(metric: Metric) -> "Estimate":
-    from perfsuite.measure.estimate import Estimate  # see the top
+    from perfsuite.measure.metric import Estimate  # see the top
 
     return Estimate(metric.value, metric.interval or Interval(-math.inf, math.inf))

@@ -268,7 +268,7 @@ class Recorder:
 
     def _confirmed(self, results: list[Result], again: Callable[..., Collection[Metric]]) -> list[Result]:
         """The gates, with what a fresh process saw of the ratios and times among them that fail."""
-        from perfsuite.measure.estimate import Estimate  # few sessions have such a gate, or start a process
+        from perfsuite.measure.metric import Estimate  # few sessions have such a gate, or start a process
         from perfsuite.processes.rerun import ProcessFailed
 
         seen: dict[str, Metric] = {}

@@ -25,8 +25,7 @@ from perfsuite.gate.diagnosis import HOST_CALL_US, busiest, likely_cause
 from perfsuite.gate.environment import Environment
 from perfsuite.gate.verdict import Verdict, judge_baseline
 from perfsuite.measure.call import Call
-from perfsuite.measure.estimate import Estimate
-from perfsuite.measure.metric import Interval
+from perfsuite.measure.metric import Estimate, Interval
 from perfsuite.measure.runtime.host_calls import host_calls
 from perfsuite.measure.timing.comparison import Comparison
 from perfsuite.measure.timing.waits import Asynchrony

@@ -9,8 +9,7 @@ import pytest
 
 from perfsuite.gate.diagnosis import advice_on, busiest, likely_cause, unexplained
 from perfsuite.measure.call import call
-from perfsuite.measure.estimate import Estimate
-from perfsuite.measure.metric import Interval
+from perfsuite.measure.metric import Estimate, Interval
 from perfsuite.measure.private.libraries import waits
 from perfsuite.measure.runtime.dispatches import Dispatch, Dispatches
 from perfsuite.measure.runtime.host_calls import CallOrigin, HostCalls, host_calls

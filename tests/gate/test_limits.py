@@ -5,8 +5,7 @@ import pytest
 
 from perfsuite.gate.limits import Compared, Limits
 from perfsuite.gate.verdict import Rerun, Verdict
-from perfsuite.measure.estimate import Estimate
-from perfsuite.measure.metric import Interval
+from perfsuite.measure.metric import Estimate, Interval
 from perfsuite.measure.timing.comparison import Comparison
 
 

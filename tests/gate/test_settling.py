@@ -7,8 +7,7 @@ from support.fakes import FakeBlocks, takes
 
 from perfsuite.gate.limits import to_settle
 from perfsuite.measure.call import call
-from perfsuite.measure.estimate import Estimate
-from perfsuite.measure.metric import Interval
+from perfsuite.measure.metric import Estimate, Interval
 from perfsuite.measure.timing import comparison
 from perfsuite.measure.timing.comparison import Comparison, compare_calls
 

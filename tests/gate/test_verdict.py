@@ -19,8 +19,7 @@ from perfsuite.gate.verdict import (
     strictly,
     with_rerun,
 )
-from perfsuite.measure.estimate import Estimate
-from perfsuite.measure.metric import Interval, Metric
+from perfsuite.measure.metric import Estimate, Interval, Metric
 
 HERE = Environment("cpu", 2, "Xeon", "3.11.7", "0.10.2", "0.10.1", equinox="0.13.8")
 TEST = "tests/test_step.py::test_step"

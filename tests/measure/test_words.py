@@ -4,8 +4,8 @@ import math
 
 import pytest
 
-from perfsuite.measure.metric import Interval
-from perfsuite.measure.words import change, folded, number, percent, plural, span
+from perfsuite.measure.metric import Interval, span
+from perfsuite.measure.words import change, folded, number, percent, plural
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,7 @@ from typing import Any
 from perfsuite.measure.call import Call, label_of
 from perfsuite.measure.compiles.settle import borrowed
 from perfsuite.measure.compiles.warm import warm
-from perfsuite.measure.estimate import Estimate
-from perfsuite.measure.metric import Interval
+from perfsuite.measure.metric import Estimate, Interval
 from perfsuite.measure.timing.block import now_ns, waiting_for
 from perfsuite.measure.timing.comparison import compare_calls
 

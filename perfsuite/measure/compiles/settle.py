@@ -9,8 +9,7 @@ import jax
 import numpy as np
 
 from perfsuite.measure import progress
-from perfsuite.measure.arguments import leaves_with_paths, text_of_array
-from perfsuite.measure.call import Call, refuse_ended
+from perfsuite.measure.call import Call, leaves_with_paths, refuse_ended, text_of_array
 from perfsuite.measure.compiles import compiles
 from perfsuite.measure.errors import MeasurementError, RecompilationError, SignatureWarning
 

@@ -21,7 +21,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from perfsuite.measure.arguments import text_of_array
+from perfsuite.measure.call import text_of_array
 from perfsuite.measure.compiles.callsite import innermost
 from perfsuite.measure.private import frameworks
 from perfsuite.measure.private.frameworks import graph_children, is_graph_node, record_fields

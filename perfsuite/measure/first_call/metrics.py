@@ -4,10 +4,9 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import NamedTuple
 
-from perfsuite.measure import units
 from perfsuite.measure.first_call.first_call import FirstCall
 from perfsuite.measure.first_call.users_code import UserLine, is_users
-from perfsuite.measure.metric import Kind, Metric
+from perfsuite.measure.metric import CALLS_TO_LOWER, CALLS_TO_TRACE, EQUATIONS, Kind, Metric
 from perfsuite.measure.words import plural
 
 PARTS_KEPT = 12
@@ -29,10 +28,10 @@ class Counted(NamedTuple):
 COUNTED: dict[str, Counted] = {
     "constants": Counted(" constants", "constants"),
     "constant_bytes": Counted(" constant bytes", "bytes", "size"),
-    "equations": Counted(" equations", units.EQUATIONS),
+    "equations": Counted(" equations", EQUATIONS),
     "traces": Counted(" traces", "traces"),
-    "trace_calls": Counted(" trace calls", units.CALLS_TO_TRACE, "size"),
-    "lowering_calls": Counted(" lowering calls", units.CALLS_TO_LOWER, "size"),
+    "trace_calls": Counted(" trace calls", CALLS_TO_TRACE, "size"),
+    "lowering_calls": Counted(" lowering calls", CALLS_TO_LOWER, "size"),
     "stablehlo_bytes": Counted(" StableHLO bytes", "bytes", "size"),
 }
 """By the field of `Budget` that limits it. The causes come first, because a message explains the first that fails.

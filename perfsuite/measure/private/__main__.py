@@ -7,8 +7,8 @@ import importlib.metadata
 import sys
 
 from perfsuite import tested
+from perfsuite.measure.compiler_stderr import compilers_silenced
 from perfsuite.measure.private.capabilities import CAPABILITIES, Capability
-from perfsuite.measure.private.compiler_stderr import compilers_silenced
 
 
 def lines_of(capability: Capability) -> list[str]:

@@ -17,8 +17,7 @@ from typing import Any
 
 import jax
 
-from perfsuite.measure.arguments import leaves_with_paths
-from perfsuite.measure.call import Call
+from perfsuite.measure.call import Call, leaves_with_paths
 from perfsuite.measure.errors import MeasurementError
 from perfsuite.measure.hlo.hlo_module import Frame
 from perfsuite.measure.private.capabilities import LOWERING

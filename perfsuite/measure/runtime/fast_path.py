@@ -13,11 +13,10 @@ from typing import Any
 
 import jax
 
-from perfsuite.measure import units
 from perfsuite.measure.call import Call, label_of
 from perfsuite.measure.compiles import callsite, compiles
 from perfsuite.measure.compiles.settle import borrowed, settle
-from perfsuite.measure.metric import Metric
+from perfsuite.measure.metric import MISSES, Metric
 from perfsuite.measure.private import jax_stack
 from perfsuite.measure.private.jax_stack import outside_callbacks
 
@@ -52,7 +51,7 @@ class FastPath:
     def metrics(self, name: str) -> list[Metric]:
         """One count, with the functions as its detail."""
         name = f"{name} fast-path misses"
-        return [Metric(name, self.misses, units.MISSES, "count", detail=self.by_function, places=self.places)]
+        return [Metric(name, self.misses, MISSES, "count", detail=self.by_function, places=self.places)]
 
     def __str__(self) -> str:
         return "\n".join(

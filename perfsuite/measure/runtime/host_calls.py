@@ -18,12 +18,11 @@ from typing import Any, TypeVar
 
 import jax
 
-from perfsuite.measure import units
 from perfsuite.measure.call import Call
 from perfsuite.measure.compiles.callsite import LIBRARIES
 from perfsuite.measure.compiles.compiles import steady_state
 from perfsuite.measure.compiles.settle import agreed_run, borrowed, settle
-from perfsuite.measure.metric import Metric
+from perfsuite.measure.metric import HOST_CALLS, Metric
 from perfsuite.measure.private import jax_stack
 from perfsuite.measure.private.capabilities import CALLBACKS
 from perfsuite.measure.private.jax_stack import outside_callbacks
@@ -82,9 +81,7 @@ class HostCalls:
         busiest = dict(list(self.by_responsible.items())[:FUNCTIONS_KEPT])
         origins = {function: self.origins_of[function] for function in busiest if function in self.origins_of}
         places = {function: ", ".join(map(str, each)) for function, each in origins.items()}
-        return [
-            Metric(f"{name} host calls", self.total, units.HOST_CALLS, "count", detail=busiest, places=places or None)
-        ]
+        return [Metric(f"{name} host calls", self.total, HOST_CALLS, "count", detail=busiest, places=places or None)]
 
 
 def host_calls(call: Call, *, exact: bool = True) -> HostCalls:

@@ -22,8 +22,7 @@ from typing import Any
 
 import jax
 
-from perfsuite.measure.arguments import leaves_with_paths, text_of_array
-from perfsuite.measure.call import Call
+from perfsuite.measure.call import Call, leaves_with_paths, text_of_array
 from perfsuite.measure.compiles import callsite
 from perfsuite.measure.compiles.settle import borrowed, settle
 from perfsuite.measure.errors import MeasurementError

@@ -21,8 +21,7 @@ from typing import Any, Literal, get_args
 import jax
 import numpy as np
 
-from perfsuite.measure.arguments import leaves_with_paths, text_of_array
-from perfsuite.measure.call import Call, label_of
+from perfsuite.measure.call import Call, label_of, leaves_with_paths, text_of_array
 from perfsuite.measure.compiles import callsite
 from perfsuite.measure.compiles.settle import agreed_run, borrowed, settle
 from perfsuite.measure.compiles.signature import with_parameter

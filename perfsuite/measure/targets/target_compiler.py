@@ -18,9 +18,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
+from perfsuite.measure.compiler_stderr import NOISE
 from perfsuite.measure.errors import MeasurementError
 from perfsuite.measure.private.capabilities import CapabilityLost
-from perfsuite.measure.private.compiler_stderr import NOISE
 from perfsuite.measure.serialise import from_json, held, plain
 from perfsuite.measure.targets import cache as facts_cache
 from perfsuite.measure.targets.target import Target

@@ -26,10 +26,8 @@ from typing import Literal
 import numpy as np
 
 from perfsuite.measure import peers, progress
-from perfsuite.measure.call import Call
-from perfsuite.measure.estimate import Estimate
-from perfsuite.measure.metric import Interval, Metric
-from perfsuite.measure.stack_room import with_room
+from perfsuite.measure.call import Call, with_room
+from perfsuite.measure.metric import Estimate, Interval, Metric
 from perfsuite.measure.timing.block import (
     COLUMNS,
     Sample,

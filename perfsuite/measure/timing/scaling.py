@@ -9,15 +9,13 @@ from typing import Literal
 
 import numpy as np
 
-from perfsuite.measure.call import Call
+from perfsuite.measure.call import Call, with_room
 from perfsuite.measure.errors import MeasurementError
-from perfsuite.measure.estimate import Estimate
 from perfsuite.measure.first_call.first_call import first_call
 from perfsuite.measure.first_call.metrics import COUNTED
 from perfsuite.measure.first_call.metrics import metrics as metrics_of_first_call
-from perfsuite.measure.metric import Interval, Metric
+from perfsuite.measure.metric import Estimate, Interval, Metric
 from perfsuite.measure.runtime.host_calls import host_calls
-from perfsuite.measure.stack_room import with_room
 from perfsuite.measure.timing.block import (
     COLUMNS,
     Sample,

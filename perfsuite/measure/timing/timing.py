@@ -7,9 +7,8 @@ from typing import ClassVar
 import numpy as np
 
 from perfsuite.measure import peers, progress
-from perfsuite.measure.call import Call
+from perfsuite.measure.call import Call, with_room
 from perfsuite.measure.metric import Interval, Metric
-from perfsuite.measure.stack_room import with_room
 from perfsuite.measure.timing.block import Sample, Subject, columns_us, quickest_us, rounding_us, run_block, steady
 from perfsuite.measure.timing.intervals import (
     INFORMING_ERROR,

@@ -35,12 +35,11 @@ import jax
 import numpy as np
 
 from perfsuite.measure import progress
-from perfsuite.measure.call import Call
+from perfsuite.measure.call import Call, with_room
 from perfsuite.measure.compiles import callsite
 from perfsuite.measure.io import short_path
 from perfsuite.measure.metric import Interval, Metric
 from perfsuite.measure.private import jax_stack
-from perfsuite.measure.stack_room import with_room
 from perfsuite.measure.timing.block import Sample, Subject, columns_us, now_ns, run_block, steady
 from perfsuite.measure.timing.intervals import DECIDING_ERROR, error_of_check, median_interval
 

@@ -10,7 +10,8 @@ from perfsuite.gate.messages import growth
 from perfsuite.history.comparing import OUTCOMES, Difference, Outcome, compare, version_lines
 from perfsuite.history.saves import Saves
 from perfsuite.history.source import Source, select
-from perfsuite.measure.words import change, plural, span
+from perfsuite.measure.metric import span
+from perfsuite.measure.words import change, plural
 from perfsuite.report.terminal.output import Paint, Style, aligned, by_test, clipped, uncolored
 
 _STYLES: dict[Outcome, Style] = {

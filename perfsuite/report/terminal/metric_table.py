@@ -4,8 +4,8 @@ from collections.abc import Sequence
 
 from perfsuite.gate.messages import unit_of
 from perfsuite.gate.verdict import Result
-from perfsuite.measure.metric import title
-from perfsuite.measure.words import change, number, span
+from perfsuite.measure.metric import span, title
+from perfsuite.measure.words import change, number
 from perfsuite.report.terminal.output import by_test, clipped
 
 _NARROWEST_NAME = 24

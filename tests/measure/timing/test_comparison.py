@@ -11,8 +11,7 @@ from support.fakes import FakeBlocks, FakeSubject, takes
 
 from perfsuite.gate.limits import to_settle
 from perfsuite.measure.call import call
-from perfsuite.measure.estimate import Estimate
-from perfsuite.measure.metric import Interval
+from perfsuite.measure.metric import Estimate, Interval
 from perfsuite.measure.timing import block, comparison
 from perfsuite.measure.timing.block import Sample
 from perfsuite.measure.timing.comparison import Rule, compare_calls, fewest_pairs, is_bounded

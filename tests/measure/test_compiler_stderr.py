@@ -6,8 +6,8 @@ import pytest
 from support.cuda_needed import UNAVAILABLE as CUDA
 from support.libtpu_needed import UNAVAILABLE as LIBTPU
 
-from perfsuite.measure.private import compiler_stderr
-from perfsuite.measure.private.compiler_stderr import compilers_silenced, meaningful
+from perfsuite.measure import compiler_stderr
+from perfsuite.measure.compiler_stderr import compilers_silenced, meaningful
 
 NOISE = b"""Failed to find host bounds for accelerator type: WARNING: could not determine TPU accelerator type
 WARNING: Logging before InitGoogle() is written to STDERR
