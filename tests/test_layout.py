@@ -40,7 +40,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "measure/timing": _TIMING,
     "measure/trace": _TIMING,
     "measure/hlo": ("measure",),
-    "measure/targets": _PRIVATE,
+    "measure/targets": (*_PRIVATE, "measure/hlo"),
     "measure/program": _PROGRAM,
     "measure/cache": _PROGRAM,
     "measure/imports": _PRIVATE,

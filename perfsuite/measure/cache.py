@@ -13,13 +13,12 @@ from jax.experimental.compilation_cache import compilation_cache
 
 import perfsuite.measure
 from perfsuite.measure.call import Call
-from perfsuite.measure.hlo.hlo_module import Stack
 from perfsuite.measure.hlo.locations import number_locations
+from perfsuite.measure.hlo.module import Stack
 from perfsuite.measure.metric import Metric
 from perfsuite.measure.private.persistent_cache import COMPUTATION, CachedProgram, ProgramKey, key_of, watching_cache
 from perfsuite.measure.program.lowering import lower_call, with_lower
-from perfsuite.measure.program.placed import source_of
-from perfsuite.measure.program.program import place_of
+from perfsuite.measure.program.program import place_of, source_of
 from perfsuite.measure.words import plural
 
 INSTRUMENT = "perf.cache_key"

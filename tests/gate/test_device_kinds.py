@@ -7,8 +7,7 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 
 from perfsuite.gate.environment import Environment, device_slug, is_known_kind, namesakes
-from perfsuite.measure.targets.gpu_targets import GPUS
-from perfsuite.measure.targets.targets import TARGETS
+from perfsuite.measure.targets.targets import GPUS, TARGETS
 from perfsuite.measure.targets.targets import TPUS as TPU_TARGETS
 
 NVIDIA = ("NVIDIA H100 80GB HBM3", "NVIDIA H200", "NVIDIA A100-SXM4-40GB", "NVIDIA GeForce RTX 4090", "Tesla T4")

@@ -3,9 +3,11 @@
 Each reader gets real input with edits. `PERFSUITE_FUZZ=10000 pytest tests/properties/test_readers.py` tries more of it.
 """
 
+import base64
 import functools
 import json
 import tempfile
+import zlib
 from pathlib import Path
 
 import jax
@@ -15,6 +17,7 @@ from hypothesis import strategies as st
 
 from perfsuite.measure.call import call
 from perfsuite.measure.errors import MeasurementError
+from perfsuite.measure.hlo.module import unpacked
 from perfsuite.measure.program.compilation import Compilation, compile_call, kept_program
 from perfsuite.measure.program.program import Program
 from perfsuite.measure.program.program_diff import program_differences
@@ -56,7 +59,8 @@ def look_at(program: Program) -> None:
 @given(data=st.data())
 def test_a_program_that_is_not_understood_is_a_clear_error(data):
     made, _ = compiled()
-    text = data.draw(edited(made.hlo))
+    proto = data.draw(edited_bytes(unpacked(made.hlo)))
+    text = base64.b64encode(zlib.compress(proto)).decode()
     program, error = outcome(MeasurementError, Compilation(**{**vars(made), "hlo": text}).program)
     if program is not None:
         look_at(program)

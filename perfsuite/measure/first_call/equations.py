@@ -8,7 +8,7 @@ from typing import Any
 
 from perfsuite.measure.first_call.users_code import UserLine, is_users
 from perfsuite.measure.private import compile_events
-from perfsuite.measure.program.jaxprs import inner_jaxprs
+from perfsuite.measure.program.lowering import inner_jaxprs
 
 Equations = Counter[tuple[UserLine | None, str]]
 """Equations by the user's line that makes them and by primitive. The line is None where no code of the user does."""

@@ -10,7 +10,7 @@ import functools
 import re
 from collections.abc import Callable, Mapping
 
-from perfsuite.measure.hlo.hlo_module import Frame, Stack
+from perfsuite.measure.hlo.module import SourceFrame, Stack
 
 _DEFINITION = re.compile(r"^#(loc\d*) = loc\((.*)\)\n?", re.MULTILINE)
 _STRING = r'"(?:[^"\\]|\\.)*"'
@@ -79,7 +79,7 @@ def restoring(stacks: Mapping[int, Stack]) -> Callable[[Stack], Stack]:
     def restored(stack: Stack) -> Stack:
         if not any(frame.file == _FILE_OF_NUMBERS for frame in stack):
             return stack
-        frames: list[Frame] = []
+        frames: list[SourceFrame] = []
         for frame in stack:
             frames += stacks.get(frame.line, ()) if frame.file == _FILE_OF_NUMBERS else (frame,)
         # An inlined function brings the frames of its first caller, and the compiler adds those of this one.
@@ -112,7 +112,7 @@ class _Locations:
         if fused := _FUSED.match(expression):
             return self.stack(fused[1])
         if file := _FILE.match(expression):
-            return (Frame(_unescaped(file[1]), int(file[2]), ""),)
+            return (SourceFrame(_unescaped(file[1]), int(file[2]), ""),)
         if (named := _NAMED.match(expression)) and named[2]:
             stack = self.stack(named[2])
             # A name directly around a file is that of the function; one around calls is the operation's.

@@ -17,19 +17,15 @@ import jaxlib
 from perfsuite.measure import progress
 from perfsuite.measure.call import Call
 from perfsuite.measure.errors import MeasurementError
-from perfsuite.measure.hlo.hlo_module import Stack
 from perfsuite.measure.hlo.locations import NumberedText, number_locations, restoring
-from perfsuite.measure.hlo.reader import parse_hlo
+from perfsuite.measure.hlo.module import Stack, packed, read_module
 from perfsuite.measure.private.capabilities import LOWERING
 from perfsuite.measure.private.lowering import compiler_options
-from perfsuite.measure.program.kernel_estimates import KernelEstimate, with_estimates
-from perfsuite.measure.program.lowering import LoweredCall, lower_call
-from perfsuite.measure.program.placed import source_of
-from perfsuite.measure.program.program import DonatedArgument, Origin, Program, place_of
-from perfsuite.measure.program.program_reader import read_program
+from perfsuite.measure.program.lowering import KernelEstimate, LoweredCall, lower_call
+from perfsuite.measure.program.program import DonatedArgument, Origin, Program, place_of, source_of
+from perfsuite.measure.program.program_reader import read_program, with_estimates
 from perfsuite.measure.serialise import made, plain
 from perfsuite.measure.targets import cache as facts_cache
-from perfsuite.measure.targets.target import Rates, Target
 from perfsuite.measure.targets.target_compiler import (
     CompileFailed,
     CompilerOutput,
@@ -38,10 +34,10 @@ from perfsuite.measure.targets.target_compiler import (
     output_of,
 )
 from perfsuite.measure.targets.target_worker import cost_analysis, memory_statistics
-from perfsuite.measure.targets.targets import peak_rates
+from perfsuite.measure.targets.targets import Rates, Target, peak_rates
 from perfsuite.measure.targets.targets import target as target_of
 
-_FORMAT = 2
+_FORMAT = 3
 """Part of every key of the present device's programs: raised when what an entry holds changes."""
 
 _INSTRUMENTS = os.path.dirname(os.path.dirname(__file__)) + os.sep
@@ -60,9 +56,9 @@ _UNLIKE = (ArithmeticError, AttributeError, LookupError, RecursionError, TypeErr
 class Compilation:
     """What a compiler says about a call: enough to read its program again, also in another session.
 
-    `hlo` is the optimised program, `cost` and `memory` are XLA's analyses. `stacks` are what the numbers in the
-    program's metadata stand for (see `locations`). `unsplit_hlo` is the program of several slices before the compiler
-    splits its collectives between them. `kernel_estimates` are those of Pallas kernels, which a GPU's program lacks.
+    `hlo` is the optimised program, and `unsplit_hlo` that of several slices before the compiler splits its collectives
+    between them, both `packed`. `cost` and `memory` are XLA's analyses. `stacks` are what the numbers in the program's
+    metadata stand for (see `locations`). `kernel_estimates` are those of Pallas kernels, which a GPU's program lacks.
     """
 
     origin: Origin
@@ -87,11 +83,11 @@ class Compilation:
 
     def _read(self) -> Program:
         restored = restoring(self.stacks)
-        parsed = parse_hlo(self.hlo, restored=restored)
-        module = with_estimates(parsed, self.kernel_estimates)
+        compiled = read_module(self.hlo, restored=restored)
+        module = with_estimates(compiled, self.kernel_estimates)
         # XLA's analysis counts nothing for a kernel whose estimate it does not have.
-        cost = self.cost if module is parsed else {}
-        unsplit = None if self.unsplit_hlo is None else parse_hlo(self.unsplit_hlo, restored=restored)
+        cost = self.cost if module is compiled else {}
+        unsplit = None if self.unsplit_hlo is None else read_module(self.unsplit_hlo, restored=restored)
         return read_program(self.origin, module, cost, self.memory, self.donations, unsplit)
 
     def to_dict(self) -> dict[str, Any]:
@@ -249,8 +245,9 @@ def _output_here(lowered: LoweredCall, cache: Path | None) -> CompilerOutput:
     started = time.perf_counter()
     compiled = lowered.lowered.compile()
     seconds = time.perf_counter() - started
+    executable: Any = compiled.runtime_executable()
     entry: dict[str, Any] = {
-        "hlo": compiled.as_text(),
+        "hlo": packed(executable.hlo_modules()[0].as_serialized_hlo_module_proto()),
         "cost": cost_analysis(compiled.cost_analysis()),
         "memory": memory_statistics(compiled.memory_analysis()),
         "compile_seconds": seconds,

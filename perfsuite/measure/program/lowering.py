@@ -19,17 +19,20 @@ import jax
 
 from perfsuite.measure.call import Call, leaves_with_paths
 from perfsuite.measure.errors import MeasurementError
-from perfsuite.measure.hlo.hlo_module import Frame
+from perfsuite.measure.hlo.module import SourceFrame
 from perfsuite.measure.private.capabilities import LOWERING
 from perfsuite.measure.private.jax_stack import behind_bound
 from perfsuite.measure.private.lowering import Lowering, argument_names, line_of, lowering
-from perfsuite.measure.program.jaxprs import equations
-from perfsuite.measure.program.kernel_estimates import KernelEstimate, estimates_in
 from perfsuite.measure.program.program import DonatedArgument
 from perfsuite.measure.words import plural
 
 _NOT_USABLE = "Some donated buffers were not usable"
 _ARGUMENT_NAME = re.compile(r'loc\("(.*)"(?:\(.*\))?\)\Z', re.DOTALL)
+KERNEL_COSTS = ("flops", "transcendentals", "bytes_accessed")
+"""The costs of a `KernelEstimate`."""
+
+# "model.py:42:8 (step)"
+_LINE = re.compile(r"(.*?:\d+)(?::\d+)?(?: \(.*\))?\Z")
 
 
 class HostCallbackError(MeasurementError, AssertionError):
@@ -41,6 +44,21 @@ class HostCallbackError(MeasurementError, AssertionError):
     def __init__(self, message: str, calls: int):
         super().__init__(message)
         self.calls = calls
+
+
+@dataclasses.dataclass(frozen=True)
+class KernelEstimate:
+    """What the author of a Pallas kernel says of its cost; `flops` and the others are None where nothing is said.
+
+    JAX drops it when it lowers a kernel for a GPU. `place` is the `file:line` of the `pallas_call`, `results` are the
+    shapes of what it returns.
+    """
+
+    place: str
+    results: tuple[tuple[int, ...], ...]
+    flops: int | None = None
+    transcendentals: int | None = None
+    bytes_accessed: int | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -138,10 +156,10 @@ def _donations(lowered: jax.stages.Lowered, module: Any, seen: Lowering, call: C
             yield DonatedArgument(name, array, size, parameters.get(number), source)
 
 
-def _definition(fn: Any) -> Frame | None:
+def _definition(fn: Any) -> SourceFrame | None:
     function, *_ = behind_bound(fn)
     code = getattr(inspect.unwrap(function), "__code__", None)
-    return None if code is None else Frame(code.co_filename, code.co_firstlineno, code.co_qualname)
+    return None if code is None else SourceFrame(code.co_filename, code.co_firstlineno, code.co_qualname)
 
 
 def _paths(leaves: list[Any], call: Call) -> dict[int, str]:
@@ -184,3 +202,32 @@ def _callback_message(label: str, platform: str, calls: list[tuple[str, str]], e
         f"{label} calls the host {plural(len(calls), 'time')} a step in a way that JAX does not lower for {platform}: "
         f"{error}\n{named}take the call out of the step, or ask for the program of the present device"
     )
+
+
+def estimates_in(jaxpr: Any) -> tuple[KernelEstimate, ...]:
+    """The estimates of all Pallas kernels in a trace, each once."""
+    estimates: dict[KernelEstimate, None] = {}
+    for equation in equations(jaxpr):
+        if equation.primitive.name == "pallas_call":
+            line = _LINE.match(line_of(equation))
+            results = tuple(tuple(result.aval.shape) for result in equation.outvars)
+            estimate = equation.params.get("cost_estimate")
+            costs = {} if estimate is None else {name: int(getattr(estimate, name)) for name in KERNEL_COSTS}
+            estimates[KernelEstimate(line[1] if line else "", results, **costs)] = None
+    return tuple(estimates)
+
+
+def equations(jaxpr: Any) -> Iterator[Any]:
+    """Every equation of a jaxpr, also of those inside loops, branches and jitted functions."""
+    for equation in jaxpr.eqns:
+        yield equation
+        for inner in inner_jaxprs(equation):
+            yield from equations(getattr(inner, "jaxpr", inner))
+
+
+def inner_jaxprs(equation: Any) -> Iterator[Any]:
+    """The jaxprs in the parameters of an equation, closed or not: the body of a loop, the branches of a conditional."""
+    for value in equation.params.values():
+        for inner in value if isinstance(value, tuple | list) else (value,):
+            if hasattr(getattr(inner, "jaxpr", inner), "eqns"):
+                yield inner

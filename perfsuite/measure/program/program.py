@@ -6,14 +6,18 @@ from a compiler's output, `program_metrics` turns it into metrics for baselines.
 
 import collections
 import dataclasses
+import itertools
 import os
 import re
-from collections.abc import Mapping
+import site
+import sysconfig
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Literal
 
-from perfsuite.measure.hlo.hlo_module import Frame, bits_of
-from perfsuite.measure.hlo.library_calls import library_of
-from perfsuite.measure.program.bounds import Limit, compute_seconds, transfer_seconds
-from perfsuite.measure.targets.target import Rates
+from perfsuite.measure.hlo.costs import is_library_call
+from perfsuite.measure.hlo.module import SourceFrame, bits_of
+from perfsuite.measure.targets.targets import Rates
 from perfsuite.measure.words import plural
 
 NAME = re.compile(r"[^\s/();]+")
@@ -21,6 +25,27 @@ NAME = re.compile(r"[^\s/();]+")
 
 An operation that the compiler merges from several may have the paths of all, "jit(f)/mul;jit(f)/add".
 """
+
+
+Limit = Literal["compute", "memory", "links", "network"]
+"""FLOP/s; the bandwidth of the memory, of the links inside a slice or host, and of the network between slices."""
+
+_RATES = {"bf16": "bf16", "f16": "fp16", "f64": "fp64", "s8": "int8", "u8": "int8"}
+"""XLA's types, and those of published rates. float32 and float8 have several."""
+
+_PASSES = {"default": 1, "high": 3, "highest": 3}
+"""Products of bfloat16 that a TPU makes at least for one of float32 (`jax.lax.Precision`)."""
+
+_LIBRARIES = tuple(
+    {*site.getsitepackages(), site.getusersitepackages()}
+    | {sysconfig.get_path(name) for name in ("stdlib", "platstdlib", "purelib", "platlib")}
+)
+
+_COMPREHENSION = re.compile(r"(\.<locals>\.<(listcomp|setcomp|dictcomp|genexpr)>)+$")
+"""What Python calls the frame of one. A reader looks for the function around it."""
+
+_LOWERING = os.path.join(Path(__file__).parents[1], "")
+"""The package `measure`. What JAX adds when it lowers a call comes from its line that asks JAX to, no one's."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -34,7 +59,7 @@ class Operation:
 
     what: str
     op_name: str
-    source: Frame | None
+    source: SourceFrame | None
     bytes: int
     runs: int = dataclasses.field(default=1, kw_only=True)
 
@@ -109,7 +134,7 @@ class Product(Operation):
     @property
     def rate_type(self) -> str:
         """The narrower of the two types, at whose rate the product runs at most."""
-        return min(self.dtypes, key=lambda dtype: bits_of(dtype) or 0)
+        return min(self.dtypes, key=bits_of)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -137,7 +162,7 @@ class DonatedArgument:
     array: str
     bytes: int
     parameter: int | None
-    source: Frame | None = None
+    source: SourceFrame | None = None
     reason: str = ""
 
     @property
@@ -289,7 +314,7 @@ class Program(Origin):
     @property
     def library_calls(self) -> Mapping[str, int]:
         """How often a GPU's program calls each function of a library, "__cublas$lt$matmul" and so on."""
-        return collections.Counter(call.what for call in self.custom_calls if library_of(call.what))
+        return collections.Counter(call.what for call in self.custom_calls if is_library_call(call.what))
 
     @property
     def float32_products(self) -> tuple[Product, ...]:
@@ -328,8 +353,50 @@ class Program(Origin):
         return f"<program of {self.label} {device}: {fusions}, {flops} FLOP>"
 
 
-def place_of(source: Frame) -> str:
+def place_of(source: SourceFrame) -> str:
     """`model.py:42 in attention`, the path from the working directory."""
     here = os.getcwd() + os.sep
     function = f" in {source.function}" if source.function else ""
     return f"{source.file.removeprefix(here)}:{source.line}{function}"
+
+
+def source_of(stack: Sequence[SourceFrame]) -> SourceFrame | None:
+    """The innermost frame outside installed libraries; failing that, the innermost. None where no line is a user's."""
+    theirs = list(itertools.takewhile(lambda frame: not frame.file.startswith(_LOWERING), stack))
+    found = next((frame for frame in theirs if not frame.file.startswith(_LIBRARIES)), theirs[0] if theirs else None)
+    return found and dataclasses.replace(found, function=_COMPREHENSION.sub("", found.function))
+
+
+def compute_seconds(rates: Rates, products: Iterable[tuple[str, str, float]], others: float) -> float:
+    """The time of the products, each a type, a precision and its FLOP, and of other FLOP at the fastest rate.
+
+    Products of a type without a published rate count nothing.
+    """
+    seconds = others / max(rates.peak_flops.values())
+    for dtype, precision, flops in products:
+        rate = rate_of(rates, dtype, precision)
+        seconds += 0.0 if rate is None else flops / rate
+    return seconds
+
+
+def rate_of(rates: Rates, dtype: str, precision: str) -> float | None:
+    """The FLOP/s of products of an XLA type at a precision of JAX."""
+    peak = rates.peak_flops
+    if dtype == "f32" and "fp32" in peak:
+        return peak["fp32"] if precision == "highest" else peak.get("tf32", peak["fp32"])
+    if dtype == "f32" and "bf16" in peak:
+        return peak["bf16"] / _PASSES[precision]
+    return peak.get("fp8" if dtype.startswith("f8") else _RATES.get(dtype, ""))
+
+
+def transfer_seconds(rates: Rates, accessed: float, inside: float, between: float) -> dict[Limit, float]:
+    """The times of the bytes accessed, and of those that collectives move inside a slice and between slices.
+
+    A rate that is not published is left out.
+    """
+    bandwidths: dict[Limit, tuple[float, float | None]] = {
+        "memory": (accessed, rates.memory_bandwidth),
+        "links": (inside, rates.link_bandwidth),
+        "network": (between, rates.network_bandwidth),
+    }
+    return {limit: amount / rate for limit, (amount, rate) in bandwidths.items() if rate is not None}

@@ -1,31 +1,37 @@
-"""Reads a `Program` from a compiler's output: the optimised program, its cost analysis, its memory statistics."""
+"""Reads a `Program` from a compiler's output: the optimised program, its cost analysis, its memory statistics.
 
+The TPU's compiler splits a collective over several slices into a part inside the slices and one between them. The part
+between them is a send and a receive of Megascale. It has the name of the collective, but no source line: that is in the
+program as it was before the split.
+"""
+
+import collections
 import dataclasses
-import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple
 
-from perfsuite.measure.hlo.cost_model import CostModel
-from perfsuite.measure.hlo.hlo_module import Instruction, Module
-from perfsuite.measure.hlo.library_calls import (
+from perfsuite.measure.hlo.costs import (
+    CostModel,
+    is_library_call,
     is_library_product,
     library_flops,
-    library_of,
     library_product_flops,
+    product_flops,
 )
-from perfsuite.measure.hlo.product_flops import product_flops
-from perfsuite.measure.hlo.runs import Runs, runs_of
-from perfsuite.measure.hlo.trip_counts import trip_counts
-from perfsuite.measure.program.collectives import (
-    across_slices,
-    collectives_in,
-    crosses_network,
-    ends_sum,
-    sends_between_slices,
+from perfsuite.measure.hlo.loops import RunCounts, run_counts, trip_counts
+from perfsuite.measure.hlo.module import Computation, HloModule, Instruction, Shape
+from perfsuite.measure.program.lowering import KERNEL_COSTS, KernelEstimate
+from perfsuite.measure.program.program import (
+    NAME,
+    DonatedArgument,
+    Fusion,
+    Kernel,
+    Operation,
+    Origin,
+    Product,
+    Program,
+    source_of,
 )
-from perfsuite.measure.program.kernel_estimates import GPU_KERNELS
-from perfsuite.measure.program.placed import Placed, bytes_of, placed_in, source_of
-from perfsuite.measure.program.program import NAME, DonatedArgument, Fusion, Kernel, Operation, Origin, Product, Program
 
 _COSTS = {"flops": "flops", "bytes accessed": "bytes", "transcendentals": "transcendentals"}
 """XLA's names of costs, and those of the fields of `Cost`."""
@@ -59,38 +65,63 @@ _BOOKKEEPING = {
 }
 """Custom calls that the TPU's compiler adds for its own use."""
 
-_KERNELS = (*GPU_KERNELS, "tpu_custom_call")
+_GPU_KERNELS = ("__gpu$xla.gpu.triton", "mosaic_gpu", "mosaic_gpu_v2")
+"""The custom calls of kernels for a GPU."""
+
+_KERNELS = (*_GPU_KERNELS, "tpu_custom_call")
 """Custom calls that run a kernel of the user's, whose cost only the user knows."""
+
+_COLLECTIVES = {
+    *("all-gather", "all-reduce", "all-to-all", "collective-broadcast", "collective-permute"),
+    *("ragged-all-to-all", "reduce-scatter"),
+}
+_MEGASCALE = "xla_megascale_runtime"
+_KINDS = {"ONE_TO_ONE": "collective-permute"}
+
+
+class _Placed(NamedTuple):
+    """An instruction, the shapes of its operands, the computation that it is in, and how often that runs."""
+
+    op: Instruction
+    operands: tuple[Shape, ...]
+    within: str
+    runs: int
+
+    @property
+    def bytes(self) -> int:
+        """The bytes of operands and results."""
+        return _bytes_of(self.op.shapes) + _bytes_of(self.operands)
+
+    def operation(self, what: str) -> Operation:
+        return Operation(what, self.op.op_name, source_of(self.op.stack), self.bytes, runs=self.runs)
 
 
 def read_program(
     origin: Origin,
-    module: Module,
+    module: HloModule,
     cost: Mapping[str, float],
     memory: Mapping[str, int],
     donations: Sequence[DonatedArgument],
-    unsplit: Module | None = None,
+    unsplit: HloModule | None = None,
 ) -> Program:
     """The facts of a compiled program.
 
-    `unsplit` is the program of several slices before the compiler splits its collectives (see `collectives`).
-
-    `cost` is XLA's cost analysis ("flops", "bytes accessed", "transcendentals"), which counts the body of a loop once
-    and lacks what it does not know; `memory` its memory statistics (`argument_size_in_bytes` and so on).
+    `unsplit` is the program of several slices before the compiler splits its collectives. `cost` is XLA's cost analysis
+    ("flops", "bytes accessed", "transcendentals"), which counts the body of a loop once and lacks what it does not
+    know; `memory` its memory statistics (`argument_size_in_bytes` and so on).
     """
     trips = trip_counts(module)
-    counts = trips.counts
-    once, model = CostModel(module, {}), CostModel(module, counts)
-    runs = runs_of(module, counts)
+    model = CostModel(module, trips.counts)
+    runs = run_counts(module, trips.counts)
     # All instructions, and those that run by themselves: in the entry, in loops and in branches, not inside fusions.
-    everything = list(placed_in(module, runs, _called))
-    kernels = list(placed_in(module, runs, lambda op: op.calls if op.opcode in _CONTROL else ()))
+    everything = list(_placed_in(module, runs))
+    kernels = list(_placed_in(module, runs, _CONTROL))
     of_the_user = [placed for placed in everything if placed.op.custom_call_target in _KERNELS]
     unestimated = (
         *(_kernel(placed) for placed in of_the_user if placed.op.cost_estimate is None),
-        *(_operation(placed, name) for placed in everything if (name := _unknown_library_call(placed))),
+        *_operations(everything, _unknown_library_call),
     )
-    costs = dict.fromkeys(_COSTS) if unestimated else _costs(cost, once, model)
+    costs = dict.fromkeys(_COSTS) if unestimated else _costs(cost, model)
     needed: dict[str, Any] = {field: memory[statistic] for statistic, field in _MEMORY.items()}
     return Program(
         **{field.name: getattr(origin, field.name) for field in dataclasses.fields(origin)},
@@ -102,19 +133,23 @@ def read_program(
         lost_donations=tuple(_lost(donations, module)),
         fusions=tuple(_fusion(module, placed) for placed in kernels if placed.op.opcode == "fusion"),
         operations=tuple(
-            _sliced(model, runs, placed, _operation(placed, what)) for placed in kernels if (what := _work(placed.op))
+            _sliced(model, runs, placed, placed.operation(placed.op.opcode)) for placed in kernels if _works(placed.op)
         ),
         products=tuple(_product(placed) for placed in everything if _is_product(placed.op)),
         **_collectives(everything, everything if unsplit is None else _all_of(unsplit)),
         custom_calls=_operations(everything, _custom_call),
-        kernels=tuple(_kernel(placed) for placed in of_the_user),
-        copies=_operations(kernels, lambda op: "copy" if _only_copies(module, op) else None),
-        transposes=_operations(everything, lambda op: "transpose" if op.opcode == "transpose" else None),
+        kernels=tuple(map(_kernel, of_the_user)),
+        copies=tuple(placed.operation("copy") for placed in kernels if _only_copies(module, placed.op)),
+        transposes=tuple(placed.operation("transpose") for placed in everything if placed.op.opcode == "transpose"),
         host_transfers=_operations(everything, _host_transfer),
         estimated_cycles=sum((placed.op.estimated_cycles or 0) * placed.runs for placed in kernels),
-        at_least=tuple(_operation(placed, "while") for placed in everything if _unknown_trips(placed, counts)),
+        at_least=tuple(
+            placed.operation("while")
+            for placed in everything
+            if trips.counts.get((placed.within, placed.op.name), 0) is None
+        ),
         at_most=tuple(
-            _operation(placed, placed.op.opcode)
+            placed.operation(placed.op.opcode)
             for placed in everything
             if (placed.within, placed.op.name) in trips.at_most or _branches_differ(model, placed.op)
         ),
@@ -122,28 +157,38 @@ def read_program(
     )
 
 
-def _collectives(placed: Sequence[Placed], unsplit: Iterable[Placed]) -> dict[str, Any]:
-    """The fields of `Program` that are collectives."""
-    named = list(collectives_in(unsplit))
-    across = across_slices(sends_between_slices(placed), dict(named))
-    within = [each for name, each in named if name not in across]
-    moved = [each for _, each in named if each.what in _RESHARDS and not ends_sum(each, across.values())]
-    return {
-        "collectives": tuple(within),
-        "resharding": tuple(each for each in moved if _ASKED_FOR.isdisjoint(NAME.findall(each.op_name))),
-        "cross_slice_collectives": tuple(across.values()),
-    }
+def _placed_in(module: HloModule, runs: RunCounts, opcodes: Container[str] | None = None) -> Iterator[_Placed]:
+    """The instructions of the entry and of every computation that it reaches, each once.
 
-
-def _unknown_trips(placed: Placed, counts: Mapping[tuple[str, str], int | None]) -> bool:
-    return counts.get((placed.within, placed.op.name), 0) is None
-
-
-def _costs(cost: Mapping[str, float], once: CostModel, model: CostModel) -> dict[str, float | None]:
-    """XLA's costs with the runs of loops, which its own leave out.
-
-    `once` counts the body of a loop once, `model` as often as it runs.
+    With `opcodes`, only those that instructions of these call.
     """
+    reached = {module.entry: None}
+    waiting = [module.entry]
+    while waiting:
+        for op in module.computations[waiting.pop()].instructions:
+            calls = op.calls if opcodes is None or op.opcode in opcodes else ()
+            new = dict.fromkeys(name for name in calls if name not in reached)
+            reached |= new
+            waiting += new
+    for name in reached:
+        computation = module.computations[name]
+        shapes = {op.name: op.shapes for op in computation.instructions}
+        for op in computation.instructions:
+            operands = tuple(shape for operand in op.operands for shape in shapes[operand])
+            yield _Placed(op, operands, name, runs.times[name])
+
+
+def _all_of(module: HloModule) -> Iterator[_Placed]:
+    return _placed_in(module, run_counts(module, trip_counts(module).counts))
+
+
+def _bytes_of(shapes: Iterable[Shape]) -> int:
+    return sum(shape.bytes for shape in shapes)
+
+
+def _costs(cost: Mapping[str, float], model: CostModel) -> dict[str, float | None]:
+    """XLA's costs with the runs of loops, which its own leave out."""
+    once = CostModel(model.module, {})
     costs: dict[str, float | None] = {}
     for name, field in _COSTS.items():
         if not model.counts and name in cost:
@@ -156,26 +201,12 @@ def _costs(cost: Mapping[str, float], once: CostModel, model: CostModel) -> dict
     return costs
 
 
-def _called(op: Instruction) -> Iterable[str]:
-    return op.calls
-
-
-def _all_of(module: Module) -> Iterator[Placed]:
-    return placed_in(module, runs_of(module, trip_counts(module).counts), _called)
-
-
-def _operations(among: Iterable[Placed], what: Callable[[Instruction], str | None]) -> tuple[Operation, ...]:
+def _operations(among: Iterable[_Placed], what: Callable[[_Placed], str | None]) -> tuple[Operation, ...]:
     """Those instructions for which `what` has a name."""
-    return tuple(_operation(placed, name) for placed in among if (name := what(placed.op)))
+    return tuple(placed.operation(name) for placed in among if (name := what(placed)))
 
 
-def _operation(placed: Placed, what: str) -> Operation:
-    op = placed.op
-    size = bytes_of(op.shapes) + bytes_of(placed.operands)
-    return Operation(what, op.op_name, source_of(op.stack), size, runs=placed.runs)
-
-
-def _sliced(model: CostModel, runs: Runs, placed: Placed, operation: Operation) -> Operation:
+def _sliced(model: CostModel, runs: RunCounts, placed: _Placed, operation: Operation) -> Operation:
     """An operation with the bytes that it reads: each iteration of a loop has a slice of the same array."""
     if placed.within not in runs.looped:
         return operation
@@ -186,25 +217,25 @@ def _branches_differ(model: CostModel, op: Instruction) -> bool:
     return op.opcode == "conditional" and len({model.computation(name) for name in op.calls}) > 1
 
 
-def _kernel(placed: Placed) -> Kernel:
+def _kernel(placed: _Placed) -> Kernel:
     op = placed.op
     # Of a kernel for a GPU only the path has the name that `pallas_call(name=)` gives it: `jit(f)/name/pallas_call`.
-    names = NAME.findall(op.op_name)[-2:] if op.custom_call_target in GPU_KERNELS else []
+    names = NAME.findall(op.op_name)[-2:] if op.custom_call_target in _GPU_KERNELS else []
     return Kernel(
         names[0] if names[1:] == ["pallas_call"] else op.name.partition(".")[0],
         op.op_name,
         source_of(op.stack),
-        bytes_of(op.shapes) + bytes_of(placed.operands),
+        placed.bytes,
         vmem_bytes=op.vmem_bytes,
         vmem_limit_bytes=op.vmem_limit_bytes,
         runs=placed.runs,
     )
 
 
-def _unknown_library_call(placed: Placed) -> str | None:
+def _unknown_library_call(placed: _Placed) -> str | None:
     """The name of a library's function whose cost is not known."""
     target = placed.op.custom_call_target
-    return target if library_of(target) and library_flops(placed.op, placed.operands) is None else None
+    return target if is_library_call(target) and library_flops(placed.op, placed.operands) is None else None
 
 
 def _fusion_kind(op: Instruction) -> str:
@@ -212,15 +243,15 @@ def _fusion_kind(op: Instruction) -> str:
 
     XLA has changed the names of those for products, from "__triton_gemm" to "__triton_nested_gemm_fusion".
     """
-    if op.kernel is None:
+    if not op.kernel:
         return op.fusion_kind or "fusion"
     if op.kernel.startswith("__triton"):
         return "triton_gemm" if "gemm" in op.kernel else "triton"
     return op.kernel.strip("_")
 
 
-def _fusion(module: Module, placed: Placed) -> Fusion:
-    op, operands, *_ = placed
+def _fusion(module: HloModule, placed: _Placed) -> Fusion:
+    op = placed.op
     parts = [part for part in _inside(module, op) if part.opcode not in ("parameter", "constant")]
     op_names = frozenset(part.op_name for part in parts if part.op_name)
     names = {name for op_name in op_names for name in NAME.findall(op_name)} | {part.opcode for part in parts}
@@ -229,14 +260,14 @@ def _fusion(module: Module, placed: Placed) -> Fusion:
         f"{_fusion_kind(op)} fusion",
         op.op_name,
         next(filter(None, sources), None),
-        bytes_of(op.shapes) + bytes_of(operands),
+        placed.bytes,
         frozenset(names),
         op_names,
         runs=placed.runs,
     )
 
 
-def _inside(module: Module, op: Instruction) -> Iterator[Instruction]:
+def _inside(module: HloModule, op: Instruction) -> Iterator[Instruction]:
     """What a fusion holds, also in fusions inside it and in the small functions of its reductions."""
     for name in op.calls:
         for part in module.computations[name].instructions:
@@ -244,11 +275,11 @@ def _inside(module: Module, op: Instruction) -> Iterator[Instruction]:
             yield from _inside(module, part)
 
 
-def _work(op: Instruction) -> str | None:
-    return None if op.opcode in _NO_WORK or op.opcode.endswith("-done") else op.opcode
+def _works(op: Instruction) -> bool:
+    return not (op.opcode in _NO_WORK or op.opcode.endswith("-done"))
 
 
-def _only_copies(module: Module, op: Instruction) -> bool:
+def _only_copies(module: HloModule, op: Instruction) -> bool:
     """A kernel that does nothing but copy: XLA's CPU compiler wraps most operations that are alone in a fusion."""
     if op.opcode != "fusion":
         return op.opcode == "copy"
@@ -259,44 +290,140 @@ def _is_product(op: Instruction) -> bool:
     return op.opcode in _PRODUCTS or is_library_product(op)
 
 
-def _product(placed: Placed) -> Product:
+def _product(placed: _Placed) -> Product:
     op, operands, *_ = placed
     name = op.custom_call_target or op.opcode
     flops = library_product_flops(op, operands) if op.custom_call_target else product_flops(op, *operands[:2])
     left, right = operands[:2]
-    precision = max(re.findall(r"high\w*", op.attributes.get("operand_precision", "")), key=len, default="default")
     return Product(
-        f"{left.dtype} x {right.dtype} {name}{'' if precision == 'default' else f' at {precision} precision'}",
+        f"{left.dtype} x {right.dtype} {name}{'' if op.precision == 'default' else f' at {op.precision} precision'}",
         op.op_name,
         source_of(op.stack),
-        bytes_of(op.shapes) + bytes_of(operands),
+        placed.bytes,
         dtypes=(left.dtype, right.dtype),
-        precision=precision,
+        precision=op.precision,
         flops=flops,
         runs=placed.runs,
     )
 
 
-def _custom_call(op: Instruction) -> str | None:
+def _custom_call(placed: _Placed) -> str | None:
+    op = placed.op
     if op.opcode != "custom-call" or op.custom_call_target in _BOOKKEEPING:
         return None
     return op.custom_call_target or "custom call"
 
 
-def _host_transfer(op: Instruction) -> str | None:
+def _host_transfer(placed: _Placed) -> str | None:
+    op = placed.op
     if op.opcode in ("infeed", "outfeed"):
         return op.opcode
     if op.opcode in ("send", "recv"):
-        return op.opcode if op.is_host_transfer and not crosses_network(op) else None
-    target = op.custom_call_target or ""
-    if "callback" in target.lower():
+        return op.opcode if op.is_host_transfer and not _crosses_network(op) else None
+    if "callback" in op.custom_call_target.lower():
         return "callback"
-    return target if target in _MOVES else None
+    return op.custom_call_target if op.custom_call_target in _MOVES else None
 
 
-def _lost(donations: Sequence[DonatedArgument], module: Module) -> Iterator[DonatedArgument]:
+def _lost(donations: Sequence[DonatedArgument], module: HloModule) -> Iterator[DonatedArgument]:
     for donation in donations:
         if donation.parameter is None:
             yield dataclasses.replace(donation, reason="the program does not use it")
         elif donation.parameter not in module.reused:
             yield dataclasses.replace(donation, reason=f"{donation.array}: no output took its memory")
+
+
+def _collectives(placed: Sequence[_Placed], unsplit: Iterable[_Placed]) -> dict[str, Any]:
+    """The fields of `Program` that are collectives."""
+    named = list(_named_collectives(unsplit))
+    across = _across_slices(placed, dict(named))
+    within = [each for name, each in named if name not in across]
+    # A sum over several slices is scattered inside each slice, sent to the others, and gathered.
+    sums = {(each.op_name, each.source) for each in across.values() if each.what == "all-reduce"}
+    moved = [each for _, each in named if each.what in _RESHARDS and (each.op_name, each.source) not in sums]
+    return {
+        "collectives": tuple(within),
+        "resharding": tuple(each for each in moved if _ASKED_FOR.isdisjoint(NAME.findall(each.op_name))),
+        "cross_slice_collectives": tuple(across.values()),
+    }
+
+
+def _named_collectives(everything: Iterable[_Placed]) -> Iterator[tuple[str, Operation]]:
+    """Each collective once, with its name: of an asynchronous one its start, or what that wraps."""
+    chains = set()
+    for placed in everything:
+        op = placed.op
+        kind = op.opcode.removesuffix("-start")
+        if kind not in _COLLECTIVES:
+            continue
+        # The TPU's compiler cuts one collective into the parts of a chain, each in a fusion of its own.
+        if chain := op.frontend_attributes.get("chain_id"):
+            part = op.opcode, chain, op.channel
+            if part in chains:
+                continue
+            chains.add(part)
+        yield op.name, dataclasses.replace(placed.operation(kind), bytes=_moved_bytes(placed))
+
+
+def _moved_bytes(placed: _Placed) -> int:
+    """The larger of what goes in and what comes out: the whole array for a gather and for a scatter."""
+    op, into = placed.op, _bytes_of(placed.operands)
+    if not op.opcode.endswith("-start"):
+        return max(into, _bytes_of(op.shapes))
+    # An asynchronous start gives back its operands beside its results, and scalars for its progress.
+    out = sum(shape.bytes for shape in op.shapes if shape.dims or shape.dtype not in ("s32", "u32"))
+    return max(into, out - into if out > into else out)
+
+
+def _crosses_network(op: Instruction) -> bool:
+    """Whether a send or receive is between slices, and not with the host as its attributes say."""
+    return op.frontend_attributes.get("_xla_host_transfer_handler_name") == _MEGASCALE
+
+
+def _across_slices(everything: Iterable[_Placed], unsplit: Mapping[str, Operation]) -> dict[str, Operation]:
+    """The collectives that leave their slice, by name, with the bytes that one device sends to other slices.
+
+    `unsplit` are the collectives before the split, by name.
+    """
+    across: dict[str, Operation] = {}
+    for placed in everything:
+        op, size = placed.op, _bytes_of(placed.operands)
+        if op.opcode != "send" or not _crosses_network(op):
+            continue
+        name = op.frontend_attributes.get("_xla_host_transfer_rendezvous", "").rpartition("_")[0]
+        kind = op.frontend_attributes.get("_xla_megascale_transfer_type", "")
+        if name in across:  # a collective of several arrays
+            across[name] = dataclasses.replace(across[name], bytes=across[name].bytes + size)
+        else:
+            unknown = Operation(_KINDS.get(kind, kind.lower().replace("_", "-")), name, None, 0)
+            across[name] = dataclasses.replace(unsplit.get(name, unknown), bytes=size, runs=placed.runs)
+    return across
+
+
+def with_estimates(module: HloModule, estimates: Iterable[KernelEstimate]) -> HloModule:
+    """The program with the estimates of its GPU kernels; the same object where it has none without one.
+
+    A kernel is found by its line and the shapes of its results. Where two kernels of one line and shape differ, neither
+    is known.
+    """
+    by_place: dict[tuple[str, Any], set[KernelEstimate]] = collections.defaultdict(set)
+    for each in estimates:
+        by_place[each.place, each.results].add(each)
+    certain = {key: one for key, (one, *others) in by_place.items() if not others and one.flops is not None}
+    changed = {}
+    for name, computation in module.computations.items():
+        instructions = tuple(_estimated(op, certain) for op in computation.instructions)
+        if instructions != computation.instructions:
+            changed[name] = Computation(name, instructions)
+    return dataclasses.replace(module, computations={**module.computations, **changed}) if changed else module
+
+
+def _estimated(op: Instruction, estimates: Mapping[tuple[str, Any], KernelEstimate]) -> Instruction:
+    if op.custom_call_target not in _GPU_KERNELS or op.cost_estimate is not None:
+        return op
+    results = tuple(shape.dims for shape in op.shapes)
+    keys = ((f"{frame.file}:{frame.line}", results) for frame in op.stack)
+    estimate = next((estimates[key] for key in keys if key in estimates), None)
+    if estimate is None:
+        return op
+    return dataclasses.replace(op, cost_estimate={name: getattr(estimate, name) for name in KERNEL_COSTS})

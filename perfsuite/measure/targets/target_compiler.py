@@ -10,6 +10,7 @@ import hashlib
 import json
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
@@ -23,7 +24,6 @@ from perfsuite.measure.errors import MeasurementError
 from perfsuite.measure.private.capabilities import CapabilityLost
 from perfsuite.measure.serialise import from_json, held, plain
 from perfsuite.measure.targets import cache as facts_cache
-from perfsuite.measure.targets.target import Target
 from perfsuite.measure.targets.target_available import (
     TargetError,
     TargetUnavailable,
@@ -31,11 +31,11 @@ from perfsuite.measure.targets.target_available import (
     compiler_versions,
     version,
 )
-from perfsuite.measure.targets.target_flags import parsed_flags, worker_environment
-from perfsuite.measure.targets.target_worker import HLO, PROGRAM, REQUEST, RESULT
+from perfsuite.measure.targets.target_worker import PROGRAM, REQUEST, RESULT
+from perfsuite.measure.targets.targets import Target
 from perfsuite.measure.words import plural
 
-FORMAT = 2
+FORMAT = 3
 """Part of every key: raised when what the worker does or what an entry holds changes."""
 
 # The values of `jax.config` that end up in the options of a compile (`compiler.get_compile_options`).
@@ -51,6 +51,30 @@ CONFIG = (
 # Failures that another attempt need not repeat; all others are the compiler's last word on the program.
 _PASSING = ("UNAVAILABLE: ", "DEADLINE_EXCEEDED: ", "CANCELLED: ", "ABORTED: ", "UNKNOWN: ")
 
+# Flags about this machine or another backend. In the cache's key they would make one program look like two.
+_HOST_FLAGS = ("--xla_force_host_platform_device_count", "--xla_cpu_")
+_FLAGS_OF_OTHERS = {"tpu": "--xla_gpu_", "cuda": "--xla_tpu_"}
+
+# JAX_* arrives through CONFIG; TPU_* and CUDA_* describe this machine's own devices; the others would only slow or
+# break it.
+_DROPPED_PREFIXES = (
+    *("JAX_", "TPU_", "PJRT_", "CUDA_", "NVIDIA_"),
+    *("PYTHONWARNINGS", "PYTHONDEVMODE", "PYTHONINSPECT", "PYTHONPROFILE"),
+)
+
+_OF_PLATFORM = {
+    "tpu": {
+        # Else it asks Google Cloud's metadata server what machine this is, and waits for an answer.
+        "TPU_SKIP_MDS_QUERY": "1",
+        # Else a second process that loads libtpu ends with an error about /tmp/libtpu_lockfile.
+        "ALLOW_MULTIPLE_LIBTPU_LOAD": "1",
+        # Else it writes log files to /tmp/tpu_logs.
+        "TPU_LOG_DIR": "disabled",
+    },
+    # The GPUs of this machine have nothing to do with the target.
+    "cuda": {"CUDA_VISIBLE_DEVICES": ""},
+}
+
 _CODES = re.compile(r"\A(?:[A-Z]+(?:_[A-Z]+)*: )*")
 _REASON_CHARACTERS = 300
 _WHOLE_CHARACTERS = 2000
@@ -61,10 +85,11 @@ _WHOLE_CHARACTERS = 2000
 class CompilerOutput:
     """A program as a compiler returns it.
 
-    `hlo` is the optimised module's text. `cost` is XLA's cost analysis ("flops", "bytes accessed", ...), `memory` its
-    memory statistics ("temp_size_in_bytes", ..., "peak_memory_in_bytes"), both of one device's share. `compiler` names
-    the compiler's build. `compile_seconds` is what the compile took; where `cached` is true, it took place earlier.
-    `unsplit_hlo` is the text of a program on several slices before the compiler splits its collectives between them.
+    `hlo` is the optimised module, and `unsplit_hlo` that of a program on several slices before the compiler splits its
+    collectives between them, both `packed`. `cost` is XLA's cost analysis ("flops", "bytes accessed", ...), `memory`
+    its memory statistics ("temp_size_in_bytes", ..., "peak_memory_in_bytes"), both of one device's share. `compiler`
+    names the compiler's build. `compile_seconds` is what the compile took; where `cached` is true, it took place
+    earlier.
     """
 
     hlo: str
@@ -87,9 +112,10 @@ class _Error:
 
 @dataclasses.dataclass(frozen=True)
 class _Result:
-    """What the worker writes (`target_worker`): an error, or a `CompilerOutput` without its text."""
+    """What the worker writes (`target_worker`): an error, or a `CompilerOutput`."""
 
     error: _Error | None = None
+    hlo: str | None = None
     cost: dict[str, float] | None = None
     memory: dict[str, int] | None = None
     compile_seconds: float | None = None
@@ -238,15 +264,13 @@ def _entry(target: Target, folder: Path, code: int, log: Path) -> dict[str, Any]
     """The entry for the cache, of what a worker left in its folder. It ended with a code, and wrote a log."""
     try:
         result = from_json(_Result, (folder / RESULT).read_bytes())
-        text = None if result.error else (folder / HLO).read_text(encoding="utf-8")
     except FileNotFoundError:
         lines = meaningful_lines(log.read_text(encoding="utf-8", errors="replace"))
         raise CompilerCrashed(target.name, _death(code), details="\n".join(lines)) from None
     except ValueError as why:
         raise _unreadable(target, str(why)) from None
     if (error := result.error) is None or error.stage == "compile":
-        entry = {**plain(result), "hlo": text}
-        return {name: value for name, value in entry.items() if value is not None}
+        return {name: value for name, value in plain(result).items() if value is not None}
     if error.type == CapabilityLost.__name__:
         raise TargetUnavailable(error.message)
     problem = f"{error.type}: {_short(error.message)}"
@@ -343,3 +367,43 @@ def meaningful_lines(log: str, count: int = 5) -> list[str]:
     lines = [line.rstrip()[:_REASON_CHARACTERS] for line in lines]
     fatal = next((number for number, line in enumerate(lines) if _FATAL.match(line)), None)
     return lines[-count:] if fatal is None else lines[fatal : fatal + count]
+
+
+def worker_environment(environment: Mapping[str, str], platform: str) -> dict[str, str]:
+    """The environment variables of the worker that compiles for "tpu" or "cuda", from those of this process."""
+    kept = {name: value for name, value in environment.items() if not name.startswith(_DROPPED_PREFIXES)}
+    if platform != "tpu":
+        kept.pop("LIBTPU_INIT_ARGS", None)
+    flags = parsed_flags(_flags_text(kept.pop("XLA_FLAGS", "")))
+    flags = {
+        name: value for name, value in flags.items() if not name.startswith((*_HOST_FLAGS, _FLAGS_OF_OTHERS[platform]))
+    }
+    if flags:
+        kept["XLA_FLAGS"] = " ".join(
+            name if value is None else f"{name}={shlex.quote(value)}" for name, value in flags.items()
+        )
+    root = Path(__file__).parents[3]
+    if root.name not in ("site-packages", "dist-packages"):
+        # Only pytest's `pythonpath` may lead to this perfsuite.
+        kept["PYTHONPATH"] = os.pathsep.join([*filter(None, [kept.get("PYTHONPATH")]), str(root)])
+    return kept | {"JAX_PLATFORMS": "cpu"} | _OF_PLATFORM[platform]
+
+
+def _flags_text(value: str) -> str:
+    """The flags in XLA_FLAGS, which may also be the name of a file that holds them."""
+    if not value.strip() or value.lstrip().startswith("-"):
+        return value
+    try:
+        return Path(value.strip()).read_text(encoding="utf-8")
+    except OSError:
+        return ""
+
+
+def parsed_flags(text: str) -> dict[str, str | None]:
+    """The flags in a text by name, sorted; of one given twice the last counts."""
+    try:
+        words = shlex.split(text)
+    except ValueError:  # a quote without its end: the compiler decides what it means
+        words = text.split()
+    parts = [word.partition("=") for word in words]
+    return dict(sorted({name: value if equals else None for name, equals, value in parts}.items()))

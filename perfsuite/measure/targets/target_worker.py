@@ -6,10 +6,9 @@ The folder holds `program.mlir`, a StableHLO text, and `request.json`:
 
 `topology` has the other arguments of `topologies.get_topology_desc`, `config` values of `jax.config`, `options` those
 of `jax.jit(compiler_options=...)`. With `num_slices` in `topology` each slice has as many of the partitions, and
-`unsplit_hlo` is the text before the compiler splits collectives between slices. The worker writes `program.hlo`, the
-compiled text, and last `result.json`:
+`unsplit_hlo` is the program before the compiler splits collectives between slices. The worker writes `result.json`:
 
-    {"cost": {...}, "memory": {...}, "compile_seconds": s, "compiler": "...", "unsplit_hlo": null}
+    {"hlo": "...", "cost": {...}, "memory": {...}, "compile_seconds": s, "compiler": "...", "unsplit_hlo": null}
     {"error": {"stage": "start", "parse", "compile" or "report", "type": "JaxRuntimeError", "message": "..."}}
 
 An error of the type `CapabilityLost` has a sentence for the user.
@@ -28,13 +27,13 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from perfsuite.measure.hlo.module import packed, proto_of_dump
 from perfsuite.measure.io import write_atomically
 from perfsuite.measure.private.capabilities import ABSENT_COMPILERS, CapabilityLost
 from perfsuite.measure.targets.target_available import compiler_versions
 
 REQUEST = "request.json"
 PROGRAM = "program.mlir"
-HLO = "program.hlo"
 RESULT = "result.json"
 
 _DUMP = "dump"
@@ -71,6 +70,7 @@ def main(folder: Path) -> None:
         seconds = time.perf_counter() - start
         stage = "report"
         result = {
+            "hlo": packed(executable.hlo_modules()[0].as_serialized_hlo_module_proto()),
             # The GPU's compiler has none.
             "cost": cost_analysis(executable.cost_analysis()) if request["platform"] == "tpu" else {},
             "memory": memory_statistics(executable.get_compiled_memory_stats()),
@@ -78,7 +78,6 @@ def main(folder: Path) -> None:
             "compiler": _compiler(request["platform"], devices[0].client.platform_version),
             "unsplit_hlo": _unsplit(folder),
         }
-        (folder / HLO).write_text(executable.hlo_modules()[0].to_string(), encoding="utf-8")
     except (Exception, CapabilityLost) as error:
         result = {"error": {"stage": stage, "type": type(error).__name__, "message": str(error)}}
     write_atomically(folder / RESULT, json.dumps(result))
@@ -90,14 +89,14 @@ def first_devices(devices: Sequence[Any], partitions: int, slices: int) -> list[
     return [device for start in range(0, len(devices), each) for device in devices[start : start + share]]
 
 
-def _dump_options(folder: Path) -> dict[str, str]:
+def _dump_options(folder: Path) -> dict[str, Any]:
     """Let the compiler write the program before the pass that splits collectives between slices."""
-    return {"xla_dump_to": str(folder / _DUMP), "xla_dump_hlo_pass_re": _SPLIT}
+    return {"xla_dump_to": str(folder / _DUMP), "xla_dump_hlo_pass_re": _SPLIT, "xla_dump_hlo_as_proto": True}
 
 
 def _unsplit(folder: Path) -> str | None:
-    found = sorted((folder / _DUMP).glob(f"*.before_{_SPLIT}.txt"))
-    return found[0].read_text(encoding="utf-8") if found else None
+    dumps = sorted((folder / _DUMP).glob(f"*.before_{_SPLIT}.hlo.pb"))
+    return packed(proto_of_dump(dumps[0].read_bytes())) if dumps else None
 
 
 def _die_with(parent: int) -> None:
@@ -118,14 +117,14 @@ def memory_statistics(stats: Any) -> dict[str, int]:
     return {name: getattr(stats, name) for name in dir(stats) if name.endswith("_in_bytes")}
 
 
-def _compiler(platform: str, version: str) -> str:
+def _compiler(platform: str, build: str) -> str:
     """In one line: "TFRT TPU v5 lite, Built on Jun 17 2026 11:08:48 (1781719728) cl/933746096".
 
     The GPU's compiler names the device alone, so the versions of its packages follow.
     """
-    lines = [line for line in version.splitlines() if line != "PJRT C API"]
+    lines = [line for line in build.splitlines() if line != "PJRT C API"]
     if platform != "tpu":
-        lines += [f"{package} {found}" for package, found in compiler_versions(platform).items()]
+        lines += [f"{package} {version}" for package, version in compiler_versions(platform).items()]
     return ", ".join(lines)
 
 

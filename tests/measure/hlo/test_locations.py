@@ -5,11 +5,11 @@ import re
 import jax
 import jax.numpy as jnp
 import pytest
+from support.compiled_texts import proto
 
 from perfsuite import call
-from perfsuite.measure.hlo.hlo_module import Frame
 from perfsuite.measure.hlo.locations import number_locations, restoring
-from perfsuite.measure.hlo.reader import parse_hlo
+from perfsuite.measure.hlo.module import SourceFrame, packed, read_module
 from perfsuite.measure.program.lowering import lower_call
 
 X = jnp.ones((8, 8))
@@ -52,11 +52,14 @@ def test_another_caller_another_line_and_another_file_make_the_same_text():
 
 def test_lines_come_back_into_the_compiled_program():
     """Of a program whose metadata has numbers, as a compiler leaves them there."""
-    text = lower_call(call(jax.jit(step), X)).lowered.compile().as_text()
-    stacks = {1: (Frame("model.py", 42, "attention"), Frame("train.py", 7, "step"))}
-    hlo = re.sub(r'^(\d+) ".*"$', r'\1 "-"', text, flags=re.MULTILINE)
-    hlo = re.sub(r"\bline=\d+", "line=1", hlo)
-    ops = every_op(parse_hlo(hlo, restored=restoring(stacks)))
+    lowered = lower_call(call(jax.jit(step), X)).lowered
+    executable = lowered.compile().runtime_executable()
+    text = executable.hlo_modules()[0].to_string()
+    text = re.sub(r'^(\d+) ".*"$', r'\1 "-"', text, flags=re.MULTILINE)
+    text = re.sub(r"\bline=\d+", "line=1", text)
+    stacks = {1: (SourceFrame("model.py", 42, "attention"), SourceFrame("train.py", 7, "step"))}
+    module = read_module(packed(proto(text)), restored=restoring(stacks))
+    ops = [op for computation in module.computations.values() for op in computation.instructions]
     assert {op.stack for op in ops} == {(), stacks[1]}
 
 
@@ -65,14 +68,17 @@ def test_lines_come_back_into_the_compiled_program():
     [
         ("loc(unknown)", ()),
         ('loc("x")', ()),
-        ('loc("f"("a.py":3:4))', (Frame("a.py", 3, "f"),)),
-        ('loc("f"("a.py":3:4 to :9))', (Frame("a.py", 3, "f"),)),
+        ('loc("f"("a.py":3:4))', (SourceFrame("a.py", 3, "f"),)),
+        ('loc("f"("a.py":3:4 to :9))', (SourceFrame("a.py", 3, "f"),)),
         (
             'loc("op"(callsite("f"("a.py":3:4) at "g"("b \\"c\\".py":5:6))))',
-            (Frame("a.py", 3, "f"), Frame('b "c".py', 5, "g")),
+            (SourceFrame("a.py", 3, "f"), SourceFrame('b "c".py', 5, "g")),
         ),
-        ('loc(callsite("f"("a.py":3:4) at "g"("b.py":5:6)))', (Frame("a.py", 3, "f"), Frame("b.py", 5, "g"))),
-        ('loc(fused["f"("a.py":3:4), "g"("b.py":5:6)])', (Frame("a.py", 3, "f"),)),
+        (
+            'loc(callsite("f"("a.py":3:4) at "g"("b.py":5:6)))',
+            (SourceFrame("a.py", 3, "f"), SourceFrame("b.py", 5, "g")),
+        ),
+        ('loc(fused["f"("a.py":3:4), "g"("b.py":5:6)])', (SourceFrame("a.py", 3, "f"),)),
         ('loc("outer"("inner"))', ()),
     ],
 )
@@ -81,7 +87,3 @@ def test_every_form_of_a_location(location, stack):
     located = number_locations(text)
     assert list(located.stacks.values()) == ([stack] if stack else [])
     assert "#" not in located.text
-
-
-def every_op(module):
-    return [op for computation in module.computations.values() for op in computation.instructions]

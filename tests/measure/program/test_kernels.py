@@ -1,15 +1,22 @@
 """Kernels of the user's own: with a cost estimate they count, without one the program's FLOP and bytes are unknown."""
 
+import dataclasses
+
 import jax
 import jax.numpy as jnp
 import pytest
 from jax.experimental import pallas
+from jax.experimental.pallas import mosaic_gpu, triton
 from jax.experimental.pallas import tpu as pltpu
 from support.compiled_texts import compile_here_or_for, jitted, spec
+from support.cuda_needed import needs_cuda_plugin
 from support.libtpu_needed import needs_libtpu
 from support.programs import program_of
 
+from perfsuite.measure.hlo.module import Computation, HloModule, Instruction, Shape, SourceFrame
+from perfsuite.measure.program.lowering import KernelEstimate, estimates_in
 from perfsuite.measure.program.program_metrics import metrics_of
+from perfsuite.measure.program.program_reader import with_estimates
 from perfsuite.measure.targets.target_compiler import CompileFailed
 
 SQUARE = spec(128, 128)
@@ -102,3 +109,84 @@ def test_too_large_blocks_are_refused_with_the_size_the_limit_and_the_line():
     assert "limit 16.00M" in said
     assert "%doubled" in said
     assert "\n" not in said
+
+
+ESTIMATE = pallas.CostEstimate(flops=10**6, transcendentals=7, bytes_accessed=10**5)
+COSTS = {"flops": 10**6, "transcendentals": 7, "bytes_accessed": 10**5}
+
+
+def plain_doubled(x, **options):
+    return pallas.pallas_call(doubling, out_shape=jax.ShapeDtypeStruct(x.shape, x.dtype), **options)(x)
+
+
+PLACE = f"{__file__}:{plain_doubled.__code__.co_firstlineno + 1}"
+
+
+def estimates(function, *arguments):
+    return estimates_in(jax.jit(function).trace(*arguments).jaxpr.jaxpr)
+
+
+def test_the_estimates_of_a_trace_have_their_lines_and_shapes():
+    known = KernelEstimate(PLACE, ((128, 128),), **COSTS)
+    assert estimates(lambda x: plain_doubled(x, cost_estimate=ESTIMATE), SQUARE) == (known,)
+    assert estimates(lambda x: plain_doubled(x), SQUARE) == (KernelEstimate(PLACE, ((128, 128),)),)
+    twice = estimates(lambda x: doubled(plain_doubled(x, cost_estimate=ESTIMATE), cost_estimate=ESTIMATE), SQUARE)
+    assert twice == (known,)
+
+
+def module_of(*kernels):
+    root = Instruction("root", "tuple", (), is_root=True)
+    return HloModule("m", {"main": Computation("main", (*kernels, root))}, "main", frozenset())
+
+
+def kernel(line=1, dims=(8,), target="__gpu$xla.gpu.triton", **fields):
+    stack = (SourceFrame("site-packages/library.py", 9, "call"), SourceFrame("model.py", line, "step"))
+    return Instruction("k", "custom-call", (Shape("f32", dims),), stack=stack, custom_call_target=target, **fields)
+
+
+def costs_after(op, *known):
+    return with_estimates(module_of(op), known).computations["main"].instructions[0].cost_estimate
+
+
+ONE = KernelEstimate("model.py:1", ((8,),), **COSTS)
+
+
+def test_a_kernel_gets_the_estimate_of_its_line_and_shape():
+    assert costs_after(kernel(), ONE) == COSTS
+    assert costs_after(kernel(line=2), ONE) is None
+    assert costs_after(kernel(dims=(4,)), ONE) is None
+
+
+def test_two_of_one_line_and_shape_that_differ_are_not_known():
+    assert costs_after(kernel(), ONE, dataclasses.replace(ONE, flops=5)) is None
+    assert costs_after(kernel(), ONE, KernelEstimate("model.py:1", ((8,),))) is None
+    assert costs_after(kernel(), ONE, dataclasses.replace(ONE, results=((4,),), flops=5)) == COSTS
+
+
+@needs_cuda_plugin
+@pytest.mark.filterwarnings("ignore:The Pallas Triton backend is deprecated:DeprecationWarning")  # since jax 0.12
+@pytest.mark.parametrize(
+    "parameters",
+    [
+        triton.CompilerParams(num_warps=4),
+        pytest.param(
+            mosaic_gpu.CompilerParams(),
+            marks=pytest.mark.skipif(
+                jax.__version_info__ >= (0, 12), reason="from jax 0.12 on, pallas_call makes no kernels of Mosaic GPU"
+            ),
+        ),
+    ],
+)
+def test_a_kernel_compiled_for_a_gpu_counts_with_an_estimate_and_is_named_without_one(parameters):
+    def times(estimate):
+        options = {"name": "own_doubling", "compiler_params": parameters, "cost_estimate": estimate}
+        return lambda x: jax.lax.fori_loop(0, 3, lambda _, x: plain_doubled(x, **options), x)
+
+    known, unknown = (program_of(jitted(times(estimate), SQUARE), "gpu-h100") for estimate in (ESTIMATE, None))
+    assert known.flops == pytest.approx(3 * 10**6, rel=0.01)
+    assert known.transcendentals == 3 * 7
+    assert known.bytes_accessed >= 3 * 10**5
+    assert [each.what for each in known.kernels] == ["own_doubling"]
+    assert (unknown.flops, unknown.bytes_accessed) == (None, None)
+    (named,) = unknown.unestimated
+    assert (named.what, f"{named.source.file}:{named.source.line}") == ("own_doubling", PLACE)

@@ -161,19 +161,23 @@ def test_the_parts_of_a_chain_are_one_and_another_chain_is_another():
     assert Counter(made.what for made in read(text.replace(one, other)).collectives)["all-gather"] == 2
 
 
+SUM = computation("sum", "%p = f32[] parameter(0)", "%q = f32[] parameter(1)", "%s = f32[] add(%p, %q)")
+
+
 @pytest.mark.parametrize("kind", ["all-gather", "all-reduce", "collective-permute"])
 def test_an_asynchronous_collective_counts_once(kind):
     results = {
-        "all-gather": ("(f32[8,16]{1,0}, f32[32,16]{1,0})", 4 * 512),
-        "all-reduce": ("f32[8,16]{1,0}", 512),
-        "collective-permute": ("(f32[8,16]{1,0}, f32[8,16]{1,0}, u32[], u32[])", 512),
+        "all-gather": ("(f32[8,16]{1,0}, f32[32,16]{1,0})", "dimensions={0}", 4 * 512),
+        "all-reduce": ("f32[8,16]{1,0}", "to_apply=%sum", 512),
+        "collective-permute": ("(f32[8,16]{1,0}, f32[8,16]{1,0}, u32[], u32[])", "source_target_pairs={{0,1}}", 512),
     }
-    started, size = results[kind]
+    started, attribute, size = results[kind]
     text = module(
         f"""
-        %start = {started} {kind}-start(%a), channel_id=1, replica_groups={{{{0,1,2,3}}}}
+        %start = {started} {kind}-start(%a), channel_id=1, {attribute}
         %done = f32[8,16]{{1,0}} {kind}-done(%start)
-        """
+        """,
+        SUM,
     )
     assert [(one.what, one.bytes) for one in read(text).collectives] == [(kind, size)]
 
@@ -270,8 +274,8 @@ FunctionNames
 2 "Model.__call__.<locals>.attention.<locals>.<genexpr>"
 
 FileLocations
-1 {{file_name_id=1 function_name_id=1 line=10}}
-2 {{file_name_id=2 function_name_id=2 line=42}}
+1 {{file_name_id=1 function_name_id=1 line=10 end_line=10 column=1 end_column=2}}
+2 {{file_name_id=2 function_name_id=2 line=42 end_line=42 column=1 end_column=2}}
 
 StackFrames
 1 {{file_location_id=2 parent_frame_id=1}}
@@ -333,7 +337,9 @@ def test_programs_that_do_next_to_nothing(function, arguments, backend):
 
 def test_a_collective_wrapped_in_an_asynchronous_start_counts_once():
     wrapped = computation(
-        "wrapped", "%p = f32[8,16]{1,0} parameter(0)", "%g = f32[4,16]{1,0} reduce-scatter(%p), dimensions={0}"
+        "wrapped",
+        "%p = f32[8,16]{1,0} parameter(0)",
+        "%g = f32[4,16]{1,0} reduce-scatter(%p), dimensions={0}, to_apply=%sum",
     )
     text = module(
         """
@@ -341,6 +347,7 @@ def test_a_collective_wrapped_in_an_asynchronous_start_counts_once():
         %update = ((f32[8,16]{1,0}), f32[4,16]{1,0}, u32[]) async-update(%start)
         %done = f32[4,16]{1,0} async-done(%update)
         """,
+        SUM,
         wrapped,
     )
     assert [(one.what, one.bytes) for one in read(text).collectives] == [("reduce-scatter", 512)]

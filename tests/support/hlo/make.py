@@ -12,7 +12,9 @@ import jax
 import numpy as np
 import programs
 from jax.experimental import topologies
+from jaxlib._hlo import HloModule
 
+from perfsuite.measure.hlo.module import unpacked
 from perfsuite.measure.targets.target_compiler import compile_for
 from perfsuite.measure.targets.targets import target
 
@@ -26,7 +28,8 @@ def write(name: str, text: str) -> None:
 
 
 def tpu_text(lowered: jax.stages.Lowered, partitions: int) -> str:
-    return compile_for(target("tpu-v5e"), lowered.as_text(debug_info=True).encode(), partitions=partitions).hlo
+    output = compile_for(target("tpu-v5e"), lowered.as_text(debug_info=True).encode(), partitions=partitions)
+    return HloModule.from_serialized_hlo_module_proto(unpacked(output.hlo)).to_string()
 
 
 def main() -> None:

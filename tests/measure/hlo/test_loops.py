@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from jax import lax
-from support.compiled_texts import TEXTS, jitted, spec
+from support.compiled_texts import TEXTS, jitted, parse, spec
 from support.compilers import skip_without_compiler
 
-from perfsuite.measure.hlo.reader import parse_hlo
-from perfsuite.measure.hlo.trip_counts import trip_counts
+from perfsuite.measure.hlo.loops import trip_counts
+from perfsuite.measure.hlo.module import read_module
 from perfsuite.measure.program.compilation import compile_call
 
 
@@ -50,13 +50,13 @@ ENTRY %main (n: s32[], x: f32[4]) -> (s32[], f32[4]) {{
 
 
 def count(text: str) -> int | None:
-    (found,) = trip_counts(parse_hlo(text)).counts.values()
+    (found,) = trip_counts(parse(text)).counts.values()
     return found
 
 
 def is_bound(text: str) -> bool:
     """Whether the loop may run less often."""
-    found = trip_counts(parse_hlo(text))
+    found = trip_counts(parse(text))
     assert found.at_most <= found.counts.keys()
     return bool(found.at_most)
 
@@ -85,7 +85,7 @@ def test_counts_are_those_of_running_the_loop(start, limit, step, direction, tur
 @pytest.mark.parametrize(
     "changes",
     [
-        {"start": "parameter(0)"},
+        {"start": "copy(%n)"},
         {"limit": "negate(%i)"},
         {"step": "negate(%i)"},
         {"arithmetic": "multiply"},
@@ -136,13 +136,13 @@ def nested(x):
 def test_loops_in_loops_as_compiled(target):
     if target is not None:
         skip_without_compiler(target)
-    module = parse_hlo(compile_call(jitted(nested, spec(8, 128)), target).hlo)
+    module = read_module(compile_call(jitted(nested, spec(8, 128)), target).hlo)
     assert sorted(trip_counts(module).counts.values()) == [3, 4]
 
 
 @pytest.mark.parametrize("name", sorted(name for name in TEXTS if name.endswith("cpu")))
 def test_the_conditions_say_what_the_compiler_prints(name):
-    module = parse_hlo(TEXTS[name])
+    module = parse(TEXTS[name])
     bare = {
         computation.name: dataclasses.replace(
             computation, instructions=tuple(dataclasses.replace(op, trip_count=None) for op in computation.instructions)

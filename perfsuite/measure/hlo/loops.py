@@ -1,16 +1,17 @@
-"""How often the loops of a compiled program run: what the compiler says, else what the program itself says.
+"""How often the loops of a compiled program run, and its computations.
 
-A TPU's text has no trip counts. There the loop's condition compares an integer of its state with a limit, the state's
-first value is a constant, and the body adds a constant to it. The three may come through copies, fusions, and the
-state of the loops around it, so the integers of a program are followed from its entry to the loop. Where the condition
-asks for something else too (`i < n and not done`), the loop runs so often at most.
+The CPU's compiler says it of its loops. A TPU's does not. There the loop's condition compares an integer of its state
+with a limit, the state's first value is a constant, and the body adds a constant to it. The three may come through
+copies, fusions, and the state of the loops around it, so the integers of a program are followed from its entry to the
+loop. Where the condition asks for something else too (`i < n and not done`), the loop runs so often at most.
 """
 
 import dataclasses
+import graphlib
 from collections.abc import Mapping, Sequence
 from typing import TypeAlias
 
-from perfsuite.measure.hlo.hlo_module import Instruction, Module
+from perfsuite.measure.hlo.module import HloModule, Instruction
 
 _LARGEST_INTEGER = 2**31 - 1
 
@@ -18,7 +19,7 @@ _FORWARD = frozenset(("bitcast", "bitcast-convert", "convert", "copy", "copy-don
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Linear:
+class _Linear:
     """An integer: `offset`, or that much more than `factor` times what a loop's state has at its start as `element`."""
 
     element: int | None
@@ -27,23 +28,23 @@ class Linear:
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Comparison:
+class _Comparison:
     """Whether `left` is less than `right`, and so on: `direction` is "LT", "LE", "GT", "GE", "NE" or "EQ"."""
 
-    left: Linear
+    left: _Linear
     direction: str
-    right: Linear
+    right: _Linear
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
-class Condition:
+class _Condition:
     """Whether all of the comparisons are true and, if `more`, something that is not known."""
 
-    comparisons: tuple[Comparison, ...]
+    comparisons: tuple[_Comparison, ...]
     more: bool = False
 
 
-Value: TypeAlias = "Linear | Condition | tuple[Value, ...] | None"
+_Value: TypeAlias = "_Linear | _Condition | tuple[_Value, ...] | None"
 """A value as far as it is known: None is any. A tuple of the program is a tuple."""
 
 Place = tuple[str, str]
@@ -52,7 +53,7 @@ Place = tuple[str, str]
 
 @dataclasses.dataclass(frozen=True)
 class TripCounts:
-    """How often each loop's body runs each time that the loop is reached; None where the text does not say.
+    """How often each loop's body runs each time that the loop is reached; None where it is not known.
 
     The loops of `at_most` run so often or less.
     """
@@ -61,33 +62,33 @@ class TripCounts:
     at_most: set[Place] = dataclasses.field(default_factory=set)
 
 
-def trip_counts(module: Module) -> TripCounts:
+def trip_counts(module: HloModule) -> TripCounts:
     """The trip counts of all loops that the program's entry reaches."""
-    return _Reader(module).found
+    return _Counter(module).counted
 
 
-class _Reader:
-    def __init__(self, module: Module):
+class _Counter:
+    def __init__(self, module: HloModule):
         self.module = module
-        self.found = TripCounts()
+        self.counted = TripCounts()
         self.constant: dict[str, list[bool]] = {}
         """By the body of a loop, which elements of its state never change."""
         self.enter(module.entry, ())
 
-    def enter(self, name: str, arguments: Sequence[Value]) -> None:
+    def enter(self, name: str, arguments: Sequence[_Value]) -> None:
         """Find the counts in a computation and in all that it calls, with what is known of its arguments."""
         values = self.values(name, arguments)
         for op in self.module.computations[name].instructions:
             if _is_loop(op):
                 state = values[op.operands[0]]
                 count, exact = self.count(op, state) if op.trip_count is None else (op.trip_count, True)
-                place, counts = (name, op.name), self.found.counts
+                place, counts = (name, op.name), self.counted.counts
                 # Reached from two places with different counts, it has none that is always true.
                 counts[place] = count if counts.get(place, count) == count else None
                 if counts[place] is None:
-                    self.found.at_most.discard(place)
+                    self.counted.at_most.discard(place)
                 elif not exact:
-                    self.found.at_most.add(place)
+                    self.counted.at_most.add(place)
                 for called in op.calls:
                     self.enter(called, (self.unchanged(op, state),))
             elif op.opcode == "conditional":
@@ -97,15 +98,15 @@ class _Reader:
                 for called in op.calls:
                     self.enter(called, [values[operand] for operand in op.operands])
 
-    def count(self, loop: Instruction, state: Value) -> tuple[int | None, bool]:
+    def count(self, loop: Instruction, state: _Value) -> tuple[int | None, bool]:
         """How often a loop runs, and whether it always does."""
-        condition, body = loop.calls  # XLA prints `condition=` before `body=`
+        body, condition = loop.calls
         # What never changes may be the step or the limit.
         start = tuple(
-            Linear(number, 0) if value is None else value for number, value in enumerate(self.unchanged(loop, state))
+            _Linear(number, 0) if value is None else value for number, value in enumerate(self.unchanged(loop, state))
         )
         asked, step = self.result(condition, (start,)), self.result(body, (start,))
-        if not isinstance(asked, Condition):
+        if not isinstance(asked, _Condition):
             return None, True
         counts = [_iterations(comparison, state, step) for comparison in asked.comparisons]
         known = [count for count in counts if count is not None]
@@ -115,34 +116,34 @@ class _Reader:
         # A limit of the largest integer is none.
         return (least, False) if least < _LARGEST_INTEGER else (None, True)
 
-    def unchanged(self, loop: Instruction, state: Value) -> tuple[Value, ...]:
+    def unchanged(self, loop: Instruction, state: _Value) -> tuple[_Value, ...]:
         """The elements of the state, those that an iteration may change as None."""
-        body = loop.calls[-1]
+        body = loop.calls[0]
         if body not in self.constant:
-            symbols = tuple(Linear(number, 0) for number in range(len(loop.shapes)))
+            symbols = tuple(_Linear(number, 0) for number in range(len(loop.shapes)))
             after = self.result(body, (symbols,))
             self.constant[body] = [_element(after, number) == symbol for number, symbol in enumerate(symbols)]
         return tuple(_element(state, i) if constant else None for i, constant in enumerate(self.constant[body]))
 
-    def result(self, name: str, arguments: Sequence[Value]) -> Value:
+    def result(self, name: str, arguments: Sequence[_Value]) -> _Value:
         return self.values(name, arguments)[self.module.computations[name].root.name]
 
-    def values(self, name: str, arguments: Sequence[Value]) -> Mapping[str, Value]:
+    def values(self, name: str, arguments: Sequence[_Value]) -> Mapping[str, _Value]:
         """The value of each instruction of a computation."""
-        values: dict[str, Value] = {}
+        values: dict[str, _Value] = {}
         for op in self.module.computations[name].instructions:
             values[op.name] = self.value(op, [values.get(operand) for operand in op.operands], arguments)
         return values
 
-    def value(self, op: Instruction, operands: Sequence[Value], arguments: Sequence[Value]) -> Value:
+    def value(self, op: Instruction, operands: Sequence[_Value], arguments: Sequence[_Value]) -> _Value:
         if op.opcode == "parameter":
             return arguments[op.parameter] if op.parameter is not None and op.parameter < len(arguments) else None
         if op.opcode == "constant":
-            return None if op.literal is None else Linear(None, op.literal)
+            return None if op.literal is None else _Linear(None, op.literal)
         if op.opcode == "tuple":
             return tuple(operands)
         if op.opcode == "get-tuple-element":
-            return _element(operands[0], int(op.attributes["index"])) if "index" in op.attributes else None
+            return _element(operands[0], op.index)
         if not operands:
             return None
         if op.opcode == "copy-start":
@@ -162,38 +163,38 @@ def _is_loop(op: Instruction) -> bool:
     return op.opcode == "while" and len(op.calls) == 2 and len(op.operands) == 1
 
 
-def _arithmetic(op: Instruction, operands: Sequence[Value]) -> Value:
+def _arithmetic(op: Instruction, operands: Sequence[_Value]) -> _Value:
     if len(operands) != 2:
         return None
     left, right = operands
-    if not isinstance(left, Linear) or not isinstance(right, Linear):
+    if not isinstance(left, _Linear) or not isinstance(right, _Linear):
         return None
     if op.opcode == "compare":
-        return Condition((Comparison(left, op.attributes["direction"], right),))
+        return _Condition((_Comparison(left, op.direction, right),))
     if left.element is not None and right.element is not None:
         return None
     if op.opcode == "multiply":
         known, other = (left, right) if left.element is None else (right, left)
-        return Linear(other.element, known.offset * other.offset, known.offset * other.factor)
+        return _Linear(other.element, known.offset * other.offset, known.offset * other.factor)
     if op.opcode == "subtract":
-        right = Linear(right.element, -right.offset, -right.factor)
+        right = _Linear(right.element, -right.offset, -right.factor)
     elif op.opcode != "add":
         return None
     return dataclasses.replace(right if left.element is None else left, offset=left.offset + right.offset)
 
 
-def _both(operands: Sequence[Value]) -> Condition | None:
-    known = [operand for operand in operands if isinstance(operand, Condition)]
+def _both(operands: Sequence[_Value]) -> _Condition | None:
+    known = [operand for operand in operands if isinstance(operand, _Condition)]
     comparisons = tuple(comparison for operand in known for comparison in operand.comparisons)
     more = len(known) < len(operands) or any(operand.more for operand in known)
-    return Condition(comparisons, more) if known else None
+    return _Condition(comparisons, more) if known else None
 
 
-def _element(value: Value, number: int) -> Value:
+def _element(value: _Value, number: int) -> _Value:
     return value[number] if isinstance(value, tuple) and number < len(value) else None
 
 
-def _iterations(condition: Comparison, state: Value, step: Value) -> int | None:
+def _iterations(condition: _Comparison, state: _Value, step: _Value) -> int | None:
     """How often the comparison is true until it is not, of a state that changes by the same in each iteration."""
     sides = [_course(side, state, step) for side in (condition.left, condition.right)]
     if sides[0] is None or sides[1] is None:
@@ -215,13 +216,43 @@ def _iterations(condition: Comparison, state: Value, step: Value) -> int | None:
     return None
 
 
-def _course(value: Linear, state: Value, step: Value) -> tuple[int, int] | None:
+def _course(value: _Linear, state: _Value, step: _Value) -> tuple[int, int] | None:
     """The integer before the first iteration, and what each iteration adds to it."""
     if value.element is None:
         return value.offset, 0
     first, after = _element(state, value.element), _element(step, value.element)
-    if not isinstance(first, Linear) or not isinstance(after, Linear):
+    if not isinstance(first, _Linear) or not isinstance(after, _Linear):
         return None
     if first.element is not None or (after.element, after.factor) != (value.element, 1):
         return None
     return value.factor * first.offset + value.offset, value.factor * after.offset
+
+
+@dataclasses.dataclass(frozen=True)
+class RunCounts:
+    """`times` is how often a computation runs, all branches of a conditional alike; `looped` are those inside a loop.
+
+    A loop whose count is not known counts as one iteration.
+    """
+
+    times: Mapping[str, int]
+    looped: frozenset[str]
+
+
+def run_counts(module: HloModule, counts: Mapping[Place, int | None]) -> RunCounts:
+    """How often each computation runs, from how often the loops iterate. Those that the entry does not reach: never."""
+    calls = {
+        name: {called for op in computation.instructions for called in op.calls}
+        for name, computation in module.computations.items()
+    }
+    times = dict.fromkeys(module.computations, 0) | {module.entry: 1}
+    looped: set[str] = set()
+    # Callers first.
+    for name in reversed([*graphlib.TopologicalSorter(calls).static_order()]):
+        for op in module.computations[name].instructions:
+            count = counts.get((name, op.name)) if op.opcode == "while" else None
+            for called in op.calls:
+                times[called] += times[name] * (1 if count is None else count)
+                if op.opcode == "while" or name in looped:
+                    looped.add(called)
+    return RunCounts(times, frozenset(looped))

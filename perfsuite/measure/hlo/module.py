@@ -1,0 +1,484 @@
+"""A compiled program as objects, read from the proto in which XLA serialises it.
+
+The proto is an `HloModuleProto`. The numbers of its fields, which never change, are in openxla/xla, in
+`xla/service/hlo.proto` and `xla/xla_data.proto`. Most of a TPU's proto is `backend_config`, so the reader steps over
+what it does not need, and reads once what repeats.
+"""
+
+import base64
+import dataclasses
+import functools
+import math
+import re
+import sys
+import zlib
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+_NUMBERED: Final = re.compile(r"(?:bf|[cfsu])([0-9]{1,3})", re.ASCII)
+_BITS: Final = {"pred": 8, "token": 0, "opaque": 0}
+_TYPES: Final = (
+    *("invalid", "pred", "s8", "s16", "s32", "s64", "u8", "u16", "u32", "u64", "f16", "f32", "f64", "tuple"),
+    *("opaque", "c64", "bf16", "token", "c128", "f8e5m2", "f8e4m3fn", "s4", "u4", "f8e4m3b11fnuz", "f8e5m2fnuz"),
+    *("f8e4m3fnuz", "s2", "u2", "f8e4m3", "f8e3m4", "s1", "u1", "f4e2m1fn", "f8e8m0fnu", "buffer"),
+)
+"""XLA's `PrimitiveType`."""
+
+_PRECISIONS: Final = ("default", "high", "highest")
+
+_TRIPS: Final = re.compile(rb'"known_trip_count":\s*+\{"n":\s*+"?([0-9]{1,18})')
+_ESTIMATE: Final = re.compile(rb'"cost_estimate":\s*+\{([^{}]*+)\}')
+_COST: Final = re.compile(rb'"(flops|transcendentals|bytes_accessed)":\s*+"?([0-9]{1,30})')
+_CYCLES: Final = re.compile(rb'"estimated_cycles":\s*+"?(-?[0-9]{1,18})')
+_VMEM: Final = re.compile(rb'"used_scoped_memory_configs":\s*+\[([^][]*+)\]')
+_VMEM_LIMIT: Final = re.compile(rb'"scoped_memory_configs":\s*+\[([^][]*+)\]')
+_IN_VMEM: Final = re.compile(rb'"memory_space":\s*+"1"[^{}]*?"size":\s*+"([0-9]{1,18})"')
+_KERNEL: Final = re.compile(rb'"fusion_backend_config":\s*+\{"kind":\s*+"([^"]*+)"')
+_CONTRACTED: Final = re.compile(rb'"lhs_contracting_dimensions":\s*+\[([^][]*+)\]')
+_PRECISION: Final = re.compile(rb'"operand_precision":\s*+\[([^][]*+)\]')
+
+_LITERAL_PATH: Final = (3, 2, 8)
+"""From the module to its computations, their instructions, and the values of their constants."""
+_LARGE: Final = 4096
+"""Constants of fewer bytes are kept: the limit of a loop may be one."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class SourceFrame:
+    """One frame of the Python stack that traced an operation. `function` is empty where it is not known."""
+
+    file: str
+    line: int
+    function: str
+
+
+Stack = tuple[SourceFrame, ...]
+"""The innermost frame first."""
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Shape:
+    """Element type and sizes of one array; a size that varies counts as its bound.
+
+    `order` are the dimensions from minor to major, `tile` the sizes of the tiles that a TPU's layout cuts the array
+    into. Arrays that differ in nothing else are equal.
+    """
+
+    dtype: str
+    dims: tuple[int, ...]
+    order: tuple[int, ...] = dataclasses.field(default=(), compare=False)
+    tile: tuple[int, ...] = dataclasses.field(default=(), compare=False)
+
+    @property
+    def elements(self) -> int:
+        return math.prod(self.dims)
+
+    @property
+    def bytes(self) -> int:
+        """Without padding and tiling; elements below a byte are packed, and a token or opaque value takes none."""
+        return (bits_of(self.dtype) * self.elements + 7) // 8
+
+    @property
+    def allocated_bytes(self) -> int:
+        """With the padding to whole tiles that a TPU's layout asks for."""
+        if not self.tile or len(self.order) != len(self.dims):
+            return self.bytes
+        sizes = [self.dims[dim] for dim in reversed(self.order)]
+        sizes = [1] * (len(self.tile) - len(sizes)) + sizes
+        whole = len(sizes) - len(self.tile)
+        padded = [-(-size // by) * by for size, by in zip(sizes[whole:], self.tile, strict=True)]
+        return (bits_of(self.dtype) * math.prod(sizes[:whole]) * math.prod(padded) + 7) // 8
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class WindowDimension:
+    """How a window moves along one dimension. `low` and `high` are the padding before and after the array."""
+
+    size: int
+    stride: int
+    low: int
+    high: int
+    kernel_dilation: int
+    input_dilation: int
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Convolution:
+    """The dimensions of a convolution: the features of the kernel's input, batch and features of the output.
+
+    `spatial` has those of input, kernel and output along which the window moves, one triple for each.
+    """
+
+    kernel_input: int
+    output: tuple[int, int]
+    spatial: tuple[tuple[int, int, int], ...]
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Instruction:
+    """One instruction.
+
+    `shapes` are the arrays of the result, a tuple's in order with nested ones flattened. `calls` are the computations
+    that it runs; those of a loop are its body and its condition. `literal` is the value of a constant integer, `index`
+    is that of an element of a tuple, `contracted` are the dimensions of the left operand over which a `dot` sums.
+
+    The last six are from `backend_config`: `estimated_cycles` is the TPU compiler's own metric, `trip_count` how often
+    a loop runs where the CPU's compiler knows it, `cost_estimate` what the author of a Pallas kernel says of its cost.
+    Of a custom call for a TPU, `vmem_bytes` is what it takes of the memory on the chip, `vmem_limit_bytes` what its
+    author lets it take. `kernel` is what the GPU's compiler makes of a fusion, such as "__triton". A product by cuBLAS
+    has `contracted` and `precision` of a `dot`.
+    """
+
+    name: str
+    opcode: str
+    shapes: tuple[Shape, ...]
+    operands: tuple[str, ...] = ()
+    calls: tuple[str, ...] = ()
+    op_name: str = ""
+    stack: Stack = ()
+    is_root: bool = False
+    parameter: int | None = None
+    literal: int | None = None
+    index: int = 0
+    direction: str = ""
+    contracted: tuple[int, ...] = ()
+    precision: str = "default"
+    window: tuple[WindowDimension, ...] = ()
+    convolution: Convolution | None = None
+    fft_length: tuple[int, ...] = ()
+    fusion_kind: str = ""
+    custom_call_target: str = ""
+    channel: int = 0
+    is_host_transfer: bool = False
+    frontend_attributes: Mapping[str, str] = dataclasses.field(default_factory=dict)
+    estimated_cycles: int | None = None
+    trip_count: int | None = None
+    cost_estimate: Mapping[str, int] | None = None
+    vmem_bytes: int | None = None
+    vmem_limit_bytes: int | None = None
+    kernel: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class Computation:
+    """A computation, its instructions in the order of the schedule where there is one."""
+
+    name: str
+    instructions: tuple[Instruction, ...]
+
+    @property
+    def root(self) -> Instruction:
+        return next(op for op in reversed(self.instructions) if op.is_root)
+
+
+@dataclasses.dataclass(frozen=True)
+class HloModule:
+    """A compiled program. `reused` are the numbers of the arguments whose memory an output takes."""
+
+    name: str
+    computations: Mapping[str, Computation]
+    entry: str
+    reused: frozenset[int]
+
+
+def bits_of(dtype: str) -> int:
+    """Bits of one element: 16 for "bf16", 8 for "f8e4m3fn" and "pred", 4 for "s4"."""
+    numbered = _NUMBERED.match(dtype)
+    return int(numbered[1]) if numbered else _BITS[dtype]
+
+
+def packed(proto: bytes) -> str:
+    """A module's proto as a text for JSON, without the values of large constants."""
+    return base64.b64encode(zlib.compress(_without_literals(proto, _LITERAL_PATH))).decode()
+
+
+def unpacked(text: str) -> bytes:
+    """The proto in a text that `packed` made. Raises `ValueError` for another text."""
+    try:
+        return zlib.decompress(base64.b64decode(text))
+    except zlib.error as error:
+        raise ValueError(f"not a packed module: {error}") from None
+
+
+def proto_of_dump(dump: bytes) -> bytes:
+    """The module's proto in a file that XLA dumps, an `HloProto`."""
+    return _Message(dump).bytes(1)
+
+
+def read_module(text: str, *, restored: Callable[[Stack], Stack] = lambda stack: stack) -> HloModule:
+    """The module in a text that `packed` made. `restored` maps its stacks to those that the instructions get.
+
+    Raises `ValueError`, `LookupError` or `TypeError` for another text.
+    """
+    return _Reader(_Message(unpacked(text)), restored).module()
+
+
+class _Message:
+    """The fields of a message in protobuf's wire format, by their numbers. What a message lacks is 0 or empty."""
+
+    __slots__ = ("fields",)
+
+    def __init__(self, data: bytes):
+        self.fields: dict[int, list[Any]] = {}
+        at, size = 0, len(data)
+        while at < size:
+            number, value, at = _field(data, at)
+            if number in self.fields:
+                self.fields[number].append(value)
+            else:
+                self.fields[number] = [value]
+        if at > size:
+            raise ValueError("a proto that is cut short")
+
+    def number(self, field: int) -> int:
+        return self.fields[field][-1] if field in self.fields else 0
+
+    def numbers(self, field: int) -> tuple[int, ...]:
+        """The numbers of a repeated field, packed in one value or not."""
+        if field not in self.fields:
+            return ()
+        numbers: list[int] = []
+        for value in self.fields[field]:
+            numbers += _varints(value) if isinstance(value, bytes) else (value,)
+        return tuple(numbers)
+
+    def bytes(self, field: int) -> bytes:
+        return self.fields[field][-1] if field in self.fields else b""
+
+    def text(self, field: int) -> str:
+        return sys.intern(self.fields[field][-1].decode()) if field in self.fields else ""
+
+    def message(self, field: int) -> "_Message":
+        return _Message(self.bytes(field))
+
+    def messages(self, field: int) -> "list[_Message]":
+        return [_Message(value) for value in self.fields.get(field, ())]
+
+
+def _field(data: bytes, at: int) -> tuple[int, Any, int]:
+    """The field at a position: its number, its value, and the position after it. Messages and texts are bytes."""
+    key, at = (data[at], at + 1) if data[at] < 128 else _varint(data, at)
+    kind = key & 7
+    if kind == 2:
+        size, at = (data[at], at + 1) if data[at] < 128 else _varint(data, at)
+        return key >> 3, data[at : at + size], at + size
+    if kind == 0:
+        value, at = (data[at], at + 1) if data[at] < 128 else _varint(data, at)
+        return key >> 3, value, at
+    if kind not in (1, 5):
+        raise ValueError(f"not a proto: a field of the kind {kind}")
+    size = 8 if kind == 1 else 4
+    return key >> 3, data[at : at + size], at + size
+
+
+def _varint(data: bytes, at: int) -> tuple[int, int]:
+    """The integer at a position, negative ones as two's complement of 64 bits, and the position after it."""
+    value = shift = 0
+    while True:
+        byte = data[at]
+        at += 1
+        value |= (byte & 127) << shift
+        if byte < 128:
+            return (value if value < 2**63 else value - 2**64), at
+        shift += 7
+
+
+def _varints(data: bytes) -> list[int]:
+    numbers, at = [], 0
+    while at < len(data):
+        number, at = _varint(data, at)
+        numbers.append(number)
+    return numbers
+
+
+def _without_literals(data: bytes, path: tuple[int, ...]) -> bytes:
+    """A message without large fields at the end of a path of field numbers: a program may hold a model's weights."""
+    kept, at = [], 0
+    while at < len(data):
+        start = at
+        number, value, at = _field(data, at)
+        if number != path[0] or len(value) < _LARGE:
+            kept.append(data[start:at])
+        elif path[1:]:
+            inner = _without_literals(value, path[1:])
+            kept += [_encoded(number << 3 | 2), _encoded(len(inner)), inner]
+    return b"".join(kept)
+
+
+def _encoded(value: int) -> bytes:
+    groups = [value >> shift & 127 for shift in range(0, max(value.bit_length(), 1), 7)]
+    return bytes([*(group | 128 for group in groups[:-1]), groups[-1]])
+
+
+class _Reader:
+    """A module's message, and what was read of it before."""
+
+    def __init__(self, message: _Message, restored: Callable[[Stack], Stack]):
+        self.message = message
+        self.restored = restored
+        self.shapes: dict[bytes, tuple[Shape, ...]] = {}
+        self.metadata: dict[bytes, tuple[str, Stack]] = {}
+        index = message.message(17)
+        # Numbers begin at 1, and 0 stands for nothing.
+        self.files, self.functions = (["", *(n.decode() for n in index.fields.get(table, ()))] for table in (1, 2))
+        self.places, self.frames = ([_Message(b""), *index.messages(table)] for table in (3, 4))
+        self.stack = functools.cache(self._stack)
+
+    def module(self) -> HloModule:
+        computations = self.message.messages(3)
+        names = {one.number(5): one.text(1) for one in computations}
+        sequences = {one.number(1): one.message(2).numbers(1) for one in self.message.message(7).messages(1)}
+        read = [self.computation(one, names, sequences.get(one.number(5), ())) for one in computations]
+        aliases = self.message.message(8).messages(1)
+        # A TPU's program with more than 2000 arguments has one parameter, a tuple of them all: its index is 7 of {7}.
+        reused = frozenset((one.numbers(3) or (one.number(2),))[0] for one in aliases)
+        return HloModule(self.message.text(1), {one.name: one for one in read}, names[self.message.number(6)], reused)
+
+    def computation(self, message: _Message, computations: Mapping[int, str], order: tuple[int, ...]) -> Computation:
+        by_id = {one.number(35): one for one in message.messages(2)}
+        names = {number: one.text(1) for number, one in by_id.items()}
+        root = message.number(6)
+        instructions = [
+            self.instruction(by_id[number], names, computations, is_root=number == root) for number in order or by_id
+        ]
+        return Computation(message.text(1), tuple(instructions))
+
+    def instruction(
+        self, message: _Message, names: Mapping[int, str], computations: Mapping[int, str], *, is_root: bool
+    ) -> Instruction:
+        opcode = message.text(2)
+        config = message.bytes(43)
+        fields = _configured(config) if config else {}
+        if opcode == "parameter":
+            fields["parameter"] = message.number(9)
+        elif opcode == "constant":
+            fields["literal"] = _integer(message.message(8))
+        if 7 in message.fields:
+            fields["op_name"], fields["stack"] = self.described(message.bytes(7))
+        if 15 in message.fields:
+            fields["window"] = tuple(map(_window_dimension, message.message(15).messages(1)))
+        if 16 in message.fields:
+            fields["convolution"] = _convolution(message.message(16))
+        if 30 in message.fields:
+            fields["contracted"] = message.message(30).numbers(1)
+        if 51 in message.fields:
+            fields["precision"] = _PRECISIONS[max(message.message(51).numbers(1), default=0)]
+        if opcode == "custom-call":
+            fields |= _vmem(config) | _gemm(config)
+        if 68 in message.fields:
+            attributes = message.message(68).messages(1)
+            fields["frontend_attributes"] = {one.text(1): one.text(2) for one in attributes}
+        return Instruction(
+            message.text(1),
+            opcode,
+            self.leaves(message.bytes(3)),
+            operands=tuple(names[number] for number in message.numbers(36)),
+            calls=tuple(computations[number] for number in message.numbers(38)),
+            is_root=is_root,
+            index=message.number(13),
+            direction=message.text(63),
+            fft_length=message.numbers(32),
+            fusion_kind=message.text(11),
+            custom_call_target=message.text(28),
+            channel=message.number(26),
+            is_host_transfer=bool(message.number(47)),
+            **fields,
+        )
+
+    def leaves(self, data: bytes) -> tuple[Shape, ...]:
+        """The arrays of a shape."""
+        if data not in self.shapes:
+            message = _Message(data)
+            dtype = _TYPES[message.number(2)]
+            if dtype in ("tuple", "buffer"):
+                parts = message.fields.get(4, ())
+                self.shapes[data] = tuple(leaf for part in parts for leaf in self.leaves(part))
+            else:
+                layout = message.message(5)
+                tiles = layout.messages(6)
+                tile = tiles[0].numbers(1) if tiles else ()
+                # A tile may also combine dimensions, which has a negative size.
+                tile = () if min(tile, default=0) < 0 else tile
+                self.shapes[data] = (Shape(dtype, message.numbers(3), layout.numbers(1), tile),)
+        return self.shapes[data]
+
+    def described(self, data: bytes) -> tuple[str, Stack]:
+        """The op_name and the stack of metadata."""
+        if data not in self.metadata:
+            message = _Message(data)
+            stack = self.restored(self.stack(message.number(15)))
+            if not stack and (file := message.text(3)):
+                stack = (SourceFrame(file, message.number(4), ""),)
+            self.metadata[data] = message.text(2), stack
+        return self.metadata[data]
+
+    def _stack(self, frame: int) -> Stack:
+        """The frame and those around it, innermost first."""
+        chain: dict[int, SourceFrame] = {}
+        while 0 < frame < len(self.frames) and frame not in chain:
+            row = self.frames[frame]
+            place = self.places[row.number(1)]
+            chain[frame] = SourceFrame(self.files[place.number(1)], place.number(3), self.functions[place.number(2)])
+            frame = row.number(2)
+        return tuple(chain.values())
+
+
+def _integer(literal: _Message) -> int | None:
+    """The value of a constant integer; None for an array, and for other types."""
+    shape = literal.message(1)
+    dtype = _TYPES[shape.number(2)]
+    if shape.numbers(3) or dtype[0] not in "su":
+        return None
+    return next((n for field in (4, 5, 6, 7) for n in literal.numbers(field)), None)
+
+
+def _window_dimension(message: _Message) -> WindowDimension:
+    size, stride, low, high, kernel_dilation, input_dilation = map(message.number, range(1, 7))
+    return WindowDimension(size, stride or 1, low, high, kernel_dilation or 1, input_dilation or 1)
+
+
+def _convolution(message: _Message) -> Convolution:
+    spatial = zip(message.numbers(11), message.numbers(6), message.numbers(12), strict=True)
+    return Convolution(message.number(3), (message.number(9), message.number(10)), tuple(spatial))
+
+
+def _configured(config: bytes) -> dict[str, Any]:
+    """What `backend_config` says, by the fields of `Instruction`."""
+    fields: dict[str, Any] = {}
+    if cycles := _search(_CYCLES, config):
+        fields["estimated_cycles"] = int(cycles[1])
+    if trips := _search(_TRIPS, config):
+        fields["trip_count"] = int(trips[1])
+    if estimate := _search(_ESTIMATE, config):
+        fields["cost_estimate"] = {name.decode(): int(amount) for name, amount in _COST.findall(estimate[1])}
+    if kernel := _search(_KERNEL, config):
+        fields["kernel"] = sys.intern(kernel[1].decode())
+    return fields
+
+
+def _vmem(config: bytes) -> dict[str, int]:
+    """What `backend_config` says of the memory on a TPU's chip, by the fields of `Instruction`."""
+    fields = {}
+    if used := _search(_VMEM, config):
+        fields["vmem_bytes"] = sum(map(int, _IN_VMEM.findall(used[1])))
+    if (limit := _search(_VMEM_LIMIT, config)) and (sizes := _IN_VMEM.findall(limit[1])):
+        fields["vmem_limit_bytes"] = sum(map(int, sizes))
+    return fields
+
+
+def _gemm(config: bytes) -> dict[str, Any]:
+    """What the configuration of a product by cuBLAS says, by the fields of `Instruction`."""
+    fields: dict[str, Any] = {}
+    if b'"gemm_backend_config":' in config:
+        if contracted := _CONTRACTED.search(config):
+            fields["contracted"] = tuple(map(int, re.findall(rb"\d+", contracted[1])))
+        if precision := _PRECISION.search(config):
+            words = precision[1].decode().lower()
+            fields["precision"] = next((name for name in reversed(_PRECISIONS) if name in words), "default")
+    return fields
+
+
+def _search(pattern: re.Pattern[bytes], config: bytes) -> re.Match[bytes] | None:
+    """The match at the first part of this name: an expression would search the megabytes of a kernel for long."""
+    at = config.find(pattern.pattern.partition(b":")[0])
+    return pattern.match(config, at) if at >= 0 else None
