@@ -100,7 +100,7 @@ class _Counter:
 
     def count(self, loop: Instruction, state: _Value) -> tuple[int | None, bool]:
         """How often a loop runs, and whether it always does."""
-        body, condition = loop.calls
+        condition, body = loop.calls
         # What never changes may be the step or the limit.
         start = tuple(
             _Linear(number, 0) if value is None else value for number, value in enumerate(self.unchanged(loop, state))
@@ -118,7 +118,7 @@ class _Counter:
 
     def unchanged(self, loop: Instruction, state: _Value) -> tuple[_Value, ...]:
         """The elements of the state, those that an iteration may change as None."""
-        body = loop.calls[0]
+        body = loop.calls[1]
         if body not in self.constant:
             symbols = tuple(_Linear(number, 0) for number in range(len(loop.shapes)))
             after = self.result(body, (symbols,))

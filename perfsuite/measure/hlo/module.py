@@ -119,7 +119,7 @@ class Instruction:
     """One instruction.
 
     `shapes` are the arrays of the result, a tuple's in order with nested ones flattened. `calls` are the computations
-    that it runs; those of a loop are its body and its condition. `literal` is the value of a constant integer, `index`
+    that it runs; those of a loop are its condition and its body. `literal` is the value of a constant integer, `index`
     is that of an element of a tuple, `contracted` are the dimensions of the left operand over which a `dot` sums.
 
     The last six are from `backend_config`: `estimated_cycles` is the TPU compiler's own metric, `trip_count` how often
@@ -347,6 +347,7 @@ class _Reader:
         self, message: _Message, names: Mapping[int, str], computations: Mapping[int, str], *, is_root: bool
     ) -> Instruction:
         opcode = message.text(2)
+        calls = [computations[number] for number in message.numbers(38)]
         config = message.bytes(43)
         fields = _configured(config) if config else {}
         if opcode == "parameter":
@@ -373,7 +374,7 @@ class _Reader:
             opcode,
             self.leaves(message.bytes(3)),
             operands=tuple(names[number] for number in message.numbers(36)),
-            calls=tuple(computations[number] for number in message.numbers(38)),
+            calls=tuple(reversed(calls) if opcode == "while" else calls),
             is_root=is_root,
             index=message.number(13),
             direction=message.text(63),

@@ -105,7 +105,7 @@ def test_without_a_stack_there_is_the_line_of_the_metadata():
     assert (op.op_name, op.stack) == ("f/copy", (SourceFrame("m.py", 3, ""),))
 
 
-def test_a_loop_calls_its_body_and_its_condition():
+def test_a_loop_calls_its_condition_and_its_body():
     body, condition = (
         computation(name, f"%{name}_p = f32[8,16]{{1,0}} parameter(0)", line)
         for name, line in (
@@ -115,7 +115,7 @@ def test_a_loop_calls_its_body_and_its_condition():
     )
     config = 'backend_config={"known_trip_count":{"n":"8"}}'
     op = instruction(f"%w = f32[8,16]{{1,0}} while(%a), condition=%condition, body=%body, {config}", body, condition)
-    assert (op.calls, op.trip_count) == (("body", "condition"), 8)
+    assert (op.calls, op.trip_count) == (("condition", "body"), 8)
 
 
 @pytest.mark.parametrize(

@@ -16,8 +16,10 @@ from support.cuda_needed import needs_cuda_plugin
 from support.programs import program_of
 
 import perfsuite
+from perfsuite.measure.hlo.module import read_module
 from perfsuite.measure.program.compilation import compile_call
 from perfsuite.measure.program.program_metrics import gated_facts, metrics_of
+from perfsuite.measure.serialise import plain
 from perfsuite.measure.targets.target_compiler import CompileFailed
 
 pytestmark = needs_cuda_plugin
@@ -212,7 +214,7 @@ def facts_of_a_step():
         return jax.tree.map(lambda w, g: w - g, weights, jax.grad(loss)(weights))
 
     compilation = compile_call(jitted(step, {"a": SQUARE, "b": SQUARE}, SQUARE, SQUARE, donate_argnums=0), GPU)
-    return [gated_facts(compilation.program()), compilation.hlo]
+    return [gated_facts(compilation.program()), plain(read_module(compilation.hlo))]
 
 
 def test_the_program_is_the_same_in_every_process_with_any_hash_seed_and_on_one_core_or_two(tmp_path):

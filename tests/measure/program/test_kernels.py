@@ -130,7 +130,7 @@ def test_the_estimates_of_a_trace_have_their_lines_and_shapes():
     known = KernelEstimate(PLACE, ((128, 128),), **COSTS)
     assert estimates(lambda x: plain_doubled(x, cost_estimate=ESTIMATE), SQUARE) == (known,)
     assert estimates(lambda x: plain_doubled(x), SQUARE) == (KernelEstimate(PLACE, ((128, 128),)),)
-    twice = estimates(lambda x: doubled(plain_doubled(x, cost_estimate=ESTIMATE), cost_estimate=ESTIMATE), SQUARE)
+    twice = estimates(lambda x: plain_doubled(plain_doubled(x, cost_estimate=ESTIMATE), cost_estimate=ESTIMATE), SQUARE)
     assert twice == (known,)
 
 

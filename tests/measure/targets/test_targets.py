@@ -6,7 +6,6 @@ import math
 import os
 import subprocess
 import sys
-import textwrap
 
 import pytest
 from jax.experimental.pallas import tpu as pltpu
@@ -95,39 +94,6 @@ def test_every_rate_says_where_it_is_published():
         assert rates.source.startswith(PAGES)
 
 
-TOPOLOGIES = """
-import json, sys
-from jax.experimental import topologies
-
-found = []
-for arguments in json.load(sys.stdin):
-    devices = topologies.get_topology_desc(platform="tpu", **arguments).devices
-    found.append((devices[0].device_kind, len(devices)))
-print(json.dumps(found))
-"""
-
-
-@needs_libtpu
-def test_libtpu_knows_every_slice_and_calls_the_devices_so():
-    asked, expected = [], []
-    for known in TPUS:
-        for shape in known.slices:
-            devices = math.prod(shape) * known.devices_per_chip
-            topology = known.topology(devices)
-            assert topology["topology_name"].endswith("x".join(map(str, shape)))
-            asked.append(topology)
-            expected.append([known.device_kind, devices])
-    found = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(TOPOLOGIES)],
-        input=json.dumps(asked),
-        env=worker_environment(os.environ, "tpu"),
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert json.loads(found.stdout) == expected
-
-
 H100 = target("gpu-h100")
 
 
@@ -168,24 +134,32 @@ TOPOLOGIES = """
 import json, sys
 from jax.experimental import topologies
 
-found = []
-for arguments in json.load(sys.stdin):
-    devices = topologies.get_topology_desc(platform="cuda", **arguments).devices
-    found.append((devices[0].device_kind, len(devices), devices[-1].process_index))
-print(json.dumps(found))
+devices = [topologies.get_topology_desc(platform=sys.argv[1], **each).devices for each in json.load(sys.stdin)]
+print(json.dumps([(each[0].device_kind, len(each), each[-1].process_index) for each in devices]))
 """
+
+
+def devices_of(platform, topologies):
+    """The kind of the devices of each topology, their number, and the number of the last one's host."""
+    command = [sys.executable, "-c", TOPOLOGIES, platform]
+    environment = worker_environment(os.environ, platform)
+    asked = json.dumps(topologies)
+    answer = subprocess.run(command, input=asked, env=environment, capture_output=True, text=True, check=True)
+    return json.loads(answer.stdout)
+
+
+@needs_libtpu
+def test_libtpu_has_every_slice_and_its_devices_have_the_targets_kind():
+    every = [(tpu, shape, math.prod(shape) * tpu.devices_per_chip) for tpu in TPUS for shape in tpu.slices]
+    topologies = [tpu.topology(devices) for tpu, _, devices in every]
+    for (_, shape, _), topology in zip(every, topologies, strict=True):
+        assert topology["topology_name"].endswith("x".join(map(str, shape)))
+    answers = devices_of("tpu", topologies)
+    assert [answer[:2] for answer in answers] == [[tpu.device_kind, devices] for tpu, _, devices in every]
 
 
 @needs_cuda_plugin
 def test_xla_reads_every_gpu_and_counts_its_hosts():
-    asked = [gpu.topology(devices) for gpu in GPUS for devices in (1, 4, 24)]
-    expected = [[gpu.device_kind, devices, (devices - 1) // 8] for gpu in GPUS for devices in (1, 4, 24)]
-    found = subprocess.run(
-        [sys.executable, "-c", textwrap.dedent(TOPOLOGIES)],
-        input=json.dumps(asked),
-        env=worker_environment(os.environ, "cuda"),
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    assert json.loads(found.stdout) == expected
+    every = [(gpu, devices) for gpu in GPUS for devices in (1, 4, 24)]
+    answers = devices_of("cuda", [gpu.topology(devices) for gpu, devices in every])
+    assert answers == [[gpu.device_kind, devices, (devices - 1) // 8] for gpu, devices in every]
