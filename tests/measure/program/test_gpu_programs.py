@@ -214,7 +214,7 @@ def facts_of_a_step():
         return jax.tree.map(lambda w, g: w - g, weights, jax.grad(loss)(weights))
 
     compilation = compile_call(jitted(step, {"a": SQUARE, "b": SQUARE}, SQUARE, SQUARE, donate_argnums=0), GPU)
-    return [gated_facts(compilation.program()), plain(read_module(compilation.hlo))]
+    return [gated_facts(compilation.program()), plain(read_module(compilation.hlo).computations)]
 
 
 def test_the_program_is_the_same_in_every_process_with_any_hash_seed_and_on_one_core_or_two(tmp_path):
