@@ -35,7 +35,7 @@ for _module in pkgutil.walk_packages(perfsuite.__path__, "perfsuite."):
 sys.dont_write_bytecode = _kept
 
 # Nested sessions with --perf make it. JAX compiles everything once more after that, so not in the middle of a test.
-perfsuite.measure.first_call.first_call.make_context()
+perfsuite.measure.private.compile_events.make_context()
 
 
 @pytest.fixture(autouse=True, scope="module")

@@ -7,7 +7,6 @@ from typing import NamedTuple
 import numpy as np
 
 from perfsuite.measure.first_call.first_call import FirstCall
-from perfsuite.measure.first_call.metrics import parts_of
 from perfsuite.measure.private.libraries import (
     FILTER_JITTED,
     JITTING,
@@ -164,7 +163,7 @@ def busiest(counted: HostCalls) -> str:
 
 def costliest(counted: FirstCall, field: str) -> str:
     """What makes most of a metric of a first call that is too high, and what to do about it."""
-    parts = parts_of(counted, "equations" if field in _LIKE_EQUATIONS else field)
+    parts = counted.parts("equations" if field in _LIKE_EQUATIONS else field)
     unit = {"lowering_calls": " equations", "stablehlo_bytes": " equations", "constant_bytes": " bytes"}.get(field, "")
     named = []
     for part, amount in list(parts.amounts.items())[:NAMED]:

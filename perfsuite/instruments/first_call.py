@@ -8,8 +8,7 @@ from perfsuite.gate.verdict import TOLERANCES, Evidence
 from perfsuite.instruments.base import NO_BUDGET, Instrument, declare
 from perfsuite.measure.call import Call, checked
 from perfsuite.measure.errors import MeasurementError
-from perfsuite.measure.first_call.first_call import FirstCall, first_call
-from perfsuite.measure.first_call.metrics import COUNTED, SUFFIXES, metrics, seconds, value_of
+from perfsuite.measure.first_call.first_call import COUNTED, SUFFIXES, FirstCall, first_call
 from perfsuite.measure.metric import Metric
 from perfsuite.measure.private.capabilities import FIRST_CALLS
 
@@ -42,12 +41,12 @@ class FirstCallInstrument(Instrument):
         limits = self._begin(FIRST_CALL, budget)
         counted = first_call(checked(call, "perf.first_call"), compiles=compiles)
         measured = self._recorder.measured("first_call", counted.label, *SUFFIXES, name=name)
-        counts = dict(zip(COUNTED, measured.metrics(metrics(counted, measured.name).values()), strict=True))
+        counts = dict(zip(COUNTED, measured.metrics(counted.metrics(measured.name).values()), strict=True))
         if self._fail(counts, limits):
             _refuse_unlike(counted, first_call(call, compiles=False))
         for field, metric in counts.items():
             self._recorder.add(metric, evidence=Evidence(cause=to_do(field)))
-        for metric in measured.metrics(seconds(counted, measured.name)):
+        for metric in measured.metrics(counted.seconds(measured.name)):
             self._recorder.add(metric)
         for field, limit in limits.items():
             self._recorder.check_budget(counts[field], limit, functools.partial(costliest, counted, field))
@@ -62,7 +61,7 @@ class FirstCallInstrument(Instrument):
 def _refuse_unlike(counted: FirstCall, again: FirstCall) -> None:
     """Raise `MeasurementError` where a second count has other values: no change of the code is to blame."""
     for field, (suffix, _, kind) in COUNTED.items():
-        before, after = value_of(counted, field), value_of(again, field)
+        before, after = counted.value(field), again.value(field)
         if abs(after - before) > TOLERANCES[kind] * before:
             raise MeasurementError(
                 f"{counted.label}:{suffix} differ from run to run ({before:,}, {after:,}); "

@@ -6,8 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from perfsuite.measure.call import call
-from perfsuite.measure.first_call.equations import Jaxprs
-from perfsuite.measure.first_call.first_call import first_call
+from perfsuite.measure.first_call.first_call import Jaxprs, first_call
 
 X = jnp.ones(3)
 TABLES = [jnp.arange(3.0 * rows).reshape(rows, 3) for rows in (1, 2, 5)]

@@ -10,27 +10,89 @@ import contextlib
 import dataclasses
 import gc
 import itertools
+import math
 import sys
 import time
 import warnings
 from collections import Counter
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, NamedTuple
 
 import jax
 
 from perfsuite.measure import progress
-from perfsuite.measure.call import Call
+from perfsuite.measure.call import Call, text_of_array
 from perfsuite.measure.compiles.compiles import telling_nobody
 from perfsuite.measure.compiles.settle import borrowed, refuse_deleted
 from perfsuite.measure.errors import MeasurementError
-from perfsuite.measure.first_call.equations import Constant, Equations, Jaxprs
-from perfsuite.measure.first_call.users_code import UserLine
-from perfsuite.measure.first_call.watch import CallWatch
-from perfsuite.measure.private.compile_events import make_context, stage_of
+from perfsuite.measure.first_call.watch import CallWatch, UserLine, is_users
+from perfsuite.measure.metric import CALLS_TO_LOWER, CALLS_TO_TRACE, EQUATIONS, Kind, Metric
+from perfsuite.measure.private import compile_events
+from perfsuite.measure.private.compile_events import stage_of
 from perfsuite.measure.private.jax_stack import behind_bound
+from perfsuite.measure.program.lowering import inner_jaxprs
+from perfsuite.measure.words import plural
+
+PARTS_KEPT = 12
+"""How many parts a metric names."""
+PRIMITIVES_NAMED = 3
+
+NOT_USERS = "libraries"
+"""What is traced for no line of the user's, such as the wrapper of a jitted function of jax.numpy."""
 
 _numbers = itertools.count(1)
+
+
+class Counted(NamedTuple):
+    """A metric that is counted: what it is called after the name of the function, its unit and its kind."""
+
+    suffix: str
+    unit: str
+    kind: Kind = "count"
+
+
+COUNTED: dict[str, Counted] = {
+    "constants": Counted(" constants", "constants"),
+    "constant_bytes": Counted(" constant bytes", "bytes", "size"),
+    "equations": Counted(" equations", EQUATIONS),
+    "traces": Counted(" traces", "traces"),
+    "trace_calls": Counted(" trace calls", CALLS_TO_TRACE, "size"),
+    "lowering_calls": Counted(" lowering calls", CALLS_TO_LOWER, "size"),
+    "stablehlo_bytes": Counted(" StableHLO bytes", "bytes", "size"),
+}
+"""By the field of `Budget` that limits it. The causes come first, because a message explains the first that fails.
+
+Calls are sizes, with 1 % of room, for two reasons that were seen (jax 0.10.2). A library that leaves a loop over a set
+early makes more or fewer of them by the hash seed: `can_blas` of opt_einsum, which `jax.numpy.einsum` runs, makes 8 to
+24 of the 762,674 of a step of BERT. And JAX makes a `ShapedArray` anew only where no equal one is alive, which an
+earlier test may hold: 4 calls of 178,976 in a generation.
+"""
+
+_SECONDS = (" trace seconds", " lowering seconds", " compile seconds")
+SUFFIXES = (*(each.suffix for each in COUNTED.values()), *_SECONDS)
+
+
+class Parts(NamedTuple):
+    """What a metric is made of: amounts by name, the largest first, and where in the source each is now."""
+
+    amounts: dict[str, int]
+    places: dict[str, str]
+
+
+Equations = Counter[tuple[UserLine | None, str]]
+"""Equations by the user's line that makes them and by primitive. The line is None where no code of the user does."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Constant:
+    """An array that a program contains: `array` is "float32[1000,10000]", `line` the user's line that uses it first."""
+
+    array: str
+    bytes: int
+    line: UserLine | None
+
+    def __str__(self) -> str:
+        return f"{self.array} of {self.bytes:,} bytes{f' at {self.line.place}' if self.line else ''}"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -38,7 +100,7 @@ class FirstCall:
     """What it takes to trace and lower the programs of one call.
 
     `trace_calls` and `lowering_calls` are the Python and C calls that JAX and the user's code make while JAX traces and
-    while it lowers, the same to 1 % (see `metrics.COUNTED`). `traces` are the functions that JAX traces, those inside
+    while it lowers, the same to 1 % (see `COUNTED`). `traces` are the functions that JAX traces, those inside
     others among them, `equations` those of the jaxprs of all programs, those inside others among them.
     `stablehlo_bytes` is the size of what the compiler gets, without the constants, which are in `constants`, the
     largest first.
@@ -69,6 +131,49 @@ class FirstCall:
         """The size of all `constants`."""
         return sum(each.bytes for each in self.constants)
 
+    def value(self, field: str) -> int:
+        """The value of a metric of `COUNTED`."""
+        return len(self.constants) if field == "constants" else getattr(self, field)
+
+    def parts(self, field: str) -> Parts:
+        """What a metric of `COUNTED` is made of; nothing is known of what lowering calls, and of a program's bytes."""
+        if field == "trace_calls":
+            return _by_function({line: {"": calls} for line, calls in self.calls_by_line.items()})
+        if field == "equations":
+            primitives: dict[UserLine | None, dict[str, int]] = {}
+            for (line, primitive), count in self.equations_by_line.items():
+                primitives.setdefault(line, {})[primitive] = count
+            return _by_function(primitives)
+        amounts: Counter[str] = Counter()
+        places: dict[str, list[str]] = {}
+        if field == "traces":
+            for (function, file, line_number), traces in sorted(self.traces_by_function.items()):
+                amounts[function] += traces
+                if file and is_users(file) and function not in places:
+                    places[function] = [UserLine(file, function, line_number).place]
+        if field in ("constants", "constant_bytes"):
+            for constant in self.constants:
+                amounts[constant.array] += 1 if field == "constants" else constant.bytes
+                if constant.line is not None:
+                    places.setdefault(constant.array, []).append(constant.line.place)
+        return Parts(_largest(amounts), {part: ", ".join(dict.fromkeys(each)) for part, each in places.items()})
+
+    def metrics(self, name: str) -> dict[str, Metric]:
+        """The counts and sizes, by the field of `Budget` that limits each."""
+        metrics = {}
+        for field, (suffix, unit, kind) in COUNTED.items():
+            amounts, lines = self.parts(field)
+            detail = dict(list(amounts.items())[:PARTS_KEPT])
+            places = {part: place for part, place in lines.items() if part in detail}
+            value = self.value(field)
+            metrics[field] = Metric(name + suffix, value, unit, kind, detail=detail or None, places=places or None)
+        return metrics
+
+    def seconds(self, name: str) -> list[Metric]:
+        """The seconds of each stage, which nothing gates."""
+        seconds = zip(_SECONDS, (self.trace_seconds, self.lowering_seconds, self.compile_seconds), strict=True)
+        return [Metric(name + suffix, s, "s", "info", samples=1) for suffix, s in seconds if s is not None]
+
 
 def first_call(call: Call, *, compiles: bool = True) -> FirstCall:
     """Count what the first call of `call` takes.
@@ -92,16 +197,12 @@ def first_call(call: Call, *, compiles: bool = True) -> FirstCall:
         watch = _watched(once)
     if not watch.programs:
         raise MeasurementError(f"perf.first_call({call.label}): the call traces and lowers nothing; jit the function")
-    return _first_call(call.label, watch, seconds)
-
-
-def _first_call(label: str, watch: CallWatch, seconds: dict[str, float]) -> FirstCall:
     jaxprs = Jaxprs()
     equations: Equations = Counter()
     for program in watch.programs:
         equations.update(jaxprs.equations(program.jaxpr))
     return FirstCall(
-        label,
+        call.label,
         watch.calls["trace"],
         watch.calls["lower"],
         watch.traces.total(),
@@ -161,7 +262,7 @@ def _watched(once: Callable[[], Any]) -> CallWatch:
 
 def apart() -> contextlib.AbstractContextManager[Any]:
     """Inside, JAX has traced nothing yet."""
-    return make_context()(next(_numbers))
+    return compile_events.make_context()(next(_numbers))
 
 
 @contextlib.contextmanager
@@ -187,3 +288,106 @@ def stage_seconds() -> Iterator[dict[str, float]]:
     finally:
         jax.monitoring.unregister_scalar_listener(on_start)
         jax.monitoring.unregister_event_duration_listener(on_end)
+
+
+class Jaxprs:
+    """Counts equations and finds constants, and looks at what is in several jaxprs once."""
+
+    def __init__(self) -> None:
+        self._counted: dict[int, tuple[Any, Equations]] = {}  # with the jaxpr, so that its identity stays its own
+        self._lines: dict[Any, UserLine | None] = {}
+
+    def equations(self, jaxpr: Any) -> Equations:
+        """Every equation, also of those inside loops, branches and jitted functions, as often as it is there."""
+        plain = _plain(jaxpr)
+        if id(plain) in self._counted:
+            return self._counted[id(plain)][1]
+        found: Equations = Counter()
+        for equation in plain.eqns:
+            line = self._line_of(equation)
+            found[line, equation.primitive.name] += 1
+            for inner in inner_jaxprs(equation):
+                for (inner_line, primitive), count in self.equations(inner).items():
+                    # Of what a library traced by itself no line is the user's, but the line that called it is.
+                    found[inner_line or line, primitive] += count
+        self._counted[id(plain)] = plain, found
+        return found
+
+    def constants(self, jaxpr: Any) -> list[Constant]:
+        """Every array in a closed jaxpr, once, the largest first. Single numbers are not counted."""
+        found: dict[int, Constant] = {}
+        for array, line in self._arrays(jaxpr, None, set()):
+            known = found.get(id(array))
+            if known is None or known.line is None:
+                found[id(array)] = Constant(text_of_array(array), math.prod(array.shape) * array.dtype.itemsize, line)
+        return sorted(found.values(), key=lambda each: (-each.bytes, each.array, each.line or ()))
+
+    def _arrays(self, jaxpr: Any, outer: UserLine | None, seen: set[int]) -> Iterator[tuple[Any, UserLine | None]]:
+        """Each array of a jaxpr and those inside it, with the line; one may come several times."""
+        plain = _plain(jaxpr)
+        if id(plain) in seen:
+            return
+        seen.add(id(plain))
+        for variable, array in zip(plain.constvars, getattr(jaxpr, "consts", ()), strict=False):
+            if _is_array(array):
+                yield array, self._line_that_uses(plain, variable) or outer
+        for equation in plain.eqns:
+            line = self._line_of(equation) or outer
+            for operand in equation.invars:
+                if _is_array(array := getattr(operand, "val", None)):
+                    yield array, line
+            for inner in inner_jaxprs(equation):
+                yield from self._arrays(inner, line, seen)
+
+    def _line_that_uses(self, jaxpr: Any, variable: Any) -> UserLine | None:
+        """The user's line of the first equation that has a variable; inside of it where that runs a jaxpr."""
+        for equation in jaxpr.eqns:
+            for place, operand in enumerate(equation.invars):
+                if operand is variable:
+                    return self._line_inside(equation, place) or self._line_of(equation)
+        return None
+
+    def _line_inside(self, equation: Any, place: int) -> UserLine | None:
+        inner = [_plain(each) for each in inner_jaxprs(equation)]
+        if len(inner) != 1 or len(inner[0].invars) != len(equation.invars):
+            return None
+        return self._line_that_uses(inner[0], inner[0].invars[place])
+
+    def _line_of(self, equation: Any) -> UserLine | None:
+        key = compile_events.traceback_of(equation)
+        if key not in self._lines:
+            users = (UserLine(*each) for each in compile_events.frames_of(equation) if is_users(each[0]))
+            self._lines[key] = next(users, None)
+        return self._lines[key]
+
+
+def _plain(jaxpr: Any) -> Any:
+    return getattr(jaxpr, "jaxpr", jaxpr)
+
+
+def _is_array(value: Any) -> bool:
+    return len(getattr(value, "shape", None) or ()) > 0
+
+
+def _by_function(lines: Mapping[UserLine | None, Mapping[str, int]]) -> Parts:
+    """Lines move with every edit, so the amounts are those of functions; their places are the lines."""
+    amounts: Counter[str] = Counter()
+    of_lines: dict[str, Counter[UserLine]] = {}
+    for line, kinds in lines.items():
+        name = NOT_USERS if line is None else line.name
+        amounts[name] += sum(kinds.values())
+        if line is not None:
+            of_lines.setdefault(name, Counter())[line] += sum(kinds.values())
+    return Parts(_largest(amounts), {name: _place_of(found, lines) for name, found in of_lines.items()})
+
+
+def _place_of(lines: Counter[UserLine], kinds: Mapping[UserLine | None, Mapping[str, int]]) -> str:
+    """`model.py:12 (dot_general, add) and 2 more lines`: the line with most."""
+    line = min(lines, key=lambda each: (-lines[each], each))
+    named = list(_largest(Counter(kinds[line])))[:PRIMITIVES_NAMED]
+    said = f"{line.place} ({', '.join(named)})" if any(named) else line.place
+    return said if len(lines) == 1 else f"{said} and {plural(len(lines) - 1, 'more line')}"
+
+
+def _largest(amounts: Counter[str]) -> dict[str, int]:
+    return dict(sorted(amounts.items(), key=lambda item: (-item[1], item[0])))

@@ -1,4 +1,4 @@
-"""A function for `sys.setprofile` that counts the calls made while JAX traces and while it lowers.
+"""The calls made while JAX traces and while it lowers, by the user's line: a function for `sys.setprofile`.
 
 It sees JAX's own functions begin and end, so it counts the same calls whichever way the user's code comes to them. What
 it does itself is not counted, nor are comparisons, and what other programs of the process decide about. A first call
@@ -7,12 +7,18 @@ of the user or a step of JAX begins or ends.
 """
 
 import dataclasses
+import functools
+import os
+import re
+import sys
 from collections import Counter
 from collections.abc import Callable
+from pathlib import Path
 from types import FrameType
 from typing import Any, Literal, NamedTuple
 
-from perfsuite.measure.first_call.users_code import UserLine, is_users
+from perfsuite.measure.compiles.callsite import LIBRARIES, STANDARD_LIBRARY
+from perfsuite.measure.io import short_path
 from perfsuite.measure.private import compile_events
 
 Stage = Literal["trace", "lower"]
@@ -24,6 +30,44 @@ COMPARES = "__eq__"
 
 MOST_ELEMENTS = 16
 """Constants with more elements are left out of the text of a program: their bytes are counted by themselves."""
+
+_LIBRARIES = (*LIBRARIES, "jaxlib", "numpy", "scipy", "ml_dtypes", "jaxtyping", "beartype", "typeguard")
+_HARNESS = os.path.join(Path(__file__).parents[2], "")
+_WORKLOADS = os.path.join(_HARNESS, "workloads", "")
+_NOTEBOOK = "<ipython"
+_INSIDE = re.compile(r"\.<(locals|listcomp|setcomp|dictcomp|genexpr)>")
+"""From Python 3.12 on most of these have no frames of their own."""
+
+
+class UserLine(NamedTuple):
+    """A line of the user's code."""
+
+    file: str
+    function: str
+    line: int
+
+    @property
+    def name(self) -> str:
+        """`model.py:Block.__call__`: stays the same when lines move."""
+        return f"{os.path.basename(self.file)}:{_INSIDE.sub('', self.function)}"
+
+    @property
+    def place(self) -> str:
+        """`models/model.py:12`, from the working directory or from the folder of the installed packages."""
+        return f"{short_path(self.file)}:{self.line}"
+
+
+@functools.cache
+def is_users(filename: str) -> bool:
+    """Whether the code of a file is the user's: of no library that JAX programs are written with, and not generated."""
+    if filename.startswith("<"):
+        return filename.startswith(_NOTEBOOK)
+    if filename.startswith(STANDARD_LIBRARY) and "-packages" not in filename:
+        return False
+    if filename.startswith(_HARNESS):
+        return filename.startswith(_WORKLOADS)
+    imported = (getattr(sys.modules.get(name), "__file__", None) for name in _LIBRARIES)
+    return not filename.startswith(tuple(os.path.join(os.path.dirname(file), "") for file in imported if file))
 
 
 @dataclasses.dataclass
@@ -136,7 +180,8 @@ class CallWatch:
             return 0
         ended = self._stack.pop()
         if ended.what == "module" and returned is not None:
-            self.programs[-1].stablehlo_bytes = _bytes_of(compile_events.module_of(returned))
+            text = compile_events.module_of(returned).operation.get_asm(large_elements_limit=MOST_ELEMENTS)
+            self.programs[-1].stablehlo_bytes = len(text.encode())
         if ended.what == "uncounted":
             if all(each.what != "uncounted" for each in self._stack):
                 self._mark += calls - ended.calls
@@ -153,7 +198,3 @@ class CallWatch:
             if self._stage == "trace":
                 self.by_line[self._line] += calls - self._mark
         self._line, self._mark = line, calls
-
-
-def _bytes_of(module: Any) -> int:
-    return len(module.operation.get_asm(large_elements_limit=MOST_ELEMENTS).encode())

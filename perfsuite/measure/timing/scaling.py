@@ -11,9 +11,7 @@ import numpy as np
 
 from perfsuite.measure.call import Call, with_room
 from perfsuite.measure.errors import MeasurementError
-from perfsuite.measure.first_call.first_call import first_call
-from perfsuite.measure.first_call.metrics import COUNTED
-from perfsuite.measure.first_call.metrics import metrics as metrics_of_first_call
+from perfsuite.measure.first_call.first_call import COUNTED, first_call
 from perfsuite.measure.metric import Estimate, Interval, Metric
 from perfsuite.measure.runtime.host_calls import host_calls
 from perfsuite.measure.timing.block import (
@@ -178,7 +176,7 @@ def _count(call: Call, metric: Scaled) -> Metric:
     """The exact metric of one size, with its parts."""
     if metric == "host_calls":
         return host_calls(call).metrics(call.label)[0]
-    return metrics_of_first_call(first_call(call, compiles=False), call.label)[metric]
+    return first_call(call, compiles=False).metrics(call.label)[metric]
 
 
 def _timed_rounds(

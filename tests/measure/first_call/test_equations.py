@@ -6,7 +6,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from perfsuite.measure.first_call.equations import Jaxprs
+from perfsuite.measure.first_call.first_call import Jaxprs
 
 X = jnp.ones(3)
 TABLE = jnp.arange(12.0).reshape(4, 3)

@@ -20,8 +20,7 @@ from perfsuite.measure.compiles import compiles
 from perfsuite.measure.compiles.warm import warm
 from perfsuite.measure.errors import MeasurementError, RecompilationError
 from perfsuite.measure.first_call import first_call as first_call_module
-from perfsuite.measure.first_call.first_call import apart, first_call, stage_seconds
-from perfsuite.measure.first_call.metrics import COUNTED, parts_of, seconds, value_of
+from perfsuite.measure.first_call.first_call import COUNTED, apart, first_call, stage_seconds
 from perfsuite.measure.private import compile_events
 
 X = jnp.ones((3, 4))
@@ -43,7 +42,7 @@ def unlike(x):
 
 
 def values(counted):
-    return {field: value_of(counted, field) for field in COUNTED}
+    return {field: counted.value(field) for field in COUNTED}
 
 
 def alike(found, others):
@@ -92,7 +91,7 @@ def test_seconds_of_the_compiler_are_there_where_it_runs():
     with_compiler = first_call(call(jax.jit(layers), X))
     assert with_compiler.compile_seconds is not None
     assert count(jax.jit(layers), X).compile_seconds is None
-    assert [each.name for each in seconds(with_compiler, "step")] == [
+    assert [each.name for each in with_compiler.seconds("step")] == [
         "step trace seconds",
         "step lowering seconds",
         "step compile seconds",
@@ -143,8 +142,7 @@ SCRIPT = """
 import json, sys
 import jax, jax.numpy as jnp
 from perfsuite.measure.call import call
-from perfsuite.measure.first_call.first_call import first_call
-from perfsuite.measure.first_call.metrics import COUNTED, value_of
+from perfsuite.measure.first_call.first_call import COUNTED, first_call
 
 TABLE = jnp.ones((8, 4))
 
@@ -164,7 +162,7 @@ if len(sys.argv) > 1:
     step(params, x)
     jnp.linalg.norm(jnp.ones((5, 5)))
 counted = first_call(call(step, params, x), compiles=False)
-print(json.dumps({field: value_of(counted, field) for field in COUNTED}))
+print(json.dumps({field: counted.value(field) for field in COUNTED}))
 """
 
 
@@ -298,7 +296,7 @@ def test_an_error_in_the_function_gives_everything_back():
 
 def test_equations_are_named_by_function_and_placed_by_line():
     counted = count(jax.jit(layers), X)
-    parts = parts_of(counted, "equations")
+    parts = counted.parts("equations")
     name = f"{os.path.basename(__file__)}:layers"
     assert parts.amounts == {name: counted.equations}
     assert f":{layers.__code__.co_firstlineno + 2} (" in parts.places[name]

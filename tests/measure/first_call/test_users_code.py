@@ -8,7 +8,7 @@ import numpy
 import pytest
 
 from perfsuite.measure.call import __file__ as harness
-from perfsuite.measure.first_call.users_code import UserLine, is_users
+from perfsuite.measure.first_call.watch import UserLine, is_users
 from perfsuite.workloads.structure import __file__ as workload
 
 USERS = [
