@@ -18,7 +18,7 @@ from perfsuite.gate.verdict import Result
 from perfsuite.hooks import collecting, junit, progress, unittests, workers
 from perfsuite.hooks.lost import LostHooks
 from perfsuite.measure.compiler_stderr import compilers_silenced
-from perfsuite.measure.compiles.observing import observing
+from perfsuite.measure.compiles.observing import observing_compiles
 from perfsuite.measure.errors import MeasurementError
 from perfsuite.measure.io import relative
 from perfsuite.measure.private.capabilities import CapabilityLost
@@ -75,7 +75,7 @@ def start(config: pytest.Config, options: Options) -> None:
     make_context()
     # Remember what compiles from here on, to explain a later recompilation.
     cleanup = contextlib.ExitStack()
-    config.stash[_OBSERVE] = cleanup.enter_context(observing())
+    config.stash[_OBSERVE] = cleanup.enter_context(observing_compiles())
     if group is None or group.writes:
         cleanup.enter_context(progress.shown_below(config))
     config.add_cleanup(cleanup.close)

@@ -131,7 +131,7 @@ class CompileHistory:
 HISTORY = CompileHistory()
 
 
-def key_of(site: CallSite, name: str = "") -> tuple[str, ...]:
+def history_key(site: CallSite, name: str = "") -> tuple[str, ...]:
     """What two calls must have in common to be compared: the function's code or `name`, and how it was reached."""
     code = name if site.function is None else code_of(site.function)
     return code, "by equality" if site.compared else "by identity", site.through
@@ -389,7 +389,7 @@ _LOOP = "Put it inside jax.jit, or define its body once, at module level."
 _LOOPS = ("scan", "while", "cond", "while_loop", "fori_loop", "map", "associative_scan", "switch")
 
 
-def message_of(cause: Cause) -> str:
+def recompilation_message(cause: Cause) -> str:
     """The message for a function that compiled."""
     if cause.eager or cause.through in _LOOPS:
         return _eager_operation(cause)
@@ -416,7 +416,7 @@ def runs_alone(cause: Cause) -> bool:
     return cause.eager and not _is_loop(cause)
 
 
-def message_of_operations(causes: Sequence[Cause]) -> str:
+def operations_message(causes: Sequence[Cause]) -> str:
     """The message for all operations of one context that ran by themselves, by the line that leads to them."""
     if len(causes) == 1:
         return _eager_operation(causes[0])
@@ -473,7 +473,7 @@ def _eager_operation(cause: Cause) -> str:
     return "\n".join(lines)
 
 
-def message_of_unwarmed(
+def unwarmed_message(
     begins: str, function: str, signature: Signature, changes: Sequence[SignatureChange], warmed: int
 ) -> str:
     """The message for a signature of `function` that is none of the `warmed`; `begins` says who brings it."""

@@ -26,9 +26,9 @@ from perfsuite.measure.compiles.causes import (
     HISTORY,
     Cause,
     Sighting,
-    key_of,
-    message_of,
-    message_of_operations,
+    history_key,
+    operations_message,
+    recompilation_message,
     recompile_cause,
     runs_alone,
     sighting_of,
@@ -193,7 +193,7 @@ def forbid(only: Sequence[Callable] = (), stages: tuple[str, ...] = STAGES) -> I
             if hasattr(error, "__notes__"):
                 error.__notes__ = [note for note in error.__notes__ if "JAX_TRACEBACK_FILTERING" not in note]
             if watch.eager:
-                error.add_note(f"Before that {message_of_operations(watch.eager)}")
+                error.add_note(f"Before that {operations_message(watch.eager)}")
             raise
         except Exception as error:
             if watch.errors:  # what JAX traces anew may raise an error of its own
@@ -212,7 +212,7 @@ def forbid(only: Sequence[Callable] = (), stages: tuple[str, ...] = STAGES) -> I
         refused.args = ("\n  ".join(lines),)
         raise refused
     if watch.eager:
-        raise _error(message_of_operations(watch.eager), watch.eager[0])
+        raise _error(operations_message(watch.eager), watch.eager[0])
 
 
 @contextlib.contextmanager
@@ -435,7 +435,7 @@ def _refused(cause: Cause, mark: int, watches: list[Compiles]) -> RecompilationE
     """
     call = cause.location, mark, watches
     if _here.refused is None or _here.refused[0] != call:
-        message = message_of(cause)
+        message = recompilation_message(cause)
         _here.refused = call, _error(message, cause)
         for watch in watches:
             # A copy without a traceback, whose frames would keep the user's arrays alive until the context closes.
@@ -494,7 +494,7 @@ def _call_that_compiles(stage: str, function: str, *, explain: bool) -> _Compili
         cause = Cause(
             function, stage, site.location, eager=site.eager, through=site.through, caller=site.caller[0], via=site.via
         )
-        key, mark = key_of(site, function), site.mark
+        key, mark = history_key(site, function), site.mark
         last = _here.calls.get(key)
         if last is not None and last.order < order and last.mark == mark:
             # A later stage of the same call, which is in the history by now. To describe it again would take as long as

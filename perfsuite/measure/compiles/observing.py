@@ -8,7 +8,7 @@ import jax
 
 
 @contextlib.contextmanager
-def observing() -> Iterator[Callable[[], None]]:
+def observing_compiles() -> Iterator[Callable[[], None]]:
     """`compiles.observe`, which begins when JAX first traces, lowers or compiles, in any thread.
 
     Gives what begins it at once: what waits for that must not be part of a measurement.

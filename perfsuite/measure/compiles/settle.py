@@ -27,7 +27,7 @@ class WarmFunction:
     fn: Callable
 
 
-def function_of(fn: Callable) -> Callable:
+def unwrapped(fn: Callable) -> Callable:
     """The function itself, where `fn` is what `warm` returned."""
     return fn.fn if isinstance(fn, WarmFunction) else fn
 
@@ -38,7 +38,7 @@ def borrowed(call: Call) -> Iterator[Call]:
 
     When the context closes, also after an error, `call` gets the arguments that were carried last.
     """
-    subject = Call(function_of(call.fn), call.args, call.kwargs, call.carry)
+    subject = Call(unwrapped(call.fn), call.args, call.kwargs, call.carry)
     try:
         yield subject
     finally:

@@ -14,7 +14,7 @@ import numpy as np
 from perfsuite.measure.call import Call, label_of
 from perfsuite.measure.compiles import callsite, causes
 from perfsuite.measure.compiles.compiles import Compiles
-from perfsuite.measure.compiles.settle import WarmFunction, function_of, refuse_deleted, run_once, settle
+from perfsuite.measure.compiles.settle import WarmFunction, refuse_deleted, run_once, settle, unwrapped
 from perfsuite.measure.compiles.signature import (
     Changes,
     Signature,
@@ -95,7 +95,7 @@ class Warm(WarmFunction):
         name = self.__name__
         inner = f" (it compiled `{error.function}`)" if error.function != name else ""
         begins = f"`{name}` was called at {location} with a signature that was not warmed{inner}"
-        message = causes.message_of_unwarmed(begins, name, signature, changes, len(self.signatures))
+        message = causes.unwarmed_message(begins, name, signature, changes, len(self.signatures))
         return UnwarmedSignatureError(message, function=name, stage=error.stage, changes=tuple(map(str, changes)))
 
 
@@ -110,7 +110,7 @@ def warm(fn: Callable, over: Iterable[tuple | Call]) -> Warm:
     arguments that were donated before and for a carrying call that compiles in every run.
     """
     __tracebackhide__ = True
-    fn = function_of(fn)
+    fn = unwrapped(fn)
     if not callable(fn):
         raise TypeError(f"warm(fn, over=[...]): fn must be callable, got {type(fn).__name__}")
     sightings: list[tuple[tuple[str, ...], causes.Sighting]] = []
@@ -118,7 +118,7 @@ def warm(fn: Callable, over: Iterable[tuple | Call]) -> Warm:
 
     def describe(subject: Call) -> None:
         site = callsite.of_function(fn, subject.args, subject.kwargs)
-        sightings.append((causes.key_of(site), causes.sighting_of(site)))
+        sightings.append((causes.history_key(site), causes.sighting_of(site)))
 
     for place, entry in enumerate(_checked_entries(fn, over)):
         where = f"warm({label_of(fn)}, over=[...]): entry {place}: "
@@ -147,7 +147,7 @@ def _checked_entries(fn: Callable, over: Any) -> list[tuple | Call]:
         raise ValueError(f"{wanted}; it is empty")
     for place, entry in enumerate(entries):
         if isinstance(entry, Call):
-            if not calls_the_same(function_of(entry.fn), fn):
+            if not calls_the_same(unwrapped(entry.fn), fn):
                 raise ValueError(f"warm({label_of(fn)}, over=[...]): entry {place} is {_another(entry, fn)}")
         elif type(entry) is not tuple:
             hint = "make the list a tuple" if isinstance(entry, list) else "one argument alone is (x,)"
@@ -157,7 +157,7 @@ def _checked_entries(fn: Callable, over: Any) -> list[tuple | Call]:
 
 def _another(call: Call, fn: Callable) -> str:
     """What tells the function of a call from `fn`: both may have the same name."""
-    called, warmed = (callsite.code_of(each) for each in (function_of(call.fn), fn))
+    called, warmed = (callsite.code_of(each) for each in (unwrapped(call.fn), fn))
     if called == warmed:
         return f"a call of another {call.label}, made anew of the same code ({called}): pass one object to both"
     return f"a call of another function: of {call.label} ({called}), not of {label_of(fn)} ({warmed})"
@@ -305,7 +305,7 @@ def _uncovered(warmed: Warm, group: _Group) -> Uncovered:
     name, first = label_of(warmed), f"input {group.first}"
     who = f"{first} brings" if group.inputs == 1 else f"{group.inputs:,} inputs, the first is {first}, bring"
     begins = f"{who} `{name}` a signature that was not warmed"
-    text = causes.message_of_unwarmed(begins, name, group.signature, group.changes, len(warmed.signatures))
+    text = causes.unwarmed_message(begins, name, group.signature, group.changes, len(warmed.signatures))
     return Uncovered(group.signature, group.first, group.inputs, tuple(map(str, group.changes)), text)
 
 
@@ -323,7 +323,7 @@ def _arguments(who: str, warmed: Warm, entry: Any, place: int) -> tuple[tuple, d
     if not isinstance(entry, Call):
         # A named tuple is one batch, as in `perf.warm`.
         return entry if type(entry) is tuple else (entry,), {}
-    if not calls_the_same(function_of(entry.fn), warmed.fn):
+    if not calls_the_same(unwrapped(entry.fn), warmed.fn):
         raise ValueError(f"{who}: input {place} is a call of another function, {entry.label}")
     return entry.args, entry.kwargs
 

@@ -30,7 +30,7 @@ import numpy as np
 from perfsuite.measure import peers
 from perfsuite.measure.call import Call, carried
 from perfsuite.measure.compiles import compiles
-from perfsuite.measure.compiles.settle import function_of, refuse_deleted, settle
+from perfsuite.measure.compiles.settle import refuse_deleted, settle, unwrapped
 from perfsuite.measure.errors import MeasurementError
 from perfsuite.measure.private.capabilities import PROGRAM_RUNS
 from perfsuite.measure.runtime.program_outputs import Running, outputs_seen, running_seen
@@ -98,7 +98,7 @@ class Subject:
     """
 
     def __init__(self, call: Call, *, single: bool = False):
-        self.call = Call(function_of(call.fn), call.args, call.kwargs, call.carry)
+        self.call = Call(unwrapped(call.fn), call.args, call.kwargs, call.carry)
         self.source = call
         self.calls, self.harness, self.leaves = 1, Sample(0.0, 0.0), False
         try:
