@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import inspect
 import operator
+import types
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar
 
@@ -14,6 +15,7 @@ _Function = TypeVar("_Function", bound=Callable)
 _SLOTS = 1 << 15
 """Of 8 bytes. A chunk is twice as large as the power of two that holds the frame: so there is as much room again, 256
 KiB, for a thousand frames of the code under test. No usual chunk has that much left, so it is always a new one."""
+_NOT_BEGUN = (types.GeneratorType, types.CoroutineType, types.AsyncGeneratorType)
 
 
 @dataclasses.dataclass(eq=False, repr=False)
@@ -40,8 +42,10 @@ class Call:
         Raises `MeasurementError` for outputs of a function that has not begun to run.
         """
         __tracebackhide__ = True
-        refuse_not_begun(outputs, self.label)
-        refuse_ended(self.args, self.kwargs, self.label)
+        if isinstance(outputs, _NOT_BEGUN):
+            refuse_not_begun(outputs, self.label)
+        if any(isinstance(value, Iterator) for value in (*self.args, *self.kwargs.values())):
+            refuse_ended(self.args, self.kwargs, self.label)
         if self.carry:
             self.args = carried(outputs, self.args, self.carry, self.label)
 

@@ -106,21 +106,20 @@ class CallSite:
 
 def on_stack(frame: FrameType) -> CallSite:
     """The call that is compiling, from the stack at `frame`."""
-    library, user = _library_and_user(frame)
+    library, caller, user = _frames(frame)
     compiling = jax_stack.compiling_function(library)
     function = compiling.function if compiling else None
     site = _jitted_call(library, compiling) or dataclasses.replace(_through(library), function=function)
     # Under `filter_grad` and its like, the user called that. In a backward pass nobody calls the function any more.
     bound = next(filter(None, map(jax_stack.bound_program, library)), None) if function is None else None
     # What an installed package compiles is the user's to move: the message names the line that leads to it.
-    leading = _leading(user)
     return dataclasses.replace(
         site,
         eager=jax_stack.belongs_to_jax(function) or (bound is not None and bound.of_jax),
-        location=_line_of(leading),
-        via="" if user is None or leading is user else _line_of(user),
+        location=_line_of(user),
+        via="" if caller is user else _line_of(caller),
         frame=id(library[-1]) if library else 0,
-        caller=(leading.f_code.co_name, _place(leading.f_code, leading.f_code.co_firstlineno)) if leading else ("", ""),
+        caller=(user.f_code.co_name, _place(user.f_code, user.f_code.co_firstlineno)) if user else ("", ""),
         # `filter_jit` and `nnx.jit` give JAX a function of their own, around the user's.
         maker=_maker(library, function) if site.function is function else "",
         # The jitted function inside of `filter_jit` is not known to `of_function`.
@@ -130,13 +129,14 @@ def on_stack(frame: FrameType) -> CallSite:
 
 def location(frame: FrameType) -> str:
     """The user's `file:line` that the stack at `frame` comes from."""
-    return _line_of(_leading(_library_and_user(frame)[1]))
+    return _line_of(_frames(frame)[2])
 
 
 def outside_of_python(frame: FrameType) -> FrameType:
     """The innermost frame that is in none of Python's own modules; `frame` itself where that is what measures."""
     for outer, _ in traceback.walk_stack(frame):
-        if (kind := _kind_of(outer)) != "python":
+        kind = _kind(outer.f_globals.get("__name__") or "", outer.f_code.co_filename)
+        if kind != "python":
             return frame if kind in ("harness", "stand-in") else outer
     return frame
 
@@ -220,34 +220,32 @@ def _kind(module: str, filename: str) -> CodeKind:
     return "package" if installed else "user"
 
 
-def _kind_of(frame: FrameType) -> CodeKind:
-    return _kind(frame.f_globals.get("__name__") or "", frame.f_code.co_filename)
+def _frames(frame: FrameType) -> tuple[list[FrameType], FrameType | None, FrameType | None]:
+    """The library's frames, innermost first; the frame that called it; and the user's, whose line a message names.
 
-
-def _library_and_user(frame: FrameType) -> tuple[list[FrameType], FrameType | None]:
-    """The library's frames, innermost first, and the user's frame, whose line a message names."""
+    They are two where an installed package called: then the first frame further out that runs the user's own code.
+    """
     library: list[FrameType] = []
+    caller: FrameType | None = None
     called = measured = False
     for outer, _ in traceback.walk_stack(frame):
-        kind = _kind_of(outer)
+        kind = _kind(outer.f_globals.get("__name__") or "", outer.f_code.co_filename)
         # What measures may call a library's function itself. Then no library frame further out belongs to that call.
         measured = measured or (bool(library) and kind == "harness")
         if kind in _PASSED_OVER:
             continue
-        if not called and (kind == "library" or wrapper_of(outer) is not None):
-            library += [] if measured else [outer]
-            continue
-        called = True
-        # For a user's helper that hides from tracebacks, a message names the line that calls it.
-        if "__tracebackhide__" not in outer.f_code.co_varnames:
-            return library, outer
-    return library, None
-
-
-def _leading(user: FrameType | None) -> FrameType | None:
-    """The first frame from `user` outwards that runs the user's own code; `user` where none does."""
-    frames = (frame for frame, _ in traceback.walk_stack(user)) if user else iter(())
-    return next((frame for frame in frames if _kind_of(frame) == "user"), user)
+        if caller is None:
+            if not called and (kind == "library" or wrapper_of(outer) is not None):
+                library += [] if measured else [outer]
+                continue
+            called = True
+            # For a user's helper that hides from tracebacks, a message names the line that calls it.
+            if "__tracebackhide__" in outer.f_code.co_varnames:
+                continue
+            caller = outer
+        if kind == "user":
+            return library, caller, outer
+    return library, caller, caller
 
 
 def _line_of(frame: FrameType | None) -> str:

@@ -158,13 +158,8 @@ def count() -> Iterator[Compiles]:
     this jax does not tell of compiles.
     """
     COMPILE_EVENTS.check("counting compiles")
-    with counting() as watch:
+    with open_context(Compiles()) as watch:
         yield watch
-
-
-def counting() -> contextlib.AbstractContextManager[Compiles]:
-    """`count`, for what goes on where nothing tells of compiles."""
-    return _open_context(Compiles())
 
 
 @contextlib.contextmanager
@@ -185,7 +180,7 @@ def forbid(only: Sequence[Callable] = (), stages: tuple[str, ...] = STAGES) -> I
     if only:
         STACK.check("no_compiles(only=...)")
     watch = Compiles(counts=stages == STAGES, refused=stages, only=frozenset(map(_code_of, only)))
-    with _open_context(watch):
+    with open_context(watch):
         try:
             yield watch
         except RecompilationError as error:
@@ -244,7 +239,7 @@ def tracing_allowed(allowed: bool) -> Iterator[None]:
 
 def observe() -> contextlib.AbstractContextManager[Compiles]:
     """Only remember what compiles inside, to compare a later recompilation with it."""
-    return _open_context(Compiles(counts=False))
+    return open_context(Compiles(counts=False))
 
 
 def _code_of(function: Callable) -> CodeType:
@@ -283,7 +278,7 @@ def open_contexts() -> tuple[Compiles, ...]:
 
 
 @contextlib.contextmanager
-def _open_context(watch: Compiles) -> Iterator[Compiles]:
+def open_context(watch: Compiles) -> Iterator[Compiles]:
     """Tell `watch` of every stage of a compile that begins inside, in any thread."""
     global _open
     if watch.counts or watch.refused:

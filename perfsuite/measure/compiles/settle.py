@@ -78,7 +78,7 @@ def run_once(call: Call) -> compiles.Compiles:
     __tracebackhide__ = True
     before, args = jax.tree.leaves((call.args, call.kwargs)), call.args
     # Nothing is timed here, and on an accelerator the first run may compile for minutes.
-    with progress.waiting(f"warming {call.label}"), compiles.counting() as watch:
+    with progress.waiting(f"warming {call.label}"), compiles.open_context(compiles.Compiles()) as watch:
         outputs = call.run()
         if any(isinstance(leaf, Iterator) for leaf in before):
             refuse_ended((), dict(leaves_with_paths(args, call.kwargs)), call.label)

@@ -54,7 +54,7 @@ class Dispatches:
     @property
     def jitted(self) -> int:
         """Runs of jitted functions' programs."""
-        return self.total - self.eager_operations
+        return sum(not run.eager for run in self.runs)
 
     @property
     def eager_operations(self) -> int:
@@ -64,44 +64,44 @@ class Dispatches:
     @property
     def by_program(self) -> dict[str, int]:
         """The runs of each jitted function's program, the most first."""
-        return self._counts(eager=False)
+        return {program: lines.total() for program, lines in self._lines(eager=False).items()}
 
     @property
     def by_operation(self) -> dict[str, int]:
         """The runs of each eager operation, the most first."""
-        return self._counts(eager=True)
+        return {program: lines.total() for program, lines in self._lines(eager=True).items()}
 
     def places(self, *, eager: bool) -> dict[str, str]:
         """The lines that run each program, the one that runs it most often first."""
-        lines: dict[str, Counter[str]] = {}
-        for run in self.runs:
-            if run.eager == eager:
-                lines.setdefault(run.program, Counter())[run.location] += 1
-        return {program: _in_words(_most_first(counts)) for program, counts in lines.items()}
+        return {program: _in_words(lines) for program, lines in self._lines(eager=eager).items()}
 
     def metrics(self, name: str) -> list[Metric]:
         """Two counts, of jitted functions and of eager operations, each with its programs as detail."""
         metrics = []
         for suffix, unit, eager in zip(SUFFIXES, ("programs", "operations"), (False, True), strict=True):
-            counts, places = self._counts(eager=eager), self.places(eager=eager)
-            detail = dict(list(counts.items())[:PROGRAMS_KEPT])
-            named = {program: places[program] for program in detail}
-            value = sum(counts.values())
-            metrics.append(Metric(name + suffix, value, unit, "count", detail=detail or None, places=named or None))
+            programs = self._lines(eager=eager)
+            value = sum(lines.total() for lines in programs.values())
+            largest = dict(list(programs.items())[:PROGRAMS_KEPT])
+            detail = {program: lines.total() for program, lines in largest.items()}
+            places = {program: _in_words(lines) for program, lines in largest.items()}
+            metrics.append(Metric(name + suffix, value, unit, "count", detail=detail or None, places=places or None))
         return metrics
 
     def __str__(self) -> str:
         kinds = []
         for title, eager in (("", False), ("eager: ", True)):
-            places = self.places(eager=eager)
-            parts = [
-                f"{program} ({count}) at {places[program]}" for program, count in self._counts(eager=eager).items()
-            ]
+            programs = self._lines(eager=eager).items()
+            parts = [f"{program} ({lines.total()}) at {_in_words(lines)}" for program, lines in programs]
             kinds += [title + ", ".join(parts)] if parts else []
         return "; ".join(kinds) + (f"\n  {MOVE_IN}" if self.eager_operations else "")
 
-    def _counts(self, *, eager: bool) -> dict[str, int]:
-        return _most_first(Counter(run.program for run in self.runs if run.eager == eager))
+    def _lines(self, *, eager: bool) -> dict[str, Counter[str]]:
+        """How often each line runs each program, the program that runs most often first."""
+        programs: dict[str, Counter[str]] = {}
+        for run in self.runs:
+            if run.eager == eager:
+                programs.setdefault(run.program, Counter())[run.location] += 1
+        return dict(sorted(programs.items(), key=lambda item: (-item[1].total(), item[0])))
 
 
 def dispatches(call: Call) -> Dispatches:
@@ -132,11 +132,8 @@ def dispatches(call: Call) -> Dispatches:
             )
 
 
-def _most_first(counts: Counter[str]) -> dict[str, int]:
-    return dict(sorted(counts.items(), key=lambda item: (-item[1], item[0])))
-
-
-def _in_words(lines: dict[str, int]) -> str:
-    named = [f"{line} ({plural(count, 'time')})" if count > 1 else line for line, count in lines.items()]
-    more = len(named) - LINES_NAMED
-    return ", ".join(named[:LINES_NAMED]) + (f" and {plural(more, 'more line')}" if more > 0 else "")
+def _in_words(lines: Counter[str]) -> str:
+    ordered = sorted(lines.items(), key=lambda item: (-item[1], item[0]))
+    named = [f"{line} ({plural(count, 'time')})" if count > 1 else line for line, count in ordered[:LINES_NAMED]]
+    more = len(ordered) - LINES_NAMED
+    return ", ".join(named) + (f" and {plural(more, 'more line')}" if more > 0 else "")
