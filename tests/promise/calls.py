@@ -1,4 +1,4 @@
-"""The calls that the scripts of this folder compare: different kinds of work, each made anew by its function.
+"""The calls that `sessions.py` compares: different kinds of work, each made anew by its function.
 
 A function here builds everything that its call uses: closures, dictionaries, compiled programs, arrays. So two calls of
 one function are two builds of the same code.
@@ -64,13 +64,13 @@ def cache_scan(steps: int = 64, length: int = 512) -> Call:
     return call(decode, jnp.zeros((length, 64)), jnp.full((64,), 0.1))
 
 
-def python() -> Call:
-    """The interpreter alone: a dictionary of texts, built and sorted, about half a millisecond."""
+def python(times: int = 1) -> Call:
+    """The interpreter alone: a dictionary of texts, built and sorted, about half a millisecond each time."""
     words = [f"word {place * 7919 % 1000}" for place in range(3000)]
 
     def count():
         counts: dict[str, int] = {}
-        for word in words:
+        for word in words * times:
             counts[word] = counts.get(word, 0) + len(word)
         return len(sorted(counts.items()))
 
@@ -140,3 +140,12 @@ UNLIKE: dict[str, tuple[Maker, Maker]] = {
     )
 }
 """Comparisons of unlike calls, by name: the candidate and the reference."""
+
+LEFTOVERS: dict[str, tuple[Maker, Maker]] = {
+    "unreturned": (unreturned, lambda: large_product(5)),
+    "returned by both": (lambda: two_programs(both=True), lambda: two_programs(both=True)),
+}
+"""A call that dispatches a program of five products on all cores, and another of two; the control returns both outputs."""
+
+PYTHON: dict[str, tuple[Maker, Maker]] = {"ten times": (lambda: python(10), python), "once": (python, python)}
+"""The same work ten times, and once."""

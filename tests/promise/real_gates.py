@@ -31,8 +31,55 @@ import jax.numpy as jnp
 import tabulate
 from support.busy import busy_neighbours
 
-from perfsuite.measure.call import call
-from promise.trials import Trial, Workload
+from perfsuite.measure.call import Call, call
+from perfsuite.measure.metric import Interval
+from perfsuite.measure.timing.block import Subject, now_ns
+from perfsuite.measure.timing.comparison import compare_calls
+
+FLOOR_NS = 2_000
+"""Both sides wait for at least so long: a side that read the clock once and went on made plants of 0.4 us come out as
+0.1 us (2-core x86-64 machine, Python 3.11)."""
+
+
+class Planted:
+    """Runs `inner`, and takes `slowdown` times as long again: a busy wait of that share of what this very run took.
+
+    So the plant has its true size at every speed of the machine. Both sides of a gate run the same lines, and wait for
+    `FLOOR_NS` besides. Whichever side runs carries the state of `inner` on, so two sides need no second copy of a
+    donated state.
+    """
+
+    def __init__(self, inner: Subject, slowdown: float):
+        self.inner = inner
+        self.slowdown = slowdown
+        self.__name__ = inner.call.label
+
+    def __call__(self):
+        start = now_ns()
+        outputs = self.inner.call.run()
+        self.inner.wait(outputs)
+        now = now_ns()
+        end = now + FLOOR_NS + self.slowdown * (now - start + FLOOR_NS)
+        while now_ns() < end:
+            pass
+        return outputs
+
+
+@dataclasses.dataclass(frozen=True)
+class Trial:
+    """The outcome of one gate with the limit 1."""
+
+    interval: Interval
+    pairs: int
+    seconds: float
+
+
+def trial(inner: Subject, planted: float = 0.0, *, seconds: float) -> Trial:
+    """One gate, a call against itself with `planted` (0.01 is 1 %), until the interval excludes 1 or time is up."""
+    sides = (Call(Planted(inner, slowdown), (), {}, 0) for slowdown in (planted, 0.0))
+    excludes_1 = lambda ratio, overhead: ratio.interval.low > 1 or ratio.interval.high < 1
+    compared = compare_calls(*sides, seconds=seconds, settled=excludes_1)
+    return Trial(compared.ratio.interval, compared.pairs, compared.seconds)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,14 +119,13 @@ def chain(products: int = 750):
 def run(rows: Sequence[Row], gates: int) -> dict[Row, list[Trial]]:
     """`gates` gates of each row, in turn."""
     done: dict[Row, list[Trial]] = {row: [] for row in rows}
-    workload = Workload(chain())
+    subject = Subject(chain())
     started = time.monotonic()
     for turn in range(gates):
         for row in rows:
             with busy_neighbours() if row.busy else contextlib.nullcontext():
-                done[row].append(workload.trial(row.planted, seconds=row.seconds))
+                done[row].append(trial(subject, row.planted, seconds=row.seconds))
         print(f"{turn + 1} of {gates} gates a row, {time.monotonic() - started:.0f} s", file=sys.stderr, flush=True)
-    workload.give_back()
     return done
 
 
@@ -107,35 +153,20 @@ def table(done: dict[Row, list[Trial]]) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> dict[Row, list[Trial]]:
-    """Run it, print the table, and give the trials."""
-    options = parse(arguments)
-    rows = [row for row in ROWS if not options.rows or any(row.name.startswith(name) for name in options.rows)]
-    done = run(rows, options.gates)
-    print(table(done))
-    return done
-
-
-def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
-    """The command line. Bad values end the program, with a message that names the option."""
+    """Run it, print the table, and give the trials. Bad values end the program, with a message that names the option."""
+    names = "; ".join(row.name for row in ROWS)
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
-    parser.add_argument("--gates", type=_count, default=100, help="gates of each row (default: 100)")
-    parser.add_argument("--rows", nargs="+", type=_row, default=[], metavar="ROW", help=f"of {_NAMES} (default: all)")
-    return parser.parse_args(arguments)
-
-
-_NAMES = "; ".join(row.name for row in ROWS).replace("%", "%%")
-
-
-def _count(text: str) -> int:
-    if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"must be a whole number, got {text!r}")
-    return int(text)
-
-
-def _row(text: str) -> str:
-    if not any(row.name.startswith(text) for row in ROWS):
-        raise argparse.ArgumentTypeError(f"no row begins with {text!r}: {'; '.join(row.name for row in ROWS)}")
-    return text
+    parser.add_argument("--gates", type=int, default=100, help="gates of each row (default: 100)")
+    parser.add_argument(
+        "--rows", nargs="+", default=[""], metavar="ROW", help=f"of {names} (default: all)".replace("%", "%%")
+    )
+    options = parser.parse_args(arguments)
+    rows = [row for row in ROWS if row.name.startswith(tuple(options.rows))]
+    if not rows:
+        parser.error(f"argument --rows: no row begins with {' or '.join(options.rows)}: {names}")
+    trials = run(rows, options.gates)
+    print(table(trials))
+    return trials
 
 
 if __name__ == "__main__":

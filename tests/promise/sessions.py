@@ -1,4 +1,23 @@
-"""Real pytest sessions of a few comparisons, one after another, and their verdicts: what the scripts here share."""
+"""Real pytest sessions of comparisons whose truth is known, one after another, and their verdicts.
+
+    python tests/promise/sessions.py two_builds
+    python tests/promise/sessions.py leftovers --sessions 3 --calls unreturned
+    python tests/promise/sessions.py another_day --folder /tmp/another_day --sessions 40 --machines busy
+
+prints a Markdown table of the gates, and how many sessions failed. A session takes 15 to 40 seconds. With `--folder` the
+outcomes are kept, and only the sessions run that the folder lacks.
+
+- `two_builds`: the same code built twice in a fresh process, each time with closures, dictionaries, compiled programs and
+  arrays of its own, with `Budget(ratio=1.02)`: every gate that fails is a false alarm. How the ratio scatters between the
+  processes no number of pairs in one process shows.
+- `leftovers`: a candidate that leaves a program running whose output it does not return, with `Budget(ratio=1.05)`. Who
+  waits for its output does not wait for that program, which then takes its time from whatever runs next. Each gate of
+  `unreturned` that does not fail is a miss; the control returns both outputs, on both sides.
+- `another_day`: baselines of ten comparisons of unlike calls, saved once on the quiet machine, and gates of the same code
+  in later sessions, in turns on the machine as it is and beside a process on each core that computes: every one that fails
+  is a false alarm. `--pytest=-o --pytest=perf_tolerance=0.5` tries another tolerance.
+- `python`: the interpreter's own work, ten times against once, and once against once, with `Budget(ratio=1.5)`. A control.
+"""
 
 import argparse
 import contextlib
@@ -13,14 +32,17 @@ import sys
 import tempfile
 import time
 import xml.etree.ElementTree as ElementTree
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).parents[1]))
 
 import tabulate
 from support.busy import busy_neighbours
 
 from perfsuite.gate.baseline_file import load
 from perfsuite.measure.serialise import made, plain
+from promise.calls import BUILDS, LEFTOVERS, PYTHON, UNLIKE, Maker
 
 ROOT = Path(__file__).parents[2]
 
@@ -46,28 +68,42 @@ class Outcome:
     seconds: float
 
 
-@dataclasses.dataclass(frozen=True)
-class Script:
-    """A script of this folder: sessions of the same tests, again and again.
+TESTS = """
+import pytest
+from promise.sessions import EXPERIMENTS
 
-    `tests` is the text of a module with a test `test`, which has one comparison for each of `names`. The sessions run on
-    each of `machines` in turn. Where `save` is true, one session before all others saves the baselines.
+from perfsuite import Budget
+
+experiment = EXPERIMENTS[{name!r}]
+
+
+@pytest.mark.parametrize("name", experiment.compared)
+def test(perf, name):
+    candidate, reference = experiment.compared[name]
+    perf.compare(candidate(), reference(), Budget(ratio=experiment.budget), name=name)
+"""
+
+
+@dataclasses.dataclass(frozen=True)
+class Experiment:
+    """Sessions of the same comparisons, again and again: `compared` has the makers of both sides, by name.
+
+    The sessions run on each of `machines` in turn. Without a `budget`, one session before all others saves baselines.
     """
 
-    about: str
-    tests: str
-    names: Sequence[str]
+    compared: Mapping[str, tuple[Maker, Maker]]
+    budget: float | None = None
     machines: Sequence[str] = ("quiet",)
-    save: bool = False
 
     def main(self, arguments: Sequence[str] | None = None) -> list[Outcome]:
         """Run the sessions that are missing, print the table of all, and give their outcomes."""
         options = self._parse(arguments)
+        tests = TESTS.format(name=next(name for name, experiment in EXPERIMENTS.items() if experiment is self))
         with contextlib.ExitStack() as cleanup:
             folder = options.folder or Path(cleanup.enter_context(tempfile.TemporaryDirectory()))
             folder.mkdir(parents=True, exist_ok=True)
             (folder / "pytest.ini").write_text("[pytest]\n", encoding="utf-8")
-            (folder / "test_promise.py").write_text(self.tests, encoding="utf-8")
+            (folder / "test_promise.py").write_text(tests, encoding="utf-8")
             outcomes = self._run(folder.resolve(), options)
         print(table(outcomes))
         for machine in dict.fromkeys(outcome.machine for outcome in outcomes):
@@ -80,31 +116,33 @@ class Script:
         common = f"--perf-seconds={options.seconds:g}", *options.pytest
         outcomes = read(folder / _OUTCOMES)
         done = {(outcome.session, outcome.machine, outcome.name) for outcome in outcomes}
-        if self.save and not list((folder / "baselines").glob("*.json")):
-            _pytest(folder, "quiet", self.names, "--perf-save", *common)
+        if self.budget is None and not list((folder / "baselines").glob("*.json")):
+            _pytest(folder, "quiet", [*self.compared], "--perf-save", *common)
             files = [load(path) for path in (folder / "baselines").glob("*.json")]
             saved = sum(
                 entry.kind == "ratio" for file in files for of in file.metrics.values() for entry in of.values()
             )
-            print(f"saved {saved} of {len(self.names)} ratios", file=sys.stderr, flush=True)
+            print(f"saved {saved} of {len(self.compared)} ratios", file=sys.stderr, flush=True)
         for session in range(1, options.sessions + 1):
             for machine in options.machines:
                 if missing := [name for name in options.calls if (session, machine, name) not in done]:
                     started = time.monotonic()
-                    found = verdicts(_pytest(folder, machine, missing, "--perf", *common), session, machine)
-                    write(folder / _OUTCOMES, found)
-                    outcomes += found
+                    outcomes_of_session = verdicts(
+                        _pytest(folder, machine, missing, "--perf", *common), session, machine
+                    )
+                    write(folder / _OUTCOMES, outcomes_of_session)
+                    outcomes += outcomes_of_session
                     took = f"{time.monotonic() - started:.0f} s"
                     print(f"session {session} of {options.sessions}, {machine}: {took}", file=sys.stderr, flush=True)
         return outcomes
 
     def _parse(self, arguments: Sequence[str] | None) -> argparse.Namespace:
         """The command line. Bad values end the program, with a message that names the option."""
-        parser = argparse.ArgumentParser(description=self.about)
+        parser = argparse.ArgumentParser(description=__doc__.partition("\n")[0])
         add = parser.add_argument
-        add("--sessions", type=_count, default=20, help="on each machine (default: 20)")
+        add("--sessions", type=int, default=20, help="on each machine (default: 20)")
         add("--seconds", type=float, default=5.0, help="most sampling for one gate (default: 5)")
-        add("--calls", nargs="+", choices=self.names, default=self.names, metavar="CALL", help=f"by default {', '.join(self.names)}")  # fmt: skip
+        add("--calls", nargs="+", choices=self.compared, default=[*self.compared], metavar="CALL", help=f"by default {', '.join(self.compared)}")  # fmt: skip
         add("--machines", nargs="+", choices=MACHINES, default=self.machines, help="as it is, or beside a process on each core that computes")  # fmt: skip
         add("--folder", type=Path, help="keep the outcomes in this folder, and run only the sessions that it lacks")
         add("--pytest", action="append", default=[], metavar="OPTION", help="one more option of pytest, such as --pytest=--perf-strict")  # fmt: skip
@@ -172,7 +210,15 @@ def table(outcomes: Sequence[Outcome]) -> str:
     return tabulate.tabulate(lines, columns, tablefmt="github", disable_numparse=True)
 
 
-def _count(text: str) -> int:
-    if not text.isdecimal():
-        raise argparse.ArgumentTypeError(f"must be a whole number, got {text!r}")
-    return int(text)
+EXPERIMENTS = {
+    "two_builds": Experiment({name: (maker, maker) for name, maker in BUILDS.items()}, budget=1.02),
+    "leftovers": Experiment(LEFTOVERS, budget=1.05),
+    "another_day": Experiment(UNLIKE, machines=("quiet", "busy")),
+    "python": Experiment(PYTHON, budget=1.5),
+}
+
+if __name__ == "__main__":
+    if sys.argv[1:2] and sys.argv[1] in EXPERIMENTS:
+        EXPERIMENTS[sys.argv[1]].main(sys.argv[2:])
+    else:
+        sys.exit(f"{sys.argv[0]} needs one of {', '.join(EXPERIMENTS)}, then --help for its options")

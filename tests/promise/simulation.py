@@ -1,19 +1,29 @@
 """Noise as machines have it, and gates over it: the rule of `compare_calls` without the sampling.
 
+    python tests/promise/simulation.py [--gates 2000] [--seed 0]
+
+prints how many of the gates decide falsely that one of two equal sides is slower, at the promised 1 in 1000.
+
 A model gives the times that a block of the candidate and a block of the reference would take at every moment, in units
 of a quiet block. The side of each block is drawn first, and its time is the one of that side at that moment. Both sides
 are the same code, so every decision that one is slower is false; a planted slowdown multiplies the candidate's blocks.
 """
 
+import argparse
 import dataclasses
+import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 from scipy.signal import lfilter
 
+sys.path.insert(0, str(Path(__file__).parents[1]))
+
 from perfsuite.measure.timing.comparison import FIRST, Rule
 from perfsuite.measure.timing.intervals import DECIDING_ERROR
 from perfsuite.measure.timing.shift import excluded
+from perfsuite.report.terminal.output import aligned
 
 CORE = 0.02
 """The relative standard deviation of a block that nothing disturbs."""
@@ -213,3 +223,27 @@ def false_decisions(model, gates, pairs, *, seed=0, error=DECIDING_ERROR) -> int
 def caught(model, slowdown, gates, pairs, *, seed=0) -> int:
     """How many of `gates` gates find a planted slowdown."""
     return sum(gate(np.random.default_rng([seed, number]), model, pairs, slowdown).slower for number in range(gates))
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--gates", type=int, default=2000, metavar="N", help="gates of each noise (default: 2000)")
+    parser.add_argument("--seed", type=int, default=0, metavar="N")
+    options = parser.parse_args()
+    lengths = (2000, 200, 40)
+    rows = [["noise", *(f"{pairs} pairs" for pairs in lengths)]]
+    for model in (*MODELS, long_states):
+        wrong = [false_decisions(model, options.gates, pairs, seed=options.seed) for pairs in lengths]
+        rows.append([model.__name__, *(f"{each} ({each / options.gates:.2%})" for each in wrong)])
+    print(f"False decisions of {options.gates} gates:\n")
+    print("\n".join(aligned(rows)))
+    plants = (quiet, 1.01, 1300), (busy, 1.03, 1300), (busy, 1.01, 15_000)
+    print("\nPlanted slowdowns caught, of 100 gates:\n")
+    rows = [["noise", "planted", "pairs", "caught"]]
+    for model, slowdown, pairs in plants:
+        rows.append([model.__name__, f"{slowdown - 1:+.0%}", str(pairs), str(caught(model, slowdown, 100, pairs))])
+    print("\n".join(aligned(rows)))
+
+
+if __name__ == "__main__":
+    main()

@@ -5,14 +5,10 @@ import math
 import jax
 import pytest
 
-from promise import another_day, leftovers, two_builds
 from promise.calls import BUILDS, UNLIKE
-from promise.leftovers import COMPARED
-from promise.sessions import Outcome, Script, read, table, verdicts, write
+from promise.sessions import EXPERIMENTS, Experiment, Outcome, read, table, verdicts, write
 
-SCRIPTS = (two_builds, another_day, leftovers)
-
-MAKERS = {maker.__name__: maker for pair in [*UNLIKE.values(), *COMPARED.values()] for maker in pair} | BUILDS
+MAKERS = {maker.__name__: maker for pair in UNLIKE.values() for maker in pair} | BUILDS
 
 
 @pytest.mark.parametrize("name", MAKERS)
@@ -26,50 +22,37 @@ def test_two_calls_of_one_function_share_nothing_that_was_built(name):
         jax.block_until_ready(made.run())
 
 
-DECIDED = Script(
-    "Gates whose verdict is known.",
-    """
-import pytest
-from promise.calls import python
-
-from perfsuite import Budget
-
-
-@pytest.mark.parametrize("name", ["fails", "passes"])
-def test(perf, name):
-    perf.compare(python(), python(), Budget(ratio=0.01 if name == "fails" else 100), name=name)
-""",
-    ["fails", "passes"],
-)
-
 QUICK = ["--sessions=1", "--seconds=1"]
 
 
 def test_a_gate_that_fails_is_found_and_only_what_the_folder_lacks_is_run(tmp_path, capsys):
-    outcomes = DECIDED.main([*QUICK, f"--folder={tmp_path}"])
-    assert [(each.name, each.verdict, each.machine) for each in outcomes] == [("fails", "fail", "quiet"), ("passes", "pass", "quiet")]  # fmt: skip
+    experiment, arguments = EXPERIMENTS["python"], [*QUICK, f"--folder={tmp_path}"]
+    outcomes = experiment.main(arguments)
+    assert [(each.name, each.verdict, each.machine) for each in outcomes] == [
+        ("ten times", "fail", "quiet"),
+        ("once", "pass", "quiet"),
+    ]
     assert all(each.ratio > 0 and each.seconds > 0 for each in outcomes)
     assert "quiet: 1 of 1 sessions failed" in capsys.readouterr().out
     write(tmp_path / "others", outcomes[:1])
     (tmp_path / "others").replace(tmp_path / "outcomes.jsonl")
-    (kept, again) = DECIDED.main([*QUICK, f"--folder={tmp_path}"])
-    assert (kept, again.name) == (outcomes[0], "passes")
+    (kept, again) = experiment.main(arguments)
+    assert (kept, again.name) == (outcomes[0], "once")
     (tmp_path / "report.xml").unlink()
-    assert DECIDED.main([*QUICK, f"--folder={tmp_path}"]) == [kept, again]
+    assert experiment.main(arguments) == [kept, again]
     assert not (tmp_path / "report.xml").exists()
 
 
-def test_baselines_are_saved_once_and_gate_the_sessions_after(tmp_path, capsys):
-    saving = Script("", DECIDED.tests.replace("Budget(ratio=0.01 if name == \"fails\" else 100), ", ""), ["passes"], save=True)  # fmt: skip
-    arguments = [*QUICK, f"--folder={tmp_path}"]
-    (outcome,) = saving.main(arguments)
-    assert "saved 1 of 1 ratios" in capsys.readouterr().err
+def test_baselines_are_saved_once_and_gate_the_sessions_after(tmp_path, monkeypatch):
+    """Of one comparison of the ten."""
+    name, arguments = "python/product", [*QUICK, f"--folder={tmp_path}"]
+    monkeypatch.setitem(EXPERIMENTS, "another_day", Experiment({name: UNLIKE[name]}))
+    (outcome,) = EXPERIMENTS["another_day"].main(arguments)
     assert outcome.verdict != "new"
     (file,) = (tmp_path / "baselines").glob("*.json")
     before = file.read_bytes()
-    saving.main([*arguments, "--sessions=2"])
+    EXPERIMENTS["another_day"].main([*arguments, "--sessions=2"])
     assert file.read_bytes() == before
-    assert "saved" not in capsys.readouterr().err
 
 
 def report(*cases):
@@ -124,33 +107,3 @@ def test_the_table_counts_verdicts_and_the_scatter_between_sessions(tmp_path):
         ["sort", "quiet", "1", "0", "0", "0", "0", "1", "2", "", "1.0"],
         ["memory", "busy", "1", "0", "1", "0", "0", "0", "1", "", "1.0"],
     ]
-
-
-@pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.__name__)
-def test_each_test_of_a_script_compares_by_its_name(script):
-    names = []
-
-    class Perf:
-        def compare(self, candidate, reference, *budget, name):
-            names.append(name)
-
-    space: dict = {}
-    exec(script.SCRIPT.tests, space)
-    (mark,) = space["test"].pytestmark
-    for name in mark.args[1]:
-        space["test"](Perf(), name)
-    assert names == mark.args[1] == [*script.SCRIPT.names]
-
-
-@pytest.mark.parametrize(
-    ("arguments", "message"),
-    [
-        (["--sessions", "many"], "--sessions: must be a whole number, got 'many'"),
-        (["--calls", "huge"], "--calls: invalid choice: 'huge'"),
-        (["--machines", "fast"], "--machines: invalid choice: 'fast'"),
-    ],
-)
-def test_a_bad_argument_is_named(arguments, message, capsys):
-    with pytest.raises(SystemExit):
-        two_builds.SCRIPT.main(arguments)
-    assert message in capsys.readouterr().err

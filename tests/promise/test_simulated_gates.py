@@ -1,6 +1,6 @@
 """The rule of `compare_calls` over simulated noise: how often it decides falsely, and what it misses.
 
-All seeds are fixed, so each run is the same. `python tests/promise/simulated.py` makes the whole table.
+All seeds are fixed, so each run is the same. `python tests/promise/simulation.py` makes the whole table.
 """
 
 import numpy as np
