@@ -7,7 +7,6 @@ from types import SimpleNamespace
 import pytest
 from support.markdown_blocks import ROOT
 
-from perfsuite.fixture import Perf
 from perfsuite.gate.budget import Budget
 from perfsuite.instruments.base import METHODS, Declaration, Instrument, all_declared, checked_by
 from perfsuite.measure.private.capabilities import CapabilityLost
@@ -43,14 +42,6 @@ def test_every_method_is_declared_and_every_field_is_checked_by_one():
     assert {f"perf.{method}" for method in METHODS} == DECLARED.keys()
     checked = [field for declared in DECLARED.values() for field in declared.budget]
     assert sorted(checked) == sorted(FIELDS)
-
-
-@pytest.fixture
-def bare_perf():
-    """A `Perf` in a session of which nothing is asked. A test of the fixture `perf` would be a perf test."""
-    mode = SimpleNamespace(seconds=float, seconds_to_know=float)
-    session = SimpleNamespace(mode=mode, check=lambda method, needs: None)
-    return Perf(session, SimpleNamespace(nodeid="test_a.py::test_step", parent=None), tolerance=None, seconds=1.0)
 
 
 def test_perf_has_the_methods_of_all_instruments(bare_perf):

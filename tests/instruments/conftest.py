@@ -1,0 +1,15 @@
+"""Instruments without a session."""
+
+from types import SimpleNamespace
+
+import pytest
+
+from perfsuite.fixture import Perf
+
+
+@pytest.fixture
+def bare_perf():
+    """A `Perf` whose session asks nothing and measures nothing. (A test of a fixture `perf` would be a perf test.)"""
+    mode = SimpleNamespace(seconds=float, seconds_to_know=float)
+    session = SimpleNamespace(mode=mode, check=lambda method, needs: None)
+    return Perf(session, SimpleNamespace(nodeid="test_a.py::test_step", parent=None), tolerance=None, seconds=1.0)

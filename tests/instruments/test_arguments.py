@@ -1,0 +1,68 @@
+"""A bad argument ends an instrument before it measures anything, with an error that names the argument."""
+
+import re
+
+import jax
+import jax.numpy as jnp
+import pytest
+
+from perfsuite import Budget, call
+from perfsuite.measure.errors import MeasurementError
+
+STEP = call(jax.jit(lambda x: x + 1), jnp.ones(3))
+
+
+def plain(x):
+    return x
+
+
+def sized(size):
+    return STEP, size
+
+
+REFUSED = [
+    *(
+        (lambda perf, module=module: perf.imports(module), TypeError, f"perf.imports(module=...): {(module,)!r} are no modules")
+        for module in ("", "a.", "a-b", "model.py/x", None)
+    ),
+    *(
+        (
+            lambda perf, argument=argument, value=value: perf.imports("app", **{argument: value}),
+            TypeError,
+            f"perf.imports({argument}=...): {value!r} are no modules",
+        )
+        for argument in ("without", "after")
+        for value in ("jax", ("jax", 1), ("jax,numpy",), None)
+    ),
+    *(
+        (lambda perf, count=count: perf.cache_key(STEP, count), ValueError, f"perf.cache_key(processes={count!r}): compare 2")
+        for count in (1, 0, 2.0, True, "2")
+    ),
+    (lambda perf: perf.cache_key(plain), TypeError, "perf.cache_key takes call(fn, *args), got function"),
+    (lambda perf: perf.cache_key(call(plain, 1)), MeasurementError, "perf.cache_key needs a function with .lower: "),
+    (lambda perf: perf.cache_hits(STEP, "cache"), ValueError, "perf.cache_hits(folder='cache'): give an absolute path"),
+    (lambda perf: perf.first_call(plain), TypeError, "perf.first_call takes call(fn, *args)"),
+    (lambda perf: perf.compare(STEP, STEP, until="redy"), ValueError, "perf.compare(until=...) must be one of 'return', 'ready'"),
+    (lambda perf: perf.scaling(sized, [1, 2], metric="calls"), ValueError, "perf.scaling(metric=...) must be one of 'return', "),
+    (
+        lambda perf: perf.scaling(sized, [1, 2, 3], budget=Budget(exponent=1)),
+        ValueError,
+        "perf.scaling of a time does not check Budget(exponent=...), perf.scaling does",
+    ),
+    (
+        lambda perf: perf.record("loss", 1.0, unit="1", kind="ratio", interval=(2, 3)),
+        ValueError,
+        "perf.record('loss'): the interval (2, 3) must hold the value, 1.0",
+    ),
+    (
+        lambda perf: perf.record("loss", 1.0, unit="1", kind="ratio", interval=100),
+        TypeError,
+        "perf.record('loss'): interval must be (low, high), two numbers, got 100",
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("use", "error", "message"), REFUSED)
+def test_a_bad_argument_is_refused_and_named(bare_perf, use, error, message):
+    with pytest.raises(error, match=re.escape(message)):
+        use(bare_perf)
