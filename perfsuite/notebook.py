@@ -29,7 +29,7 @@ from perfsuite.measure.private.compile_events import make_context
 from perfsuite.measure.words import number
 from perfsuite.options import Options
 from perfsuite.processes.launch import LAUNCH, Launch
-from perfsuite.report.terminal.output import aligned
+from perfsuite.report.tables import aligned
 from perfsuite.session.mode import Elsewhere, Pair
 from perfsuite.session.modes import SessionMode
 from perfsuite.session.session import PerfSession

@@ -28,7 +28,6 @@ _MEASURE = (*_TIMING, *_PROGRAM, "measure/trace", "measure/cache", "measure/impo
 _GATE = (*_MEASURE, "gate")
 _SESSION = (*_GATE, "options", "processes", "git", "session")
 _REPORT = (*_SESSION, "history", "against", "report")
-_SHOWN = (*_REPORT, "report/terminal")
 
 MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "options": (),
@@ -52,12 +51,11 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "against": (*_GATE, "options", "processes", "git"),
     "instruments": _SESSION,
     "report": _REPORT,
-    "report/terminal": _REPORT,
-    "commands": _SHOWN,
+    "commands": _REPORT,
     "fixture": (*_SESSION, "instruments"),
-    "hooks": (*_SHOWN, "instruments", "fixture"),
+    "hooks": (*_REPORT, "instruments", "fixture"),
     "plugin": ("options", "processes", "measure", "measure/compiles", "fixture", "hooks"),
-    "notebook": (*_SHOWN, "fixture"),
+    "notebook": (*_REPORT, "fixture"),
     "__init__": ("measure", "gate", "fixture", "notebook"),
     "__main__": ("commands",),
     "workloads": (),

@@ -30,15 +30,18 @@ from perfsuite.against.notes import Place
 from perfsuite.against.runs import Effort, Run, Say, Tests, Window, share, timed_windows, tree_here
 from perfsuite.against.sides import Side, SideFailed, releases, side_of_commit, side_of_tree, worktree
 from perfsuite.gate.baseline import Entry, name_of
+from perfsuite.gate.verdict import Verdict
 from perfsuite.git import GitError, Repository
 from perfsuite.measure.metric import Interval, title
 from perfsuite.measure.targets.target_available import ANY_VERSION
 from perfsuite.measure.timing.shift import rank_sum_interval
 from perfsuite.measure.words import number, printable
 
-Verdict = Literal["good", "bad", "skipped"]
+End = Literal["good", "bad", "skipped"]
+"""The end that a step is like; neither of a step that was not judged."""
 
 _LISTED = 12
+_TELLING = (Verdict.FAIL, Verdict.IMPROVED, Verdict.NEW, Verdict.MISSING)
 
 
 class BisectFailed(Exception):  # noqa: N818  (a report, not a fault of this process)
@@ -73,7 +76,7 @@ class Step:
     """
 
     name: str
-    verdict: Verdict
+    verdict: End
     value: float | None = None
     unit: str = ""
     interval: Interval | None = None
@@ -93,7 +96,7 @@ class Bisection:
     test: str
     metric: str
     steps: tuple[Step, ...]
-    first: Verdict
+    first: End
     suspects: tuple[str, ...]
     about: tuple[str, ...] = ()
     changes: tuple[MetricChange, ...] = ()
@@ -185,7 +188,7 @@ class Trials:
                 self._moved = math.log(step.interval.low * step.interval.high) / 2
             yield
 
-    def verdict(self, id: str) -> Verdict:
+    def verdict(self, id: str) -> End:
         """Good, bad, or skipped with a reason: of a step that was tried before, what it was."""
         if id not in self.steps:
             self.say(f"{self._name_of(id)}: the test, once")
@@ -201,14 +204,14 @@ class Trials:
             self.say(" ".join(filter(None, [step.verdict, _value(step), step.reason])))
         return self.steps[id].verdict
 
-    def answer(self, pair: tuple[str, str], suspects: Sequence[str], first: Verdict, about: Sequence[str]) -> Bisection:
+    def answer(self, pair: tuple[str, str], suspects: Sequence[str], first: End, about: Sequence[str]) -> Bisection:
         """The answer. `pair` are the better and the worse step between which it changed, if there is one suspect."""
         changes: list[MetricChange] = []
         packages: list[str] = []
         if len(suspects) == 1 and all(id in self.runs for id in pair):
             changes = metrics_changed(*(self.runs[id] for id in pair))
             packages = versions_changed(*(self.versions[id] for id in pair))
-        shown = [each for each in changes if each.called in ("worse", "better", "new", "gone")]
+        shown = [each for each in changes if each.verdict in _TELLING]
         return Bisection(
             self.wanted.test,
             self.wanted.metric,
@@ -253,9 +256,9 @@ class Trials:
         if self._is_sampled():
             return self._compared(step, side)
         change = judge(self.wanted.test, self.wanted.metric, self._good, entry, Place())
-        if change.called == "not comparable":
+        if change.verdict == Verdict.NOT_COMPARABLE:
             return dataclasses.replace(step, verdict="skipped", reason=change.reason)
-        return dataclasses.replace(step, verdict="bad" if change.called == "worse" else "good")
+        return dataclasses.replace(step, verdict="bad" if change.verdict == Verdict.FAIL else "good")
 
     def _is_sampled(self) -> bool:
         place = self.runs[self._good_id].place(self.wanted.test, self.wanted.metric)
@@ -380,7 +383,7 @@ def over_packages(
         return trials.answer((ids[low], ids[high]), suspects, "bad" if bad_is_newer else "good", about)
 
 
-def halved(steps: Sequence[str], verdict: Callable[[str], Verdict]) -> tuple[int, int]:
+def halved(steps: Sequence[str], verdict: Callable[[str], End]) -> tuple[int, int]:
     """The last step that is good and the first that is bad after it. The first of `steps` is good, the last one bad.
 
     All between the two were skipped.

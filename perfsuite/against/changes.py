@@ -28,8 +28,6 @@ from perfsuite.measure.serialise import plain
 from perfsuite.measure.timing.shift import Windows, rank_sum_interval, shift
 from perfsuite.measure.words import plural
 
-Called = Literal["worse", "better", "no change seen", "undecided", "new", "gone", "not comparable"]
-
 ERROR = 0.05
 """The probability that a whole check calls any change of a time where there is none."""
 
@@ -48,12 +46,9 @@ Timed = Literal["changed", "all", "none"]
 _STAGE_UNITS: dict[Stage, str] = {"lower": "lowerings", "compile": "compiles"}
 """Not traces: JAX tells of them around calls whose trace is cached too, so there are as many as calls."""
 
-_CALLED: dict[Verdict, Called] = {
-    Verdict.FAIL: "worse",
-    Verdict.IMPROVED: "better",
-    Verdict.INCONCLUSIVE: "undecided",
-    Verdict.NOT_COMPARABLE: "not comparable",
-}
+_UNCALLED = (Verdict.PASS, Verdict.INCONCLUSIVE)
+_ONE_SIDED = (Verdict.NEW, Verdict.MISSING, Verdict.NOT_COMPARABLE)
+"""Nothing of these is compared."""
 _TOLERANCE = 0.05
 """By how much a ratio that a test records may be worse: both are of this machine and of now, not of another day."""
 
@@ -62,7 +57,7 @@ _SAME = Environment("the same on both sides", 1, "", "", "", "")
 
 @dataclasses.dataclass(frozen=True)
 class MetricChange:
-    """One metric of one test on both sides, and what the check calls its change.
+    """One metric of one test on both sides, and its verdict, with the base as the baseline.
 
     `base` and `head` are in `unit`; for a time they are the medians over the processes, and `ratio` is head / base
     with `interval`, which holds over all times of the check together with probability 1 - `ERROR`. `processes` is the
@@ -76,7 +71,7 @@ class MetricChange:
     unit: str
     base: float | None
     head: float | None
-    called: Called
+    verdict: Verdict
     ratio: float | None = None
     interval: Interval | None = None
     processes: int = 1
@@ -128,12 +123,12 @@ class Check:
     @property
     def worse(self) -> bool:
         """Whether anything is."""
-        return any(change.called == "worse" for change in self.changes) or any(test.worse for test in self.tests)
+        return any(change.verdict == Verdict.FAIL for change in self.changes) or any(test.worse for test in self.tests)
 
     @property
     def compared(self) -> bool:
         """Whether any metric was made on both sides and could be compared."""
-        return any(change.called not in ("new", "gone", "not comparable") for change in self.changes)
+        return any(change.verdict not in _ONE_SIDED for change in self.changes)
 
     @property
     def only_new(self) -> bool:
@@ -228,7 +223,7 @@ def to_time(changes: Iterable[MetricChange], base: Run, head: Run) -> tuple[set[
     A test is timed where any of its exact metrics changed, and where what a call of it runs differs between the sides,
     or is not known.
     """
-    changed = {change.test for change in changes if change.called != "no change seen"}
+    changed = {change.test for change in changes if change.verdict != Verdict.PASS}
     may: set[str] = set()
     same: set[str] = set()
     for test, (old, new) in _runs(base, head).items():
@@ -244,9 +239,9 @@ def with_causes(
     runs = _runs(base, head)
     changes = []
     for change in times:
-        if change.called == "worse":
+        if change.verdict == Verdict.FAIL:
             place = head.place(change.test, change.metric) or Place()
-            rose = [each.metric for each in exact if each.test == change.test and each.called == "worse"]
+            rose = [each.metric for each in exact if each.test == change.test and each.verdict == Verdict.FAIL]
             old, new = runs.get(change.test, ({}, {}))
             parts = [what for name in old.keys() & new.keys() for what in old[name].differing(new[name])]
             change = dataclasses.replace(change, line=place.line, changed=tuple(dict.fromkeys([*parts, *rose])))
@@ -265,8 +260,8 @@ def judge(test: str, name: str, old: Entry | None, new: Entry | None, place: Pla
         entry = old or new
         assert entry is not None
         if old is None:
-            return MetricChange(test, name, entry.unit, None, entry.value, "new")
-        return MetricChange(test, name, entry.unit, entry.value, None, "gone")
+            return MetricChange(test, name, entry.unit, None, entry.value, Verdict.NEW)
+        return MetricChange(test, name, entry.unit, entry.value, None, Verdict.MISSING)
     detail = dict(new.detail) if new.detail else None
     metric = Metric(
         name, new.value, new.unit, new.kind, new.better, new.interval, detail=detail, places=place.parts or None
@@ -279,7 +274,7 @@ def judge(test: str, name: str, old: Entry | None, new: Entry | None, place: Pla
         new.unit,
         result.baseline,
         new.value,
-        _CALLED.get(result.verdict, "no change seen"),
+        result.verdict,
         ratio=new.value / result.baseline if result.baseline else None,
         reason=result.incomparable,
         grown=result.grown if result.failed else (),
@@ -329,7 +324,9 @@ def decided(changes: Sequence[MetricChange]) -> bool:
     The times of tracing, lowering and compiling do not count: they happen once a process, and scatter too much.
     """
     intervals = [
-        change.interval for change in changes if change.unit != "s" and change.called not in ("better", "worse")
+        change.interval
+        for change in changes
+        if change.unit != "s" and change.verdict not in (Verdict.FAIL, Verdict.IMPROVED)
     ]
     return all(each is not None and each.high / each.low <= (1 + PRECISION) ** 2 for each in intervals)
 
@@ -373,15 +370,15 @@ def _time_changed(key: Key, windows: list[Windows], error: float) -> MetricChang
     logs = rank_sum_interval(windows, error)
     head, base = (float(np.exp(np.median(np.concatenate([w[side].ravel() for w in windows])))) for side in (0, 1))
     interval = Interval(math.exp(logs.low), math.exp(logs.high)) if math.isfinite(logs.high) else None
-    called: Called = "no change seen"
+    verdict = Verdict.PASS
     if interval is None:
-        called = "undecided"
+        verdict = Verdict.INCONCLUSIVE
     elif interval.low > 1:
-        called = "worse"
+        verdict = Verdict.FAIL
     elif interval.high < 1:
-        called = "better"
+        verdict = Verdict.IMPROVED
     processes = sum(window[0].size for window in windows)
-    return MetricChange(*key, base, head, called, math.exp(shift(windows)), interval, processes)
+    return MetricChange(*key, base, head, verdict, math.exp(shift(windows)), interval, processes)
 
 
 def check(

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from perfsuite.commands import CommandError, check_output, say, scratch_folder, split_at_dashes, write_text
 from perfsuite.options import above_zero
-from perfsuite.report.terminal.output import style
+from perfsuite.report.tables import style
 
 if TYPE_CHECKING:  # it imports numpy: see `run`
     from perfsuite.against.changes import Check
@@ -61,8 +61,7 @@ def run(arguments: argparse.Namespace) -> int:
     Raises `CommandError` where nothing could be compared.
     """
     # Here, not above: `perfsuite --help` loads every command, and these import numpy.
-    from perfsuite.report.against import markdown
-    from perfsuite.report.terminal.against import check_lines
+    from perfsuite.report.against import against_markdown, check_lines
 
     for option, path in {"--json": arguments.json, "--markdown": arguments.markdown}.items():
         check_output(path, option)
@@ -71,7 +70,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.json is not None:
         write_text("--json", arguments.json, json.dumps(check.to_dict(), indent=1))
     if arguments.markdown is not None:
-        write_text("--markdown", arguments.markdown, markdown(check))
+        write_text("--markdown", arguments.markdown, against_markdown(check))
     if not (check.compared or check.worse or check.only_new):
         raise CommandError(
             "no metric was made on both sides, so nothing is compared: see above which tests did not pass, and why"

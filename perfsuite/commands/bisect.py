@@ -18,7 +18,7 @@ from pathlib import Path
 from perfsuite.commands import CommandError, check_output, say, scratch_folder, split_at_dashes, write_text
 from perfsuite.measure.serialise import plain
 from perfsuite.options import above_zero
-from perfsuite.report.terminal.output import style
+from perfsuite.report.tables import style
 
 SUMMARY = "find the commit, or the release of a package, since which a metric is worse"
 
@@ -53,7 +53,7 @@ def run(arguments: argparse.Namespace) -> int:
     # Here, not above: `perfsuite --help` loads every command, and these import numpy.
     from perfsuite.against.bisection import BisectFailed, Package, Wanted, over_commits, over_packages
     from perfsuite.against.runs import Effort
-    from perfsuite.report.terminal.bisect import bisection_lines
+    from perfsuite.report.against import bisection_lines
 
     check_output(arguments.json)
     effort = Effort(arguments.minutes, arguments.seconds)

@@ -1,9 +1,8 @@
 """Show what differs between two baseline files, by the gate's rules.
 
-Noise is not worse: a metric is worse when a gate would fail with the older
-metric as its baseline, and the two intervals lie apart. With a revision alone,
-every file of the folder `baselines` is compared with that at the revision.
-Without arguments, every file of this project is compared with HEAD.
+A metric fails when a gate with the older metric as its baseline would. With a
+revision alone, every file of the folder `baselines` is compared with that at the
+revision. Without arguments, every file of this project is compared with HEAD.
 """
 
 import argparse
@@ -14,10 +13,10 @@ from pathlib import Path
 from perfsuite.commands import PATTERN_HELP, CommandError, project_baselines
 from perfsuite.gate.baseline import Baselines
 from perfsuite.gate.baseline_file import baseline_files
-from perfsuite.history.comparing import compare
-from perfsuite.history.source import Source, files_at, named, on_disk, select
-from perfsuite.report.terminal.baselines import difference_lines
-from perfsuite.report.terminal.output import style
+from perfsuite.gate.verdict import Verdict
+from perfsuite.history import Source, compare, files_at, named, on_disk, select
+from perfsuite.report.baselines import difference_lines
+from perfsuite.report.tables import style
 
 SUMMARY = "show what differs between two baseline files, by the gate's rules"
 
@@ -43,14 +42,12 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
         help="a baseline file, REVISION:PATH, or a folder of baseline files (default: baselines)",
     )
     parser.add_argument("pattern", metavar="PATTERN", nargs="?", help=PATTERN_HELP)
-    parser.add_argument(
-        "--all", action="store_true", help="list every metric, also those that are the same, tolerated or never gate"
-    )
-    parser.add_argument("--fail-on-worse", action="store_true", help="exit with 1 when a metric is worse")
+    parser.add_argument("--all", action="store_true", help="list every metric, also those that pass or never gate")
+    parser.add_argument("--fail-on-worse", action="store_true", help="exit with 1 when a metric fails")
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Print the differences; with --fail-on-worse returns 1 when a metric is worse, else 0."""
+    """Print the differences; with --fail-on-worse returns 1 when a metric fails, else 0."""
     worse = False
     old, new = arguments.old, arguments.new
     if old is None:
@@ -59,11 +56,11 @@ def run(arguments: argparse.Namespace) -> int:
             raise CommandError(f"{new}: there is no such folder: pytest --perf-save writes baselines into it")
     pairs = list(_pairs(old, new))
     for place, (old, new) in enumerate(pairs):
-        found = compare(*(select(source.baselines, arguments.pattern) for source in (old, new)))
-        worse = worse or any(each.outcome == "worse" for each in found)
+        differences = compare(*(select(source.baselines, arguments.pattern) for source in (old, new)))
+        worse = worse or any(each.verdict == Verdict.FAIL for each in differences)
         if place:
             print()
-        print("\n".join(difference_lines(old, new, found, arguments.all, style())))
+        print("\n".join(difference_lines(old, new, differences, arguments.all, style())))
     return 1 if worse and arguments.fail_on_worse else 0
 
 

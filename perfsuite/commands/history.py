@@ -10,10 +10,9 @@ from pathlib import Path
 
 from perfsuite.commands import PATTERN_HELP, CommandError, project_baselines
 from perfsuite.gate.baseline_file import baseline_files
-from perfsuite.history.saves import saves_of
-from perfsuite.history.source import select
-from perfsuite.report.terminal.baselines import history_lines
-from perfsuite.report.terminal.output import style
+from perfsuite.history import saves_of, select
+from perfsuite.report.baselines import history_lines
+from perfsuite.report.tables import style
 
 SUMMARY = "show what each save of a baseline file changed, through git"
 
@@ -28,9 +27,7 @@ def add_arguments(parser: argparse.ArgumentParser) -> None:
     parser.add_argument("file", metavar="FILE", nargs="?", help="a baseline file")
     parser.add_argument("pattern", metavar="PATTERN", nargs="?", help=PATTERN_HELP)
     parser.add_argument("--since", metavar="REVISION", help="the saves after this revision")
-    parser.add_argument(
-        "--all", action="store_true", help="list every metric, also those that are the same, tolerated or never gate"
-    )
+    parser.add_argument("--all", action="store_true", help="list every metric, also those that pass or never gate")
 
 
 def run(arguments: argparse.Namespace) -> int:

@@ -9,10 +9,10 @@ import argparse
 from perfsuite.commands import PATTERN_HELP, CommandError, project_baselines
 from perfsuite.gate.baseline import PROVENANCES
 from perfsuite.gate.baseline_file import baseline_files
-from perfsuite.history.source import named, on_disk, select
+from perfsuite.history import named, on_disk, select
 from perfsuite.measure.metric import KINDS
-from perfsuite.report.terminal.baselines import file_lines, header_lines
-from perfsuite.report.terminal.output import style
+from perfsuite.report.baselines import file_lines, header_lines
+from perfsuite.report.tables import style
 
 SUMMARY = "print a baseline file for people"
 

@@ -4,6 +4,7 @@ Everything here is made of a gate's fields, and nothing reads a sentence back.
 """
 
 import math
+from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from perfsuite.gate.diagnosis import advice_on
@@ -136,6 +137,12 @@ def growth(parts: Sequence[Part], unit: str) -> str:
     verb = "fell" if parts[0].amount < 0 else "grew"
     at = (f"{part.name} ({_grown_by(part)})" + (f" at {part.place}" if part.place else "") for part in parts)
     return f"{verb}: {', '.join(at)}"
+
+
+def verdict_counts(verdicts: Iterable[Verdict]) -> str:
+    """How many there are of each, the gravest first: `3 fail, 12 pass`."""
+    counts = Counter(verdicts)
+    return ", ".join(f"{counts[each]:,} {each}" for each in sorted(counts, reverse=True))
 
 
 def without_estimate(kernels: Sequence[str]) -> str:

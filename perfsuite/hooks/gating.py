@@ -26,9 +26,7 @@ from perfsuite.measure.private.compile_events import make_context
 from perfsuite.measure.serialise import made, plain
 from perfsuite.options import Options, marker_arguments
 from perfsuite.processes.launch import LAUNCH, TASK
-from perfsuite.report.terminal.header import session_header
-from perfsuite.report.terminal.summary import session_summary
-from perfsuite.report.terminal.traces import trace_summary
+from perfsuite.report.terminal import session_header, session_summary, trace_summary
 from perfsuite.session.absent import absent, gone
 from perfsuite.session.blame import blamed
 from perfsuite.session.modes import Gating

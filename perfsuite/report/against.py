@@ -1,31 +1,113 @@
-"""What every report of `perfsuite against` says in words, and the Markdown for a pull request's comment."""
+"""`perfsuite against` and `perfsuite bisect` for people: the sentences, the terminal's tables, and the Markdown.
 
-from collections import Counter
+The Markdown is for a pull request's comment.
+"""
+
 from collections.abc import Iterable, Iterator, Sequence
 
+from perfsuite.against.bisection import Bisection, Step
 from perfsuite.against.changes import ERROR, Check, MetricChange, TestChange, smallest_seen
-from perfsuite.gate.messages import growth
+from perfsuite.gate.messages import growth, verdict_counts
+from perfsuite.gate.verdict import Verdict
 from perfsuite.measure.words import number, percent, plural
 from perfsuite.report.markdown import block, code, escaped, folded, table
+from perfsuite.report.tables import Paint, aligned, by_test, clipped, uncolored
+
+_BISECT_STYLES = {"good": "green", "bad": "red", "skipped": "yellow"}
+_LONGEST_NAME = 70
+_CHANGES_SHOWN = 12
 
 
-def markdown(check: Check) -> str:
+def check_lines(check: Check, *, everything: bool = False, paint: Paint = uncolored) -> list[str]:
+    """The lines. `everything` also lists the metrics that did not change."""
+    lines = [*_sides(check), *(paint(f"note: {note}", "yellow") for note in check.notes)]
+    if check.tests:
+        lines += ["", "tests that did not pass on both sides:"]
+    for test in check.tests:
+        line = f"  {test.test}: {test.base} -> {test.head}"
+        lines += [paint(line, "red") if test.worse else line, *([f"    {test.reason}"] if test.reason else [])]
+    shown = [change for change in check.changes if everything or not _quiet(change)]
+    if shown:
+        lines += ["", *changes_table(shown, paint)]
+    lines += ["", *_summary(check)]
+    last = _conclusion(check)
+    return [*lines, paint(last, "red" if check.worse else "green")] if last else lines
+
+
+def changes_table(changes: Sequence[MetricChange], paint: Paint) -> Iterator[str]:
+    """The lines of a table of changes, each with what explains it below."""
+    rows = [
+        (
+            f"  {clipped(change.metric)}",
+            _value(change.base, change.unit),
+            _value(change.head, change.unit),
+            _difference(change),
+            str(change.verdict),
+        )
+        for change in changes
+    ]
+    head, lines = by_test(("metric", "base", "head", "change", "verdict"), rows, [change.test for change in changes])
+    yield head
+    for line, index in lines:
+        yield line if index is None else paint(line, changes[index].verdict.color)
+        yield from (f"      {each}" for each in (_why(changes[index]) if index is not None else ()))
+
+
+def bisection_lines(bisection: Bisection, paint: Paint = uncolored) -> Iterator[str]:
+    """The lines: the steps in the order in which they were tried, and then the answer."""
+    yield paint(f"{bisection.test}::{bisection.metric}", "bold")
+    rows = [(f"  {clipped(step.name, _LONGEST_NAME)}", _step_value(step), step.verdict) for step in bisection.steps]
+    head, *body = aligned([("  step", "value", "verdict"), *rows])
+    yield head
+    for line, step in zip(body, bisection.steps, strict=True):
+        yield paint(line, _BISECT_STYLES[step.verdict])
+        if step.reason:
+            yield f"      {step.reason}"
+    yield ""
+    if len(bisection.suspects) > 1:
+        yield paint(f"the first {bisection.first} step is one of these: what could not be tried hides it", "yellow")
+        yield from (f"  {name}" for name in bisection.suspects)
+        return
+    yield paint(
+        f"the first {bisection.first} step: {bisection.suspects[0]}", "red" if bisection.first == "bad" else "green"
+    )
+    yield from (f"  {line}" for line in bisection.about)
+    if bisection.packages:
+        yield f"  packages that differ: {', '.join(bisection.packages)}"
+    if bisection.changes:
+        yield "what changed in this test, from the better step to the worse one:"
+        yield from changes_table(bisection.changes[:_CHANGES_SHOWN], paint)
+    if bisection.changes[_CHANGES_SHOWN:]:
+        yield f"  and {len(bisection.changes) - _CHANGES_SHOWN} more: --json"
+
+
+def _step_value(step: Step) -> str:
+    if step.interval is not None:
+        low, high = step.interval.low, step.interval.high
+        return f"{percent((low * high) ** 0.5 - 1)} [{percent(low - 1)}, {percent(high - 1)}]"
+    return "-" if step.value is None else f"{number(step.value)} {step.unit}"
+
+
+def against_markdown(check: Check) -> str:
     """The text of a pull request's comment, or of a job's summary: regressions first, what did not change folded."""
-    by_kind = {kind: [change for change in check.changes if change.called == kind] for kind in ("worse", "better")}
-    rest = [change for change in check.changes if change.called not in by_kind]
-    parts = [f"## perfsuite: {escaped(verdict(check) or 'nothing was compared')}"]
+    first = (Verdict.FAIL, Verdict.IMPROVED)
+    by_verdict = {verdict: [change for change in check.changes if change.verdict == verdict] for verdict in first}
+    rest = [change for change in check.changes if change.verdict not in first]
+    parts = [f"## perfsuite: {escaped(_conclusion(check) or 'nothing was compared')}"]
     parts += [f"**{escaped(note)}**" for note in check.notes]
-    for kind, changes in by_kind.items():
+    for verdict, changes in by_verdict.items():
         if changes:
-            parts += [f"### {len(changes)} {kind}", _table(changes)]
-    causes = ["\n  ".join([f"{each.test}: {each.metric}", *why(each)]) for each in by_kind["worse"] if why(each)]
+            parts += [f"### {len(changes)} {verdict}", _table(changes)]
+    causes = [
+        "\n  ".join([f"{each.test}: {each.metric}", *_why(each)]) for each in by_verdict[Verdict.FAIL] if _why(each)
+    ]
     if causes:
         parts.append(folded("why", block("\n\n".join(causes))))
     if check.tests:
         parts += [f"### {plural(len(check.tests), 'test')} did not pass on both sides", _tests(check.tests)]
     if rest:
-        parts.append(folded(escaped(counted(rest)), _table(rest)))
-    how = [*sides(check), *summary(check)]
+        parts.append(folded(escaped(verdict_counts(change.verdict for change in rest)), _table(rest)))
+    how = [*_sides(check), *_summary(check)]
     parts.append(folded("what was compared, and how", "\n".join(f"- {escaped(line)}" for line in how)))
     return "\n\n".join(parts) + "\n"
 
@@ -34,9 +116,9 @@ def _table(changes: Iterable[MetricChange]) -> str:
     rows = [
         (
             f"{code(change.test, in_table=True)}<br>{code(change.metric, in_table=True)}",
-            escaped(value(change.base, change.unit)),
-            escaped(value(change.head, change.unit)),
-            escaped(relative(change) or change.called),
+            escaped(_value(change.base, change.unit)),
+            escaped(_value(change.head, change.unit)),
+            escaped(_difference(change) or str(change.verdict)),
         )
         for change in changes
     ]
@@ -50,17 +132,17 @@ def _tests(tests: Iterable[TestChange]) -> str:
     return table(("test", "base", "head", "why"), rows)
 
 
-def quiet(change: MetricChange) -> bool:
+def _quiet(change: MetricChange) -> bool:
     """Whether a change is only counted, and listed on request: none was seen, or a time is undecided, as many are."""
-    return change.called == "no change seen" or (change.called == "undecided" and change.processes > 1)
+    return change.verdict == Verdict.PASS or (change.verdict == Verdict.INCONCLUSIVE and change.processes > 1)
 
 
-def value(amount: float | None, unit: str) -> str:
+def _value(amount: float | None, unit: str) -> str:
     """A value with its unit; `-` for none."""
     return "-" if amount is None else f"{number(amount)} {unit}"
 
 
-def relative(change: MetricChange) -> str:
+def _difference(change: MetricChange) -> str:
     """`+12 % [+8 %, +17 %]`; the plain difference where a count begins at 0."""
     if change.ratio is None:
         if change.base is None or change.head is None:
@@ -73,12 +155,12 @@ def relative(change: MetricChange) -> str:
     return f"{ratio} [{percent(change.interval.low - 1)}, {percent(change.interval.high - 1)}]"
 
 
-def why(change: MetricChange) -> list[str]:
+def _why(change: MetricChange) -> list[str]:
     """What explains a change: a reason, the parts that grew, what else changed in the test, and where it is made."""
     lines = [change.reason] if change.reason else []
     if change.grown:
         lines.append(growth(change.grown, change.unit))
-    if change.called == "worse":
+    if change.verdict == Verdict.FAIL:
         if change.metric.partition(" @ ")[0].endswith(" alias bytes"):
             lines.append("lost donation: fewer bytes of donated arguments are reused for outputs")
         if change.changed:
@@ -90,7 +172,7 @@ def why(change: MetricChange) -> list[str]:
     return lines
 
 
-def sides(check: Check) -> list[str]:
+def _sides(check: Check) -> list[str]:
     """What is compared: the two sides, and the packages that differ or contradict each other."""
     both = (check.base, check.head)
     lines = [f"{side.name}: {side.title}" for side in both]
@@ -98,7 +180,7 @@ def sides(check: Check) -> list[str]:
     return lines + [f"{side.name}, conflict: {line}" for side in both for line in side.packages.conflicts]
 
 
-def summary(check: Check) -> Iterator[str]:
+def _summary(check: Check) -> Iterator[str]:
     """How the times were taken, and how many metrics there are of each kind."""
     timed = [change for change in check.changes if change.processes > 1]
     if timed:
@@ -112,25 +194,19 @@ def summary(check: Check) -> Iterator[str]:
     if check.untimed:
         yield f"not timed, because they run what they ran: {plural(check.untimed, 'test')}"
     if check.changes:
-        yield f"{plural(len(check.changes), 'metric')}: {counted(check.changes)}"
+        yield f"{plural(len(check.changes), 'metric')}: {verdict_counts(change.verdict for change in check.changes)}"
     else:
         yield "no metric was made on both sides"
 
 
-def verdict(check: Check) -> str:
+def _conclusion(check: Check) -> str:
     """The last line; empty where nothing was compared."""
     lost = sum(test.worse for test in check.tests)
     if check.worse:
         tests = f" and {plural(lost, 'test')} no longer {'passes' if lost == 1 else 'pass'}" if lost else ""
-        worse = sum(change.called == "worse" for change in check.changes)
+        worse = sum(change.verdict == Verdict.FAIL for change in check.changes)
         return f"worse: {plural(worse, 'metric')}{tests}"
     if check.compared:
-        undecided = sum(change.called == "undecided" for change in check.changes)
-        return f"nothing is known to be worse: {undecided} undecided" if undecided else "nothing is worse"
+        undecided = sum(change.verdict == Verdict.INCONCLUSIVE for change in check.changes)
+        return f"nothing is known to be worse: {undecided} inconclusive" if undecided else "nothing is worse"
     return "all tests are new: nothing to compare" if check.only_new else ""
-
-
-def counted(changes: Sequence[MetricChange]) -> str:
-    """How many changes there are of each kind: `3 worse, 12 no change seen`."""
-    counts = Counter(change.called for change in changes)
-    return ", ".join(f"{count} {called}" for called, count in counts.most_common())

@@ -23,7 +23,7 @@ from perfsuite.against.changes import (
 from perfsuite.against.notes import Fingerprint, Notes, Place
 from perfsuite.against.runs import WINDOW, Run, Window
 from perfsuite.gate.baseline import Baselines, Entry
-from perfsuite.gate.verdict import Part
+from perfsuite.gate.verdict import Part, Verdict
 from perfsuite.measure.metric import Interval
 
 
@@ -34,10 +34,10 @@ def entry(value, kind="count", unit="calls", **more):
 def test_an_exact_ratio_that_a_test_recorded_is_known_as_well_as_its_interval_says():
     """As `perf.record(..., kind="ratio", interval=(0.96, 0.96))`: on the head it has its interval too."""
     was = entry(0.96, "ratio", "of all", better="higher", interval=Interval(0.96, 0.96))
-    for value, called in ((0.96, "no change seen"), (0.5, "worse")):
+    for value, verdict in ((0.96, Verdict.PASS), (0.5, Verdict.FAIL)):
         now = dataclasses.replace(was, value=value, interval=Interval(value, value))
         (change,) = metrics_changed(first_run({"tokens equal": was}), first_run({"tokens equal": now}))
-        assert change.called == called
+        assert change.verdict == verdict
 
 
 class TestStages:
@@ -45,40 +45,42 @@ class TestStages:
         base = first_run(stages=[("step", "compile", 1, 0.1)])
         head = first_run(stages=[("step", "compile", 2, 0.1, "a.py:3"), ("add", "compile", 1, 0.1)])
         (made,) = stages_changed(base, head)
-        assert (made.metric, made.base, made.head, made.called) == ("compiles", 1, 3, "worse")
+        assert (made.metric, made.base, made.head, made.verdict) == ("compiles", 1, 3, Verdict.FAIL)
         assert {Part("add", 1), Part("step", 1, place="a.py:3")} <= set(made.grown)
 
     def test_the_same_counts_are_no_change_whatever_they_took(self):
         base, head = (first_run(stages=[("step", "lower", 4, seconds)]) for seconds in (0.1, 9.0))
-        assert [change.called for change in stages_changed(base, head)] == ["no change seen"]
+        assert [change.verdict for change in stages_changed(base, head)] == [Verdict.PASS]
 
     def test_fewer_are_better_and_traces_do_not_count(self):
         base, head = (
             first_run(stages=[("step", "lower", number, 0.1), ("step", "trace", 9 * number, 0.1)]) for number in (3, 2)
         )
-        assert [(change.metric, change.called) for change in stages_changed(base, head)] == [("lowerings", "better")]
+        assert [(change.metric, change.verdict) for change in stages_changed(base, head)] == [
+            ("lowerings", Verdict.IMPROVED)
+        ]
 
 
 class TestMetrics:
     @pytest.mark.parametrize(
-        ("old", "new", "called"),
+        ("old", "new", "verdict"),
         [
-            (entry(10), entry(11), "worse"),
-            (entry(10), entry(10), "no change seen"),
-            (entry(10), entry(9), "better"),
-            (entry(1000, "size", "bytes"), entry(1009, "size", "bytes"), "no change seen"),
-            (entry(1000, "size", "bytes"), entry(1011, "size", "bytes"), "worse"),
-            (entry(10, "size", "bytes", better="higher"), entry(8, "size", "bytes", better="higher"), "worse"),
-            (entry(1.0, "ratio", "x"), entry(1.2, "ratio", "x"), "undecided"),
-            (entry(10), entry(10, unit="misses"), "not comparable"),
-            (None, entry(3), "new"),
-            (entry(3), None, "gone"),
+            (entry(10), entry(11), Verdict.FAIL),
+            (entry(10), entry(10), Verdict.PASS),
+            (entry(10), entry(9), Verdict.IMPROVED),
+            (entry(1000, "size", "bytes"), entry(1009, "size", "bytes"), Verdict.PASS),
+            (entry(1000, "size", "bytes"), entry(1011, "size", "bytes"), Verdict.FAIL),
+            (entry(10, "size", "bytes", better="higher"), entry(8, "size", "bytes", better="higher"), Verdict.FAIL),
+            (entry(1.0, "ratio", "x"), entry(1.2, "ratio", "x"), Verdict.INCONCLUSIVE),
+            (entry(10), entry(10, unit="misses"), Verdict.NOT_COMPARABLE),
+            (None, entry(3), Verdict.NEW),
+            (entry(3), None, Verdict.MISSING),
         ],
     )
-    def test_the_gates_rules_decide(self, old, new, called):
+    def test_the_gates_rules_decide(self, old, new, verdict):
         base, head = (first_run({"f": each} if each else {"g": entry(1)}) for each in (old, new))
-        made = {change.metric: change.called for change in metrics_changed(base, head)}
-        assert made["f"] == called
+        made = {change.metric: change.verdict for change in metrics_changed(base, head)}
+        assert made["f"] == verdict
 
     def test_times_and_information_are_not_held_against_each_other(self):
         base, head = (first_run({"t": entry(v, "time", "us"), "i": entry(v, "info", "s")}) for v in (1.0, 99.0))
@@ -105,7 +107,7 @@ class TestMetrics:
             key = f"{TEST} --perf-size=full"
             return dataclasses.replace(first_run(), baselines={"cpu": Baselines("cpu", {key: {"f": entry(value)}})})
 
-        assert [change.called for change in metrics_changed(of(1), of(2))] == ["worse"]
+        assert [change.verdict for change in metrics_changed(of(1), of(2))] == [Verdict.FAIL]
 
     def test_a_targets_metrics_are_named_after_it(self):
         def of(value):
@@ -165,7 +167,7 @@ class TestWhatIsTimed:
     def test_a_time_that_is_worse_says_what_else_changed(self):
         base, head = self.runs(("p", "h"), ("p", "i"))
         head.baselines["cpu"] = Baselines("cpu", {TEST: {"f": entry(2)}})
-        slower = [change("worse", metric="f to ready")]
+        slower = [change(Verdict.FAIL, metric="f to ready")]
         (made,) = with_causes(slower, metrics_changed(base, head), base, head)
         assert (made.line, made.changed) == ("test_a.py:3", ("the host calls", "f"))
 
@@ -226,14 +228,14 @@ def noisy(rng, *, slower=1.0, of=1, noise=0.05, drift=0.0):
 class TestTimes:
     def test_a_planted_slowdown_is_called_and_its_size_is_in_the_interval(self):
         (made,) = times_changed(windows_of(noisy(np.random.default_rng(1), slower=1.3)), {TEST})
-        assert (made.called, made.processes) == ("worse", 10)
+        assert (made.verdict, made.processes) == (Verdict.FAIL, 10)
         assert made.interval.low < 1.3 < made.interval.high
         assert made.ratio == pytest.approx(1.3, rel=0.05)
 
     def test_a_slowdown_is_seen_through_a_machine_that_drifts(self):
         drifting = noisy(np.random.default_rng(3), slower=1.5, drift=0.02)
         (made,) = times_changed(windows_of(drifting, 4), {TEST})
-        assert made.called == "worse"
+        assert made.verdict == Verdict.FAIL
 
     @pytest.mark.parametrize("drift", [0.0, 0.1])
     def test_the_same_code_is_called_in_few_checks_at_most(self, drift):
@@ -242,7 +244,7 @@ class TestTimes:
         called = 0
         for _ in range(100):
             made = times_changed(windows_of(noisy(rng, of=20, drift=drift)), {TEST})
-            called += any(change.called != "no change seen" for change in made)
+            called += any(change.verdict != Verdict.PASS for change in made)
         assert called <= 100 * ERROR + 3 * math.sqrt(100 * ERROR)
 
     def test_what_only_the_machine_did_between_the_windows_is_no_change(self):
@@ -250,12 +252,12 @@ class TestTimes:
             return {"f to ready": 100.0 if place < 10 else 300.0 + place}
 
         (made,) = times_changed(windows_of(times), {TEST})
-        assert made.called == "no change seen"
+        assert made.verdict == Verdict.PASS
 
     def test_too_few_processes_leave_it_open(self):
         slow = noisy(np.random.default_rng(5), slower=10.0, of=9)
-        assert {change.called for change in times_changed(windows_of(slow, 1), {TEST})} == {"undecided"}
-        assert {change.called for change in times_changed(windows_of(slow, 2), {TEST})} == {"worse"}
+        assert {change.verdict for change in times_changed(windows_of(slow, 1), {TEST})} == {Verdict.INCONCLUSIVE}
+        assert {change.verdict for change in times_changed(windows_of(slow, 2), {TEST})} == {Verdict.FAIL}
 
     def test_a_window_with_a_process_that_failed_does_not_count(self):
         whole = windows_of(noisy(np.random.default_rng(6), slower=1.3))
@@ -279,7 +281,7 @@ class TestTimes:
         back = [Window(window.head, window.base) for window in there]
         (a,), (b,) = (times_changed(each, {TEST}) for each in (there, back))
         assert a.ratio == pytest.approx(1 / b.ratio)
-        assert {a.called, b.called} in ({"worse", "better"}, {"no change seen"}, {"undecided"})
+        assert {a.verdict, b.verdict} in ({Verdict.FAIL, Verdict.IMPROVED}, {Verdict.PASS}, {Verdict.INCONCLUSIVE})
         if a.interval:
             assert a.interval.low == pytest.approx(1 / b.interval.high)
 
@@ -296,7 +298,7 @@ class TestTimes:
             times_changed(windows_of(noisy(np.random.default_rng(8), slower=slower, noise=noise)), {TEST})
             for slower, noise in ((1.5, 0.05), (1.0, 0.005), (1.0, 0.3))
         )
-        assert [change.called for change in (*called, *close, *loose)] == ["worse", *["no change seen"] * 2]
+        assert [change.verdict for change in (*called, *close, *loose)] == [Verdict.FAIL, *[Verdict.PASS] * 2]
         assert (decided(called), decided(close), decided(loose), decided([*called, *loose])) == (
             True,
             True,
@@ -310,7 +312,7 @@ class TestTimes:
         for _ in range(checks):
             made = windows_of(noisy(rng, of=5), 6)
             stops = (times_changed(made[: 1 + look], {TEST}) for look in range(1, 6))
-            called += any(change.called != "no change seen" for seen in stops for change in seen)
+            called += any(change.verdict != Verdict.PASS for seen in stops for change in seen)
         assert called <= checks * ERROR + 3 * math.sqrt(checks * ERROR)
 
     def test_seconds_of_compiling_are_those_of_all_functions_where_they_are_not_few(self):
@@ -319,5 +321,5 @@ class TestTimes:
             return Run(notes(stages=[*many, ("g", "lower", 1, 0.001)]), 1.0)
 
         made = times_changed([Window((run(0),) * WINDOW, (run(1),) * WINDOW)] * 2, {TEST})
-        assert [(change.metric, change.called) for change in made] == [("seconds to trace", "worse")]
+        assert [(change.metric, change.verdict) for change in made] == [("seconds to trace", Verdict.FAIL)]
         assert made[0].base == pytest.approx(0.2)

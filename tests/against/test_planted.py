@@ -124,7 +124,7 @@ def test_each_plant_is_named_with_its_line_and_the_rest_is_silent(project, again
         for name in ("tests/test_new.py", "only_here.py"):
             (project.root / name).unlink()
     assert status == 1
-    worse = {(c["test"].rpartition("::")[2], c["metric"]): c for c in values["changes"] if c["called"] == "worse"}
+    worse = {(c["test"].rpartition("::")[2], c["metric"]): c for c in values["changes"] if c["verdict"] == "fail"}
     calls = worse["test_host", "host host calls"]
     assert [(part["name"], part["amount"], part["place"]) for part in calls["grown"]] == [
         ("steps:look", 1, "steps:look at steps.py:7 in host")
@@ -140,7 +140,7 @@ def test_each_plant_is_named_with_its_line_and_the_rest_is_silent(project, again
     assert [part["place"] for part in flops] == [f"steps.py:{_line(text, 'jnp.tanh')} in model"]
     assert {test for test, _ in worse} == {"test_host", "test_donation", "test_compiles", "test_program"}
     untouched = [change for change in values["changes"] if change["test"].endswith("test_untouched")]
-    assert {change["called"] for change in untouched} == {"no change seen"}
+    assert {change["verdict"] for change in untouched} == {"pass"}
     (new,) = values["tests"]
     assert (new["test"], new["base"], new["head"]) == ("tests/test_new.py::test_only_here", "failed", "passed")
     assert "No module named 'only_here'" in new["reason"]
@@ -149,7 +149,7 @@ def test_each_plant_is_named_with_its_line_and_the_rest_is_silent(project, again
 def test_the_same_code_is_silent(against):
     status, values, written = against("HEAD")
     assert (status, values["worse"], values["tests"]) == (0, False, [])
-    assert {change["called"] for change in values["changes"]} == {"no change seen"}
+    assert {change["verdict"] for change in values["changes"]} == {"pass"}
     assert written.splitlines()[-1] == "nothing is worse"
 
 

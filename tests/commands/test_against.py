@@ -112,14 +112,14 @@ def test_a_planted_upgrade_is_caught_and_what_it_does_not_touch_is_silent(
     values = json.loads(found.read_text())
     assert values["changed packages"] == ["steplib 1.0 -> 2.0"]
     assert values["processes"] == 2
-    worse = {(c["test"], c["metric"]): c for c in values["changes"] if c["called"] == "worse"}
+    worse = {(c["test"], c["metric"]): c for c in values["changes"] if c["verdict"] == "fail"}
     step = "test_steps.py::test_step"
     assert {test for test, _ in worse} == {step}
     assert {"compiles", "lowerings", "step host calls", "step dispatches"} <= {metric for _, metric in worse}
     assert "_checked" in [part["name"] for part in worse[step, "compiles"]["grown"]]
     assert "steplib:_look" in [part["name"] for part in worse[step, "step host calls"]["grown"]]
-    own = {c["called"] for c in values["changes"] if c["test"] == "test_steps.py::test_of_its_own"}
-    assert own == {"no change seen", "undecided"}  # of two processes no time is called
+    own = {c["verdict"] for c in values["changes"] if c["test"] == "test_steps.py::test_of_its_own"}
+    assert own == {"pass", "inconclusive"}  # of two processes no time is called
     timed = {c["metric"] for c in values["changes"] if c["processes"] == 2}
     sides = {f"same {side} to {moment}" for moment in ("return", "ready") for side in ("candidate", "reference")}
     assert sides | {"step to return", "step to ready", "same ratio to ready"} <= timed
@@ -174,9 +174,9 @@ def test_a_test_that_fails_on_one_side_moves_nothing_into_the_others(library, py
     }
     called = {}
     for change in values["changes"]:
-        called.setdefault(change["test"], set()).add(change["called"])
-    assert called["test_b.py::test_that_is_the_same"] == {"no change seen"}
-    assert "worse" in called["test_b.py::test_that_changed"]
+        called.setdefault(change["test"], set()).add(change["verdict"])
+    assert called["test_b.py::test_that_is_the_same"] == {"pass"}
+    assert "fail" in called["test_b.py::test_that_changed"]
     assert len(called) == 2
     assert "what is exact: again, without the tests that do not pass" in capsys.readouterr().err
 

@@ -77,10 +77,10 @@ def test_without_arguments_show_names_the_files_of_the_project(elsewhere, capsys
 
 def test_without_arguments_diff_compares_the_files_of_the_project_with_head(elsewhere, capsys):
     assert main(["diff"]) == 0
-    assert capsys.readouterr().out.splitlines()[-1] == "1 the same"
+    assert capsys.readouterr().out.splitlines()[-1] == "1 pass"
     elsewhere.write_text(elsewhere.read_text().replace('"value": 2', '"value": 3'))
     assert main(["diff", "--fail-on-worse"]) == 1
-    assert "1 worse" in capsys.readouterr().out
+    assert "1 fail" in capsys.readouterr().out
 
 
 def test_a_configuration_that_pytest_refuses_is_an_error_with_its_words(elsewhere, capsys):

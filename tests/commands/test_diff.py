@@ -59,26 +59,26 @@ def test_two_files_or_revisions_are_compared(project, capsys, arguments):
     assert lines[1:] == [
         "versions: jax 0.10.2 -> 0.11.0 (of 2 metrics)",
         "",
-        "1 worse",
+        "1 fail",
         f"  +50 %  2 -> 3 compiles  compiles  {TEST}",
         "",
-        "1 better",
+        "1 missing",
+        f"  1 metric  {TEST}",
+        "",
+        "1 new",
+        f"  1 metric  {TEST}",
+        "",
+        "1 improved",
         f"  -60 %  1 [0.998, 1.002] -> 0.4 [0.398, 0.402] x  ratio  {TEST}",
         "",
-        "1 added",
-        f"  1 metric  {TEST}",
-        "",
-        "1 removed",
-        f"  1 metric  {TEST}",
-        "",
-        "1 worse, 1 better, 1 added, 1 removed",
+        "1 fail, 1 missing, 1 new, 1 improved",
     ]
 
 
 def test_only_with_fail_on_worse_is_the_status_1(project, capsys):
-    assert diff(capsys, "v1.0", "--fail-on-worse")[-1] == "3 the same"
+    assert diff(capsys, "v1.0", "--fail-on-worse")[-1] == "3 pass"
     project.write({"compiles": count(3), "ratio": ratio(1.0), "gone": count(1)})
-    assert diff(capsys, "v1.0")[-1] == "1 worse, 2 the same"
+    assert diff(capsys, "v1.0")[-1] == "1 fail, 2 pass"
     diff(capsys, "v1.0", "--fail-on-worse", status=1)
     diff(capsys, "v1.0", "baselines", "ratio", "--fail-on-worse")
     project.write({"compiles": count(1), "ratio": ratio(1.0), "gone": count(1)})
@@ -96,7 +96,7 @@ def test_two_devices_are_compared_where_that_says_something(project, capsys):
     project.write({"compiles": count(3, TPU), "ratio": ratio(1.0, environment=TPU)}, "baselines/tpu-v4.json")
     lines = diff(capsys, "baselines/cpu.json", "baselines/tpu-v4.json")
     assert lines[1].startswith("different devices, cpu and tpu-v4: counts and sizes of programs are compared")
-    assert lines[-1] == "1 worse, 1 not comparable, 1 removed"
+    assert lines[-1] == "1 fail, 1 missing, 1 not comparable"
 
 
 def test_an_added_or_removed_file_is_named(project, capsys):
@@ -109,7 +109,7 @@ def test_an_added_or_removed_file_is_named(project, capsys):
 
 def test_all_lists_unchanged_metrics_too(project, capsys):
     lines = diff(capsys, "v1.0", "--all")
-    assert "3 the same" in lines
+    assert "3 pass" in lines
     assert sum(line.endswith(TEST) for line in lines) == 3
 
 

@@ -40,13 +40,13 @@ def test_each_save_is_compared_with_the_one_before_it(project, capsys):
     assert now.startswith(f"{third} (2026-01-01, Half the time) -> not committed\n")
     assert cells(now) == [["+33 %", "3 -> 4 compiles", "compiles", TEST]]
     assert half.startswith(f"{second} (2026-01-01, Newer jax) -> {third} (2026-01-01, Half the time)\n")
-    assert "1 better" in half
-    assert "1 added" in half
-    assert "1 removed" in half
+    assert "1 improved" in half
+    assert "1 new" in half
+    assert "1 missing" in half
     assert jax.startswith(f"{first} (2026-01-01, First) -> {second} (2026-01-01, Newer jax)\n")
     assert "jax 0.10.2 -> 0.11.0 (of 2 metrics)" in jax
     assert cells(jax) == [["+50 %", "2 -> 3 compiles", "compiles", TEST]]
-    assert jax.endswith("1 worse, 1 tolerated (they differ by no more than the gate allows), 1 the same\n")
+    assert jax.endswith("1 fail, 2 pass\n")
 
 
 def test_a_pattern_leaves_the_saves_that_changed_its_metrics(project, capsys):

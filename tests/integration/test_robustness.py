@@ -35,7 +35,7 @@ from perfsuite.measure.timing.waits import asynchrony as stays_async
 from perfsuite.measure.timing.waits import count_stalls
 from perfsuite.measure.trace import trace_block, trace_call
 from perfsuite.options import SAVE_KINDS, Options
-from perfsuite.report.terminal.summary import session_summary
+from perfsuite.report.terminal import session_summary
 from perfsuite.session.modes import Gating
 from perfsuite.session.recorder import Recorder
 from perfsuite.session.records import TestRecord

@@ -23,7 +23,7 @@ sys.path.insert(0, str(Path(__file__).parents[1]))
 from perfsuite.measure.timing.comparison import FIRST, Rule
 from perfsuite.measure.timing.intervals import DECIDING_ERROR
 from perfsuite.measure.timing.shift import excluded
-from perfsuite.report.terminal.output import aligned
+from perfsuite.report.tables import aligned
 
 CORE = 0.02
 """The relative standard deviation of a block that nothing disturbs."""

@@ -12,7 +12,7 @@ from support.report_samples import HEADER, distribution, line, metric, perf_test
 
 from perfsuite.gate.verdict import Verdict
 from perfsuite.measure.metric import Interval, Metric
-from perfsuite.report import pictures
+from perfsuite.report import html as pictures
 from perfsuite.report.html import breakable
 from perfsuite.report.html import html as page_of
 from perfsuite.report.model import (

@@ -50,10 +50,10 @@ def check(*changes, tests=(), notes=()):
     return Check(side("base", 1), side("head", 2), tests, changes, notes, processes=10, timed=1)
 
 
-def change(called, **more):
+def change(verdict, **more):
     """A change of a time `f` by 12 %."""
     values = {"metric": "f", "unit": "us", "base": 100.0, "head": 112.0, "ratio": 1.12}
-    return MetricChange(called=called, test=TEST, **{**values, **more})
+    return MetricChange(verdict=verdict, test=TEST, **{**values, **more})
 
 
 def wheel(folder, name, version, source, requires=()):

@@ -1,32 +1,30 @@
-"""What every page of the terminal shares: colours, names of a limited length, and tables of tests."""
+"""What every page of the terminal shares: colors, names of a limited length, and tables of tests."""
 
 import itertools
 import os
 import sys
 from collections.abc import Callable, Sequence
-from typing import Literal
 
-Style = Literal["bold", "red", "green", "yellow", "cyan", "faint"]
-Paint = Callable[[str, Style], str]
+Paint = Callable[[str, str], str]
 """A text in a style: `uncolored` leaves it as it is, `colored` adds the codes of a terminal."""
 
-_CODES: dict[Style, str] = {"bold": "1", "red": "31", "green": "32", "yellow": "33", "cyan": "36", "faint": "2"}
+_CODES = {"bold": "1", "red": "31", "green": "32", "yellow": "33", "cyan": "36", "faint": "2"}
 
 LONGEST_NAME = 60
 
 
-def uncolored(text: str, style: Style) -> str:
+def uncolored(text: str, style: str) -> str:
     """The text alone."""
     return text
 
 
-def colored(text: str, style: Style) -> str:
-    """The text with the codes of a terminal."""
-    return f"\x1b[{_CODES[style]}m{text}\x1b[0m" if text else text
+def colored(text: str, style: str) -> str:
+    """The text with the codes of a terminal; as it is for the style ""."""
+    return f"\x1b[{_CODES[style]}m{text}\x1b[0m" if text and style else text
 
 
 def style() -> Paint:
-    """Colours on a terminal that has them, unless NO_COLOR (https://no-color.org) is set; else the text alone.
+    """Colors on a terminal that has them, unless NO_COLOR (https://no-color.org) is set; else the text alone.
 
     From here on the standard output writes a question mark for a letter that it cannot encode.
     """

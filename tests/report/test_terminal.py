@@ -1,4 +1,4 @@
-"""The terminal: the session's header, what closes it, and what was saved."""
+"""The terminal of a session with --perf: the table of -v, and the closing summary."""
 
 import dataclasses
 import itertools
@@ -14,8 +14,212 @@ from perfsuite.gate.environment import Environment
 from perfsuite.gate.merging import Change
 from perfsuite.gate.verdict import Result, Verdict
 from perfsuite.measure.metric import Interval, Metric
-from perfsuite.report.terminal.header import session_header
-from perfsuite.report.terminal.summary import session_summary
+from perfsuite.report.terminal import (
+    Line,
+    explanations,
+    fitted,
+    metric_table,
+    overview,
+    relative_change,
+    session_header,
+    session_summary,
+)
+
+TEST = "t.py::test_step"
+
+
+def result(name="step to ready", value=1.5, verdict=Verdict.PASS, *, test=TEST, unit="x", interval=None, **fields):
+    return Result(test, Metric(name, value, unit, "ratio", interval=interval), verdict, **fields)
+
+
+def lines(*results, width=100):
+    return [line for line, _ in metric_table(results, width)]
+
+
+def test_a_row_has_value_baseline_change_and_verdict():
+    head, test, row = lines(
+        result(interval=Interval(1.4, 1.6), verdict=Verdict.FAIL, source="baseline", limit=1.26, baseline=1.2)
+    )
+    assert head.split() == ["metric", "value", "against", "change", "verdict"]
+    assert test == TEST
+    assert row.split() == ["step", "to", "ready", "1.5", "[1.4,", "1.6]", "x", "1.2", "+25", "%", "fail"]
+
+
+def test_a_budget_is_what_a_metric_is_held_against():
+    assert lines(result("overhead", 3.5, limit=0.0, source="budget"))[2].split()[-4:] == ["x", "0", "(budget)", "pass"]
+
+
+@pytest.mark.parametrize(("baseline", "share"), [(1.2, 0.25), (0.0, None), (-3.0, None), (None, None)])
+def test_a_change_is_relative_to_a_baseline_above_zero(baseline, share):
+    assert relative_change(result(baseline=baseline)) == (share if share is None else pytest.approx(share))
+
+
+def test_columns_line_up_and_numbers_keep_their_digits():
+    head, _, first, second = lines(result("a", 1.5), result("1e3", 23_600_000, unit="FLOP"))
+    assert head.index("value") == first.index("1.5 x") == second.index("23,600,000 FLOP")
+    assert head.index("verdict") == first.index("pass") == second.index("pass")
+
+
+@pytest.mark.parametrize("width", [80, 100, 160])
+@pytest.mark.parametrize("length", [10, 60, 300])
+def test_no_line_is_wider_than_the_terminal(width, length):
+    results = [
+        result(
+            "n" * length, 1234.5, interval=Interval(1.23456e3, 9.87654e3), baseline=1111.0, test=f"t.py::{'t' * 300}"
+        ),
+        Result(TEST, Metric("a" * length, 12_345_678, "bytes", "size", target="tpu-v5e"), Verdict.NOT_COMPARABLE),
+        result("s" * length, 2.0, limit=1.5, source="budget", verdict=Verdict.INCONCLUSIVE),
+    ]
+    found = lines(*results, width=width)
+    assert max(map(len, found)) <= width
+    assert found[4].split("  ")[1].endswith(" @ tpu-v5e")
+
+
+def test_a_target_that_the_id_of_the_test_has_is_not_said_again():
+    flops = Metric("sharded_step float32 products", 5, "products", "count", target="gpu-h100")
+    assert "@" not in lines(Result(f"{TEST}[gpu-h100]", flops, Verdict.PASS), width=80)[2]
+    assert lines(Result(f"{TEST}[4]", flops, Verdict.PASS), width=80)[2].startswith(
+        "  sharded_step float32 products @ gpu-h100  "
+    )
+
+
+def test_where_there_is_room_names_are_whole_and_intervals_are_shown():
+    made = result("n" * 70, interval=Interval(1.4, 1.6))
+    assert "n" * 70 in lines(made, width=160)[2]
+    assert "[1.4, 1.6]" in lines(made, width=160)[2]
+    assert "[1.4, 1.6]" not in lines(made, width=50)[2]
+
+
+VERDICTS = (
+    Verdict.FAIL,
+    Verdict.INCONCLUSIVE,
+    Verdict.NOT_COMPARABLE,
+    Verdict.IMPROVED,
+    Verdict.NEW,
+    Verdict.PASS,
+    Verdict.INFO,
+)
+
+
+def closing(*results, gone=(), saving=False, width=100):
+    return rows(overview(results, gone, saving=saving), width)
+
+
+def rows(lines, width=100, most=10):
+    return [line.text for line in fitted(lines, width, most)]
+
+
+def test_verdicts_are_counted_metric_by_metric():
+    both = result("a", verdict=Verdict.PASS, source="budget"), result("a", verdict=Verdict.FAIL, source="baseline")
+    assert closing(*both, result("b"), result("c", verdict=Verdict.INFO, test="t.py::test_other")) == [
+        "3 metrics of 2 tests: 1 fail, 1 pass, 1 info"
+    ]
+
+
+def test_open_metrics_have_their_commonest_reasons_and_what_would_settle_one():
+    narrow = {"interval": Interval(0.9, 1.1), "source": "budget", "limit": 1.0, "to_settle": "about 39 more seconds"}
+    said = closing(
+        result("a", verdict=Verdict.INCONCLUSIVE),
+        *(result(name, verdict=Verdict.INCONCLUSIVE, **narrow) for name in "bc"),
+        result("d", verdict=Verdict.NOT_COMPARABLE, incomparable="host processor differs (A, now B)"),
+    )
+    assert said[1:] == [
+        "inconclusive: 2 with the limit inside the interval; 1 without an interval",
+        "  b: about 39 more seconds",
+        "over the limit and undecided: b 1.5 x (limit 1), c 1.5 x (limit 1)",
+        "not comparable: 1 host processor differs (A, now B)",
+    ]
+
+
+def test_what_a_save_would_record_is_one_line_each():
+    better = [
+        result(name, verdict=Verdict.IMPROVED, value=value, baseline=2.0) for name, value in (("a", 1.9), ("b", 1.0))
+    ]
+    assert closing(*better, result("c", verdict=Verdict.NEW), result("d", verdict=Verdict.NEW))[1:] == [
+        "improved: b (-50 %), and 1 more: pytest --perf-save records it",
+        "new: 2 metrics have no baseline: pytest --perf-save records them",
+    ]
+
+
+def test_a_save_says_nothing_of_baselines():
+    verdicts = [result(name, verdict=verdict) for name, verdict in zip("abcdefg", VERDICTS, strict=True)]
+    assert closing(*verdicts, saving=True) == [
+        "7 metrics of 1 test",
+        "inconclusive: 1 without an interval",
+        "  b: its interval: perf.record(..., interval=(low, high)), or (value, value) where it is exact",
+    ]
+
+
+def test_tests_that_are_gone_are_folded():
+    gone = [result("a", verdict=Verdict.MISSING, test=f"t.py::test_{number}") for number in range(3)]
+    assert closing(result(), gone=gone, width=140)[1:] == [
+        "missing: t.py::test_0 is gone or does not use perf, and has 1 baseline (a): pytest --perf-save removes it; "
+        "2 more tests too"
+    ]
+
+
+def test_calls_that_changed_places_are_folded():
+    moved = [result(name, recorded_as="c") for name in "ab"]
+    assert closing(*moved, width=200)[1:] == [
+        "moved: 2 metrics of calls that changed places: give each its name=, or run pytest --perf-save: "
+        "a of t.py::test_step"
+    ]
+
+
+def test_where_there_is_no_room_entries_are_cut_from_the_last_on_and_then_those_left_out_that_need_no_action():
+    long = "word " * 30
+    lines = [Line(f"a {long}", {}), Line("b", {}, optional=True), Line(f"c {long}", {"red": True}), Line("d", {})]
+    assert [len(rows(lines, most=most)) for most in (None, 6, 5, 4, 3)] == [6, 6, 5, 4, 3]
+    assert [row[:2].strip() for row in rows(lines, most=5)] == ["a", "", "b", "c", "d"]
+    assert [row[:2].strip() for row in rows(lines, most=3)] == ["a", "c", "d"]
+    assert [row.endswith(" ...") for row in rows(lines, most=3)] == [True, True, False]
+    assert fitted(lines, 100, 3)[1].markup == {"red": True}
+    assert len(rows([Line("word " * 100, {})])) == 2
+    assert len(rows([Line("word " * 100, {})], most=None)) == 6
+
+
+def test_with_v_what_is_known_beside_the_change_is_written_out_the_failures_first():
+    found = explanations(
+        [
+            result("c", verdict=Verdict.INCONCLUSIVE, note="c is too noisy"),
+            result("b", verdict=Verdict.NOT_COMPARABLE, incomparable="other device"),
+            result("d", verdict=Verdict.FAIL, note="d got worse", cause="a sleep"),
+            result("a", verdict=Verdict.FAIL, note="the table says all of it"),
+            result("f", verdict=Verdict.FAIL, note="f got worse", cause="another sleep", where="t.py:12"),
+            result("e", note="never shown"),
+        ]
+    )
+    assert [line.text for line in found] == [
+        "fail: t.py::test_step: d got worse\nlikely cause: a sleep",
+        "fail: t.py::test_step at t.py:12: f got worse\nlikely cause: another sleep",
+        "inconclusive: t.py::test_step: c is too noisy",
+        "not comparable: t.py::test_step: b: other device",
+    ]
+    assert found[0].markup == {"red": True}
+
+
+def test_with_v_calls_that_changed_places_and_every_test_that_is_gone_are_written_out():
+    gone = [result("a", verdict=Verdict.MISSING, test=f"t.py::test_{number}") for number in range(3)]
+    moved, *lost = [line.text for line in explanations([result("a", recorded_as="c"), result("b")], gone)]
+    assert moved.startswith("pass: t.py::test_step: compared with the baseline of c, because calls changed places")
+    assert [line.partition(" is gone")[0] for line in lost] == [f"missing: t.py::test_{number}" for number in range(3)]
+
+
+def test_what_was_skipped_for_a_library_is_one_line_with_its_reason():
+    moves, runs = "perf.transfers does not work with jax 0.14.0", "perf.dispatches does not work with jax 0.14.0"
+    results = [
+        result("a", verdict=Verdict.NOT_COMPARABLE, incomparable=moves),
+        result("b", verdict=Verdict.NOT_COMPARABLE, incomparable="another"),
+    ]
+    lines = overview(results, (), saving=False, lost=[moves, moves])
+    assert [line.text for line in lines] == [
+        "2 metrics of 1 test: 2 not comparable",
+        f"2 tests skipped: {moves}",
+        "not comparable: 1 another",
+    ]
+    (only,) = overview([], (), saving=False, lost=[runs, moves, moves])
+    assert only.text == f"3 tests skipped: 2 {moves}; 1 {runs}"
+
 
 HERE = Environment("TPU v5 lite", 4, "Xeon", "3.11.7", "0.10.2", "0.10.1")
 ROOT = Path("/project")
@@ -47,17 +251,6 @@ class Reporter:
 @pytest.fixture
 def reporter():
     return Reporter()
-
-
-def result(
-    name="step to ready",
-    value=1.5,
-    verdict=Verdict.PASS,
-    *,
-    test="tests/test_a.py::test_step",
-    **fields,
-):
-    return Result(test, Metric(name, value, "x", "ratio"), verdict, **fields)
 
 
 def session(*results, metrics=None, save=(), targets=None, passed=True, compiled=0, kernels=()):
@@ -103,8 +296,8 @@ def test_with_v_the_table_and_the_reasons_come_first():
         Reporter(verbosity=1), result("a"), result("b", verdict=Verdict.INCONCLUSIVE, note="b is too noisy")
     )
     assert verbose.lines[0].split() == ["metric", "value", "against", "change", "verdict"]
-    assert verbose.lines[1] == "tests/test_a.py::test_step"
-    assert verbose.lines[4] == "inconclusive: tests/test_a.py::test_step: b is too noisy"
+    assert verbose.lines[1] == "t.py::test_step"
+    assert verbose.lines[4] == "inconclusive: t.py::test_step: b is too noisy"
     assert verbose.lines[5] == "2 metrics of 1 test: 1 inconclusive, 1 pass"
     assert verbose.markup[verbose.lines[3]] == {"yellow": True}
 

@@ -6,8 +6,8 @@ from hypothesis import given, settings
 from support.report_samples import HEADER, metric, perf_test, reports
 
 from perfsuite.gate.verdict import Verdict
+from perfsuite.report.files import sarif
 from perfsuite.report.model import Report
-from perfsuite.report.sarif import sarif
 
 
 def results(*tests):

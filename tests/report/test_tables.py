@@ -4,7 +4,7 @@ import tabulate
 from hypothesis import given
 from hypothesis import strategies as st
 
-from perfsuite.report.terminal.output import aligned
+from perfsuite.report.tables import aligned
 
 CELLS = st.text(st.characters(codec="ascii", exclude_categories=("Cc",)), max_size=8)
 ROWS = st.integers(1, 4).flatmap(lambda n: st.lists(st.lists(CELLS, min_size=n, max_size=n), max_size=6))

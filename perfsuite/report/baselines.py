@@ -6,25 +6,16 @@ from collections.abc import Sequence
 
 from perfsuite.gate.baseline import Baselines, Revision, name_of
 from perfsuite.gate.environment import VERSION_FIELDS, Environment
-from perfsuite.gate.messages import growth
-from perfsuite.history.comparing import OUTCOMES, Difference, Outcome, compare, version_lines
-from perfsuite.history.saves import Saves
-from perfsuite.history.source import Source, select
+from perfsuite.gate.messages import growth, verdict_counts
+from perfsuite.gate.verdict import Verdict
+from perfsuite.history import Difference, Saves, Source, compare, select, version_lines
 from perfsuite.measure.metric import span
 from perfsuite.measure.words import change, plural
-from perfsuite.report.terminal.output import Paint, Style, aligned, by_test, clipped, uncolored
+from perfsuite.report.tables import Paint, aligned, by_test, clipped, uncolored
 
-_STYLES: dict[Outcome, Style] = {
-    "worse": "red", "better": "green", "unclear": "yellow", "not comparable": "yellow", "added": "cyan",
-    "removed": "cyan", "info": "faint", "tolerated": "faint", "same": "faint",
-}  # fmt: skip
-_TITLES: dict[Outcome, str] = {
-    "same": "the same",
-    "unclear": "unclear (they differ by less than their noise)",
-    "info": "info (they differ, but are never gated)",
-    "tolerated": "tolerated (they differ by no more than the gate allows)",
-}
-_LISTED: tuple[Outcome, ...] = ("worse", "better", "unclear", "not comparable", "added", "removed")
+_LISTED = (
+    Verdict.FAIL, Verdict.MISSING, Verdict.INCONCLUSIVE, Verdict.NOT_COMPARABLE, Verdict.NEW, Verdict.IMPROVED
+)  # fmt: skip
 
 
 def file_lines(source: Source, selected: Baselines, paint: Paint = uncolored) -> list[str]:
@@ -38,11 +29,11 @@ def header_lines(source: Source, paint: Paint = uncolored) -> list[str]:
 
 
 def difference_lines(
-    old: Source, new: Source, found: Sequence[Difference], everything: bool = False, paint: Paint = uncolored
+    old: Source, new: Source, differences: Sequence[Difference], everything: bool = False, paint: Paint = uncolored
 ) -> list[str]:
-    """What differs between two files: a table of each outcome that a reader wants, or of all; then their numbers.
+    """What differs between two files: a table of each verdict that a reader wants, or of all; then their numbers.
 
-    `found` is what `comparing.compare` returns. Added and removed metrics are counted by their tests.
+    New and missing metrics are counted by their tests.
     """
     lines = [paint(f"{old.name} -> {new.name}", "bold")]
     if old.baselines.device != new.baselines.device:
@@ -50,15 +41,14 @@ def difference_lines(
             f"different devices, {old.baselines.device} and {new.baselines.device}: counts and sizes of programs are "
             "compared, where a test has them on both; ratios and times are not comparable"
         )
-    lines += [f"versions: {line}" for line in version_lines(found)]
-    counts = {outcome: sum(each.outcome == outcome for each in found) for outcome in OUTCOMES}
-    titles = {each: f"{count:,} {_TITLES.get(each, each)}" for each, count in counts.items() if count}
-    for outcome, title in titles.items():
-        if everything or outcome in _LISTED:
-            table = _counted_by_test if outcome in ("added", "removed") and not everything else _table
-            body = table([each for each in found if each.outcome == outcome])
-            lines += ["", paint(title, _STYLES[outcome]), *body]
-    return [*lines, "", ", ".join(titles.values()) or "no metrics"]
+    lines += [f"versions: {line}" for line in version_lines(differences)]
+    for verdict in sorted({each.verdict for each in differences}, reverse=True):
+        if everything or verdict in _LISTED:
+            of_verdict = [each for each in differences if each.verdict == verdict]
+            by_test = verdict in (Verdict.NEW, Verdict.MISSING) and not everything
+            body = _counted_by_test(of_verdict) if by_test else _table(of_verdict)
+            lines += ["", paint(f"{len(of_verdict):,} {verdict}", verdict.color or "faint"), *body]
+    return [*lines, "", verdict_counts(each.verdict for each in differences) or "no metrics"]
 
 
 def history_lines(saves: Saves, pattern: str | None, everything: bool = False, paint: Paint = uncolored) -> list[str]:
@@ -67,9 +57,9 @@ def history_lines(saves: Saves, pattern: str | None, everything: bool = False, p
     lines += [paint(f"  {clipped(note, 240)}", "yellow") for note in saves.notes]
     blocks = []
     for new, old in itertools.pairwise(saves.sources):
-        found = compare(*(select(each.baselines, pattern) for each in (old, new)))
-        if everything or any(each.outcome in _LISTED for each in found):
-            blocks.append(["", *difference_lines(old, new, found, everything, paint)])
+        differences = compare(*(select(each.baselines, pattern) for each in (old, new)))
+        if everything or any(each.verdict in _LISTED for each in differences):
+            blocks.append(["", *difference_lines(old, new, differences, everything, paint)])
     if not blocks:
         lines.append("  no save changed a metric by more than the gate allows: --all lists smaller changes")
     return [*lines, *itertools.chain(*blocks)]
@@ -139,18 +129,20 @@ def _under_their_tests(
     return [paint(head, "bold"), *(line for line, _ in lines)]
 
 
-def _table(found: Sequence[Difference]) -> list[str]:
-    rows = [(f"  {change(each.change)}", _values(each), clipped(each.name), clipped(each.test, 90)) for each in found]
+def _table(differences: Sequence[Difference]) -> list[str]:
+    rows = [
+        (f"  {change(each.change)}", _values(each), clipped(each.name), clipped(each.test, 90)) for each in differences
+    ]
     lines = []
-    for each, line in zip(found, aligned(rows), strict=True):
+    for each, line in zip(differences, aligned(rows), strict=True):
         about = [each.reason] if each.reason else []
         about += [growth(each.grown, each.entry.unit)] if each.grown else []
         lines += [line, *(f"      {text}" for text in about)]
     return lines
 
 
-def _counted_by_test(found: Sequence[Difference]) -> list[str]:
-    counts = collections.Counter(each.test for each in found)
+def _counted_by_test(differences: Sequence[Difference]) -> list[str]:
+    counts = collections.Counter(each.test for each in differences)
     return aligned([(f"  {plural(count, 'metric')}", test) for test, count in sorted(counts.items())])
 
 

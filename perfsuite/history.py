@@ -1,0 +1,314 @@
+"""What became of the metrics: two baseline files compared with each other, and one file over its git history.
+
+A `Source` is a file on disk, or `REVISION:PATH` of git. Two are compared by the gate's own rules, so that noise to a
+gate is noise here: the older file stands for the baselines, the newer one for a run. There is one more rule: a metric
+is improved when it would fail with the files exchanged, so one comparison mirrors the other. No file has the tolerance
+that a test sets for itself, so each metric gets the tolerance of its kind.
+
+Nothing here prints, and nothing imports jax or NumPy.
+"""
+
+import collections
+import dataclasses
+import fnmatch
+import math
+import os
+from collections.abc import Collection, Iterable
+from pathlib import Path, PurePosixPath
+from typing import cast
+
+from perfsuite.gate.baseline import Baselines, Entry, name_of
+from perfsuite.gate.baseline_file import BaselineError, LocatedError, baseline_files, is_baselines, load, parse
+from perfsuite.gate.environment import Environment, incomparable, version_changes
+from perfsuite.gate.verdict import Part, Result, Verdict, judge_baseline
+from perfsuite.git import SHALLOW, GitError, Repository
+from perfsuite.measure.metric import Interval, Metric
+from perfsuite.measure.words import plural
+
+NOT_COMMITTED = "not committed"
+"""The name of the file in the working tree."""
+
+
+class HistoryError(Exception):
+    """A file, a revision or a history cannot be read: the message names it, and says what to do."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Source:
+    """Baselines, and where they are from: `name` as the user would write it."""
+
+    name: str
+    baselines: Baselines
+
+
+def decode(content: bytes, path: str) -> Baselines:
+    """The baselines in the content of a file. Raises `HistoryError` that names the line, but not the file."""
+    try:
+        return parse(content.decode("utf-8-sig"), PurePosixPath(path).stem)
+    except UnicodeDecodeError:
+        raise HistoryError("not UTF-8") from None
+    except LocatedError as error:
+        raise HistoryError(f"line {error.line}: {error.problem}") from None
+
+
+def on_disk(path: Path) -> Source:
+    """The baselines in a file. Raises `HistoryError` when it does not exist or is damaged."""
+    if not path.exists():
+        raise HistoryError(f"{path}: no such file{_files_near(path)}")
+    if path.is_dir():
+        raise HistoryError(f"{path} is a folder: name a file in it{_files_near(path / 'any')}")
+    try:
+        return Source(os.fspath(path), load(path))
+    except BaselineError as error:
+        raise HistoryError(str(error)) from None
+
+
+def at_revision(repository: Repository, revision: str, path: str) -> Source:
+    """The baselines of a file in a commit. `path` is relative to the root, or to this folder if it begins with a dot.
+
+    Raises `HistoryError` when there is no such revision, no such file in it, or the file is damaged.
+    """
+    name = f"{revision}:{path}"
+    try:
+        commit = repository.commit_id(revision)
+        content = repository.contents([f"{commit}:{path}"])[0] if commit else None
+        if content is not None:
+            return Source(name, decode(content, path))
+    except (GitError, HistoryError) as error:
+        raise HistoryError(f"{name}: {error}") from None
+    if commit is None:
+        raise HistoryError(f"{name}: git knows no revision {revision!r}")
+    inside = "" if path.startswith(".") or not repository.prefix else f" (from here it may be {revision}:./{path})"
+    raise HistoryError(f"{name}: there was no such file in {revision!r}{inside}")
+
+
+def named(text: str, default: Path | None = None) -> Source:
+    """The baselines that `text` names: a file, `REVISION:PATH`, or a revision alone, which means the file `default`.
+
+    A file that exists comes before a revision of the same name. Raises `HistoryError`.
+    """
+    path = Path(text)
+    if path.is_file():
+        return on_disk(path)
+    revision, colon, inside = text.partition(":")
+    if colon and revision and inside:
+        return at_revision(_repository(text, Path()), revision, inside)
+    if not colon and default is not None and not path.exists():
+        repository = _repository(text, default.parent)
+        if repository.commit_id(text) is not None:
+            return at_revision(repository, text, repository.prefix + default.name)
+        raise HistoryError(f"{text}: neither a file nor a revision that git knows{_files_near(path)}")
+    return on_disk(path)
+
+
+def files_at(revision: str, folder: Path) -> dict[str, Source]:
+    """The baseline files of a folder in a commit, by their names. Raises `HistoryError`."""
+    repository = _repository(revision, folder)
+    commit = repository.commit_id(revision)
+    if commit is None:
+        raise HistoryError(f"{revision}: neither a file nor a revision that git knows")
+    paths = {PurePosixPath(path).name: path for path in repository.files(commit, repository.prefix)}
+    return {name: at_revision(repository, revision, path) for name, path in paths.items() if is_baselines(name)}
+
+
+def select(
+    baselines: Baselines,
+    pattern: str | None = None,
+    kinds: Collection[str] = (),
+    provenances: Collection[str] = (),
+) -> Baselines:
+    """The metrics that match the pattern and have one of the kinds and provenances; an empty choice means all."""
+    metrics = {
+        test: {
+            id: entry
+            for id, entry in entries.items()
+            if _matches(pattern, test, id, name_of(id, entry))
+            and (not kinds or entry.kind in kinds)
+            and (not provenances or entry.provenance in provenances)
+        }
+        for test, entries in baselines.metrics.items()
+    }
+    metrics = {test: entries for test, entries in metrics.items() if entries}
+    revisions = {test: each for test, each in baselines.revisions.items() if test in metrics}
+    return Baselines(baselines.device, metrics, revisions)
+
+
+def _matches(pattern: str | None, *names: str) -> bool:
+    """Whether one of the names contains `pattern`, or matches it with `*` and `?`; ignores case."""
+    if pattern is None:
+        return True
+    wanted = pattern.casefold()
+    # First whether it contains the pattern: fnmatch reads the brackets of a test's parameters as a set of letters.
+    return any(wanted in text.casefold() or fnmatch.fnmatchcase(text.casefold(), wanted) for text in names)
+
+
+def _repository(text: str, folder: Path) -> Repository:
+    try:
+        return Repository(folder)
+    except GitError as error:
+        raise HistoryError(f"{text}: no such file, and no revision: {error}") from None
+
+
+def _files_near(path: Path) -> str:
+    """For a message: the baseline files that the user may have meant."""
+    near = baseline_files(path.parent) or baseline_files(Path("baselines"))
+    return f"; there is {', '.join(map(str, near))}" if near else ""
+
+
+@dataclasses.dataclass(frozen=True)
+class Saves:
+    """The saves of the file `path`, newest first, each by the name of its commit.
+
+    `notes` are sentences about the saves that are missing.
+    """
+
+    path: Path
+    sources: tuple[Source, ...]
+    notes: tuple[str, ...]
+
+
+def saves_of(path: Path, since: str | None = None) -> Saves:
+    """The saves of a baseline file. The working tree comes first where it differs from the last commit.
+
+    With `since`, a revision, the oldest one is the file at that revision. Raises `HistoryError` when the file is in no
+    repository or in no commit, or when git knows no such revision.
+    """
+    now = on_disk(path).baselines if path.exists() else None
+    try:
+        repository = Repository(path.parent)
+        inside = repository.prefix + path.name
+        start = None if since is None else repository.commit_id(since)
+        if start is None and since is not None:
+            raise HistoryError(f"--since {since}: git knows no such revision")
+        commits = [(commit.title, commit.id) for commit in repository.commits(inside, start)]
+        commits += [(str(since), start)] if start else []
+        contents = repository.contents([f"{id}:{inside}" for _, id in commits])
+        notes = [SHALLOW] if repository.shallow else []
+    except GitError as error:
+        raise HistoryError(f"{path}: {error}") from None
+    if not any(contents):
+        problem = "no commit has this file: `git add` and commit it" if now else "no such file, here or in git"
+        raise HistoryError("; ".join([f"{path}: {problem}", *notes]))
+    sources, skipped = [], []
+    for (title, _), content in zip(commits, contents, strict=True):
+        try:
+            if content is not None:  # the commit deleted it
+                sources.append(Source(title, decode(content, path.name)))
+        except HistoryError:
+            skipped.append(title)
+    if skipped:
+        rest = f" and {len(skipped) - 1} older ones" if skipped[1:] else ""
+        notes.append(f"damaged, or written by another version of perfsuite, in {skipped[0]}{rest}")
+    if now and (not sources or sources[0].baselines != now):
+        sources.insert(0, Source(NOT_COMMITTED, now))
+    return Saves(path, tuple(sources), tuple(notes))
+
+
+@dataclasses.dataclass(frozen=True)
+class Difference:
+    """One metric of two files, `name` for people. `old` is None where it was added, `new` where it was removed.
+
+    `reason` says why the two are not comparable; `grown` are the parts of the metric that got worse.
+    """
+
+    test: str
+    name: str
+    old: Entry | None
+    new: Entry | None
+    verdict: Verdict
+    reason: str = ""
+    grown: tuple[Part, ...] = ()
+
+    @property
+    def change(self) -> float | None:
+        """Relative to the old value: 0.02 is 2 % more; infinite from 0. None without two comparable values."""
+        if self.old is None or self.new is None or self.verdict == Verdict.NOT_COMPARABLE:
+            return None
+        old, new = self.old.value, self.new.value
+        if old == new:
+            return 0.0
+        return (new - old) / abs(old) if old else math.copysign(math.inf, new)
+
+    @property
+    def entry(self) -> Entry:
+        """The new entry, or the old one where the metric was removed."""
+        entry = self.new or self.old
+        assert entry is not None
+        return entry
+
+
+def _amount(change: float | None) -> float:
+    """By how much to sort a change: a doubling is as much as a halving, and no change comes last."""
+    if change is None:
+        return -1.0
+    return math.inf if change <= -1 else abs(math.log1p(change))
+
+
+def compare(old: Baselines, new: Baselines) -> list[Difference]:
+    """The verdict on every metric of either file: the gravest first, then by how much it changed, then by name."""
+    ids = {(test, id): None for each in (old, new) for test, entries in each.metrics.items() for id in entries}
+    differences = []
+    for test, id in ids:
+        was, now = old.get(test, id), new.get(test, id)
+        entry = now or was
+        assert entry is not None
+        name = name_of(id, entry)
+        if was is None or now is None:
+            differences.append(Difference(test, name, was, now, Verdict.NEW if was is None else Verdict.MISSING))
+        else:
+            differences.append(Difference(test, name, was, now, *_judged(was, now)))
+    return sorted(differences, key=lambda each: (-each.verdict, -_amount(each.change), each.test, each.name))
+
+
+def version_lines(differences: Iterable[Difference]) -> list[str]:
+    """The versions that differ, with the number of metrics: `jax 0.10.2 -> 0.11.0 (of 120 metrics)`."""
+    counts = collections.Counter(
+        change
+        for each in differences
+        if each.old is not None and each.new is not None
+        for change in version_changes(each.old.environment, each.new.environment)
+    )
+    return [f"{change} (of {plural(count, 'metric')})" for change, count in counts.most_common()]
+
+
+def _judged(old: Entry, new: Entry) -> tuple[Verdict, str, tuple[Part, ...]]:
+    """The verdict on a metric, why it is not comparable, and which parts of it got worse."""
+    if why := _why_incomparable(old, new):
+        return Verdict.NOT_COMPARABLE, why, ()
+    if new.kind == "info" or "reported" in (old.provenance, new.provenance):
+        return Verdict.INFO, "", ()
+    if old.value == new.value:
+        return Verdict.PASS, "", ()
+    forward, backward = _result(old, new), _result(new, old)
+    if forward.verdict == Verdict.FAIL:
+        return Verdict.FAIL, "", forward.grown
+    if backward.verdict == Verdict.FAIL:
+        return Verdict.IMPROVED, "", ()
+    return (
+        (Verdict.INCONCLUSIVE if Verdict.INCONCLUSIVE in (forward.verdict, backward.verdict) else Verdict.PASS),
+        "",
+        (),
+    )
+
+
+def _why_incomparable(old: Entry, new: Entry) -> str:
+    """Why two entries of one name are not comparable, in words; empty where they are."""
+    if (old.kind, old.unit) != (new.kind, new.unit):
+        return f"was {old.kind} in {old.unit}, is {new.kind} in {new.unit}"
+    if old.better != new.better:
+        return f"{old.better} was better, {new.better} is"
+    if (old.provenance == "reported") != (new.provenance == "reported"):
+        reported, other = (old, new) if old.provenance == "reported" else (new, old)
+        return f"one is {other.provenance}, the other reported by {reported.source}"
+    if old.provenance == "reported":
+        return ""
+    return incomparable(new.kind, new.unit, old.environment, new.environment) or ""
+
+
+def _result(baseline: Entry, entry: Entry) -> Result:
+    # What two files say is compared as they say it, also where one has no interval.
+    interval = entry.interval or Interval(entry.value, entry.value)
+    detail = dict(entry.detail or {}) or None
+    metric = Metric("metric", entry.value, entry.unit, entry.kind, entry.better, interval, entry.samples, detail)
+    # A compiled metric may have no environment, and the gate of such a metric does not read it.
+    return judge_baseline("", metric, baseline, now=cast(Environment, entry.environment))

@@ -1,0 +1,457 @@
+"""The terminal of a session with --perf: its header, the table of -v, the closing summary, and the traces.
+
+A green session closes with `MOST_LINES` at most, whatever its metrics. So each kind of note is one entry, with what to
+do early in it: where the entries are too many, `fitted` cuts them from the last on, and then leaves out those that need
+no action. -v has all of them.
+"""
+
+import collections
+import textwrap
+from collections.abc import Callable, Iterable, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, NamedTuple
+
+import pytest
+from packaging.version import Version
+
+import perfsuite
+from perfsuite.gate import messages
+from perfsuite.gate.baseline_file import SaveResult
+from perfsuite.gate.environment import is_known_kind, namesakes
+from perfsuite.gate.messages import unit_of
+from perfsuite.gate.verdict import Result, Verdict
+from perfsuite.measure.io import relative
+from perfsuite.measure.metric import Metric, span, title
+from perfsuite.measure.words import change, number, plural
+from perfsuite.report.tables import by_test, clipped
+from perfsuite.session.records import TestRecord, TraceRecord
+from perfsuite.session.session import PerfSession
+
+if TYPE_CHECKING:  # only a save has them
+    from perfsuite.report.model import SavedChange, SavedFile
+
+
+def session_header(session: PerfSession, rootpath: Path) -> list[str]:
+    """Device, versions and baseline files, for the top of the session; a line for each named target."""
+    environment = session.environment
+    libraries = ((name, getattr(environment, name)) for name in ("jax", "jaxlib", "equinox"))
+    versions = [f"{name} {version}" for name, version in libraries if version]
+    devices = f"{environment.device_count} x {environment.device_kind}"
+    if environment.process_count > 1:
+        devices += f" in {environment.process_count} processes"
+    lines = [
+        f"{devices} ({environment.processor}), {', '.join(versions)}",
+        *_newer(environment.jax),
+        *_file_name(session, rootpath),
+        f"baselines {_baselines(session, None, rootpath)}, size {session.options.size}",
+        *(f"{name}: {_baselines(session, name, rootpath)}" for name in session.options.targets),
+    ]
+    return [f"perfsuite: {line}" for line in lines]
+
+
+def _newer(jax: str) -> list[str]:
+    """That jax is newer than any that perfsuite was tested with. A rebuilt release, 0.12.0.1 of 0.12.0, is none."""
+    newest = perfsuite.tested[-1]
+    if Version(jax).release[:3] <= Version(newest).release:
+        return []
+    return [f"jax {jax} is newer than {newest}, the newest that it knows: what it cannot measure there is skipped"]
+
+
+def _file_name(session: PerfSession, rootpath: Path) -> list[str]:
+    """Where the baseline file's name may surprise: an unknown kind of device, or two kinds of one name."""
+    kind, path = session.environment.device_kind, relative(session.path_of(None), rootpath)
+    lines = []
+    if not is_known_kind(kind):
+        lines.append(f"unknown device kind {kind!r}: its baseline file is {path}")
+    if others := namesakes(kind, session.baselines_of(None).environments.values()):
+        lines.append(f"{path} also has metrics of another kind of device with the same name: {', '.join(others)}")
+    return lines
+
+
+def _baselines(session: PerfSession, target: str | None, rootpath: Path) -> str:
+    count = sum(map(len, session.baselines_of(target).metrics.values()))
+    none = "no metrics yet" + ("" if session.options.save else ": pytest --perf-save records them")
+    recorded = plural(count, "metric") if count else none
+    return f"{relative(session.path_of(target), rootpath)} ({recorded})"
+
+
+_NARROWEST_NAME = 24
+"""Characters. Where less is left for the names, the table has no intervals."""
+
+_GAP = 2
+"""Characters between two columns, and before a name."""
+
+_COLUMNS = ("metric", "value", "against", "change", "verdict")
+
+_NO_CHANGE = 0.0005
+"""A smaller relative change is not shown."""
+
+
+def metric_table(results: Sequence[Result], width: int) -> list[tuple[str, Result | None]]:
+    """The lines of the table, each with its gate; those of its head and of the tests' ids have none.
+
+    No line is longer than `width` characters, where the values leave room for the names: names are cut in the middle.
+    """
+    with_intervals, without = (
+        [_COLUMNS, *(_cells(result, intervals=each) for result in results)] for each in (True, False)
+    )
+    head, *rows = with_intervals if _left(with_intervals, width) >= _NARROWEST_NAME else without
+    longest = max(_left([head, *rows], width), _NARROWEST_NAME // 2)
+    own = _tests_that_say_their_target(results)
+    named = [
+        (" " * _GAP + _row_name(result, longest, with_target=result.test not in own), *row[1:])
+        for result, row in zip(results, rows, strict=True)
+    ]
+    top, lines = by_test(head, named, [result.test for result in results])
+    return [(top, None)] + [
+        (clipped(line, width), None) if index is None else (line, results[index]) for line, index in lines
+    ]
+
+
+def relative_change(result: Result) -> float | None:
+    """How much the metric differs from its baseline: 0.02 is 2 % more. None where that has no meaning."""
+    return result.metric.value / result.baseline - 1 if result.baseline is not None and result.baseline > 0 else None
+
+
+def _cells(result: Result, *, intervals: bool) -> tuple[str, ...]:
+    """A row of the table, as yet without the name."""
+    metric, share = result.metric, relative_change(result)
+    against = "" if result.baseline is None else number(result.baseline)
+    if result.source == "budget" and result.limit is not None:
+        against = f"{number(result.limit)} (budget)"
+    return (
+        "",
+        f"{span(metric.value, metric.interval if intervals else None)} {unit_of(metric.value, metric)}",
+        against,
+        change(share, 3) if share and abs(share) >= _NO_CHANGE else "",
+        str(result.verdict),
+    )
+
+
+def _left(rows: Sequence[Sequence[str]], width: int) -> int:
+    """The characters that the other columns leave for the names."""
+    return width - _GAP - sum(max(map(len, cells)) + _GAP for cells in list(zip(*rows, strict=True))[1:])
+
+
+def _tests_that_say_their_target(results: Sequence[Result]) -> set[str]:
+    """The ids that name, in their brackets, the one target that all metrics of the test are of."""
+    targets: dict[str, set[str | None]] = {}
+    for result in results:
+        targets.setdefault(result.test, set()).add(result.metric.target)
+    return {
+        test
+        for test, (target, *others) in targets.items()
+        if target is not None and not others and target in test.partition("[")[2]
+    }
+
+
+def _row_name(result: Result, most: int, *, with_target: bool) -> str:
+    metric = result.metric
+    target = "" if metric.target is None or not with_target else title("", metric.target)
+    return clipped(metric.name, max(most - len(target), _NARROWEST_NAME // 3)) + target
+
+
+MOST_LINES = 10
+"""From the title of perfsuite's section to the end of it."""
+
+_MOST_ROWS = 2
+"""Rows of the terminal for one entry, where there is room."""
+
+
+class Line(NamedTuple):
+    """A line, or an entry that may be wrapped into several; pytest's markup; and whether it may be left out."""
+
+    text: str
+    markup: dict[str, bool]
+    optional: bool = False
+
+
+_LONGEST_NAME = 30
+
+_REASONS = 2
+"""How many reasons a line names, the commonest first."""
+
+
+def painted(verdict: Verdict) -> dict[str, bool]:
+    """The markup of a verdict, as pytest's reporter takes it."""
+    return {verdict.color: True} if verdict.color else {}
+
+
+def overview(
+    results: Sequence[Result], gone: Sequence[Result], *, saving: bool, lost: Sequence[str] = ()
+) -> list[Line]:
+    """The entries of the closing lines. `gone` are the gates of recorded metrics whose tests are gone.
+
+    `lost` says of each test that was skipped for it what does not work with the libraries that are installed.
+    """
+    verdicts: dict[tuple[str, str], Verdict] = {}
+    for result in results:
+        key = result.test, result.metric.title
+        verdicts[key] = max(result.verdict, verdicts.get(key, result.verdict))
+    counts = collections.Counter(verdicts.values())
+    said = f"{plural(len(verdicts), 'metric')} of {plural(len({test for test, _ in verdicts}), 'test')}"
+    if verdicts and not saving:
+        said += f": {messages.verdict_counts(verdicts.values())}"
+    lines = [Line(said, {})] if verdicts or gone else []
+    lines += [*_gone(gone), *_lost(lost)]
+    lines += _open(Verdict.INCONCLUSIVE, results, messages.why_open)
+    if over := [result for result in results if result.open_over]:
+        lines.append(Line(f"over the limit and undecided: {messages.over(over)}", painted(Verdict.INCONCLUSIVE)))
+    if not saving:
+        others = [result for result in results if result.incomparable not in lost]
+        lines += _open(Verdict.NOT_COMPARABLE, others, lambda result: result.incomparable)
+        lines += _to_record([result for result in results if result.verdict == Verdict.IMPROVED], counts[Verdict.NEW])
+        lines += _moved([result for result in results if result.recorded_as])
+    return lines
+
+
+def fitted(lines: Sequence[Line], width: int, most: int | None) -> list[Line]:
+    """The entries in rows of `width` at most; where there are more than `most`, cut, or left out if they are optional.
+
+    Where `most` is None, all of every entry.
+    """
+    rows = [_wrapped(line.text, width, None if most is None else _MOST_ROWS) for line in lines]
+    places = list(reversed(range(len(lines))))
+    for place, allowed in [(place, 1) for place in places] + [(place, 0) for place in places if lines[place].optional]:
+        if most is None or sum(map(len, rows)) <= most:
+            break
+        rows[place] = _wrapped(lines[place].text, width, allowed)
+    return [Line(row, line.markup) for line, of_line in zip(lines, rows, strict=True) for row in of_line]
+
+
+def explanations(results: Iterable[Result], gone: Sequence[Result] = ()) -> list[Line]:
+    """For -v: what is known of metrics that failed beside their change, the reasons of open ones, and tests gone."""
+    open_ones = (Verdict.INCONCLUSIVE, Verdict.NOT_COMPARABLE)
+    explained = [
+        result
+        for result in results
+        if result.verdict in open_ones or result.recorded_as or (result.failed and _explains(result))
+    ]
+    explained.sort(key=lambda result: result.verdict, reverse=True)
+    tests = dict.fromkeys(result.test for result in gone)
+    return [
+        Line(
+            f"{result.verdict}: {result.test}{result.where and f' at {result.where}'}: {messages.in_full(result)}",
+            painted(result.verdict),
+        )
+        for result in explained
+    ] + [
+        Line(
+            f"missing: {messages.of_a_test_gone(test, [gate for gate in gone if gate.test == test])}",
+            painted(Verdict.MISSING),
+        )
+        for test in tests
+    ]
+
+
+def _explains(result: Result) -> bool:
+    """Whether more is known of a failure than the table of -v has."""
+    return bool(result.grown or result.versions or messages.cause(result) or result.program or result.strict)
+
+
+def _open(verdict: Verdict, results: Sequence[Result], why: Callable[[Result], str]) -> list[Line]:
+    """How many metrics have an open verdict and why; an example of the commonest reason, and what would settle it."""
+    by_metric = {
+        (result.test, result.metric.title): result for result in reversed(results) if result.verdict == verdict
+    }
+    found = list(reversed(by_metric.values()))
+    if not found:
+        return []
+    reasons = collections.Counter(map(why, found))
+    lines = [Line(_reasons(str(verdict), reasons), painted(verdict))]
+    example = next(result for result in found if why(result) == reasons.most_common(1)[0][0])
+    if settles := messages.to_settle(example):
+        name = clipped(example.metric.title, _LONGEST_NAME)
+        lines.append(Line(f"  {name}: {settles}", painted(verdict), optional=True))
+    return lines
+
+
+def _reasons(what: str, counts: collections.Counter[str]) -> str:
+    """The commonest reasons, each with its count: `not comparable: 12 another Python; 3 others`."""
+    named = [f"{count:,} {reason}" for reason, count in counts.most_common(_REASONS)]
+    others = counts.total() - sum(count for _, count in counts.most_common(_REASONS))
+    return f"{what}: {'; '.join(named)}{f'; {others:,} others' if others else ''}"
+
+
+def _to_record(improved: Sequence[Result], new: int) -> list[Line]:
+    """What a save would record: improvements with the largest of them, and metrics without a baseline."""
+    lines: list[Line] = []
+    if improved:
+        best = max(improved, key=lambda result: abs(relative_change(result) or 0.0))
+        by = f" ({change(relative_change(best), 3)})" if relative_change(best) else ""
+        more = f", and {len(improved) - 1:,} more" if improved[1:] else ""
+        name = clipped(best.metric.title, _LONGEST_NAME)
+        lines.append(Line(f"improved: {name}{by}{more}: pytest --perf-save records it", painted(Verdict.IMPROVED)))
+    if new:
+        lines.append(Line(f"new: {messages.without_baseline(new)}", painted(Verdict.NEW)))
+    return lines
+
+
+def _moved(moved: Sequence[Result]) -> list[Line]:
+    """Calls that changed places: how many metrics, and the first of them."""
+    if not moved:
+        return []
+    said = (
+        f"{plural(len(moved), 'metric')} of calls that changed places: give each its name=, or run pytest --perf-save"
+    )
+    return [Line(f"moved: {said}: {moved[0].metric.title} of {moved[0].test}", {"yellow": True})]
+
+
+def _gone(gone: Sequence[Result]) -> list[Line]:
+    """The first test that is gone with its metrics, and how many more are."""
+    if not gone:
+        return []
+    tests = list(dict.fromkeys(result.test for result in gone))
+    more = f"; {plural(len(tests) - 1, 'more test')} too" if tests[1:] else ""
+    said = messages.of_a_test_gone(tests[0], [result for result in gone if result.test == tests[0]])
+    return [Line(f"missing: {said}{more}", painted(Verdict.MISSING))]
+
+
+def _lost(lost: Sequence[str]) -> list[Line]:
+    """How many tests were skipped for what does not work with the libraries that are installed."""
+    if not lost:
+        return []
+    skipped = f"{plural(len(lost), 'test')} skipped"
+    said = f"{skipped}: {lost[0]}" if len({*lost}) == 1 else _reasons(skipped, collections.Counter(lost))
+    return [Line(said, {"yellow": True})]
+
+
+def _wrapped(line: str, width: int, most: int | None) -> list[str]:
+    """The line in `most` rows, none longer than `width`."""
+    if most == 0:
+        return []
+    return textwrap.wrap(
+        line,
+        width,
+        subsequent_indent="  ",
+        max_lines=most,
+        placeholder=" ...",
+        break_on_hyphens=False,
+        drop_whitespace=True,
+        replace_whitespace=False,
+    )
+
+
+_CHANGE_COLORS = {"better": {"green": True}, "worse": {"red": True}}
+
+
+def session_summary(
+    reporter: pytest.TerminalReporter,
+    session: PerfSession,
+    rootpath: Path,
+    saved: Sequence[SaveResult],
+    not_saved: str,
+    gone: Sequence[Result] = (),
+    below: int = 0,
+) -> None:
+    """How the gates of the session ended, in few lines; with -v a table of all before. Then what was saved.
+
+    Failures are in pytest's own section, each once. `gone` are the gates of recorded metrics whose tests are gone.
+    `below` is the number of lines that the caller has still to print.
+    """
+    results = [result for record in session.records for result in record.results]
+    width, saving = reporter.config.get_terminal_writer().fullwidth, bool(session.options.save)
+    verbose = reporter.config.get_verbosity() > 0
+    lines: list[Line] = []
+    lost = {record.test: record.lost for record in (*session.records, *session.unmeasured) if record.lost}
+    if results or gone or lost:
+        reporter.section("perfsuite", sep="=")
+        if verbose:
+            for line, result in metric_table(results, width) if results else ():
+                reporter.line(line, **(painted(result.verdict) if result else {}))
+            _write(reporter, explanations([result for record in session.records for result in _untold(record)], gone))
+        lines += overview(results, gone, saving=saving, lost=list(lost.values()))
+    lines += _programs(session, rootpath, every=verbose)
+    _write(reporter, fitted(lines, width, None if verbose else MOST_LINES - 1 - below))
+    for file in saved:
+        from perfsuite.report.model import SavedFile  # see the top
+
+        _saved(reporter, SavedFile.of(file, rootpath))
+    if not_saved:
+        reporter.line(not_saved, red=True, bold=True)
+
+
+def _untold(record: TestRecord) -> list[Result]:
+    """The gates without the one that the message of a failed test explains."""
+    failed = [result for result in record.results if result.failed]
+    told = messages.explained(failed) if failed and not record.passed else None
+    return [result for result in record.results if result is not told]
+
+
+def _write(reporter: pytest.TerminalReporter, lines: Sequence[Line]) -> None:
+    for line in lines:
+        reporter.line(line.text, **line.markup)
+
+
+def _programs(session: PerfSession, rootpath: Path, *, every: bool) -> list[Line]:
+    """How many programs were compiled, and kernels without an estimate: the first, or `every` one."""
+    lines = []
+    compiled = sum(record.compiled for record in session.records)
+    cached = sum(record.cached for record in session.records)
+    if compiled or cached:
+        where = f"the cache ({relative(session.cache, rootpath)})" if session.cache else "a cache"
+        said = f"{plural(compiled + cached, 'program')}: {compiled} compiled, {cached} from {where}"
+        lines.append(Line(said, {}, optional=True))
+    kernels = list(dict.fromkeys(kernel for record in session.records for kernel in record.unestimated))
+    if every:
+        return lines + [Line(messages.without_estimate([kernel]), {"yellow": True}) for kernel in kernels]
+    return lines + ([Line(messages.without_estimate(kernels), {"yellow": True})] if kernels else [])
+
+
+def _saved(reporter: pytest.TerminalReporter, file: "SavedFile") -> None:
+    reporter.line(f"{file.path}: {file.summary}")
+    worse, gone = file.changed("update", "worse"), file.changed("trim", "same")
+    better, other = file.changed("update", "better"), file.changed("update", "not comparable")
+    for changes, about in (
+        (worse, f"{len(worse)} got worse and {'was' if len(worse) == 1 else 'were'} accepted"),
+        (gone, f"{len(gone)} removed, because no test makes {'it' if len(gone) == 1 else 'them'} any more"),
+        (better, f"{len(better)} better"),
+        (other, f"{len(other)} replaced, because the two cannot be compared"),
+    ):
+        if changes:
+            reporter.line(f"  {about}:", **_CHANGE_COLORS.get(changes[0].direction, {}))
+            for change in changes:
+                reporter.line(f"    {_in_words(change)}")
+
+
+def _in_words(change: "SavedChange") -> str:
+    where = f"{change.test}: {change.name}"
+    if change.new is None or change.old is None:
+        return where
+    versions = f" ({', '.join(change.versions)})" if change.versions else ""
+    return f"{where}: {number(change.old)} -> {number(change.new)} {change.unit}{versions}"
+
+
+HOW = "open a perfetto_trace.json.gz with https://ui.perfetto.dev, or a folder with TensorBoard's profile plugin, xprof"
+
+
+def trace_summary(reporter: pytest.TerminalReporter, session: PerfSession, rootpath: Path) -> None:
+    """Device time, wall time, idle share and the longest operations, trace by trace."""
+    root = session.options.traces
+    if root is None:
+        return
+    reporter.section("perfsuite traces", sep="=")
+    for record in session.records:
+        if record.traces:
+            reporter.line(record.test)
+        for trace in record.traces:
+            _trace(reporter, trace, root)
+    count = sum(len(record.traces) for record in session.records)
+    reporter.line(f"{plural(count, 'trace')} below {relative(root, rootpath)}: {HOW}")
+
+
+def _trace(reporter: pytest.TerminalReporter, trace: TraceRecord, root: Path) -> None:
+    folder = relative(Path(trace.folder), root)
+    if trace.note:
+        reporter.line(f"  {trace.name}: no metrics ({trace.note}): {folder}", yellow=True)
+        return
+    metrics = ", ".join(_trace_metric(trace.name, metric) for metric in trace.metrics)
+    reporter.line(f"  {trace.name}: {metrics} ({plural(trace.runs, 'run')}): {folder}")
+    for name, us, count in trace.longest:
+        reporter.line(f"    {number(us):>9} us  {number(count):>5} x  {name}")
+
+
+def _trace_metric(trace: str, metric: Metric) -> str:
+    """`device 31.2 us`, `idle share 0.012`."""
+    what = metric.name.removeprefix(f"{trace} trace ")
+    return f"{what} {metric.value:.3f}" if metric.unit == "share" else f"{what} {number(metric.value)} us"
