@@ -1,8 +1,9 @@
 """Show what differs between two baseline files, by the gate's rules.
 
 A metric fails when a gate with the older metric as its baseline would. With a
-revision alone, every file of the folder `baselines` is compared with that at the
-revision. Without arguments, every file of this project is compared with HEAD.
+revision alone, every file of the folder `baselines` is compared with that at
+the revision. Without arguments, every file of this project is compared with
+HEAD.
 """
 
 import argparse

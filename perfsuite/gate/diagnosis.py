@@ -6,26 +6,9 @@ from typing import NamedTuple
 
 import numpy as np
 
+from perfsuite.gate.advice import advice_on
 from perfsuite.measure.first_call.first_call import FirstCall
-from perfsuite.measure.private.libraries import (
-    FILTER_JITTED,
-    JITTING,
-    KEYS,
-    KEYS_RETURNED,
-    MODULES,
-    NNX_JITTED,
-    PARTITIONING,
-    PLACING,
-    REGISTERING,
-    SLOW_PATH,
-    TRANSFORMATIONS,
-    TREE_AT,
-    TREES,
-    WAITING,
-    one_of,
-    waits,
-)
-from perfsuite.measure.private.names import Functions
+from perfsuite.measure.private.libraries import waits
 from perfsuite.measure.runtime.dispatches import MOVE_IN, Dispatches
 from perfsuite.measure.runtime.host_calls import CallOrigin, HostCalls
 from perfsuite.measure.timing.comparison import Comparison
@@ -244,102 +227,3 @@ def _seen_to_wait(comparison: Comparison, both: tuple[Asynchrony, Asynchrony] | 
         does, advice = "waits for the device", READ_LATER
     where = f"for {seen.asleep:.0%} of its time before it returns, at {seen.where}"
     return f"{comparison.candidate} {does} {where}. {advice}"
-
-
-_ADVICE: tuple[tuple[tuple[Functions | str, ...], str], ...] = (
-    (
-        JITTING,
-        "It jits a function on every call: create the jitted function once, outside the loop.",
-    ),
-    (
-        NNX_JITTED,
-        "nnx.jit walks the module's graph on every call: nnx.cached_partial(step, model, ...) keeps the graph, or "
-        "nnx.split once and jax.jit over the state.",
-    ),
-    (
-        FILTER_JITTED,
-        "filter_jit takes its arguments apart on every call, and waits for the device: eqx.partition once, before the "
-        "loop, and jax.jit the step over the arrays.",
-    ),
-    (
-        PARTITIONING,
-        "It takes the model apart or puts it together on every call: eqx.partition once, before the loop, carry the "
-        "arrays, and eqx.combine inside the jitted function.",
-    ),
-    (TREE_AT, "It takes the whole tree apart on every call: do it inside the jitted function."),
-    (
-        TRANSFORMATIONS,
-        "A transformation outside jit traces its function again on every call: jit the transformed function, once.",
-    ),
-    (
-        WAITING,
-        "It waits for the device on every call: return the array, and read it some steps later.",
-    ),
-    (
-        ("numpy:asarray", "numpy:array"),
-        "Of an array of JAX it waits for the device on every call: return the array, and read it some steps later.",
-    ),
-    (
-        PLACING,
-        "It places an array on the device on every call: place it once, before the loop, or a step ahead.",
-    ),
-    (
-        REGISTERING,
-        "JAX takes the objects of a class apart in Python, each time that a jitted function gets them: "
-        "jax.tree_util.register_dataclass does it without Python; or close over those that never change.",
-    ),
-    (
-        (*TREES, "optax.tree_utils"),
-        "It passes over every leaf of the tree on every call: do it inside the jitted function, or once, before the "
-        "loop.",
-    ),
-    (
-        ("dataclasses:", "flax.struct:", "flax.core.frozen_dict:", "copy:"),
-        "It builds a new state object on every call: replace the field inside the jitted function.",
-    ),
-    (
-        (*MODULES, "?:"),
-        "Modules are built or taken apart in Python on every call: carry their arrays through the loop, and build the "
-        "module inside the jitted function.",
-    ),
-    (
-        ("flax.nnx.",),
-        "It walks the module's graph on every call: nnx.split once, before the loop, carry the state, and nnx.merge "
-        "inside the jitted function.",
-    ),
-    (
-        ("optax.",),
-        "Optax runs outside jit, an operation at a time: call it inside the jitted step.",
-    ),
-    (
-        ("flax.",),
-        "Flax runs outside jit, an operation at a time: call it inside the jitted step.",
-    ),
-    (
-        KEYS_RETURNED,
-        "JAX makes each typed key that a jitted function returns in Python: keep one key, and fold the number of the "
-        "step into it inside the jitted function.",
-    ),
-    (
-        KEYS,
-        "It makes keys outside jit on every call: split the key inside the jitted step, and carry it.",
-    ),
-    (
-        SLOW_PATH,
-        "JAX's fast path does not take a jitted function, which then runs through Python on every call: "
-        "perf.fast_path says why.",
-    ),
-    (
-        ("jax.", "jaxlib.", "equinox."),
-        "It runs an operation outside jit, by itself, on every call: move it into the jitted function.",
-    ),
-    (
-        ("builtins:", "list:", "dict:", "str:"),
-        "It is the user's own Python, run on every call: do it once, before the loop.",
-    ),
-)
-
-
-def advice_on(function: str) -> str:
-    """What to do about the host calls that "module:function" makes; empty for a function that is not known."""
-    return next((words for functions, words in _ADVICE if one_of(function, functions)), "")

@@ -7,7 +7,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from perfsuite.gate.diagnosis import advice_on
+from perfsuite.gate.advice import advice_on
 from perfsuite.gate.verdict import Part, Result, Verdict
 from perfsuite.measure.metric import HOST_CALLS, Kind, Metric
 from perfsuite.measure.words import change, number, percent, plural

@@ -7,7 +7,8 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 
-from perfsuite.gate.diagnosis import advice_on, busiest, likely_cause, unexplained
+from perfsuite.gate.advice import advice_on
+from perfsuite.gate.diagnosis import busiest, likely_cause, unexplained
 from perfsuite.measure.call import call
 from perfsuite.measure.metric import Estimate, Interval
 from perfsuite.measure.private.libraries import waits

@@ -5,7 +5,7 @@ import flax.nnx
 import jax.numpy as jnp
 import pytest
 
-from perfsuite.gate.diagnosis import advice_on
+from perfsuite.gate.advice import advice_on
 from perfsuite.measure.compiles import callsite, compiles
 from perfsuite.measure.compiles.causes import sighting_of
 from perfsuite.measure.errors import RecompilationError
