@@ -1,7 +1,4 @@
-"""The private names of JAX that perfsuite uses are still where they were.
-
-A failure here means that a new JAX has moved one: `perfsuite/measure/private/jax_stack.py` is the file to change.
-"""
+"""`measure.private.jax_stack`. A test that fails under a new JAX names what JAX has moved."""
 
 import functools
 import sys
@@ -10,11 +7,20 @@ import types
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 from flax import nnx
+from jax.experimental import io_callback
+from jax.experimental.buffer_callback import buffer_callback
 
-from perfsuite.measure.compiles import callsite
+from perfsuite.measure.call import call
+from perfsuite.measure.compiles import callsite, compiles
+from perfsuite.measure.errors import RecompilationError
 from perfsuite.measure.private import jax_stack
+from perfsuite.measure.private.capabilities import REPAIRS
+from perfsuite.measure.private.jax_stack import behind_bound, calls_the_same, is_jitted, outside_callbacks
+from perfsuite.measure.runtime.host_calls import host_calls
+from tests.support.private_names import without
 
 STARTS = "/jax/core/compile/"
 X = jnp.ones(3)
@@ -99,3 +105,135 @@ def test_what_waits_for_the_device_is_known_by_name(wait):
     fresh = jax.jit(lambda x: x + 1)(jnp.float32(1))  # an array that was read keeps its value
     found = profiled(lambda: wait(fresh), jax_stack.waits_for_device)
     assert any(found), "a function of JAX's that waits is named otherwise"
+
+
+class Plain:
+    @functools.partial(jax.jit, static_argnums=(0, 2))
+    def top(self, x, n):
+        return x[:n]
+
+    def python(self, x):
+        return x
+
+
+class Model(eqx.Module):
+    weight: jax.Array
+
+    @eqx.filter_jit
+    def __call__(self, x):
+        return self.weight + x
+
+    @jax.jit
+    def scaled(self, x):
+        return self.weight * x
+
+    def python(self, x):
+        return x
+
+
+class Net(nnx.Module):
+    @nnx.jit
+    def __call__(self, x):
+        return x
+
+
+@pytest.mark.parametrize(
+    ("owner", "name"), [(Plain(), "top"), (Model(X), "__call__"), (Model(X), "scaled"), (Net(), "__call__")]
+)
+def test_a_jitted_method_gets_its_object_first(owner, name):
+    function, args, kwargs = behind_bound(getattr(owner, name), (X,), {"n": 2})
+    assert function is getattr(type(owner), name)
+    assert is_jitted(function)
+    assert args[0] is owner
+    assert args[1] is X
+    assert kwargs == {"n": 2}
+
+
+def test_a_callable_that_binds_nothing_stays_as_it_is():
+    step, instance = jax.jit(lambda x: x), functools.partial(lambda x: x, 1)
+    instance.lower = step.lower
+    for each in (step, instance, eqx.filter_jit(lambda x: x), nnx.jit(lambda x: x), len, Plain):
+        assert behind_bound(each, (X,)) == (each, (X,), {})
+
+
+def test_a_method_is_the_same_each_time_that_somebody_asks_for_it_and_another_objects_is_another():
+    for make, name in ((Plain, "top"), (lambda: Model(X), "__call__"), (Net, "__call__"), (lambda: Model(X), "python")):
+        one, other = make(), make()
+        assert calls_the_same(getattr(one, name), getattr(one, name))
+        assert not calls_the_same(getattr(one, name), getattr(other, name))
+    assert not calls_the_same(functools.partial(len, X), functools.partial(len, jnp.ones(3)))
+    assert not calls_the_same(functools.partial(len, a=X), functools.partial(len, b=X))
+
+
+SHAPE = jax.ShapeDtypeStruct(X.shape, X.dtype)
+
+
+def debug(function, x, **options):
+    jax.debug.callback(function, x, **options)
+    return x
+
+
+def ignored(value):
+    pass
+
+
+WAYS = {
+    "pure_callback": lambda function, x: jax.pure_callback(function, SHAPE, x),
+    "io_callback": lambda function, x: io_callback(function, SHAPE, x),
+    "ordered io_callback": lambda function, x: io_callback(function, SHAPE, x, ordered=True),
+    "debug.callback": debug,
+    "ordered debug.callback": lambda function, x: debug(function, x, ordered=True),
+    "buffer_callback": lambda function, x: buffer_callback(lambda context, out, x: ignored(function(x)), SHAPE)(x),
+}
+
+
+@pytest.mark.parametrize("way", WAYS)
+def test_a_profile_hears_the_same_whether_a_callback_does_much_or_little(way):
+    def much(x):
+        for _ in range(100):
+            len("")
+        return np.asarray(x)
+
+    def heard(function):
+        jitted, events = jax.jit(lambda x: WAYS[way](function, x)), []
+        for _ in range(3):
+            jax.block_until_ready(jitted(X))
+        before = sys.getprofile()
+        sys.setprofile(outside_callbacks(lambda frame, event, argument: events.append(event)))
+        try:
+            outputs = jitted(X)
+        finally:
+            sys.setprofile(before)
+        jax.block_until_ready(outputs)
+        jax.effects_barrier()
+        return len(events)
+
+    assert heard(much) == heard(np.asarray)
+
+
+def calls_after_a_refusal(transform=lambda fn: fn):
+    """Host calls and compiles of a call whose compile was refused before, and of one whose was not."""
+    counts = []
+    transform(jax.jit(lambda x: (x * 2).sum()))(X)  # operations that run by themselves compile once a process
+    for refuse in (True, False):
+        step = transform(jax.jit(lambda x: (x * 2).sum()))
+        if refuse:
+            with pytest.raises(RecompilationError), compiles.forbid():
+                step(X)
+        with compiles.count() as counted:
+            step(X)
+        counts.append((host_calls(call(step, X)).total, counted.compiles))
+    return counts
+
+
+@pytest.mark.parametrize("transform", [lambda fn: fn, jax.grad], ids=["alone", "grad"])
+def test_a_call_whose_compile_was_refused_is_as_quick_as_another(transform):
+    (refused, _), (quick, _) = calls_after_a_refusal(transform)
+    assert abs(refused - quick) < 100, "the slow path takes 140 Python calls more"
+
+
+def test_where_jax_has_moved_what_it_needs_the_call_is_slow_and_right():
+    with without(REPAIRS):
+        (refused, compiled), (quick, _) = calls_after_a_refusal()
+    assert compiled == 1
+    assert refused > quick

@@ -1,17 +1,21 @@
-"""`perfsuite.measure.private.lowering`: what is known of a lowering here, and where a private name has moved."""
+"""`measure.private.lowering`: what is known of a lowering, what an absent device's compiler gets, and moved names."""
 
 import contextlib
 
 import jax
 import jax.numpy as jnp
 import pytest
+from jax.sharding import AbstractMesh, NamedSharding
+from jax.sharding import PartitionSpec as P
 from support.private_names import taken_away
 
 from perfsuite import call
 from perfsuite.measure.private import capabilities, lowering
+from perfsuite.measure.private import lowering as internals
 from perfsuite.measure.private.capabilities import LOWERING, CapabilityLost
 from perfsuite.measure.program.compilation import compile_call
 from perfsuite.measure.program.lowering import lower_call
+from perfsuite.measure.targets.target_compiler import CONFIG
 
 X = jnp.ones(3)
 
@@ -63,3 +67,46 @@ def test_without_the_names_of_arguments_a_lost_donation_is_not_known(name, moved
     assert lower_call(STEP).donations[0].parameter == 0
     with moved(name), pytest.raises(CapabilityLost, match=r"gives some that its program does not use, does not work"):
         lower_call(STEP)
+
+
+def stablehlo(function, *shapes, shardings=None, **jit) -> bytes:
+    specs = [
+        jax.ShapeDtypeStruct(shape, jnp.float32, sharding=sharding)
+        for shape, sharding in zip(shapes, shardings or [None] * len(shapes), strict=True)
+    ]
+    lowered = jax.jit(function, **jit).trace(*specs).lower(lowering_platforms=("tpu",))
+    return lowered.as_text(debug_info=True).encode()
+
+
+def test_jax_packs_arguments_from_the_same_number_on():
+    from jax._src.dispatch import should_tuple_args
+
+    assert not should_tuple_args(internals.MOST_PLAIN_ARGUMENTS, "tpu")
+    assert should_tuple_args(internals.MOST_PLAIN_ARGUMENTS + 1, "tpu")
+
+
+@pytest.mark.parametrize("name", CONFIG)
+def test_the_configuration_that_options_are_made_of_has_the_same_names(name):
+    if name.endswith("_effort") and not hasattr(jax.config, name) and jax.__version_info__ >= (0, 11):
+        pytest.skip("gone from jax, as 0.12.0.1 has it")
+    assert hasattr(jax.config, name)
+    assert name in jax.config.values
+
+
+def test_a_sharding_that_was_not_given_is_the_compilers_to_choose():
+    rows = NamedSharding(AbstractMesh((4,), ("data",)), P("data"))
+    module = internals.parse_stablehlo(
+        stablehlo(lambda x, y: (x + 1, y + 1), *((8,), (8,)), shardings=[rows, None], out_shardings=(rows, None))
+    )
+    assert internals.propagation(module) == ([False, True], [False, True])
+
+
+def test_an_output_with_an_open_dimension_is_the_compilers_to_choose():
+    text = b"""module {
+      sdy.mesh @mesh = <["data"=4]>
+      func.func public @main(%a: tensor<8x8xf32> {sdy.sharding = #sdy.sharding<@mesh, [{?}, {"data"}]>})
+          -> (tensor<8x8xf32> {sdy.sharding = #sdy.sharding<@mesh, [{?}, {"data"}]>}) {
+        return %a : tensor<8x8xf32>
+      }
+    }"""
+    assert internals.propagation(internals.parse_stablehlo(text)) == ([False], [True])

@@ -224,7 +224,7 @@ LOWERING = Capability(
 ABSENT_COMPILERS = Capability(
     "absent compilers",
     "compile a lowered program for a device that is absent",
-    "compiler_internals",
+    "lowering",
     "perf.program for a target is skipped",
 )
 COORDINATION = Capability(

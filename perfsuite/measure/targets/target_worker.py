@@ -53,7 +53,7 @@ def main(folder: Path) -> None:
         import jax
         from jax.experimental import topologies
 
-        from perfsuite.measure.private import compiler_internals
+        from perfsuite.measure.private import lowering
 
         ABSENT_COMPILERS.check("perf.program(target=...)")
         for name, value in request["config"].items():
@@ -62,11 +62,11 @@ def main(folder: Path) -> None:
         slices = request["topology"].get("num_slices", 1)
         devices = first_devices(topology.devices, request["partitions"], slices)
         stage = "parse"
-        module = compiler_internals.parse_stablehlo((folder / PROGRAM).read_bytes())
+        module = lowering.parse_stablehlo((folder / PROGRAM).read_bytes())
         stage = "compile"
         start = time.perf_counter()
         options = request["options"] | (_dump_options(folder) if slices > 1 else {})
-        executable = compiler_internals.compile_module(module, devices, options)
+        executable = lowering.compile_module(module, devices, options)
         seconds = time.perf_counter() - start
         stage = "report"
         result = {

@@ -445,10 +445,10 @@ def test_a_worker_whose_jax_has_moved_a_name_says_so_in_a_sentence(monkeypatch):
     worker_is(
         monkeypatch,
         """
-        from perfsuite.measure.private import compiler_internals
+        from perfsuite.measure.private import lowering
         from perfsuite.measure.targets import target_worker
 
-        object.__setattr__(compiler_internals._DEVICES, "path", "NoList")
+        object.__setattr__(lowering._DEVICES, "path", "NoList")
         target_worker.main(folder)
         """,
     )
