@@ -573,7 +573,7 @@ def test_the_worker_does_not_need_pytest():
     import sys
     sys.modules["pytest"] = None
     import perfsuite.measure.targets.target_worker
-    import perfsuite.measure.private.compiler_internals
+    import perfsuite.measure.private.lowering
     """
     command = [sys.executable, "-c", textwrap.dedent(code)]
     subprocess.run(command, cwd=ROOT, check=True, env={**os.environ, "JAX_PLATFORMS": "cpu"})
