@@ -5,7 +5,11 @@
 
 import dataclasses
 import re
+import typing
+from collections.abc import Iterator
 from pathlib import Path
+
+from perfsuite.instruments.base import METHODS, instrument_class
 
 INSTRUMENTS = Path(__file__).parents[2] / "docs" / "instruments"
 
@@ -66,10 +70,8 @@ def _public(*names: str, options: tuple[str, ...] = ()) -> tuple[Entry, ...]:
     return tuple(Entry(name, f"perfsuite.{name}", options) for name in names)
 
 
-def _measured(path: str, *options: str, by: str = "") -> Entry:
-    returned = f"Returned by [`perf.{by}`][perfsuite.Perf.{by}]; [its attributes in a table]" if by else ""
-    more = f"{returned}({GUIDES[f'perf.{by}']}#what-it-returns)" if by else ""
-    return Entry(path.rpartition(".")[2], f"perfsuite.measure.{path}", ("show_source: false", *options), more)
+def _measured(path: str, *options: str) -> Entry:
+    return Entry(path.rpartition(".")[2], f"perfsuite.measure.{path}", ("show_source: false", *options))
 
 
 _NO_CONSTRUCTOR = ("show_signature: false", "merge_init_into_class: false")
@@ -130,59 +132,48 @@ ERRORS = Page(
     },
 )
 
+_OF_RESULTS = {
+    "Compiles": (*_NO_CONSTRUCTOR, 'filters: ["!^(_|add|counts|refused|only|eager|errors|repairs|hears_traces)"]'),
+    "Traced": _NO_CONSTRUCTOR,
+    "Transfers": _NO_CONSTRUCTOR,
+}
+
+
+def _results() -> Iterator[Entry]:
+    """What the methods return, as their annotations say, in the order of the methods."""
+    classes = set()
+    for method in METHODS:
+        result = typing.get_type_hints(getattr(instrument_class(method), method))["return"]
+        for each in (result, *typing.get_args(result)):
+            if getattr(each, "__module__", "").startswith("perfsuite.") and each not in classes:
+                classes.add(each)
+                options = ("show_source: false", *_OF_RESULTS.get(each.__name__, ()))
+                by = f"Returned by [`perf.{method}`][perfsuite.Perf.{method}]; [its attributes in a table]"
+                guide = f"{by}({GUIDES[f'perf.{method}']}#what-it-returns)"
+                yield Entry(each.__name__, f"{each.__module__}.{each.__name__}", options, guide)
+
+
 RESULTS = Page(
     "What the methods return",
     "Nobody makes these by hand: the list in parentheses has the attributes and their types, and the text says what "
     "they mean. Units are in the names: `_us` is microseconds, `_seconds` seconds, `_bytes` bytes.",
     {
-        "Compiling": (
-            _measured("compiles.warm.Warm", by="warm"),
-            _measured("compiles.warm.Coverage", by="covers"),
+        "Results": tuple(_results()),
+        "Their parts": (
             _measured("compiles.warm.Uncovered"),
-            _measured(
-                "compiles.compiles.Compiles",
-                *_NO_CONSTRUCTOR,
-                'filters: ["!^(_|add|counts|refused|only|eager|errors|repairs|hears_traces)"]',
-            ),
             _measured("compiles.compiles.FunctionCompiles"),
             _measured("compiles.compiles.CompileEvent"),
-            _measured("first_call.first_call.FirstCall", by="first_call"),
-            _measured("cache.CacheKeys", by="cache_key"),
-            _measured("cache.CacheHits", by="cache_hits"),
-        ),
-        "Time": (
-            _measured("timing.timing.Timing", by="time"),
             _measured("timing.timing.Duration"),
-            _measured("timing.comparison.Comparison", by="compare"),
-            _measured("timing.scaling.Scaling", by="scaling"),
-            _measured("timing.waits.Asynchrony", by="stays_async"),
-            _measured("timing.waits.Stalls", by="stalls"),
             _measured("metric.Estimate"),
             _measured("metric.Interval"),
-        ),
-        "Python on the host": (
-            _measured("runtime.host_calls.HostCalls", by="host_calls"),
-            _measured("runtime.dispatches.Dispatches", by="dispatches"),
-            _measured("runtime.fast_path.FastPath", by="fast_path"),
-            _measured("imports.Imports", by="imports"),
-        ),
-        "Memory and transfers": (
-            _measured("runtime.transfers.Transfers", *_NO_CONSTRUCTOR, by="transfers"),
             _measured("runtime.transfers.Transfer"),
-            _measured("runtime.memory.Memory", by="memory"),
-            _measured("runtime.memory.StepDonation", by="donation"),
             _measured("runtime.memory.UndonatedArray"),
-        ),
-        "The compiled program": (
-            _measured("program.program.Program", by="program"),
             _measured("program.program.Operation"),
             _measured("program.program.Fusion"),
             _measured("program.program.Fused", *_NO_CONSTRUCTOR),
             _measured("program.program.Product"),
             _measured("program.program.Kernel"),
             _measured("program.program.DonatedArgument"),
-            _measured("trace.Trace", by="trace"),
-            _measured("trace.Traced", *_NO_CONSTRUCTOR, by="trace_block"),
         ),
         "Words": tuple(map(_measured, ("timing.block.Until", "metric.Kind", "metric.Better", "timing.scaling.Scaled"))),
     },
