@@ -5,7 +5,6 @@ import copy
 import functools
 import itertools
 import os
-from typing import NamedTuple
 
 import equinox as eqx
 import jax
@@ -86,16 +85,6 @@ def test_a_difference_that_compiles_nothing_is_not_refused():
     warmed = warm(step, over=[(LONG, 4)])
     with compiles.forbid():
         warmed(LONG, 3)
-
-
-def test_a_warmed_call_of_a_function_that_compiles_inside_says_what_compiled():
-    def step(x):
-        return jax.jit(lambda x: x + 1)(x)
-
-    warmed = warm(step, over=[(SHORT,)])
-    with pytest.raises(RecompilationError, match="another of the same code") as raised, compiles.forbid():
-        warmed(SHORT)
-    assert not isinstance(raised.value, UnwarmedSignatureError)
 
 
 @pytest.mark.parametrize("donate", ["jax.jit", "filter_jit", "nnx.jit"])
@@ -228,17 +217,11 @@ def test_a_call_that_donates_what_it_does_not_carry_is_named():
 def test_inputs_that_make_no_sense_are_refused_with_what_is_wanted():
     step = doubling()
     wanted = r"over must be a list of argument tuples or call\(...\)s"
-    with pytest.raises(ValueError, match=f"{wanted}; it is empty"):
+    with pytest.raises(ValueError, match=wanted):
         warm(step, over=[])
-    with pytest.raises(TypeError, match=f"{wanted}; entry 0 is ArrayImpl: one argument alone is"):
-        warm(step, over=[SHORT])
-    with pytest.raises(TypeError, match=f"{wanted}; entry 1 is list: make the list a tuple"):
-        warm(step, over=[(SHORT,), [SHORT]])
-    for over, name in ((SHORT, "ArrayImpl"), ("abc", "str"), ({"x": SHORT}, "dict"), (None, "NoneType")):
-        with pytest.raises(TypeError, match=f"{wanted}; got {name}"):
+    for over in ([SHORT], [(SHORT,), [SHORT]], SHORT, "abc", {"x": SHORT}, None, call(step, SHORT)):
+        with pytest.raises(TypeError, match=wanted):
             warm(step, over=over)
-    with pytest.raises(TypeError, match=r"got one call: over=\[call\(...\)\]"):
-        warm(step, over=call(step, SHORT))
     with pytest.raises(TypeError, match="fn must be callable, got int"):
         warm(3, over=[(SHORT,)])
 
@@ -337,15 +320,6 @@ def test_an_uncovered_signature_has_its_first_input_and_how_many_bring_it(jit):
     assert (found.signatures, uncovered.first, uncovered.inputs) == (2, 2, 2)
     assert uncovered.changes == ("args[1]: shape was (8,), is (5,)",)
     assert found.unused == (step.signatures[1],)
-
-
-def test_a_named_tuple_is_one_argument():
-    class Batch(NamedTuple):
-        x: np.ndarray
-        mask: np.ndarray
-
-    step = warm(jax.jit(lambda batch: batch.x * batch.mask), over=[(Batch(of(8), of(8)),)])
-    assert covers(step, [Batch(of(8), of(8))]).uncovered == ()
 
 
 def test_specs_stand_for_arrays(warmed):

@@ -1,17 +1,18 @@
-"""`measure.first_call`: what the first call of a function takes."""
+"""`first_call`: what the first call of a function takes, by line."""
 
 import contextlib
 import functools
 import gc
+import inspect
 import json
 import os
 import subprocess
 import sys
-import types
 
 import equinox as eqx
 import jax
 import jax.numpy as jnp
+import numpy as np
 import pytest
 from flax import nnx
 
@@ -19,8 +20,7 @@ from perfsuite.measure.call import call
 from perfsuite.measure.compiles import compiles
 from perfsuite.measure.compiles.warm import warm
 from perfsuite.measure.errors import MeasurementError, RecompilationError
-from perfsuite.measure.first_call import first_call as first_call_module
-from perfsuite.measure.first_call.first_call import COUNTED, apart, first_call, stage_seconds
+from perfsuite.measure.first_call.first_call import COUNTED, Jaxprs, apart, first_call, stage_seconds
 from perfsuite.measure.private import compile_events
 
 X = jnp.ones((3, 4))
@@ -96,33 +96,6 @@ def test_seconds_of_the_compiler_are_there_where_it_runs():
         "step lowering seconds",
         "step compile seconds",
     ]
-
-
-def test_of_a_stage_inside_another_only_the_outer_one_has_seconds(monkeypatch):
-    now = 0.0
-    monkeypatch.setattr(first_call_module, "time", types.SimpleNamespace(perf_counter=lambda: now))
-    trace, lower, _ = (each.text for each in compile_events._STAGES)
-    with stage_seconds() as seconds_of:
-        # (seconds to pass, what begins or ends then)
-        for passed, event, begins in [
-            (1, trace, True),
-            (2, trace, True),  # an inner function
-            (4, trace, False),
-            (8, trace, False),
-            (16, lower, True),
-            (32, trace, True),  # the trace of a lowering
-            (64, trace, False),
-            (128, lower, False),
-            (256, trace, True),
-            (512, trace, False),
-            (1024, "/not/of/jax", True),
-        ]:
-            now += passed
-            if begins:
-                jax.monitoring.record_scalar(event, 0)
-            else:
-                jax.monitoring.record_event_duration_secs(event, 0)
-    assert seconds_of == {"trace": 2 + 4 + 8 + 512, "lower": 32 + 64 + 128}
 
 
 # The counts are the same.
@@ -306,3 +279,108 @@ def test_a_donated_state_is_left_alone_by_a_jitted_function():
     state = jnp.ones(3)
     count(jax.jit(lambda x: x + 1, donate_argnums=0), state)
     assert not state.is_deleted()
+
+
+def test_of_a_stage_inside_another_only_the_outer_one_has_seconds():
+    trace, lower = compile_events._TRACE.text, compile_events._LOWER.text
+    with stage_seconds() as seconds_of:
+        for event in (trace, lower):
+            jax.monitoring.record_scalar(event, 0)
+        for event in (lower, trace):
+            jax.monitoring.record_event_duration_secs(event, 0)
+    assert list(seconds_of) == ["trace"]
+
+
+# The equations and constants of a jaxpr, by line.
+
+
+VECTOR = jnp.ones(3)
+ROWS = jnp.arange(12.0).reshape(4, 3)
+
+
+def line_of(text):
+    lines, start = inspect.getsourcelines(inspect.getmodule(line_of))
+    return next(start + place for place, line in enumerate(lines, 1 - start) if line.strip().startswith(text))
+
+
+def counted(fn, *args):
+    """Equations by line and primitive."""
+    found = Jaxprs().equations(jax.make_jaxpr(fn)(*args))
+    return {(line.line if line else None, primitive): count for (line, primitive), count in found.items()}
+
+
+def constants(fn, *args):
+    jaxpr = jax.make_jaxpr(fn)(*args)
+    return Jaxprs().constants(jaxpr)
+
+
+def chain(x):
+    for _ in range(5):
+        x = jnp.sin(x) * 2
+    return x
+
+
+def test_equations_are_counted_by_line_and_primitive():
+    line = line_of("x = jnp.sin(x) * 2")
+    assert counted(chain, VECTOR) == {(line, "sin"): 5, (line, "mul"): 5}
+
+
+def by_a_library(x):
+    return jnp.where(x > 0, x, 0.0)
+
+
+def test_what_a_library_traces_by_itself_counts_for_the_line_that_calls_it():
+    line = line_of("return jnp.where(x > 0, x, 0.0)")
+    assert {place for place, _ in counted(by_a_library, VECTOR)} == {line}
+
+
+def test_equations_that_no_line_of_the_user_makes_have_none():
+    assert {place for place, _ in counted(jnp.linalg.norm, VECTOR)} == {None}
+
+
+def looked_up(x):
+    y = x + 1
+    return y @ ROWS[:3]
+
+
+def test_a_constant_has_its_type_its_bytes_and_the_line_that_uses_it():
+    (constant,) = constants(looked_up, VECTOR)
+    assert (constant.array, constant.bytes) == ("float32[4,3]", 48)
+    assert constant.line.line == line_of("return y @ ROWS[:3]")
+    assert str(constant).startswith("float32[4,3] of 48 bytes at ")
+
+
+def in_a_loop(x):
+    def body(carry, _):
+        return carry + ROWS[0], None
+
+    return jax.lax.scan(body, x, None, length=3)[0]
+
+
+def test_the_line_of_a_constant_is_that_inside_of_the_loop():
+    (constant,) = constants(in_a_loop, VECTOR)
+    assert constant.line.line == line_of("return carry + ROWS[0], None")
+
+
+@jax.jit
+def closing_over(x):
+    return x + ROWS.sum()
+
+
+def test_of_an_array_that_is_returned_too_the_line_that_uses_it_is_told():
+    (constant,) = constants(lambda x: (closing_over(x), ROWS), VECTOR)
+    assert constant.line.line == line_of("return x + ROWS.sum()")
+
+
+def test_arrays_of_numpy_are_constants_and_single_numbers_are_not():
+    table = np.ones((5, 3), np.int8)
+    found = constants(lambda x: x + jnp.float32(2) + 3.0 + jnp.asarray(table)[0], VECTOR)
+    assert [(each.array, each.bytes) for each in found] == [("int8[5,3]", 15)]
+
+
+def test_a_jaxpr_that_is_in_many_places_is_looked_at_once():
+    """Twenty jitted functions, each of which calls the last one twice: a million equations."""
+    fn = jnp.sin
+    for _ in range(20):
+        fn = jax.jit(lambda x, fn=fn: fn(fn(x)))
+    assert Jaxprs().equations(jax.make_jaxpr(fn)(1.0)).total() > 2**20

@@ -10,8 +10,6 @@ import jax.numpy as jnp
 import numpy as np
 import pytest
 from flax import nnx
-from hypothesis import given, settings
-from hypothesis import strategies as st
 from jax.experimental import io_callback
 from jax.sharding import NamedSharding, PartitionSpec
 
@@ -185,20 +183,3 @@ def test_a_pool_of_threads_that_was_there_before_is_counted():
         transforming = jax.vmap(step)
         counted = dispatches(call(lambda x: pool.submit(lambda: (transforming(x[None]), step(x))).result(), X))
         assert counted.by_program == {"step": 2}
-
-
-OPERATIONS = [jnp.sin, jnp.negative, jnp.square, jax.lax.cos]
-JITTED = [jax.jit(lambda x, n=n: x + n) for n in range(3)] + [shouting]
-
-
-@settings(deadline=None, max_examples=40)
-@given(st.lists(st.sampled_from([*((True, each) for each in JITTED), *((False, each) for each in OPERATIONS)])))
-def test_any_sequence_of_jitted_functions_and_operations_is_counted_exactly(sequence):
-    def body(x):
-        for _, function in sequence:
-            x = function(x)
-        return x
-
-    counted = dispatches(call(body, X))
-    jitted = sum(is_jitted for is_jitted, _ in sequence)
-    assert (counted.jitted, counted.eager_operations) == (jitted, len(sequence) - jitted)

@@ -1,4 +1,4 @@
-"""`measure.first_call.users_code`: which code is the user's."""
+"""`measure.first_call.watch`: which code is the user's."""
 
 import json
 
