@@ -19,19 +19,17 @@ import pytest
 
 from perfsuite.fixture import Perf
 from perfsuite.gate.budget import Budget
-from perfsuite.gate.limits import Compared, Limits
 from perfsuite.measure.call import Call, call
 from perfsuite.measure.compiles import compiles
-from perfsuite.measure.errors import MeasurementError
 from perfsuite.measure.metric import span
 from perfsuite.measure.private.capabilities import CapabilityLost
 from perfsuite.measure.private.compile_events import make_context
 from perfsuite.measure.words import number
 from perfsuite.options import Options
-from perfsuite.processes.launch import LAUNCH, Launch
+from perfsuite.processes import LAUNCH, Launch
 from perfsuite.report.tables import aligned
-from perfsuite.session.mode import Elsewhere, Pair
-from perfsuite.session.modes import SessionMode
+from perfsuite.session.judge import Judge
+from perfsuite.session.modes import in_notebook
 from perfsuite.session.session import PerfSession
 
 OF_A_CALL = (
@@ -55,17 +53,6 @@ USAGE = f"""%perf compare f(x) vs g(x)
 --seconds=S, right after the name, is the most time for one timing (default: 1)"""
 
 _SECONDS = re.compile(r"\s*--seconds[ =](\S+)\s*")
-_SEVERAL = "measures several processes, which a notebook cannot start: write a test"
-
-
-class InNotebook(SessionMode):
-    """Sample until the limits of a budget are decided. There is no test that a fresh process could run again."""
-
-    def compare(self, pair: Pair, limits: Limits) -> Compared:
-        return Compared(pair.compare(settled=limits.end))
-
-    def seen_elsewhere(self, asked: Elsewhere) -> list[Any] | None:
-        raise MeasurementError(f"perf.{asked.metric} {_SEVERAL}")
 
 
 class _Config:
@@ -105,7 +92,7 @@ class Magic:
             targets=(),
             targets_from="",
         )
-        self.session = PerfSession(options, mode=InNotebook)
+        self.session = PerfSession(Judge(options), in_notebook())
         make_context()
         # Remember what compiles from here on, to explain a later recompilation.
         self.observing = contextlib.ExitStack()

@@ -185,7 +185,7 @@ OPTIONS = (
         "seconds",
         {"type": above_zero("a number of seconds"), "default": 5.0, "metavar": "S"},
     ),
-    Option("--perf-again", argparse.SUPPRESS, declared={"metavar": "DIR"}),  # see perfsuite.processes.rerun
+    Option("--perf-again", argparse.SUPPRESS, declared={"metavar": "DIR"}),  # see perfsuite.session.fresh
     Option(
         "--perf-baselines",
         "folder of the baseline files (default: the ini option perf_baselines)",

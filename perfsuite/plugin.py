@@ -31,7 +31,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 @pytest.hookimpl(tryfirst=True)  # before any conftest is imported
 def pytest_load_initial_conftests(early_config: pytest.Config, args: list[str]) -> None:
     if asks_for_perf(early_config.known_args_namespace):
-        from perfsuite.processes.launch import LAUNCH, Launch  # an idle session does without it
+        from perfsuite.processes import LAUNCH, Launch  # an idle session does without it
 
         early_config.stash[LAUNCH] = Launch.of(early_config, args)
 
@@ -39,7 +39,7 @@ def pytest_load_initial_conftests(early_config: pytest.Config, args: list[str]) 
 @pytest.hookimpl(tryfirst=True)  # before any plugin is configured
 def pytest_cmdline_main(config: pytest.Config) -> None:
     if config.option.perf_again:
-        from perfsuite.hooks.rerun_child import prepare  # only a process that measures again needs it
+        from perfsuite.session.fresh import prepare  # only a process that measures again needs it
 
         prepare(config, Path(config.option.perf_again))
 
@@ -53,7 +53,7 @@ def pytest_configure(config: pytest.Config) -> None:
     )
     options = config.stash[_OPTIONS] = read_options(config)
     if options.active:
-        from perfsuite.processes.launch import LAUNCH, Launch  # an idle session does without it
+        from perfsuite.processes import LAUNCH, Launch  # an idle session does without it
 
         if LAUNCH not in config.stash:  # a conftest named this plugin, too late for the hook above
             config.stash[LAUNCH] = Launch.of(config)

@@ -21,8 +21,8 @@ import scipy.special
 import scipy.stats  # noqa: F401
 
 import perfsuite
-from perfsuite.processes import rerun
-from perfsuite.processes.rerun import ProcessFailed
+from perfsuite.session import fresh
+from perfsuite.session.modes import Answer
 
 # Hundreds of processes of the tests import perfsuite, in sessions of pytest with assertions rewritten. Where Python may
 # keep no compiled modules, as in many containers, each would compile all of it, which takes 0.5 s.
@@ -195,9 +195,9 @@ def no_fresh_process(monkeypatch: pytest.MonkeyPatch):
     """No process that a session in this one starts confirms a failure: it takes seconds, and says the same."""
 
     def measure_again(config: pytest.Config, request: object):
-        raise ProcessFailed("this test starts none")
+        return Answer(failure="this test starts none")
 
-    monkeypatch.setattr(rerun, "measure_again", measure_again)
+    monkeypatch.setattr(fresh, "measure_again", measure_again)
 
 
 @pytest.fixture

@@ -19,7 +19,7 @@ from perfsuite.gate.baseline_file import BaselineError, load
 from perfsuite.git import SHALLOW, GitError, Repository
 from perfsuite.measure.io import user_cache
 from perfsuite.measure.serialise import from_json, plain
-from perfsuite.processes.rerun import running
+from perfsuite.processes import running
 
 WINDOW = 5
 """Processes of each side in a window. Two windows of five can show a change at an error of 1 in 31752, ten separate

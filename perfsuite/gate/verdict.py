@@ -130,6 +130,11 @@ class Result:
         return self.verdict.fails
 
     @property
+    def doubtful(self) -> bool:
+        """Whether it is for a fresh process to say if it fails."""
+        return self.failed and self.metric.kind in SAMPLED
+
+    @property
     def open_over(self) -> bool:
         """Whether no verdict was reached, and the value lies over the limit."""
         if self.verdict != Verdict.INCONCLUSIVE or self.limit is None:

@@ -1,13 +1,14 @@
-"""The hooks of a session with --perf: judge, collect, save, report. `perfsuite.plugin` loads this only then."""
+"""The hooks of a session with --perf: collect, judge, save, report. `perfsuite.plugin` loads this only then."""
 
 import contextlib
 import functools
+import inspect
 import os
 import time
 import unittest
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NoReturn
 
 import jax
 import pytest
@@ -15,29 +16,29 @@ import pytest
 from perfsuite.gate import messages
 from perfsuite.gate.baseline_file import BaselineError, SaveResult, folder_here
 from perfsuite.gate.verdict import Result
-from perfsuite.hooks import collecting, junit, progress, unittests, workers
-from perfsuite.hooks.lost import LostHooks
+from perfsuite.hooks import progress, workers
 from perfsuite.measure.compiler_stderr import compilers_silenced
 from perfsuite.measure.compiles.observing import observing_compiles
 from perfsuite.measure.errors import MeasurementError
 from perfsuite.measure.io import relative
+from perfsuite.measure.metric import span
 from perfsuite.measure.private.capabilities import CapabilityLost
 from perfsuite.measure.private.compile_events import make_context
 from perfsuite.measure.serialise import made, plain
+from perfsuite.measure.words import number
 from perfsuite.options import Options, marker_arguments
-from perfsuite.processes.launch import LAUNCH, TASK
+from perfsuite.processes import LAUNCH, TASK
 from perfsuite.report.terminal import session_header, session_summary, trace_summary
-from perfsuite.session.absent import absent, gone
-from perfsuite.session.blame import blamed
-from perfsuite.session.modes import Gating
-from perfsuite.session.outcomes import REQUEST, Lost, facts_of, test_id
+from perfsuite.session.fresh import gating
+from perfsuite.session.judge import Judge, split_parameters
+from perfsuite.session.outcomes import REQUEST, Deferred, Lost, blamed, facts_of, test_id
 from perfsuite.session.records import TestRecord, run_again
-from perfsuite.session.session import Deferred, PerfSession
+from perfsuite.session.session import PerfSession
 
 if TYPE_CHECKING:  # what only tests that measure need, or reports, or sessions of several processes
     from perfsuite.fixture import Perf
-    from perfsuite.processes.group import Group
     from perfsuite.report.model import Report
+    from perfsuite.session.group import Group
 
 _SESSION = pytest.StashKey[PerfSession]()
 _PERF = pytest.StashKey["Perf"]()
@@ -57,14 +58,14 @@ def start(config: pytest.Config, options: Options) -> None:
     _check_options(options, reports=not is_worker)
     session = _session(config, options, group, in_worker=is_worker)
     if group is not None:
-        group.check_alike(session.options, session.environment)
-    session.root = config.rootpath
+        group.check_alike(session.options, session.judge.environment)
+    session.collected.root = config.rootpath
     config.stash[_SESSION] = session
-    config.pluginmanager.register(LostHooks(session), "perfsuite-lost")
     is_worker = is_worker or (group is not None and not group.writes)
     hooks = ActiveHooks(session, config.rootpath, is_worker)
     config.pluginmanager.register(hooks, "perfsuite-active")
-    collecting.register(config, session)
+    if not workers.is_main(config):  # its workers collect, and hand over which tests there are
+        config.pluginmanager.register(CollectingHooks(session), "perfsuite-collecting")
     workers.register(config, session)
     if not is_worker and TASK not in config.stash and "GITHUB_ACTIONS" in os.environ:
         from perfsuite.hooks import github  # reports
@@ -84,27 +85,27 @@ def _group() -> "Group | None":
     with compilers_silenced():
         if jax.process_count() == 1:
             return None
-    from perfsuite.processes.group import join  # most sessions are of one process
+    from perfsuite.session.group import join  # most sessions are of one process
 
     return join()
 
 
 def _session(config: pytest.Config, options: Options, group: "Group | None", *, in_worker: bool) -> PerfSession:
     task = config.stash.get(TASK, None)
+    cache = target_cache = None
+    if group is None:  # what processes find in their caches differs, and with it what they would run
+        cache = _cache(config) if task is None else task.cache
+        target_cache = cache if task is None else task.target_cache
     try:
         options = options._replace(baselines=folder_here(options.baselines))
         with compilers_silenced():  # it starts JAX's backend
-            cache = _cache(config) if task is None else task.cache
-            return PerfSession(
-                options,
-                in_worker=in_worker,
-                cache=cache,
-                target_cache=cache if task is None else task.target_cache,
-                group=group,
-                mode=Gating if task is None else task.mode,
-            )
+            together = 1 if group is None else group.count
+            mode = gating(cache, in_worker=in_worker, together=together) if task is None else task.mode()
+            files = None if group is None else group.baselines(options)
+            judge = Judge(options, gates=mode.gates, files=files)
     except BaselineError as error:
         raise pytest.UsageError(str(error)) from None
+    return PerfSession(judge, mode, in_worker=in_worker, cache=cache, target_cache=target_cache, group=group)
 
 
 def _check_options(options: Options, *, reports: bool) -> None:
@@ -189,14 +190,22 @@ class ActiveHooks:
         return session_header(self.session, self.rootpath)
 
     @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_setup(self, item: pytest.Item):
+        try:
+            return (yield)
+        except CapabilityLost as lost:
+            self._skip(item, lost)
+
+    @pytest.hookimpl(wrapper=True)
     def pytest_pyfunc_call(self, pyfuncitem: pytest.Function):
         with self._judging(pyfuncitem):
             return (yield)
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_call(self, item: pytest.Item):
-        if unittests.is_method(item):
-            unittests.run_within(item, functools.partial(self._judging, item))
+        # unittest calls the methods of `unittest.TestCase` by itself, and not by the hook above.
+        if isinstance(item, pytest.Function) and item.cls is not None and issubclass(item.cls, unittest.TestCase):
+            _run_within(item, functools.partial(self._judging, item))
         return (yield)
 
     @contextlib.contextmanager
@@ -206,14 +215,16 @@ class ActiveHooks:
             yield
         except Deferred:
             raise
-        except (pytest.skip.Exception, unittest.SkipTest) as skipped:
+        except (pytest.skip.Exception, unittest.SkipTest):
             # An instrument that refuses must not hide what was measured before it.
-            self._judge(item, ended=False, lost=skipped.sentence if isinstance(skipped, Lost) else "")
+            self._judge(item, ended=False)
             raise
-        except CapabilityLost as lost:  # of a method of unittest's: `LostHooks` skips it further out
-            self._judge(item, ended=False, lost=str(lost))
-            raise
-        self._judge(item, ended=True)
+        except CapabilityLost as lost:
+            if "new" not in self.session.options.strict:
+                self._judge(item, ended=False, lost=str(lost))
+            self._skip(item, lost)
+        else:
+            self._judge(item, ended=True)
 
     def _judge(self, item: pytest.Item, *, ended: bool, lost: str = "") -> None:
         measured = item.stash.get(_PERF, None)
@@ -223,23 +234,38 @@ class ActiveHooks:
         if self.session.group is not None:
             recorder.metrics.update(self.session.group.worst(item.nodeid, recorder.metrics))
         try:
-            again = functools.partial(self.session.mode.measure_again, item)
-            results = recorder.judge_baselines(again, ended=ended, lost=lost)
+            results = recorder.by_baseline()
+            if doubtful := [result.metric.title for result in results if result.doubtful]:
+                results = recorder.confirmed(results, self.session.mode.measure_again(item, doubtful))
+            failures = recorder.close(results, ended=ended, lost=lost)
         except BaselineError as error:
             pytest.fail(str(error), pytrace=False)
-        if failures := self.session.failures(results):
+        if failures:
             raise GateFailed(failures)
+
+    def _skip(self, item: pytest.Item, lost: CapabilityLost) -> NoReturn:
+        """Skip a test that asks for what does not work with the libraries that are installed; --perf-strict fails it.
+
+        Its baselines stay as they are.
+        """
+        try:
+            self.session.end_without(lost, in_full=item.config.get_verbosity() > 0)
+        except BaseException as ended:
+            raise ended from None  # a reason needs no traceback of where it was found
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_makereport(self, item: pytest.Item, call: pytest.CallInfo):
         measured = item.stash.get(_PERF, None)
         if measured is not None and call.when == "call":
-            junit.add_properties(item, measured.recorder.results)
+            item.user_properties += junit_properties(measured.recorder.results)
         report = yield
         if call.excinfo is not None and isinstance(call.excinfo.value, GateFailed):
             file, line, _ = report.location
             where = call.excinfo.value.where or f"{file}:{(line or 0) + 1}"
             report.longrepr = f"{call.excinfo.value}\n\n{where}: {item.name}"
+        if call.excinfo is not None and isinstance(call.excinfo.value, Lost):
+            path, lineno, _ = item.reportinfo()  # the line that raised it is perfsuite's own
+            report.longrepr = (os.fspath(path), (lineno or 0) + 1, str(call.excinfo.value))
         if measured is not None and report.when == "call":
             line = blamed(measured.recorder.results, call, item.config.rootpath)
             record = measured.recorder.record(
@@ -254,7 +280,7 @@ class ActiveHooks:
             line = blamed((), call, item.config.rootpath)
             facts = facts_of(report, call)
             # Its set-up asked for what does not work here: its baselines are not comparable, as if its body had asked.
-            results = absent(self.session, test_id(item), (), {}, facts["lost"]) if facts["lost"] else ()
+            results = self.session.judge.absent(test_id(item), (), {}, facts["lost"]) if facts["lost"] else ()
             record = TestRecord(test_id(item), False, tuple(results), (), blamed=line, **facts)
             setattr(report, "perfsuite" if results else "perfsuite_unmeasured", plain(record))
         return report
@@ -267,7 +293,7 @@ class ActiveHooks:
             else:
                 self.session.records.append(run_again(record, self.rerun.pop(record.test, None)))
         elif report.when == "call" and report.passed:
-            self.session.passed_without_perf.add(report.nodeid)
+            self.session.collected.without_perf.add(report.nodeid)
         if hasattr(report, "perfsuite_unmeasured"):
             self.session.unmeasured.append(made(TestRecord, report.perfsuite_unmeasured))
 
@@ -275,8 +301,8 @@ class ActiveHooks:
         if self.is_worker:
             return
         if exitstatus not in (pytest.ExitCode.INTERRUPTED, pytest.ExitCode.INTERNAL_ERROR, pytest.ExitCode.USAGE_ERROR):
-            self.gone = gone(self.session)
-            if self.session.failures(self.gone):
+            self.gone = self.session.judge.gone(self.session.collected)
+            if self.gone:
                 session.exitstatus = pytest.ExitCode.TESTS_FAILED
         if self.session.options.save:
             self._save(session, exitstatus)
@@ -287,7 +313,7 @@ class ActiveHooks:
         if exitstatus in (pytest.ExitCode.INTERRUPTED, pytest.ExitCode.INTERNAL_ERROR):
             self.not_saved = "the session did not end by itself, so no baseline was saved"
             return
-        self.saved, errors = self.session.save()
+        self.saved, errors = self.session.judge.save(self.session.records, self.session.collected)
         what = "not" if self.saved else "no baseline was"
         lines = [f"{what} saved: {error}" for error in errors]
         if lines:
@@ -302,7 +328,7 @@ class ActiveHooks:
             self.session,
             self.rootpath,
             folder=folder,
-            gone=self.session.failures(self.gone),
+            gone=self.gone,
             saved=self.saved,
             not_saved=self.not_saved,
             exit_status=session.exitstatus,
@@ -321,9 +347,10 @@ class ActiveHooks:
     def pytest_terminal_summary(self, terminalreporter: pytest.TerminalReporter) -> None:
         if not self.is_worker:
             trace_summary(terminalreporter, self.session, self.rootpath)
-            lost = self.session.failures(self.gone)
             last = self._where_all_is(terminalreporter.config)
-            session_summary(terminalreporter, self.session, self.rootpath, self.saved, self.not_saved, lost, len(last))
+            session_summary(
+                terminalreporter, self.session, self.rootpath, self.saved, self.not_saved, self.gone, len(last)
+            )
             for note in dict.fromkeys(note for record in self.session.records for note in record.notes):
                 terminalreporter.line(note, yellow=True)
             for line in last:
@@ -337,3 +364,63 @@ class ActiveHooks:
             told = config.get_verbosity() != 0 or not any(record.results for record in self.session.records)
             return [] if told else ["all metrics: pytest --perf -v, or --perf-report=DIR for a page of them"]
         return [f"report: {relative(self.page, self.rootpath)}"]
+
+
+class CollectingHooks:
+    """Notes which tests there are: a recorded metric whose test is gone from a file that was collected whole fails."""
+
+    def __init__(self, session: PerfSession):
+        self.collected = session.collected
+        self.files: set[str] = set()
+
+    def pytest_collectreport(self, report: pytest.CollectReport) -> None:
+        if report.passed:  # a file that is skipped as a whole has no tests, and none is gone
+            self.files.add(report.nodeid)
+
+    @pytest.hookimpl(tryfirst=True)  # before -k and -m take tests away
+    def pytest_collection_modifyitems(self, config: pytest.Config, items: list[pytest.Item]) -> None:
+        # --last-failed leaves tests out of their file while collecting, so they would look as if they were deleted.
+        if config.getoption("lf", False) or any("::" in argument for argument in config.args):
+            return
+        self.collected.files = self.files
+        self.collected.tests = {item.nodeid for item in items}
+        self.collected.of_targets = {
+            split_parameters(item.nodeid)[0]
+            for item in items
+            if isinstance(item, pytest.Function) and "perf_target" in item.fixturenames
+        }
+
+
+def junit_properties(results: Sequence[Result]) -> list[tuple[str, str]]:
+    """The metrics of a test as pytest's `user_properties`, which --junitxml writes and pytest-xdist sends.
+
+    Each has its title, interval, unit and verdicts: `1.062 [1.055, 1.07] x, pass (budget 1.1), fail (baseline 1)`.
+    """
+    properties: dict[str, str] = {}
+    for result in results:
+        metric = result.metric
+        limit = "" if result.baseline is None else f" (baseline {number(result.baseline)})"
+        if result.source == "budget" and result.limit is not None:
+            limit = f" (budget {number(result.limit)})"
+        before = properties.get(metric.title, f"{span(metric.value, metric.interval)} {metric.unit}")
+        properties[metric.title] = f"{before}, {result.verdict}{limit}"
+    return list(properties.items())
+
+
+def _run_within(item: pytest.Function, around: Callable[[], contextlib.AbstractContextManager[None]]) -> None:
+    """Let unittest run the body within `around()`. What that raises is then a failure of the test."""
+    body = item.obj
+
+    @functools.wraps(body)
+    def within() -> None:
+        with around():
+            body()
+
+    @functools.wraps(body)
+    async def awaited_within() -> None:
+        with around():
+            await body()
+
+    item.obj = awaited_within if inspect.iscoroutinefunction(body) else within
+    # pytest puts `obj` there, but not where it is a coroutine.
+    setattr(item.instance, item.name, item.obj)

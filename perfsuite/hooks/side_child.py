@@ -6,18 +6,23 @@ and gate and record nothing ("times"). Both note every stage of every compile.
 """
 
 import argparse
+import importlib.abc
+import importlib.machinery
 import importlib.metadata
 import json
+import os
 import sys
 import threading
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
 from perfsuite.against.notes import (
+    NOT_FROM,
     NOTES_FILE,
     OPTION,
     REQUEST_FILE,
@@ -29,21 +34,19 @@ from perfsuite.against.notes import (
     StageNote,
     TimeNote,
 )
-from perfsuite.hooks.rerun_child import TURNED_OFF
-from perfsuite.hooks.side_imports import foreign, keep_out
 from perfsuite.measure.io import write_atomically
 from perfsuite.measure.metric import title
 from perfsuite.measure.serialise import from_json, plain
 from perfsuite.options import SAVE_KINDS
-from perfsuite.processes.launch import TASK, Task
+from perfsuite.processes import TASK, Task
+from perfsuite.session.fresh import TURNED_OFF
 
 if TYPE_CHECKING:  # they import jax: see `SideHooks.mode`
-    from perfsuite.session.mode import Mode
-    from perfsuite.session.session import PerfSession
+    from perfsuite.session.modes import Mode
+
 
 _PATH = tuple(sys.path)
 """As it was before a conftest or pytest changed it: pytest loads this module first."""
-keep_out()
 
 _LONGEST_MESSAGE = 300
 _NO_ERROR = ("---", "For simplicity, JAX has removed its internal frames")
@@ -72,7 +75,7 @@ def pytest_cmdline_main(config: pytest.Config) -> None:
     config.option.collectonly = request.task == "collect"
     config.option.continue_on_collection_errors = True  # the other files can be compared
     config.option.basetemp = str(folder / "basetemp")
-    hooks = SideHooks(folder, request)
+    hooks = SideHooks(folder, request, request.seconds or config.option.perf_seconds)
     config.pluginmanager.register(hooks, "perfsuite-side")
     cache = Path(request.cache)
     cache.mkdir(parents=True, exist_ok=True)
@@ -114,22 +117,23 @@ class _Stages:
 class SideHooks:
     """Notes how tests ended, what compiled, and the times."""
 
-    def __init__(self, folder: Path, request: SideRequest):
+    def __init__(self, folder: Path, request: SideRequest, seconds: float):
         self.folder = folder
         self.request = request
+        self.seconds = seconds
         self.notes = Notes()
         self.test = ""
         self.stages: _Stages | None = None
         self._runs: defaultdict[str, dict[str, Fingerprint]] = defaultdict(dict)
 
-    def mode(self, session: "PerfSession") -> "Mode":
+    def mode(self) -> "Mode":
         """The mode of the session that is about to start."""
         # Not at the top: pytest loads this module before any conftest, which may set jax up before it is imported.
-        from perfsuite.session.child_modes import Exact, TimingOneSide
+        from perfsuite.session import modes
 
         if self.request.task == "metrics":
-            return Exact(session, self._note_runs)
-        return TimingOneSide(session, self._note_time, self.request.seconds or session.options.seconds)
+            return modes.exact(self._note_runs)
+        return modes.timing_one_side(self._note_time, self.seconds)
 
     def _note_runs(self, test: str, titles: Sequence[str], programs: str | None, host_calls: str | None) -> None:
         self._runs[test].update(dict.fromkeys(titles, Fingerprint(programs, host_calls)))
@@ -148,7 +152,7 @@ class SideHooks:
             jax.monitoring.register_event_duration_secs_listener(self.stages.on_end)
         active: Any = session.config.pluginmanager.get_plugin("perfsuite-active")
         if active is not None:
-            self.notes.device = active.session.device
+            self.notes.device = active.session.judge.device
         for name in _WRITERS:
             if session.config.pluginmanager.has_plugin(name):
                 session.config.pluginmanager.unregister(name=name)
@@ -243,3 +247,56 @@ def _message(text: str) -> str:
     errors = [line for line in errors if not line.startswith(_NO_ERROR)]
     words = " ".join((errors[-1:] or lines[:1] or [""])[0].split())
     return words if len(words) <= _LONGEST_MESSAGE else f"{words[: _LONGEST_MESSAGE - 3]}..."
+
+
+# An editable install points at the working tree. The worktree's own folders come first on the path, so what it has is
+# imported from there. What only the working tree has must not be imported instead: it is not part of the commit.
+
+INSTALLED = ("site-packages", "dist-packages")
+"""A virtual environment in the working tree is not part of it."""
+
+
+class _Guard(importlib.abc.MetaPathFinder):
+    """Asks the finders after it, and refuses a module of the working tree."""
+
+    def find_spec(
+        self, name: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> importlib.machinery.ModuleSpec | None:
+        after = sys.meta_path[sys.meta_path.index(self) + 1 :]
+        for finder in after:
+            spec = finder.find_spec(name, path, target)
+            if spec is not None:
+                if spec.has_location and _is_foreign(spec.origin):
+                    raise ModuleNotFoundError(f"this commit has no module {name!r} (the working tree has)", name=name)
+                return spec
+        return None
+
+
+def keep_out() -> None:
+    """Import nothing from the working tree from now on, where this process runs the code of a commit."""
+    if _places() is not None:
+        sys.path[:] = [entry for entry in sys.path if not _is_foreign(entry)]
+        sys.meta_path.insert(0, _Guard())
+
+
+def foreign() -> dict[str, str]:
+    """The modules that this process imported from the working tree all the same, each with its file."""
+    files = {name: str(getattr(module, "__file__", None)) for name, module in list(sys.modules.items())}
+    return {name: file for name, file in sorted(files.items()) if _is_foreign(file)}
+
+
+def _places() -> tuple[Path, Path] | None:
+    tree, _, own = os.environ.get(NOT_FROM, "").partition(os.pathsep)
+    return (Path(tree), Path(own)) if tree else None
+
+
+def _is_foreign(file: object) -> bool:
+    places = _places()
+    if places is None or not isinstance(file, str):
+        return False
+    tree, own = places
+    path = Path(os.path.realpath(file))
+    return path.is_relative_to(tree) and not path.is_relative_to(own) and not set(INSTALLED) & set(path.parts)
+
+
+keep_out()

@@ -17,8 +17,8 @@ from perfsuite.measure.private.capabilities import XDIST
 from perfsuite.measure.private.libraries import held_back, sender_of
 from perfsuite.measure.words import plural
 from perfsuite.options import marker_arguments
-from perfsuite.session.outcomes import test_id
-from perfsuite.session.session import Deferred, PerfSession
+from perfsuite.session.outcomes import Deferred, test_id
+from perfsuite.session.session import PerfSession
 
 _HANDED_OVER = "perfsuite"
 
@@ -67,7 +67,7 @@ class WorkerHooks:
             return
         if marker_arguments(item).get("quiet"):
             raise Deferred("@pytest.mark.perf(quiet=True)")
-        entries = self.session.baselines.metrics.get(self.session.test_key(test_id(item)), {})
+        entries = self.session.judge.entries(test_id(item))
         if any(entry.kind in SAMPLED for entry in entries.values()):
             raise Deferred("its baseline has ratios or times")
 
@@ -80,9 +80,9 @@ class WorkerHooks:
         return (yield)
 
     def pytest_sessionfinish(self, session: pytest.Session) -> None:
-        known = self.session
+        collected = self.session.collected
         session.config.workeroutput[_HANDED_OVER] = {  # type: ignore[attr-defined]
-            name: sorted(getattr(known, name)) for name in ("files", "collected", "of_targets")
+            name: sorted(getattr(collected, name)) for name in ("files", "tests", "of_targets")
         }
 
 
@@ -107,7 +107,7 @@ class MainHooks:
         """Take over which tests there are. A worker that crashed hands nothing over, and the others have the same."""
         handed = getattr(node, "workeroutput", {}).get(_HANDED_OVER, {})
         for name, values in handed.items():
-            setattr(self.session, name, set(values))
+            setattr(self.session.collected, name, set(values))
 
     @property
     def waiting(self) -> list[str]:

@@ -148,7 +148,7 @@ class TestState:
         self.seconds = session.mode.seconds(seconds)
         self.seconds_to_know = session.mode.seconds_to_know(seconds)
         self.test = test_id(item)
-        self.recorder = Recorder(session, self.test, tolerance)
+        self.recorder = Recorder(session.judge, self.test, tolerance)
         self.used = False
         """Whether the test called any instrument."""
         self.not_entered: dict[object, str] = {}
@@ -172,6 +172,7 @@ class Instrument:
     def __init__(self, state: TestState):
         self._state = state
         self._session = state.session
+        self._judge = state.session.judge
         self._item = state.item
         self._seconds = state.seconds
         self._seconds_to_know = state.seconds_to_know

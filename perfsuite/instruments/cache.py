@@ -21,7 +21,7 @@ from perfsuite.measure.metric import Metric
 from perfsuite.measure.private.capabilities import PERSISTENT_CACHE
 from perfsuite.measure.private.persistent_cache import CachedProgram, ProgramKey
 from perfsuite.measure.serialise import held
-from perfsuite.session.mode import Elsewhere
+from perfsuite.session.modes import Elsewhere
 
 T = TypeVar("T")
 
@@ -55,14 +55,14 @@ class CacheInstrument(Instrument):
         check_lowers(checked(call, "perf.cache_key"))
         measured = self._recorder.measured("cache_key", call.label, " cache keys", name=name)
         asked = Elsewhere(self._item, measured.id, lambda given: take_key(call), processes)
-        values = self._session.mode.seen_elsewhere(asked)
+        values = self._session.mode.elsewhere(asked)
         if values is None:
             return CacheKeys(call.label, ())
         keys = CacheKeys(call.label, tuple(_held(ProgramKey, each, CACHE_KEY.method) for each in values))
         (metric,) = measured.metrics([keys.metric(measured.name)])
         self._recorder.add(metric)
         note = f"{keys.in_words()}: JAX's persistent cache gives a process only what one with the same key compiled"
-        self._judge(metric, limits.get("cache_keys", 1), note, keys.why)
+        self._check(metric, limits.get("cache_keys", 1), note, keys.why)
         return keys
 
     def cache_hits(
@@ -92,7 +92,7 @@ class CacheInstrument(Instrument):
                 processes=2,
                 given={"folder": os.fspath(folder or temporary)},
             )
-            values = self._session.mode.seen_elsewhere(asked)
+            values = self._session.mode.elsewhere(asked)
         if values is None:
             return CacheHits(call.label, 0, 0, ())
         first, second = (_held(list[CachedProgram], each, CACHE_HITS.method) for each in values)
@@ -100,10 +100,10 @@ class CacheInstrument(Instrument):
         misses, hits = measured.metrics(runs.metrics(measured.name))
         self._recorder.add(misses)
         self._recorder.add(hits)
-        self._judge(misses, limits.get("cache_misses", 0), runs.in_words(), runs.why)
+        self._check(misses, limits.get("cache_misses", 0), runs.in_words(), runs.why)
         return runs
 
-    def _judge(self, metric: Metric, limit: float, note: str, why: Callable[[], list[str]]) -> None:
+    def _check(self, metric: Metric, limit: float, note: str, why: Callable[[], list[str]]) -> None:
         """Apply a budget to a metric. `note` says that it is broken, in place of the figures, and `why` says why."""
         __tracebackhide__ = True
         result = judge_budget(self._test, metric, limit)

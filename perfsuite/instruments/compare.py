@@ -17,9 +17,9 @@ from perfsuite.measure.runtime.host_calls import HostCalls, host_calls
 from perfsuite.measure.timing.block import COLUMNS, Until
 from perfsuite.measure.timing.comparison import Comparison
 from perfsuite.measure.timing.waits import Asynchrony, asynchrony
-from perfsuite.session.mode import Pair
-from perfsuite.session.plots import distribution_of
+from perfsuite.session.modes import Pair
 from perfsuite.session.recorder import Measured
+from perfsuite.session.records import distribution_of
 
 T = TypeVar("T")
 
@@ -71,13 +71,13 @@ class CompareInstrument(Instrument):
         __tracebackhide__ = True
         self._session.mode.about_to_time(self._item, [pair.metric], [pair.candidate, pair.reference])
         allowed = self._recorder.tolerance(tolerance)
-        limits = self._session.limits(budget, self._test, measured.id_of(f"ratio to {pair.until}"), allowed)
+        limits = self._judge.limits(budget, self._test, measured.id_of(f"ratio to {pair.until}"), allowed)
         compared = self._session.mode.compare(pair, limits)
         ratio, overhead = metrics = measured.metrics(compared.comparison.metrics(measured.name))
         self._keep(pair, compared.comparison, ratio)
         results = limits.judge(self._test, metrics, compared)
-        by_baseline = self._session.judge(self._test, ratio, allowed)
-        failing = [result for result in (*results, by_baseline) if self._session.mode.fails(result)]
+        by_baseline = self._judge.judge(self._test, ratio, allowed)
+        failing = [result for result in (*results, by_baseline) if self._judge.fails(result)]
         cause, unknown = self._why(pair, compared.comparison) if failing else ("", "")
         evidence = dataclasses.replace(compared.evidence("ratio"), cause=cause, unexplained=unknown)
         self._recorder.add(ratio, tolerance, evidence)

@@ -55,7 +55,7 @@ class FirstCallInstrument(Instrument):
     def _fail(self, counts: dict[str, Metric], limits: dict[str, float]) -> bool:
         """Whether a metric is going to fail, against its baseline or a budget."""
         over = any(counts[field].value > limit for field, limit in limits.items())
-        return (over and self._session.mode.gates) or any(map(self._recorder.fails, counts.values()))
+        return (over and self._judge.gates) or any(map(self._recorder.fails, counts.values()))
 
 
 def _refuse_unlike(counted: FirstCall, again: FirstCall) -> None:

@@ -18,8 +18,8 @@ from perfsuite.measure.program.program_diff import program_differences
 from perfsuite.measure.program.program_metrics import FACTS, gated_facts, metrics_of, named_places, places_of
 from perfsuite.measure.targets import cache as facts_cache
 from perfsuite.measure.targets.target_compiler import CompileFailed, TargetUnavailable
-from perfsuite.session.plots import ProgramRecord
 from perfsuite.session.recorder import Measured
+from perfsuite.session.records import ProgramRecord
 
 PROGRAM = declare("perf.program", {"peak_bytes": "device memory that the compiled program needs at its peak, bytes"})
 
@@ -58,7 +58,7 @@ class ProgramInstrument(Instrument):
         suffixes = " flops", " compile seconds"
         measured = self._recorder.measured("program", call.label, *suffixes, name=name, target=target)
         label = measured.name
-        self._session.baselines_of(target)  # a damaged file is an error before minutes of compiling
+        self._judge.baselines_of(target)  # a damaged file is an error before minutes of compiling
         compilation = self._compiled(call, target, label, chips=chips, slices=slices)
         compilation = dataclasses.replace(compilation, origin=dataclasses.replace(compilation.origin, label=label))
         program = compilation.program()
@@ -132,16 +132,16 @@ class ProgramInstrument(Instrument):
 
     def _is_recorded(self, program: Program, measured: Measured) -> bool:
         """Whether every gated fact of a program is as the baseline has it."""
-        entries = self._session.baselines_of(program.target).metrics.get(self._test_key, {})
+        entries = self._judge.entries(self._test, program.target)
         recorded = {id: entry.value for id, entry in entries.items()}
         return all(recorded.get(measured.id_of(what)) == value for what, value in gated_facts(program).items())
 
     def _program_key(self, program: Program, measured: Measured) -> str:
-        return facts_cache.key_of_baseline(self._test_key, measured.id, program.target, self._session.device)
+        return facts_cache.key_of_baseline(self._test_key, measured.id, program.target, self._judge.device)
 
     @property
     def _test_key(self) -> str:
-        return self._session.test_key(self._test)
+        return self._judge.key(self._test)
 
 
 def _refusal(test: str, label: str, target: str | None, error: CompileFailed | HostCallbackError) -> Result:

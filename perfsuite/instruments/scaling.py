@@ -11,7 +11,7 @@ from perfsuite.instruments.base import NO_BUDGET, Declaration, Instrument, check
 from perfsuite.measure.metric import Metric
 from perfsuite.measure.private.capabilities import FIRST_CALLS
 from perfsuite.measure.timing.scaling import MakeCall, Scaled, Scaling, calls_by_size, fit_scaling, metric_name
-from perfsuite.session.plots import line_of
+from perfsuite.session.records import line_of
 
 _OF_TIMES = {"us_per_leaf": "slope of a time over sizes, microseconds a unit"}
 _OF_COUNTS = {"exponent": "the power of the size with which a count grows"}
@@ -47,12 +47,11 @@ class ScalingInstrument(Instrument):
         if not is_time and metric != "host_calls":
             FIRST_CALLS.check(f"perf.scaling(metric={metric!r})")
         calls, units = calls_by_size(make_call, sizes)
-        known_to = self._session.mode.known_to
         what = metric_name(metric)
         measured = self._recorder.measured("scaling", calls[0].label, f" {what} per unit", name=name)
         if is_time:
             self._session.mode.about_to_time(self._item, [f"{measured.name} {what} per unit"], calls)
-        scaling = fit_scaling(calls, units, metric=metric, seconds=self._seconds, precision=known_to)
+        scaling = fit_scaling(calls, units, metric=metric, seconds=self._seconds, **self._session.mode.timing)
         metrics = measured.metrics(scaling.metrics(measured.name))
         self._add(scaling, metrics, tolerance, NO_EVIDENCE if is_time else Evidence(cause=growing(scaling)))
         if "us_per_leaf" in limits:

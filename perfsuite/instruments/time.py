@@ -14,7 +14,7 @@ from perfsuite.measure.metric import Metric
 from perfsuite.measure.private import libraries
 from perfsuite.measure.private.capabilities import BENCHMARK
 from perfsuite.measure.timing.timing import LEAST_FOR_TAIL, LEAST_SAMPLES, LEAST_WITH_END, Timing, time_call
-from perfsuite.processes.launch import LAUNCH
+from perfsuite.processes import LAUNCH
 from perfsuite.session.outcomes import REQUEST
 
 TIME = declare(
@@ -76,7 +76,7 @@ class TimeInstrument(Instrument):
         measured = self._recorder.measured("time", call.label, *Timing.suffixes, name=name)
         mode = self._session.mode
         mode.about_to_time(self._item, [f"{measured.name}{suffix}" for suffix in Timing.suffixes], [call])
-        timing = time_call(call, seconds=self._seconds, least_samples=least_samples, precision=mode.known_to)
+        timing = time_call(call, seconds=self._seconds, least_samples=least_samples, **mode.timing)
         *times, tail = self._gated(timing, measured.metrics(timing.metrics(measured.name)))
         tolerances = [(each, tolerance) for each in times]
         tolerances.append((tail, TAIL_TOLERANCE if tolerance is None else tolerance))
@@ -99,7 +99,7 @@ class TimeInstrument(Instrument):
 
     def _gated(self, timing: Timing, metrics: list[Metric]) -> list[Metric]:
         """The metrics, as information where the load of the host decides them: the code would fail for it."""
-        if not self._session.mode.gates:
+        if not self._judge.gates:
             return metrics  # `perfsuite against` compares times of its own, side by side
         to_return, to_ready, tail = metrics
         tail = self._kind(tail, to_ready.value, OUTLASTS_US, STILL_OUTLASTS_US)
@@ -114,7 +114,7 @@ class TimeInstrument(Instrument):
         Near the boundary a metric keeps the kind of its baseline: or unchanged code would not be comparable every other
         time. A save decides anew what was information.
         """
-        recorded = self._session.baselines.get(self._session.test_key(self._test), metric.id)
+        recorded = self._judge.entries(self._test).get(metric.id)
         if recorded is not None and recorded.kind == "time":
             least = still
         elif recorded is not None and not self._session.options.save:

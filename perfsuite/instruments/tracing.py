@@ -27,7 +27,7 @@ class Tracing:
 
     def __init__(self, session: PerfSession, test: str, recorder: Recorder):
         self._root = session.options.traces
-        self._test = session.test_key(test)
+        self._test = session.judge.key(test)
         self._recorder = recorder
 
     def keep_trace(self, call: Call, *names: str, us: float) -> None:

@@ -22,7 +22,7 @@ from perfsuite.gate.verdict import Verdict
 from perfsuite.measure.metric import Interval, span
 from perfsuite.measure.words import number, percent, plural, printable
 from perfsuite.report.model import Report, Row, Test
-from perfsuite.session.plots import Distribution, FittedLine
+from perfsuite.session.records import Distribution, FittedLine
 
 _EXPLAINED = (Verdict.INCONCLUSIVE, Verdict.NOT_COMPARABLE, Verdict.IMPROVED)
 """The page lists the reasons of these verdicts."""

@@ -22,8 +22,7 @@ from perfsuite.measure.io import relative
 from perfsuite.measure.metric import Better, Interval, Kind, Metric
 from perfsuite.measure.serialise import plain
 from perfsuite.options import options_in_report
-from perfsuite.session.plots import Distribution, FittedLine, ProgramRecord
-from perfsuite.session.records import TestRecord, TraceRecord
+from perfsuite.session.records import Distribution, FittedLine, ProgramRecord, TestRecord, TraceRecord
 from perfsuite.session.session import PerfSession
 
 T = TypeVar("T")
@@ -280,8 +279,8 @@ def report_of(
         date=datetime.datetime.now(datetime.UTC).isoformat(timespec="seconds"),
         seconds=seconds,
         exit_status=int(exit_status),
-        device=session.device,
-        environment=session.environment,
+        device=session.judge.device,
+        environment=session.judge.environment,
         perfsuite=importlib.metadata.version("perfsuite"),
         size=session.options.size,
         options=options_in_report(session.options),

@@ -33,7 +33,7 @@ if TYPE_CHECKING:  # only a save has them
 
 def session_header(session: PerfSession, rootpath: Path) -> list[str]:
     """Device, versions and baseline files, for the top of the session; a line for each named target."""
-    environment = session.environment
+    environment = session.judge.environment
     libraries = ((name, getattr(environment, name)) for name in ("jax", "jaxlib", "equinox"))
     versions = [f"{name} {version}" for name, version in libraries if version]
     devices = f"{environment.device_count} x {environment.device_kind}"
@@ -59,20 +59,20 @@ def _newer(jax: str) -> list[str]:
 
 def _file_name(session: PerfSession, rootpath: Path) -> list[str]:
     """Where the baseline file's name may surprise: an unknown kind of device, or two kinds of one name."""
-    kind, path = session.environment.device_kind, relative(session.path_of(None), rootpath)
+    kind, path = session.judge.environment.device_kind, relative(session.judge.path_of(None), rootpath)
     lines = []
     if not is_known_kind(kind):
         lines.append(f"unknown device kind {kind!r}: its baseline file is {path}")
-    if others := namesakes(kind, session.baselines_of(None).environments.values()):
+    if others := namesakes(kind, session.judge.baselines_of(None).environments.values()):
         lines.append(f"{path} also has metrics of another kind of device with the same name: {', '.join(others)}")
     return lines
 
 
 def _baselines(session: PerfSession, target: str | None, rootpath: Path) -> str:
-    count = sum(map(len, session.baselines_of(target).metrics.values()))
+    count = sum(map(len, session.judge.baselines_of(target).metrics.values()))
     none = "no metrics yet" + ("" if session.options.save else ": pytest --perf-save records them")
     recorded = plural(count, "metric") if count else none
-    return f"{relative(session.path_of(target), rootpath)} ({recorded})"
+    return f"{relative(session.judge.path_of(target), rootpath)} ({recorded})"
 
 
 _NARROWEST_NAME = 24

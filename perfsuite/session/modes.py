@@ -1,86 +1,160 @@
-"""What a session does with the comparisons of its tests: its mode, which is chosen once, when the session starts.
+"""What a session does where a test measures: a mode is a table of functions, chosen once, when the session starts.
 
-The mode here gates, and measures in the same way what --perf-save records. `session.child_modes` has those of processes
-that another session started.
+`fresh` has the mode that gates, and measures in the same way what --perf-save records. Here are those of the processes
+that `perfsuite against` starts, and of a notebook.
 """
 
 import dataclasses
-import math
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from perfsuite.measure import progress
 from perfsuite.measure.errors import MeasurementError
-from perfsuite.measure.metric import Interval, Metric
-from perfsuite.session.mode import Elsewhere, Mode, Pair
-from perfsuite.session.session import Deferred, PerfSession
+from perfsuite.measure.metric import Metric
 
-if TYPE_CHECKING:  # every session has a mode, and few compare anything or start another process
+if TYPE_CHECKING:  # every session has a mode, and few time anything
     from perfsuite.gate.limits import Compared, Limits
-    from perfsuite.measure.metric import Estimate
-    from perfsuite.processes.handover import Request
+    from perfsuite.measure.call import Call
+    from perfsuite.measure.timing.block import Until
+    from perfsuite.measure.timing.comparison import Comparison, Settled
+
+MOMENT = 0.01
+"""Seconds for each metric that a fresh process measures on the way to the comparison that is asked for."""
+
+LOOK = 0.1
+"""Seconds for a comparison of which only the order of magnitude is asked: enough for an interval of short calls."""
 
 
-class SessionMode(Mode):
-    """A mode that knows its session."""
+@dataclasses.dataclass(frozen=True)
+class Pair:
+    """The two calls of one comparison, in the test `item`. `name` is unique in the test."""
 
-    def __init__(self, session: PerfSession):
-        self.session = session
+    item: pytest.Item
+    name: str
+    candidate: "Call"
+    reference: "Call"
+    until: "Until"
+    seconds: float
 
-    def measure_again(self, item: pytest.Item, **asked: Any) -> list[Metric]:
-        """What a fresh process measures of a test: `asked` are fields of `Request`. Raises `ProcessFailed`."""
-        from perfsuite.processes import rerun  # see the top
+    @property
+    def metric(self) -> str:
+        """The name of the metric of the ratio."""
+        return f"{self.name} ratio to {self.until}"
 
-        group = self.session.group
-        if group is not None:
-            raise rerun.ProcessFailed(f"{group.count} processes measure together here")
-        if self.session.in_worker:
-            raise Deferred("a ratio or a time over its limit, which a fresh process confirms")
-        return rerun.measure_again(item.config, self.request_for(item, **asked))
+    def compare(self, *, seconds: float | None = None, settled: "Settled | None" = None) -> "Comparison":
+        """Sample both calls, for at most `seconds`, or the pair's own. With 0, as few pairs as give any metric."""
+        from perfsuite.measure.timing.comparison import compare_calls  # see the top
 
-    def request_for(self, item: pytest.Item, **asked: Any) -> "Request":
-        """What asks for a test: `asked` are fields of `Request`."""
-        from perfsuite.processes import rerun  # see the top
-        from perfsuite.processes.handover import Request
-
-        cache = None if self.session.cache is None else str(self.session.cache)
-        return Request(item.nodeid, rerun.argument_of(item), cache=cache, **asked)
+        seconds = self.seconds if seconds is None else seconds
+        return compare_calls(self.candidate, self.reference, until=self.until, seconds=seconds, settled=settled)
 
 
-class Gating(SessionMode):
-    """Sample until the limits are decided. A broken one counts where a fresh process breaks it too."""
+@dataclasses.dataclass(frozen=True)
+class Elsewhere:
+    """`here(given)`, to be run at one place of the test `item` in fresh processes, each like one on another machine.
 
-    def compare(self, pair: Pair, limits: "Limits") -> "Compared":
-        from perfsuite.gate.limits import Compared  # see the top
-        from perfsuite.processes.rerun import ProcessFailed
+    It returns plain values. `metric` is the id of what the instrument measures.
+    """
 
-        compared = Compared(pair.compare(settled=limits.end))
-        if not compared.broken(limits):
-            return compared
-        try:
-            with progress.waiting(f"{pair.name} is over its limit: comparing again in a fresh process"):
-                ratio, overhead = self.measure_again(pair.item, metric=pair.metric, budget=dict(limits.budget))
-        except ProcessFailed as error:
-            return dataclasses.replace(compared, failure=str(error))
-        return dataclasses.replace(compared, again=(_estimate(ratio), _estimate(overhead)))
-
-    def seen_elsewhere(self, asked: Elsewhere) -> list[Any] | None:
-        from perfsuite.processes import rerun  # see the top
-
-        values = []
-        for number in range(asked.processes):
-            which = f"fresh process {number + 1} of {asked.processes}"
-            request = self.request_for(asked.item, metric=asked.metric, process=number, given=dict(asked.given))
-            try:
-                with progress.waiting(f"{asked.item.name}: {which} for {asked.metric}"):
-                    values.append(rerun.values_of(asked.item.config, request))
-            except rerun.ProcessFailed as error:
-                raise MeasurementError(f"perf.{asked.metric}: {which} handed nothing over: {error}") from None
-        return values
+    item: pytest.Item
+    metric: str
+    here: Callable[[Mapping[str, str]], Any]
+    processes: int
+    given: Mapping[str, str] = dataclasses.field(default_factory=dict)
 
 
-def _estimate(metric: Metric) -> "Estimate":
-    from perfsuite.measure.metric import Estimate  # see the top
+@dataclasses.dataclass(frozen=True)
+class Answer:
+    """What a fresh process hands back: the metrics of the test, or the values of an instrument.
 
-    return Estimate(metric.value, metric.interval or Interval(-math.inf, math.inf))
+    `failure` says why it handed nothing back, and can follow a colon.
+    """
+
+    metrics: list[Metric] = dataclasses.field(default_factory=list)
+    values: Any = None
+    failure: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class Mode:
+    """What a session is for. The defaults gate nothing, and start no process."""
+
+    compare: "Callable[[Pair, Limits], Compared]"
+    """Compares the two calls of a pair, as well as the limits need it."""
+    gates: bool = False
+    """Whether metrics are judged at all."""
+    seconds: Callable[[float], float] = float
+    """The most time for one gate of a test that asks for so much."""
+    seconds_to_know: Callable[[float], float] = float
+    """The same for a gate whose metric is exact, and which only takes so long where it is in doubt."""
+    timing: Mapping[str, float] = dataclasses.field(default_factory=dict)
+    """Arguments for each timing of one call."""
+    about_to_time: "Callable[[pytest.Item, Sequence[str], Sequence[Call]], None]" = lambda item, titles, calls: None
+    """Called before a test times calls, with the titles of the metrics that it makes of them."""
+    measure_again: Callable[[pytest.Item, Sequence[str]], Answer] = lambda item, titles: Answer(failure="none starts")
+    """All metrics of a test by a fresh process: those with these titles are over their baselines."""
+    elsewhere: Callable[[Elsewhere], list[Any] | None] = lambda asked: None
+    """What each fresh process returned; None where the session starts none. Raises `MeasurementError`."""
+
+
+def exact(note: "Callable[[str, Sequence[str], str | None, str | None], None]") -> Mode:
+    """The first process on one side of `perfsuite against`: what is exact.
+
+    It takes one look at what is sampled, which other processes time, and notes what that runs: test, titles of the
+    metrics, and the hashes of programs and host calls.
+    """
+    from perfsuite.gate.limits import Compared  # see the top
+    from perfsuite.measure.runtime.what_runs import host_calls_hash, programs_hash
+
+    return Mode(
+        compare=lambda pair, limits: Compared(pair.compare(seconds=LOOK)),
+        seconds=lambda asked: MOMENT,
+        about_to_time=lambda item, titles, calls: note(
+            item.nodeid, titles, programs_hash(calls), host_calls_hash(calls)
+        ),
+    )
+
+
+def timing_one_side(note: Callable[[str, str, float, str], None], seconds: float) -> Mode:
+    """The other processes on one side of `perfsuite against`.
+
+    Each times every comparison for `seconds`, and notes its times: test, name, value, unit.
+    """
+    import numpy as np  # see the top
+
+    from perfsuite.gate.limits import Compared
+
+    names: Counter[tuple[str, str]] = Counter()
+
+    def compare(pair: Pair, limits: "Limits") -> "Compared":
+        comparison = pair.compare(settled=lambda ratio, overhead: False)
+        test = pair.item.nodeid
+        # Under the name that the gate gives the metric.
+        note(test, pair.metric, comparison.ratio.value, "x")
+        names[test, pair.name] += 1
+        number = names[test, pair.name]
+        name = pair.name if number == 1 else f"{pair.name} #{number}"
+        sides = ("candidate", comparison.candidate_us), ("reference", comparison.reference_us)
+        for side, samples in sides:
+            for moment, us in zip(("return", "ready"), np.median(samples, axis=0), strict=True):
+                note(test, f"{name} {side} to {moment}", float(us), "us")
+        return Compared(comparison)
+
+    # What is known within this process may be another thing a second later: all of the time is used.
+    return Mode(
+        compare, seconds=lambda asked: seconds, seconds_to_know=lambda asked: seconds, timing={"precision": 0.0}
+    )
+
+
+def in_notebook() -> Mode:
+    """Sample until the limits of a budget are decided. There is no test that a fresh process could run again."""
+    from perfsuite.gate.limits import Compared  # see the top
+
+    def refused(asked: Elsewhere) -> list[Any]:
+        raise MeasurementError(
+            f"perf.{asked.metric} measures several processes, which a notebook cannot start: write a test"
+        )
+
+    return Mode(compare=lambda pair, limits: Compared(pair.compare(settled=limits.end)), gates=True, elsewhere=refused)

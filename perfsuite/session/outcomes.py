@@ -1,11 +1,19 @@
-"""What became of one test, from what pytest says of it: passed, failed, skipped or error, why, and where it is."""
+"""What became of one test, from what pytest says of it: passed, failed, skipped or error, why, and the line to look at.
 
+The line is in the project: where a metric grew, else where the test failed.
+"""
+
+import os
 import re
+import sys
+from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from perfsuite.gate.budget import BudgetExceeded
+from perfsuite.gate.verdict import Result
 
 REQUEST = pytest.StashKey[pytest.FixtureRequest]()
 """In the stash of a test: what its fixture `perf` can ask for other fixtures."""
@@ -23,6 +31,13 @@ class Lost(pytest.skip.Exception):  # type: ignore[name-defined]
     def __init__(self, sentence: str, details: str = ""):
         super().__init__(f"{sentence} ({details})" if details else sentence)
         self.sentence = sentence
+
+
+class Deferred(pytest.skip.Exception):  # type: ignore[name-defined]
+    """Ends a test in a worker of pytest-xdist, which the main process runs when the workers have ended."""
+
+    def __init__(self, why: str):
+        super().__init__(f"{why}: other processes share the machine under pytest-xdist; run it with `-n 0`")
 
 
 _MODULE = re.compile(r"\A(?:\w+\.)+(?=\w+(?::|\Z))")
@@ -67,3 +82,45 @@ def facts_of(report: pytest.TestReport, call: pytest.CallInfo[Any]) -> dict[str,
         "line": 0 if line is None else line + 1,
         "seconds": report.duration,
     }
+
+
+_LIBRARIES = {"site-packages", "dist-packages"}
+
+Line = tuple[str, int]
+"""A file, seen from the root and with forward slashes, and a line of it, from 1."""
+
+_PLACE = re.compile(r"(?:^|\s)(?P<file>[^\s:]+\.\w+):(?P<line>[0-9]+)\b")
+"""As a part of a metric has it: "models/model.py:42 in attention", "while at model.py:42". Some have no folder."""
+
+
+def blamed(results: Sequence[Result], call: pytest.CallInfo[Any], root: Path) -> Line | None:
+    """The first line in the project that the failed gates name; else the innermost one that the exception passed.
+
+    None where neither is in the project.
+    """
+    if call.excinfo is None:
+        return None
+    failed = [result for result in results if result.failed]
+    named = (part.place for result in failed for part in result.grown)
+    called = (result.where for result in failed)
+    shown = call.excinfo.traceback.filter(call.excinfo)
+    passed = (f"{entry.path}:{entry.lineno + 1}" for entry in reversed(shown))
+    return next(_in_the_project((*named, *called, *passed), root), None)
+
+
+def _in_the_project(places: Iterable[str], root: Path) -> Iterator[Line]:
+    for place in places:
+        for found in _PLACE.finditer(place):
+            files = {Path(found["file"]).absolute(), *_imported(found["file"])}
+            inside = [file for file in files if file.is_relative_to(root) and _LIBRARIES.isdisjoint(file.parts)]
+            known = [file for file in inside if file.is_file()]
+            if len(known) == 1:
+                yield known[0].relative_to(root).as_posix(), int(found["line"])
+
+
+def _imported(name: str) -> Iterator[Path]:
+    """The files of imported modules that have this name."""
+    for module in list(sys.modules.values()):
+        file = getattr(module, "__file__", None)
+        if file and os.path.basename(file) == name:
+            yield Path(file)

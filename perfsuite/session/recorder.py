@@ -3,8 +3,8 @@
 import dataclasses
 import numbers
 import sys
-from collections.abc import Callable, Collection, Iterable, Iterator
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any
 
 from perfsuite.gate import messages
 from perfsuite.gate.budget import BudgetExceeded
@@ -17,21 +17,16 @@ from perfsuite.gate.verdict import (
     Result,
     judge_budget,
     of_another_day,
-    strictly,
     with_rerun,
 )
-from perfsuite.measure import progress
 from perfsuite.measure.compiles import callsite
 from perfsuite.measure.errors import MeasurementError
-from perfsuite.measure.metric import Metric, is_finite, title
+from perfsuite.measure.metric import Estimate, Metric, is_finite, title
 from perfsuite.measure.private.capabilities import fallbacks
 from perfsuite.measure.words import number, printable
-from perfsuite.session.absent import absent
-from perfsuite.session.plots import Distribution, FittedLine, ProgramRecord
-from perfsuite.session.records import TestRecord, TraceRecord
-
-if TYPE_CHECKING:
-    from perfsuite.session.session import PerfSession  # which every recorder belongs to
+from perfsuite.session.judge import Judge
+from perfsuite.session.modes import Answer
+from perfsuite.session.records import Distribution, FittedLine, ProgramRecord, TestRecord, TraceRecord
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,13 +61,14 @@ class _Recorded:
 
 
 class Recorder:
-    """Records what one test measures. A gate is finished when it is appended, and is never changed.
+    """Records what one test measures. A result is finished when it is appended, and is never changed.
 
-    Budgets are checked at once, baselines when the test's body has ended.
+    Budgets are checked at once. When the test's body has ended, `by_baseline` judges what was measured, `confirmed`
+    takes in what a fresh process sees of what fails, and `close` says what the test failed for.
     """
 
-    def __init__(self, session: "PerfSession", test: str, tolerance: float | None):
-        self._session = session
+    def __init__(self, judge: Judge, test: str, tolerance: float | None):
+        self._judge = judge
         self._test = test
         self._tolerance = tolerance
         self._recorded: dict[str, _Recorded] = {}
@@ -82,7 +78,7 @@ class Recorder:
         self.unknown: dict[tuple[str, str | None], str] = {}
         """Why an instrument could not tell a metric that it tells elsewhere, by id and target."""
         self._kept: list[Callable[[], object]] = []
-        self._judged = False
+        self._ended = False
         self.metrics: dict[str, Metric] = {}
         """By title: the same name may stand for the present device and for a target."""
         self.results: list[Result] = []
@@ -106,7 +102,7 @@ class Recorder:
         Raises it for an id that another metric has, too; and `MeasurementError` after the test's body.
         """
         allowed = self.tolerance(tolerance)
-        if self._judged:
+        if self._ended:
             raise MeasurementError(
                 f"{self._test}: {metric.title} is recorded after the body of the test, when it is neither gated nor "
                 "saved: use perf in the body of the test that it was given to, not when a fixture ends"
@@ -156,7 +152,7 @@ class Recorder:
 
     def fails(self, metric: Metric, tolerance: float | None = None) -> bool:
         """Whether a metric is going to fail against its baseline, so that its cause is worth a look now."""
-        return self._session.mode.fails(self._session.judge(self._test, metric, self.tolerance(tolerance)))
+        return self._judge.fails(self._judge.judge(self._test, metric, self.tolerance(tolerance)))
 
     def check_budget(self, metric: Metric, limit: float, cause: Callable[[], str]) -> None:
         """Raise `BudgetExceeded`, with the likely cause, where a metric is over its limit."""
@@ -169,20 +165,16 @@ class Recorder:
         A budget that is undecided is not exceeded: where --perf-strict fails it, it does so when the test has ended.
         """
         __tracebackhide__ = True
-        failures = list(map(self._session.mode.fails, results))
+        failures = list(map(self._judge.fails, results))
         why = cause() if any(failures) else ""
         where = callsite.location(sys._getframe(1))
         results = [
-            dataclasses.replace(result, cause=result.cause or why) if fails else self._strictly(result, where)
+            dataclasses.replace(result, cause=result.cause or why) if fails else self._judge.strictly(result, where)
             for result, fails in zip(results, failures, strict=True)
         ]
         self.results += results
         if any(failures):
             raise BudgetExceeded(messages.failure([results[failures.index(True)]]))
-
-    def _strictly(self, result: Result, where: str) -> Result:
-        result = strictly(result, self._session.options.strict if self._session.mode.gates else ())
-        return dataclasses.replace(result, where=where) if result.failed else result
 
     def record(self, *, passed: bool, used: bool = True, not_entered: Iterable[str] = (), **facts: Any) -> TestRecord:
         """All of it as plain values. `used` says whether any instrument was called, `not_entered` which of those that
@@ -209,7 +201,7 @@ class Recorder:
 
     def _saved_beside_others(self) -> Iterator[str]:
         """Which ratios and times of a save other processes disturbed: their gates would look for the wrong value."""
-        if not self._session.options.save:
+        if not self._judge.options.save:
             return
         for metric in self.metrics.values():
             if metric.kind in SAMPLED and metric.quickest and metric.value > 0:
@@ -226,70 +218,50 @@ class Recorder:
             yield f"{self._test} has perf, and calls none of its instruments: it measures nothing"
         for method in dict.fromkeys(not_entered):
             yield f"{self._test} calls {method}() and never enters it, so it checks nothing: with {method}(): ..."
-        if failed := [
-            result for result in self.results if result.source == "budget" and self._session.mode.fails(result)
-        ]:
+        if failed := [result for result in self.results if result.source == "budget" and self._judge.fails(result)]:
             yield f"{self._test} passed although {failed[0].metric.title} failed its budget: the test caught the error"
 
     def when_saved(self, keep: Callable[[], object]) -> None:
         """Have `keep` called when the test's body has ended, where its metrics become baselines."""
         self._kept.append(keep)
 
-    def judge_baselines(
-        self, again: Callable[..., Collection[Metric]], *, ended: bool = True, lost: str = ""
-    ) -> list[Result]:
-        """Judge every metric by its baseline. The plugin calls it once, when the test's body has ended.
+    def by_baseline(self) -> list[Result]:
+        """Every metric as its baseline judges it. Nothing can be recorded any more."""
+        self._ended = True
+        return list(map(self._judged, self.metrics.values()))
 
-        `again(doubtful=titles)` gives what a fresh process measures of the test, or raises `ProcessFailed`: a ratio or
-        a time that fails here has to fail there too.
-
-        Where it did not come to its end, recorded metrics that it did not make are no matter. They are not comparable
-        where that is for something that does not work with the libraries that are installed, which `lost` says.
-
-        Returns these gates, after those of budgets that --perf-strict fails.
-        """
-        self._judged = True
-        undecided = [result for result in self.results if result.strict]
-        results = list(map(self._judged_by_baseline, self.metrics.values()))
-        if any(map(_is_doubtful, results)):
-            results = self._confirmed(results, again)
-        results = [self._strictly(result, self._recorded[result.metric.title].where) for result in results]
-        if ended or lost:
-            results += absent(self._session, self._test, self.metrics.values(), self.unknown, lost)
-        self.results += results
-        if self._session.options.save:
-            for keep in self._kept:
-                keep()
-        return undecided + results
-
-    def _judged_by_baseline(self, metric: Metric) -> Result:
-        recorded = self._recorded[metric.title]
-        return self._session.judge(self._test, metric, recorded.tolerance, recorded.evidence)
-
-    def _confirmed(self, results: list[Result], again: Callable[..., Collection[Metric]]) -> list[Result]:
-        """The gates, with what a fresh process saw of the ratios and times among them that fail."""
-        from perfsuite.measure.metric import Estimate  # few sessions have such a gate, or start a process
-        from perfsuite.processes.rerun import ProcessFailed
-
-        seen: dict[str, Metric] = {}
-        failure = "it did not make this metric"
-        try:
-            with progress.waiting(f"{self._test} is over its baseline: measuring again in a fresh process"):
-                doubtful = [result.metric.title for result in results if _is_doubtful(result)]
-                seen = {metric.title: metric for metric in again(doubtful=doubtful)}
-        except ProcessFailed as error:
-            failure = str(error)
+    def confirmed(self, results: list[Result], answer: Answer) -> list[Result]:
+        """The results, with what a fresh process saw of the doubtful ones: a ratio or a time has to fail there too."""
+        metrics = {metric.title: metric for metric in answer.metrics}
 
         def confirmed(result: Result) -> Result:
-            metric = seen.get(result.metric.title)
+            metric = metrics.get(result.metric.title)
             if metric is None or (metric.kind, metric.unit) != (result.metric.kind, result.metric.unit):
-                return with_rerun(result, Rerun(failure=failure), fails=True)
-            second = self._judged_by_baseline(dataclasses.replace(metric, id=result.metric.id))
+                return with_rerun(result, Rerun(failure=answer.failure or "it did not make this metric"), fails=True)
+            second = self._judged(dataclasses.replace(metric, id=result.metric.id))
             return with_rerun(result, Rerun(Estimate(metric.value, of_another_day(metric))), fails=second.failed)
 
-        return [confirmed(result) if _is_doubtful(result) else result for result in results]
+        return [confirmed(result) if result.doubtful else result for result in results]
 
+    def close(self, results: list[Result], *, ended: bool = True, lost: str = "") -> list[Result]:
+        """Append the results of the baselines, and those of recorded metrics that were not made.
 
-def _is_doubtful(result: Result) -> bool:
-    """Whether it is for a fresh process to say if it fails."""
-    return result.failed and result.metric.kind in SAMPLED
+        Where the test's body did not come to its end (`ended`), metrics that it did not make are no matter. They are
+        not comparable where that is for something that does not work with the libraries that are installed, which
+        `lost` says.
+
+        Returns what fails the test, budgets that --perf-strict fails first.
+        """
+        undecided = [result for result in self.results if result.strict]
+        results = [self._judge.strictly(result, self._recorded[result.metric.title].where) for result in results]
+        if ended or lost:
+            results += self._judge.absent(self._test, self.metrics.values(), self.unknown, lost)
+        self.results += results
+        if self._judge.options.save:
+            for keep in self._kept:
+                keep()
+        return list(filter(self._judge.fails, undecided + results))
+
+    def _judged(self, metric: Metric) -> Result:
+        recorded = self._recorded[metric.title]
+        return self._judge.judge(self._test, metric, recorded.tolerance, recorded.evidence)

@@ -1,6 +1,7 @@
 """In GitHub Actions: annotations at the lines of the tests, and the report in the step summary."""
 
 import dataclasses
+import json
 import re
 from pathlib import Path
 
@@ -13,8 +14,9 @@ from hooks.test_junit import properties
 from perfsuite.gate.verdict import Verdict
 from perfsuite.hooks import github
 from perfsuite.hooks.github import Actions, annotations, append_summary, cut, workflow_command
-from perfsuite.processes.handover import Request, write_request
+from perfsuite.measure.serialise import plain
 from perfsuite.report.markdown import markdown
+from perfsuite.session.fresh import Request
 
 ROOT = Path("/checkout/repository/project")
 WORKSPACE = Path("/checkout/repository")
@@ -25,11 +27,11 @@ def understood(line):
     level, properties, message = re.fullmatch(r"::(\w+) ([^:]*)::(.*)", line).groups()
     named = dict(each.split("=", 1) for each in properties.split(","))
     for name, value in named.items():
-        for escaped, plain in (("%0D", "\r"), ("%0A", "\n"), ("%3A", ":"), ("%2C", ","), ("%25", "%")):
-            value = value.replace(escaped, plain)
+        for escaped, letter in (("%0D", "\r"), ("%0A", "\n"), ("%3A", ":"), ("%2C", ","), ("%25", "%")):
+            value = value.replace(escaped, letter)
         named[name] = value
-    for escaped, plain in (("%0D", "\r"), ("%0A", "\n"), ("%25", "%")):
-        message = message.replace(escaped, plain)
+    for escaped, letter in (("%0D", "\r"), ("%0A", "\n"), ("%25", "%")):
+        message = message.replace(escaped, letter)
     return level, named, message
 
 
@@ -201,7 +203,8 @@ def test_another_plugin_that_annotates_failures_is_left_to_do_it(project, action
 
 def test_a_process_that_makes_a_comparison_again_writes_nothing(project, actions, tmp_path):
     project.makepyfile(test_a=COUNTS.format(7))
-    write_request(tmp_path, Request("test_a.py::test_counts", "test_a.py::test_counts", "ratio"))
+    asked = Request("test_a.py::test_counts", "test_a.py::test_counts", "ratio")
+    (tmp_path / "request.json").write_text(json.dumps(plain(asked)))
     result = project.runpytest_inprocess("--perf", f"--perf-again={tmp_path}", "--perf-strict")
     assert not [line for line in result.outlines if line.startswith("::")]
     assert not actions.exists()

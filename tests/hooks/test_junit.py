@@ -5,7 +5,7 @@ import xml.etree.ElementTree as ET
 import pytest
 
 from perfsuite.gate.verdict import Result, Verdict
-from perfsuite.hooks.junit import property_value
+from perfsuite.hooks.gating import junit_properties
 from perfsuite.measure.metric import Interval, Metric
 
 HOSTILE = ["<a>", "a & b", "'single' \"double\"", "]]>", "<!-- -->", "&lt;", "per cent % {x}", "\u00e9\u4e2d\U0001f600"]
@@ -40,7 +40,7 @@ def properties(path):
     ],
 )
 def test_a_property_has_interval_unit_and_verdicts(results, text):
-    assert property_value(results) == text
+    assert junit_properties(results) == [("ratio", text)]
 
 
 def test_metrics_are_properties_of_their_test_also_where_it_fails(project):

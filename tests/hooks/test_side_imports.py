@@ -1,4 +1,4 @@
-"""`perfsuite.hooks.side_imports`: nothing of the user's working tree in a process that runs a commit's code."""
+"""`perfsuite.hooks.side_child`: nothing of the user's working tree in a process that runs a commit's code."""
 
 import importlib
 import os
@@ -7,7 +7,7 @@ import sys
 import pytest
 
 from perfsuite.against.notes import NOT_FROM
-from perfsuite.hooks.side_imports import foreign, keep_out
+from perfsuite.hooks.side_child import foreign, keep_out
 
 
 @pytest.fixture

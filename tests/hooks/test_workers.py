@@ -5,11 +5,12 @@ from types import SimpleNamespace
 import pytest
 
 from perfsuite.hooks.workers import MainHooks
+from perfsuite.session.judge import CollectedTests
 
 
 def hooks(config, dist="load"):
     made = SimpleNamespace(getoption={"dist": dist}.get, rootpath=config.rootpath, hook=config.hook)
-    return MainHooks(made, SimpleNamespace())
+    return MainHooks(made, SimpleNamespace(collected=CollectedTests()))
 
 
 @pytest.mark.parametrize(
@@ -33,9 +34,9 @@ def test_a_test_that_no_worker_reported_waits_under_its_own_id(pytestconfig, dis
 def test_a_worker_that_crashes_hands_nothing_over(pytestconfig):
     main = hooks(pytestconfig)
     main.pytest_testnodedown(SimpleNamespace())
-    assert vars(main.session) == {}
+    assert main.session.collected.files == set()
     main.pytest_testnodedown(SimpleNamespace(workeroutput={"perfsuite": {"files": ["test_a.py"]}}))
-    assert main.session.files == {"test_a.py"}
+    assert main.session.collected.files == {"test_a.py"}
 
 
 @pytest.fixture

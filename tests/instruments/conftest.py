@@ -10,7 +10,7 @@ from perfsuite.fixture import Perf
 @pytest.fixture
 def bare_perf():
     """A `Perf` whose session asks nothing and measures nothing. (A test of a fixture `perf` would be a perf test.)"""
-    mode = SimpleNamespace(gates=True, fails=lambda result: result.failed, seconds=float, seconds_to_know=float)
-    options = SimpleNamespace(strict=())
-    session = SimpleNamespace(mode=mode, options=options, check=lambda method, needs: None)
+    judge = SimpleNamespace(fails=lambda result: result.failed, strictly=lambda result, where: result)
+    mode = SimpleNamespace(seconds=float, seconds_to_know=float)
+    session = SimpleNamespace(mode=mode, judge=judge, check=lambda method, needs: None)
     return Perf(session, SimpleNamespace(nodeid="test_a.py::test_step", parent=None), tolerance=None, seconds=1.0)

@@ -22,7 +22,7 @@ def perf_with(bare_perf):
     """A `Perf` to which fresh processes return these values."""
 
     def perf_with(values):
-        bare_perf._state.session.mode.seen_elsewhere = lambda elsewhere: plain(values)
+        bare_perf._state.session.mode.elsewhere = lambda asked: plain(values)
         return bare_perf
 
     return perf_with

@@ -4,7 +4,7 @@ it imports in tests/perf/test_start_up.py.
 
 import pytest
 
-from perfsuite.processes import launch
+from perfsuite import processes
 
 IMPORTED = ["perfsuite", "perfsuite.options", "perfsuite.plugin"]
 """All that an idle session imports of perfsuite. What they import, pytest imports too."""
@@ -56,13 +56,13 @@ def test_what_was_compiled_at_import_is_not_compiled_again(pytester, fixtures, o
 def test_a_session_copies_its_environment_once_and_an_idle_one_never(pytester, monkeypatch, named_by, options, copies):
     launches = []
 
-    class Counting(launch.Launch):
+    class Counting(processes.Launch):
         @classmethod
         def of(cls, config, *arguments):
             launches.append(config)
             return super().of(config, *arguments)
 
-    monkeypatch.setattr(launch, "Launch", Counting)
+    monkeypatch.setattr(processes, "Launch", Counting)
     monkeypatch.setenv("PYTEST_DISABLE_PLUGIN_AUTOLOAD", "1")
     pytester.makepyfile("def test_it(): pass")
     if named_by == "a conftest":

@@ -36,7 +36,8 @@ from perfsuite.measure.timing.waits import count_stalls
 from perfsuite.measure.trace import trace_block, trace_call
 from perfsuite.options import SAVE_KINDS, Options
 from perfsuite.report.terminal import session_summary
-from perfsuite.session.modes import Gating
+from perfsuite.session.fresh import gating
+from perfsuite.session.judge import Judge
 from perfsuite.session.recorder import Recorder
 from perfsuite.session.records import TestRecord
 from perfsuite.session.session import PerfSession
@@ -393,18 +394,18 @@ def test_the_work_of_a_session_grows_with_its_gates_and_no_faster(tmp_path):
     options = Options(True, False, SAVE_KINDS, (), "small", 1.0, tmp_path, (), "--perf-target")
 
     def work(tests):
-        session = PerfSession(options, mode=Gating)
+        session = PerfSession(Judge(options), gating())
         ids = [f"test_a.py::test_step[{number}]" for number in range(tests)]
-        session.collected = set(ids)
-        one = Recorder(session, ids[0], None)
+        session.collected.tests = set(ids)
+        one = Recorder(session.judge, ids[0], None)
         for test in ids:
-            metrics = Recorder(session, test, None)
+            metrics = Recorder(session.judge, test, None)
             metrics.add(Metric("step", 3, "things", "count"))
             one.add(Metric(one.unique("step", " to return") + " to return", 3, "things", "count"))
-            results = metrics.judge_baselines(list)
-            record = TestRecord(test, True, tuple(results), tuple(metrics.metrics.values()))
+            metrics.close(metrics.by_baseline())
+            record = TestRecord(test, True, tuple(metrics.results), tuple(metrics.metrics.values()))
             session.records.append(made(TestRecord, plain(record)))
-        saved, errors = session.save()
+        saved, errors = session.judge.save(session.records, session.collected)
         assert not errors
         session_summary(Silent(), session, tmp_path, saved, "")
 

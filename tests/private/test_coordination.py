@@ -9,7 +9,7 @@ from support.private_names import without
 
 from perfsuite.measure.private.capabilities import COORDINATION
 from perfsuite.measure.private.coordination import Store, StoreUnreachable
-from perfsuite.processes.group import join
+from perfsuite.session.group import join
 
 
 @pytest.fixture(scope="module")

@@ -27,8 +27,8 @@ from perfsuite.measure.targets.target_available import TargetError
 from perfsuite.measure.targets.target_compiler import CompileFailed, CompilerOutput
 from perfsuite.measure.targets.target_worker import RESULT
 from perfsuite.measure.targets.targets import target
-from perfsuite.processes import handover
-from perfsuite.processes.handover import Request
+from perfsuite.session.fresh import Request
+from perfsuite.session.modes import Answer
 from properties.edits import EXAMPLES, contents, misshapen, outcome
 
 fuzzed = settings(max_examples=EXAMPLES, suppress_health_check=[HealthCheck.too_slow])
@@ -71,12 +71,16 @@ _IMPORTED = {
 }
 READERS = {
     "metrics of a fresh process": (
-        plain({"test_it.py::test_step": METRICS}), "metrics.json", handover.read_metrics, dict[str, list[Metric]],
+        plain(Answer(METRICS)), "answer.json",
+        lambda folder: from_json(Answer, (folder / "answer.json").read_bytes()), Answer,
     ),
-    "values of a fresh process": ([{"a": 1}], "values.json", handover.read_values, object),
+    "values of a fresh process": (
+        plain(Answer(values=[{"a": 1}])), "answer.json",
+        lambda folder: from_json(Answer, (folder / "answer.json").read_bytes()), Answer,
+    ),
     "a request": (
-        plain(Request("a::b", "/a::b", budget={"ratio": 1.5}, process=1)),
-        "request.json", handover.read_request, Request,
+        plain(Request("a::b", "/a::b", budget={"ratio": 1.5}, process=1)), "request.json",
+        lambda folder: from_json(Request, (folder / "request.json").read_bytes()), Request,
     ),
     "what a module imports": (
         _IMPORTED, "imported.json",

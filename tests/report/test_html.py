@@ -21,8 +21,7 @@ from perfsuite.report.model import (
     SavedChange,
     SavedFile,
 )
-from perfsuite.session.plots import MOST_RATIOS, ProgramRecord, distribution_of
-from perfsuite.session.records import TraceRecord
+from perfsuite.session.records import MOST_RATIOS, ProgramRecord, TraceRecord, distribution_of
 
 HOSTILE = """</title></style><script>alert("1")</script><img src=x onerror='alert(2)'>&amp;{{ 7 * 7 }}$x_1$"""
 """The name of everything."""

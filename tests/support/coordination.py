@@ -8,7 +8,7 @@ from concurrent.futures import ThreadPoolExecutor
 from jax._src.lib import _jax
 
 from perfsuite.measure.private.coordination import Store
-from perfsuite.processes.group import Group
+from perfsuite.session.group import Group
 
 _folders = itertools.count()
 

@@ -9,9 +9,9 @@ import time
 CONFTEST = """
 import os
 import jax
-import perfsuite.processes.group
+import perfsuite.session.group
 
-perfsuite.processes.group.STUCK_SECONDS = int(os.environ.get("STUCK", 60))
+perfsuite.session.group.STUCK_SECONDS = int(os.environ.get("STUCK", 60))
 jax.config.update("jax_num_cpu_devices", 2)
 jax.distributed.initialize(
     os.environ["COORDINATOR"],

@@ -19,8 +19,7 @@ from perfsuite.report.model import (
     SavedFile,
     Test,
 )
-from perfsuite.session.plots import Distribution, FittedLine, ProgramRecord
-from perfsuite.session.records import TraceRecord
+from perfsuite.session.records import Distribution, FittedLine, ProgramRecord, TraceRecord
 
 HEADER = Header(
     project="project",

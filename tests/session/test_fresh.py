@@ -7,30 +7,29 @@ out where only what is made of their metrics matters.
 import dataclasses
 import json
 import os
+import platform
 import re
 import signal
+import socket
 import subprocess
 import sys
 import time
 from pathlib import Path
 from types import SimpleNamespace
 
+import jax
 import pytest
 
+from perfsuite.measure.compiles import compiles
+from perfsuite.measure.errors import MeasurementError
 from perfsuite.measure.metric import Interval, Metric
-from perfsuite.processes import rerun as processes
-from perfsuite.processes.handover import (
-    Request,
-    read_metrics,
-    read_reason,
-    read_request,
-    write_metrics,
-    write_reason,
-    write_request,
-)
-from perfsuite.processes.launch import LAUNCH, Launch
-from perfsuite.processes.rerun import AGAIN, ProcessFailed, measure_again, running
-from perfsuite.session import modes
+from perfsuite.measure.serialise import from_json, plain
+from perfsuite.processes import LAUNCH, Launch, running
+from perfsuite.session import fresh
+from perfsuite.session.fresh import AGAIN, Request, answer, argument_of, gating, measure_again, rerunning
+from perfsuite.session.modes import Answer, Elsewhere
+from perfsuite.session.outcomes import Deferred
+from perfsuite.session.session import PerfSession
 
 TESTS = Path(__file__).parents[1]
 
@@ -194,9 +193,14 @@ def test_what_is_exact_fails_at_once(project, further):
 
 
 def test_processes_that_measure_together_start_no_fresh_one():
-    mode = modes.Gating(SimpleNamespace(group=SimpleNamespace(count=4)))
-    with pytest.raises(ProcessFailed, match="4 processes measure together here"):
-        mode.measure_again(None)
+    assert gating(together=4).measure_again(SimpleNamespace(nodeid="test"), []).failure == (
+        "4 processes measure together here"
+    )
+
+
+def handed(folder):
+    """What a process handed over, or said."""
+    return from_json(Answer, (folder / "answer.json").read_bytes())
 
 
 # In the process that was started. It is a session like any other, so here it runs in this process.
@@ -210,7 +214,8 @@ def again(project, tmp_path):
         path = project.makepyfile(test_it=body)
         if conftest:
             project.makeconftest(CONFTEST + conftest)
-        write_request(tmp_path, Request("test_it.py::test_step", f"{path}::test_step", metric, **limits))
+        asked = Request("test_it.py::test_step", f"{path}::test_step", metric, **limits)
+        (tmp_path / "request.json").write_text(json.dumps(plain(asked)))
         return project.inline_run("--perf", f"{AGAIN}={tmp_path}", *arguments, no_reraise_ctrlc=True), tmp_path
 
     return run
@@ -220,11 +225,11 @@ def test_it_samples_until_the_limits_of_the_request_are_settled_and_ends_where_i
     body = "def test_step(compare):\n    compare(1.04, noise=9, ratio=1.0401)\n    raise RuntimeError('went on')"
     result, folder = again(body, budget={"ratio": 1.5})
     result.assertoutcome(skipped=1)
-    ratio, overhead = read_metrics(folder)
+    ratio, overhead = handed(folder).metrics
     assert ratio.value == pytest.approx(1.04, abs=0.05)
     assert overhead.value == pytest.approx(4, abs=5)
     result, folder = again(body, budget={"ratio": 1.0401})
-    assert read_metrics(folder)[0].samples > 1.5 * ratio.samples, "fewer settle the other limit"
+    assert handed(folder).metrics[0].samples > 1.5 * ratio.samples, "fewer settle the other limit"
 
 
 def test_what_comes_before_the_comparison_is_sampled_for_a_moment_and_not_gated(again):
@@ -236,7 +241,7 @@ def test_what_comes_before_the_comparison_is_sampled_for_a_moment_and_not_gated(
     )
     result, folder = again(body, metric="candidate/reference #2 ratio to ready", budget={"ratio": 1.5})
     result.assertoutcome(skipped=1)
-    assert read_metrics(folder)[0].value == pytest.approx(1.04, abs=0.01)
+    assert handed(folder).metrics[0].value == pytest.approx(1.04, abs=0.01)
 
 
 def test_all_metrics_of_the_test_are_handed_over_where_no_comparison_is_named(again):
@@ -246,7 +251,7 @@ def test_all_metrics_of_the_test_are_handed_over_where_no_comparison_is_named(ag
     )
     result, folder = again(body, metric=None, doubtful=[RATIO])
     result.assertoutcome(passed=1)
-    doubtful, _, other, _, recorded = read_metrics(folder)
+    doubtful, _, other, _, recorded = handed(folder).metrics
     assert doubtful.value == pytest.approx(9, abs=0.1)
     assert doubtful.interval.half_width < 0.1
     assert (other.title, other.interval) == (RATIO.replace(" ratio", " #2 ratio"), None)
@@ -257,13 +262,12 @@ def test_a_test_that_fails_there_hands_over_what_it_made(again):
     body = "def test_step(perf):\n    perf.record('x', 1, unit='x', kind='time')\n    1 / 0"
     result, folder = again(body, metric=None, doubtful=["x"])
     result.assertoutcome(failed=1)
-    assert read_metrics(folder) == [Metric("x", 1, "x", "time")]
+    assert handed(folder).metrics == [Metric("x", 1, "x", "time")]
 
 
 def test_a_test_that_makes_nothing_there_says_why(again):
     _, folder = again("import pytest\ndef test_step(perf): pytest.skip('no device')", metric=None, doubtful=["x"])
-    assert read_metrics(folder) is None
-    assert read_reason(folder) == "the test was skipped there (no device)"
+    assert handed(folder) == Answer(failure="the test was skipped there (no device)")
 
 
 @pytest.mark.parametrize(
@@ -281,8 +285,8 @@ def test_a_test_that_makes_nothing_there_says_why(again):
 )
 def test_what_keeps_it_from_its_comparison_is_said_in_a_sentence(again, body, reason):
     _, folder = again(body, metric="candidate/reference #2 ratio to ready")
-    assert read_metrics(folder) is None
-    assert re.fullmatch(reason.replace("(", r"\(").replace(")", r"\)").replace("*", ".*"), read_reason(folder))
+    assert handed(folder).metrics == []
+    assert re.fullmatch(reason.replace("(", r"\(").replace(")", r"\)").replace("*", ".*"), handed(folder).failure)
 
 
 @pytest.mark.parametrize("option", ["-n2", "--pdb"])
@@ -301,7 +305,7 @@ def test_it_starts_no_process_and_no_worker_and_no_debugger_and_leaves_baselines
 def test_another_plugin_that_takes_tests_away_does_not_keep_it_from_its_own(again):
     conftest = "\ndef pytest_collection_modifyitems(items): items.clear()\n"
     _, folder = again("def test_step(compare): compare(1.04)", conftest=conftest)
-    assert read_metrics(folder) is not None
+    assert handed(folder).metrics
 
 
 @pytest.mark.parametrize("content", [None, b"", b"{}", b"[]", b"\xff"])
@@ -316,29 +320,108 @@ def test_a_folder_without_a_request_is_a_usage_error(project, tmp_path, content)
 # What is handed over.
 
 
-def test_metrics_come_back_as_they_were(tmp_path):
+def test_what_is_handed_over_comes_back_as_it_was(tmp_path):
     metrics = [*seen(1.04, 1.03, float("inf")), Metric("a", 7, "calls", "count", detail={"f": 7}, places={"f": "x"})]
-    write_metrics(tmp_path, metrics)
-    assert read_metrics(tmp_path) == metrics
-    assert [path.name for path in tmp_path.iterdir()] == ["metrics.json"]
-
-
-def test_a_request_and_a_reason_come_back_as_they_were(tmp_path):
+    for each in (Answer(failure="because\nü"), Answer(values=[{"a": 1}]), Answer(metrics)):
+        answer(tmp_path, each)
+        assert fresh._handed_over(tmp_path, -signal.SIGSEGV) == each, "also where the process fell over afterwards"
+    answer(tmp_path, Answer(failure="later"))
+    assert fresh._handed_over(tmp_path, None) == Answer(metrics)
+    assert [path.name for path in tmp_path.iterdir()] == ["answer.json"]
     request = Request("a::b[ü\n\ud800]", "/x y/a::b[ü\n\ud800]", 'a"b ratio', {"ratio": 1.5}, ["a"], "/cache")
-    write_request(tmp_path, request)
-    assert read_request(tmp_path) == request
-    assert read_reason(tmp_path) == ""
-    write_reason(tmp_path, "because\nü")
-    assert read_reason(tmp_path) == "because\nü"
+    assert from_json(Request, json.dumps(plain(request))) == request
 
 
-@pytest.mark.parametrize("content", ["", "{", '{"a": 1}', "[1]", '[{"name": "a"}]', '[{"name": "a", "interval": 1}]'])
-def test_damaged_metrics_are_an_error_and_never_a_comparison(tmp_path, content):
-    (tmp_path / "metrics.json").write_text(content)
-    with pytest.raises(ValueError, match=r"\S"):
-        read_metrics(tmp_path)
-    with pytest.raises(ProcessFailed, match="what it handed back cannot be read"):
-        processes._handed_over(tmp_path, 0, read_metrics)
+@pytest.mark.parametrize("content", ["", "{", '{"a": 1}', "[1]", '{"metrics": [{"name": "a"}]}'])
+def test_a_damaged_answer_is_a_failure_and_never_a_comparison(tmp_path, content):
+    (tmp_path / "answer.json").write_text(content)
+    assert fresh._handed_over(tmp_path, 0).failure.startswith("what it handed back cannot be read (")
+
+
+# Values of processes that are like those of other machines.
+
+
+def asked_elsewhere(mode, item):
+    here = lambda given: [os.getcwd(), dict(given)]
+    return mode.elsewhere(Elsewhere(item, "cache_key", here, processes=3, given={"folder": "x"}))
+
+
+@pytest.fixture
+def processes(monkeypatch):
+    """Fresh processes that give these in turn, values or why there are none; what was asked of each."""
+
+    def give(*answers):
+        coming, requests = iter(answers), []
+        monkeypatch.setattr(fresh, "measure_again", lambda config, request: requests.append(request) or next(coming))
+        return requests
+
+    return give
+
+
+def test_each_process_is_asked_for_the_same(processes, request):
+    requests = processes(*(Answer(values=value) for value in (1, 2, 3)))
+    assert asked_elsewhere(gating(), request.node) == [1, 2, 3]
+    test = request.node.nodeid
+    assert requests == [
+        Request(test, argument_of(request.node), "cache_key", process=number, given={"folder": "x"})
+        for number in range(3)
+    ]
+
+
+def test_a_process_that_hands_nothing_over_is_said(processes, request):
+    requests = processes(Answer(values=1), Answer(failure="it ended with SIGKILL"))
+    with pytest.raises(MeasurementError, match=r"^perf\.cache_key: fresh process 2 of 3 handed nothing over: it ended"):
+        asked_elsewhere(gating(), request.node)
+    assert len(requests) == 2
+
+
+def test_a_process_hands_over_what_it_sees_in_other_folders_and_ends_the_test(tmp_path, request):
+    before = os.getcwd()
+    mode = rerunning(tmp_path, Request("test", "test", "cache_key", process=1, given={"folder": "y"}))
+    with pytest.raises(pytest.skip.Exception, match="handed over"):
+        asked_elsewhere(mode, request.node)
+    assert os.getcwd() == before
+    assert handed(tmp_path).values == [str(tmp_path / "elsewhere"), {"folder": "y"}]
+
+
+@pytest.mark.parametrize(
+    "asks", [Request("t", "t"), Request("t", "t", "cache_key"), Request("t", "t", "cache_key #2", process=0)]
+)
+def test_a_process_for_another_metric_starts_no_others(tmp_path, request, asks):
+    assert asked_elsewhere(rerunning(tmp_path, asks), request.node) is None
+    assert not list(tmp_path.iterdir())
+
+
+@pytest.mark.parametrize("need", ["processes", "quiet"])
+def test_a_worker_of_xdist_leaves_what_it_cannot_measure_to_the_main_process(need):
+    worker = SimpleNamespace(in_worker=True, group=None)
+    with pytest.raises(Deferred, match=r"perf\.it: other processes share the machine under pytest-xdist; .*`-n 0`"):
+        PerfSession.check(worker, "perf.it", (need, "alone"))
+    PerfSession.check(SimpleNamespace(in_worker=False, group=None), "perf.it", (need,))
+
+
+def test_every_process_has_an_environment_of_its_own(tmp_path):
+    variables = []
+    for number in range(3):
+        (folder := tmp_path / str(number)).mkdir()
+        variables.append(fresh.environment_of_another(number, folder))
+        assert os.path.isdir(variables[-1]["TMPDIR"])
+    for name in ("HOSTNAME", "TMPDIR"):
+        assert len({each[name] for each in variables}) == 3, name
+    assert [each["PYTHONHASHSEED"] for each in variables] == ["0", "1", "2"]
+
+
+def here():
+    return os.getcwd(), socket.gethostname(), platform.node(), os.uname().nodename, jax.process_index()
+
+
+def test_the_call_is_made_in_another_place_and_only_there(tmp_path):
+    before = here()
+    with compiles.count() as counted, fresh.like_another(2, tmp_path):
+        assert here() == (str(tmp_path), *["perfsuite-host-2"] * 3, 2)
+        assert jax.devices()[0].process_index == 0
+    assert here() == before
+    assert counted.compiles == 2, "programs that are compiled before the call"
 
 
 # The process itself.
@@ -386,8 +469,10 @@ def test_a_process_that_hangs_is_ended_with_what_it_started(tmp_path):
         seconds *= 2
     assert "woke" not in output.read_text(), "it came to its own end"
     assert ended(int(output.read_text()))
-    with pytest.raises(ProcessFailed, match=r"it was stopped because its time was up; the last that it wrote: \d+"):
-        processes._handed_over(tmp_path, None, read_metrics)
+    assert re.search(
+        r"it was stopped because its time was up; the last that it wrote: \d+",
+        fresh._handed_over(tmp_path, None).failure,
+    )
 
 
 @needs_proc
@@ -415,26 +500,15 @@ def test_ctrl_c_ends_a_process_and_what_it_started(tmp_path, monkeypatch):
 def test_the_end_of_a_process_is_said_by_its_status_or_signal(tmp_path):
     output = tmp_path / "output.txt"
     assert bounded(output, "import sys; sys.exit(3)", 60) == 3
-    with pytest.raises(ProcessFailed, match=r"^it ended with exit status 3$"):
-        processes._handed_over(tmp_path, 3, read_metrics)
-    with pytest.raises(ProcessFailed, match=r"^it ended with SIGKILL$"):
-        processes._handed_over(tmp_path, -signal.SIGKILL, read_metrics)
-
-
-def test_metrics_count_even_where_the_process_fell_over_afterwards(tmp_path):
-    write_metrics(tmp_path, seen(1.04, 1.03, 1.05))
-    assert (
-        processes._handed_over(tmp_path, -signal.SIGSEGV, read_metrics)
-        == processes._handed_over(tmp_path, None, read_metrics)
-        != []
-    )
+    assert re.search(r"^it ended with exit status 3$", fresh._handed_over(tmp_path, 3).failure)
+    assert re.search(r"^it ended with SIGKILL$", fresh._handed_over(tmp_path, -signal.SIGKILL).failure)
 
 
 @pytest.mark.parametrize(("so_far", "sampling", "allowed"), [(0, 0, 60), (10, 0, 80), (600, 0, 1260), (10, 100, 280)])
 def test_its_time_is_what_this_session_took_so_far_and_more(pytestconfig, monkeypatch, so_far, sampling, allowed):
     launch = Launch.of(pytestconfig)
-    monkeypatch.setattr(processes, "time", SimpleNamespace(monotonic=lambda: launch.started + so_far))
-    assert processes.allowed_seconds(launch, sampling) == pytest.approx(allowed)
+    monkeypatch.setattr(fresh, "time", SimpleNamespace(monotonic=lambda: launch.started + so_far))
+    assert fresh.allowed_seconds(launch, sampling) == pytest.approx(allowed)
 
 
 @pytest.fixture
@@ -455,13 +529,12 @@ def launched(pytestconfig):
 
 def test_a_process_that_cannot_be_started_is_said(launched):
     config = launched(directory=Path("/does/not/exist"))
-    with pytest.raises(ProcessFailed, match=r"^it could not be started \("):
-        measure_again(config, Request("a", "a"))
+    assert measure_again(config, Request("a", "a")).failure.startswith("it could not be started (")
 
 
 def test_options_end_where_the_command_line_says_so(launched, tmp_path):
     config = launched(arguments=("-v", "--", "-odd.py"), flags=("-P",))
-    python, *line = processes.command(config, tmp_path)
+    python, *line = fresh.command(config, tmp_path)
     assert python == sys.executable
     assert line[:4] == ["-P", "-m", "pytest", "-v"]
     assert line[4] == f"{AGAIN}={tmp_path}"

@@ -2,8 +2,8 @@
 
 import pytest
 
-from perfsuite.processes import rerun
-from perfsuite.processes.rerun import ProcessFailed
+from perfsuite.session import fresh
+from perfsuite.session.modes import Answer
 
 
 @pytest.fixture
@@ -16,11 +16,9 @@ def further(monkeypatch):
         def measure_again(config, request):
             requests.append(request)
             part = next(coming)
-            if isinstance(part, str):
-                raise ProcessFailed(part)
-            return part
+            return Answer(failure=part) if isinstance(part, str) else Answer(part)
 
-        monkeypatch.setattr(rerun, "measure_again", measure_again)
+        monkeypatch.setattr(fresh, "measure_again", measure_again)
         return requests
 
     return give

@@ -1,4 +1,4 @@
-"""`perfsuite.processes.group`: a session of several processes, as threads of one process."""
+"""`perfsuite.session.group`: a session of several processes, as threads of one process."""
 
 import contextlib
 import os
@@ -21,8 +21,8 @@ from perfsuite.measure.metric import Metric
 from perfsuite.measure.private.coordination import Store
 from perfsuite.measure.timing.block import Sample
 from perfsuite.options import read_options
-from perfsuite.processes import group as group_module
-from perfsuite.processes.group import GroupHooks, ProcessesDifferError, accept, meet, reach
+from perfsuite.session import group as group_module
+from perfsuite.session.group import GroupHooks, ProcessesDifferError, accept, meet, reach
 
 
 @pytest.fixture(scope="module")
@@ -136,12 +136,16 @@ def test_the_worst_of_each_metric_counts_in_all_processes_and_differing_counts_a
     assert [each.partition(" differs")[0] for each in two[0].differences] == ["test_a: calls", "test_a: hits"]
 
 
+def options_for(folder):
+    return SimpleNamespace(baselines=folder, targets=(), save=())
+
+
 def test_all_processes_have_the_baselines_of_process_0(groups, tmp_path):
     path = tmp_path / "cpu.json"
     path.write_bytes(encode(Baselines("cpu", {TEST: {"m": count(7)}})))
     two = groups(2)
-    paths = [[path], [tmp_path / "none" / "cpu.json"]]
-    for files in all_at_once(two, lambda group: group.baselines(paths[group.process], save=False)):
+    folders = [tmp_path, tmp_path / "none"]
+    for files in all_at_once(two, lambda group: group.baselines(options_for(folders[group.process]))):
         assert files["cpu"].get(TEST, "m").value == 7
 
 
@@ -188,7 +192,7 @@ def test_an_error_of_process_0_ends_the_session_in_the_others_with_its_message(g
     path.write_text("damaged")
     stderr = stderr_of(second, tmp_path / "stderr")
     with pytest.raises(BaselineError):
-        first.baselines([path], save=False)
+        first.baselines(options_for(tmp_path))
     wait_until(lambda: ended)
     assert ended == [2]
     assert "process 1: process 0 ended its session: " in stderr.read_text()

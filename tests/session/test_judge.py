@@ -1,4 +1,4 @@
-"""`session`: which file a metric belongs to, and what a save makes of the files. `test_targets_end_to_end` runs it all."""
+"""`judge.judge`: which file a metric belongs to, and what a save makes of the files. `test_targets_end_to_end` runs it all."""
 
 import dataclasses
 import subprocess
@@ -16,11 +16,11 @@ from perfsuite.measure.serialise import made, plain
 from perfsuite.measure.targets import target_available
 from perfsuite.measure.targets.target_available import TargetUnavailable
 from perfsuite.options import SAVE_KINDS, Options
-from perfsuite.session import session as session_module
-from perfsuite.session.absent import absent, gone
-from perfsuite.session.modes import Gating
+from perfsuite.session import judge as judge_module
+from perfsuite.session.fresh import gating
+from perfsuite.session.judge import CollectedTests, Judge, split_parameters
 from perfsuite.session.records import TestRecord
-from perfsuite.session.session import PerfSession, split_parameters
+from perfsuite.session.session import PerfSession
 
 CPU = Environment("cpu", 8, "Xeon", "3.11.7", "0.10.2", "0.10.2")
 TPU = Environment("TPU v5 lite", 4, "Xeon", "3.11.7", "0.10.2", "0.10.2", libtpu="0.0.42")
@@ -30,11 +30,11 @@ REPORTED = Entry(104.7, "ms", "time", "reported", source="a lab note")
 
 @pytest.fixture
 def start(tmp_path, monkeypatch):
-    """A session on a device of one's choice."""
+    """The judge of a session on a device of one's choice."""
 
     def start(present=CPU, *targets, save=True, strict=(), size="small"):
-        monkeypatch.setattr(session_module, "present_environment", lambda: present)
-        monkeypatch.setattr(session_module, "installed", lambda package: "0.0.42")
+        monkeypatch.setattr(judge_module, "present_environment", lambda: present)
+        monkeypatch.setattr(judge_module, "installed", lambda package: "0.0.42")
         options = Options(
             active=True,
             only=False,
@@ -46,7 +46,7 @@ def start(tmp_path, monkeypatch):
             targets=targets,
             targets_from="--perf-target",
         )
-        return PerfSession(options, mode=Gating)
+        return Judge(options)
 
     return start
 
@@ -59,15 +59,14 @@ def ran(*metrics, test=TEST, passed=True):
     return TestRecord(test, passed, (), metrics)
 
 
-def lost(session, *metrics, unknown=(), test=TEST):
+def lost(judge, *metrics, unknown=(), test=TEST):
     """What a test that made these metrics lacks, by verdict."""
-    return [(result.verdict, result.metric.title) for result in absent(session, test, metrics, dict(unknown))]
+    return [(result.verdict, result.metric.title) for result in judge.absent(test, metrics, dict(unknown))]
 
 
-def saved(session, *records):
+def saved(judge, *records, collected=None):
     """Save what these tests made: the actions, by file and metric."""
-    session.records = list(records)
-    results, errors = session.save()
+    results, errors = judge.save(records, collected or CollectedTests())
     assert errors == []
     return {
         result.path.name: {f"{change.test}: {change.name}": change.action for change in result.changes}
@@ -93,11 +92,11 @@ def test_a_metric_of_a_target_goes_to_the_file_of_the_target_as_compiled(start, 
 
 def test_a_metric_is_judged_against_the_file_of_its_own_device(start):
     saved(start(), ran(flops(), flops(90, "tpu-v5e")))
-    gating = start(save=False)
-    assert gating.judge(TEST, flops(100), None).verdict == Verdict.PASS
-    assert gating.judge(TEST, flops(100, "tpu-v5e"), None).verdict == Verdict.FAIL
-    assert gating.judge(TEST, flops(90, "tpu-v5e"), None).verdict == Verdict.PASS
-    assert gating.judge(TEST, flops(90, "tpu-v6e"), None).verdict == Verdict.NEW
+    judge = start(save=False)
+    assert judge.judge(TEST, flops(100), None).verdict == Verdict.PASS
+    assert judge.judge(TEST, flops(100, "tpu-v5e"), None).verdict == Verdict.FAIL
+    assert judge.judge(TEST, flops(90, "tpu-v5e"), None).verdict == Verdict.PASS
+    assert judge.judge(TEST, flops(90, "tpu-v6e"), None).verdict == Verdict.NEW
 
 
 def test_a_ratio_is_limited_by_its_budget_and_by_the_baseline_of_the_present_device(start):
@@ -130,13 +129,13 @@ def test_a_save_on_another_host_changes_nothing_in_the_file_of_a_target(start, t
 def test_what_a_target_measured_or_a_document_reported_is_not_trimmed_here(start, tmp_path):
     measured = Entry(3.0, "ms", "time", "measured", TPU)
     save(tmp_path / "tpu-v5e.json", {TEST: {"step": measured, "step 3": REPORTED}})
-    session = start()
-    assert saved(session, ran(flops(target="tpu-v5e"))) == {"tpu-v5e.json": {f"{TEST}: step flops": "create"}}
+    judge = start()
+    assert saved(judge, ran(flops(target="tpu-v5e"))) == {"tpu-v5e.json": {f"{TEST}: step flops": "create"}}
     assert lost(start(save=False), flops(target="tpu-v5e")) == []
     # Nor when the test is deleted.
-    session = start()
-    collected(session, "test_a.py::test_other", of_targets=())
-    assert saved(session) == {"tpu-v5e.json": {f"{TEST}: step flops": "trim"}}
+    assert saved(start(), collected=collected("test_a.py::test_other", of_targets=())) == {
+        "tpu-v5e.json": {f"{TEST}: step flops": "trim"}
+    }
     assert load(tmp_path / "tpu-v5e.json").metrics == {TEST: {"step": measured, "step 3": REPORTED}}
 
 
@@ -169,11 +168,9 @@ def test_files_that_are_not_there_and_stay_so_are_not_mentioned(start, tmp_path)
 # Tests that run once for every target.
 
 
-def collected(session, *tests, of_targets=(TEST,)):
-    session.collected = set(tests)
-    session.files = {test.partition("::")[0] for test in tests}
-    session.of_targets = set(of_targets)
-    return session
+def collected(*tests, of_targets=(TEST,), without_perf=()):
+    files = {test.partition("::")[0] for test in tests}
+    return CollectedTests(None, files, set(tests), set(of_targets), set(without_perf))
 
 
 def test_a_session_for_other_targets_keeps_what_tests_made_for_the_rest(start):
@@ -184,18 +181,18 @@ def test_a_session_for_other_targets_keeps_what_tests_made_for_the_rest(start):
         ran(flops(), flops(target="tpu-v5e"), test=v5e),
         ran(flops(target="tpu-v6e"), test=v6e),
     )
-    session = collected(start(CPU, "tpu-v5e"), v5e)
-    actions = saved(session, ran(flops(), flops(target="tpu-v5e"), test=v5e))
+    actions = saved(start(CPU, "tpu-v5e"), ran(flops(), flops(target="tpu-v5e"), test=v5e), collected=collected(v5e))
     assert actions == {name: {f"{v5e}: step flops": "keep"} for name in ("cpu.json", "tpu-v5e.json")}
-    session = collected(start(), here)
-    assert saved(session, ran(flops(), test=here)) == {"cpu.json": {f"{here}: step flops": "keep"}}
+    assert saved(start(), ran(flops(), test=here), collected=collected(here)) == {
+        "cpu.json": {f"{here}: step flops": "keep"}
+    }
 
 
 def test_a_deleted_test_is_trimmed_from_the_file_of_its_target(start):
     kept, gone, renamed = f"{TEST}[tpu-v5e]", "test_a.py::test_gone[tpu-v5e]", f"{TEST}[dropout-tpu-v5e]"
     metric = flops(target="tpu-v5e")
     saved(start(), *(ran(metric, test=test) for test in (kept, gone, renamed)))
-    actions = saved(collected(start(CPU, "tpu-v5e"), kept), ran(metric, test=kept))
+    actions = saved(start(CPU, "tpu-v5e"), ran(metric, test=kept), collected=collected(kept))
     assert actions == {
         "tpu-v5e.json": {
             f"{kept}: step flops": "keep",
@@ -207,8 +204,7 @@ def test_a_deleted_test_is_trimmed_from_the_file_of_its_target(start):
 
 def test_a_deleted_test_is_trimmed_from_the_file_of_a_target_that_no_other_test_compiles_for(start):
     saved(start(), ran(flops()), ran(flops(target="tpu-v5e"), test="test_a.py::test_gone"))
-    session = collected(start(), TEST, of_targets=())
-    assert saved(session, ran(flops())) == {
+    assert saved(start(), ran(flops()), collected=collected(TEST, of_targets=())) == {
         "cpu.json": {f"{TEST}: step flops": "keep"},
         "tpu-v5e.json": {"test_a.py::test_gone: step flops": "trim"},
     }
@@ -231,8 +227,8 @@ def test_a_tests_parameters_are_what_stands_in_its_brackets():
 
 
 def test_on_the_target_itself_what_was_measured_is_recorded(start, tmp_path):
-    session = start(TPU)
-    assert session.path_of("tpu-v5e") == session.path
+    judge = start(TPU)
+    assert judge.path_of("tpu-v5e") == judge.path_of(None)
     for order in ((flops(90), flops(91, "tpu-v5e")), (flops(91, "tpu-v5e"), flops(90))):
         assert saved(start(TPU), ran(*order)).keys() == {"tpu-v5e.json"}
         assert entry(tmp_path / "tpu-v5e.json").provenance == "measured"
@@ -251,8 +247,8 @@ def test_the_target_and_a_host_without_it_agree_on_one_entry(start, tmp_path):
 
 def test_on_the_target_itself_compiled_metrics_are_saved_and_trimmed_too(start):
     saved(start(), ran(flops(target="tpu-v5e"), flops(target="tpu-v5e", name="step peak")))
-    session = start(TPU, "tpu-v5e")
-    assert saved(session, ran(flops(target="tpu-v5e"))) == {
+    judge = start(TPU, "tpu-v5e")
+    assert saved(judge, ran(flops(target="tpu-v5e"))) == {
         "tpu-v5e.json": {f"{TEST}: step flops": "keep", f"{TEST}: step peak": "trim"}
     }
 
@@ -268,11 +264,10 @@ def test_a_damaged_file_of_a_target_that_is_named_stops_the_session(start, tmp_p
 
 def test_a_damaged_file_is_refused_when_it_is_first_used_and_the_other_is_saved(start, tmp_path):
     (tmp_path / "tpu-v5e.json").write_text("{")
-    session = start()
+    judge = start()
     with pytest.raises(BaselineError, match=r"tpu-v5e\.json:1: "):
-        session.judge(TEST, flops(target="tpu-v5e"), None)
-    session.records = [ran(flops(), flops(target="tpu-v5e"))]
-    results, (error,) = session.save()
+        judge.judge(TEST, flops(target="tpu-v5e"), None)
+    results, (error,) = judge.save([ran(flops(), flops(target="tpu-v5e"))], CollectedTests())
     assert [result.path.name for result in results] == ["cpu.json"]
     assert str(error).startswith(f"{tmp_path / 'tpu-v5e.json'}:1: ")
     assert (tmp_path / "tpu-v5e.json").read_text() == "{"
@@ -280,8 +275,8 @@ def test_a_damaged_file_is_refused_when_it_is_first_used_and_the_other_is_saved(
 
 def test_a_damaged_file_that_the_session_does_not_use_is_nobodys_business(start, tmp_path):
     (tmp_path / "nvidia-h100.json").write_text("{")
-    session = start()
-    assert saved(session, ran(flops())) == {"cpu.json": {f"{TEST}: step flops": "create"}}
+    judge = start()
+    assert saved(judge, ran(flops())) == {"cpu.json": {f"{TEST}: step flops": "create"}}
     assert lost(start(save=False), flops()) == []
 
 
@@ -309,16 +304,16 @@ def no_compiler(platform):
 def test_a_metric_that_cannot_be_made_here_stays_when_the_rest_is_saved(start, monkeypatch):
     saved(start(), ran(flops(), flops(target="tpu-v5e")))
     monkeypatch.setattr(target_available, "check_available", no_compiler)
-    session = start()
-    results = tuple(absent(session, TEST, [flops()], {}))
+    judge = start()
+    results = tuple(judge.absent(TEST, [flops()], {}))
     record = dataclasses.replace(ran(flops()), results=results)
-    assert saved(session, record)["tpu-v5e.json"] == {f"{TEST}: step flops": "keep"}
+    assert saved(judge, record)["tpu-v5e.json"] == {f"{TEST}: step flops": "keep"}
 
 
 def test_what_an_instrument_cannot_tell_is_not_missing_and_says_why(start):
     saved(start(), ran(flops()))
-    session = start(save=False)
-    (result,) = absent(session, TEST, [], {("step flops", None): "the compiler does not tell it"})
+    judge = start(save=False)
+    (result,) = judge.absent(TEST, [], {("step flops", None): "the compiler does not tell it"})
     assert (result.verdict, result.incomparable) == (Verdict.NOT_COMPARABLE, "the compiler does not tell it")
 
 
@@ -332,29 +327,25 @@ def test_info_and_what_a_document_reports_is_never_missing(start, tmp_path):
 def test_a_test_is_gone_where_its_file_was_collected_whole_or_where_it_measures_nothing(start):
     others = ["test_a.py::test_gone", "test_b.py::test_elsewhere", "test_a.py::test_plain"]
     saved(start(), ran(flops()), *(ran(flops(), test=test) for test in others))
-    session = start(save=False)
-    assert gone(session) == []
-    collected(session, TEST, "test_a.py::test_plain")
-    session.passed_without_perf = {"test_a.py::test_plain"}
-    assert [(result.verdict, result.test) for result in gone(session)] == [
+    judge = start(save=False)
+    assert judge.gone(CollectedTests()) == []
+    tests = collected(TEST, "test_a.py::test_plain", without_perf=["test_a.py::test_plain"])
+    assert [(result.verdict, result.test) for result in judge.gone(tests)] == [
         (Verdict.MISSING, "test_a.py::test_gone"),
         (Verdict.MISSING, "test_a.py::test_plain"),
     ]
-    saving = start()
-    collected(saving, TEST)
-    assert gone(saving) == [], "a save removes them, and says so"
+    assert start().gone(collected(TEST)) == [], "a save removes them, and says so"
 
 
 def test_a_test_is_gone_with_its_file_where_the_folder_was_collected_whole(start, tmp_path):
     saved(start(), *(ran(flops(), test=f"{file}::test_step") for file in ("tests/test_a.py", "tests/b/test_b.py")))
-    session = start(save=False)
-    session.root = tmp_path
-    session.files = {"other", "tests/test_c.py"}
-    assert gone(session) == [], "another folder, and one file of this one"
-    session.files = {"tests"}
+    judge = start(save=False)
+    assert judge.gone(CollectedTests(tmp_path, {"other", "tests/test_c.py"})) == [], "another folder, and one file"
     (tmp_path / "tests").mkdir()
     (tmp_path / "tests/test_a.py").touch()  # it was left out (--ignore), or could not be imported
-    assert [result.test for result in gone(session)] == ["tests/b/test_b.py::test_step"]
+    assert [result.test for result in judge.gone(CollectedTests(tmp_path, {"tests"}))] == [
+        "tests/b/test_b.py::test_step"
+    ]
 
 
 def test_calls_that_changed_places_are_said(start):
@@ -362,10 +353,10 @@ def test_calls_that_changed_places_are_said(start):
         return [Metric(first, 3, "calls", "count", id="host_calls"), Metric(second, 3, "calls", "count", id="#2")]
 
     saved(start(), ran(*calls("fast host calls", "slow host calls")))
-    session = start(save=False)
+    judge = start(save=False)
 
     def moved(*names):
-        return [session.judge(TEST, metric, None).recorded_as for metric in calls(*names)]
+        return [judge.judge(TEST, metric, None).recorded_as for metric in calls(*names)]
 
     assert moved("slow host calls", "fast host calls") == ["fast host calls", "slow host calls"]
     assert moved("fast host calls", "slow host calls") == ["", ""]
@@ -377,12 +368,12 @@ def test_calls_that_changed_places_are_said(start):
 
 def test_a_save_of_some_kinds_leaves_the_others_as_they_are_and_fails_what_got_worse(start, tmp_path):
     saved(start(), ran(flops(100, name="worse"), flops(100, name="better"), flops(name="lost")))
-    session = start(save=("new", "better"))
+    judge = start(save=("new", "better"))
     made = [flops(200, name="worse"), flops(50, name="better"), flops(7, name="new")]
-    verdicts = [session.judge(TEST, metric, None).verdict for metric in made]
+    verdicts = [judge.judge(TEST, metric, None).verdict for metric in made]
     assert verdicts == [Verdict.FAIL, Verdict.RECORDED, Verdict.RECORDED]
-    assert lost(session, *made) == [(Verdict.MISSING, "lost")]
-    actions = saved(session, ran(*made))["cpu.json"]
+    assert lost(judge, *made) == [(Verdict.MISSING, "lost")]
+    actions = saved(judge, ran(*made))["cpu.json"]
     assert actions == {f"{TEST}: {name}": action for name, action in
                        {"worse": "keep", "better": "update", "new": "create"}.items()}  # fmt: skip
     values = {name: each.value for name, each in load(tmp_path / "cpu.json").metrics[TEST].items()}
@@ -422,9 +413,9 @@ def test_the_commit_is_recorded_where_a_test_changed(start, tmp_path):
     first = git("rev-parse", "HEAD")
 
     def revisions(*records):
-        session = start()
-        session.options = session.options._replace(baselines=tmp_path / "baselines")
-        saved(session, *records)
+        judge = start()
+        judge.options = judge.options._replace(baselines=tmp_path / "baselines")
+        saved(judge, *records)
         return load(tmp_path / "baselines/cpu.json").revisions
 
     other = ran(flops(), test="test_a.py::test_other")
@@ -449,9 +440,9 @@ def test_without_git_no_commit_is_recorded(start, tmp_path):
 
 def test_what_is_not_available_skips_the_test_and_fails_it_under_strict(start):
     with pytest.raises(pytest.skip.Exception, match="libtpu is not installed"):
-        start().unavailable("libtpu is not installed")
+        PerfSession(start(), gating()).unavailable("libtpu is not installed")
     with pytest.raises(pytest.fail.Exception, match=r"libtpu is not installed \(--perf-strict\)"):
-        start(save=False, strict=("new",)).unavailable("libtpu is not installed")
+        PerfSession(start(save=False, strict=("new",)), gating()).unavailable("libtpu is not installed")
 
 
 # The way to another process.

@@ -27,7 +27,6 @@ import threading
 import time
 from collections import Counter, deque
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 import jax
@@ -35,7 +34,7 @@ import pytest
 
 from perfsuite.gate.baseline import Baselines
 from perfsuite.gate.baseline_file import check_writable, load, parse, render
-from perfsuite.gate.environment import Environment
+from perfsuite.gate.environment import Environment, device_slug, present_environment
 from perfsuite.measure import peers
 from perfsuite.measure.errors import MeasurementError
 from perfsuite.measure.metric import Metric
@@ -168,7 +167,7 @@ class Group:
             self.differences.append(f"{test}: {first.title} differs: {values}; the worst one counts")
         return (min if first.better == "higher" else max)(versions, key=lambda each: each.value)
 
-    def baselines(self, paths: Sequence[Path], *, save: bool) -> dict[str, Baselines]:
+    def baselines(self, options: Options) -> dict[str, Baselines]:
         """The baseline files of process 0, by device: the others need not have them.
 
         Raises `BaselineError` in process 0 where one cannot be read, or cannot be written although it is to be saved.
@@ -176,8 +175,10 @@ class Group:
         """
         texts = None
         if self.writes:
+            devices = (device_slug(present_environment().device_kind), *options.targets)
+            paths = [options.baselines / f"{device}.json" for device in devices]
             try:
-                for path in paths if save else ():
+                for path in paths if options.save else ():
                     check_writable(path)
                 texts = {path.stem: render(load(path)) for path in paths}
             except BaseException as error:

@@ -1,1 +1,0 @@
-"""Other processes than this one: those that measure again or elsewhere, and those that measure together."""
