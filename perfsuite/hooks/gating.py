@@ -187,7 +187,7 @@ class ActiveHooks:
         self.no_page = ""
 
     def pytest_report_header(self) -> list[str]:
-        return session_header(self.session, self.rootpath)
+        return session_header(self.session.judge, self.rootpath)
 
     @pytest.hookimpl(wrapper=True)
     def pytest_runtest_setup(self, item: pytest.Item):

@@ -24,6 +24,7 @@ from perfsuite.measure.io import relative
 from perfsuite.measure.metric import Metric, span, title
 from perfsuite.measure.words import change, number, plural
 from perfsuite.report.tables import by_test, clipped
+from perfsuite.session.judge import Judge
 from perfsuite.session.records import TestRecord, TraceRecord
 from perfsuite.session.session import PerfSession
 
@@ -31,9 +32,9 @@ if TYPE_CHECKING:  # only a save has them
     from perfsuite.report.model import SavedChange, SavedFile
 
 
-def session_header(session: PerfSession, rootpath: Path) -> list[str]:
+def session_header(judge: Judge, rootpath: Path) -> list[str]:
     """Device, versions and baseline files, for the top of the session; a line for each named target."""
-    environment = session.judge.environment
+    environment = judge.environment
     libraries = ((name, getattr(environment, name)) for name in ("jax", "jaxlib", "equinox"))
     versions = [f"{name} {version}" for name, version in libraries if version]
     devices = f"{environment.device_count} x {environment.device_kind}"
@@ -42,9 +43,9 @@ def session_header(session: PerfSession, rootpath: Path) -> list[str]:
     lines = [
         f"{devices} ({environment.processor}), {', '.join(versions)}",
         *_newer(environment.jax),
-        *_file_name(session, rootpath),
-        f"baselines {_baselines(session, None, rootpath)}, size {session.options.size}",
-        *(f"{name}: {_baselines(session, name, rootpath)}" for name in session.options.targets),
+        *_file_name(judge, rootpath),
+        f"baselines {_baselines(judge, None, rootpath)}, size {judge.options.size}",
+        *(f"{name}: {_baselines(judge, name, rootpath)}" for name in judge.options.targets),
     ]
     return [f"perfsuite: {line}" for line in lines]
 
@@ -57,22 +58,22 @@ def _newer(jax: str) -> list[str]:
     return [f"jax {jax} is newer than {newest}, the newest that it knows: what it cannot measure there is skipped"]
 
 
-def _file_name(session: PerfSession, rootpath: Path) -> list[str]:
+def _file_name(judge: Judge, rootpath: Path) -> list[str]:
     """Where the baseline file's name may surprise: an unknown kind of device, or two kinds of one name."""
-    kind, path = session.judge.environment.device_kind, relative(session.judge.path_of(None), rootpath)
+    kind, path = judge.environment.device_kind, relative(judge.path_of(None), rootpath)
     lines = []
     if not is_known_kind(kind):
         lines.append(f"unknown device kind {kind!r}: its baseline file is {path}")
-    if others := namesakes(kind, session.judge.baselines_of(None).environments.values()):
+    if others := namesakes(kind, judge.baselines_of(None).environments.values()):
         lines.append(f"{path} also has metrics of another kind of device with the same name: {', '.join(others)}")
     return lines
 
 
-def _baselines(session: PerfSession, target: str | None, rootpath: Path) -> str:
-    count = sum(map(len, session.judge.baselines_of(target).metrics.values()))
-    none = "no metrics yet" + ("" if session.options.save else ": pytest --perf-save records them")
+def _baselines(judge: Judge, target: str | None, rootpath: Path) -> str:
+    count = sum(map(len, judge.baselines_of(target).metrics.values()))
+    none = "no metrics yet" + ("" if judge.options.save else ": pytest --perf-save records them")
     recorded = plural(count, "metric") if count else none
-    return f"{relative(session.judge.path_of(target), rootpath)} ({recorded})"
+    return f"{relative(judge.path_of(target), rootpath)} ({recorded})"
 
 
 _NARROWEST_NAME = 24
