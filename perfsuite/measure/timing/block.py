@@ -14,6 +14,7 @@ one array of each program, which it reaches by attribute and index, and the rest
 
 import contextlib
 import copy
+import dataclasses
 import functools
 import gc
 import operator
@@ -177,8 +178,10 @@ def _share_harness_cost(subjects: list[Subject]) -> None:
     alike: dict[tuple, list[Subject]] = {}
     for subject in subjects:
         call = subject.call
-        depth = getattr(subject.wait, "depth", subject)  # waiting for all costs what the structure makes it cost
-        alike.setdefault((call.carry, len(call.args), len(call.kwargs), depth), []).append(subject)
+        steps: Any = subject  # to wait for all outputs costs what their structure makes it cost
+        if isinstance(subject.wait, _WaitForSome):
+            steps = tuple(map(len, subject.wait.paths))
+        alike.setdefault((call.carry, len(call.args), len(call.kwargs), steps), []).append(subject)
     for group in alike.values():
         shared = Sample(*map(min, zip(*(subject.harness for subject in group), strict=True)))
         for subject in group:
@@ -362,15 +365,14 @@ def calls_per_block(call_ns: float) -> int:
     return int(min(max(1, -(-least_ns / max(call_ns, 1.0) // 1)), MOST_CALLS_PER_BLOCK))
 
 
+@dataclasses.dataclass(frozen=True)
 class _WaitForSome:
     """Waits for the arrays at paths of attributes and indices; for all outputs of a run that has them elsewhere.
 
-    `depth` has the number of steps of each path: none where no output is an array.
+    There are no paths where no output is an array.
     """
 
-    def __init__(self, paths: list["_Steps"]):
-        self.paths = paths
-        self.depth = tuple(map(len, paths))
+    paths: list["_Steps"]
 
     def __call__(self, outputs: Any) -> None:
         try:
@@ -384,8 +386,8 @@ def waiting_for(run: Callable[[], Any], label: str = "the call") -> Callable[[An
     """Choose how to wait for the outputs of `run`, which this calls a few times and which must be warm.
 
     The function returned takes the outputs of one run, in the timed part. What it costs on outputs that are ready is
-    the harness's own cost. Where it has a `depth`, it waits for one array of each program that the call runs: all that
-    a program puts out is ready at once. Where this jax does not tell which programs run, it waits for all outputs.
+    the harness's own cost. It waits for one array of each program that the call runs: all that a program puts out is
+    ready at once. Where this jax does not tell which programs run, it waits for all outputs.
 
     Raises `MeasurementError` where it returns no array, and its programs go on: nothing could wait for them; and
     `CapabilityLost` where it returns none, and nobody can tell.
