@@ -1,7 +1,5 @@
 """The intervals and the line of `measure.timing` over generated samples."""
 
-import math
-
 import numpy as np
 import pytest
 from hypothesis import example, given
@@ -23,34 +21,6 @@ def test_a_smaller_error_never_gives_a_narrower_interval(samples, quantile, one,
     loose = quantile_interval(samples, quantile, max(one, other))
     assert strict.low <= loose.low
     assert loose.high <= strict.high
-
-
-@given(samples, quantiles, errors)
-def test_an_end_is_finite_exactly_when_there_are_samples_enough_for_it(samples, quantile, error):
-    # The chance that all samples lie on one side of the quantile, which no interval of theirs can then hold.
-    n = len(samples)
-    all_above, all_below = (1 - quantile) ** n, quantile**n
-    interval = quantile_interval(samples, quantile, error)
-    for chance, end in ((all_above, interval.low), (all_below, interval.high)):
-        if chance != pytest.approx(error / 2, rel=1e-9):
-            assert math.isfinite(end) == (n > 0 and chance < error / 2)
-
-
-@given(samples, quantiles, errors)
-def test_interval_has_finite_ends_among_the_samples_and_the_sample_quantile_inside(samples, quantile, error):
-    interval = quantile_interval(samples, quantile, error)
-    assert {interval.low, interval.high} <= {*samples.tolist(), -math.inf, math.inf}
-    if math.isfinite(interval.half_width):
-        slack = 1e-9 * max(1.0, np.abs(samples).max())  # np.quantile interpolates and rounds
-        assert interval.low - slack <= np.quantile(samples, quantile) <= interval.high + slack
-
-
-@given(samples, quantiles, errors, st.sampled_from([np.cbrt, np.arctan, lambda x: 3 * x - 5, np.sign, np.floor]))
-def test_interval_follows_any_transform_that_keeps_the_order(samples, quantile, error, transform):
-    before = quantile_interval(samples, quantile, error)
-    after = quantile_interval(transform(samples), quantile, error)
-    expected = tuple(transform(end) if math.isfinite(end) else end for end in (before.low, before.high))
-    assert (after.low, after.high) == expected
 
 
 @st.composite

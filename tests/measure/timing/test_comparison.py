@@ -125,15 +125,6 @@ def test_the_first_tenth_of_the_time_does_not_count(blocks):
     assert compared.seconds == pytest.approx(1, abs=0.01), "but it is part of the time"
 
 
-@pytest.mark.parametrize(("us", "window"), [(3.4e5, 1), (2e5, 2), (1e5, 2), (20e3, 5), (100, 5)])
-def test_a_slow_call_has_smaller_windows(blocks, us, window):
-    compared = compare_calls(*sides(us, us), settled=never, seconds=5)
-    assert compared.window == window
-    assert compared.pairs % window == 0
-    most = 5 + 20 * us / 1e6 + 1e-9  # the fake clock adds up floats, in an order that is drawn
-    assert 5 < compared.seconds <= most, "a burn-in of one pair, and a window that goes past the end"
-
-
 def test_the_blocks_that_do_not_count_take_no_time_from_slow_calls(blocks):
     slow, fast = (compare_calls(*sides(us, us), settled=never, seconds=5) for us in (100e3, 1e3))
     assert 23 <= slow.pairs <= 24, "4.5 seconds, of 0.2 each"
@@ -314,12 +305,6 @@ def lognormal(rng):
     return lambda moment: next(draws)
 
 
-def heavy_tailed(rng):
-    """Stalls without a mean: one in a hundred blocks takes many times as long."""
-    draws = iter((1 + 0.01 * np.abs(rng.standard_cauchy(size=10_000))).tolist())
-    return lambda moment: next(draws)
-
-
 def drifting(rng):
     """Every block is 1 % slower than the one before it, whichever side it is of: who comes second always loses."""
     draws = iter(np.exp(0.002 * rng.normal(size=10_000)).tolist())
@@ -328,13 +313,13 @@ def drifting(rng):
 
 def test_comparisons_of_the_same_code_raise_no_alarm(monkeypatch):
     """`tests/promise/test_simulated_gates.py` has the rates; this one samples as `compare_calls` does."""
-    for seed, noise in enumerate([lognormal, heavy_tailed, drifting] * 40):
+    for seed, noise in enumerate([lognormal, drifting] * 60):
         rng = np.random.default_rng(seed)
         compared, _ = simulated(monkeypatch, noise(rng), noise(rng), settled=excludes_one, seconds=0.5, seed=seed)
         assert not excludes_one(compared.ratio, compared.overhead_us)
 
 
-@pytest.mark.parametrize(("noise", "seconds"), [(lognormal, 1), (heavy_tailed, 1), (drifting, 4)])
+@pytest.mark.parametrize(("noise", "seconds"), [(lognormal, 1), (drifting, 4)])
 def test_a_planted_slowdown_is_found_and_its_size_is_inside_the_interval(monkeypatch, noise, seconds):
     rng = np.random.default_rng(13)
     found = covered = 0

@@ -35,7 +35,6 @@ from perfsuite.measure.timing.waits import (
     StackSampler,
     _jax_waits,
     asynchrony,
-    certain_place,
     count_stalls,
     process_delay_ns,
     thread_delay_ns,
@@ -461,19 +460,6 @@ def test_the_thread_that_looks_ends_with_the_body():
     with pytest.raises(ZeroDivisionError), StackSampler(1e-3):
         1 / 0
     assert "perfsuite stacks" not in [thread.name for thread in threading.enumerate()]
-
-
-@pytest.mark.parametrize(
-    ("places", "place"),
-    [
-        ({WAITS: 1, WORKS: 100}, WAITS),
-        ({WORKS: 2, NO_PLACE: 1}, WORKS),
-        ({WORKS: 1, NO_PLACE: 1}, NO_PLACE),
-        ({}, NO_PLACE),
-    ],
-)
-def test_a_place_is_certain_if_it_shows_a_wait_or_most_looks_saw_it(places, place):
-    assert certain_place(Counter(places)) == place
 
 
 def test_threads_switch_often_in_the_runs_whose_stacks_are_read_and_as_before_afterwards():
