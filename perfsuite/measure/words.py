@@ -42,13 +42,13 @@ FOLDED_FROM = 3
 """So many places of which the same is said are counted, not listed."""
 
 
-def folded(said: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
+def leaf_lines(lines: Iterable[tuple[str, str]]) -> list[tuple[str, str]]:
     """Pairs of a place and what is said of it, with repeats folded: `14 leaves of args[0]` is then the place.
 
     A place is the path of an argument's leaf, such as "args[0]['kernel']".
     """
     places: dict[str, list[str]] = {}
-    for place, what in said:
+    for place, what in lines:
         places.setdefault(what, []).append(place)
     pairs = []
     for what, paths in places.items():

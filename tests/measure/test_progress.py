@@ -82,30 +82,22 @@ def blocks(monkeypatch):
     return blocks
 
 
-def compared(blocks):
-    """A comparison of 12 simulated seconds that nothing settles, and the order of its blocks."""
+def test_a_comparison_tells_how_far_it_is_between_its_windows(blocks):
+    reports = []
     sides = call(takes(50_000, 51_000, 70_000, name="a")), call(takes(49_000, 60_000, name="b"))
     blocks.order.clear()
     blocks.seconds = 0.0
-    made = comparison.compare_calls(*sides, seconds=12, settled=lambda *_: False, seed=1)
-    return made, list(blocks.order)
-
-
-def test_a_comparison_tells_how_far_it_is_between_its_windows(blocks):
-    told = []
-    with listening(lambda now: told.append((now, len(blocks.order)))):
-        made, order = compared(blocks)
-    *during, end = told
+    with listening(lambda now: reports.append((now, len(blocks.order)))):
+        comparison_of_sides = comparison.compare_calls(*sides, seconds=12, settled=lambda *_: False, seed=1)
+    *during, end = reports
     assert end[0] is None
-    assert {now.what for now, _ in during} == {"comparing a with b"}
-    assert {now.most_seconds for now, _ in during} == {12}
+    assert {(now.what, now.most_seconds) for now, _ in during} == {("comparing a with b", 12)}
     gaps = [after[0].seconds - before[0].seconds for before, after in itertools.pairwise(during)]
-    assert 5 <= len(during) <= 11
     assert min(gaps) >= progress.EVERY_SECONDS
-    burn_in = timed(order) - 2 * made.pairs
-    windows = [timed(order[:blocks_run]) - burn_in for _, blocks_run in during]
-    assert all(blocks_run % (2 * made.window) == 0 for blocks_run in windows), "never inside a window"
-    assert burn_in >= 2
+    burn_in = timed(blocks.order) - 2 * comparison_of_sides.pairs
+    windows = [timed(blocks.order[:blocks_run]) - burn_in for _, blocks_run in during]
+    assert len(windows) >= 5
+    assert all(blocks_run % (2 * comparison_of_sides.window) == 0 for blocks_run in windows), "never inside a window"
 
 
 def timed(order):
@@ -134,32 +126,30 @@ def test_a_compile_tells_what_it_took_the_last_time_when_its_code_was_another(ha
     assert told[-1] is None
 
 
-@pytest.mark.parametrize("module", [facts_cache, baseline_file])
-def test_waiting_for_a_lock_is_told_of(hasty, tmp_path, module):
+@pytest.mark.parametrize(
+    "lock",
+    [lambda path: facts_cache.locked(path, "key"), lambda path: baseline_file._locked(path / "cpu.json", 30.0)],
+    ids=["the cache of programs", "a baseline file"],
+)
+def test_waiting_for_a_lock_is_told_of(hasty, tmp_path, lock):
     """The lock is another thread's, which keeps it until it was seen that somebody waits."""
-    told = []
-    held, seen = threading.Event(), threading.Event()
+    reports = []
+    held, waited = threading.Event(), threading.Event()
 
     def listener(now):
-        told.append(now)
-        if now is not None:
-            seen.set()
-
-    def lock():
-        if module is facts_cache:
-            return facts_cache.locked(tmp_path, "key")
-        return baseline_file._locked(tmp_path / "cpu.json", 30.0)
+        reports.append(now)
+        waited.set()
 
     def hold():
-        with lock():
+        with lock(tmp_path):
             held.set()
-            seen.wait(30)
+            waited.wait(30)
 
     holder = threading.Thread(target=hold)
     holder.start()
     held.wait(30)
-    with listening(listener), lock():
+    with listening(listener), lock(tmp_path):
         pass
     holder.join()
-    assert {now.what.split(" that ")[0] for now in told if now} == {"waiting for another process"}
-    assert told[-1] is None
+    assert {now.what.split(" that ")[0] for now in reports if now} == {"waiting for another process"}
+    assert reports[-1] is None

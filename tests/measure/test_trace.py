@@ -9,8 +9,6 @@ import gzip
 import itertools
 import json
 import re
-import threading
-import time
 
 import jax
 import jax.numpy as jnp
@@ -133,20 +131,6 @@ def test_a_long_call_is_traced_in_fewer_runs(us, runs):
 # What a trace says.
 
 
-def test_a_device_that_waits_for_the_host_is_idle():
-    busy = trace_call(call(product, SQUARE))
-    pause = 3 * busy.wall_us / busy.runs / 1e6
-
-    def with_a_pause(x):
-        y = product(x).block_until_ready()
-        time.sleep(pause)
-        return y
-
-    paused = trace_call(call(with_a_pause, SQUARE))
-    # Nine pauses, each as long as asked for or longer, lie between the first operation and the last.
-    assert paused.idle_share * (paused.wall_us / 1e6) > 9 * pause
-
-
 def test_an_operation_has_its_name_in_the_compiled_program():
     text = product.lower(SQUARE).compile().as_text()
     entry = text[text.index("ENTRY") :]
@@ -160,33 +144,6 @@ def test_the_body_of_a_loop_counts_once_an_iteration():
     counts = {each.name.split(".")[0]: each.count for each in trace_call(call(loop, SQUARE), runs=2).operations}
     assert counts["while"] == 2
     assert max(counts.values()) == 10, "the product, five times a run"
-
-
-def trace_of(block):
-    with trace_block() as traced:
-        block()
-    return traced.trace
-
-
-def test_the_operations_of_two_threads_all_count_in_a_time_no_longer_than_their_sum():
-    ordered(LONG).block_until_ready()
-    ready = threading.Barrier(2)
-
-    def sort():
-        ready.wait()
-        ordered(LONG).block_until_ready()
-
-    def both():
-        threads = [threading.Thread(target=sort) for _ in range(2)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-
-    one, two = trace_of(lambda: ordered(LONG).block_until_ready()), trace_of(both)
-    counts = [{operation.name: operation.count for operation in trace.operations} for trace in (one, two)]
-    assert counts[1] == {name: 2 * count for name, count in counts[0].items()}
-    assert two.device_us <= min(two.wall_us, 1.001 * sum(operation.us for operation in two.operations))
 
 
 def test_what_is_in_flight_when_the_block_ends_belongs_to_it_and_not_to_the_next():
@@ -270,21 +227,6 @@ def test_an_operation_that_goes_on_in_other_threads_lasts_until_the_next_one_of_
     trace = read_trace(write_trace({"/host:CPU": lines}))
     assert (trace.device_us, trace.idle_share) == (52, 0)
     assert times(trace) == {"tanh.1": (30, 1), "dot.1": (20, 1)}
-
-
-def test_an_operation_of_another_program_does_not_end_it(write_trace):
-    lines = {
-        "tf_XLAPjRtCpuClient/1": [on_cpu("tanh.1", 0, 10, flow=7)],
-        "tf_XLAEigen/1": [on_cpu("dot.1", 30, 10, run=2), over("tanh.1", 52, 7)],
-    }
-    assert times(read_trace(write_trace({"/host:CPU": lines}))) == {"tanh.1": (52, 1), "dot.1": (10, 1)}
-
-
-def test_kernels_that_overlap_on_a_stream_share_their_time(write_trace):
-    kernels = [("a", 0, 10, of_step("a", "a.1")), ("b", 8, 12, of_step("b", "b.1")), ("c", 15, 1, of_step("c", "c.1"))]
-    trace = read_trace(write_trace({"/device:GPU:0": {"Stream #1(Compute)": kernels}}))
-    assert times(trace) == {"b.1": (11, 1), "a.1": (8, 1), "c.1": (1, 1)}
-    assert trace.device_us == 20
 
 
 def test_a_gpus_streams_are_read_once_without_copies_from_the_host(write_trace):

@@ -5,7 +5,7 @@ import math
 import pytest
 
 from perfsuite.measure.metric import Interval, span
-from perfsuite.measure.words import change, folded, number, percent, plural
+from perfsuite.measure.words import change, leaf_lines, number, percent, plural
 
 
 @pytest.mark.parametrize(
@@ -73,4 +73,4 @@ def test_a_large_change_is_a_multiple(share, text):
     ],
 )
 def test_what_is_said_of_many_leaves_is_said_once_of_what_they_are_below(paths, place):
-    assert folded([(path, "is new") for path in paths]) == [(place, "is new")]
+    assert leaf_lines([(path, "is new") for path in paths]) == [(place, "is new")]

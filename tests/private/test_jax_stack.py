@@ -17,10 +17,8 @@ from perfsuite.measure.call import call
 from perfsuite.measure.compiles import callsite, compiles
 from perfsuite.measure.errors import RecompilationError
 from perfsuite.measure.private import jax_stack
-from perfsuite.measure.private.capabilities import REPAIRS
 from perfsuite.measure.private.jax_stack import behind_bound, calls_the_same, is_jitted, outside_callbacks
 from perfsuite.measure.runtime.host_calls import host_calls
-from tests.support.private_names import without
 
 STARTS = "/jax/core/compile/"
 X = jnp.ones(3)
@@ -230,10 +228,3 @@ def calls_after_a_refusal(transform=lambda fn: fn):
 def test_a_call_whose_compile_was_refused_is_as_quick_as_another(transform):
     (refused, _), (quick, _) = calls_after_a_refusal(transform)
     assert abs(refused - quick) < 100, "the slow path takes 140 Python calls more"
-
-
-def test_where_jax_has_moved_what_it_needs_the_call_is_slow_and_right():
-    with without(REPAIRS):
-        (refused, compiled), (quick, _) = calls_after_a_refusal()
-    assert compiled == 1
-    assert refused > quick

@@ -39,7 +39,7 @@ from perfsuite.measure.compiles.signature import (
 )
 from perfsuite.measure.private import jax_stack
 from perfsuite.measure.private.frameworks import is_nnx_jit
-from perfsuite.measure.words import folded, plural
+from perfsuite.measure.words import leaf_lines, plural
 
 _MOST_FUNCTIONS = 512
 CALLS_EACH = 32
@@ -499,7 +499,7 @@ def _remedy(changes: Sequence[SignatureChange], function: str) -> str:
 
 
 def _listed(changes: Sequence[SignatureChange]) -> list[str]:
-    lines = [f"  {place}: {what}" for place, what in folded((change.path, change.difference) for change in changes)]
+    lines = [f"  {place}: {what}" for place, what in leaf_lines((change.path, change.difference) for change in changes)]
     more = [f"  and {len(lines) - _SHOWN} more"] if len(lines) > _SHOWN else []
     return lines[:_SHOWN] + more
 

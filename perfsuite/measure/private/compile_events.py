@@ -259,9 +259,9 @@ def _probe_events() -> None:
             jax.jit(function)(np.float32(1))
     finally:
         jax.monitoring.unregister_event_duration_listener(end)
-    for what, heard in stages.items():
-        if tuple(heard) != _STAGE_NAMES:
-            raise Moved(f"jax.monitoring tells the {what} of these stages of a compile: {heard}")
+    for what, names in stages.items():
+        if tuple(names) != _STAGE_NAMES:
+            raise Moved(f"jax.monitoring tells the {what} of these stages of a compile: {names}")
 
 
 @TRACES.probed_by
@@ -269,8 +269,8 @@ def _probe_traces() -> None:
     """Trace a function twice. Raises `Moved` unless the first time is heard once with its name, and the second not."""
     function, names = fresh_function(), []
     # JAX's own counter hears nothing.
-    heard = _Listener(lambda frame: names.append(traced_name(frame)), lambda *_: None)
-    with undisturbed(), _EVENT.replaced(lambda _: heard):
+    listener = _Listener(lambda frame: names.append(traced_name(frame)), lambda *_: None)
+    with undisturbed(), _EVENT.replaced(lambda _: listener):
         for _ in range(2):
             jax.make_jaxpr(function)(1.0)
     if (times := names.count(function.__name__)) != 1:  # another thread may trace, too

@@ -148,11 +148,11 @@ def sender_of(plugins: Iterable[object]) -> Any:
 @contextlib.contextmanager
 def held_back(sender: Any, taken_back: Callable[[], bool]) -> Iterator[None]:
     """Send what is reported inside at the end of the block, or never, where `taken_back()` says so."""
-    send, kept = _SEND.of(sender), []
+    send, reports = _SEND.of(sender), []
 
     def keep(name: str, **what: Any) -> None:
         if name == _REPORT.name:
-            kept.append(what)
+            reports.append(what)
         else:
             send(name, **what)
 
@@ -161,7 +161,7 @@ def held_back(sender: Any, taken_back: Callable[[], bool]) -> Iterator[None]:
         yield
     finally:
         _SEND.put(sender, send)
-        for what in () if taken_back() else kept:
+        for what in () if taken_back() else reports:
             send(_REPORT.name, **what)
 
 

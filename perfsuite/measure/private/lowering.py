@@ -50,9 +50,9 @@ MOST_PLAIN_ARGUMENTS = 2000
 
 @dataclasses.dataclass
 class Lowering:
-    """What `lowering` saw: the trace that was lowered, and its leaves in the order of `Lowered.args_info`.
+    """The trace that was lowered, and its leaves in the order of `Lowered.args_info`.
 
-    `leaves` is None where they could not be told from static arguments.
+    `leaves` is None where they are not known from static arguments.
     """
 
     traced: jax.stages.Traced | None = None
@@ -65,12 +65,12 @@ def lowering(platform: str | None) -> Iterator[Lowering]:
 
     For another platform raises `Moved` where a name has moved, so ask for the capability first.
     """
-    seen, thread = Lowering(), threading.get_ident()
+    result, thread = Lowering(), threading.get_ident()
 
-    def seeing(original: Callable[..., Any]) -> Callable[..., Any]:
+    def watching(original: Callable[..., Any]) -> Callable[..., Any]:
         def lower(self: jax.stages.Traced, **options: Any) -> jax.stages.Lowered:
             if threading.get_ident() == thread:
-                seen.traced, seen.leaves = self, _leaves(sys._getframe(1))
+                result.traced, result.leaves = self, _leaves(sys._getframe(1))
                 if platform is not None:
                     options["lowering_platforms"] = (platform,)
             return original(self, **options)
@@ -81,8 +81,8 @@ def lowering(platform: str | None) -> Iterator[Lowering]:
         if platform is not None:
             replaced.enter_context(_without_device(platform))
         if platform is not None or not _LOWER.missing():
-            replaced.enter_context(_LOWER.replaced(seeing))
-        yield seen
+            replaced.enter_context(_LOWER.replaced(watching))
+        yield result
 
 
 class _NoDevice:
@@ -131,7 +131,7 @@ def argument_names(traced: jax.stages.Traced) -> tuple[str, ...]:
     return tuple(_ARGUMENT_NAMES.of(_DEBUG_INFO.of(traced.jaxpr.jaxpr)) or ())
 
 
-def line_of(equation: Any) -> str:
+def source_line(equation: Any) -> str:
     """The user's line that made an equation, `model.py:42:8 (step)`; "" where it is not known."""
     source = _SOURCE.of(equation)
     try:
@@ -191,11 +191,11 @@ def propagation(module: Any) -> tuple[list[bool], list[bool]]:
     """
     main = _SYMBOLS.get()(module.operation)["main"]
     arguments, results = main.type.inputs, main.type.results
-    given = _shardings(main, "arg_attrs", len(arguments))
-    left = _shardings(main, "res_attrs", len(results))
+    inputs = _shardings(main, "arg_attrs", len(arguments))
+    outputs = _shardings(main, "res_attrs", len(results))
     return (
-        [text is None and not _is_token(kind) for text, kind in zip(given, arguments, strict=True)],
-        [(text is None or "?" in text) and not _is_token(kind) for text, kind in zip(left, results, strict=True)],
+        [text is None and not _is_token(kind) for text, kind in zip(inputs, arguments, strict=True)],
+        [(text is None or "?" in text) and not _is_token(kind) for text, kind in zip(outputs, results, strict=True)],
     )
 
 

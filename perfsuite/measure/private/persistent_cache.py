@@ -90,7 +90,8 @@ def key_of(lowered: jax.stages.Lowered) -> ProgramKey:
     def taking(compile_it: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         raise _KeyTaken(_key(*args[:4]))
 
-    with _compiling_through(taking), _cache_in_use():
+    # JAX makes keys without a cache, too.
+    with _compiling_through(taking), _IN_USE.replaced(lambda original: lambda backend: True):
         try:
             lowered.compile()
         except _KeyTaken as taken:
@@ -103,27 +104,27 @@ def key_of(lowered: jax.stages.Lowered) -> ProgramKey:
 @contextlib.contextmanager
 def watching_cache() -> Iterator[list[CachedProgram]]:
     """Every program that this thread compiles inside, or that JAX takes from its cache, in their order."""
-    seen: list[CachedProgram] = []
+    programs: list[CachedProgram] = []
 
     def watching(compile_it: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         # Before it compiles: that changes the module.
         key = _key(*args[:4])
         name = _name(args[1])
-        with warnings.catch_warnings(record=True) as warned:
+        with warnings.catch_warnings(record=True) as caught:
             warnings.simplefilter("always")
             with _logged(*_OF_PROGRAMS) as records:
                 compiled = compile_it(*args, **kwargs)
-        said = [record.getMessage() for record in records]
-        found = any(each.startswith(_HIT.text) for each in said)
-        said += [str(each.message) for each in warned]
-        for each in warned:
+        messages = [record.getMessage() for record in records]
+        is_hit = any(each.startswith(_HIT.text) for each in messages)
+        messages += [str(each.message) for each in caught]
+        for each in caught:
             warnings.warn_explicit(each.message, each.category, each.filename, each.lineno)
-        reasons = [each for each in said if each.startswith((_NOT_KEPT.text, _NOT_WRITTEN.text))]
-        seen.append(CachedProgram(key, name, found, "; ".join(reasons)))
+        reasons = [each for each in messages if each.startswith((_NOT_KEPT.text, _NOT_WRITTEN.text))]
+        programs.append(CachedProgram(key, name, is_hit, "; ".join(reasons)))
         return compiled
 
     with _compiling_through(watching):
-        yield seen
+        yield programs
 
 
 @contextlib.contextmanager
@@ -143,24 +144,19 @@ def _compiling_through(replacement: Callable[..., Any]) -> Iterator[None]:
         yield
 
 
-def _cache_in_use() -> contextlib.AbstractContextManager[None]:
-    """Have JAX make keys without a cache."""
-    return _IN_USE.replaced(lambda original: lambda backend: True)
-
-
 def _key(backend: Any, module: Any, devices: Any, options: Any) -> ProgramKey | None:
     """None where JAX makes none, because it does not use its cache."""
     with _logged(_OF_KEYS) as records:
         key = _MAKE_KEY.get()(options, backend, module, devices)
     if key is None:
         return None
-    said = [(record.msg, tuple(map(str, record.args))) for record in records if isinstance(record.args, tuple)]
-    parts = {values[0]: values[1] for message, values in said if message == _PART.text}
-    flags = [values[0] for message, values in said if message == _FLAG.text]
+    lines = [(record.msg, tuple(map(str, record.args))) for record in records if isinstance(record.args, tuple)]
+    parts = {values[0]: values[1] for message, values in lines if message == _PART.text}
+    flags = [values[0] for message, values in lines if message == _FLAG.text]
     contents = {
         "backend version": f"{backend.platform} {backend.platform_version}",
         "XLA flags": " ".join(flags) or "none",
-        "compile_options": _said(options),
+        "compile_options": _options_text(options),
         "accelerator_config": ", ".join(device.device_kind for device in devices.flat),
     }
     text = module.operation.get_asm(enable_debug_info=True)
@@ -173,7 +169,7 @@ def _name(module: Any) -> str:
     return name.removeprefix("jit_")
 
 
-def _said(options: Any) -> str:
+def _options_text(options: Any) -> str:
     debug = getattr(options.executable_build_options, "debug_options", None)
     named = [(name, getattr(options, name, "")) for name in _OPTIONS]
     named += [(name, getattr(debug, name, "")) for name in _DEBUG_OPTIONS]

@@ -22,7 +22,7 @@ from perfsuite.measure.errors import MeasurementError
 from perfsuite.measure.hlo.module import SourceFrame
 from perfsuite.measure.private.capabilities import LOWERING
 from perfsuite.measure.private.jax_stack import behind_bound
-from perfsuite.measure.private.lowering import Lowering, argument_names, line_of, lowering
+from perfsuite.measure.private.lowering import Lowering, argument_names, lowering, source_line
 from perfsuite.measure.program.program import DonatedArgument
 from perfsuite.measure.words import plural
 
@@ -191,7 +191,7 @@ def _host_calls(jaxpr: Any) -> Iterator[tuple[str, str]]:
     for equation in equations(jaxpr):
         name = equation.primitive.name
         if "callback" in name or name == "debug_print":
-            yield name, line_of(equation)
+            yield name, source_line(equation)
 
 
 def _callback_message(label: str, platform: str, calls: list[tuple[str, str]], error: Exception) -> str:
@@ -209,7 +209,7 @@ def estimates_in(jaxpr: Any) -> tuple[KernelEstimate, ...]:
     estimates: dict[KernelEstimate, None] = {}
     for equation in equations(jaxpr):
         if equation.primitive.name == "pallas_call":
-            line = _LINE.match(line_of(equation))
+            line = _LINE.match(source_line(equation))
             results = tuple(tuple(result.aval.shape) for result in equation.outvars)
             estimate = equation.params.get("cost_estimate")
             costs = {} if estimate is None else {name: int(getattr(estimate, name)) for name in KERNEL_COSTS}

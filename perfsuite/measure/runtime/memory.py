@@ -28,7 +28,7 @@ from perfsuite.measure.compiles.settle import borrowed, settle
 from perfsuite.measure.errors import MeasurementError
 from perfsuite.measure.metric import Metric
 from perfsuite.measure.runtime.program_outputs import telling
-from perfsuite.measure.words import folded
+from perfsuite.measure.words import leaf_lines
 
 STEPS = 30
 FEWEST_STEPS = 9
@@ -267,7 +267,7 @@ class StepDonation:
 
     def in_words(self) -> str:
         """The largest arrays that were not donated, those that are alike in one line."""
-        lines = [f"{place} {about}" for place, about in folded((leaf.path, leaf.about) for leaf in self.undonated)]
+        lines = [f"{place} {about}" for place, about in leaf_lines((leaf.path, leaf.about) for leaf in self.undonated)]
         more = [f"and {len(lines) - UNDONATED_NAMED} more"] if len(lines) > UNDONATED_NAMED else []
         return "\n".join(lines[:UNDONATED_NAMED] + more)
 

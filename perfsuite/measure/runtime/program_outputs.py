@@ -1,6 +1,6 @@
 """What the programs of a call put out: which array is of which program, and which programs still go on.
 
-Programs are seen as they run (`private.program_runs`). Told from times, a second program often seems to be ready with
+Programs are seen as they run (`private.execution`). Told from times, a second program often seems to be ready with
 the first where the machine is busy.
 """
 
