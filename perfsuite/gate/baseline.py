@@ -127,8 +127,8 @@ class Baselines:
     @property
     def environments(self) -> dict[str, Environment]:
         """The environments that an entry refers to, by id."""
-        found = {entry.environment for entry in self.entries}
-        return {environment.id: environment for environment in found if environment is not None}
+        environments = {entry.environment for entry in self.entries}
+        return {environment.id: environment for environment in environments if environment is not None}
 
 
 def name_of(id: str, entry: Entry) -> str:

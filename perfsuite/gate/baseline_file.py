@@ -96,8 +96,8 @@ def parse(text: str, device: str | None = None) -> Baselines:
     if device is not None and recorded != device:
         # Gating one device by another's metrics would pass and fail at random.
         raise LocatedError(f"these are the metrics of {recorded!r}: rename the file to that", top.line_of("device"))
-    found = top.member("environments", "environments")
-    environments = {id: _environment(id, found.member(id, f"environment {id!r}")) for id in found}
+    described = top.member("environments", "environments")
+    environments = {id: _environment(id, described.member(id, f"environment {id!r}")) for id in described}
     metrics = _metrics(top.member("metrics", "metrics"), environments)
     revisions = dict(_revisions(top.member(_REVISIONS, _REVISIONS))) if _REVISIONS in top else {}
     return Baselines(recorded, metrics, revisions)
@@ -238,8 +238,8 @@ def _revision_fields(revision: Revision) -> dict[str, Any]:
     return {"commit": revision.commit, "dirty": True} if revision.dirty else {"commit": revision.commit}
 
 
-def _revisions(found: _Object) -> Iterator[tuple[str, Revision]]:
-    for test, fields in found.members():
+def _revisions(revisions: _Object) -> Iterator[tuple[str, Revision]]:
+    for test, fields in revisions.members():
         label = f"the revision of {test!r}"
         _check_keys(fields, label, needed=("commit",), optional=("dirty",))
         try:
@@ -248,9 +248,9 @@ def _revisions(found: _Object) -> Iterator[tuple[str, Revision]]:
             raise LocatedError(f"{label}: {error}: {_REPAIR}", fields.line) from None
 
 
-def _metrics(found: _Object, environments: Mapping[str, Environment]) -> dict[str, dict[str, Entry]]:
+def _metrics(tests: _Object, environments: Mapping[str, Environment]) -> dict[str, dict[str, Entry]]:
     metrics = {}
-    for test, entries in found.members():
+    for test, entries in tests.members():
         labels = ((name, f"{name!r} of {test!r}") for name in entries)
         metrics[printable(test)] = {
             printable(name): _entry(label, entries.member(name, label), environments) for name, label in labels
@@ -316,11 +316,11 @@ def _interval(low: Any, high: Any) -> Interval | None:
     return None if low is None else Interval(low, high)
 
 
-def _check_keys(found: _Object, label: str, *, needed: tuple[str, ...], optional: tuple[str, ...] = ()) -> None:
-    if missing := [key for key in needed if key not in found]:
-        raise LocatedError(f"{label} lacks {', '.join(missing)}: {_REPAIR}", found.line)
-    if unknown := [key for key in found if key not in needed + optional]:
-        raise LocatedError(f"{label} has the unknown key {unknown[0]!r}: {_REPAIR}", found.line_of(unknown[0]))
+def _check_keys(members: _Object, label: str, *, needed: tuple[str, ...], optional: tuple[str, ...] = ()) -> None:
+    if missing := [key for key in needed if key not in members]:
+        raise LocatedError(f"{label} lacks {', '.join(missing)}: {_REPAIR}", members.line)
+    if unknown := [key for key in members if key not in needed + optional]:
+        raise LocatedError(f"{label} has the unknown key {unknown[0]!r}: {_REPAIR}", members.line_of(unknown[0]))
 
 
 LOCK_SECONDS = 30.0
@@ -541,7 +541,7 @@ def is_baselines(name: str) -> bool:
 
 
 def _versions(folder: Path) -> list[tuple[Version, Path]]:
-    found = []
+    versions = []
     for path in folder.glob(f"{_PREFIX}*"):
         if not path.is_dir():
             continue
@@ -549,5 +549,5 @@ def _versions(folder: Path) -> list[tuple[Version, Path]]:
         if match is None:
             problem = "the name of a folder of baselines for one jax is jax- and a version, such as jax-0.12"
             raise BaselineError(path, f"{problem}: rename it, or move it elsewhere")
-        found.append((Version(match[1]), path))
-    return found
+        versions.append((Version(match[1]), path))
+    return versions

@@ -53,7 +53,7 @@ class _Cause(NamedTuple):
     """What makes a candidate slower, in words, and the microseconds that it accounts for."""
 
     us: float
-    said: str
+    words: str
 
 
 _NOTHING = _Cause(0.0, "")
@@ -74,12 +74,12 @@ def likely_cause(
     devices work in traces of both. `watched` watches both for a while, to see whether they wait.
     """
     overhead_us = comparison.overhead_us.value
-    found = [_more_host_calls(comparison, candidate, reference)]
+    candidates = [_more_host_calls(comparison, candidate, reference)]
     if programs is not None:
-        found.append(_more_programs(comparison, *programs))
-    found.append(_Cause(longer_us, f"operations on the device take longer, by {longer_us:.4g} us a run"))
-    found = [cause for cause in found if cause.us and cause.us >= NOTICEABLE * overhead_us]
-    causes = [cause.said for cause in sorted(found, key=lambda cause: -cause.us)]
+        candidates.append(_more_programs(comparison, *programs))
+    candidates.append(_Cause(longer_us, f"operations on the device take longer, by {longer_us:.4g} us a run"))
+    candidates = [cause for cause in candidates if cause.us and cause.us >= NOTICEABLE * overhead_us]
+    causes = [cause.words for cause in sorted(candidates, key=lambda cause: -cause.us)]
     # A call that is busy on the host returns late too, and waits for nothing.
     waiting = ""
     if _return_share(comparison.candidate_us) > WAITS > _return_share(comparison.reference_us):
@@ -94,8 +94,8 @@ def _more_host_calls(comparison: Comparison, candidate: HostCalls, reference: Ho
     if more <= 0:
         return _NOTHING
     counts = f"{candidate.total} host calls against {reference.total} of {comparison.reference}"
-    said = f"Python on the host: {counts}, above all {_most_host_calls(candidate, reference)}"
-    return _Cause(more * HOST_CALL_US, said)
+    sentence = f"Python on the host: {counts}, above all {_most_host_calls(candidate, reference)}"
+    return _Cause(more * HOST_CALL_US, sentence)
 
 
 def _more_programs(comparison: Comparison, candidate: Dispatches, reference: Dispatches) -> _Cause:
@@ -165,12 +165,12 @@ def growing(scaling: Scaling) -> str:
         return ""
     pairs = sorted(zip(scaling.units.tolist(), scaling.values.tolist(), strict=True))
     values = ", ".join(f"{value:,.0f} at {units:g}" for units, value in pairs)
-    said = f"it grows with the power {scaling.exponent:.3g} of the size ({values})"
+    sentence = f"it grows with the power {scaling.exponent:.3g} of the size ({values})"
     if scaling.largest.detail:
         part, amount = next(iter(scaling.largest.detail.items()))
         place = (scaling.largest.places or {}).get(part)
-        said += f"; most of it: {part} ({amount:,})" + (f" at {place}" if place else "")
-    return said
+        sentence += f"; most of it: {part} ({amount:,})" + (f" at {place}" if place else "")
+    return sentence
 
 
 def to_do(field: str) -> str:
@@ -195,7 +195,7 @@ def _extra(candidate: HostCalls, reference: HostCalls) -> dict[CallOrigin, int]:
 def _telling(calls: dict[CallOrigin, int]) -> dict[CallOrigin, int]:
     """The few that make most of the calls; `calls` has the busiest first."""
     least = TELLING * sum(calls.values())
-    return {origin: made for origin, made in list(calls.items())[:NAMED] if made >= least}
+    return {origin: count for origin, count in list(calls.items())[:NAMED] if count >= least}
 
 
 def _advised(named: dict[CallOrigin, int]) -> str:
@@ -204,13 +204,13 @@ def _advised(named: dict[CallOrigin, int]) -> str:
 
 
 def _known_to_wait(comparison: Comparison, extra: Mapping[CallOrigin, int]) -> str:
-    known = [origin for origin in extra if waits(origin.function)]
-    if not known:
+    waiting = [origin for origin in extra if waits(origin.function)]
+    if not waiting:
         return ""
     mine, theirs = _return_share(comparison.candidate_us), _return_share(comparison.reference_us)
     return (
         f"{comparison.candidate} returns only when the device is done ({mine:.0%} of its time has passed by then, "
-        f"{theirs:.0%} for {comparison.reference}): {known[0]} waits. {READ_LATER}"
+        f"{theirs:.0%} for {comparison.reference}): {waiting[0]} waits. {READ_LATER}"
     )
 
 
@@ -218,12 +218,12 @@ def _seen_to_wait(comparison: Comparison, both: tuple[Asynchrony, Asynchrony] | 
     """Most of what waits is C++, which no host call shows; but its thread sleeps."""
     if both is None:
         return ""
-    seen, reference = both
-    more_us = seen.asleep * seen.to_ready_us - reference.asleep * reference.to_ready_us
-    if not seen.where or not 0 < EXPLAINING * comparison.overhead_us.value <= more_us:
+    ours, theirs = both
+    more_us = ours.asleep * ours.to_ready_us - theirs.asleep * theirs.to_ready_us
+    if not ours.where or not 0 < EXPLAINING * comparison.overhead_us.value <= more_us:
         return ""
     does, advice = "sleeps", f"If it waits for the device there: {READ_LATER[0].lower()}{READ_LATER[1:]}"
-    if seen.for_device:
+    if ours.for_device:
         does, advice = "waits for the device", READ_LATER
-    where = f"for {seen.asleep:.0%} of its time before it returns, at {seen.where}"
+    where = f"for {ours.asleep:.0%} of its time before it returns, at {ours.where}"
     return f"{comparison.candidate} {does} {where}. {advice}"

@@ -109,10 +109,10 @@ class Environment:
 
 def environment_from_dict(fields: Mapping[str, Any]) -> Environment:
     """The inverse of `Environment.as_dict`. Every field has to be there: raises `ValueError` or `TypeError`."""
-    known = [field.name for field in dataclasses.fields(Environment)]
-    if missing := [name for name in known if name not in fields and name != "process_count"]:
+    names = [field.name for field in dataclasses.fields(Environment)]
+    if missing := [name for name in names if name not in fields and name != "process_count"]:
         raise ValueError(f"the environment lacks {', '.join(missing)}")
-    if unknown := sorted(set(fields) - set(known)):
+    if unknown := sorted(set(fields) - set(names)):
         raise ValueError(f"the environment has unknown keys: {', '.join(unknown)}")
     return Environment(**fields)
 
@@ -267,10 +267,10 @@ def host_processor(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
         text = cpuinfo.read_text(encoding="utf-8", errors="replace")
     except OSError:
         text = ""
-    told = dict(re.findall(r"^(\w[^:\n]*?)[ \t]*:[ \t]*(\S.*?)[ \t]*$", text.partition("\n\n")[0], re.MULTILINE))
+    facts = dict(re.findall(r"^(\w[^:\n]*?)[ \t]*:[ \t]*(\S.*?)[ \t]*$", text.partition("\n\n")[0], re.MULTILINE))
     # "model name" on x86-64, "cpu" on POWER.
-    name = told.get("model name") or told.get("cpu") or platform.processor() or platform.machine() or "unknown"
-    numbers = "-".join(told[field] for field in _GENERATION if field in told)
+    name = facts.get("model name") or facts.get("cpu") or platform.processor() or platform.machine() or "unknown"
+    numbers = "-".join(facts[field] for field in _GENERATION if field in facts)
     return f"{name} {numbers}".rstrip()
 
 

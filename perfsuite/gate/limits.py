@@ -73,16 +73,16 @@ class Compared:
 
     def evidence(self, field: Field) -> Evidence:
         """What the gates of the ratio or of the overhead are to know."""
-        return Evidence(to_settle=lambda limit: to_settle(self.comparison, limit, field))
+        return Evidence(to_settle=lambda limit: what_settles(self.comparison, limit, field))
 
     def confirmed(self, result: Result, field: Field) -> Result:
         """A gate that fails by this comparison; open where the fresh process speaks against it."""
         assert result.limit is not None
-        seen = None if self.again is None else self.again[FIELDS.index(field)]
-        if seen is None and not self.failure:
+        second = None if self.again is None else self.again[FIELDS.index(field)]
+        if second is None and not self.failure:
             return result
-        fails = seen is not None and seen.interval.low > result.limit
-        return with_rerun(result, Rerun(seen, self.failure), fails=fails)
+        fails = second is not None and second.interval.low > result.limit
+        return with_rerun(result, Rerun(second, self.failure), fails=fails)
 
 
 HOPELESS = 0.001
@@ -95,7 +95,7 @@ the limit (its half-width is 3.6 standard errors, and 1.28 more stay free)."""
 MOST_SECONDS = 600
 
 
-def to_settle(compared: Comparison, limit: float, field: Field) -> str:
+def what_settles(compared: Comparison, limit: float, field: Field) -> str:
     """What would settle whether the ratio or the overhead keeps to `limit`, in words."""
     if not compared.bounded:
         needed = compared.seconds * fewest_pairs() / compared.pairs

@@ -26,18 +26,18 @@ def reason(result: Result) -> str:
 
     Versions that changed since the baseline come first: an upgrade is the first thing to know of a metric that moved.
     """
-    said = [_finding(result), moved(result)]
+    parts = [_finding(result), moved(result)]
     if result.grown:
-        said.append(growth(result.grown, result.metric.unit))
-    if said[0] and not result.note:
-        said.extend(bounds(result.metric.at_least, result.metric.at_most))
-    said.append(_rerun(result))
+        parts.append(growth(result.grown, result.metric.unit))
+    if parts[0] and not result.note:
+        parts.extend(bounds(result.metric.at_least, result.metric.at_most))
+    parts.append(_rerun(result))
     if result.slowed_in_part:
-        said.append(f"its quickest blocks give {number(result.metric.quickest or 0)} {result.metric.unit}")
+        parts.append(f"its quickest blocks give {number(result.metric.quickest or 0)} {result.metric.unit}")
     if result.strict == Verdict.INCONCLUSIVE:
-        said.append("fails because it is undecided (--perf-strict=inconclusive)")
-    found = ": ".join(filter(None, (", ".join(result.versions), "; ".join(filter(None, said)))))
-    lines = [found, *(f"  {text}" for text in _advice(result))]
+        parts.append("fails because it is undecided (--perf-strict=inconclusive)")
+    sentence = ": ".join(filter(None, (", ".join(result.versions), "; ".join(filter(None, parts)))))
+    lines = [sentence, *(f"  {text}" for text in _advice(result))]
     if settles := to_settle(result):
         lines.append(f"to settle it: {settles}")
     return "\n".join(filter(None, lines))
@@ -131,9 +131,9 @@ def without_baseline(count: int, why: str = "") -> str:
 def growth(parts: Sequence[Part], unit: str) -> str:
     """Which parts of a metric in `unit` got worse, by how much, and where they are."""
     if unit == HOST_CALLS:
-        known = dict.fromkeys(part.place for part in parts if " at " in part.place or advice_on(part.place))
+        places = dict.fromkeys(part.place for part in parts if " at " in part.place or advice_on(part.place))
         named = ", ".join(f"{part.name} ({_grown_by(part)})" for part in parts)
-        return f"more calls of {named}" + (f", made in {', '.join(known)}" if known else "")
+        return f"more calls of {named}" + (f", made in {', '.join(places)}" if places else "")
     verb = "fell" if parts[0].amount < 0 else "grew"
     at = (f"{part.name} ({_grown_by(part)})" + (f" at {part.place}" if part.place else "") for part in parts)
     return f"{verb}: {', '.join(at)}"
@@ -153,12 +153,12 @@ def without_estimate(kernels: Sequence[str]) -> str:
 
 def bounds(at_least: Sequence[str], at_most: Sequence[str]) -> list[str]:
     """Which loops count once, and which loops and conditionals count the most that they may run."""
-    said = []
+    sentences = []
     if at_least:
-        said.append(f"counts once, for its iterations depend on data: the loop at {_first_places(at_least)}")
+        sentences.append(f"counts once, for its iterations depend on data: the loop at {_first_places(at_least)}")
     if at_most:
-        said.append(f"counts the most that may run: the {_first_places(at_most)}")
-    return said
+        sentences.append(f"counts the most that may run: the {_first_places(at_most)}")
+    return sentences
 
 
 def _first_places(places: Sequence[str]) -> str:
@@ -216,14 +216,14 @@ def _finding(result: Result) -> str:
         return f"{_span(metric)}, {held} the budget of {_amount(result.limit, metric)}"
     if result.baseline is None:
         return _span(metric)
-    said = f"{_span(metric)}, {_change(metric, result.baseline)} the baseline {_amount(result.baseline, metric)}"
+    sentence = f"{_span(metric)}, {_change(metric, result.baseline)} the baseline {_amount(result.baseline, metric)}"
     if result.verdict == Verdict.IMPROVED:
-        return f"{said}: pytest --perf-save records it"
+        return f"{sentence}: pytest --perf-save records it"
     if result.tolerance is None or result.limit is None or metric.kind == "count":
-        return said
+        return sentence
     if result.baseline <= 0:
-        return f"{said} (limit {_amount(result.limit, metric)})"
-    return f"{said} (limit {percent(result.limit / result.baseline - 1)})"
+        return f"{sentence} (limit {_amount(result.limit, metric)})"
+    return f"{sentence} (limit {percent(result.limit / result.baseline - 1)})"
 
 
 def over(results: Sequence[Result]) -> str:

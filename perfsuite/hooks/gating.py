@@ -361,8 +361,8 @@ class ActiveHooks:
     def _where_all_is(self, config: pytest.Config) -> list[str]:
         """The last lines: where all metrics are. A path is never broken, whatever the width of the terminal."""
         if self.page is None:
-            told = config.get_verbosity() != 0 or not any(record.results for record in self.session.records)
-            return [] if told else ["all metrics: pytest --perf -v, or --perf-report=DIR for a page of them"]
+            shown = config.get_verbosity() != 0 or not any(record.results for record in self.session.records)
+            return [] if shown else ["all metrics: pytest --perf -v, or --perf-report=DIR for a page of them"]
         return [f"report: {relative(self.page, self.rootpath)}"]
 
 

@@ -143,9 +143,11 @@ class MainHooks:
             self.config.pluginmanager.unregister(only)
 
     def _report_missing(self, test: str) -> None:
-        said = "a worker of pytest-xdist left this test to the main process, which cannot find it: run it with `-n 0`"
+        message = (
+            "a worker of pytest-xdist left this test to the main process, which cannot find it: run it with `-n 0`"
+        )
         where = (test.partition("::")[0], None, test)
-        report = pytest.TestReport(test, where, {"perf": 1}, "failed", said, "setup")
+        report = pytest.TestReport(test, where, {"perf": 1}, "failed", message, "setup")
         self.config.hook.pytest_runtest_logreport(report=report)
 
     def pytest_terminal_summary(self) -> None:

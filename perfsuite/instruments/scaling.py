@@ -11,7 +11,7 @@ from perfsuite.instruments.base import NO_BUDGET, Declaration, Instrument, check
 from perfsuite.measure.metric import Metric
 from perfsuite.measure.private.capabilities import FIRST_CALLS
 from perfsuite.measure.timing.scaling import MakeCall, Scaled, Scaling, calls_by_size, fit_scaling, metric_name
-from perfsuite.session.records import line_of
+from perfsuite.session.records import fitted_line
 
 _OF_TIMES = {"us_per_leaf": "slope of a time over sizes, microseconds a unit"}
 _OF_COUNTS = {"exponent": "the power of the size with which a count grows"}
@@ -66,7 +66,7 @@ class ScalingInstrument(Instrument):
         for each in metrics:
             self._recorder.add(each, tolerance, evidence if each is metrics[-1] else NO_EVIDENCE)
         if self._session.options.report is not None:
-            self._recorder.lines.append(line_of(metrics[0].title, scaling))
+            self._recorder.lines.append(fitted_line(metrics[0].title, scaling))
 
     def _check_exponent(self, scaling: Scaling, metrics: Sequence[Metric], limit: float) -> None:
         __tracebackhide__ = True

@@ -149,8 +149,8 @@ class Group:
         Counts and sizes that differ are noted in `differences`.
         """
         of_all = [
-            {each.title: each for each in made(list[Metric], given)}
-            for given in self.exchange(f"the metrics of {test}", plain(list(metrics.values())))
+            {each.title: each for each in made(list[Metric], metrics_there)}
+            for metrics_there in self.exchange(f"the metrics of {test}", plain(list(metrics.values())))
         ]
         for process, each in enumerate(of_all):
             if each.keys() != of_all[0].keys():

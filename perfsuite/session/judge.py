@@ -168,13 +168,13 @@ class Judge:
         """
         if not self.gates:
             return []
-        made = {(metric.id, metric.target) for metric in metrics}
+        ids = {(metric.id, metric.target) for metric in metrics}
         results = (
             judge_absent(
                 test, id, entry, target, unknown.get((id, target)) or lost or self._why_not_here(entry, target)
             )
             for id, entry, target in self._recorded(self.key(test))
-            if (id, target) not in made
+            if (id, target) not in ids
         )
         return [result for result in results if not (self._removes and result.verdict == Verdict.MISSING)]
 
@@ -319,8 +319,8 @@ class Judge:
         names = {*self.options.targets, *(metric.target for record in records for metric in record.metrics)}
         ran = {self.key(record.test) for record in records}
         for file in self._known_files():
-            known = ran | self._gone_tests(collected, file.metrics)
-            entries = (entry for test in known & file.metrics.keys() for entry in file.metrics[test].values())
+            tests = ran | self._gone_tests(collected, file.metrics)
+            entries = (entry for test in tests & file.metrics.keys() for entry in file.metrics[test].values())
             if any(entry.provenance == "compiled" for entry in entries):
                 names.add(file.device)
         return sorted(name for name in names - {self.device} if name)

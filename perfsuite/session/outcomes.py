@@ -110,12 +110,12 @@ def blamed(results: Sequence[Result], call: pytest.CallInfo[Any], root: Path) ->
 
 def _in_the_project(places: Iterable[str], root: Path) -> Iterator[Line]:
     for place in places:
-        for found in _PLACE.finditer(place):
-            files = {Path(found["file"]).absolute(), *_imported(found["file"])}
+        for match in _PLACE.finditer(place):
+            files = {Path(match["file"]).absolute(), *_imported(match["file"])}
             inside = [file for file in files if file.is_relative_to(root) and _LIBRARIES.isdisjoint(file.parts)]
-            known = [file for file in inside if file.is_file()]
-            if len(known) == 1:
-                yield known[0].relative_to(root).as_posix(), int(found["line"])
+            existing = [file for file in inside if file.is_file()]
+            if len(existing) == 1:
+                yield existing[0].relative_to(root).as_posix(), int(match["line"])
 
 
 def _imported(name: str) -> Iterator[Path]:

@@ -200,7 +200,7 @@ def distribution_of(title: str, comparison: "Comparison") -> Distribution:
     )
 
 
-def line_of(title: str, scaling: "Scaling") -> FittedLine:
+def fitted_line(title: str, scaling: "Scaling") -> FittedLine:
     """The line behind the metric `title`."""
     return FittedLine(
         title,
