@@ -276,8 +276,8 @@ def _jitted_call(library: list[FrameType], compiling: jax_stack.CompilingFunctio
     if (wrapper := wrapper_of(outer[0])) is not None:
         if is_filter_jit(wrapper):
             return _filter_jit_call(wrapper, args, kwargs)
-        known = compiling.statics if compiling and frameworks.jitted_in(wrapper) is not None else None
-        return CallSite("", args, kwargs, function=wrapper, statics=_statics(known, args))
+        arguments = compiling.statics if compiling and frameworks.jitted_in(wrapper) is not None else None
+        return CallSite("", args, kwargs, function=wrapper, statics=_statics(arguments, args))
     # jax.jit: a frame that shortens tracebacks, and in it the function that is called where the cache misses.
     misses = len(outer) > 1 and jax_stack.jitted_function(outer[1]) is not None
     if compiling is None or not _passes_on(outer[0]) or not (misses or compiling.ahead_of_time):
@@ -313,10 +313,10 @@ def _passes_on(frame: FrameType) -> bool:
     return not frame.f_code.co_argcount and bool(frame.f_code.co_flags & inspect.CO_VARARGS)
 
 
-def _statics(known: jax_stack.StaticArguments | None, args: tuple) -> Statics | None:
-    if known is None:
+def _statics(static: jax_stack.StaticArguments | None, args: tuple) -> Statics | None:
+    if static is None:
         return None
-    argnums, argnames = known
+    argnums, argnames = static
     return Statics(argnums=tuple(n + len(args) if n < 0 else n for n in argnums), argnames=argnames)
 
 

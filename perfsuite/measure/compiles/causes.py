@@ -72,10 +72,10 @@ class Sighting:
 
 @dataclasses.dataclass(frozen=True)
 class Cause:
-    """What compiled, where, and why. `changes` are from the nearest of `known` calls, and empty where none was found.
+    """What compiled, where, and why. `changes` are from the nearest of `earlier` calls, and empty where it has none.
 
     `function` is the name that JAX gives it, `stage` the first one that was heard.
-    Of `known` calls all are of the same function object, where one of these is known. `transformed` says that it was
+    The earlier calls are those of the same function object, where there are any. `transformed` says that it was
     called under a transformation such as `jax.grad`. `eager` is an operation of JAX's own that ran by itself, `through`
     the library's function that it came from, and `inside` the user's function around it where that was jitted before.
     `caller` is the user's function at `location`, `via` the line of a library that it called and that compiled.
@@ -86,7 +86,7 @@ class Cause:
     stage: str
     location: str
     changes: Changes = ()
-    known: int = 0
+    earlier: int = 0
     transformed: bool = False
     eager: bool = False
     through: str = ""
@@ -157,26 +157,28 @@ def sighting_of(site: CallSite) -> Sighting:
 
 def recompile_cause(cause: Cause, site: CallSite, sighting: Sighting, key: tuple[str, ...]) -> Cause:
     """`cause` with what `sighting`, which describes `site`, has different from the nearest call with this key."""
-    known = HISTORY.calls(key)
+    earlier = HISTORY.calls(key)
     inside = site.caller[0] if site.eager and HISTORY.has(site.caller[1]) else ""
-    same = tuple(other for other in known if other.function == sighting.function)
-    changes = _nearest_changes(site, sighting, known, same) if known else ()
+    same = tuple(other for other in earlier if other.function == sighting.function)
+    changes = _nearest_changes(site, sighting, earlier, same) if earlier else ()
     through_api = site.named is not None and site.statics == Statics()
     transformed = through_api or any(leaf.source == TRACER for _, leaf in sighting.signature.leaves)
-    return dataclasses.replace(cause, changes=changes, known=len(same or known), transformed=transformed, inside=inside)
+    return dataclasses.replace(
+        cause, changes=changes, earlier=len(same or earlier), transformed=transformed, inside=inside
+    )
 
 
 def _nearest_changes(
-    site: CallSite, sighting: Sighting, known: tuple[Sighting, ...], same: tuple[Sighting, ...]
+    site: CallSite, sighting: Sighting, earlier: tuple[Sighting, ...], same: tuple[Sighting, ...]
 ) -> Changes:
-    """The changes from the nearest call, the latest of equals. `same` are those of `known` of the same function."""
+    """The changes from the nearest call, the latest of equals. `same` are those of `earlier` of the same function."""
     if not same and isinstance(sighting.function, Value) and not site.eager:
         # JAX compiles every new function object, whatever its arguments. What it holds is built into its program.
-        held = min((_held_changes(other, sighting) for other in reversed(known)), key=distance)
+        held = min((_held_changes(other, sighting) for other in reversed(earlier)), key=distance)
         return _another_function(site, held), *held
     # The same function may be jitted in several ways.
     for alike in (lambda other: other.statics == sighting.statics, lambda other: other.options == sighting.options):
-        same = tuple(filter(alike, same)) or same or known
+        same = tuple(filter(alike, same)) or same or earlier
     changes = min((_sighting_changes(other, sighting, site) for other in reversed(same)), key=distance)
     return changes if site.named else with_parameters(changes, site.function)
 
@@ -263,17 +265,17 @@ def _listing(statics: Statics | None) -> str:
 
 
 def _another_function(site: CallSite, held: Changes = ()) -> SignatureChange:
-    made = _made_without_def(site.function)
-    now = f"another of the same code ({code_of(site.function)}){made and f', a {made} made anew'}"
+    kind = _kind_without_def(site.function)
+    now = f"another of the same code ({code_of(site.function)}){kind and f', a {kind} made anew'}"
     # No argument could stand for such an object.
     objects = ("function", "closure", "method", "optimizer", "class", "identity", "equality")
-    variant, hint = ("held", held[0].path.rpartition(" ")[2]) if held and held[0].variant not in objects else (made, "")
+    variant, hint = ("held", held[0].path.rpartition(" ")[2]) if held and held[0].variant not in objects else (kind, "")
     if site.maker:
         variant, hint = "library", site.maker
     return SignatureChange("function", "function", "an earlier object", now, variant=variant, hint=hint)
 
 
-def _made_without_def(function: Any) -> str:
+def _kind_without_def(function: Any) -> str:
     """What kind of function object it is, for those that are created without a `def`."""
     if not isinstance(function, types.FunctionType | types.MethodType | functools.partial):
         *_, function = innermost(function)  # Behind an object of nnx.jit's.
@@ -393,19 +395,19 @@ def recompilation_message(cause: Cause) -> str:
     """The message for a function that compiled."""
     if cause.eager or cause.through in _LOOPS:
         return _eager_operation(cause)
-    again = " again" if cause.known else ""
+    again = " again" if cause.earlier else ""
     begun = f"`{cause.function}` {_VERBS[cause.stage]}{again}"
     lines = [f"{begun} at {cause.location}{_inside(cause)}{_REUSED[cause.stage]}"]
-    known = plural(cause.known, "known signature")
+    signatures = plural(cause.earlier, "known signature")
     if cause.problem:
         lines.append(f"  {cause.problem}")
-    elif not cause.known:
+    elif not cause.earlier:
         lines.append("  no earlier call is known: this is the first, or it compiled before perfsuite watched.")
         lines.append(f"  Warm it first: {_warm(cause.function)}")
     elif cause.changes:
-        lines += [*_listed(cause.changes), f"  nearest of {known}. {_remedy(cause.changes, cause.function)}"]
+        lines += [*_listed(cause.changes), f"  nearest of {signatures}. {_remedy(cause.changes, cause.function)}"]
     else:
-        lines.append(f"  nothing differs from one of {known}, in tree structure, shapes, dtypes, weak types,")
+        lines.append(f"  nothing differs from one of {signatures}, in tree structure, shapes, dtypes, weak types,")
         lines.append(_NOTHING_DIFFERS)
         lines += [_TRANSFORMED] if cause.transformed else []
     return "\n".join(lines)

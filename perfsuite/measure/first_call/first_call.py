@@ -302,32 +302,34 @@ class Jaxprs:
         plain = _plain(jaxpr)
         if id(plain) in self._counted:
             return self._counted[id(plain)][1]
-        found: Equations = Counter()
+        equations: Equations = Counter()
         for equation in plain.eqns:
             line = self._line_of(equation)
-            found[line, equation.primitive.name] += 1
+            equations[line, equation.primitive.name] += 1
             for inner in inner_jaxprs(equation):
                 for (inner_line, primitive), count in self.equations(inner).items():
                     # Of what a library traced by itself no line is the user's, but the line that called it is.
-                    found[inner_line or line, primitive] += count
-        self._counted[id(plain)] = plain, found
-        return found
+                    equations[inner_line or line, primitive] += count
+        self._counted[id(plain)] = plain, equations
+        return equations
 
     def constants(self, jaxpr: Any) -> list[Constant]:
         """Every array in a closed jaxpr, once, the largest first. Single numbers are not counted."""
-        found: dict[int, Constant] = {}
+        constants: dict[int, Constant] = {}
         for array, line in self._arrays(jaxpr, None, set()):
-            known = found.get(id(array))
-            if known is None or known.line is None:
-                found[id(array)] = Constant(text_of_array(array), math.prod(array.shape) * array.dtype.itemsize, line)
-        return sorted(found.values(), key=lambda each: (-each.bytes, each.array, each.line or ()))
+            constant = constants.get(id(array))
+            if constant is None or constant.line is None:
+                constants[id(array)] = Constant(
+                    text_of_array(array), math.prod(array.shape) * array.dtype.itemsize, line
+                )
+        return sorted(constants.values(), key=lambda each: (-each.bytes, each.array, each.line or ()))
 
-    def _arrays(self, jaxpr: Any, outer: UserLine | None, seen: set[int]) -> Iterator[tuple[Any, UserLine | None]]:
+    def _arrays(self, jaxpr: Any, outer: UserLine | None, visited: set[int]) -> Iterator[tuple[Any, UserLine | None]]:
         """Each array of a jaxpr and those inside it, with the line; one may come several times."""
         plain = _plain(jaxpr)
-        if id(plain) in seen:
+        if id(plain) in visited:
             return
-        seen.add(id(plain))
+        visited.add(id(plain))
         for variable, array in zip(plain.constvars, getattr(jaxpr, "consts", ()), strict=False):
             if _is_array(array):
                 yield array, self._line_that_uses(plain, variable) or outer
@@ -337,7 +339,7 @@ class Jaxprs:
                 if _is_array(array := getattr(operand, "val", None)):
                     yield array, line
             for inner in inner_jaxprs(equation):
-                yield from self._arrays(inner, line, seen)
+                yield from self._arrays(inner, line, visited)
 
     def _line_that_uses(self, jaxpr: Any, variable: Any) -> UserLine | None:
         """The user's line of the first equation that has a variable; inside of it where that runs a jaxpr."""
@@ -378,15 +380,15 @@ def _by_function(lines: Mapping[UserLine | None, Mapping[str, int]]) -> Parts:
         amounts[name] += sum(kinds.values())
         if line is not None:
             of_lines.setdefault(name, Counter())[line] += sum(kinds.values())
-    return Parts(_largest(amounts), {name: _place_of(found, lines) for name, found in of_lines.items()})
+    return Parts(_largest(amounts), {name: _place_of(counts, lines) for name, counts in of_lines.items()})
 
 
 def _place_of(lines: Counter[UserLine], kinds: Mapping[UserLine | None, Mapping[str, int]]) -> str:
     """`model.py:12 (dot_general, add) and 2 more lines`: the line with most."""
     line = min(lines, key=lambda each: (-lines[each], each))
     named = list(_largest(Counter(kinds[line])))[:PRIMITIVES_NAMED]
-    said = f"{line.place} ({', '.join(named)})" if any(named) else line.place
-    return said if len(lines) == 1 else f"{said} and {plural(len(lines) - 1, 'more line')}"
+    text = f"{line.place} ({', '.join(named)})" if any(named) else line.place
+    return text if len(lines) == 1 else f"{text} and {plural(len(lines) - 1, 'more line')}"
 
 
 def _largest(amounts: Counter[str]) -> dict[str, int]:

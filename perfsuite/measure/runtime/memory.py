@@ -150,9 +150,9 @@ def _grown(samples: list[_Alive], strangers: frozenset[int], call: Call, outputs
             rate = f"{more / _apart(steps):.3g} more a step ({each:,} bytes each)"
             grown.append((more * each, f"{kind}: {rate}{_origin(kind, strangers, call, outputs)}"))
     if not grown:  # each step makes one array of a new shape
-        known = {kind for sample in samples[: steps // 3] for kind in sample}
+        early = {kind for sample in samples[: steps // 3] for kind in sample}
         for kind, (number, size) in samples[-1].items():
-            if kind not in known:
+            if kind not in early:
                 now = f"it grows with the steps ({size // number:,} bytes now)"
                 grown.append((size, f"{kind}: {now}{_origin(kind, strangers, call, outputs)}"))
     return tuple(line for _, line in sorted(grown, key=lambda entry: -entry[0])[:NAMED])
@@ -165,8 +165,8 @@ def _origin(kind: str, strangers: frozenset[int], call: Call, outputs: _Outputs)
     free = [array for array in arrays if id(array) not in carried]
     some = (free or arrays)[-NAMED:]
     named = set(map(id, some))
-    made = dict.fromkeys(line for ref, line in outputs if id(ref()) in named)
-    origin = f", made at {', '.join(made)}" if made else ""
+    lines = dict.fromkeys(line for ref, line in outputs if id(ref()) in named)
+    origin = f", made at {', '.join(lines)}" if lines else ""
     if not free:
         return f"{origin}, carried as {carried[id(arrays[0])]}" if arrays else origin
     ignored = {id(arrays), id(free), id(some)}
@@ -313,8 +313,8 @@ def _asked(fn: Any, args: tuple, kwargs: dict[str, Any]) -> dict[str, bool]:
     try:
         # `trace` is answered from JAX's cache, `lower` would take the time of a lowering.
         infos, _ = fn.trace(*args, **kwargs).args_info
-        found = leaves_with_paths(infos, is_leaf=lambda leaf: hasattr(leaf, "donated"))
-        return {path: info.donated for path, info in found}
+        leaves = leaves_with_paths(infos, is_leaf=lambda leaf: hasattr(leaf, "donated"))
+        return {path: info.donated for path, info in leaves}
     except Exception:
         return {}
 

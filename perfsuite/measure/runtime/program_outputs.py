@@ -70,17 +70,17 @@ class Running:
 @contextlib.contextmanager
 def outputs_seen() -> Iterator[Outputs]:
     """See what programs put out that run inside, in any thread."""
-    seen = Outputs()
-    with telling(seen.add):
-        yield seen
+    outputs = Outputs()
+    with telling(outputs.add):
+        yield outputs
 
 
 @contextlib.contextmanager
 def running_seen() -> Iterator[Running]:
     """See the programs that begin inside, in any thread."""
-    seen = Running()
-    with telling(seen.add):
-        yield seen
+    running = Running()
+    with telling(running.add):
+        yield running
 
 
 def telling(tell: Callable[[Any], None]) -> contextlib.AbstractContextManager[None]:

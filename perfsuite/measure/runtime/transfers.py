@@ -178,8 +178,8 @@ class Transfers:
     def _first_read(self, value: jax.Array) -> bool:
         """Whether an array is read for the first time. Python reuses the identity of an array that is gone."""
         with self._lock:
-            known = self._fetched.get(id(value))
-            if known is not None and known() is value:
+            last = self._fetched.get(id(value))
+            if last is not None and last() is value:
                 return False
             self._fetched[id(value)] = weakref.ref(value)
             return True
@@ -298,10 +298,10 @@ def _transfer(
     direction: Direction, what: str, cause: Callable[[], str], frame: FrameType, explicit: bool = False
 ) -> Transfer:
     try:
-        known = cause()
+        text = cause()
     except Exception:  # a transfer counts even if nothing on the stack explains it
-        known = "no cause known"
-    return Transfer(direction, what, known, callsite.location(frame), explicit)
+        text = "no cause known"
+    return Transfer(direction, what, text, callsite.location(frame), explicit)
 
 
 def _report(event: Transfer, watches: Sequence[Transfers]) -> None:
