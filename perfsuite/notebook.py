@@ -7,6 +7,7 @@ raise where a gate of a test would fail.
 import ast
 import contextlib
 import dataclasses
+import inspect
 import re
 import tempfile
 import time
@@ -19,6 +20,7 @@ import pytest
 
 from perfsuite.fixture import Perf
 from perfsuite.gate.budget import Budget
+from perfsuite.instruments.base import METHODS, foreign_methods, instrument_class
 from perfsuite.measure.call import Call, call
 from perfsuite.measure.compiles import compiles
 from perfsuite.measure.metric import span
@@ -32,23 +34,8 @@ from perfsuite.session.judge import Judge
 from perfsuite.session.modes import in_notebook
 from perfsuite.session.session import PerfSession
 
-OF_A_CALL = (
-    "time",
-    "host_calls",
-    "dispatches",
-    "fast_path",
-    "stays_async",
-    "stalls",
-    "transfers",
-    "memory",
-    "donation",
-    "program",
-    "first_call",
-)
-"""The instruments that `%perf` runs on one call. `compare` takes two."""
-
-USAGE = f"""%perf compare f(x) vs g(x)
-%perf INSTRUMENT f(x), with one of {", ".join(OF_A_CALL)}
+USAGE = """%perf compare f(x) vs g(x)
+%perf METHOD f(x), with a method of `perf` that takes one call, such as time or host_calls
 %%perf, above a cell that uses `perf`, `call` and `Budget`
 --seconds=S, right after the name, is the most time for one timing (default: 1)"""
 
@@ -175,7 +162,7 @@ def _seconds(line: str) -> tuple[str, float]:
 def _parsed(line: str) -> tuple[str, list[ast.Call]]:
     method, _, rest = line.strip().partition(" ")
     expressions = [each.strip() for each in re.split(r"\svs\s", rest)]
-    if method not in ("compare", *OF_A_CALL):
+    if method != "compare" and not _takes_a_call(method):
         raise _usage(f"%perf has no instrument {method!r}" if method else "%perf needs the name of an instrument")
     if method == "compare" and len(expressions) != 2:
         raise _usage("%perf compare takes two calls with `vs` between them")
@@ -191,6 +178,14 @@ def _parsed(line: str) -> tuple[str, list[ast.Call]]:
             raise _usage(f"{expression!r} is no call of a function, such as step(state, batch)")
         calls.append(node)
     return method, calls
+
+
+def _takes_a_call(method: str) -> bool:
+    """Whether a method of `perf` has a call as its first argument."""
+    if method not in METHODS and method not in foreign_methods():
+        return False
+    parameters = inspect.signature(getattr(instrument_class(method), method)).parameters
+    return list(parameters)[1:2] == ["call"]
 
 
 def _usage(problem: str) -> Exception:

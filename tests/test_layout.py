@@ -55,7 +55,7 @@ MAY_IMPORT: dict[str, tuple[str, ...]] = {
     "fixture": (*_SESSION, "instruments"),
     "hooks": (*_REPORT, "instruments", "fixture"),
     "plugin": ("options", "processes", "measure", "measure/compiles", "session", "fixture", "hooks"),
-    "notebook": (*_REPORT, "fixture"),
+    "notebook": (*_REPORT, "instruments", "fixture"),
     "__init__": ("measure", "gate", "fixture", "notebook"),
     "__main__": ("commands",),
     "workloads": (),
