@@ -106,18 +106,6 @@ def test_a_donated_state_is_carried_and_given_back():
     training.run().block_until_ready()
 
 
-def test_the_collector_is_off_in_every_run_and_on_afterwards():
-    collecting = []
-
-    def step(x):
-        collecting.append(gc.isenabled())
-        return product(x)
-
-    trace_call(call(step, SQUARE), runs=3)
-    assert collecting[-3:] == [False] * 3
-    assert gc.isenabled()
-
-
 def test_a_call_that_runs_nothing_on_a_device_is_an_error_with_a_reason():
     with pytest.raises(MeasurementError, match=r"xplane\.pb: no device ran an operation in this trace"):
         trace_call(call(lambda: None))

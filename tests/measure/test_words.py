@@ -32,9 +32,7 @@ def test_an_interval_that_is_open_is_not_written(interval):
     assert span(1.5, interval) == "1.5"
 
 
-@pytest.mark.parametrize(
-    ("count", "text"), [(0, "0 programs"), (1, "1 program"), (2, "2 programs"), (1021, "1,021 programs")]
-)
+@pytest.mark.parametrize(("count", "text"), [(0, "0 programs"), (1, "1 program"), (1021, "1,021 programs")])
 def test_one_is_singular_and_every_other_number_plural(count, text):
     assert plural(count, "program") == text
 
