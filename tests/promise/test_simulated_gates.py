@@ -67,11 +67,6 @@ def test_a_planted_slowdown_is_caught_in_time(model, slowdown, gates, pairs, lea
     assert caught(model, slowdown, gates, pairs) >= least
 
 
-@pytest.mark.parametrize("model", OF_BOTH, ids=name)
-def test_a_slowdown_of_three_percent_is_caught_in_any_noise_of_both_sides(model):
-    assert caught(model, 1.03, 12, 2000) == 12
-
-
 @pytest.mark.parametrize("model", MODELS, ids=name)
 def test_a_slowdown_of_a_tenth_is_caught_in_any_noise(model):
     assert caught(model, 1.1, 12, FIVE_SECONDS) == 12

@@ -295,9 +295,6 @@ def test_a_slow_call_is_not_repeated_for_the_sake_of_a_short_one(device, slow_us
     assert run_block(slow).to_return == pytest.approx(slow_us * US, rel=1e-4)
 
 
-# The garbage collector.
-
-
 def test_what_a_call_leaves_in_cycles_does_not_pile_up():
     class Node:
         def __init__(self):

@@ -342,17 +342,6 @@ def test_a_planted_slowdown_is_found_and_its_size_is_inside_the_interval(monkeyp
 # With functions of JAX.
 
 
-def test_a_call_compared_with_itself_is_no_slower():
-    step = jax.jit(lambda state, x: (state + x, x.sum()), donate_argnums=0)
-    one, other = (call(step, jnp.zeros(3), jnp.ones(3), carry=1) for _ in range(2))
-    compared = compare_calls(one, other, seconds=0.3, settled=never)
-    # Not how close, which depends on the machine; but an honest interval holds the truth.
-    assert compared.ratio.interval.low <= 1.01
-    assert compared.ratio.interval.high >= 0.99
-    for side in (one, other):
-        side.run()[0].block_until_ready()
-
-
 @pytest.mark.parametrize("for_all", [0, 1])
 def test_two_sides_wait_alike_where_one_was_found_to_need_all_its_outputs(monkeypatch, for_all):
     """On a busy machine that is found of the same call on one side and not on the other."""

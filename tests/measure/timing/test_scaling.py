@@ -195,22 +195,6 @@ def test_make_call_gives_a_call():
         fit(3, [1, 2])
 
 
-def test_donated_states_are_usable_afterwards():
-    step = jax.jit(lambda state: [x + 1 for x in state], donate_argnums=0)
-    made = []
-
-    def make_call(size):
-        made.append(call(lambda state: (step(state),), [jnp.zeros(2) for _ in range(size)], carry=1))
-        return made[-1], size
-
-    for metric in ("return", "host_calls"):
-        made.clear()
-        fitted = fit(make_call, [1, 30], metric=metric, seconds=0.05)
-        assert len(fitted.values) == 2
-        for each in made:
-            jax.block_until_ready(each.run())
-
-
 # Counts of a first call, and with which power they grow.
 
 

@@ -118,16 +118,6 @@ def test_a_time_that_is_not_finite_leaves_it_infinite(value):
     assert sequence_interval((a, b), 0.001) == INFINITE
 
 
-def test_neighbours_that_are_alike_widen_it():
-    """The same scores, once in random order, once so that those alike follow each other."""
-    a, b = windows(5, 400)
-    order = np.argsort((a - b).mean(1))
-    # Slow waves: up and down in 8 periods, with the same windows.
-    waves = order[np.argsort(np.argsort(np.sin(np.arange(400) * 2 * np.pi / 50)))]
-    plain, slow = sequence_interval((a, b), 0.001), sequence_interval((a[waves], b[waves]), 0.001)
-    assert slow.half_width > 1.5 * plain.half_width
-
-
 def test_noise_of_a_sides_own_that_neighbours_hardly_show_is_seen_in_sums():
     """A side that wanders slowly, by half of what its blocks scatter: neighbouring windows are correlated by a third."""
     wrong = 0

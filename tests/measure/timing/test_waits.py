@@ -20,7 +20,6 @@ from support.fakes import MS, US, FakeDevice
 from support.one_processor import on_one_processor
 
 from perfsuite.measure.call import call
-from perfsuite.measure.errors import RecompilationError
 from perfsuite.measure.timing import waits as module
 from perfsuite.measure.timing.block import Sample
 from perfsuite.measure.timing.waits import (
@@ -76,9 +75,6 @@ def line_of(fn, text):
     return fn.__code__.co_firstlineno + next(i for i, line in enumerate(lines) if text in line)
 
 
-# With functions of JAX.
-
-
 def test_a_jitted_call_is_never_taken_for_one_that_waits():
     assert asynchrony(call(step, X), seconds=1).waits is not True
 
@@ -102,16 +98,6 @@ def test_the_line_that_waits_is_named(fn, text, frame):
     made = asynchrony(call(fn, X), seconds=2)
     assert made.waits is True
     assert made.where.startswith(f"tests/measure/timing/test_waits.py:{line_of(fn, text)}{frame}")
-
-
-def test_a_program_that_calls_back_into_python_is_no_pass():
-    def callback(x):
-        return work(jax.pure_callback(lambda y: np.asarray(y), x, x))
-
-    made = asynchrony(call(jax.jit(callback), X), seconds=0.5)
-    assert made.waits is not False
-    if made.waits is None:  # on CPU the program runs in the calling thread
-        assert made.reason
 
 
 def test_where_every_call_waits_none_is_blamed():
@@ -304,9 +290,6 @@ def test_a_collection_before_the_first_call_takes_none_of_the_time(timed):
     assert timed(1000, seconds=0.5, collecting=10.0).calls >= 500
 
 
-# What is a stall.
-
-
 def test_a_steady_call_is_run_a_thousand_times_and_has_none(timed):
     made = timed(1000)
     assert (made.calls, made.count, made.machine, made.repeats, made.enough) == (CALLS, 0, 0, False, True)
@@ -370,9 +353,6 @@ def test_a_first_guess_of_the_median_that_was_too_low_makes_no_stall_of_usual_ca
     assert (made.median_us, made.count, made.machine) == (30_000, 0, 0)
 
 
-# How many calls are enough.
-
-
 def test_enough_calls_show_a_stall_in_a_hundred_twice_but_for_once_in_a_thousand():
     assert bdtr(REPEATED - 1, ENOUGH, 0.01) <= 0.001 < bdtr(REPEATED - 1, ENOUGH - 10, 0.01)
     assert bdtr(REPEATED - 1, CALLS, 0.01) < 0.0005
@@ -404,17 +384,6 @@ def test_busy_neighbours_on_every_core_are_no_stalls():
     with busy_neighbours(2 * cores()):
         made = count_stalls(call(jax.jit(lambda x: x @ x), jnp.eye(200)), seconds=10)
     assert not made.repeats, made
-
-
-def test_a_compile_in_the_middle_is_an_error_and_no_stall():
-    runs = itertools.count(1)
-
-    def compiles_later(x):
-        run = next(runs)
-        return jax.jit(lambda y: y + run)(x) if run == 300 else add_one(x)
-
-    with pytest.raises(RecompilationError):
-        count_stalls(call(compiles_later, SMALL))
 
 
 # Where a thread is.
